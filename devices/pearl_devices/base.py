@@ -1,0 +1,196 @@
+"""What a device is (`Device`, `Link`, `Platform`) and how a kernel runs on it (`Backend`)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Literal, Protocol
+
+from pearl_devices.kernel import Kernel
+
+Buffers = MutableMapping[str, Any]
+"""Named numpy arrays: everything a kernel reads or writes. `pearl_devices.work` lists the names."""
+
+Call = Callable[[], None]
+"""A bound kernel: one firing a call, no arguments, nothing allocated."""
+
+
+class UnsupportedError(Exception):
+    """A kernel was bound to a device or variant that cannot run it; the text says which and why."""
+
+
+def _check(owner: str, name: str, value: float, *, positive: bool) -> None:
+    if not math.isfinite(value) or value < 0 or (positive and value == 0):
+        need = "finite and above 0" if positive else "finite and at least 0"
+        raise ValueError(f"{owner}: {name} is {value}; it must be {need}")
+
+
+@dataclass(frozen=True)
+class Device:
+    """One place where kernels run.
+
+    kind: the backend, a key of `pearl_devices.BACKENDS`: cpu, gpu, fpga, null.
+    width, width_unit: how much of it there is to share between lanes: cores, sm, pe.
+    max_lanes: how many serial executors may run side by side on it.
+    peak_flops_per_s: float32, all of its width; memory_bytes_per_s: its main memory.
+    overhead_s: cost of starting one kernel (call, launch or doorbell).
+    idle_power_w, active_power_w: the whole device, doing nothing and fully busy.
+    when_unused: `idle` if it draws idle power even when a plan leaves it out, `off` if not.
+    simulated: no such hardware is driven; figures come from a model.
+    real: it is part of this machine and kernels can be bound to it.
+    figures: further numbers of its kind (dsp, m20k_bits, clock_hz, l2_bytes, …), SI units.
+    sources: field or figure → where the number comes from; "assumed" where nothing was found.
+    """
+
+    name: str
+    kind: str
+    width: int = 1
+    width_unit: Literal["cores", "sm", "pe"] = "cores"
+    max_lanes: int = 1
+    memory_bytes: float = math.inf
+    peak_flops_per_s: float = 1e9
+    memory_bytes_per_s: float = 1e9
+    overhead_s: float = 0.0
+    idle_power_w: float = 0.0
+    active_power_w: float = 0.0
+    when_unused: Literal["idle", "off"] = "idle"
+    simulated: bool = False
+    real: bool = False
+    model: str = ""
+    figures: Mapping[str, float] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "figures", MappingProxyType(dict(self.figures)))
+        object.__setattr__(self, "sources", MappingProxyType(dict(self.sources)))
+        owner = f"device {self.name!r}"
+        for name in ("width", "max_lanes", "peak_flops_per_s", "memory_bytes_per_s"):
+            _check(owner, name, float(getattr(self, name)), positive=True)
+        for name in ("overhead_s", "idle_power_w", "active_power_w"):
+            _check(owner, name, getattr(self, name), positive=False)
+        if not self.memory_bytes > 0:
+            raise ValueError(f"{owner}: memory_bytes is {self.memory_bytes}; it must be above 0")
+        if self.active_power_w < self.idle_power_w:
+            raise ValueError(
+                f"{owner}: active_power_w {self.active_power_w} is below "
+                f"idle_power_w {self.idle_power_w}; busy cannot draw less than idle"
+            )
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.kind, self.width, self.model))
+
+
+@dataclass(frozen=True)
+class Link:
+    """A connection between two devices, usable both ways; it moves data itself (DMA).
+
+    In a cycle a message costs latency_s + bytes / bytes_per_s; it occupies the link for
+    per_message_s + bytes / bytes_per_s.
+    """
+
+    a: str
+    b: str
+    latency_s: float
+    bytes_per_s: float
+    per_message_s: float = 0.0
+    energy_j_per_byte: float = 0.0
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sources", MappingProxyType(dict(self.sources)))
+        if self.a == self.b:
+            raise ValueError(f"link {self.name}: both ends are {self.a!r}; a link joins two devices")
+        _check(f"link {self.name}", "bytes_per_s", self.bytes_per_s, positive=True)
+        for name in ("latency_s", "per_message_s", "energy_j_per_byte"):
+            _check(f"link {self.name}", name, getattr(self, name), positive=False)
+
+    def __hash__(self) -> int:
+        return hash((self.a, self.b))
+
+    @property
+    def name(self) -> str:
+        return f"{self.a}-{self.b}"
+
+
+@dataclass(frozen=True)
+class Platform:
+    """The devices of one machine, the links between them, and which device is the host.
+
+    The host is always on. Two devices without a direct link talk through the host.
+    """
+
+    name: str
+    devices: tuple[Device, ...]
+    links: tuple[Link, ...] = ()
+    host: str = ""
+
+    def __post_init__(self) -> None:
+        names = [d.name for d in self.devices]
+        if not names:
+            raise ValueError(f"platform {self.name!r} has no device; it needs at least one")
+        if len(set(names)) != len(names):
+            raise ValueError(f"platform {self.name!r}: device names repeat: {names}")
+        if not self.host:
+            object.__setattr__(self, "host", names[0])
+        if self.host not in names:
+            raise ValueError(
+                f"platform {self.name!r}: host {self.host!r} is no device of it; it has {names}"
+            )
+        pairs: set[frozenset[str]] = set()
+        for link in self.links:
+            for end in (link.a, link.b):
+                if end not in names:
+                    raise ValueError(
+                        f"platform {self.name!r}: link {link.name} names {end!r}; it has {names}"
+                    )
+            pair = frozenset((link.a, link.b))
+            if pair in pairs:
+                raise ValueError(
+                    f"platform {self.name!r}: two links join {link.a} and {link.b}; one is allowed"
+                )
+            pairs.add(pair)
+        for device in names:
+            if device != self.host:
+                self.route(self.host, device)
+
+    def device(self, name: str) -> Device:
+        """The device called `name`; a KeyError names those there are."""
+        for device in self.devices:
+            if device.name == name:
+                return device
+        raise KeyError(
+            f"platform {self.name!r} has no device {name!r}; "
+            f"it has {[d.name for d in self.devices]}"
+        )
+
+    def route(self, src: str, dst: str) -> tuple[Link, ...]:
+        """The links a message from `src` to `dst` crosses: none, one, or two through the host."""
+        if src == dst:
+            return ()
+        for link in self.links:
+            if {link.a, link.b} == {src, dst}:
+                return (link,)
+        if self.host in (src, dst):
+            raise ValueError(
+                f"platform {self.name!r}: no link joins {src} and {dst}; "
+                "every device needs a link to the host"
+            )
+        return self.route(src, self.host) + self.route(self.host, dst)
+
+
+class Backend(Protocol):
+    """How one kind of device runs kernels. A device kind is a module with these two functions."""
+
+    def offers(self, kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
+        """The ways `device` can run `kernel`: (variant, width) pairs; empty if it cannot.
+
+        Pure data: imports neither torch nor numba.
+        """
+
+    def bind(self, kernel: Kernel, variant: str, buffers: Buffers) -> Call:
+        """Prepare `kernel` once over `buffers`; the hot path calls the result.
+
+        Raises UnsupportedError, naming kernel and variant, where it cannot.
+        """

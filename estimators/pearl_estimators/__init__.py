@@ -1,0 +1,8 @@
+"""How long a kernel takes and what it costs. Imports `pearl_devices`, never `pearl`."""
+
+from __future__ import annotations
+
+from pearl_estimators.estimate import Estimate
+from pearl_estimators.ladder import estimate
+
+__all__ = ["Estimate", "estimate"]

@@ -1,0 +1,45 @@
+"""`Estimate`: how long one firing takes and what it costs, with its rung and error band."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+Rung = Literal["measured", "calibrated", "simulated", "datasheet", "given"]
+Bound = Literal["compute", "memory", "overhead", "given"]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What one firing of a kernel costs.
+
+    latency_s: start to result; occupancy_s: how long the lane is taken (initiation interval), at most
+    latency_s and by default equal to it. low_s, high_s: 90 % band of latency_s (default: exact).
+    energy_j: dynamic energy (above idle) of one firing. rung: where the number comes from, best
+    first measured, calibrated, simulated, datasheet; `given` was written down by the user.
+    bound_by: what limits it. source: the formula, file or datasheet.
+    """
+
+    latency_s: float
+    occupancy_s: float = math.nan
+    low_s: float = math.nan
+    high_s: float = math.nan
+    energy_j: float = 0.0
+    rung: Rung = "given"
+    bound_by: Bound = "given"
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("occupancy_s", "low_s", "high_s"):
+            if math.isnan(getattr(self, name)):
+                object.__setattr__(self, name, self.latency_s)
+        for name in ("latency_s", "occupancy_s", "low_s", "high_s", "energy_j"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= 0):
+                raise ValueError(f"estimate: {name} is {value}; it must be finite and at least 0")
+        if self.occupancy_s > self.latency_s:
+            raise ValueError(
+                f"estimate: occupancy_s {self.occupancy_s} exceeds latency_s {self.latency_s}; "
+                "a lane cannot be taken longer than the result takes"
+            )

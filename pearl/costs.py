@@ -1,0 +1,104 @@
+"""`CostTable`: the modes of every task with labelled estimates. All a solver sees of the hardware."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from pearl.errors import InfeasibleError, SpecError
+from pearl.graph import TaskGraph
+from pearl.limits import Limits
+from pearl_devices import Platform, backend
+from pearl_estimators import Estimate, estimate
+
+
+@dataclass(frozen=True)
+class Mode:
+    """One way of running a task, or with several `tasks` a fused mode: all their firings of one
+    iteration as one call on one lane, whose time is `estimate`."""
+
+    tasks: tuple[str, ...]
+    device: str
+    variant: str
+    width: int
+    estimate: Estimate
+
+    @property
+    def fused(self) -> bool:
+        return len(self.tasks) > 1
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """What distinguishes the modes of one task: device, variant, width."""
+        return self.device, self.variant, self.width
+
+
+Choice = tuple[str, tuple[str, str, int]]
+"""A task and the key of one of its modes."""
+
+
+@dataclass(frozen=True)
+class CostTable:
+    """The modes of every task on one platform.
+
+    pair_extra_s: seconds added to every firing of the first (task, mode) when the second holds too.
+        May be negative as long as the task's time stays at least 0; applies to latency and occupancy.
+    """
+
+    platform: Platform
+    modes: tuple[Mode, ...]
+    pair_extra_s: Mapping[tuple[Choice, Choice], float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "pair_extra_s", MappingProxyType(dict(self.pair_extra_s)))
+        names = [d.name for d in self.platform.devices]
+        for mode in self.modes:
+            if mode.device not in names:
+                raise SpecError(
+                    f"mode of {', '.join(mode.tasks)}: no device {mode.device!r}; there are {names}"
+                )
+            device = self.platform.device(mode.device)
+            if not 1 <= mode.width <= device.width:
+                raise SpecError(
+                    f"mode of {', '.join(mode.tasks)} on {mode.device}: width {mode.width}; "
+                    f"allowed are 1 to {device.width} {device.width_unit}"
+                )
+
+    def of(self, *tasks: str) -> tuple[Mode, ...]:
+        """The modes of one task, or the fused modes of exactly these tasks."""
+        return tuple(m for m in self.modes if m.tasks == tasks)
+
+
+def tabulate(graph: TaskGraph, platform: Platform, limits: Limits | None = None) -> CostTable:
+    """Ask every device's backend what it offers for every task and fusion, and estimate each.
+
+    A task that no allowed device can run is an InfeasibleError naming it.
+    """
+    limits = limits or Limits()
+    modes: list[Mode] = []
+    jobs = [((t.name,), t.kernel) for t in graph.tasks]
+    jobs += [(f.tasks, f.kernel) for f in graph.fusions]
+    for tasks, kernel in jobs:
+        found = []
+        for device in platform.devices:
+            if any(device.name not in limits.devices.get(t, (device.name,)) for t in tasks):
+                continue
+            if any(limits.pin.get(t, device.name) != device.name for t in tasks):
+                continue
+            for variant, width in backend(device.kind).offers(kernel, device):
+                if any(variant not in limits.variants.get(t, (variant,)) for t in tasks):
+                    continue
+                cost = estimate(kernel, device, variant=variant, width=width)
+                found.append(Mode(tasks, device.name, variant, width, cost))
+        if not found and len(tasks) == 1:
+            name = tasks[0]
+            raise InfeasibleError(
+                f"no device can run task {name!r} (kernel {kernel.kind}) under the limits; "
+                f"devices are {[d.name for d in platform.devices]}, allowed for it are "
+                f"{limits.devices.get(name, 'all')}, pinned to {limits.pin.get(name, 'none')}, "
+                f"variants {limits.variants.get(name, 'all')}",
+                [{"kind": "task", "name": name, "need": 1, "limit": 0, "unit": "modes"}],
+            )
+        modes += found
+    return CostTable(platform, tuple(modes))

@@ -1,0 +1,233 @@
+"""`TaskGraph`: tasks that fire again and again, and edges that carry bytes, rates and tokens.
+
+Synchronous dataflow (Lee and Messerschmitt 1987). See `docs/theory.md`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from functools import cached_property
+from types import MappingProxyType
+
+import networkx as nx
+
+from pearl.errors import SpecError
+from pearl_devices import Kernel
+
+
+@dataclass(frozen=True)
+class Task:
+    """A kernel that fires again and again.
+
+    reads, writes: names of the mutable state it touches (`TaskGraph.states` gives their bytes).
+        All tasks of one state run on one device, except a copying task for what it writes.
+    copies: it links two states (param_sync) and stays with the state that it reads.
+    group: tasks of one group run on one device.
+    """
+
+    name: str
+    kernel: Kernel
+    reads: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ()
+    copies: bool = False
+    group: str | None = None
+
+    @property
+    def home(self) -> tuple[str, ...]:
+        """The states that hold this task to a device."""
+        return self.reads if self.copies else tuple(dict.fromkeys(self.reads + self.writes))
+
+
+@dataclass(frozen=True)
+class Edge:
+    """`dst` consumes what `src` produces.
+
+    production, consumption: tokens per firing. tokens_seq: tokens of the sequential program.
+    slack: relaxation on top, in firings of the rarer side. bytes: per firing of src; 0 for an edge
+    that only orders. limit: the key of `Limits` up to which slack may grow; None keeps it at 0.
+    """
+
+    src: str
+    dst: str
+    production: int = 1
+    consumption: int = 1
+    tokens_seq: int = 0
+    slack: int = 0
+    bytes: float = 0.0
+    limit: str | None = None
+
+    def __post_init__(self) -> None:
+        where = f"edge {self.src} → {self.dst}"
+        if self.production < 1 or self.consumption < 1:
+            raise SpecError(
+                f"{where}: rates are {self.production} → {self.consumption}; each must be at least 1"
+            )
+        if self.tokens_seq < 0 or self.slack < 0:
+            raise SpecError(
+                f"{where}: tokens {self.tokens_seq}, slack {self.slack}; both must be at least 0"
+            )
+        if not (math.isfinite(self.bytes) and self.bytes >= 0):
+            raise SpecError(f"{where}: bytes is {self.bytes}; it must be finite and at least 0")
+
+    @property
+    def tokens(self) -> int:
+        return self.tokens_seq + self.slack * max(self.production, self.consumption)
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """A set of tasks that may run as one call an iteration, on one lane (a fused mode)."""
+
+    name: str
+    tasks: tuple[str, ...]
+    kernel: Kernel
+
+
+@dataclass(frozen=True)
+class TaskGraph:
+    """A timed dataflow graph of one training loop.
+
+    states: mutable state → its bytes. fusions: what the algorithm allows to run as one call.
+    env_steps: environment steps of one iteration, 0 where there is no env_step; updates: gradient
+    steps of one iteration; batch: samples of one gradient step.
+    Raises SpecError for unknown names, inconsistent rates (naming a cycle that disagrees) and
+    deadlock (naming a cycle without tokens).
+    """
+
+    name: str
+    tasks: tuple[Task, ...]
+    edges: tuple[Edge, ...]
+    states: Mapping[str, float] = field(default_factory=dict)
+    fusions: tuple[Fusion, ...] = ()
+    env_steps: int = 0
+    updates: int = 0
+    batch: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "states", MappingProxyType(dict(self.states)))
+        names = [t.name for t in self.tasks]
+        problems = []
+        if not names:
+            problems.append(f"graph {self.name!r} has no task; it needs at least one")
+        problems += [
+            f"graph {self.name!r}: task {n!r} appears twice" for n in _repeated(names)
+        ]
+        for e in self.edges:
+            problems += [
+                f"edge {e.src} → {e.dst}: no task {end!r}; there are {names}"
+                for end in (e.src, e.dst)
+                if end not in names
+            ]
+        for task in self.tasks:
+            problems += [
+                f"task {task.name}: no state {s!r}; there are {sorted(self.states)}"
+                for s in task.reads + task.writes
+                if s not in self.states
+            ]
+        for fusion in self.fusions:
+            problems += [
+                f"fusion {fusion.name}: no task {n!r}; there are {names}"
+                for n in fusion.tasks
+                if n not in names
+            ]
+        if problems:
+            raise SpecError(*problems)
+        _ = self.repetition
+        self._check_states()
+
+    def task(self, name: str) -> Task:
+        """The task called `name`; a KeyError names those there are."""
+        for task in self.tasks:
+            if task.name == name:
+                return task
+        raise KeyError(f"no task {name!r}; there are {[t.name for t in self.tasks]}")
+
+    @cached_property
+    def repetition(self) -> Mapping[str, int]:
+        """Firings of each task in one iteration: the least positive solution of the balance
+        equations (one for each connected component)."""
+        flow = nx.Graph()
+        flow.add_nodes_from(t.name for t in self.tasks)
+        for e in self.edges:
+            if e.src == e.dst:
+                if e.production != e.consumption:
+                    raise SpecError(
+                        f"edge {e.src} → {e.dst}: a self-loop produces {e.production} and consumes "
+                        f"{e.consumption} a firing; they must be equal"
+                    )
+            else:
+                flow.add_edge(e.src, e.dst)
+        rate: dict[str, Fraction] = {}
+        for component in nx.connected_components(flow):
+            root = min(component, key=[t.name for t in self.tasks].index)
+            rate[root] = Fraction(1)
+            queue, parent = [root], {root: ""}
+            while queue:
+                here = queue.pop()
+                for e in self.edges:
+                    if here not in (e.src, e.dst) or e.src == e.dst:
+                        continue
+                    there = e.dst if here == e.src else e.src
+                    ratio = Fraction(e.production, e.consumption)
+                    implied = rate[here] * (ratio if here == e.src else 1 / ratio)
+                    if there not in rate:
+                        rate[there], parent[there] = implied, here
+                        queue.append(there)
+                    elif rate[there] != implied:
+                        raise SpecError(self._disagreement(parent, here, there))
+            scale = math.lcm(*(rate[n].denominator for n in component))
+            common = math.gcd(*(int(rate[n] * scale) for n in component))
+            for n in component:
+                rate[n] = rate[n] * scale / common
+        return MappingProxyType({t.name: int(rate[t.name]) for t in self.tasks})
+
+    def _disagreement(self, parent: Mapping[str, str], a: str, b: str) -> str:
+        def up(n: str) -> list[str]:
+            path = [n]
+            while parent[path[-1]]:
+                path.append(parent[path[-1]])
+            return path
+
+        left, right = up(a), up(b)
+        meet = next(n for n in left if n in right)
+        around = [*left[: left.index(meet) + 1][::-1], *right[: right.index(meet)], meet]
+        return (
+            f"graph {self.name!r}: rates disagree around the cycle {' – '.join(around)}; "
+            "production · firings of the source must equal consumption · firings of the "
+            "destination on every edge, else tokens pile up or run out"
+        )
+
+    def _check_states(self) -> None:
+        pairs = {(e.src, e.dst) for e in self.edges}
+        problems = []
+        for state in self.states:
+            touch = [t for t in self.tasks if state in t.reads + t.writes]
+            for i, a in enumerate(touch):
+                for b in touch[i + 1 :]:
+                    if state not in a.writes + b.writes:
+                        continue
+                    for src, dst in ((a.name, b.name), (b.name, a.name)):
+                        if (src, dst) not in pairs:
+                            problems.append(
+                                f"graph {self.name!r}: {a.name} and {b.name} share state {state!r} "
+                                f"and one writes it, but there is no edge {src} → {dst}; without "
+                                "it their order would depend on timing"
+                            )
+        if problems:
+            raise SpecError(*problems)
+
+    def with_slack(self, slack: Mapping[tuple[str, str], int]) -> TaskGraph:
+        """The same graph with the slack of the edges (src, dst) set."""
+        return replace(
+            self,
+            edges=tuple(
+                replace(e, slack=slack.get((e.src, e.dst), e.slack)) for e in self.edges
+            ),
+        )
+
+
+def _repeated(names: list[str]) -> list[str]:
+    return sorted({n for n in names if names.count(n) > 1})

@@ -1,0 +1,58 @@
+"""`Limits`: what the user allows a plan to do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from pearl.errors import SpecError
+
+SLACK_LIMITS = ("policy_lag", "prefetch", "insertion_lag", "priority_staleness")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds on a plan; the defaults bound nothing but slack, which is 0.
+
+    power_w: average power at most. period_s: time of one iteration at most.
+    min_throughput_per_s: env steps per second at least (iterations for a graph without env_step).
+    policy_lag, prefetch, insertion_lag, priority_staleness: largest slack of those edges, in firings.
+    memory_bytes: device → bytes at most. devices: task → devices it may use. variants: task →
+    variants it may use. pin: task → device. together: pairs of tasks on one device.
+    max_lanes: lanes in the whole plan at most (None: as many as the devices have).
+    """
+
+    power_w: float | None = None
+    period_s: float | None = None
+    min_throughput_per_s: float | None = None
+    policy_lag: int = 0
+    prefetch: int = 0
+    insertion_lag: int = 0
+    priority_staleness: int = 0
+    memory_bytes: Mapping[str, float] = field(default_factory=dict)
+    devices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    variants: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    pin: Mapping[str, str] = field(default_factory=dict)
+    together: tuple[tuple[str, str], ...] = ()
+    max_lanes: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("memory_bytes", "devices", "variants", "pin"):
+            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
+        problems = []
+        for name in ("power_w", "period_s", "min_throughput_per_s"):
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and value > 0):
+                problems.append(f"limits: {name} is {value}; it must be finite and above 0")
+        for name in SLACK_LIMITS:
+            if getattr(self, name) < 0:
+                problems.append(f"limits: {name} is {getattr(self, name)}; it must be at least 0")
+        if self.max_lanes is not None and self.max_lanes < 1:
+            problems.append(f"limits: max_lanes is {self.max_lanes}; a plan needs at least 1 lane")
+        for device, size in self.memory_bytes.items():
+            if not size > 0:
+                problems.append(f"limits: memory of {device} is {size}; it must be above 0")
+        if problems:
+            raise SpecError(*problems)

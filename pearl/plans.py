@@ -1,0 +1,205 @@
+"""`Plan`: what runs where, in which order, what it is worth, and the proof. JSON and validation."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from pearl.errors import SpecError
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One firing in a lane's order; it runs `offset` iterations ahead of the ring's start."""
+
+    task: str
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class Lane:
+    """A serial executor: `width` units of `device`, or a link (width 0). One entry a firing; the
+    n-th entry of a task is its firing n. load: share of the period it is taken, 0 to 1."""
+
+    lane: str
+    device: str
+    width: int
+    width_unit: str
+    order: tuple[Entry, ...]
+    load: float
+
+
+@dataclass(frozen=True)
+class Placement:
+    """How one task runs. seconds, occupancy_s, low_s, high_s: per firing. A member of a fused mode
+    names the others in fused_with and carries an equal share of the call's time."""
+
+    task: str
+    device: str
+    lane: str
+    width: int
+    width_unit: str
+    variant: str
+    firings: int
+    seconds: float
+    occupancy_s: float
+    low_s: float
+    high_s: float
+    share_of_period: float
+    rung: str
+    bound_by: str
+    fused_with: tuple[str, ...] = ()
+    replicas: int = 1
+    shares: tuple[int, ...] = ()
+    block: int = 1
+
+
+@dataclass(frozen=True)
+class Channel:
+    """An edge as the plan runs it. capacity: None for edges that carry no data."""
+
+    src: str
+    dst: str
+    production: int
+    consumption: int
+    tokens: int
+    tokens_seq: int
+    slack: int
+    capacity: int | None
+    bytes: float
+    link: str | None
+
+
+@dataclass(frozen=True)
+class Bottleneck:
+    """What bounds the period: a lane, a link or a critical cycle, with its tasks."""
+
+    kind: Literal["lane", "link", "cycle"]
+    name: str
+    tasks: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A solved placement with value, bound, status, method and seed. Field meanings: CONTRACT in
+    `docs/contract.md`. All times in seconds, energies in joules, power in watts."""
+
+    pearl_version: str
+    spec_sha256: str
+    host: str
+    objective: str
+    status: Literal["optimal", "feasible", "time_limit"]
+    method: str
+    seed: int
+    solve_s: float
+    value: float
+    value_unit: str
+    bound_value: float
+    gap: float
+    period_s: float
+    bound_s: float
+    pace_s: float | None
+    simulated_period_s: float
+    rates: Mapping[str, float]
+    energy_per_iteration_j: float
+    power_w: float
+    env_steps_per_j: float | None
+    bottleneck: Bottleneck
+    lanes: tuple[Lane, ...]
+    tasks: tuple[Placement, ...]
+    edges: tuple[Channel, ...]
+    schema: int = field(default=SCHEMA)
+
+    def task(self, name: str) -> Placement:
+        """The placement of `name`; a KeyError names the tasks there are."""
+        for placement in self.tasks:
+            if placement.task == name:
+                return placement
+        raise KeyError(f"plan has no task {name!r}; it has {[t.task for t in self.tasks]}")
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain object as `docs/contract.md` describes it; no NaN or infinity."""
+        return plain(asdict(self))  # type: ignore[no-any-return]
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan as JSON."""
+        Path(path).write_text(json.dumps(self.to_json(), indent=1, allow_nan=False) + "\n")
+
+
+def plain(value: Any) -> Any:
+    """`value` with tuples as lists, numpy numbers as Python's, NaN and infinities as None."""
+    if isinstance(value, Mapping):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(v) for v in value]
+    if hasattr(value, "item"):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def load_plan(source: str | Path | Mapping[str, Any]) -> Plan:
+    """A plan from its JSON file or object. Unknown keys are ignored; what is missing or of the wrong
+    kind is a SpecError naming file and key."""
+    where = "plan"
+    if not isinstance(source, Mapping):
+        where = str(source)
+        try:
+            source = json.loads(Path(source).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise SpecError(f"{where}: cannot be read: {error.strerror}") from None
+        except ValueError as error:
+            raise SpecError(f"{where}: not JSON: {error}") from None
+    if not isinstance(source, Mapping):
+        raise SpecError(f"{where}: a plan is an object, this is a {type(source).__name__}")
+    if source.get("schema") != SCHEMA:
+        raise SpecError(
+            f"{where}: schema is {source.get('schema')!r}; this version reads schema {SCHEMA}"
+        )
+    nested = {
+        "bottleneck": lambda v: _build(Bottleneck, v, f"{where}: bottleneck"),
+        "lanes": lambda v: _list(Lane, v, f"{where}: lanes"),
+        "tasks": lambda v: _list(Placement, v, f"{where}: tasks"),
+        "edges": lambda v: _list(Channel, v, f"{where}: edges"),
+    }
+    values = {k: nested[k](v) if k in nested else v for k, v in source.items()}
+    plan: Plan = _build(Plan, values, where)
+    return plan
+
+
+def _list(kind: type, values: Any, where: str) -> tuple[Any, ...]:
+    if not isinstance(values, Sequence) or isinstance(values, str):
+        raise SpecError(f"{where}: a list is needed, this is {values!r}")
+    return tuple(_build(kind, v, f"{where}[{i}]") for i, v in enumerate(values))
+
+
+_NUMBERS = {"int": (int,), "float": (int, float), "str": (str,)}
+
+
+def _build(kind: type, value: Any, where: str) -> Any:
+    if not isinstance(value, Mapping):
+        raise SpecError(f"{where}: an object is needed, this is {value!r}")
+    given: dict[str, Any] = {}
+    for f in fields(kind):
+        if f.name not in value:
+            optional = f.default is not f.default_factory  # either is set
+            if not optional:
+                raise SpecError(f"{where}: key {f.name!r} is missing")
+            continue
+        item = value[f.name]
+        wanted = _NUMBERS.get(str(f.type))
+        if wanted and (not isinstance(item, wanted) or isinstance(item, bool)):
+            raise SpecError(f"{where}: {f.name} is {item!r}; a {f.type} is needed")
+        if f.name == "order" and kind is Lane:
+            item = _list(Entry, item, f"{where}: order")
+        elif isinstance(item, list):
+            item = tuple(item)
+        given[f.name] = item
+    return kind(**given)
