@@ -201,7 +201,8 @@ class TaskGraph:
         )
 
     def _check_states(self) -> None:
-        pairs = {(e.src, e.dst) for e in self.edges}
+        flow = nx.DiGraph((e.src, e.dst) for e in self.edges)
+        flow.add_nodes_from(t.name for t in self.tasks)
         problems = []
         for state in self.states:
             touch = [t for t in self.tasks if state in t.reads + t.writes]
@@ -210,11 +211,11 @@ class TaskGraph:
                     if state not in a.writes + b.writes:
                         continue
                     for src, dst in ((a.name, b.name), (b.name, a.name)):
-                        if (src, dst) not in pairs:
+                        if not nx.has_path(flow, src, dst):
                             problems.append(
                                 f"graph {self.name!r}: {a.name} and {b.name} share state {state!r} "
-                                f"and one writes it, but there is no edge {src} → {dst}; without "
-                                "it their order would depend on timing"
+                                f"and one writes it, but no path of edges leads from {src} to "
+                                f"{dst}; without one their order would depend on timing"
                             )
         if problems:
             raise SpecError(*problems)

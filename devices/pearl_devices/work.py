@@ -47,13 +47,63 @@ def activations_bytes(layers: tuple[int, ...], batch: int) -> float:
     return float(F32 * batch * sum(layers))
 
 
-def _row_bytes(k: Kernel) -> int:
+Product = tuple[int, int, int]
+"""A matrix product: rows m, inner size k, columns n; 2·m·k·n flops."""
+
+
+def _forward_products(layers: tuple[int, ...], batch: int) -> list[Product]:
+    return [(batch, i, o) for i, o in pairwise(layers)]
+
+
+def _weight_products(layers: tuple[int, ...], batch: int) -> list[Product]:
+    return [(i, batch, o) for i, o in pairwise(layers)]
+
+
+def _through_products(layers: tuple[int, ...], batch: int) -> list[Product]:
+    return [(batch, o, i) for i, o in pairwise(layers)]
+
+
+def products(kernel: Kernel) -> tuple[Product, ...]:
+    """The matrix products of one forward pass (inference) or one gradient step (update, learn).
+
+    Empty for other kinds. They are the part of `flops` that a systolic array or BLAS computes.
+    """
+    family, _, algorithm = kernel.kind.partition(".")
+    if family == "inference":
+        return tuple(_forward_products(kernel.layers(), kernel.dim("envs")))
+    if family not in ("update", "learn"):
+        return ()
+    batch = kernel.dim("batch")
+    if algorithm == "ddpg":
+        actor, critic = kernel.layers("actor"), kernel.layers("critic")
+        return (
+            *_forward_products(actor, batch) * 2,  # target action, own action
+            *_forward_products(critic, batch) * 3,  # target value, value, value of the own action
+            *_weight_products(critic, batch),
+            *_through_products(critic[1:], batch),
+            *_through_products(critic, batch),  # from the value to the own action
+            *_weight_products(actor, batch),
+            *_through_products(actor[1:], batch),
+        )
+    layers = kernel.layers()
+    return (
+        *_forward_products(layers, batch) * (3 if kernel.dim("double") else 2),
+        *_weight_products(layers, batch),
+        *_through_products(layers[1:], batch),
+    )
+
+
+def _action_bytes(k: Kernel) -> int:
+    return F32 * k.dim("act") or 8  # a discrete action is one int64
+
+
+def row_bytes(k: Kernel) -> int:
     """Bytes of one stored transition: two observations, action, reward, two flags."""
-    act = max(k.dim("act"), 1)
-    return F32 * (2 * k.dim("obs") + act + 1) + 2
+    return F32 * (2 * k.dim("obs") + 1) + _action_bytes(k) + 2
 
 
-def _tree_levels(k: Kernel) -> int:
+def tree_depth(k: Kernel) -> int:
+    """Levels of the sum tree below its root: the steps of one draw."""
     capacity, fanout, levels = k.dim("capacity"), k.dim("fanout"), 1
     while capacity > fanout:
         capacity, levels = -(-capacity // fanout), levels + 1
@@ -61,12 +111,12 @@ def _tree_levels(k: Kernel) -> int:
 
 
 def _env_step(k: Kernel) -> Work:
-    n, obs, act = k.dim("envs"), k.dim("obs"), max(k.dim("act"), 1)
+    n, obs, act = k.dim("envs"), k.dim("obs"), _action_bytes(k)
     # About 60 flops a state variable: classic control with a sine, a cosine and two quotients.
     return (
         60.0 * n * obs,
-        float(n * (8 * obs + F32 * act)),
-        float(n * (F32 * (2 * obs + act) + 8 * obs + 6)),
+        float(n * ((8 + F32) * obs + act)),  # state in float64, observation, action
+        float(n * ((8 + 3 * F32) * obs + act + 6)),  # both observations, the next, reward, flags
         0.0,
     )
 
@@ -82,27 +132,30 @@ def _inference(k: Kernel) -> Work:
 
 
 def _replay_insert(k: Kernel) -> Work:
-    n, row = k.dim("envs"), _row_bytes(k)
-    tree = n * _tree_levels(k) * k.dim("fanout") if k.dim("prioritised") else 0
-    return float(tree), float(n * row + F32 * tree), float(n * row), 0.0
+    n, row = k.dim("envs"), row_bytes(k)
+    tree = n * tree_depth(k) * k.dim("fanout") if k.dim("prioritised") else 0
+    nodes = n * (tree_depth(k) + 1) if k.dim("prioritised") else 0
+    return float(tree), float(n * row + F32 * tree), float(n * row + F32 * nodes), 0.0
 
 
 def _replay_sample(k: Kernel) -> Work:
     draws = k.dim("batch") * k.dim("steps")
-    row = _row_bytes(k) * k.dim("n_step")
-    tree = draws * _tree_levels(k) * k.dim("fanout") if k.dim("prioritised") else 0
+    row = row_bytes(k) + 6 * (k.dim("n_step") - 1)  # of the rows after it, reward and flags
+    tree = draws * tree_depth(k) * k.dim("fanout") if k.dim("prioritised") else 0
     return (
         float(tree + 4 * draws),
         float(draws * row + F32 * tree),
-        float(draws * (_row_bytes(k) + 16)),
+        float(draws * (row_bytes(k) + 14)),  # discount, weight and index instead of the flags
         0.0,
     )
 
 
 def _replay_update(k: Kernel) -> Work:
     draws = k.dim("batch") * k.dim("steps")
-    tree = draws * _tree_levels(k) * k.dim("fanout")
-    return float(tree + 30 * draws), float(F32 * (tree + draws)), float(F32 * draws * 2), 0.0
+    tree = draws * tree_depth(k) * k.dim("fanout")
+    nodes = draws * (tree_depth(k) + 1)
+    # About 30 flops for the power of a priority; an index of eight bytes and a TD error each.
+    return float(tree + 30 * draws), float(F32 * tree + 12 * draws), float(F32 * nodes), 0.0
 
 
 def _update_dqn(k: Kernel) -> Work:
@@ -133,7 +186,7 @@ def _update_ddpg(k: Kernel) -> Work:
         - sum(2 * batch * i * o + batch * o for i, o in pairwise(critic))  # only to its input
         + (ADAM_FLOPS + 3) * size
     )
-    row = F32 * (2 * actor[0] + actor[-1] + 4)
+    row = F32 * (2 * actor[0] + actor[-1] + 3)
     scratch = 4 * (activations_bytes(actor, batch) + activations_bytes(critic, batch))
     return (
         steps * flops,

@@ -1,0 +1,1 @@
+"""Running a plan: lanes that execute bound kernels, and the clock that times them."""

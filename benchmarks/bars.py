@@ -1,0 +1,74 @@
+"""What every benchmark ends with: its table, the machine, and a line a bar."""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+ABSENT = 3
+"""Exit status where something the benchmark needs is absent."""
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One promise: what it is about, the figure measured, the figure asked, and whether it is met."""
+
+    what: str
+    measured: str
+    asked: str
+    met: bool
+
+
+def machine() -> str:
+    """CPU model, cores and Python of this machine, and the date."""
+    model = platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.is_file():
+        names = [ln.partition(":")[2] for ln in info.read_text().splitlines() if "model name" in ln]
+        model = f"{len(names)} × {names[0].strip()}" if names else model
+    return f"{model}, Python {platform.python_version()}, {time.strftime('%Y-%m-%d')}"
+
+
+def finish(
+    title: str,
+    columns: list[str],
+    rows: list[list[str]],
+    bars: list[Bar],
+    left_out: list[str],
+    json_path: str | None,
+    values: dict[str, Any],
+) -> int:
+    """Print table and bars, write the JSON if asked, and return the exit status."""
+    table = Table(*columns, title=title)
+    for row in rows:
+        table.add_row(*row)
+    console = Console(width=max(100, Console().width))
+    console.print(table)
+    print(machine())
+    for bar in bars:
+        print(f"bar: {bar.what} | {bar.measured} | {bar.asked} | {'met' if bar.met else 'missed'}")
+    for name in left_out:
+        print(f"left out by --quick: {name}")
+    if json_path:
+        result = {
+            "schema": 1,
+            "benchmark": title,
+            "machine": machine(),
+            "bars": [asdict(b) for b in bars],
+            "left_out": left_out,
+            **values,
+        }
+        text = json.dumps(result, indent=1) + "\n"
+        if json_path == "-":
+            sys.stdout.write(text)
+        else:
+            Path(json_path).write_text(text)
+    return 0 if all(b.met for b in bars) else 1

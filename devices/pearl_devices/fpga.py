@@ -1,0 +1,97 @@
+"""A simulated FPGA: an n×n systolic array for networks, a pipelined K-ary sum tree for replay.
+
+It is never driven. A bound kernel computes the same numbers with the native code of the host's CPU;
+its time comes from the closed forms of `pearl_estimators.fpga`, on a virtual clock.
+"""
+
+from __future__ import annotations
+
+from pearl_devices.base import Buffers, Call, Device, UnsupportedError
+from pearl_devices.kernel import Kernel
+from pearl_devices.work import F32, activations_bytes, parameters, tree_depth
+
+ARRAYS = (8, 16, 32, 64)
+DSP_PER_LEVEL = 2  # assumed: an adder and a comparator a level; PEARL's released model has the same
+BLOCK_ROWS, BLOCK_BITS_A_ROW = 512, 40  # one M20K block in its widest form (Intel Agilex memory guide)
+BLOCK_BITS = 20_480
+
+
+def figure(device: Device, name: str) -> float:
+    """One of `device.figures`; a missing one is a ValueError naming what there is."""
+    if name not in device.figures:
+        raise ValueError(
+            f"device {device.name!r} of kind fpga has no figure {name!r}; it gives "
+            f"{sorted(device.figures)}; needed are clock_hz and m20k_bits (all blocks together)"
+        )
+    return device.figures[name]
+
+
+def tree_width(kernel: Kernel) -> int:
+    """DSP blocks of the replay engine: some per level of the tree, 1 where there is no tree."""
+    if kernel.kind != "replay_update" and not kernel.dim("prioritised"):
+        return 1
+    return DSP_PER_LEVEL * tree_depth(kernel)
+
+
+def tree_bits(capacity: int, fanout: int) -> int:
+    """On-chip memory of the sum tree: a memory a level, a row of `fanout` float32 a node.
+
+    Counted in whole M20K blocks. A sampler alone could leave out the last child of each row; this
+    engine also updates, so it keeps all.
+    """
+    columns = -(-fanout * 32 // BLOCK_BITS_A_ROW)
+    blocks, nodes = 0, capacity
+    while nodes > 1:
+        nodes = -(-nodes // fanout)
+        blocks += columns * -(-nodes // BLOCK_ROWS)
+    return blocks * BLOCK_BITS
+
+
+def on_chip_bits(kernel: Kernel) -> int:
+    """Bits that must stay on chip: the tree, and networks with targets, moments and activations."""
+    bits, family = 0, kernel.kind.partition(".")[0]
+    if kernel.kind == "replay_update" or kernel.dims.get("prioritised"):
+        bits += tree_bits(kernel.dim("capacity"), kernel.dim("fanout"))
+    for name, value in kernel.dims.items():
+        if not isinstance(value, tuple):
+            continue
+        if family == "inference":
+            copies, rows = 1, kernel.dim("envs")
+        else:  # parameters, targets, two moments, gradients; activations forward and backward
+            copies, rows = 5, 2 * kernel.dim("batch")
+        size = copies * F32 * parameters(kernel.layers(name))
+        bits += 8 * (size + int(activations_bytes(value, rows)))
+    return bits
+
+
+def offers(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
+    """Designs that fit: `systolic` and `engine` in several widths, `tree`, `copy`.
+
+    What does not fit in the DSP blocks (`Device.width`) or on chip (`m20k_bits`) is not offered.
+    """
+    kind = kernel.kind
+    if kind == "param_sync":
+        return (("copy", 1),)
+    if kind in ("inference.dqn", "inference.ddpg", "update.dqn", "update.ddpg"):
+        found = [("systolic", n * n) for n in ARRAYS]
+    elif kind in ("replay_insert", "replay_sample", "replay_update"):
+        found = [("tree", tree_width(kernel))]
+    elif kind in ("learn.dqn", "learn.ddpg"):
+        found = [("engine", n * n + tree_width(kernel)) for n in ARRAYS]
+    else:
+        return ()
+    if on_chip_bits(kernel) > figure(device, "m20k_bits"):
+        return ()
+    return tuple((variant, width) for variant, width in found if width <= device.width)
+
+
+def bind(kernel: Kernel, variant: str, buffers: Buffers) -> Call:
+    """The native computation on the host: the device is simulated, the numbers are real."""
+    if variant not in ("systolic", "tree", "engine", "copy"):
+        raise UnsupportedError(
+            f"kernel {kernel.kind}, variant {variant!r}: a simulated FPGA has the designs "
+            "systolic, tree, engine and copy"
+        )
+    from pearl_devices import backend
+
+    return backend("cpu").bind(kernel, "native", buffers)

@@ -1,0 +1,25 @@
+"""NVIDIA GPUs as this version knows them: it plans for them and emulates them."""
+
+from __future__ import annotations
+
+from pearl_devices.base import Buffers, Call, Device, UnsupportedError
+from pearl_devices.kernel import Kernel
+
+
+def offers(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
+    """Networks in eager torch, on all streaming multiprocessors; replay and environments stay off.
+
+    An update needs a program, the torch loss.
+    """
+    family = kernel.kind.partition(".")[0]
+    if family in ("inference", "param_sync") or (family == "update" and kernel.program):
+        return (("torch", device.width),)
+    return ()
+
+
+def bind(kernel: Kernel, variant: str, buffers: Buffers) -> Call:
+    """Always an UnsupportedError."""
+    raise UnsupportedError(
+        f"kernel {kernel.kind}, variant {variant!r}: this version plans for GPUs and emulates them, "
+        "it does not run kernels on one; plan with a host-only platform to train for real"
+    )

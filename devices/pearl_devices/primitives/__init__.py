@@ -1,0 +1,31 @@
+"""The implementations of kernels on the CPU: native (numba, BLAS through `np.dot`) and torch.
+
+This module is pure data, so that the planner can import it; the others import numba, torch or
+gymnasium and are themselves imported when a kernel is bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class NativeEnv:
+    """Sizes of an environment that has a native implementation.
+
+    obs: observation components. act: action components, 0 for discrete actions. actions: number of
+    discrete actions, 0 for continuous ones. step_limit: steps after which an episode is truncated.
+    """
+
+    obs: int
+    act: int
+    actions: int
+    step_limit: int
+
+
+NATIVE_ENVS: Mapping[str, NativeEnv] = {
+    "CartPole-v1": NativeEnv(obs=4, act=0, actions=2, step_limit=500),
+    "Pendulum-v1": NativeEnv(obs=3, act=1, actions=0, step_limit=200),
+}
+"""Environment id → its sizes, as gymnasium registers it. Only without arguments."""

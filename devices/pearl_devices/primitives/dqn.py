@@ -1,0 +1,189 @@
+"""DQN: inference, update, and the fused sample–update–priorities.
+
+Mnih et al. 2015; double: van Hasselt et al. 2016. Native variants.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pearl_devices.base import Buffers, Call
+from pearl_devices.kernel import Kernel
+from pearl_devices.primitives.native import bound, fast
+from pearl_devices.primitives.nets import adam, backward, follow, forward, scratch, td_gradient
+from pearl_devices.primitives.replay import (
+    BATCH,
+    draw,
+    gather,
+    rows,
+    sample_arguments,
+    set_priorities,
+)
+from pearl_devices.primitives.rng import stream, uniform
+
+
+@fast
+def argmax(values):
+    best = 0
+    for j in range(1, values.size):
+        if values[j] > values[best]:
+            best = j
+    return best
+
+
+@fast
+def epsilon(explore, steps):
+    """Share of random actions after `steps` env steps: linear from first to last."""
+    if steps < explore[3]:
+        return 1.0
+    share = min(steps / explore[2], 1.0) if explore[2] > 0.0 else 1.0
+    return explore[0] + (explore[1] - explore[0]) * share
+
+
+@fast
+def choose(rng, q, explore, action):
+    """Epsilon-greedy actions from q (N, A); one firing of the random stream, two numbers a row."""
+    base = stream(rng[0], rng[1])
+    share = epsilon(explore, np.float64(rng[1]) * q.shape[0])
+    for n in range(q.shape[0]):
+        if uniform(base, 2 * n) < share:
+            action[n] = np.int64(uniform(base, 2 * n + 1) * q.shape[1])
+        else:
+            action[n] = argmax(q[n])
+    rng[1] += np.uint64(1)
+
+
+@fast
+def infer(rng, obs, params, explore, action, layers, acts):
+    choose(rng, forward(params, layers, obs, acts), explore, action)
+
+
+@fast
+def step(
+    obs, action, reward, next_obs, discount, weight, td, layers, double,
+    params, target, m, v, count, lr, adam_hyper, tau, every, clip_norm, huber, loss,
+    both, acts, acts_target, deltas, grad,
+):  # fmt: skip
+    """One gradient step on one batch; double: both (2·rows, obs) is scratch for the stacked pass."""
+    rows, inputs, outputs = obs.shape[0], obs.shape[1], layers[layers.size - 1]
+    stored = rows
+    if double:
+        stored = 2 * rows
+        for b in range(rows):
+            for c in range(inputs):
+                both[b, c] = obs[b, c]
+                both[rows + b, c] = next_obs[b, c]
+        q = forward(params, layers, both, acts)
+    else:
+        q = forward(params, layers, obs, acts)
+    q_next = forward(target, layers, next_obs, acts_target)
+    d = deltas[: rows * outputs].reshape(rows, outputs)
+    total, delta = np.float32(0.0), np.float32(huber[0])
+    for b in range(rows):
+        best = argmax(q[rows + b]) if double else argmax(q_next[b])
+        error = q[b, action[b, 0]] - (reward[b] + discount[b] * q_next[b, best])
+        td[b] = abs(error)
+        part, slope = td_gradient(error, weight[b], rows, delta)
+        total += part
+        for c in range(outputs):
+            d[b, c] = np.float32(0.0)
+        d[b, action[b, 0]] = slope
+    loss[0] = total
+    backward(params, layers, obs, acts, stored, rows, deltas, grad, 0, d)
+    count[0] += 1
+    adam(params, grad, m, v, count[0], lr[0], adam_hyper, clip_norm[0])
+    follow(target, params, count[0], tau[0], every[0])
+
+
+@fast
+def update(
+    obs, action, reward, next_obs, discount, weight, td, layers, double,
+    params, target, m, v, count, lr, adam_hyper, tau, every, clip_norm, huber, loss,
+    both, acts, acts_target, deltas, grad,
+):  # fmt: skip
+    for s in range(td.shape[0]):
+        step(
+            obs[s], action[s], reward[s], next_obs[s], discount[s], weight[s], td[s], layers,
+            double, params, target, m, v, count, lr, adam_hyper, tau, every, clip_norm, huber,
+            loss, both, acts, acts_target, deltas, grad,
+        )  # fmt: skip
+
+
+@fast
+def learn(
+    rng, r_obs, r_action, r_reward, r_next, r_terminated, r_truncated, cursor, tree, levels,
+    fanout, beta, envs, n_step, gamma, index, weight,
+    obs, action, reward, next_obs, discount, priority, td, layers, double,
+    params, target, m, v, count, lr, adam_hyper, tau, every, clip_norm, huber, loss,
+    both, acts, acts_target, deltas, grad,
+):  # fmt: skip
+    for s in range(td.shape[0]):
+        draw(rng, cursor, tree, levels, fanout, beta, index[s], weight[s])
+        gather(
+            r_obs, r_action, r_reward, r_next, r_terminated, r_truncated, cursor, envs, n_step,
+            gamma[0], index[s], obs[s], action[s], reward[s], next_obs[s], discount[s],
+        )  # fmt: skip
+        step(
+            obs[s], action[s], reward[s], next_obs[s], discount[s], weight[s], td[s], layers,
+            double, params, target, m, v, count, lr, adam_hyper, tau, every, clip_norm, huber,
+            loss, both, acts, acts_target, deltas, grad,
+        )  # fmt: skip
+        if tree.size > 0:
+            set_priorities(tree, levels, fanout, priority, index[s], td[s])
+
+
+def _learner_arguments(kernel: Kernel, buffers: Buffers) -> tuple[Any, ...]:
+    layers, batch, double = kernel.layers(), kernel.dim("batch"), bool(kernel.dim("double"))
+    params = buffers["learner.q"]
+    stored = 2 * batch if double else batch
+    acts, _ = scratch(layers, stored)
+    acts_target, deltas = scratch(layers, batch)
+    names = (
+        "learner.q", "learner.q.target", "learner.q.m", "learner.q.v", "learner.step",
+        "hyper.lr.q", "hyper.adam", "hyper.tau", "hyper.target_every", "hyper.clip_norm",
+        "hyper.huber", "loss.q",
+    )  # fmt: skip
+    return (
+        buffers["batch.td"],
+        np.array(layers, np.int64),
+        double,
+        *(buffers[name] for name in names),
+        np.zeros((stored, layers[0]), np.float32),
+        acts,
+        acts_target,
+        deltas,
+        np.zeros_like(params),
+    )
+
+
+def bind_inference(kernel: Kernel, buffers: Buffers) -> Call:
+    """inference.dqn: act.action ← epsilon-greedy on policy.q."""
+    layers = kernel.layers()
+    acts, _ = scratch(layers, kernel.dim("envs"))
+    names = ("rng.inference", "env.obs", "policy.q", "explore", "act.action")
+    return bound(infer, *(buffers[name] for name in names), np.array(layers, np.int64), acts)
+
+
+def bind_update(kernel: Kernel, buffers: Buffers) -> Call:
+    """update.dqn: `steps` gradient steps on batch.*, absolute TD errors to batch.td."""
+    return bound(
+        update,
+        *rows(buffers, "batch", BATCH, lead=2),
+        buffers["batch.weight"],
+        *_learner_arguments(kernel, buffers),
+    )
+
+
+def bind_learn(kernel: Kernel, buffers: Buffers) -> Call:
+    """learn.dqn: `steps` times sample, update, and (prioritised) priorities, in one call."""
+    prioritised = kernel.dim("prioritised")
+    return bound(
+        learn,
+        *sample_arguments(kernel, buffers),
+        buffers["replay.priority"] if prioritised else np.zeros(3),
+        *_learner_arguments(kernel, buffers),
+    )
+
+

@@ -1,0 +1,223 @@
+"""Dense networks over flat parameter vectors: forward, backward, Adam, targets, clipping.
+
+A network of widths `layers` (int64 array, input first) has ReLU hidden layers and a linear output. Its
+parameters lie in one float32 vector, per layer the weights (in, out) row by row, then the biases. The
+activations of a pass over `rows` rows lie in one flat scratch vector, one block (rows, width) after
+the other, input not included. Matrices are C-contiguous float32, so that `np.dot` is one BLAS call.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from pearl_devices.base import Buffers, Call
+from pearl_devices.kernel import Kernel
+from pearl_devices.primitives.native import bound, fast
+
+Array = npt.NDArray[np.float32]
+
+CLIP_EPS = 1e-6
+"""Added to the norm before the quotient, as in torch.nn.utils.clip_grad_norm_."""
+
+
+def init_params(
+    layers: tuple[int, ...], seed: int, *, final_scale: float | None = None
+) -> Array:
+    """Fresh float32 parameters: weights and biases uniform in ±1/sqrt(fan in).
+
+    final_scale: half width for the last layer instead (3e-3 in Lillicrap et al. 2016, DDPG).
+    """
+    random = np.random.default_rng(seed)
+    parts = []
+    for layer, (i, o) in enumerate(pairwise(layers)):
+        half = 1.0 / math.sqrt(i)
+        if final_scale is not None and layer == len(layers) - 2:
+            half = final_scale
+        parts.append(random.uniform(-half, half, i * o + o))
+    return np.concatenate(parts).astype(np.float32)
+
+
+def forward_numpy(layers: tuple[int, ...], params: Array, x: Array) -> Array:
+    """The network's output (rows, out) in plain numpy, for evaluation."""
+    offset = 0
+    for layer, (i, o) in enumerate(pairwise(layers)):
+        weights = params[offset : offset + i * o].reshape(i, o)
+        offset += i * o
+        x = x @ weights + params[offset : offset + o]
+        offset += o
+        if layer < len(layers) - 2:
+            x = np.maximum(x, np.float32(0.0))
+    return x
+
+
+@fast
+def add_bias(out, bias):
+    for r in range(out.shape[0]):
+        for c in range(out.shape[1]):
+            out[r, c] += bias[c]
+
+
+@fast
+def add_bias_relu(out, bias):
+    for r in range(out.shape[0]):
+        for c in range(out.shape[1]):
+            value = out[r, c] + bias[c]
+            out[r, c] = value if value > np.float32(0.0) else np.float32(0.0)
+
+
+@fast
+def forward(params, layers, x, acts):
+    """Runs x (rows, in) through the network; returns the output, a view (rows, out) of `acts`."""
+    rows, offset, at = x.shape[0], 0, 0
+    a = x
+    for layer in range(layers.size - 1):
+        i, o = layers[layer], layers[layer + 1]
+        weights = params[offset : offset + i * o].reshape(i, o)
+        offset += i * o
+        bias = params[offset : offset + o]
+        offset += o
+        out = acts[at : at + rows * o].reshape(rows, o)
+        at += rows * o
+        np.dot(a, weights, out)
+        if layer < layers.size - 2:
+            add_bias_relu(out, bias)
+        else:
+            add_bias(out, bias)
+        a = out
+    return a
+
+
+@fast
+def column_sums(d, out):
+    for c in range(d.shape[1]):
+        out[c] = np.float32(0.0)
+    for r in range(d.shape[0]):
+        for c in range(d.shape[1]):
+            out[c] += d[r, c]
+
+
+@fast
+def mask_relu(d, a):
+    for r in range(d.shape[0]):
+        for c in range(d.shape[1]):
+            if a[r, c] <= np.float32(0.0):
+                d[r, c] = np.float32(0.0)
+
+
+@fast
+def backward(params, layers, x, acts, stored, rows, deltas, grad, tail, d_tail):
+    """Gradient of a loss from its derivative by the output.
+
+    x (rows, in): the input. acts: activations of a pass over `stored` ≥ rows rows, of which the first
+    `rows` count. deltas: flat scratch of two blocks of rows · max(layers); the first holds the
+    derivative by the output (rows, out). grad: as params; left alone if its size is 0. tail,
+    d_tail (rows, tail): the derivative by the last `tail` components of the input goes here.
+    """
+    half = deltas.size // 2
+    offset, at = params.size, 0
+    for layer in range(1, layers.size):
+        at += stored * layers[layer]
+    here = 0
+    for layer in range(layers.size - 2, -1, -1):
+        i, o = layers[layer], layers[layer + 1]
+        offset -= i * o + o
+        at -= stored * o
+        d = deltas[here : here + rows * o].reshape(rows, o)
+        weights = params[offset : offset + i * o].reshape(i, o)
+        if layer > 0:
+            below = at - stored * i
+            a = acts[below : below + rows * i].reshape(rows, i)
+        else:
+            a = x
+        if grad.size > 0:
+            np.dot(a.T, d, grad[offset : offset + i * o].reshape(i, o))
+            column_sums(d, grad[offset + i * o : offset + i * o + o])
+        if layer > 0:
+            here = half - here
+            d_below = deltas[here : here + rows * i].reshape(rows, i)
+            np.dot(d, weights.T, d_below)
+            mask_relu(d_below, a)
+        elif tail > 0:
+            np.dot(d, weights[i - tail :].T, d_tail)
+
+
+@fast
+def clip_factor(grad, clip_norm):
+    """What to multiply a gradient with so that its norm is at most clip_norm (0: no limit)."""
+    if clip_norm <= 0.0:
+        return np.float32(1.0)
+    total = np.float32(0.0)
+    for j in range(grad.size):
+        total += grad[j] * grad[j]
+    return np.float32(min(1.0, clip_norm / (math.sqrt(np.float64(total)) + CLIP_EPS)))
+
+
+@fast
+def adam(params, grad, m, v, step, lr, hyper, clip_norm):
+    """One step of Adam (Kingma and Ba 2015), bias corrections as in torch.optim.Adam.
+
+    step: this step's number, from 1. hyper: beta1, beta2, eps.
+    """
+    scale = clip_factor(grad, clip_norm)
+    beta1, beta2, eps = np.float32(hyper[0]), np.float32(hyper[1]), np.float32(hyper[2])
+    rest1, rest2 = np.float32(1.0 - hyper[0]), np.float32(1.0 - hyper[1])
+    size = np.float32(lr / (1.0 - hyper[0] ** step))
+    root = np.float32(1.0 / math.sqrt(1.0 - hyper[1] ** step))
+    for j in range(params.size):
+        g = grad[j] * scale
+        m[j] = beta1 * m[j] + rest1 * g
+        v[j] = beta2 * v[j] + rest2 * g * g
+        params[j] -= size * m[j] / (np.sqrt(v[j]) * root + eps)
+
+
+@fast
+def follow(target, params, step, tau, every):
+    """Moves the target: by tau at each step, or all the way each `every` steps if that is above 0."""
+    if every > 0:
+        if step % every == 0:
+            for j in range(params.size):
+                target[j] = params[j]
+    else:
+        share = np.float32(tau)
+        for j in range(params.size):
+            target[j] += share * (params[j] - target[j])
+
+
+@fast
+def td_gradient(error, weight, rows, huber):
+    """(loss, derivative by the value) of one row's error = value − target, both divided by rows.
+
+    Squared error if huber is 0 (torch's mse_loss), else torch's huber_loss with that delta.
+    """
+    scale = weight / np.float32(rows)
+    size = abs(error)
+    if huber <= np.float32(0.0):
+        return scale * error * error, np.float32(2.0) * scale * error
+    if size <= huber:
+        return np.float32(0.5) * scale * error * error, scale * error
+    slope = huber if error > np.float32(0.0) else -huber
+    return scale * huber * (size - np.float32(0.5) * huber), scale * slope
+
+
+def scratch(layers: tuple[int, ...], rows: int) -> tuple[Array, Array]:
+    """Flat scratch for a pass over `rows` rows: activations, and the two blocks of `backward`."""
+    return (
+        np.zeros(rows * sum(layers[1:]), np.float32),
+        np.zeros(2 * rows * max(layers), np.float32),
+    )
+
+
+@fast
+def copy(source, target):
+    for j in range(source.size):
+        target[j] = source[j]
+
+
+def bind_sync(kernel: Kernel, buffers: Buffers) -> Call:
+    """param_sync: policy.X ← learner.X, X named by kernel.args['network']."""
+    network = kernel.args["network"]
+    return bound(copy, buffers[f"learner.{network}"], buffers[f"policy.{network}"])

@@ -1,0 +1,61 @@
+"""Counter-based random numbers: a pure function of (key, firing, index), so that any order of tasks
+draws the same.
+
+The finaliser is that of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number
+generators, OOPSLA 2014). A stream is one firing of one task: `base = stream(key, firing)`, then
+`uniform(base, 0)`, `uniform(base, 1)`, …
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+
+import numpy as np
+
+from pearl_devices.primitives.native import exact
+
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+FIRST = np.uint64(0xBF58476D1CE4E5B9)
+SECOND = np.uint64(0x94D049BB133111EB)
+S27, S30, S31, S11 = np.uint64(27), np.uint64(30), np.uint64(31), np.uint64(11)
+TWO_53 = 2.0**-53
+TWO_PI = 2.0 * math.pi
+
+
+def key(seed: int, task: str) -> int:
+    """The key of `task`'s stream under `seed`, 0 … 2^64 − 1; the same on every machine."""
+    digest = hashlib.blake2b(f"{seed}/{task}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little")
+
+
+@exact
+def mix(z):
+    z = (z ^ (z >> S30)) * FIRST
+    z = (z ^ (z >> S27)) * SECOND
+    return z ^ (z >> S31)
+
+
+@exact
+def stream(key, firing):
+    """uint64 base of the numbers that one firing draws."""
+    return mix(np.uint64(key) + mix((np.uint64(firing) + np.uint64(1)) * GOLDEN))
+
+
+@exact
+def bits(base, index):
+    """64 random bits."""
+    return mix(base + (np.uint64(index) + np.uint64(1)) * GOLDEN)
+
+
+@exact
+def uniform(base, index):
+    """float64 in [0, 1) with 53 random bits."""
+    return np.float64(bits(base, index) >> S11) * TWO_53
+
+
+@exact
+def normal(base, index):
+    """Standard normal float64, from the uniforms 2·index and 2·index + 1 (Box and Muller 1958)."""
+    radius = math.sqrt(-2.0 * math.log(1.0 - uniform(base, 2 * index)))
+    return radius * math.cos(TWO_PI * uniform(base, 2 * index + 1))

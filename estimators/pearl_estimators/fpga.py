@@ -1,0 +1,152 @@
+"""Closed forms of the simulated FPGA: a systolic array for networks, a pipelined sum tree for replay.
+
+The cycle counts are those of our register-transfer designs, found by simulating them:
+an output-stationary n×n array finishes one tile of A(m×k)·B(k×n) after k + 2(n-1) + 1 cycles (exact
+for n in 2, 4, 8 and k in 8, 32), and a K-ary sum-tree sampler takes 3 cycles a level plus 1 (exact for
+trees of 64 and 4,096 leaves). The clock is not simulated but assumed, hence the band.
+"""
+
+from __future__ import annotations
+
+from math import isqrt
+
+from pearl_devices import Device, Kernel
+from pearl_devices import kernel as counted
+from pearl_devices.fpga import figure, tree_width
+from pearl_devices.work import ADAM_FLOPS, parameters, products, row_bytes, tree_depth
+from pearl_estimators.estimate import Bound, Estimate
+
+BAND = 0.2  # assumed: cycles are exact, the clock after placement is not known
+CYCLES_PER_LEVEL = 3  # address, read, compare: our RTL; one memory a level, so the interval is 3 too
+DDR_LATENCY_S = 100e-9  # assumed where the platform gives no ddr_latency_s
+DDR_BURST_BYTES = 64  # DDR4: 8 beats of 64 bits
+
+
+def gemm_cycles(m: int, k: int, n: int, array: int) -> int:
+    """Cycles of A (m×k) · B (k×n) on an output-stationary array×array grid, tile after tile."""
+    tiles = -(-m // array) * -(-n // array)
+    return tiles * (k + 2 * (array - 1) + 1)
+
+
+def network_cycles(kernel: Kernel, array: int) -> int:
+    """Cycles of one forward pass (inference), or of all passes of one gradient step.
+
+    Activations and biases are applied as results leave the array, at no cycle of their own.
+    """
+    return sum(gemm_cycles(m, k, n, array) for m, k, n in products(kernel))
+
+
+def optimiser_cycles(kernel: Kernel, array: int) -> int:
+    """Cycles of Adam and the target's update: array² units of one multiply-add each a cycle."""
+    if kernel.kind.endswith(".ddpg"):
+        size = parameters(kernel.layers("actor")) + parameters(kernel.layers("critic"))
+    else:
+        size = parameters(kernel.layers())
+    return -(-size * ((ADAM_FLOPS + 3) // 2 + 1) // array**2)
+
+
+def tree_cycles(depth: int, requests: int) -> int:
+    """Cycles from the first of `requests` draws or writes to the last result.
+
+    3·depth + 1 for one; the next one follows 3 cycles later, as every level has its own memory.
+    """
+    return CYCLES_PER_LEVEL * (requests - 1) + CYCLES_PER_LEVEL * depth + 1
+
+
+def _times(kernel: Kernel, device: Device, width: int) -> tuple[float, float, float]:
+    """(compute, memory, fixed) seconds of one firing, without the doorbell.
+
+    Compute and memory overlap; fixed is what neither hides: DDR latency and pipeline fill.
+    """
+    clock, ddr = figure(device, "clock_hz"), device.memory_bytes_per_s
+    latency = device.figures.get("ddr_latency_s", DDR_LATENCY_S)
+    kind = kernel.kind
+    if kind == "param_sync":
+        return 0.0, kernel.bytes_in / ddr, latency
+    if kind.startswith("inference."):
+        array = isqrt(width)
+        return network_cycles(kernel, array) / clock, 0.0, 0.0
+    if kind.startswith("update."):
+        array, steps = isqrt(width), kernel.dim("steps")
+        cycles = network_cycles(kernel, array) + optimiser_cycles(kernel, array)
+        # Weights, targets and moments stay on chip; only the batch comes from DDR.
+        batch = kernel.dim("batch") * _sample_bytes(kernel)
+        return steps * cycles / clock, steps * batch / ddr, latency
+    requests = kernel.dim("envs") if kind == "replay_insert" else kernel.dim("batch")
+    requests *= 1 if kind == "replay_insert" else kernel.dim("steps")
+    prioritised = kind == "replay_update" or bool(kernel.dim("prioritised"))
+    depth = tree_depth(kernel) if prioritised else 0
+    interval = CYCLES_PER_LEVEL if prioritised else 1
+    fill = (tree_cycles(depth, requests) - CYCLES_PER_LEVEL * requests) if prioritised else 1
+    moved = 0.0
+    if kind != "replay_update":
+        bursts = -(-row_bytes(kernel) // DDR_BURST_BYTES) * DDR_BURST_BYTES
+        moved = requests * bursts
+        if kind == "replay_sample":
+            moved += requests * (kernel.dim("n_step") - 1) * DDR_BURST_BYTES
+    return requests * interval / clock, moved / ddr, latency + max(fill, 0) / clock
+
+
+def _sample_bytes(kernel: Kernel) -> int:
+    """One sample of a batch: observations, action, reward, discount and weight, in float32."""
+    if kernel.kind.endswith(".ddpg"):
+        layers = kernel.layers("actor")
+        return 4 * (2 * layers[0] + layers[-1] + 3)
+    return 4 * (2 * kernel.layers()[0] + 5)
+
+
+def closed_form(kernel: Kernel, device: Device, variant: str, width: int) -> Estimate:
+    """The simulated rung. Latency = doorbell + fixed + max(compute, memory).
+
+    Occupancy = max(compute, memory): the next firing may enter while the doorbell of this one or its
+    pipeline drains. `width` counts multiply-add units (DSP blocks): n² of an n×n array.
+    An engine does its `steps` gradient steps one after another, so it keeps every latency.
+    Fewer units than the design needs are a ValueError.
+    """
+    least = {"tree": 0, "engine": 1}.get(variant)
+    if least is not None and width < least + tree_width(kernel):
+        raise ValueError(
+            f"kernel {kernel.kind} on {device.name!r}: {variant} needs at least "
+            f"{least + tree_width(kernel)} pe, given {width}"
+        )
+    if variant == "engine":
+        return _engine(kernel, device, width)
+    compute, memory, fixed = _times(kernel, device, width)
+    return _estimate(device, compute, memory, fixed, max(compute, memory), variant)
+
+
+def _engine(kernel: Kernel, device: Device, width: int) -> Estimate:
+    algorithm = kernel.kind.partition(".")[2]
+    one = {**kernel.dims, "steps": 1}
+    parts = [counted(f"update.{algorithm}", **one), counted("replay_sample", **one)]
+    if kernel.dim("prioritised"):
+        parts.append(counted("replay_update", **one))
+    array = isqrt(width - tree_width(kernel))
+    times = [_times(part, device, array * array) for part in parts]
+    steps = kernel.dim("steps")
+    compute = steps * sum(c for c, _, _ in times)
+    memory = steps * sum(m for _, m, _ in times)
+    busy = steps * sum(max(c, m) + f for c, m, f in times)
+    return _estimate(device, compute, memory, busy - max(compute, memory), busy, "engine")
+
+
+def _estimate(
+    device: Device, compute: float, memory: float, fixed: float, occupancy: float, variant: str
+) -> Estimate:
+    start = device.overhead_s
+    latency = start + fixed + max(compute, memory)
+    bound: Bound = "compute" if compute >= memory else "memory"
+    if start + fixed > max(compute, memory):
+        bound = "overhead"
+    return Estimate(
+        latency,
+        occupancy_s=min(occupancy, latency),
+        low_s=latency * (1 - BAND),
+        high_s=latency * (1 + BAND),
+        rung="simulated",
+        bound_by=bound,
+        source=(
+            f"closed form of a {variant} design at {figure(device, 'clock_hz') / 1e6:g} MHz; cycles as "
+            "in simulated RTL at small sizes, clock assumed"
+        ),
+    )

@@ -1,0 +1,84 @@
+"""DDPG (Lillicrap et al. 2016): a deterministic actor, a critic, targets of both averaged slowly.
+
+In execution order: sizes (`graph`), first values (`initialise`), one gradient step (`losses`).
+Acting adds Gaussian noise to the action and clips it to the bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+from pearl.algorithms.replay_loop import LEARNING, build
+from pearl.algorithms.start import constants, sizes, start_network
+from pearl.graph import TaskGraph
+from pearl_devices import Buffers, kernel
+from pearl_devices.work import parameters
+
+if TYPE_CHECKING:
+    from pearl.spec import System
+
+__all__ = ["LEARNING", "POLICY", "graph", "initialise", "losses"]
+
+POLICY = "actor"
+
+
+def layers(system: System) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Widths of the actor (observation → action) and of the critic (both → value)."""
+    obs, act, hidden = system.env.obs, system.env.act, system.algorithm.hidden
+    return (obs, *hidden, act), (obs + act, *hidden, 1)
+
+
+def graph(system: System) -> TaskGraph:
+    """The task graph of DDPG on this system."""
+    actor, critic = layers(system)
+    common = sizes(system)
+    return build(
+        "ddpg",
+        common,
+        inference=kernel("inference.ddpg", envs=common.envs, layers=actor),
+        update={"actor": actor, "critic": critic},
+        program="pearl.algorithms.ddpg:losses",
+        policy=POLICY,
+        policy_params=parameters(actor),
+        learner_bytes=16.0 * (parameters(actor) + parameters(critic)),
+    )
+
+
+def initialise(buffers: Buffers, system: System, seed: int) -> None:
+    """Fill the arrays of a fresh run. The last layers start near 0 (section 7 of the paper)."""
+    a = system.algorithm
+    actor, critic = layers(system)
+    start_network(buffers, "actor", actor, seed, policy=True, final_scale=3e-3)
+    start_network(buffers, "critic", critic, seed, final_scale=3e-3)
+    constants(buffers, system)
+    buffers["hyper.lr.actor"][:] = a.actor_learning_rate
+    buffers["hyper.lr.critic"][:] = a.critic_learning_rate
+    buffers["act.low"][:] = system.env.act_low
+    buffers["act.high"][:] = system.env.act_high
+    buffers["explore"][:] = a.exploration.noise, 0.0, 0.0, a.learning_starts
+
+
+def losses(nets: Any, batch: Any, hyper: Any) -> Generator[tuple[str, Any], None, Any]:
+    """One gradient step in torch: yields ("critic", loss), then ("actor", loss) with the updated
+    critic; returns |TD error|, shape (B,).
+
+    critic target = reward + discount · Q_target(next_obs, actor_target(next_obs)).
+    """
+    import torch
+    from torch.nn import functional as F
+
+    with torch.no_grad():
+        ahead = nets.target.actor(batch.next_obs)
+        value = nets.target.critic(torch.cat((batch.next_obs, ahead), dim=1)).squeeze(1)
+        target = batch.reward + batch.discount * value
+    q = nets.critic(torch.cat((batch.obs, batch.action), dim=1)).squeeze(1)
+    td = q - target
+    if hyper.huber > 0:
+        each = F.huber_loss(q, target, reduction="none", delta=hyper.huber)
+    else:
+        each = 0.5 * td.square()
+    yield "critic", (batch.weight * each).mean()
+    own = nets.actor(batch.obs)
+    yield "actor", -nets.critic(torch.cat((batch.obs, own), dim=1)).mean()
+    return td.detach().abs()

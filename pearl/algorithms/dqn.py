@@ -1,0 +1,79 @@
+"""DQN (Mnih et al. 2015), optionally double (van Hasselt et al. 2016), with n-step returns and
+uniform or prioritised replay (Schaul et al. 2016).
+
+In execution order: the networks and their sizes (`graph`), the first values (`initialise`), one
+gradient step (`losses`). Acting is epsilon-greedy with a linear schedule in env steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+from pearl.algorithms.replay_loop import LEARNING, build
+from pearl.algorithms.start import constants, sizes, start_network
+from pearl.graph import TaskGraph
+from pearl_devices import Buffers, kernel
+from pearl_devices.work import parameters
+
+if TYPE_CHECKING:
+    from pearl.spec import System
+
+__all__ = ["LEARNING", "POLICY", "graph", "initialise", "losses"]
+
+POLICY = "q"
+
+
+def layers(system: System) -> tuple[int, ...]:
+    """Widths of the Q network: observation, hidden layers, one value an action."""
+    return (system.env.obs, *system.algorithm.hidden, system.env.actions)
+
+
+def graph(system: System) -> TaskGraph:
+    """The task graph of DQN on this system."""
+    widths, common = layers(system), sizes(system)
+    return build(
+        "dqn",
+        common,
+        inference=kernel("inference.dqn", envs=common.envs, layers=widths),
+        update={"layers": widths, "double": int(system.algorithm.double)},
+        program="pearl.algorithms.dqn:losses",
+        policy=POLICY,
+        policy_params=parameters(widths),
+        learner_bytes=16.0 * parameters(widths),
+    )
+
+
+def initialise(buffers: Buffers, system: System, seed: int) -> None:
+    """Fill the arrays of a fresh run: network, its copies, and every constant of the algorithm."""
+    a = system.algorithm
+    start_network(buffers, "q", layers(system), seed, policy=True)
+    constants(buffers, system)
+    buffers["hyper.lr.q"][:] = a.learning_rate
+    e = a.exploration
+    buffers["explore"][:] = e.initial, e.final, e.steps, a.learning_starts
+
+
+def losses(nets: Any, batch: Any, hyper: Any) -> Generator[tuple[str, Any], None, Any]:
+    """One gradient step in torch: yields ("q", loss); returns |TD error|, shape (B,).
+
+    target = reward + discount · Q_target(next_obs, a*), where a* maximises Q_target, or with
+    `hyper.double` the online network. batch.discount is 0 where the episode terminated, so
+    termination does not bootstrap and truncation does. batch.weight are the importance weights.
+    """
+    import torch
+    from torch.nn import functional as F
+
+    with torch.no_grad():
+        chooser = nets.q if hyper.double else nets.target.q
+        best = chooser(batch.next_obs).argmax(dim=1, keepdim=True)
+        value = nets.target.q(batch.next_obs).gather(1, best).squeeze(1)
+        target = batch.reward + batch.discount * value
+    q = nets.q(batch.obs).gather(1, batch.action.unsqueeze(1)).squeeze(1)
+    td = q - target
+    if hyper.huber > 0:
+        each = F.huber_loss(q, target, reduction="none", delta=hyper.huber)
+    else:
+        each = 0.5 * td.square()
+    yield "q", (batch.weight * each).mean()
+    return td.detach().abs()

@@ -1,0 +1,64 @@
+"""First values that algorithms with a replay share: sizes from the spec, networks, constants."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pearl.algorithms.replay_loop import Sizes
+from pearl_devices import Buffers
+
+if TYPE_CHECKING:
+    from pearl.spec import System
+
+
+def sizes(system: System) -> Sizes:
+    """The sizes of the loop. Replay capacity is rounded up to whole vector steps."""
+    a = system.algorithm
+    return Sizes(
+        program=system.env.id,
+        env_args=dict(system.env.args),
+        envs=a.num_envs,
+        obs=system.env.obs,
+        act=system.env.act,
+        capacity=-(-a.replay.capacity // a.num_envs) * a.num_envs,
+        prioritised=a.replay.kind == "prioritised",
+        fanout=a.replay.fanout,
+        batch=a.batch_size,
+        n_step=a.n_step,
+        replay_ratio=a.replay_ratio,
+    )
+
+
+def start_network(
+    buffers: Buffers,
+    name: str,
+    layers: tuple[int, ...],
+    seed: int,
+    *,
+    policy: bool = False,
+    final_scale: float | None = None,
+) -> None:
+    """Draw network `name` from its own random stream and copy it to its target (and the policy)."""
+    from pearl_devices.primitives.nets import init_params
+    from pearl_devices.primitives.rng import key
+
+    start = init_params(layers, key(seed, f"network {name}"), final_scale=final_scale)
+    buffers[f"learner.{name}"][:] = start
+    buffers[f"learner.{name}.target"][:] = start
+    if policy:
+        buffers[f"policy.{name}"][:] = start
+
+
+def constants(buffers: Buffers, system: System) -> None:
+    """Write the constants of optimiser, targets and replay into their arrays."""
+    a = system.algorithm
+    buffers["hyper.adam"][:] = a.adam.beta1, a.adam.beta2, a.adam.eps
+    buffers["hyper.tau"][:] = a.target.tau or 0.0
+    buffers["hyper.target_every"][:] = a.target.every or 0
+    buffers["hyper.clip_norm"][:] = a.max_grad_norm
+    buffers["hyper.huber"][:] = a.huber
+    buffers["hyper.discount"][:] = a.discount
+    if a.replay.kind == "prioritised":
+        draws = max(system.train.steps - a.learning_starts, 1) * a.replay_ratio
+        buffers["replay.priority"][:] = a.replay.alpha, a.replay.epsilon, 1.0
+        buffers["replay.beta"][:] = a.replay.beta, a.replay.beta_final, float(draws)

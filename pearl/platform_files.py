@@ -1,0 +1,326 @@
+"""Platform files: YAML in which every number has a unit and a source → `Platform`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass as plain_dataclass
+from dataclasses import fields
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter
+from pydantic.dataclasses import dataclass
+from pydantic_core import CoreSchema, ValidationError, core_schema
+
+from pearl.quantities import Quantity
+from pearl.spec_errors import Complaint, complaints
+from pearl.units import dimension_of
+from pearl.yaml_reader import Document, Where, show
+from pearl_devices import Device, Link, Platform
+
+STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+@plain_dataclass(frozen=True)
+class Sourced:
+    """A number in SI units and where it comes from; None if only the entry names a source."""
+
+    value: float
+    source: str | None = None
+
+
+class Number:
+    """`{value: 16 GB/s, source: …}`, or the value alone where the entry has a `source`.
+
+    dimension: None for a count, which carries no unit.
+    """
+
+    def __init__(self, dimension: str | None, *, zero: bool = False, whole: bool = False) -> None:
+        self.quantity = Quantity(dimension, zero=zero) if dimension else None
+        self.whole = whole
+
+    def read(self, given: object) -> Sourced:
+        if isinstance(given, Sourced):
+            return given
+        if not isinstance(given, Mapping):
+            return Sourced(self._value(given))
+        extra = [key for key in given if key not in ("value", "source")]
+        if extra or "value" not in given:
+            raise ValueError("a mapping with the keys value and source, nothing else")
+        source = given.get("source")
+        if source is not None and not (isinstance(source, str) and source.strip()):
+            raise ValueError("a source in words (datasheet, measurement, or assumed)")
+        return Sourced(self._value(given["value"]), source)
+
+    def _value(self, given: object) -> float:
+        if self.quantity:
+            return self.quantity.read(given)
+        kinds = (int,) if self.whole else (int, float)
+        if isinstance(given, bool) or not isinstance(given, kinds) or not 0 < given < 1e300:
+            raise ValueError(f"a {'whole ' if self.whole else ''}number above 0, without unit")
+        return given
+
+    def write(self, number: Sourced) -> Any:
+        value: Any = number.value
+        if self.quantity:
+            value = self.quantity.write(value)
+        return value if number.source is None else {"value": value, "source": number.source}
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(
+            self.read, serialization=core_schema.plain_serializer_function_ser_schema(self.write)
+        )
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        kind = {"type": "integer" if self.whole else "number", "exclusiveMinimum": 0}
+        value = self.quantity.json_schema() if self.quantity else kind
+        both = {
+            "type": "object",
+            "properties": {"value": value, "source": {"type": "string"}},
+            "required": ["value"],
+            "additionalProperties": False,
+        }
+        return {"anyOf": [value, both]}
+
+
+class Figure(Number):
+    """A number of any dimension; `read_platform` knows which from the figure's name."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+
+    def read(self, given: object) -> Any:
+        return given
+
+    def write(self, number: Any) -> Any:
+        return number
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        value = {"type": ["number", "string"]}
+        source = {"type": "string"}
+        both = {"type": "object", "properties": {"value": value, "source": source}}
+        return {"anyOf": [value, both]}
+
+
+Count = Annotated[Sourced, Number(None, whole=True)]
+Bytes = Annotated[Sourced, Number("bytes")]
+BytesPerSecond = Annotated[Sourced, Number("bytes_per_s")]
+FlopsPerSecond = Annotated[Sourced, Number("flops_per_s")]
+JoulesPerByte = Annotated[Sourced, Number("j_per_byte", zero=True)]
+Seconds = Annotated[Sourced, Number("s", zero=True)]
+Watts = Annotated[Sourced, Number("w", zero=True)]
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class DeviceEntry:
+    """One device of a platform file."""
+
+    kind: Literal["cpu", "gpu", "fpga", "null"] = Field(description="Which backend runs it.")
+    model: str = Field(default="", max_length=200, description="What it is sold as.")
+    source: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Where the numbers come from that name no source of their own.",
+    )
+    width: Count = Field(description="Cores of a CPU, SMs of a GPU, processing elements.")
+    max_lanes: Count | None = Field(
+        default=None, description="Serial executors side by side; 1 by default."
+    )
+    memory: Bytes | None = Field(default=None, description="Main memory, e.g. 24 GiB.")
+    peak: FlopsPerSecond = Field(description="float32 peak of the whole device, e.g. 60 TFLOP/s.")
+    memory_bandwidth: BytesPerSecond = Field(description="Of its main memory, e.g. 936 GB/s.")
+    overhead: Seconds = Field(description="Cost of starting one kernel, e.g. 5 us.")
+    idle_power: Watts = Field(description="The whole device doing nothing, e.g. 20 W.")
+    active_power: Watts = Field(description="The whole device fully busy, e.g. 350 W.")
+    when_unused: Literal["idle", "off"] | None = Field(
+        default=None,
+        description="What it draws when a plan leaves it out; off for simulated devices, else idle.",
+    )
+    simulated: bool | None = Field(
+        default=None, description="No such hardware is driven; true for fpga by default."
+    )
+    figures: dict[str, Annotated[Any, Figure()]] = Field(
+        default_factory=dict,
+        description="Further numbers; the name's end says the unit (clock_hz: 250 MHz), no unit "
+        "is a count.",
+    )
+
+
+Ends = Annotated[tuple[str, ...], Field(strict=False, min_length=2, max_length=2)]
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class LinkEntry:
+    """One link of a platform file."""
+
+    between: Ends = Field(description="The two devices it joins, e.g. [cpu, gpu].")
+    source: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Where the numbers come from that name no source of their own.",
+    )
+    latency: Seconds = Field(description="From sending to arrival of an empty message, e.g. 10 us.")
+    bandwidth: BytesPerSecond = Field(description="Bytes per second, e.g. 16 GB/s.")
+    per_message: Seconds | None = Field(
+        default=None, description="How long a message occupies the link besides its bytes."
+    )
+    energy: JoulesPerByte | None = Field(default=None, description="Energy of a byte, e.g. 60 pJ/B.")
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class PlatformFile:
+    """A machine: devices, the links between them, and which one is the host."""
+
+    devices: dict[str, DeviceEntry] = Field(min_length=1, description="Name → device.")
+    name: str | None = Field(
+        default=None, min_length=1, max_length=100, description="The file's name by default."
+    )
+    host: str | None = Field(
+        default=None, description="The device that is always on; the first by default."
+    )
+    links: Annotated[tuple[LinkEntry, ...], Field(strict=False)] = Field(
+        default=(), description="Every device needs a link to the host."
+    )
+
+
+PLATFORM: TypeAdapter[PlatformFile] = TypeAdapter(PlatformFile)
+WIDTH_UNITS: Mapping[str, Literal["cores", "sm", "pe"]] = {
+    "cpu": "cores",
+    "gpu": "sm",
+    "fpga": "pe",
+    "null": "cores",
+}
+
+
+def read_platform(
+    data: Any, where: Where = (), default_name: str = "inline"
+) -> tuple[Platform | None, PlatformFile | None, list[Complaint]]:
+    """The platform in plain data, or what is wrong with it; `where` is the way to it in its file."""
+    try:
+        entry = PLATFORM.validate_python(data)
+    except ValidationError as error:
+        return None, None, complaints(error, data, where, PlatformFile)
+    problems: list[Complaint] = []
+    devices = []
+    for name, device in entry.devices.items():
+        try:
+            devices.append(_device(name, device, (*where, "devices", name), problems))
+        except ValueError as error:
+            problems.append(((*where, "devices", name), str(error)))
+    links = []
+    for i, link in enumerate(entry.links):
+        at = (*where, "links", i)
+        unknown = [end for end in link.between if end not in entry.devices]
+        problems += [
+            ((*at, "between"), f"given {show(end)}; allowed are {', '.join(entry.devices)}")
+            for end in unknown
+        ]
+        try:
+            links.append(_link(link, at, problems))
+        except ValueError as error:
+            problems.append((at, str(error)))
+    if problems:
+        return None, entry, problems
+    try:
+        platform = Platform(
+            entry.name or default_name, tuple(devices), tuple(links), entry.host or ""
+        )
+    except ValueError as error:
+        return None, entry, [(where, str(error))]
+    return platform, entry, []
+
+
+def _numbers(
+    entry: DeviceEntry | LinkEntry, at: Where, problems: list[Complaint]
+) -> dict[str, Sourced]:
+    """The numbers of an entry, each with the source that counts; one without is a problem."""
+    found = {f.name: getattr(entry, f.name) for f in fields(entry)}
+    numbers = {key: value for key, value in found.items() if isinstance(value, Sourced)}
+    return _with_sources(numbers, entry.source, at, problems)
+
+
+def _with_sources(
+    numbers: Mapping[str, Sourced], source: str | None, at: Where, problems: list[Complaint]
+) -> dict[str, Sourced]:
+    for key, number in numbers.items():
+        if number.source is None and source is None:
+            hint = "write {value: …, source: …}, or give the entry a source"
+            problems.append(((*at, key), f"the number has no source; {hint}"))
+    return {key: Sourced(n.value, n.source or source) for key, n in numbers.items()}
+
+
+def _figures(entry: DeviceEntry, at: Where, problems: list[Complaint]) -> dict[str, Sourced]:
+    read: dict[str, Sourced] = {}
+    for key, given in entry.figures.items():
+        try:
+            read[key] = Number(dimension_of(key), zero=True).read(given)
+        except ValueError as error:
+            inner = given.get("value", given) if isinstance(given, Mapping) else given
+            problems.append(((*at, "figures", key), f"given {show(inner)}; allowed: {error}"))
+    return _with_sources(read, entry.source, (*at, "figures"), problems)
+
+
+def _device(name: str, entry: DeviceEntry, at: Where, problems: list[Complaint]) -> Device:
+    numbers = _numbers(entry, at, problems)
+    figures = _figures(entry, at, problems)
+    simulated = entry.kind == "fpga" if entry.simulated is None else entry.simulated
+    renamed = {DEVICE_FIELDS.get(key, key): number for key, number in numbers.items()}
+    value = {key: number.value for key, number in renamed.items()}
+    sources = {key: number.source or "" for key, number in (renamed | figures).items()}
+    return Device(
+        name=name,
+        kind=entry.kind,
+        width=int(value["width"]),
+        width_unit=WIDTH_UNITS[entry.kind],
+        max_lanes=int(value.get("max_lanes", 1)),
+        memory_bytes=value.get("memory_bytes", math.inf),
+        peak_flops_per_s=value["peak_flops_per_s"],
+        memory_bytes_per_s=value["memory_bytes_per_s"],
+        overhead_s=value["overhead_s"],
+        idle_power_w=value["idle_power_w"],
+        active_power_w=value["active_power_w"],
+        when_unused=entry.when_unused or ("off" if simulated else "idle"),
+        simulated=simulated,
+        model=entry.model,
+        figures={key: number.value for key, number in figures.items()},
+        sources=sources,
+    )
+
+
+DEVICE_FIELDS = {
+    "memory": "memory_bytes",
+    "peak": "peak_flops_per_s",
+    "memory_bandwidth": "memory_bytes_per_s",
+    "overhead": "overhead_s",
+    "idle_power": "idle_power_w",
+    "active_power": "active_power_w",
+}
+LINK_FIELDS = {
+    "latency": "latency_s",
+    "bandwidth": "bytes_per_s",
+    "per_message": "per_message_s",
+    "energy": "energy_j_per_byte",
+}
+"""Key in a platform file → field of `Device` or `Link`."""
+
+
+def _link(entry: LinkEntry, at: Where, problems: list[Complaint]) -> Link:
+    numbers = {LINK_FIELDS[key]: n for key, n in _numbers(entry, at, problems).items()}
+    values = {key: number.value for key, number in numbers.items()}
+    sources = {key: number.source or "" for key, number in numbers.items()}
+    return Link(*entry.between, **values, sources=sources)
+
+
+def unfold(entry: PlatformFile, name: str) -> dict[str, Any]:
+    """The file as plain data that `read_platform` reads back, named."""
+    written: dict[str, Any] = PLATFORM.dump_python(entry, mode="json", exclude_none=True)
+    return {**written, "name": entry.name or name}
+
+
+def say_all(document: Document, found: list[Complaint]) -> list[tuple[Where, str]]:
+    """Complaints as lines of their document."""
+    return [(where, document.say(where, what)) for where, what in found]

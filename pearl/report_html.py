@@ -1,0 +1,265 @@
+"""The report as one HTML file: no script, nothing fetched, every name escaped, drawings as inline SVG."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from pearl import report_tables as tables
+from pearl.plans import Plan
+from pearl.report_tables import listed, percent, si
+from pearl.runs import Row, Run
+
+if TYPE_CHECKING:
+    from pearl.report import Report
+
+WIDTH = 960
+MARGIN = 130
+COLOURS = 8
+SEPARATE_FIRINGS = 400
+
+
+@dataclass(frozen=True)
+class Box:
+    """A rectangle in user units: colour number, label inside it if there is room, text on hovering."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    colour: int
+    label: str
+    hint: str
+
+
+@dataclass(frozen=True)
+class Label:
+    """A word at a place; anchor as in SVG: start, middle, end."""
+
+    x: float
+    y: float
+    text: str
+    anchor: str = "start"
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """An SVG of WIDTH × height. lines: (x1, y1, x2, y2) of the grid; paths: (colour, points)."""
+
+    title: str
+    caption: str
+    height: float
+    boxes: tuple[Box, ...] = ()
+    labels: tuple[Label, ...] = ()
+    lines: tuple[tuple[float, float, float, float], ...] = ()
+    paths: tuple[tuple[int, str], ...] = ()
+    legend: tuple[tuple[int, str], ...] = ()
+
+
+def page(report: Report) -> str:
+    """The whole HTML text of a report."""
+    from importlib.resources import files
+
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    source = files("pearl").joinpath("report.html.j2").read_text(encoding="utf-8")
+    run = report.run
+    rates, timings = tables.comparison(run) if run else (None, None)
+    curve = learning_curve(report.learning())
+    return environment.from_string(source).render(
+        title=report.title(),
+        simulated=tables.SIMULATED if run and run.simulated else "",
+        plan_facts=tables.plan_facts(report.plan),
+        run_facts=tables.run_facts(run) if run else (),
+        sentence=tables.bound_sentence(report.plan),
+        plan_tables=report.plan_tables(),
+        timeline=timeline(report.plan),
+        rates=rates,
+        timings=timings,
+        bars=prediction_bars(run) if run else None,
+        curve=curve,
+        width=WIDTH,
+        version=report.plan.pearl_version,
+    )
+
+
+def ticks(low: float, high: float, about: int = 5) -> list[float]:
+    """Round numbers (1, 2 or 5 times a power of ten) that cover most of low to high."""
+    span = high - low
+    if not span > 0:
+        return [low]
+    raw = span / about
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next(m * power for m in (1, 2, 5, 10) if m * power >= raw * 0.999)
+    first = math.ceil(low / step - 1e-9)
+    last = math.floor(high / step + 1e-9)
+    return [i * step for i in range(first, last + 1)]
+
+
+def timeline(plan: Plan) -> Drawing:
+    """One iteration: what each lane does in its order, one box a call, widths to scale."""
+    row, top = 34.0, 8.0
+    right = WIDTH - 20.0
+    scale = (right - MARGIN) / max(plan.period_s, 1e-300)
+    placed = {t.task: t for t in plan.tasks}
+    names = list(placed)
+    boxes: list[Box] = []
+    labels: list[Label] = []
+    for number, lane in enumerate(plan.lanes):
+        y = top + number * row
+        labels.append(Label(MARGIN - 10, y + 17, shorten(lane.lane, 17), "end"))
+        if not lane.width:
+            # Transfers have no task of the plan behind them: only the lane's load is known.
+            width = min(lane.load, 1.0) * (right - MARGIN)
+            hint = f"{lane.lane}: {tables.order(lane)}, {percent(lane.load)} of the period"
+            boxes.append(Box(MARGIN, y, width, 24, COLOURS, fitting("transfers", width), hint))
+            continue
+        apart = len(lane.order) <= SEPARATE_FIRINGS
+        x = MARGIN
+        for call, firings, seconds in calls(plan, lane.order, apart=apart):
+            width = seconds * scale
+            times = f" × {firings}" if firings > 1 else ""
+            boxes.append(
+                Box(
+                    x,
+                    y,
+                    width,
+                    24,
+                    names.index(call[0]) % COLOURS,
+                    fitting(" + ".join(call), width),
+                    f"{' + '.join(call)}{times}: {si(seconds, 's')}",
+                )
+            )
+            x += width
+    bottom = top + len(plan.lanes) * row
+    lines = []
+    for tick in ticks(0.0, plan.period_s, 6):
+        x = MARGIN + tick * scale
+        lines.append((x, top - 4, x, bottom))
+        labels.append(Label(x, bottom + 16, si(tick, "s"), "middle"))
+    used = [n for n in names if any(n == e.task for x in plan.lanes for e in x.order)]
+    return Drawing(
+        "One iteration",
+        "Each row is a lane; a box is one call in the lane's order, its width the time the lane is "
+        "taken. Empty space is idle time, which in reality lies between the calls.",
+        bottom + 26,
+        tuple(boxes),
+        tuple(labels),
+        tuple(lines),
+        legend=tuple((names.index(n) % COLOURS, n) for n in used),
+    )
+
+
+def calls(
+    plan: Plan, order: Sequence[object], *, apart: bool
+) -> list[tuple[tuple[str, ...], int, float]]:
+    """A lane's order as calls: (tasks, firings, seconds); a fused mode is one call an iteration.
+
+    apart: repeated firings of one task stay separate calls.
+    """
+    placed = {t.task: t for t in plan.tasks}
+    found: list[tuple[tuple[str, ...], int, float]] = []
+
+    def members(task: str) -> tuple[str, ...]:
+        group = {task, *placed[task].fused_with}
+        return tuple(t.task for t in plan.tasks if t.task in group)
+
+    tasks = [str(getattr(e, "task", e)) for e in order]
+    for call, group in groupby(tasks, key=members):
+        run = list(group)
+        if len(call) > 1 or not apart:
+            found.append((call, len(run), sum(placed[t].occupancy_s for t in run)))
+        else:
+            found += [(call, 1, placed[t].occupancy_s) for t in run]
+    return found
+
+
+def shorten(text: str, length: int) -> str:
+    return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def fitting(text: str, width: float) -> str:
+    """The text if it fits a box of this width at the drawing's type size, else nothing."""
+    return text if 6.6 * len(text) + 8 <= width else ""
+
+
+def prediction_bars(run: Run) -> Drawing:
+    """Predicted and found seconds per firing, task by task, with their ratio."""
+    found = "simulated" if run.simulated else "measured"
+    shown = [t for t in run.tasks if t.measured_s is not None]
+    longest = max((max(t.predicted_s, t.measured_s or 0.0) for t in shown), default=0.0)
+    left = min(20 + 6.8 * max((len(t.task) for t in shown), default=0), WIDTH / 3)
+    scale = (WIDTH - left - 220) / longest if longest > 0 else 0.0
+    row, boxes, labels = 38.0, [], []
+    for number, t in enumerate(shown):
+        y, seconds = 6 + number * row, t.measured_s or 0.0
+        labels.append(Label(left - 10, y + 18, shorten(t.task, 40), "end"))
+        for k, (kind, value) in enumerate((("predicted", t.predicted_s), (found, seconds))):
+            hint = f"{t.task}, {kind}: {si(value, 's')}"
+            boxes.append(Box(left, y + 13 * k, max(value * scale, 1.0), 11, 9 - 8 * k, "", hint))
+        end = left + max(t.predicted_s, seconds) * scale + 8
+        text = f"{si(seconds, 's')} {found}, {tables.ratio(seconds, t.predicted_s)} of predicted"
+        labels.append(Label(end, y + 18, text))
+    return Drawing(
+        f"Predicted and {found} time per firing",
+        "",
+        6 + len(shown) * row,
+        tuple(boxes),
+        tuple(labels),
+        legend=((9, "predicted"), (1, found)),
+    )
+
+
+def learning_curve(rows: Sequence[Row]) -> Drawing | None:
+    """Return against env steps: the mean of recent episodes, and the latest evaluation.
+
+    None where there is not enough to draw a line.
+    """
+    series = [
+        (colour, name, [(r["env_steps"], r[key]) for r in rows if {"env_steps", key} <= set(r)])
+        for colour, key, name in (
+            (1, "mean_return_20", "mean of the last 20 training episodes"),
+            (2, "eval_mean", "latest evaluation of the greedy policy"),
+        )
+    ]
+    series = [(colour, name, line) for colour, name, line in series if len(line) > 1]
+    points = [point for _, _, line in series for point in line]
+    if not points:
+        return None
+    last = max(x for x, _ in points)
+    low, high = min(y for _, y in points), max(y for _, y in points)
+    if not (last > 0 and high > low):
+        return None
+    left, right, top, bottom = 70.0, WIDTH - 20.0, 10.0, 240.0
+
+    def place(x: float, y: float) -> tuple[float, float]:
+        return (
+            left + x / last * (right - left),
+            bottom - (y - low) / (high - low) * (bottom - top),
+        )
+
+    labels, lines = [], []
+    for y in ticks(low, high):
+        _, v = place(0, y)
+        lines.append((left, v, right, v))
+        labels.append(Label(left - 8, v + 4, f"{y:,.6g}", "end"))
+    for x in ticks(0, last, 6):
+        h, _ = place(x, low)
+        labels.append(Label(h, bottom + 18, f"{x:,.0f}", "middle"))
+    labels.append(Label(right, bottom + 36, "env steps", "end"))
+    return Drawing(
+        "Return",
+        "",
+        bottom + 44,
+        labels=tuple(labels),
+        lines=tuple(lines),
+        paths=tuple(
+            (colour, " ".join(f"{a:.1f},{b:.1f}" for a, b in (place(*p) for p in line)))
+            for colour, _, line in series
+        ),
+        legend=tuple((colour, name) for colour, name, _ in series),
+    )

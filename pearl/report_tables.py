@@ -1,0 +1,327 @@
+"""What a report says, before anyone draws it: facts, sentences and tables of ready text.
+
+The terminal and the HTML page show these same objects, so they cannot disagree.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Literal
+
+from pearl.plans import Channel, Lane, Placement, Plan
+from pearl.runs import Run
+
+NONE = "–"
+PREFIXES = {-4: "p", -3: "n", -2: "µ", -1: "m", 0: "", 1: "k", 2: "M", 3: "G", 4: "T"}
+
+
+@dataclass(frozen=True)
+class Column:
+    """A heading; figures stand right, words left. folds: long text that may take several lines."""
+
+    name: str
+    align: Literal["left", "right"] = "left"
+    folds: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """A titled table of ready text, with sentences under it. bars: a share from 0 to 1 for each
+    row, drawn as a bar behind the last column; empty where the table has none."""
+
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...] = ()
+    bars: tuple[float, ...] = ()
+
+
+def si(value: float | None, unit: str) -> str:
+    """Three significant digits with an SI prefix: `si(3.12e-05, "s")` is `31.2 µs`."""
+    if value is None or not math.isfinite(value):
+        return NONE
+    if value == 0:
+        return f"0 {unit}"
+    rounded = float(f"{value:.2e}")
+    power = math.floor(math.log10(abs(rounded)) / 3)
+    power = max(-4, min(power, 0 if unit == "s" else 4))
+    number = rounded / 1000.0**power
+    decimals = max(0, 2 - max(0, math.floor(math.log10(abs(number)))))
+    return f"{number:,.{decimals}f} {PREFIXES[power]}{unit}"
+
+
+def band(low: float, high: float, unit: str) -> str:
+    """Both ends under one prefix: `24.0–37.5 µs`."""
+    top = si(high, unit)
+    number, _, symbol = top.partition(" ")
+    if high <= 0 or not math.isfinite(high):
+        return top
+    scale = float(f"{high:.2e}") / float(number.replace(",", ""))
+    decimals = len(number.partition(".")[2])
+    return f"{low / scale:,.{decimals}f}–{number} {symbol}"
+
+
+def count(value: float | None) -> str:
+    """A plain number, grouped by thousands: `25,104`, `3.21`."""
+    if value is None or not math.isfinite(value):
+        return NONE
+    return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
+
+
+def percent(share: float | None) -> str:
+    """A share as a percentage with one decimal."""
+    if share is None or not math.isfinite(share):
+        return NONE
+    return f"{100 * share:.1f} %"
+
+
+def listed(names: Sequence[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    names = list(names)
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _value(value: float, unit: str) -> str:
+    return si(value, unit) if unit in ("s", "J", "W") else f"{count(value)} {unit}"
+
+
+def plan_facts(plan: Plan) -> tuple[tuple[str, str], ...]:
+    """Label and text of what heads a report about a plan."""
+    proof = {
+        "optimal": "optimal, proved",
+        "feasible": f"feasible, gap to the proved bound {percent(plan.gap)}",
+        "time_limit": f"stopped at the time limit, gap to the proved bound {percent(plan.gap)}",
+    }[plan.status]
+    facts = [
+        ("predicted", _value(plan.value, plan.value_unit)),
+        ("objective", plan.objective.replace("_", " ")),
+        ("status", proof),
+        ("method", f"{plan.method}, seed {plan.seed}, solved in {si(plan.solve_s, 's')}"),
+        ("period", f"{si(plan.period_s, 's')} an iteration, at least {si(plan.bound_s, 's')}"),
+    ]
+    if plan.pace_s is not None:
+        facts.append(("pace", f"an iteration every {si(plan.pace_s, 's')}, to keep a limit"))
+    energy = f"{si(plan.energy_per_iteration_j, 'J')} an iteration, {si(plan.power_w, 'W')}"
+    if plan.env_steps_per_j is not None:
+        energy += f", {count(plan.env_steps_per_j)} env steps/J"
+    facts.append(("energy", f"{energy} (modelled)"))
+    return tuple(facts)
+
+
+def run_facts(run: Run) -> tuple[tuple[str, str], ...]:
+    """Label and text of what heads a report about a run."""
+    returns = run.returns
+    facts = [
+        ("status", run.status),
+        ("env steps", f"{count(run.env_steps)}, with {count(run.updates)} gradient steps"),
+        ("time", f"{si(run.wall_s, 's')} wall, {si(run.cpu_s, 's')} CPU"),
+        ("peak memory", si(run.peak_rss_bytes, "B")),
+    ]
+    if returns.get("mean_last_20") is not None:
+        text = f"{returns['mean_last_20']:,.1f} mean of the last 20 episodes"
+        if returns.get("episodes") is not None:
+            text += f" of {count(returns['episodes'])}"
+        facts.append(("return", text))
+    if returns.get("eval_mean") is not None:
+        episodes = len(returns.get("eval_returns") or ())
+        facts.append(("evaluation", f"{returns['eval_mean']:,.1f} mean of {episodes} episodes"))
+    if run.energy_j is None:
+        facts.append(("energy", "not metered"))
+    else:
+        how = "modelled" if run.energy_source == "modelled" else f"measured, {run.energy_source}"
+        facts.append(("energy", f"{si(run.energy_j, 'J')} over the run ({how})"))
+    return tuple(facts)
+
+
+SIMULATED = (
+    "simulated: the times and rates of this run come from the clock of a model; "
+    "none was measured on the devices named"
+)
+
+
+def bound_sentence(plan: Plan) -> str:
+    """What bounds the period, in a sentence, and what would help."""
+    b, period = plan.bottleneck, si(plan.period_s, "s")
+    if plan.pace_s is not None and plan.pace_s >= plan.period_s:
+        return (
+            f"The pace bounds the period: iterations start {si(plan.pace_s, 's')} apart to keep a "
+            "limit, though the devices could go faster."
+        )
+    if b.kind == "cycle":
+        around = " → ".join((*b.tasks, b.tasks[0])) if b.tasks else b.name
+        return (
+            f"The cycle {around} bounds the period of {period}: each firing waits for the one "
+            "before. A faster task among them helps, or slack where the limits allow it; more "
+            "lanes do not."
+        )
+    lane = next((x for x in plan.lanes if x.lane == b.name), None)
+    taken = f"{si(lane.load * plan.period_s, 's')} of {period}" if lane else period
+    if b.kind == "link":
+        what = f" ({listed(b.tasks)})" if b.tasks else ""
+        return f"Link {b.name} bounds the period: its transfers{what} take {taken}."
+    largest = max(
+        (t for t in plan.tasks if t.task in b.tasks), key=lambda t: t.share_of_period, default=None
+    )
+    part = f"; the largest part is {largest.task}, {percent(largest.share_of_period)}"
+    return f"Lane {b.name} bounds the period: its firings take {taken}{part if largest else ''}."
+
+
+def assignment(plan: Plan) -> Table:
+    """Every task with where, how and how long."""
+    rows = tuple(
+        (
+            t.task,
+            t.lane,
+            f"{t.device}, {t.width} {_unit(t.width_unit, t.width)}",
+            t.variant,
+            count(t.firings),
+            si(t.seconds, "s"),
+            band(t.low_s, t.high_s, "s"),
+            percent(t.share_of_period),
+            t.rung,
+            t.bound_by,
+        )
+        for t in plan.tasks
+    )
+    columns = (
+        Column("task"),
+        Column("lane"),
+        Column("device"),
+        Column("variant"),
+        Column("firings", "right"),
+        Column("a firing", "right"),
+        Column("90 % band", "right"),
+        Column("of period", "right"),
+        Column("estimate"),
+        Column("bound by"),
+    )
+    return Table("Assignment", columns, rows, tuple(_assignment_notes(plan.tasks)))
+
+
+def _unit(unit: str, number: int) -> str:
+    return unit.removesuffix("s") if unit == "cores" and number == 1 else unit
+
+
+def _assignment_notes(tasks: Sequence[Placement]) -> list[str]:
+    notes, seen = [], set()
+    for t in tasks:
+        call = frozenset((t.task, *t.fused_with))
+        if t.fused_with and call not in seen:
+            seen.add(call)
+            members = [x.task for x in tasks if x.task in call]
+            notes.append(
+                f"{listed(members)} run as one call; each is shown with an equal share of its time."
+            )
+        if t.replicas > 1:
+            shares = f" with {listed([str(s) for s in t.shares])} environments" if t.shares else ""
+            notes.append(f"{t.task} runs as {t.replicas} replicas{shares}.")
+        if t.block > 1:
+            notes.append(f"{t.task} does {t.block} gradient steps a firing.")
+    return notes
+
+
+def lanes(plan: Plan) -> Table:
+    """Every lane with its order and load."""
+    rows = tuple(
+        (
+            x.lane,
+            f"{x.device}, {x.width} {_unit(x.width_unit, x.width)}" if x.width else "link",
+            order(x),
+            percent(x.load),
+        )
+        for x in plan.lanes
+    )
+    columns = (Column("lane"), Column("device"), Column("order", folds=True), Column("load", "right"))
+    return Table("Lanes", columns, rows, bars=tuple(x.load for x in plan.lanes))
+
+
+def order(lane: Lane) -> str:
+    """The firings of a lane in order, repeats counted: `env_step, update × 8`."""
+    parts = []
+    for (task, offset), group in groupby(lane.order, key=lambda e: (e.task, e.offset)):
+        times = len(list(group))
+        text = task if times == 1 else f"{task} × {times}"
+        parts.append(f"{text} (iteration {offset:+d})" if offset else text)
+    return ", ".join(parts) or NONE
+
+
+def edges(plan: Plan, *, every: bool = False) -> Table | None:
+    """Edges with slack or a link (or `every` edge); None where there are none."""
+    shown = [e for e in plan.edges if every or e.slack or e.link]
+    if not shown:
+        return None
+    rows = tuple(
+        (
+            f"{e.src} → {e.dst}",
+            f"{e.production} → {e.consumption}",
+            _tokens(e),
+            NONE if e.capacity is None else count(e.capacity),
+            si(e.bytes, "B") if e.bytes else NONE,
+            e.link or NONE,
+        )
+        for e in shown
+    )
+    columns = (
+        Column("edge"),
+        Column("rates", "right"),
+        Column("tokens", "right"),
+        Column("capacity", "right"),
+        Column("a firing", "right"),
+        Column("link"),
+    )
+    return Table("Edges" if every else "Edges with slack or a link", columns, rows)
+
+
+def _tokens(edge: Channel) -> str:
+    return f"{edge.tokens} (slack {edge.slack})" if edge.slack else count(edge.tokens)
+
+
+def comparison(run: Run) -> tuple[Table, Table]:
+    """Prediction beside measurement: the rates, then every task's time per firing."""
+    found = "simulated" if run.simulated else "measured"
+    third = Column(f"{found} / predicted", "right")
+    plan_rates = run.plan.rates
+    rates = (
+        ("env steps/s", run.predicted_env_steps_per_s, run.env_steps_per_s),
+        ("gradient steps/s", plan_rates.get("updates_per_s"), run.updates_per_s),
+        ("env steps per CPU-second", None, run.env_steps_per_cpu_s),
+    )
+    heading = (Column(""), Column("predicted", "right"), Column(found, "right"), third)
+    steady = run.steady
+    note = (
+        f"Rates are those of the steady stretch: {count(steady.get('env_steps'))} env steps in "
+        f"{si(steady.get('wall_s'), 's')}."
+    )
+    head = Table(
+        f"Prediction beside {'simulation' if run.simulated else 'measurement'}",
+        heading,
+        tuple((name, count(p), count(m), ratio(m, p)) for name, p, m in rates),
+        (note,) if steady.get("env_steps") else (),
+    )
+    profiled = [t.task for t in run.tasks if t.profiled]
+    tasks = Table(
+        "Time per firing",
+        (Column("task"), *heading[1:], Column("firings", "right")),
+        tuple(
+            (
+                t.task + ("*" if t.profiled else ""),
+                si(t.predicted_s, "s"),
+                si(t.measured_s, "s"),
+                ratio(t.measured_s, t.predicted_s),
+                count(t.firings),
+            )
+            for t in run.tasks
+        ),
+        ("* timed apart, in a separate profiled stretch.",) if profiled else (),
+    )
+    return head, tasks
+
+
+def ratio(measured: float | None, predicted: float | None) -> str:
+    """measured / predicted with two decimals."""
+    if measured is None or not predicted:
+        return NONE
+    return f"{measured / predicted:.2f}"

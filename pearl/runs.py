@@ -1,0 +1,188 @@
+"""`Run`: what training did, beside what the plan had said. Its JSON, and the files of a run folder."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal
+
+from pearl.checkpoint import write_atomically
+from pearl.errors import SpecError
+from pearl.plans import SCHEMA, Plan, _build, _list, load_plan, plain
+
+Status = Literal["done", "interrupted", "failed"]
+EnergySource = Literal["nvml", "rapl", "modelled"]
+STATUSES = ("done", "interrupted", "failed")
+ENERGY_SOURCES = ("nvml", "rapl", "modelled", None)
+
+
+@dataclass(frozen=True)
+class TaskTiming:
+    """One task's time per firing as predicted and as measured (median), over `firings` firings.
+
+    profiled: measured in a separate stretch, as the members of a fused mode must be.
+    measured_s is None where nothing was measured.
+    """
+
+    task: str
+    predicted_s: float
+    measured_s: float | None
+    firings: int
+    profiled: bool = False
+
+
+@dataclass(frozen=True)
+class Run:
+    """The outcome of one training run; keys as in `docs/contract.md`, SI units.
+
+    wall_s, cpu_s: the whole run, child processes included. steady: {wall_s, cpu_s, env_steps,
+    updates} of the stretch from the first iteration after the start of learning plus a tenth of the
+    steps to the end; env_steps_per_s, env_steps_per_cpu_s and updates_per_s are taken from it, and are
+    None where the run ended before it. returns: {mean_last_20, episodes, eval_mean, eval_returns}.
+    energy_source: nvml or rapl (measured), modelled, or None where energy_j is None.
+    simulated: times come from a model's clock and not from this machine's.
+    out: the run folder, where there is one; not part of the JSON.
+    """
+
+    status: Status
+    env_steps: int
+    updates: int
+    wall_s: float
+    cpu_s: float
+    steady: Mapping[str, float]
+    env_steps_per_s: float | None
+    env_steps_per_cpu_s: float | None
+    updates_per_s: float | None
+    predicted_env_steps_per_s: float | None
+    returns: Mapping[str, Any]
+    peak_rss_bytes: int
+    energy_j: float | None
+    energy_source: EnergySource | None
+    simulated: bool
+    tasks: tuple[TaskTiming, ...]
+    plan: Plan
+    out: str | None = None
+    schema: int = field(default=SCHEMA)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "steady", MappingProxyType(dict(self.steady)))
+        object.__setattr__(self, "returns", MappingProxyType(dict(self.returns)))
+        problems = []
+        if self.status not in STATUSES:
+            problems.append(f"run: status is {self.status!r}; it is one of {list(STATUSES)}")
+        if self.energy_source not in ENERGY_SOURCES:
+            problems.append(
+                f"run: energy_source is {self.energy_source!r}; it is one of {list(ENERGY_SOURCES)}"
+            )
+        if (self.energy_j is None) != (self.energy_source is None):
+            problems.append(
+                f"run: energy_j is {self.energy_j} but energy_source is {self.energy_source}; "
+                "an energy without its source, or a source without energy, says nothing"
+            )
+        if problems:
+            raise SpecError(*problems)
+
+    def __hash__(self) -> int:
+        return hash((self.status, self.env_steps, self.wall_s, self.out))
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain object as `docs/contract.md` describes it; no NaN or infinity, without `out`."""
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "out"}
+        values["tasks"] = [vars(t) for t in self.tasks]
+        values["plan"] = self.plan.to_json()
+        return plain(values)  # type: ignore[no-any-return]
+
+    def save(self, path: str | Path) -> None:
+        """Write the run as JSON, whole or not at all."""
+        text = json.dumps(self.to_json(), indent=1, allow_nan=False) + "\n"
+        write_atomically(path, text.encode())
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What `Trainer.train` tells its `progress` callable a few times a second.
+
+    mean_return: of the last 20 episodes, None before the first ends. env_steps_per_s: lately.
+    eval_mean: of the latest evaluation, None before. phase: warm-up, training, evaluation, …
+    """
+
+    env_steps: int
+    total_steps: int
+    mean_return: float | None
+    env_steps_per_s: float
+    predicted_env_steps_per_s: float
+    eval_mean: float | None
+    phase: str
+
+
+def load_run(path: str | Path) -> Run:
+    """The run stored in a run folder or a `run.json`.
+
+    Unknown keys are ignored; what is missing or of the wrong kind is a SpecError naming file and key.
+    """
+    file = Path(path)
+    if file.is_dir():
+        file = file / "run.json"
+    where = str(file)
+    try:
+        source = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SpecError(
+            f"{where}: cannot be read: {error.strerror}; a run folder is what `pearl train` leaves"
+        ) from None
+    except ValueError as error:
+        raise SpecError(f"{where}: not JSON: {error}") from None
+    if not isinstance(source, Mapping):
+        raise SpecError(f"{where}: a run is an object, this is a {type(source).__name__}")
+    if source.get("schema") != SCHEMA:
+        raise SpecError(
+            f"{where}: schema is {source.get('schema')!r}; this version reads schema {SCHEMA}"
+        )
+    for key in ("steady", "returns", "plan"):
+        if not isinstance(source.get(key), Mapping):
+            raise SpecError(f"{where}: {key} is {source.get(key)!r}; an object is needed")
+    values = dict(source)
+    values["tasks"] = _list(TaskTiming, source.get("tasks"), f"{where}: tasks")
+    values["plan"] = load_plan(source["plan"])
+    values["out"] = str(file.parent)
+    run: Run = _build(Run, values, where)
+    return run
+
+
+Row = Mapping[str, float]
+"""One line of `metrics.csv`: column → number; empty cells are left out."""
+
+
+def load_metrics(path: str | Path) -> tuple[Row, ...]:
+    """The rows of a run's `metrics.csv`; none if there is no such file.
+
+    A cell that is no number is a SpecError naming file, line and column.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return ()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(f"{path}: cannot be read: {error}") from None
+    rows: list[Row] = []
+    reader = csv.DictReader(text.splitlines())
+    for line in reader:
+        row: dict[str, float] = {}
+        for column, cell in line.items():
+            if not column or not cell:
+                continue
+            try:
+                number = float(cell)
+            except ValueError:
+                raise SpecError(
+                    f"{path}:{reader.line_num}: {column} is {cell!r}; a number is needed"
+                ) from None
+            if math.isfinite(number):
+                row[column] = number
+        rows.append(row)
+    return tuple(rows)

@@ -1,0 +1,276 @@
+"""Strict YAML: bytes → plain Python data, with the line of every key.
+
+YAML 1.2 scalars (`1e-3` is a number, `on` is text), text keys, no key twice, no tags, one document,
+and bounds on size, depth and the number of nodes that aliases unfold to. Every problem is one line
+`file:line: key: what was given; what is allowed`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pearl.errors import SpecError
+
+Where = tuple[str | int, ...]
+"""The way to a value: keys and list positions from the top."""
+
+MAX_BYTES, MAX_DEPTH, MAX_NODES = 1 << 20, 24, 20_000
+_CORE = "tag:yaml.org,2002:"
+_PLAIN = {
+    "null": re.compile(r"|~|null|Null|NULL"),
+    "bool": re.compile(r"true|True|TRUE|false|False|FALSE"),
+    "int": re.compile(r"[-+]?[0-9]{1,400}|0o[0-7]{1,400}|0x[0-9a-fA-F]{1,400}"),
+    "float": re.compile(
+        r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?"
+        r"|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
+    ),
+}
+
+
+class _Loader(yaml.SafeLoader):
+    """SafeLoader without YAML 1.1's guesses: scalars are resolved by `_scalar` below."""
+
+    yaml_implicit_resolvers: Any = {}
+
+
+@dataclass(frozen=True)
+class Document:
+    """Plain data (mappings, lists, text, numbers, booleans, None) and where each value was written.
+
+    origins: way to a value → `file:line`, `--set` or `<spec>`. problems: what could not be read, with
+    the way to it; the data holds None there.
+    """
+
+    data: Any
+    origins: dict[Where, str] = field(default_factory=dict)
+    problems: tuple[tuple[Where, str], ...] = ()
+
+    def say(self, where: Where, what: str) -> str:
+        """One line about the value at `where`, which need not exist."""
+        at = where
+        while at and at not in self.origins:
+            at = at[:-1]
+        origin, key = self.origins.get(at, "<spec>"), dotted(where)
+        if origin == "--set":
+            return f"--set {key}: {what}"
+        return f"{origin}: {key}: {what}" if key else f"{origin}: {what}"
+
+
+def dotted(where: Where) -> str:
+    """`('limits', 'together', 0)` → `limits.together[0]`; odd keys are quoted."""
+    key = ""
+    for part in where:
+        if isinstance(part, int):
+            key += f"[{part}]"
+        else:
+            plain = re.fullmatch(r"[\w-]{1,60}", part) is not None
+            key += ("." if key else "") + (part if plain else show(part))
+    return key
+
+
+def show(value: object) -> str:
+    """`value` on one short line, as an error quotes it."""
+    if isinstance(value, Mapping):
+        return "a mapping" if value else "an empty mapping"
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int) and abs(value) >= 10**40:
+        return "a huge number"
+    quoted = ascii(value) if isinstance(value, str) and not value.isprintable() else repr(value)
+    return quoted if len(quoted) <= 60 else quoted[:56] + " ..."
+
+
+def scalar(written: str) -> Any:
+    """What plain (unquoted) text means: `'1e-3'` → 0.001, `'on'` → 'on'. Never raises."""
+    kind = next((k for k, pattern in _PLAIN.items() if pattern.fullmatch(written)), "str")
+    if kind == "null":
+        return None
+    if kind == "bool":
+        return written.lower() == "true"
+    if kind == "int":
+        base = {"0o": 8, "0x": 16}.get(written[:2], 10)
+        return int(written, base)
+    if kind == "float":
+        return float(written.lower().replace(".inf", "inf").replace(".nan", "nan"))
+    return written
+
+
+def read_bytes(path: Path, name: str) -> bytes:
+    """The bytes of a regular file of at most 1 MiB; anything else is a SpecError naming it."""
+    try:
+        if path.is_dir() or (path.exists() and not path.is_file()):
+            raise SpecError(f"{name}: not a file; a YAML file is needed")
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        raise SpecError(f"{name}: no such file") from None
+    except (OSError, ValueError) as error:  # ValueError: a path with a NUL
+        reason = getattr(error, "strerror", None) or str(error)
+        raise SpecError(f"{show(name)}: cannot be read: {reason}") from None
+    if len(content) > MAX_BYTES:
+        raise SpecError(f"{name}: larger than {MAX_BYTES} bytes; a spec is a short text file")
+    return content
+
+
+def parse(content: bytes, name: str) -> Document:
+    """The document in `content`; `name` is how errors call the file.
+
+    What leaves nothing to check (no text, no mapping, not YAML) is a SpecError; single bad keys and
+    values are left out of the data and listed in `problems`.
+    """
+    try:
+        source = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise SpecError(
+            f"{name}:{line}: byte {content[error.start]:#04x} is not UTF-8; a spec is UTF-8 text"
+        ) from None
+    bad = yaml.reader.Reader.NON_PRINTABLE.search(source)
+    if bad:
+        line = source.count("\n", 0, bad.start()) + 1
+        raise SpecError(
+            f"{name}:{line}: character U+{ord(bad.group()):04X} is not allowed; a spec is plain text"
+        )
+    try:
+        _check_shape(source, name)
+        node = yaml.compose(source, Loader=_Loader)
+    except yaml.YAMLError as error:
+        raise SpecError(_yaml_problem(error, name)) from None
+    except (ValueError, OverflowError):  # PyYAML on an escape such as "\UFFFFFFFF"
+        raise SpecError(f"{name}: not YAML: a number in an escape is out of range") from None
+    if not isinstance(node, yaml.MappingNode):
+        given = "the file is empty" if node is None else f"the top level is a {node.id}"
+        raise SpecError(f"{name}:1: {given}; a mapping of keys is needed")
+    builder = _Builder(name)
+    data = builder.build(node, ())
+    return Document(data, builder.origins, tuple(builder.problems))
+
+
+def plain(value: Any, origin: str, where: Where = ()) -> Document:
+    """A document from Python objects, checked like a file: mappings, sequences and scalars only."""
+    builder = _Builder(origin)
+    data = builder.copy(value, where)
+    return Document(data, builder.origins, tuple(builder.problems))
+
+
+def _check_shape(source: str, name: str) -> None:
+    """Refuse deep nesting and a second document before anything recursive runs."""
+    depth = documents = 0
+    for event in yaml.parse(source, Loader=_Loader):
+        line = event.start_mark.line + 1
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > MAX_DEPTH:
+                raise SpecError(f"{name}:{line}: nested deeper than {MAX_DEPTH} levels")
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        elif isinstance(event, yaml.DocumentStartEvent):
+            documents += 1
+            if documents > 1:
+                raise SpecError(f"{name}:{line}: a second document starts here; one is allowed")
+
+
+def _yaml_problem(error: yaml.YAMLError, name: str) -> str:
+    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "unreadable"
+    at = f"{name}:{mark.line + 1}" if mark is not None else name
+    return f"{at}: not YAML: {' '.join(str(problem).split())}"
+
+
+class _Builder:
+    """Turns nodes or Python objects into plain data, and remembers where each value came from."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.origins: dict[Where, str] = {}
+        self.problems: list[tuple[Where, str]] = []
+        self.nodes = 0
+
+    def problem(self, where: Where, what: str) -> None:
+        self.problems.append((where, Document(None, self.origins).say(where, what)))
+
+    def enter(self, where: Where, origin: str) -> None:
+        self.origins[where] = origin
+        self.nodes += 1
+        if self.nodes > MAX_NODES or len(where) > MAX_DEPTH:
+            raise SpecError(
+                f"{origin}: {dotted(where[:3])}: unfolds to more than {MAX_NODES} values or "
+                f"{MAX_DEPTH} levels; a spec is short"
+            )
+
+    def build(self, node: yaml.Node, where: Where, line: int | None = None) -> Any:
+        self.enter(where, f"{self.name}:{(node.start_mark.line if line is None else line) + 1}")
+        # The resolver tags plain and quoted scalars alike; a tag the file wrote is another one.
+        if node.tag not in (_CORE + "str", _CORE + "map", _CORE + "seq"):
+            self.problem(where, f"tag {show(node.tag)}; tags are not allowed")
+            return None
+        if isinstance(node, yaml.MappingNode):
+            return self.mapping(node, where)
+        if isinstance(node, yaml.SequenceNode):
+            return [self.build(item, (*where, i)) for i, item in enumerate(node.value)]
+        if node.style is None:
+            return self.leaf(scalar(node.value), where)
+        return self.leaf(node.value, where)
+
+    def mapping(self, node: yaml.MappingNode, where: Where) -> dict[str, Any]:
+        data: dict[str, Any] = {}
+        for key, value in node.value:
+            line = key.start_mark.line
+            if not isinstance(key, yaml.ScalarNode):
+                at = f"{self.name}:{line + 1}: {dotted(where)}"
+                self.problems.append(((*where, line), f"{at}: a {key.id} as key; a key is text"))
+                continue
+            name = scalar(key.value) if key.style is None else key.value
+            if not isinstance(name, str):
+                at = f"{self.name}:{line + 1}: {dotted(where)}"
+                self.problems.append(((*where, line), f"{at}: key {show(name)}; a key is text"))
+                continue
+            if name in data:
+                first = self.origins[(*where, name)].rsplit(":", 1)[1]
+                at = f"{self.name}:{line + 1}: {dotted((*where, name))}"
+                what = f"given twice, first in line {first}; once is allowed"
+                self.problems.append(((*where, name), f"{at}: {what}"))
+                continue
+            data[name] = self.build(value, (*where, name), line)
+        return data
+
+    def copy(self, value: Any, where: Where) -> Any:
+        self.enter(where, self.name)
+        if isinstance(value, Mapping):
+            data = {}
+            for key, item in value.items():
+                if isinstance(key, str):
+                    data[key] = self.copy(item, (*where, key))
+                else:
+                    at = Document(None, self.origins).say(where, f"key {show(key)}; a key is text")
+                    self.problems.append(((*where, show(key)), at))
+            return data
+        if isinstance(value, list | tuple):
+            return [self.copy(item, (*where, i)) for i, item in enumerate(value)]
+        if isinstance(value, Path):
+            return str(value)
+        if value is None or isinstance(value, str | bool | int | float):
+            return self.leaf(value, where)
+        self.problem(
+            where,
+            f"given a {type(value).__name__}; allowed are mappings, lists, text, numbers, booleans",
+        )
+        return None
+
+    def leaf(self, value: Any, where: Where) -> Any:
+        if isinstance(value, float) and not math.isfinite(value):
+            self.problem(where, f"given {value}; a number must be finite")
+            return None
+        if isinstance(value, str) and any("\ud800" <= c <= "\udfff" for c in value):
+            self.problem(where, f"given {show(value)}; half a surrogate pair is no text")
+            return None
+        return value

@@ -1,0 +1,164 @@
+"""Plans and runs written by hand, for tests that need one without solving or training."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pearl.plans import Bottleneck, Channel, Entry, Lane, Placement, Plan
+from pearl.runs import Run, TaskTiming
+
+
+def placement(task: str, device: str, lane: str, seconds: float, **other: object) -> Placement:
+    values: dict[str, object] = {
+        "width": 1,
+        "width_unit": "cores",
+        "variant": "native",
+        "firings": 1,
+        "occupancy_s": seconds,
+        "low_s": 0.8 * seconds,
+        "high_s": 1.25 * seconds,
+        "share_of_period": seconds / 500e-6,
+        "rung": "calibrated",
+        "bound_by": "overhead",
+    }
+    values.update(other)
+    return Placement(task=task, device=device, lane=lane, seconds=seconds, **values)  # type: ignore[arg-type]
+
+
+def two_device_plan() -> Plan:
+    """DQN with 8 gradient steps an iteration: acting and replay on a CPU lane, learning on a GPU one."""
+    gpu = {"width": 16, "width_unit": "sm", "variant": "torch", "rung": "datasheet"}
+    share = {"firings": 8, "share_of_period": 8 * 60e-6 / 500e-6}
+    tasks = (
+        placement("inference", "cpu", "cpu/0", 30e-6),
+        placement("env_step", "cpu", "cpu/0", 120e-6, bound_by="compute"),
+        placement("replay_insert", "cpu", "cpu/0", 8e-6, bound_by="memory"),
+        placement("replay_sample", "cpu", "cpu/0", 20e-6, firings=8, share_of_period=0.32),
+        placement("update", "gpu0", "gpu0/0", 60e-6, **gpu, **share),
+        placement("param_sync", "gpu0", "gpu0/0", 20e-6, **gpu),
+    )
+    cpu = ("inference", "env_step", "replay_insert", *["replay_sample"] * 8)
+    lanes = (
+        Lane("cpu/0", "cpu", 1, "cores", tuple(Entry(t) for t in cpu), 318 / 500),
+        Lane(
+            "gpu0/0",
+            "gpu0",
+            16,
+            "sm",
+            (*(Entry("update", -1) for _ in range(8)), Entry("param_sync", -1)),
+            1.0,
+        ),
+        Lane(
+            "cpu-gpu0",
+            "cpu-gpu0",
+            0,
+            "link",
+            (*(Entry("replay_sample>gpu0") for _ in range(8)), Entry("param_sync>cpu")),
+            0.18,
+        ),
+    )
+    edges = (
+        Channel("inference", "env_step", 1, 1, 0, 0, 0, 1, 32.0, None),
+        Channel("env_step", "inference", 1, 1, 1, 1, 0, 2, 128.0, None),
+        Channel("env_step", "replay_insert", 1, 1, 0, 0, 0, 1, 400.0, None),
+        Channel("replay_insert", "replay_sample", 8, 1, 0, 0, 0, None, 0.0, None),
+        Channel("replay_sample", "replay_insert", 1, 8, 8, 8, 0, None, 0.0, None),
+        Channel("replay_sample", "update", 1, 1, 2, 0, 2, 4, 12_800.0, "cpu-gpu0"),
+        Channel("update", "param_sync", 1, 8, 0, 0, 0, None, 0.0, None),
+        Channel("param_sync", "update", 8, 1, 8, 8, 0, None, 0.0, None),
+        Channel("param_sync", "inference", 1, 1, 2, 1, 1, 3, 18_184.0, "cpu-gpu0"),
+    )
+    return Plan(
+        pearl_version="0.1.0",
+        spec_sha256="0" * 64,
+        host="example",
+        objective="throughput",
+        status="feasible",
+        method="period",
+        seed=0,
+        solve_s=0.35,
+        value=16_000.0,
+        value_unit="env steps/s",
+        bound_value=16_400.0,
+        gap=1 - 16_000 / 16_400,
+        period_s=500e-6,
+        bound_s=500e-6 * 16_000 / 16_400,
+        pace_s=None,
+        simulated_period_s=512e-6,
+        rates={"env_steps_per_s": 16_000.0, "updates_per_s": 16_000.0, "samples_per_s": 1_024_000.0},
+        energy_per_iteration_j=0.081,
+        power_w=162.0,
+        env_steps_per_j=98.8,
+        bottleneck=Bottleneck("lane", "gpu0/0", ("update", "param_sync")),
+        lanes=lanes,
+        tasks=tasks,
+        edges=edges,
+    )
+
+
+def fused_plan() -> Plan:
+    """The same loop on one CPU lane, sampling and update fused."""
+    members = ("replay_sample", "update", "replay_update")
+    fused = [
+        placement(
+            t,
+            "cpu",
+            "cpu/0",
+            12e-6,
+            firings=8,
+            share_of_period=96e-6 / 446e-6,
+            fused_with=tuple(m for m in members if m != t),
+        )
+        for t in members
+    ]
+    tasks = (
+        placement("inference", "cpu", "cpu/0", 30e-6),
+        placement("env_step", "cpu", "cpu/0", 120e-6),
+        placement("replay_insert", "cpu", "cpu/0", 8e-6),
+        *fused,
+    )
+    order = ["inference", "env_step", "replay_insert", *members * 8]
+    return replace(
+        two_device_plan(),
+        status="optimal",
+        gap=0.0,
+        period_s=446e-6,
+        bound_s=446e-6,
+        lanes=(Lane("cpu/0", "cpu", 1, "cores", tuple(Entry(t) for t in order), 1.0),),
+        tasks=tasks,
+        edges=two_device_plan().edges[:5],
+        bottleneck=Bottleneck("lane", "cpu/0", ("inference", "env_step", *members)),
+    )
+
+
+def example_run(plan: Plan | None = None, **other: object) -> Run:
+    plan = plan or two_device_plan()
+    values: dict[str, object] = {
+        "status": "done",
+        "env_steps": 50_000,
+        "updates": 49_000,
+        "wall_s": 4.2,
+        "cpu_s": 4.9,
+        "steady": {"wall_s": 3.0, "cpu_s": 3.4, "env_steps": 44_000, "updates": 44_000},
+        "env_steps_per_s": 44_000 / 3.0,
+        "env_steps_per_cpu_s": 44_000 / 3.4,
+        "updates_per_s": 44_000 / 3.0,
+        "predicted_env_steps_per_s": plan.rates["env_steps_per_s"],
+        "returns": {
+            "mean_last_20": 471.3,
+            "episodes": 412,
+            "eval_mean": 498.5,
+            "eval_returns": [500.0] * 19 + [470.0],
+        },
+        "peak_rss_bytes": 412_000_000,
+        "energy_j": 61.0,
+        "energy_source": "modelled",
+        "simulated": False,
+        "tasks": tuple(
+            TaskTiming(t.task, t.seconds, 1.09 * t.seconds, t.firings * 6250, t.task == "update")
+            for t in plan.tasks
+        ),
+        "plan": plan,
+    }
+    values.update(other)
+    return Run(**values)  # type: ignore[arg-type]
