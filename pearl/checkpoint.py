@@ -7,8 +7,6 @@ synced and renamed, so that a crash or a full disk leaves the previous one whole
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,30 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from pearl.errors import SpecError
+from pearl.files import write_atomically
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 FORMAT = 1
-
-
-def write_atomically(path: str | Path, data: bytes) -> None:
-    """Replace the file at `path` by `data`, wholly or not at all. An OSError leaves it as it was."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def save(path: str | Path, arrays: Arrays, about: Mapping[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,7 +36,7 @@ class Policy:
         Discrete actions are int64 of shape (B,), continuous ones float32 of shape (B, A). Another
         number of components is a ValueError.
         """
-        from pearl_devices.primitives.act import act
+        from pearl_devices.cpu import act
 
         rows = np.asarray(obs, np.float32)
         single = rows.ndim == 1
@@ -45,7 +46,7 @@ class Policy:
                 f"observations have shape {np.shape(obs)}; the policy takes (B, {self.layers[0]})"
             )
         actions = act(
-            f"inference.{self.system.algorithm.name}",
+            self.system.algorithm.name,
             self.layers,
             self.parameters,
             rows,
@@ -59,9 +60,13 @@ def make_env(env_id: str, args: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:
     """One environment by gymnasium id or `module:callable`, with the arguments of the spec."""
     import gymnasium
 
-    from pearl_devices.primitives.gym_envs import resolve
+    from pearl_devices.primitives.gym_envs import CALLABLE
 
-    return resolve(env_id, dict(args)) if ":" in env_id else gymnasium.make(env_id, **args)
+    if not CALLABLE.fullmatch(env_id):
+        return gymnasium.make(env_id, **args)
+    module, _, name = env_id.partition(":")
+    env: gymnasium.Env[Any, Any] = getattr(import_module(module), name)(**args)
+    return env
 
 
 def returns(policy: Policy, episodes: int, seed: int) -> list[float]:
@@ -69,6 +74,8 @@ def returns(policy: Policy, episodes: int, seed: int) -> list[float]:
 
     Episode i starts from `reset(seed=…)` keyed by (seed, i), so equal seeds give equal episodes.
     """
+    from gymnasium.spaces.utils import flatten
+
     from pearl_devices.primitives.rng import key
 
     system = policy.system
@@ -79,7 +86,7 @@ def returns(policy: Policy, episodes: int, seed: int) -> list[float]:
             obs, _ = env.reset(seed=key(seed, f"evaluation {episode}") % 2**31)
             total, over = 0.0, False
             while not over:
-                action = policy.act(np.asarray(obs, np.float32).reshape(-1))
+                action = policy.act(np.asarray(flatten(env.observation_space, obs), np.float32))
                 step = env.step(int(action) if system.env.actions else action)
                 obs, over = step[0], bool(step[2] or step[3])
                 total += float(step[1])

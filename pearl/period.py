@@ -1,9 +1,9 @@
 """The period of a timed dataflow graph: single-rate expansion, maximum cycle ratio, simulation.
 
-An arc (src, dst, seconds, tokens) says: iteration n of `dst` starts no earlier than `seconds` after
-iteration n − tokens of `src` started. The least period that all arcs allow is the maximum over cycles
-of seconds / tokens (Reiter 1968), and self-timed execution attains it (Baccelli, Cohen, Olsder and
-Quadrat, Synchronization and Linearity, 1992).
+An arc (src, dst, seconds, tokens) says: iteration n of `dst` starts no earlier than `seconds`
+after iteration n − tokens of `src` started. The least period that all arcs allow is the maximum
+over cycles of seconds / tokens (Reiter 1968), and self-timed execution attains it (Baccelli,
+Cohen, Olsder and Quadrat, Synchronization and Linearity, 1992).
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ def expand(graph: TaskGraph, fused: Sequence[Unit] = ()) -> Expansion:
         names = ["+".join(units[nodes[n][0]]) for n in cycle]
         around = " → ".join(n for i, n in enumerate(names) if i == 0 or n != names[i - 1])
         raise SpecError(
-            f"graph {graph.name!r}: deadlock: the cycle {around} → {names[0]} has no token, so none "
-            "of its firings can ever start; give one of its edges tokens"
+            f"graph {graph.name!r}: deadlock: the cycle {around} → {names[0]} has no token, so "
+            "none of its firings can ever start; give one of its edges tokens"
             + (", or do not fuse these tasks" if fused else "")
         )
     return Expansion(graph, units, tuple(nodes), node, arcs)
@@ -100,7 +100,7 @@ def expand(graph: TaskGraph, fused: Sequence[Unit] = ()) -> Expansion:
 def token_free_cycle(n: int, arcs: Sequence[Arc]) -> list[int]:
     """The nodes of a cycle whose tokens sum to 0 or less; empty if there is none.
 
-    Integer Bellman-Ford with lengths tokens·(n + 1) − 1, which are negative around just such cycles.
+    Integer Bellman-Ford with lengths tokens·(n + 1) − 1: negative around just such cycles.
     """
     out: list[list[tuple[int, int]]] = [[] for _ in range(n)]
     for s, d, _, m in arcs:
@@ -138,8 +138,8 @@ def max_cycle_ratio(
 ) -> tuple[float, list[int]]:
     """The largest seconds / tokens over all cycles and the nodes of a cycle that attains it.
 
-    (0, []) without a cycle. Tokens of one arc may be negative; a cycle whose tokens sum to 0 or less
-    is a SpecError that names it (by `names`, else by number).
+    (0, []) without a cycle. Tokens of one arc may be negative; a cycle whose tokens sum to 0 or
+    less is a SpecError that names it (by `names`, else by number).
     """
     cycle = token_free_cycle(n, arcs)
     if cycle:
@@ -165,28 +165,33 @@ def howard(n: int, arcs: Sequence[Arc]) -> tuple[float, list[int]]:
     for u in alive:
         policy[u] = max(out[u], key=lambda a: a[1] / a[2] if a[2] > 0 else math.inf)
     ratio, value = [0.0] * n, [0.0] * n
+    longest = max(abs(w) for arcs_out in out for _, w, _ in arcs_out)
+    top, rounds_left = -math.inf, n + 100
     while True:
         best, best_cycle = _evaluate(alive, policy, ratio, value)
         if best == math.inf:
             return best, best_cycle
+        if best > top:
+            top, rounds_left = best, n + 100
+        rounds_left -= 1  # only rounding can keep values moving for longer at one ratio
         changed = False
         for u in alive:
             reach = ratio[u] + 1e-14 * abs(ratio[u])
             for arc in out[u]:
                 if ratio[arc[0]] > reach:
                     policy[u], reach, changed = arc, ratio[arc[0]], True
-        if changed:
+        if changed and rounds_left:
             continue
+        small = 1e-14 * (longest + max(map(abs, value)))
         for u in alive:
-            here, mine = ratio[u], value[u]
+            here, mine = ratio[u], value[u] + small
             floor = here - 1e-14 * abs(here)
             for arc in out[u]:
                 there, seconds, tokens = arc
                 gain = seconds - here * tokens + value[there]
-                small = 4e-15 * (abs(seconds) + abs(here * tokens) + abs(value[there]) + abs(mine))
-                if gain > mine + small and ratio[there] >= floor:
+                if gain > mine and ratio[there] >= floor and arc is not policy[u]:
                     policy[u], mine, changed = arc, gain, True
-        if not changed:
+        if not changed or not rounds_left:
             return best, best_cycle
 
 
@@ -280,10 +285,10 @@ def simulate(
 ) -> NDArray[np.float64]:
     """Self-timed execution: start times in seconds, shape (iterations, n).
 
-    Every firing starts as soon as its arcs allow, none before 0. factors: (iterations, n) multiplies
-    the seconds of the arcs that leave a node in an iteration; None for constant times. Arcs with
-    negative tokens (entries that run ahead in a lane) are allowed; a cycle without tokens is a
-    SpecError. O(arcs · iterations).
+    Every firing starts as soon as its arcs allow, none before 0. factors: (iterations, n), by
+    which the seconds of the arcs that leave a node are multiplied; None for constant times. Arcs
+    may have negative tokens (entries that run ahead in a lane; what they ask of iterations beyond
+    the last is left out); a cycle without tokens is a SpecError. O(arcs · iterations).
     """
     if token_free_cycle(n, arcs):
         max_cycle_ratio(n, arcs)

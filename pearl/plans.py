@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pearl.errors import SpecError
+from pearl.files import write_atomically
 
 SCHEMA = 1
 
@@ -128,8 +129,9 @@ class Plan:
         return plain(asdict(self))  # type: ignore[no-any-return]
 
     def save(self, path: str | Path) -> None:
-        """Write the plan as JSON."""
-        Path(path).write_text(json.dumps(self.to_json(), indent=1, allow_nan=False) + "\n")
+        """Write the plan as JSON, whole or not at all."""
+        text = json.dumps(self.to_json(), indent=1, allow_nan=False) + "\n"
+        write_atomically(path, text.encode())
 
 
 def plain(value: Any) -> Any:
@@ -164,26 +166,26 @@ def load_plan(source: str | Path | Mapping[str, Any]) -> Plan:
             f"{where}: schema is {source.get('schema')!r}; this version reads schema {SCHEMA}"
         )
     nested = {
-        "bottleneck": lambda v: _build(Bottleneck, v, f"{where}: bottleneck"),
-        "lanes": lambda v: _list(Lane, v, f"{where}: lanes"),
-        "tasks": lambda v: _list(Placement, v, f"{where}: tasks"),
-        "edges": lambda v: _list(Channel, v, f"{where}: edges"),
+        "bottleneck": lambda v: build(Bottleneck, v, f"{where}: bottleneck"),
+        "lanes": lambda v: list_of(Lane, v, f"{where}: lanes"),
+        "tasks": lambda v: list_of(Placement, v, f"{where}: tasks"),
+        "edges": lambda v: list_of(Channel, v, f"{where}: edges"),
     }
     values = {k: nested[k](v) if k in nested else v for k, v in source.items()}
-    plan: Plan = _build(Plan, values, where)
+    plan: Plan = build(Plan, values, where)
     return plan
 
 
-def _list(kind: type, values: Any, where: str) -> tuple[Any, ...]:
+def list_of(kind: type, values: Any, where: str) -> tuple[Any, ...]:
     if not isinstance(values, Sequence) or isinstance(values, str):
         raise SpecError(f"{where}: a list is needed, this is {values!r}")
-    return tuple(_build(kind, v, f"{where}[{i}]") for i, v in enumerate(values))
+    return tuple(build(kind, v, f"{where}[{i}]") for i, v in enumerate(values))
 
 
 _NUMBERS = {"int": (int,), "float": (int, float), "str": (str,)}
 
 
-def _build(kind: type, value: Any, where: str) -> Any:
+def build(kind: type, value: Any, where: str) -> Any:
     if not isinstance(value, Mapping):
         raise SpecError(f"{where}: an object is needed, this is {value!r}")
     given: dict[str, Any] = {}
@@ -198,7 +200,7 @@ def _build(kind: type, value: Any, where: str) -> Any:
         if wanted and (not isinstance(item, wanted) or isinstance(item, bool)):
             raise SpecError(f"{where}: {f.name} is {item!r}; a {f.type} is needed")
         if f.name == "order" and kind is Lane:
-            item = _list(Entry, item, f"{where}: order")
+            item = list_of(Entry, item, f"{where}: order")
         elif isinstance(item, list):
             item = tuple(item)
         given[f.name] = item

@@ -4,107 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass as plain_dataclass
 from dataclasses import fields
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter
+from pydantic import (
+    Field,
+    StrictBool,
+    StrictStr,
+    TypeAdapter,
+)
 from pydantic.dataclasses import dataclass
-from pydantic_core import CoreSchema, ValidationError, core_schema
+from pydantic_core import ValidationError
 
-from pearl.quantities import Quantity
-from pearl.spec_errors import Complaint, complaints
+from pearl.quantities import Figure, Number, Sourced
+from pearl.spec_algorithms import STRICT
+from pearl.spec_errors import Complaint, allow, complaints
 from pearl.units import dimension_of
-from pearl.yaml_reader import Document, Where, show
+from pearl.yaml_reader import Where, show
 from pearl_devices import Device, Link, Platform
-
-STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-
-
-@plain_dataclass(frozen=True)
-class Sourced:
-    """A number in SI units and where it comes from; None if only the entry names a source."""
-
-    value: float
-    source: str | None = None
-
-
-class Number:
-    """`{value: 16 GB/s, source: …}`, or the value alone where the entry has a `source`.
-
-    dimension: None for a count, which carries no unit.
-    """
-
-    def __init__(self, dimension: str | None, *, zero: bool = False, whole: bool = False) -> None:
-        self.quantity = Quantity(dimension, zero=zero) if dimension else None
-        self.whole = whole
-
-    def read(self, given: object) -> Sourced:
-        if isinstance(given, Sourced):
-            return given
-        if not isinstance(given, Mapping):
-            return Sourced(self._value(given))
-        extra = [key for key in given if key not in ("value", "source")]
-        if extra or "value" not in given:
-            raise ValueError("a mapping with the keys value and source, nothing else")
-        source = given.get("source")
-        if source is not None and not (isinstance(source, str) and source.strip()):
-            raise ValueError("a source in words (datasheet, measurement, or assumed)")
-        return Sourced(self._value(given["value"]), source)
-
-    def _value(self, given: object) -> float:
-        if self.quantity:
-            return self.quantity.read(given)
-        kinds = (int,) if self.whole else (int, float)
-        if isinstance(given, bool) or not isinstance(given, kinds) or not 0 < given < 1e300:
-            raise ValueError(f"a {'whole ' if self.whole else ''}number above 0, without unit")
-        return given
-
-    def write(self, number: Sourced) -> Any:
-        value: Any = number.value
-        if self.quantity:
-            value = self.quantity.write(value)
-        return value if number.source is None else {"value": value, "source": number.source}
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_plain_validator_function(
-            self.read, serialization=core_schema.plain_serializer_function_ser_schema(self.write)
-        )
-
-    def __get_pydantic_json_schema__(
-        self, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> dict[str, Any]:
-        kind = {"type": "integer" if self.whole else "number", "exclusiveMinimum": 0}
-        value = self.quantity.json_schema() if self.quantity else kind
-        both = {
-            "type": "object",
-            "properties": {"value": value, "source": {"type": "string"}},
-            "required": ["value"],
-            "additionalProperties": False,
-        }
-        return {"anyOf": [value, both]}
-
-
-class Figure(Number):
-    """A number of any dimension; `read_platform` knows which from the figure's name."""
-
-    def __init__(self) -> None:
-        super().__init__(None)
-
-    def read(self, given: object) -> Any:
-        return given
-
-    def write(self, number: Any) -> Any:
-        return number
-
-    def __get_pydantic_json_schema__(
-        self, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> dict[str, Any]:
-        value = {"type": ["number", "string"]}
-        source = {"type": "string"}
-        both = {"type": "object", "properties": {"value": value, "source": source}}
-        return {"anyOf": [value, both]}
-
 
 Count = Annotated[Sourced, Number(None, whole=True)]
 Bytes = Annotated[Sourced, Number("bytes")]
@@ -120,8 +37,8 @@ class DeviceEntry:
     """One device of a platform file."""
 
     kind: Literal["cpu", "gpu", "fpga", "null"] = Field(description="Which backend runs it.")
-    model: str = Field(default="", max_length=200, description="What it is sold as.")
-    source: str | None = Field(
+    model: StrictStr = Field(default="", max_length=200, description="What it is sold as.")
+    source: StrictStr | None = Field(
         default=None,
         min_length=1,
         description="Where the numbers come from that name no source of their own.",
@@ -138,9 +55,9 @@ class DeviceEntry:
     active_power: Watts = Field(description="The whole device fully busy, e.g. 350 W.")
     when_unused: Literal["idle", "off"] | None = Field(
         default=None,
-        description="What it draws when a plan leaves it out; off for simulated devices, else idle.",
+        description="Its draw when a plan leaves it out; off for simulated devices, else idle.",
     )
-    simulated: bool | None = Field(
+    simulated: StrictBool | None = Field(
         default=None, description="No such hardware is driven; true for fpga by default."
     )
     figures: dict[str, Annotated[Any, Figure()]] = Field(
@@ -150,7 +67,7 @@ class DeviceEntry:
     )
 
 
-Ends = Annotated[tuple[str, ...], Field(strict=False, min_length=2, max_length=2)]
+Ends = Annotated[tuple[StrictStr, ...], Field(min_length=2, max_length=2)]
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -158,7 +75,7 @@ class LinkEntry:
     """One link of a platform file."""
 
     between: Ends = Field(description="The two devices it joins, e.g. [cpu, gpu].")
-    source: str | None = Field(
+    source: StrictStr | None = Field(
         default=None,
         min_length=1,
         description="Where the numbers come from that name no source of their own.",
@@ -168,7 +85,9 @@ class LinkEntry:
     per_message: Seconds | None = Field(
         default=None, description="How long a message occupies the link besides its bytes."
     )
-    energy: JoulesPerByte | None = Field(default=None, description="Energy of a byte, e.g. 60 pJ/B.")
+    energy: JoulesPerByte | None = Field(
+        default=None, description="Energy of a byte, e.g. 60 pJ/B."
+    )
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -176,13 +95,13 @@ class PlatformFile:
     """A machine: devices, the links between them, and which one is the host."""
 
     devices: dict[str, DeviceEntry] = Field(min_length=1, description="Name → device.")
-    name: str | None = Field(
+    name: StrictStr | None = Field(
         default=None, min_length=1, max_length=100, description="The file's name by default."
     )
-    host: str | None = Field(
+    host: StrictStr | None = Field(
         default=None, description="The device that is always on; the first by default."
     )
-    links: Annotated[tuple[LinkEntry, ...], Field(strict=False)] = Field(
+    links: tuple[LinkEntry, ...] = Field(
         default=(), description="Every device needs a link to the host."
     )
 
@@ -199,7 +118,7 @@ WIDTH_UNITS: Mapping[str, Literal["cores", "sm", "pe"]] = {
 def read_platform(
     data: Any, where: Where = (), default_name: str = "inline"
 ) -> tuple[Platform | None, PlatformFile | None, list[Complaint]]:
-    """The platform in plain data, or what is wrong with it; `where` is the way to it in its file."""
+    """The platform in plain data, or what is wrong with it; `where` is the way to it."""
     try:
         entry = PLATFORM.validate_python(data)
     except ValidationError as error:
@@ -260,7 +179,7 @@ def _figures(entry: DeviceEntry, at: Where, problems: list[Complaint]) -> dict[s
             read[key] = Number(dimension_of(key), zero=True).read(given)
         except ValueError as error:
             inner = given.get("value", given) if isinstance(given, Mapping) else given
-            problems.append(((*at, "figures", key), f"given {show(inner)}; allowed: {error}"))
+            problems.append(((*at, "figures", key), f"given {show(inner)}; {allow(error)}"))
     return _with_sources(read, entry.source, (*at, "figures"), problems)
 
 
@@ -312,15 +231,19 @@ def _link(entry: LinkEntry, at: Where, problems: list[Complaint]) -> Link:
     numbers = {LINK_FIELDS[key]: n for key, n in _numbers(entry, at, problems).items()}
     values = {key: number.value for key, number in numbers.items()}
     sources = {key: number.source or "" for key, number in numbers.items()}
-    return Link(*entry.between, **values, sources=sources)
+    a, b = entry.between
+    return Link(
+        a,
+        b,
+        latency_s=values["latency_s"],
+        bytes_per_s=values["bytes_per_s"],
+        per_message_s=values.get("per_message_s", 0.0),
+        energy_j_per_byte=values.get("energy_j_per_byte", 0.0),
+        sources=sources,
+    )
 
 
 def unfold(entry: PlatformFile, name: str) -> dict[str, Any]:
     """The file as plain data that `read_platform` reads back, named."""
     written: dict[str, Any] = PLATFORM.dump_python(entry, mode="json", exclude_none=True)
     return {**written, "name": entry.name or name}
-
-
-def say_all(document: Document, found: list[Complaint]) -> list[tuple[Where, str]]:
-    """Complaints as lines of their document."""
-    return [(where, document.say(where, what)) for where, what in found]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pearl import report_tables as tables
-from pearl.checkpoint import write_atomically
+from pearl.files import write_atomically
 from pearl.errors import SpecError
 from pearl.plans import Plan
 from pearl.runs import Row, Run, load_metrics, load_run
@@ -22,7 +22,7 @@ from pearl.runs import Row, Run, load_metrics, load_run
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from pearl.spec import System
+    from pearl.system import System
 
 SUFFIXES = (".html", ".json", ".txt")
 SAVED_WIDTH = 120
@@ -35,9 +35,9 @@ FOLDED = 24
 class Report:
     """A plan, and where there is one the run that followed it.
 
-    system: the spec behind the plan, for the heading. metrics: rows of `metrics.csv` for the learning
-    curve; None reads them from the run's folder, where it has one. every_edge: list all edges and not
-    only those with slack or a link.
+    system: the spec behind the plan, for the heading. metrics: rows of `metrics.csv` for the
+    learning curve; None reads them from the run's folder, where it has one. every_edge: list all
+    edges and not only those with slack or a link.
     """
 
     plan: Plan
@@ -47,7 +47,7 @@ class Report:
     every_edge: bool = False
 
     def __str__(self) -> str:
-        return self.text(shutil.get_terminal_size((100, 24)).columns)
+        return self.text(_terminal_width())
 
     def text(self, width: int) -> str:
         """The report as plain text in lines of at most `width` characters (at least 60)."""
@@ -56,7 +56,11 @@ class Report:
 
         out = io.StringIO()
         console = Console(
-            file=out, width=max(width, 60), color_system=None, force_terminal=False, legacy_windows=False
+            file=out,
+            width=max(width, 60),
+            color_system=None,
+            force_terminal=False,
+            legacy_windows=False,
         )
         console.print(Text(self.title()))
         if self.run is not None and self.run.simulated:
@@ -84,11 +88,13 @@ class Report:
         )
 
     def title(self) -> str:
-        """What was planned: algorithm, environment and platform where the system is known."""
+        """What this is about: the system's name, algorithm and environment, and the platform."""
         what = "run" if self.run is not None else "plan"
         if self.system is None:
-            return f"PEARL {what} on {self.plan.host}"
-        return f"PEARL {what}: {self.system.name}"
+            return f"PEARL {what}, platform {self.plan.host}"
+        s = self.system
+        on = f"{s.algorithm.name} on {s.env.id}, platform {self.plan.host}"
+        return f"PEARL {what} {s.name}: {on}"
 
     def learning(self) -> tuple[Row, ...]:
         """The rows of the learning curve; none without a run folder."""
@@ -143,6 +149,19 @@ def _print_facts(console: Console, facts: tuple[tuple[str, str], ...]) -> None:
     for label, text in facts:
         grid.add_row(Text(f"  {label}"), Text(text))
     console.print(grid)
+
+
+def table_text(table: tables.Table) -> str:
+    """One table as plain text for this terminal."""
+    from rich.console import Console
+
+    out = io.StringIO()
+    _print_table(Console(file=out, width=_terminal_width(), color_system=None), table)
+    return "\n".join(line.rstrip() for line in out.getvalue().strip("\n").splitlines())
+
+
+def _terminal_width() -> int:
+    return max(shutil.get_terminal_size((100, 24)).columns, 60)
 
 
 def _print_table(console: Console, table: tables.Table) -> None:

@@ -1,30 +1,29 @@
-"""The report as one HTML file: no script, nothing fetched, every name escaped, drawings as inline SVG."""
+"""The report as one HTML file: no script, nothing fetched, names escaped, drawings as SVG."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import TYPE_CHECKING
 
 from pearl import report_tables as tables
 from pearl.plans import Plan
-from pearl.report_tables import listed, percent, si
+from pearl.rounded import percent, ratio, si
 from pearl.runs import Row, Run
 
 if TYPE_CHECKING:
     from pearl.report import Report
 
 WIDTH = 960
-MARGIN = 130
+MARGIN = 130.0
 COLOURS = 8
 SEPARATE_FIRINGS = 400
 
 
 @dataclass(frozen=True)
 class Box:
-    """A rectangle in user units: colour number, label inside it if there is room, text on hovering."""
+    """A rectangle in user units; label: inside it, if there is room; hint: text on hovering."""
 
     x: float
     y: float
@@ -68,7 +67,7 @@ def page(report: Report) -> str:
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     source = files("pearl").joinpath("report.html.j2").read_text(encoding="utf-8")
     run = report.run
-    rates, timings = tables.comparison(run) if run else (None, None)
+    rates, timings = (*(tables.comparison(run) if run else ()), None, None)[:2]
     curve = learning_curve(report.learning())
     return environment.from_string(source).render(
         title=report.title(),
@@ -105,35 +104,28 @@ def timeline(plan: Plan) -> Drawing:
     row, top = 34.0, 8.0
     right = WIDTH - 20.0
     scale = (right - MARGIN) / max(plan.period_s, 1e-300)
-    placed = {t.task: t for t in plan.tasks}
-    names = list(placed)
+    names = [t.task for t in plan.tasks]
     boxes: list[Box] = []
     labels: list[Label] = []
+    legend: list[tuple[int, str]] = []
     for number, lane in enumerate(plan.lanes):
         y = top + number * row
         labels.append(Label(MARGIN - 10, y + 17, shorten(lane.lane, 17), "end"))
         if not lane.width:
             # Transfers have no task of the plan behind them: only the lane's load is known.
             width = min(lane.load, 1.0) * (right - MARGIN)
-            hint = f"{lane.lane}: {tables.order(lane)}, {percent(lane.load)} of the period"
+            hint = f"{lane.lane}: {tables.order(plan, lane)}, {percent(lane.load)} of the period"
             boxes.append(Box(MARGIN, y, width, 24, COLOURS, fitting("transfers", width), hint))
             continue
         apart = len(lane.order) <= SEPARATE_FIRINGS
         x = MARGIN
-        for call, firings, seconds in calls(plan, lane.order, apart=apart):
-            width = seconds * scale
-            times = f" × {firings}" if firings > 1 else ""
-            boxes.append(
-                Box(
-                    x,
-                    y,
-                    width,
-                    24,
-                    names.index(call[0]) % COLOURS,
-                    fitting(" + ".join(call), width),
-                    f"{' + '.join(call)}{times}: {si(seconds, 's')}",
-                )
-            )
+        for call in tables.calls(plan, lane, apart=apart):
+            width, colour = call.seconds * scale, names.index(call.tasks[0]) % COLOURS
+            name = " + ".join(call.tasks)
+            legend.append((colour, name))
+            times = f" × {call.firings}" if call.firings > 1 and len(call.tasks) == 1 else ""
+            hint = f"{name}{times}: {si(call.seconds, 's')}"
+            boxes.append(Box(x, y, width, 24, colour, fitting(name, width), hint))
             x += width
     bottom = top + len(plan.lanes) * row
     lines = []
@@ -141,41 +133,21 @@ def timeline(plan: Plan) -> Drawing:
         x = MARGIN + tick * scale
         lines.append((x, top - 4, x, bottom))
         labels.append(Label(x, bottom + 16, si(tick, "s"), "middle"))
-    used = [n for n in names if any(n == e.task for x in plan.lanes for e in x.order)]
+    idle = any(lane.load < 0.999 for lane in plan.lanes)
+    caption = (
+        "Each row is a lane; a box is one call in the lane's order, as wide as it takes the lane."
+    )
+    if idle:
+        caption += " Empty space is idle time, which in reality lies between the calls."
     return Drawing(
         "One iteration",
-        "Each row is a lane; a box is one call in the lane's order, its width the time the lane is "
-        "taken. Empty space is idle time, which in reality lies between the calls.",
+        caption,
         bottom + 26,
         tuple(boxes),
         tuple(labels),
         tuple(lines),
-        legend=tuple((names.index(n) % COLOURS, n) for n in used),
+        legend=tuple(dict.fromkeys(legend)),
     )
-
-
-def calls(
-    plan: Plan, order: Sequence[object], *, apart: bool
-) -> list[tuple[tuple[str, ...], int, float]]:
-    """A lane's order as calls: (tasks, firings, seconds); a fused mode is one call an iteration.
-
-    apart: repeated firings of one task stay separate calls.
-    """
-    placed = {t.task: t for t in plan.tasks}
-    found: list[tuple[tuple[str, ...], int, float]] = []
-
-    def members(task: str) -> tuple[str, ...]:
-        group = {task, *placed[task].fused_with}
-        return tuple(t.task for t in plan.tasks if t.task in group)
-
-    tasks = [str(getattr(e, "task", e)) for e in order]
-    for call, group in groupby(tasks, key=members):
-        run = list(group)
-        if len(call) > 1 or not apart:
-            found.append((call, len(run), sum(placed[t].occupancy_s for t in run)))
-        else:
-            found += [(call, 1, placed[t].occupancy_s) for t in run]
-    return found
 
 
 def shorten(text: str, length: int) -> str:
@@ -187,13 +159,15 @@ def fitting(text: str, width: float) -> str:
     return text if 6.6 * len(text) + 8 <= width else ""
 
 
-def prediction_bars(run: Run) -> Drawing:
-    """Predicted and found seconds per firing, task by task, with their ratio."""
+def prediction_bars(run: Run) -> Drawing | None:
+    """Predicted and found seconds per firing, task by task; None where no task was timed."""
     found = "simulated" if run.simulated else "measured"
     shown = [t for t in run.tasks if t.measured_s is not None]
+    if not shown:
+        return None
     longest = max((max(t.predicted_s, t.measured_s or 0.0) for t in shown), default=0.0)
     left = min(20 + 6.8 * max((len(t.task) for t in shown), default=0), WIDTH / 3)
-    scale = (WIDTH - left - 220) / longest if longest > 0 else 0.0
+    scale = (WIDTH - left - 270) / longest if longest > 0 else 0.0
     row, boxes, labels = 38.0, [], []
     for number, t in enumerate(shown):
         y, seconds = 6 + number * row, t.measured_s or 0.0
@@ -202,7 +176,7 @@ def prediction_bars(run: Run) -> Drawing:
             hint = f"{t.task}, {kind}: {si(value, 's')}"
             boxes.append(Box(left, y + 13 * k, max(value * scale, 1.0), 11, 9 - 8 * k, "", hint))
         end = left + max(t.predicted_s, seconds) * scale + 8
-        text = f"{si(seconds, 's')} {found}, {tables.ratio(seconds, t.predicted_s)} of predicted"
+        text = f"{si(seconds, 's')} {found}, {ratio(seconds, t.predicted_s)} of predicted"
         labels.append(Label(end, y + 18, text))
     return Drawing(
         f"Predicted and {found} time per firing",

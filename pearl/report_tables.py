@@ -5,17 +5,14 @@ The terminal and the HTML page show these same objects, so they cannot disagree.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal
 
-from pearl.plans import Channel, Lane, Placement, Plan
+from pearl.plans import Channel, Entry, Lane, Placement, Plan
+from pearl.rounded import NONE, band, count, listed, percent, ratio, si
 from pearl.runs import Run
-
-NONE = "–"
-PREFIXES = {-4: "p", -3: "n", -2: "µ", -1: "m", 0: "", 1: "k", 2: "M", 3: "G", 4: "T"}
 
 
 @dataclass(frozen=True)
@@ -39,49 +36,15 @@ class Table:
     bars: tuple[float, ...] = ()
 
 
-def si(value: float | None, unit: str) -> str:
-    """Three significant digits with an SI prefix: `si(3.12e-05, "s")` is `31.2 µs`."""
-    if value is None or not math.isfinite(value):
-        return NONE
-    if value == 0:
-        return f"0 {unit}"
-    rounded = float(f"{value:.2e}")
-    power = math.floor(math.log10(abs(rounded)) / 3)
-    power = max(-4, min(power, 0 if unit == "s" else 4))
-    number = rounded / 1000.0**power
-    decimals = max(0, 2 - max(0, math.floor(math.log10(abs(number)))))
-    return f"{number:,.{decimals}f} {PREFIXES[power]}{unit}"
+@dataclass(frozen=True)
+class Call:
+    """Neighbouring entries of a lane's order that belong together, and how long they take it:
+    repeats of one task, or all firings of a fused mode."""
 
-
-def band(low: float, high: float, unit: str) -> str:
-    """Both ends under one prefix: `24.0–37.5 µs`."""
-    top = si(high, unit)
-    number, _, symbol = top.partition(" ")
-    if high <= 0 or not math.isfinite(high):
-        return top
-    scale = float(f"{high:.2e}") / float(number.replace(",", ""))
-    decimals = len(number.partition(".")[2])
-    return f"{low / scale:,.{decimals}f}–{number} {symbol}"
-
-
-def count(value: float | None) -> str:
-    """A plain number, grouped by thousands: `25,104`, `3.21`."""
-    if value is None or not math.isfinite(value):
-        return NONE
-    return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
-
-
-def percent(share: float | None) -> str:
-    """A share as a percentage with one decimal."""
-    if share is None or not math.isfinite(share):
-        return NONE
-    return f"{100 * share:.1f} %"
-
-
-def listed(names: Sequence[str]) -> str:
-    """`a`, `a and b`, `a, b and c`."""
-    names = list(names)
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+    tasks: tuple[str, ...]
+    offset: int
+    firings: int
+    seconds: float
 
 
 def _value(value: float, unit: str) -> str:
@@ -114,10 +77,11 @@ def plan_facts(plan: Plan) -> tuple[tuple[str, str], ...]:
 def run_facts(run: Run) -> tuple[tuple[str, str], ...]:
     """Label and text of what heads a report about a run."""
     returns = run.returns
+    clock = "of the model's clock (simulated)" if run.simulated else "wall"
     facts = [
         ("status", run.status),
         ("env steps", f"{count(run.env_steps)}, with {count(run.updates)} gradient steps"),
-        ("time", f"{si(run.wall_s, 's')} wall, {si(run.cpu_s, 's')} CPU"),
+        ("time", f"{si(run.wall_s, 's')} {clock}, {si(run.cpu_s, 's')} CPU"),
         ("peak memory", si(run.peak_rss_bytes, "B")),
     ]
     if returns.get("mean_last_20") is not None:
@@ -162,11 +126,14 @@ def bound_sentence(plan: Plan) -> str:
     if b.kind == "link":
         what = f" ({listed(b.tasks)})" if b.tasks else ""
         return f"Link {b.name} bounds the period: its transfers{what} take {taken}."
-    largest = max(
-        (t for t in plan.tasks if t.task in b.tasks), key=lambda t: t.share_of_period, default=None
-    )
-    part = f"; the largest part is {largest.task}, {percent(largest.share_of_period)}"
-    return f"Lane {b.name} bounds the period: its firings take {taken}{part if largest else ''}."
+    part = ""
+    if lane and plan.period_s > 0 and len(b.tasks) > 1:
+        time_s: dict[tuple[str, ...], float] = {}
+        for call in calls(plan, lane):
+            time_s[call.tasks] = time_s.get(call.tasks, 0.0) + call.seconds
+        tasks, most_s = max(time_s.items(), key=lambda item: item[1])
+        part = f"; the largest part is {' + '.join(tasks)}, {percent(most_s / plan.period_s)}"
+    return f"Lane {b.name} bounds the period: its firings take {taken}{part}."
 
 
 def assignment(plan: Plan) -> Table:
@@ -218,8 +185,8 @@ def _assignment_notes(tasks: Sequence[Placement]) -> list[str]:
         if t.replicas > 1:
             shares = f" with {listed([str(s) for s in t.shares])} environments" if t.shares else ""
             notes.append(f"{t.task} runs as {t.replicas} replicas{shares}.")
-        if t.block > 1:
-            notes.append(f"{t.task} does {t.block} gradient steps a firing.")
+        if t.block > 1 and not t.fused_with:
+            notes.append(f"{t.task} runs in blocks of {t.block} gradient steps.")
     return notes
 
 
@@ -229,22 +196,53 @@ def lanes(plan: Plan) -> Table:
         (
             x.lane,
             f"{x.device}, {x.width} {_unit(x.width_unit, x.width)}" if x.width else "link",
-            order(x),
+            order(plan, x),
             percent(x.load),
         )
         for x in plan.lanes
     )
-    columns = (Column("lane"), Column("device"), Column("order", folds=True), Column("load", "right"))
+    columns = (
+        Column("lane"),
+        Column("device"),
+        Column("order", folds=True),
+        Column("load", "right"),
+    )
     return Table("Lanes", columns, rows, bars=tuple(x.load for x in plan.lanes))
 
 
-def order(lane: Lane) -> str:
-    """The firings of a lane in order, repeats counted: `env_step, update × 8`."""
+def calls(plan: Plan, lane: Lane, *, apart: bool = False) -> list[Call]:
+    """A lane's order as calls; a fused mode is one call an iteration.
+
+    apart: repeated firings of one task stay separate calls.
+    """
+    placed = {t.task: t for t in plan.tasks}
+
+    def members(entry: Entry) -> tuple[tuple[str, ...], int]:
+        if entry.task not in placed:  # a transfer on a link
+            return (entry.task,), entry.offset
+        call = {entry.task, *placed[entry.task].fused_with}
+        return tuple(t.task for t in plan.tasks if t.task in call), entry.offset
+
+    found = []
+    for (tasks, offset), group in groupby(lane.order, key=members):
+        times = [placed[e.task].occupancy_s if e.task in placed else 0.0 for e in group]
+        if apart and len(tasks) == 1:
+            found += [Call(tasks, offset, 1, seconds) for seconds in times]
+        else:
+            found.append(Call(tasks, offset, len(times), sum(times)))
+    return found
+
+
+def order(plan: Plan, lane: Lane) -> str:
+    """The calls of a lane in order, repeats counted: `env_step, update × 8`."""
     parts = []
-    for (task, offset), group in groupby(lane.order, key=lambda e: (e.task, e.offset)):
-        times = len(list(group))
-        text = task if times == 1 else f"{task} × {times}"
-        parts.append(f"{text} (iteration {offset:+d})" if offset else text)
+    for call in calls(plan, lane):
+        text = " + ".join(call.tasks)
+        if len(call.tasks) > 1:
+            text += " in one call"
+        elif call.firings > 1:
+            text += f" × {call.firings}"
+        parts.append(f"{text} (iteration {call.offset:+d})" if call.offset else text)
     return ", ".join(parts) or NONE
 
 
@@ -279,8 +277,8 @@ def _tokens(edge: Channel) -> str:
     return f"{edge.tokens} (slack {edge.slack})" if edge.slack else count(edge.tokens)
 
 
-def comparison(run: Run) -> tuple[Table, Table]:
-    """Prediction beside measurement: the rates, then every task's time per firing."""
+def comparison(run: Run) -> tuple[Table, ...]:
+    """Prediction beside measurement: the rates, then, where tasks were timed, their times."""
     found = "simulated" if run.simulated else "measured"
     third = Column(f"{found} / predicted", "right")
     plan_rates = run.plan.rates
@@ -293,14 +291,18 @@ def comparison(run: Run) -> tuple[Table, Table]:
     steady = run.steady
     note = (
         f"Rates are those of the steady stretch: {count(steady.get('env_steps'))} env steps in "
-        f"{si(steady.get('wall_s'), 's')}."
+        f"{si(steady.get('wall_s'), 's')}"
     )
+    # Where something else had the cores, the gap to the prediction shows here.
+    note += "." if run.simulated else f" wall, {si(steady.get('cpu_s'), 's')} CPU."
     head = Table(
         f"Prediction beside {'simulation' if run.simulated else 'measurement'}",
         heading,
-        tuple((name, count(p), count(m), ratio(m, p)) for name, p, m in rates),
+        tuple((n, count(p), count(m), ratio(m, p)) for n, p, m in rates if (p, m) != (None, None)),
         (note,) if steady.get("env_steps") else (),
     )
+    if all(t.measured_s is None for t in run.tasks):
+        return (head,)
     profiled = [t.task for t in run.tasks if t.profiled]
     tasks = Table(
         "Time per firing",
@@ -318,10 +320,3 @@ def comparison(run: Run) -> tuple[Table, Table]:
         ("* timed apart, in a separate profiled stretch.",) if profiled else (),
     )
     return head, tasks
-
-
-def ratio(measured: float | None, predicted: float | None) -> str:
-    """measured / predicted with two decimals."""
-    if measured is None or not predicted:
-        return NONE
-    return f"{measured / predicted:.2f}"

@@ -1,4 +1,4 @@
-"""`Run`: what training did, beside what the plan had said. Its JSON, and the files of a run folder."""
+"""`Run`: what training did, beside what the plan had said; its JSON and the files of its folder."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
-from pearl.checkpoint import write_atomically
+from pearl.files import write_atomically
 from pearl.errors import SpecError
-from pearl.plans import SCHEMA, Plan, _build, _list, load_plan, plain
+from pearl.plans import SCHEMA, Plan, build, list_of, load_plan, plain
 
 Status = Literal["done", "interrupted", "failed"]
 EnergySource = Literal["nvml", "rapl", "modelled"]
@@ -41,9 +41,10 @@ class Run:
     """The outcome of one training run; keys as in `docs/contract.md`, SI units.
 
     wall_s, cpu_s: the whole run, child processes included. steady: {wall_s, cpu_s, env_steps,
-    updates} of the stretch from the first iteration after the start of learning plus a tenth of the
-    steps to the end; env_steps_per_s, env_steps_per_cpu_s and updates_per_s are taken from it, and are
-    None where the run ended before it. returns: {mean_last_20, episodes, eval_mean, eval_returns}.
+    updates} of the stretch from the first iteration after the start of learning plus a tenth of
+    the steps to the end; env_steps_per_s, env_steps_per_cpu_s and updates_per_s are taken from it,
+    and are None where the run ended before it. returns: {mean_last_20, episodes, eval_mean,
+    eval_returns}.
     energy_source: nvml or rapl (measured), modelled, or None where energy_j is None.
     simulated: times come from a model's clock and not from this machine's.
     out: the run folder, where there is one; not part of the JSON.
@@ -123,7 +124,8 @@ class Progress:
 def load_run(path: str | Path) -> Run:
     """The run stored in a run folder or a `run.json`.
 
-    Unknown keys are ignored; what is missing or of the wrong kind is a SpecError naming file and key.
+    Unknown keys are ignored; what is missing or of the wrong kind is a SpecError naming file and
+    key.
     """
     file = Path(path)
     if file.is_dir():
@@ -147,10 +149,10 @@ def load_run(path: str | Path) -> Run:
         if not isinstance(source.get(key), Mapping):
             raise SpecError(f"{where}: {key} is {source.get(key)!r}; an object is needed")
     values = dict(source)
-    values["tasks"] = _list(TaskTiming, source.get("tasks"), f"{where}: tasks")
+    values["tasks"] = list_of(TaskTiming, source.get("tasks"), f"{where}: tasks")
     values["plan"] = load_plan(source["plan"])
     values["out"] = str(file.parent)
-    run: Run = _build(Run, values, where)
+    run: Run = build(Run, values, where)
     return run
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
-from typing import Any, get_args
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic_core import ErrorDetails, ValidationError
 
@@ -42,6 +43,11 @@ def nearest(given: object, names: Iterable[str]) -> str:
     return f" (did you mean {found[0]}?)" if found else ""
 
 
+def allow(error: object) -> str:
+    """The second half of a line from a ValueError that says what is allowed, or also why not."""
+    return str(error) if ";" in str(error) else f"allowed: {error}"
+
+
 def complaints(
     error: ValidationError, data: Any, where: Where, model: type, others: Mapping[str, type] = {}
 ) -> list[Complaint]:
@@ -73,21 +79,21 @@ def _path(detail: ErrorDetails, data: Any) -> Where:
 def _what(detail: ErrorDetails, path: Where, model: type, others: Mapping[str, type]) -> str:
     kind, context = detail["type"], detail.get("ctx", {})
     owner = model_at(model, path[:-1])
-    if kind == "extra_forbidden":
+    if kind in ("unexpected_keyword_argument", "extra_forbidden"):
         key, allowed = path[-1], sorted(fields_of(owner))
         for name, other in others.items():
             if other is not model and key in fields_of(model_at(other, path[:-1])):
                 return f"a key of algorithm {name}; this algorithm takes {', '.join(allowed)}"
         return f"unknown key{nearest(key, allowed)}; allowed are {', '.join(allowed)}"
     if kind == "missing":
-        description = fields_of(owner)[str(path[-1])].description
-        return f"missing; needed: {description}"
+        description = fields_of(owner)[str(path[-1])].description.rstrip(".")
+        return f"missing; needed: {description[:1].lower()}{description[1:]}"
     given = f"given {show(detail['input'])}"
     if kind == "literal_error":
         names = [n.strip("'") for n in context["expected"].replace(" or ", ", ").split(", ")]
         return f"{given}{nearest(detail['input'], names)}; allowed: {' or '.join(names)}"
     if kind == "value_error":
-        return f"{given}; allowed: {context['error']}"
+        return f"{given}; {allow(context['error'])}"
     allowed_text = _ALLOWED.get(kind)
     if allowed_text is None:
         return f"{given}; {detail['msg'][:1].lower()}{detail['msg'][1:]}"
@@ -102,21 +108,21 @@ def fields_of(model: Any) -> Mapping[str, Any]:
 
 def model_at(model: Any, path: Where) -> Any:
     """The model of the value at `path` inside `model`, or None where there is none."""
+    at = model
     for part in path:
-        if fields_of(model):
-            field = fields_of(model).get(str(part))
-            model = _inner(field.annotation) if field is not None else None
-        if model is None:
-            return None
-    return model
+        at = _core(at)
+        if fields_of(at):
+            field = fields_of(at).get(str(part))
+            at = field.annotation if field is not None else None
+        else:  # dict[str, M] or tuple[M, ...]
+            at = next((a for a in get_args(at) if a is not str and a is not Ellipsis), None)
+    at = _core(at)
+    return at if fields_of(at) else None
 
 
-def _inner(annotation: Any) -> Any:
-    """The first model inside an annotation such as `dict[str, M]`, `tuple[M, ...]` or `M | None`."""
-    if fields_of(annotation):
-        return annotation
-    for argument in get_args(annotation):
-        found = _inner(argument)
-        if found is not None:
-            return found
-    return None
+def _core(annotation: Any) -> Any:
+    """What stands inside `Annotated[…]` and `… | None`: a model or a container, if there is one."""
+    if get_origin(annotation) in (Annotated, Union, UnionType):
+        inner = [_core(a) for a in get_args(annotation)]
+        return next((a for a in inner if fields_of(a) or get_origin(a) is not None), None)
+    return annotation

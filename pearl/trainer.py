@@ -7,10 +7,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from pearl import checkpoint, evaluation
 from pearl.algorithms import algorithm
 from pearl.errors import SpecError
-from pearl.period import simulate
+from pearl.files import write_atomically
+from pearl.plan_check import check_plan, completions
 from pearl.planning import as_system, problem
 from pearl.planning import plan as make_plan
 from pearl.plans import Plan, load_plan, plain
@@ -18,7 +21,6 @@ from pearl.report import Report
 from pearl.runs import Progress, Run
 from pearl.runtime import lane
 from pearl.runtime.clock import Clock, RealClock, VirtualClock
-from pearl.solvers import check_plan
 from pearl.spec import System, load
 from pearl.training import ROWS, Job, Schedule, State, cpu_seconds, outcome, timings, train
 from pearl_devices import Buffers, buffers
@@ -126,6 +128,8 @@ class Trainer:
                 )
             folder.mkdir(parents=True, exist_ok=True)
             self.plan.save(folder / "plan.json")
+            text = yaml.safe_dump(plain(self.system.raw), sort_keys=False, allow_unicode=True)
+            write_atomically(folder / "spec.yaml", text.encode())
         return self._run(state, -(-total // self.graph.env_steps), folder, progress)
 
     def evaluate(self, episodes: int = 20, seed: int = 0) -> list[float]:
@@ -245,7 +249,9 @@ class Trainer:
     def _clock(self, iterations: int, at: int) -> Clock:
         if not self.emulate:
             return RealClock()
-        return VirtualClock(simulate(self.plan, self.graph, iterations), at)
+        return VirtualClock(
+            completions(self.plan, self.graph, self.system.platform, iterations), at
+        )
 
     def _judge(self, parameters: str, episodes: int, which: str) -> list[float]:
         from pearl_devices.primitives.rng import key

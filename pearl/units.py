@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from decimal import Context, Decimal
 from types import MappingProxyType
 
 DECIMAL: Mapping[str, float] = MappingProxyType(
@@ -82,6 +83,7 @@ _FACTORS: Mapping[str, Mapping[str, float]] = {
     }
     for key, dimension in DIMENSIONS.items()
 }
+_EXACT = Context(prec=60, traps=[])
 _QUANTITY = re.compile(r"\s*([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)\s*(\S.*?)?\s*")
 
 
@@ -108,7 +110,8 @@ def quantity(given: object, dimension: str) -> float:
         like = [u for u in _FACTORS[dimension] if u.lower() == unit.lower()]
         nearest = f" (did you mean {like[0]}?)" if like else ""
         raise ValueError(f"{unit!r} is no unit of {what.name.split(' ', 1)[1]}{nearest}; {hint}")
-    value = float(number) * factor
+    # Decimal arithmetic, so that 5 us is the float nearest to 5e-6; overflow gives infinity.
+    value = float(_EXACT.multiply(Decimal(number), Decimal(repr(factor))))
     if not math.isfinite(value):
         raise ValueError(f"too large; {hint}")
     return value

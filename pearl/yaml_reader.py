@@ -35,17 +35,18 @@ _PLAIN = {
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader without YAML 1.1's guesses: scalars are resolved by `_scalar` below."""
+    """SafeLoader without YAML 1.1's guesses: `scalar` resolves."""
 
-    yaml_implicit_resolvers: Any = {}
+
+_Loader.yaml_implicit_resolvers = {}
 
 
 @dataclass(frozen=True)
 class Document:
     """Plain data (mappings, lists, text, numbers, booleans, None) and where each value was written.
 
-    origins: way to a value → `file:line`, `--set` or `<spec>`. problems: what could not be read, with
-    the way to it; the data holds None there.
+    origins: way to a value → `file:line`, `--set` or `<spec>`. problems: what could not be read,
+    with the way to it; the data holds None there.
     """
 
     data: Any
@@ -137,9 +138,8 @@ def parse(content: bytes, name: str) -> Document:
     bad = yaml.reader.Reader.NON_PRINTABLE.search(source)
     if bad:
         line = source.count("\n", 0, bad.start()) + 1
-        raise SpecError(
-            f"{name}:{line}: character U+{ord(bad.group()):04X} is not allowed; a spec is plain text"
-        )
+        code = f"U+{ord(bad.group()):04X}"
+        raise SpecError(f"{name}:{line}: character {code} is not allowed; a spec is plain text")
     try:
         _check_shape(source, name)
         node = yaml.compose(source, Loader=_Loader)
@@ -148,10 +148,13 @@ def parse(content: bytes, name: str) -> Document:
     except (ValueError, OverflowError):  # PyYAML on an escape such as "\UFFFFFFFF"
         raise SpecError(f"{name}: not YAML: a number in an escape is out of range") from None
     if not isinstance(node, yaml.MappingNode):
-        given = "the file is empty" if node is None else f"the top level is a {node.id}"
+        kind = "list" if isinstance(node, yaml.SequenceNode) else "single value"
+        given = "the file is empty" if node is None else f"the top level is a {kind}"
         raise SpecError(f"{name}:1: {given}; a mapping of keys is needed")
     builder = _Builder(name)
     data = builder.build(node, ())
+    if data is None:  # the top level carries a tag
+        raise SpecError(*(line for _, line in builder.problems))
     return Document(data, builder.origins, tuple(builder.problems))
 
 
@@ -166,7 +169,7 @@ def _check_shape(source: str, name: str) -> None:
     """Refuse deep nesting and a second document before anything recursive runs."""
     depth = documents = 0
     for event in yaml.parse(source, Loader=_Loader):
-        line = event.start_mark.line + 1
+        line = (event.start_mark.line if event.start_mark else 0) + 1
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             if depth > MAX_DEPTH:
@@ -195,8 +198,15 @@ class _Builder:
         self.problems: list[tuple[Where, str]] = []
         self.nodes = 0
 
-    def problem(self, where: Where, what: str) -> None:
-        self.problems.append((where, Document(None, self.origins).say(where, what)))
+    def problem(
+        self, where: Where, what: str, said: Where | None = None, line: int | None = None
+    ) -> None:
+        """Note a problem at `where`; the line calls it `said` and may be another than its own."""
+        origins = self.origins
+        if line is not None:
+            origins = {(): f"{self.name}:{line + 1}"}
+        said = where if said is None else said
+        self.problems.append((where, Document(None, origins).say(said, what)))
 
     def enter(self, where: Where, origin: str) -> None:
         self.origins[where] = origin
@@ -217,30 +227,25 @@ class _Builder:
             return self.mapping(node, where)
         if isinstance(node, yaml.SequenceNode):
             return [self.build(item, (*where, i)) for i, item in enumerate(node.value)]
-        if node.style is None:
-            return self.leaf(scalar(node.value), where)
-        return self.leaf(node.value, where)
+        quoted = isinstance(node, yaml.ScalarNode) and node.style is not None
+        return self.leaf(node.value if quoted else scalar(node.value), where)
 
     def mapping(self, node: yaml.MappingNode, where: Where) -> dict[str, Any]:
         data: dict[str, Any] = {}
         for key, value in node.value:
             line = key.start_mark.line
-            if not isinstance(key, yaml.ScalarNode):
-                at = f"{self.name}:{line + 1}: {dotted(where)}"
-                self.problems.append(((*where, line), f"{at}: a {key.id} as key; a key is text"))
-                continue
-            name = scalar(key.value) if key.style is None else key.value
+            name = None
+            if isinstance(key, yaml.ScalarNode) and key.tag == _CORE + "str":
+                name = scalar(key.value) if key.style is None else key.value
             if not isinstance(name, str):
-                at = f"{self.name}:{line + 1}: {dotted(where)}"
-                self.problems.append(((*where, line), f"{at}: key {show(name)}; a key is text"))
-                continue
-            if name in data:
+                given = "a mapping, list or tag" if name is None else show(name)
+                self.problem((*where, line), f"given {given} as a key; a key is text", where, line)
+            elif name in data:
                 first = self.origins[(*where, name)].rsplit(":", 1)[1]
-                at = f"{self.name}:{line + 1}: {dotted((*where, name))}"
                 what = f"given twice, first in line {first}; once is allowed"
-                self.problems.append(((*where, name), f"{at}: {what}"))
-                continue
-            data[name] = self.build(value, (*where, name), line)
+                self.problem((*where, name), what, (*where, name), line)
+            else:
+                data[name] = self.build(value, (*where, name), line)
         return data
 
     def copy(self, value: Any, where: Where) -> Any:
@@ -251,8 +256,8 @@ class _Builder:
                 if isinstance(key, str):
                     data[key] = self.copy(item, (*where, key))
                 else:
-                    at = Document(None, self.origins).say(where, f"key {show(key)}; a key is text")
-                    self.problems.append(((*where, show(key)), at))
+                    what = f"given {show(key)} as a key; a key is text"
+                    self.problem((*where, show(key)), what, where)
             return data
         if isinstance(value, list | tuple):
             return [self.copy(item, (*where, i)) for i, item in enumerate(value)]
@@ -260,10 +265,8 @@ class _Builder:
             return str(value)
         if value is None or isinstance(value, str | bool | int | float):
             return self.leaf(value, where)
-        self.problem(
-            where,
-            f"given a {type(value).__name__}; allowed are mappings, lists, text, numbers, booleans",
-        )
+        kind, allowed = type(value).__name__, "mappings, lists, text, numbers, booleans"
+        self.problem(where, f"given a value of type {kind}; allowed are {allowed}")
         return None
 
     def leaf(self, value: Any, where: Where) -> Any:

@@ -26,7 +26,7 @@ def placement(task: str, device: str, lane: str, seconds: float, **other: object
 
 
 def two_device_plan() -> Plan:
-    """DQN with 8 gradient steps an iteration: acting and replay on a CPU lane, learning on a GPU one."""
+    """DQN, 8 gradient steps an iteration: acting and replay on a CPU lane, learning on a GPU."""
     gpu = {"width": 16, "width_unit": "sm", "variant": "torch", "rung": "datasheet"}
     share = {"firings": 8, "share_of_period": 8 * 60e-6 / 500e-6}
     tasks = (
@@ -85,7 +85,11 @@ def two_device_plan() -> Plan:
         bound_s=500e-6 * 16_000 / 16_400,
         pace_s=None,
         simulated_period_s=512e-6,
-        rates={"env_steps_per_s": 16_000.0, "updates_per_s": 16_000.0, "samples_per_s": 1_024_000.0},
+        rates={
+            "env_steps_per_s": 16_000.0,
+            "updates_per_s": 16_000.0,
+            "samples_per_s": 1_024_000.0,
+        },
         energy_per_iteration_j=0.081,
         power_w=162.0,
         env_steps_per_j=98.8,

@@ -26,7 +26,7 @@ B batch size, P parameters of a network. Discrete actions are int64 without the 
 | learner.step | 1 | gradient steps done |
 | loss.X | 1 | the last loss of network X |
 | policy.X | P | the copy that inference reads |
-| hyper.X | 1 or more | lr.X per network, adam (beta1, beta2, eps), tau, target_every, clip_norm (0: off), huber (0: squared loss, else delta), discount |
+| hyper.X | 1 or more | lr.X per network, adam (beta1, beta2, eps), tau, target_every, clip_norm (0: off), huber (0: half the squared error, else delta), discount |
 | rng.TASK | 2 | key of the task's random stream; firings done |
 """
 

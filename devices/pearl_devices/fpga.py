@@ -11,9 +11,9 @@ from pearl_devices.kernel import Kernel
 from pearl_devices.work import F32, activations_bytes, parameters, tree_depth
 
 ARRAYS = (8, 16, 32, 64)
-DSP_PER_LEVEL = 2  # assumed: an adder and a comparator a level; PEARL's released model has the same
-BLOCK_ROWS, BLOCK_BITS_A_ROW = 512, 40  # one M20K block in its widest form (Intel Agilex memory guide)
-BLOCK_BITS = 20_480
+DSP_PER_LEVEL = 2  # assumed: an adder and a comparator a level, as in PEARL's released model
+# An M20K block in its widest form, 512 rows of 40 bits (Intel Agilex embedded memory guide).
+BLOCK_ROWS, BLOCK_ROW_BITS = 512, 40
 
 
 def figure(device: Device, name: str) -> float:
@@ -21,7 +21,7 @@ def figure(device: Device, name: str) -> float:
     if name not in device.figures:
         raise ValueError(
             f"device {device.name!r} of kind fpga has no figure {name!r}; it gives "
-            f"{sorted(device.figures)}; needed are clock_hz and m20k_bits (all blocks together)"
+            f"{sorted(device.figures)}; needed are clock_hz, m20k_blocks and m20k_bits (of a block)"
         )
     return device.figures[name]
 
@@ -33,41 +33,41 @@ def tree_width(kernel: Kernel) -> int:
     return DSP_PER_LEVEL * tree_depth(kernel)
 
 
-def tree_bits(capacity: int, fanout: int) -> int:
-    """On-chip memory of the sum tree: a memory a level, a row of `fanout` float32 a node.
+def tree_blocks(capacity: int, fanout: int) -> int:
+    """M20K blocks of the sum tree: a memory a level, a row of `fanout` float32 a node.
 
-    Counted in whole M20K blocks. A sampler alone could leave out the last child of each row; this
-    engine also updates, so it keeps all.
+    A sampler alone could leave out the last child of each row; this engine also updates, so it
+    keeps all.
     """
-    columns = -(-fanout * 32 // BLOCK_BITS_A_ROW)
+    columns = -(-fanout * 32 // BLOCK_ROW_BITS)
     blocks, nodes = 0, capacity
     while nodes > 1:
         nodes = -(-nodes // fanout)
         blocks += columns * -(-nodes // BLOCK_ROWS)
-    return blocks * BLOCK_BITS
+    return blocks
 
 
-def on_chip_bits(kernel: Kernel) -> int:
-    """Bits that must stay on chip: the tree, and networks with targets, moments and activations."""
-    bits, family = 0, kernel.kind.partition(".")[0]
+def on_chip_blocks(kernel: Kernel, block_bits: float) -> int:
+    """M20K blocks that `kernel` needs: its tree, and its networks.
+
+    A network that learns keeps parameters, target, two moments and gradients, and the activations
+    of a batch forward and backward; one that acts keeps its parameters and one set of activations.
+    """
+    blocks, acting = 0, kernel.kind.startswith("inference.")
     if kernel.kind == "replay_update" or kernel.dims.get("prioritised"):
-        bits += tree_bits(kernel.dim("capacity"), kernel.dim("fanout"))
-    for name, value in kernel.dims.items():
-        if not isinstance(value, tuple):
-            continue
-        if family == "inference":
-            copies, rows = 1, kernel.dim("envs")
-        else:  # parameters, targets, two moments, gradients; activations forward and backward
-            copies, rows = 5, 2 * kernel.dim("batch")
-        size = copies * F32 * parameters(kernel.layers(name))
-        bits += 8 * (size + int(activations_bytes(value, rows)))
-    return bits
+        blocks += tree_blocks(kernel.dim("capacity"), kernel.dim("fanout"))
+    for name, widths in kernel.dims.items():
+        if isinstance(widths, tuple):
+            copies, rows = (1, kernel.dim("envs")) if acting else (5, 2 * kernel.dim("batch"))
+            size = F32 * copies * parameters(kernel.layers(name)) + activations_bytes(widths, rows)
+            blocks += -int(-8 * size // block_bits)
+    return blocks
 
 
 def offers(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
     """Designs that fit: `systolic` and `engine` in several widths, `tree`, `copy`.
 
-    What does not fit in the DSP blocks (`Device.width`) or on chip (`m20k_bits`) is not offered.
+    What does not fit in the DSP blocks (`Device.width`) or on chip (`m20k_blocks`) is not offered.
     """
     kind = kernel.kind
     if kind == "param_sync":
@@ -80,7 +80,7 @@ def offers(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
         found = [("engine", n * n + tree_width(kernel)) for n in ARRAYS]
     else:
         return ()
-    if on_chip_bits(kernel) > figure(device, "m20k_bits"):
+    if on_chip_blocks(kernel, figure(device, "m20k_bits")) > figure(device, "m20k_blocks"):
         return ()
     return tuple((variant, width) for variant, width in found if width <= device.width)
 

@@ -20,6 +20,6 @@ def offers(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
 def bind(kernel: Kernel, variant: str, buffers: Buffers) -> Call:
     """Always an UnsupportedError."""
     raise UnsupportedError(
-        f"kernel {kernel.kind}, variant {variant!r}: this version plans for GPUs and emulates them, "
-        "it does not run kernels on one; plan with a host-only platform to train for real"
+        f"kernel {kernel.kind}, variant {variant!r}: this version plans for GPUs and emulates "
+        "them, it does not run kernels on one; plan for the host alone to train for real"
     )

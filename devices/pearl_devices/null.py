@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pearl_devices.base import Buffers, Call, Device
+from pearl_devices.base import Buffers, Call, Device, UnsupportedError
 from pearl_devices.kernel import Kernel
 
 
@@ -12,5 +12,9 @@ def offers(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
 
 
 def bind(kernel: Kernel, variant: str, buffers: Buffers) -> Call:
-    """A call that does nothing."""
+    """A call that does nothing. Any variant but `null` is an UnsupportedError."""
+    if variant != "null":
+        raise UnsupportedError(
+            f"kernel {kernel.kind} has no variant {variant!r} on a null device; it has null"
+        )
     return lambda: None

@@ -1,9 +1,9 @@
 """Counts the work of every kernel kind from first principles, and names the buffers it uses.
 
-A multiply-add is two flops. A dense layer of widths i → o on a batch of B costs 2·B·i·o forward, the
-same again for the gradient of its input and for the gradient of its weights. Adam costs 12 flops and
-moves four reads and three writes of four bytes a parameter. Checked in the tests against hand sums and
-`torch.utils.flop_counter`.
+A multiply-add is two flops. A dense layer of widths i → o on a batch of B costs 2·B·i·o forward,
+the same again for the gradient of its input and for the gradient of its weights. Adam costs 12
+flops and moves four reads and three writes of four bytes a parameter. Checked in the tests against
+hand sums and `torch.utils.flop_counter`.
 """
 
 from __future__ import annotations
@@ -223,11 +223,13 @@ KINDS: Mapping[str, Callable[[Kernel], Work]] = {
     "learn.dqn": _sum_of(_replay_sample, _update_dqn, _replay_update),
     "learn.ddpg": _sum_of(_replay_sample, _update_ddpg, _replay_update),
 }
-"""Kernel kind → its work. `learn.*` is the fused sample–update–priorities of `steps` gradient steps."""
+"""Kernel kind → its work. `learn.*` fuses sample, update, priorities of `steps` gradient steps."""
 
 
 def kernel(
     kind: str,
+    sizes: Mapping[str, Dim] | None = None,
+    /,
     *,
     program: str | None = None,
     args: Mapping[str, Arg] | None = None,
@@ -235,15 +237,17 @@ def kernel(
 ) -> Kernel:
     """A `Kernel` of `kind` with its work counted; an unknown kind is a KeyError naming all kinds.
 
-    Sizes by kind (integers unless said; `act` is 0 for discrete actions):
+    Its sizes are `sizes` and `dims` together. By kind (integers unless said; `act` is 0 for
+    discrete actions):
     env_step: envs, obs, act. inference.*: envs, layers (widths). replay_insert: envs, obs, act,
     capacity, prioritised (0 or 1), fanout. replay_sample: batch, steps, n_step, envs, obs, act,
-    capacity, prioritised, fanout. replay_update: batch, steps, capacity, fanout. update.dqn: layers,
-    batch, steps, double. update.ddpg: actor, critic (widths), batch, steps. param_sync: params.
-    learn.*: those of its parts together.
+    capacity, prioritised, fanout. replay_update: batch, steps, capacity, fanout. update.dqn:
+    layers, batch, steps, double. update.ddpg: actor, critic (widths), batch, steps. param_sync:
+    params. learn.*: those of its parts together.
     """
     if kind not in KINDS:
         raise KeyError(f"no kernel kind {kind!r}; there are {sorted(KINDS)}")
+    dims = {**(sizes or {}), **dims}
     bare = Kernel(kind, dims, program=program, args=args or {})
     flops, read, written, resident = KINDS[kind](bare)
     return Kernel(kind, dims, flops, read, written, resident, program, args or {})

@@ -1,9 +1,10 @@
-"""Closed forms of the simulated FPGA: a systolic array for networks, a pipelined sum tree for replay.
+"""Closed forms of the simulated FPGA: a systolic array for networks, a sum tree for replay.
 
-The cycle counts are those of our register-transfer designs, found by simulating them:
-an output-stationary n×n array finishes one tile of A(m×k)·B(k×n) after k + 2(n-1) + 1 cycles (exact
-for n in 2, 4, 8 and k in 8, 32), and a K-ary sum-tree sampler takes 3 cycles a level plus 1 (exact for
-trees of 64 and 4,096 leaves). The clock is not simulated but assumed, hence the band.
+The cycle counts are those of our register-transfer designs, found by simulating them: an
+output-stationary n×n array finishes one tile of inner size k after k + 2(n-1) + 1 cycles (exact for
+n in 2, 4, 8 and k in 8, 32), and a K-ary sum-tree sampler takes 3 cycles a level plus 1 (exact for
+trees of 64 and 4,096 leaves). That writes to the tree take the same, and that draws follow each
+other every 3 cycles, is assumed of the same pipeline. The clock is assumed too, hence the band.
 """
 
 from __future__ import annotations
@@ -17,15 +18,21 @@ from pearl_devices.work import ADAM_FLOPS, parameters, products, row_bytes, tree
 from pearl_estimators.estimate import Bound, Estimate
 
 BAND = 0.2  # assumed: cycles are exact, the clock after placement is not known
-CYCLES_PER_LEVEL = 3  # address, read, compare: our RTL; one memory a level, so the interval is 3 too
+CYCLES_PER_LEVEL = 3  # address, read, compare; one memory a level, so the interval is 3 too
+OPTIMISER_MACS = -(-(ADAM_FLOPS + 3) // 2)  # Adam and a Polyak target, two flops a multiply-add
 DDR_LATENCY_S = 100e-9  # assumed where the platform gives no ddr_latency_s
 DDR_BURST_BYTES = 64  # DDR4: 8 beats of 64 bits
 
 
 def gemm_cycles(m: int, k: int, n: int, array: int) -> int:
-    """Cycles of A (m×k) · B (k×n) on an output-stationary array×array grid, tile after tile."""
-    tiles = -(-m // array) * -(-n // array)
-    return tiles * (k + 2 * (array - 1) + 1)
+    """Cycles of A (m×k) · B (k×n) on an output-stationary array×array grid, tile after tile.
+
+    The accumulator in row i, column j of a tile is right after k + i + j + 1 cycles, so a tile of
+    r rows and c columns takes k + (r-1) + (c-1) + 1: the RTL's k + 2(array-1) + 1 where it is full.
+    The sum over all tiles, with m rows and n columns shared among them:
+    """
+    rows, columns = -(-m // array), -(-n // array)
+    return rows * columns * (k - 1) + columns * m + rows * n
 
 
 def network_cycles(kernel: Kernel, array: int) -> int:
@@ -37,12 +44,10 @@ def network_cycles(kernel: Kernel, array: int) -> int:
 
 
 def optimiser_cycles(kernel: Kernel, array: int) -> int:
-    """Cycles of Adam and the target's update: array² units of one multiply-add each a cycle."""
-    if kernel.kind.endswith(".ddpg"):
-        size = parameters(kernel.layers("actor")) + parameters(kernel.layers("critic"))
-    else:
-        size = parameters(kernel.layers())
-    return -(-size * ((ADAM_FLOPS + 3) // 2 + 1) // array**2)
+    """Cycles of Adam and the target's update: array² units, a multiply-add a cycle each."""
+    names = ("actor", "critic") if kernel.kind.endswith(".ddpg") else ("layers",)
+    size = sum(parameters(kernel.layers(name)) for name in names)
+    return -(-size * OPTIMISER_MACS // array**2)
 
 
 def tree_cycles(depth: int, requests: int) -> int:
@@ -72,19 +77,18 @@ def _times(kernel: Kernel, device: Device, width: int) -> tuple[float, float, fl
         # Weights, targets and moments stay on chip; only the batch comes from DDR.
         batch = kernel.dim("batch") * _sample_bytes(kernel)
         return steps * cycles / clock, steps * batch / ddr, latency
-    requests = kernel.dim("envs") if kind == "replay_insert" else kernel.dim("batch")
-    requests *= 1 if kind == "replay_insert" else kernel.dim("steps")
-    prioritised = kind == "replay_update" or bool(kernel.dim("prioritised"))
-    depth = tree_depth(kernel) if prioritised else 0
-    interval = CYCLES_PER_LEVEL if prioritised else 1
-    fill = (tree_cycles(depth, requests) - CYCLES_PER_LEVEL * requests) if prioritised else 1
+    inserts = kind == "replay_insert"
+    requests = kernel.dim("envs") if inserts else kernel.dim("batch") * kernel.dim("steps")
     moved = 0.0
-    if kind != "replay_update":
-        bursts = -(-row_bytes(kernel) // DDR_BURST_BYTES) * DDR_BURST_BYTES
-        moved = requests * bursts
-        if kind == "replay_sample":
-            moved += requests * (kernel.dim("n_step") - 1) * DDR_BURST_BYTES
-    return requests * interval / clock, moved / ddr, latency + max(fill, 0) / clock
+    if kind != "replay_update":  # whole rows, each in bursts of its own
+        moved = requests * (-(-row_bytes(kernel) // DDR_BURST_BYTES) * DDR_BURST_BYTES)
+    if kind == "replay_sample":  # reward and flags of the rows that an n-step return spans
+        moved += requests * (kernel.dim("n_step") - 1) * DDR_BURST_BYTES
+    if kind != "replay_update" and not kernel.dim("prioritised"):
+        return requests / clock, moved / ddr, latency
+    busy = CYCLES_PER_LEVEL * requests
+    drain = tree_cycles(tree_depth(kernel), requests) - busy
+    return busy / clock, moved / ddr, latency + drain / clock
 
 
 def _sample_bytes(kernel: Kernel) -> int:
@@ -98,8 +102,8 @@ def _sample_bytes(kernel: Kernel) -> int:
 def closed_form(kernel: Kernel, device: Device, variant: str, width: int) -> Estimate:
     """The simulated rung. Latency = doorbell + fixed + max(compute, memory).
 
-    Occupancy = max(compute, memory): the next firing may enter while the doorbell of this one or its
-    pipeline drains. `width` counts multiply-add units (DSP blocks): n² of an n×n array.
+    Occupancy = max(compute, memory): the next firing may enter while the doorbell of this one is
+    rung or its pipeline drains. `width` counts multiply-add units (DSP blocks): n² of an n×n array.
     An engine does its `steps` gradient steps one after another, so it keeps every latency.
     Fewer units than the design needs are a ValueError.
     """
@@ -118,9 +122,9 @@ def closed_form(kernel: Kernel, device: Device, variant: str, width: int) -> Est
 def _engine(kernel: Kernel, device: Device, width: int) -> Estimate:
     algorithm = kernel.kind.partition(".")[2]
     one = {**kernel.dims, "steps": 1}
-    parts = [counted(f"update.{algorithm}", **one), counted("replay_sample", **one)]
+    parts = [counted(f"update.{algorithm}", one), counted("replay_sample", one)]
     if kernel.dim("prioritised"):
-        parts.append(counted("replay_update", **one))
+        parts.append(counted("replay_update", one))
     array = isqrt(width - tree_width(kernel))
     times = [_times(part, device, array * array) for part in parts]
     steps = kernel.dim("steps")
@@ -146,7 +150,7 @@ def _estimate(
         rung="simulated",
         bound_by=bound,
         source=(
-            f"closed form of a {variant} design at {figure(device, 'clock_hz') / 1e6:g} MHz; cycles as "
-            "in simulated RTL at small sizes, clock assumed"
+            f"closed form of a {variant} design at {figure(device, 'clock_hz') / 1e6:g} MHz; "
+            "cycles as in simulated RTL at small sizes, clock assumed"
         ),
     )

@@ -70,9 +70,9 @@ def losses(nets: Any, batch: Any, hyper: Any) -> Generator[tuple[str, Any], None
 
     with torch.no_grad():
         ahead = nets.target.actor(batch.next_obs)
-        value = nets.target.critic(torch.cat((batch.next_obs, ahead), dim=1)).squeeze(1)
+        value = nets.target.critic(torch.cat((batch.next_obs, ahead), dim=1))
         target = batch.reward + batch.discount * value
-    q = nets.critic(torch.cat((batch.obs, batch.action), dim=1)).squeeze(1)
+    q = nets.critic(torch.cat((batch.obs, batch.action), dim=1))
     td = q - target
     if hyper.huber > 0:
         each = F.huber_loss(q, target, reduction="none", delta=hyper.huber)

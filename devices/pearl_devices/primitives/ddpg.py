@@ -1,8 +1,9 @@
-"""DDPG (Lillicrap et al. 2016): inference, update, and the fused sample–update–priorities. Native.
+"""DDPG (Lillicrap et al. 2016): inference, update, and the fused sample–update–priorities.
+Native.
 
 The actor's linear output z becomes the action middle + half · tanh(z) of act.low … act.high. The
-critic's input is the observation followed by the action. A gradient step moves the critic first, then
-the actor through the updated critic, then both targets.
+critic's input is the observation followed by the action. A gradient step moves the critic first,
+then the actor through the updated critic, then both targets.
 """
 
 from __future__ import annotations
@@ -15,7 +16,15 @@ import numpy as np
 from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
 from pearl_devices.primitives.native import bound, fast
-from pearl_devices.primitives.nets import adam, backward, follow, forward, scratch, td_gradient
+from pearl_devices.primitives.nets import (
+    adam,
+    backward,
+    follow,
+    forward,
+    scratch,
+    td_gradient,
+    total,
+)
 from pearl_devices.primitives.replay import (
     BATCH,
     draw,
@@ -91,7 +100,7 @@ def step(
     actor_layers, actor, actor_target, actor_m, actor_v, actor_lr, actor_loss,
     critic_layers, critic, critic_target, critic_m, critic_v, critic_lr, critic_loss,
     joined, actor_acts, actor_deltas, actor_grad, critic_acts, critic_deltas, critic_grad,
-    target_value, none,
+    target_value, parts, none,
 ):  # fmt: skip
     """One gradient step on one batch, of the critic and then of the actor."""
     rows, a = action.shape
@@ -104,36 +113,28 @@ def step(
         target_value[b] = reward[b] + discount[b] * value[b, 0]
     join(obs, action, joined)
     value = forward(critic, critic_layers, joined, critic_acts)
-    total, delta = np.float32(0.0), np.float32(huber[0])
+    delta = np.float32(huber[0])
     for b in range(rows):
         error = value[b, 0] - target_value[b]
         td[b] = abs(error)
-        part, slope = td_gradient(error, weight[b], rows, delta)
-        total += part
-        critic_deltas[b] = slope
-    critic_loss[0] = total
+        parts[b], critic_deltas[b] = td_gradient(error, weight[b], rows, delta)
+    critic_loss[0] = total(parts)
     d = actor_deltas[: rows * a].reshape(rows, a)
     backward(
         critic, critic_layers, joined, critic_acts, rows, rows, critic_deltas, critic_grad, 0, d
     )
-    adam(
-        critic, critic_grad, critic_m, critic_v, count[0], critic_lr[0], adam_hyper, clip_norm[0]
-    )
+    adam(critic, critic_grad, critic_m, critic_v, count[0], critic_lr[0], adam_hyper, clip_norm[0])
 
     own = forward(actor, actor_layers, obs, actor_acts)
     squash(own, low, high)
     join(obs, own, joined)
     value = forward(critic, critic_layers, joined, critic_acts)
-    total = np.float32(0.0)
     for b in range(rows):
-        total += value[b, 0]
         critic_deltas[b] = np.float32(-1.0) / np.float32(rows)
-    actor_loss[0] = -total / np.float32(rows)
+    actor_loss[0] = -total(value.reshape(rows)) / np.float32(rows)
     backward(critic, critic_layers, joined, critic_acts, rows, rows, critic_deltas, none, a, d)
     unsquash_gradient(own, d, low, high)
-    backward(
-        actor, actor_layers, obs, actor_acts, rows, rows, actor_deltas, actor_grad, 0, d
-    )
+    backward(actor, actor_layers, obs, actor_acts, rows, rows, actor_deltas, actor_grad, 0, d)
     adam(actor, actor_grad, actor_m, actor_v, count[0], actor_lr[0], adam_hyper, clip_norm[0])
     follow(critic_target, critic, count[0], tau[0], every[0])
     follow(actor_target, actor, count[0], tau[0], every[0])
@@ -146,7 +147,7 @@ def update(
     actor_layers, actor, actor_target, actor_m, actor_v, actor_lr, actor_loss,
     critic_layers, critic, critic_target, critic_m, critic_v, critic_lr, critic_loss,
     joined, actor_acts, actor_deltas, actor_grad, critic_acts, critic_deltas, critic_grad,
-    target_value, none,
+    target_value, parts, none,
 ):  # fmt: skip
     for s in range(td.shape[0]):
         step(
@@ -155,7 +156,7 @@ def update(
             actor_layers, actor, actor_target, actor_m, actor_v, actor_lr, actor_loss,
             critic_layers, critic, critic_target, critic_m, critic_v, critic_lr, critic_loss,
             joined, actor_acts, actor_deltas, actor_grad, critic_acts, critic_deltas,
-            critic_grad, target_value, none,
+            critic_grad, target_value, parts, none,
         )  # fmt: skip
 
 
@@ -168,7 +169,7 @@ def learn(
     actor_layers, actor, actor_target, actor_m, actor_v, actor_lr, actor_loss,
     critic_layers, critic, critic_target, critic_m, critic_v, critic_lr, critic_loss,
     joined, actor_acts, actor_deltas, actor_grad, critic_acts, critic_deltas, critic_grad,
-    target_value, none,
+    target_value, parts, none,
 ):  # fmt: skip
     for s in range(td.shape[0]):
         draw(rng, cursor, tree, levels, fanout, beta, index[s], weight[s])
@@ -182,7 +183,7 @@ def learn(
             actor_layers, actor, actor_target, actor_m, actor_v, actor_lr, actor_loss,
             critic_layers, critic, critic_target, critic_m, critic_v, critic_lr, critic_loss,
             joined, actor_acts, actor_deltas, actor_grad, critic_acts, critic_deltas,
-            critic_grad, target_value, none,
+            critic_grad, target_value, parts, none,
         )  # fmt: skip
         if tree.size > 0:
             set_priorities(tree, levels, fanout, priority, index[s], td[s])
@@ -210,6 +211,7 @@ def _learner_arguments(kernel: Kernel, buffers: Buffers) -> tuple[Any, ...]:
         np.zeros_like(buffers["learner.actor"]),
         *scratch(critic, batch),
         np.zeros_like(buffers["learner.critic"]),
+        np.zeros(batch, np.float32),
         np.zeros(batch, np.float32),
         np.zeros(0, np.float32),
     )

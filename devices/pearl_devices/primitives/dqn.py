@@ -12,7 +12,15 @@ import numpy as np
 from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
 from pearl_devices.primitives.native import bound, fast
-from pearl_devices.primitives.nets import adam, backward, follow, forward, scratch, td_gradient
+from pearl_devices.primitives.nets import (
+    adam,
+    backward,
+    follow,
+    forward,
+    scratch,
+    td_gradient,
+    total,
+)
 from pearl_devices.primitives.replay import (
     BATCH,
     draw,
@@ -64,9 +72,9 @@ def infer(rng, obs, params, explore, action, layers, acts):
 def step(
     obs, action, reward, next_obs, discount, weight, td, layers, double,
     params, target, m, v, count, lr, adam_hyper, tau, every, clip_norm, huber, loss,
-    both, acts, acts_target, deltas, grad,
+    both, acts, acts_target, deltas, grad, parts,
 ):  # fmt: skip
-    """One gradient step on one batch; double: both (2·rows, obs) is scratch for the stacked pass."""
+    """One gradient step on one batch; both (2·rows, obs): scratch of double DQN's stacked pass."""
     rows, inputs, outputs = obs.shape[0], obs.shape[1], layers[layers.size - 1]
     stored = rows
     if double:
@@ -80,17 +88,16 @@ def step(
         q = forward(params, layers, obs, acts)
     q_next = forward(target, layers, next_obs, acts_target)
     d = deltas[: rows * outputs].reshape(rows, outputs)
-    total, delta = np.float32(0.0), np.float32(huber[0])
+    delta = np.float32(huber[0])
     for b in range(rows):
         best = argmax(q[rows + b]) if double else argmax(q_next[b])
         error = q[b, action[b, 0]] - (reward[b] + discount[b] * q_next[b, best])
         td[b] = abs(error)
-        part, slope = td_gradient(error, weight[b], rows, delta)
-        total += part
+        parts[b], slope = td_gradient(error, weight[b], rows, delta)
         for c in range(outputs):
             d[b, c] = np.float32(0.0)
         d[b, action[b, 0]] = slope
-    loss[0] = total
+    loss[0] = total(parts)
     backward(params, layers, obs, acts, stored, rows, deltas, grad, 0, d)
     count[0] += 1
     adam(params, grad, m, v, count[0], lr[0], adam_hyper, clip_norm[0])
@@ -101,13 +108,13 @@ def step(
 def update(
     obs, action, reward, next_obs, discount, weight, td, layers, double,
     params, target, m, v, count, lr, adam_hyper, tau, every, clip_norm, huber, loss,
-    both, acts, acts_target, deltas, grad,
+    both, acts, acts_target, deltas, grad, parts,
 ):  # fmt: skip
     for s in range(td.shape[0]):
         step(
             obs[s], action[s], reward[s], next_obs[s], discount[s], weight[s], td[s], layers,
             double, params, target, m, v, count, lr, adam_hyper, tau, every, clip_norm, huber,
-            loss, both, acts, acts_target, deltas, grad,
+            loss, both, acts, acts_target, deltas, grad, parts,
         )  # fmt: skip
 
 
@@ -117,7 +124,7 @@ def learn(
     fanout, beta, envs, n_step, gamma, index, weight,
     obs, action, reward, next_obs, discount, priority, td, layers, double,
     params, target, m, v, count, lr, adam_hyper, tau, every, clip_norm, huber, loss,
-    both, acts, acts_target, deltas, grad,
+    both, acts, acts_target, deltas, grad, parts,
 ):  # fmt: skip
     for s in range(td.shape[0]):
         draw(rng, cursor, tree, levels, fanout, beta, index[s], weight[s])
@@ -128,7 +135,7 @@ def learn(
         step(
             obs[s], action[s], reward[s], next_obs[s], discount[s], weight[s], td[s], layers,
             double, params, target, m, v, count, lr, adam_hyper, tau, every, clip_norm, huber,
-            loss, both, acts, acts_target, deltas, grad,
+            loss, both, acts, acts_target, deltas, grad, parts,
         )  # fmt: skip
         if tree.size > 0:
             set_priorities(tree, levels, fanout, priority, index[s], td[s])
@@ -155,6 +162,7 @@ def _learner_arguments(kernel: Kernel, buffers: Buffers) -> tuple[Any, ...]:
         acts_target,
         deltas,
         np.zeros_like(params),
+        np.zeros(batch, np.float32),
     )
 
 
@@ -185,5 +193,3 @@ def bind_learn(kernel: Kernel, buffers: Buffers) -> Call:
         buffers["replay.priority"] if prioritised else np.zeros(3),
         *_learner_arguments(kernel, buffers),
     )
-
-

@@ -1,8 +1,9 @@
-"""Batched CartPole and Pendulum with the dynamics of gymnasium's own, in float64 without reordering.
+"""Batched CartPole and Pendulum with the dynamics of gymnasium's own, in float64 without
+reordering.
 
-CartPole: Barto, Sutton, Anderson 1983, as in gymnasium's `cartpole.py` (explicit Euler). Pendulum: as
-in gymnasium's `pendulum.py`, where the torque is float32. An episode that ends is reset in the same
-firing: `step.next_obs` is the true successor, `env.obs` the observation after the reset.
+CartPole: Barto, Sutton, Anderson 1983, as in gymnasium's `cartpole.py` (explicit Euler). Pendulum:
+as in gymnasium's `pendulum.py`, where the torque is float32. An episode that ends is reset in the
+same firing: `step.next_obs` is the true successor, `env.obs` the observation after the reset.
 """
 
 from __future__ import annotations
@@ -154,9 +155,9 @@ NATIVE = {
 
 
 def reset_envs(program: str, buffers: Buffers) -> None:
-    """Starts all environments: state and observation from rng.env_step at firing 0, no step done."""
+    """Starts all environments from the stream of rng.env_step at firing 0, no step done."""
     _, reset, observe = NATIVE[program]
-    base = stream(buffers["rng.env_step"][0], np.uint64(0))
+    base = np.uint64(stream(buffers["rng.env_step"][0], np.uint64(0)))
     for n in range(buffers["env.obs"].shape[0]):
         reset(buffers["env.state"], n, base)
         observe(buffers["env.state"], n, buffers["env.obs"])

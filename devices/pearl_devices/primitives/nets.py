@@ -1,9 +1,10 @@
 """Dense networks over flat parameter vectors: forward, backward, Adam, targets, clipping.
 
-A network of widths `layers` (int64 array, input first) has ReLU hidden layers and a linear output. Its
-parameters lie in one float32 vector, per layer the weights (in, out) row by row, then the biases. The
-activations of a pass over `rows` rows lie in one flat scratch vector, one block (rows, width) after
-the other, input not included. Matrices are C-contiguous float32, so that `np.dot` is one BLAS call.
+A network of widths `layers` (int64 array, input first) has ReLU hidden layers and a linear output.
+Its parameters lie in one float32 vector, per layer the weights (in, out) row by row, then the
+biases. The activations of a pass over `rows` rows lie in one flat scratch vector, one block (rows,
+width) after the other, input not included. Matrices are C-contiguous float32, so that `np.dot` is
+one BLAS call.
 """
 
 from __future__ import annotations
@@ -24,9 +25,7 @@ CLIP_EPS = 1e-6
 """Added to the norm before the quotient, as in torch.nn.utils.clip_grad_norm_."""
 
 
-def init_params(
-    layers: tuple[int, ...], seed: int, *, final_scale: float | None = None
-) -> Array:
+def init_params(layers: tuple[int, ...], seed: int, *, final_scale: float | None = None) -> Array:
     """Fresh float32 parameters: weights and biases uniform in ±1/sqrt(fan in).
 
     final_scale: half width for the last layer instead (3e-3 in Lillicrap et al. 2016, DDPG).
@@ -112,9 +111,9 @@ def mask_relu(d, a):
 def backward(params, layers, x, acts, stored, rows, deltas, grad, tail, d_tail):
     """Gradient of a loss from its derivative by the output.
 
-    x (rows, in): the input. acts: activations of a pass over `stored` ≥ rows rows, of which the first
-    `rows` count. deltas: flat scratch of two blocks of rows · max(layers); the first holds the
-    derivative by the output (rows, out). grad: as params; left alone if its size is 0. tail,
+    x (rows, in): the input. acts: activations of a pass over `stored` ≥ rows rows, of which the
+    first `rows` count. deltas: flat scratch of two blocks of rows · max(layers); the first holds
+    the derivative by the output (rows, out). grad: as params; left alone if its size is 0. tail,
     d_tail (rows, tail): the derivative by the last `tail` components of the input goes here.
     """
     half = deltas.size // 2
@@ -146,14 +145,44 @@ def backward(params, layers, x, acts, stored, rows, deltas, grad, tail, d_tail):
 
 
 @fast
+def total(x):
+    """Sum of a flat float32 vector, in four interleaved parts."""
+    zero = np.float32(0.0)
+    whole = x.size - x.size % 4
+    a, b, c, d = zero, zero, zero, zero
+    for j in range(0, whole, 4):
+        a += x[j]
+        b += x[j + 1]
+        c += x[j + 2]
+        d += x[j + 3]
+    for j in range(whole, x.size):
+        a += x[j]
+    return (a + b) + (c + d)
+
+
+@fast
+def total_squares(x):
+    """Sum of squares of a flat float32 vector, in the same order as `total`."""
+    zero = np.float32(0.0)
+    whole = x.size - x.size % 4
+    a, b, c, d = zero, zero, zero, zero
+    for j in range(0, whole, 4):
+        a += x[j] * x[j]
+        b += x[j + 1] * x[j + 1]
+        c += x[j + 2] * x[j + 2]
+        d += x[j + 3] * x[j + 3]
+    for j in range(whole, x.size):
+        a += x[j] * x[j]
+    return (a + b) + (c + d)
+
+
+@fast
 def clip_factor(grad, clip_norm):
     """What to multiply a gradient with so that its norm is at most clip_norm (0: no limit)."""
     if clip_norm <= 0.0:
         return np.float32(1.0)
-    total = np.float32(0.0)
-    for j in range(grad.size):
-        total += grad[j] * grad[j]
-    return np.float32(min(1.0, clip_norm / (math.sqrt(np.float64(total)) + CLIP_EPS)))
+    norm = math.sqrt(np.float64(total_squares(grad)))
+    return np.float32(min(1.0, clip_norm / (norm + CLIP_EPS)))
 
 
 @fast
@@ -176,7 +205,7 @@ def adam(params, grad, m, v, step, lr, hyper, clip_norm):
 
 @fast
 def follow(target, params, step, tau, every):
-    """Moves the target: by tau at each step, or all the way each `every` steps if that is above 0."""
+    """Moves the target by tau at each step, or if every > 0 all the way each `every` steps."""
     if every > 0:
         if step % every == 0:
             for j in range(params.size):
@@ -191,13 +220,11 @@ def follow(target, params, step, tau, every):
 def td_gradient(error, weight, rows, huber):
     """(loss, derivative by the value) of one row's error = value − target, both divided by rows.
 
-    Squared error if huber is 0 (torch's mse_loss), else torch's huber_loss with that delta.
+    Half the squared error if huber is 0, else torch's huber_loss with that delta.
     """
     scale = weight / np.float32(rows)
     size = abs(error)
-    if huber <= np.float32(0.0):
-        return scale * error * error, np.float32(2.0) * scale * error
-    if size <= huber:
+    if huber <= np.float32(0.0) or size <= huber:
         return np.float32(0.5) * scale * error * error, scale * error
     slope = huber if error > np.float32(0.0) else -huber
     return scale * huber * (size - np.float32(0.5) * huber), scale * slope

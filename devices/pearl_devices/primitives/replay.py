@@ -1,9 +1,10 @@
 """Replay: a ring of transitions, a K-ary sum tree over priorities, sampling with n-step returns.
 
-Prioritised sampling: Schaul et al. 2016 (proportional, stratified). The tree is stored level by level,
-root first (`buffers.tree_levels`); a parent is always recomputed as the sum of its children, so errors
-do not build up. Actions are seen as (rows, components) whatever their type. The sum's order is fixed:
-these functions are compiled without reordering, so that fused and separate calls agree bit for bit.
+Prioritised sampling: Schaul et al. 2016 (proportional, stratified). The tree is stored level by
+level, root first (`buffers.tree_levels`); a parent is always recomputed as the sum of its children,
+so errors do not build up. Actions are seen as (rows, components) whatever their type. The sum's
+order is fixed: these functions are compiled without reordering, so that fused and separate calls
+agree bit for bit.
 """
 
 from __future__ import annotations
@@ -148,9 +149,9 @@ def gather(
 ):  # fmt: skip
     """Copies the rows `index` with their n-step returns.
 
-    From row i the same environment goes on at i + envs, i + 2·envs, …; the sum stops at an episode's
-    end, after n_step rewards, or at the newest row, and bootstraps from where it stopped, with
-    discount 0 only where the episode terminated.
+    From row i the same environment goes on at i + envs, i + 2·envs, …; the sum stops at an
+    episode's end, after n_step rewards, or at the newest row, and bootstraps from where it stopped,
+    with discount 0 only where the episode terminated.
     """
     for b in range(index.size):
         row = index[b]
@@ -262,7 +263,7 @@ def _check_ring(kernel: Kernel) -> None:
 
 
 def bind_insert(kernel: Kernel, buffers: Buffers) -> Call:
-    """replay_insert: writes step.* behind the cursor, with the largest priority so far (1 at first)."""
+    """replay_insert: writes step.* at the cursor, with the largest priority so far (1 at first)."""
     _check_ring(kernel)
     prioritised = kernel.dim("prioritised")
     return bound(
@@ -278,7 +279,8 @@ def bind_insert(kernel: Kernel, buffers: Buffers) -> Call:
 def bind_sample(kernel: Kernel, buffers: Buffers) -> Call:
     """replay_sample: fills batch.* with `steps` batches.
 
-    Each batch counts as one firing of rng.replay_sample, so the same rows come whatever the grouping.
+    Each batch counts as one firing of rng.replay_sample, so the same rows come whatever the
+    grouping.
     """
     _check_ring(kernel)
     return bound(sample_steps, *sample_arguments(kernel, buffers))
@@ -310,4 +312,3 @@ def cut_episodes(buffers: Buffers, envs: int) -> None:
         capacity = buffers["replay.truncated"].shape[0]
         newest = (head - envs) % capacity
         buffers["replay.truncated"][newest : newest + envs] = 1
-

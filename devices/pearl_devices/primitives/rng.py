@@ -3,7 +3,8 @@ draws the same.
 
 The finaliser is that of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number
 generators, OOPSLA 2014). A stream is one firing of one task: `base = stream(key, firing)`, then
-`uniform(base, 0)`, `uniform(base, 1)`, …
+`uniform(base, 0)`, `uniform(base, 1)`, … From Python, pass `base` on as `numpy.uint64(base)`: numba
+returns a plain int, which it would take back as a signed one.
 """
 
 from __future__ import annotations

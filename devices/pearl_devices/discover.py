@@ -1,0 +1,313 @@
+"""What this machine has: its CPU as one device, and NVIDIA GPUs where there are any.
+
+Read from the kernel's files (Linux), with what `os` says elsewhere; nothing is timed here. What is
+not read but guessed is labelled "assumed" in `Device.sources`. Nothing here raises on a machine
+that lacks a file, a library or a GPU.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import platform as python_platform
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from pearl_devices.base import Device, Link, Platform
+
+ROOT = Path("/")
+
+FLOPS_PER_CYCLE = (
+    # Instruction set → float32 flops per cycle and core with two fused multiply-add units, one
+    # vector each: 2 units · 2 flops · lanes. Newer cores have two; some AVX-512 parts have one.
+    ("avx512f", 64),
+    ("fma", 32),
+    ("avx", 16),
+    ("asimd", 16),
+    ("sse2", 8),
+)
+CLOCK_HZ = 2.5e9  # assumed where neither cpufreq nor /proc/cpuinfo says
+CORE_BYTES_PER_S = 12.8e9  # assumed: half a DDR4-3200 channel a core
+CALL_S = 1e-6  # assumed: one call of a compiled kernel from Python with its arguments
+CORE_IDLE_W, CORE_ACTIVE_W, BASE_W = 1.0, 8.0, 20.0  # assumed: server parts draw 5 to 12 W a core
+LAUNCH_S = 5e-6  # assumed: one CUDA launch, of the order vendors and users report (3 to 20 us)
+GPU_IDLE_SHARE = 0.1  # assumed: idle power as a share of the power limit
+PCIE_LATENCY_S = 10e-6  # assumed: one small copy with its driver call
+PCIE_LANE_BYTES_PER_S = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
+# PCI-SIG base specifications: transfer rate times line coding, per lane and direction.
+
+CORES_PER_SM = {(6, 0): 64, (7, 0): 64, (7, 2): 64, (7, 5): 64, (8, 0): 64}
+# CUDA programming guide, arithmetic per compute capability; 128 for every other one since 6.1.
+
+
+def host(root: Path = ROOT) -> Platform:
+    """This machine: device `cpu`, then `gpu` (or `gpu0`, `gpu1`, …), each GPU linked to the CPU.
+
+    root: where `/proc` and `/sys` are, for tests.
+    """
+    found = list(gpus())
+    name = python_platform.node() or "host"
+    return Platform(name, (cpu(root), *(g for g, _ in found)), tuple(link for _, link in found))
+
+
+def cpu(root: Path = ROOT) -> Device:
+    """The cores and the memory that this process may use, as one device."""
+    usable = _usable_cpus()
+    cores, cores_source = _cores(root, usable)
+    clock_hz, clock_source = _clock(root)
+    instructions, per_cycle = _vectors(root)
+    memory, memory_source = _memory(root)
+    figures = {"clock_hz": clock_hz, "flops_per_cycle": float(per_cycle), **_caches(root, usable)}
+    sources = {
+        "width": cores_source,
+        "max_lanes": "one per core",
+        "memory_bytes": memory_source,
+        "peak_flops_per_s": (
+            f"assumed: {cores} cores · {clock_hz:.4g} Hz · {per_cycle} flops per cycle "
+            f"({instructions}, two fused multiply-add units); not measured"
+        ),
+        "memory_bytes_per_s": "assumed: 12.8 GB/s a core; not measured",
+        "overhead_s": "assumed: one call of a compiled kernel",
+        "idle_power_w": "assumed: 20 W and 1 W a core",
+        "active_power_w": "assumed: 20 W and 8 W a core",
+        "clock_hz": clock_source,
+        "flops_per_cycle": f"assumed from the instruction set {instructions}",
+    }
+    cache_source = "/sys/devices/system/cpu/cpu*/cache"
+    return Device(
+        "cpu",
+        "cpu",
+        width=cores,
+        width_unit="cores",
+        max_lanes=cores,
+        memory_bytes=memory,
+        peak_flops_per_s=cores * clock_hz * per_cycle,
+        memory_bytes_per_s=cores * CORE_BYTES_PER_S,
+        overhead_s=CALL_S,
+        idle_power_w=BASE_W + cores * CORE_IDLE_W,
+        active_power_w=BASE_W + cores * CORE_ACTIVE_W,
+        real=True,
+        model=_cpu_model(root),
+        figures=figures,
+        sources={**dict.fromkeys(figures, cache_source), **sources},
+    )
+
+
+def _text(path: Path) -> str:
+    """The file's text, or nothing where it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _number(path: Path) -> float | None:
+    try:
+        return float(_text(path))
+    except ValueError:
+        return None
+
+
+def _usable_cpus() -> list[int]:
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def _cores(root: Path, usable: list[int]) -> tuple[int, str]:
+    """Physical cores among the CPUs this process may use, cut to its CPU quota."""
+    siblings = {
+        _text(root / f"sys/devices/system/cpu/cpu{i}/topology/thread_siblings_list") or str(i)
+        for i in usable
+    }
+    cores, source = len(siblings), "cores behind the affinity mask of this process"
+    quota = _quota(root)
+    if quota is not None and quota < cores:
+        return max(1, math.floor(quota)), f"CPU quota of the control group: {quota:g} CPUs"
+    return max(1, cores), source
+
+
+def _groups(root: Path, controller: str) -> Iterator[Path]:
+    """The control group folders of this process for a controller, innermost first (v2 and v1)."""
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        parts = line.split(":", 2)
+        if len(parts) != 3 or (parts[1] and controller not in parts[1].split(",")):
+            continue
+        top = root / "sys/fs/cgroup" / (controller if parts[1] else "")
+        group = top / parts[2].lstrip("/")
+        while group != top and top in group.parents:
+            yield group
+            group = group.parent
+        yield top
+
+
+def _quota(root: Path) -> float | None:
+    """CPUs' worth of time that the control groups allow, or None."""
+    limits = []
+    for group in _groups(root, "cpu"):
+        words = _text(group / "cpu.max").split()
+        if len(words) == 2 and all(w.isdigit() for w in words) and int(words[1]) > 0:
+            limits.append(int(words[0]) / int(words[1]))
+        quota, period = _number(group / "cpu.cfs_quota_us"), _number(group / "cpu.cfs_period_us")
+        if quota is not None and period and quota > 0:
+            limits.append(quota / period)
+    return min(limits) if limits else None
+
+
+def _memory(root: Path) -> tuple[float, str]:
+    """Bytes of memory: the machine's, cut to what the control groups allow."""
+    match = re.search(r"^MemTotal:\s+(\d+) kB", _text(root / "proc/meminfo"), re.MULTILINE)
+    if match:
+        total, source = float(match[1]) * 1024, "/proc/meminfo, MemTotal"
+    elif hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        total = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+        source = "sysconf"
+    else:
+        total, source = 4.0 * 2**30, "assumed"
+    for group in _groups(root, "memory"):
+        for file in ("memory.max", "memory.limit_in_bytes"):
+            limit = _number(group / file)
+            if limit is not None and 0 < limit < total:
+                total, source = limit, f"control group, {file}"
+    return total, source
+
+
+def _cpu_model(root: Path) -> str:
+    match = re.search(r"^model name\s*:\s*(.+)$", _text(root / "proc/cpuinfo"), re.MULTILINE)
+    return match[1].strip() if match else python_platform.processor() or python_platform.machine()
+
+
+def _vectors(root: Path) -> tuple[str, int]:
+    """The widest known instruction set of the CPU, and its flops per cycle and core."""
+    found = re.search(
+        r"^(?:flags|Features)\s*:\s*(.+)$", _text(root / "proc/cpuinfo"), re.MULTILINE
+    )
+    flags = found[1].split() if found else []
+    if not flags and python_platform.machine() in ("arm64", "aarch64"):
+        flags = ["asimd"]
+    for name, flops in FLOPS_PER_CYCLE:
+        if name in flags:
+            return name, flops
+    return "scalar", 2
+
+
+def _clock(root: Path) -> tuple[float, str]:
+    folder = root / "sys/devices/system/cpu/cpu0/cpufreq"
+    for name in ("base_frequency", "cpuinfo_max_freq"):
+        khz = _number(folder / name)
+        if khz:
+            return khz * 1e3, f"cpufreq, {name}"
+    found = re.findall(r"^cpu MHz\s*:\s*([0-9.]+)$", _text(root / "proc/cpuinfo"), re.MULTILINE)
+    if found and max(map(float, found)) > 0:
+        return max(map(float, found)) * 1e6, "/proc/cpuinfo, cpu MHz at the time of reading"
+    return CLOCK_HZ, "assumed"
+
+
+def _caches(root: Path, usable: list[int]) -> dict[str, float]:
+    """Bytes of one data cache per level, as the first usable CPU sees them."""
+    sizes: dict[str, float] = {}
+    folder = root / f"sys/devices/system/cpu/cpu{usable[0] if usable else 0}/cache"
+    for index in sorted(folder.glob("index*")):
+        match = re.fullmatch(r"(\d+)([KMG]?)", _text(index / "size"))
+        level, kind = _text(index / "level"), _text(index / "type")
+        if match and kind in ("Data", "Unified"):
+            unit = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}[match[2]]
+            sizes[f"l{level}{'d' if kind == 'Data' else ''}_bytes"] = float(match[1]) * unit
+    return sizes
+
+
+def gpus() -> Iterator[tuple[Device, Link]]:
+    """NVIDIA GPUs that this process may use, each with its link to the CPU; none is no error.
+
+    Counts and clocks come from NVML; peak and bandwidth are computed from them. `real` is False:
+    this version binds no kernel to a GPU, so plans may use one but training on it is emulated.
+    """
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return
+    try:
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
+        visible = [h for i, h in enumerate(handles) if _visible(i, pynvml.nvmlDeviceGetUUID(h))]
+        for i, handle in enumerate(visible):
+            yield _gpu(handle, "gpu" if len(visible) == 1 else f"gpu{i}")
+    except pynvml.NVMLError:
+        return
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _visible(index: int, uuid: str | bytes) -> bool:
+    """Whether CUDA_VISIBLE_DEVICES lets this process use the GPU."""
+    allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if allowed is None:
+        return True
+    name = uuid.decode() if isinstance(uuid, bytes) else uuid
+    words = [word.strip() for word in allowed.split(",")]
+    return any(w == str(index) or (w.startswith("GPU-") and name.startswith(w)) for w in words)
+
+
+def _gpu(handle: object, name: str) -> tuple[Device, Link]:
+    import pynvml
+
+    def ask(function: str, *args: object, otherwise: float) -> tuple[float, str]:
+        """What NVML says, or `otherwise` where this GPU or driver does not say."""
+        try:
+            return float(getattr(pynvml, function)(handle, *args)), f"NVML, {function}"
+        except (pynvml.NVMLError, AttributeError, TypeError):
+            return otherwise, "assumed; NVML does not say"
+
+    capability = tuple(pynvml.nvmlDeviceGetCudaComputeCapability(handle))
+    cores, cores_source = ask("nvmlDeviceGetNumGpuCores", otherwise=5120)
+    per_sm = CORES_PER_SM.get(capability, 128)
+    clock, clock_source = ask("nvmlDeviceGetMaxClockInfo", pynvml.NVML_CLOCK_SM, otherwise=1400)
+    bus, _ = ask("nvmlDeviceGetMemoryBusWidth", otherwise=256)
+    memory_clock, memory_source = ask(
+        "nvmlDeviceGetMaxClockInfo", pynvml.NVML_CLOCK_MEM, otherwise=5000
+    )
+    limit, limit_source = ask("nvmlDeviceGetPowerManagementDefaultLimit", otherwise=250_000)
+    generation, link_source = ask("nvmlDeviceGetMaxPcieLinkGeneration", otherwise=3)
+    lanes, _ = ask("nvmlDeviceGetMaxPcieLinkWidth", otherwise=16)
+    model = pynvml.nvmlDeviceGetName(handle)
+    device = Device(
+        name,
+        "gpu",
+        width=max(1, int(cores) // per_sm),
+        width_unit="sm",
+        max_lanes=1,
+        memory_bytes=float(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
+        peak_flops_per_s=2 * cores * clock * 1e6,
+        memory_bytes_per_s=2 * memory_clock * 1e6 * bus / 8,
+        overhead_s=LAUNCH_S,
+        idle_power_w=GPU_IDLE_SHARE * limit / 1e3,
+        active_power_w=limit / 1e3,
+        model=model.decode() if isinstance(model, bytes) else model,
+        figures={"clock_hz": clock * 1e6},
+        sources={
+            "width": f"{cores_source}, over {per_sm} cores an SM (CUDA programming guide)",
+            "max_lanes": "one stream",
+            "memory_bytes": "NVML, nvmlDeviceGetMemoryInfo",
+            "peak_flops_per_s": f"cores · 2 flops · highest SM clock ({clock_source})",
+            "memory_bytes_per_s": f"bus width · highest memory clock · 2 ({memory_source})",
+            "overhead_s": "assumed: one CUDA launch",
+            "idle_power_w": "assumed: a tenth of the power limit",
+            "active_power_w": limit_source,
+            "clock_hz": clock_source,
+        },
+    )
+    link = Link(
+        "cpu",
+        name,
+        latency_s=PCIE_LATENCY_S,
+        bytes_per_s=PCIE_LANE_BYTES_PER_S.get(int(generation), 0.985e9) * max(1.0, lanes),
+        per_message_s=LAUNCH_S,
+        sources={
+            "latency_s": "assumed: one small copy with its driver call",
+            "bytes_per_s": f"PCIe generation and lanes ({link_source}), line rate",
+            "per_message_s": "assumed: one driver call",
+        },
+    )
+    return device, link

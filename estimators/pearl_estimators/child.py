@@ -1,0 +1,195 @@
+"""Measuring this host in a process of its own, so that the caller imports no torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from pearl_devices import Kernel, UnsupportedError
+from pearl_estimators.calibrated import NOISY, Calibration, CalibrationError, host, versions
+from pearl_estimators.fit import Point, family, fit, point, predict
+from pearl_estimators.measured import Timing, time_call
+
+NOISY_WIDENING = 1.5  # of every band where the machine was shared, assumed
+POINT_S = (0.004, 0.015)  # shortest and longest time given to one point in one round
+ROUNDS = 3
+
+Timer = Callable[[float], Timing]
+"""Times one bound kernel for about so many seconds."""
+Prepare = Callable[[Kernel, str], Timer]
+"""Binds a kernel in a variant; UnsupportedError or ImportError where this installation cannot."""
+
+
+def _prepare(kernel: Kernel, variant: str) -> Timer:
+    from pearl_estimators.points import bound
+
+    call = bound(kernel, variant)
+    return lambda seconds: time_call(call, seconds=seconds)
+
+
+def measure(
+    seconds: float,
+    *,
+    kernels: Iterable[tuple[Kernel, str]] | None = None,
+    prepare: Prepare = _prepare,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Calibration:
+    """Time `kernels` (the training points by default) in this process, and fit every family.
+
+    seconds: what the whole may take; compiling and importing count, so that the points share what
+    is left, within POINT_S each. All are timed in ROUNDS rounds, and each keeps its fastest: what
+    else runs on the machine comes and goes, and slows a core even where it does not take it.
+    A family that cannot be bound here is left out and says why in `skipped`.
+    """
+    start = clock()
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    timers: list[tuple[Kernel, str, Timer]] = []
+    skipped: dict[str, str] = {}
+    for kernel, variant in _training() if kernels is None else kernels:
+        name = f"{family(kernel)} {variant}"
+        if name in skipped:
+            continue
+        try:
+            timers.append((kernel, variant, prepare(kernel, variant)))
+        except (UnsupportedError, ImportError) as error:
+            skipped[name] = str(error)
+    timings: list[list[Timing]] = [[] for _ in timers]
+    for left in range(ROUNDS, 0, -1):
+        share = (seconds - (clock() - start)) / (left * max(len(timers), 1))
+        for (_, _, timer), found in zip(timers, timings, strict=True):
+            found.append(timer(min(max(share, POINT_S[0]), POINT_S[1])))
+    groups: dict[str, list[Point]] = {}
+    contention = []
+    for (kernel, variant, _), found in zip(timers, timings, strict=True):
+        medians = [timing.median_s for timing in found]
+        fastest = min(found, key=lambda timing: timing.median_s)
+        each = point(kernel, variant, fastest.median_s, fastest.spread)
+        groups.setdefault(f"{each.family} {variant}", []).append(each)
+        contention += [max(medians) / min(medians), fastest.contention]
+    fits = [fit(points) for name, points in groups.items() if name not in skipped]
+    shared = sum(contention) / len(contention) if contention else 1.0
+    if shared > NOISY:
+        fits = [replace(each, band=each.band * NOISY_WIDENING) for each in fits]
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    wall = clock() - start
+    return Calibration(host(), versions(), now, wall, load, shared, tuple(fits), skipped)
+
+
+def _training() -> Iterator[tuple[Kernel, str]]:
+    from pearl_estimators.points import training, variants
+
+    return ((kernel, variant) for kernel in training() for variant in variants(kernel))
+
+
+@dataclass(frozen=True)
+class Check:
+    """One held-out kernel: predicted and measured seconds, and whether the band held it."""
+
+    kernel: str
+    variant: str
+    predicted_s: float
+    measured_s: float
+    low_s: float
+    high_s: float
+
+    @property
+    def error(self) -> float:
+        """predicted / measured - 1."""
+        return self.predicted_s / self.measured_s - 1
+
+    @property
+    def held(self) -> bool:
+        return self.low_s <= self.measured_s <= self.high_s
+
+
+def check_here(
+    calibration: Calibration, *, seconds: float = 8.0, prepare: Prepare = _prepare
+) -> list[Check]:
+    """Time the held-out kernels in this process beside what `calibration` predicts for them."""
+    from pearl_estimators.points import held_out, variants
+
+    jobs = [(k, v, f) for k in held_out() for v in variants(k) if (f := calibration.find(k, v))]
+    timers = [prepare(kernel, variant) for kernel, variant, _ in jobs]
+    share = min(max(seconds / (ROUNDS * max(len(jobs), 1)), POINT_S[0]), POINT_S[1])
+    timings = [[timer(share).median_s for timer in timers] for _ in range(ROUNDS)]
+    rows = []
+    for (kernel, variant, found), *times in zip(jobs, *timings, strict=True):
+        guess = predict(found, point(kernel, variant, 1.0))
+        sizes = ", ".join(f"{k} {v}" for k, v in kernel.dims.items())
+        what = f"{family(kernel)} ({sizes})"
+        rows.append(Check(what, variant, guess.seconds, min(times), guess.low_s, guess.high_s))
+    return rows
+
+
+_THREADS = ("OMP", "OPENBLAS", "MKL", "NUMBA", "VECLIB")
+
+
+def in_child(task: str, seconds: float, *, timeout_s: float, given: object = None) -> Any:
+    """Run `main` of this module in a process of its own, on one thread, and return its JSON.
+
+    The child ends when this process does: it watches its standard input, which the death of the
+    parent closes.
+    """
+    import subprocess
+
+    environment = dict(os.environ)
+    environment["PYTHONPATH"] = os.pathsep.join(p or os.getcwd() for p in sys.path)
+    environment.update({f"{library}_NUM_THREADS": "1" for library in _THREADS})
+    command = [sys.executable, "-m", "pearl_estimators.child", task, repr(seconds)]
+    with (
+        tempfile.TemporaryFile() as out,
+        tempfile.TemporaryFile() as err,
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=out, stderr=err, env=environment
+        ) as child,
+    ):
+        assert child.stdin is not None
+        try:
+            child.stdin.write(json.dumps(given).encode() + b"\n")
+            child.stdin.flush()
+            status = child.wait(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            raise CalibrationError(
+                f"measuring this host took more than {timeout_s:.0f} s and was ended; run "
+                "`pearl calibrate` on a quieter machine, or plan with `devices` limited to others"
+            ) from None
+        except BrokenPipeError:
+            status = child.wait(timeout=timeout_s)
+        finally:
+            child.kill()
+        out.seek(0)
+        err.seek(0)
+        text, trouble = out.read().decode(), err.read().decode(errors="replace").strip()
+        if status != 0:
+            last = trouble.splitlines()[-1] if trouble else f"status {status}"
+            raise CalibrationError(f"measuring this host failed: {last}")
+        return json.loads(text.splitlines()[-1])
+
+
+def _end_with_parent() -> None:
+    sys.stdin.read()
+    os._exit(1)
+
+
+def main(arguments: list[str]) -> None:
+    """`measure SECONDS` or `check SECONDS`; a calibration or null is the first line of input."""
+    task, seconds = arguments[0], float(arguments[1])
+    given = json.loads(sys.stdin.readline())
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    if task == "check":
+        rows = check_here(Calibration.from_json(given), seconds=seconds)
+        print(json.dumps([asdict(row) for row in rows]))
+    else:
+        print(json.dumps(measure(seconds).to_json()))
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

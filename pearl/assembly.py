@@ -1,0 +1,316 @@
+"""From an assignment with its lane orders to a `Plan`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pearl.assignment import Assignment, Orders, Timing, timing
+from pearl.errors import SpecError
+from pearl.graph import Edge, TaskGraph
+from pearl.period import Arc, Expansion, Unit, expand, howard, simulate, token_free_cycle
+from pearl.plans import Bottleneck, Channel, Entry, Lane, Placement, Plan
+
+SIMULATED = 400
+"""Iterations of the simulation with a spread of times; the first quarter is left out."""
+
+_Z90 = 1.6449
+"""Normal quantile of a 90 % band."""
+
+_SAME = 1e-9
+
+
+@dataclass(frozen=True)
+class Proof:
+    """How a plan was found and what is proven: no plan costs less than `bound` seconds or joules an
+    iteration.
+
+    period_bound_s: no period is smaller (power_efficiency: with any orders of this assignment).
+    """
+
+    objective: str
+    method: str
+    seed: int
+    solve_s: float
+    bound: float
+    period_bound_s: float
+    late: bool
+
+
+def assemble(
+    assignment: Assignment,
+    orders: Orders,
+    proof: Proof,
+    *,
+    power_w: float | None = None,
+    spec_sha256: str = "",
+    host: str = "",
+) -> Plan:
+    """The plan of an assignment with these orders, every figure computed from the estimates.
+
+    Slack that the period does not need is taken back, and channels get the least capacities found.
+    """
+    assignment = _fewest_tokens(assignment, orders)
+    timed = timing(assignment)
+    rings = [*timed.arcs, *timed.ring(orders)]
+    natural, critical = howard(len(timed.names), rings)
+    period = assignment.paced_s(natural, power_w)
+    capacities, held = _capacities(timed, rings, natural)
+    spread = _simulated(timed, [*rings, *held], period, paced=period > natural)
+    graph = assignment.expansion.graph
+    steps, unit = (graph.env_steps, "env steps") if graph.env_steps else (1, "iterations")
+    energy = assignment.energy_j(period)
+    if proof.objective == "throughput":
+        value, bound_value, per = steps / period, steps / min(proof.bound, period), "s"
+    else:
+        value, bound_value, per = steps / energy, steps / min(proof.bound, energy), "J"
+    gap = max(0.0, 1 - value / bound_value)
+    status = "optimal" if gap <= 1e-6 else "time_limit" if proof.late else "feasible"
+    return Plan(
+        pearl_version=_version(),
+        spec_sha256=spec_sha256,
+        host=host,
+        objective=proof.objective,
+        status=status,  # type: ignore[arg-type]
+        method=proof.method,
+        seed=proof.seed,
+        solve_s=proof.solve_s,
+        value=value,
+        value_unit=f"{unit}/{per}",
+        bound_value=bound_value,
+        gap=gap,
+        period_s=period,
+        bound_s=min(proof.period_bound_s, period),
+        pace_s=period if period > natural else None,
+        simulated_period_s=spread,
+        rates={
+            "env_steps_per_s": graph.env_steps / period,
+            "updates_per_s": graph.updates / period,
+            "samples_per_s": graph.updates * graph.batch / period,
+        },
+        energy_per_iteration_j=energy,
+        power_w=energy / period,
+        env_steps_per_j=graph.env_steps / energy if graph.env_steps and energy > 0 else None,
+        bottleneck=_bottleneck(timed, natural, critical),
+        lanes=_lanes(timed, orders, period),
+        tasks=tuple(_placement(assignment, t.name, period) for t in graph.tasks),
+        edges=tuple(_channel(assignment, e, capacities.get(n)) for n, e in enumerate(graph.edges)),
+    )
+
+
+def _version() -> str:
+    try:
+        return version("pearl-toolkit")
+    except PackageNotFoundError:
+        return "0+source"
+
+
+def _fewest_tokens(assignment: Assignment, orders: Orders) -> Assignment:
+    """Slack taken back edge by edge, greedily, while the period with these orders stays."""
+    graph = assignment.expansion.graph
+    period = _period(timing(assignment), orders)
+    for edge in graph.edges:
+        for slack in range(edge.slack if edge.limit else 0):
+            less = graph.with_slack({(edge.src, edge.dst): slack})
+            trial = _with_graph(assignment, less)
+            if trial and _period(timing(trial), orders) <= period * (1 + _SAME):
+                assignment, graph = trial, less
+                break
+    return assignment
+
+
+def _with_graph(assignment: Assignment, graph: TaskGraph) -> Assignment | None:
+    try:
+        return replace(
+            assignment,
+            expansion=expand(graph, [u for u in assignment.expansion.units if len(u) > 1]),
+        )
+    except SpecError:
+        return None
+
+
+def _period(timed: Timing, orders: Orders) -> float:
+    arcs = [*timed.arcs, *timed.ring(orders)]
+    if token_free_cycle(len(timed.names), arcs):
+        return math.inf
+    return howard(len(timed.names), arcs)[0]
+
+
+def _capacities(timed: Timing, rings: list[Arc], period: float) -> tuple[dict[int, int], list[Arc]]:
+    """Least capacities found of the data channels (edge number → tokens) at which the period is
+    that without them, and their arcs: from m + p + c − gcd(p, c) up, on critical cycles only.
+    """
+    x = timed.assignment.expansion
+    capacity: dict[int, int] = {}
+    for number, e in enumerate(x.graph.edges):
+        if e.bytes > 0 and e.src != e.dst:
+            common = math.gcd(e.production, e.consumption)
+            capacity[number] = e.tokens + e.production + e.consumption - common
+    while True:
+        held: dict[tuple[int, int, int], set[int]] = {}
+        for number, size in capacity.items():
+            for row in channel_arcs(x, x.graph.edges[number], size):
+                held.setdefault(row, set()).add(number)
+        arcs = [(s, d, timed.latency_s[s], m) for s, d, m in held]
+        everything = [*rings, *arcs]
+        cycle = token_free_cycle(len(timed.names), everything)
+        if not cycle:
+            ratio, cycle = howard(len(timed.names), everything)
+            if ratio <= period * (1 + _SAME):
+                return capacity, arcs
+        steps = set(zip(cycle, [*cycle[1:], cycle[0]], strict=True))
+        for (s, d, _), numbers in held.items():
+            if (s, d) in steps:
+                for number in numbers:
+                    e = x.graph.edges[number]
+                    capacity[number] += math.gcd(e.production, e.consumption)
+
+
+def channel_arcs(x: Expansion, edge: Edge, capacity: int) -> list[tuple[int, int, int]]:
+    """The arcs (src node, dst node, tokens) by which a channel's capacity holds its producer back;
+    none within a fused call."""
+    back = Edge(edge.dst, edge.src, edge.consumption, edge.production, capacity - edge.tokens)
+    return [(s, d, m) for s, d, m in x.rows(back) if s != d or len(x.units[x.nodes[s][0]]) == 1]
+
+
+def _simulated(timed: Timing, arcs: list[Arc], period: float, *, paced: bool) -> float:
+    """Mean period of a self-timed run with times drawn from each mode's 90 % band (lognormal; seed
+    0); `period` itself where every band has no width."""
+    a, n = timed.assignment, len(timed.names)
+    bands = [(m.estimate.low_s, m.estimate.high_s, m.estimate.latency_s) for m in a.modes]
+    if all(low == high for low, high, _ in bands):
+        return period
+    draw = np.random.default_rng(0)
+    factors: NDArray[np.float64] = np.ones((SIMULATED, n))
+    for i, (u, _) in enumerate(a.expansion.nodes):
+        low, high, latency = bands[u]
+        if latency > 0 and high > low:
+            if low > 0:
+                mean = (math.log(low) + math.log(high)) / 2
+                spread = (math.log(high) - math.log(low)) / (2 * _Z90)
+                seconds = draw.lognormal(mean, spread, SIMULATED)
+            else:
+                seconds = draw.triangular(low, min(latency, high), high, SIMULATED)
+            total = latency + a.extra_s[u]
+            factors[:, i] = np.maximum(seconds + a.extra_s[u], 0) / total if total > 0 else 1
+    if paced:
+        arcs = [*arcs, (n, n, period, 1), *((n, i, 0.0, 0) for i in range(n))]
+        factors = np.hstack([factors, np.ones((SIMULATED, 1))])
+        n += 1
+    start = simulate(n, arcs, SIMULATED, factors).max(axis=1)
+    skip = SIMULATED // 4
+    end = SIMULATED - 1 - max((abs(m) for _, _, _, m in arcs), default=0) % (SIMULATED // 4)
+    return float((start[end] - start[skip]) / (end - skip))
+
+
+def _bottleneck(timed: Timing, period: float, critical: list[int]) -> Bottleneck:
+    """A lane or link that is busy all the time, else the critical cycle."""
+    links = {link.name for link in timed.assignment.costs.platform.links}
+
+    def tasks(nodes: list[int]) -> tuple[str, ...]:
+        names = [t for i in nodes for t in timed.names[i][0].split("+")]
+        return tuple(dict.fromkeys(names))
+
+    for lane, load in sorted(timed.loads_s.items(), key=lambda item: -item[1]):
+        if load >= period * (1 - _SAME):
+            kind = "link" if lane in links else "lane"
+            return Bottleneck(kind, lane, tasks(list(timed.lanes[lane])))  # type: ignore[arg-type]
+    around = tasks(critical)
+    return Bottleneck("cycle", " → ".join([*around, *around[:1]]), around)
+
+
+def _lanes(timed: Timing, orders: Orders, period: float) -> tuple[Lane, ...]:
+    a = timed.assignment
+    links = {link.name for link in a.costs.platform.links}
+    units = {"+".join(u): u for u in a.expansion.units}
+    found = []
+    for lane, ring in orders.items():
+        entries = [
+            Entry(task, offset)
+            for i, offset in ring
+            for task in _members(a, units.get(timed.names[i][0], (timed.names[i][0],)))
+        ]
+        load = timed.loads_s[lane] / period
+        if lane in links:
+            found.append(Lane(lane, lane, 0, "link", tuple(entries), load))
+            continue
+        mine = [m for u, m in enumerate(a.modes) if a.lane(u) == lane]
+        device = a.costs.platform.device(mine[0].device)
+        width = max(m.width for m in mine)
+        found.append(Lane(lane, device.name, width, device.width_unit, tuple(entries), load))
+    return tuple(sorted(found, key=lambda k: (k.width == 0, k.lane)))
+
+
+def _members(a: Assignment, unit: Unit) -> list[str]:
+    """The firings of a fused call in the order of the sequential program, one name each; a single
+    task or a transfer is itself, once a node."""
+    if len(unit) == 1:
+        return list(unit)
+    graph = a.expansion.graph
+    inner = expand(graph)
+    waits = {n: 0 for (t, _), n in inner.node.items() if t in unit}
+    for s, d, m, _ in inner.arcs:
+        if m == 0 and s in waits and d in waits:
+            waits[d] += 1
+    order: list[str] = []
+    ready = sorted(n for n, w in waits.items() if w == 0)
+    while ready:
+        n = min(ready, key=lambda k: (inner.nodes[k][1], k))  # depth first: firing by firing
+        ready.remove(n)
+        order.append(inner.units[inner.nodes[n][0]][0])
+        for s, d, m, _ in inner.arcs:
+            if s == n and m == 0 and d in waits:
+                waits[d] -= 1
+                if waits[d] == 0:
+                    ready.append(d)
+    return order
+
+
+def _placement(a: Assignment, task: str, period: float) -> Placement:
+    u = a.unit_of[task]
+    unit, mode = a.expansion.units[u], a.modes[u]
+    device = a.costs.platform.device(mode.device)
+    firings = a.expansion.graph.repetition[task]
+    share = 1.0 if len(unit) == 1 else 1 / (len(unit) * firings)
+    fused = [f.kernel for f in a.expansion.graph.fusions if f.tasks == unit and len(unit) > 1]
+    kernel = fused[0] if fused else a.expansion.graph.task(task).kernel
+    steps = kernel.dims.get("steps", 1)
+    occupancy = a.occupancy_s(u) * share
+    return Placement(
+        task=task,
+        device=mode.device,
+        lane=a.lane(u),
+        width=mode.width,
+        width_unit=device.width_unit,
+        variant=mode.variant,
+        firings=firings,
+        seconds=a.latency_s(u) * share,
+        occupancy_s=occupancy,
+        low_s=max(0.0, mode.estimate.low_s + a.extra_s[u]) * share,
+        high_s=max(0.0, mode.estimate.high_s + a.extra_s[u]) * share,
+        share_of_period=firings * occupancy / period,
+        rung=mode.estimate.rung,
+        bound_by=mode.estimate.bound_by,
+        fused_with=tuple(t for t in unit if t != task),
+        block=steps if isinstance(steps, int) else 1,
+    )
+
+
+def _channel(a: Assignment, e: Edge, capacity: int | None) -> Channel:
+    route = a.route(e)
+    return Channel(
+        src=e.src,
+        dst=e.dst,
+        production=e.production,
+        consumption=e.consumption,
+        tokens=e.tokens,
+        tokens_seq=e.tokens_seq,
+        slack=e.slack,
+        capacity=capacity,
+        bytes=e.bytes,
+        link="+".join(link.name for link in route) or None,
+    )

@@ -1,0 +1,393 @@
+"""The command line. Every command calls one public function and prints or writes what it gives.
+
+Exit status: 0 done; 1 infeasible or failed; 2 the spec or the arguments are wrong; 130 after
+Ctrl-C. Heavy modules are imported inside the commands, so that `pearl --help` is quick.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import json
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum, auto
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pearl.errors import InfeasibleError, SpecError
+
+if TYPE_CHECKING:
+    from pearl.system import System
+
+SCHEMA = 1
+DONE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130
+
+app = typer.Typer(
+    name="pearl",
+    help="Decides where each part of a deep reinforcement learning loop runs, and trains it so.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a command found: text for people, the object for programs, the exit status."""
+
+    text: str
+    object: dict[str, Any]
+    status: int = DONE
+
+
+def command(function: Callable[..., Result]) -> Callable[..., None]:
+    """Register `function` as the command of its name; the one place for output, errors and exit."""
+
+    @functools.wraps(function)
+    def run(*args: Any, **options: Any) -> None:
+        target: str | None = options.get("json_file")
+        try:
+            result = _attempt(lambda: function(*args, **options))
+            if target != "-":
+                print(result.text, flush=True) if result.text else None
+            _write_json(result.object, target)
+        except KeyboardInterrupt:
+            raise typer.Exit(INTERRUPTED) from None
+        except OSError as error:
+            if error.errno == errno.EPIPE:  # whoever reads our output has had enough
+                raise
+            _error(f"{error.filename or 'output'}: {error.strerror or error}")
+            raise typer.Exit(FAILED) from None
+        raise typer.Exit(result.status)
+
+    app.command(name=function.__name__.strip("_"))(run)
+    return run
+
+
+def _attempt(work: Callable[[], Result]) -> Result:
+    from pearl_devices.base import UnsupportedError
+    from pearl_estimators.calibrated import CalibrationError
+
+    try:
+        return work()
+    except SpecError as error:
+        for problem in error.problems:
+            _error(problem)
+        problems = list(error.problems)
+        return Result("", {"schema": SCHEMA, "status": "invalid", "problems": problems}, WRONG)
+    except InfeasibleError as error:
+        _error(str(error))
+        found = {"status": "infeasible", "message": str(error), "conflict": list(error.conflict)}
+        return Result("", {"schema": SCHEMA, **found}, FAILED)
+    except (UnsupportedError, CalibrationError) as error:
+        _error(str(error))
+        failed = {"schema": SCHEMA, "status": "failed", "message": str(error)}
+        return Result("", failed, FAILED)
+
+
+def _error(line: str) -> None:
+    print(f"error: {line}", file=sys.stderr, flush=True)
+
+
+def _write_json(value: dict[str, Any], target: str | None) -> None:
+    if target is None:
+        return
+    from pearl.plans import plain
+
+    text = json.dumps(plain(value), indent=1, allow_nan=False) + "\n"
+    if target == "-":
+        print(text, end="", flush=True)
+        return
+    from pearl.files import write_atomically
+
+    write_atomically(target, text.encode())
+
+
+def _load(spec: str, pairs: list[str] | None) -> System:
+    from pearl.spec import load, parse_set
+
+    return load(spec, set=dict(parse_set(pair) for pair in pairs or ()))
+
+
+def _warn_of_measuring(system: System) -> None:
+    """The first plan for this host's CPU measures it: say so before a silent half minute."""
+    from pearl_estimators import calibrated
+
+    here = any(d.real and d.kind == "cpu" for d in system.platform.devices)
+    if here and not calibrated.path().exists():
+        print("measuring this host once, about 30 s", file=sys.stderr, flush=True)
+
+
+Spec = Annotated[
+    str, typer.Argument(metavar="SPEC", help="The spec: a YAML file, or the name of a shipped one.")
+]
+RunDir = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="A folder left by `pearl train`.")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Override a key of the spec, as in limits.power=350 W."
+    ),
+]
+Json = Annotated[
+    str | None,
+    typer.Option("--json", metavar="FILE", help="Write the result as JSON; - is standard output."),
+]
+
+
+@command
+def init(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write it.")] = Path(
+        "pearl.yaml"
+    ),
+    json_file: Json = None,
+) -> Result:
+    """Write a commented spec to start from."""
+    from pearl.spec_text import init_text
+
+    try:
+        with file.open("x", encoding="utf-8") as out:
+            out.write(init_text())
+    except FileExistsError:
+        raise SpecError(
+            f"{file}: exists already; init does not overwrite, name another file"
+        ) from None
+    found = {"schema": SCHEMA, "path": str(file)}
+    return Result(f"wrote {file}; next: pearl check {file}", found)
+
+
+@command
+def check(spec: Spec, set: Set = None, json_file: Json = None) -> Result:
+    """Read a spec and say everything that is wrong with it."""
+    system = _load(spec, set)
+    found = {
+        "schema": SCHEMA,
+        "status": "valid",
+        "name": system.name,
+        "spec_sha256": system.sha256,
+        "algorithm": system.algorithm.name,
+        "env": system.env.id,
+        "platform": system.platform.name,
+        "devices": [d.name for d in system.platform.devices],
+        "objective": system.objective,
+    }
+    text = (
+        f"{spec}: valid: {found['algorithm']} on {found['env']}, platform {found['platform']} "
+        f"({', '.join(d.name for d in system.platform.devices)}), objective {found['objective']}"
+    )
+    return Result(text, found)
+
+
+class Kind(StrEnum):
+    """What `pearl list` lists."""
+
+    algorithms = auto()
+    platforms = auto()
+    devices = auto()
+    methods = auto()
+
+
+@command
+def list_(
+    kind: Annotated[Kind, typer.Argument(help="What to list.")],
+    json_file: Json = None,
+) -> Result:
+    """List what a spec may name."""
+    from pearl.listing import LISTS
+
+    items = LISTS[kind]()
+    width = max(len(i["name"]) for i in items)
+    text = "\n".join(f"{i['name']:<{width}}  {i['summary']}" for i in items)
+    return Result(text, {"schema": SCHEMA, "kind": kind.value, "items": items})
+
+
+@command
+def devices(json_file: Json = None) -> Result:
+    """Show the devices of this machine."""
+    from pearl.cli_text import platform_object, platform_text
+    from pearl_devices.discover import host
+
+    platform = host()
+    return Result(platform_text(platform), {"schema": SCHEMA, **platform_object(platform)})
+
+
+@command
+def calibrate(
+    check: Annotated[
+        bool, typer.Option("--check", help="Compare the stored one with kernels it has not seen.")
+    ] = False,
+    seconds: Annotated[float, typer.Option(min=1.0, help="What measuring may take.")] = 30.0,
+    json_file: Json = None,
+) -> Result:
+    """Measure the kernels of this host, for plans to rely on."""
+    from pearl.cli_text import calibration_text, checks_text
+    from pearl_estimators import calibrated
+
+    if not check:
+        print(f"measuring this host, about {seconds:.0f} s", file=sys.stderr, flush=True)
+    found = calibrated.calibrate(seconds=seconds, force=not check)
+    value = {**found.to_json(), "path": str(calibrated.path())}
+    if not check:
+        return Result(calibration_text(found, value["path"]), value)
+    rows = calibrated.check(found)
+    value["checks"] = [{**vars(row), "held": row.held} for row in rows]
+    return Result(checks_text(rows), value)
+
+
+@command
+def plan(
+    spec: Spec,
+    diff: Annotated[
+        Path | None, typer.Option(metavar="OTHER.json", help="Show what differs from this plan.")
+    ] = None,
+    method: Annotated[str | None, typer.Option(help="How to solve; see `list methods`.")] = None,
+    time_limit: Annotated[float, typer.Option(min=0.0, help="Seconds to solve at most.")] = 20.0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the solver.")] = 0,
+    set: Set = None,
+    json_file: Json = None,
+) -> Result:
+    """Decide where everything runs, and predict what that gives."""
+    from pearl.cli_text import difference, difference_text
+    from pearl.planning import plan as make_plan
+    from pearl.plans import load_plan
+    from pearl.report import Report
+
+    other = load_plan(diff) if diff else None
+    system = _load(spec, set)
+    _warn_of_measuring(system)
+    found = make_plan(system, method=method, time_limit_s=time_limit, seed=seed)
+    text, value = str(Report(found, None, system)), found.to_json()
+    if other is not None:
+        value["diff"] = difference(other, found)
+        text = difference_text(other, found)
+    return Result(text, value)
+
+
+@command
+def train(
+    spec: Spec,
+    plan_file: Annotated[
+        Path | None, typer.Option("--plan", metavar="plan.json", help="Train by this plan.")
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Env steps; default: the spec's.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed; default: the spec's.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Run folder; default: runs/NAME.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the folder's checkpoint.")
+    ] = False,
+    emulate: Annotated[
+        bool,
+        typer.Option("--emulate", help="Compute on the host, on the virtual clock of the plan."),
+    ] = False,
+    set: Set = None,
+    json_file: Json = None,
+) -> Result:
+    """Plan, train, and report prediction beside measurement."""
+    from pearl.plans import load_plan
+    from pearl.progress import shown
+    from pearl.trainer import compile as compile_system
+
+    given = load_plan(plan_file) if plan_file else None
+    system = _load(spec, set)
+    _warn_of_measuring(system)
+    folder = run_folder(system.name, out, resume=resume)
+    trainer = compile_system(system, plan=given, emulate=emulate, seed=seed)
+    with shown() as progress:
+        run = trainer.train(steps=steps, seed=seed, out=folder, resume=resume, progress=progress)
+    text = f"{trainer.report(run)}\n\nrun folder: {folder}"
+    if run.status == "failed":
+        _error(
+            f"{folder}: training failed: a loss was not finite; the last checkpoint is untouched"
+        )
+    status = {"done": DONE, "failed": FAILED, "interrupted": INTERRUPTED}[run.status]
+    return Result(text, run.to_json(), status)
+
+
+def run_folder(name: str, out: Path | None, *, resume: bool) -> Path:
+    """The folder of a run: `out`; else of runs/NAME, runs/NAME-2, … the first that is free, or to
+    resume the last there is.
+
+    A folder that holds a run already is a SpecError unless it is to be resumed.
+    """
+    if out is not None:
+        if (out / "plan.json").exists() and not resume:
+            raise SpecError(
+                f"--out {out}: holds a run already; add --resume to go on with it, or name another"
+            )
+        return out
+    name = re.sub(r"[^\w.-]+|^\.+", "-", name)
+    first, number = Path("runs") / name, 1
+    folder, last = first, None
+    while folder.exists():
+        last, number = folder, number + 1
+        folder = first.with_name(f"{name}-{number}")
+    if not resume:
+        return folder
+    if last is None:
+        raise SpecError(f"--resume: there is no run folder {first}; name one with --out")
+    return last
+
+
+@command
+def eval_(
+    run_dir: RunDir,
+    episodes: Annotated[int, typer.Option(min=1, help="How many episodes.")] = 20,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the environments.")] = 0,
+    json_file: Json = None,
+) -> Result:
+    """Judge the best policy of a run on fresh episodes."""
+    from pearl.trainer import Trainer
+
+    returns = Trainer.load(run_dir).evaluate(episodes, seed)
+    mean = sum(returns) / len(returns)
+    found = {
+        "schema": SCHEMA,
+        "run": str(run_dir),
+        "episodes": episodes,
+        "seed": seed,
+        "mean": mean,
+        "returns": returns,
+    }
+    spread = f"lowest {min(returns):,.1f}, highest {max(returns):,.1f}"
+    return Result(f"mean return {mean:,.1f} over {episodes} episodes ({spread})", found)
+
+
+@command
+def report(run_dir: RunDir, json_file: Json = None) -> Result:
+    """Print and rewrite the report of a run."""
+    from pearl.report import load_report
+
+    found = load_report(run_dir)
+    found.save(run_dir / "report.html")
+    return Result(str(found), found.to_json())
+
+
+@command
+def schema(json_file: Json = None) -> Result:
+    """Print the JSON Schema of specs, for editors."""
+    from pearl.spec import json_schema
+
+    found = json_schema()
+    return Result(json.dumps(found, indent=2), found)
+
+
+def main() -> None:
+    """Entry point of the `pearl` command."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure:  # a terminal without UTF-8 shows ? rather than nothing
+            reconfigure(errors="replace")
+    try:
+        app()
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)

@@ -1,0 +1,141 @@
+"""What an environment takes and gives: from the spec, or by asking gymnasium (imported on use)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+from pearl.spec_algorithms import DISCRETE, Algorithm, Spaces
+from pearl.spec_errors import Complaint, nearest
+from pearl.system import EnvSpec
+from pearl.yaml_reader import Where, show
+
+CALLABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+"""`module:callable`. A gymnasium id with a module has a version: `module:Name-v0`."""
+
+BUILD_ERRORS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""What an environment's own code may raise while it is built."""
+
+
+def env_spec(algorithm: Algorithm) -> tuple[EnvSpec | None, list[Complaint]]:
+    """The environment of `algorithm`, or what is wrong with it."""
+    where: Where = ("algorithm", "env")
+    if algorithm.spaces is not None:
+        env, problems = _given(algorithm, algorithm.spaces)
+        where = ("algorithm", "spaces")
+    else:
+        env, problems = _asked(algorithm)
+    if env is not None and bool(env.actions) != DISCRETE[algorithm.name]:
+        has = f"{env.actions} discrete actions" if env.actions else "continuous actions"
+        needs = "discrete" if DISCRETE[algorithm.name] else "continuous"
+        problems = [(where, f"{algorithm.env} has {has}; {algorithm.name} needs {needs} ones")]
+    return env, problems
+
+
+def unknown_env(env: str) -> list[Complaint]:
+    """Whether gymnasium knows an id, asked where the rest of the section is wrong anyway."""
+    import gymnasium
+
+    if ":" in env or env in gymnasium.registry:
+        return []
+    try:
+        gymnasium.spec(env)
+    except gymnasium.error.Error:
+        known = f"gymnasium knows {len(gymnasium.registry)} ids, and `module:callable` is allowed"
+        what = f"no environment {show(env)}{nearest(env, gymnasium.registry)}; {known}"
+        return [(("algorithm", "env"), what)]
+    return []
+
+
+def _given(algorithm: Algorithm, spaces: Spaces) -> tuple[EnvSpec | None, list[Complaint]]:
+    where: Where = ("algorithm", "spaces")
+    if bool(spaces.actions) == bool(spaces.act):
+        given = f"actions {spaces.actions}, act {spaces.act}"
+        return None, [(where, f"given {given}; exactly one of the two must be above 0")]
+    low, high = spaces.low, spaces.high
+    if spaces.actions:
+        if low is not None or high is not None:
+            return None, [(where, "given low or high; discrete actions have no bounds")]
+        low = high = ()
+    elif low is None or high is None:
+        return None, [(where, "low or high is missing; a continuous action needs both bounds")]
+    else:
+        low, high = (b * spaces.act if len(b) == 1 else b for b in (low, high))
+        if not len(low) == len(high) == spaces.act:
+            sizes = f"{len(low)} lower and {len(high)} upper bounds"
+            return None, [(where, f"given {sizes}; {spaces.act} each are needed, or one for all")]
+        if any(a >= b for a, b in zip(low, high, strict=True)):
+            return None, [(where, "a lower bound is not below its upper bound; it must be")]
+    return (
+        EnvSpec(
+            algorithm.env,
+            algorithm.env_args,
+            spaces.obs,
+            spaces.actions,
+            spaces.act,
+            low,
+            high,
+            spaces.max_episode_steps,
+        ),
+        [],
+    )
+
+
+def _asked(algorithm: Algorithm) -> tuple[EnvSpec | None, list[Complaint]]:
+    import gymnasium
+
+    where: Where = ("algorithm", "env")
+    unknown = unknown_env(algorithm.env)
+    if unknown:
+        return None, unknown
+    try:
+        env = build(algorithm.env, algorithm.env_args)
+        observation, action = env.observation_space, env.action_space
+        cut = env.spec.max_episode_steps if env.spec is not None else None
+        env.close()
+    except (gymnasium.error.Error, *BUILD_ERRORS) as error:
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        return None, [(where, f"{show(algorithm.env)} cannot be built: {reason}")]
+    box, discrete = gymnasium.spaces.Box, gymnasium.spaces.Discrete
+    if not observation.is_np_flattenable:
+        what = f"observations are {type(observation).__name__}, which has no fixed size"
+        return None, [(where, f"{what}; a space that gymnasium can flatten is needed")]
+    obs = int(gymnasium.spaces.utils.flatdim(observation))
+    if isinstance(action, discrete):
+        if action.start != 0:
+            return None, [(where, f"actions start at {action.start}; they must start at 0")]
+        sizes: dict[str, Any] = {"actions": int(action.n)}
+    elif isinstance(action, box) and len(action.shape) == 1:
+        if not action.is_bounded():
+            return None, [(where, "the action is unbounded; a bounded Box is needed")]
+        low, high = (tuple(float(b) for b in bound) for bound in (action.low, action.high))
+        sizes = {"act": action.shape[0], "act_low": low, "act_high": high}
+    else:
+        return None, [(where, f"actions are {action}; Discrete or a Box of one axis is needed")]
+    spec = EnvSpec(algorithm.env, algorithm.env_args, obs=obs, max_episode_steps=cut, **sizes)
+    return spec, []
+
+
+def build(env: str, args: Mapping[str, Any]) -> Any:
+    """The environment behind a gymnasium id or `module:callable`; raises what its code raises."""
+    import gymnasium
+
+    if not CALLABLE.fullmatch(env):
+        return gymnasium.make(env, **args)
+    module, _, name = env.partition(":")
+    made = getattr(import_module(module), name)(**args)
+    if not isinstance(made, gymnasium.Env):
+        raise TypeError(f"it returns a {type(made).__name__}, not a gymnasium.Env")
+    return made

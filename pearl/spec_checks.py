@@ -1,0 +1,240 @@
+"""From a document to a `System`: every section against its model, then what must agree."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from pydantic import TypeAdapter
+from pydantic_core import ValidationError
+
+from pearl.errors import SpecError
+from pearl.limits import SLACK_LIMITS, Limits
+from pearl.platform_files import read_platform, unfold
+from pearl.spaces import env_spec, unknown_env
+from pearl.spec_algorithms import MODELS, Algorithm
+from pearl.spec_errors import Complaint, complaints, nearest
+from pearl.spec_models import TASKS, LimitsSection, Spec, Train
+from pearl.system import System
+from pearl.yaml_reader import Document, Where, parse, read_bytes, show
+from pearl_devices import Platform
+from pearl_devices.discover import host
+
+SECTIONS: Mapping[str, TypeAdapter[Any]] = {
+    key: TypeAdapter(hint) for key, hint in get_type_hints(Spec, include_extras=True).items()
+}
+"""Top-level key → what checks it."""
+
+Lines = list[tuple[Where, str]]
+"""The way to a value, and the line that says what is wrong with it."""
+
+
+def shipped(folder: str = "pearl_configs") -> dict[str, str]:
+    """Name → YAML text of the configs (or, in `pearl_configs.platforms`, platforms) that ship."""
+    found = (f for f in files(folder).iterdir() if f.name.endswith(".yaml"))
+    return {f.name.removesuffix(".yaml"): f.read_text(encoding="utf-8") for f in found}
+
+
+class Check:
+    """One pass over a document. `lines` collects every problem; nothing is raised."""
+
+    def __init__(self, document: Document, folder: Path | None) -> None:
+        self.document, self.folder = document, folder
+        self.lines: Lines = []
+
+    def complain(self, found: list[Complaint]) -> None:
+        self.lines += [(where, self.document.say(where, what)) for where, what in found]
+
+    def system(self, name: str, path: str | None) -> System | None:
+        """The system, or None with the reasons in `lines`."""
+        data = self.document.data
+        for key in data:
+            if key not in SECTIONS:
+                allowed = ", ".join(SECTIONS)
+                what = f"unknown key{nearest(key, SECTIONS)}; allowed are {allowed}"
+                self.complain([((key,), what)])
+        named = self.section("name", data.get("name"))
+        platform, written = self.platform(data.get("platform", "host"))
+        limits_given = data.get("limits", {})
+        if written == "host" and isinstance(limits_given, Mapping):
+            limits_given = {"max_lanes": 1, **limits_given}
+        algorithm = self.algorithm(data.get("algorithm"))
+        objective = self.section("objective", data.get("objective", "throughput"))
+        section = self.section("limits", limits_given, LimitsSection)
+        train = self.section("train", data.get("train", {}), Train)
+        env = None
+        if algorithm is not None:
+            self.complain(list(disagreements(algorithm)))
+            env, found = env_spec(algorithm)
+            self.complain(found)
+        if isinstance(limits_given, Mapping):
+            self.complain(list(unknown_names(limits_given, platform)))
+        if self.lines or platform is None or env is None:
+            return None
+        name = named or name
+        raw = {
+            "name": name,
+            "algorithm": _written("algorithm", algorithm),
+            "platform": written,
+            "objective": objective,
+            "limits": _written("limits", section),
+            "train": _written("train", train),
+        }
+        canonical = json.dumps(raw, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return System(
+            name=name,
+            path=path,
+            sha256=hashlib.sha256(canonical.encode()).hexdigest(),
+            algorithm=algorithm,
+            env=env,
+            platform=platform,
+            objective=objective,
+            limits=_limits(section),
+            train=train,
+            raw=raw,
+        )
+
+    def section(self, key: str, data: Any, model: type = Spec) -> Any:
+        """The checked section, or None if it is wrong; `model` names the keys it may have."""
+        try:
+            return SECTIONS[key].validate_python(data)
+        except ValidationError as error:
+            others = MODELS if key == "algorithm" else {}
+            self.complain(complaints(error, data, (key,), model, others))
+            return None
+
+    def algorithm(self, data: Any) -> Algorithm | None:
+        """The algorithm's options; where they are wrong the environment is still looked up."""
+        from pearl.algorithms import ALGORITHMS
+
+        if not isinstance(data, Mapping):
+            needed = "a mapping with at least name and env"
+            given = "missing" if "algorithm" not in self.document.data else f"given {show(data)}"
+            self.complain([(("algorithm",), f"{given}; needed: {needed}")])
+            return None
+        found: Algorithm | None = None
+        name = data.get("name")
+        if isinstance(name, str) and name in ALGORITHMS:
+            found = self.section("algorithm", data, MODELS[name])
+        else:
+            given = (
+                f"given {show(name)}{nearest(name, ALGORITHMS)}" if "name" in data else "missing"
+            )
+            what = f"{given}; allowed are {', '.join(ALGORITHMS)}"
+            self.complain([(("algorithm", "name"), what)])
+        env = data.get("env")
+        if found is None and isinstance(env, str) and "spaces" not in data:
+            self.complain(unknown_env(env))
+        return found
+
+    def platform(self, data: Any) -> tuple[Platform | None, Any]:
+        """The platform and how the resolved spec writes it, or None with the reasons in `lines`."""
+        where: Where = ("platform",)
+        if isinstance(data, Mapping):
+            platform, entry, found = read_platform(data, where)
+            self.complain(found)
+            return platform, entry and unfold(entry, "inline")
+        if not isinstance(data, str):
+            needed = "host, a shipped name, a path, or a mapping"
+            self.complain([(where, f"given {show(data)}; allowed: {needed}")])
+            return None, None
+        if data == "host":
+            return host(), "host"
+        try:
+            document, name = self.platform_file(data)
+        except SpecError as error:
+            origin = self.document.say(where, f"given {show(data)}")
+            self.lines += [(where, f"{origin}; {line}") for line in error.problems]
+            return None, None
+        self.lines += document.problems
+        platform, entry, found = read_platform(document.data, (), name)
+        self.lines += [(("platform", *at), document.say(at, what)) for at, what in found]
+        return platform, entry and unfold(entry, name)
+
+    def platform_file(self, given: str) -> tuple[Document, str]:
+        """The document of a shipped platform or of a path, seen from the spec's folder."""
+        texts = shipped("pearl_configs.platforms")
+        if given in texts:
+            return parse(texts[given].encode(), f"{given}.yaml"), given
+        if "/" not in given and not given.endswith((".yaml", ".yml")):
+            known = ["host", *sorted(texts)]
+            near = nearest(given, known)
+            raise SpecError(
+                f"no platform of that name{near}; allowed are {', '.join(known)}, a path"
+            )
+        # A value from --set or from a mapping has no file; it is seen from the current folder.
+        from_file = self.folder and self.document.origins.get(("platform",)) != "--set"
+        path = self.folder / given if self.folder and from_file else Path(given)
+        return parse(read_bytes(path, str(path)), str(path)), path.stem
+
+
+def disagreements(algorithm: Algorithm) -> Iterator[Complaint]:
+    """What the options of one algorithm say against each other."""
+    a = algorithm
+    if a.replay.capacity < a.batch_size:
+        what = f"given {a.replay.capacity}; at least batch_size ({a.batch_size}) is needed"
+        yield ("algorithm", "replay", "capacity"), what
+    if a.replay.capacity < a.num_envs * a.n_step:
+        need = f"num_envs · n_step ({a.num_envs * a.n_step})"
+        what = f"given {a.replay.capacity}; at least {need} is needed, or no transition is whole"
+        yield ("algorithm", "replay", "capacity"), what
+    if a.learning_starts < a.batch_size:
+        what = f"given {a.learning_starts}; at least batch_size ({a.batch_size}) is needed"
+        yield ("algorithm", "learning_starts"), what
+    if a.replay.beta_final < a.replay.beta:
+        what = f"given {a.replay.beta_final}; at least beta ({a.replay.beta}) is needed"
+        yield ("algorithm", "replay", "beta_final"), what
+
+
+def unknown_names(limits: Mapping[str, Any], platform: Platform | None) -> Iterator[Complaint]:
+    """Tasks and devices in `limits`, as written, that do not exist; devices only if they are known.
+
+    What is not of the right type is passed over: the section's model says so.
+    """
+    devices = tuple(d.name for d in platform.devices) if platform else None
+
+    def mapping(key: str) -> Mapping[str, Any]:
+        found = limits.get(key)
+        return found if isinstance(found, Mapping) else {}
+
+    def listed(value: Any) -> list[Any]:
+        return value if isinstance(value, list) else []
+
+    tasks: list[tuple[Where, Any]] = []
+    places: list[tuple[Where, Any]] = [(("memory", d), d) for d in mapping("memory")]
+    for key in ("devices", "variants", "pin"):
+        tasks += [((key, task), task) for task in mapping(key)]
+    for task, names in mapping("devices").items():
+        places += [(("devices", task, i), name) for i, name in enumerate(listed(names))]
+    places += [(("pin", task), name) for task, name in mapping("pin").items()]
+    for i, pair in enumerate(listed(limits.get("together"))):
+        tasks += [(("together", i, j), task) for j, task in enumerate(listed(pair))]
+    for kind, uses, known in (("task", tasks, TASKS), ("device", places, devices)):
+        for where, name in uses:
+            if known is not None and isinstance(name, str) and name not in known:
+                near = nearest(name, known)
+                allowed = f"allowed are {', '.join(known)}"
+                yield ("limits", *where), f"no {kind} {show(name)}{near}; {allowed}"
+
+
+def _written(key: str, value: Any) -> Any:
+    return SECTIONS[key].dump_python(value, mode="json", exclude_none=True)
+
+
+def _limits(section: LimitsSection) -> Limits:
+    return Limits(
+        power_w=section.power,
+        period_s=section.period,
+        min_throughput_per_s=section.min_throughput,
+        memory_bytes=section.memory,
+        devices=section.devices,
+        variants=section.variants,
+        pin=section.pin,
+        together=tuple((a, b) for a, b in section.together),
+        max_lanes=section.max_lanes,
+        **{key: getattr(section, key) for key in SLACK_LIMITS},
+    )

@@ -1,0 +1,57 @@
+"""`System`: what a spec says, resolved; and `EnvSpec`, what is known of its environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Literal
+
+from pearl.limits import Limits
+from pearl.spec_models import Train
+from pearl_devices import Platform
+
+
+@dataclass(frozen=True)
+class EnvSpec:
+    """An environment and the sizes of its spaces.
+
+    id: gymnasium id or `module:callable`. args: its keyword arguments. obs: size of the flattened
+    observation. actions: how many discrete actions, 0 if continuous. act: size of the continuous
+    action, 0 if discrete; act_low, act_high: its bounds, one number a component.
+    max_episode_steps: env steps after which an episode is cut; None: never.
+    """
+
+    id: str
+    args: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+    obs: int = 1
+    actions: int = 0
+    act: int = 0
+    act_low: tuple[float, ...] = ()
+    act_high: tuple[float, ...] = ()
+    max_episode_steps: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "args", MappingProxyType(dict(self.args)))
+
+
+@dataclass(frozen=True)
+class System:
+    """A spec, read and checked.
+
+    path: its file, None for a mapping. sha256: of the canonical JSON of `raw`. algorithm: the
+    options of its algorithm, a frozen dataclass of `pearl.spec_algorithms` (`Dqn`, `Ddpg`). raw:
+    the spec as plain data with every default and the platform written out; `load(raw)` gives this
+    system again.
+    """
+
+    name: str
+    path: str | None
+    sha256: str
+    algorithm: Any
+    env: EnvSpec
+    platform: Platform
+    objective: Literal["throughput", "power_efficiency"]
+    limits: Limits
+    train: Train
+    raw: Mapping[str, Any] = field(repr=False)

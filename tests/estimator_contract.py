@@ -1,0 +1,97 @@
+"""What every estimate must keep: inherit it, name a device and kernels it runs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import ClassVar
+
+import pytest
+
+from pearl_devices import Device, Kernel, backend
+from pearl_devices.work import kernel
+from pearl_estimators import Estimate, estimate
+
+RUNGS = ("measured", "calibrated", "simulated", "datasheet", "given")
+
+
+class EstimatorContract:
+    """device: of one kind. kernels: at least one it runs. rung: where its numbers come from.
+
+    grows: sizes of a kernel that mean more work when they are doubled.
+    """
+
+    device: ClassVar[Device]
+    kernels: ClassVar[tuple[Kernel, ...]]
+    rung: ClassVar[str]
+    grows: ClassVar[tuple[str, ...]] = ("envs", "batch", "steps", "params")
+
+    def each(self) -> list[tuple[Kernel, str, int, Estimate]]:
+        """Every kernel in every way that it is offered, with its estimate."""
+        found = [
+            (k, v, w, estimate(k, self.device, variant=v, width=w))
+            for k in self.kernels
+            for v, w in backend(self.device.kind).offers(k, self.device)
+        ]
+        assert found
+        return found
+
+    def test_every_kernel_is_offered(self) -> None:
+        for k in self.kernels:
+            assert backend(self.device.kind).offers(k, self.device), k.kind
+
+    def test_numbers_are_finite_and_latency_is_positive(self) -> None:
+        for k, v, w, e in self.each():
+            values = (e.latency_s, e.occupancy_s, e.low_s, e.high_s, e.energy_j)
+            assert all(math.isfinite(x) and x >= 0 for x in values), (k.kind, v, w)
+            assert e.latency_s > 0, (k.kind, v, w)
+
+    def test_the_band_holds_the_latency_and_occupancy_does_not_exceed_it(self) -> None:
+        for k, v, w, e in self.each():
+            assert e.low_s <= e.latency_s <= e.high_s, (k.kind, v, w)
+            assert 0 < e.occupancy_s <= e.latency_s, (k.kind, v, w)
+
+    def test_rung_bound_and_source_are_named(self) -> None:
+        for k, v, w, e in self.each():
+            assert e.rung == self.rung, (k.kind, v, w)
+            assert e.bound_by in ("compute", "memory", "overhead", "given")
+            assert "energy modelled" in e.source
+
+    def test_more_work_is_never_faster(self) -> None:
+        compared = 0
+        for k, v, w, e in self.each():
+            for name in self.grows:
+                if name not in k.dims:
+                    continue
+                if k.kind.startswith("inference.") and k.dim("envs") == 1:
+                    continue  # one row is another routine
+                dims = {**k.dims, name: 2 * k.dim(name)}
+                more = kernel(k.kind, dims, program=k.program, args=k.args)
+                slower = estimate(more, self.device, variant=v, width=w)
+                assert slower.latency_s >= e.latency_s * (1 - 1e-12), (k.kind, v, w, name)
+                compared += 1
+        assert compared
+
+    def test_wider_is_never_slower(self) -> None:
+        for k, v, w, e in self.each():
+            if w < self.device.width:
+                wider = estimate(k, self.device, variant=v, width=self.device.width)
+                assert wider.latency_s <= e.latency_s * (1 + 1e-12), (k.kind, v, w)
+
+    def test_energy_is_occupancy_times_dynamic_power_times_the_share_of_width(self) -> None:
+        hungry = replace(self.device, idle_power_w=10.0, active_power_w=110.0)
+        for k, v, w, e in self.each():
+            energy = estimate(k, hungry, variant=v, width=w).energy_j
+            assert energy == pytest.approx(100.0 * w / self.device.width * e.occupancy_s)
+
+    def test_a_variant_not_offered_is_refused_with_those_that_are(self) -> None:
+        for k in self.kernels:
+            offered = {v for v, _ in backend(self.device.kind).offers(k, self.device)}
+            with pytest.raises(ValueError, match="no variant 'quantum'") as error:
+                estimate(k, self.device, variant="quantum")
+            assert all(v in str(error.value) for v in offered)
+
+    @pytest.mark.parametrize("width", [0, -1, 10**9])
+    def test_a_width_outside_the_device_is_refused(self, width: int) -> None:
+        with pytest.raises(ValueError, match=rf"width {width} .*allowed are 1 to"):
+            estimate(self.kernels[0], self.device, width=width)

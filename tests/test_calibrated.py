@@ -1,0 +1,446 @@
+"""Calibration: fits of known costs, honest bands, a file refused when it cannot be trusted."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pearl_devices import Device, Kernel, UnsupportedError, kernel
+from pearl_estimators import calibrated, child, estimate
+from pearl_estimators.calibrated import Calibration, CalibrationError, OutdatedError
+from pearl_estimators.fit import BAND_FLOOR, Fit, Point, family, fit, point, predict
+from pearl_estimators.measured import Timing, time_call
+from pearl_estimators.points import bound, fill, held_out, sum_tree, training, variants
+from tests.estimator_contract import EstimatorContract
+
+HOST = Device("host", "cpu", width=2, real=True, idle_power_w=10.0, active_power_w=50.0)
+
+
+def truth(k: Kernel, variant: str) -> float:
+    """Seconds of an imagined machine: a call, products, samples, flops and bytes."""
+    p = point(k, variant, 1.0)
+    slow = 4.0 if variant in ("torch", "gymnasium") else 1.0
+    overhead = slow * (2e-6 + 0.3e-6 * p.operations) + 5e-9 * p.serial
+    return overhead + p.flops / 80e9 + p.bytes / 40e9
+
+
+def synthetic(
+    noise: float = 0.0, contention: float = 1.0, seed: int = 0
+) -> Callable[[Kernel, str], Callable[[float], Timing]]:
+    """A `prepare` whose timings are `truth` times a lognormal factor."""
+    rng = np.random.default_rng(seed)
+
+    def prepare(k: Kernel, variant: str) -> Callable[[float], Timing]:
+        seconds = truth(k, variant) * math.exp(noise * rng.standard_normal())
+        return lambda _: Timing(seconds, seconds, seconds, 8, 0.0, contention)
+
+    return prepare
+
+
+KERNELS = [(k, v) for k in training() for v in variants(k)]
+
+
+@pytest.fixture(scope="module")
+def calibration() -> Calibration:
+    return child.measure(1.0, kernels=KERNELS, prepare=synthetic(0.02))
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PEARL_CACHE_DIR", str(tmp_path))
+    return tmp_path
+
+
+# --- the fit
+
+
+def made(terms: list[tuple[float, ...]], costs: tuple[float, ...], form: str) -> list[Point]:
+    points = []
+    for operations, outputs, serial, flops, moved in terms:
+        parts = [c * t for c, t in zip(costs, (1, operations, outputs, serial), strict=False)]
+        roof = (costs[4] * flops, costs[5] * moved)
+        seconds = sum(parts) + (max(roof) if form == "max" else sum(roof))
+        points.append(Point("made", "native", operations, outputs, serial, flops, moved, seconds))
+    return points
+
+
+def test_a_roofline_is_recovered_from_its_own_times():
+    flops, moved = np.geomspace(1e3, 1e8, 6), np.geomspace(1e3, 1e7, 6)
+    terms = [(0, 0, 0, f, b) for f in flops[::2] for b in moved[::2]]
+    costs = (2e-6, 0.0, 0.0, 0.0, 1e-11, 5e-11)
+    found = fit(made(terms, costs, "max"))
+    assert found.form == "max"
+    assert found.costs == pytest.approx(costs, rel=1e-6, abs=1e-15)
+    assert found.band == BAND_FLOOR
+    assert found.error < 1e-6
+
+
+def test_a_sum_with_operations_is_recovered_from_its_own_times():
+    rng = np.random.default_rng(1)
+    terms = [(float(rng.integers(1, 40)), 0.0, 0.0, *10 ** rng.uniform(3, 8, 2)) for _ in range(10)]
+    costs = (1e-6, 4e-7, 0.0, 0.0, 1e-11, 3e-11)
+    found = fit(made(terms, costs, "sum"))
+    assert found.costs == pytest.approx(costs, rel=1e-3, abs=1e-13)
+
+
+def test_no_cost_is_negative_whatever_the_times():
+    rng = np.random.default_rng(2)
+    for _ in range(20):
+        points = [
+            Point("made", "native", *10 ** rng.uniform(0, 6, 5), seconds=10 ** rng.uniform(-6, -3))
+            for _ in range(6)
+        ]
+        assert min(fit(points).costs) >= 0
+
+
+def test_the_band_holds_nine_tenths_of_new_kernels():
+    held = total = 0
+    for seed in range(12):
+        noise = 0.08
+        found = child.measure(
+            1.0,
+            kernels=[(k, v) for k, v in KERNELS if not k.kind.startswith("env_step")],
+            prepare=synthetic(noise, seed=seed),
+        )
+        rng = np.random.default_rng(1000 + seed)
+        for k in held_out():
+            for v in variants(k):
+                if (f := found.find(k, v)) is not None:
+                    guess = predict(f, point(k, v, 1.0))
+                    measured = truth(k, v) * math.exp(noise * rng.standard_normal())
+                    held += guess.low_s <= measured <= guess.high_s
+                    total += 1
+    assert total > 200
+    assert 0.84 <= held / total <= 0.99
+
+
+def test_more_noise_widens_the_band():
+    bands = [
+        np.median([f.band for f in child.measure(1, kernels=KERNELS, prepare=synthetic(n)).fits])
+        for n in (0.0, 0.1)
+    ]
+    assert bands[0] == BAND_FLOOR
+    assert bands[1] > 2 * BAND_FLOOR
+
+
+def test_outside_the_calibrated_sizes_the_band_doubles(calibration):
+    inside = kernel("update.dqn", layers=(4, 64, 64, 2), batch=64, steps=1, double=1)
+    outside = kernel("update.dqn", layers=(4, 512, 512, 2), batch=1024, steps=8, double=1)
+    found = calibration.find(inside, "native")
+    near, far = (predict(found, point(k, "native", 1.0)) for k in (inside, outside))
+    assert (near.extrapolated, far.extrapolated) == (False, True)
+    assert math.log(near.high_s / near.seconds) == pytest.approx(found.band)
+    assert math.log(far.high_s / far.seconds) == pytest.approx(2 * found.band)
+    e = calibrated.estimate_from(found, calibration, outside, "native")
+    assert "outside the calibrated sizes, band doubled" in e.source
+
+
+def test_what_bounds_a_kernel_is_its_largest_part():
+    base = Fit("x", "native", "max", (1e-6, 0, 0, 0, 1e-9, 1e-9), 0.1, 0, 4, (1, 1e9), (1, 1e9))
+    bounds = [
+        predict(base, Point("x", "native", 0, 0, 0, flops, moved, 1.0)).bound_by
+        for flops, moved in ((10, 10), (1e6, 10), (10, 1e6))
+    ]
+    assert bounds == ["overhead", "compute", "memory"]
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, math.nan, math.inf])
+def test_times_that_cannot_be_are_refused(seconds):
+    points = [Point("made", "native", 0, 0, 0, f, f, 1e-6) for f in (1.0, 2.0, 3.0)]
+    with pytest.raises(ValueError, match=r"made native: seconds are"):
+        fit([*points, replace(points[0], seconds=seconds)])
+
+
+def test_too_few_points_are_refused():
+    with pytest.raises(ValueError, match=r"3 points; it needs at least 4"):
+        fit([Point("made", "native", 0, 0, 0, f, f, 1e-6) for f in (1.0, 2.0, 3.0)])
+
+
+# --- the points
+
+
+def test_every_family_has_points_enough_and_a_held_out_kernel():
+    counts: dict[tuple[str, str], int] = {}
+    for k, v in KERNELS:
+        counts[family(k), v] = counts.get((family(k), v), 0) + 1
+    assert min(counts.values()) >= 4
+    assert {(family(k), v) for k in held_out() for v in variants(k)} == set(counts)
+    known = {(k.kind, tuple(sorted(k.dims.items()))) for k, _ in KERNELS}
+    assert not known & {(k.kind, tuple(sorted(k.dims.items()))) for k in held_out()}
+
+
+def test_the_tree_that_kernels_are_timed_on_is_consistent():
+    tree = sum_tree(1000, 8, np.random.default_rng(0))
+    assert tree[0] == pytest.approx(tree[-1000:].sum(), rel=1e-5)
+    assert tree[0] == pytest.approx(tree[1:9].sum(), rel=1e-5)
+
+
+def test_kernels_timed_stay_finite():
+    for k in (
+        kernel("update.dqn", layers=(4, 32, 2), batch=32, steps=1, double=1),
+        kernel("update.ddpg", actor=(3, 32, 1), critic=(4, 32, 1), batch=32, steps=2),
+    ):
+        from pearl_devices import backend
+        from pearl_devices.buffers import allocate
+
+        buffers = allocate([k])
+        fill(buffers, k)
+        call = backend("cpu").bind(k, "native", buffers)
+        for _ in range(50):
+            call()
+        assert all(np.isfinite(a).all() for a in buffers.values())
+
+
+def test_a_real_kernel_is_timed_and_more_of_it_takes_longer():
+    small, large = (
+        time_call(
+            bound(kernel("inference.dqn", envs=n, layers=(4, 64, 64, 2)), "native"), seconds=0.02
+        )
+        for n in (2, 256)
+    )
+    assert 0 < small.median_s < large.median_s
+
+
+# --- measuring
+
+
+def test_a_family_that_cannot_be_bound_is_left_out_and_says_why():
+    good = synthetic()
+
+    def prepare(k: Kernel, variant: str) -> Callable[[float], Timing]:
+        if variant == "torch":
+            raise UnsupportedError(f"kernel {k.kind}: no loss here")
+        return good(k, variant)
+
+    found = child.measure(1.0, kernels=KERNELS, prepare=prepare)
+    assert found.skipped["update.dqn torch"] == "kernel update.dqn: no loss here"
+    assert {f.variant for f in found.fits} == {"native", "gymnasium"}
+
+
+def test_a_shared_machine_is_called_noisy_and_its_bands_are_wider():
+    quiet, noisy = (
+        child.measure(1, kernels=KERNELS, prepare=synthetic(0.0, contention=c)) for c in (1.0, 1.6)
+    )
+    assert (quiet.noisy, noisy.noisy) == (False, True)
+    assert noisy.fits[0].band == pytest.approx(child.NOISY_WIDENING * quiet.fits[0].band)
+    k = kernel("replay_insert", envs=8, obs=4, act=0, capacity=800, fanout=16, prioritised=0)
+    e = calibrated.estimate_from(noisy.fits[0], noisy, k, "native")
+    assert "noisy" in e.source
+
+
+def test_each_point_keeps_its_fastest_round():
+    def prepare(k: Kernel, variant: str) -> Callable[[float], Timing]:
+        slow = iter((3.0, 1.0, 2.0))
+
+        def timer(_: float) -> Timing:
+            seconds = truth(k, variant) * next(slow)
+            return Timing(seconds, seconds, seconds, 8, 0.0, 1.0)
+
+        return timer
+
+    found = child.measure(1.0, kernels=KERNELS, prepare=prepare)
+    k = kernel("update.dqn", layers=(4, 64, 64, 2), batch=64, steps=1, double=1)
+    guess = predict(found.find(k, "native"), point(k, "native", 1.0))
+    assert guess.seconds == pytest.approx(truth(k, "native"), rel=0.1)
+    assert found.contention > 1.5
+
+
+def test_held_out_kernels_are_compared_with_their_prediction(calibration):
+    rows = child.check_here(calibration, seconds=1.0, prepare=synthetic(0.0))
+    assert len(rows) == sum(len(variants(k)) for k in held_out())
+    assert np.median([abs(r.error) for r in rows]) < 0.05
+    assert sum(r.held for r in rows) >= 0.8 * len(rows)
+
+
+# --- the file
+
+
+def rewrite(file: Path, change: Callable[[dict], None], checksum: bool = True) -> None:
+    value = json.loads(file.read_text())
+    change(value)
+    if checksum:
+        body = {k: v for k, v in value.items() if k != "checksum"}
+        value["checksum"] = calibrated._checksum(body)
+    file.write_text(json.dumps(value))
+
+
+def test_a_stored_calibration_comes_back_the_same(cache, calibration):
+    assert calibrated.stored() is None
+    calibrated.store(calibration)
+    assert calibrated.stored() == calibration
+    assert calibrated.calibrate() == calibration
+    assert [p.name for p in cache.glob(".calibration-*")] == []
+
+
+def test_json_holds_no_nan_and_survives_a_round_trip(calibration):
+    text = json.dumps(calibration.to_json(), allow_nan=False)
+    assert Calibration.from_json(json.loads(text)) == calibration
+
+
+def test_a_truncated_file_is_refused_with_what_to_do(cache, calibration):
+    calibrated.store(calibration)
+    file = calibrated.path()
+    file.write_text(file.read_text()[:-200])
+    with pytest.raises(CalibrationError, match=r"delete it or run `pearl calibrate`"):
+        calibrated.calibrate()
+
+
+@pytest.mark.parametrize("text", ["", "null", "[]", "3", '{"schema": 1}', "\x00\xff"])
+def test_a_file_that_is_no_calibration_is_refused(cache, text):
+    calibrated.path().write_text(text, encoding="latin-1")
+    with pytest.raises(CalibrationError, match=r"delete it or run"):
+        calibrated.stored()
+
+
+def test_an_edited_file_is_refused(cache, calibration):
+    calibrated.store(calibration)
+    rewrite(calibrated.path(), lambda v: v["fits"][0].update(band=0.01), checksum=False)
+    with pytest.raises(CalibrationError, match=r"checksum does not match"):
+        calibrated.stored()
+
+
+def test_another_hosts_file_is_refused(cache, calibration):
+    calibrated.store(replace(calibration, host={"cpu": "Elbrus 8C", "cores": "8"}))
+    with pytest.raises(CalibrationError, match=r"another host .Elbrus 8C, 8 cores"):
+        calibrated.stored()
+
+
+def test_another_schema_is_refused(cache, calibration):
+    calibrated.store(calibration)
+    rewrite(calibrated.path(), lambda v: v.update(schema=99))
+    with pytest.raises(CalibrationError, match=r"schema is 99; this version reads 1"):
+        calibrated.stored()
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-1.0", '"fast"', "null"])
+def test_numbers_that_cannot_be_are_refused_even_with_a_right_checksum(cache, calibration, number):
+    calibrated.store(calibration)
+    rewrite(calibrated.path(), lambda v: v["fits"][0].update(band=json.loads(number)))
+    with pytest.raises(CalibrationError, match=r"delete it or run"):
+        calibrated.stored()
+
+
+def test_other_versions_are_outdated_and_measured_anew(cache, calibration, monkeypatch):
+    calibrated.store(replace(calibration, versions={**calibration.versions, "numba": "0.1"}))
+    with pytest.raises(OutdatedError, match=r"other versions of numba"):
+        calibrated.stored()
+    asked = []
+
+    def measured(task: str, seconds: float, **_: object) -> object:
+        asked.append((task, seconds))
+        return calibration.to_json()
+
+    monkeypatch.setattr(child, "in_child", measured)
+    assert calibrated.calibrate(seconds=5.0) == calibration
+    assert calibrated.calibrate(seconds=5.0) == calibration
+    assert asked == [("measure", 5.0)]
+
+
+def test_force_replaces_even_an_unsound_file(cache, calibration, monkeypatch):
+    calibrated.path().write_text("{")
+    monkeypatch.setattr(child, "in_child", lambda *_, **__: calibration.to_json())
+    assert calibrated.calibrate(force=True) == calibration
+    assert calibrated.stored() == calibration
+
+
+def test_two_first_uses_measure_once(cache, calibration, monkeypatch):
+    asked = []
+
+    def measured(*_: object, **__: object) -> object:
+        asked.append(1)
+        time.sleep(0.05)
+        return calibration.to_json()
+
+    monkeypatch.setattr(child, "in_child", measured)
+    threads = [threading.Thread(target=calibrated.calibrate) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize("seconds", [0.0, -3.0])
+def test_measuring_needs_time(cache, seconds):
+    with pytest.raises(ValueError, match=r"calibrate: seconds is"):
+        calibrated.calibrate(seconds=seconds)
+
+
+def test_only_a_cpu_of_this_host_is_calibrated():
+    for device in (Device("far", "cpu"), Device("gpu", "gpu", real=True)):
+        with pytest.raises(ValueError, match=r"is not a CPU of this host"):
+            calibrated.calibration(device)
+
+
+# --- the child process
+
+
+def test_a_child_that_fails_says_its_last_line(cache):
+    with pytest.raises(CalibrationError, match=r"measuring this host failed: .*float"):
+        child.in_child("measure", "soon", timeout_s=60.0)  # type: ignore[arg-type]
+
+
+def test_a_child_that_takes_too_long_is_ended(cache):
+    start = time.monotonic()
+    with pytest.raises(CalibrationError, match=r"took more than 0 s and was ended"):
+        child.in_child("measure", 30.0, timeout_s=0.2)
+    assert time.monotonic() - start < 20
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs a POSIX system")
+def test_a_child_ends_when_its_parent_does():
+    reader, writer = os.pipe()
+    code = "from pearl_estimators.child import main; main(['measure', '600'])"
+    grandchild = subprocess.Popen([sys.executable, "-c", code], stdin=reader)
+    os.close(reader)
+    os.write(writer, b"null\n")
+    time.sleep(0.5)
+    assert grandchild.poll() is None
+    os.close(writer)  # as the death of the parent does
+    assert grandchild.wait(timeout=30) == 1
+
+
+# --- the rung
+
+
+class TestCalibrated(EstimatorContract):
+    device = HOST
+    rung = "calibrated"
+    kernels = tuple(held_out())
+
+    @pytest.fixture(autouse=True)
+    def stored(
+        self, calibration: Calibration, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("PEARL_CACHE_DIR", str(tmp_path))
+        calibrated.store(calibration)
+
+
+def test_what_was_not_calibrated_falls_to_the_datasheet_and_says_so(cache, calibration):
+    calibrated.store(calibration)
+    k = kernel("env_step", program="Ant-v5", envs=4, obs=105, act=8)
+    e = estimate(k, HOST)
+    assert e.rung == "datasheet"
+    assert "Ant-v5 never timed" in e.source
+
+
+def test_a_cpu_elsewhere_is_not_calibrated(cache):
+    k = kernel("inference.dqn", envs=8, layers=(4, 64, 2))
+    assert estimate(k, replace(HOST, real=False)).rung == "datasheet"
+
+
+def test_an_unsound_file_stops_an_estimate_rather_than_being_ignored(cache):
+    calibrated.path().write_text("{")
+    with pytest.raises(CalibrationError, match=r"delete it or run"):
+        estimate(kernel("inference.dqn", envs=8, layers=(4, 64, 2)), HOST)

@@ -1,0 +1,197 @@
+"""The CPU backend keeps the contract, and what is particular to it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from types import ModuleType
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from pearl_devices import Device, Kernel, UnsupportedError, backend, cpu, kernel, null
+from pearl_devices.work import parameters
+from tests.backend_contract import BackendContract
+from tests.kernel_buffers import equal, filled
+
+Q, ACTOR, CRITIC = (4, 16, 16, 2), (3, 16, 1), (4, 16, 16, 1)
+ENVS = 4
+DISCRETE: dict[str, Any] = {
+    "obs": 4,
+    "act": 0,
+    "envs": ENVS,
+    "capacity": 64,
+    "prioritised": 1,
+    "fanout": 4,
+}
+CONTINUOUS: dict[str, Any] = {
+    "obs": 3,
+    "act": 1,
+    "envs": ENVS,
+    "capacity": 64,
+    "prioritised": 0,
+    "fanout": 4,
+}
+DRAWS: dict[str, Any] = {"batch": 8, "steps": 2}
+
+
+def dqn_kernels(program: str | None = "tests.kernel_losses:dqn") -> tuple[Kernel, ...]:
+    return (
+        kernel("env_step", program="CartPole-v1", envs=ENVS, obs=4, act=0),
+        kernel("inference.dqn", envs=ENVS, layers=Q),
+        kernel("replay_insert", **DISCRETE),
+        kernel("replay_sample", n_step=2, **DRAWS, **DISCRETE),
+        kernel("update.dqn", program=program, layers=Q, double=1, **DRAWS),
+        kernel("replay_update", capacity=64, fanout=4, **DRAWS),
+        kernel("learn.dqn", layers=Q, double=1, n_step=2, **DRAWS, **DISCRETE),
+        kernel("param_sync", params=parameters(Q), args={"network": "q"}),
+    )
+
+
+def ddpg_kernels() -> tuple[Kernel, ...]:
+    nets: dict[str, Any] = {"actor": ACTOR, "critic": CRITIC}
+    return (
+        kernel("env_step", program="Pendulum-v1", envs=ENVS, obs=3, act=1),
+        kernel("inference.ddpg", envs=ENVS, layers=ACTOR),
+        kernel("replay_insert", **CONTINUOUS),
+        kernel("replay_sample", n_step=1, **DRAWS, **CONTINUOUS),
+        kernel("update.ddpg", program="tests.kernel_losses:ddpg", **nets, **DRAWS),
+        kernel("learn.ddpg", n_step=1, **nets, **DRAWS, **CONTINUOUS),
+        kernel("param_sync", params=parameters(ACTOR), args={"network": "actor"}),
+    )
+
+
+class TestCpuWithDqn(BackendContract):
+    backend: ClassVar[ModuleType] = cpu
+    device: ClassVar[Device] = Device("host", "cpu", width=2)
+    kernels: ClassVar[tuple[Kernel, ...]] = dqn_kernels()
+
+
+class TestCpuWithDdpg(BackendContract):
+    backend: ClassVar[ModuleType] = cpu
+    device: ClassVar[Device] = Device("host", "cpu", width=2)
+    kernels: ClassVar[tuple[Kernel, ...]] = ddpg_kernels()
+
+
+class TestNull(BackendContract):
+    backend: ClassVar[ModuleType] = null
+    device: ClassVar[Device] = Device("nothing", "null")
+    kernels: ClassVar[tuple[Kernel, ...]] = dqn_kernels()
+    unknown: ClassVar[Kernel | None] = None
+
+
+HOST = Device("host", "cpu")
+
+
+def variants(k: Kernel) -> list[str]:
+    return [variant for variant, _ in cpu.offers(k, HOST)]
+
+
+def test_the_backend_table_names_this_module() -> None:
+    assert backend("cpu") is cpu
+
+
+def test_torch_updates_are_offered_only_with_a_loss() -> None:
+    update = dqn_kernels(program=None)[4]
+    assert variants(update) == ["native"]
+    assert variants(dqn_kernels()[4]) == ["native", "torch"]
+
+
+def test_an_environment_is_native_only_without_arguments_and_with_its_own_sizes() -> None:
+    sizes: dict[str, Any] = {"envs": 2, "obs": 4, "act": 0}
+    assert variants(kernel("env_step", program="CartPole-v1", **sizes)) == ["native", "gymnasium"]
+    changed = kernel("env_step", program="CartPole-v1", args={"sutton_barto_reward": True}, **sizes)
+    assert variants(changed) == ["gymnasium"]
+    assert variants(kernel("env_step", program="Acrobot-v1", **sizes)) == ["gymnasium"]
+    assert variants(kernel("env_step", **sizes)) == []
+
+
+def test_a_missing_or_misshapen_array_is_named() -> None:
+    k = dqn_kernels()[7]
+    buffers = filled([k])
+    del buffers["policy.q"]
+    with pytest.raises(KeyError, match=r"policy\.q"):
+        cpu.bind(k, "native", buffers)
+    buffers["policy.q"] = np.zeros(3, np.float32)
+    with pytest.raises(ValueError, match=r"policy\.q"):
+        cpu.bind(k, "native", buffers)
+
+
+def test_a_loss_that_cannot_be_found_is_unsupported() -> None:
+    for program in ("tests.no_such_module:dqn", "tests.kernel_losses:no_such_loss", "nonsense"):
+        k = dqn_kernels(program=program)[4]
+        with pytest.raises(UnsupportedError, match="module:callable"):
+            cpu.bind(k, "torch", filled([k]))
+
+
+@pytest.mark.parametrize("name", ["wrong_network", "wrong_shape"])
+def test_a_loss_that_breaks_the_protocol_is_an_error_naming_it(name: str) -> None:
+    k = dqn_kernels(program=f"tests.kernel_losses:{name}")[4]
+    call = cpu.bind(k, "torch", filled([k]))
+    with pytest.raises(ValueError, match=f"kernel_losses:{name}"):
+        call()
+
+
+def test_act_is_greedy_and_agrees_with_inference_without_exploration() -> None:
+    k = dqn_kernels()[1]
+    buffers = filled([k])
+    buffers["explore"][:] = 0.0
+    buffers["env.obs"][:] = np.random.default_rng(1).normal(size=(ENVS, 4))
+    cpu.bind(k, "native", buffers)()
+    greedy = cpu.act("dqn", Q, buffers["policy.q"], buffers["env.obs"])
+    assert greedy.dtype == np.int64
+    assert np.array_equal(greedy, buffers["act.action"])
+
+    k = ddpg_kernels()[1]
+    buffers = filled([k])
+    buffers["explore"][:] = 0.0
+    buffers["env.obs"][:] = np.random.default_rng(1).normal(size=(ENVS, 3))
+    cpu.bind(k, "native", buffers)()
+    low, high = buffers["act.low"], buffers["act.high"]
+    greedy = cpu.act("ddpg", ACTOR, buffers["policy.actor"], buffers["env.obs"], low, high)
+    assert greedy.dtype == np.float32
+    np.testing.assert_allclose(greedy, buffers["act.action"], rtol=1e-5)
+    with pytest.raises(ValueError, match="sac"):
+        cpu.act("sac", ACTOR, buffers["policy.actor"], buffers["env.obs"])
+
+
+@pytest.mark.parametrize("algorithm", ["dqn", "ddpg"])
+def test_the_whole_loop_gives_the_same_bits_twice(algorithm: str) -> None:
+    kernels = dqn_kernels() if algorithm == "dqn" else ddpg_kernels()
+    skip = {"replay_sample", "replay_update", f"update.{algorithm}"}
+    runs = []
+    for _ in range(2):
+        buffers = filled(kernels, seed=5)
+        calls = [cpu.bind(k, "native", buffers) for k in kernels if k.kind not in skip]
+        order = [calls[1], calls[0], *calls[2:]]
+        for _ in range(200):
+            for call in order:
+                call()
+        runs.append(buffers)
+    assert equal(*runs) == []
+    finished, cursor = runs[0]["episode.count"][0], runs[0]["replay.cursor"]
+    assert finished > 0
+    assert tuple(cursor) == (200 * ENVS % 64, 64)
+    assert runs[0]["learner.step"][0] == 400
+
+
+def test_native_kernels_use_one_blas_thread_whatever_the_environment_says() -> None:
+    code = (
+        "import ctypes, scipy.optimize\n"
+        "from scipy.linalg import cython_blas\n"
+        "library = ctypes.CDLL(cython_blas.__file__)\n"
+        "get = getattr(library, 'scipy_openblas_get_num_threads', None)\n"
+        "before = get() if get else None\n"
+        "import pearl_devices.primitives.native\n"
+        "print(before, get() if get else None)\n"
+    )
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "2"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True
+    )
+    before, after = done.stdout.split()
+    if before == "None":
+        pytest.skip("scipy brings another BLAS than OpenBLAS here")
+    assert (before, after) == ("2", "1")

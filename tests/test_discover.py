@@ -1,0 +1,205 @@
+"""What a machine has, read from made-up `/proc` and `/sys` trees and from this machine."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+import pytest
+
+from pearl_devices import discover
+
+CPUINFO = "model name\t: Test CPU 9000\ncpu MHz\t\t: 2000.000\nflags\t\t: fpu sse2 avx avx2 fma\n"
+
+
+def tree(root: Path, files: dict[str, str]) -> Path:
+    for name, content in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    return root
+
+
+def cpus(count: int, threads: int) -> dict[str, str]:
+    """`count` logical CPUs, `threads` of them a core."""
+    return {
+        f"sys/devices/system/cpu/cpu{i}/topology/thread_siblings_list": str(i // threads)
+        for i in range(count)
+    }
+
+
+@pytest.fixture(autouse=True)
+def eight_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(discover, "_usable_cpus", lambda: list(range(8)))
+
+
+def test_this_machine_is_a_platform_with_a_real_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    cpu = discover.host().device("cpu")
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    assert 1 <= cpu.width <= (usable or 1)
+    assert cpu.real
+    assert not cpu.simulated
+    assert 0 < cpu.memory_bytes < math.inf
+    assert set(cpu.figures) <= set(cpu.sources)
+
+
+def test_threads_of_one_core_count_once(tmp_path: Path) -> None:
+    assert discover.cpu(tree(tmp_path, cpus(8, 2))).width == 4
+
+
+def test_peak_is_cores_times_clock_times_the_width_of_the_vectors(tmp_path: Path) -> None:
+    cpu = discover.cpu(tree(tmp_path, {**cpus(8, 1), "proc/cpuinfo": CPUINFO}))
+    assert cpu.model == "Test CPU 9000"
+    assert cpu.peak_flops_per_s == 8 * 2e9 * 32
+    assert cpu.sources["peak_flops_per_s"].startswith("assumed")
+
+
+@pytest.mark.parametrize(
+    ("flags", "flops"),
+    [("avx512f avx2 fma", 64), ("avx2 fma", 32), ("avx sse2", 16), ("sse2", 8), ("asimd", 16)],
+)
+def test_wider_vectors_give_more_flops_a_cycle(tmp_path: Path, flags: str, flops: int) -> None:
+    key = "Features" if flags == "asimd" else "flags"
+    root = tree(tmp_path, {"proc/cpuinfo": f"{key}\t: {flags}\n"})
+    assert discover.cpu(root).figures["flops_per_cycle"] == flops
+
+
+@pytest.mark.parametrize(
+    ("files", "width"),
+    [
+        ({"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/cpu.max": "250000 100000\n"}, 2),
+        ({"proc/self/cgroup": "0::/a\n", "sys/fs/cgroup/a/cpu.max": "50000 100000\n"}, 1),
+        ({"proc/self/cgroup": "0::/a\n", "sys/fs/cgroup/a/cpu.max": "max 100000\n"}, 8),
+        ({"proc/self/cgroup": "0::/../..\n", "sys/fs/cgroup/cpu.max": "300000 100000\n"}, 3),
+        (
+            {
+                "proc/self/cgroup": "3:cpu,cpuacct:/x\n",
+                "sys/fs/cgroup/cpu/x/cpu.cfs_quota_us": "400000\n",
+                "sys/fs/cgroup/cpu/x/cpu.cfs_period_us": "100000\n",
+            },
+            4,
+        ),
+    ],
+)
+def test_a_cpu_quota_bounds_the_width(tmp_path: Path, files: dict[str, str], width: int) -> None:
+    cpu = discover.cpu(tree(tmp_path, {**cpus(8, 1), **files}))
+    assert cpu.width == cpu.max_lanes == width
+
+
+def test_memory_is_the_least_of_machine_and_control_groups(tmp_path: Path) -> None:
+    files = {"proc/meminfo": "MemTotal:       8388608 kB\n", "proc/self/cgroup": "0::/a/b\n"}
+    assert discover.cpu(tree(tmp_path, files)).memory_bytes == 8 * 2**30
+    files |= {"sys/fs/cgroup/a/memory.max": str(2**30), "sys/fs/cgroup/a/b/memory.max": "max"}
+    cpu = discover.cpu(tree(tmp_path, files))
+    assert cpu.memory_bytes == 2**30
+    assert "control group" in cpu.sources["memory_bytes"]
+
+
+def test_caches_are_read_per_level(tmp_path: Path) -> None:
+    base = "sys/devices/system/cpu/cpu0/cache"
+    rows = [("1", "Data", "48K"), ("1", "Instruction", "32K"), ("2", "Unified", "2M")]
+    files = {}
+    for i, row in enumerate(rows):
+        for name, content in zip(("level", "type", "size"), row, strict=True):
+            files[f"{base}/index{i}/{name}"] = content
+    figures = discover.cpu(tree(tmp_path, files)).figures
+    assert figures["l1d_bytes"] == 48 * 1024
+    assert figures["l2_bytes"] == 2 * 2**20
+    assert "l1_bytes" not in figures
+
+
+def test_an_empty_tree_still_gives_a_cpu_with_everything_assumed(tmp_path: Path) -> None:
+    cpu = discover.cpu(tmp_path)
+    assert cpu.width == 8
+    assert cpu.sources["clock_hz"] == "assumed"
+    assert cpu.peak_flops_per_s > 0
+
+
+def test_files_full_of_rubbish_raise_nothing(tmp_path: Path) -> None:
+    rubbish = {
+        "proc/cpuinfo": "cpu MHz : many\nflags",
+        "proc/meminfo": "MemTotal: lots",
+        "proc/self/cgroup": "::::\nnonsense\n0::",
+        "sys/fs/cgroup/cpu.max": "1 0",
+        "sys/fs/cgroup/memory.max": "-1",
+        "sys/devices/system/cpu/cpu0/cache/index0/size": "big",
+    }
+    assert discover.cpu(tree(tmp_path, rubbish)).width == 8
+
+
+def test_no_gpu_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    import pynvml
+
+    def absent() -> None:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
+
+    monkeypatch.setattr(pynvml, "nvmlInit", absent)
+    assert list(discover.gpus()) == []
+
+
+class Nvml:
+    """The part of NVML that `discover` asks, for one RTX 3090; `silent` functions are absent."""
+
+    values = {  # noqa: RUF012
+        "nvmlInit": None,
+        "nvmlShutdown": None,
+        "nvmlDeviceGetCount": 1,
+        "nvmlDeviceGetHandleByIndex": "handle",
+        "nvmlDeviceGetUUID": "GPU-1234",
+        "nvmlDeviceGetName": "NVIDIA GeForce RTX 3090",
+        "nvmlDeviceGetCudaComputeCapability": (8, 6),
+        "nvmlDeviceGetNumGpuCores": 10496,
+        "nvmlDeviceGetMemoryBusWidth": 384,
+        "nvmlDeviceGetPowerManagementDefaultLimit": 350_000,
+        "nvmlDeviceGetMaxPcieLinkGeneration": 4,
+        "nvmlDeviceGetMaxPcieLinkWidth": 16,
+    }
+
+
+def fake_nvml(monkeypatch: pytest.MonkeyPatch, silent: tuple[str, ...] = ()) -> None:
+    import pynvml
+
+    def missing(*_: object) -> None:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+
+    for name, value in Nvml.values.items():
+        monkeypatch.setattr(pynvml, name, missing if name in silent else lambda *_, v=value: v)
+
+    class Memory:
+        total = 24 * 2**30
+
+    clocks = {pynvml.NVML_CLOCK_SM: 1695, pynvml.NVML_CLOCK_MEM: 9751}
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryInfo", lambda _: Memory)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetMaxClockInfo", lambda _, kind: clocks[kind])
+
+
+def test_a_gpu_is_computed_from_its_clocks_and_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    fake_nvml(monkeypatch)
+    platform = discover.host()
+    gpu = platform.device("gpu")
+    assert (gpu.width, gpu.width_unit) == (82, "sm")
+    assert gpu.peak_flops_per_s == pytest.approx(35.58e12, rel=1e-3)
+    assert gpu.memory_bytes_per_s == pytest.approx(936e9, rel=1e-3)
+    assert gpu.active_power_w == 350
+    assert platform.route("cpu", "gpu")[0].bytes_per_s == pytest.approx(31.5e9, rel=1e-3)
+
+
+def test_what_a_gpu_does_not_say_is_assumed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    fake_nvml(monkeypatch, silent=("nvmlDeviceGetPowerManagementDefaultLimit",))
+    ((gpu, _),) = list(discover.gpus())
+    assert gpu.sources["active_power_w"].startswith("assumed")
+
+
+@pytest.mark.parametrize(
+    ("visible", "count"), [("0", 1), ("GPU-12", 1), ("", 0), ("-1", 0), ("1", 0), ("GPU-9", 0)]
+)
+def test_hidden_gpus_are_not_found(
+    monkeypatch: pytest.MonkeyPatch, visible: str, count: int
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    fake_nvml(monkeypatch)
+    assert len(list(discover.gpus())) == count

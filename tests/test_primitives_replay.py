@@ -1,0 +1,403 @@
+"""Replay: ring, sum tree, sampling, n-step returns, weights, priorities, and the fused calls."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pearl_devices import Buffers, Kernel, cpu, kernel
+from pearl_devices.buffers import tree_levels
+from pearl_devices.primitives import replay
+from tests.kernel_buffers import copied, equal, filled
+
+ENVS, CAPACITY, FANOUT, DRAWN = 3, 36, 4, 16
+
+
+def ring(prioritised: int = 1, capacity: int = CAPACITY, act: int = 0) -> dict[str, Any]:
+    return {
+        "envs": ENVS,
+        "obs": 2,
+        "act": act,
+        "capacity": capacity,
+        "prioritised": prioritised,
+        "fanout": FANOUT,
+    }
+
+
+def sample_kernel(n_step: int = 1, steps: int = 1, **changes: int) -> Kernel:
+    return kernel("replay_sample", n_step=n_step, steps=steps, batch=DRAWN, **ring(**changes))
+
+
+def leaves(buffers: Buffers, capacity: int = CAPACITY, fanout: int = FANOUT) -> np.ndarray:
+    width = tree_levels(capacity, fanout)[-1]
+    out: np.ndarray = buffers["replay.tree"][-width:]
+    return out
+
+
+def write(buffers: Buffers, insert: Any, time: int, ends: dict[tuple[int, int], str]) -> None:
+    """Inserts the transitions of one step; each carries its time and environment."""
+    for e in range(ENVS):
+        buffers["step.obs"][e] = (time, e)
+        buffers["step.next_obs"][e] = (time + 1, e)
+        buffers["step.reward"][e] = 1 + 10 * time + e
+        buffers["step.action"][e] = time % 2
+        buffers["step.terminated"][e] = ends.get((time, e)) in ("terminated", "both")
+        buffers["step.truncated"][e] = ends.get((time, e)) in ("truncated", "both")
+    insert()
+
+
+def stored(
+    steps: int, ends: dict[tuple[int, int], str] | None = None, n_step: int = 1, **changes: int
+) -> tuple[Buffers, Any]:
+    """A replay after `steps` steps, and the bound sample."""
+    sample, insert = sample_kernel(n_step, **changes), kernel("replay_insert", **ring(**changes))
+    buffers = filled([insert, sample])
+    call = cpu.bind(insert, "native", buffers)
+    for time in range(steps):
+        write(buffers, call, time, ends or {})
+    return buffers, cpu.bind(sample, "native", buffers)
+
+
+# The tree
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    capacity=st.integers(2, 700),
+    fanout=st.sampled_from([2, 3, 4, 8, 16]),
+    seed=st.integers(0, 2**32 - 1),
+    sparse=st.booleans(),
+)
+def test_the_tree_finds_what_searchsorted_finds_in_the_cumulative_sum(
+    capacity: int, fanout: int, seed: int, sparse: bool
+) -> None:
+    random = np.random.default_rng(seed)
+    widths = np.array(tree_levels(capacity, fanout), np.int64)
+    tree = np.zeros(widths.sum(), np.float32)
+    values = random.integers(0 if sparse else 1, 9, capacity)  # whole numbers: exact sums
+    values[random.integers(capacity)] = 3
+    first = tree.size - widths[-1]
+    tree[first : first + capacity] = values
+    half = capacity // 2
+    replay.raise_range(tree, widths, fanout, 0, half)
+    replay.raise_leaves(tree, widths, fanout, random.permutation(np.arange(half, capacity)))
+    total = values.sum()
+    assert tree[0] == total
+    cumulative = np.cumsum(values)
+    for prefix in [*random.integers(0, total, 20), 0, total - 1]:
+        found = replay.find_leaf(tree, widths, fanout, float(prefix))
+        assert found == np.searchsorted(cumulative, prefix, side="right")
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    priorities=st.lists(st.floats(2.0**-20, 2.0**20, width=32), min_size=1, max_size=60),
+    capacity=st.integers(60, 300),
+)
+def test_a_prefix_at_or_beyond_the_total_never_finds_an_unfilled_leaf(
+    priorities: list[float], capacity: int
+) -> None:
+    widths = np.array(tree_levels(capacity, 4), np.int64)
+    tree = np.zeros(widths.sum(), np.float32)
+    first = tree.size - widths[-1]
+    tree[first : first + len(priorities)] = priorities
+    replay.raise_range(tree, widths, 4, 0, len(priorities) - 1)
+    total = float(tree[0])
+    for prefix in (0.0, np.nextafter(total, 0), total, 1.01 * total, np.inf):
+        assert replay.find_leaf(tree, widths, 4, prefix) < len(priorities)
+
+
+def test_parents_are_sums_of_their_children_after_any_mixture_of_writes() -> None:
+    buffers, sample = stored(steps=9)
+    update = kernel("replay_update", batch=DRAWN, steps=1, capacity=CAPACITY, fanout=FANOUT)
+    more = filled([update])
+    buffers["batch.td"] = more["batch.td"]
+    call = cpu.bind(update, "native", buffers)
+    insert = cpu.bind(kernel("replay_insert", **ring()), "native", buffers)
+    random = np.random.default_rng(0)
+    for time in range(9, 60):
+        write(buffers, insert, time, {})
+        sample()
+        buffers["batch.td"][:] = random.exponential(size=(1, DRAWN))
+        call()
+    widths, start = tree_levels(CAPACITY, FANOUT), 0
+    for above, below in pairwise(widths):
+        parents = buffers["replay.tree"][start : start + above]
+        start += above
+        children = buffers["replay.tree"][start : start + below].reshape(-1, FANOUT)
+        sums = children.sum(axis=1)
+        np.testing.assert_allclose(parents[: sums.size], sums, rtol=1e-6)
+        assert not parents[sums.size :].any()
+    assert (leaves(buffers)[:CAPACITY] > 0).all()
+
+
+# The ring
+
+
+def test_rows_are_time_by_environment_and_the_ring_overwrites_the_oldest() -> None:
+    steps = CAPACITY // ENVS + 5
+    buffers, _ = stored(steps)
+    assert buffers["replay.cursor"].tolist() == [5 * ENVS, CAPACITY]
+    for row in range(CAPACITY):
+        time = row // ENVS + (CAPACITY // ENVS if row < 5 * ENVS else 0)
+        assert buffers["replay.obs"][row].tolist() == [time, row % ENVS]
+        assert buffers["replay.reward"][row] == 1 + 10 * time + row % ENVS
+
+
+def test_new_rows_get_the_largest_priority_so_far() -> None:
+    buffers, sample = stored(steps=4)
+    assert set(leaves(buffers)[: 4 * ENVS]) == {1.0}
+    assert not leaves(buffers)[4 * ENVS :].any()
+    update = kernel("replay_update", batch=DRAWN, steps=1, capacity=CAPACITY, fanout=FANOUT)
+    buffers["batch.td"] = np.full((1, DRAWN), 5.0, np.float32)
+    sample()
+    cpu.bind(update, "native", buffers)()
+    top = (5.0 + 1e-2) ** 0.6
+    assert buffers["replay.priority"][2] == pytest.approx(top)
+    buffers["batch.td"][:] = 0.1
+    cpu.bind(update, "native", buffers)()
+    assert buffers["replay.priority"][2] == pytest.approx(top)
+    write(buffers, cpu.bind(kernel("replay_insert", **ring()), "native", buffers), 4, {})
+    np.testing.assert_allclose(leaves(buffers)[4 * ENVS : 5 * ENVS], top, rtol=1e-6)
+
+
+def test_a_capacity_that_would_split_a_step_is_an_error() -> None:
+    k = kernel("replay_insert", **ring(capacity=10))
+    with pytest.raises(ValueError, match="multiple of envs 3"):
+        cpu.bind(k, "native", filled([k]))
+
+
+@pytest.mark.parametrize("prioritised", [0, 1])
+def test_sampling_an_empty_replay_is_safe(prioritised: int) -> None:
+    buffers, sample = stored(steps=0, prioritised=prioritised, n_step=3)
+    sample()
+    assert not buffers["batch.index"].any()
+    assert (buffers["batch.weight"] == 1).all()
+    assert np.isfinite(buffers["batch.reward"]).all()
+
+
+# Sampling
+
+
+def test_frequencies_follow_the_priorities() -> None:
+    buffers, sample = stored(steps=6)
+    filled_rows, random = 6 * ENVS, np.random.default_rng(0)
+    widths = np.array(tree_levels(CAPACITY, FANOUT), np.int64)
+    leaves(buffers)[:filled_rows] = random.uniform(0.1, 3.0, filled_rows)
+    replay.raise_range(buffers["replay.tree"], widths, FANOUT, 0, filled_rows - 1)
+    counts, firings = np.zeros(CAPACITY), 4000
+    for _ in range(firings):
+        sample()
+        counts += np.bincount(buffers["batch.index"][0], minlength=CAPACITY)
+    share = leaves(buffers)[:CAPACITY] / leaves(buffers).sum()
+    assert counts.sum() == firings * DRAWN
+    error = np.abs(counts / counts.sum() - share)
+    # Four deviations of independent draws; stratification only lowers their variance.
+    assert (error <= 4 * np.sqrt(share / counts.sum()) + 1e-12).all()
+
+
+def test_draws_are_stratified_and_sorted() -> None:
+    buffers, sample = stored(steps=12)
+    for _ in range(50):
+        sample()
+        index = buffers["batch.index"][0]
+        assert (np.diff(index) >= 0).all()
+        shares = (np.arange(DRAWN) / DRAWN * 36, (np.arange(DRAWN) + 1) / DRAWN * 36)
+        assert (index >= np.floor(shares[0]) - 1e-6).all()
+        assert (index <= np.floor(shares[1]) + 1e-6).all()
+
+
+def test_uniform_sampling_reaches_all_filled_rows_alike_with_weight_one() -> None:
+    buffers, sample = stored(steps=5, prioritised=0)
+    counts = np.zeros(CAPACITY)
+    for _ in range(3000):
+        sample()
+        assert (buffers["batch.weight"] == 1).all()
+        counts += np.bincount(buffers["batch.index"][0], minlength=CAPACITY)
+    assert not counts[5 * ENVS :].any()
+    expected = counts.sum() / (5 * ENVS)
+    chi_square = ((counts[: 5 * ENVS] - expected) ** 2 / expected).sum()
+    assert chi_square < 36.1  # 14 degrees of freedom, p = 0.001
+
+
+def test_weights_follow_the_formula_and_beta_anneals_by_batches_drawn() -> None:
+    buffers, sample = stored(steps=6)
+    size, random = 6 * ENVS, np.random.default_rng(3)
+    widths = np.array(tree_levels(CAPACITY, FANOUT), np.int64)
+    leaves(buffers)[:size] = random.uniform(0.1, 3.0, size)
+    replay.raise_range(buffers["replay.tree"], widths, FANOUT, 0, size - 1)
+    total = leaves(buffers).sum(dtype=np.float64)
+    for firing in range(70):
+        sample()
+        beta = 0.4 + 0.6 * min(firing / 50, 1.0)
+        p = leaves(buffers)[buffers["batch.index"][0]].astype(np.float64)
+        weight = (size * p / total) ** -beta
+        np.testing.assert_allclose(buffers["batch.weight"][0], weight / weight.max(), rtol=1e-5)
+
+
+def naive(buffers: Buffers, row: int, n_step: int, gamma: float) -> tuple[float, float, int]:
+    """(return, discount, row that is bootstrapped from), by the definition and in Python."""
+    head, total = int(buffers["replay.cursor"][0]), 0.0
+    newest = {(head - 1 - e) % CAPACITY for e in range(ENVS)}
+    for m in range(n_step):
+        total += gamma**m * float(buffers["replay.reward"][row])
+        over = buffers["replay.terminated"][row] or buffers["replay.truncated"][row]
+        if over or m == n_step - 1 or row in newest:
+            break
+        row = (row + ENVS) % CAPACITY
+    return total, gamma ** (m + 1) * (not buffers["replay.terminated"][row]), row
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    steps=st.integers(1, 40),
+    n_step=st.integers(1, 6),
+    act=st.sampled_from([0, 2]),
+    prioritised=st.sampled_from([0, 1]),
+    ends=st.dictionaries(
+        st.tuples(st.integers(0, 39), st.integers(0, ENVS - 1)),
+        st.sampled_from(["terminated", "truncated", "both"]),
+        max_size=25,
+    ),
+)
+def test_n_step_returns_equal_the_definition_at_ends_truncations_and_the_newest_row(
+    steps: int,
+    n_step: int,
+    act: int,
+    prioritised: int,
+    ends: dict[tuple[int, int], str],
+) -> None:
+    buffers, sample = stored(steps, ends, n_step, act=act, prioritised=prioritised)
+    for _ in range(4):
+        sample()
+        for b, row in enumerate(buffers["batch.index"][0]):
+            assert row < min(steps * ENVS, CAPACITY)
+            total, discount, last = naive(buffers, int(row), n_step, 0.97)
+            assert buffers["batch.reward"][0, b] == pytest.approx(total, rel=1e-6)
+            assert buffers["batch.discount"][0, b] == pytest.approx(discount, rel=1e-6)
+            for name, source in (("obs", row), ("action", row), ("next_obs", last)):
+                stored_row = buffers[f"replay.{name}"][source]
+                np.testing.assert_array_equal(buffers[f"batch.{name}"][0, b], stored_row)
+
+
+def test_priorities_follow_the_formula_and_of_duplicates_the_last_counts() -> None:
+    update = kernel("replay_update", batch=4, steps=2, capacity=CAPACITY, fanout=FANOUT)
+    buffers = filled([update])
+    buffers["batch.index"][:] = [[5, 7, 5, 9], [7, 1, 1, 1]]
+    buffers["batch.td"][:] = [[1, 2, 3, 4], [5, 6, 7, 0]]
+    cpu.bind(update, "native", buffers)()
+    expected = np.zeros(CAPACITY)
+    for row, td in ((5, 3), (7, 5), (9, 4), (1, 0)):
+        expected[row] = (td + 1e-2) ** 0.6
+    np.testing.assert_allclose(leaves(buffers)[:CAPACITY], expected, rtol=1e-6)
+    assert buffers["replay.tree"][0] == pytest.approx(expected.sum(), rel=1e-6)
+    assert buffers["replay.priority"][2] == pytest.approx(7.01**0.6)
+
+
+def test_cutting_episodes_marks_the_newest_rows_only() -> None:
+    buffers, _ = stored(steps=CAPACITY // ENVS)
+    replay.cut_episodes(buffers, ENVS)
+    assert np.flatnonzero(buffers["replay.truncated"]).tolist() == [33, 34, 35]
+    buffers, _ = stored(steps=0)
+    replay.cut_episodes(buffers, ENVS)
+    assert not buffers["replay.truncated"].any()
+
+
+# Fused and grouped calls
+
+
+def learn_kernels(algorithm: str, prioritised: int, steps: int) -> dict[str, Kernel]:
+    act = 0 if algorithm == "dqn" else 1
+    nets: dict[str, Any] = (
+        {"layers": (2, 16, 16, 2), "double": 1}
+        if algorithm == "dqn"
+        else {"actor": (2, 16, 1), "critic": (3, 16, 16, 1)}
+    )
+    draws: dict[str, Any] = {"batch": DRAWN, "steps": steps}
+    sizes = {**ring(prioritised, act=act), "n_step": 3}
+    return {
+        "learn": kernel(f"learn.{algorithm}", **nets, **draws, **sizes),
+        "sample": kernel("replay_sample", **draws, **sizes),
+        "update": kernel(f"update.{algorithm}", **nets, **draws),
+        "priorities": kernel("replay_update", capacity=CAPACITY, fanout=FANOUT, **draws),
+        "insert": kernel("replay_insert", **ring(prioritised, act=act)),
+    }
+
+
+@pytest.mark.parametrize("prioritised", [0, 1])
+@pytest.mark.parametrize("algorithm", ["dqn", "ddpg"])
+def test_the_fused_call_equals_its_parts_one_after_the_other_bit_for_bit(
+    algorithm: str, prioritised: int
+) -> None:
+    block, single = (learn_kernels(algorithm, prioritised, steps) for steps in (6, 1))
+    fused = filled([block["learn"], block["insert"]])
+    insert = cpu.bind(block["insert"], "native", fused)
+    for time in range(20):
+        write(fused, insert, time, {(time, time % ENVS): "terminated"})
+    apart = {n: a for n, a in copied(fused).items() if not n.startswith("batch.")}
+    apart.update({n: a for n, a in filled(single.values()).items() if n.startswith("batch.")})
+    names = ["sample", "update"] + ["priorities"] * prioritised
+    calls = [cpu.bind(single[name], "native", apart) for name in names]
+    learn = cpu.bind(block["learn"], "native", fused)
+    for _ in range(10):
+        learn()
+        for s in range(6):
+            for call in calls:
+                call()
+            for name in [n for n in apart if n.startswith("batch.")]:
+                assert fused[name][s].tobytes() == apart[name][0].tobytes(), name
+    same = [n for n in apart if not n.startswith("batch.")]
+    assert equal({n: fused[n] for n in same}, apart) == []
+    assert fused["rng.replay_sample"][1] == 60
+    assert np.isfinite(fused["batch.td"]).all()
+
+
+def test_under_uniform_replay_a_block_draws_what_single_firings_draw() -> None:
+    block, single = (learn_kernels("dqn", 0, steps)["sample"] for steps in (6, 1))
+    buffers, _ = stored(steps=9, prioritised=0)
+    rows: list[list[np.ndarray]] = []
+    for k, firings in ((block, 1), (single, 6)):
+        mine = {n: a.copy() for n, a in buffers.items() if not n.startswith("batch.")}
+        mine.update({n: a for n, a in filled([k]).items() if n.startswith("batch.")})
+        call = cpu.bind(k, "native", mine)
+        drawn = []
+        for _ in range(firings):
+            call()
+            drawn.extend(mine["batch.index"].copy())
+        rows.append(drawn)
+    np.testing.assert_array_equal(rows[0], rows[1])
+
+
+@pytest.mark.parametrize("algorithm", ["dqn", "ddpg"])
+def test_a_firing_allocates_nothing(algorithm: str) -> None:
+    """numba itself counts one block per array argument; a kernel must add none to that."""
+    _nrt_python: Any = import_module("numba.core.runtime._nrt_python")
+    rtsys: Any = import_module("numba.core.runtime").rtsys
+
+    act = 0 if algorithm == "dqn" else 1
+    layers = (2, 16, 16, 2) if algorithm == "dqn" else (2, 16, 1)
+    kernels = learn_kernels(algorithm, 1, 3)
+    kernels["inference"] = kernel(f"inference.{algorithm}", envs=ENVS, layers=layers)
+    buffers = filled(kernels.values())
+    calls = {name: cpu.bind(k, "native", buffers) for name, k in kernels.items()}
+    program, obs = ("Pendulum-v1", 3) if act else ("CartPole-v1", 4)
+    env = kernel("env_step", program=program, envs=ENVS, obs=obs, act=act)
+    calls["env"] = cpu.bind(env, "native", filled([env]))
+    for call in calls.values():
+        call()
+    _nrt_python.memsys_enable_stats()
+    try:
+        for name, call in calls.items():
+            before = rtsys.get_allocation_stats()
+            call()
+            after = rtsys.get_allocation_stats()
+            arguments = sum(isinstance(a, np.ndarray) for a in call.args)  # type: ignore[attr-defined]
+            assert after.alloc - before.alloc == arguments, name
+    finally:
+        _nrt_python.memsys_disable_stats()

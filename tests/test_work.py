@@ -1,0 +1,185 @@
+"""Counted work against sums by hand, against the arrays that kernels touch, and against torch."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from pearl_devices import Kernel, kernel
+from pearl_devices.buffers import allocate, tree_levels
+from pearl_devices.work import (
+    KINDS,
+    backward_flops,
+    forward_flops,
+    parameters,
+    products,
+    row_bytes,
+    tree_depth,
+)
+
+STORE = {"envs": 8, "obs": 4, "act": 0, "capacity": 1000, "fanout": 16}
+DRAW = {**STORE, "batch": 32, "steps": 2, "n_step": 1}
+
+
+def matmul_flops(of: Kernel) -> int:
+    return sum(2 * m * k * n for m, k, n in products(of))
+
+
+def network(layers: tuple[int, ...]) -> torch.nn.Sequential:
+    parts: list[torch.nn.Module] = []
+    for i, o in pairwise(layers):
+        parts += [torch.nn.Linear(i, o), torch.nn.ReLU()]
+    return torch.nn.Sequential(*parts[:-1])
+
+
+def test_parameters_by_hand():
+    assert parameters((4, 64, 64, 2)) == (4 * 64 + 64) + (64 * 64 + 64) + (64 * 2 + 2)
+
+
+def test_forward_by_hand():
+    # 3→5→2 on 7 rows: products and biases of 3·5 and 5·2, one activation for each hidden unit
+    assert forward_flops((3, 5, 2), 7) == 7 * ((2 * 15 + 5) + (2 * 10 + 2) + 5)
+
+
+def test_backward_by_hand():
+    weights = (2 * 15 + 5) + (2 * 10 + 2)
+    assert backward_flops((3, 5, 2), 7) == 7 * (weights + (2 * 10 + 5))
+    assert backward_flops((3, 5, 2), 7, inputs=True) == 7 * (weights + 2 * 10 + 5 + 2 * 15 + 3)
+
+
+def test_inference_by_hand():
+    k = kernel("inference.dqn", envs=7, layers=(3, 5, 2))
+    assert k.flops == forward_flops((3, 5, 2), 7)
+    assert k.bytes_in == 4 * (32 + 7 * 3)  # 32 parameters
+    assert k.bytes_out == 4 * 7 * 2
+
+
+@pytest.mark.parametrize("double", [0, 1])
+def test_products_of_a_dqn_update_are_those_that_torch_multiplies(double):
+    layers, batch = (4, 24, 16, 3), 32
+    q, target = network(layers), network(layers)
+    obs, ahead = torch.randn(batch, 4), torch.randn(batch, 4)
+    with FlopCounterMode(display=False) as counter:
+        with torch.no_grad():
+            value = target(ahead)
+            if double:
+                value = value * q(ahead)
+        (q(obs).sum() - value.sum()).backward()
+    k = kernel("update.dqn", layers=layers, batch=batch, steps=1, double=double)
+    assert matmul_flops(k) == counter.get_total_flops()
+
+
+def test_products_of_a_ddpg_update_are_those_that_torch_multiplies():
+    actor_layers, critic_layers, batch = (5, 24, 16, 2), (7, 16, 24, 1), 32
+    actor, critic = network(actor_layers), network(critic_layers)
+    obs, ahead, action = torch.randn(batch, 5), torch.randn(batch, 5), torch.randn(batch, 2)
+    with FlopCounterMode(display=False) as counter:
+        with torch.no_grad():
+            critic(torch.cat((ahead, actor(ahead)), 1))
+        loss = critic(torch.cat((obs, action), 1)).sum()
+        torch.autograd.grad(loss, list(critic.parameters()))
+        policy_loss = critic(torch.cat((obs, actor(obs)), 1)).sum()
+        torch.autograd.grad(policy_loss, list(actor.parameters()))
+    k = kernel("update.ddpg", actor=actor_layers, critic=critic_layers, batch=batch, steps=1)
+    assert matmul_flops(k) == counter.get_total_flops()
+
+
+@pytest.mark.parametrize(
+    "k",
+    [
+        kernel("update.dqn", layers=(4, 64, 64, 2), batch=64, steps=1, double=1),
+        kernel("update.dqn", layers=(4, 8, 2), batch=16, steps=1, double=0),
+        kernel("update.ddpg", actor=(3, 64, 64, 1), critic=(4, 64, 64, 1), batch=64, steps=1),
+        kernel("inference.dqn", envs=8, layers=(4, 64, 64, 2)),
+    ],
+    ids=lambda k: k.kind,
+)
+def test_flops_are_the_products_and_a_small_rest(k):
+    """The rest by hand: biases, activations and Adam, each counted once more here."""
+    rest = k.flops - matmul_flops(k)
+    assert rest > 0
+    nets = [v for v in k.dims.values() if isinstance(v, tuple)]
+    rows = k.dim("batch") if "batch" in k.dims else k.dim("envs")
+    # Three forward and three backward passes at most, a bias, an activation and an input each.
+    elementwise = sum(rows * 3 * sum(layers) for layers in nets) * 6
+    adam = sum(15 * parameters(layers) for layers in nets)
+    assert rest <= elementwise + adam
+
+
+def test_steps_multiply_an_update():
+    sizes = {"layers": (4, 8, 2), "batch": 16, "double": 0}
+    one, four = kernel("update.dqn", sizes, steps=1), kernel("update.dqn", sizes, steps=4)
+    assert four.flops == 4 * one.flops
+    assert four.bytes_in == 4 * one.bytes_in
+    assert four.resident_bytes == one.resident_bytes
+
+
+def test_a_stored_row_has_the_bytes_of_its_arrays():
+    for act in (0, 3):
+        k = kernel("replay_insert", {**STORE, "act": act, "prioritised": 0})
+        arrays = allocate([k])
+        stored = sum(
+            a.nbytes
+            for name, a in arrays.items()
+            if name.startswith("replay.") and name != "replay.cursor"
+        )
+        assert stored == k.dim("capacity") * row_bytes(k)
+        assert k.bytes_in == k.bytes_out == 8 * row_bytes(k)
+
+
+def test_a_sample_writes_the_bytes_of_its_batch():
+    for act in (0, 3):
+        k = kernel("replay_sample", {**DRAW, "act": act, "prioritised": 0})
+        batch = [a for name, a in allocate([k]).items() if name.startswith("batch.")]
+        assert k.bytes_out == sum(a.nbytes for a in batch)
+
+
+def test_an_update_reads_its_batch_and_four_numbers_a_parameter_and_the_target():
+    for k in (
+        kernel("update.dqn", layers=(4, 8, 2), batch=16, steps=1, double=1),
+        kernel("update.ddpg", actor=(3, 8, 2), critic=(5, 8, 1), batch=16, steps=1),
+    ):
+        arrays = allocate([k])
+        batch = sum(
+            a.nbytes for n, a in arrays.items() if n.startswith("batch.") and n != "batch.td"
+        )
+        size = sum(parameters(v) for v in k.dims.values() if isinstance(v, tuple))
+        assert k.bytes_in == batch + (4 + 1) * 4 * size
+        assert k.bytes_out == (3 + 1) * 4 * size + arrays["batch.td"].nbytes
+
+
+@pytest.mark.parametrize("capacity", [2, 16, 17, 1000, 4096, 4097, 50_000])
+@pytest.mark.parametrize("fanout", [2, 8, 16])
+def test_the_depth_of_the_tree_is_that_of_its_array(capacity, fanout):
+    k = kernel("replay_update", batch=1, steps=1, capacity=capacity, fanout=fanout)
+    assert tree_depth(k) == len(tree_levels(capacity, fanout)) - 1
+
+
+def test_a_tree_draw_by_hand():
+    # 1000 rows by 16: 1000 → 63 → 4 → 1, three levels of 16 sums; 4 flops more a draw
+    k = kernel("replay_sample", {**DRAW, "prioritised": 1})
+    assert k.flops == 64 * (3 * 16 + 4)
+
+
+@pytest.mark.parametrize("prioritised", [0, 1])
+def test_learn_is_the_sum_of_its_parts(prioritised):
+    sizes = {**DRAW, "prioritised": prioritised, "layers": (4, 8, 2), "double": 1}
+    parts = ["replay_sample", "update.dqn"] + ["replay_update"] * prioritised
+    whole = kernel("learn.dqn", sizes)
+    for name in ("flops", "bytes_in", "bytes_out"):
+        assert getattr(whole, name) == sum(getattr(kernel(p, sizes), name) for p in parts)
+    assert products(whole) == products(kernel("update.dqn", sizes))
+
+
+def test_an_unknown_kind_names_all_kinds():
+    with pytest.raises(KeyError, match=r"no kernel kind 'update.sac'") as error:
+        kernel("update.sac", batch=1)
+    assert all(kind in str(error.value) for kind in KINDS)
+
+
+def test_a_missing_size_names_kernel_and_size():
+    with pytest.raises(KeyError, match=r"inference.dqn has no size 'envs'"):
+        kernel("inference.dqn", layers=(4, 2))
