@@ -70,5 +70,7 @@ def finish(
         if json_path == "-":
             sys.stdout.write(text)
         else:
-            Path(json_path).write_text(text)
+            target = Path(json_path)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(text)
     return 0 if all(b.met for b in bars) else 1

@@ -160,7 +160,9 @@ def main(arguments: list[str] | None = None) -> int:
             ]
         )
     ratio = statistics.median(a / b for a, b in zip(rates["ours"], rates["sb3"], strict=True))
-    bar = Bar("W1, 8 envs: ours over stable-baselines3", f"{ratio:.1f}×", "at least 15×", ratio >= 15)
+    bar = Bar(
+        "W1, 8 envs: ours over stable-baselines3", f"{ratio:.1f}×", "at least 15×", ratio >= 15
+    )
     columns = ["library", "env steps per CPU-s, median", "range", "× stable-baselines3, by pairs"]
     left_out = ["three pairs instead of one"] if options.quick else []
     return finish("peers", columns, rows, [bar], left_out, options.json, {"rates": rates})

@@ -275,7 +275,7 @@ def _placement(a: Assignment, task: str, period: float) -> Placement:
     unit, mode = a.expansion.units[u], a.modes[u]
     device = a.costs.platform.device(mode.device)
     firings = a.expansion.graph.repetition[task]
-    share = 1.0 if len(unit) == 1 else 1 / (len(unit) * firings)
+    share = _share_of_call(a, task)
     fused = [f.kernel for f in a.expansion.graph.fusions if f.tasks == unit and len(unit) > 1]
     kernel = fused[0] if fused else a.expansion.graph.task(task).kernel
     steps = kernel.dims.get("steps", 1)
@@ -298,6 +298,23 @@ def _placement(a: Assignment, task: str, period: float) -> Placement:
         fused_with=tuple(t for t in unit if t != task),
         block=steps if isinstance(steps, int) else 1,
     )
+
+
+def _share_of_call(a: Assignment, task: str) -> float:
+    """One firing's share of its call: 1, or in a fused mode in proportion to what the members take
+    when run apart on the same device and variant (equal shares where one of them cannot be)."""
+    unit, mode = a.expansion.units[a.unit_of[task]], a.modes[a.unit_of[task]]
+    if len(unit) == 1:
+        return 1.0
+    repetition = a.expansion.graph.repetition
+    apart: dict[str, float] = {}
+    for member in unit:
+        for alone in a.costs.of(member):
+            if (alone.device, alone.variant) == (mode.device, mode.variant):
+                apart[member] = alone.estimate.latency_s * repetition[member]
+    if len(apart) < len(unit) or not sum(apart.values()) > 0:
+        apart = dict.fromkeys(unit, 1.0)
+    return apart[task] / sum(apart.values()) / repetition[task]
 
 
 def _channel(a: Assignment, e: Edge, capacity: int | None) -> Channel:

@@ -52,7 +52,7 @@ def load(path: str | Path) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]
     return arrays, about
 
 
-def restore(arrays: Arrays, into: dict[str, npt.NDArray[Any]], path: str | Path) -> None:
+def restore(arrays: Arrays, into: Arrays, path: str | Path) -> None:
     """Copy a checkpoint's arrays into those of a compiled trainer.
 
     Names or shapes that differ are a SpecError listing them; nothing is copied then.

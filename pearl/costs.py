@@ -9,7 +9,7 @@ from types import MappingProxyType
 from pearl.errors import InfeasibleError, SpecError
 from pearl.graph import TaskGraph
 from pearl.limits import Limits
-from pearl_devices import Platform, backend
+from pearl_devices import Kernel, Platform, backend
 from pearl_estimators import Estimate, estimate
 
 
@@ -77,7 +77,7 @@ def tabulate(graph: TaskGraph, platform: Platform, limits: Limits | None = None)
     """
     limits = limits or Limits()
     modes: list[Mode] = []
-    jobs = [((t.name,), t.kernel) for t in graph.tasks]
+    jobs: list[tuple[tuple[str, ...], Kernel]] = [((t.name,), t.kernel) for t in graph.tasks]
     jobs += [(f.tasks, f.kernel) for f in graph.fusions]
     for tasks, kernel in jobs:
         found = []

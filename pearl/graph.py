@@ -112,9 +112,7 @@ class TaskGraph:
         problems = []
         if not names:
             problems.append(f"graph {self.name!r} has no task; it needs at least one")
-        problems += [
-            f"graph {self.name!r}: task {n!r} appears twice" for n in _repeated(names)
-        ]
+        problems += [f"graph {self.name!r}: task {n!r} appears twice" for n in _repeated(names)]
         for e in self.edges:
             problems += [
                 f"edge {e.src} → {e.dst}: no task {end!r}; there are {names}"
@@ -224,9 +222,7 @@ class TaskGraph:
         """The same graph with the slack of the edges (src, dst) set."""
         return replace(
             self,
-            edges=tuple(
-                replace(e, slack=slack.get((e.src, e.dst), e.slack)) for e in self.edges
-            ),
+            edges=tuple(replace(e, slack=slack.get((e.src, e.dst), e.slack)) for e in self.edges),
         )
 
 

@@ -47,7 +47,7 @@ def completions(
 
     Honours `pace_s`. O(firings · iterations).
     """
-    timed, arcs = plan_timing(plan, graph, _stated_costs(plan, graph, platform))
+    timed, arcs = plan_timing(plan, graph, stated_costs(plan, graph, platform))
     n = len(timed.names)
     beyond = 1 + max((abs(m) for _, _, _, m in arcs), default=0)
     if plan.pace_s:
@@ -57,16 +57,24 @@ def completions(
     return np.maximum.accumulate(ends)
 
 
-def _stated_costs(plan: Plan, graph: TaskGraph, platform: Platform) -> CostTable:
+def stated_costs(plan: Plan, graph: TaskGraph, platform: Platform) -> CostTable:
     """The modes a plan chose, at the times it states (pair terms are in them already)."""
-    modes: dict[tuple[str, ...], Mode] = {}
+    call_s: dict[tuple[str, ...], list[float]] = {}
+    chosen: dict[tuple[str, ...], tuple[str, str, int]] = {}
     for t in plan.tasks:
         tasks = tuple(n.name for n in graph.tasks if n.name in (t.task, *t.fused_with))
-        calls = len(tasks) * t.firings if t.fused_with else 1
-        latency = t.seconds * calls
-        times = Estimate(latency, min(t.occupancy_s * calls, latency))
-        modes.setdefault(tasks, Mode(tasks, t.device, t.variant, t.width, times))
-    return CostTable(platform, tuple(modes.values()))
+        calls = t.firings if t.fused_with else 1
+        times = call_s.setdefault(tasks, [0.0, 0.0])
+        times[0] += t.seconds * calls
+        times[1] += t.occupancy_s * calls
+        chosen.setdefault(tasks, (t.device, t.variant, t.width))
+    return CostTable(
+        platform,
+        tuple(
+            Mode(tasks, *chosen[tasks], Estimate(latency, min(occupancy, latency)))
+            for tasks, (latency, occupancy) in call_s.items()
+        ),
+    )
 
 
 def check_plan(plan: Plan, graph: TaskGraph, costs: CostTable) -> None:

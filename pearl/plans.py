@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -39,7 +39,7 @@ class Lane:
 @dataclass(frozen=True)
 class Placement:
     """How one task runs. seconds, occupancy_s, low_s, high_s: per firing. A member of a fused mode
-    names the others in fused_with and carries an equal share of the call's time."""
+    names the others in fused_with and carries a share of the call's time."""
 
     task: str
     device: str
@@ -165,7 +165,7 @@ def load_plan(source: str | Path | Mapping[str, Any]) -> Plan:
         raise SpecError(
             f"{where}: schema is {source.get('schema')!r}; this version reads schema {SCHEMA}"
         )
-    nested = {
+    nested: dict[str, Callable[[Any], Any]] = {
         "bottleneck": lambda v: build(Bottleneck, v, f"{where}: bottleneck"),
         "lanes": lambda v: list_of(Lane, v, f"{where}: lanes"),
         "tasks": lambda v: list_of(Placement, v, f"{where}: tasks"),

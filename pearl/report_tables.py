@@ -179,9 +179,7 @@ def _assignment_notes(tasks: Sequence[Placement]) -> list[str]:
         if t.fused_with and call not in seen:
             seen.add(call)
             members = [x.task for x in tasks if x.task in call]
-            notes.append(
-                f"{listed(members)} run as one call; each is shown with an equal share of its time."
-            )
+            notes.append(f"{listed(members)} run as one call; each is shown with its share of it.")
         if t.replicas > 1:
             shares = f" with {listed([str(s) for s in t.shares])} environments" if t.shares else ""
             notes.append(f"{t.task} runs as {t.replicas} replicas{shares}.")

@@ -13,8 +13,8 @@ from pearl import checkpoint, evaluation
 from pearl.algorithms import algorithm
 from pearl.errors import SpecError
 from pearl.files import write_atomically
-from pearl.plan_check import check_plan, completions
-from pearl.planning import as_system, problem
+from pearl.plan_check import check_plan, completions, stated_costs
+from pearl.planning import as_system
 from pearl.planning import plan as make_plan
 from pearl.plans import Plan, load_plan, plain
 from pearl.report import Report
@@ -23,7 +23,7 @@ from pearl.runtime import lane
 from pearl.runtime.clock import Clock, RealClock, VirtualClock
 from pearl.spec import System, load
 from pearl.training import ROWS, Job, Schedule, State, cpu_seconds, outcome, timings, train
-from pearl_devices import Buffers, buffers
+from pearl_devices import Buffers, Device, backend, buffers
 
 CHECKPOINT = "checkpoint.safetensors"
 PROFILE_ROUNDS = 30
@@ -47,14 +47,15 @@ def compile(
     """
     if set:
         if isinstance(system, System):
-            raise SpecError("compile: `set` changes a spec, but a loaded System was given; pass it to `load`")
+            raise SpecError(
+                "compile: `set` changes a spec, but a loaded System was given; pass it to `load`"
+            )
         system = load(system, set=set)
     system = as_system(system)
-    graph, costs = problem(system)
     if plan is None:
         plan = make_plan(system)
     else:
-        check_plan(plan, graph, costs)
+        _check(plan, system)
     trainer = Trainer(system, plan, emulate=emulate, seed=seed)
     if not emulate:
         absent = [d.name for d in _used(trainer) if not d.real]
@@ -64,11 +65,31 @@ def compile(
                 f"{'is' if len(absent) == 1 else 'are'} not part of this machine; emulate the plan "
                 "(--emulate), or plan for platform host"
             )
-        lane.one_lane_order(plan, graph)
+        lane.one_lane_order(plan, trainer.graph)
     return trainer
 
 
-def _used(trainer: Trainer) -> list[Any]:
+def _check(plan: Plan, system: System) -> None:
+    """A plan that was given: sound in itself, and of modes that the devices offer.
+
+    Its times are taken as it states them, so no estimate is asked for and nothing is measured.
+    """
+    graph = algorithm(system.algorithm.name).graph(system)
+    check_plan(plan, graph, stated_costs(plan, graph, system.platform))
+    problems = []
+    for job in set(lane.jobs(plan, graph, system.platform, emulate=False).values()):
+        device = system.platform.device(plan.task(job.tasks[0]).device)
+        offered = backend(device.kind).offers(job.kernel, device)
+        if job.variant not in [name for name, _ in offered]:
+            problems.append(
+                f"plan: {job.name} runs as {job.variant!r} on {device.name}, which offers "
+                f"{offered or 'nothing'} for it"
+            )
+    if problems:
+        raise SpecError(*sorted(problems))
+
+
+def _used(trainer: Trainer) -> list[Device]:
     names = {t.device for t in trainer.plan.tasks}
     return [d for d in trainer.system.platform.devices if d.name in names]
 
@@ -225,8 +246,8 @@ class Trainer:
         status, times_ns = train(work, state)
         if state.best_mean is None:
             self._keep()
-        finals = [] if status != "done" else self._judge(
-            "best.policy", options.final_episodes, "final"
+        finals = (
+            [] if status != "done" else self._judge("best.policy", options.final_episodes, "final")
         )
         rows = timings(work, {} if self.emulate else times_ns, PROFILE_ROUNDS)
         run = outcome(

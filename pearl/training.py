@@ -1,4 +1,4 @@
-"""One training run: the lane's rounds, evaluation, metrics, checkpoints, and the `Run` at the end."""
+"""One training run: rounds of the lane, evaluation, metrics, checkpoints, and its `Run`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""devices ← estimators ← pearl, never back; and the packages that are installed are those there are."""
+"""devices ← estimators ← pearl, never back; and what is installed is what is there."""
 
 import ast
 import tomllib

@@ -101,7 +101,9 @@ class Link:
     def __post_init__(self) -> None:
         object.__setattr__(self, "sources", MappingProxyType(dict(self.sources)))
         if self.a == self.b:
-            raise ValueError(f"link {self.name}: both ends are {self.a!r}; a link joins two devices")
+            raise ValueError(
+                f"link {self.name}: both ends are {self.a!r}; a link joins two devices"
+            )
         _check(f"link {self.name}", "bytes_per_s", self.bytes_per_s, positive=True)
         for name in ("latency_s", "per_message_s", "energy_j_per_byte"):
             _check(f"link {self.name}", name, getattr(self, name), positive=False)

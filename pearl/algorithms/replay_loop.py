@@ -81,14 +81,12 @@ def build(
         obs=sizes.obs,
         act=sizes.act,
     )
-    insert = kernel("replay_insert", **replay)
-    sample = kernel("replay_sample", **drawn, steps=block)
-    learn = kernel(
-        f"update.{name}", program=program, batch=sizes.batch, steps=block, **update
-    )
+    insert = kernel("replay_insert", replay)
+    sample = kernel("replay_sample", drawn, steps=block)
+    learn = kernel(f"update.{name}", update, program=program, batch=sizes.batch, steps=block)
     sync = kernel("param_sync", args={"network": policy}, params=policy_params)
     # One call for all gradient steps of an iteration; it needs no program, it is native only.
-    fused = kernel(f"learn.{name}", **{**drawn, **update, "steps": steps})
+    fused = kernel(f"learn.{name}", {**drawn, **update}, steps=steps)
     tasks = [
         Task("inference", inference, reads=("policy",)),
         Task("env_step", env_step, writes=("environments",)),
@@ -187,9 +185,7 @@ def _edges(
     else:  # param_sync fires with the learning side
         edges += [
             Edge("update", "param_sync"),
-            Edge(
-                "param_sync", "inference", d, u, u + d - 1, bytes=params, limit="policy_lag"
-            ),
+            Edge("param_sync", "inference", d, u, u + d - 1, bytes=params, limit="policy_lag"),
             Edge("inference", "param_sync", u, d),
             Edge("param_sync", "update", tokens_seq=1),
         ]
