@@ -10,16 +10,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 ABSENT = 3
 """Exit status where something the benchmark needs is absent."""
 
 
 @dataclass(frozen=True)
 class Bar:
-    """One promise: what it is about, the figure measured, the figure asked, and whether it is met."""
+    """One promise: what it is about, measured, asked, and if it is met."""
 
     what: str
     measured: str
@@ -47,6 +44,9 @@ def finish(
     values: dict[str, Any],
 ) -> int:
     """Print table and bars, write the JSON if asked, and return the exit status."""
+    from rich.console import Console  # not at the top: a peer's environment may lack it
+    from rich.table import Table
+
     table = Table(*columns, title=title)
     for row in rows:
         table.add_row(*row)

@@ -1,9 +1,9 @@
 """Speed beside other libraries: `python -m benchmarks.peers [--quick] [--json FILE]`.
 
-W1: DQN on CartPole-v1, network 64-64, batch 64, replay ratio 1, 8 environments, one thread; env steps
-per CPU-second after 2,000 warm-up steps. Ours and stable-baselines3 take turns, each run in a process of
-its own; medians and the ratio pair by pair. stable-baselines3 comes with the extra `[bench]`, or from
-another environment whose interpreter `--peer-python` names.
+W1: DQN on CartPole-v1, network 64-64, batch 64, replay ratio 1, 8 environments, one thread; env
+steps per CPU-second after 2,000 warm-up steps. Ours and stable-baselines3 take turns, each run in a
+process of its own; medians and the ratio pair by pair. stable-baselines3 comes with the extra
+`[bench]`, or from another environment whose interpreter `--peer-python` names.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 from benchmarks.bars import ABSENT, Bar, finish
 
@@ -40,7 +39,7 @@ W1 = {
     },
     "platform": "host",
     "limits": {"max_lanes": 1},
-    "train": {"steps": 60_000, "evaluate_every": 0, "final_episodes": 1},
+    "train": {"steps": 60_000, "evaluate_every": 0, "final_episodes": 0},
 }
 
 
@@ -104,7 +103,7 @@ def stable_baselines3(seed: int) -> float:
 
 def measure(name: str, seed: int, python: str) -> float | None:
     """One run in a process of its own; None if the library is not there."""
-    one_thread = {k: "1" for k in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
+    one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     root = str(Path(__file__).parents[1])
     command = [python, "-m", "benchmarks.peers", "--one", name, "--seed", str(seed)]
     done = subprocess.run(
@@ -133,7 +132,10 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.one:
         try:
-            rate = (stable_baselines3 if options.one == "sb3" else _ours(options.one))(options.seed)
+            if options.one == "sb3":
+                rate = stable_baselines3(options.seed)
+            else:
+                rate = ours(options.one, options.seed)
         except ModuleNotFoundError as error:
             print(f"{options.one}: {error}", file=sys.stderr)
             return ABSENT
@@ -166,10 +168,6 @@ def main(arguments: list[str] | None = None) -> int:
     columns = ["library", "env steps per CPU-s, median", "range", "× stable-baselines3, by pairs"]
     left_out = ["three pairs instead of one"] if options.quick else []
     return finish("peers", columns, rows, [bar], left_out, options.json, {"rates": rates})
-
-
-def _ours(name: str) -> Any:
-    return lambda seed: ours(name, seed)
 
 
 if __name__ == "__main__":

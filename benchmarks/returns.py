@@ -1,8 +1,8 @@
 """Learning, checked by return: `python -m benchmarks.returns [--quick] [--json FILE]`.
 
 Trains each shipped configuration once for each of the seeds 0 to 4, and no others, exactly as
-`pearl train` does. DQN on CartPole is judged by 20 fresh greedy episodes of the best evaluated policy,
-DDPG on Pendulum by the mean return of the last 20 training episodes.
+`pearl train` does. DQN on CartPole is judged by 20 fresh greedy episodes of the best evaluated
+policy, DDPG on Pendulum by the mean return of the last 20 training episodes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`CostTable`: the modes of every task with labelled estimates. All a solver sees of the hardware."""
+"""`CostTable`: the modes of every task with labelled estimates. All a solver sees."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class CostTable:
     """The modes of every task on one platform.
 
     pair_extra_s: seconds added to every firing of the first (task, mode) when the second holds too.
-        May be negative as long as the task's time stays at least 0; applies to latency and occupancy.
+        May be negative as long as the task's time is not; for latency and occupancy alike.
     """
 
     platform: Platform

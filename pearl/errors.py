@@ -9,7 +9,7 @@ from typing import Any
 class SpecError(Exception):
     """What the user wrote cannot be read or does not make sense.
 
-    problems: one line each, `file:line: key: what was given; what is allowed` where a file is known.
+    problems: one line each, `file:line: key: what was given; what is allowed` of a file.
     """
 
     def __init__(self, *problems: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def write_atomically(path: str | Path, data: bytes) -> None:
-    """Replace the file at `path` by `data`, wholly or not at all. An OSError leaves it as it was."""
+    """Replace the file at `path` by `data`, wholly or not at all. An OSError leaves it."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)

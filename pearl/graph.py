@@ -63,7 +63,7 @@ class Edge:
         where = f"edge {self.src} → {self.dst}"
         if self.production < 1 or self.consumption < 1:
             raise SpecError(
-                f"{where}: rates are {self.production} → {self.consumption}; each must be at least 1"
+                f"{where}: rates are {self.production} → {self.consumption}; at least 1 each"
             )
         if self.tokens_seq < 0 or self.slack < 0:
             raise SpecError(

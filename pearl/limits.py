@@ -18,7 +18,7 @@ class Limits:
 
     power_w: average power at most. period_s: time of one iteration at most.
     min_throughput_per_s: env steps per second at least (iterations for a graph without env_step).
-    policy_lag, prefetch, insertion_lag, priority_staleness: largest slack of those edges, in firings.
+    policy_lag, prefetch, insertion_lag, priority_staleness: most slack of those edges, firings.
     memory_bytes: device → bytes at most. devices: task → devices it may use. variants: task →
     variants it may use. pin: task → device. together: pairs of tasks on one device.
     max_lanes: lanes in the whole plan at most (None: as many as the devices have).

@@ -148,7 +148,7 @@ def plain(value: Any) -> Any:
 
 
 def load_plan(source: str | Path | Mapping[str, Any]) -> Plan:
-    """A plan from its JSON file or object. Unknown keys are ignored; what is missing or of the wrong
+    """A plan from its JSON file or object. Unknown keys are ignored; what is missing or of a wrong
     kind is a SpecError naming file and key."""
     where = "plan"
     if not isinstance(source, Mapping):

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pearl import report_tables as tables
-from pearl.files import write_atomically
 from pearl.errors import SpecError
+from pearl.files import write_atomically
 from pearl.plans import Plan
 from pearl.runs import Row, Run, load_metrics, load_run
 

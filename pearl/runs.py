@@ -11,8 +11,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
-from pearl.files import write_atomically
 from pearl.errors import SpecError
+from pearl.files import write_atomically
 from pearl.plans import SCHEMA, Plan, build, list_of, load_plan, plain
 
 Status = Literal["done", "interrupted", "failed"]

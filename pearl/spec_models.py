@@ -110,16 +110,22 @@ class Train:
     )
     seed: StrictInt = Field(default=0, ge=0, lt=2**63, description="Seed of every random stream.")
     evaluate_every: StrictInt = Field(
-        default=5000, ge=1, le=10**12, description="Env steps between evaluations."
+        default=5000, ge=0, le=10**12, description="Env steps between evaluations; 0 is never."
     )
     evaluate_episodes: StrictInt = Field(
         default=5, ge=1, le=10_000, description="Greedy episodes of one evaluation."
     )
     final_episodes: StrictInt = Field(
-        default=20, ge=1, le=10_000, description="Greedy episodes that judge the best policy."
+        default=20,
+        ge=0,
+        le=10_000,
+        description="Greedy episodes that judge the best policy; 0 judges none.",
     )
     checkpoint_every: StrictInt = Field(
-        default=10_000, ge=1, le=10**12, description="Env steps between checkpoints."
+        default=10_000,
+        ge=0,
+        le=10**12,
+        description="Env steps between checkpoints; 0 writes one at the end only.",
     )
 
 

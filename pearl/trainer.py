@@ -1,4 +1,4 @@
-"""`compile` a system into a `Trainer`, and train: the plan's lane, evaluation, checkpoints, the run."""
+"""`compile` a system into a `Trainer`, and train it."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ class Trainer:
 
     @property
     def policy(self) -> evaluation.Policy:
-        """The policy without exploration: the best evaluated one after training, else the current."""
+        """The policy without exploration: after training the best evaluated."""
         return evaluation.Policy(self.system, self._layers, self._arrays["best.policy"].copy())
 
     def save(self, path: str | Path) -> None:

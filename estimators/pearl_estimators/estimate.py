@@ -14,8 +14,8 @@ Bound = Literal["compute", "memory", "overhead", "given"]
 class Estimate:
     """What one firing of a kernel costs.
 
-    latency_s: start to result; occupancy_s: how long the lane is taken (initiation interval), at most
-    latency_s and by default equal to it. low_s, high_s: 90 % band of latency_s (default: exact).
+    latency_s: start to result; occupancy_s: how long the lane is taken (initiation interval), at
+    most latency_s and by default equal. low_s, high_s: 90 % band of latency_s (default: exact).
     energy_j: dynamic energy (above idle) of one firing. rung: where the number comes from, best
     first measured, calibrated, simulated, datasheet; `given` was written down by the user.
     bound_by: what limits it. source: the formula, file or datasheet.

@@ -120,10 +120,17 @@ def overhead_s(kernel: Kernel, device: Device, variant: str) -> float:
     return launches(kernel, variant) * each
 
 
-def _of_terms(overhead: float, compute: float, memory: float, band: Band, source: str) -> Estimate:
-    latency = overhead + max(compute, memory)
-    bound: Bound = "compute" if compute >= memory else "memory"
-    if overhead >= max(compute, memory):
+def _of_terms(
+    overhead: float,
+    compute: float,
+    memory: float,
+    band: Band,
+    source: str,
+    waits: float = 0.0,
+) -> Estimate:
+    latency = overhead + waits + max(compute, memory)
+    bound: Bound = "compute" if compute >= memory + waits else "memory"
+    if overhead >= max(compute, memory + waits):
         bound = "overhead"
     return Estimate(
         latency,
@@ -154,22 +161,21 @@ def _env_step(kernel: Kernel, variant: str) -> Estimate:
 def roofline(kernel: Kernel, device: Device, variant: str, width: int) -> Estimate:
     """The datasheet rung: overhead_s + max(flops / (peak · width share), bytes / bandwidth).
 
-    Replay on a CPU waits for memory rather than moves it: there the memory term is at least the
-    number of dependent accesses times SERIAL_STEP_S. Environments are not counted in flops; they
-    cost a call and a time each.
+    Replay on a CPU waits for memory rather than moves it: each of its `accesses` adds
+    SERIAL_STEP_S, which nothing hides. Environments are not counted in flops; they cost a call and
+    a time each.
     """
     if kernel.kind == "env_step":
         return _env_step(kernel, variant)
     rate = device.peak_flops_per_s * width / device.width
     memory = (kernel.bytes_in + kernel.bytes_out) / device.memory_bytes_per_s
-    band, waits = KERNEL_BAND, accesses(kernel) if device.kind == "cpu" else 0.0
-    if waits * SERIAL_STEP_S > memory:
-        memory, band = waits * SERIAL_STEP_S, ACCESS_BAND
+    waits = SERIAL_STEP_S * accesses(kernel) if device.kind == "cpu" else 0.0
     return _of_terms(
         overhead_s(kernel, device, variant),
         kernel.flops / rate,
         memory,
-        band,
+        ACCESS_BAND if waits else KERNEL_BAND,
         f"roofline: {launches(kernel, variant)} launches + max(flops / rate, bytes / bandwidth) of "
         f"{device.model or device.name}; band assumed",
+        waits,
     )

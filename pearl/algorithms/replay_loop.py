@@ -1,8 +1,8 @@
-"""The task graph that algorithms with a replay share: act, insert, sample, update, priorities, sync.
+"""The task graph that algorithms with a replay share: act, insert, sample, update, copy.
 
-The rates and tokens are those of the table in `docs/theory.md`. With N environments and replay ratio
-rho = gradient steps per env step, rho·N = n/d in lowest terms: an iteration is d vector steps and n
-gradient steps.
+The rates and tokens are those of the table in `docs/theory.md`. With N environments and replay
+ratio rho = gradient steps per env step, rho·N = n/d in lowest terms: an iteration is d
+vector steps and n gradient steps.
 """
 
 from __future__ import annotations
