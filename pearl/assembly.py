@@ -9,10 +9,10 @@ from importlib.metadata import PackageNotFoundError, version
 import numpy as np
 from numpy.typing import NDArray
 
-from pearl.assignment import Assignment, Orders, Timing, timing
+from pearl.assignment import Assignment, Orders, Timing, channel_arcs, timing
 from pearl.errors import SpecError
 from pearl.graph import Edge, TaskGraph
-from pearl.period import Arc, Expansion, Unit, expand, howard, simulate, token_free_cycle
+from pearl.period import Arc, Unit, expand, howard, simulate, token_free_cycle
 from pearl.plans import Bottleneck, Channel, Entry, Lane, Placement, Plan
 
 SIMULATED = 400
@@ -147,9 +147,8 @@ def _capacities(timed: Timing, rings: list[Arc], period: float) -> tuple[dict[in
     x = timed.assignment.expansion
     capacity: dict[int, int] = {}
     for number, e in enumerate(x.graph.edges):
-        if e.bytes > 0 and e.src != e.dst:
-            common = math.gcd(e.production, e.consumption)
-            capacity[number] = e.tokens + e.production + e.consumption - common
+        if e.is_channel:
+            capacity[number] = e.least_capacity
     while True:
         held: dict[tuple[int, int, int], set[int]] = {}
         for number, size in capacity.items():
@@ -168,13 +167,6 @@ def _capacities(timed: Timing, rings: list[Arc], period: float) -> tuple[dict[in
                 for number in numbers:
                     e = x.graph.edges[number]
                     capacity[number] += math.gcd(e.production, e.consumption)
-
-
-def channel_arcs(x: Expansion, edge: Edge, capacity: int) -> list[tuple[int, int, int]]:
-    """The arcs (src node, dst node, tokens) by which a channel's capacity holds its producer back;
-    none within a fused call."""
-    back = Edge(edge.dst, edge.src, edge.consumption, edge.production, capacity - edge.tokens)
-    return [(s, d, m) for s, d, m in x.rows(back) if s != d or len(x.units[x.nodes[s][0]]) == 1]
 
 
 def _simulated(timed: Timing, arcs: list[Arc], period: float, *, paced: bool) -> float:

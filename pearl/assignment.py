@@ -250,3 +250,10 @@ def _strongest(arcs: list[Arc]) -> list[Arc]:
     for s, d, w, m in arcs:
         most[s, d, m] = max(w, most.get((s, d, m), 0.0))
     return [(s, d, w, m) for (s, d, m), w in most.items()]
+
+
+def channel_arcs(x: Expansion, edge: Edge, capacity: int) -> list[tuple[int, int, int]]:
+    """The arcs (src node, dst node, tokens) by which a channel's capacity holds its producer back;
+    none within a fused call."""
+    back = Edge(edge.dst, edge.src, edge.consumption, edge.production, capacity - edge.tokens)
+    return [(s, d, m) for s, d, m in x.rows(back) if s != d or len(x.units[x.nodes[s][0]]) == 1]

@@ -76,6 +76,17 @@ class Edge:
     def tokens(self) -> int:
         return self.tokens_seq + self.slack * max(self.production, self.consumption)
 
+    @property
+    def is_channel(self) -> bool:
+        """Whether it carries data from one task to another, so that its buffer has a capacity."""
+        return self.bytes > 0 and self.src != self.dst
+
+    @property
+    def least_capacity(self) -> int:
+        """Tokens that a channel must hold at least, so that its rates can go on for ever."""
+        p, c = self.production, self.consumption
+        return self.tokens + p + c - math.gcd(p, c)
+
 
 @dataclass(frozen=True)
 class Fusion:

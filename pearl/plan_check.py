@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from pearl.assembly import channel_arcs
-from pearl.assignment import Assignment, Orders, Timing, timing
+from pearl.assignment import Assignment, Orders, Timing, channel_arcs, timing
 from pearl.costs import CostTable, Mode
 from pearl.errors import SpecError
 from pearl.graph import Edge, TaskGraph

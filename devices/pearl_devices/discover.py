@@ -47,8 +47,7 @@ def host(root: Path = ROOT) -> Platform:
     root: where `/proc` and `/sys` are, for tests.
     """
     found = list(gpus())
-    name = python_platform.node() or "host"
-    return Platform(name, (cpu(root), *(g for g, _ in found)), tuple(link for _, link in found))
+    return Platform("host", (cpu(root), *(g for g, _ in found)), tuple(link for _, link in found))
 
 
 def cpu(root: Path = ROOT) -> Device:

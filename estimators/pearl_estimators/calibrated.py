@@ -233,13 +233,19 @@ def store(calibration: Calibration) -> None:
 _known: dict[tuple[Path, int, int], Calibration] = {}
 
 
-def calibrate(*, seconds: float = 30.0, force: bool = False) -> Calibration:
+def calibrate(platform: str = "host", *, seconds: float = 30.0, force: bool = False) -> Calibration:
     """This host's calibration: the stored one, or measured now in a child process and stored.
 
-    seconds: what measuring may take, compiling included. force: measure even if a sound one is
-    stored, and replace an unsound one. Raises CalibrationError (a ValueError) for a stored file
+    platform: `host`, the only machine that can be measured from here. seconds: what measuring may
+    take, compiling included. force: measure even if a sound one is stored, and replace an unsound
+    one. Raises CalibrationError (a ValueError) for a stored file
     that is unsound, and where measuring fails.
     """
+    if platform != "host":
+        raise ValueError(
+            f"calibrate: platform is {platform!r}; only 'host', the machine this runs on, can be "
+            "measured, other platforms are estimated from their data sheets"
+        )
     if not seconds > 0:
         raise ValueError(f"calibrate: seconds is {seconds}; it must be above 0")
     file = path()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import gcd
 from time import perf_counter_ns
 
 import numpy as np
@@ -100,13 +99,12 @@ def program_order(graph: TaskGraph) -> tuple[str, ...]:
 
 
 def _blocked(graph: TaskGraph, tokens: Sequence[int], name: str) -> str | None:
-    """Why `name` cannot fire now, or None. A data channel has the least room that the rates allow,
-    tokens + production + consumption − their divisor: one slot where all three are 0, 1 and 1."""
+    """Why `name` cannot fire now, or None. A data channel has the least capacity that its rates
+    allow: one slot where a firing gives what a firing takes."""
     for e, here in zip(graph.edges, tokens, strict=True):
-        p, c = e.production, e.consumption
-        if e.dst == name and here < c:
+        if e.dst == name and here < e.consumption:
             return f"{e.src} has not given it what it needs"
-        if e.src == name != e.dst and e.bytes and here + p > e.tokens + p + c - gcd(p, c):
+        if e.src == name and e.is_channel and here + e.production > e.least_capacity:
             return f"{e.dst} has not yet read what it gave before"
     return None
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pearl.assignment import Orders, Timing
+from pearl.assignment import Orders, Timing, channel_arcs
 from pearl.period import Arc, howard, start_times, token_free_cycle
 
 NODES = 400
@@ -52,7 +52,8 @@ def best_orders(
     at least below_s when it finished without finding anything below.
     """
     bound = timing.order_bound_s
-    first = min((_listed(timing, p) for p in (0, 1)), key=lambda o: o[1])
+    listed = (_listed(timing, priority, room) for room in (True, False) for priority in (0, 1))
+    first = min((o for o in listed if o), key=lambda o: o[1])
     orders, period = first
     if period > bound * (1 + _SAME) and bound < below_s:
         orders, period, bound = _search(timing, orders, period, below_s, deadline, nodes)
@@ -85,13 +86,25 @@ def _in_turn(timing: Timing) -> list[Arc]:
     return arcs
 
 
-def _listed(timing: Timing, priority: int) -> tuple[Orders, float]:
+def _room(timing: Timing) -> list[Arc]:
+    """What holds producers back where every channel has its least capacity."""
+    x = timing.assignment.expansion
+    channels = (e for e in x.graph.edges if e.is_channel)
+    rows = (row for e in channels for row in channel_arcs(x, e, e.least_capacity))
+    return [(s, d, timing.latency_s[s], m) for s, d, m in rows]
+
+
+def _listed(timing: Timing, priority: int, room: bool) -> tuple[Orders, float] | None:
     """List order: of the firings that could start first, the one with the longest way to go
-    (priority 1) or of the earliest task (0) goes next; no entry runs ahead."""
+    (priority 1) or of the earliest task (0) goes next; no entry runs ahead.
+
+    room: channels have their least capacity, so that a lane reads what it wrote before it writes
+    again; None where that deadlocks.
+    """
     n = len(timing.names)
     out: list[list[tuple[int, float]]] = [[] for _ in range(n)]
     waits = [0] * n
-    for s, d, w, m in [*timing.arcs, *_in_turn(timing)]:
+    for s, d, w, m in [*timing.arcs, *_in_turn(timing), *(_room(timing) if room else ())]:
         if m == 0:
             out[s].append((d, w))
             waits[d] += 1
@@ -120,6 +133,8 @@ def _listed(timing: Timing, priority: int) -> tuple[Orders, float]:
             waits[d] -= 1
             if waits[d] == 0:
                 ready.add(d)
+    if sum(len(entries) for entries in order.values()) < n:
+        return None
     orders = {lane: tuple(entries) for lane, entries in order.items()}
     return orders, ring_period(timing, orders)
 
