@@ -6,7 +6,7 @@ import json
 import platform
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,22 @@ class Bar:
     measured: str
     asked: str
     met: bool
+
+
+@dataclass
+class Part:
+    """One table of a benchmark with its bars. values: what the JSON keeps beside them."""
+
+    title: str
+    columns: list[str]
+    rows: list[list[str]]
+    bars: list[Bar]
+    left_out: list[str] = field(default_factory=list)
+    values: dict[str, Any] = field(default_factory=dict)
+
+
+class AbsentError(Exception):
+    """Something a benchmark needs is not there; the text names it."""
 
 
 def machine() -> str:
