@@ -12,7 +12,7 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     import gymnasium
 
-    from pearl.spec import System
+    from pearl.system import System
 
 
 class Policy:

@@ -84,10 +84,12 @@ class Device:
 
 @dataclass(frozen=True)
 class Link:
-    """A connection between two devices, usable both ways; it moves data itself (DMA).
+    """A connection between two devices, usable both ways.
 
-    In a cycle a message costs latency_s + bytes / bytes_per_s; it occupies the link for
+    In a cycle a message costs latency_s + bytes / bytes_per_s; it takes whoever pays for it
     per_message_s + bytes / bytes_per_s.
+    paid_by: `link` if it moves data itself (DMA), `lane` if a lane of the device at its end that is
+    not the host does (of two such ends, the sender's).
     """
 
     a: str
@@ -97,9 +99,14 @@ class Link:
     per_message_s: float = 0.0
     energy_j_per_byte: float = 0.0
     sources: Mapping[str, str] = field(default_factory=dict)
+    paid_by: Literal["link", "lane"] = "link"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sources", MappingProxyType(dict(self.sources)))
+        if self.paid_by not in ("link", "lane"):
+            raise ValueError(
+                f"link {self.name}: paid_by is {self.paid_by!r}; it must be 'link' or 'lane'"
+            )
         if self.a == self.b:
             raise ValueError(
                 f"link {self.name}: both ends are {self.a!r}; a link joins two devices"

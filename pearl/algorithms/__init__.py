@@ -13,7 +13,7 @@ from pearl.graph import TaskGraph
 from pearl_devices import Buffers
 
 if TYPE_CHECKING:
-    from pearl.spec import System
+    from pearl.system import System
 
 ALGORITHMS = {"dqn": "pearl.algorithms.dqn", "ddpg": "pearl.algorithms.ddpg"}
 """Name in a spec → module."""

@@ -17,7 +17,7 @@ from pearl_devices import Buffers, kernel
 from pearl_devices.work import parameters
 
 if TYPE_CHECKING:
-    from pearl.spec import System
+    from pearl.system import System
 
 __all__ = ["LEARNING", "POLICY", "graph", "initialise", "losses"]
 

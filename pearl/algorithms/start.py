@@ -8,7 +8,7 @@ from pearl.algorithms.replay_loop import Sizes
 from pearl_devices import Buffers
 
 if TYPE_CHECKING:
-    from pearl.spec import System
+    from pearl.system import System
 
 
 def sizes(system: System) -> Sizes:

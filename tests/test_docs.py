@@ -1,0 +1,58 @@
+"""What the README and the examples show works as printed."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import pearl
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/design.md"])
+def test_the_lines_of_python_run(document, tmp_path):
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / document).read_text(), re.DOTALL)
+    assert "steps=50_000" in code
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    shorter = code.replace("steps=50_000", "steps=2_000")
+    done = subprocess.run(
+        [sys.executable, "-c", shorter], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "env steps/s" in done.stdout
+    assert (tmp_path / "runs/dqn/report.html").read_text().startswith("<!doctype html>")
+
+
+def test_the_spec_in_the_readme_loads():
+    (text,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    import yaml
+
+    system = pearl.load(yaml.safe_load(text))
+    assert system.limits.power_w == 350
+
+
+def test_the_example_without_rl_finds_the_gpu_for_the_heavy_stage():
+    sys.path.insert(0, str(ROOT / "examples"))
+    try:
+        import placement_without_rl
+    finally:
+        sys.path.pop(0)
+    plan = placement_without_rl.main()
+    assert plan.task("detect").device == "gpu"
+    assert plan.status == "optimal"
+    # two frames in flight around decode 4 ms, copy, detect 5 ms, copy, draw 2 ms
+    around = 4e-3 + (1e-4 + 6e6 / 8e9) + 5e-3 + (1e-4 + 1e4 / 8e9) + 2e-3
+    assert plan.period_s == pytest.approx(around / 2)
+
+
+def test_no_path_of_a_machine_stands_in_the_repository():
+    pattern = re.compile(r"/(work|root|home|tmp)/[a-z]")
+    files = [p for p in ROOT.rglob("*") if p.suffix in {".md", ".py", ".toml", ".yaml"}]
+    skipped = {".git", "tests", "runs", "build"}
+    for file in files:
+        parts = file.relative_to(ROOT).parts
+        if not skipped & set(parts) and not any(p.startswith(".") for p in parts):
+            assert not pattern.search(file.read_text()), file
