@@ -56,6 +56,7 @@ def compile(
         plan = make_plan(system)
     else:
         _check(plan, system)
+    lane.refuse_slack(plan)
     trainer = Trainer(system, plan, emulate=emulate, seed=seed)
     if not emulate:
         absent = [d.name for d in _used(trainer) if not d.real]

@@ -218,6 +218,15 @@ def test_an_emulated_run_computes_what_the_host_would_and_keeps_the_models_time(
     assert_equal(arrays(host), arrays(emulated))
 
 
+@pytest.mark.parametrize("emulate", [True, False])
+def test_slack_is_planned_but_not_pretended_to_be_trained(plan, emulate):
+    edges = tuple(
+        replace(e, slack=1, tokens=e.tokens + 1) if e.dst == "inference" else e for e in plan.edges
+    )
+    with pytest.raises(SpecError, match="plans with slack but trains and emulates without"):
+        pearl.compile(SMALL, plan=replace(plan, edges=edges), emulate=emulate)
+
+
 def test_the_torch_variant_learns_the_same_to_rounding():
     torch = {"update": ["torch"], "inference": ["torch"]}
     system = pearl.load(SMALL, set={"limits.variants": torch})
