@@ -61,10 +61,12 @@ def compile(
     if not emulate:
         absent = [d.name for d in _used(trainer) if not d.real]
         if absent:
+            here = system.platform.name == "host"
             raise SpecError(
                 f"the plan uses {', '.join(absent)} of platform {system.platform.name}, which "
-                f"{'is' if len(absent) == 1 else 'are'} not part of this machine; emulate the plan "
-                "(--emulate), or plan for platform host"
+                f"{'this version plans for but cannot drive' if here else 'this machine lacks'}; "
+                "emulate the plan (--emulate), or "
+                + ("keep the tasks off it (limits.devices)" if here else "plan for platform host")
             )
         lane.one_lane_order(plan, trainer.graph)
     return trainer

@@ -191,7 +191,7 @@ def test_the_best_evaluated_policy_is_kept(plan, monkeypatch):
 
 
 def test_devices_that_are_not_here_are_refused_in_a_sentence():
-    with pytest.raises(SpecError, match="not part of this machine; emulate the plan"):
+    with pytest.raises(SpecError, match="which this machine lacks; emulate the plan"):
         pearl.compile(pearl.load(SMALL, set={"platform": "cpu_gpu"}))
 
 
