@@ -50,6 +50,17 @@ def machine() -> str:
     return f"{model}, Python {platform.python_version()}, {time.strftime('%Y-%m-%d')}"
 
 
+def show(title: str, columns: list[str], rows: list[list[str]]) -> None:
+    """Print a table."""
+    from rich.console import Console  # not at the top: a peer's environment may lack it
+    from rich.table import Table
+
+    table = Table(*columns, title=title)
+    for row in rows:
+        table.add_row(*row)
+    Console(width=max(100, Console().width)).print(table)
+
+
 def finish(
     title: str,
     columns: list[str],
@@ -60,14 +71,21 @@ def finish(
     values: dict[str, Any],
 ) -> int:
     """Print table and bars, write the JSON if asked, and return the exit status."""
-    from rich.console import Console  # not at the top: a peer's environment may lack it
-    from rich.table import Table
+    show(title, columns, rows)
+    return verdict(title, bars, left_out, json_path, values)
 
-    table = Table(*columns, title=title)
-    for row in rows:
-        table.add_row(*row)
-    console = Console(width=max(100, Console().width))
-    console.print(table)
+
+def verdict(
+    title: str,
+    bars: list[Bar],
+    left_out: list[str],
+    json_path: str | None,
+    values: dict[str, Any],
+) -> int:
+    """Print the machine and a line a bar, write the JSON if asked; 0 if every bar is met, else 1.
+
+    json_path: a file, or `-` for standard output.
+    """
     print(machine())
     for bar in bars:
         print(f"bar: {bar.what} | {bar.measured} | {bar.asked} | {'met' if bar.met else 'missed'}")

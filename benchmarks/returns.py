@@ -2,7 +2,7 @@
 
 Trains each shipped configuration once for each of the seeds 0 to 4, and no others, exactly as
 `pearl train` does. DQN on CartPole is judged by 20 fresh greedy episodes of the best evaluated
-policy, DDPG on Pendulum by the mean return of the last 20 training episodes.
+policy, DDPG, TD3 and SAC on Pendulum by the mean return of the last 20 training episodes.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ CASES = (
     # configuration, figure of the run, least return, seeds that must reach it
     ("dqn_cartpole", "eval_mean", 475.0, 4),
     ("ddpg_pendulum", "mean_last_20", -200.0, 4),
+    ("td3_pendulum", "mean_last_20", -200.0, 4),
+    ("sac_pendulum", "mean_last_20", -200.0, 4),
 )
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pearl.report import Report
     from pearl.runs import Run
     from pearl.solvers import solve
+    from pearl.solvers.pareto import pareto
     from pearl.spec import load
     from pearl.system import System
     from pearl.trainer import Trainer
@@ -55,6 +56,7 @@ __all__ = [
     "calibrate",
     "estimate",
     "load",
+    "pareto",
     "plan",
     "solve",
 ]
@@ -69,6 +71,7 @@ _HOMES = {
     "pearl.report": ("Report",),
     "pearl.runs": ("Run",),
     "pearl.solvers": ("solve",),
+    "pearl.solvers.pareto": ("pareto",),
     "pearl.spec": ("load",),
     "pearl.system": ("System",),
     "pearl.trainer": ("Trainer", "compile"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
 import numpy as np
@@ -12,11 +12,15 @@ from numpy.typing import NDArray
 from pearl.assignment import Assignment, Orders, Timing, channel_arcs, timing
 from pearl.errors import SpecError
 from pearl.graph import Edge, TaskGraph
-from pearl.period import Arc, Unit, expand, howard, simulate, token_free_cycle
+from pearl.period import Arc, Unit, expand, howard, simulate, start_times, token_free_cycle
 from pearl.plans import Bottleneck, Channel, Entry, Lane, Placement, Plan
 
 SIMULATED = 400
 """Iterations of the simulation with a spread of times; the first quarter is left out."""
+
+WORK = 6000
+"""Steps in which capacities on critical cycles are raised, times nodes of the timed graph (assumed:
+a step takes 0.1 ms a node)."""
 
 _Z90 = 1.6449
 """Normal quantile of a 90 % band."""
@@ -27,9 +31,9 @@ _SAME = 1e-9
 @dataclass(frozen=True)
 class Proof:
     """How a plan was found and what is proven: no plan costs less than `bound` seconds or joules an
-    iteration.
+    iteration; for makespan, no first iteration is complete before `bound` seconds.
 
-    period_bound_s: no period is smaller (power_efficiency: with any orders of this assignment).
+    period_bound_s: no period is smaller (throughput alone: of any assignment, else of this one).
     """
 
     objective: str
@@ -52,23 +56,37 @@ def assemble(
 ) -> Plan:
     """The plan of an assignment with these orders, every figure computed from the estimates.
 
-    Slack that the period does not need is taken back, and channels get the least capacities found.
+    Channels get the least capacities found; for makespan they hold all that an iteration puts into
+    them.
     """
-    assignment = _fewest_tokens(assignment, orders)
+    single = proof.objective == "makespan"
     timed = timing(assignment)
     rings = [*timed.arcs, *timed.ring(orders)]
     natural, critical = howard(len(timed.names), rings)
     period = assignment.paced_s(natural, power_w)
-    capacities, held = _capacities(timed, rings, natural)
+    capacities, held = _capacities(timed, rings, natural, whole=single)
     spread = _simulated(timed, [*rings, *held], period, paced=period > natural)
     graph = assignment.expansion.graph
     steps, unit = (graph.env_steps, "env steps") if graph.env_steps else (1, "iterations")
     energy = assignment.energy_j(period)
+    if period == 0 or (energy == 0 and proof.objective == "power_efficiency"):
+        what = "takes 0 s" if period == 0 else "costs 0 J"
+        raise SpecError(
+            f"an iteration of graph {graph.name!r} {what} by the cost table, so there is no "
+            f"{proof.objective} to maximise; give some mode a time above 0, and for "
+            "power_efficiency some mode an energy or the host an idle power"
+        )
     if proof.objective == "throughput":
         value, bound_value, per = steps / period, steps / min(proof.bound, period), "s"
-    else:
+    elif not single:
         value, bound_value, per = steps / energy, steps / min(proof.bound, energy), "J"
-    gap = max(0.0, 1 - value / bound_value)
+    if single:
+        value, value_unit = makespan_s(timed, [*rings, *held]), "s"
+        bound_value = min(proof.bound, value)
+        gap = max(0.0, 1 - bound_value / value) if value > 0 else 0.0
+    else:
+        value_unit = f"{unit}/{per}"
+        gap = max(0.0, 1 - value / bound_value)
     status = "optimal" if gap <= 1e-6 else "time_limit" if proof.late else "feasible"
     return Plan(
         pearl_version=_version(),
@@ -80,7 +98,7 @@ def assemble(
         seed=proof.seed,
         solve_s=proof.solve_s,
         value=value,
-        value_unit=f"{unit}/{per}",
+        value_unit=value_unit,
         bound_value=bound_value,
         gap=gap,
         period_s=period,
@@ -109,47 +127,35 @@ def _version() -> str:
         return "0+source"
 
 
-def _fewest_tokens(assignment: Assignment, orders: Orders) -> Assignment:
-    """Slack taken back edge by edge, greedily, while the period with these orders stays."""
-    graph = assignment.expansion.graph
-    period = _period(timing(assignment), orders)
-    for edge in graph.edges:
-        for slack in range(edge.slack if edge.limit else 0):
-            less = graph.with_slack({(edge.src, edge.dst): slack})
-            trial = _with_graph(assignment, less)
-            if trial and _period(timing(trial), orders) <= period * (1 + _SAME):
-                assignment, graph = trial, less
-                break
-    return assignment
+def makespan_s(timed: Timing, arcs: list[Arc]) -> float:
+    """When the last firing of the first iteration is complete, started at time 0 and self-timed."""
+    firings = len(timed.assignment.expansion.nodes)
+    start = simulate(len(timed.names), arcs, 1)[0, :firings]
+    return float((start + np.array(timed.latency_s[:firings])).max())
 
 
-def _with_graph(assignment: Assignment, graph: TaskGraph) -> Assignment | None:
-    try:
-        return replace(
-            assignment,
-            expansion=expand(graph, [u for u in assignment.expansion.units if len(u) > 1]),
-        )
-    except SpecError:
-        return None
-
-
-def _period(timed: Timing, orders: Orders) -> float:
-    arcs = [*timed.arcs, *timed.ring(orders)]
-    if token_free_cycle(len(timed.names), arcs):
-        return math.inf
-    return howard(len(timed.names), arcs)[0]
-
-
-def _capacities(timed: Timing, rings: list[Arc], period: float) -> tuple[dict[int, int], list[Arc]]:
+def _capacities(
+    timed: Timing, rings: list[Arc], period: float, *, whole: bool
+) -> tuple[dict[int, int], list[Arc]]:
     """Least capacities found of the data channels (edge number → tokens) at which the period is
-    that without them, and their arcs: from m + p + c − gcd(p, c) up, on critical cycles only.
+    that without them, and their arcs: from m + p + c − gcd(p, c) up, on critical cycles only; where
+    that takes too many steps (WORK), what the earliest periodic schedule needs.
+
+    whole: from m and all that an iteration produces up, so that no firing waits for room.
     """
     x = timed.assignment.expansion
     capacity: dict[int, int] = {}
     for number, e in enumerate(x.graph.edges):
         if e.is_channel:
             capacity[number] = e.least_capacity
+            if whole:
+                produced = e.tokens + x.graph.repetition[e.src] * e.production
+                capacity[number] = max(produced, e.least_capacity)
+    rounds = WORK // len(timed.names)
     while True:
+        if rounds == 0:
+            capacity = _roomy(timed, rings, period, capacity)
+        rounds -= 1
         held: dict[tuple[int, int, int], set[int]] = {}
         for number, size in capacity.items():
             for row in channel_arcs(x, x.graph.edges[number], size):
@@ -167,6 +173,23 @@ def _capacities(timed: Timing, rings: list[Arc], period: float) -> tuple[dict[in
                 for number in numbers:
                     e = x.graph.edges[number]
                     capacity[number] += math.gcd(e.production, e.consumption)
+
+
+def _roomy(timed: Timing, rings: list[Arc], period: float, least: dict[int, int]) -> dict[int, int]:
+    """Capacities, from `least` up, at which the earliest periodic schedule waits for no room."""
+    x = timed.assignment.expansion
+    start = start_times(len(timed.names), rings, period)
+    small = _SAME * period
+    found = {}
+    for number, size in least.items():
+        edge = x.graph.edges[number]
+        while any(
+            start[d] + small < start[s] + timed.latency_s[s] - m * period
+            for s, d, m in channel_arcs(x, edge, size)
+        ):
+            size += math.gcd(edge.production, edge.consumption)
+        found[number] = size
+    return found
 
 
 def _simulated(timed: Timing, arcs: list[Arc], period: float, *, paced: bool) -> float:
@@ -202,9 +225,10 @@ def _simulated(timed: Timing, arcs: list[Arc], period: float, *, paced: bool) ->
 def _bottleneck(timed: Timing, period: float, critical: list[int]) -> Bottleneck:
     """A lane or link that is busy all the time, else the critical cycle."""
     links = {link.name for link in timed.assignment.costs.platform.links}
+    graph = timed.assignment.expansion.graph
 
     def tasks(nodes: list[int]) -> tuple[str, ...]:
-        names = [t for i in nodes for t in timed.names[i][0].split("+")]
+        names = [_origin(graph, t)[0] for i in nodes for t in timed.names[i][0].split("+")]
         return tuple(dict.fromkeys(names))
 
     for lane, load in sorted(timed.loads_s.items(), key=lambda item: -item[1]):
@@ -221,11 +245,11 @@ def _lanes(timed: Timing, orders: Orders, period: float) -> tuple[Lane, ...]:
     units = {"+".join(u): u for u in a.expansion.units}
     found = []
     for lane, ring in orders.items():
-        entries = [
-            Entry(task, offset)
-            for i, offset in ring
-            for task in _members(a, units.get(timed.names[i][0], (timed.names[i][0],)))
-        ]
+        entries = []
+        for i, offset in ring:
+            for name in _members(a, units.get(timed.names[i][0], (timed.names[i][0],))):
+                task, replica = _origin(a.expansion.graph, name)
+                entries.append(Entry(task, offset, replica))
         load = timed.loads_s[lane] / period
         if lane in links:
             found.append(Lane(lane, lane, 0, "link", tuple(entries), load))
@@ -235,6 +259,13 @@ def _lanes(timed: Timing, orders: Orders, period: float) -> tuple[Lane, ...]:
         width = max(m.width for m in mine)
         found.append(Lane(lane, device.name, width, device.width_unit, tuple(entries), load))
     return tuple(sorted(found, key=lambda k: (k.width == 0, k.lane)))
+
+
+def _origin(graph: TaskGraph, name: str) -> tuple[str, int]:
+    """The task, or transfer, that a name in a timed graph stands for, and its replica."""
+    task, arrow, to = name.partition(">")
+    origin, replica = graph.origin(task)
+    return origin + arrow + to, replica
 
 
 def _members(a: Assignment, unit: Unit) -> list[str]:
@@ -272,8 +303,11 @@ def _placement(a: Assignment, task: str, period: float) -> Placement:
     kernel = fused[0] if fused else a.expansion.graph.task(task).kernel
     steps = kernel.dims.get("steps", 1)
     occupancy = a.occupancy_s(u) * share
+    origin, replica = a.expansion.graph.origin(task)
+    part = a.expansion.graph.task(task).part
+    shares = part.shares if part else ()
     return Placement(
-        task=task,
+        task=origin,
         device=mode.device,
         lane=a.lane(u),
         width=mode.width,
@@ -288,32 +322,29 @@ def _placement(a: Assignment, task: str, period: float) -> Placement:
         rung=mode.estimate.rung,
         bound_by=mode.estimate.bound_by,
         fused_with=tuple(t for t in unit if t != task),
+        replicas=max(1, len(shares)),
+        shares=shares,
         block=steps if isinstance(steps, int) else 1,
+        replica=replica,
     )
 
 
 def _share_of_call(a: Assignment, task: str) -> float:
-    """One firing's share of its call: 1, or in a fused mode in proportion to what the members take
-    when run apart on the same device and variant (equal shares where one of them cannot be)."""
+    """One firing's share of its call; 1 where a task runs alone."""
     unit, mode = a.expansion.units[a.unit_of[task]], a.modes[a.unit_of[task]]
     if len(unit) == 1:
         return 1.0
     repetition = a.expansion.graph.repetition
-    apart: dict[str, float] = {}
-    for member in unit:
-        for alone in a.costs.of(member):
-            if (alone.device, alone.variant) == (mode.device, mode.variant):
-                apart[member] = alone.estimate.latency_s * repetition[member]
-    if len(apart) < len(unit) or not sum(apart.values()) > 0:
-        apart = dict.fromkeys(unit, 1.0)
-    return apart[task] / sum(apart.values()) / repetition[task]
+    return a.costs.shares(mode, repetition)[task] / repetition[task]
 
 
 def _channel(a: Assignment, e: Edge, capacity: int | None) -> Channel:
     route = a.route(e)
+    graph = a.expansion.graph
+    (src, src_replica), (dst, dst_replica) = graph.origin(e.src), graph.origin(e.dst)
     return Channel(
-        src=e.src,
-        dst=e.dst,
+        src=src,
+        dst=dst,
         production=e.production,
         consumption=e.consumption,
         tokens=e.tokens,
@@ -322,4 +353,6 @@ def _channel(a: Assignment, e: Edge, capacity: int | None) -> Channel:
         capacity=capacity,
         bytes=e.bytes,
         link="+".join(link.name for link in route) or None,
+        src_replica=src_replica,
+        dst_replica=dst_replica,
     )

@@ -33,6 +33,7 @@ class Hop:
 
     @property
     def occupancy_s(self) -> float:
+        """Of whoever pays for the copy: the link, or a lane."""
         return self.link.per_message_s + self.size_bytes / self.link.bytes_per_s
 
     @property
@@ -126,6 +127,32 @@ class Assignment:
         return found
 
     @cached_property
+    def copying_s(self) -> tuple[float, ...]:
+        """What copies that lanes pay for add to the occupancy of each firing of a unit.
+
+        A copy that leaves a device is its producer's, one a firing. One that enters a device is
+        that of the first consumer there, in the order of the graph's tasks, in equal shares over
+        its firings. Of a link between two devices other than the host the sender pays.
+        """
+        added = [0.0] * len(self.modes)
+        paid = {key: hop for key, hop in self.hops.items() if hop.link.paid_by == "lane"}
+        entered: dict[tuple[str, str], int] = {}
+        for edge in self.expansion.graph.edges:
+            u, to = self.unit_of[edge.dst], self.device_of(edge.dst)
+            if (edge.src, to) in paid and self.device_of(edge.src) != to:
+                entered[edge.src, to] = min(u, entered.get((edge.src, to), u))
+        host = self.costs.platform.host
+        for (task, to), hop in paid.items():
+            if hop.before or self.device_of(task) == host:
+                u = entered[task, to]
+                added[u] += hop.messages * hop.occupancy_s / self.expansion.firings(u)
+            else:
+                added[self.unit_of[task]] += (
+                    hop.messages * hop.occupancy_s / self.expansion.firings(self.unit_of[task])
+                )
+        return tuple(added)
+
+    @cached_property
     def idle_power_w(self) -> float:
         """Drawn all the time by every device that is on: the host, those that stay on when unused,
         and those that run something."""
@@ -159,7 +186,9 @@ class Assignment:
 class Timing:
     """The timed graph of an assignment, before its lanes have an order.
 
-    names: (task, unit joined by +, or `src>device`; firing) of each node, firings of tasks first.
+    names: (task, unit joined by +, or `src>device`; firing) of each node, firings of tasks first;
+    copies that a lane or nobody pays for are no nodes: their time is in arcs, and what a lane pays
+    in its occupancy_s.
     arcs: dependences. lanes: lane or link → its nodes.
     """
 
@@ -202,26 +231,32 @@ def timing(assignment: Assignment) -> Timing:
     x = assignment.expansion
     names = [("+".join(x.units[u]), f) for u, f in x.nodes]
     latency = [assignment.latency_s(u) for u, _ in x.nodes]
-    occupancy = [assignment.occupancy_s(u) for u, _ in x.nodes]
+    occupancy = [assignment.occupancy_s(u) + assignment.copying_s[u] for u, _ in x.nodes]
     lanes: dict[str, list[int]] = {}
     for i, (u, _) in enumerate(x.nodes):
         lanes.setdefault(assignment.lane(u), []).append(i)
     arcs: list[Arc] = []
-    sent: dict[tuple[str, str, int], int] = {}
+    sent: dict[tuple[str, str, int], tuple[int, float]] = {}  # copy → node, seconds to its start
     hops = sorted(assignment.hops.items(), key=lambda item: item[1].before is not None)
     for (task, to), hop in hops:
         for f in range(hop.messages):
-            i = sent[task, to, f] = len(names)
+            if hop.before is None:
+                src = x.node[task, f]
+                begin = src, latency[src]
+            else:
+                src, wait = sent[*hop.before, f]
+                earlier = assignment.hops[hop.before].link
+                begin = src, wait + delay_s(earlier, hop.least_bytes)
+            if hop.link.paid_by != "link":
+                sent[task, to, f] = begin
+                continue
+            i = len(names)
             names.append((f"{task}>{to}", f))
             latency.append(delay_s(hop.link, hop.size_bytes))
             occupancy.append(hop.occupancy_s)
             lanes.setdefault(hop.link.name, []).append(i)
-            if hop.before is None:
-                src = x.node[task, f]
-                arcs.append((src, i, latency[src], 0))
-            else:
-                earlier = assignment.hops[hop.before].link
-                arcs.append((sent[*hop.before, f], i, delay_s(earlier, hop.least_bytes), 0))
+            arcs.append((begin[0], i, begin[1], 0))
+            sent[task, to, f] = i, 0.0
     for src, dst, tokens, e in x.arcs:
         edge = x.graph.edges[e]
         route = assignment.route(edge)
@@ -230,10 +265,12 @@ def timing(assignment: Assignment) -> Timing:
             continue
         size, to, f = assignment.payload(edge)[0], assignment.device_of(edge.dst), x.nodes[src][1]
         last = assignment.hops[edge.src, to]
-        arcs.append((sent[edge.src, to, f], dst, delay_s(last.link, size), tokens))
+        node, wait = sent[edge.src, to, f]
+        arcs.append((node, dst, wait + delay_s(last.link, size), tokens))
         if last.before and size > last.least_bytes:
+            node, wait = sent[*last.before, f]
             whole = math.fsum(delay_s(link, size) for link in route)
-            arcs.append((sent[*last.before, f], dst, whole, tokens))
+            arcs.append((node, dst, wait + whole, tokens))
     return Timing(
         assignment,
         tuple(names),

@@ -249,6 +249,13 @@ def plan(
     method: Annotated[str | None, typer.Option(help="How to solve; see `list methods`.")] = None,
     time_limit: Annotated[float, typer.Option(min=0.0, help="Seconds to solve at most.")] = 20.0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the solver.")] = 0,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Say what bounds it and what would help.")
+    ] = False,
+    runner_ups: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="With --explain: write the plans that come close there."),
+    ] = None,
     set: Set = None,
     json_file: Json = None,
 ) -> Result:
@@ -258,15 +265,44 @@ def plan(
     from pearl.plans import load_plan
     from pearl.report import Report
 
+    if runner_ups is not None and not explain:
+        raise SpecError(f"--runner-ups {runner_ups}: add --explain, which finds them")
     other = load_plan(diff) if diff else None
     system = _load(spec, set)
     _warn_of_measuring(system)
     found = make_plan(system, method=method, time_limit_s=time_limit, seed=seed)
-    text, value = str(Report(found, None, system)), found.to_json()
+    explanation = found.explain() if explain else None
+    report = Report(found, None, system, explanation=explanation)
+    text, value = str(report), report.to_json()
+    if explanation is not None and runner_ups is not None:
+        runner_ups.mkdir(parents=True, exist_ok=True)
+        for n, close in enumerate(explanation.runner_ups.plans, 1):
+            close.plan.save(runner_ups / f"plan-{n}.json")
+        text += f"\n\n{len(explanation.runner_ups.plans)} plans that come close: {runner_ups}"
     if other is not None:
         value["diff"] = difference(other, found)
         text = difference_text(other, found)
     return Result(text, value)
+
+
+@command
+def pareto(
+    spec: Spec,
+    gap: Annotated[
+        float, typer.Option(min=0.0, help="Largest relative gap between neighbours.")
+    ] = 0.01,
+    time_limit: Annotated[float, typer.Option(min=0.0, help="Seconds to solve at most.")] = 60.0,
+    set: Set = None,
+    json_file: Json = None,
+) -> Result:
+    """Show what power buys: the plans between least power and most throughput."""
+    from pearl.cli_text import front_text
+    from pearl.planning import front
+
+    system = _load(spec, set)
+    _warn_of_measuring(system)
+    plans = front(system, gap=gap, time_limit_s=time_limit)
+    return Result(front_text(plans), {"schema": SCHEMA, "plans": [p.to_json() for p in plans]})
 
 
 @command

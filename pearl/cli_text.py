@@ -103,6 +103,43 @@ def checks_text(rows: Sequence[Check]) -> str:
     return table_text(Table("Held-out kernels", heading, cells, (note,)))
 
 
+def front_text(plans: Sequence[Plan]) -> str:
+    """A front: power, throughput and where everything runs, a row a plan."""
+
+    def where(plan: Plan) -> str:
+        places: dict[str, list[str]] = {}
+        for t in plan.tasks:
+            share = f" ({t.shares[t.replica]} envs)" if t.shares else ""
+            places.setdefault(t.device, []).append(t.task + share)
+        return "; ".join(f"{device}: {', '.join(names)}" for device, names in places.items())
+
+    cells = []
+    for plan in plans:
+        per_j = plan.value / plan.power_w if plan.power_w > 0 else math.inf
+        cells.append(
+            (
+                si(plan.power_w, "W"),
+                count(plan.value),
+                f"{per_j:,.3g}" if math.isfinite(per_j) else "",
+                si(plan.pace_s, "s") if plan.pace_s is not None else "",
+                plan.status,
+                where(plan),
+            )
+        )
+    unit = plans[0].value_unit
+    heading = (
+        Column("power", "right"),
+        Column(unit, "right"),
+        Column(f"{unit.removesuffix('/s')}/J", "right"),
+        Column("paced", "right"),
+        Column("status"),
+        Column("where", folds=True),
+    )
+    note = "paced: slowed down to one iteration in that time, to stay within the power"
+    notes = (note,) if any(p.pace_s is not None for p in plans) else ()
+    return table_text(Table("Throughput and power", heading, tuple(cells), notes))
+
+
 def difference(before: Plan, after: Plan) -> dict[str, Any]:
     """What changed between two plans: their values, and the tasks that moved (None: not there)."""
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from pearl.errors import InfeasibleError, SpecError
 from pearl.graph import TaskGraph
 from pearl.limits import Limits
+from pearl.replicas import Split, copy_name, resized, splits
 from pearl_devices import Kernel, Platform, backend
 from pearl_estimators import Estimate, estimate
 
@@ -16,13 +17,17 @@ from pearl_estimators import Estimate, estimate
 @dataclass(frozen=True)
 class Mode:
     """One way of running a task, or with several `tasks` a fused mode: all their firings of one
-    iteration as one call on one lane, whose time is `estimate`."""
+    iteration as one call on one lane, whose time is `estimate`.
+
+    share: the environments of a copy of a split task that this mode is for; None: all of them.
+    """
 
     tasks: tuple[str, ...]
     device: str
     variant: str
     width: int
     estimate: Estimate
+    share: int | None = None
 
     @property
     def fused(self) -> bool:
@@ -66,8 +71,21 @@ class CostTable:
                 )
 
     def of(self, *tasks: str) -> tuple[Mode, ...]:
-        """The modes of one task, or the fused modes of exactly these tasks."""
-        return tuple(m for m in self.modes if m.tasks == tasks)
+        """The modes of one whole task, or the fused modes of exactly these tasks."""
+        return tuple(m for m in self.modes if m.tasks == tasks and m.share is None)
+
+    def shares(self, mode: Mode, repetition: Mapping[str, int]) -> dict[str, float]:
+        """What part of a call belongs to each of its tasks: in proportion to what all their firings
+        take when run apart on the same device and variant (equal where one of them cannot be)."""
+        apart = {
+            task: alone.estimate.latency_s * repetition[task]
+            for task in mode.tasks
+            for alone in self.of(task)
+            if (alone.device, alone.variant) == (mode.device, mode.variant)
+        }
+        if len(apart) < len(mode.tasks) or not sum(apart.values()) > 0:
+            apart = dict.fromkeys(mode.tasks, 1.0)
+        return {task: seconds / sum(apart.values()) for task, seconds in apart.items()}
 
 
 def tabulate(graph: TaskGraph, platform: Platform, limits: Limits | None = None) -> CostTable:
@@ -77,9 +95,15 @@ def tabulate(graph: TaskGraph, platform: Platform, limits: Limits | None = None)
     """
     limits = limits or Limits()
     modes: list[Mode] = []
-    jobs: list[tuple[tuple[str, ...], Kernel]] = [((t.name,), t.kernel) for t in graph.tasks]
-    jobs += [(f.tasks, f.kernel) for f in graph.fusions]
-    for tasks, kernel in jobs:
+    jobs: list[tuple[tuple[str, ...], Kernel, int | None]] = [
+        ((t.name,), t.kernel, None) for t in graph.tasks
+    ]
+    jobs += [(f.tasks, f.kernel, None) for f in graph.fusions]
+    wanted = {(t, n) for s in splits(graph, limits) for t in s.tasks for n in s.shares}
+    for name, n in sorted(wanted):
+        task = graph.task(name)
+        jobs.append(((name,), resized(task.kernel, n, task.environments), n))
+    for tasks, kernel, share in jobs:
         found = []
         for device in platform.devices:
             if any(device.name not in limits.devices.get(t, (device.name,)) for t in tasks):
@@ -90,8 +114,8 @@ def tabulate(graph: TaskGraph, platform: Platform, limits: Limits | None = None)
                 if any(variant not in limits.variants.get(t, (variant,)) for t in tasks):
                     continue
                 cost = estimate(kernel, device, variant=variant, width=width)
-                found.append(Mode(tasks, device.name, variant, width, cost))
-        if not found and len(tasks) == 1:
+                found.append(Mode(tasks, device.name, variant, width, cost, share))
+        if not found and len(tasks) == 1 and share is None:
             name = tasks[0]
             raise InfeasibleError(
                 f"no device can run task {name!r} (kernel {kernel.kind}) under the limits; "
@@ -102,3 +126,37 @@ def tabulate(graph: TaskGraph, platform: Platform, limits: Limits | None = None)
             )
         modes += found
     return CostTable(platform, tuple(modes))
+
+
+def split_costs(costs: CostTable, split: Split) -> CostTable:
+    """The table for the graph of a choice of replicas: each copy has the modes for its share.
+
+    Pair terms hold for copies in proportion to their shares, so that all copies of two tasks in
+    the same modes together add what the whole tasks would.
+    """
+    if not split.tasks:
+        return costs
+    whole = sum(split.shares)
+    modes: list[Mode] = []
+    for m in costs.modes:
+        if not set(m.tasks) & set(split.tasks):
+            modes.append(m)
+        elif m.share is not None:
+            modes += [
+                replace(m, tasks=(copy_name(m.tasks[0], i),), share=None)
+                for i, share in enumerate(split.shares)
+                if share == m.share
+            ]
+
+    def copies(task: str) -> list[tuple[str, float]]:
+        if task not in split.tasks:
+            return [(task, 1.0)]
+        return [(copy_name(task, i), share / whole) for i, share in enumerate(split.shares)]
+
+    pairs = {
+        ((a, a_key), (b, b_key)): extra * mine * other
+        for ((first, a_key), (second, b_key)), extra in costs.pair_extra_s.items()
+        for a, mine in copies(first)
+        for b, other in copies(second)
+    }
+    return CostTable(costs.platform, tuple(modes), pairs)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from pearl_devices import Kernel
+
 if TYPE_CHECKING:
     import gymnasium
 
@@ -18,14 +20,14 @@ if TYPE_CHECKING:
 class Policy:
     """The trained policy without exploration.
 
-    layers: widths of its network; parameters: flat float32 vector as in `pearl_devices.buffers`.
+    kernel: its `inference.*` kernel; layers: widths of its network; parameters: flat float32 vector
+    as in `pearl_devices.buffers`.
     """
 
-    def __init__(
-        self, system: System, layers: tuple[int, ...], parameters: npt.NDArray[np.float32]
-    ) -> None:
+    def __init__(self, system: System, kernel: Kernel, parameters: npt.NDArray[np.float32]) -> None:
         self.system = system
-        self.layers = layers
+        self.kernel = kernel
+        self.layers = kernel.layers()
         self.parameters = parameters
         self._low = np.asarray(system.env.act_low, np.float32)
         self._high = np.asarray(system.env.act_high, np.float32)
@@ -45,14 +47,7 @@ class Policy:
             raise ValueError(
                 f"observations have shape {np.shape(obs)}; the policy takes (B, {self.layers[0]})"
             )
-        actions = act(
-            self.system.algorithm.name,
-            self.layers,
-            self.parameters,
-            rows,
-            self._low,
-            self._high,
-        )
+        actions = act(self.kernel, self.parameters, rows, self._low, self._high)
         return actions[0] if single else actions
 
 

@@ -19,6 +19,15 @@ from pearl_devices import Kernel
 
 
 @dataclass(frozen=True)
+class Part:
+    """Which copy of a split task this is. shares: the environments of all its copies."""
+
+    task: str
+    replica: int
+    shares: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Task:
     """A kernel that fires again and again.
 
@@ -26,6 +35,8 @@ class Task:
         All tasks of one state run on one device, except a copying task for what it writes.
     copies: it links two states (param_sync) and stays with the state that it reads.
     group: tasks of one group run on one device.
+    environments: how many one firing handles and replicas may share out; 0: it stays whole.
+    part: of a task that `pearl.replicas` split, which copy it is.
     """
 
     name: str
@@ -34,6 +45,8 @@ class Task:
     writes: tuple[str, ...] = ()
     copies: bool = False
     group: str | None = None
+    environments: int = 0
+    part: Part | None = None
 
     @property
     def home(self) -> tuple[str, ...]:
@@ -124,6 +137,11 @@ class TaskGraph:
         if not names:
             problems.append(f"graph {self.name!r} has no task; it needs at least one")
         problems += [f"graph {self.name!r}: task {n!r} appears twice" for n in _repeated(names)]
+        problems += [
+            f"task {t.name}: environments is {t.environments}; it must be at least 0"
+            for t in self.tasks
+            if t.environments < 0
+        ]
         for e in self.edges:
             problems += [
                 f"edge {e.src} → {e.dst}: no task {end!r}; there are {names}"
@@ -153,6 +171,11 @@ class TaskGraph:
             if task.name == name:
                 return task
         raise KeyError(f"no task {name!r}; there are {[t.name for t in self.tasks]}")
+
+    def origin(self, name: str) -> tuple[str, int]:
+        """The task that `name` is, or is a copy of, and which copy (0 of a whole task)."""
+        part = self.task(name).part
+        return (part.task, part.replica) if part else (name, 0)
 
     @cached_property
     def repetition(self) -> Mapping[str, int]:

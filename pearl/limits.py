@@ -22,6 +22,7 @@ class Limits:
     memory_bytes: device → bytes at most. devices: task → devices it may use. variants: task →
     variants it may use. pin: task → device. together: pairs of tasks on one device.
     max_lanes: lanes in the whole plan at most (None: as many as the devices have).
+    replicas: task → copies at most that its environments may be shared out among (default 1).
     """
 
     power_w: float | None = None
@@ -37,9 +38,10 @@ class Limits:
     pin: Mapping[str, str] = field(default_factory=dict)
     together: tuple[tuple[str, str], ...] = ()
     max_lanes: int | None = None
+    replicas: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("memory_bytes", "devices", "variants", "pin"):
+        for name in ("memory_bytes", "devices", "variants", "pin", "replicas"):
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
         problems = []
         for name in ("power_w", "period_s", "min_throughput_per_s"):
@@ -51,6 +53,9 @@ class Limits:
                 problems.append(f"limits: {name} is {getattr(self, name)}; it must be at least 0")
         if self.max_lanes is not None and self.max_lanes < 1:
             problems.append(f"limits: max_lanes is {self.max_lanes}; a plan needs at least 1 lane")
+        for task, copies in self.replicas.items():
+            if copies < 1:
+                problems.append(f"limits: replicas of {task} is {copies}; it must be at least 1")
         for device, size in self.memory_bytes.items():
             if not size > 0:
                 problems.append(f"limits: memory of {device} is {size}; it must be above 0")

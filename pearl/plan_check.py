@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
+from pearl.assembly import makespan_s
 from pearl.assignment import Assignment, Orders, Timing, channel_arcs, timing
-from pearl.costs import CostTable, Mode
+from pearl.costs import CostTable, Mode, split_costs
 from pearl.errors import SpecError
 from pearl.graph import Edge, TaskGraph
 from pearl.period import Arc, expand, howard, simulate, token_free_cycle
-from pearl.plans import Plan
+from pearl.plans import Entry, Plan
+from pearl.replicas import Split, copy_name, split_graph
 from pearl_devices import Platform
 from pearl_estimators import Estimate
 
@@ -20,7 +24,8 @@ def plan_timing(plan: Plan, graph: TaskGraph, costs: CostTable) -> tuple[Timing,
 
     Raises SpecError naming what in the plan disagrees with graph or costs.
     """
-    assignment = _assignment_of(plan, graph, costs)
+    plan, graph, split = unfolded(plan, graph)
+    assignment = _assignment_of(plan, graph, split_costs(costs, split))
     timed = timing(assignment)
     arcs = [*timed.arcs, *timed.ring(_orders_of(plan, timed))]
     for channel in plan.edges:
@@ -46,6 +51,7 @@ def completions(
 
     Honours `pace_s`. O(firings · iterations).
     """
+    plan, graph, _ = unfolded(plan, graph)
     timed, arcs = plan_timing(plan, graph, stated_costs(plan, graph, platform))
     n = len(timed.names)
     beyond = 1 + max((abs(m) for _, _, _, m in arcs), default=0)
@@ -81,6 +87,8 @@ def check_plan(plan: Plan, graph: TaskGraph, costs: CostTable) -> None:
     orders complete, widths and lanes within the devices, states together, tokens those of the graph
     plus slack, and the period as computed anew. Raises SpecError with all that disagrees.
     """
+    plan, graph, split = unfolded(plan, graph)
+    costs = split_costs(costs, split)
     timed, arcs = plan_timing(plan, graph, costs)
     a = timed.assignment
     problems = []
@@ -122,8 +130,64 @@ def check_plan(plan: Plan, graph: TaskGraph, costs: CostTable) -> None:
                 f"plan: period_s is {plan.period_s:.9g}; with these costs it is {ratio:.9g}: the "
                 "plan was made with other estimates or altered"
             )
+        if plan.objective == "makespan":
+            value = makespan_s(timed, arcs)
+            if abs(value - plan.value) > 1e-6 * max(value, plan.value):
+                problems.append(
+                    f"plan: its makespan is {plan.value:.9g} s; with these costs it is "
+                    f"{value:.9g} s: the plan was made with other estimates or altered"
+                )
     if problems:
         raise SpecError(*dict.fromkeys(problems))
+
+
+def unfolded(plan: Plan, graph: TaskGraph) -> tuple[Plan, TaskGraph, Split]:
+    """A plan with replicas as one of the graph in which its split tasks are copies; a plan without
+    replicas, or unfolded already, as it is. Raises SpecError where the replicas do not add up."""
+    torn = {t.task: t for t in plan.tasks if t.replicas > 1}
+    if not torn:
+        return plan, graph, Split()
+    environments = {t.name: t.environments for t in graph.tasks}
+    problems = []
+    for task, t in torn.items():
+        rows = sorted(o.replica for o in plan.tasks if o.task == task)
+        if not environments.get(task):
+            problems.append(f"plan: task {task} has {t.replicas} replicas; it cannot be split")
+        elif rows != list(range(t.replicas)):
+            problems.append(f"plan: task {task} has replicas {rows}; needed are 0 to {t.replicas}")
+        elif len(t.shares) != t.replicas or sum(t.shares) != environments[task]:
+            problems.append(
+                f"plan: task {task} shares out {list(t.shares)} environments among {t.replicas} "
+                f"replicas; there must be one share each, {environments[task]} in all"
+            )
+    if len({t.shares for t in plan.tasks if t.replicas > 1}) > 1:
+        problems.append("plan: tasks that are split must have the same shares; these differ")
+    if min((s for t in torn.values() for s in t.shares), default=1) < 1:
+        problems.append("plan: every replica needs at least 1 environment")
+    if problems:
+        raise SpecError(*problems)
+    split = Split(tuple(torn), next(iter(torn.values())).shares)
+
+    def name(task: str, replica: int) -> str:
+        origin, arrow, to = task.partition(">")
+        return copy_name(origin, replica) + arrow + to if origin in torn else task
+
+    whole = replace(
+        plan,
+        tasks=tuple(
+            replace(t, task=name(t.task, t.replica), replicas=1, shares=(), replica=0)
+            for t in plan.tasks
+        ),
+        lanes=tuple(
+            replace(k, order=tuple(Entry(name(e.task, e.replica), e.offset) for e in k.order))
+            for k in plan.lanes
+        ),
+        edges=tuple(
+            replace(c, src=name(c.src, c.src_replica), dst=name(c.dst, c.dst_replica))
+            for c in plan.edges
+        ),
+    )
+    return whole, split_graph(graph, split), split
 
 
 def _assignment_of(plan: Plan, graph: TaskGraph, costs: CostTable) -> Assignment:

@@ -10,8 +10,9 @@ from typing import Any
 from pearl.algorithms import algorithm
 from pearl.costs import CostTable, tabulate
 from pearl.graph import TaskGraph
-from pearl.plans import Plan
+from pearl.plans import Plan, Problem
 from pearl.solvers import solve
+from pearl.solvers.pareto import pareto
 from pearl.spec import System, load
 
 
@@ -49,4 +50,21 @@ def plan(
         time_limit_s=time_limit_s,
         seed=seed,
     )
-    return replace(found, spec_sha256=system.sha256, host=system.platform.name)
+    return replace(
+        found,
+        spec_sha256=system.sha256,
+        host=system.platform.name,
+        problem=Problem(graph, costs, system.limits, system),
+    )
+
+
+def front(
+    system: System | str | Path, *, gap: float = 0.01, time_limit_s: float = 60.0
+) -> list[Plan]:
+    """The plans between least power and most throughput for a system; see `pareto`."""
+    system = as_system(system)
+    graph, costs = problem(system)
+    plans = pareto(graph, costs, limits=system.limits, gap=gap, time_limit_s=time_limit_s)
+    about = Problem(graph, costs, system.limits, system)
+    named = {"spec_sha256": system.sha256, "host": system.platform.name}
+    return [replace(p, **named, problem=about) for p in plans]  # type: ignore[arg-type]

@@ -5,28 +5,38 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pearl.errors import SpecError
 from pearl.files import write_atomically
+
+if TYPE_CHECKING:
+    from pearl.costs import CostTable
+    from pearl.explain import Explanation
+    from pearl.graph import TaskGraph
+    from pearl.limits import Limits
+    from pearl.system import System
 
 SCHEMA = 1
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One firing in a lane's order; it runs `offset` iterations ahead of the ring's start."""
+    """One firing in a lane's order; it runs `offset` iterations ahead of the ring's start. replica:
+    the copy of a task that is split."""
 
     task: str
     offset: int = 0
+    replica: int = 0
 
 
 @dataclass(frozen=True)
 class Lane:
     """A serial executor: `width` units of `device`, or a link (width 0). One entry a firing; the
-    n-th entry of a task is its firing n. load: share of the period it is taken, 0 to 1."""
+    n-th entry of a task (of one of its replicas, where it is split) is its firing n. load: share of
+    the period it is taken, 0 to 1."""
 
     lane: str
     device: str
@@ -39,7 +49,10 @@ class Lane:
 @dataclass(frozen=True)
 class Placement:
     """How one task runs. seconds, occupancy_s, low_s, high_s: per firing. A member of a fused mode
-    names the others in fused_with and carries a share of the call's time."""
+    names the others in fused_with and carries a share of the call's time.
+
+    A task that is split has `replicas` entries, with `replica` from 0 and in `shares` the
+    environments of each. block: gradient steps of one firing."""
 
     task: str
     device: str
@@ -59,11 +72,13 @@ class Placement:
     replicas: int = 1
     shares: tuple[int, ...] = ()
     block: int = 1
+    replica: int = 0
 
 
 @dataclass(frozen=True)
 class Channel:
-    """An edge as the plan runs it. capacity: None for edges that carry no data."""
+    """An edge as the plan runs it, one for each pair of replicas that talk. capacity: None for
+    edges that carry no data."""
 
     src: str
     dst: str
@@ -75,6 +90,8 @@ class Channel:
     capacity: int | None
     bytes: float
     link: str | None
+    src_replica: int = 0
+    dst_replica: int = 0
 
 
 @dataclass(frozen=True)
@@ -87,9 +104,23 @@ class Bottleneck:
 
 
 @dataclass(frozen=True)
+class Problem:
+    """What a plan is the answer to. system: the spec behind it, None for `solve`."""
+
+    graph: TaskGraph
+    costs: CostTable
+    limits: Limits
+    system: System | None = None
+
+
+@dataclass(frozen=True)
 class Plan:
     """A solved placement with value, bound, status, method and seed. Field meanings: CONTRACT in
-    `docs/contract.md`. All times in seconds, energies in joules, power in watts."""
+    `docs/contract.md`. All times in seconds, energies in joules, power in watts.
+
+    problem: what was solved, so that the plan can be explained; None for a plan from a file. It is
+    neither written nor compared.
+    """
 
     pearl_version: str
     spec_sha256: str
@@ -116,6 +147,7 @@ class Plan:
     tasks: tuple[Placement, ...]
     edges: tuple[Channel, ...]
     schema: int = field(default=SCHEMA)
+    problem: Problem | None = field(default=None, compare=False, repr=False)
 
     def task(self, name: str) -> Placement:
         """The placement of `name`; a KeyError names the tasks there are."""
@@ -126,7 +158,31 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """A plain object as `docs/contract.md` describes it; no NaN or infinity."""
-        return plain(asdict(self))  # type: ignore[no-any-return]
+        found: dict[str, Any] = plain(asdict(replace(self, problem=None)))
+        del found["problem"]
+        return found
+
+    def explain(self, *, within: float = 0.05, time_limit_s: float = 10.0) -> Explanation:
+        """What bounds this plan, what comes close, and what would change it: see
+        `pearl.explain.explain`. A plan from a file does not know its problem: a SpecError."""
+        from pearl.explain import explain
+
+        if self.problem is None:
+            raise SpecError(
+                "this plan comes from a file and does not hold the graph and costs it was made "
+                "for; make it anew with pearl.plan or pearl.solve, or give them to "
+                "pearl.explain.explain(plan, graph, costs, limits)"
+            )
+        p = self.problem
+        return explain(
+            self,
+            p.graph,
+            p.costs,
+            p.limits,
+            system=p.system,
+            within=within,
+            time_limit_s=time_limit_s,
+        )
 
     def save(self, path: str | Path) -> None:
         """Write the plan as JSON, whole or not at all."""
@@ -171,7 +227,7 @@ def load_plan(source: str | Path | Mapping[str, Any]) -> Plan:
         "tasks": lambda v: list_of(Placement, v, f"{where}: tasks"),
         "edges": lambda v: list_of(Channel, v, f"{where}: edges"),
     }
-    values = {k: nested[k](v) if k in nested else v for k, v in source.items()}
+    values = {k: nested[k](v) if k in nested else v for k, v in source.items() if k != "problem"}
     plan: Plan = build(Plan, values, where)
     return plan
 

@@ -88,10 +88,10 @@ class LinkEntry:
     energy: JoulesPerByte | None = Field(
         default=None, description="Energy of a byte, e.g. 60 pJ/B."
     )
-    paid_by: Literal["link", "lane"] = Field(
-        default="link",
-        description="Whose time a copy takes: the link's (DMA), or that of a lane of the device at "
-        "its end that is not the host.",
+    paid_by: Literal["link", "lane"] | None = Field(
+        default=None,
+        description="Whose time a copy takes: link, its own (DMA), by default; lane, that of a "
+        "lane of the device at its end that is not the host.",
     )
 
 
@@ -245,7 +245,7 @@ def _link(entry: LinkEntry, at: Where, problems: list[Complaint]) -> Link:
         per_message_s=values.get("per_message_s", 0.0),
         energy_j_per_byte=values.get("energy_j_per_byte", 0.0),
         sources=sources,
-        paid_by=entry.paid_by,
+        paid_by=entry.paid_by or "link",
     )
 
 

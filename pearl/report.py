@@ -22,6 +22,7 @@ from pearl.runs import Row, Run, load_metrics, load_run
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from pearl.explain import Explanation
     from pearl.system import System
 
 SUFFIXES = (".html", ".json", ".txt")
@@ -37,7 +38,7 @@ class Report:
 
     system: the spec behind the plan, for the heading. metrics: rows of `metrics.csv` for the
     learning curve; None reads them from the run's folder, where it has one. every_edge: list all
-    edges and not only those with slack or a link.
+    edges and not only those with slack or a link. explanation: of the plan, for its section.
     """
 
     plan: Plan
@@ -45,23 +46,16 @@ class Report:
     system: System | None = None
     metrics: tuple[Row, ...] | None = None
     every_edge: bool = False
+    explanation: Explanation | None = None
 
     def __str__(self) -> str:
         return self.text(_terminal_width())
 
     def text(self, width: int) -> str:
         """The report as plain text in lines of at most `width` characters (at least 60)."""
-        from rich.console import Console
         from rich.text import Text
 
-        out = io.StringIO()
-        console = Console(
-            file=out,
-            width=max(width, 60),
-            color_system=None,
-            force_terminal=False,
-            legacy_windows=False,
-        )
+        console, out = _plain_console(max(width, 60))
         console.print(Text(self.title()))
         if self.run is not None and self.run.simulated:
             console.print(Text(tables.SIMULATED))
@@ -70,6 +64,9 @@ class Report:
             _print_table(console, table)
             if table.title == "Lanes":
                 console.print(Text(tables.bound_sentence(self.plan)))
+        if self.explanation is not None:
+            console.print()
+            _print_explanation(console, self.explanation)
         if self.run is not None:
             for table in tables.comparison(self.run):
                 _print_table(console, table)
@@ -105,8 +102,12 @@ class Report:
         return load_metrics(Path(self.run.out) / "metrics.csv")
 
     def to_json(self) -> dict[str, Any]:
-        """The run's object, which holds the plan; the plan's where there is no run."""
-        return self.plan.to_json() if self.run is None else self.run.to_json()
+        """The run's object, which holds the plan; the plan's where there is no run. An explanation
+        stands under `explanation`."""
+        found = self.plan.to_json() if self.run is None else self.run.to_json()
+        if self.explanation is not None:
+            found["explanation"] = self.explanation.to_json()
+        return found
 
     def save(self, path: str | Path) -> None:
         """Write the report, whole or not at all, in the format of the suffix: .html, .json or .txt.
@@ -137,6 +138,36 @@ def load_report(folder: str | Path) -> Report:
     run = load_run(folder)
     spec = Path(run.out or ".") / "spec.yaml"
     return Report(run.plan, run, load(spec) if spec.exists() else None)
+
+
+def explanation_text(explanation: Explanation) -> str:
+    """An explanation as plain text for this terminal."""
+    console, out = _plain_console(_terminal_width())
+    _print_explanation(console, explanation)
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+
+
+def _plain_console(width: int) -> tuple[Console, io.StringIO]:
+    from rich.console import Console
+
+    out = io.StringIO()
+    console = Console(
+        file=out, width=width, color_system=None, force_terminal=False, legacy_windows=False
+    )
+    return console, out
+
+
+def _print_explanation(console: Console, explanation: Explanation) -> None:
+    from rich.text import Text
+
+    from pearl.report_explain import TITLE, section
+
+    found = section(explanation)
+    console.print(Text(TITLE))
+    for label, text in found.sentences:
+        console.print(Text(f"{label}{'' if label.endswith('?') else ':'} {text}"))
+    for table in found.tables:
+        _print_table(console, table)
 
 
 def _print_facts(console: Console, facts: tuple[tuple[str, str], ...]) -> None:

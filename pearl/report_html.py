@@ -69,6 +69,11 @@ def page(report: Report) -> str:
     run = report.run
     rates, timings = (*(tables.comparison(run) if run else ()), None, None)[:2]
     curve = learning_curve(report.learning())
+    explanation = None
+    if report.explanation is not None:
+        from pearl.report_explain import section
+
+        explanation = section(report.explanation)
     return environment.from_string(source).render(
         title=report.title(),
         simulated=tables.SIMULATED if run and run.simulated else "",
@@ -79,6 +84,7 @@ def page(report: Report) -> str:
         timeline=timeline(report.plan),
         rates=rates,
         timings=timings,
+        explanation=explanation,
         bars=prediction_bars(run) if run else None,
         curve=curve,
         width=WIDTH,

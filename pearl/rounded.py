@@ -42,6 +42,11 @@ def count(value: float | None) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
 
 
+def figure(value: float | None, unit: str) -> str:
+    """A number under a heading that names its unit where that is a rate; with it where it is SI."""
+    return si(value, unit) if unit in ("s", "J", "W") else count(value)
+
+
 def percent(share: float | None) -> str:
     """A share as a percentage with one decimal."""
     if share is None or not math.isfinite(share):

@@ -37,9 +37,10 @@ def env_spec(algorithm: Algorithm) -> tuple[EnvSpec | None, list[Complaint]]:
         where = ("algorithm", "spaces")
     else:
         env, problems = _asked(algorithm)
-    if env is not None and bool(env.actions) != DISCRETE[algorithm.name]:
+    discrete = DISCRETE.get(algorithm.name)
+    if env is not None and discrete is not None and bool(env.actions) != discrete:
         has = f"{env.actions} discrete actions" if env.actions else "continuous actions"
-        needs = "discrete" if DISCRETE[algorithm.name] else "continuous"
+        needs = "discrete" if discrete else "continuous"
         problems = [(where, f"{algorithm.env} has {has}; {algorithm.name} needs {needs} ones")]
     return env, problems
 

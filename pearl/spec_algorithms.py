@@ -1,10 +1,12 @@
 """The options of each algorithm, as frozen dataclasses checked by pydantic.
 
-A new algorithm is a subclass of `Algorithm` and a line in `MODELS` and `DISCRETE`.
+A new algorithm is a subclass of `Algorithm` and a line in `MODELS` and `DISCRETE`; one of the
+user's own, named by its module, has the options of `Own`.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from fractions import Fraction
 from typing import Annotated, Any, Literal
@@ -21,6 +23,9 @@ from pydantic import (
     WithJsonSchema,
 )
 from pydantic.dataclasses import dataclass
+
+MODULE = re.compile(r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")
+"""The path of a module inside a package."""
 
 STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 
@@ -45,6 +50,12 @@ def _ratio(given: object) -> Fraction:
 def _argument(given: object) -> str | int | float | bool:
     if not isinstance(given, str | int | float | bool):
         raise ValueError("text, a number, or true or false")
+    return given
+
+
+def _module(given: object) -> str:
+    if not isinstance(given, str) or not MODULE.fullmatch(given):
+        raise ValueError("the path of a module, with a dot, such as my_package.my_algorithm")
     return given
 
 
@@ -79,6 +90,9 @@ Bounds = Annotated[
     PlainValidator(_bounds),
     PlainSerializer(list),
     WithJsonSchema({"anyOf": [{"type": "number"}, {"type": "array", "items": {"type": "number"}}]}),
+]
+Module = Annotated[
+    str, PlainValidator(_module), WithJsonSchema({"type": "string", "pattern": MODULE.pattern})
 ]
 Width = Annotated[StrictInt, Field(ge=1, le=65536)]
 Hidden = Annotated[tuple[Width, ...], Field(min_length=1, max_length=16)]
@@ -182,7 +196,7 @@ class GaussianNoise:
 class Algorithm:
     """What every algorithm with a replay takes."""
 
-    name: StrictStr = Field(description="The algorithm: dqn or ddpg.")
+    name: StrictStr = Field(description="The algorithm: dqn, ddpg, td3, sac, or a module.")
     env: StrictStr = Field(
         min_length=1,
         max_length=200,
@@ -260,8 +274,92 @@ class Ddpg(Algorithm):
     )
 
 
-MODELS: Mapping[str, type[Algorithm]] = {"dqn": Dqn, "ddpg": Ddpg}
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Smoothing:
+    """Noise added to the target policy's action."""
+
+    noise: StrictFloat = Field(
+        default=0.2, ge=0, le=10, description="Standard deviation, as a share of half the range."
+    )
+    limit: StrictFloat = Field(
+        default=0.5, ge=0, le=10, description="Where the noise is clipped, as a share likewise."
+    )
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Td3(Algorithm):
+    """TD3 (Fujimoto, van Hoof, Meger 2018). Continuous, bounded actions."""
+
+    name: Literal["td3"] = Field(default="td3", description="The algorithm.")
+    actor_learning_rate: Rate = Field(default=1e-3, description="Step size of the actor's Adam.")
+    critic_learning_rate: Rate = Field(default=1e-3, description="Step size of the critics' Adam.")
+    policy_delay: StrictInt = Field(
+        default=2, ge=1, le=1000, description="Gradient steps to one of the actor and the targets."
+    )
+    smoothing: Smoothing = Field(
+        default_factory=Smoothing, description="Noise of the target policy's actions."
+    )
+    exploration: GaussianNoise = Field(
+        default_factory=GaussianNoise, description="Noise of the actions."
+    )
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Sac(Algorithm):
+    """SAC (Haarnoja et al. 2018b), automatic temperature. Continuous, bounded actions."""
+
+    name: Literal["sac"] = Field(default="sac", description="The algorithm.")
+    actor_learning_rate: Rate = Field(default=3e-4, description="Step size of the actor's Adam.")
+    critic_learning_rate: Rate = Field(default=1e-3, description="Step size of the critics' Adam.")
+    temperature_learning_rate: StrictFloat = Field(
+        default=1e-3, ge=0, le=1, description="Step size of the temperature's Adam; 0 keeps it."
+    )
+    temperature: StrictFloat = Field(
+        default=1.0, gt=0, le=1e6, description="Temperature at the start: the weight of entropy."
+    )
+    target_entropy: StrictFloat | None = Field(
+        default=None,
+        ge=-1e6,
+        le=1e6,
+        description="Entropy the temperature holds, of actions scaled to -1 … 1; by default minus "
+        "the number of the action's components.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class OwnExploration(EpsilonGreedy):
+    """How an algorithm of the user's own explores."""
+
+    noise: StrictFloat = Field(
+        default=0.1,
+        ge=0,
+        le=10,
+        description="Continuous actions: standard deviation, as a share of half the range.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Own(Algorithm):
+    """An algorithm of the user's own (docs/own_algorithm.md). Whatever actions it can take."""
+
+    name: Module = Field(description="Its module, such as my_package.my_algorithm.")
+    learning_rate: Rate = Field(default=1e-3, description="Step size of every network's Adam.")
+    exploration: OwnExploration = Field(
+        default_factory=OwnExploration, description="Share of random actions, or noise."
+    )
+    options: dict[str, Argument] = Field(
+        default_factory=dict, description="Keyword arguments of its losses."
+    )
+
+
+MODELS: Mapping[str, type[Algorithm]] = {"dqn": Dqn, "ddpg": Ddpg, "td3": Td3, "sac": Sac}
 """Algorithm → the model of its options; the keys of `pearl.algorithms.ALGORITHMS`."""
 
-DISCRETE = {"dqn": True, "ddpg": False}
-"""Algorithm → whether its actions are discrete."""
+DISCRETE = {"dqn": True, "ddpg": False, "td3": False, "sac": False}
+"""Algorithm → whether its actions are discrete. One that is absent takes either."""
+
+
+def tag(given: object) -> str:
+    """Which model an algorithm's options have: a key of MODELS, or `own` for a module."""
+    name = given.get("name") if isinstance(given, Mapping) else getattr(given, "name", None)
+    return str(name) if name in MODELS else "own"

@@ -16,7 +16,7 @@ from pearl.errors import SpecError
 from pearl.limits import SLACK_LIMITS, Limits
 from pearl.platform_files import read_platform, unfold
 from pearl.spaces import env_spec, unknown_env
-from pearl.spec_algorithms import MODELS, Algorithm
+from pearl.spec_algorithms import MODELS, Algorithm, Own
 from pearl.spec_errors import Complaint, complaints, nearest
 from pearl.spec_models import TASKS, LimitsSection, Spec, Train
 from pearl.system import System
@@ -110,6 +110,7 @@ class Check:
     def algorithm(self, data: Any) -> Algorithm | None:
         """The algorithm's options; where they are wrong the environment is still looked up."""
         from pearl.algorithms import ALGORITHMS
+        from pearl.algorithms import algorithm as module
 
         if not isinstance(data, Mapping):
             needed = "a mapping with at least name and env"
@@ -120,11 +121,18 @@ class Check:
         name = data.get("name")
         if isinstance(name, str) and name in ALGORITHMS:
             found = self.section("algorithm", data, MODELS[name])
+        elif isinstance(name, str) and "." in name:
+            found = self.section("algorithm", data, Own)
+            if found is not None:
+                try:
+                    module(name)
+                except KeyError as error:
+                    self.complain([(("algorithm", "name"), error.args[0])])
         else:
             given = (
                 f"given {show(name)}{nearest(name, ALGORITHMS)}" if "name" in data else "missing"
             )
-            what = f"{given}; allowed are {', '.join(ALGORITHMS)}"
+            what = f"{given}; allowed are {', '.join(ALGORITHMS)}, a module path"
             self.complain([(("algorithm", "name"), what)])
         env = data.get("env")
         if found is None and isinstance(env, str) and "spaces" not in data:
@@ -206,7 +214,7 @@ def unknown_names(limits: Mapping[str, Any], platform: Platform | None) -> Itera
 
     tasks: list[tuple[Where, Any]] = []
     places: list[tuple[Where, Any]] = [(("memory", d), d) for d in mapping("memory")]
-    for key in ("devices", "variants", "pin"):
+    for key in ("devices", "variants", "pin", "replicas"):
         tasks += [((key, task), task) for task in mapping(key)]
     for task, names in mapping("devices").items():
         places += [(("devices", task, i), name) for i, name in enumerate(listed(names))]
@@ -236,5 +244,6 @@ def _limits(section: LimitsSection) -> Limits:
         pin=section.pin,
         together=tuple((a, b) for a, b in section.together),
         max_lanes=section.max_lanes,
+        replicas=section.replicas,
         **{key: getattr(section, key) for key in SLACK_LIMITS},
     )

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, StrictInt, StrictStr
+from pydantic import BeforeValidator, Discriminator, Field, StrictInt, StrictStr, Tag
 from pydantic.dataclasses import dataclass
 
 from pearl.platform_files import PlatformFile
 from pearl.quantities import Bytes, PerSecond, Seconds, Watts
-from pearl.spec_algorithms import STRICT, Ddpg, Dqn
+from pearl.spec_algorithms import STRICT, Ddpg, Dqn, Own, Sac, Td3, tag
 
 TASKS = (
     "env_step",
@@ -30,6 +30,7 @@ TASKS = (
 Names = Annotated[tuple[StrictStr, ...], Field(min_length=1)]
 Pair = Annotated[tuple[StrictStr, ...], Field(min_length=2, max_length=2)]
 Pairs = tuple[Pair, ...]
+Copies = Annotated[StrictInt, Field(ge=1, le=64)]
 
 
 def _objective(given: object) -> object:
@@ -92,6 +93,11 @@ class LimitsSection:
     )
     pin: dict[str, StrictStr] = Field(default_factory=dict, description="Task → its device.")
     together: Pairs = Field(default=(), description="Pairs of tasks that share a device.")
+    replicas: dict[str, Copies] = Field(
+        default_factory=dict,
+        description="Acting task → copies at most, each on a share of the environments, e.g. "
+        "{env_step: 4}.",
+    )
     max_lanes: StrictInt | None = Field(
         default=None,
         ge=1,
@@ -133,9 +139,14 @@ class Train:
 class Spec:
     """A system: an algorithm, a platform, an objective, limits, and how long to train."""
 
-    algorithm: Annotated[Dqn | Ddpg, Field(discriminator="name")] = Field(
-        description="What is trained, and on which environment."
-    )
+    algorithm: Annotated[
+        Annotated[Dqn, Tag("dqn")]
+        | Annotated[Ddpg, Tag("ddpg")]
+        | Annotated[Td3, Tag("td3")]
+        | Annotated[Sac, Tag("sac")]
+        | Annotated[Own, Tag("own")],
+        Discriminator(tag),
+    ] = Field(description="What is trained, and on which environment.")
     name: StrictStr | None = Field(
         default=None,
         min_length=1,

@@ -23,7 +23,7 @@ from pearl.runtime import lane
 from pearl.runtime.clock import Clock, RealClock, VirtualClock
 from pearl.spec import System, load
 from pearl.training import ROWS, Job, Schedule, State, cpu_seconds, outcome, timings, train
-from pearl_devices import Buffers, Device, backend, buffers
+from pearl_devices import Buffers, Device, Kernel, backend, buffers
 
 CHECKPOINT = "checkpoint.safetensors"
 PROFILE_ROUNDS = 30
@@ -163,7 +163,7 @@ class Trainer:
     @property
     def policy(self) -> evaluation.Policy:
         """The policy without exploration: after training the best evaluated."""
-        return evaluation.Policy(self.system, self._layers, self._arrays["best.policy"].copy())
+        return evaluation.Policy(self.system, self._acting, self._arrays["best.policy"].copy())
 
     def save(self, path: str | Path) -> None:
         """Write everything this trainer is made of to one file, atomically."""
@@ -197,8 +197,8 @@ class Trainer:
         return f"policy.{algorithm(self.system.algorithm.name).POLICY}"
 
     @property
-    def _layers(self) -> tuple[int, ...]:
-        return self.graph.task("inference").kernel.layers()
+    def _acting(self) -> Kernel:
+        return self.graph.task("inference").kernel
 
     def _start(self, seed: int) -> None:
         """Fill all arrays as they are before the first env step, in place once they exist."""
@@ -280,7 +280,7 @@ class Trainer:
     def _judge(self, parameters: str, episodes: int, which: str) -> list[float]:
         from pearl_devices.primitives.rng import key
 
-        policy = evaluation.Policy(self.system, self._layers, self._arrays[parameters])
+        policy = evaluation.Policy(self.system, self._acting, self._arrays[parameters])
         return evaluation.returns(policy, episodes, key(self.seed, f"evaluation {which}"))
 
     def _keep(self) -> None:

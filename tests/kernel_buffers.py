@@ -22,6 +22,8 @@ def filled(kernels: Iterable[Kernel], seed: int = 0) -> Buffers:
         "hyper.adam": (0.9, 0.999, 1e-8),
         "hyper.tau": 0.01,
         "hyper.discount": 0.97,
+        "hyper.smoothing": (0.2, 0.3),
+        "hyper.target_entropy": -1.0,
         "act.low": -2.0,
         "act.high": 2.0,
     }

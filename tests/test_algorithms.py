@@ -7,8 +7,6 @@ import pytest
 
 from pearl.algorithms.replay_loop import Sizes, build
 from pearl.runtime.lane import program_order
-from pearl_devices import kernel
-from pearl_devices.work import parameters
 
 LAYERS = (4, 64, 64, 2)
 SIZES = Sizes(
@@ -31,12 +29,10 @@ def dqn(**changes):
     return build(
         "dqn",
         sizes,
-        inference=kernel("inference.dqn", envs=sizes.envs, layers=LAYERS),
-        update={"layers": LAYERS, "double": 1},
-        program="pearl.algorithms.dqn:losses",
+        networks={"q": LAYERS},
         policy="q",
-        policy_params=parameters(LAYERS),
-        learner_bytes=16.0 * parameters(LAYERS),
+        losses="pearl.algorithms.dqn:losses",
+        extra={"double": 1},
     )
 
 

@@ -135,8 +135,8 @@ def test_more_noise_widens_the_band():
 
 
 def test_outside_the_calibrated_sizes_the_band_doubles(calibration):
-    inside = kernel("update.dqn", layers=(4, 64, 64, 2), batch=64, steps=1, double=1)
-    outside = kernel("update.dqn", layers=(4, 512, 512, 2), batch=1024, steps=8, double=1)
+    inside = kernel("update.dqn", obs=4, act=0, q=(4, 64, 64, 2), batch=64, steps=1, double=1)
+    outside = kernel("update.dqn", obs=4, act=0, q=(4, 512, 512, 2), batch=1024, steps=8, double=1)
     found = calibration.find(inside, "native")
     near, far = (predict(found, point(k, "native", 1.0)) for k in (inside, outside))
     assert (near.extrapolated, far.extrapolated) == (False, True)
@@ -188,8 +188,8 @@ def test_the_tree_that_kernels_are_timed_on_is_consistent():
 
 def test_kernels_timed_stay_finite():
     for k in (
-        kernel("update.dqn", layers=(4, 32, 2), batch=32, steps=1, double=1),
-        kernel("update.ddpg", actor=(3, 32, 1), critic=(4, 32, 1), batch=32, steps=2),
+        kernel("update.dqn", obs=4, act=0, q=(4, 32, 2), batch=32, steps=1, double=1),
+        kernel("update.ddpg", obs=3, act=1, actor=(3, 32, 1), critic=(4, 32, 1), batch=32, steps=2),
     ):
         from pearl_devices import backend
         from pearl_devices.buffers import allocate
@@ -205,7 +205,8 @@ def test_kernels_timed_stay_finite():
 def test_a_real_kernel_is_timed_and_more_of_it_takes_longer():
     small, large = (
         time_call(
-            bound(kernel("inference.dqn", envs=n, layers=(4, 64, 64, 2)), "native"), seconds=0.02
+            bound(kernel("inference.dqn", envs=n, obs=4, act=0, q=(4, 64, 64, 2)), "native"),
+            seconds=0.02,
         )
         for n in (2, 256)
     )
@@ -250,7 +251,7 @@ def test_each_point_keeps_its_fastest_round():
         return timer
 
     found = child.measure(1.0, kernels=KERNELS, prepare=prepare)
-    k = kernel("update.dqn", layers=(4, 64, 64, 2), batch=64, steps=1, double=1)
+    k = kernel("update.dqn", obs=4, act=0, q=(4, 64, 64, 2), batch=64, steps=1, double=1)
     guess = predict(found.find(k, "native"), point(k, "native", 1.0))
     assert guess.seconds == pytest.approx(truth(k, "native"), rel=0.1)
     assert found.contention > 1.5
@@ -436,11 +437,11 @@ def test_what_was_not_calibrated_falls_to_the_datasheet_and_says_so(cache, calib
 
 
 def test_a_cpu_elsewhere_is_not_calibrated(cache):
-    k = kernel("inference.dqn", envs=8, layers=(4, 64, 2))
+    k = kernel("inference.dqn", envs=8, obs=4, act=0, q=(4, 64, 2))
     assert estimate(k, replace(HOST, real=False)).rung == "datasheet"
 
 
 def test_an_unsound_file_stops_an_estimate_rather_than_being_ignored(cache):
     calibrated.path().write_text("{")
     with pytest.raises(CalibrationError, match=r"delete it or run"):
-        estimate(kernel("inference.dqn", envs=8, layers=(4, 64, 2)), HOST)
+        estimate(kernel("inference.dqn", envs=8, obs=4, act=0, q=(4, 64, 2)), HOST)

@@ -110,7 +110,7 @@ def test_every_command_has_help() -> None:
     listed = re.findall(r"^  (\w+)  ", Ran("--help").out, flags=re.MULTILINE)
     assert set(listed) == {
         *("init", "check", "list", "devices", "calibrate", "plan", "train", "eval", "report"),
-        "schema",
+        *("pareto", "schema"),
     }
     for command in listed:
         assert "--json" in Ran(command, "--help").out

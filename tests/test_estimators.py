@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -43,7 +44,9 @@ DRAW = {**STORE, "batch": 64, "steps": 2, "n_step": 1}
 DQN = kernel(
     "update.dqn",
     program="tests.kernel_losses:dqn",
-    layers=(4, 64, 64, 2),
+    obs=4,
+    act=0,
+    q=(4, 64, 64, 2),
     batch=64,
     steps=2,
     double=1,
@@ -51,13 +54,36 @@ DQN = kernel(
 DDPG = kernel(
     "update.ddpg",
     program="tests.kernel_losses:ddpg",
+    obs=3,
+    act=1,
     actor=(3, 64, 64, 1),
     critic=(4, 64, 64, 64, 1),
     batch=64,
     steps=1,
 )
+TWIN: dict[str, Any] = {
+    "obs": 3,
+    "act": 1,
+    "critic1": (4, 64, 64, 1),
+    "critic2": (4, 64, 64, 1),
+    "batch": 64,
+    "steps": 2,
+}
+TD3 = kernel(
+    "update.td3",
+    TWIN,
+    program="pearl.algorithms.td3:losses",
+    actor=(3, 64, 64, 1),
+    policy_delay=2,
+)
+SAC = kernel(
+    "update.sac", TWIN, program="pearl.algorithms.sac:losses", actor=(3, 64, 64, 2), alpha=(0, 1)
+)
+OWN = kernel(
+    "update.mine", obs=4, act=0, q=(4, 64, 64, 2), batch=64, steps=1, program="my_module:losses"
+)
 SYNC = kernel("param_sync", args={"network": "q"}, params=5000)
-ACT = kernel("inference.dqn", envs=8, layers=(4, 64, 64, 2))
+ACT = kernel("inference.dqn", envs=8, obs=4, act=0, q=(4, 64, 64, 2))
 
 
 class TestCpuDatasheet(EstimatorContract):
@@ -74,7 +100,10 @@ class TestCpuDatasheet(EstimatorContract):
         kernel("replay_update", DRAW),
         DQN,
         DDPG,
-        kernel("learn.dqn", DRAW, layers=(4, 64, 64, 2), double=1),
+        TD3,
+        SAC,
+        OWN,
+        kernel("learn.dqn", DRAW, q=(4, 64, 64, 2), double=1),
         SYNC,
     )
 
@@ -82,7 +111,7 @@ class TestCpuDatasheet(EstimatorContract):
 class TestGpuDatasheet(EstimatorContract):
     device = GPU
     rung = "datasheet"
-    kernels = (ACT, DQN, DDPG, SYNC)
+    kernels = (ACT, DQN, DDPG, TD3, SAC, OWN, SYNC)
 
 
 class TestNull(EstimatorContract):
@@ -120,7 +149,7 @@ def test_small_kernels_on_a_gpu_are_bound_by_overhead_and_a_roofline_without_it_
 
 
 def test_large_kernels_are_bound_by_compute_and_copies_by_memory():
-    big = kernel("inference.dqn", envs=8192, layers=(1024, 4096, 4096, 64))
+    big = kernel("inference.dqn", envs=8192, obs=1024, act=0, q=(1024, 4096, 4096, 64))
     e = estimate(big, GPU, width=82)
     assert e.bound_by == "compute"
     assert e.latency_s == pytest.approx(6 * 5e-6 + big.flops / 35e12)
@@ -131,7 +160,7 @@ def test_large_kernels_are_bound_by_compute_and_copies_by_memory():
 
 
 def test_half_the_width_has_half_the_rate():
-    big = kernel("inference.dqn", envs=8192, layers=(1024, 4096, 4096, 64))
+    big = kernel("inference.dqn", envs=8192, obs=1024, act=0, q=(1024, 4096, 4096, 64))
     whole, half = (estimate(big, GPU, width=w).latency_s - 6 * 5e-6 for w in (82, 41))
     assert half == pytest.approx(2 * whole)
 
@@ -173,10 +202,12 @@ class Dispatched(TorchDispatchMode):
     "k",
     [
         DQN,
-        kernel("update.dqn", DQN.dims | {"layers": (4, 32, 2), "double": 0}, program=DQN.program),
+        kernel("update.dqn", DQN.dims | {"q": (4, 32, 2), "double": 0}, program=DQN.program),
         DDPG,
+        TD3,
+        SAC,
         ACT,
-        kernel("inference.ddpg", envs=8, layers=(3, 64, 1)),
+        kernel("inference.ddpg", envs=8, obs=3, act=1, actor=(3, 64, 1)),
     ],
     ids=lambda k: k.kind,
 )
@@ -187,6 +218,11 @@ def test_launches_are_what_torch_dispatches_within_a_tenth(k):
         call()
     assert launches(k, "torch") == pytest.approx(counted.count, rel=0.1)
     assert torch.get_num_threads() >= 1
+
+
+def test_the_work_of_an_algorithm_nobody_counted_is_said_to_be_assumed():
+    assert "passes assumed" in estimate(OWN, CPU).source
+    assert "passes assumed" not in estimate(SAC, CPU, variant="torch").source
 
 
 def test_a_compiled_call_is_one_launch():
@@ -212,7 +248,7 @@ def test_estimating_imports_neither_torch_nor_numba_nor_gymnasium():
         "import sys\n"
         "from pearl_devices import Device, kernel\n"
         "from pearl_estimators import estimate\n"
-        "k = kernel('inference.dqn', envs=8, layers=(4, 64, 2))\n"
+        "k = kernel('inference.dqn', envs=8, obs=4, act=0, q=(4, 64, 2))\n"
         "estimate(k, Device('c', 'cpu')), estimate(k, Device('g', 'gpu'))\n"
         "figures = {'clock_hz': 1e8, 'm20k_blocks': 1e4, 'm20k_bits': 20480}\n"
         "estimate(k, Device('f', 'fpga', width=64, figures=figures))\n"

@@ -42,10 +42,17 @@ SIZES = {
     "batch": 64,
     "steps": 1,
     "n_step": 1,
-    "layers": (4, 64, 64, 2),
+    "q": (4, 64, 64, 2),
     "double": 1,
 }
-DDPG = {"actor": (3, 64, 64, 1), "critic": (4, 64, 64, 1), "batch": 64, "steps": 2}
+DDPG = {
+    "obs": 3,
+    "act": 1,
+    "actor": (3, 64, 64, 1),
+    "critic": (4, 64, 64, 1),
+    "batch": 64,
+    "steps": 2,
+}
 
 
 def some(kind: str, **sizes: object) -> Kernel:
@@ -57,7 +64,7 @@ class TestFpga(EstimatorContract):
     rung = "simulated"
     kernels = (
         some("inference.dqn"),
-        kernel("inference.ddpg", envs=8, layers=(3, 64, 64, 1)),
+        kernel("inference.ddpg", envs=8, obs=3, act=1, actor=(3, 64, 64, 1)),
         some("update.dqn"),
         kernel("update.ddpg", DDPG),
         some("replay_insert"),
@@ -118,7 +125,7 @@ def test_draws_follow_each_other_every_three_cycles():
 
 def test_an_inference_by_hand():
     # 2→3→1 for 4 environments on an 8×8 grid: (4,2,3) and (4,3,1), one tile each
-    k = kernel("inference.dqn", envs=4, layers=(2, 3, 1))
+    k = kernel("inference.dqn", envs=4, obs=2, act=0, q=(2, 3, 1))
     assert network_cycles(k, 8) == (2 + 3 + 2 + 1) + (3 + 3 + 0 + 1)
     e = estimate(k, FPGA, width=64)
     assert e.latency_s == pytest.approx(2e-6 + 15 / 250e6)
@@ -128,7 +135,7 @@ def test_an_inference_by_hand():
 
 def test_an_update_by_hand():
     layers, batch, grid = (2, 3, 1), 4, 8
-    k = kernel("update.dqn", layers=layers, batch=batch, steps=2, double=0)
+    k = kernel("update.dqn", obs=2, act=0, q=layers, batch=batch, steps=2, double=0)
     forward = gemm_cycles(4, 2, 3, grid) + gemm_cycles(4, 3, 1, grid)
     weights = gemm_cycles(2, 4, 3, grid) + gemm_cycles(3, 4, 1, grid)
     through = gemm_cycles(4, 1, 3, grid)
@@ -150,7 +157,7 @@ def test_a_draw_is_bound_by_memory_where_rows_are_long():
 
 
 def test_a_large_update_is_bound_by_compute():
-    big = kernel("update.dqn", layers=(8, 256, 256, 4), batch=256, steps=1, double=0)
+    big = kernel("update.dqn", obs=8, act=0, q=(8, 256, 256, 4), batch=256, steps=1, double=0)
     assert estimate(big, FPGA, width=64).bound_by == "compute"
 
 
@@ -195,9 +202,9 @@ def test_a_tree_that_does_not_fit_on_chip_is_not_offered():
 
 def test_networks_that_do_not_fit_on_chip_are_not_offered():
     wide = (4, 1024, 1024, 2)  # 34 Mbit of parameters, five times that to learn; there are 146
-    assert device_kind.offers(some("update.dqn", layers=wide), FPGA) == ()
-    assert device_kind.offers(some("inference.dqn", layers=wide), FPGA)
-    assert device_kind.offers(some("inference.dqn", layers=(4, 4096, 4096, 2)), FPGA) == ()
+    assert device_kind.offers(some("update.dqn", q=wide), FPGA) == ()
+    assert device_kind.offers(some("inference.dqn", q=wide), FPGA)
+    assert device_kind.offers(some("inference.dqn", obs=4, act=0, q=(4, 4096, 4096, 2)), FPGA) == ()
 
 
 def test_environments_do_not_run_on_it():

@@ -11,7 +11,7 @@ from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode
 
 from pearl_devices import Buffers, Kernel, UnsupportedError, cpu, kernel
-from pearl_devices.primitives import NATIVE_ENVS
+from pearl_devices.primitives import NATIVE_ENVS, gym_envs
 from tests.kernel_buffers import copied, equal, filled
 
 
@@ -24,12 +24,16 @@ def native_kernel(program: str, envs: int) -> Kernel:
     return env_kernel(program, envs, sizes.obs, sizes.act)
 
 
-def random_actions(buffers: Buffers, random: np.random.Generator) -> None:
+def random_actions(buffers: Buffers, random: np.random.Generator, actions: int = 2) -> None:
     action = buffers["act.action"]
     if action.dtype == np.int64:
-        action[:] = random.integers(0, 2, action.shape)
+        action[:] = random.integers(0, actions, action.shape)
     else:
         action[:] = random.uniform(-3.0, 3.0, action.shape)
+
+
+STATE = {"CartPole-v1": 4, "Acrobot-v1": 4}
+"""State variables of an environment; two for the others."""
 
 
 @pytest.mark.parametrize("program", sorted(NATIVE_ENVS))
@@ -44,35 +48,75 @@ def test_the_native_table_says_what_gymnasium_registers(program: str) -> None:
         assert (env.action_space.shape, sizes.actions) == ((sizes.act,), 0)
 
 
+def lively(program: str, obs: Any, random: np.random.Generator, share: float) -> Any:
+    """An action that brings the environment everywhere: a share random, else with the motion."""
+    sizes = NATIVE_ENVS[program]
+    if program in ("CartPole-v1", "Pendulum-v1") or random.random() < share:
+        if sizes.actions:
+            return int(random.integers(sizes.actions))
+        return random.uniform(-1.3, 1.3, 1).astype(np.float32) * (2 if sizes.obs == 3 else 1)
+    speed = obs[5] if program == "Acrobot-v1" else obs[1]
+    if sizes.actions:
+        return sizes.actions - 1 if speed > 0 else 0
+    return np.sign([speed]).astype(np.float32)
+
+
 @pytest.mark.parametrize("program", sorted(NATIVE_ENVS))
-def test_native_dynamics_equal_gymnasiums_step_from_the_same_state(program: str) -> None:
-    k = native_kernel(program, envs=4)
+def test_native_steps_equal_gymnasiums_over_100_000_steps_of_its_own_episodes(program: str) -> None:
+    """gymnasium's seeded episodes; each step starts from its state, so that nothing builds up."""
+    k, size = native_kernel(program, envs=1), STATE.get(program, 2)
     buffers = filled([k])
     call = cpu.bind(k, "native", buffers)
-    env: Any = gymnasium.make(program).unwrapped
-    random, size = np.random.default_rng(0), 4 if program == "CartPole-v1" else 2
-    ends = 0
-    for _ in range(1500):
-        random_actions(buffers, random)
-        before, was = buffers["env.state"][:, :size].copy(), buffers["env.obs"].copy()
+    env, random = gymnasium.make(program, disable_env_checker=True), np.random.default_rng(0)
+    raw: Any = env.unwrapped
+    obs, _ = env.reset(seed=100)
+    equal_steps = terminations = truncations = 0
+    for i in range(100_000):
+        fresh = buffers["env.elapsed"][0] == 0
+        buffers["env.state"][0, :3] = (0.0, 0.0, not fresh)
+        buffers["env.state"][0, :size] = raw.state
+        buffers["env.obs"][0] = obs
+        action = lively(program, obs, random, 0.3 if i % 20_000 < 15_000 else 1.0)
+        buffers["act.action"][0] = action
         call()
-        for n in range(4):
-            env.reset()
-            env.state = before[n].copy()
-            action = buffers["act.action"][n]
-            obs, reward, terminated, _, _ = env.step(action)
-            assert buffers["step.terminated"][n] == terminated
-            np.testing.assert_array_equal(buffers["step.obs"][n], was[n])
-            # Sine and cosine of numpy and of the C library may differ in the last bit.
-            np.testing.assert_allclose(buffers["step.next_obs"][n], obs, rtol=3e-7, atol=1e-9)
-            np.testing.assert_allclose(buffers["step.reward"][n], reward, rtol=3e-7)
-            if not (terminated or buffers["step.truncated"][n]):
-                state = buffers["env.state"][n, :size]
-                np.testing.assert_allclose(state, env.state, rtol=1e-14, atol=1e-15)
-                np.testing.assert_array_equal(buffers["env.obs"][n], buffers["step.next_obs"][n])
-            else:
-                ends += 1
-    assert ends >= 20
+        obs, reward, terminated, truncated, _ = env.step(action)
+        assert buffers["step.terminated"][0] == terminated
+        assert buffers["step.truncated"][0] == truncated
+        assert buffers["step.reward"][0] == np.float32(reward)
+        assert np.abs(buffers["step.next_obs"][0] - obs).max() <= 1e-6
+        if terminated or truncated:
+            terminations, truncations = terminations + terminated, truncations + truncated
+            equal_steps += 1
+            obs, _ = env.reset()
+            continue
+        state = buffers["env.state"][0, :size]
+        if np.array_equal(state, raw.state):
+            equal_steps += 1
+        else:  # sine and cosine of numpy and of the C library may differ in the last bit
+            assert program in ("Acrobot-v1", "CartPole-v1", "Pendulum-v1")
+            np.testing.assert_allclose(state, raw.state, rtol=1e-12, atol=1e-14)
+    assert equal_steps >= 90_000
+    assert terminations >= (0 if program == "Pendulum-v1" else 100)
+    assert truncations >= (0 if program == "CartPole-v1" else 1)
+
+
+def test_native_first_states_are_within_gymnasiums_bounds_and_spread_over_them() -> None:
+    bounds: dict[str, list[tuple[float, float]]] = {
+        "CartPole-v1": [(-0.05, 0.05)] * 4,
+        "Pendulum-v1": [(-np.pi, np.pi), (-1.0, 1.0)],
+        "Acrobot-v1": [(-0.1, 0.1)] * 4,
+        "MountainCar-v0": [(-0.6, -0.4), (0.0, 0.0)],
+        "MountainCarContinuous-v0": [(-0.6, -0.4), (0.0, 0.0)],
+    }
+    assert set(bounds) == set(NATIVE_ENVS)
+    for program, limits in bounds.items():
+        buffers = filled([native_kernel(program, envs=500)])
+        cpu.bind(native_kernel(program, envs=500), "native", buffers)
+        for column, (low, high) in enumerate(limits):
+            values = buffers["env.state"][:, column]
+            assert low - 1e-8 <= values.min() <= low + 0.02 * (high - low)
+            assert high + 1e-8 >= values.max() >= high - 0.02 * (high - low)
+            assert abs(values.mean() - (low + high) / 2) <= 0.06 * (high - low)
 
 
 @pytest.mark.parametrize("program", sorted(NATIVE_ENVS))
@@ -82,7 +126,7 @@ def test_native_episodes_restart_in_the_same_firing_and_are_counted(program: str
     call = cpu.bind(k, "native", buffers)
     returns, lengths = np.zeros(3), np.zeros(3, int)
     expected = []
-    for _ in range(450):
+    for _ in range(2 * NATIVE_ENVS[program].step_limit + 50):
         random_actions(buffers, random)
         call()
         returns += buffers["step.reward"]
@@ -93,9 +137,6 @@ def test_native_episodes_restart_in_the_same_firing_and_are_counted(program: str
             assert not np.array_equal(buffers["env.obs"][n], buffers["step.next_obs"][n])
             if program == "CartPole-v1":
                 assert np.abs(buffers["env.obs"][n]).max() <= 0.05
-            else:
-                assert buffers["env.state"][n, 0] != 0
-                assert abs(buffers["env.obs"][n, 2]) <= 1.0
         returns[ended], lengths[ended] = 0, 0
         np.testing.assert_array_equal(buffers["env.elapsed"], lengths)
     count = int(buffers["episode.count"][0])
@@ -231,7 +272,7 @@ def test_a_faulty_environment_is_an_error_naming_environment_and_fault(
 
 
 def test_gymnasiums_batched_cartpole_never_yields_a_reset_as_a_transition() -> None:
-    k = native_kernel("CartPole-v1", envs=4)
+    k = native_kernel("CartPole-v1", envs=8)
     buffers, random = filled([k]), np.random.default_rng(0)
     call = cpu.bind(k, "gymnasium", buffers)
     assert type(call.env).__name__ == "CartPoleVectorEnv"  # type: ignore[attr-defined]
@@ -294,6 +335,27 @@ def test_the_gymnasium_variant_is_reproducible_and_depends_on_the_seed(program: 
     assert not np.array_equal(runs[0]["env.obs"][0], runs[0]["env.obs"][1])
 
 
+def test_single_environments_give_the_episodes_that_gymnasium_gives_for_their_seeds() -> None:
+    k, random = native_kernel("Acrobot-v1", envs=2), np.random.default_rng(3)
+    buffers = filled([k])
+    numbers = gym_envs.seeds(buffers, 2)
+    call = cpu.bind(k, "gymnasium", buffers)
+    envs: list[Any] = [gymnasium.make("Acrobot-v1") for _ in numbers]
+    seen = [env.reset(seed=seed)[0] for env, seed in zip(envs, numbers, strict=True)]
+    for _ in range(1100):
+        random_actions(buffers, random, actions=3)
+        np.testing.assert_array_equal(buffers["env.obs"], seen)
+        call()
+        for n, env in enumerate(envs):
+            obs, reward, terminated, truncated, _ = env.step(buffers["act.action"][n])
+            np.testing.assert_array_equal(buffers["step.next_obs"][n], obs)
+            assert buffers["step.reward"][n] == reward
+            assert buffers["step.terminated"][n] == terminated
+            assert buffers["step.truncated"][n] == truncated
+            seen[n] = env.reset()[0] if terminated or truncated else obs
+    assert buffers["episode.count"][0] >= 4
+
+
 def test_an_image_like_or_discrete_observation_is_flattened() -> None:
     k = env_kernel("FrozenLake-v1", 2, 16, 0)
     buffers = filled([k])
@@ -307,18 +369,18 @@ def test_a_vector_environment_that_is_reset_by_mask_restarts_in_the_same_firing(
     class Masked(gymnasium.vector.SyncVectorEnv):
         pass
 
-    env = Masked([Counter, Counter], autoreset_mode=AutoresetMode.DISABLED)
+    env = Masked([Counter] * 6, autoreset_mode=AutoresetMode.DISABLED)
     make: Any = lambda num_envs, **_: env  # noqa: E731
     gymnasium.register("Masked-v0", entry_point=COUNTER, vector_entry_point=make)
     try:
-        k = env_kernel("Masked-v0", 2, 2, 0)
+        k = env_kernel("Masked-v0", 6, 2, 0)
         buffers = filled([k])
         call = cpu.bind(k, "gymnasium", buffers)
         assert call.env is env  # type: ignore[attr-defined]
         for firing in range(7):
             call()
             episode, at = divmod(firing, 3)
-            assert buffers["step.next_obs"].tolist() == [[episode, at + 1]] * 2
+            assert buffers["step.next_obs"].tolist() == [[episode, at + 1]] * 6
             assert buffers["env.obs"][0, 1] == (at + 1) % 3
     finally:
         del gymnasium.registry["Masked-v0"]

@@ -1,8 +1,9 @@
-"""Native DQN and DDPG updates against torch autograd in float64, and what they are made of."""
+"""Native updates against torch autograd in float64, and what they are made of."""
 
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import numba
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from pearl_devices import Buffers, Kernel, cpu, kernel
-from pearl_devices.primitives import nets
+from pearl_devices.primitives import nets, rng
 from pearl_devices.primitives.torch_nets import run, squash, views
 from pearl_devices.work import parameters
 from tests import kernel_losses
@@ -34,7 +35,9 @@ class Reference:
         for name in widths:
             flat = torch.tensor(buffers[f"learner.{name}"], dtype=torch.float64)
             self.flat[name] = flat.requires_grad_()
-            self.target[name] = torch.tensor(buffers[f"learner.{name}.target"], dtype=torch.float64)
+            if f"learner.{name}.target" in buffers:
+                target = buffers[f"learner.{name}.target"]
+                self.target[name] = torch.tensor(target, dtype=torch.float64)
             self.optimiser[name] = torch.optim.Adam(
                 [flat], lr=float(buffers[f"hyper.lr.{name}"][0]), betas=(beta1, beta2), eps=eps
             )
@@ -42,18 +45,23 @@ class Reference:
         self.losses: dict[str, float] = {}
 
     def call(self, name: str, flat: Tensor, *inputs: Tensor) -> Tensor:
+        if not inputs:
+            return flat
         out = run(views(flat, self.widths[name]), torch.cat(inputs, 1))
-        if name == "actor":
+        if name == "actor" and out.shape[1] == self.buffers["act.low"].size:
             low, high = (torch.tensor(self.buffers[f"act.{x}"]).double() for x in ("low", "high"))
             return squash(out, low, high)
-        return out.squeeze(1) if name == "critic" else out
+        return out.squeeze(1) if name.startswith("critic") else out
 
-    def step(self, losses: Any, batch: Any, hyper: Any, clip_norm: float, tau: float) -> Tensor:
+    def step(self, losses: Any, batch: Any, hyper: Any) -> Tensor:
+        clip_norm = float(self.buffers["hyper.clip_norm"][0])
+
         class Nets:
             target = type("Target", (), {})()
 
         for name in self.widths:
             setattr(Nets, name, staticmethod(lambda *x, n=name: self.call(n, self.flat[n], *x)))
+        for name in self.target:
             frozen = lambda *x, n=name: self.call(n, self.target[n], *x).detach()  # noqa: E731
             setattr(Nets.target, name, frozen)
         steps = losses(Nets, batch, hyper)
@@ -70,6 +78,8 @@ class Reference:
                 self.norms[name] = float(norm)
             self.optimiser[name].step()
             self.losses[name] = float(loss.detach())
+        late = hyper.step % hyper.policy_delay == 0
+        tau = float(self.buffers["hyper.tau"][0]) if late else 0.0
         for name, target in self.target.items():
             target += tau * (self.flat[name].detach() - target)
         assert isinstance(td, Tensor)
@@ -89,11 +99,42 @@ def near(a: np.ndarray, b: Tensor) -> float:
     return float(np.linalg.norm(a - reference) / np.linalg.norm(reference))
 
 
+class Noise:
+    """The numbers of rng.update, in float64."""
+
+    def __init__(self, key: np.uint64, firing: int) -> None:
+        self.base, self.drawn = np.uint64(rng.stream(key, np.uint64(firing))), 0
+
+    def normal(self, *shape: int) -> Tensor:
+        out = np.zeros(shape, np.float32)
+        rng.normals(self.base, self.drawn, out.reshape(-1))
+        self.drawn += out.size + out.size % 2
+        return torch.from_numpy(out).double()
+
+
+def hyper(k: Kernel, buffers: Buffers, step: int) -> Any:
+    """What a loss is given in gradient step number `step`, from 1."""
+    given: dict[str, Any] = {"double": 0, "policy_delay": 1, "step": step, **k.dims}
+    given["huber"] = buffers["hyper.huber"][0]
+    if k.dim("act"):
+        given["act_low"], given["act_high"] = (
+            torch.tensor(buffers[f"act.{end}"]).double() for end in ("low", "high")
+        )
+    if "rng.update" in buffers:
+        given["noise"] = Noise(buffers["rng.update"][0], step - 1)
+        given["smoothing"] = buffers.get("hyper.smoothing")
+        given["target_entropy"] = float(buffers.get("hyper.target_entropy", [0.0])[0])
+    return SimpleNamespace(**given)
+
+
 def fresh(k: Kernel, widths: dict[str, tuple[int, ...]], seed: int = 0) -> Buffers:
     buffers = filled([k], seed)
     for name, layers in widths.items():
-        buffers[f"learner.{name}"][:] = nets.init_params(layers, seed)
-        buffers[f"learner.{name}.target"][:] = nets.init_params(layers, seed + 1)
+        other = 10 * (name == "critic2")
+        if layers[0]:
+            buffers[f"learner.{name}"][:] = nets.init_params(layers, seed + other)
+        if f"learner.{name}.target" in buffers:
+            buffers[f"learner.{name}.target"][:] = nets.init_params(layers, seed + other + 1)
         buffers[f"learner.{name}.m"][:] = 0
         buffers[f"learner.{name}.v"][:] = 0
     return buffers
@@ -101,14 +142,27 @@ def fresh(k: Kernel, widths: dict[str, tuple[int, ...]], seed: int = 0) -> Buffe
 
 def dqn_case(double: int, steps: int = 1) -> tuple[Kernel, dict[str, tuple[int, ...]]]:
     program = "tests.kernel_losses:dqn"
-    k = kernel("update.dqn", program=program, layers=Q, batch=BATCH, steps=steps, double=double)
+    sizes: dict[str, Any] = {"obs": 4, "act": 0, "q": Q, "batch": BATCH, "steps": steps}
+    k = kernel("update.dqn", sizes, program=program, double=double)
     return k, {"q": Q}
 
 
 def ddpg_case(steps: int = 1) -> tuple[Kernel, dict[str, tuple[int, ...]]]:
     program = "tests.kernel_losses:ddpg"
-    k = kernel("update.ddpg", program=program, actor=ACTOR, critic=CRITIC, batch=BATCH, steps=steps)
+    sizes: dict[str, Any] = {"obs": 3, "act": 2, "batch": BATCH, "steps": steps}
+    k = kernel("update.ddpg", sizes, program=program, actor=ACTOR, critic=CRITIC)
     return k, {"actor": ACTOR, "critic": CRITIC}
+
+
+def twin_case(algorithm: str, steps: int = 1) -> tuple[Kernel, dict[str, tuple[int, ...]]]:
+    sizes: dict[str, Any] = {"obs": 3, "act": 2, "batch": BATCH, "steps": steps}
+    widths: dict[str, tuple[int, ...]] = {"actor": ACTOR, "critic1": CRITIC, "critic2": CRITIC}
+    if algorithm == "sac":
+        widths |= {"actor": (3, 32, 24, 4), "alpha": (0, 1)}
+    else:
+        sizes["policy_delay"] = 2
+    program = f"tests.kernel_losses:{algorithm}"
+    return kernel(f"update.{algorithm}", {**sizes, **widths}, program=program), widths
 
 
 def single_step(k: Kernel) -> Kernel:
@@ -120,11 +174,13 @@ CASES = {
     "dqn": dqn_case(double=0, steps=5),
     "double dqn": dqn_case(double=1, steps=5),
     "ddpg": ddpg_case(steps=5),
+    "td3": twin_case("td3", steps=5),
+    "sac": twin_case("sac", steps=5),
 }
 
 
 def losses_of(k: Kernel) -> Any:
-    return kernel_losses.dqn if k.kind == "update.dqn" else kernel_losses.ddpg
+    return getattr(kernel_losses, k.kind.removeprefix("update."))
 
 
 @pytest.mark.parametrize("variant", ["native", "torch"])
@@ -135,37 +191,38 @@ def test_five_gradient_steps_equal_torch_in_float64(
     case: str, huber: float, clip_norm: float, variant: str
 ) -> None:
     k, widths = CASES[case]
-    buffers = fresh(k, widths)
+    buffers = fresh(k, widths, seed=3)  # with others some input of a ReLU is 0 to rounding
     buffers["hyper.huber"][0], buffers["hyper.clip_norm"][0] = huber, clip_norm
-    if case == "ddpg":
+    if k.dim("act"):
         buffers["act.low"][:], buffers["act.high"][:] = (-2.0, -1.0), (2.0, 3.0)
     reference = Reference(buffers, widths)
     cpu.bind(k, variant, buffers)()
-    double = bool(k.dims.get("double", 0))
-    hyper = type("Hyper", (), {"double": double, "huber": huber})
     for s in range(5):
-        td = reference.step(
-            losses_of(k), in_double(buffers, s), hyper, clip_norm, buffers["hyper.tau"][0]
-        )
+        given = hyper(k, buffers, s + 1)
+        td = reference.step(losses_of(k), in_double(buffers, s), given)
         assert near(buffers["batch.td"][s], td) < 1e-5
-        if clip_norm:
-            assert min(reference.norms.values()) > clip_norm / 2
+    if clip_norm:
+        assert max(reference.norms.values()) > clip_norm
     assert buffers["learner.step"][0] == 5
     for name in widths:
+        late = name == "actor" and "policy_delay" in k.dims
+        assert buffers[f"learner.{name}.steps"][0] == (2 if late else 5)
         assert near(buffers[f"learner.{name}"], reference.flat[name]) < 1e-5
-        assert near(buffers[f"learner.{name}.target"], reference.target[name]) < 1e-5
         assert buffers[f"loss.{name}"][0] == pytest.approx(reference.losses[name], rel=1e-4)
+    for name, target in reference.target.items():
+        assert near(buffers[f"learner.{name}.target"], target) < 1e-5
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_gradients_equal_torch_in_float64_to_1e_5(case: str) -> None:
     k, widths = CASES[case]
     one = single_step(k)
+    if "policy_delay" in one.dims:
+        one = kernel(one.kind, {**one.dims, "policy_delay": 1}, program=one.program)
     buffers = fresh(one, widths)
     reference = Reference(buffers, widths)
-    hyper = type("Hyper", (), {"double": bool(k.dims.get("double", 0)), "huber": 0.0})
     cpu.bind(one, "native", buffers)()
-    reference.step(losses_of(k), in_double(buffers, 0), hyper, 0.0, 0.01)
+    reference.step(losses_of(k), in_double(buffers, 0), hyper(one, buffers, 1))
     for name in widths:
         grad = reference.flat[name].grad
         assert grad is not None
@@ -176,7 +233,8 @@ def test_gradients_equal_torch_in_float64_to_1e_5(case: str) -> None:
 @pytest.mark.parametrize("layers", [(4, 2), (4, 8, 2), (3, 8, 16, 8, 5), (6, 1, 2)])
 def test_networks_of_any_depth_and_width_agree_with_torch(layers: tuple[int, ...]) -> None:
     program = "tests.kernel_losses:dqn"
-    k = kernel("update.dqn", program=program, layers=layers, batch=7, steps=2, double=1)
+    sizes: dict[str, Any] = {"obs": layers[0], "act": 0, "q": layers, "batch": 7, "steps": 2}
+    k = kernel("update.dqn", sizes, program=program, double=1)
     native = fresh(k, {"q": layers})
     other = copied(native)
     cpu.bind(k, "native", native)()
@@ -186,7 +244,7 @@ def test_networks_of_any_depth_and_width_agree_with_torch(layers: tuple[int, ...
 
 
 @pytest.mark.parametrize("variant", ["native", "torch"])
-@pytest.mark.parametrize("case", ["double dqn", "ddpg"])
+@pytest.mark.parametrize("case", ["double dqn", "ddpg", "td3", "sac"])
 def test_a_hard_target_moves_only_every_so_many_steps(case: str, variant: str) -> None:
     k, widths = CASES[case]
     one = single_step(k)
@@ -196,7 +254,7 @@ def test_a_hard_target_moves_only_every_so_many_steps(case: str, variant: str) -
     for step in range(1, 8):
         before = copied(buffers)
         call()
-        for name in widths:
+        for name in [name for name in widths if f"learner.{name}.target" in buffers]:
             target, online = buffers[f"learner.{name}.target"], buffers[f"learner.{name}"]
             expected = online if step % 3 == 0 else before[f"learner.{name}.target"]
             assert np.array_equal(target, expected)
@@ -231,7 +289,7 @@ def test_a_block_of_steps_equals_single_steps_bit_for_bit(case: str) -> None:
 
 def test_termination_does_not_bootstrap_and_truncation_does() -> None:
     widths: dict[str, tuple[int, ...]] = {"q": Q}
-    one = kernel("update.dqn", layers=Q, batch=2, steps=1, double=0)
+    one = kernel("update.dqn", obs=4, act=0, q=Q, batch=2, steps=1, double=0)
     buffers = fresh(one, widths)
     buffers["batch.obs"][0, 1] = buffers["batch.obs"][0, 0]
     buffers["batch.next_obs"][0, 1] = buffers["batch.next_obs"][0, 0]
@@ -261,8 +319,9 @@ def test_initial_parameters_are_uniform_within_one_over_root_fan_in() -> None:
 
 @pytest.mark.parametrize("algorithm", ["dqn", "ddpg"])
 def test_inference_explores_as_asked_and_both_variants_choose_alike(algorithm: str) -> None:
-    layers = Q if algorithm == "dqn" else ACTOR
-    k = kernel(f"inference.{algorithm}", envs=8, layers=layers)
+    k = kernel("inference.dqn", envs=8, obs=4, act=0, q=Q)
+    if algorithm == "ddpg":
+        k = kernel("inference.ddpg", envs=8, obs=3, act=2, actor=ACTOR)
     native = filled([k])
     native["env.obs"][:] = np.random.default_rng(0).normal(size=native["env.obs"].shape)
     if algorithm == "ddpg":
@@ -280,13 +339,13 @@ def test_inference_explores_as_asked_and_both_variants_choose_alike(algorithm: s
     actions = np.array(seen)
     if algorithm == "dqn":
         # explore: 1 -> 0.1 over 100 env steps, all random in the first 16: two firings of 8.
-        greedy = cpu.act("dqn", layers, native["policy.q"], native["env.obs"])
+        greedy = cpu.act(k, native["policy.q"], native["env.obs"])
         off = (actions != greedy)[20:].mean()
         assert off == pytest.approx(0.1 * 2 / 3, abs=0.02)
         assert set(np.unique(actions)) == {0, 1, 2}
     else:
         low, high = native["act.low"], native["act.high"]
-        mean = cpu.act("ddpg", layers, native["policy.actor"], native["env.obs"], low, high)
+        mean = cpu.act(k, native["policy.actor"], native["env.obs"], low, high)
         assert (actions >= low).all()
         assert (actions <= high).all()
         noise = (actions[2:] - mean) / (0.5 * (high - low))

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from pearl_devices import Buffers, Kernel, cpu, kernel
 from pearl_devices.buffers import tree_levels
-from pearl_devices.primitives import replay
+from pearl_devices.primitives import replay, rng
+from pearl_devices.primitives import tree as sum_tree
 from tests.kernel_buffers import copied, equal, filled
 
 ENVS, CAPACITY, FANOUT, DRAWN = 3, 36, 4, 16
@@ -85,14 +86,40 @@ def test_the_tree_finds_what_searchsorted_finds_in_the_cumulative_sum(
     first = tree.size - widths[-1]
     tree[first : first + capacity] = values
     half = capacity // 2
-    replay.raise_range(tree, widths, fanout, 0, half)
-    replay.raise_leaves(tree, widths, fanout, random.permutation(np.arange(half, capacity)))
+    sum_tree.raise_range(tree, widths, fanout, 0, half)
+    sum_tree.raise_leaves(tree, widths, fanout, random.permutation(np.arange(half, capacity)))
     total = values.sum()
     assert tree[0] == total
     cumulative = np.cumsum(values)
     for prefix in [*random.integers(0, total, 20), 0, total - 1]:
-        found = replay.find_leaf(tree, widths, fanout, float(prefix))
+        found = sum_tree.find_leaf(tree, widths, fanout, float(prefix))
         assert found == np.searchsorted(cumulative, prefix, side="right")
+
+
+@pytest.mark.parametrize("fanout", [8, 16])
+def test_vectors_of_children_choose_what_the_children_one_by_one_choose(fanout: int) -> None:
+    random, widths = np.random.default_rng(7), np.array([1, fanout], np.int64)
+    for _ in range(300):
+        tree = random.integers(0, 5, fanout + 1).astype(np.float32)
+        tree[random.random(tree.size) < 0.4] = 0
+        tree[0] = sum_tree.sum_children(tree, 1, fanout)
+        assert tree[0] == tree[1:].sum()
+        for prefix in [0.0, float(tree[0]), np.inf, *(random.random(4) * tree[0])]:
+            one, _ = sum_tree.choose_child(tree, 1, fanout, prefix)
+            assert sum_tree.find_leaf(tree, widths, fanout, prefix) == one
+
+
+@pytest.mark.parametrize("fanout", [5, 8, 16])
+def test_four_descents_at_once_find_what_single_descents_find(fanout: int) -> None:
+    random, widths = np.random.default_rng(8), np.array(tree_levels(5000, fanout), np.int64)
+    tree = np.zeros(widths.sum(), np.float32)
+    tree[-widths[-1] :][:5000] = random.random(5000)
+    sum_tree.raise_range(tree, widths, fanout, 0, 4999)
+    base, index = np.uint64(11), np.zeros(67, np.int64)
+    sum_tree.find_strata(tree, widths, fanout, base, index)
+    for b, found in enumerate(index):
+        prefix = (b + rng.uniform(base, b)) / 67 * float(tree[0])
+        assert found == sum_tree.find_leaf(tree, widths, fanout, prefix)
 
 
 @settings(max_examples=40, deadline=None)
@@ -107,10 +134,10 @@ def test_a_prefix_at_or_beyond_the_total_never_finds_an_unfilled_leaf(
     tree = np.zeros(widths.sum(), np.float32)
     first = tree.size - widths[-1]
     tree[first : first + len(priorities)] = priorities
-    replay.raise_range(tree, widths, 4, 0, len(priorities) - 1)
+    sum_tree.raise_range(tree, widths, 4, 0, len(priorities) - 1)
     total = float(tree[0])
     for prefix in (0.0, np.nextafter(total, 0), total, 1.01 * total, np.inf):
-        assert replay.find_leaf(tree, widths, 4, prefix) < len(priorities)
+        assert sum_tree.find_leaf(tree, widths, 4, prefix) < len(priorities)
 
 
 def test_parents_are_sums_of_their_children_after_any_mixture_of_writes() -> None:
@@ -190,7 +217,7 @@ def test_frequencies_follow_the_priorities() -> None:
     filled_rows, random = 6 * ENVS, np.random.default_rng(0)
     widths = np.array(tree_levels(CAPACITY, FANOUT), np.int64)
     leaves(buffers)[:filled_rows] = random.uniform(0.1, 3.0, filled_rows)
-    replay.raise_range(buffers["replay.tree"], widths, FANOUT, 0, filled_rows - 1)
+    sum_tree.raise_range(buffers["replay.tree"], widths, FANOUT, 0, filled_rows - 1)
     counts, firings = np.zeros(CAPACITY), 4000
     for _ in range(firings):
         sample()
@@ -231,7 +258,7 @@ def test_weights_follow_the_formula_and_beta_anneals_by_batches_drawn() -> None:
     size, random = 6 * ENVS, np.random.default_rng(3)
     widths = np.array(tree_levels(CAPACITY, FANOUT), np.int64)
     leaves(buffers)[:size] = random.uniform(0.1, 3.0, size)
-    replay.raise_range(buffers["replay.tree"], widths, FANOUT, 0, size - 1)
+    sum_tree.raise_range(buffers["replay.tree"], widths, FANOUT, 0, size - 1)
     total = leaves(buffers).sum(dtype=np.float64)
     for firing in range(70):
         sample()
@@ -312,26 +339,30 @@ def test_cutting_episodes_marks_the_newest_rows_only() -> None:
 # Fused and grouped calls
 
 
+CRITIC = (3, 16, 16, 1)
+NETWORKS: dict[str, dict[str, Any]] = {
+    "dqn": {"q": (2, 16, 16, 2), "double": 1},
+    "ddpg": {"actor": (2, 16, 1), "critic": CRITIC},
+    "td3": {"actor": (2, 16, 1), "critic1": CRITIC, "critic2": CRITIC, "policy_delay": 2},
+    "sac": {"actor": (2, 16, 2), "critic1": CRITIC, "critic2": CRITIC, "alpha": (0, 1)},
+}
+
+
 def learn_kernels(algorithm: str, prioritised: int, steps: int) -> dict[str, Kernel]:
-    act = 0 if algorithm == "dqn" else 1
-    nets: dict[str, Any] = (
-        {"layers": (2, 16, 16, 2), "double": 1}
-        if algorithm == "dqn"
-        else {"actor": (2, 16, 1), "critic": (3, 16, 16, 1)}
-    )
+    act, nets = 0 if algorithm == "dqn" else 1, NETWORKS[algorithm]
     draws: dict[str, Any] = {"batch": DRAWN, "steps": steps}
     sizes = {**ring(prioritised, act=act), "n_step": 3}
     return {
         "learn": kernel(f"learn.{algorithm}", **nets, **draws, **sizes),
         "sample": kernel("replay_sample", **draws, **sizes),
-        "update": kernel(f"update.{algorithm}", **nets, **draws),
+        "update": kernel(f"update.{algorithm}", **nets, **draws, obs=2, act=act),
         "priorities": kernel("replay_update", capacity=CAPACITY, fanout=FANOUT, **draws),
         "insert": kernel("replay_insert", **ring(prioritised, act=act)),
     }
 
 
 @pytest.mark.parametrize("prioritised", [0, 1])
-@pytest.mark.parametrize("algorithm", ["dqn", "ddpg"])
+@pytest.mark.parametrize("algorithm", NETWORKS)
 def test_the_fused_call_equals_its_parts_one_after_the_other_bit_for_bit(
     algorithm: str, prioritised: int
 ) -> None:
@@ -374,16 +405,25 @@ def test_under_uniform_replay_a_block_draws_what_single_firings_draw() -> None:
     np.testing.assert_array_equal(rows[0], rows[1])
 
 
-@pytest.mark.parametrize("algorithm", ["dqn", "ddpg"])
+def arrays_in(given: Any) -> int:
+    """Arrays among arguments, those in tuples included."""
+    if isinstance(given, tuple):
+        return sum(arrays_in(one) for one in given)
+    return int(isinstance(given, np.ndarray))
+
+
+@pytest.mark.parametrize("algorithm", NETWORKS)
 def test_a_firing_allocates_nothing(algorithm: str) -> None:
     """numba itself counts one block per array argument; a kernel must add none to that."""
     _nrt_python: Any = import_module("numba.core.runtime._nrt_python")
     rtsys: Any = import_module("numba.core.runtime").rtsys
 
     act = 0 if algorithm == "dqn" else 1
-    layers = (2, 16, 16, 2) if algorithm == "dqn" else (2, 16, 1)
     kernels = learn_kernels(algorithm, 1, 3)
-    kernels["inference"] = kernel(f"inference.{algorithm}", envs=ENVS, layers=layers)
+    acting = "ddpg" if algorithm == "td3" else algorithm
+    network = next(iter(NETWORKS[algorithm].items()))
+    sizes: dict[str, Any] = dict([network], envs=ENVS, obs=2, act=act)
+    kernels["inference"] = kernel(f"inference.{acting}", sizes)
     buffers = filled(kernels.values())
     calls = {name: cpu.bind(k, "native", buffers) for name, k in kernels.items()}
     program, obs = ("Pendulum-v1", 3) if act else ("CartPole-v1", 4)
@@ -397,7 +437,7 @@ def test_a_firing_allocates_nothing(algorithm: str) -> None:
             before = rtsys.get_allocation_stats()
             call()
             after = rtsys.get_allocation_stats()
-            arguments = sum(isinstance(a, np.ndarray) for a in call.args)  # type: ignore[attr-defined]
+            arguments = arrays_in(call.args)  # type: ignore[attr-defined]
             assert after.alloc - before.alloc == arguments, name
     finally:
         _nrt_python.memsys_disable_stats()

@@ -9,7 +9,8 @@ import pearl
 NAMES = {
     *("CostTable", "Calibration", "Device", "Edge", "Estimate", "InfeasibleError", "Kernel"),
     *("Limits", "Link", "Mode", "Plan", "Platform", "Report", "Run", "SpecError", "System"),
-    *("Task", "TaskGraph", "Trainer", "calibrate", "estimate", "load", "plan", "solve"),
+    *("Task", "TaskGraph", "Trainer", "calibrate", "estimate", "load", "pareto"),
+    *("plan", "solve"),
 }
 
 
@@ -35,6 +36,7 @@ def test_signatures_are_those_of_the_contract():
     assert parameters(pearl.solve) == [
         *("graph", "costs", "objective", "method", "limits", "time_limit_s", "seed")
     ]
+    assert parameters(pearl.pareto) == ["graph", "costs", "limits", "gap", "time_limit_s"]
     assert parameters(pearl.estimate) == ["kernel", "device", "variant", "width"]
     assert parameters(pearl.calibrate) == ["platform", "seconds", "force"]
 

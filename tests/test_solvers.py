@@ -14,7 +14,7 @@ from pearl.errors import InfeasibleError, SpecError
 from pearl.graph import TaskGraph
 from pearl.limits import Limits
 from pearl.plans import Plan
-from pearl.solvers import SOLVERS, exhaustive, milp, solve
+from pearl.solvers import exhaustive, milp, solve
 from pearl.solvers.choices import programs
 from pearl_estimators import Estimate
 from tests.graphs import (
@@ -96,7 +96,7 @@ def test_a_power_cap_and_a_period_limit_agree_with_enumeration(objective: str) -
             Limits(period_s=1.2 * free.period_s),
         ):
             values = []
-            for method in SOLVERS:
+            for method in ("milp", "exhaustive"):
                 try:
                     plan = solve(graph, costs, objective=objective, method=method, limits=limits)
                     values.append(plan.value)

@@ -221,7 +221,8 @@ def test_observations_are_flattened_as_the_environment_task_flattens_them(tmp_pa
          ["s.yaml:1: algorithm: missing; needed: a mapping with at least name and env"]),
         (
             "algorithm: {name: dqnn, env: CartPol-v1}\n",
-            ["s.yaml:1: algorithm.name: given 'dqnn' (did you mean dqn?); allowed are dqn, ddpg",
+            ["s.yaml:1: algorithm.name: given 'dqnn' (did you mean dqn?); "
+             "allowed are dqn, ddpg, td3, sac, a module path",
              "s.yaml:1: algorithm.env: no environment 'CartPol-v1' (did you mean CartPole-v1?); "
              "gymnasium knows {ids} ids, and `module:callable` is allowed"],
         ),
@@ -353,12 +354,13 @@ def test_problems_of_the_file_and_of_set_come_together_in_order(tmp_path: Path) 
 
 
 def test_what_is_no_file_is_one_line(tmp_path: Path) -> None:
+    names = ", ".join(sorted(shipped()))
     cases: list[tuple[str | Path, str]] = [
         (tmp_path / "no.yaml", f"{tmp_path / 'no.yaml'}: no such file"),
         (tmp_path, f"{tmp_path}: not a file; a YAML file is needed"),
-        ("nothing", "'nothing': no file and no shipped spec; shipped: ddpg_pendulum, dqn_cartpole"),
+        ("nothing", f"'nothing': no file and no shipped spec; shipped: {names}"),
         ("dqn_cartpol", "'dqn_cartpol': no file and no shipped spec (did you mean dqn_cartpole?); "
-         "shipped: ddpg_pendulum, dqn_cartpole"),
+         f"shipped: {names}"),
         ("a\0b.yaml", "'a\\x00b.yaml': cannot be read: embedded null byte"),
     ]  # fmt: skip
     for given_path, line in cases:

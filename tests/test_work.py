@@ -15,8 +15,10 @@ from pearl_devices.work import (
     backward_flops,
     forward_flops,
     parameters,
+    product_rounds,
     products,
     row_bytes,
+    through_flops,
     tree_depth,
 )
 
@@ -47,11 +49,11 @@ def test_forward_by_hand():
 def test_backward_by_hand():
     weights = (2 * 15 + 5) + (2 * 10 + 2)
     assert backward_flops((3, 5, 2), 7) == 7 * (weights + (2 * 10 + 5))
-    assert backward_flops((3, 5, 2), 7, inputs=True) == 7 * (weights + 2 * 10 + 5 + 2 * 15 + 3)
+    assert through_flops((3, 5, 2), 7) == 7 * (2 * 10 + 5 + 2 * 15 + 3)
 
 
 def test_inference_by_hand():
-    k = kernel("inference.dqn", envs=7, layers=(3, 5, 2))
+    k = kernel("inference.dqn", envs=7, obs=3, act=0, q=(3, 5, 2))
     assert k.flops == forward_flops((3, 5, 2), 7)
     assert k.bytes_in == 4 * (32 + 7 * 3)  # 32 parameters
     assert k.bytes_out == 4 * 7 * 2
@@ -68,7 +70,7 @@ def test_products_of_a_dqn_update_are_those_that_torch_multiplies(double):
             if double:
                 value = value * q(ahead)
         (q(obs).sum() - value.sum()).backward()
-    k = kernel("update.dqn", layers=layers, batch=batch, steps=1, double=double)
+    k = kernel("update.dqn", obs=4, act=0, q=layers, batch=batch, steps=1, double=double)
     assert matmul_flops(k) == counter.get_total_flops()
 
 
@@ -83,17 +85,69 @@ def test_products_of_a_ddpg_update_are_those_that_torch_multiplies():
         torch.autograd.grad(loss, list(critic.parameters()))
         policy_loss = critic(torch.cat((obs, actor(obs)), 1)).sum()
         torch.autograd.grad(policy_loss, list(actor.parameters()))
-    k = kernel("update.ddpg", actor=actor_layers, critic=critic_layers, batch=batch, steps=1)
+    k = kernel(
+        "update.ddpg", obs=5, act=2, actor=actor_layers, critic=critic_layers, batch=batch, steps=1
+    )
     assert matmul_flops(k) == counter.get_total_flops()
+
+
+def twin_products(actor: torch.nn.Module, double_actor: bool, delayed: bool) -> int:
+    """Flops that torch multiplies in one gradient step with two critics, 5 observations, 2 actions:
+    with the actor's part, or `delayed` without it."""
+    critics, targets = [network(TWIN) for _ in range(2)], [network(TWIN) for _ in range(2)]
+    obs, ahead, action = torch.randn(32, 5), torch.randn(32, 5), torch.randn(32, 2)
+    with FlopCounterMode(display=False) as counter:
+        with torch.no_grad():
+            joined = torch.cat((ahead, actor(ahead)[:, :2]), 1)
+            least = torch.minimum(targets[0](joined), targets[1](joined)).sum()
+        for critic in critics:
+            loss = critic(torch.cat((obs, action), 1)).sum() - least
+            torch.autograd.grad(loss, list(critic.parameters()))
+        if not delayed:
+            joined = torch.cat((obs, actor(obs)[:, :2]), 1)
+            value = critics[0](joined)
+            if double_actor:
+                value = torch.minimum(value, critics[1](joined))
+            torch.autograd.grad(value.sum(), list(actor.parameters()))
+    return counter.get_total_flops()
+
+
+TWIN = (7, 16, 24, 1)
+
+
+def test_products_of_a_td3_update_are_those_that_torch_multiplies():
+    layers = (5, 24, 16, 2)
+    sizes = {"obs": 5, "act": 2, "actor": layers, "critic1": TWIN, "critic2": TWIN, "batch": 32}
+    k = kernel("update.td3", sizes, steps=6, policy_delay=3)
+    late, other = (twin_products(network(layers), False, delayed) for delayed in (False, True))
+    assert matmul_flops(k) == late + 2 * other
+    assert product_rounds(k) == 2
+    once = kernel("update.td3", sizes, steps=1, policy_delay=3)
+    assert once.flops == pytest.approx(k.flops / 6)
+
+
+def test_products_of_a_sac_update_are_those_that_torch_multiplies():
+    layers = (5, 24, 16, 4)
+    sizes = {"obs": 5, "act": 2, "actor": layers, "critic1": TWIN, "critic2": TWIN, "batch": 32}
+    k = kernel("update.sac", sizes, alpha=(0, 1), steps=1)
+    assert matmul_flops(k) == twin_products(network(layers), True, False)
 
 
 @pytest.mark.parametrize(
     "k",
     [
-        kernel("update.dqn", layers=(4, 64, 64, 2), batch=64, steps=1, double=1),
-        kernel("update.dqn", layers=(4, 8, 2), batch=16, steps=1, double=0),
-        kernel("update.ddpg", actor=(3, 64, 64, 1), critic=(4, 64, 64, 1), batch=64, steps=1),
-        kernel("inference.dqn", envs=8, layers=(4, 64, 64, 2)),
+        kernel("update.dqn", obs=4, act=0, q=(4, 64, 64, 2), batch=64, steps=1, double=1),
+        kernel("update.dqn", obs=4, act=0, q=(4, 8, 2), batch=16, steps=1, double=0),
+        kernel(
+            "update.ddpg",
+            obs=3,
+            act=1,
+            actor=(3, 64, 64, 1),
+            critic=(4, 64, 64, 1),
+            batch=64,
+            steps=1,
+        ),
+        kernel("inference.dqn", envs=8, obs=4, act=0, q=(4, 64, 64, 2)),
     ],
     ids=lambda k: k.kind,
 )
@@ -110,7 +164,7 @@ def test_flops_are_the_products_and_a_small_rest(k):
 
 
 def test_steps_multiply_an_update():
-    sizes = {"layers": (4, 8, 2), "batch": 16, "double": 0}
+    sizes = {"obs": 4, "act": 0, "q": (4, 8, 2), "batch": 16, "double": 0}
     one, four = kernel("update.dqn", sizes, steps=1), kernel("update.dqn", sizes, steps=4)
     assert four.flops == 4 * one.flops
     assert four.bytes_in == 4 * one.bytes_in
@@ -139,8 +193,8 @@ def test_a_sample_writes_the_bytes_of_its_batch():
 
 def test_an_update_reads_its_batch_and_four_numbers_a_parameter_and_the_target():
     for k in (
-        kernel("update.dqn", layers=(4, 8, 2), batch=16, steps=1, double=1),
-        kernel("update.ddpg", actor=(3, 8, 2), critic=(5, 8, 1), batch=16, steps=1),
+        kernel("update.dqn", obs=4, act=0, q=(4, 8, 2), batch=16, steps=1, double=1),
+        kernel("update.ddpg", obs=3, act=2, actor=(3, 8, 2), critic=(5, 8, 1), batch=16, steps=1),
     ):
         arrays = allocate([k])
         batch = sum(
@@ -166,7 +220,7 @@ def test_a_tree_draw_by_hand():
 
 @pytest.mark.parametrize("prioritised", [0, 1])
 def test_learn_is_the_sum_of_its_parts(prioritised):
-    sizes = {**DRAW, "prioritised": prioritised, "layers": (4, 8, 2), "double": 1}
+    sizes = {**DRAW, "prioritised": prioritised, "q": (4, 8, 2), "double": 1}
     parts = ["replay_sample", "update.dqn"] + ["replay_update"] * prioritised
     whole = kernel("learn.dqn", sizes)
     for name in ("flops", "bytes_in", "bytes_out"):
@@ -175,11 +229,11 @@ def test_learn_is_the_sum_of_its_parts(prioritised):
 
 
 def test_an_unknown_kind_names_all_kinds():
-    with pytest.raises(KeyError, match=r"no kernel kind 'update.sac'") as error:
-        kernel("update.sac", batch=1)
+    with pytest.raises(KeyError, match=r"no kernel kind 'learn.mine'") as error:
+        kernel("learn.mine", batch=1)
     assert all(kind in str(error.value) for kind in KINDS)
 
 
 def test_a_missing_size_names_kernel_and_size():
     with pytest.raises(KeyError, match=r"inference.dqn has no size 'envs'"):
-        kernel("inference.dqn", layers=(4, 2))
+        kernel("inference.dqn", obs=4, act=0, q=(4, 2))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Literal, Protocol
 
@@ -89,7 +90,8 @@ class Link:
     In a cycle a message costs latency_s + bytes / bytes_per_s; it takes whoever pays for it
     per_message_s + bytes / bytes_per_s.
     paid_by: `link` if it moves data itself (DMA), `lane` if a lane of the device at its end that is
-    not the host does (of two such ends, the sender's).
+    not the host does (of two such ends, the sender's), `nobody` if messages never wait for one
+    another: a switched network with room to spare, as list schedulers in the literature assume it.
     """
 
     a: str
@@ -99,13 +101,14 @@ class Link:
     per_message_s: float = 0.0
     energy_j_per_byte: float = 0.0
     sources: Mapping[str, str] = field(default_factory=dict)
-    paid_by: Literal["link", "lane"] = "link"
+    paid_by: Literal["link", "lane", "nobody"] = "link"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sources", MappingProxyType(dict(self.sources)))
-        if self.paid_by not in ("link", "lane"):
+        if self.paid_by not in ("link", "lane", "nobody"):
             raise ValueError(
-                f"link {self.name}: paid_by is {self.paid_by!r}; it must be 'link' or 'lane'"
+                f"link {self.name}: paid_by is {self.paid_by!r}; it must be 'link', 'lane' or "
+                "'nobody'"
             )
         if self.a == self.b:
             raise ValueError(
@@ -174,13 +177,17 @@ class Platform:
             f"it has {[d.name for d in self.devices]}"
         )
 
+    @cached_property
+    def _direct(self) -> dict[frozenset[str], Link]:
+        return {frozenset((link.a, link.b)): link for link in self.links}
+
     def route(self, src: str, dst: str) -> tuple[Link, ...]:
         """The links a message from `src` to `dst` crosses: none, one, or two through the host."""
         if src == dst:
             return ()
-        for link in self.links:
-            if {link.a, link.b} == {src, dst}:
-                return (link,)
+        link = self._direct.get(frozenset((src, dst)))
+        if link:
+            return (link,)
         if self.host in (src, dst):
             raise ValueError(
                 f"platform {self.name!r}: no link joins {src} and {dst}; "

@@ -13,7 +13,7 @@ B batch size, P parameters of a network. Discrete actions are int64 without the 
 | env.state, env.elapsed, env.return | N, 8; N; N | native environments: state, steps and return of the running episode |
 | episode.returns, episode.lengths, episode.count | 4096; 4096; 1 | ring of finished episodes, and how many there were |
 | act.action | N[, A] | chosen actions; act.low, act.high (A): their bounds |
-| explore | 4 | inference.dqn: epsilon at first, at last, env steps between, env steps of random action at the start; inference.ddpg: noise standard deviation as a share of half the action range, 0, 0, env steps of random action |
+| explore | 4 | discrete actions: epsilon at first, at last, env steps between, env steps of random action at the start; continuous ones: noise standard deviation as a share of half the action range (0 for inference.sac, which draws from its policy), 0, 0, env steps of random action |
 | step.obs, step.action, step.reward, step.next_obs, step.terminated, step.truncated | N, … | the transition of this step; next_obs is the true successor, not the reset |
 | replay.obs … replay.truncated | C, … | the same, stored; row = time · N + environment, modulo C |
 | replay.cursor | 2 | next row to write; rows filled |
@@ -22,24 +22,25 @@ B batch size, P parameters of a network. Discrete actions are int64 without the 
 | replay.beta | 3 | first and last importance exponent; sample firings between |
 | batch.obs, batch.action, batch.reward, batch.next_obs, batch.discount, batch.weight, batch.index | k, B, … | reward is the n-step return; discount is gamma^m · (1 − terminated) for the m steps it spans |
 | batch.td | k, B | absolute TD error of each sample |
-| learner.X, learner.X.target, learner.X.m, learner.X.v | P | network X, its target, Adam's moments; one flat vector, per layer the weights (in, out) row by row, then the biases |
+| learner.X, learner.X.target, learner.X.m, learner.X.v | P | network X, its target (where it has one), Adam's moments; one flat vector, per layer the weights (in, out) row by row, then the biases |
+| learner.X.steps | 1 | steps of Adam that network X has taken |
 | learner.step | 1 | gradient steps done |
 | loss.X | 1 | the last loss of network X |
 | policy.X | P | the copy that inference reads |
-| hyper.X | 1 or more | lr.X per network, adam (beta1, beta2, eps), tau, target_every, clip_norm (0: off), huber (0: half the squared error, else delta), discount |
+| hyper.X | 1 or more | lr.X per network, adam (beta1, beta2, eps), tau, target_every, clip_norm (0: off), huber (0: half the squared error, else delta), discount; of update.td3 smoothing (noise standard deviation and its limit, as shares of half the action range); of update.sac target_entropy |
 | rng.TASK | 2 | key of the task's random stream; firings done |
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import numpy.typing as npt
 
 from pearl_devices.base import Buffers
 from pearl_devices.kernel import Kernel
-from pearl_devices.work import parameters
+from pearl_devices.work import parameters, passes
 
 Spec = tuple[tuple[int, ...], str]
 """Shape and numpy dtype name."""
@@ -88,19 +89,20 @@ def _env_step(k: Kernel) -> dict[str, Spec]:
     }
 
 
-def _inference(k: Kernel, network: str, act: int) -> dict[str, Spec]:
-    n, layers = k.dim("envs"), k.layers()
-    bounds: dict[str, Spec] = {
-        "act.low": ((act,), "float32"),
-        "act.high": ((act,), "float32"),
-    }
+def _bounds(act: int) -> dict[str, Spec]:
+    names = ("act.low", "act.high") if act else ()
+    return dict.fromkeys(names, ((act,), "float32"))
+
+
+def _inference(k: Kernel) -> dict[str, Spec]:
+    n, act, (network,) = k.dim("envs"), k.dim("act"), k.networks
     return {
-        "env.obs": ((n, layers[0]), "float32"),
-        f"policy.{network}": ((parameters(layers),), "float32"),
+        "env.obs": ((n, k.dim("obs")), "float32"),
+        f"policy.{network}": ((parameters(k.layers()),), "float32"),
         "explore": ((4,), "float64"),
         "rng.inference": ((2,), "uint64"),
         "act.action": ((n, act), "float32") if act else ((n,), "int64"),
-        **(bounds if act else {}),
+        **_bounds(act),
     }
 
 
@@ -158,41 +160,38 @@ def _replay_update(k: Kernel) -> dict[str, Spec]:
     return {**_tree(k), **_index(k), **_td(k)}
 
 
-def _learner(networks: dict[str, tuple[int, ...]]) -> dict[str, Spec]:
+OWN_HYPER: dict[str, dict[str, Spec]] = {
+    "td3": {"hyper.smoothing": ((2,), "float64")},
+    "sac": {"hyper.target_entropy": ((1,), "float64")},
+}
+DRAWS_NOTHING = ("dqn", "ddpg")
+"""Algorithms whose gradient step needs no random numbers."""
+
+
+def _update(k: Kernel) -> dict[str, Spec]:
+    algorithm = k.kind.partition(".")[2]
     specs: dict[str, Spec] = {
+        **_batch(k),
+        **_td(k),
         "learner.step": ((1,), "int64"),
         "hyper.adam": ((3,), "float64"),
         "hyper.tau": ((1,), "float64"),
         "hyper.target_every": ((1,), "float64"),
         "hyper.clip_norm": ((1,), "float64"),
         "hyper.huber": ((1,), "float64"),
+        **OWN_HYPER.get(algorithm, {}),
+        **_bounds(k.dim("act")),
     }
-    for name, layers in networks.items():
-        for suffix in ("", ".target", ".m", ".v"):
-            specs[f"learner.{name}{suffix}"] = ((parameters(layers),), "float32")
+    if algorithm not in DRAWS_NOTHING:
+        specs["rng.update"] = ((2,), "uint64")
+    for name, runs in passes(k).items():
+        size = (parameters(k.layers(name)),)
+        for suffix in ("", ".target", ".m", ".v") if runs.target else ("", ".m", ".v"):
+            specs[f"learner.{name}{suffix}"] = (size, "float32")
+        specs[f"learner.{name}.steps"] = ((1,), "int64")
         specs[f"hyper.lr.{name}"] = ((1,), "float64")
         specs[f"loss.{name}"] = ((1,), "float64")
     return specs
-
-
-def _update_batch(k: Kernel, obs: int, act: int) -> dict[str, Spec]:
-    sized = Kernel(k.kind, {**k.dims, "obs": obs, "act": act})
-    return {**_batch(sized), **_td(k)}
-
-
-def _update_dqn(k: Kernel) -> dict[str, Spec]:
-    layers = k.layers()
-    return {**_update_batch(k, layers[0], 0), **_learner({"q": layers})}
-
-
-def _update_ddpg(k: Kernel) -> dict[str, Spec]:
-    actor, critic = k.layers("actor"), k.layers("critic")
-    return {
-        **_update_batch(k, actor[0], actor[-1]),
-        **_learner({"actor": actor, "critic": critic}),
-        "act.low": ((actor[-1],), "float32"),
-        "act.high": ((actor[-1],), "float32"),
-    }
 
 
 def _param_sync(k: Kernel) -> dict[str, Spec]:
@@ -200,26 +199,26 @@ def _param_sync(k: Kernel) -> dict[str, Spec]:
     return {f"learner.{network}": (size, "float32"), f"policy.{network}": (size, "float32")}
 
 
+def _learn(k: Kernel) -> dict[str, Spec]:
+    tail = _replay_update(k) if k.dim("prioritised") else {}
+    return {**_replay_sample(k), **_update(k), **tail}
+
+
+FAMILIES: dict[str, Callable[[Kernel], dict[str, Spec]]] = {
+    "env_step": _env_step,
+    "inference": _inference,
+    "replay_insert": _replay_insert,
+    "replay_sample": _replay_sample,
+    "replay_update": _replay_update,
+    "update": _update,
+    "learn": _learn,
+    "param_sync": _param_sync,
+}
+
+
 def specs(kernel: Kernel) -> dict[str, Spec]:
     """Name → (shape, dtype) of every array that `kernel` touches; an unknown kind is a KeyError."""
-    update = {"dqn": _update_dqn, "ddpg": _update_ddpg}
-    family, _, algorithm = kernel.kind.partition(".")
-    if family == "inference":
-        act = 0 if algorithm == "dqn" else kernel.layers()[-1]
-        return _inference(kernel, "q" if algorithm == "dqn" else "actor", act)
-    if family == "update":
-        return update[algorithm](kernel)
-    if family == "learn":
-        tail = _replay_update(kernel) if kernel.dim("prioritised") else {}
-        return {**_replay_sample(kernel), **update[algorithm](kernel), **tail}
-    plain = {
-        "env_step": _env_step,
-        "replay_insert": _replay_insert,
-        "replay_sample": _replay_sample,
-        "replay_update": _replay_update,
-        "param_sync": _param_sync,
-    }
-    return plain[kernel.kind](kernel)
+    return FAMILIES[kernel.kind.partition(".")[0]](kernel)
 
 
 def allocate(kernels: Iterable[Kernel], buffers: Buffers | None = None) -> Buffers:

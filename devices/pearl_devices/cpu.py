@@ -23,16 +23,34 @@ VARIANTS: Mapping[str, Mapping[str, str]] = {
     "env_step": {"native": "envs:bind_step", "gymnasium": "gym_envs:bind_step"},
     "inference.dqn": {"native": "dqn:bind_inference", "torch": "torch_nets:bind_inference"},
     "inference.ddpg": {"native": "ddpg:bind_inference", "torch": "torch_nets:bind_inference"},
+    "inference.sac": {"native": "sac:bind_inference", "torch": "torch_nets:bind_inference"},
     "replay_insert": {"native": "replay:bind_insert"},
     "replay_sample": {"native": "replay:bind_sample"},
     "replay_update": {"native": "replay:bind_priorities"},
     "update.dqn": {"native": "dqn:bind_update", "torch": "torch_nets:bind_update"},
     "update.ddpg": {"native": "ddpg:bind_update", "torch": "torch_nets:bind_update"},
+    "update.td3": {"native": "td3:bind_learn", "torch": "torch_nets:bind_update"},
+    "update.sac": {"native": "sac:bind_learn", "torch": "torch_nets:bind_update"},
     "param_sync": {"native": "nets:bind_sync"},
     "learn.dqn": {"native": "dqn:bind_learn"},
     "learn.ddpg": {"native": "ddpg:bind_learn"},
+    "learn.td3": {"native": "td3:bind_learn"},
+    "learn.sac": {"native": "sac:bind_learn"},
 }
 """Kernel kind → variant → `module:function` in `pearl_devices.primitives`, imported on use."""
+
+OPEN: Mapping[str, Mapping[str, str]] = {
+    "inference": {"torch": "torch_nets:bind_inference"},
+    "update": {"torch": "torch_nets:bind_update"},
+}
+"""The same for the kinds of an algorithm of the user's own, by family."""
+
+
+def _variants(kernel: Kernel) -> Mapping[str, str]:
+    """The variants that can run `kernel`."""
+    family, _, algorithm = kernel.kind.partition(".")
+    found = VARIANTS.get(kernel.kind) or (OPEN.get(family, {}) if algorithm else {})
+    return {name: where for name, where in found.items() if _can(kernel, name)}
 
 
 def _can(kernel: Kernel, variant: str) -> bool:
@@ -49,7 +67,7 @@ def _can(kernel: Kernel, variant: str) -> bool:
 
 def offers(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
     """The ways to run `kernel` on a CPU, as (variant, cores); empty for a kind it cannot run."""
-    return tuple((variant, 1) for variant in VARIANTS.get(kernel.kind, {}) if _can(kernel, variant))
+    return tuple((variant, 1) for variant in _variants(kernel))
 
 
 def bind(kernel: Kernel, variant: str, buffers: Buffers) -> Call:
@@ -61,12 +79,11 @@ def bind(kernel: Kernel, variant: str, buffers: Buffers) -> Call:
     Raises UnsupportedError for a kind, variant or program it cannot run, KeyError for a missing
     buffer, ValueError for one of the wrong shape or type.
     """
-    variants = VARIANTS.get(kernel.kind, {})
-    able = [name for name in variants if _can(kernel, name)]
-    if variant not in able:
+    variants = _variants(kernel)
+    if variant not in variants:
         raise UnsupportedError(
             f"kernel {kernel.kind} (program {kernel.program!r}) has no variant {variant!r} "
-            f"on a cpu; it has {able or 'none'}"
+            f"on a cpu; it has {list(variants) or 'none'}"
         )
     for name, (shape, dtype) in specs(kernel).items():
         if name not in buffers:
@@ -85,8 +102,7 @@ def bind(kernel: Kernel, variant: str, buffers: Buffers) -> Call:
 
 
 def act(
-    kind: str,
-    layers: tuple[int, ...],
+    kernel: Kernel,
     params: npt.NDArray[np.float32],
     obs: npt.NDArray[np.float32],
     low: npt.NDArray[np.float32] | None = None,
@@ -94,18 +110,24 @@ def act(
 ) -> npt.NDArray[np.int64] | npt.NDArray[np.float32]:
     """Greedy actions of a policy for a batch of observations (rows, O), without exploration.
 
-    kind: `dqn`: int64 (rows,), the action of largest value; `ddpg`: float32 (rows, A) between low
-    and high (A). params: as policy.q or policy.actor. Another kind is a ValueError.
+    kernel: its `inference.*` kernel. params: as policy.X, X its network. Discrete actions: int64
+    (rows,), the output of largest value. Continuous ones: float32 (rows, A) between low and high
+    (A), which are then needed: the first A outputs through tanh (of inference.sac the means). Where
+    the kernel has a program, the program chooses (`torch_nets.bind_inference`).
     """
-    if kind not in ("dqn", "ddpg"):
-        raise ValueError(f"no policy kind {kind!r}; there are dqn and ddpg")
+    if kernel.program is not None:
+        from pearl_devices.primitives.torch_nets import act_greedily
+
+        chosen: npt.NDArray[np.int64] | npt.NDArray[np.float32]
+        chosen = act_greedily(kernel, params, obs, low, high)
+        return chosen
     from pearl_devices.primitives.nets import forward_numpy
 
-    out = forward_numpy(layers, params, np.asarray(obs, np.float32))
-    if kind == "dqn":
+    out = forward_numpy(kernel.layers(), params, np.asarray(obs, np.float32))
+    if not kernel.dim("act"):
         return np.asarray(np.argmax(out, axis=1), np.int64)
     if low is None or high is None:
-        raise ValueError("a ddpg policy needs low and high, the bounds of its actions")
+        raise ValueError(f"{kernel.kind}: a policy needs low and high, the bounds of its actions")
     half = np.float32(0.5) * (high - low)
-    actions: npt.NDArray[np.float32] = low + half + half * np.tanh(out)
+    actions: npt.NDArray[np.float32] = low + half + half * np.tanh(out[:, : kernel.dim("act")])
     return actions

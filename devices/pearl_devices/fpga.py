@@ -56,11 +56,10 @@ def on_chip_blocks(kernel: Kernel, block_bits: float) -> int:
     blocks, acting = 0, kernel.kind.startswith("inference.")
     if kernel.kind == "replay_update" or kernel.dims.get("prioritised"):
         blocks += tree_blocks(kernel.dim("capacity"), kernel.dim("fanout"))
-    for name, widths in kernel.dims.items():
-        if isinstance(widths, tuple):
-            copies, rows = (1, kernel.dim("envs")) if acting else (5, 2 * kernel.dim("batch"))
-            size = F32 * copies * parameters(kernel.layers(name)) + activations_bytes(widths, rows)
-            blocks += -int(-8 * size // block_bits)
+    for widths in kernel.networks.values():
+        copies, rows = (1, kernel.dim("envs")) if acting else (5, 2 * kernel.dim("batch"))
+        size = F32 * copies * parameters(widths) + activations_bytes(widths, rows)
+        blocks += -int(-8 * size // block_bits)
     return blocks
 
 

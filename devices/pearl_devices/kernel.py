@@ -16,7 +16,8 @@ class Kernel:
     """One kind of work with its size. Build it with `pearl_devices.work.kernel`, which counts.
 
     kind: the family, for example `update.dqn`; `pearl_devices.work.KINDS` documents each.
-    dims: named sizes; a size is an integer or, for the widths of a network, a tuple of integers.
+    dims: named sizes; a size is an integer or, for a network, the tuple of its widths. So the
+        networks of a kernel are its tuple-valued sizes, under the networks' own names.
     flops: floating point operations of one firing (a multiply-add counts as two).
     bytes_in, bytes_out: what one firing must read and write at least once.
     resident_bytes: scratch memory that stays allocated between firings (state is counted apart).
@@ -54,11 +55,20 @@ class Kernel:
             raise KeyError(f"kernel {self.kind} has no size '{name}'; it has {sorted(self.dims)}")
         return value
 
-    def layers(self, name: str = "layers") -> tuple[int, ...]:
-        """The widths of network `name`, input first; a missing one is a KeyError."""
-        value = self.dims.get(name)
-        if not isinstance(value, tuple):
-            raise KeyError(
-                f"kernel {self.kind} has no network '{name}'; it has {sorted(self.dims)}"
-            )
-        return value
+    @property
+    def networks(self) -> dict[str, tuple[int, ...]]:
+        """Name → widths, input first, of every network; the order is that of `dims`."""
+        return {name: size for name, size in self.dims.items() if isinstance(size, tuple)}
+
+    def layers(self, name: str | None = None) -> tuple[int, ...]:
+        """The widths of network `name`, input first; without a name, of the only one.
+
+        A missing one, and no name where there are several or none, is a KeyError.
+        """
+        networks = self.networks
+        if name is None and len(networks) == 1:
+            return next(iter(networks.values()))
+        if name is None or name not in networks:
+            which = "not exactly one network" if name is None else f"no network '{name}'"
+            raise KeyError(f"kernel {self.kind} has {which}; it has {sorted(self.dims)}")
+        return networks[name]

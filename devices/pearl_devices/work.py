@@ -2,19 +2,20 @@
 
 A multiply-add is two flops. A dense layer of widths i → o on a batch of B costs 2·B·i·o forward,
 the same again for the gradient of its input and for the gradient of its weights. Adam costs 12
-flops and moves four reads and three writes of four bytes a parameter. Checked in the tests against
-hand sums and `torch.utils.flop_counter`.
+flops and moves four reads and three writes of four bytes a parameter, a target three flops, a read
+and a write. Checked in the tests against hand sums and `torch.utils.flop_counter`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 
 from pearl_devices.kernel import Arg, Dim, Kernel
 
 F32 = 4
-ADAM_FLOPS = 12
+ADAM_FLOPS, FOLLOW_FLOPS = 12, 3
 ADAM_BYTES_READ, ADAM_BYTES_WRITTEN = 16, 12
 
 Work = tuple[float, float, float, float]
@@ -32,15 +33,15 @@ def forward_flops(layers: tuple[int, ...], batch: int) -> float:
     return float(batch * (products + sum(layers[1:-1])))
 
 
-def backward_flops(layers: tuple[int, ...], batch: int, *, inputs: bool = False) -> float:
-    """Gradients of all weights and biases, and of the input of every layer but the first.
+def backward_flops(layers: tuple[int, ...], batch: int) -> float:
+    """Gradients of all weights and biases, and of the input of every layer but the first."""
+    weights = sum(2 * i * o + o for i, o in pairwise(layers))
+    return batch * weights + through_flops(layers[1:], batch)
 
-    inputs: the first layer's input too, as an actor's gradient through a critic needs it.
-    """
-    pairs = list(pairwise(layers))
-    weights = sum(2 * i * o + o for i, o in pairs)
-    through = sum(2 * i * o + i for i, o in (pairs if inputs else pairs[1:]))
-    return float(batch * (weights + through))
+
+def through_flops(layers: tuple[int, ...], batch: int) -> float:
+    """Gradient of the network's input, its weights left alone."""
+    return float(batch * sum(2 * i * o + i for i, o in pairwise(layers)))
 
 
 def activations_bytes(layers: tuple[int, ...], batch: int) -> float:
@@ -63,34 +64,104 @@ def _through_products(layers: tuple[int, ...], batch: int) -> list[Product]:
     return [(batch, o, i) for i, o in pairwise(layers)]
 
 
+@dataclass(frozen=True)
+class Passes:
+    """How often one gradient step runs one network, on average.
+
+    forward: passes of a batch. backward: to its weights. through: to its input, not to its weights,
+    as an actor learns through a critic. adam: steps of the optimiser. follow: moves of its target;
+    target: whether it has one.
+    """
+
+    forward: float
+    backward: float
+    through: float = 0.0
+    adam: float = 1.0
+    follow: float = 1.0
+    target: bool = True
+
+
+def _dqn(k: Kernel) -> dict[str, Passes]:
+    return {"q": Passes(3 if k.dim("double") else 2, 1)}
+
+
+def _ddpg(k: Kernel) -> dict[str, Passes]:
+    # The actor: target action, own action. The critic: target value, value, value of the own one.
+    return {"actor": Passes(2, 1), "critic": Passes(3, 1, 1)}
+
+
+def _td3(k: Kernel) -> dict[str, Passes]:
+    late = 1 / k.dim("policy_delay")  # only every so many gradient steps
+    return {
+        "actor": Passes(1 + late, late, adam=late, follow=late),
+        "critic1": Passes(2 + late, 1, late, follow=late),
+        "critic2": Passes(2, 1, follow=late),
+    }
+
+
+def _sac(k: Kernel) -> dict[str, Passes]:
+    return {
+        "actor": Passes(2, 1, follow=0, target=False),
+        "critic1": Passes(3, 1, 1),
+        "critic2": Passes(3, 1, 1),
+        "alpha": Passes(0, 0, follow=0, target=False),
+    }
+
+
+PASSES: Mapping[str, Callable[[Kernel], Mapping[str, Passes]]] = {
+    "dqn": _dqn,
+    "ddpg": _ddpg,
+    "td3": _td3,
+    "sac": _sac,
+}
+"""Algorithm → the passes of one gradient step, counted from its losses."""
+
+
+def passes(kernel: Kernel) -> Mapping[str, Passes]:
+    """The passes of one gradient step of an `update.*` or `learn.*` kernel, by network.
+
+    Of an algorithm that is not in PASSES nobody has counted them. Then they are assumed: each
+    network runs forward twice (its loss, its target) and backward once.
+    """
+    known = PASSES.get(kernel.kind.partition(".")[2])
+    return known(kernel) if known else dict.fromkeys(kernel.networks, Passes(2, 1))
+
+
+def passes_assumed(kernel: Kernel) -> bool:
+    """Whether the work of this kernel rests on the assumption of `passes`."""
+    family, _, algorithm = kernel.kind.partition(".")
+    return family in ("update", "learn") and algorithm not in PASSES
+
+
+def _period(kernel: Kernel) -> int:
+    """Gradient steps after which the passes repeat."""
+    return kernel.dim("policy_delay") if kernel.kind.endswith(".td3") else 1
+
+
 def products(kernel: Kernel) -> tuple[Product, ...]:
     """The matrix products of one forward pass (inference) or one gradient step (update, learn).
 
+    With a delayed policy they are those of `policy_delay` gradient steps, so that they are whole.
     Empty for other kinds. They are the part of `flops` that a systolic array or BLAS computes.
     """
-    family, _, algorithm = kernel.kind.partition(".")
+    family = kernel.kind.partition(".")[0]
     if family == "inference":
         return tuple(_forward_products(kernel.layers(), kernel.dim("envs")))
     if family not in ("update", "learn"):
         return ()
-    batch = kernel.dim("batch")
-    if algorithm == "ddpg":
-        actor, critic = kernel.layers("actor"), kernel.layers("critic")
-        return (
-            *_forward_products(actor, batch) * 2,  # target action, own action
-            *_forward_products(critic, batch) * 3,  # target value, value, value of the own action
-            *_weight_products(critic, batch),
-            *_through_products(critic[1:], batch),
-            *_through_products(critic, batch),  # from the value to the own action
-            *_weight_products(actor, batch),
-            *_through_products(actor[1:], batch),
-        )
-    layers = kernel.layers()
-    return (
-        *_forward_products(layers, batch) * (3 if kernel.dim("double") else 2),
-        *_weight_products(layers, batch),
-        *_through_products(layers[1:], batch),
-    )
+    batch, period, found = kernel.dim("batch"), _period(kernel), list[Product]()
+    for name, runs in passes(kernel).items():
+        layers = kernel.layers(name)
+        found += _forward_products(layers, batch) * round(period * runs.forward)
+        back = _weight_products(layers, batch) + _through_products(layers[1:], batch)
+        found += back * round(period * runs.backward)
+        found += _through_products(layers, batch) * round(period * runs.through)
+    return tuple(found)
+
+
+def product_rounds(kernel: Kernel) -> float:
+    """How often one firing computes `products`, on average."""
+    return kernel.dim("steps") / _period(kernel) if "steps" in kernel.dims else 1.0
 
 
 def _action_bytes(k: Kernel) -> int:
@@ -158,41 +229,25 @@ def _replay_update(k: Kernel) -> Work:
     return float(tree + 30 * draws), float(F32 * tree + 12 * draws), float(F32 * nodes), 0.0
 
 
-def _update_dqn(k: Kernel) -> Work:
-    layers, batch, steps = k.layers(), k.dim("batch"), k.dim("steps")
-    size = parameters(layers)
-    forwards = 3 if k.dim("double") else 2
-    flops = forwards * forward_flops(layers, batch) + backward_flops(layers, batch)
-    flops += (ADAM_FLOPS + 2) * size
-    row = F32 * (2 * layers[0] + 5)
-    return (
-        steps * flops,
-        float(steps * ((ADAM_BYTES_READ + F32) * size + batch * row)),
-        float(steps * ((ADAM_BYTES_WRITTEN + F32) * size + F32 * batch)),
-        4 * activations_bytes(layers, batch) + F32 * size,
-    )
-
-
-def _update_ddpg(k: Kernel) -> Work:
-    actor, critic = k.layers("actor"), k.layers("critic")
+def _update(k: Kernel) -> Work:
     batch, steps = k.dim("batch"), k.dim("steps")
-    size = parameters(actor) + parameters(critic)
-    flops = (
-        2 * forward_flops(actor, batch)  # target action, own action
-        + 3 * forward_flops(critic, batch)  # target value, value, value of the own action
-        + backward_flops(critic, batch)
-        + backward_flops(actor, batch)
-        + backward_flops(critic, batch, inputs=True)
-        - sum(2 * batch * i * o + batch * o for i, o in pairwise(critic))  # only to its input
-        + (ADAM_FLOPS + 3) * size
-    )
-    row = F32 * (2 * actor[0] + actor[-1] + 3)
-    scratch = 4 * (activations_bytes(actor, batch) + activations_bytes(critic, batch))
+    flops = read = written = resident = 0.0
+    for name, runs in passes(k).items():
+        layers = k.layers(name)
+        size = parameters(layers)
+        back = backward_flops(layers, batch)
+        flops += runs.forward * forward_flops(layers, batch) + runs.backward * back
+        flops += runs.through * through_flops(layers, batch)
+        flops += (ADAM_FLOPS * runs.adam + FOLLOW_FLOPS * runs.follow) * size
+        read += (ADAM_BYTES_READ * runs.adam + F32 * runs.target) * size
+        written += (ADAM_BYTES_WRITTEN * runs.adam + F32 * runs.follow) * size
+        resident += 4 * activations_bytes(layers, batch) + F32 * size
+    row = F32 * (2 * k.dim("obs") + 3) + _action_bytes(k)
     return (
         steps * flops,
-        float(steps * ((ADAM_BYTES_READ + F32) * size + batch * row)),
-        float(steps * ((ADAM_BYTES_WRITTEN + F32) * size + F32 * batch)),
-        scratch + F32 * size,
+        float(steps * (read + batch * row)),
+        float(steps * (written + F32 * batch)),
+        resident,
     )
 
 
@@ -201,29 +256,28 @@ def _param_sync(k: Kernel) -> Work:
     return 0.0, size, size, 0.0
 
 
-def _sum_of(*parts: Callable[[Kernel], Work]) -> Callable[[Kernel], Work]:
-    def total(k: Kernel) -> Work:
-        works = [part(k) for part in parts if part is not _replay_update or k.dim("prioritised")]
-        flops, read, written, resident = (sum(column) for column in zip(*works, strict=True))
-        return flops, read, written, resident
-
-    return total
+def _learn(k: Kernel) -> Work:
+    parts = [_replay_sample(k), _update(k)] + ([_replay_update(k)] if k.dim("prioritised") else [])
+    flops, read, written, resident = (sum(column) for column in zip(*parts, strict=True))
+    return flops, read, written, resident
 
 
 KINDS: Mapping[str, Callable[[Kernel], Work]] = {
     "env_step": _env_step,
     "inference.dqn": _inference,
     "inference.ddpg": _inference,
+    "inference.sac": _inference,
     "replay_insert": _replay_insert,
     "replay_sample": _replay_sample,
     "replay_update": _replay_update,
-    "update.dqn": _update_dqn,
-    "update.ddpg": _update_ddpg,
     "param_sync": _param_sync,
-    "learn.dqn": _sum_of(_replay_sample, _update_dqn, _replay_update),
-    "learn.ddpg": _sum_of(_replay_sample, _update_ddpg, _replay_update),
+    **{f"update.{name}": _update for name in PASSES},
+    **{f"learn.{name}": _learn for name in PASSES},
 }
 """Kernel kind → its work. `learn.*` fuses sample, update, priorities of `steps` gradient steps."""
+
+OPEN: Mapping[str, Callable[[Kernel], Work]] = {"inference": _inference, "update": _update}
+"""Families that an algorithm of the user's own may have a kind of, under its own name."""
 
 
 def kernel(
@@ -239,15 +293,25 @@ def kernel(
 
     Its sizes are `sizes` and `dims` together. By kind (integers unless said; `act` is 0 for
     discrete actions):
-    env_step: envs, obs, act. inference.*: envs, layers (widths). replay_insert: envs, obs, act,
-    capacity, prioritised (0 or 1), fanout. replay_sample: batch, steps, n_step, envs, obs, act,
-    capacity, prioritised, fanout. replay_update: batch, steps, capacity, fanout. update.dqn:
-    layers, batch, steps, double. update.ddpg: actor, critic (widths), batch, steps. param_sync:
-    params. learn.*: those of its parts together.
+    env_step: envs, obs, act. inference.*: envs, obs, act, one network (widths) under its own name.
+    replay_insert: envs, obs, act, capacity, prioritised (0 or 1), fanout. replay_sample: batch,
+    steps, n_step, envs, obs, act, capacity, prioritised, fanout. replay_update: batch, steps,
+    capacity, fanout. update.*: batch, steps, obs, act, its networks (widths) under their own names;
+    update.dqn has the network q and double (0 or 1), update.ddpg actor and critic, update.td3
+    actor, critic1, critic2 and policy_delay, update.sac actor (2·A outputs), critic1, critic2 and
+    alpha, (0, 1). param_sync: params. learn.*: those of its parts together.
+
+    `inference.NAME` and `update.NAME` of any other name are an algorithm of the user's own, with
+    any networks; see `passes` for what is assumed of its work.
     """
-    if kind not in KINDS:
-        raise KeyError(f"no kernel kind {kind!r}; there are {sorted(KINDS)}")
+    family, _, name = kind.partition(".")
+    count = KINDS.get(kind) or (OPEN.get(family) if name else None)
+    if count is None:
+        raise KeyError(
+            f"no kernel kind {kind!r}; there are {sorted(KINDS)}, and "
+            f"{' and '.join(f'{f}.NAME' for f in OPEN)} of any algorithm"
+        )
     dims = {**(sizes or {}), **dims}
     bare = Kernel(kind, dims, program=program, args=args or {})
-    flops, read, written, resident = KINDS[kind](bare)
+    flops, read, written, resident = count(bare)
     return Kernel(kind, dims, flops, read, written, resident, program, args or {})

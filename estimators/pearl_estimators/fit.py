@@ -9,7 +9,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Literal
 
 from pearl_devices import Kernel
-from pearl_devices.work import products
+from pearl_devices.work import product_rounds, products
 from pearl_estimators.estimate import Bound
 from pearl_estimators.roofline import accesses, launches
 
@@ -70,13 +70,12 @@ class Point:
 
 def point(kernel: Kernel, variant: str, seconds: float, spread: float = 0.0) -> Point:
     """The `Point` of a kernel that took `seconds`."""
-    steps = kernel.dim("steps") if "steps" in kernel.dims else 1
-    done = products(kernel)
+    rounds, done = product_rounds(kernel), products(kernel)
     return Point(
         family(kernel),
         variant,
-        float(launches(kernel, variant) if variant == "torch" else len(done) * steps),
-        float(sum(m * n for m, _, n in done) * steps),
+        float(launches(kernel, variant) if variant == "torch" else len(done) * rounds),
+        float(sum(m * n for m, _, n in done) * rounds),
         _serial(kernel),
         kernel.flops,
         kernel.bytes_in + kernel.bytes_out,
@@ -88,7 +87,7 @@ def point(kernel: Kernel, variant: str, seconds: float, spread: float = 0.0) -> 
 def _serial(kernel: Kernel) -> float:
     rows = 0
     if kernel.kind.startswith("inference."):
-        rows = kernel.dim("envs") * (kernel.layers()[-1] if kernel.kind == "inference.ddpg" else 1)
+        rows = kernel.dim("envs") * (kernel.dim("act") or 1)
     elif kernel.kind.startswith(("update.", "learn.")):
         rows = kernel.dim("batch") * kernel.dim("steps")
     return accesses(kernel) + rows

@@ -45,8 +45,7 @@ def network_cycles(kernel: Kernel, array: int) -> int:
 
 def optimiser_cycles(kernel: Kernel, array: int) -> int:
     """Cycles of Adam and the target's update: array² units, a multiply-add a cycle each."""
-    names = ("actor", "critic") if kernel.kind.endswith(".ddpg") else ("layers",)
-    size = sum(parameters(kernel.layers(name)) for name in names)
+    size = sum(parameters(widths) for widths in kernel.networks.values())
     return -(-size * OPTIMISER_MACS // array**2)
 
 
@@ -92,11 +91,8 @@ def _times(kernel: Kernel, device: Device, width: int) -> tuple[float, float, fl
 
 
 def _sample_bytes(kernel: Kernel) -> int:
-    """One sample of a batch: observations, action, reward, discount and weight, in float32."""
-    if kernel.kind.endswith(".ddpg"):
-        layers = kernel.layers("actor")
-        return 4 * (2 * layers[0] + layers[-1] + 3)
-    return 4 * (2 * kernel.layers()[0] + 5)
+    """One sample of a batch: observations, reward, discount and weight in float32, action."""
+    return 4 * (2 * kernel.dim("obs") + 3) + (4 * kernel.dim("act") or 8)
 
 
 def closed_form(kernel: Kernel, device: Device, variant: str, width: int) -> Estimate:

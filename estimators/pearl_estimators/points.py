@@ -10,7 +10,7 @@ from pearl_devices.base import Call
 from pearl_devices.buffers import allocate, tree_levels
 from pearl_devices.kernel import Dim
 
-LOSSES = {"dqn": "pearl.algorithms.dqn:losses", "ddpg": "pearl.algorithms.ddpg:losses"}
+LOSSES = {name: f"pearl.algorithms.{name}:losses" for name in ("dqn", "ddpg", "td3", "sac")}
 """The torch losses of the update kernels, resolved by the backend when it binds."""
 
 # widths, batch, double
@@ -34,6 +34,15 @@ _DDPG = (
     ((3, 256, 256, 1), (4, 256, 256, 1), 256),
     ((8, 64, 2), (10, 128, 1), 128),
     ((3, 64, 64, 64, 1), (4, 64, 64, 64, 1), 64),
+)
+# TD3 and SAC, with two critics: observation, action, hidden widths, batch, steps
+_TWIN: tuple[tuple[int, int, tuple[int, ...], int, int], ...] = (
+    (3, 1, (32, 32), 32, 2),
+    (3, 1, (64, 64), 64, 4),
+    (8, 2, (128, 128), 64, 2),
+    (8, 2, (64,), 256, 2),
+    (3, 1, (256, 256), 256, 2),
+    (17, 6, (256, 256), 64, 2),
 )
 # envs, obs, act, capacity, fanout
 _STORES = (
@@ -73,16 +82,18 @@ def training() -> Iterator[Kernel]:
         for envs in _ENV_COUNTS:
             yield kernel("env_step", program=program, envs=envs, obs=obs, act=act)
     for i, (envs, hidden) in enumerate(_POLICIES):
-        ends = ((4, 2), (3, 1), (8, 4), (17, 6))[i % 4]
-        for algorithm in ("dqn", "ddpg"):
-            layers = (ends[0], *hidden, ends[1])
-            yield kernel(f"inference.{algorithm}", envs=envs, layers=layers)
+        obs, act = ((4, 2), (3, 1), (8, 4), (17, 6))[i % 4]
+        for algorithm in ("dqn", "ddpg", "sac"):
+            yield _inference(algorithm, envs, obs, hidden, act)
     for i, store in enumerate(_STORES):
         yield from _replay(store, _DRAWS[i])
     for i, (layers, batch, double) in enumerate(_DQN):
         yield from _dqn(layers, batch, double, (1, 1, 4, 1, 1, 2, 1, 8)[i])
     for i, (actor, critic, batch) in enumerate(_DDPG):
         yield from _ddpg(actor, critic, batch, (1, 1, 1, 4, 1, 1, 2, 8)[i])
+    for algorithm in ("td3", "sac"):
+        for obs, act, hidden, batch, steps in _TWIN:
+            yield from _twin(algorithm, obs, act, hidden, batch, steps)
     for params in (200, 2_000, 10_000, 40_000, 80_000, 150_000):
         yield kernel("param_sync", args={"network": "q"}, params=params)
 
@@ -91,15 +102,19 @@ def held_out() -> Iterator[Kernel]:
     """Kernels that no fit has seen, in sizes that users have."""
     yield kernel("env_step", program="CartPole-v1", envs=32, obs=4, act=0)
     yield kernel("env_step", program="Pendulum-v1", envs=3, obs=3, act=1)
-    yield kernel("inference.dqn", envs=16, layers=(4, 64, 64, 2))
-    yield kernel("inference.dqn", envs=1, layers=(6, 128, 128, 3))
-    yield kernel("inference.ddpg", envs=4, layers=(3, 256, 256, 1))
-    yield kernel("inference.ddpg", envs=1, layers=(8, 64, 64, 2))
+    yield _inference("dqn", 16, 4, (64, 64), 2)
+    yield _inference("dqn", 1, 6, (128, 128), 3)
+    yield _inference("ddpg", 4, 3, (256, 256), 1)
+    yield _inference("ddpg", 1, 8, (64, 64), 2)
+    yield _inference("sac", 8, 3, (256, 256), 1)
+    yield _inference("sac", 1, 6, (96, 96), 2)
     yield from _replay((8, 4, 0, 100_000, 16), (64, 1, 1))
     yield from _dqn((4, 64, 64, 2), 128, 1, 2)
     yield from _dqn((4, 128, 128, 2), 64, 0, 1)
     yield from _ddpg((3, 128, 128, 1), (4, 128, 128, 1), 128, 1)
     yield from _ddpg((3, 256, 256, 1), (4, 256, 256, 1), 128, 2)
+    yield from _twin("td3", 3, 1, (128, 128), 128, 2)
+    yield from _twin("sac", 3, 1, (128, 128), 128, 2)
     yield kernel("param_sync", args={"network": "q"}, params=20_000)
 
 
@@ -118,22 +133,47 @@ def _replay(store: tuple[int, int, int, int, int], draw: tuple[int, int, int]) -
     yield kernel("replay_update", batch=batch, steps=steps, capacity=capacity, fanout=fanout)
 
 
-def _dqn(layers: tuple[int, ...], batch: int, double: int, steps: int) -> Iterator[Kernel]:
-    sizes: dict[str, Dim] = {"layers": layers, "batch": batch, "double": double, "steps": steps}
-    yield kernel("update.dqn", sizes, program=LOSSES["dqn"])
+def _inference(
+    algorithm: str, envs: int, obs: int, hidden: tuple[int, ...], outputs: int
+) -> Kernel:
+    """Acting; outputs: discrete actions of DQN, components of an action of the others."""
+    if algorithm == "dqn":
+        return kernel("inference.dqn", envs=envs, obs=obs, act=0, q=(obs, *hidden, outputs))
+    actor = (obs, *hidden, outputs * (2 if algorithm == "sac" else 1))
+    return kernel(f"inference.{algorithm}", envs=envs, obs=obs, act=outputs, actor=actor)
+
+
+def _learning(algorithm: str, sizes: dict[str, Dim]) -> Iterator[Kernel]:
+    """The update, and the fused call with uniform and with prioritised replay."""
+    yield kernel(f"update.{algorithm}", sizes, program=LOSSES[algorithm])
+    obs, act = int(str(sizes["obs"])), int(str(sizes["act"]))
     for prioritised in (0, 1):
-        store = _store((8, layers[0], 0, 50_000, 16), prioritised)
-        yield kernel("learn.dqn", {**sizes, **store}, n_step=1)
+        store = _store((8, obs, act, 50_000, 16), prioritised)
+        yield kernel(f"learn.{algorithm}", {**sizes, **store}, n_step=1)
+
+
+def _dqn(layers: tuple[int, ...], batch: int, double: int, steps: int) -> Iterator[Kernel]:
+    sizes: dict[str, Dim] = {"q": layers, "obs": layers[0], "act": 0, "double": double}
+    yield from _learning("dqn", {**sizes, "batch": batch, "steps": steps})
 
 
 def _ddpg(
     actor: tuple[int, ...], critic: tuple[int, ...], batch: int, steps: int
 ) -> Iterator[Kernel]:
-    sizes: dict[str, Dim] = {"actor": actor, "critic": critic, "batch": batch, "steps": steps}
-    yield kernel("update.ddpg", sizes, program=LOSSES["ddpg"])
-    for prioritised in (0, 1):
-        store = _store((8, actor[0], actor[-1], 50_000, 16), prioritised)
-        yield kernel("learn.ddpg", {**sizes, **store}, n_step=1)
+    sizes: dict[str, Dim] = {"obs": actor[0], "act": actor[-1], "batch": batch, "steps": steps}
+    yield from _learning("ddpg", {"actor": actor, "critic": critic, **sizes})
+
+
+def _twin(
+    algorithm: str, obs: int, act: int, hidden: tuple[int, ...], batch: int, steps: int
+) -> Iterator[Kernel]:
+    """TD3 or SAC. Steps are a multiple of policy_delay, so that firings are alike."""
+    critic = (obs + act, *hidden, 1)
+    sizes: dict[str, Dim] = {"obs": obs, "act": act, "batch": batch, "steps": steps}
+    own: dict[str, Dim] = {"actor": (obs, *hidden, act), "policy_delay": 2}
+    if algorithm == "sac":
+        own = {"actor": (obs, *hidden, 2 * act), "alpha": (0, 1)}
+    yield from _learning(algorithm, {**sizes, **own, "critic1": critic, "critic2": critic})
 
 
 def variants(of: Kernel) -> tuple[str, ...]:
@@ -162,6 +202,8 @@ def fill(buffers: Buffers, of: Kernel) -> None:
         "hyper.tau": 0.005,
         "hyper.huber": 1.0,
         "hyper.discount": 0.99,
+        "hyper.smoothing": (0.2, 0.5),
+        "hyper.target_entropy": -1.0,
         "act.low": -2.0,
         "act.high": 2.0,
     }
@@ -182,7 +224,7 @@ def fill(buffers: Buffers, of: Kernel) -> None:
             array[0] = 1
         elif name in ("batch.discount", "batch.weight", "batch.td"):
             array[:] = rng.uniform(0.5, 1.0, array.shape)
-        elif name.endswith((".m", ".v", ".step")):
+        elif name.endswith((".m", ".v", ".step", ".steps")):
             array[:] = 0  # Adam starts from nothing
         elif name.startswith(("learner.", "policy.")):
             array[:] = 0.08 * rng.standard_normal(array.shape)

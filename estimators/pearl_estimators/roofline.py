@@ -12,6 +12,7 @@ import math
 from dataclasses import dataclass
 
 from pearl_devices import Device, Kernel
+from pearl_devices.work import passes, passes_assumed
 from pearl_estimators.estimate import Bound, Estimate
 
 # Measured by this project, EPYC, 2026: an empty compiled call with 40 arrays takes 1.9 us; an eager
@@ -56,31 +57,41 @@ def _backward(layers: tuple[int, ...]) -> int:
 _OPTIMISER = 10  # Adam on one flat vector, and reading the loss
 _TARGET, _COPY_OUT, _JOIN = 1, 1, 1
 _SQUASH = 6  # tanh, scaled to the bounds
-_LOSS_DQN = 16  # choice, gather, target, Huber, weight, mean, |td|, and their gradients
-_LOSS_DDPG = 18  # both losses and their gradients
+_DRAW = 30  # SAC: clamp, deviation, density and squashed action of a sample, and their gradients
+_LOSS = {"dqn": 16, "ddpg": 18, "td3": 32, "sac": 60}
+# By algorithm: choice, gather, target, Huber, weight, mean, |td|, and their gradients.
+_LOSS_ASSUMED = 16  # of each network of an algorithm that nobody has counted
 
 
-def launches(kernel: Kernel, variant: str) -> int:
+def _gradient_step(kernel: Kernel) -> float:
+    """Operations that eager torch starts in one gradient step, on average."""
+    algorithm = kernel.kind.partition(".")[2]
+    runs = passes(kernel)
+    once = float(_COPY_OUT + _LOSS.get(algorithm, _LOSS_ASSUMED * len(runs)))
+    for name, p in runs.items():
+        layers = kernel.layers(name)
+        once += p.forward * _forward(layers) + p.backward * _backward(layers)
+        once += p.through * _forward(layers)  # gradient of input and activation, layer by layer
+        once += p.adam * _OPTIMISER + p.follow * _TARGET
+        if name.startswith("critic"):
+            once += p.forward * _JOIN
+        elif name == "actor":
+            once += p.forward * (_DRAW if algorithm == "sac" else _SQUASH)
+    return once
+
+
+def launches(kernel: Kernel, variant: str) -> float:
     """How many operations one firing starts: 1 where a variant is one compiled call.
 
     For eager torch, counted from the algorithm: forward passes, backward passes, loss, optimiser
     and target of every gradient step. The tests count what torch dispatches.
     """
-    kind = kernel.kind
     if variant != "torch":
         return 1
-    if kind.startswith("inference."):
-        return _forward(kernel.layers()) + (_SQUASH if kind.endswith("ddpg") else 0) + _COPY_OUT
-    if kind == "update.ddpg":
-        actor, critic = kernel.layers("actor"), kernel.layers("critic")
-        once = 2 * (_forward(actor) + _SQUASH) + _backward(actor) + 3 * (_forward(critic) + _JOIN)
-        once += _backward(critic) + _forward(critic)  # to the weights, and to the own action
-        once += _LOSS_DDPG + 2 * (_OPTIMISER + _TARGET) + _COPY_OUT
-        return kernel.dim("steps") * once
-    if kind.startswith("update."):
-        layers = kernel.layers()
-        once = (3 if kernel.dim("double") else 2) * _forward(layers) + _backward(layers)
-        return kernel.dim("steps") * (once + _LOSS_DQN + _OPTIMISER + _TARGET + _COPY_OUT)
+    if kernel.kind.startswith("inference."):
+        return _forward(kernel.layers()) + _COPY_OUT
+    if kernel.kind.startswith("update."):
+        return kernel.dim("steps") * _gradient_step(kernel)
     return 1  # param_sync: one copy
 
 
@@ -105,8 +116,9 @@ def accesses(kernel: Kernel) -> float:
     return 0.0
 
 
-def overhead_s(kernel: Kernel, device: Device, variant: str) -> float:
+def overhead_s(kernel: Kernel, device: Device, variant: str, starts: float | None = None) -> float:
     """Seconds that one firing spends in starting its operations: launches times the cost of one.
+    starts: how many it starts; None counts them by `launches`.
 
     That is `Device.overhead_s`; on a CPU, which has no launch, an eager torch operation costs what
     its bookkeeping costs, and a compiled call NATIVE_CALL_S where the platform gives no overhead.
@@ -117,7 +129,7 @@ def overhead_s(kernel: Kernel, device: Device, variant: str) -> float:
         each = TORCH_GRADIENT_OP_S if gradients else TORCH_OP_S
     elif device.kind == "cpu":
         each = each or NATIVE_CALL_S
-    return launches(kernel, variant) * each
+    return (launches(kernel, variant) if starts is None else starts) * each
 
 
 def _of_terms(
@@ -158,8 +170,11 @@ def _env_step(kernel: Kernel, variant: str) -> Estimate:
     return _of_terms(call_s, envs * each_s, 0.0, band, source)
 
 
-def roofline(kernel: Kernel, device: Device, variant: str, width: int) -> Estimate:
+def roofline(
+    kernel: Kernel, device: Device, variant: str, width: int, *, starts: float | None = None
+) -> Estimate:
     """The datasheet rung: overhead_s + max(flops / (peak · width share), bytes / bandwidth).
+    starts: the operations that one firing starts, for a kind that `launches` does not know.
 
     Replay on a CPU waits for memory rather than moves it: each of its `accesses` adds
     SERIAL_STEP_S, which nothing hides. Environments are not counted in flops; they cost a call and
@@ -167,15 +182,17 @@ def roofline(kernel: Kernel, device: Device, variant: str, width: int) -> Estima
     """
     if kernel.kind == "env_step":
         return _env_step(kernel, variant)
+    starts = launches(kernel, variant) if starts is None else starts
     rate = device.peak_flops_per_s * width / device.width
     memory = (kernel.bytes_in + kernel.bytes_out) / device.memory_bytes_per_s
     waits = SERIAL_STEP_S * accesses(kernel) if device.kind == "cpu" else 0.0
     return _of_terms(
-        overhead_s(kernel, device, variant),
+        overhead_s(kernel, device, variant, starts),
         kernel.flops / rate,
         memory,
         ACCESS_BAND if waits else KERNEL_BAND,
-        f"roofline: {launches(kernel, variant)} launches + max(flops / rate, bytes / bandwidth) of "
-        f"{device.model or device.name}; band assumed",
+        f"roofline: {starts:g} launches + max(flops / rate, bytes / bandwidth) "
+        f"of {device.model or device.name}; band assumed"
+        + ("; passes assumed, nobody counted them" if passes_assumed(kernel) else ""),
         waits,
     )

@@ -1,7 +1,8 @@
 """Algorithms: one readable file each. A new one is a file and a line here.
 
 An algorithm module has `graph(system) -> TaskGraph`, `initialise(buffers, system, seed)` and
-`losses(nets, batch, hyper)`, the torch loss as a generator (see `pearl.algorithms.dqn`).
+`losses(nets, batch, hyper)`, the torch loss as a generator (see `pearl.algorithms.dqn`). One of the
+user's own is named in a spec by its module path (`docs/own_algorithm.md`).
 """
 
 from __future__ import annotations
@@ -15,8 +16,11 @@ from pearl_devices import Buffers
 if TYPE_CHECKING:
     from pearl.system import System
 
-ALGORITHMS = {"dqn": "pearl.algorithms.dqn", "ddpg": "pearl.algorithms.ddpg"}
+ALGORITHMS = {name: f"pearl.algorithms.{name}" for name in ("dqn", "ddpg", "td3", "sac")}
 """Name in a spec → module."""
+
+NEEDED = ("POLICY", "LEARNING", "graph", "initialise", "losses")
+"""What an algorithm module must have."""
 
 
 class Algorithm(Protocol):
@@ -34,8 +38,35 @@ class Algorithm(Protocol):
     def losses(self, nets: Any, batch: Any, hyper: Any) -> Any: ...
 
 
+_IMPORT_ERRORS = (
+    *(ArithmeticError, AttributeError, ImportError, LookupError, NameError, OSError),
+    *(RuntimeError, SyntaxError, TypeError, ValueError),
+)
+"""What a module of the user's may raise while it is imported."""
+
+
 def algorithm(name: str) -> Algorithm:
-    """The module of an algorithm; an unknown name is a KeyError naming all."""
-    if name not in ALGORITHMS:
-        raise KeyError(f"no algorithm {name!r}; there are {sorted(ALGORITHMS)}")
-    return cast(Algorithm, import_module(ALGORITHMS[name]))
+    """The module of an algorithm: by its name here, or by a module path, which has a dot.
+
+    An unknown name, a module that cannot be imported and one that lacks something are a KeyError
+    saying so.
+    """
+    if name not in ALGORITHMS and "." not in name:
+        raise KeyError(
+            f"no algorithm {name!r}; there are {sorted(ALGORITHMS)}, or one of your own by its "
+            "module path, such as my_package.my_algorithm"
+        )
+    try:
+        module = import_module(ALGORITHMS.get(name, name))
+    except _IMPORT_ERRORS as error:
+        raise KeyError(
+            f"algorithm {name!r} is no module that can be imported ({error}); it must be on "
+            "Python's path"
+        ) from error
+    missing = [needed for needed in NEEDED if not hasattr(module, needed)]
+    if missing:
+        raise KeyError(
+            f"module {name!r} is no algorithm: it has no {', '.join(missing)}; see "
+            "docs/own_algorithm.md"
+        )
+    return cast(Algorithm, module)

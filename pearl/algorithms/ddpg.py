@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pearl.algorithms.replay_loop import LEARNING, build
 from pearl.algorithms.start import constants, sizes, start_network
 from pearl.graph import TaskGraph
-from pearl_devices import Buffers, kernel
-from pearl_devices.work import parameters
+from pearl_devices import Buffers
 
 if TYPE_CHECKING:
     from pearl.system import System
@@ -32,16 +31,12 @@ def layers(system: System) -> tuple[tuple[int, ...], tuple[int, ...]]:
 def graph(system: System) -> TaskGraph:
     """The task graph of DDPG on this system."""
     actor, critic = layers(system)
-    common = sizes(system)
     return build(
         "ddpg",
-        common,
-        inference=kernel("inference.ddpg", envs=common.envs, layers=actor),
-        update={"actor": actor, "critic": critic},
-        program="pearl.algorithms.ddpg:losses",
+        sizes(system),
+        networks={"actor": actor, "critic": critic},
         policy=POLICY,
-        policy_params=parameters(actor),
-        learner_bytes=16.0 * (parameters(actor) + parameters(critic)),
+        losses="pearl.algorithms.ddpg:losses",
     )
 
 
@@ -54,8 +49,6 @@ def initialise(buffers: Buffers, system: System, seed: int) -> None:
     constants(buffers, system)
     buffers["hyper.lr.actor"][:] = a.actor_learning_rate
     buffers["hyper.lr.critic"][:] = a.critic_learning_rate
-    buffers["act.low"][:] = system.env.act_low
-    buffers["act.high"][:] = system.env.act_high
     buffers["explore"][:] = a.exploration.noise, 0.0, 0.0, a.learning_starts
 
 

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pearl.algorithms.replay_loop import LEARNING, build
 from pearl.algorithms.start import constants, sizes, start_network
 from pearl.graph import TaskGraph
-from pearl_devices import Buffers, kernel
-from pearl_devices.work import parameters
+from pearl_devices import Buffers
 
 if TYPE_CHECKING:
     from pearl.system import System
@@ -31,16 +30,13 @@ def layers(system: System) -> tuple[int, ...]:
 
 def graph(system: System) -> TaskGraph:
     """The task graph of DQN on this system."""
-    widths, common = layers(system), sizes(system)
     return build(
         "dqn",
-        common,
-        inference=kernel("inference.dqn", envs=common.envs, layers=widths),
-        update={"layers": widths, "double": int(system.algorithm.double)},
-        program="pearl.algorithms.dqn:losses",
+        sizes(system),
+        networks={"q": layers(system)},
         policy=POLICY,
-        policy_params=parameters(widths),
-        learner_bytes=16.0 * parameters(widths),
+        losses="pearl.algorithms.dqn:losses",
+        extra={"double": int(system.algorithm.double)},
     )
 
 

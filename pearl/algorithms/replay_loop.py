@@ -7,6 +7,7 @@ vector steps and n gradient steps.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from math import gcd
@@ -14,7 +15,8 @@ from math import gcd
 from pearl.graph import Edge, Fusion, Task, TaskGraph
 from pearl_devices import Kernel, kernel
 from pearl_devices.buffers import specs
-from pearl_devices.kernel import Dim
+from pearl_devices.kernel import Arg, Dim
+from pearl_devices.work import KINDS, parameters
 
 LEARNING = ("replay_sample", "update", "replay_update", "param_sync")
 
@@ -46,18 +48,21 @@ def build(
     name: str,
     sizes: Sizes,
     *,
-    inference: Kernel,
-    update: dict[str, Dim],
-    program: str,
+    networks: Mapping[str, tuple[int, ...]],
     policy: str,
-    policy_params: int,
-    learner_bytes: float,
+    losses: str,
+    act: str | None = None,
+    acting: str | None = None,
+    extra: Mapping[str, int] | None = None,
+    options: Mapping[str, Arg] | None = None,
 ) -> TaskGraph:
     """The graph of one algorithm.
 
-    inference: its acting kernel. update: sizes of the networks of kernel `update.<name>`.
-    program: the torch loss. policy, policy_params: the network copied to the acting side.
-    learner_bytes: parameters, targets and moments.
+    name: of its kernels, `update.<name>` and, where there is a native one, `learn.<name>`.
+    networks: name → widths, input first. policy: the network that acts, copied to the acting side.
+    losses: the torch loss, `module:callable`. act: likewise a program that chooses actions; without
+    one they are chosen as `inference.<acting>` does (acting is `name` by default). extra: further
+    sizes of the update kernel. options: keyword arguments of the torch loss.
     """
     acts, steps = rates(sizes)
     # Under uniform replay one firing may do all gradient steps of an iteration (a block);
@@ -73,23 +78,32 @@ def build(
         "fanout": sizes.fanout,
     }
     drawn: dict[str, Dim] = {**replay, "batch": sizes.batch, "n_step": sizes.n_step}
+    learned: dict[str, Dim] = {**networks, **(extra or {})}
+    spaces: dict[str, Dim] = {"obs": sizes.obs, "act": sizes.act}
     env_step = kernel(
-        "env_step",
-        program=sizes.program,
-        args=sizes.env_args,
+        "env_step", spaces, program=sizes.program, args=sizes.env_args, envs=sizes.envs
+    )
+    inference = kernel(
+        f"inference.{acting or name}",
+        {**spaces, policy: networks[policy]},
+        program=act,
         envs=sizes.envs,
-        obs=sizes.obs,
-        act=sizes.act,
     )
     insert = kernel("replay_insert", replay)
     sample = kernel("replay_sample", drawn, steps=block)
-    learn = kernel(f"update.{name}", update, program=program, batch=sizes.batch, steps=block)
-    sync = kernel("param_sync", args={"network": policy}, params=policy_params)
-    # One call for all gradient steps of an iteration; it needs no program, it is native only.
-    fused = kernel(f"learn.{name}", {**drawn, **update}, steps=steps)
+    learn = kernel(
+        f"update.{name}",
+        {**learned, **spaces},
+        program=losses,
+        args=options,
+        batch=sizes.batch,
+        steps=block,
+    )
+    size = parameters(networks[policy])
+    sync = kernel("param_sync", args={"network": policy}, params=size)
     tasks = [
-        Task("inference", inference, reads=("policy",)),
-        Task("env_step", env_step, writes=("environments",)),
+        Task("inference", inference, reads=("policy",), environments=sizes.envs),
+        Task("env_step", env_step, writes=("environments",), environments=sizes.envs),
         Task("replay_insert", insert, writes=("replay",)),
         Task("replay_sample", sample, reads=("replay",)),
         Task("update", learn, writes=("learner",)),
@@ -113,20 +127,24 @@ def build(
         transition=nbytes(insert, "step."),
         batch=nbytes(sample, "batch."),
         td=nbytes(learn, "batch.td"),
-        params=4.0 * policy_params,
+        params=4.0 * size,
     )
     members = ("replay_sample", "update") + (("replay_update",) if sizes.prioritised else ())
+    fusions = []
+    if f"learn.{name}" in KINDS:  # all gradient steps of an iteration in one native call
+        fused = kernel(f"learn.{name}", {**drawn, **learned}, steps=steps)
+        fusions.append(Fusion("learn", members, fused))
     return TaskGraph(
         name,
         tuple(tasks),
         tuple(edges),
         states={
             "environments": nbytes(env_step, "env."),
-            "policy": 4.0 * policy_params,
-            "learner": learner_bytes,
+            "policy": 4.0 * size,
+            "learner": nbytes(learn, "learner."),
             "replay": nbytes(insert, "replay."),
         },
-        fusions=(Fusion("learn", members, fused),),
+        fusions=tuple(fusions),
         env_steps=acts * sizes.envs,
         updates=steps,
         batch=sizes.batch,

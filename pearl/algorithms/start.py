@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pearl.algorithms.replay_loop import Sizes
@@ -38,19 +39,21 @@ def start_network(
     policy: bool = False,
     final_scale: float | None = None,
 ) -> None:
-    """Draw network `name` from its own random stream and copy it to its target (and the policy)."""
+    """Draw network `name` from its own random stream and copy it to its target, if it has one,
+    and with `policy` to the acting side."""
     from pearl_devices.primitives.nets import init_params
     from pearl_devices.primitives.rng import key
 
     start = init_params(layers, key(seed, f"network {name}"), final_scale=final_scale)
     buffers[f"learner.{name}"][:] = start
-    buffers[f"learner.{name}.target"][:] = start
+    if f"learner.{name}.target" in buffers:
+        buffers[f"learner.{name}.target"][:] = start
     if policy:
         buffers[f"policy.{name}"][:] = start
 
 
 def constants(buffers: Buffers, system: System) -> None:
-    """Write the constants of optimiser, targets and replay into their arrays."""
+    """Write the constants of optimiser, targets, replay and action bounds into their arrays."""
     a = system.algorithm
     buffers["hyper.adam"][:] = a.adam.beta1, a.adam.beta2, a.adam.eps
     buffers["hyper.tau"][:] = a.target.tau or 0.0
@@ -62,3 +65,25 @@ def constants(buffers: Buffers, system: System) -> None:
         draws = max(system.train.steps - a.learning_starts, 1) * a.replay_ratio
         buffers["replay.priority"][:] = a.replay.alpha, a.replay.epsilon, 1.0
         buffers["replay.beta"][:] = a.replay.beta, a.replay.beta_final, float(draws)
+    if system.env.act:
+        buffers["act.low"][:] = system.env.act_low
+        buffers["act.high"][:] = system.env.act_high
+
+
+def start(
+    buffers: Buffers,
+    system: System,
+    seed: int,
+    networks: Mapping[str, tuple[int, ...]],
+    policy: str,
+) -> None:
+    """Everything that an algorithm of the user's own needs: its networks, one learning rate for
+    all, the constants, and how it explores."""
+    a = system.algorithm
+    for name, layers in networks.items():
+        start_network(buffers, name, layers, seed, policy=name == policy)
+        buffers[f"hyper.lr.{name}"][:] = a.learning_rate
+    constants(buffers, system)
+    e = a.exploration
+    discrete = e.initial, e.final, e.steps, a.learning_starts
+    buffers["explore"][:] = (e.noise, 0.0, 0.0, a.learning_starts) if system.env.act else discrete

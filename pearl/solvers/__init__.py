@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from pearl.assembly import Proof, assemble
 from pearl.costs import CostTable
@@ -11,18 +12,44 @@ from pearl.errors import SpecError
 from pearl.graph import TaskGraph
 from pearl.limits import Limits
 from pearl.plan_check import check_plan
-from pearl.plans import Plan
-from pearl.solvers import exhaustive, milp
+from pearl.plans import Plan, Problem
+from pearl.solvers import cpsat, exhaustive, heft, local_search, milp, peft
 from pearl.solvers.choices import OBJECTIVES
 from pearl.solvers.outcome import Outcome
+from pearl.solvers.tokens import fewest_of_all, fewest_tokens
 
 Method = Callable[[TaskGraph, CostTable, str, Limits, float, int], Outcome]
 """(graph, costs, objective, limits, deadline in `time.monotonic()` seconds, seed) → outcome."""
 
-SOLVERS: dict[str, Method] = {"milp": milp.solve, "exhaustive": exhaustive.solve}
-"""Method name → function. Both know the objectives throughput and power_efficiency."""
+SOLVERS: dict[str, Method] = {
+    "milp": milp.solve,
+    "exhaustive": exhaustive.solve,
+    "heft": heft.solve,
+    "peft": peft.solve,
+    "local_search": local_search.solve,
+    "cpsat": cpsat.solve,
+}
+"""Method name → function."""
 
-DEFAULT = "milp"
+_STEADY = ("throughput", "power_efficiency")
+
+OFFERED: dict[str, tuple[str, ...]] = {
+    "milp": _STEADY,
+    "exhaustive": OBJECTIVES,
+    "heft": OBJECTIVES,
+    "peft": OBJECTIVES,
+    "local_search": OBJECTIVES,
+    "cpsat": ("makespan",),
+}
+"""Method name → the objectives it can be asked for."""
+
+
+def default_method(objective: str) -> str:
+    """The method for an objective when none is named: milp; for makespan cpsat where OR-Tools is
+    installed, else local_search, which starts from HEFT's schedule and never ends above it."""
+    if objective != "makespan":
+        return "milp"
+    return "cpsat" if cpsat.installed() else "local_search"
 
 
 def solve(
@@ -35,7 +62,8 @@ def solve(
     time_limit_s: float = 20.0,
     seed: int = 0,
 ) -> Plan:
-    """The plan with the most env steps per second (`throughput`) or per joule (`power_efficiency`).
+    """The plan with the most env steps per second (`throughput`) or per joule (`power_efficiency`),
+    or whose first iteration is complete soonest (`makespan`).
 
     Its value, bound, gap and status say what is proven. Raises SpecError for an unknown objective,
     method or name, and InfeasibleError naming the limit that cannot be met.
@@ -45,14 +73,29 @@ def solve(
         problems.append(f"objective {objective!r} is not known; allowed are {list(OBJECTIVES)}")
     if method is not None and method not in SOLVERS:
         problems.append(f"method {method!r} is not known; allowed are {list(SOLVERS)}")
+    elif method is not None and objective in OBJECTIVES and objective not in OFFERED[method]:
+        able = [name for name, offered in OFFERED.items() if objective in offered]
+        problems.append(
+            f"method {method!r} does not know the objective {objective!r}, only "
+            f"{list(OFFERED[method])}; methods that know it are {able}"
+        )
     if not time_limit_s > 0:
         problems.append(f"time_limit_s is {time_limit_s}; it must be above 0")
     if problems:
         raise SpecError(*problems)
     began = time.monotonic()
-    name = method or DEFAULT
-    outcome = SOLVERS[name](graph, costs, objective, limits, began + time_limit_s, seed)
+    name = method or default_method(objective)
+    deadline = began + time_limit_s
+    outcome = SOLVERS[name](graph, costs, objective, limits, deadline, seed)
     best = outcome.best
+    if objective != "makespan":
+        best, _ = fewest_tokens(best, limits)
+        if name == "milp" and not outcome.late:
+
+            def again(relaxed: TaskGraph, less: Limits) -> Outcome:
+                return milp.solve(relaxed, costs, objective, less, deadline, seed)
+
+            best, _ = fewest_of_all(best, graph, limits, again)
     proof = Proof(
         objective=objective,
         method=name,
@@ -62,7 +105,8 @@ def solve(
         period_bound_s=outcome.bound if objective == "throughput" else best.ordered.bound_s,
         late=outcome.late,
     )
-    return assemble(best.assignment, best.ordered.orders, proof, power_w=limits.power_w)
+    plan = assemble(best.assignment, best.ordered.orders, proof, power_w=limits.power_w)
+    return replace(plan, problem=Problem(graph, costs, limits))
 
 
 __all__ = ["SOLVERS", "check_plan", "solve"]

@@ -1,7 +1,7 @@
-"""What a solver may choose from: fusions, slack, modes, lanes, memory; and why nothing is left.
+"""What a solver may choose from: replicas, fusions, slack, modes, lanes, memory; why none is left.
 
-A `Program` is one choice of fused modes and slack, on its own expansion. Everything that the limits
-forbid for a task alone is removed here; what couples tasks is `broken`.
+A `Program` is one choice of replicas, fused modes and slack, on its own expansion. Everything that
+the limits forbid for a task alone is removed here; what couples tasks is `broken`.
 """
 
 from __future__ import annotations
@@ -15,19 +15,20 @@ from functools import cached_property
 import networkx as nx
 
 from pearl.assignment import Assignment
-from pearl.costs import CostTable, Mode
+from pearl.costs import CostTable, Mode, split_costs
 from pearl.errors import InfeasibleError, SpecError
 from pearl.graph import TaskGraph
 from pearl.limits import Limits
 from pearl.period import Expansion, Unit, expand
+from pearl.replicas import split_graph, split_limits, splits
 from pearl.solvers.infeasible import no_common_device, no_mode, states_of, too_large
 
-OBJECTIVES = ("throughput", "power_efficiency")
+OBJECTIVES = ("throughput", "power_efficiency", "makespan")
 
 
 @dataclass(frozen=True)
 class Program:
-    """One choice of fused modes and slack.
+    """One choice of replicas, fused modes and slack.
 
     options: the modes each unit may take. classes: units that share a device. memory_bytes: what
     each class needs where it is. capacity_bytes, lanes: what each device has.
@@ -84,25 +85,28 @@ class Program:
 def programs(
     graph: TaskGraph, costs: CostTable, limits: Limits, ignore: frozenset[str] = frozenset()
 ) -> list[Program]:
-    """Every choice of fused modes and slack that leaves each task a mode.
+    """Every choice of replicas, fused modes and slack that leaves each task a mode.
 
     ignore: limits to leave out ("memory", "lanes"), to find out which one is in the way.
     Raises SpecError for names that do not exist, InfeasibleError where some task has no mode left.
     """
-    _check_names(graph, costs, limits)
+    check_names(graph, costs, limits)
     expand(graph)  # a deadlock of the graph itself is an error; one that fusing closes is not
     found, first_error = [], None
-    for slack in slack_choices(graph, limits):
-        relaxed = graph.with_slack(slack)
-        for fused in fusion_choices(graph, costs):
-            try:
-                expansion = expand(relaxed, fused)
-            except SpecError:
-                continue
-            try:
-                found.append(_program(expansion, costs, limits, ignore))
-            except InfeasibleError as error:
-                first_error = first_error or error
+    for split in splits(graph, limits):
+        torn = split_graph(graph, split)
+        table, allowed = split_costs(costs, split), split_limits(limits, split)
+        for slack in slack_choices(torn, limits):
+            relaxed = torn.with_slack(slack)
+            for fused in fusion_choices(torn, table):
+                try:
+                    expansion = expand(relaxed, fused)
+                except SpecError:
+                    continue
+                try:
+                    found.append(program_of(expansion, table, allowed, ignore))
+                except InfeasibleError as error:
+                    first_error = first_error or error
     if not found and first_error:
         raise first_error
     return found
@@ -141,13 +145,14 @@ def slack_choices(graph: TaskGraph, limits: Limits) -> list[dict[tuple[str, str]
     ]
 
 
-def _check_names(graph: TaskGraph, costs: CostTable, limits: Limits) -> None:
+def check_names(graph: TaskGraph, costs: CostTable, limits: Limits) -> None:
     tasks = [t.name for t in graph.tasks]
     devices = [d.name for d in costs.platform.devices]
     named_tasks = [
         ("devices", limits.devices),
         ("pin", limits.pin),
         ("variants", limits.variants),
+        ("replicas", limits.replicas),
         ("together", [t for pair in limits.together for t in pair]),
     ]
     problems = [
@@ -212,7 +217,18 @@ def _useful(modes: Sequence[Mode], costs: CostTable) -> tuple[Mode, ...]:
     return tuple(m for m in modes if m in kept)
 
 
-def _program(x: Expansion, costs: CostTable, limits: Limits, ignore: frozenset[str]) -> Program:
+def program_of(
+    x: Expansion,
+    costs: CostTable,
+    limits: Limits,
+    ignore: frozenset[str] = frozenset(),
+    *,
+    every_mode: bool = False,
+) -> Program:
+    """The program on one expansion; InfeasibleError where some task has no mode left.
+
+    every_mode: keep modes that another one beats in every respect.
+    """
     platform = costs.platform
     options = [[m for m in costs.of(*unit) if _allowed(m, limits)] for unit in x.units]
     for unit, modes in zip(x.units, options, strict=True):
@@ -244,7 +260,7 @@ def _program(x: Expansion, costs: CostTable, limits: Limits, ignore: frozenset[s
     return Program(
         x,
         costs,
-        tuple(_useful(modes, costs) for modes in options),
+        tuple(tuple(modes) if every_mode else _useful(modes, costs) for modes in options),
         tuple(tuple(c) for c in classes),
         tuple(needs),
         capacity,

@@ -82,7 +82,7 @@ def solve(
                 f"no plan of graph {graph.name!r} that meets the limits was found in the time "
                 "given; whether there is one is not decided: give more time or relax a limit"
             )
-        raise explain(graph, costs, limits, least_cost)
+        raise explain(graph, costs, limits)
     return Outcome(best, min(bound, best.cost), late)
 
 

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 import math
-import os
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +11,10 @@ from numpy.typing import NDArray
 from pearl.assignment import Assignment, delay_s
 from pearl.costs import Mode
 from pearl.limits import Limits
+from pearl.solvers.alike import orbits
 from pearl.solvers.choices import Program, longest_s
+from pearl.solvers.copies import Copies
+from pearl.solvers.linear import Linear, Terms
 from pearl.solvers.outcome import Found
 
 SCALE = 100.0
@@ -25,43 +22,13 @@ SCALE = 100.0
 1e-8 of them."""
 
 
-@contextmanager
-def _silent() -> Iterator[None]:
-    """Nothing reaches standard output: HiGHS 1.12 prints a line of its own debugging there, past
-    its switch for output, and a plan's JSON may be going to it."""
-    sys.stdout.flush()
-    kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nowhere, 1)
-        yield
-    finally:
-        ctypes.CDLL(None).fflush(None)  # what C still buffers goes nowhere too
-        os.dup2(kept, 1)
-        os.close(kept)
-        os.close(nowhere)
-
-
-@dataclass
-class _Rows:
-    """Linear rows low ≤ Σ coefficient · variable ≤ high, gathered term by term."""
-
-    rows: list[int] = field(default_factory=list)
-    columns: list[int] = field(default_factory=list)
-    values: list[float] = field(default_factory=list)
-    low: list[float] = field(default_factory=list)
-    high: list[float] = field(default_factory=list)
-
-    def add(self, terms: Sequence[tuple[int, float]], low: float, high: float) -> None:
-        for column, value in terms:
-            self.rows.append(len(self.low))
-            self.columns.append(column)
-            self.values.append(value)
-        self.low.append(low)
-        self.high.append(high)
-
-
 class PeriodForm:
-    """The program of one choice of fusions and slack, to which cuts are added."""
+    """The program of one choice of fusions and slack, to which cuts are added.
+
+    Left out, without loss: modes that another one of their device beats in all that counts; rows of
+    arcs that lie on no cycle, which a schedule can always keep; and of assignments that differ only
+    by exchanging devices alike in everything, all but one.
+    """
 
     def __init__(
         self, program: Program, objective: str, limits: Limits, known: Found | None
@@ -80,104 +47,155 @@ class PeriodForm:
         )
         self.per_s = SCALE / known_s if known_s > 0 else 1.0
         self.per_j = SCALE / known_j if known_j > 0 else 1.0
-        self.r = _Rows()
-        self.integer: list[bool] = []
-        self.upper: list[float] = []
-        self.lower: list[float] = []
-        self.period = self._variable(high=longest_s(program.expansion.graph, limits) * self.per_s)
+        self.linear = Linear()
+        longest = longest_s(program.expansion.graph, limits) * self.per_s
+        self.period = self.linear.variable(high=longest)
+        self.frugal = objective == "power_efficiency" or limits.power_w is not None
         self.x: dict[tuple[int, int, int], int] = {}
         self._assign()
         self.pair: dict[tuple[int, int], list[tuple[tuple[int, int], int, float]]] = {}
         self._pair_terms()
-        self.w: dict[tuple[int, int], dict[tuple[str, str], int]] = {}
-        joules = self._transfers()
+        self.copies = Copies(program, self.linear, self._places, self._used)
         self._arcs()
         self._loads()
         self._memory()
-        self.energy = self._energy(joules, limits, known)
+        self.energy = self._energy(self.copies.joules, limits, known)
         if objective == "power_efficiency":
             self.objective_terms = self.energy
         else:
             self.objective_terms = [(self.period, 1.0)]
 
-    def _variable(self, high: float = math.inf, low: float = 0.0, integer: bool = False) -> int:
-        self.lower.append(low)
-        self.upper.append(high)
-        self.integer.append(integer)
-        return len(self.upper) - 1
+    def on(self, unit: int, device: str, sign: float = 1.0) -> Terms:
+        """Whether a unit is on a device, times `sign`."""
+        return [(v, sign * c) for v, c in self._used.get((unit, device), ())]
 
-    def _on(self, unit: int, device: str, sign: float = 1.0) -> list[tuple[int, float]]:
-        """Σ x of a unit over its modes and lanes on a device."""
-        return [
-            (v, sign)
-            for (u, o, _), v in self.x.items()
-            if u == unit and self.program.options[u][o].device == device
-        ]
-
-    def _of(self, unit: int, option: int | None = None) -> list[tuple[int, float]]:
-        return [(v, 1.0) for (u, o, _), v in self.x.items() if u == unit and option in (None, o)]
+    def _of(self, unit: int, option: int) -> Terms:
+        return [(v, 1.0) for (o, _), v in self._by_unit[unit].items() if o == option]
 
     def _assign(self) -> None:
         """One mode and lane a unit; classes on one device; lanes within counts and widths."""
-        p = self.program
+        p, linear = self.program, self.linear
         platform = p.costs.platform
-        self.own: dict[str, bool] = {}  # devices where every unit may have a lane of its own
-        for device in platform.devices:
-            widest = [
-                max((m.width for m in modes if m.device == device.name), default=0)
-                for modes in p.options
-            ]
-            users = sum(w > 0 for w in widest)
-            self.own[device.name] = (
-                users <= p.lanes[device.name]
-                and sum(widest) <= device.width
-                and p.max_lanes == math.inf
-            )
+        widest = {d.name: [0] * len(p.options) for d in platform.devices}
         for u, modes in enumerate(p.options):
-            for o, mode in enumerate(modes):
-                shared = not self.own[mode.device]
-                lanes = range(min(p.lanes[mode.device], len(p.options))) if shared else (u,)
-                for lane in lanes:
-                    self.x[u, o, lane] = self._variable(1.0, integer=True)
-        for u in range(len(p.options)):
-            self.r.add(self._of(u), 1.0, 1.0)
+            for m in modes:
+                widest[m.device][u] = max(widest[m.device][u], m.width)
+        self.own = {  # devices where every unit may have a lane of its own
+            d.name: sum(w > 0 for w in widest[d.name]) <= p.lanes[d.name]
+            and sum(widest[d.name]) <= d.width
+            and p.max_lanes == math.inf
+            for d in platform.devices
+        }
+        kept = [self._undominated(u) for u in range(len(p.options))]
+        # _places: (unit, device, lane) → its variables; _used: (unit, device) → terms worth 1 there
+        self._places: dict[tuple[int, str, int], Terms] = {}
+        self._used: dict[tuple[int, str], Terms] = {}
+        self._by_unit: list[dict[tuple[int, int], int]] = [{} for _ in p.options]
         for members in p.classes:
-            for device in platform.devices:
-                for u in members[1:]:
-                    terms = self._on(u, device.name) + self._on(members[0], device.name, -1.0)
-                    if terms:
-                        self.r.add(terms, 0.0, 0.0)
-        open_lanes: list[tuple[int, float]] = []
-        for device in platform.devices:
-            if self.own[device.name]:
-                continue
-            widths: list[tuple[int, float]] = []
-            mine = [
-                (u, o, lane, v)
-                for (u, o, lane), v in self.x.items()
-                if p.options[u][o].device == device.name
-            ]
-            for lane in sorted({lane for _, _, lane, _ in mine}):
-                here = [(u, o, v) for u, o, k, v in mine if k == lane]
-                width = self._variable(float(device.width))
-                used = self._variable(1.0)
-                widths.append((width, 1.0))
-                open_lanes.append((used, 1.0))
-                for u in sorted({u for u, _, _ in here}):
-                    row = [(v, o) for w, o, v in here if w == u]
-                    self.r.add(
-                        [(width, 1.0), *((v, -float(p.options[u][o].width)) for v, o in row)],
-                        0.0,
-                        math.inf,
-                    )
-                    self.r.add([(used, 1.0), *((v, -1.0) for v, _ in row)], 0.0, math.inf)
-                    if lane > 0:  # lanes are interchangeable: number them by their first unit
-                        earlier = [(v, 1.0) for w, _, k, v in mine if w < u and k == lane - 1]
-                        self.r.add([*earlier, *((v, -1.0) for v, _ in row)], 0.0, math.inf)
-            if widths:
-                self.r.add(widths, 0.0, float(device.width))
+            devices = {m.device for u in members for m in p.options[u]}
+            whole = {}
+            for device in [d.name for d in platform.devices if d.name in devices]:
+                if len(members) > 1:
+                    whole[device] = linear.variable(1.0, integer=True)
+                for u in members:
+                    self._ways(u, device, kept[u], whole.get(device))
+            if whole:
+                linear.add([(v, 1.0) for v in whole.values()], 1.0, 1.0)
+            else:
+                linear.add([t for d in sorted(devices) for t in self.on(members[0], d)], 1.0, 1.0)
+        for orbit in orbits(p, kept):
+            self._in_turn(orbit)
+        open_lanes: Terms = []
+        for d in platform.devices:
+            if not self.own[d.name] and (p.lanes[d.name] > 1 or p.max_lanes < math.inf):
+                open_lanes += self._lanes(d.name, float(d.width))
         if open_lanes and p.max_lanes < math.inf:
-            self.r.add(open_lanes, 0.0, float(p.max_lanes))
+            linear.add(open_lanes, 0.0, float(p.max_lanes))
+
+    def _undominated(self, u: int) -> list[int]:
+        """The options of a unit without those that another one of the device beats in time, and in
+        energy and width where these count; options with a pair term stay."""
+        p = self.program
+        unit = p.expansion.units[u]
+        special = {choice for pair in p.costs.pair_extra_s for choice in pair}
+
+        def rank(m: Mode) -> tuple[float, float, float, int]:
+            e = m.estimate
+            wide = p.lanes[m.device] > 1 and not self.own[m.device]
+            joules = e.energy_j if self.frugal else 0.0
+            return e.latency_s, e.occupancy_s, joules, m.width if wide else 0
+
+        best: list[int] = []
+        for o in sorted(range(len(p.options[u])), key=lambda o: rank(p.options[u][o])):
+            m = p.options[u][o]
+            tied = len(unit) == 1 and (unit[0], m.key) in special
+            if tied or not any(
+                p.options[u][k].device == m.device
+                and (len(unit) > 1 or (unit[0], p.options[u][k].key) not in special)
+                and all(a <= b for a, b in zip(rank(p.options[u][k]), rank(m), strict=True))
+                for k in best
+            ):
+                best.append(o)
+        return sorted(best)
+
+    def _ways(self, u: int, device: str, kept: list[int], whole: int | None) -> None:
+        """The variables of a unit on a device, one for each option and lane. whole: its class is on
+        this device; where there is one way only, that is the variable."""
+        p = self.program
+        options = [o for o in kept if p.options[u][o].device == device]
+        lanes = [u] if self.own[device] else range(min(p.lanes[device], len(p.options)))
+        ways = list(itertools.product(options, lanes))
+        single = whole is not None and len(ways) == 1
+        for o, lane in ways:
+            v = whole if whole is not None and single else self.linear.variable(1.0, integer=True)
+            self.x[u, o, lane] = self._by_unit[u][o, lane] = v
+            self._places.setdefault((u, device, lane), []).append((v, 1.0))
+        mine = [(self.x[u, o, lane], 1.0) for o, lane in ways]
+        if whole is None:
+            self._used[u, device] = mine
+        else:
+            self._used[u, device] = [(whole, 1.0)]
+            if not single:
+                self.linear.add([*mine, (whole, -1.0)], 0.0, 0.0)
+
+    def _in_turn(self, orbit: list[str]) -> None:
+        """Devices that are alike are taken into use in the order of their first classes."""
+        p = self.program
+        for before, device in itertools.pairwise(orbit):
+            earlier: Terms = []
+            for members in p.classes:
+                here = self.on(members[0], device, -1.0)
+                if here:
+                    self.linear.add([*earlier, *here], 0.0, math.inf)
+                earlier = [*earlier, *self.on(members[0], before)]
+
+    def _lanes(self, device: str, total_width: float) -> Terms:
+        """Lanes of a device within its width, numbered by their first unit; the variables that say
+        which are open."""
+        p, linear = self.program, self.linear
+        widths: Terms = []
+        opened: Terms = []
+        mine = sorted({(lane, u) for u, d, lane in self._places if d == device})
+        for lane in sorted({lane for lane, _ in mine}):
+            width, used = linear.variable(total_width), linear.variable(1.0)
+            widths.append((width, 1.0))
+            opened.append((used, 1.0))
+            earlier: Terms = []
+            for u in [u for k, u in mine if k == lane]:
+                row = [
+                    (v, -float(p.options[u][o].width))
+                    for (o, k), v in self._by_unit[u].items()
+                    if k == lane and p.options[u][o].device == device
+                ]
+                here = [(v, -1.0) for v, _ in row]
+                linear.add([(width, 1.0), *row], 0.0, math.inf)
+                linear.add([(used, 1.0), *here], 0.0, math.inf)
+                if lane > 0:
+                    linear.add([*earlier, *here], 0.0, math.inf)
+                    earlier = [*earlier, *self._places.get((u, device, lane - 1), ())]
+        if widths:
+            linear.add(widths, 0.0, total_width)
+        return opened
 
     def _pair_terms(self) -> None:
         """v = 1 where both modes of a pair term hold, by lane of the first."""
@@ -192,143 +210,99 @@ class PeriodForm:
                 continue
             (o,), (o2,) = first, second
             both = self._of(unit[b], o2)
-            total: list[tuple[int, float]] = []
+            total: Terms = []
             for (u, k, lane), x in list(self.x.items()):
                 if (u, k) == (unit[a], o):
-                    v = self._variable(1.0)
+                    v = self.linear.variable(1.0)
                     total.append((v, 1.0))
-                    self.r.add([(v, -1.0), (x, 1.0)], 0.0, math.inf)
+                    self.linear.add([(v, -1.0), (x, 1.0)], 0.0, math.inf)
                     self.pair.setdefault((unit[a], lane), []).append(((unit[a], o), v, extra))
-            self.r.add([*((v, -1.0) for v, _ in total), *both], 0.0, math.inf)
+            self.linear.add([*((v, -1.0) for v, _ in total), *both], 0.0, math.inf)
             ones = [(v, -1.0) for v, _ in [*self._of(unit[a], o), *both]]
-            self.r.add([*total, *ones], -1.0, math.inf)
-
-    def _transfers(self) -> list[tuple[int, float]]:
-        """Pair variables w in flow form, link loads, and the links' energy."""
-        p = self.program
-        x, platform = p.expansion, p.costs.platform
-        unit = {t: u for u, tasks in enumerate(x.units) for t in tasks}
-        together = {u: c for c, members in enumerate(p.classes) for u in members}
-        hops: dict[tuple[str, str, str], list[tuple[list[int], float, int]]] = {}
-        for edge in x.graph.edges:
-            i, j = unit[edge.src], unit[edge.dst]
-            if together[i] == together[j]:
-                continue
-            if (i, j) not in self.w:
-                self.w[i, j] = self._flow(i, j)
-            q = x.graph.repetition[edge.src]
-            size, messages = (edge.bytes, q) if len(x.units[i]) == 1 else (edge.bytes * q, 1)
-            over: dict[tuple[str, str, str], list[int]] = {}
-            for (d, e), v in self.w[i, j].items():
-                route = platform.route(d, e)
-                stops = [e] if len(route) == 1 else [platform.host, e]
-                for link, to in zip(route, stops, strict=False):
-                    over.setdefault((edge.src, link.name, to), []).append(v)
-            for key, variables in over.items():
-                hops.setdefault(key, []).append((variables, size, messages))
-        links = {link.name: link for link in platform.links}
-        self.link_load: dict[str, list[tuple[int, float]]] = {}
-        joules: list[tuple[int, float]] = []
-        for (_, name, _), users in hops.items():
-            link, messages = links[name], users[0][2]
-            largest = max(size for _, size, _ in users)
-            if len(users) == 1:
-                sent = [(v, 1.0) for v in users[0][0]]
-                volume = [(v, largest) for v in users[0][0]]
-            else:  # shared: present if any consumer needs it, as large as the largest
-                some, much = self._variable(1.0), self._variable(1.0)
-                sent, volume = [(some, 1.0)], [(much, largest)]
-                for variables, size, _ in users:
-                    self.r.add([(some, 1.0), *((v, -1.0) for v in variables)], 0.0, math.inf)
-                    if size:
-                        share = size / largest
-                        self.r.add([(much, 1.0), *((v, -share) for v in variables)], 0.0, math.inf)
-            load = self.link_load.setdefault(name, [])
-            load += [(v, messages * link.per_message_s * c) for v, c in sent]
-            load += [(v, messages * b / link.bytes_per_s) for v, b in volume]
-            joules += [(v, messages * b * link.energy_j_per_byte) for v, b in volume]
-        return joules
-
-    def _flow(self, i: int, j: int) -> dict[tuple[str, str], int]:
-        """w[d, e] for units i on d and j on e: Σ_e w = x_id, Σ_d w = x_je."""
-        sides = [sorted({m.device for m in self.program.options[u]}) for u in (i, j)]
-        w = {(d, e): self._variable(1.0) for d, e in itertools.product(*sides)}
-        for d in sides[0]:
-            row = [(v, 1.0) for (a, _), v in w.items() if a == d]
-            self.r.add(row + self._on(i, d, -1.0), 0.0, 0.0)
-        for e in sides[1]:
-            row = [(v, 1.0) for (_, b), v in w.items() if b == e]
-            self.r.add(row + self._on(j, e, -1.0), 0.0, 0.0)
-        return w
+            self.linear.add([*total, *ones], -1.0, math.inf)
 
     def _arcs(self) -> None:
+        """Rows of the arcs that lie on cycles: those within a strongly connected component."""
+        from scipy.sparse import coo_array
+        from scipy.sparse.csgraph import connected_components
+
         p, per_s = self.program, self.per_s
-        x, platform = p.expansion, p.costs.platform
-        latency: list[list[tuple[int, float]]] = []
-        for u, modes in enumerate(p.options):
-            terms = [
-                (v, -modes[o].estimate.latency_s * per_s)
-                for (k, o, _), v in self.x.items()
-                if k == u
-            ]
-            for (k, _), extras in self.pair.items():
-                if k == u:
-                    terms += [(v, -extra * per_s) for _, v, extra in extras]
-            latency.append(terms)
-        potential = [self._variable(low=-math.inf) for _ in x.nodes]
-        self.lower[potential[0]] = self.upper[potential[0]] = 0.0
+        x, linear = p.expansion, self.linear
+        ends = np.array([(s, d) for s, d, _, _ in x.arcs], dtype=int).reshape(-1, 2)
+        shape = (len(x.nodes), len(x.nodes))
+        adjacent = coo_array((np.ones(len(ends)), (ends[:, 0], ends[:, 1])), shape=shape)
+        _, component = connected_components(adjacent, connection="strong")
         heaviest: dict[tuple[int, int, int], float] = {}
         for src, dst, tokens, e in x.arcs:
+            if component[src] != component[dst]:
+                continue
             edge = x.graph.edges[e]
             i = x.nodes[src][0]
             q = x.graph.repetition[edge.src] if len(x.units[i]) > 1 else 1
             key = (src, dst, tokens)
             heaviest[key] = max(edge.bytes * q, heaviest.get(key, 0.0))
+        latency: dict[int, Terms] = {}
+        potential: dict[int, int] = {}
+        fixed: set[int] = set()
         for (src, dst, tokens), size in heaviest.items():
             i, j = x.nodes[src][0], x.nodes[dst][0]
+            if i not in latency:
+                latency[i] = self._latency(i)
             terms = list(latency[i])
-            for (here, there), v in self.w.get((i, j), {}).items():
-                wait = math.fsum(delay_s(k, size) for k in platform.route(here, there))
-                if wait:
-                    terms.append((v, -wait * per_s))
+            if i != j:
+                for (name, _), used in self.copies.crossing(i, j).items():
+                    wait = delay_s(self.copies.links[name], size)
+                    if wait:
+                        terms += [(v, -c * wait * per_s) for v, c in used]
             if tokens:
                 terms.append((self.period, float(tokens)))
             if src != dst:
+                for node in (src, dst):
+                    if node not in potential:
+                        still = component[node] not in fixed
+                        fixed.add(component[node])
+                        reach = 0.0 if still else math.inf
+                        potential[node] = linear.variable(reach, -reach)
                 terms += [(potential[dst], 1.0), (potential[src], -1.0)]
-            self.r.add(terms, 0.0, math.inf)
+            linear.add(terms, 0.0, math.inf)
+
+    def _latency(self, u: int) -> Terms:
+        modes = self.program.options[u]
+        terms = [
+            (v, -modes[o].estimate.latency_s * self.per_s) for (o, _), v in self._by_unit[u].items()
+        ]
+        for (k, _), extras in self.pair.items():
+            if k == u:
+                terms += [(v, -extra * self.per_s) for _, v, extra in extras]
+        return terms
 
     def _loads(self) -> None:
         p = self.program
-        lanes: dict[tuple[str, int], list[tuple[int, float]]] = {}
+        lanes: dict[tuple[str, int], Terms] = {}
         for (u, o, lane), v in self.x.items():
             mode, q = p.options[u][o], p.expansion.firings(u)
-            lanes.setdefault((mode.device, lane), []).append(
-                (v, -q * mode.estimate.occupancy_s * self.per_s)
-            )
+            lanes.setdefault((mode.device, lane), []).append((v, q * mode.estimate.occupancy_s))
         for (u, lane), extras in self.pair.items():
             for (_, o), v, extra in extras:
                 device = p.options[u][o].device
-                lanes[device, lane].append((v, -p.expansion.firings(u) * extra * self.per_s))
-        for terms in lanes.values():
-            self.r.add([(self.period, 1.0), *terms], 0.0, math.inf)
-        for terms in self.link_load.values():
-            self.r.add(
-                [(self.period, 1.0), *((v, -s * self.per_s) for v, s in terms)], 0.0, math.inf
-            )
+                lanes[device, lane].append((v, p.expansion.firings(u) * extra))
+        for place, terms in self.copies.lane_load.items():
+            lanes.setdefault(place, []).extend(terms)
+        for terms in [*lanes.values(), *self.copies.link_load.values()]:
+            row = [(self.period, 1.0), *((v, -s * self.per_s) for v, s in terms if s)]
+            self.linear.add(row, 0.0, math.inf)
 
     def _memory(self) -> None:
         p = self.program
         for device, capacity in p.capacity_bytes.items():
             if capacity < math.inf:
-                terms: list[tuple[int, float]] = []
+                terms: Terms = []
                 for members, size in zip(p.classes, p.memory_bytes, strict=True):
-                    terms += self._on(members[0], device, size / capacity)
+                    terms += self.on(members[0], device, size / capacity)
                 if terms:
-                    self.r.add(terms, 0.0, 1.0)
+                    self.linear.add(terms, 0.0, 1.0)
 
-    def _energy(
-        self, joules: list[tuple[int, float]], limits: Limits, known: Found | None
-    ) -> list[tuple[int, float]]:
+    def _energy(self, joules: Terms, limits: Limits, known: Found | None) -> Terms:
         """Energy of an iteration over the known plan's; with a power cap, at most cap · P."""
         p, platform = self.program, self.program.costs.platform
         if self.objective == "throughput" and limits.power_w is None:
@@ -344,20 +318,20 @@ class PeriodForm:
             energy = p.expansion.firings(u) * p.options[u][o].estimate.energy_j
             terms.append((v, energy * self.per_j))
         longest = self._longest(limits, known, on_w, joules) * self.per_s
-        self.upper[self.period] = min(self.upper[self.period], longest * (1 + 1e-6))
+        self.linear.upper[self.period] = min(self.linear.upper[self.period], longest * (1 + 1e-6))
         for device in platform.devices:
             if device.name in always or device.idle_power_w == 0:
                 continue
-            on, z = self._variable(1.0), self._variable()
+            on, z = self.linear.variable(1.0), self.linear.variable()
             for u in range(len(p.options)):
-                uses = self._on(u, device.name, -1.0)
+                uses = self.on(u, device.name, -1.0)
                 if uses:
-                    self.r.add([(on, 1.0), *uses], 0.0, math.inf)
+                    self.linear.add([(on, 1.0), *uses], 0.0, math.inf)
             # z ≥ idle · (P − longest · (1 − on)), z in program time so that the numbers stay near 1
-            self.r.add([(z, 1.0), (self.period, -1.0), (on, -longest)], -longest, math.inf)
+            self.linear.add([(z, 1.0), (self.period, -1.0), (on, -longest)], -longest, math.inf)
             terms.append((z, device.idle_power_w * to_joule))
         if limits.power_w is not None:
-            self.r.add([*terms, (self.period, -limits.power_w * to_joule)], -math.inf, 0.0)
+            self.linear.add([*terms, (self.period, -limits.power_w * to_joule)], -math.inf, 0.0)
         return terms
 
     def _longest(
@@ -365,7 +339,7 @@ class PeriodForm:
         limits: Limits,
         known: Found | None,
         on_w: float,
-        joules: list[tuple[int, float]],
+        joules: Terms,
     ) -> float:
         """An upper bound on the period of an optimum, the big constant of the energy rows."""
         p = self.program
@@ -401,52 +375,35 @@ class PeriodForm:
 
     def cut(self, a: Assignment) -> None:
         """Leave this assignment out from now on."""
-        chosen = []
+        chosen = set()
         for u, mode in enumerate(a.modes):
             o = self.program.options[u].index(mode)
-            chosen.append((self.x[u, o, u if self.own[mode.device] else a.lanes[u]], 1.0))
-        self.r.add(chosen, 0.0, len(chosen) - 1.0)
+            chosen.add(self.x[u, o, u if self.own[mode.device] else a.lanes[u]])
+        self.linear.add([(v, 1.0) for v in sorted(chosen)], 0.0, len(chosen) - 1.0)
+
+    @property
+    def _unit(self) -> float:
+        return self.per_s if self.objective == "throughput" else self.per_j
 
     def run(self, below: float, seconds: float) -> tuple[float, Assignment | None, bool]:
         """The best assignment not cut off that costs at most `below`: (proven lower bound of the
         cost, assignment, whether the solver finished); no assignment and an infinite bound if
         there is none."""
-        from scipy.optimize import Bounds, LinearConstraint, milp
-        from scipy.sparse import csr_array
+        most = below * self._unit
+        dual, x, finished = self.linear.minimise(self.objective_terms, most, seconds)
+        return dual / self._unit, None if x is None else self._read(x), finished
 
-        unit = self.per_s if self.objective == "throughput" else self.per_j
-        n = len(self.upper)
-        objective = np.zeros(n)
-        for v, c in self.objective_terms:
-            objective[v] += c
-        r = self.r
-        matrix = csr_array((r.values, (r.rows, r.columns)), shape=(len(r.low), n))
-        rows = [LinearConstraint(matrix, r.low, r.high)]
-        if below < math.inf:
-            rows.append(LinearConstraint(objective[None, :], -np.inf, below * unit))
-        with _silent():
-            result = milp(
-                objective,
-                integrality=np.array(self.integer, dtype=int),
-                bounds=Bounds(np.array(self.lower), np.array(self.upper)),
-                constraints=rows,
-                options={"time_limit": max(seconds, 0.01), "mip_rel_gap": 1e-9},
-            )
-        if result.status == 2:
-            return math.inf, None, True
-        dual = result.mip_dual_bound
-        dual = 0.0 if dual is None or not math.isfinite(dual) else max(0.0, dual) / unit
-        if result.x is None:
-            return dual, None, False
-        return dual, self._read(result.x), result.status == 0
+    def relaxation(self, seconds: float) -> float:
+        """A lower bound of the cost, seconds or joules: this program with fractions allowed; 0 if
+        there was not time enough."""
+        return self.linear.relax(self.objective_terms, seconds)[0] / self._unit
 
     def _read(self, x: NDArray[np.float64]) -> Assignment:
         p = self.program
-        modes: list[Mode | None] = [None] * len(p.options)
-        lanes = [0] * len(p.options)
-        for (u, o, lane), v in self.x.items():
-            if x[v] > 0.5:
-                modes[u], lanes[u] = p.options[u][o], lane
-        return Assignment(
-            p.expansion, p.costs, tuple(m for m in modes if m is not None), tuple(lanes)
-        )
+        modes: list[Mode] = []
+        lanes: list[int] = []
+        for u, ways in enumerate(self._by_unit):
+            o, lane = max(ways, key=lambda way: x[ways[way]])
+            modes.append(p.options[u][o])
+            lanes.append(lane)
+        return Assignment(p.expansion, p.costs, tuple(modes), tuple(lanes))

@@ -1,4 +1,4 @@
-"""The implementations of kernels on the CPU: native (numba, BLAS through `np.dot`) and torch.
+"""The implementations of kernels on the CPU: native (numba) and torch.
 
 This module is pure data, so that the planner can import it; the others import numba, torch or
 gymnasium and are themselves imported when a kernel is bound.
@@ -27,5 +27,12 @@ class NativeEnv:
 NATIVE_ENVS: Mapping[str, NativeEnv] = {
     "CartPole-v1": NativeEnv(obs=4, act=0, actions=2, step_limit=500),
     "Pendulum-v1": NativeEnv(obs=3, act=1, actions=0, step_limit=200),
+    "Acrobot-v1": NativeEnv(obs=6, act=0, actions=3, step_limit=500),
+    "MountainCar-v0": NativeEnv(obs=2, act=0, actions=3, step_limit=200),
+    "MountainCarContinuous-v0": NativeEnv(obs=2, act=1, actions=0, step_limit=999),
 }
 """Environment id → its sizes, as gymnasium registers it. Only without arguments."""
+
+LOG_STD = (-20.0, 2.0)
+"""Least and largest logarithm of the standard deviations of SAC's policy, those of the authors'
+code."""

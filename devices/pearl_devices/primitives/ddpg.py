@@ -15,6 +15,7 @@ import numpy as np
 
 from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
+from pearl_devices.primitives.critics import join
 from pearl_devices.primitives.native import bound, fast
 from pearl_devices.primitives.nets import (
     adam,
@@ -56,24 +57,15 @@ def unsquash_gradient(a, d, low, high):
 
 
 @fast
-def join(obs, action, out):
-    """out ← [obs, action], row by row."""
-    inputs = obs.shape[1]
-    for r in range(obs.shape[0]):
-        for c in range(inputs):
-            out[r, c] = obs[r, c]
-        for c in range(action.shape[1]):
-            out[r, inputs + c] = action[r, c]
-
-
-@fast
-def disturb(rng, mean, low, high, explore, action):
-    """Actions (N, A) from the actor's: plus Gaussian noise, clipped; uniform at the start.
+def explore_around(rng, mean, low, high, explore, action):
+    """Actions (N, A) from the actor's outputs: squashed (in place), plus Gaussian noise, clipped;
+    uniform at the start.
 
     One firing of the random stream; component c of environment n draws number n · A + c.
     """
+    squash(mean, low, high)
     base = stream(rng[0], rng[1])
-    n, a = mean.shape
+    n, a = action.shape
     start = np.float64(rng[1]) * n < explore[3]
     for r in range(n):
         for c in range(a):
@@ -89,16 +81,15 @@ def disturb(rng, mean, low, high, explore, action):
 @fast
 def infer(rng, obs, params, explore, low, high, action, layers, acts):
     mean = forward(params, layers, obs, acts)
-    squash(mean, low, high)
-    disturb(rng, mean, low, high, explore, action)
+    explore_around(rng, mean, low, high, explore, action)
 
 
 @fast
 def step(
     obs, action, reward, next_obs, discount, weight, td, count, adam_hyper, tau, every,
     clip_norm, huber, low, high,
-    actor_layers, actor, actor_target, actor_m, actor_v, actor_lr, actor_loss,
-    critic_layers, critic, critic_target, critic_m, critic_v, critic_lr, critic_loss,
+    actor_layers, actor, actor_target, actor_m, actor_v, actor_steps, actor_lr, actor_loss,
+    critic_layers, critic, critic_target, critic_m, critic_v, critic_steps, critic_lr, critic_loss,
     joined, actor_acts, actor_deltas, actor_grad, critic_acts, critic_deltas, critic_grad,
     target_value, parts, none,
 ):  # fmt: skip
@@ -123,7 +114,11 @@ def step(
     backward(
         critic, critic_layers, joined, critic_acts, rows, rows, critic_deltas, critic_grad, 0, d
     )
-    adam(critic, critic_grad, critic_m, critic_v, count[0], critic_lr[0], adam_hyper, clip_norm[0])
+    critic_steps[0] += 1
+    adam(
+        critic, critic_grad, critic_m, critic_v, critic_steps[0], critic_lr[0], adam_hyper,
+        clip_norm[0],
+    )  # fmt: skip
 
     own = forward(actor, actor_layers, obs, actor_acts)
     squash(own, low, high)
@@ -135,7 +130,8 @@ def step(
     backward(critic, critic_layers, joined, critic_acts, rows, rows, critic_deltas, none, a, d)
     unsquash_gradient(own, d, low, high)
     backward(actor, actor_layers, obs, actor_acts, rows, rows, actor_deltas, actor_grad, 0, d)
-    adam(actor, actor_grad, actor_m, actor_v, count[0], actor_lr[0], adam_hyper, clip_norm[0])
+    actor_steps[0] += 1
+    adam(actor, actor_grad, actor_m, actor_v, actor_steps[0], actor_lr[0], adam_hyper, clip_norm[0])
     follow(critic_target, critic, count[0], tau[0], every[0])
     follow(actor_target, actor, count[0], tau[0], every[0])
 
@@ -144,8 +140,8 @@ def step(
 def update(
     obs, action, reward, next_obs, discount, weight, td, count, adam_hyper, tau, every,
     clip_norm, huber, low, high,
-    actor_layers, actor, actor_target, actor_m, actor_v, actor_lr, actor_loss,
-    critic_layers, critic, critic_target, critic_m, critic_v, critic_lr, critic_loss,
+    actor_layers, actor, actor_target, actor_m, actor_v, actor_steps, actor_lr, actor_loss,
+    critic_layers, critic, critic_target, critic_m, critic_v, critic_steps, critic_lr, critic_loss,
     joined, actor_acts, actor_deltas, actor_grad, critic_acts, critic_deltas, critic_grad,
     target_value, parts, none,
 ):  # fmt: skip
@@ -153,9 +149,9 @@ def update(
         step(
             obs[s], action[s], reward[s], next_obs[s], discount[s], weight[s], td[s], count,
             adam_hyper, tau, every, clip_norm, huber, low, high,
-            actor_layers, actor, actor_target, actor_m, actor_v, actor_lr, actor_loss,
-            critic_layers, critic, critic_target, critic_m, critic_v, critic_lr, critic_loss,
-            joined, actor_acts, actor_deltas, actor_grad, critic_acts, critic_deltas,
+            actor_layers, actor, actor_target, actor_m, actor_v, actor_steps, actor_lr, actor_loss,
+            critic_layers, critic, critic_target, critic_m, critic_v, critic_steps, critic_lr,
+            critic_loss, joined, actor_acts, actor_deltas, actor_grad, critic_acts, critic_deltas,
             critic_grad, target_value, parts, none,
         )  # fmt: skip
 
@@ -166,8 +162,8 @@ def learn(
     fanout, beta, envs, n_step, gamma, index, weight,
     obs, action, reward, next_obs, discount, priority, td, count, adam_hyper, tau, every,
     clip_norm, huber, low, high,
-    actor_layers, actor, actor_target, actor_m, actor_v, actor_lr, actor_loss,
-    critic_layers, critic, critic_target, critic_m, critic_v, critic_lr, critic_loss,
+    actor_layers, actor, actor_target, actor_m, actor_v, actor_steps, actor_lr, actor_loss,
+    critic_layers, critic, critic_target, critic_m, critic_v, critic_steps, critic_lr, critic_loss,
     joined, actor_acts, actor_deltas, actor_grad, critic_acts, critic_deltas, critic_grad,
     target_value, parts, none,
 ):  # fmt: skip
@@ -180,9 +176,9 @@ def learn(
         step(
             obs[s], action[s], reward[s], next_obs[s], discount[s], weight[s], td[s], count,
             adam_hyper, tau, every, clip_norm, huber, low, high,
-            actor_layers, actor, actor_target, actor_m, actor_v, actor_lr, actor_loss,
-            critic_layers, critic, critic_target, critic_m, critic_v, critic_lr, critic_loss,
-            joined, actor_acts, actor_deltas, actor_grad, critic_acts, critic_deltas,
+            actor_layers, actor, actor_target, actor_m, actor_v, actor_steps, actor_lr, actor_loss,
+            critic_layers, critic, critic_target, critic_m, critic_v, critic_steps, critic_lr,
+            critic_loss, joined, actor_acts, actor_deltas, actor_grad, critic_acts, critic_deltas,
             critic_grad, target_value, parts, none,
         )  # fmt: skip
         if tree.size > 0:
@@ -190,7 +186,7 @@ def learn(
 
 
 def _network_arguments(name: str, layers: tuple[int, ...], buffers: Buffers) -> tuple[Any, ...]:
-    arrays = [buffers[f"learner.{name}{part}"] for part in ("", ".target", ".m", ".v")]
+    arrays = [buffers[f"learner.{name}{part}"] for part in ("", ".target", ".m", ".v", ".steps")]
     return (
         np.array(layers, np.int64), *arrays, buffers[f"hyper.lr.{name}"], buffers[f"loss.{name}"]
     )  # fmt: skip

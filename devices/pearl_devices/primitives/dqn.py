@@ -71,7 +71,7 @@ def infer(rng, obs, params, explore, action, layers, acts):
 @fast
 def step(
     obs, action, reward, next_obs, discount, weight, td, layers, double,
-    params, target, m, v, count, lr, adam_hyper, tau, every, clip_norm, huber, loss,
+    params, target, m, v, steps, count, lr, adam_hyper, tau, every, clip_norm, huber, loss,
     both, acts, acts_target, deltas, grad, parts,
 ):  # fmt: skip
     """One gradient step on one batch; both (2·rows, obs): scratch of double DQN's stacked pass."""
@@ -100,21 +100,22 @@ def step(
     loss[0] = total(parts)
     backward(params, layers, obs, acts, stored, rows, deltas, grad, 0, d)
     count[0] += 1
-    adam(params, grad, m, v, count[0], lr[0], adam_hyper, clip_norm[0])
+    steps[0] += 1
+    adam(params, grad, m, v, steps[0], lr[0], adam_hyper, clip_norm[0])
     follow(target, params, count[0], tau[0], every[0])
 
 
 @fast
 def update(
     obs, action, reward, next_obs, discount, weight, td, layers, double,
-    params, target, m, v, count, lr, adam_hyper, tau, every, clip_norm, huber, loss,
+    params, target, m, v, steps, count, lr, adam_hyper, tau, every, clip_norm, huber, loss,
     both, acts, acts_target, deltas, grad, parts,
 ):  # fmt: skip
     for s in range(td.shape[0]):
         step(
             obs[s], action[s], reward[s], next_obs[s], discount[s], weight[s], td[s], layers,
-            double, params, target, m, v, count, lr, adam_hyper, tau, every, clip_norm, huber,
-            loss, both, acts, acts_target, deltas, grad, parts,
+            double, params, target, m, v, steps, count, lr, adam_hyper, tau, every, clip_norm,
+            huber, loss, both, acts, acts_target, deltas, grad, parts,
         )  # fmt: skip
 
 
@@ -123,7 +124,7 @@ def learn(
     rng, r_obs, r_action, r_reward, r_next, r_terminated, r_truncated, cursor, tree, levels,
     fanout, beta, envs, n_step, gamma, index, weight,
     obs, action, reward, next_obs, discount, priority, td, layers, double,
-    params, target, m, v, count, lr, adam_hyper, tau, every, clip_norm, huber, loss,
+    params, target, m, v, steps, count, lr, adam_hyper, tau, every, clip_norm, huber, loss,
     both, acts, acts_target, deltas, grad, parts,
 ):  # fmt: skip
     for s in range(td.shape[0]):
@@ -134,8 +135,8 @@ def learn(
         )  # fmt: skip
         step(
             obs[s], action[s], reward[s], next_obs[s], discount[s], weight[s], td[s], layers,
-            double, params, target, m, v, count, lr, adam_hyper, tau, every, clip_norm, huber,
-            loss, both, acts, acts_target, deltas, grad, parts,
+            double, params, target, m, v, steps, count, lr, adam_hyper, tau, every, clip_norm,
+            huber, loss, both, acts, acts_target, deltas, grad, parts,
         )  # fmt: skip
         if tree.size > 0:
             set_priorities(tree, levels, fanout, priority, index[s], td[s])
@@ -148,9 +149,9 @@ def _learner_arguments(kernel: Kernel, buffers: Buffers) -> tuple[Any, ...]:
     acts, _ = scratch(layers, stored)
     acts_target, deltas = scratch(layers, batch)
     names = (
-        "learner.q", "learner.q.target", "learner.q.m", "learner.q.v", "learner.step",
-        "hyper.lr.q", "hyper.adam", "hyper.tau", "hyper.target_every", "hyper.clip_norm",
-        "hyper.huber", "loss.q",
+        "learner.q", "learner.q.target", "learner.q.m", "learner.q.v", "learner.q.steps",
+        "learner.step", "hyper.lr.q", "hyper.adam", "hyper.tau", "hyper.target_every",
+        "hyper.clip_norm", "hyper.huber", "loss.q",
     )  # fmt: skip
     return (
         buffers["batch.td"],

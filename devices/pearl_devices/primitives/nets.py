@@ -3,8 +3,8 @@
 A network of widths `layers` (int64 array, input first) has ReLU hidden layers and a linear output.
 Its parameters lie in one float32 vector, per layer the weights (in, out) row by row, then the
 biases. The activations of a pass over `rows` rows lie in one flat scratch vector, one block (rows,
-width) after the other, input not included. Matrices are C-contiguous float32, so that `np.dot` is
-one BLAS call.
+width) after the other, input not included. Matrices are C-contiguous float32, multiplied by
+`products`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ import numpy.typing as npt
 from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
 from pearl_devices.primitives.native import bound, fast
+from pearl_devices.primitives.products import affine, column_sums, outer, through, total_squares
+from pearl_devices.primitives.tiles import LANES
 
 Array = npt.NDArray[np.float32]
 
@@ -54,21 +56,6 @@ def forward_numpy(layers: tuple[int, ...], params: Array, x: Array) -> Array:
 
 
 @fast
-def add_bias(out, bias):
-    for r in range(out.shape[0]):
-        for c in range(out.shape[1]):
-            out[r, c] += bias[c]
-
-
-@fast
-def add_bias_relu(out, bias):
-    for r in range(out.shape[0]):
-        for c in range(out.shape[1]):
-            value = out[r, c] + bias[c]
-            out[r, c] = value if value > np.float32(0.0) else np.float32(0.0)
-
-
-@fast
 def forward(params, layers, x, acts):
     """Runs x (rows, in) through the network; returns the output, a view (rows, out) of `acts`."""
     rows, offset, at = x.shape[0], 0, 0
@@ -81,30 +68,9 @@ def forward(params, layers, x, acts):
         offset += o
         out = acts[at : at + rows * o].reshape(rows, o)
         at += rows * o
-        np.dot(a, weights, out)
-        if layer < layers.size - 2:
-            add_bias_relu(out, bias)
-        else:
-            add_bias(out, bias)
+        affine(a, weights, bias, out, 1 if layer < layers.size - 2 else 0)
         a = out
     return a
-
-
-@fast
-def column_sums(d, out):
-    for c in range(d.shape[1]):
-        out[c] = np.float32(0.0)
-    for r in range(d.shape[0]):
-        for c in range(d.shape[1]):
-            out[c] += d[r, c]
-
-
-@fast
-def mask_relu(d, a):
-    for r in range(d.shape[0]):
-        for c in range(d.shape[1]):
-            if a[r, c] <= np.float32(0.0):
-                d[r, c] = np.float32(0.0)
 
 
 @fast
@@ -112,11 +78,12 @@ def backward(params, layers, x, acts, stored, rows, deltas, grad, tail, d_tail):
     """Gradient of a loss from its derivative by the output.
 
     x (rows, in): the input. acts: activations of a pass over `stored` ≥ rows rows, of which the
-    first `rows` count. deltas: flat scratch of two blocks of rows · max(layers); the first holds
-    the derivative by the output (rows, out). grad: as params; left alone if its size is 0. tail,
+    first `rows` count. deltas: flat scratch as `scratch` makes it; it begins with the derivative by
+    the output (rows, out). grad: as params; left alone if its size is 0. tail,
     d_tail (rows, tail): the derivative by the last `tail` components of the input goes here.
     """
-    half = deltas.size // 2
+    half = (deltas.size - 2 * LANES * layers.max()) // 2
+    spare = deltas[2 * half :]
     offset, at = params.size, 0
     for layer in range(1, layers.size):
         at += stored * layers[layer]
@@ -133,15 +100,14 @@ def backward(params, layers, x, acts, stored, rows, deltas, grad, tail, d_tail):
         else:
             a = x
         if grad.size > 0:
-            np.dot(a.T, d, grad[offset : offset + i * o].reshape(i, o))
+            outer(a, d, grad[offset : offset + i * o].reshape(i, o))
             column_sums(d, grad[offset + i * o : offset + i * o + o])
         if layer > 0:
             here = half - here
             d_below = deltas[here : here + rows * i].reshape(rows, i)
-            np.dot(d, weights.T, d_below)
-            mask_relu(d_below, a)
+            through(d, weights, spare, d_below, a, 1)
         elif tail > 0:
-            np.dot(d, weights[i - tail :].T, d_tail)
+            through(d, weights[i - tail :], spare, d_tail, d_tail, 0)
 
 
 @fast
@@ -157,22 +123,6 @@ def total(x):
         d += x[j + 3]
     for j in range(whole, x.size):
         a += x[j]
-    return (a + b) + (c + d)
-
-
-@fast
-def total_squares(x):
-    """Sum of squares of a flat float32 vector, in the same order as `total`."""
-    zero = np.float32(0.0)
-    whole = x.size - x.size % 4
-    a, b, c, d = zero, zero, zero, zero
-    for j in range(0, whole, 4):
-        a += x[j] * x[j]
-        b += x[j + 1] * x[j + 1]
-        c += x[j + 2] * x[j + 2]
-        d += x[j + 3] * x[j + 3]
-    for j in range(whole, x.size):
-        a += x[j] * x[j]
     return (a + b) + (c + d)
 
 
@@ -231,10 +181,14 @@ def td_gradient(error, weight, rows, huber):
 
 
 def scratch(layers: tuple[int, ...], rows: int) -> tuple[Array, Array]:
-    """Flat scratch for a pass over `rows` rows: activations, and the two blocks of `backward`."""
+    """Flat scratch for a pass over `rows` rows: activations, and what `backward` works in.
+
+    That is two blocks of rows · max(layers), then a strip of transposed weights (see
+    `products.through`).
+    """
     return (
         np.zeros(rows * sum(layers[1:]), np.float32),
-        np.zeros(2 * rows * max(layers), np.float32),
+        np.zeros(2 * (rows + LANES) * max(layers), np.float32),
     )
 
 

@@ -1,10 +1,8 @@
-"""Replay: a ring of transitions, a K-ary sum tree over priorities, sampling with n-step returns.
+"""Replay: a ring of transitions, uniform or prioritised sampling, n-step returns.
 
-Prioritised sampling: Schaul et al. 2016 (proportional, stratified). The tree is stored level by
-level, root first (`buffers.tree_levels`); a parent is always recomputed as the sum of its children,
-so errors do not build up. Actions are seen as (rows, components) whatever their type. The sum's
-order is fixed: these functions are compiled without reordering, so that fused and separate calls
-agree bit for bit.
+Prioritised sampling: Schaul et al. 2016 (proportional, stratified), from the sum tree of `tree`.
+Actions are seen as (rows, components) whatever their type. These functions are compiled without
+reordering, so that fused and separate calls agree bit for bit.
 """
 
 from __future__ import annotations
@@ -18,71 +16,7 @@ from pearl_devices.buffers import tree_levels
 from pearl_devices.kernel import Kernel
 from pearl_devices.primitives.native import bound, exact
 from pearl_devices.primitives.rng import stream, uniform
-
-
-@exact
-def sum_children(tree, start, fanout):
-    """Sum of `fanout` neighbours from `start`, in four interleaved parts (one vector add each)."""
-    a, b, c, d = np.float32(0.0), np.float32(0.0), np.float32(0.0), np.float32(0.0)
-    whole = fanout - fanout % 4
-    for j in range(start, start + whole, 4):
-        a += tree[j]
-        b += tree[j + 1]
-        c += tree[j + 2]
-        d += tree[j + 3]
-    for j in range(start + whole, start + fanout):
-        a += tree[j]
-    return (a + b) + (c + d)
-
-
-@exact
-def raise_range(tree, levels, fanout, first, last):
-    """Recomputes the parents of the leaves first … last."""
-    below = tree.size - levels[levels.size - 1]
-    for level in range(levels.size - 2, -1, -1):
-        above = below - levels[level]
-        first, last = first // fanout, last // fanout
-        for node in range(first, last + 1):
-            tree[above + node] = sum_children(tree, below + node * fanout, fanout)
-        below = above
-
-
-@exact
-def raise_leaves(tree, levels, fanout, leaves):
-    """Recomputes the parents of `leaves`; cheapest if they are sorted, right in any order."""
-    below, span = tree.size - levels[levels.size - 1], 1
-    for level in range(levels.size - 2, -1, -1):
-        above = below - levels[level]
-        span *= fanout
-        done = -1
-        for b in range(leaves.size):
-            node = leaves[b] // span
-            if node != done:
-                tree[above + node] = sum_children(tree, below + node * fanout, fanout)
-                done = node
-        below = above
-
-
-@exact
-def find_leaf(tree, levels, fanout, prefix):
-    """The leaf in whose share of the total `prefix` falls; never one of priority 0 unless all are.
-
-    Where rounding carries the prefix past the last child, the last child above 0 is taken.
-    """
-    node, start = 0, 0
-    for level in range(1, levels.size):
-        start += levels[level - 1]
-        child = start + node * fanout
-        chosen = 0
-        for j in range(fanout):
-            share = np.float64(tree[child + j])
-            if share > 0.0:
-                chosen = j
-                if prefix < share:
-                    break
-                prefix -= share
-        node = node * fanout + chosen
-    return node
+from pearl_devices.primitives.tree import find_strata, raise_leaves, raise_range
 
 
 @exact
@@ -127,11 +61,10 @@ def draw(rng, cursor, tree, levels, fanout, beta, index, weight):
             index[b] = np.int64(uniform(base, b) * filled)
             weight[b] = np.float32(1.0)
     else:
-        total = np.float64(tree[0])
+        find_strata(tree, levels, fanout, base, index)
         leaves = tree.size - levels[levels.size - 1]
         least = np.float32(np.inf)
         for b in range(rows):
-            index[b] = find_leaf(tree, levels, fanout, (b + uniform(base, b)) / rows * total)
             weight[b] = tree[leaves + index[b]]
             least = min(least, weight[b])
         done = np.float64(rng[1])

@@ -19,8 +19,9 @@ from pearl_devices.primitives.native import exact
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 FIRST = np.uint64(0xBF58476D1CE4E5B9)
 SECOND = np.uint64(0x94D049BB133111EB)
-S27, S30, S31, S11 = np.uint64(27), np.uint64(30), np.uint64(31), np.uint64(11)
+S27, S30, S31, S11, S40 = (np.uint64(shift) for shift in (27, 30, 31, 11, 40))
 TWO_53 = 2.0**-53
+TWO_24 = np.float32(2.0**-24)
 TWO_PI = 2.0 * math.pi
 
 
@@ -60,3 +61,25 @@ def normal(base, index):
     """Standard normal float64, from the uniforms 2·index and 2·index + 1 (Box and Muller 1958)."""
     radius = math.sqrt(-2.0 * math.log(1.0 - uniform(base, 2 * index)))
     return radius * math.cos(TWO_PI * uniform(base, 2 * index + 1))
+
+
+@exact
+def uniforms(base, start, out):
+    """out (flat float32) ← the uniforms start, start + 1, …, rounded down."""
+    for j in range(out.size):
+        out[j] = np.float32(bits(base, start + j) >> S40) * TWO_24
+
+
+@exact
+def normals(base, start, out):
+    """out (flat float32) ← standard normals number start, start + 1, …; start is even.
+
+    Numbers 2i and 2i + 1 are the two of one pair of uniforms (Box and Muller 1958); `normal` uses
+    the first of each pair only, so these are other numbers.
+    """
+    for j in range(0, out.size, 2):
+        radius = math.sqrt(-2.0 * math.log(1.0 - uniform(base, start + j)))
+        angle = TWO_PI * uniform(base, start + j + 1)
+        out[j] = radius * math.cos(angle)
+        if j + 1 < out.size:
+            out[j + 1] = radius * math.sin(angle)

@@ -8,28 +8,39 @@ An update's loss is a generator function named by `kernel.program` (`module:call
         return td            # absolute TD errors, (B,)
 
 `nets.q(obs)` is the output (B, width), `nets.target.q(obs)` the target's, without gradient. A
-network called critic returns (B,); one called actor returns actions between `hyper.act_low` and
-`hyper.act_high`. Several inputs are joined: `nets.critic(obs, action)`. `batch` has obs, action,
-reward, next_obs, discount, weight; `hyper` has double, huber, and for continuous actions act_low
-and act_high. After the last step all targets move. The number of torch's threads is left as it is.
+network whose name begins with critic returns (B,); one called actor with as many outputs as an
+action has components returns actions between `hyper.act_low` and `hyper.act_high`. Several inputs
+are joined: `nets.critic(obs, action)`; a network without inputs is a learned constant, (1,).
+`batch` has obs, action, reward, next_obs, discount, weight. `hyper` has every integer size of the
+kernel (`hyper.double`), every constant (`hyper.huber`; a tuple where there are several numbers),
+`hyper.step`, the number of this gradient step from 1, `hyper.noise` (`Noise`), and for continuous
+actions act_low and act_high. `kernel.args` are passed on as keyword arguments. After the last
+loss all targets move, with a delayed policy in every `policy_delay`-th step.
+
+An inference may have a program too: `act(nets, obs, explore, noise)` returns actions, int64 (N,) or
+float32 (N, A). explore: the share of random actions, or for continuous actions the noise, at this
+env step; None where the greedy action is asked for, and noise is then None as well. Env steps of
+random action at the start are taken without it. The number of torch's threads is left as it is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
+from inspect import signature
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from pearl_devices.base import Buffers, Call, UnsupportedError
 from pearl_devices.buffers import specs
 from pearl_devices.kernel import Kernel
-from pearl_devices.primitives import ddpg, dqn
+from pearl_devices.primitives import ddpg, dqn, rng, sac
 from pearl_devices.primitives.native import bound
 from pearl_devices.primitives.nets import CLIP_EPS
 
@@ -78,32 +89,67 @@ def squash(z: Tensor, low: Tensor, high: Tensor) -> Tensor:
     return low + half + half * torch.tanh(z)
 
 
+class Noise:
+    """Random numbers of one task's stream, in the order of the calls: the same at every firing of
+    that number, whatever ran before."""
+
+    def __init__(self, counter: npt.NDArray[np.uint64]) -> None:
+        self._counter = counter
+        self._base, self._drawn = np.uint64(0), 0
+
+    def begin(self) -> None:
+        """The next firing."""
+        self._base = np.uint64(rng.stream(self._counter[0], self._counter[1]))
+        self._drawn = 0
+        self._counter[1] += np.uint64(1)
+
+    def _fill(self, numbers: Callable[..., None], shape: tuple[int, ...]) -> Tensor:
+        out = np.empty(shape, np.float32)
+        numbers(self._base, self._drawn, out.reshape(-1))
+        self._drawn += out.size + out.size % 2
+        return torch.from_numpy(out)
+
+    def normal(self, *shape: int) -> Tensor:
+        """Standard normal float32."""
+        return self._fill(rng.normals, shape)
+
+    def uniform(self, *shape: int) -> Tensor:
+        """Uniform float32 in [0, 1)."""
+        return self._fill(rng.uniforms, shape)
+
+
 def network(name: str, parts: Sequence[Tensor], hyper: SimpleNamespace) -> Forward:
     """The function that a loss calls, over the parameters `parts`."""
+    squashes = name == "actor" and parts[-1].numel() == len(getattr(hyper, "act_low", ()))
 
     def call(*inputs: Tensor) -> Tensor:
+        if not inputs:
+            return run(parts, torch.zeros(1, 0)).squeeze(0)
         out = run(parts, inputs[0] if len(inputs) == 1 else torch.cat(inputs, dim=1))
-        if name == "actor":
+        if squashes:
             return squash(out, hyper.act_low, hyper.act_high)
-        return out.squeeze(1) if name == "critic" else out
+        return out.squeeze(1) if name.startswith("critic") else out
 
     return call
 
 
 class Learner:
-    """One network's parameters, moments and target, and the step of Adam on them."""
+    """One network's parameters, moments and target (if it has one), and the step of Adam."""
 
     def __init__(self, name: str, layers: tuple[int, ...], buffers: Buffers) -> None:
         self.name = name
         flat = {p: torch.from_numpy(buffers[f"learner.{name}{p}"]) for p in ("", ".m", ".v")}
         self.params, self.m, self.v = flat[""], flat[".m"], flat[".v"]
-        self.target = torch.from_numpy(buffers[f"learner.{name}.target"])
+        self.steps = buffers[f"learner.{name}.steps"]
         self.parts = [part.detach().requires_grad_() for part in views(self.params, layers)]
-        self.target_parts = views(self.target, layers)
+        copy = buffers.get(f"learner.{name}.target")
+        self.target = None if copy is None else torch.from_numpy(copy)
         self.lr, self.loss = buffers[f"hyper.lr.{name}"], buffers[f"loss.{name}"]
 
-    def descend(self, loss: Tensor, step: int, adam: Any, clip_norm: float) -> None:
-        """One step of Adam, bias corrections as in torch.optim.Adam; step counts from 1."""
+    def descend(self, loss: Tensor, adam: Any, clip_norm: float) -> None:
+        """One step of Adam, bias corrections as in torch.optim.Adam."""
+        self.steps[0] += 1
+        step = int(self.steps[0])
         beta1, beta2, eps = (float(value) for value in adam)
         pieces = torch.autograd.grad(loss, self.parts)
         grad = torch.cat([piece.reshape(-1) for piece in pieces])
@@ -116,6 +162,8 @@ class Learner:
         self.loss[0] = float(loss.detach())
 
     def follow(self, step: int, tau: float, every: int) -> None:
+        if self.target is None:
+            return
         if every > 0:
             if step % every == 0:
                 self.target.copy_(self.params)
@@ -132,15 +180,10 @@ def _without_gradient(function: Forward) -> Forward:
 
 
 def _gradient_step(
-    kernel: Kernel,
-    steps: Iterator[Any],
-    learners: dict[str, Learner],
-    buffers: Buffers,
-    size: int,
+    kernel: Kernel, steps: Iterator[Any], learners: dict[str, Learner], buffers: Buffers
 ) -> Tensor:
     """Runs one loss generator to its end and returns the absolute TD errors."""
-    buffers["learner.step"][0] += 1
-    step = int(buffers["learner.step"][0])
+    step, size = int(buffers["learner.step"][0]), kernel.dim("batch")
     while True:
         try:
             name, loss = next(steps)
@@ -152,81 +195,153 @@ def _gradient_step(
                 f"kernel {kernel.kind}: {kernel.program} yielded {name!r} and a "
                 f"{type(loss).__name__}; it must yield one of {sorted(learners)} and a scalar"
             )
-        learners[name].descend(
-            loss, step, buffers["hyper.adam"], float(buffers["hyper.clip_norm"][0])
-        )
+        learners[name].descend(loss, buffers["hyper.adam"], float(buffers["hyper.clip_norm"][0]))
     if not isinstance(td, Tensor) or tuple(td.shape) != (size,):
         raise ValueError(
             f"kernel {kernel.kind}: {kernel.program} returned "
             f"{tuple(td.shape) if isinstance(td, Tensor) else type(td).__name__}; "
             f"it must return the absolute TD errors, shape ({size},)"
         )
-    for learner in learners.values():
-        learner.follow(step, float(buffers["hyper.tau"][0]), int(buffers["hyper.target_every"][0]))
+    tau, every = float(buffers["hyper.tau"][0]), int(buffers["hyper.target_every"][0])
+    if every > 0 or step % int(kernel.dims.get("policy_delay", 1)) == 0:  # type: ignore[arg-type]
+        for learner in learners.values():
+            learner.follow(step, tau, every)
     return td
+
+
+def _bounds(buffers: Buffers) -> dict[str, Tensor]:
+    return {f"act_{end}": torch.from_numpy(buffers[f"act.{end}"]) for end in ("low", "high")}
 
 
 def bind_update(kernel: Kernel, buffers: Buffers) -> Call:
     """update.*: `steps` runs of the loss generator that kernel.program names."""
     losses = resolve(kernel)
-    networks = {
-        name.removeprefix("loss."): kernel.layers("layers" if name == "loss.q" else name[5:])
-        for name in specs(kernel)
-        if name.startswith("loss.")
-    }
+    try:
+        signature(losses).bind(None, None, None, **kernel.args)
+    except TypeError as error:
+        raise UnsupportedError(
+            f"kernel {kernel.kind}: {kernel.program} cannot be called with (nets, batch, hyper) "
+            f"and the options {sorted(kernel.args)}: {error}"
+        ) from error
+    own, networks = specs(kernel), kernel.networks
     learners = {name: Learner(name, widths, buffers) for name, widths in networks.items()}
-    hyper = SimpleNamespace(double=bool(kernel.dims.get("double", 0)), huber=0.0)
-    if "act.low" in buffers and "actor" in networks:
-        hyper.act_low = torch.from_numpy(buffers["act.low"])
-        hyper.act_high = torch.from_numpy(buffers["act.high"])
+    sizes = {name: size for name, size in kernel.dims.items() if isinstance(size, int)}
+    hyper = SimpleNamespace(**sizes, **(_bounds(buffers) if kernel.dim("act") else {}), step=0)
+    constants = [n for n in own if n.startswith("hyper.") and not n.startswith("hyper.lr.")]
+    noise = Noise(buffers["rng.update"]) if "rng.update" in own else None
+    hyper.noise = noise
     nets = SimpleNamespace(target=SimpleNamespace())
     for name, learner in learners.items():
         setattr(nets, name, network(name, learner.parts, hyper))
-        frozen = _without_gradient(network(name, learner.target_parts, hyper))
-        setattr(nets.target, name, frozen)
+        if learner.target is not None:
+            frozen = network(name, views(learner.target, networks[name]), hyper)
+            setattr(nets.target, name, _without_gradient(frozen))
     fields = ("obs", "action", "reward", "next_obs", "discount", "weight")
     batches = [
         SimpleNamespace(**{f: torch.from_numpy(buffers[f"batch.{f}"][s]) for f in fields})
         for s in range(kernel.dim("steps"))
     ]
     td = torch.from_numpy(buffers["batch.td"])
+    count = buffers["learner.step"]
 
     def call() -> None:
-        hyper.huber = float(buffers["hyper.huber"][0])
+        for name in constants:
+            values = buffers[name].tolist()
+            setattr(hyper, name[len("hyper.") :], values[0] if len(values) == 1 else tuple(values))
         for s, batch in enumerate(batches):
-            steps = losses(nets, batch, hyper)
-            error = _gradient_step(kernel, steps, learners, buffers, td.shape[1])
-            td[s].copy_(error.detach())
+            count[0] += 1
+            hyper.step = int(count[0])
+            if noise is not None:
+                noise.begin()
+            steps = losses(nets, batch, hyper, **kernel.args)
+            td[s].copy_(_gradient_step(kernel, steps, learners, buffers).detach())
 
     return call
 
 
 def bind_inference(kernel: Kernel, buffers: Buffers) -> Call:
-    """inference.*: the network in torch; the choice with the native variant's random numbers."""
-    discrete = kernel.kind == "inference.dqn"
-    flat = torch.from_numpy(buffers["policy.q" if discrete else "policy.actor"])
-    parts = views(flat, kernel.layers())
+    """inference.*: the network in torch; the choice with the native variant's random numbers.
+
+    Without a program: epsilon-greedy on the outputs where actions are discrete, else the first A
+    outputs through tanh with Gaussian noise; inference.sac draws from its policy.
+    """
+    (name,) = kernel.networks
+    parts = views(torch.from_numpy(buffers[f"policy.{name}"]), kernel.layers())
     obs = torch.from_numpy(buffers["env.obs"])
-    rng, explore, action = buffers["rng.inference"], buffers["explore"], buffers["act.action"]
+    counter, explore = buffers["rng.inference"], buffers["explore"]
+    action, act = buffers["act.action"], kernel.dim("act")
     out = np.zeros((obs.shape[0], kernel.layers()[-1]), np.float32)
     shared = torch.from_numpy(out)
-    if discrete:
-        pick = bound(dqn.choose, rng, out, explore, action)
-
-        @torch.no_grad()
-        def choose() -> None:
-            shared.copy_(run(parts, obs))
-            pick()
-
-        return choose
-    low, high = buffers["act.low"], buffers["act.high"]
-    bounds = torch.from_numpy(low), torch.from_numpy(high)
-
-    pick = bound(ddpg.disturb, rng, out, low, high, explore, action)
+    if act:
+        low, high = buffers["act.low"], buffers["act.high"]
+        if kernel.kind == "inference.sac":
+            pick = bound(sac.draw_actions, counter, out, explore, low, high, action, sac.noise(out))
+        else:
+            pick = bound(ddpg.explore_around, counter, out[:, :act], low, high, explore, action)
+    else:
+        pick = bound(dqn.choose, counter, out, explore, action)
+    if kernel.program is not None:
+        return _with_program(kernel, buffers, pick)
 
     @torch.no_grad()
-    def disturb() -> None:
-        shared.copy_(squash(run(parts, obs), *bounds))
+    def call() -> None:
+        shared.copy_(run(parts, obs))
         pick()
 
-    return disturb
+    return call
+
+
+def _policy(kernel: Kernel, params: npt.NDArray[np.float32], hyper: SimpleNamespace) -> Any:
+    """`nets` of an acting program: its only network."""
+    (name,) = kernel.networks
+    parts = views(torch.from_numpy(params), kernel.layers())
+    return SimpleNamespace(**{name: network(name, parts, hyper)})
+
+
+def _with_program(kernel: Kernel, buffers: Buffers, start: Call) -> Call:
+    """An inference that a program chooses; `start` takes the random actions of the start."""
+    program, (name,) = resolve(kernel), kernel.networks
+    hyper = SimpleNamespace(**(_bounds(buffers) if kernel.dim("act") else {}))
+    nets = _policy(kernel, buffers[f"policy.{name}"], hyper)
+    obs, action = (torch.from_numpy(buffers[n]) for n in ("env.obs", "act.action"))
+    counter, explore = buffers["rng.inference"], buffers["explore"]
+    noise = Noise(counter)
+
+    @torch.no_grad()
+    def call() -> None:
+        env_steps = float(counter[1]) * obs.shape[0]
+        if env_steps < explore[3]:
+            start()
+            return
+        share = explore[0] if kernel.dim("act") else dqn.epsilon(explore, env_steps)
+        noise.begin()
+        action.copy_(_checked(kernel, program(nets, obs, float(share), noise), action.shape))
+
+    return call
+
+
+def _checked(kernel: Kernel, chosen: Any, shape: Sequence[int]) -> Tensor:
+    if not isinstance(chosen, Tensor) or tuple(chosen.shape) != tuple(shape):
+        got = tuple(chosen.shape) if isinstance(chosen, Tensor) else type(chosen).__name__
+        raise ValueError(
+            f"kernel {kernel.kind}: {kernel.program} returned {got}; it must return actions, "
+            f"shape {tuple(shape)}"
+        )
+    return chosen
+
+
+@torch.no_grad()
+def act_greedily(
+    kernel: Kernel,
+    params: npt.NDArray[np.float32],
+    obs: npt.NDArray[np.float32],
+    low: npt.NDArray[np.float32] | None,
+    high: npt.NDArray[np.float32] | None,
+) -> Any:
+    """What the program of an inference chooses without exploration; see `cpu.act`."""
+    hyper, act = SimpleNamespace(), kernel.dim("act")
+    if act and low is not None and high is not None:
+        hyper = SimpleNamespace(act_low=torch.from_numpy(low), act_high=torch.from_numpy(high))
+    chosen = resolve(kernel)(_policy(kernel, params, hyper), torch.from_numpy(obs), None, None)
+    shape = (len(obs), act) if act else (len(obs),)
+    return _checked(kernel, chosen, shape).numpy().astype(np.float32 if act else np.int64)

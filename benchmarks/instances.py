@@ -1,0 +1,114 @@
+"""Seeded problems for the solver's benchmarks, in the manner stated with each."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+
+import numpy as np
+
+from pearl.costs import CostTable, Mode
+from pearl.graph import Edge, Task, TaskGraph
+from pearl_devices import Device, Kernel, Link, Platform
+from pearl_estimators import Estimate
+
+
+def _mode(task: str, device: str, latency: float, occupancy: float, joules: float, name: str) -> Mode:
+    return Mode((task,), device, name, 1, Estimate(latency, occupancy, latency, latency, joules))
+
+
+def small(
+    seed: int, *, tasks: int = 8, devices: int = 6, modes: int = 4
+) -> tuple[TaskGraph, CostTable]:
+    """A ring with chords, pairwise transfers and memory.
+
+    Every task feeds the next and the last one the first; four chords join random tasks. One to
+    three tokens lie on the ring's last edge, one on every chord that leads back. Each device has
+    one lane, a speed, memory for less than all tasks, and a link of its own to every other device,
+    which moves data itself. Of a task's modes on a device some are pipelined (occupancy below
+    latency), some frugal: of four modes two or three are left after dominated ones are dropped.
+    """
+    r = random.Random(seed)
+    names = [f"t{i}" for i in range(tasks)]
+    places = [f"d{k}" for k in range(devices)]
+    tokens = r.randint(1, 3)
+
+    def edge(a: int, b: int) -> Edge:
+        m = tokens if (a, b) == (tasks - 1, 0) else int(b <= a)
+        return Edge(names[a], names[b], tokens_seq=m, bytes=r.choice([0.0, 1e3, 1e4, 1e5]))
+
+    pairs = [*pairwise(range(tasks)), (tasks - 1, 0)]
+    while len(pairs) < tasks + 4:
+        a, b = r.randrange(tasks), r.randrange(tasks)
+        if a != b and (a, b) not in pairs:
+            pairs.append((a, b))
+    resident = [r.uniform(1e6, 1e7) for _ in names]
+    room = 0.35 * sum(resident)
+    found = [
+        Device(d, "null", memory_bytes=room if d != places[0] else 2 * room) for d in places
+    ]
+    links = [
+        Link(a, b, r.uniform(1e-6, 1e-5), r.choice([1e9, 4e9, 1.6e10]), r.uniform(0.0, 2e-6))
+        for k, a in enumerate(places)
+        for b in places[k + 1 :]
+    ]
+    speed = {d: r.uniform(0.5, 2.0) for d in places}
+    table = []
+    for n in names:
+        work = r.uniform(1e-5, 1e-4)
+        for d in places:
+            base = work / speed[d] * r.uniform(0.7, 1.4)
+            for v in range(modes):
+                latency = base * r.uniform(1.0, 1.6)
+                occupancy = latency * r.choice([1.0, 1.0, 0.6])
+                table.append(_mode(n, d, latency, occupancy, r.uniform(1.0, 3.0) * latency, f"v{v}"))
+    kernels = [Kernel(n, resident_bytes=size) for n, size in zip(names, resident, strict=True)]
+    graph = TaskGraph(
+        f"ring{seed}",
+        tuple(Task(k.kind, k) for k in kernels),
+        tuple(edge(a, b) for a, b in pairs),
+    )
+    return graph, CostTable(Platform("mesh", tuple(found), tuple(links), places[0]), tuple(table))
+
+
+def large(
+    seed: int, ratio: float, *, tasks: int = 1000, devices: int = 16
+) -> tuple[TaskGraph, CostTable]:
+    """Many tasks, each with none, one or two producers drawn from all earlier ones.
+
+    Unrelated devices: a task takes 1 to 10 s, on each device 0.5 to 1.5 times that. Devices are
+    joined through a host that runs nothing; the lane at a link's device end pays for copies, the
+    sender's once a producer, the receiver's once a producer, as in the published placement
+    instances. Sizes differ by a factor of up to nine. Memory of the devices together is 1.3 times
+    what the tasks need.
+
+    ratio: seconds of copying, at both ends, if every edge crossed between devices, over the seconds
+    of work with every task where it is quickest.
+    """
+    r = np.random.default_rng(seed)
+    names = [f"t{i}" for i in range(tasks)]
+    places = [f"d{k}" for k in range(devices)]
+    work = r.uniform(1.0, 10.0, (tasks, 1)) * r.uniform(0.5, 1.5, (tasks, devices))
+    pairs = []
+    for j in range(1, tasks):
+        some = r.integers(0, j, size=r.integers(0, 3))
+        pairs += [(int(i), j) for i in sorted(set(some.tolist()))]
+    cost = r.uniform(0.2, 1.8, tasks)
+    crossing = 2 * sum(cost[i] for i, _ in pairs)
+    cost *= ratio * work.min(axis=1).sum() / crossing
+    resident = r.uniform(1.0, 10.0, tasks)
+    room = float(1.3 * resident.sum() / devices)
+    host = Device("host", "null")
+    found = [host, *(Device(d, "null", memory_bytes=room) for d in places)]
+    links = [Link("host", d, 0.0, 1.0, paid_by="lane") for d in places]
+    graph = TaskGraph(
+        f"large{seed}",
+        tuple(Task(n, Kernel(n, resident_bytes=float(s))) for n, s in zip(names, resident, strict=True)),
+        tuple(Edge(names[i], names[j], bytes=float(cost[i])) for i, j in pairs),
+    )
+    table = [
+        _mode(n, d, float(work[i, k]), float(work[i, k]), 0.0, "v")
+        for i, n in enumerate(names)
+        for k, d in enumerate(places)
+    ]
+    return graph, CostTable(Platform("star", tuple(found), tuple(links)), tuple(table))

@@ -1,0 +1,330 @@
+"""Training loops on the shipped platforms: {best single device, PEARL's greedy rule, HEFT, ours}.
+
+DQN, DDPG, SAC and PPO graphs, small networks as shipped and large ones, each on every platform, in
+env steps per second and per joule, by the model: the exact period of each placement. All four are
+valued alike, with the best lanes, orders, variants and fused calls that our solver finds for their
+placement (HEFT chooses its own). Slack is 0, so all give the sequential program's results, but in
+the rows that say otherwise.
+
+- Best single device: everything that a device can run is pinned to it, the rest stays on the host;
+  the best of the devices.
+- PEARL's greedy rule in two stages, as its released composer has it (HeteroRL, CC0): first the pair
+  of devices for replay and learner with the least T = t_sample + max(t_update + t_insert, t_train),
+  transfers left out, acting on the host; then the device of the stored transitions by the least sum
+  of latency + bytes / bandwidth to learner, actors and replay. Our graphs keep the stored
+  transitions with the sum tree, so the first stage's replay device holds both and the second is
+  only shown. No rule for PPO, which has no replay.
+- HEFT: the method `heft`, by the period of its plan.
+
+PPO is a graph without kernels (`benchmarks.rl_graphs`). On `host`, with one lane, the plans of the
+others are also trained, each distinct one three times, and measured.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pearl
+from benchmarks.bars import Bar, Part
+from benchmarks.rl_graphs import Rollouts, modes, ppo
+from pearl.costs import CostTable
+from pearl.errors import InfeasibleError
+from pearl.graph import TaskGraph
+from pearl.limits import Limits
+from pearl.planning import problem
+from pearl.plans import Plan
+from pearl.resolving import classes, devices_of, efficiency, throughput
+from pearl.runner_ups import signature
+from pearl.solvers import SOLVERS, solve
+from pearl.system import System
+
+PLATFORMS = ("cpu_gpu", "cpu_h200", "cpu_gpu_fpga", "host")
+OBJECTIVES = ("throughput", "power_efficiency")
+SPECS = {"dqn": "dqn_cartpole", "ddpg": "ddpg_pendulum", "sac": "sac_pendulum"}
+TIME_LIMIT_S = 20.0
+TRAINED_S = 3.0
+"""A measured run takes as many env steps as the plan predicts for this time, after those before
+learning starts."""
+
+LARGE: dict[str, object] = {
+    "algorithm.hidden": [512, 512],
+    "algorithm.batch_size": 1024,
+    "algorithm.learning_starts": 1024,
+}
+SLACK = {"policy_lag": 1, "prefetch": 1, "insertion_lag": 1, "priority_staleness": 1}
+SIZES: dict[str, tuple[dict[str, object], dict[str, int]]] = {
+    "small": ({}, {}),
+    "large": (LARGE, {}),
+    "large, slack 1": (LARGE, SLACK),
+}
+"""Name → what it changes in a shipped spec, and its limits on slack."""
+
+ROLLOUTS = {
+    "small": Rollouts("CartPole-v1", 8, 128, 4, 4, 4, 2, 0, (64, 64)),
+    "large": Rollouts("CartPole-v1", 64, 128, 4, 4, 4, 2, 0, (512, 512)),
+}
+"""PPO: 128 steps, 4 epochs of 4 minibatches; 8 environments as common scripts have it, or 64."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One row: a graph, its costs and limits. system: where a spec is behind it."""
+
+    algorithm: str
+    size: str
+    platform: str
+    graph: TaskGraph
+    costs: CostTable
+    limits: Limits
+    system: System | None = None
+
+
+def cases(quick: bool) -> Iterator[Case]:
+    """All rows; quick: the small networks on two platforms."""
+    for platform in ("cpu_gpu", "host") if quick else PLATFORMS:
+        for size, (changes, slack) in SIZES.items():
+            if (quick and size != "small") or (slack and platform == "host"):
+                continue
+            # What trains on the host has one lane; elsewhere as many as the devices have.
+            limits: dict[str, object] = {"max_lanes": 1} if platform == "host" else {**slack}
+            given = {"platform": platform, "limits": limits, **changes}
+            for name, spec in SPECS.items():
+                system = pearl.load(spec, set=given)
+                graph, costs = problem(system)
+                yield Case(name, size, platform, graph, costs, system.limits, system)
+            if not slack:  # PPO allows none
+                graph = ppo(ROLLOUTS[size])
+                costs = modes(graph, system.platform)
+                yield Case("ppo", size, platform, graph, costs, system.limits)
+
+
+def solved(case: Case, objective: str, pin: dict[str, str] | None = None) -> Plan | None:
+    """The best plan with some tasks pinned; None where there is none."""
+    try:
+        return solve(
+            case.graph,
+            case.costs,
+            objective=objective,
+            limits=replace(case.limits, pin=pin or {}),
+            time_limit_s=TIME_LIMIT_S,
+        )
+    except InfeasibleError:
+        return None
+
+
+def single_device(case: Case, objective: str) -> Plan | None:
+    """The best of the plans that put all they can on one device."""
+    host = case.costs.platform.host
+    plans = []
+    for device in case.costs.platform.devices:
+        pin = {}
+        for group in classes(case.graph, case.limits):
+            able = device.name in devices_of(group, case.costs, case.limits)
+            pin.update(dict.fromkeys(group, device.name if able else host))
+        plans.append(solved(case, objective, pin))
+    return max((p for p in plans if p), key=lambda p: p.value, default=None)
+
+
+def least_s(case: Case, task: str, device: str) -> float:
+    """Seconds of an iteration that a task takes on a device in its quickest mode; 0 without it."""
+    if task not in case.graph.repetition:
+        return 0.0
+    times = [m.estimate.latency_s for m in case.costs.of(task) if m.device == device]
+    return case.graph.repetition[task] * min(times)
+
+
+def greedy_pins(case: Case) -> tuple[dict[str, str], str] | None:
+    """Stage 1's pins and stage 2's device; None for a graph without replay."""
+    graph, costs = case.graph, case.costs
+    if "replay_sample" not in graph.repetition:
+        return None
+    groups = {t: g for g in classes(graph, case.limits) for t in g}
+    host, platform = costs.platform.host, costs.platform
+
+    def period_s(pair: tuple[str, str]) -> float:
+        memory, learner = pair
+        serial = least_s(case, "replay_update", memory) + least_s(case, "replay_insert", memory)
+        train = least_s(case, "update", learner)
+        return least_s(case, "replay_sample", memory) + max(serial, train)
+
+    pairs = [
+        (memory, learner)
+        for memory in devices_of(groups["replay_sample"], costs, case.limits)
+        for learner in devices_of(groups["update"], costs, case.limits)
+    ]
+    memory, learner = min(pairs, key=period_s)
+    sent = {e.src: e.bytes for e in graph.edges if e.dst in ("update", "replay_insert")}
+
+    def traffic_s(store: str) -> float:
+        ends = [(learner, sent["replay_sample"]), (host, sent.get("env_step", 0.0)), (memory, 0.0)]
+        return sum(
+            link.latency_s + size / link.bytes_per_s
+            for end, size in ends
+            for link in platform.route(store, end)
+        )
+
+    store = min([d.name for d in platform.devices], key=traffic_s)
+    pins = dict.fromkeys(graph.repetition, host)
+    pins.update(dict.fromkeys(groups["replay_sample"], memory))
+    pins.update(dict.fromkeys(groups["update"], learner))
+    return pins, store
+
+
+def heft(case: Case) -> Plan | None:
+    """The plan of method `heft`; None where it finds none."""
+    try:
+        return solve(
+            case.graph,
+            case.costs,
+            method="heft",
+            limits=case.limits,
+            time_limit_s=TIME_LIMIT_S,
+        )
+    except InfeasibleError:
+        return None
+
+
+def plans_of(case: Case) -> tuple[dict[str, dict[str, Plan | None]], str]:
+    """Approach → objective → plan, and where the greedy rule would keep the transitions."""
+    greedy = greedy_pins(case)
+    found: dict[str, dict[str, Plan | None]] = {
+        "one device": {o: single_device(case, o) for o in OBJECTIVES},
+        "greedy": {o: solved(case, o, greedy[0]) if greedy else None for o in OBJECTIVES},
+    }
+    if "heft" in SOLVERS:
+        found["heft"] = dict.fromkeys(OBJECTIVES, heft(case))
+    found["ours"] = {o: solved(case, o) for o in OBJECTIVES}
+    store = ""
+    if greedy and greedy[1] != greedy[0]["replay_sample"]:
+        store = f"stage 2 would keep the transitions on {greedy[1]}"
+    return found, store
+
+
+def figures(plans: dict[str, Plan | None]) -> tuple[float | None, float | None]:
+    """Env steps per second and per joule, each of the plan for that objective."""
+    fast, thrifty = (plans[o] for o in OBJECTIVES)
+    return throughput(fast) if fast else None, efficiency(thrifty) if thrifty else None
+
+
+def train(system: System, plan: Plan, seconds: float) -> float:
+    """Measured env steps per second of a run of about so many seconds, without evaluations. They
+    are counted after learning starts and a tenth of the steps."""
+    counted = seconds * plan.rates["env_steps_per_s"]
+    steps = math.ceil((system.algorithm.learning_starts + counted) / 0.9)
+    quiet: dict[str, object] = {
+        "train.evaluate_every": 0,
+        "train.final_episodes": 0,
+        "train.steps": steps,
+    }
+    run = pearl.compile(pearl.load(system.raw, set=quiet), plan=plan, seed=0).train(steps=steps)
+    assert run.env_steps_per_s is not None
+    return run.env_steps_per_s
+
+
+def measured(case: Case, plans: dict[str, Plan | None], quick: bool) -> dict[str, list[float]]:
+    """Approach → measured env steps per second of its throughput plan; equal plans share runs.
+    Empty where nothing can be trained: other platforms, and PPO."""
+    if case.system is None or case.platform != "host":
+        return {}
+    runs: dict[object, list[float]] = {}
+    found = {}
+    for name, plan in plans.items():
+        if plan is None or len({t.lane for t in plan.tasks}) > 1:
+            continue
+        key = signature(plan)
+        if key not in runs:
+            seconds, times = (1.0, 1) if quick else (TRAINED_S, 3)
+            runs[key] = [train(case.system, plan, seconds) for _ in range(times)]
+        found[name] = runs[key]
+    return found
+
+
+def run(quick: bool, data: Path | None) -> Part:
+    """The table. Needs no data of others."""
+    names = ["one device", "greedy", *(["heft"] if "heft" in SOLVERS else []), "ours"]
+    rows: list[list[str]] = []
+    results: list[dict[str, Any]] = []
+    worst = dict.fromkeys(OBJECTIVES, (1.0, "none below"))
+    unproven: list[str] = []
+    began = time.monotonic()
+    for case in cases(quick):
+        found, store = plans_of(case)
+        label = f"{case.algorithm} {case.size}, {case.platform}"
+        table = {name: figures(found[name]) for name in names}
+        for i, objective in enumerate(OBJECTIVES):
+            ours = table["ours"][i]
+            others = [v[i] for n, v in table.items() if n != "ours" and v[i] is not None]
+            plan = found["ours"][objective]
+            if plan is None or plan.status != "optimal":
+                unproven.append(f"{label}, {objective}")
+            for other in others:
+                ratio = (ours or 0.0) / (other or 1.0)
+                if ratio < worst[objective][0]:
+                    worst[objective] = ratio, label
+        fast = {n: found[n]["throughput"] for n in names}
+        timed = measured(case, fast, quick)
+        for n in names:
+            per_s, per_j = table[n]
+            best = table["ours"][0]
+            rows.append(
+                [
+                    label if n == names[0] else "",
+                    n,
+                    _shown(per_s, "{:,.0f}"),
+                    _shown(per_s / best if per_s and best else None, "{:.3f}"),
+                    _shown(per_j, "{:,.2f}"),
+                    f"{statistics.median(timed[n]):,.0f}" if n in timed else "—",
+                    f"{min(timed[n]):,.0f} – {max(timed[n]):,.0f}" if n in timed else "",
+                    _where(fast[n]) + (f" ({store})" if n == "greedy" and store else ""),
+                ]
+            )
+        results.append(
+            {
+                "case": label,
+                "env_steps_per_s": {n: v[0] for n, v in table.items()},
+                "env_steps_per_j": {n: v[1] for n, v in table.items()},
+                "measured_env_steps_per_s": timed,
+            }
+        )
+    bars = [
+        Bar(
+            f"ours over the best of the others, worst row, {objective}",
+            f"{ratio:.6f} ({label})",
+            "at least 1",
+            ratio >= 1 - 1e-6,
+        )
+        for objective, (ratio, label) in worst.items()
+    ]
+    total = 2 * len(results)
+    bars.append(
+        Bar(
+            "plans of ours proved optimal",
+            f"{total - len(unproven)} of {total}",
+            "all",
+            not unproven,
+        )
+    )
+    columns = ["graph, platform", "placed by", "env steps/s", "of ours", "env steps/J"]
+    columns += ["measured, median", "range", "off the host"]
+    left_out = ["large networks, slack, cpu_h200, cpu_gpu_fpga, repeated runs"] if quick else []
+    values = {"rows": results, "unproven": unproven, "seconds": time.monotonic() - began}
+    return Part("training loops by the model", columns, rows, bars, left_out, values)
+
+
+def _shown(value: float | None, form: str) -> str:
+    return "—" if value is None else form.format(value)
+
+
+def _where(plan: Plan | None) -> str:
+    """The tasks of a plan that are not on the device of env_step."""
+    if plan is None:
+        return ""
+    home = plan.task("env_step").device
+    away = [f"{t.task}: {t.device}" for t in plan.tasks if t.device != home]
+    return ", ".join(away) or "nothing"

@@ -1,0 +1,264 @@
+"""LLVM vector code that `products` is made of: tiles of a product, a transposition, a sum of
+squares.
+
+numba's own vectorisation cannot keep a block of sums in registers; these functions say it outright.
+A vector has LANES elements; a host with shorter ones uses several.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import binding, ir
+from numba import types
+from numba.core import cgutils
+from numba.core.errors import TypingError
+from numba.extending import intrinsic
+from numba.np.arrayobj import make_array
+
+WIDE = bool(binding.get_host_cpu_features().get("avx512f"))
+LANES = 16 if WIDE else 8
+"""Elements a vector. Hosts with shorter vectors use several."""
+ROWS = 8 if WIDE else 4
+"""Rows of the largest tile: with two vectors a row, as many sums as hide the latency of their
+additions, and registers are left for the factors (32 with AVX-512, 16 with AVX2)."""
+
+FLOAT, BIT = ir.FloatType(), ir.IntType(1)
+INT, WORD = ir.IntType(64), ir.IntType(32)
+VECTOR, WORDS = ir.VectorType(FLOAT, LANES), ir.VectorType(WORD, LANES)
+ZERO = ir.Constant(VECTOR, [0.0] * LANES)
+
+
+def _number(value: int) -> Any:
+    return ir.Constant(INT, value)
+
+
+def _spread(builder: Any, value: Any, kind: Any) -> Any:
+    """A vector of `kind` with `value` in all lanes."""
+    one = builder.insert_element(ir.Constant(kind, ir.Undefined), value, ir.Constant(WORD, 0))
+    lanes = ir.Constant(WORDS, [0] * LANES)
+    return builder.shuffle_vector(one, ir.Constant(kind, ir.Undefined), lanes)
+
+
+def _check(*kinds: Any) -> None:
+    """Refuses arrays that are not float32 one row after the other."""
+    for kind in kinds:
+        if getattr(kind, "dtype", None) != types.float32 or kind.layout != "C":
+            raise TypingError(f"a product takes C-contiguous float32 arrays, not {kind}")
+
+
+class _Memory:
+    """Loads and stores of vectors; with `columns` only of the first so many lanes."""
+
+    def __init__(self, builder: Any, columns: Any | None) -> None:
+        self.builder, self.mask = builder, None
+        if columns is not None:
+            count = _spread(builder, builder.trunc(columns, WORD), WORDS)
+            lanes = ir.Constant(WORDS, list(range(LANES)))
+            self.mask = builder.icmp_signed("<", lanes, count)
+
+    def _at(self, start: Any, vector: int) -> Any:
+        here = self.builder.gep(start, [_number(vector * LANES)])
+        return self.builder.bitcast(here, VECTOR.as_pointer())
+
+    def _masked(self, name: str, result: Any, given: list[Any]) -> Any:
+        function = cgutils.get_or_insert_function(
+            self.builder.module,
+            ir.FunctionType(result, [value.type for value in given]),
+            f"llvm.masked.{name}.v{LANES}f32.p0",
+        )
+        return self.builder.call(function, given)
+
+    def load(self, start: Any, vector: int) -> Any:
+        at, size = self._at(start, vector), ir.Constant(WORD, 4)
+        if self.mask is not None:
+            return self._masked("load", VECTOR, [at, size, self.mask, ZERO])
+        value = self.builder.load(at)
+        value.align = 4
+        return value
+
+    def store(self, value: Any, start: Any, vector: int) -> None:
+        at, size = self._at(start, vector), ir.Constant(WORD, 4)
+        if self.mask is not None:
+            self._masked("store", ir.VoidType(), [value, at, size, self.mask])
+        else:
+            self.builder.store(value, at).align = 4
+
+
+def tile(rows: int, vectors: int, partial: bool, turned: bool, finish: str) -> Any:
+    """out[:rows, :vectors · LANES] = a · b and the `finish`, over `depth` ≥ 1 inner indices.
+
+    partial: only the first `columns` of one vector. turned: a is read as its transpose, so that
+    its rows are neighbours. finish: "bias" (starts from extra[columns], then ReLU where `relu`),
+    "gate" (0 where extra[row, column] ≤ 0, where `relu`), or "". Matrices are given by a flat array
+    and the element where the tile starts; `stride` is that of a, `b_row` and `row` of b and out.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        def start(k: int, at: Any) -> Any:
+            data = make_array(signature.args[k])(context, builder, given[k]).data
+            return builder.gep(data, [at])
+
+        _, a_at, stride, _, b_at, b_row, _, out_at, row, _, extra_at, relu, depth, columns = given
+        memory = _Memory(builder, columns if partial else None)
+        fma = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(VECTOR, [VECTOR] * 3), f"llvm.fmuladd.v{LANES}f32"
+        )
+        a, b, out, extra = start(0, a_at), start(3, b_at), start(6, out_at), start(9, extra_at)
+        cells = [(r, v) for r in range(rows) for v in range(vectors)]
+        sums = dict.fromkeys(cells, ZERO)
+        if finish == "bias":
+            first = [memory.load(extra, v) for v in range(vectors)]
+            sums = {(r, v): first[v] for r, v in cells}
+        # Every third row is a pointer of its own: x86 addresses reach one and two strides further.
+        bases = [a]
+        if not turned:
+            bases = [builder.gep(a, [builder.mul(stride, _number(r))]) for r in range(0, rows, 3)]
+        before = builder.block
+        loop, after = builder.append_basic_block("depth"), builder.append_basic_block("end")
+        builder.branch(loop)
+        builder.position_at_end(loop)
+
+        def carried(value: Any) -> Any:
+            phi = builder.phi(value.type)
+            phi.add_incoming(value, before)
+            return phi
+
+        k, pb = carried(_number(0)), carried(b)
+        pa = [carried(base) for base in bases]
+        held = {cell: carried(value) for cell, value in sums.items()}
+        right = [memory.load(pb, v) for v in range(vectors)]
+        new = {}
+        for r in range(rows):
+            if turned:
+                at = builder.gep(pa[0], [_number(r)])
+            else:
+                at = builder.gep(pa[r // 3], [builder.mul(stride, _number(r % 3))])
+            left = _spread(builder, builder.load(at), VECTOR)
+            for v in range(vectors):
+                new[r, v] = builder.call(fma, [left, right[v], held[r, v]])
+        following = builder.add(k, _number(1))
+        k.add_incoming(following, loop)
+        pb.add_incoming(builder.gep(pb, [b_row]), loop)
+        for pointer in pa:
+            pointer.add_incoming(builder.gep(pointer, [stride if turned else _number(1)]), loop)
+        for cell in cells:
+            held[cell].add_incoming(new[cell], loop)
+        builder.cbranch(builder.icmp_signed("<", following, depth), loop, after)
+        builder.position_at_end(after)
+        below = None
+        if finish:
+            off = builder.icmp_signed("==", relu, _number(0))
+            below = builder.select(off, ir.Constant(FLOAT, float("-inf")), ir.Constant(FLOAT, 0.0))
+            below = _spread(builder, below, VECTOR)
+        for r in range(rows):
+            offset = builder.mul(row, _number(r))
+            for v in range(vectors):
+                value = new[r, v]
+                if finish == "bias":
+                    value = builder.select(builder.fcmp_ordered("<", value, below), ZERO, value)
+                elif finish == "gate":
+                    gate = memory.load(builder.gep(extra, [offset]), v)
+                    shut = builder.fcmp_ordered("<=", gate, below)
+                    value = builder.select(shut, ZERO, value)
+                memory.store(value, builder.gep(out, [offset]), v)
+        return context.get_dummy_value()
+
+    @intrinsic
+    def product(
+        typing, a, a_at, stride, b, b_at, b_row, out, out_at, row, extra, extra_at, relu, depth,
+        columns,
+    ):  # fmt: skip
+        _check(a, b, out, extra)
+        i = types.int64
+        return types.none(a, i, i, b, i, i, out, i, i, extra, i, i, i, i), generate
+
+    return product
+
+
+def _butterfly(builder: Any, lines: list[Any], step: int) -> list[Any]:
+    """One stage of a transposition in registers: blocks of `step` by `step` change places."""
+    new = list(lines)
+    for r in range(LANES):
+        if r & step:
+            continue
+        low, high = lines[r], lines[r + step]
+        # Lane l of the second operand is number LANES + l.
+        upper = [lane if not lane & step else LANES + lane - step for lane in range(LANES)]
+        lower = [lane + step if not lane & step else LANES + lane for lane in range(LANES)]
+        new[r] = builder.shuffle_vector(low, high, ir.Constant(WORDS, upper))
+        new[r + step] = builder.shuffle_vector(low, high, ir.Constant(WORDS, lower))
+    return new
+
+
+def _turn(typing, source, at, row, out, out_at, out_row):
+    """Transposes LANES by LANES elements from element `at` of source to `out_at` of out."""
+
+    def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        source, at, row, out, out_at, out_row = given
+        memory = _Memory(builder, None)
+        base = builder.gep(make_array(signature.args[0])(context, builder, source).data, [at])
+        lines = [
+            memory.load(builder.gep(base, [builder.mul(row, _number(r))]), 0) for r in range(LANES)
+        ]
+        step = 1
+        while step < LANES:
+            lines = _butterfly(builder, lines, step)
+            step *= 2
+        base = builder.gep(make_array(signature.args[3])(context, builder, out).data, [out_at])
+        for r, line in enumerate(lines):
+            memory.store(line, builder.gep(base, [builder.mul(out_row, _number(r))]), 0)
+        return context.get_dummy_value()
+
+    _check(source, out)
+    i = types.int64
+    return types.none(source, i, i, out, i, i), generate
+
+
+turn_block: Any = intrinsic(_turn)
+
+
+def _squares(typing, x, count):
+    """Sum of squares of the first `count` elements, a multiple of 4 · LANES above 0."""
+
+    def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        memory = _Memory(builder, None)
+        start = make_array(signature.args[0])(context, builder, given[0]).data
+        fma = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(VECTOR, [VECTOR] * 3), f"llvm.fmuladd.v{LANES}f32"
+        )
+        before = builder.block
+        loop, after = builder.append_basic_block("squares"), builder.append_basic_block("end")
+        builder.branch(loop)
+        builder.position_at_end(loop)
+        k = builder.phi(INT)
+        sums = [builder.phi(VECTOR) for _ in range(4)]
+        here = builder.gep(start, [k])
+        new = []
+        for v, held in enumerate(sums):
+            value = memory.load(here, v)
+            new.append(builder.call(fma, [value, value, held]))
+        following = builder.add(k, _number(4 * LANES))
+        k.add_incoming(_number(0), before)
+        k.add_incoming(following, loop)
+        for held, value in zip(sums, new, strict=True):
+            held.add_incoming(ZERO, before)
+            held.add_incoming(value, loop)
+        builder.cbranch(builder.icmp_signed("<", following, given[1]), loop, after)
+        builder.position_at_end(after)
+        total = builder.fadd(builder.fadd(new[0], new[1]), builder.fadd(new[2], new[3]))
+        width = LANES
+        while width > 1:
+            width //= 2
+            halves = []
+            for first in (0, width):
+                lanes = ir.Constant(ir.VectorType(WORD, width), list(range(first, first + width)))
+                halves.append(builder.shuffle_vector(total, total, lanes))
+            total = builder.fadd(*halves)
+        return builder.extract_element(total, ir.Constant(WORD, 0))
+
+    _check(x)
+    return types.float32(x, types.int64), generate
+
+
+whole_squares: Any = intrinsic(_squares)

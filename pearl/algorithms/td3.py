@@ -1,0 +1,90 @@
+"""TD3 (Fujimoto, van Hoof, Meger 2018): DDPG with two critics, noise on the target action, and an
+actor that moves less often than the critics.
+
+In execution order: sizes (`graph`), first values (`initialise`), one gradient step (`losses`).
+Acting adds Gaussian noise to the action and clips it to the bounds, as in DDPG.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+from pearl.algorithms.replay_loop import LEARNING, build
+from pearl.algorithms.start import constants, sizes, start_network
+from pearl.graph import TaskGraph
+from pearl_devices import Buffers
+
+if TYPE_CHECKING:
+    from pearl.system import System
+
+__all__ = ["LEARNING", "POLICY", "graph", "initialise", "losses"]
+
+POLICY = "actor"
+
+
+def layers(system: System) -> dict[str, tuple[int, ...]]:
+    """Widths of the actor (observation → action) and of both critics (both → value)."""
+    obs, act, hidden = system.env.obs, system.env.act, system.algorithm.hidden
+    critic = (obs + act, *hidden, 1)
+    return {"actor": (obs, *hidden, act), "critic1": critic, "critic2": critic}
+
+
+def graph(system: System) -> TaskGraph:
+    """The task graph of TD3 on this system. An update firing of k gradient steps moves the actor
+    and the targets in every policy_delay-th step, counted from the start of learning."""
+    return build(
+        "td3",
+        sizes(system),
+        networks=layers(system),
+        policy=POLICY,
+        losses="pearl.algorithms.td3:losses",
+        acting="ddpg",
+        extra={"policy_delay": system.algorithm.policy_delay},
+    )
+
+
+def initialise(buffers: Buffers, system: System, seed: int) -> None:
+    """Fill the arrays of a fresh run."""
+    a = system.algorithm
+    for name, widths in layers(system).items():
+        start_network(buffers, name, widths, seed, policy=name == POLICY)
+        rate = a.actor_learning_rate if name == POLICY else a.critic_learning_rate
+        buffers[f"hyper.lr.{name}"][:] = rate
+    constants(buffers, system)
+    buffers["hyper.smoothing"][:] = a.smoothing.noise, a.smoothing.limit
+    buffers["explore"][:] = a.exploration.noise, 0.0, 0.0, a.learning_starts
+
+
+def losses(nets: Any, batch: Any, hyper: Any) -> Generator[tuple[str, Any], None, Any]:
+    """One gradient step in torch: yields ("critic1", loss), ("critic2", loss), and in every
+    policy_delay-th step ("actor", loss) with the updated first critic; returns the mean |TD error|
+    of both critics, shape (B,).
+
+    target = reward + discount · min(Q1_target, Q2_target)(next_obs, a'), a' the target actor's
+    action plus clipped noise, inside the bounds (equations 10 and 14 of the paper).
+    """
+    import torch
+    from torch.nn import functional as F
+
+    with torch.no_grad():
+        deviation, limit = hyper.smoothing
+        ahead = nets.target.actor(batch.next_obs)
+        offset = (deviation * hyper.noise.normal(*ahead.shape)).clamp(-limit, limit)
+        ahead = ahead + 0.5 * (hyper.act_high - hyper.act_low) * offset
+        ahead = ahead.clamp(hyper.act_low, hyper.act_high)
+        first = nets.target.critic1(batch.next_obs, ahead)
+        second = nets.target.critic2(batch.next_obs, ahead)
+        target = batch.reward + batch.discount * torch.minimum(first, second)
+    errors = []
+    for name, critic in (("critic1", nets.critic1), ("critic2", nets.critic2)):
+        q = critic(batch.obs, batch.action)
+        errors.append((q - target).detach().abs())
+        if hyper.huber > 0:
+            each = F.huber_loss(q, target, reduction="none", delta=hyper.huber)
+        else:
+            each = 0.5 * (q - target).square()
+        yield name, (batch.weight * each).mean()
+    if hyper.step % hyper.policy_delay == 0:
+        yield "actor", -nets.critic1(batch.obs, nets.actor(batch.obs)).mean()
+    return 0.5 * (errors[0] + errors[1])

@@ -1,0 +1,252 @@
+"""`explain`: what bounds a plan, which plans come close, and what would change it.
+
+Every figure is computed: from the timed graph of the plan, or by solving again with something
+changed, all within one time. What time did not allow is listed, never guessed.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, Literal
+
+from pearl.answers import Sentence, answers
+from pearl.assignment import Timing
+from pearl.costs import CostTable
+from pearl.crossover import Crossover, crossover
+from pearl.errors import SpecError
+from pearl.graph import TaskGraph
+from pearl.limits import Limits
+from pearl.period import Arc, howard, simulate
+from pearl.plan_check import plan_timing
+from pearl.plans import Plan, Problem, plain
+from pearl.resolving import SAME, Again
+from pearl.runner_ups import RunnerUps, runner_ups
+from pearl.system import System
+from pearl.what_ifs import WhatIf, what_ifs
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of what bounds the period: a task (or fused call, or transfer `src>device`), how often
+    it stands there, the seconds of all these firings, and their share of the period (around a cycle
+    of several tokens, of as many periods)."""
+
+    task: str
+    firings: int
+    seconds: float
+    share: float
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What bounds the period.
+
+    kind: `pace` if a limit on power does, not the devices; `path` of a plan for makespan: what its
+    first iteration waits for, one after the other.
+    period_s: the period (the makespan of a path). seconds: the lane's or link's load in an
+    iteration, or the time around the cycle or along the path. tokens: of the cycle, else 1. The
+    period is seconds / tokens. next_name, next_share: the lane or link
+    that is taken longest besides, and its share of the period.
+    """
+
+    kind: Literal["lane", "link", "cycle", "pace", "path"]
+    name: str
+    period_s: float
+    seconds: float
+    tokens: int
+    parts: tuple[Part, ...]
+    next_name: str | None
+    next_share: float | None
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Why a plan is worth what it is worth.
+
+    throughput, efficiency: env steps (iterations) per second and per joule of the plan.
+    within: how close a runner-up must come, as a share of the plan's value. crossovers: batch sizes
+    at which tasks move; empty without a spec. left_out: what time did not allow to solve.
+    """
+
+    value: float
+    value_unit: str
+    objective: str
+    throughput: float
+    efficiency: float | None
+    within: float
+    bound: Bound
+    runner_ups: RunnerUps
+    what_ifs: tuple[WhatIf, ...]
+    crossovers: tuple[Crossover, ...]
+    answers: tuple[Sentence, ...]
+    left_out: tuple[str, ...]
+    proven: bool
+    seconds: float
+
+    def __str__(self) -> str:
+        from pearl.report import explanation_text
+
+        return explanation_text(self)
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain object; each runner-up holds its whole plan."""
+        found: dict[str, Any] = plain(_object(self))
+        return found
+
+
+def _object(value: Any) -> Any:
+    if isinstance(value, Plan):
+        return value.to_json()
+    if isinstance(value, tuple):
+        return [_object(v) for v in value]
+    if is_dataclass(value):
+        return {f.name: _object(getattr(value, f.name)) for f in fields(value)}
+    return value
+
+
+def explain(
+    plan: Plan,
+    graph: TaskGraph,
+    costs: CostTable,
+    limits: Limits = Limits(),  # noqa: B008 (frozen)
+    *,
+    system: System | None = None,
+    within: float = 0.05,
+    time_limit_s: float = 10.0,
+) -> Explanation:
+    """Explain a plan of this problem within `time_limit_s` seconds.
+
+    Solves again by the plan's own method. system: the spec behind the problem, for the batch sizes
+    at which the update would move. Raises SpecError where plan and problem disagree, and for
+    `within` outside 0 … 1 or a time of 0.
+    """
+    problems = []
+    if not 0 <= within <= 1:
+        problems.append(f"within is {within}; it must be a share from 0 to 1")
+    if not time_limit_s > 0:
+        problems.append(f"time_limit_s is {time_limit_s}; it must be above 0")
+    if problems:
+        raise SpecError(*problems)
+    began = time.monotonic()
+    bound = bound_of(plan, graph, costs)
+    plan = replace(plan, problem=Problem(graph, costs, limits, system))
+    again = Again(plan, graph, costs, limits, began + time_limit_s)
+    said = answers(again.until(0.2))
+    close = runner_ups(again.until(0.4), within)
+    moves = _crossovers(again, system) if system else ()
+    changes, left_out = what_ifs(again)
+    return Explanation(
+        plan.value,
+        plan.value_unit,
+        plan.objective,
+        again.throughput,
+        again.efficiency,
+        within,
+        bound,
+        close,
+        changes,
+        moves,
+        said,
+        left_out,
+        plan.status == "optimal",
+        time.monotonic() - began,
+    )
+
+
+def bound_of(plan: Plan, graph: TaskGraph, costs: CostTable) -> Bound:
+    """What bounds the period of a plan, with the seconds of each task in it."""
+    timed, arcs = plan_timing(plan, graph, costs)
+    b, period, kind = plan.bottleneck, plan.period_s, str(plan.bottleneck.kind)
+    names = ["+".join(tasks) for tasks in _tasks(timed)]
+    if plan.objective == "makespan":
+        steps, period, kind = _path(timed, arcs), plan.value, "path"
+    elif b.kind == "cycle":
+        steps = _cycle(plan, timed, arcs)
+    else:
+        steps = [(i, timed.occupancy_s[i], 0) for i in _busiest(plan, timed)]
+    parts: dict[str, list[float]] = {}
+    for i, s, _ in steps:
+        parts.setdefault(names[i], []).append(s)
+    tokens = sum(m for _, _, m in steps) or 1
+    others = [] if kind == "path" else sorted((-k.load, k.lane) for k in plan.lanes)
+    others = [k for k in others if k[1] != b.name]
+    return Bound(
+        "pace" if plan.pace_s is not None else kind,  # type: ignore[arg-type]
+        " → ".join(parts) if kind == "path" else b.name,
+        period,
+        sum(s for _, s, _ in steps),
+        tokens,
+        tuple(Part(n, len(s), sum(s), sum(s) / tokens / period) for n, s in parts.items()),
+        others[0][1] if others else None,
+        -others[0][0] if others else None,
+    )
+
+
+def _busiest(plan: Plan, timed: Timing) -> tuple[int, ...]:
+    """The nodes of the lane or link that is taken longest; of several, the one that the plan names
+    by its tasks."""
+    named, of_node = set(plan.bottleneck.tasks), _tasks(timed)
+
+    def rank(lane: str) -> tuple[bool, int]:
+        tasks = {t for i in timed.lanes[lane] for t in of_node[i]}
+        return timed.loads_s[lane] >= most * (1 - SAME), len(tasks & named) - len(tasks - named)
+
+    most = max(timed.loads_s.values())
+    return timed.lanes[max(timed.lanes, key=rank)]
+
+
+def _path(timed: Timing, arcs: list[Arc]) -> list[tuple[int, float, int]]:
+    """The longest chain of the first iteration, from its start to its last result: (node, seconds
+    until the next one may start, 0)."""
+    start = simulate(len(timed.names), arcs, 1)[0].tolist()
+    firings = range(len(timed.assignment.expansion.nodes))
+    here = max(firings, key=lambda i: start[i] + timed.latency_s[i])
+    steps = [(here, timed.latency_s[here], 0)]
+    while start[here] > 0:
+        waits = ((start[s] + w, w, s) for s, d, w, m in arcs if d == here and m == 0)
+        _, seconds, here = max(waits)
+        steps.append((here, seconds, 0))
+    return steps[::-1]
+
+
+def _tasks(timed: Timing) -> list[list[str]]:
+    """The tasks of each node, or its transfer as `src>device`; copies by the name of their task."""
+    graph = timed.assignment.expansion.graph
+    origin = {t.name: t.part.task if t.part else t.name for t in graph.tasks}
+
+    def named(name: str) -> str:
+        task, arrow, to = name.partition(">")
+        return origin.get(name) or origin.get(task, task) + arrow + to
+
+    return [[named(n) for n in name.split("+")] for name, _ in timed.names]
+
+
+def _cycle(plan: Plan, timed: Timing, arcs: list[Arc]) -> list[tuple[int, float, int]]:
+    """The arcs of a cycle that takes the whole period: (node, seconds, tokens) each; where several
+    do, one through the tasks that the plan names."""
+    named = set(plan.bottleneck.tasks)
+    names = timed.names
+    inside = [not named.isdisjoint(tasks) for tasks in _tasks(timed)]
+    found: list[int] = []
+    for some in ([a for a in arcs if inside[a[0]] and inside[a[1]]], arcs):
+        ratio, found = howard(len(names), some)
+        if ratio >= plan.period_s * (1 - SAME) or plan.pace_s is not None:
+            break
+    longest: dict[tuple[int, int], tuple[float, int]] = {}
+    for s, d, w, m in arcs:
+        old = longest.get((s, d))
+        if old is None or w - plan.period_s * m > old[0] - plan.period_s * old[1]:
+            longest[s, d] = w, m
+    return [(s, *longest[s, d]) for s, d in zip(found, [*found[1:], *found[:1]], strict=True)]
+
+
+def _crossovers(again: Again, system: System) -> tuple[Crossover, ...]:
+    """For every task that takes gradient steps."""
+    found = []
+    for task in again.graph.tasks:
+        if task.kernel.kind.startswith("update"):
+            left = again.until(0.3).deadline - time.monotonic()
+            if left > 0:
+                found.append(crossover(system, task.name, method=again.method, time_limit_s=left))
+    return tuple(c for c in found if c is not None)

@@ -1,0 +1,138 @@
+"""What a report says of an explanation: sentences and tables of ready text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pearl.crossover import Crossover
+from pearl.explain import Bound, Explanation
+from pearl.report_tables import Column, Table
+from pearl.rounded import NONE, count, figure, listed, percent, si
+from pearl.what_ifs import WhatIf
+
+TITLE = "Explanation"
+VISIBLE = 0.001
+"""A change of throughput and efficiency below this share is only named."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """The section of a report: sentences (label, text), then tables."""
+
+    sentences: tuple[tuple[str, str], ...]
+    tables: tuple[Table, ...]
+
+
+def section(e: Explanation, *, every_change: bool = False) -> Section:
+    """The whole section. every_change: also the changes that change nothing."""
+    sentences = [("Bound", bound_sentence(e.bound))]
+    sentences += [(s.question, s.answer) for s in e.answers]
+    sentences += [("Batch size", crossover_sentence(c)) for c in e.crossovers]
+    shown = tuple(w for w in e.what_ifs if every_change or _visible(e, w))
+    nothing = [w.text for w in e.what_ifs if w not in shown]
+    notes = []
+    if nothing:
+        notes.append(f"Less than {percent(VISIBLE)} either way: {'; '.join(nothing)}.")
+    if any(not w.proven for w in shown):
+        notes.append("* not proved to be the best.")
+    if e.left_out:
+        notes.append(f"No time was left for: {'; '.join(e.left_out)}.")
+    return Section(tuple(sentences), (_runner_ups(e), _changes(e, shown, notes)))
+
+
+def _visible(e: Explanation, w: WhatIf) -> bool:
+    if w.value is None:
+        return True
+    pairs = (
+        (w.value, e.value),
+        (w.throughput or 0.0, e.throughput),
+        (w.efficiency or 0.0, e.efficiency or 0.0),
+    )
+    return any(abs(a - b) >= VISIBLE * b for a, b in pairs if b)
+
+
+def bound_sentence(b: Bound) -> str:
+    """What bounds the period, with its parts in seconds."""
+    parts = [
+        f"{p.task}{f' × {p.firings}' if p.firings > 1 else ''} {si(p.seconds, 's')}"
+        f" ({percent(p.share)})"
+        for p in sorted(b.parts, key=lambda p: -p.seconds)
+    ]
+    took = f"{si(b.seconds, 's')}: {listed(parts)}" if parts else si(b.seconds, "s")
+    period = si(b.period_s, "s")
+    if b.kind == "cycle":
+        text = f"The critical cycle takes {took}"
+        text += f"; with {b.tokens} tokens on it, the period is {period}." if b.tokens > 1 else "."
+    elif b.kind == "path":
+        text = f"The longest path of the first iteration takes {took}."
+    elif b.kind == "pace":
+        text = f"The pace: an iteration every {period}, though {b.name} needs only {took}."
+    else:
+        text = f"{b.kind.capitalize()} {b.name} is taken all the period of {took}."
+    if b.next_name is not None:
+        text += f" The next is {b.next_name}, taken {percent(b.next_share)} of the period."
+    return text
+
+
+def crossover_sentence(c: Crossover) -> str:
+    """Where a task is as the batch grows."""
+    looked = f"batch sizes {count(c.least)} to {count(c.most)} were tried"
+    sure = "" if c.proven else ", not all of them solved to proof"
+    if not c.moves:
+        return f"{c.task} is on {c.device} at every size; {looked}{sure}."
+    steps = [f"moves to {m.dst} at {count(m.batch)}" for m in c.moves]
+    return (
+        f"{c.task} starts on {c.starts_on} and {listed(steps)}; "
+        f"now it is {count(c.batch)}; {looked}{sure}."
+    )
+
+
+def _runner_ups(e: Explanation) -> Table:
+    rows = tuple(
+        (
+            str(n + 1),
+            "; ".join(r.differs),
+            figure(r.plan.value, e.value_unit),
+            f"{-100 * r.loss:+.1f} %" if r.loss else "equal",
+            "proved" if r.proven else "found",
+        )
+        for n, r in enumerate(e.runner_ups.plans)
+    )
+    columns = (
+        Column("", "right"),
+        Column("what differs", folds=True),
+        Column(e.value_unit, "right"),
+        Column("loss", "right"),
+        Column("best of its kind"),
+    )
+    notes = [] if rows else [f"No other plan was found within {percent(e.within)}."]
+    if e.runner_ups.complete:
+        notes.append(f"No further assignment of devices comes within {percent(e.within)}; proved.")
+    return Table(f"Plans within {percent(e.within)}", columns, rows, tuple(notes))
+
+
+def _changes(e: Explanation, shown: tuple[WhatIf, ...], notes: list[str]) -> Table:
+    single = e.objective == "makespan"
+    unit = "iterations" if single else e.value_unit.partition("/")[0]
+    rows = []
+    for w in shown:
+        star = "" if w.proven else "*"
+        first = w.value if single else w.throughput
+        if w.infeasible is not None:
+            rows.append((w.text, f"no plan{star}", NONE))
+            notes.insert(0, f"{w.text}: {w.infeasible}")
+        else:
+            now = _changed(first, e.value if single else e.throughput, "s" if single else "")
+            rows.append((w.text, now + star, _changed(w.efficiency, e.efficiency) + star))
+    columns = (
+        Column("what if", folds=True),
+        Column("makespan" if single else f"{unit}/s", "right"),
+        Column(f"{unit}/J", "right"),
+    )
+    return Table("What would change it", columns, tuple(rows), tuple(notes))
+
+
+def _changed(after: float | None, before: float | None, unit: str = "") -> str:
+    if after is None or not before:
+        return figure(after, unit)
+    return f"{figure(after, unit)} ({100 * (after / before - 1):+.1f} %)"

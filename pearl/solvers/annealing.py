@@ -1,0 +1,245 @@
+"""Simulated annealing of loads (Kirkpatrick, Gelatt and Vecchi 1983), compiled; imported on use.
+
+Minimises Σ (load / target)^power over lanes and links: with a low power few copies and fast modes
+count most, with a high one the largest load. Moves: one item elsewhere, a cluster of neighbours
+elsewhere, two items exchanged.
+"""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+
+_native = numba.njit(cache=True, nogil=True, error_model="numpy")
+_inlined = numba.njit(nogil=True, error_model="numpy", inline="always")
+
+LINK, LANE = 0, 1
+"""Who pays for a copy; 2: nobody."""
+
+_CLUSTER = 0.35
+"""Share of the moves of single items that take neighbours along (assumed, as are the sizes below:
+best of a few tried)."""
+
+_SMALL, _LARGE = 12, 60
+"""Items of a cluster at most, in three of four moves and in the fourth."""
+
+
+@_inlined
+def _power(x, power):
+    """x⁴, x⁸ or x¹²."""
+    y = x * x
+    y *= y
+    if power == 4:
+        return y
+    return y * y if power == 8 else y * y * y
+
+
+@_native
+def _charge(q, sign, place, device, host, direct, up, links, item, messages, first, user, size,
+            seen, largest, payer, reached, change, stamp, touched, count, tick, places):
+    """Adds what the copies of producer q cost, times sign, to `change`; how many are touched."""
+    home = place[item[q]]
+    a = device[home]
+    found, upload = 0, -1.0
+    for e in range(first[q], first[q + 1]):
+        there = place[user[e]]
+        b = device[there]
+        if b == a:
+            continue
+        if b == host or (a != host and direct[a, b] < 0):
+            upload = max(upload, size[e])
+        if b == host and a != host:
+            continue
+        if seen[b] != tick:
+            seen[b] = tick
+            largest[b], payer[b] = size[e], there
+            reached[found] = b
+            found += 1
+        else:
+            largest[b] = max(largest[b], size[e])
+    for k in range(found + 1):
+        if k == found:
+            if upload < 0.0:
+                break
+            link, volume, lane = up[a], upload, home
+        else:
+            b = reached[k]
+            volume, lane = largest[b], payer[b]
+            link = up[b]
+            if a != host and direct[a, b] >= 0:
+                link, lane = direct[a, b], home
+        pays = links[link, 2]
+        if pays == 2.0:
+            continue
+        r = places + link if pays == 0.0 else lane
+        if stamp[r] == 0:
+            stamp[r] = 1
+            change[r] = 0.0
+            touched[count] = r
+            count += 1
+        change[r] += sign * messages[q] * (links[link, 0] + volume * links[link, 1])
+    return count
+
+
+@_inlined
+def _random(state):
+    x = state[0]
+    x ^= x << np.uint64(13)
+    x ^= x >> np.uint64(7)
+    x ^= x << np.uint64(17)
+    state[0] = x
+    return x >> np.uint64(11)
+
+
+@_native
+def anneal(seconds, memory, capacity, device, host, direct, up, links, item, messages, first, user,
+           size, near_first, near, make_first, make, place, best_place, state, steps, hot, cold,
+           target, power):
+    """`steps` moves from temperature `hot` down to `cold`; the largest load of `best_place`.
+
+    seconds: (items, lanes), infinite where not allowed. memory: (items,); capacity: (devices,).
+    device: of each lane. direct: (devices, devices), the link between two or -1; up: the link to
+    the host. links: (links, 3): seconds a message, seconds a byte, who pays. item, messages: of
+    each producer, whose consumers are user[first[q]:first[q + 1]], with the bytes each needs in
+    size. near: neighbours of each item; make: producers whose copies depend on where it is. place:
+    lane of each item, in and out. state: (1,) uint64, random, not 0.
+    """
+    items, places = seconds.shape
+    total = places + links.shape[0]
+    load, change = np.zeros(total), np.zeros(total)
+    stamp = np.zeros(total, np.int64)
+    touched = np.zeros(total, np.int64)
+    devices = capacity.shape[0]
+    used = np.zeros(devices)
+    seen = np.zeros(devices, np.int64)
+    largest = np.zeros(devices)
+    payer = np.zeros(devices, np.int64)
+    reached = np.zeros(devices, np.int64)
+    mark = np.zeros(item.shape[0], np.int64)
+    affected = np.zeros(item.shape[0] + 1, np.int64)
+    inside = np.zeros(items, np.int64)
+    moved = np.zeros(items + 1, np.int64)
+    tick, turn = 0, 0
+    for i in range(items):
+        load[place[i]] += seconds[i, place[i]]
+        used[device[place[i]]] += memory[i]
+    for q in range(item.shape[0]):
+        tick += 1
+        count = _charge(q, 1.0, place, device, host, direct, up, links, item, messages, first, user,
+                        size, seen, largest, payer, reached, change, stamp, touched, 0, tick, places)
+        for k in range(count):
+            load[touched[k]] += change[touched[k]]
+            stamp[touched[k]] = 0
+    most = load.max()
+    best = most
+    best_place[:] = place
+    cooling = (cold / hot) ** (1.0 / max(steps, 1))
+    temperature = hot
+    for _ in range(steps):
+        temperature *= cooling
+        r = _random(state)
+        i = np.int64(r % np.uint64(items))
+        r //= np.uint64(items)
+        kind = r & np.uint64(3)
+        r >>= np.uint64(2)
+        a = place[i]
+        other = -1
+        if kind == 0:
+            b = np.int64(r % np.uint64(places))
+        elif kind == 3:
+            other = np.int64(r % np.uint64(items))
+            b = place[other]
+        else:
+            degree = near_first[i + 1] - near_first[i]
+            if degree:
+                b = place[near[near_first[i] + np.int64(r % np.uint64(degree))]]
+            else:
+                b = np.int64(r % np.uint64(places))
+        if a == b or seconds[i, b] == np.inf:
+            continue
+        turn += 1
+        moved[0], members, bytes_moved = i, 1, memory[i]
+        inside[i] = turn
+        if other >= 0:
+            if seconds[other, a] == np.inf:
+                continue
+            bytes_moved -= memory[other]
+        else:
+            r = _random(state)
+            if np.float64(r) * (1.0 / 9007199254740992.0) < _CLUSTER:
+                limit = _SMALL if r & np.uint64(3) else _LARGE
+                limit = 2 + np.int64((r >> np.uint64(2)) % np.uint64(limit))
+                head = 0
+                while head < members and members < limit:
+                    v = moved[head]
+                    head += 1
+                    for e in range(near_first[v], near_first[v + 1]):
+                        w = near[e]
+                        if place[w] == a and inside[w] != turn and members < limit:
+                            if seconds[w, b] == np.inf:
+                                continue
+                            inside[w] = turn
+                            moved[members] = w
+                            members += 1
+                            bytes_moved += memory[w]
+        if device[a] != device[b]:
+            if used[device[b]] + bytes_moved > capacity[device[b]]:
+                continue
+            if used[device[a]] - bytes_moved > capacity[device[a]]:
+                continue
+        moved[members] = other
+        concerned = 0
+        for k in range(members + (other >= 0)):
+            v = moved[k]
+            for e in range(make_first[v], make_first[v + 1]):
+                q = make[e]
+                if mark[q] != turn:
+                    mark[q] = turn
+                    affected[concerned] = q
+                    concerned += 1
+        stamp[a] = stamp[b] = 1
+        change[a] = change[b] = 0.0
+        touched[0], touched[1], count = a, b, 2
+        for k in range(concerned):
+            tick += 1
+            count = _charge(affected[k], -1.0, place, device, host, direct, up, links, item,
+                            messages, first, user, size, seen, largest, payer, reached, change,
+                            stamp, touched, count, tick, places)
+        for k in range(members):
+            v = moved[k]
+            place[v] = b
+            change[a] -= seconds[v, a]
+            change[b] += seconds[v, b]
+        if other >= 0:
+            place[other] = a
+            change[b] -= seconds[other, b]
+            change[a] += seconds[other, a]
+        for k in range(concerned):
+            tick += 1
+            count = _charge(affected[k], 1.0, place, device, host, direct, up, links, item,
+                            messages, first, user, size, seen, largest, payer, reached, change,
+                            stamp, touched, count, tick, places)
+        worse = 0.0
+        for k in range(count):
+            d = touched[k]
+            stamp[d] = 0
+            worse += _power((load[d] + change[d]) / target, power) - _power(load[d] / target, power)
+        accept = worse <= 0.0
+        if not accept:
+            u = np.float64(_random(state)) * (1.0 / 9007199254740992.0)
+            accept = u < np.exp(-worse / temperature)
+        if not accept:
+            for k in range(members):
+                place[moved[k]] = a
+            if other >= 0:
+                place[other] = b
+            continue
+        used[device[a]] -= bytes_moved
+        used[device[b]] += bytes_moved
+        for k in range(count):
+            load[touched[k]] += change[touched[k]]
+        most = load.max()
+        if most < best:
+            best = most
+            best_place[:] = place
+    return best

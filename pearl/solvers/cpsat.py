@@ -1,0 +1,113 @@
+"""Makespan by constraint programming with OR-Tools' CP-SAT (extra `cpsat`).
+
+An optional interval for every firing, mode and lane; no-overlap on lanes and links (a cumulative
+where equal lanes are interchangeable), transfers as delays between devices, memory as a linear row;
+after Laborie, Rogerie, Shaw and Vilim 2018, "IBM ILOG CP Optimizer for scheduling", and Perron and
+Didier's CP-SAT. The best schedule of HEFT and local search is hint and horizon. Where the model
+leaves something out (see `cpsat_model`) it is a relaxation: its bound stays a bound, and the value
+is always that of the plan's own simulation.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from pearl.costs import CostTable
+from pearl.errors import SpecError
+from pearl.graph import TaskGraph
+from pearl.limits import Limits
+from pearl.solvers import local_search
+from pearl.solvers.cpsat_model import Model
+from pearl.solvers.heuristic import none_found
+from pearl.solvers.makespan import Iteration, iteration, least_s, makespan_programs
+from pearl.solvers.outcome import SAME, Found, Outcome
+
+SHORT = 1.0
+"""Work of the first search, in CP-SAT's deterministic seconds."""
+
+BESIDE = 0.5
+"""Share of the time left in which local search runs beside CP-SAT."""
+
+WORKERS = 2
+"""Threads at most (and never more than the process may use)."""
+
+
+def installed() -> bool:
+    """Whether OR-Tools is there; does not import it."""
+    return importlib.util.find_spec("ortools") is not None
+
+
+def solve(
+    graph: TaskGraph,
+    costs: CostTable,
+    objective: str,
+    limits: Limits,
+    deadline: float,
+    seed: int,
+) -> Outcome:
+    """The plan with the least makespan found, and CP-SAT's bound.
+
+    Deterministic by seed where one thread finishes the search within a second; with more threads,
+    or when time runs out, two calls may differ. SpecError without OR-Tools; InfeasibleError where
+    no plan meets the limits.
+    """
+    if not installed():
+        raise SpecError(
+            "method 'cpsat' needs OR-Tools, which is not installed: "
+            "pip install 'pearl-toolkit[cpsat]', or use method 'local_search'"
+        )
+    choices = makespan_programs(graph, costs, limits)
+    cases = [iteration(p) for p in choices]
+    starts_of = [local_search.start(it, objective, limits, deadline) for it in cases]
+    known = [f for f in starts_of if f]
+    if not known:
+        raise none_found("cpsat", choices, graph, costs, objective, limits)
+    best = min(known, key=lambda f: f.cost)
+    least, late = math.inf, False
+    for number, (it, own) in enumerate(zip(cases, starts_of, strict=True)):
+        floor = least_s(it, deadline)
+        if own and floor < best.cost * (1 - SAME):
+            left = deadline - time.monotonic()
+            until = time.monotonic() + left / (len(choices) - number)
+            found, floor, finished = improve(it, own, min(best.cost, own.cost), floor, until, seed)
+            late |= not finished
+            best = min(best, found, key=lambda f: f.cost)
+        least = min(least, floor)
+    return Outcome(best, min(least, best.cost), late)
+
+
+def improve(
+    it: Iteration, best: Found, below: float, floor: float, deadline: float, seed: int
+) -> tuple[Found, float, bool]:
+    """A better schedule of a program than `best`, its own, if there is one of at most `below`
+    seconds and it is found; the proven bound; whether the search was finished.
+
+    One thread for about a second; then local search beside CP-SAT for half of the time, and CP-SAT
+    alone from the best of both.
+    """
+    threads = min(WORKERS, len(os.sched_getaffinity(0)))
+    found, bound, finished = Model(it, best, below, floor).run(deadline, 1, seed, SHORT)
+    floor, best = max(floor, bound), min(best, found or best, key=lambda f: f.cost)
+    if finished or best.cost <= floor * (1 + SAME):
+        return best, floor, True
+    half = time.monotonic() + BESIDE * (deadline - time.monotonic())
+    with ThreadPoolExecutor(1) as beside:
+        other = beside.submit(
+            local_search.improve, it, best, "makespan", Limits(), half, seed, enough=floor
+        )
+        if threads > 1:
+            model = Model(it, best, min(below, best.cost), floor)
+            found, bound, finished = model.run(half, threads - 1, seed + 1)
+            floor, best = max(floor, bound), min(best, found or best, key=lambda f: f.cost)
+        best = min(best, other.result() or best, key=lambda f: f.cost)
+    if finished or best.cost <= floor * (1 + SAME):
+        return best, floor, True
+    if deadline > time.monotonic():
+        model = Model(it, best, min(below, best.cost), floor)
+        found, bound, finished = model.run(deadline, threads, seed + 2)
+        floor, best = max(floor, bound), min(best, found or best, key=lambda f: f.cost)
+    return best, floor, finished or best.cost <= floor * (1 + SAME)
