@@ -13,7 +13,9 @@ from pearl_devices import Device, Kernel, Link, Platform
 from pearl_estimators import Estimate
 
 
-def _mode(task: str, device: str, latency: float, occupancy: float, joules: float, name: str) -> Mode:
+def _mode(
+    task: str, device: str, latency: float, occupancy: float, joules: float, name: str
+) -> Mode:
     return Mode((task,), device, name, 1, Estimate(latency, occupancy, latency, latency, joules))
 
 
@@ -44,9 +46,7 @@ def small(
             pairs.append((a, b))
     resident = [r.uniform(1e6, 1e7) for _ in names]
     room = 0.35 * sum(resident)
-    found = [
-        Device(d, "null", memory_bytes=room if d != places[0] else 2 * room) for d in places
-    ]
+    found = [Device(d, "null", memory_bytes=room if d != places[0] else 2 * room) for d in places]
     links = [
         Link(a, b, r.uniform(1e-6, 1e-5), r.choice([1e9, 4e9, 1.6e10]), r.uniform(0.0, 2e-6))
         for k, a in enumerate(places)
@@ -61,7 +61,9 @@ def small(
             for v in range(modes):
                 latency = base * r.uniform(1.0, 1.6)
                 occupancy = latency * r.choice([1.0, 1.0, 0.6])
-                table.append(_mode(n, d, latency, occupancy, r.uniform(1.0, 3.0) * latency, f"v{v}"))
+                table.append(
+                    _mode(n, d, latency, occupancy, r.uniform(1.0, 3.0) * latency, f"v{v}")
+                )
     kernels = [Kernel(n, resident_bytes=size) for n, size in zip(names, resident, strict=True)]
     graph = TaskGraph(
         f"ring{seed}",
@@ -103,7 +105,10 @@ def large(
     links = [Link("host", d, 0.0, 1.0, paid_by="lane") for d in places]
     graph = TaskGraph(
         f"large{seed}",
-        tuple(Task(n, Kernel(n, resident_bytes=float(s))) for n, s in zip(names, resident, strict=True)),
+        tuple(
+            Task(n, Kernel(n, resident_bytes=float(s)))
+            for n, s in zip(names, resident, strict=True)
+        ),
         tuple(Edge(names[i], names[j], bytes=float(cost[i])) for i, j in pairs),
     )
     table = [

@@ -120,11 +120,22 @@ def run(quick: bool, data: Path | None) -> Part:
         )
         most = MOST.get(name)
         if most is not None:
-            bars.append(Bar(f"{name}: load", f"{plan.period_s:.4f} ms", f"≤ {most}", plan.period_s <= most))
+            bars.append(
+                Bar(f"{name}: load", f"{plan.period_s:.4f} ms", f"≤ {most}", plan.period_s <= most)
+            )
         bars.append(Bar(f"{name}: proven gap", f"{plan.gap:.3%}", f"≤ {GAP:.0%}", plan.gap <= GAP))
         ok = took[0] <= 1.1 * seconds
-        bars.append(Bar(f"{name}: time", f"{took[0]:.1f} s", f"≤ {seconds:.0f} s, a tenth over at most", ok))
-        values[name] = {"load_ms": plan.period_s, "bound_ms": plan.bound_s, "wall_s": took[0], "cpu_s": took[1]}
+        bars.append(
+            Bar(f"{name}: time", f"{took[0]:.1f} s", f"≤ {seconds:.0f} s, a tenth over at most", ok)
+        )
+        values[name] = {
+            "load_ms": plan.period_s,
+            "bound_ms": plan.bound_s,
+            "wall_s": took[0],
+            "cpu_s": took[1],
+        }
     columns = ["instance", "layers", "load, ms", "bound, ms", "gap", "wall, s", "CPU, s"]
     left_out = [f"the time of {SECONDS:.0f} s: each instance got {seconds:.0f} s"] if quick else []
-    return Part("published placement instances", columns, rows, bars, left_out, {"instances": values})
+    return Part(
+        "published placement instances", columns, rows, bars, left_out, {"instances": values}
+    )

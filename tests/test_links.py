@@ -183,5 +183,5 @@ def test_exchangeable_devices_leave_the_optimum_as_it_is() -> None:
 
 
 def test_a_payer_of_another_name_is_an_error() -> None:
-    with pytest.raises(ValueError, match="paid_by is 'me'.*'link'"):
+    with pytest.raises(ValueError, match=r"paid_by is 'me'.*'link'"):
         Link("a", "b", 0.0, 1.0, paid_by="me")  # type: ignore[arg-type]

@@ -35,8 +35,31 @@ def _power(x, power):
 
 
 @_native
-def _charge(q, sign, place, device, host, direct, up, links, item, messages, first, user, size,
-            seen, largest, payer, reached, change, stamp, touched, count, tick, places):
+def _charge(
+    q,
+    sign,
+    place,
+    device,
+    host,
+    direct,
+    up,
+    links,
+    item,
+    messages,
+    first,
+    user,
+    size,
+    seen,
+    largest,
+    payer,
+    reached,
+    change,
+    stamp,
+    touched,
+    count,
+    tick,
+    places,
+):
     """Adds what the copies of producer q cost, times sign, to `change`; how many are touched."""
     home = place[item[q]]
     a = device[home]
@@ -92,9 +115,33 @@ def _random(state):
 
 
 @_native
-def anneal(seconds, memory, capacity, device, host, direct, up, links, item, messages, first, user,
-           size, near_first, near, make_first, make, place, best_place, state, steps, hot, cold,
-           target, power):
+def anneal(
+    seconds,
+    memory,
+    capacity,
+    device,
+    host,
+    direct,
+    up,
+    links,
+    item,
+    messages,
+    first,
+    user,
+    size,
+    near_first,
+    near,
+    make_first,
+    make,
+    place,
+    best_place,
+    state,
+    steps,
+    hot,
+    cold,
+    target,
+    power,
+):
     """`steps` moves from temperature `hot` down to `cold`; the largest load of `best_place`.
 
     seconds: (items, lanes), infinite where not allowed. memory: (items,); capacity: (devices,).
@@ -125,8 +172,31 @@ def anneal(seconds, memory, capacity, device, host, direct, up, links, item, mes
         used[device[place[i]]] += memory[i]
     for q in range(item.shape[0]):
         tick += 1
-        count = _charge(q, 1.0, place, device, host, direct, up, links, item, messages, first, user,
-                        size, seen, largest, payer, reached, change, stamp, touched, 0, tick, places)
+        count = _charge(
+            q,
+            1.0,
+            place,
+            device,
+            host,
+            direct,
+            up,
+            links,
+            item,
+            messages,
+            first,
+            user,
+            size,
+            seen,
+            largest,
+            payer,
+            reached,
+            change,
+            stamp,
+            touched,
+            0,
+            tick,
+            places,
+        )
         for k in range(count):
             load[touched[k]] += change[touched[k]]
             stamp[touched[k]] = 0
@@ -202,9 +272,31 @@ def anneal(seconds, memory, capacity, device, host, direct, up, links, item, mes
         touched[0], touched[1], count = a, b, 2
         for k in range(concerned):
             tick += 1
-            count = _charge(affected[k], -1.0, place, device, host, direct, up, links, item,
-                            messages, first, user, size, seen, largest, payer, reached, change,
-                            stamp, touched, count, tick, places)
+            count = _charge(
+                affected[k],
+                -1.0,
+                place,
+                device,
+                host,
+                direct,
+                up,
+                links,
+                item,
+                messages,
+                first,
+                user,
+                size,
+                seen,
+                largest,
+                payer,
+                reached,
+                change,
+                stamp,
+                touched,
+                count,
+                tick,
+                places,
+            )
         for k in range(members):
             v = moved[k]
             place[v] = b
@@ -216,9 +308,31 @@ def anneal(seconds, memory, capacity, device, host, direct, up, links, item, mes
             change[a] += seconds[other, a]
         for k in range(concerned):
             tick += 1
-            count = _charge(affected[k], 1.0, place, device, host, direct, up, links, item,
-                            messages, first, user, size, seen, largest, payer, reached, change,
-                            stamp, touched, count, tick, places)
+            count = _charge(
+                affected[k],
+                1.0,
+                place,
+                device,
+                host,
+                direct,
+                up,
+                links,
+                item,
+                messages,
+                first,
+                user,
+                size,
+                seen,
+                largest,
+                payer,
+                reached,
+                change,
+                stamp,
+                touched,
+                count,
+                tick,
+                places,
+            )
         worse = 0.0
         for k in range(count):
             d = touched[k]

@@ -117,7 +117,7 @@ class Linear:
         equal = low == high
         below, above = np.isfinite(high) & ~equal, np.isfinite(low) & ~equal
         with silent():
-            result = linprog(
+            result = linprog(  # type: ignore[call-overload]
                 self._goal(objective),
                 A_ub=vstack([matrix[below], -matrix[above]]),
                 b_ub=np.concatenate([high[below], -low[above]]),

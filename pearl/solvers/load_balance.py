@@ -95,9 +95,7 @@ def balance(program: Program) -> Balance:
     x, platform = p.expansion, p.costs.platform
     names = [d.name for d in platform.devices]
     index = {n: k for k, n in enumerate(names)}
-    lanes = tuple(
-        (n, k) for n in names for k in range(min(p.lanes[n], max(1, len(p.classes))))
-    )
+    lanes = tuple((n, k) for n in names for k in range(min(p.lanes[n], max(1, len(p.classes)))))
     seconds = np.full((len(p.classes), len(lanes)), math.inf)
     for c, members in enumerate(p.classes):
         times: dict[str, float] = {}
@@ -175,9 +173,7 @@ def _width(p: Program, device: str) -> int:
 
 def _best(p: Program, u: int, device: str, width: int) -> Mode | None:
     fitting = [m for m in p.options[u] if m.device == device and m.width <= width]
-    return min(
-        fitting, key=lambda m: (m.estimate.occupancy_s, m.estimate.latency_s), default=None
-    )
+    return min(fitting, key=lambda m: (m.estimate.occupancy_s, m.estimate.latency_s), default=None)
 
 
 def _packed(rows: list[list[int]]) -> tuple[Ints, Ints]:
