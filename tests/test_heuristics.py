@@ -172,6 +172,8 @@ def test_local_search_is_never_below_heft(objective: str) -> None:
 def test_dqn_on_two_devices_gets_a_plan_that_passes_its_check(method: str) -> None:
     if method == "exhaustive":
         pytest.skip("more plans than it enumerates")
+    if method == "cpsat":
+        pytest.importorskip("ortools", reason="needs the extra cpsat")
     graph = dqn(4, fused=True)
     found = devices("cpu", "gpu", idle_power_w=10.0, active_power_w=20.0)
     costs = dqn_costs(star(found, 1e-6, 16e9), {"cpu": 1.0, "gpu": 1.5})
