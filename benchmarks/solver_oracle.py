@@ -259,11 +259,14 @@ def slack_of(plan: Plan) -> int:
     return sum(e.slack for e in plan.edges)
 
 
-def compare_plans(found: Iterable[Problem], objective: str) -> tuple[Tally, Tally]:
+def compare_plans(found: Iterable[Problem], objective: str, enough: int) -> tuple[Tally, Tally]:
     """Values of the default method, and the slack it takes, against enumeration of plans and
-    orders; compared where enumeration proves its optimum (or that there is no plan)."""
+    orders; compared where enumeration proves its optimum (or that there is no plan), until that was
+    so `enough` times."""
     values, slack = Tally(), Tally()
     for p in found:
+        if values.compared == enough:
+            break
         with values.timed("enumeration"):
             oracle = plan_of(p, objective, "exhaustive")
         with values.timed("method"):
@@ -287,19 +290,20 @@ def compare_plans(found: Iterable[Problem], objective: str) -> tuple[Tally, Tall
 
 def run(quick: bool, data: Path | None) -> Part:
     """The tables. Needs no data of others; the makespans need OR-Tools."""
+    if not cpsat.installed():
+        raise AbsentError("the comparison of makespans needs OR-Tools: pip install '.[cpsat]'")
     count = QUICK_COUNT if quick else COUNT
     bars: list[Bar] = []
     rows: list[list[str]] = []
     drawn = list(problems(count, most=1000 if quick else exhaustive.PLANS))
     tallies = {f"bound, {name}": t for name, t in compare_bounds(drawn).items()}
-    small = list(problems(count, first=100_000, most=ORDERED))
     for objective in OBJECTIVES:
-        values, slack = compare_plans(small, objective)
+        small = problems(2 * count, first=100_000, most=ORDERED)
+        values, slack = compare_plans(small, objective, count)
         tallies[f"plan, {objective}"] = values
         tallies[f"least slack, {objective}"] = slack
-    if not cpsat.installed():
-        raise AbsentError("the comparison of makespans needs OR-Tools: pip install '.[cpsat]'")
-    tallies["plan, makespan"], _ = compare_plans(small, "makespan")
+    tiny = problems(4 * count, first=200_000, most=ORDERED // 4)
+    tallies["plan, makespan"], _ = compare_plans(tiny, "makespan", count)
     for name, tally in tallies.items():
         cpu = [f"{tally.cpu_s[who]:.1f}" for who in ("enumeration", "method")]
         rows.append([name, str(tally.compared), str(len(tally.wrong)), *cpu])

@@ -77,9 +77,9 @@ def assemble(
             "power_efficiency some mode an energy or the host an idle power"
         )
     if proof.objective == "throughput":
-        value, bound_value, per = steps / period, steps / min(proof.bound, period), "s"
+        value, bound_value, per = steps / period, _most(steps, proof.bound, period), "s"
     elif not single:
-        value, bound_value, per = steps / energy, steps / min(proof.bound, energy), "J"
+        value, bound_value, per = steps / energy, _most(steps, proof.bound, energy), "J"
     if single:
         value, value_unit = makespan_s(timed, [*rings, *held]), "s"
         bound_value = min(proof.bound, value)
@@ -118,6 +118,11 @@ def assemble(
         tasks=tuple(_placement(assignment, t.name, period) for t in graph.tasks),
         edges=tuple(_channel(assignment, e, capacities.get(n)) for n, e in enumerate(graph.edges)),
     )
+
+
+def _most(steps: float, bound: float, cost: float) -> float:
+    """The value that no plan exceeds; infinite where nothing is proven."""
+    return steps / min(bound, cost) if bound > 0 else math.inf
 
 
 def _version() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -58,6 +59,9 @@ class CostTable:
     def __post_init__(self) -> None:
         object.__setattr__(self, "pair_extra_s", MappingProxyType(dict(self.pair_extra_s)))
         names = [d.name for d in self.platform.devices]
+        for ((a, _), (b, _)), seconds in self.pair_extra_s.items():
+            if not math.isfinite(seconds):
+                raise SpecError(f"pair term of {a} with {b}: {seconds} s; it must be finite")
         for mode in self.modes:
             if mode.device not in names:
                 raise SpecError(

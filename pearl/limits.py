@@ -48,14 +48,18 @@ class Limits:
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value > 0):
                 problems.append(f"limits: {name} is {value}; it must be finite and above 0")
-        for name in SLACK_LIMITS:
-            if getattr(self, name) < 0:
-                problems.append(f"limits: {name} is {getattr(self, name)}; it must be at least 0")
-        if self.max_lanes is not None and self.max_lanes < 1:
-            problems.append(f"limits: max_lanes is {self.max_lanes}; a plan needs at least 1 lane")
-        for task, copies in self.replicas.items():
-            if copies < 1:
-                problems.append(f"limits: replicas of {task} is {copies}; it must be at least 1")
+        counts = [(name, getattr(self, name), 0) for name in SLACK_LIMITS]
+        counts += [(f"replicas of {task}", n, 1) for task, n in self.replicas.items()]
+        if self.max_lanes is not None:
+            counts.append(("max_lanes", self.max_lanes, 1))
+        for name, number, least in counts:
+            if not isinstance(number, int) or number < least:
+                problems.append(
+                    f"limits: {name} is {number!r}; it must be a whole number of at least {least}"
+                )
+        for pair in self.together:
+            if isinstance(pair, str) or len(pair) != 2:
+                problems.append(f"limits: together has {pair!r}; each entry is a pair of tasks")
         for device, size in self.memory_bytes.items():
             if not size > 0:
                 problems.append(f"limits: memory of {device} is {size}; it must be above 0")

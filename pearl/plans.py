@@ -222,6 +222,7 @@ def load_plan(source: str | Path | Mapping[str, Any]) -> Plan:
             f"{where}: schema is {source.get('schema')!r}; this version reads schema {SCHEMA}"
         )
     nested: dict[str, Callable[[Any], Any]] = {
+        "bound_value": lambda v: math.inf if v is None else v,
         "bottleneck": lambda v: build(Bottleneck, v, f"{where}: bottleneck"),
         "lanes": lambda v: list_of(Lane, v, f"{where}: lanes"),
         "tasks": lambda v: list_of(Placement, v, f"{where}: tasks"),

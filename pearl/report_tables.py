@@ -140,7 +140,7 @@ def assignment(plan: Plan) -> Table:
     """Every task with where, how and how long."""
     rows = tuple(
         (
-            t.task,
+            f"{t.task}, {t.shares[t.replica]} envs" if t.shares else t.task,
             t.lane,
             f"{t.device}, {t.width} {_unit(t.width_unit, t.width)}",
             t.variant,
@@ -180,7 +180,7 @@ def _assignment_notes(tasks: Sequence[Placement]) -> list[str]:
             seen.add(call)
             members = [x.task for x in tasks if x.task in call]
             notes.append(f"{listed(members)} run as one call; each is shown with its share of it.")
-        if t.replicas > 1:
+        if t.replicas > 1 and t.replica == 0:
             shares = f" with {listed([str(s) for s in t.shares])} environments" if t.shares else ""
             notes.append(f"{t.task} runs as {t.replicas} replicas{shares}.")
         if t.block > 1 and not t.fused_with:
@@ -213,17 +213,18 @@ def calls(plan: Plan, lane: Lane, *, apart: bool = False) -> list[Call]:
 
     apart: repeated firings of one task stay separate calls.
     """
-    placed = {t.task: t for t in plan.tasks}
+    placed = {(t.task, t.replica): t for t in plan.tasks}
 
     def members(entry: Entry) -> tuple[tuple[str, ...], int]:
-        if entry.task not in placed:  # a transfer on a link
+        if (entry.task, entry.replica) not in placed:  # a transfer on a link
             return (entry.task,), entry.offset
-        call = {entry.task, *placed[entry.task].fused_with}
-        return tuple(t.task for t in plan.tasks if t.task in call), entry.offset
+        call = {entry.task, *placed[entry.task, entry.replica].fused_with}
+        return tuple(dict.fromkeys(t.task for t in plan.tasks if t.task in call)), entry.offset
 
     found = []
     for (tasks, offset), group in groupby(lane.order, key=members):
-        times = [placed[e.task].occupancy_s if e.task in placed else 0.0 for e in group]
+        firings = [placed.get((e.task, e.replica)) for e in group]
+        times = [t.occupancy_s if t else 0.0 for t in firings]
         if apart and len(tasks) == 1:
             found += [Call(tasks, offset, 1, seconds) for seconds in times]
         else:

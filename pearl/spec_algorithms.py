@@ -257,6 +257,10 @@ class Dqn(Algorithm):
     double: StrictBool = Field(
         default=True, description="Choose the next action with the online network (double DQN)."
     )
+    duelling: StrictBool = Field(
+        default=False,
+        description="Learn the value of a state and the advantages of actions (duelling DQN).",
+    )
     exploration: EpsilonGreedy = Field(
         default_factory=EpsilonGreedy, description="Share of random actions."
     )

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from pearl.costs import Choice, CostTable, Mode
 from pearl.graph import Edge, Fusion, Task, TaskGraph
+from pearl.limits import Limits
 from pearl_devices import Device, Kernel, Link, Platform
 from pearl_estimators import Estimate
 
@@ -258,3 +259,114 @@ def timed_arcs(draw: st.DrawFn) -> tuple[int, list[tuple[int, int, float, int]]]
         tokens = max(m, 1) if d <= s else m
         arcs.append((s, d, w, tokens + shift[d] - shift[s]))
     return n, arcs
+
+
+def act_and_learn(envs: int = 8, *, both: bool = False) -> TaskGraph:
+    """Two tasks in a ring: `act` steps environments, which replicas may share out; `both`: `learn`
+    too. Each writes a state of its own."""
+    found = (
+        Task("act", Kernel("act", resident_bytes=8e3), writes=("envs",), environments=envs),
+        Task("learn", Kernel("learn"), writes=("net",), environments=envs if both else 0),
+    )
+    edges = (
+        Edge("act", "learn", bytes=800.0),
+        Edge("learn", "act", tokens_seq=1, bytes=100.0),
+        Edge("act", "act", tokens_seq=1),
+        Edge("learn", "learn", tokens_seq=1),
+    )
+    return TaskGraph("actors", found, edges, {"envs": 8e6, "net": 1e6}, env_steps=envs)
+
+
+def share_modes(
+    task: str, device: str, seconds: Mapping[int, float], whole: int, **more: float
+) -> tuple[Mode, ...]:
+    """Modes of a task by the environments they handle; `whole` is for the task unsplit."""
+    return tuple(
+        Mode(
+            (task,),
+            device,
+            "v",
+            1,
+            Estimate(s, energy_j=more.get("energy", 0.0)),
+            None if n == whole else n,
+        )
+        for n, s in seconds.items()
+    )
+
+
+NAMES = ("a", "b", "c")
+
+
+@st.composite
+def anything(draw: st.DrawFn) -> tuple[TaskGraph, CostTable, Limits]:
+    """Graphs, costs and limits that need not make sense together: rates that disagree, cycles
+    without tokens, tasks without modes, memory that cannot fit, limits that contradict. What the
+    nouns themselves refuse raises its own error."""
+    small = st.integers(0, 2)
+    names = NAMES[: draw(st.integers(1, 3))]
+    a_name = st.sampled_from(names)
+    edges = {
+        (src, dst): Edge(
+            src,
+            dst,
+            draw(st.sampled_from([1, 1, 1, 2])),
+            draw(st.sampled_from([1, 1, 1, 2])),
+            draw(st.sampled_from([1, 1, 0, 2, 3])),
+            bytes=draw(st.sampled_from([0.0, 1.0, 1e9])),
+            limit=draw(st.sampled_from([None, None, "prefetch", "policy_lag"])),
+        )
+        for src, dst in draw(st.lists(st.tuples(a_name, a_name), max_size=5))
+    }
+    found = tuple(
+        Task(
+            n,
+            Kernel(n, resident_bytes=draw(st.sampled_from([0.0, 1e6]))),
+            environments=draw(st.sampled_from([0, 3])),
+            group=draw(st.sampled_from([None, None, "g"])),
+        )
+        for n in names
+    )
+    pairs = [t for t in [("a", "b"), ("b", "c")] if set(t) <= set(names)]
+    fused = draw(st.sampled_from([(), *pairs]))
+    fusions = (Fusion("f", fused, Kernel("f")),) if fused else ()
+    graph = TaskGraph("any", found, tuple(edges.values()), {}, fusions, draw(small))
+    some = tuple(
+        Device(
+            d,
+            "null",
+            width=draw(st.integers(1, 2)),
+            max_lanes=draw(st.integers(1, 2)),
+            memory_bytes=draw(st.sampled_from([5e5, 1.5e6, 1e9])),
+            idle_power_w=draw(st.sampled_from([0.0, 10.0])),
+            active_power_w=50.0,
+            when_unused=draw(st.sampled_from(["idle", "off"])),
+        )
+        for d in ("p", "q")[: draw(st.integers(1, 2))]
+    )
+    times = st.sampled_from([0.0, 1e-6, 1e-3, 1.0, 1e3])
+    modes: list[Mode] = []
+    for unit in [*((n,) for n in names), *(f.tasks for f in fusions)]:
+        for d in some:
+            shares: tuple[int | None, ...] = draw(st.sampled_from([(None, 1, 2), (None,), ()]))
+            for share in shares:
+                seconds, joules = draw(times), draw(st.sampled_from([0.0, 1e-3, 1.0]))
+                if share is None or len(unit) == 1:
+                    estimate = Estimate(seconds, energy_j=joules)
+                    modes.append(Mode(unit, d.name, "v", 1, estimate, share))
+    extra = draw(st.dictionaries(st.tuples(a_name, a_name), st.sampled_from([-1e-6, 1.0])))
+    key = (some[0].name, "v", 1)
+    pairs_s = {((a, key), (b, key)): s for (a, b), s in extra.items() if a != b}
+    limits = Limits(
+        power_w=draw(st.sampled_from([*[None] * 4, 5.0, 100.0])),
+        period_s=draw(st.sampled_from([*[None] * 5, 1e-3])),
+        min_throughput_per_s=draw(st.sampled_from([*[None] * 5, 1e3])),
+        policy_lag=draw(small),
+        prefetch=draw(small),
+        pin=draw(st.sampled_from([{}, {}, {}, {"a": "p"}, {"a": "q"}])),
+        together=draw(st.sampled_from([(), tuple(pairs[:1])])),
+        max_lanes=draw(st.sampled_from([None, None, 1])),
+        replicas=draw(
+            st.sampled_from([{}, {t.name: 2 for t in found if t.environments}, {"a": 2}])
+        ),
+    )
+    return graph, CostTable(star(some), tuple(modes), pairs_s), limits

@@ -116,6 +116,18 @@ def test_every_command_has_help() -> None:
         assert "--json" in Ran(command, "--help").out
 
 
+def test_the_front_is_written_as_its_schema_says_by_rising_power(spec: Path) -> None:
+    ran = Ran("pareto", spec, "--gap", 1, "--time-limit", 10, "--json", "-")
+    assert ran.status == 0, ran.err
+    found = ran.object()
+    assert problems(found, "pareto") == []
+    powers = [p["power_w"] for p in found["plans"]]
+    assert powers == sorted(powers)
+    shown = Ran("pareto", spec, "--gap", 1, "--time-limit", 10).out
+    assert "env steps/J" in shown
+    assert Ran("pareto", spec, "--gap", 0).status == 2
+
+
 @pytest.mark.parametrize("kind", sorted(LISTS))
 def test_list_writes_what_it_says(kind: str) -> None:
     found = Ran("list", kind, "--json", "-").object()

@@ -143,6 +143,16 @@ def test_act_is_greedy_and_agrees_with_inference_without_exploration() -> None:
     assert greedy.dtype == np.int64
     assert np.array_equal(greedy, buffers["act.action"])
 
+    k = kernel("inference.dqn", envs=ENVS, obs=4, act=0, q=(4, 16, 3), duelling=1)
+    buffers = filled([k])
+    buffers["explore"][:] = 0.0
+    buffers["env.obs"][:] = np.random.default_rng(1).normal(size=(ENVS, 4))
+    greedy = cpu.act(k, buffers["policy.q"], buffers["env.obs"])
+    assert set(greedy) <= {0, 1}
+    for variant in ("native", "torch"):
+        cpu.bind(k, variant, buffers)()
+        assert np.array_equal(greedy, buffers["act.action"])
+
     k = ddpg_kernels()[1]
     buffers = filled([k])
     buffers["explore"][:] = 0.0

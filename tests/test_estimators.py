@@ -206,6 +206,7 @@ class Dispatched(TorchDispatchMode):
         DDPG,
         TD3,
         SAC,
+        kernel("update.dqn", DQN.dims | {"q": (4, 64, 64, 3), "duelling": 1}, program=DQN.program),
         ACT,
         kernel("inference.ddpg", envs=8, obs=3, act=1, actor=(3, 64, 1)),
     ],

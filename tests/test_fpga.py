@@ -203,6 +203,8 @@ def test_a_tree_that_does_not_fit_on_chip_is_not_offered():
 def test_networks_that_do_not_fit_on_chip_are_not_offered():
     wide = (4, 1024, 1024, 2)  # 34 Mbit of parameters, five times that to learn; there are 146
     assert device_kind.offers(some("update.dqn", q=wide), FPGA) == ()
+    for kind in ("update.dqn", "inference.dqn", "learn.dqn"):
+        assert device_kind.offers(some(kind, q=(4, 64, 64, 3), duelling=1), FPGA) == ()
     assert device_kind.offers(some("inference.dqn", q=wide), FPGA)
     assert device_kind.offers(some("inference.dqn", obs=4, act=0, q=(4, 4096, 4096, 2)), FPGA) == ()
 

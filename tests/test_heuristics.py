@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from itertools import combinations
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from pearl.assignment import Assignment, timing
 from pearl.costs import CostTable
 from pearl.errors import InfeasibleError, SpecError
 from pearl.graph import Edge, TaskGraph
 from pearl.limits import Limits
 from pearl.plan_check import check_plan
 from pearl.solvers import OFFERED, heft, peft, solve
+from pearl.solvers.choices import programs
+from pearl.solvers.lane_loads import LaneLoads
 from pearl.solvers.makespan import iteration, makespan_programs
+from pearl.solvers.orders import best_orders
 from pearl_devices import Link, Platform
 from tests.graphs import devices, dqn, dqn_costs, loop, mode, problems, random_problem, star, tasks
 from tests.solver_contract import TOLERANCE, SolverContract, two_devices
@@ -172,8 +177,6 @@ def test_local_search_is_never_below_heft(objective: str) -> None:
 def test_dqn_on_two_devices_gets_a_plan_that_passes_its_check(method: str) -> None:
     if method == "exhaustive":
         pytest.skip("more plans than it enumerates")
-    if method == "cpsat":
-        pytest.importorskip("ortools", reason="needs the extra cpsat")
     graph = dqn(4, fused=True)
     found = devices("cpu", "gpu", idle_power_w=10.0, active_power_w=20.0)
     costs = dqn_costs(star(found, 1e-6, 16e9), {"cpu": 1.0, "gpu": 1.5})
@@ -236,3 +239,61 @@ def test_max_lanes_that_earliest_finish_would_use_up_reach_all_tasks() -> None:
             limits=Limits(max_lanes=1),
         )
         assert {t.device for t in plan.tasks} == {"b"}
+
+
+def large_problem(seed: int, n: int, paid_by: str) -> tuple[TaskGraph, CostTable]:
+    """An acyclic graph on four devices; every task has a loop of its own."""
+    r = random.Random(seed)
+    names = [f"t{i}" for i in range(n)]
+    pairs = dict.fromkeys(
+        (names[r.randrange(max(0, i - 9), i)], names[i]) for i in range(1, n) for _ in range(2)
+    )
+    edges = [Edge(a, b, bytes=r.uniform(0, 1)) for a, b in pairs]
+    edges += [Edge(a, a, tokens_seq=1) for a in names]
+    found = devices("a", "b", "c", "d", lanes=1, width=1)
+    links = tuple(
+        Link(x.name, y.name, 0.01, 1.0, 0.05, 0.1, paid_by=paid_by)  # type: ignore[arg-type]
+        for x, y in combinations(found, 2)
+        if x.name == "a" or r.random() < 0.5
+    )
+    modes = tuple(mode(t, d.name, r.uniform(1, 3), energy=1.0) for t in names for d in found)
+    return TaskGraph("large", tasks(*names), tuple(edges)), CostTable(
+        Platform("p", found, links), modes
+    )
+
+
+@pytest.mark.parametrize("paid_by", ["link", "lane", "nobody"])
+def test_loads_kept_move_by_move_are_those_of_the_timed_graph(paid_by: str) -> None:
+    r = random.Random(1)
+    graph, costs = large_problem(0, 12, paid_by)
+    p = programs(graph, costs, Limits())[0]
+    loads = LaneLoads(p, [(0, 0)] * 12, 1.0)
+    for _ in range(40):
+        u = r.randrange(12)
+        old = loads.move([u], [(r.randrange(4), 0)])
+        if r.random() < 0.3:
+            loads.move([u], old)
+    modes = tuple(p.options[u][o] for u, (o, _) in enumerate(loads.places))
+    a = Assignment(p.expansion, costs, modes, (0,) * 12)
+    exact = timing(a).loads_s
+    for (name, lane), seconds in loads.seconds.items():
+        key = name if lane < 0 else f"{name}.{lane}"
+        assert seconds == pytest.approx(exact.get(key, 0.0), abs=1e-9)
+    assert loads.largest_s() == pytest.approx(max(exact.values()))
+    assert loads.largest_s() <= loads.soft_s() * (1 + 1e-9)
+    assert loads.joules == pytest.approx(a.dynamic_j)
+
+
+def test_without_cycles_lane_orders_that_run_ahead_reach_the_largest_load() -> None:
+    graph, costs = large_problem(3, 40, "link")
+    p = programs(graph, costs, Limits())[0]
+    a = Assignment(p.expansion, costs, tuple(o[i % 4] for i, o in enumerate(p.options)), (0,) * 40)
+    ordered = best_orders(timing(a), nodes=1)
+    assert ordered.period_s == pytest.approx(max(timing(a).loads_s.values()))
+
+
+def test_local_search_on_a_large_graph_ends_close_to_its_bound() -> None:
+    graph, costs = large_problem(4, 80, "link")
+    plan = solve(graph, costs, method="local_search", time_limit_s=4.0)
+    check_plan(plan, graph, costs)
+    assert plan.period_s <= 0.9 * solve(graph, costs, method="heft").period_s

@@ -26,7 +26,9 @@ BATCH = 64
 class Reference:
     """The same networks in float64, moved by torch.optim.Adam."""
 
-    def __init__(self, buffers: Buffers, widths: dict[str, tuple[int, ...]]) -> None:
+    def __init__(
+        self, buffers: Buffers, widths: dict[str, tuple[int, ...]], duelling: bool = False
+    ) -> None:
         self.widths, self.buffers = widths, buffers
         self.flat: dict[str, Tensor] = {}
         self.target: dict[str, Tensor] = {}
@@ -41,6 +43,7 @@ class Reference:
             self.optimiser[name] = torch.optim.Adam(
                 [flat], lr=float(buffers[f"hyper.lr.{name}"][0]), betas=(beta1, beta2), eps=eps
             )
+        self.duelling = duelling
         self.norms: dict[str, float] = {}
         self.losses: dict[str, float] = {}
 
@@ -51,6 +54,9 @@ class Reference:
         if name == "actor" and out.shape[1] == self.buffers["act.low"].size:
             low, high = (torch.tensor(self.buffers[f"act.{x}"]).double() for x in ("low", "high"))
             return squash(out, low, high)
+        if self.duelling:
+            advantage = out[:, 1:]
+            return out[:, 0, None] + (advantage - advantage.mean(dim=1)[:, None])
         return out.squeeze(1) if name.startswith("critic") else out
 
     def step(self, losses: Any, batch: Any, hyper: Any) -> Tensor:
@@ -140,10 +146,12 @@ def fresh(k: Kernel, widths: dict[str, tuple[int, ...]], seed: int = 0) -> Buffe
     return buffers
 
 
-def dqn_case(double: int, steps: int = 1) -> tuple[Kernel, dict[str, tuple[int, ...]]]:
+def dqn_case(
+    double: int, steps: int = 1, duelling: int = 0
+) -> tuple[Kernel, dict[str, tuple[int, ...]]]:
     program = "tests.kernel_losses:dqn"
     sizes: dict[str, Any] = {"obs": 4, "act": 0, "q": Q, "batch": BATCH, "steps": steps}
-    k = kernel("update.dqn", sizes, program=program, double=double)
+    k = kernel("update.dqn", sizes, program=program, double=double, duelling=duelling)
     return k, {"q": Q}
 
 
@@ -173,6 +181,7 @@ def single_step(k: Kernel) -> Kernel:
 CASES = {
     "dqn": dqn_case(double=0, steps=5),
     "double dqn": dqn_case(double=1, steps=5),
+    "duelling dqn": dqn_case(double=1, steps=5, duelling=1),
     "ddpg": ddpg_case(steps=5),
     "td3": twin_case("td3", steps=5),
     "sac": twin_case("sac", steps=5),
@@ -195,7 +204,7 @@ def test_five_gradient_steps_equal_torch_in_float64(
     buffers["hyper.huber"][0], buffers["hyper.clip_norm"][0] = huber, clip_norm
     if k.dim("act"):
         buffers["act.low"][:], buffers["act.high"][:] = (-2.0, -1.0), (2.0, 3.0)
-    reference = Reference(buffers, widths)
+    reference = Reference(buffers, widths, bool(k.dims.get("duelling")))
     cpu.bind(k, variant, buffers)()
     for s in range(5):
         given = hyper(k, buffers, s + 1)
@@ -220,7 +229,7 @@ def test_gradients_equal_torch_in_float64_to_1e_5(case: str) -> None:
     if "policy_delay" in one.dims:
         one = kernel(one.kind, {**one.dims, "policy_delay": 1}, program=one.program)
     buffers = fresh(one, widths)
-    reference = Reference(buffers, widths)
+    reference = Reference(buffers, widths, bool(k.dims.get("duelling")))
     cpu.bind(one, "native", buffers)()
     reference.step(losses_of(k), in_double(buffers, 0), hyper(one, buffers, 1))
     for name in widths:

@@ -258,3 +258,17 @@ def test_the_loop_pauses_where_something_happens():
 
 def test_keys_of_streams_differ_by_seed_and_task():
     assert len({key(s, t) for s in range(5) for t in ("env_step", "inference")}) == 10
+
+
+def test_a_duelling_network_trains_fused_and_in_torch_alike():
+    duelling = {"algorithm.duelling": True}
+    torch = {**duelling, "limits.variants": {"update": ["torch"], "inference": ["torch"]}}
+    fast, slow = (pearl.compile(pearl.load(SMALL, set=s)) for s in (duelling, torch))
+    assert fast.graph.task("inference").kernel.layers()[-1] == 3  # a value and two advantages
+    for trainer in (fast, slow):
+        trainer.train(steps=140)
+    np.testing.assert_allclose(
+        slow._arrays["learner.q"], fast._arrays["learner.q"], rtol=0, atol=1e-4
+    )
+    greedy = fast.policy.act(np.random.default_rng(0).normal(size=(32, 4)))
+    assert set(greedy) <= {0, 1}

@@ -2,7 +2,7 @@
 
 Variants: `native` (numba, one compiled call a firing), `torch` (any loss written in torch, networks
 through autograd) and, for env_step, `gymnasium` (any environment). All of width one: one core.
-Native kernels set their BLAS to one thread; torch keeps the number it has (OMP_NUM_THREADS).
+Native kernels bring their own matrix products; torch keeps its threads (OMP_NUM_THREADS).
 """
 
 from __future__ import annotations
@@ -111,9 +111,10 @@ def act(
     """Greedy actions of a policy for a batch of observations (rows, O), without exploration.
 
     kernel: its `inference.*` kernel. params: as policy.X, X its network. Discrete actions: int64
-    (rows,), the output of largest value. Continuous ones: float32 (rows, A) between low and high
-    (A), which are then needed: the first A outputs through tanh (of inference.sac the means). Where
-    the kernel has a program, the program chooses (`torch_nets.bind_inference`).
+    (rows,), the output of largest value (of a duelling network, of largest advantage). Continuous
+    ones: float32 (rows, A) between low and high (A), which are then needed: the first A outputs
+    through tanh (of inference.sac the means). Where the kernel has a program, the program chooses
+    (`torch_nets.bind_inference`).
     """
     if kernel.program is not None:
         from pearl_devices.primitives.torch_nets import act_greedily
@@ -125,7 +126,8 @@ def act(
 
     out = forward_numpy(kernel.layers(), params, np.asarray(obs, np.float32))
     if not kernel.dim("act"):
-        return np.asarray(np.argmax(out, axis=1), np.int64)
+        duelling = kernel.dim("duelling") if "duelling" in kernel.dims else 0
+        return np.asarray(np.argmax(out[:, duelling:], axis=1), np.int64)
     if low is None or high is None:
         raise ValueError(f"{kernel.kind}: a policy needs low and high, the bounds of its actions")
     half = np.float32(0.5) * (high - low)

@@ -66,9 +66,12 @@ def on_chip_blocks(kernel: Kernel, block_bits: float) -> int:
 def offers(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
     """Designs that fit: `systolic` and `engine` in several widths, `tree`, `copy`.
 
-    What does not fit in the DSP blocks (`Device.width`) or on chip (`m20k_blocks`) is not offered.
+    What does not fit in the DSP blocks (`Device.width`) or on chip (`m20k_blocks`) is not offered;
+    nor is what no design computes: duelling networks, TD3, SAC, algorithms of the user's own.
     """
     kind = kernel.kind
+    if kernel.dims.get("duelling"):
+        return ()
     if kind == "param_sync":
         return (("copy", 1),)
     if kind in ("inference.dqn", "inference.ddpg", "update.dqn", "update.ddpg"):

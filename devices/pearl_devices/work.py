@@ -297,9 +297,10 @@ def kernel(
     replay_insert: envs, obs, act, capacity, prioritised (0 or 1), fanout. replay_sample: batch,
     steps, n_step, envs, obs, act, capacity, prioritised, fanout. replay_update: batch, steps,
     capacity, fanout. update.*: batch, steps, obs, act, its networks (widths) under their own names;
-    update.dqn has the network q and double (0 or 1), update.ddpg actor and critic, update.td3
-    actor, critic1, critic2 and policy_delay, update.sac actor (2·A outputs), critic1, critic2 and
-    alpha, (0, 1). param_sync: params. learn.*: those of its parts together.
+    update.dqn has the network q and double (0 or 1), and like inference.dqn may have duelling (1: q
+    has an output more than there are actions, see `primitives.dqn`), update.ddpg actor and critic,
+    update.td3 actor, critic1, critic2 and policy_delay, update.sac actor (2·A outputs), critic1,
+    critic2 and alpha, (0, 1). param_sync: params. learn.*: those of its parts together.
 
     `inference.NAME` and `update.NAME` of any other name are an algorithm of the user's own, with
     any networks; see `passes` for what is assumed of its work.

@@ -57,6 +57,7 @@ def _backward(layers: tuple[int, ...]) -> int:
 _OPTIMISER = 10  # Adam on one flat vector, and reading the loss
 _TARGET, _COPY_OUT, _JOIN = 1, 1, 1
 _SQUASH = 6  # tanh, scaled to the bounds
+_ADD_VALUE, _ADD_VALUE_BACK = 3, 7  # mean, sum and difference of a duelling network
 _DRAW = 30  # SAC: clamp, deviation, density and squashed action of a sample, and their gradients
 _LOSS = {"dqn": 16, "ddpg": 18, "td3": 32, "sac": 60}
 # By algorithm: choice, gather, target, Huber, weight, mean, |td|, and their gradients.
@@ -73,7 +74,9 @@ def _gradient_step(kernel: Kernel) -> float:
         once += p.forward * _forward(layers) + p.backward * _backward(layers)
         once += p.through * _forward(layers)  # gradient of input and activation, layer by layer
         once += p.adam * _OPTIMISER + p.follow * _TARGET
-        if name.startswith("critic"):
+        if name == "q" and kernel.dims.get("duelling"):
+            once += p.forward * _ADD_VALUE + _ADD_VALUE_BACK
+        elif name.startswith("critic"):
             once += p.forward * _JOIN
         elif name == "actor":
             once += p.forward * (_DRAW if algorithm == "sac" else _SQUASH)

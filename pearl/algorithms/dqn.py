@@ -1,5 +1,5 @@
-"""DQN (Mnih et al. 2015), optionally double (van Hasselt et al. 2016), with n-step returns and
-uniform or prioritised replay (Schaul et al. 2016).
+"""DQN (Mnih et al. 2015), optionally double (van Hasselt et al. 2016) and duelling (Wang et al.
+2016), with n-step returns and uniform or prioritised replay (Schaul et al. 2016).
 
 In execution order: the networks and their sizes (`graph`), the first values (`initialise`), one
 gradient step (`losses`). Acting is epsilon-greedy with a linear schedule in env steps.
@@ -24,19 +24,23 @@ POLICY = "q"
 
 
 def layers(system: System) -> tuple[int, ...]:
-    """Widths of the Q network: observation, hidden layers, one value an action."""
-    return (system.env.obs, *system.algorithm.hidden, system.env.actions)
+    """Widths of the Q network: observation, hidden layers, one value an action; a duelling one has
+    the value of the state first."""
+    outputs = system.env.actions + system.algorithm.duelling
+    return (system.env.obs, *system.algorithm.hidden, outputs)
 
 
 def graph(system: System) -> TaskGraph:
     """The task graph of DQN on this system."""
+    a = system.algorithm
     return build(
         "dqn",
         sizes(system),
         networks={"q": layers(system)},
         policy=POLICY,
         losses="pearl.algorithms.dqn:losses",
-        extra={"double": int(system.algorithm.double)},
+        head={"duelling": 1} if a.duelling else {},
+        extra={"double": int(a.double)},
     )
 
 

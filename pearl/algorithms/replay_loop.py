@@ -53,6 +53,7 @@ def build(
     losses: str,
     act: str | None = None,
     acting: str | None = None,
+    head: Mapping[str, int] | None = None,
     extra: Mapping[str, int] | None = None,
     options: Mapping[str, Arg] | None = None,
 ) -> TaskGraph:
@@ -62,7 +63,8 @@ def build(
     networks: name → widths, input first. policy: the network that acts, copied to the acting side.
     losses: the torch loss, `module:callable`. act: likewise a program that chooses actions; without
     one they are chosen as `inference.<acting>` does (acting is `name` by default). extra: further
-    sizes of the update kernel. options: keyword arguments of the torch loss.
+    sizes of the update kernel. head: further sizes of both. options: keyword arguments of the torch
+    loss.
     """
     acts, steps = rates(sizes)
     # Under uniform replay one firing may do all gradient steps of an iteration (a block);
@@ -78,14 +80,14 @@ def build(
         "fanout": sizes.fanout,
     }
     drawn: dict[str, Dim] = {**replay, "batch": sizes.batch, "n_step": sizes.n_step}
-    learned: dict[str, Dim] = {**networks, **(extra or {})}
+    learned: dict[str, Dim] = {**networks, **(head or {}), **(extra or {})}
     spaces: dict[str, Dim] = {"obs": sizes.obs, "act": sizes.act}
     env_step = kernel(
         "env_step", spaces, program=sizes.program, args=sizes.env_args, envs=sizes.envs
     )
     inference = kernel(
         f"inference.{acting or name}",
-        {**spaces, policy: networks[policy]},
+        {**spaces, policy: networks[policy], **(head or {})},
         program=act,
         envs=sizes.envs,
     )

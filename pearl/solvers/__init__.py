@@ -14,7 +14,8 @@ from pearl.limits import Limits
 from pearl.plan_check import check_plan
 from pearl.plans import Plan, Problem
 from pearl.solvers import cpsat, exhaustive, heft, local_search, milp, peft
-from pearl.solvers.choices import OBJECTIVES
+from pearl.solvers.choices import OBJECTIVES, programs
+from pearl.solvers.heuristic import bound as floor
 from pearl.solvers.outcome import Outcome
 from pearl.solvers.tokens import fewest_of_all, fewest_tokens
 
@@ -96,13 +97,16 @@ def solve(
                 return milp.solve(relaxed, costs, objective, less, deadline, seed)
 
             best, _ = fewest_of_all(best, graph, limits, again)
+    bound = outcome.bound
+    if bound <= 0 and objective != "makespan":  # time ran out before there was any
+        bound = floor(programs(graph, costs, limits), objective, limits, best, began)
     proof = Proof(
         objective=objective,
         method=name,
         seed=seed,
         solve_s=time.monotonic() - began,
-        bound=outcome.bound,
-        period_bound_s=outcome.bound if objective == "throughput" else best.ordered.bound_s,
+        bound=bound,
+        period_bound_s=bound if objective == "throughput" else best.ordered.bound_s,
         late=outcome.late,
     )
     plan = assemble(best.assignment, best.ordered.orders, proof, power_w=limits.power_w)

@@ -11,7 +11,7 @@ import numba
 import numpy as np
 
 _native = numba.njit(cache=True, nogil=True, error_model="numpy")
-_inlined = numba.njit(nogil=True, error_model="numpy", inline="always")
+_called = numba.njit(nogil=True, error_model="numpy")
 
 LINK, LANE = 0, 1
 """Who pays for a copy; 2: nobody."""
@@ -24,14 +24,13 @@ _SMALL, _LARGE = 12, 60
 """Items of a cluster at most, in three of four moves and in the fourth."""
 
 
-@_inlined
+@_called
 def _power(x, power):
-    """x⁴, x⁸ or x¹²."""
-    y = x * x
-    y *= y
-    if power == 4:
-        return y
-    return y * y if power == 8 else y * y * y
+    """x to the power of 2, 4, 8, …"""
+    while power > 1:
+        x *= x
+        power >>= 1
+    return x
 
 
 @_native
@@ -104,7 +103,7 @@ def _charge(
     return count
 
 
-@_inlined
+@_called
 def _random(state):
     x = state[0]
     x ^= x << np.uint64(13)

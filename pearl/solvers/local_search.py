@@ -3,7 +3,8 @@
 Simulated annealing (Kirkpatrick, Gelatt and Vecchi 1983) over the mode and lane of every task and,
 for makespan, the order in which firings are placed; it starts from the best of HEFT, PEFT and all
 on one device. Large makespan problems whose tasks fire once go through tabu search instead
-(`tabu`). Seeded: two calls give the same plan unless time runs out first.
+(`tabu`). Seeded: two calls give the same plan unless time runs out first; for throughput and power
+efficiency of large graphs cooling follows the clock, so they may differ there.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import random
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from pearl.assignment import Assignment, timing
 from pearl.costs import CostTable
@@ -143,7 +145,11 @@ def improve(
     it may stop at `enough` seconds."""
     if objective == "makespan":
         lanes = plain_lanes(it)
-        if lanes and len(it.order) >= LARGE and ready(deadline):
+        if (
+            lanes
+            and len(it.order) >= LARGE
+            and (compiled() or deadline - time.monotonic() > COLD_S)
+        ):
             return tabu_search(it, lanes, first, TABU_MOVES, enough, deadline, seed)
         return _anneal_schedule(it, first, deadline, seed)
     if len(it.order) > EXACT:
@@ -189,13 +195,8 @@ def plain_widths(p: Program) -> list[str]:
     ]
 
 
-def ready(deadline: float) -> bool:
-    """Whether there is time for tabu search: its compiled code is kept on disk from the first use
-    on, or may be compiled before the deadline."""
-    if deadline - time.monotonic() > COLD_S:
-        return True
-    from pathlib import Path
-
+def compiled() -> bool:
+    """Whether the compiled code of tabu search is kept on disk, as it is from its first use on."""
     from pearl.solvers import tabu
 
     return any(Path(tabu.cache_path()).glob("tabu._search-*.nbi"))

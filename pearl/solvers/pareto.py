@@ -107,14 +107,9 @@ class _Front:
         top = self._within(self.limits.power_w)
         if top.power_w <= 0:
             return [self._said(top, True, False)]
-        frugal = solve(
-            self.graph,
-            self.costs,
-            objective="power_efficiency",
-            limits=self.limits,
-            time_limit_s=self._seconds(),
-        )
-        bottom, sure = self._least_power(frugal)
+        frugal = self._frugal(self.limits, top.plan)
+        tiny = NEAR * NEAR * top.power_w  # stands for 0 W, which is no cap
+        bottom, sure = self._least_power(frugal, tiny)
         points = [bottom, top]
         open_below: dict[float, bool] = {}  # power of who is above it → whether time ran out
         if not sure:
@@ -130,7 +125,7 @@ class _Front:
                 number += 1
                 heapq.heappush(heap, (-size, number, stretch))
 
-        put(_Stretch(bottom, top, bottom.power_w))
+        put(_Stretch(bottom, top, max(bottom.power_w, tiny)))
         while heap:
             if time.monotonic() > self.deadline:
                 open_below |= {s.high.power_w: True for _, _, s in heap}
@@ -175,17 +170,11 @@ class _Front:
         limits = replace(self.limits, power_w=cap)
         fast = solve(self.graph, self.costs, limits=limits, time_limit_s=self._seconds())
         exact = fast.status == "optimal"
-        if fast.pace_s is not None:  # the cap binds: with less power it would be slower
-            return _Point(fast, exact)
+        if fast.pace_s is not None or fast.power_w <= 0:
+            return _Point(fast, exact)  # where the cap binds, less power would be slower
         as_fast = replace(limits, period_s=fast.period_s * (1 + SAME), min_throughput_per_s=None)
         try:
-            frugal = solve(
-                self.graph,
-                self.costs,
-                objective="power_efficiency",
-                limits=as_fast,
-                time_limit_s=self._seconds(),
-            )
+            frugal = self._frugal(as_fast, fast)
         except InfeasibleError:  # not found in time
             return _Point(fast, False)
         steps = self.graph.env_steps or 1
@@ -207,7 +196,21 @@ class _Front:
         )
         return _Point(plan, exact)
 
-    def _least_power(self, start: Plan) -> tuple[_Point, bool]:
+    def _frugal(self, limits: Limits, plan: Plan) -> Plan:
+        """The plan of least energy an iteration, or the fastest of those that cost nothing."""
+        try:
+            return solve(
+                self.graph,
+                self.costs,
+                objective="power_efficiency",
+                limits=limits,
+                time_limit_s=self._seconds(),
+            )
+        except SpecError:  # an efficiency without bound has no value
+            free = replace(limits, power_w=NEAR * NEAR * plan.power_w)
+            return solve(self.graph, self.costs, limits=free, time_limit_s=self._seconds())
+
+    def _least_power(self, start: Plan, tiny: float) -> tuple[_Point, bool]:
         """The least power at the longest period, by Newton's method on T(W) = 1 / that period; each
         step takes the best assignment within the power of the one before, slowed down."""
         plan, power = start, math.inf
@@ -219,7 +222,7 @@ class _Front:
                 break
             power = slowed
             try:
-                point = self._within(power * (1 + SAME))
+                point = self._within(max(power * (1 + SAME), tiny))
             except InfeasibleError:
                 break
             plan = point.plan

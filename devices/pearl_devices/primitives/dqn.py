@@ -1,6 +1,10 @@
 """DQN: inference, update, and the fused sample–update–priorities.
 
-Mnih et al. 2015; double: van Hasselt et al. 2016. Native variants.
+Mnih et al. 2015; double: van Hasselt et al. 2016; duelling: Wang et al. 2016. Native variants.
+
+A duelling network has one output more than there are actions: the value V comes first, then the
+advantages A, and Q = V + A - mean(A) (equation 9 of the paper). Its hidden layers are shared; those
+of the paper part after the convolutions. The best action is that of the largest advantage.
 """
 
 from __future__ import annotations
@@ -64,17 +68,32 @@ def choose(rng, q, explore, action):
 
 
 @fast
-def infer(rng, obs, params, explore, action, layers, acts):
-    choose(rng, forward(params, layers, obs, acts), explore, action)
+def infer(rng, obs, params, explore, action, layers, acts, duelling):
+    choose(rng, forward(params, layers, obs, acts)[:, duelling:], explore, action)
+
+
+@fast
+def add_value(out):
+    """In place: value and advantages (rows, 1 + A) → in columns 1 … A the values of the actions."""
+    share = np.float32(1.0) / np.float32(out.shape[1] - 1)
+    for r in range(out.shape[0]):
+        mean = np.float32(0.0)
+        for c in range(1, out.shape[1]):
+            mean += share * out[r, c]
+        for c in range(1, out.shape[1]):
+            out[r, c] += out[r, 0] - mean
 
 
 @fast
 def step(
-    obs, action, reward, next_obs, discount, weight, td, layers, double,
+    obs, action, reward, next_obs, discount, weight, td, layers, double, duelling,
     params, target, m, v, steps, count, lr, adam_hyper, tau, every, clip_norm, huber, loss,
     both, acts, acts_target, deltas, grad, parts,
 ):  # fmt: skip
-    """One gradient step on one batch; both (2·rows, obs): scratch of double DQN's stacked pass."""
+    """One gradient step on one batch; both (2·rows, obs): scratch of double DQN's stacked pass.
+
+    duelling: 0 or 1, the outputs before those of the actions.
+    """
     rows, inputs, outputs = obs.shape[0], obs.shape[1], layers[layers.size - 1]
     stored = rows
     if double:
@@ -87,6 +106,10 @@ def step(
     else:
         q = forward(params, layers, obs, acts)
     q_next = forward(target, layers, next_obs, acts_target)
+    if duelling:
+        add_value(q)
+        add_value(q_next)
+    q, q_next = q[:, duelling:], q_next[:, duelling:]
     d = deltas[: rows * outputs].reshape(rows, outputs)
     delta = np.float32(huber[0])
     for b in range(rows):
@@ -94,9 +117,12 @@ def step(
         error = q[b, action[b, 0]] - (reward[b] + discount[b] * q_next[b, best])
         td[b] = abs(error)
         parts[b], slope = td_gradient(error, weight[b], rows, delta)
+        rest = -slope / np.float32(outputs - 1) if duelling else np.float32(0.0)
         for c in range(outputs):
-            d[b, c] = np.float32(0.0)
-        d[b, action[b, 0]] = slope
+            d[b, c] = rest
+        d[b, duelling + action[b, 0]] += slope
+        if duelling:
+            d[b, 0] = slope
     loss[0] = total(parts)
     backward(params, layers, obs, acts, stored, rows, deltas, grad, 0, d)
     count[0] += 1
@@ -107,15 +133,15 @@ def step(
 
 @fast
 def update(
-    obs, action, reward, next_obs, discount, weight, td, layers, double,
+    obs, action, reward, next_obs, discount, weight, td, layers, double, duelling,
     params, target, m, v, steps, count, lr, adam_hyper, tau, every, clip_norm, huber, loss,
     both, acts, acts_target, deltas, grad, parts,
 ):  # fmt: skip
     for s in range(td.shape[0]):
         step(
             obs[s], action[s], reward[s], next_obs[s], discount[s], weight[s], td[s], layers,
-            double, params, target, m, v, steps, count, lr, adam_hyper, tau, every, clip_norm,
-            huber, loss, both, acts, acts_target, deltas, grad, parts,
+            double, duelling, params, target, m, v, steps, count, lr, adam_hyper, tau, every,
+            clip_norm, huber, loss, both, acts, acts_target, deltas, grad, parts,
         )  # fmt: skip
 
 
@@ -123,7 +149,7 @@ def update(
 def learn(
     rng, r_obs, r_action, r_reward, r_next, r_terminated, r_truncated, cursor, tree, levels,
     fanout, beta, envs, n_step, gamma, index, weight,
-    obs, action, reward, next_obs, discount, priority, td, layers, double,
+    obs, action, reward, next_obs, discount, priority, td, layers, double, duelling,
     params, target, m, v, steps, count, lr, adam_hyper, tau, every, clip_norm, huber, loss,
     both, acts, acts_target, deltas, grad, parts,
 ):  # fmt: skip
@@ -135,8 +161,8 @@ def learn(
         )  # fmt: skip
         step(
             obs[s], action[s], reward[s], next_obs[s], discount[s], weight[s], td[s], layers,
-            double, params, target, m, v, steps, count, lr, adam_hyper, tau, every, clip_norm,
-            huber, loss, both, acts, acts_target, deltas, grad, parts,
+            double, duelling, params, target, m, v, steps, count, lr, adam_hyper, tau, every,
+            clip_norm, huber, loss, both, acts, acts_target, deltas, grad, parts,
         )  # fmt: skip
         if tree.size > 0:
             set_priorities(tree, levels, fanout, priority, index[s], td[s])
@@ -157,6 +183,7 @@ def _learner_arguments(kernel: Kernel, buffers: Buffers) -> tuple[Any, ...]:
         buffers["batch.td"],
         np.array(layers, np.int64),
         double,
+        kernel.dims.get("duelling", 0),
         *(buffers[name] for name in names),
         np.zeros((stored, layers[0]), np.float32),
         acts,
@@ -172,7 +199,9 @@ def bind_inference(kernel: Kernel, buffers: Buffers) -> Call:
     layers = kernel.layers()
     acts, _ = scratch(layers, kernel.dim("envs"))
     names = ("rng.inference", "env.obs", "policy.q", "explore", "act.action")
-    return bound(infer, *(buffers[name] for name in names), np.array(layers, np.int64), acts)
+    duelling = kernel.dims.get("duelling", 0)
+    widths = np.array(layers, np.int64)
+    return bound(infer, *(buffers[name] for name in names), widths, acts, duelling)
 
 
 def bind_update(kernel: Kernel, buffers: Buffers) -> Call:

@@ -10,12 +10,13 @@ An update's loss is a generator function named by `kernel.program` (`module:call
 `nets.q(obs)` is the output (B, width), `nets.target.q(obs)` the target's, without gradient. A
 network whose name begins with critic returns (B,); one called actor with as many outputs as an
 action has components returns actions between `hyper.act_low` and `hyper.act_high`. Several inputs
-are joined: `nets.critic(obs, action)`; a network without inputs is a learned constant, (1,).
-`batch` has obs, action, reward, next_obs, discount, weight. `hyper` has every integer size of the
-kernel (`hyper.double`), every constant (`hyper.huber`; a tuple where there are several numbers),
-`hyper.step`, the number of this gradient step from 1, `hyper.noise` (`Noise`), and for continuous
-actions act_low and act_high. `kernel.args` are passed on as keyword arguments. After the last
-loss all targets move, with a delayed policy in every `policy_delay`-th step.
+are joined: `nets.critic(obs, action)`; one called q gives the values of the actions, (B, actions),
+also where it is a duelling one (`primitives.dqn`); a network without inputs is a learned constant,
+(1,). `batch` has obs, action, reward, next_obs, discount, weight. `hyper` has every integer size of
+the kernel (`hyper.double`), every constant (`hyper.huber`; a tuple where there are several
+numbers), `hyper.step`, the number of this gradient step from 1, `hyper.noise` (`Noise`), and for
+continuous actions act_low and act_high. `kernel.args` are passed on as keyword arguments. After the
+last loss all targets move, with a delayed policy in every `policy_delay`-th step.
 
 An inference may have a program too: `act(nets, obs, explore, noise)` returns actions, int64 (N,) or
 float32 (N, A). explore: the share of random actions, or for continuous actions the noise, at this
@@ -120,6 +121,7 @@ class Noise:
 
 def network(name: str, parts: Sequence[Tensor], hyper: SimpleNamespace) -> Forward:
     """The function that a loss calls, over the parameters `parts`."""
+    duels = name == "q" and bool(getattr(hyper, "duelling", 0))
     squashes = name == "actor" and parts[-1].numel() == len(getattr(hyper, "act_low", ()))
 
     def call(*inputs: Tensor) -> Tensor:
@@ -128,6 +130,8 @@ def network(name: str, parts: Sequence[Tensor], hyper: SimpleNamespace) -> Forwa
         out = run(parts, inputs[0] if len(inputs) == 1 else torch.cat(inputs, dim=1))
         if squashes:
             return squash(out, hyper.act_low, hyper.act_high)
+        if duels:
+            return out[:, :1] + out[:, 1:] - out[:, 1:].mean(1, keepdim=True)
         return out.squeeze(1) if name.startswith("critic") else out
 
     return call
@@ -279,7 +283,8 @@ def bind_inference(kernel: Kernel, buffers: Buffers) -> Call:
         else:
             pick = bound(ddpg.explore_around, counter, out[:, :act], low, high, explore, action)
     else:
-        pick = bound(dqn.choose, counter, out, explore, action)
+        values = out[:, kernel.dims.get("duelling", 0) :]
+        pick = bound(dqn.choose, counter, values, explore, action)
     if kernel.program is not None:
         return _with_program(kernel, buffers, pick)
 
