@@ -31,7 +31,8 @@ DDPG = BASE.replace("dqn", "ddpg").replace("actions: 2", "act: 2, low: -1, high:
 TASKS = "env_step, inference, replay_insert, replay_sample, replay_update, update, param_sync"
 DQN_KEYS = (
     "adam, batch_size, discount, double, duelling, env, env_args, exploration, hidden, huber, "
-    "learning_rate, learning_starts, max_grad_norm, n_step, name, num_envs, replay, replay_ratio, spaces, target"
+    "learning_rate, learning_starts, max_grad_norm, n_step, name, num_envs, replay, replay_ratio, "
+    "spaces, target"
 )
 
 
