@@ -26,9 +26,10 @@ def small(
 
     Every task feeds the next and the last one the first; four chords join random tasks. One to
     three tokens lie on the ring's last edge, one on every chord that leads back. Each device has
-    one lane, a speed, memory for less than all tasks, and a link of its own to every other device,
-    which moves data itself. Of a task's modes on a device some are pipelined (occupancy below
-    latency), some frugal: of four modes two or three are left after dominated ones are dropped.
+    one lane, a speed, memory for any one task but not for all, and a link of its own to every other
+    device, which moves data itself. Of a task's modes on a device some are pipelined (occupancy
+    below latency), some frugal: of four modes two or three are left after dominated ones are
+    dropped.
     """
     r = random.Random(seed)
     names = [f"t{i}" for i in range(tasks)]
@@ -45,7 +46,7 @@ def small(
         if a != b and (a, b) not in pairs:
             pairs.append((a, b))
     resident = [r.uniform(1e6, 1e7) for _ in names]
-    room = 0.35 * sum(resident)
+    room = max(0.35 * sum(resident), *resident)
     found = [Device(d, "null", memory_bytes=room if d != places[0] else 2 * room) for d in places]
     links = [
         Link(a, b, r.uniform(1e-6, 1e-5), r.choice([1e9, 4e9, 1.6e10]), r.uniform(0.0, 2e-6))

@@ -1,10 +1,14 @@
-"""Speed beside other libraries: `python -m benchmarks.peers [--quick] [--peer NAME=PYTHON]`.
+"""Speed beside other libraries: `python -m benchmarks.peers [--quick] [--peers FOLDER]`.
 
-Env steps per CPU-second of the workloads in `peers_workloads`, one thread, after a warm-up. The
-libraries take turns, each run in a process of its own; medians, and the ratios pair by pair. A peer
-runs in the interpreter that `--peer sb3=…/bin/python` names, else in this one (extra `[bench]`).
-sbx's compiled steps run on one thread too (XLA_FLAGS). The rows `products` are no loops but limits:
-what W3 would reach were a gradient step only its matrix products, and everything else free.
+Env steps per CPU-second of the workloads in `peers_workloads`, one thread, after a warm-up. All
+take turns, each run in a process of its own; medians, and the ratios pair by pair. A peer runs in
+the interpreter FOLDER/NAME/bin/python (NAME is jax for xla, torch for eager and lean), or that
+which `--peer sb3=…/bin/python` names, else in this one; one that is not there is named as absent.
+XLA runs on one thread too (XLA_FLAGS).
+
+The rows products, traffic and env are no loops but limits: what a workload would reach were a
+gradient step only its matrix products (by numpy or torch, or by our own tiles), were all kernels
+only their memory traffic, or were only the environments stepped.
 """
 
 from __future__ import annotations
@@ -12,128 +16,160 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
+import resource
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from benchmarks.bars import ABSENT, Bar, finish
-from benchmarks.peers_libraries import PEERS, RUNS
+from benchmarks.bars import ABSENT, Bar, show, verdict
+from benchmarks.peers_libraries import FOLDERS, PEERS, RUNS
+from benchmarks.peers_table import ASKED, bars_of, rows_of, time_rows
 from benchmarks.peers_workloads import WORKLOADS
 
+Found = dict[str, dict[str, list[dict[str, Any]]]]
+"""Workload → row → what each run gave; pairs stand at equal places."""
+LIMITS = ("products", "products, ours", "traffic", "env")
 ROWS = {
-    "W1x8": ("ours", "ours, gymnasium", "ours, prioritised", "sb3", "sbx", "eager"),
-    "W1x1": ("ours", "ours, gymnasium", "sb3", "sbx", "eager"),
-    "W3": ("ours", "sb3", "sbx", "products", "products, ours"),
+    "W1x8": ("ours", "ours, gymnasium", "sbx", "sb3", "eager", "rllib", "xla", *LIMITS),
+    "W1x1": (
+        *("ours", "ours, gymnasium", "ours, own env", "ours, smallest"),
+        *("lean", "sb3", "sbx", "xla", *LIMITS),
+    ),
+    "W2": ("ours", "ours, gymnasium", "ours, smallest", "tianshou", "torchrl", *LIMITS),
+    "W3": ("ours", "ours, gymnasium", "sbx", "sb3", "xla", *LIMITS),
+    "W5": ("ours", "ours, gymnasium", "sbx", "sb3", "xla", *LIMITS),
+    "W4": ("ours", "ours, gymnasium", "lean", "sb3", "sbx", "xla", *LIMITS),
 }
 QUICK = {"W1x8": ("ours", "ours, gymnasium", "sb3", "sbx")}
-ASKED = (
-    ("W1x8", "ours", "sb3", 20.0),
-    ("W1x8", "ours", "sbx", 6.0),
-    ("W1x8", "ours, gymnasium", "sbx", 5.0),
-    ("W1x1", "ours, gymnasium", "sb3", 20.0),
-    ("W3", "ours", "sbx", 1.3),
-    ("W3", "ours", "products", 0.9),
-)
-"""Workload, row, row it is compared with, least ratio."""
-ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1") | {
-    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+ONE_THREAD = {
+    **dict.fromkeys(
+        ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"
+    ),
+    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
+    "JAX_PLATFORMS": "cpu",
 }
 
 
-def measure(load: str, name: str, seed: int, python: str) -> float | None:
-    """One run in a process of its own; None if the library is not there."""
+def measure(load: str, name: str, seed: int, python: str, steps: int | None) -> Any:
+    """One run in a process of its own; a text says why there is none."""
     command = [python, "-m", "benchmarks.peers", "--one", load, name, "--seed", str(seed)]
     done = subprocess.run(
-        command,
+        command + (["--steps", str(steps)] if steps else []),
         capture_output=True,
         text=True,
         cwd=str(Path(__file__).parents[1]),
         env=os.environ | ONE_THREAD,
-        timeout=600,
+        timeout=900,
         check=False,
     )
     if done.returncode == ABSENT:
-        return None
+        return done.stderr.strip().splitlines()[-1]
     if done.returncode:
         sys.exit(f"{load}, {name}: {done.stderr.strip()[-2000:]}")
-    return float(json.loads(done.stdout.splitlines()[-1])["per_cpu_s"])
+    return json.loads(done.stdout.splitlines()[-1])
 
 
-def one(load: str, name: str, seed: int) -> int:
-    """What `measure` starts: prints the rate as JSON."""
+def one(load: str, name: str, seed: int, steps: int | None) -> int:
+    """What `measure` starts: prints what the run gives as JSON, with the peak memory."""
+    from dataclasses import replace
+
+    work = WORKLOADS[load]
+    if steps:
+        work = replace(work, steps=steps, peer_steps=dict.fromkeys(work.peer_steps, steps))
     try:
-        rate = RUNS[name](WORKLOADS[load], seed)
+        given = RUNS[name](work, seed)
     except ModuleNotFoundError as error:
         print(f"{name}: {error}", file=sys.stderr)
         return ABSENT
-    print(json.dumps({"per_cpu_s": rate}))
+    result = given if isinstance(given, dict) else {"per_cpu_s": given}
+    result["rss_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    print(json.dumps(result))
     return 0
 
 
-def interpreters(given: list[str]) -> dict[str, str]:
-    """Peer → interpreter; exits naming an unknown peer or an entry without `=`."""
+def interpreters(given: list[str], folder: str | None) -> dict[str, str]:
+    """Name → interpreter; exits naming an unknown name, an entry without `=`, or no such file."""
     found = dict.fromkeys(PEERS, sys.executable)
+    if folder:
+        if not Path(folder).is_dir():
+            sys.exit(f"--peers {folder}: no such folder")
+        there = {n: Path(folder, FOLDERS.get(n, n), "bin", "python") for n in PEERS}
+        found |= {name: str(path) for name, path in there.items() if path.is_file()}
     for entry in given:
         name, equals, python = entry.partition("=")
         if name not in PEERS or not equals:
             sys.exit(f"--peer {entry}: give NAME=PYTHON with a name of {', '.join(PEERS)}")
+        if not Path(python).is_file():
+            sys.exit(f"--peer {entry}: there is no file {python}")
         found[name] = python
     return found
 
 
-def ratio(rates: dict[str, list[float]], a: str, b: str) -> float:
-    return statistics.median(x / y for x, y in zip(rates[a], rates[b], strict=True))
+def collect(
+    plan: Mapping[str, tuple[str, ...]], pairs: int, pythons: Mapping[str, str], steps: int | None
+) -> tuple[Found, dict[str, str]]:
+    """All runs, interleaved; and row → why it is absent."""
+    found: Found = {}
+    absent: dict[str, str] = {}
+    for load, names in plan.items():
+        for name in names:
+            if name.startswith("ours"):
+                measure(load, name, 0, sys.executable, 2_000)  # compiles: no counted run does
+        here: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+        for pair in range(pairs):
+            for name in names:
+                if f"{load}, {name}" in absent or (name == "traffic" and pair):
+                    continue
+                python = pythons.get(name, sys.executable)
+                given = measure(load, name, pair, python, steps)
+                if isinstance(given, str):
+                    absent[f"{load}, {name}"] = given
+                    continue
+                here[name].append(given)
+                print(f"{load}, {name}, pair {pair + 1}: {_brief(given)}", flush=True)
+        found[load] = {name: values for name, values in here.items() if values}
+    return found, absent
+
+
+def _brief(given: Mapping[str, Any]) -> str:
+    return f"{given['per_cpu_s']:,.0f} per CPU-s, {given['rss_bytes'] / 2**20:.0f} MiB"
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("loads", nargs="*", metavar="WORKLOAD", help=f"of {', '.join(ROWS)}")
     parser.add_argument("--quick", action="store_true", help="one pair of W1 with 8 environments")
     parser.add_argument("--json", metavar="FILE")
+    parser.add_argument("--peers", metavar="FOLDER", help="of environments named as the peers")
     parser.add_argument("--peer", action="append", default=[], metavar="NAME=PYTHON")
     parser.add_argument("--pairs", type=int, default=3, help="runs of each row (default 3)")
+    parser.add_argument("--steps", type=int, help="env steps of every run, to try the benchmark")
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--seed", type=int, default=0, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.one:
-        return one(options.one[0], options.one[1], options.seed)
-    pythons = interpreters(options.peer)
-    plan, pairs = (QUICK, 1) if options.quick else (ROWS, options.pairs)
-    rates: dict[str, dict[str, list[float]]] = {}
-    absent = set()
-    for load, names in plan.items():
-        for name in names:
-            if name.startswith("ours"):
-                measure(load, name, 0, sys.executable)  # compiles, so that no counted run does
-        found: dict[str, list[float]] = {name: [] for name in names}
-        for seed in range(pairs):
-            for name in names:
-                rate = measure(load, name, seed, pythons.get(name, sys.executable))
-                if rate is None:
-                    absent.add(name)
-                else:
-                    found[name].append(rate)
-        rates[load] = {name: values for name, values in found.items() if values}
-    rows = []
-    for load, measured in rates.items():
-        for name, several in measured.items():
-            against = [f"{ratio(measured, 'ours', name):.2f}" if name != "ours" else ""]
-            middle = f"{statistics.median(several):,.0f}"
-            rows.append(
-                [load, name, middle, f"{min(several):,.0f} – {max(several):,.0f}", *against]
-            )
-    bars = []
-    for load, a, b, least in ASKED:
-        if {a, b} <= set(rates.get(load, {})):
-            value = ratio(rates[load], a, b)
-            text = f"{load}: {a} over {b}"
-            bars.append(Bar(text, f"{value:.2f}×", f"at least {least:g}×", value >= least))
-    columns = ["workload", "who", "env steps per CPU-s, median", "range", "ours ×, by pairs"]
-    left_out = [f"{load}, {a} over {b}" for load, a, b, _ in ASKED if a not in plan.get(load, ())]
-    values = {"rates": rates, "workloads": {load: WORKLOADS[load].what for load in plan}}
-    status = finish("peers", columns, rows, bars, left_out, options.json, values)
-    for name in sorted(absent):
-        print(f"absent: {name} needs {PEERS[name]}: --peer {name}=PYTHON, or install it here")
+        return one(options.one[0], options.one[1], options.seed, options.steps)
+    wrong = [load for load in options.loads if load not in ROWS]
+    if wrong or options.pairs < 1:
+        parser.error(f"workloads are {', '.join(ROWS)}, pairs at least 1")
+    pythons = interpreters(options.peer, options.peers)
+    plan = QUICK if options.quick else ROWS
+    plan = {
+        load: names for load, names in plan.items() if not options.loads or load in options.loads
+    }
+    found, absent = collect(plan, 1 if options.quick else options.pairs, pythons, options.steps)
+    columns = ["workload", "who", "per CPU-s, median", "range", "ours ×, by pairs", "peak MiB"]
+    show("peers", columns, rows_of(found))
+    show("where an env step's time goes", ["workload", "µs an env step", "of"], time_rows(found))
+    bars: list[Bar] = bars_of(found)
+    left_out = [a.text for a in ASKED if not a.within(plan)]
+    values = {"runs": found, "workloads": {k: w.what for k, w in WORKLOADS.items() if k in plan}}
+    status = verdict("peers", bars, left_out if options.quick else [], options.json, values)
+    for row, why in sorted(absent.items()):
+        name = row.partition(", ")[2]
+        print(f"absent: {row}: {why}; it needs {PEERS.get(name, name)}: --peer {name}=PYTHON")
     return ABSENT if absent else status
 
 

@@ -1,4 +1,7 @@
-"""What the peers are measured on: the same task and the same settings for every library."""
+"""What the peers are measured on: the same task and the same settings for every library.
+
+Plain data: the interpreters of the libraries import it too.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,25 @@ from typing import Any
 
 WARM = 2_000
 """Env steps at least that no library's clock counts: random actions, compilation, first batches."""
+LEARNING_STARTS, DISCOUNT, TARGET_EVERY, TAU, NOISE = 1_000, 0.99, 500, 0.005, 0.1
+EXPLORE_STEPS, EPSILON = 5_000, (1.0, 0.05)
+ALPHA, BETA = 0.6, 0.4
+HORIZON, EPOCHS, MINIBATCHES, LAMBDA, CLIP, ENTROPY, VALUE, MAX_NORM = (
+    128,
+    4,
+    4,
+    0.95,
+    0.2,
+    0.01,
+    0.5,
+    0.5,
+)
+"""Of W4: vector steps of a rollout, passes over it, parts of it, and the loss's constants."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """One task. ours: a spec of ours with these settings. peer_steps: env steps a peer runs."""
+    """One task. steps: env steps of ours; peer_steps: of each peer that is measured on it."""
 
     what: str
     algorithm: str
@@ -23,33 +40,32 @@ class Workload:
     learning_rate: float
     steps: int
     peer_steps: dict[str, int]
+    prioritised: bool = False
 
     def ours(self) -> dict[str, Any]:
+        """A spec of ours with these settings."""
         algorithm: dict[str, Any] = {
             "name": self.algorithm,
             "env": self.env,
             "num_envs": self.envs,
             "hidden": list(self.hidden),
-            "batch_size": self.batch,
-            "replay_ratio": 1,
-            "replay": {"kind": "uniform", "capacity": self.capacity},
-            "discount": 0.99,
-            "learning_starts": 1_000,
+            "discount": DISCOUNT,
         }
-        if self.algorithm == "dqn":
+        if self.algorithm == "ppo":
             algorithm |= {
+                "rollout_steps": HORIZON,
+                "epochs": EPOCHS,
+                "minibatches": MINIBATCHES,
+                "gae_lambda": LAMBDA,
+                "clip": CLIP,
+                "entropy": ENTROPY,
+                "value_weight": VALUE,
+                "max_grad_norm": MAX_NORM,
+                "activation": "tanh",
                 "learning_rate": self.learning_rate,
-                "double": False,
-                "target": {"every": TARGET_EVERY},
-                "exploration": {"initial": 1.0, "final": 0.05, "steps": 5_000},
             }
         else:
-            algorithm |= {
-                "actor_learning_rate": self.learning_rate,
-                "critic_learning_rate": self.learning_rate,
-                "target": {"tau": TAU},
-                "exploration": {"noise": 0.1},
-            }
+            algorithm |= self._replayed()
         return {
             "algorithm": algorithm,
             "platform": "host",
@@ -57,9 +73,36 @@ class Workload:
             "train": {"steps": self.steps, "evaluate_every": 0, "final_episodes": 0},
         }
 
+    def _replayed(self) -> dict[str, Any]:
+        kind = "prioritised" if self.prioritised else "uniform"
+        shared: dict[str, Any] = {
+            "batch_size": self.batch,
+            "replay_ratio": 1,
+            "replay": {"kind": kind, "capacity": self.capacity},
+            "learning_starts": LEARNING_STARTS,
+        }
+        if self.prioritised:
+            shared["replay"] |= {"alpha": ALPHA, "beta": BETA}
+        if self.algorithm == "dqn":
+            first, last = EPSILON
+            return shared | {
+                "learning_rate": self.learning_rate,
+                "double": False,
+                "target": {"every": TARGET_EVERY},
+                "exploration": {"initial": first, "final": last, "steps": EXPLORE_STEPS},
+            }
+        rate = self.learning_rate
+        shared |= {
+            "actor_learning_rate": rate,
+            "critic_learning_rate": rate,
+            "target": {"tau": TAU},
+        }
+        if self.algorithm == "sac":
+            return shared | {"temperature_learning_rate": rate}
+        return shared | {"exploration": {"noise": NOISE}}
 
-TARGET_EVERY, TAU = 500, 0.005
-_W1: dict[str, Any] = {
+
+_DQN: dict[str, Any] = {
     "algorithm": "dqn",
     "env": "CartPole-v1",
     "hidden": (64, 64),
@@ -67,31 +110,67 @@ _W1: dict[str, Any] = {
     "capacity": 50_000,
     "learning_rate": 5e-4,
 }
+_WIDE: dict[str, Any] = {
+    "env": "Pendulum-v1",
+    "envs": 1,
+    "hidden": (256, 256),
+    "batch": 256,
+    "capacity": 100_000,
+    "learning_rate": 1e-3,
+}
 WORKLOADS = {
     "W1x8": Workload(
         "DQN CartPole-v1, 64-64, batch 64, replay ratio 1, 8 envs",
         envs=8,
         steps=100_000,
-        peer_steps={"sb3": 10_000, "sbx": 24_000, "eager": 10_000},
-        **_W1,
+        peer_steps={
+            "sb3": 10_000,
+            "sbx": 24_000,
+            "eager": 10_000,
+            "rllib": 3_000,
+            "xla": 60_000,
+        },
+        **_DQN,
     ),
     "W1x1": Workload(
         "the same with 1 env",
         envs=1,
         steps=60_000,
-        peer_steps={"sb3": 6_000, "sbx": 12_000, "eager": 8_000},
-        **_W1,
+        peer_steps={"sb3": 8_000, "sbx": 8_000, "lean": 8_000, "xla": 40_000},
+        **_DQN,
+    ),
+    "W2": Workload(
+        "the same with 1 env and prioritised replay",
+        envs=1,
+        steps=60_000,
+        peer_steps={"tianshou": 5_000, "torchrl": 5_000},
+        prioritised=True,
+        **_DQN,
     ),
     "W3": Workload(
         "DDPG Pendulum-v1, 256-256, batch 256, replay ratio 1, 1 env",
         algorithm="ddpg",
-        env="Pendulum-v1",
-        envs=1,
-        hidden=(256, 256),
-        batch=256,
-        capacity=100_000,
-        learning_rate=1e-3,
         steps=8_000,
-        peer_steps={"sb3": 3_000, "sbx": 4_000},
+        peer_steps={"sb3": 4_000, "sbx": 4_000, "xla": 4_000},
+        **_WIDE,
+    ),
+    "W5": Workload(
+        "SAC Pendulum-v1, 256-256, batch 256, replay ratio 1, 1 env",
+        algorithm="sac",
+        steps=6_000,
+        peer_steps={"sb3": 4_000, "sbx": 4_000, "xla": 4_000},
+        **_WIDE,
+    ),
+    "W4": Workload(
+        "PPO CartPole-v1, 64-64 tanh, 8 envs x 128 steps, 4 epochs of 4 minibatches",
+        algorithm="ppo",
+        env="CartPole-v1",
+        envs=8,
+        hidden=(64, 64),
+        batch=256,
+        capacity=0,
+        learning_rate=1e-3,
+        steps=400_000,
+        peer_steps={"lean": 40_000, "sb3": 40_000, "sbx": 40_000, "xla": 400_000},
     ),
 }

@@ -26,7 +26,7 @@ from pearl.graph import Edge, Fusion, Task, TaskGraph
 from pearl.limits import Limits
 from pearl.plan_check import check_plan
 from pearl.plans import Plan
-from pearl.solvers import cpsat, exhaustive, milp, solve
+from pearl.solvers import cpsat, enumeration, milp, solve
 from pearl.solvers.choices import cost_of, programs
 from pearl_devices import Device, Kernel, Link, Platform
 from pearl_estimators import Estimate
@@ -53,7 +53,7 @@ class Problem:
     plans: int
 
 
-def problems(count: int, *, first: int = 0, most: int = exhaustive.PLANS) -> Iterator[Problem]:
+def problems(count: int, *, first: int = 0, most: int = enumeration.PLANS) -> Iterator[Problem]:
     """`count` problems of 4 to `most` plans from the seeds `first`, `first` + 1, …; a size is drawn
     for each, evenly on a logarithmic scale, and problems far from theirs are passed over."""
     seed = first
@@ -62,7 +62,7 @@ def problems(count: int, *, first: int = 0, most: int = exhaustive.PLANS) -> Ite
         graph, costs, limits = problem(seed)
         seed += 1
         try:
-            plans = exhaustive.count(exhaustive.every_program(graph, costs, limits))
+            plans = enumeration.count(enumeration.every_program(graph, costs, limits))
         except (InfeasibleError, SpecError):
             continue
         if max(4, size / 8) <= plans <= size:
@@ -191,7 +191,7 @@ def least_costs(p: Problem) -> dict[str, float]:
     """Objective → least cost (seconds or joules of an iteration) of any assignment by enumeration,
     orders left out."""
     found = dict.fromkeys(OBJECTIVES, math.inf)
-    for a in exhaustive.assignments(exhaustive.every_program(p.graph, p.costs, p.limits)):
+    for a in enumeration.assignments(enumeration.every_program(p.graph, p.costs, p.limits)):
         bound = timing(a).order_bound_s
         for objective in OBJECTIVES:
             cost, _ = cost_of(objective, a, bound, p.limits)
@@ -295,7 +295,7 @@ def run(quick: bool, data: Path | None) -> Part:
     count = QUICK_COUNT if quick else COUNT
     bars: list[Bar] = []
     rows: list[list[str]] = []
-    drawn = list(problems(count, most=1000 if quick else exhaustive.PLANS))
+    drawn = list(problems(count, most=1000 if quick else enumeration.PLANS))
     tallies = {f"bound, {name}": t for name, t in compare_bounds(drawn).items()}
     for objective in OBJECTIVES:
         small = problems(2 * count, first=100_000, most=ORDERED)

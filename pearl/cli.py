@@ -67,7 +67,7 @@ def command(function: Callable[..., Result]) -> Callable[..., None]:
             raise typer.Exit(FAILED) from None
         raise typer.Exit(result.status)
 
-    app.command(name=function.__name__.strip("_"))(run)
+    app.command(name=function.__name__.strip("_").replace("_", "-"))(run)
     return run
 
 
@@ -184,6 +184,14 @@ def check(spec: Spec, set: Set = None, json_file: Json = None) -> Result:
     return Result(text, found)
 
 
+class Objective(StrEnum):
+    """What a plan is best at; the same names as in a spec."""
+
+    throughput = auto()
+    power_efficiency = auto()
+    makespan = auto()
+
+
 class Kind(StrEnum):
     """What `pearl list` lists."""
 
@@ -241,10 +249,37 @@ def calibrate(
 
 
 @command
+def calibrate_gpu(
+    rows: Annotated[
+        Path,
+        typer.Argument(
+            metavar="ROWS.csv",
+            help="Timed operators: operator, batch, m, k, n, streams, seconds (of one call).",
+        ),
+    ],
+    model: Annotated[str, typer.Option(help="The GPU, as `pearl devices` or a platform names it.")],
+    multiprocessors: Annotated[int, typer.Option(min=1, help="How many SMs it has.")],
+    source: Annotated[str, typer.Option(help="Who timed them, and with what.")],
+    json_file: Json = None,
+) -> Result:
+    """Fit what operators cost on a GPU to timings from elsewhere, for plans to rely on."""
+    from pearl.cli_text import gpu_calibration_text
+    from pearl_estimators import gpu_calibration as gpu
+
+    found = gpu.calibrate_gpu(model, multiprocessors, gpu.read_rows(rows), source)
+    path = gpu.store_gpu(found)
+    value = {**found.to_json(), "path": str(path)}
+    return Result(gpu_calibration_text(found, str(path)), value)
+
+
+@command
 def plan(
     spec: Spec,
     diff: Annotated[
         Path | None, typer.Option(metavar="OTHER.json", help="Show what differs from this plan.")
+    ] = None,
+    objective: Annotated[
+        Objective | None, typer.Option(help="What to be best at, instead of the spec's.")
     ] = None,
     method: Annotated[str | None, typer.Option(help="How to solve; see `list methods`.")] = None,
     time_limit: Annotated[float, typer.Option(min=0.0, help="Seconds to solve at most.")] = 20.0,
@@ -268,7 +303,8 @@ def plan(
     if runner_ups is not None and not explain:
         raise SpecError(f"--runner-ups {runner_ups}: add --explain, which finds them")
     other = load_plan(diff) if diff else None
-    system = _load(spec, set)
+    asked = [f"objective={objective.value}"] if objective else []
+    system = _load(spec, [*(set or ()), *asked])
     _warn_of_measuring(system)
     found = make_plan(system, method=method, time_limit_s=time_limit, seed=seed)
     explanation = found.explain() if explain else None
@@ -306,6 +342,28 @@ def pareto(
 
 
 @command
+def balance(
+    spec: Spec,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE.svg", help="Draw throughput and steps per joule.")
+    ] = None,
+    set: Set = None,
+    json_file: Json = None,
+) -> Result:
+    """Show how many actor threads the GPU needs: the ratio of threads to multiprocessors."""
+    from pearl.balance import balance as sweep
+    from pearl.balance_text import balance_svg, balance_text
+    from pearl.files import write_atomically
+
+    system = _load(spec, set)
+    _warn_of_measuring(system)
+    found = sweep(system)
+    if plot is not None:
+        write_atomically(plot, balance_svg(found).encode())
+    return Result(balance_text(found), {"schema": SCHEMA, **found.to_json()})
+
+
+@command
 def train(
     spec: Spec,
     plan_file: Annotated[
@@ -335,16 +393,17 @@ def train(
 
     given = load_plan(plan_file) if plan_file else None
     system = _load(spec, set)
-    _warn_of_measuring(system)
+    if given is None:
+        _warn_of_measuring(system)
     folder = run_folder(system.name, out, resume=resume)
     trainer = compile_system(system, plan=given, emulate=emulate, seed=seed)
     with shown() as progress:
         run = trainer.train(steps=steps, seed=seed, out=folder, resume=resume, progress=progress)
     text = f"{trainer.report(run)}\n\nrun folder: {folder}"
     if run.status == "failed":
-        _error(
-            f"{folder}: training failed: a loss was not finite; the last checkpoint is untouched"
-        )
+        _error(f"{folder}: training failed: {run.message}")
+    elif run.events:
+        print(f"{len(run.events)} problems, mended: {run.events[-1]}", file=sys.stderr, flush=True)
     status = {"done": DONE, "failed": FAILED, "interrupted": INTERRUPTED}[run.status]
     return Result(text, run.to_json(), status)
 
@@ -396,6 +455,22 @@ def eval_(
     }
     spread = f"lowest {min(returns):,.1f}, highest {max(returns):,.1f}"
     return Result(f"mean return {mean:,.1f} over {episodes} episodes ({spread})", found)
+
+
+@command
+def export(
+    run_dir: RunDir,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write it.")],
+    json_file: Json = None,
+) -> Result:
+    """Write the best policy of a run as a torch state_dict (safetensors)."""
+    from pearl.export import tensors
+    from pearl.trainer import Trainer
+
+    trainer = Trainer.load(run_dir)
+    found = trainer.export(file)
+    text = f"wrote {file}: {', '.join(tensors(trainer.policy))}"
+    return Result(text, {**found, "path": str(file)})
 
 
 @command

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pearl_devices import Platform
     from pearl_estimators.calibrated import Calibration
     from pearl_estimators.child import Check
+    from pearl_estimators.gpu_calibration import GpuCalibration
 
 
 def platform_object(platform: Platform) -> dict[str, Any]:
@@ -74,6 +75,29 @@ def calibration_text(found: Calibration, path: str) -> str:
         notes.append("The machine was shared while measuring, so all bands are wider.")
     notes.append(f"{si(found.wall_s, 's')}, kept in {path}")
     return table_text(Table("Calibrated kernels", heading, rows, tuple(notes)))
+
+
+def gpu_calibration_text(found: GpuCalibration, path: str) -> str:
+    """The fitted operators in a table."""
+    heading = (
+        Column("operator"),
+        *(Column(n, "right") for n in ("points", "left-out error", "overhead", "flops", "bytes")),
+        Column("corrected by neighbours"),
+    )
+    rows = tuple(
+        (
+            f.operator,
+            str(f.points),
+            f"{100 * f.error:.1f} %",
+            si(f.overhead_s, "s"),
+            si(f.flops_per_s, "FLOP/s"),
+            si(f.bytes_per_s, "B/s"),
+            "yes" if f.places else "no",
+        )
+        for f in found.fits
+    )
+    notes = (f"from {found.source}, kept in {path}",)
+    return table_text(Table(f"Operators of {found.model}", heading, rows, notes))
 
 
 def checks_text(rows: Sequence[Check]) -> str:

@@ -12,6 +12,7 @@ from pearl.graph import TaskGraph
 from pearl.limits import Limits
 from pearl.replicas import Split, copy_name, resized, splits
 from pearl_devices import Kernel, Platform, backend
+from pearl_devices.base import ROUNDED
 from pearl_estimators import Estimate, estimate
 
 
@@ -115,8 +116,11 @@ def tabulate(graph: TaskGraph, platform: Platform, limits: Limits | None = None)
             if any(limits.pin.get(t, device.name) != device.name for t in tasks):
                 continue
             for variant, width in backend(device.kind).offers(kernel, device):
-                if any(variant not in limits.variants.get(t, (variant,)) for t in tasks):
+                default = () if variant in ROUNDED else (variant,)  # less precise: if asked for
+                if any(variant not in limits.variants.get(t, default) for t in tasks):
                     continue
+                if device.width_unit == "cores" and width > (limits.max_lanes or width):
+                    continue  # several cores are several threads
                 cost = estimate(kernel, device, variant=variant, width=width)
                 found.append(Mode(tasks, device.name, variant, width, cost, share))
         if not found and len(tasks) == 1 and share is None:
@@ -130,6 +134,25 @@ def tabulate(graph: TaskGraph, platform: Platform, limits: Limits | None = None)
             )
         modes += found
     return CostTable(platform, tuple(modes))
+
+
+def with_lanes(costs: CostTable, firing_s: float, handoff_s: float) -> CostTable:
+    """The table for plans of several lanes: the runtime takes firing_s of a lane for each call
+    beside the kernel, and its result is seen by another lane handoff_s later (charged within a lane
+    too: an order of lanes is not known yet)."""
+    modes = []
+    for m in costs.modes:
+        e = m.estimate
+        more = firing_s + handoff_s
+        cost = replace(
+            e,
+            latency_s=e.latency_s + more,
+            occupancy_s=e.occupancy_s + firing_s,
+            low_s=e.low_s + more,
+            high_s=e.high_s + more,
+        )
+        modes.append(replace(m, estimate=cost))
+    return replace(costs, modes=tuple(modes))
 
 
 def split_costs(costs: CostTable, split: Split) -> CostTable:

@@ -13,6 +13,7 @@ from pearl_devices import Kernel
 
 if TYPE_CHECKING:
     import gymnasium
+    import torch
 
     from pearl.system import System
 
@@ -20,35 +21,74 @@ if TYPE_CHECKING:
 class Policy:
     """The trained policy without exploration.
 
-    kernel: its `inference.*` kernel; layers: widths of its network; parameters: flat float32 vector
-    as in `pearl_devices.buffers`.
+    kernel: that of the task `inference`. parameters: those of its network, a flat float32 vector,
+    or its table, as in `pearl_devices.buffers`. statistics: mean and variance of the observations,
+    float64 (2, O), where it normalises them; they stay as they are.
     """
 
-    def __init__(self, system: System, kernel: Kernel, parameters: npt.NDArray[np.float32]) -> None:
+    def __init__(
+        self,
+        system: System,
+        kernel: Kernel,
+        parameters: npt.NDArray[Any],
+        statistics: npt.NDArray[np.float64] | None = None,
+    ) -> None:
         self.system = system
         self.kernel = kernel
-        self.layers = kernel.layers()
         self.parameters = parameters
+        self.statistics = statistics
         self._low = np.asarray(system.env.act_low, np.float32)
         self._high = np.asarray(system.env.act_high, np.float32)
+
+    def copy(self) -> Policy:
+        """The same policy, which no training changes."""
+        statistics = None if self.statistics is None else self.statistics.copy()
+        return Policy(self.system, self.kernel, self.parameters.copy(), statistics)
 
     def act(self, obs: npt.ArrayLike) -> npt.NDArray[Any]:
         """Greedy actions for observations of shape (B, O), or one for shape (O,).
 
+        Of a tabular policy an observation is the number of a state: shape (B,), or one of shape ().
         Discrete actions are int64 of shape (B,), continuous ones float32 of shape (B, A). Another
-        number of components is a ValueError.
+        number of components, or no such state, is a ValueError.
         """
         from pearl_devices.cpu import act
 
+        size, states = self.kernel.dim("obs"), self.kernel.dims.get("states", 0)
         rows = np.asarray(obs, np.float32)
+        if states:
+            rows = rows[..., np.newaxis]
+            if rows.size and not (rows.min() >= 0 and rows.max() < states):
+                raise ValueError(
+                    f"observations are {obs!r}; the policy knows states below {states}"
+                )
         single = rows.ndim == 1
         rows = np.ascontiguousarray(rows.reshape(1, -1) if single else rows)
-        if rows.ndim != 2 or rows.shape[1] != self.layers[0]:
-            raise ValueError(
-                f"observations have shape {np.shape(obs)}; the policy takes (B, {self.layers[0]})"
-            )
+        if rows.ndim != 2 or rows.shape[1] != size:
+            takes = "(B,), numbers of states" if states else f"(B, {size})"
+            raise ValueError(f"observations have shape {np.shape(obs)}; the policy takes {takes}")
+        if self.statistics is not None:
+            rows = self._normalised(rows)
         actions = act(self.kernel, self.parameters, rows, self._low, self._high)
         return actions[0] if single else actions
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """Its parameters as torch tensors under torch's names, copies; see `pearl.export`."""
+        import torch
+
+        from pearl.export import tensors
+
+        return {name: torch.from_numpy(array) for name, array in tensors(self).items()}
+
+    def _normalised(self, rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        asked = self.system.algorithm.normalise
+        assert self.statistics is not None
+        mean, variance = self.statistics
+        scaled = (rows - mean) / np.sqrt(variance + asked.epsilon)
+        if asked.clip > 0:
+            scaled = scaled.clip(-asked.clip, asked.clip)
+        found: npt.NDArray[np.float32] = scaled.astype(np.float32)
+        return found
 
 
 def make_env(env_id: str, args: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:
@@ -69,8 +109,6 @@ def returns(policy: Policy, episodes: int, seed: int) -> list[float]:
 
     Episode i starts from `reset(seed=…)` keyed by (seed, i), so equal seeds give equal episodes.
     """
-    from gymnasium.spaces.utils import flatten
-
     from pearl_devices.primitives.rng import key
 
     system = policy.system
@@ -81,7 +119,7 @@ def returns(policy: Policy, episodes: int, seed: int) -> list[float]:
             obs, _ = env.reset(seed=key(seed, f"evaluation {episode}") % 2**31)
             total, over = 0.0, False
             while not over:
-                action = policy.act(np.asarray(flatten(env.observation_space, obs), np.float32))
+                action = policy.act(_as_given(env.observation_space, obs, policy.kernel))
                 step = env.step(int(action) if system.env.actions else action)
                 obs, over = step[0], bool(step[2] or step[3])
                 total += float(step[1])
@@ -89,3 +127,12 @@ def returns(policy: Policy, episodes: int, seed: int) -> list[float]:
     finally:
         env.close()
     return totals
+
+
+def _as_given(space: Any, obs: Any, kernel: Kernel) -> npt.NDArray[Any]:
+    """An observation as the policy takes it: flat, or of a tabular policy the number of a state."""
+    from gymnasium.spaces.utils import flatten
+
+    if kernel.dims.get("states"):
+        return np.asarray(int(obs) - int(space.start))
+    return np.asarray(flatten(space, obs), np.float32)

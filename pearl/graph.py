@@ -12,10 +12,13 @@ from fractions import Fraction
 from functools import cached_property
 from types import MappingProxyType
 
-import networkx as nx
-
 from pearl.errors import SpecError
+from pearl.limits import SLACK_LIMITS
 from pearl_devices import Kernel
+
+RESERVED = ">+#"
+"""Characters that no task's name may hold: transfers are called `src>device`, fused calls `a+b`,
+copies of a split task `task#0`."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,8 @@ class Part:
 
 @dataclass(frozen=True)
 class Task:
-    """A kernel that fires again and again.
+    """A kernel that fires again and again. A name that is empty or holds one of `RESERVED` is a
+    SpecError, unless it is that of a copy.
 
     reads, writes: names of the mutable state it touches (`TaskGraph.states` gives their bytes).
         All tasks of one state run on one device, except a copying task for what it writes.
@@ -47,6 +51,15 @@ class Task:
     group: str | None = None
     environments: int = 0
     part: Part | None = None
+
+    def __post_init__(self) -> None:
+        found = [c for c in RESERVED if c in self.name] if self.part is None else []
+        if not self.name or found:
+            what = f"holds {' and '.join(map(repr, found))}" if found else "is empty"
+            raise SpecError(
+                f"task {self.name!r}: its name {what}; give it another: plans write "
+                "transfers as 'src>device', fused calls as 'a+b' and copies as 'task#0'"
+            )
 
     @property
     def home(self) -> tuple[str, ...]:
@@ -74,6 +87,16 @@ class Edge:
 
     def __post_init__(self) -> None:
         where = f"edge {self.src} → {self.dst}"
+        for name in ("production", "consumption", "tokens_seq", "slack"):
+            if not isinstance(getattr(self, name), int):
+                raise SpecError(
+                    f"{where}: {name} is {getattr(self, name)!r}; a whole number is needed"
+                )
+        if self.limit is not None and self.limit not in SLACK_LIMITS:
+            raise SpecError(
+                f"{where}: limit is {self.limit!r}; it names what bounds the slack, one of "
+                f"{', '.join(SLACK_LIMITS)}"
+            )
         if self.production < 1 or self.consumption < 1:
             raise SpecError(
                 f"{where}: rates are {self.production} → {self.consumption}; at least 1 each"
@@ -154,6 +177,16 @@ class TaskGraph:
                 for s in task.reads + task.writes
                 if s not in self.states
             ]
+        problems += [
+            f"graph {self.name!r}: state {s!r} has {size} bytes; it must be finite and at least 0"
+            for s, size in self.states.items()
+            if not (math.isfinite(size) and size >= 0)
+        ]
+        problems += [
+            f"graph {self.name!r}: {name} is {getattr(self, name)}; it must be at least 0"
+            for name in ("env_steps", "updates", "batch")
+            if not getattr(self, name) >= 0
+        ]
         for fusion in self.fusions:
             problems += [
                 f"fusion {fusion.name}: no task {n!r}; there are {names}"
@@ -181,20 +214,16 @@ class TaskGraph:
     def repetition(self) -> Mapping[str, int]:
         """Firings of each task in one iteration: the least positive solution of the balance
         equations (one for each connected component)."""
-        flow = nx.Graph()
-        flow.add_nodes_from(t.name for t in self.tasks)
         for e in self.edges:
-            if e.src == e.dst:
-                if e.production != e.consumption:
-                    raise SpecError(
-                        f"edge {e.src} → {e.dst}: a self-loop produces {e.production} and consumes "
-                        f"{e.consumption} a firing; they must be equal"
-                    )
-            else:
-                flow.add_edge(e.src, e.dst)
+            if e.src == e.dst and e.production != e.consumption:
+                raise SpecError(
+                    f"edge {e.src} → {e.dst}: a self-loop produces {e.production} and consumes "
+                    f"{e.consumption} a firing; they must be equal"
+                )
         rate: dict[str, Fraction] = {}
-        for component in nx.connected_components(flow):
-            root = min(component, key=[t.name for t in self.tasks].index)
+        for root in (t.name for t in self.tasks):
+            if root in rate:
+                continue
             rate[root] = Fraction(1)
             queue, parent = [root], {root: ""}
             while queue:
@@ -210,9 +239,9 @@ class TaskGraph:
                         queue.append(there)
                     elif rate[there] != implied:
                         raise SpecError(self._disagreement(parent, here, there))
-            scale = math.lcm(*(rate[n].denominator for n in component))
-            common = math.gcd(*(int(rate[n] * scale) for n in component))
-            for n in component:
+            scale = math.lcm(*(rate[n].denominator for n in parent))
+            common = math.gcd(*(int(rate[n] * scale) for n in parent))
+            for n in parent:
                 rate[n] = rate[n] * scale / common
         return MappingProxyType({t.name: int(rate[t.name]) for t in self.tasks})
 
@@ -232,9 +261,17 @@ class TaskGraph:
             "destination on every edge, else tokens pile up or run out"
         )
 
+    def _reached(self, start: str) -> set[str]:
+        """The tasks that edges lead to from `start`, itself included."""
+        found, queue = {start}, [start]
+        while queue:
+            here = queue.pop()
+            new = {e.dst for e in self.edges if e.src == here} - found
+            found |= new
+            queue += new
+        return found
+
     def _check_states(self) -> None:
-        flow = nx.DiGraph((e.src, e.dst) for e in self.edges)
-        flow.add_nodes_from(t.name for t in self.tasks)
         problems = []
         for state in self.states:
             touch = [t for t in self.tasks if state in t.reads + t.writes]
@@ -243,7 +280,7 @@ class TaskGraph:
                     if state not in a.writes + b.writes:
                         continue
                     for src, dst in ((a.name, b.name), (b.name, a.name)):
-                        if not nx.has_path(flow, src, dst):
+                        if dst not in self._reached(src):
                             problems.append(
                                 f"graph {self.name!r}: {a.name} and {b.name} share state {state!r} "
                                 f"and one writes it, but no path of edges leads from {src} to "

@@ -21,7 +21,10 @@ class Limits:
     policy_lag, prefetch, insertion_lag, priority_staleness: most slack of those edges, firings.
     memory_bytes: device → bytes at most. devices: task → devices it may use. variants: task →
     variants it may use. pin: task → device. together: pairs of tasks on one device.
-    max_lanes: lanes in the whole plan at most (None: as many as the devices have).
+    env_groups: groups of environments, one a firing; part of the graph and not a bound.
+    any_order: rows of whichever copy of the actors is ready are stored next (`pearl.any_order`).
+    max_lanes: lanes in the whole plan at most (None: as many as the devices have), and cores that
+        one call may take: with 1, the plan runs in one thread.
     replicas: task → copies at most that its environments may be shared out among (default 1).
     """
 
@@ -37,6 +40,8 @@ class Limits:
     variants: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     pin: Mapping[str, str] = field(default_factory=dict)
     together: tuple[tuple[str, str], ...] = ()
+    env_groups: int = 1
+    any_order: bool = False
     max_lanes: int | None = None
     replicas: Mapping[str, int] = field(default_factory=dict)
 
@@ -50,6 +55,7 @@ class Limits:
                 problems.append(f"limits: {name} is {value}; it must be finite and above 0")
         counts = [(name, getattr(self, name), 0) for name in SLACK_LIMITS]
         counts += [(f"replicas of {task}", n, 1) for task, n in self.replicas.items()]
+        counts.append(("env_groups", self.env_groups, 1))
         if self.max_lanes is not None:
             counts.append(("max_lanes", self.max_lanes, 1))
         for name, number, least in counts:

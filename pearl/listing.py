@@ -62,12 +62,21 @@ def platforms() -> list[Entry]:
 
 
 def devices() -> list[Entry]:
-    """Every device of every platform, as `platform/device`."""
-    return [
+    """Every device of every platform, as `platform/device`, then those of the catalogue."""
+    from pearl.catalogue import catalogue
+    from pearl.platform_files import read_platform
+
+    known = [
         {"name": f"{name}/{d.name}", "summary": _device(d)}
         for name, platform in machines().items()
         for d in platform.devices
     ]
+    for name in catalogue():
+        platform, _, problems = read_platform({"devices": {name: name}})
+        if platform is None:
+            raise ValueError(f"device {name} of the catalogue cannot be read: {problems}")
+        known.append({"name": name, "summary": _device(platform.devices[0])})
+    return known
 
 
 def _device(device: Device) -> str:

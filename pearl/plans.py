@@ -14,7 +14,7 @@ from pearl.files import write_atomically
 
 if TYPE_CHECKING:
     from pearl.costs import CostTable
-    from pearl.explain import Explanation
+    from pearl.explanation import Explanation
     from pearl.graph import TaskGraph
     from pearl.limits import Limits
     from pearl.system import System
@@ -118,6 +118,7 @@ class Plan:
     """A solved placement with value, bound, status, method and seed. Field meanings: CONTRACT in
     `docs/contract.md`. All times in seconds, energies in joules, power in watts.
 
+    note: what else was weighed, in words: why there is no second lane, say.
     problem: what was solved, so that the plan can be explained; None for a plan from a file. It is
     neither written nor compared.
     """
@@ -147,6 +148,7 @@ class Plan:
     tasks: tuple[Placement, ...]
     edges: tuple[Channel, ...]
     schema: int = field(default=SCHEMA)
+    note: str = ""
     problem: Problem | None = field(default=None, compare=False, repr=False)
 
     def task(self, name: str) -> Placement:
@@ -164,14 +166,14 @@ class Plan:
 
     def explain(self, *, within: float = 0.05, time_limit_s: float = 10.0) -> Explanation:
         """What bounds this plan, what comes close, and what would change it: see
-        `pearl.explain.explain`. A plan from a file does not know its problem: a SpecError."""
-        from pearl.explain import explain
+        `pearl.explanation.explain`. A plan from a file does not know its problem: a SpecError."""
+        from pearl.explanation import explain
 
         if self.problem is None:
             raise SpecError(
                 "this plan comes from a file and does not hold the graph and costs it was made "
                 "for; make it anew with pearl.plan or pearl.solve, or give them to "
-                "pearl.explain.explain(plan, graph, costs, limits)"
+                "pearl.explanation.explain(plan, graph, costs, limits)"
             )
         p = self.problem
         return explain(

@@ -8,6 +8,7 @@ from dataclasses import fields
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    BeforeValidator,
     Field,
     StrictBool,
     StrictStr,
@@ -16,9 +17,10 @@ from pydantic import (
 from pydantic.dataclasses import dataclass
 from pydantic_core import ValidationError
 
+from pearl.catalogue import catalogue
 from pearl.quantities import Figure, Number, Sourced
 from pearl.spec_algorithms import STRICT
-from pearl.spec_errors import Complaint, allow, complaints
+from pearl.spec_errors import Complaint, allow, complaints, nearest
 from pearl.units import dimension_of
 from pearl.yaml_reader import Where, show
 from pearl_devices import Device, Link, Platform
@@ -67,6 +69,21 @@ class DeviceEntry:
     )
 
 
+def _described(given: Any) -> Any:
+    """A device of the catalogue where only its name is given."""
+    if not isinstance(given, str):
+        return given
+    known = catalogue()
+    if given not in known:
+        names = ", ".join(known)
+        raise ValueError(f"a mapping, or a device of the catalogue{nearest(given, known)}: {names}")
+    return known[given]
+
+
+NamedDevice = Annotated[
+    DeviceEntry, BeforeValidator(_described, json_schema_input_type=DeviceEntry | str)
+]
+
 Ends = Annotated[tuple[StrictStr, ...], Field(min_length=2, max_length=2)]
 
 
@@ -99,7 +116,9 @@ class LinkEntry:
 class PlatformFile:
     """A machine: devices, the links between them, and which one is the host."""
 
-    devices: dict[str, DeviceEntry] = Field(min_length=1, description="Name → device.")
+    devices: dict[str, NamedDevice] = Field(
+        min_length=1, description="Name → device: its figures, or its name in the catalogue."
+    )
     name: StrictStr | None = Field(
         default=None, min_length=1, max_length=100, description="The file's name by default."
     )

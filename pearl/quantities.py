@@ -12,6 +12,10 @@ from pydantic_core import CoreSchema, core_schema
 from pearl.units import DIMENSIONS, quantity, text
 
 
+class Si(float):
+    """A number in SI units that has been read already, so that it needs no unit."""
+
+
 class Quantity:
     """Text with a unit of `dimension`, above 0 (or from 0 with `zero`), as a float in SI units."""
 
@@ -19,12 +23,14 @@ class Quantity:
         self.dimension, self.zero = dimension, zero
 
     def read(self, given: object) -> float:
+        if isinstance(given, Si):
+            return given
         value = quantity(given, self.dimension)
         if value < 0 or (value == 0 and not self.zero):
             what = DIMENSIONS[self.dimension]
             least = "at least 0" if self.zero else "above 0"
             raise ValueError(f"{what.name} {least}, for example {what.example}")
-        return value
+        return Si(value)
 
     def write(self, value: float) -> str:
         return text(value, self.dimension)

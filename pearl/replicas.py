@@ -97,7 +97,8 @@ def resized(of: Kernel, share: int, environments: int) -> Kernel:
     """A kernel for `share` of its environments: counted anew where its kind is known, else in
     proportion."""
     if of.kind in KINDS and "envs" in of.dims:
-        return kernel(of.kind, {**of.dims, "envs": share}, program=of.program, args=of.args)
+        dims = {**of.dims, "envs": share}
+        return kernel(of.kind, dims, program=of.program, args=of.args, modules=of.modules)
     part = share / environments
     scaled = ("flops", "bytes_in", "bytes_out", "resident_bytes")
     return replace(of, **{name: getattr(of, name) * part for name in scaled})

@@ -22,7 +22,7 @@ from pearl.runs import Row, Run, load_metrics, load_run
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from pearl.explain import Explanation
+    from pearl.explanation import Explanation
     from pearl.system import System
 
 SUFFIXES = (".html", ".json", ".txt")
@@ -160,7 +160,7 @@ def _plain_console(width: int) -> tuple[Console, io.StringIO]:
 def _print_explanation(console: Console, explanation: Explanation) -> None:
     from rich.text import Text
 
-    from pearl.report_explain import TITLE, section
+    from pearl.explanation.sections import TITLE, section
 
     found = section(explanation)
     console.print(Text(TITLE))

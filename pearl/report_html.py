@@ -71,7 +71,7 @@ def page(report: Report) -> str:
     curve = learning_curve(report.learning())
     explanation = None
     if report.explanation is not None:
-        from pearl.report_explain import section
+        from pearl.explanation.sections import section
 
         explanation = section(report.explanation)
     return environment.from_string(source).render(

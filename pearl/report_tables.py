@@ -58,13 +58,20 @@ def plan_facts(plan: Plan) -> tuple[tuple[str, str], ...]:
         "feasible": f"feasible, gap to the proved bound {percent(plan.gap)}",
         "time_limit": f"stopped at the time limit, gap to the proved bound {percent(plan.gap)}",
     }[plan.status]
+    predicted = _value(plan.value, plan.value_unit)
+    period = f"{si(plan.period_s, 's')} an iteration, at least {si(plan.bound_s, 's')}"
+    if plan.objective == "makespan":
+        predicted += f" until the first iteration is complete, at least {si(plan.bound_value, 's')}"
+        period = f"{si(plan.period_s, 's')} an iteration where iterations follow one another"
     facts = [
-        ("predicted", _value(plan.value, plan.value_unit)),
+        ("predicted", predicted),
         ("objective", plan.objective.replace("_", " ")),
         ("status", proof),
         ("method", f"{plan.method}, seed {plan.seed}, solved in {si(plan.solve_s, 's')}"),
-        ("period", f"{si(plan.period_s, 's')} an iteration, at least {si(plan.bound_s, 's')}"),
+        ("period", period),
     ]
+    if plan.note:
+        facts.append(("lanes", plan.note))
     if plan.pace_s is not None:
         facts.append(("pace", f"an iteration every {si(plan.pace_s, 's')}, to keep a limit"))
     energy = f"{si(plan.energy_per_iteration_j, 'J')} an iteration, {si(plan.power_w, 'W')}"
@@ -79,8 +86,13 @@ def run_facts(run: Run) -> tuple[tuple[str, str], ...]:
     returns = run.returns
     clock = "of the model's clock (simulated)" if run.simulated else "wall"
     facts = [
-        ("status", run.status),
+        ("status", run.status if run.message is None else f"{run.status}: {run.message}"),
         ("env steps", f"{count(run.env_steps)}, with {count(run.updates)} gradient steps"),
+        *(
+            [("failures mended", f"{run.restarts}, {run.lost_transitions} transitions lost")]
+            if run.restarts
+            else []
+        ),
         ("time", f"{si(run.wall_s, 's')} {clock}, {si(run.cpu_s, 's')} CPU"),
         ("peak memory", si(run.peak_rss_bytes, "B")),
     ]
@@ -95,7 +107,11 @@ def run_facts(run: Run) -> tuple[tuple[str, str], ...]:
     if run.energy_j is None:
         facts.append(("energy", "not metered"))
     else:
-        how = "modelled" if run.energy_source == "modelled" else f"measured, {run.energy_source}"
+        how = run.energy_source or ""
+        if "modelled" not in how:
+            how = f"measured, {how}"
+        elif how != "modelled":
+            how = f"partly {how.replace('+', ', partly measured, ', 1)}"
         facts.append(("energy", f"{si(run.energy_j, 'J')} over the run ({how})"))
     return tuple(facts)
 
@@ -165,7 +181,12 @@ def assignment(plan: Plan) -> Table:
         Column("estimate"),
         Column("bound by"),
     )
-    return Table("Assignment", columns, rows, tuple(_assignment_notes(plan.tasks)))
+    notes = [*_assignment_notes(plan.tasks), *([_sentence(plan.note)] if plan.note else [])]
+    return Table("Assignment", columns, rows, tuple(notes))
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:] + "."
 
 
 def _unit(unit: str, number: int) -> str:

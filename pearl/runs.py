@@ -16,9 +16,12 @@ from pearl.files import write_atomically
 from pearl.plans import SCHEMA, Plan, build, list_of, load_plan, plain
 
 Status = Literal["done", "interrupted", "failed"]
-EnergySource = Literal["nvml", "rapl", "modelled"]
 STATUSES = ("done", "interrupted", "failed")
-ENERGY_SOURCES = ("nvml", "rapl", "modelled", None)
+ENERGY_SOURCES = (
+    *("nvml", "rapl", "modelled", "nvml+rapl"),
+    *("modelled+nvml", "modelled+rapl", "modelled+nvml+rapl", None),
+)
+"""Where an energy comes from: counted, modelled, or some devices so and others so."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +48,14 @@ class Run:
     the steps to the end; env_steps_per_s, env_steps_per_cpu_s and updates_per_s are taken from it,
     and are None where the run ended before it. returns: {mean_last_20, episodes, eval_mean,
     eval_returns}.
-    energy_source: nvml or rapl (measured), modelled, or None where energy_j is None.
+    energy_j: of the platform's devices over wall_s; energy_source: nvml or rapl (measured),
+    modelled, several joined with + where devices differ, or None where energy_j is None.
+    message: why it failed. restarts: of environments and of lanes, named in `events` with what else
+    went wrong; lost_transitions: env steps that were done for nothing by them.
     simulated: times come from a model's clock and not from this machine's.
+    lags: of a plan with several lanes, what was seen to lag (policy_lag: param_syncs, at inference;
+    priority_staleness: draws whose priorities were not yet written, at a draw) → by how many → how
+    often, in the iterations that were timed.
     out: the run folder, where there is one; not part of the JSON.
     """
 
@@ -63,10 +72,15 @@ class Run:
     returns: Mapping[str, Any]
     peak_rss_bytes: int
     energy_j: float | None
-    energy_source: EnergySource | None
+    energy_source: str | None
     simulated: bool
     tasks: tuple[TaskTiming, ...]
     plan: Plan
+    lags: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    message: str | None = None
+    restarts: int = 0
+    lost_transitions: int = 0
+    events: tuple[str, ...] = ()
     out: str | None = None
     schema: int = field(default=SCHEMA)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
-from pearl.spec_algorithms import DISCRETE, Algorithm, Spaces
+from pearl.spec_algorithms import DISCRETE, TABULAR, Acting, Spaces
 from pearl.spec_errors import Complaint, nearest
 from pearl.system import EnvSpec
 from pearl.yaml_reader import Where, show
@@ -29,7 +30,7 @@ BUILD_ERRORS = (
 """What an environment's own code may raise while it is built."""
 
 
-def env_spec(algorithm: Algorithm) -> tuple[EnvSpec | None, list[Complaint]]:
+def env_spec(algorithm: Acting) -> tuple[EnvSpec | None, list[Complaint]]:
     """The environment of `algorithm`, or what is wrong with it."""
     where: Where = ("algorithm", "env")
     if algorithm.spaces is not None:
@@ -42,6 +43,9 @@ def env_spec(algorithm: Algorithm) -> tuple[EnvSpec | None, list[Complaint]]:
         has = f"{env.actions} discrete actions" if env.actions else "continuous actions"
         needs = "discrete" if discrete else "continuous"
         problems = [(where, f"{algorithm.env} has {has}; {algorithm.name} needs {needs} ones")]
+    if env is not None and not problems and algorithm.name in TABULAR and not env.states:
+        what = f"{algorithm.env} has no discrete observations; {algorithm.name} needs them"
+        problems = [(where, f"{what}: it keeps a value for each")]
     return env, problems
 
 
@@ -60,8 +64,15 @@ def unknown_env(env: str) -> list[Complaint]:
     return []
 
 
-def _given(algorithm: Algorithm, spaces: Spaces) -> tuple[EnvSpec | None, list[Complaint]]:
+def _given(algorithm: Acting, spaces: Spaces) -> tuple[EnvSpec | None, list[Complaint]]:
     where: Where = ("algorithm", "spaces")
+    if bool(spaces.obs) == bool(spaces.states):
+        given = f"obs {spaces.obs}, states {spaces.states}"
+        return None, [(where, f"given {given}; exactly one of the two must be above 0")]
+    shape, obs = spaces.shape or (), spaces.obs or spaces.states
+    if shape and math.prod(shape) != obs:
+        what = f"given {list(shape)}; its product is {math.prod(shape)}, and obs is {obs}"
+        return None, [((*where, "shape"), f"{what}; they must be equal")]
     if bool(spaces.actions) == bool(spaces.act):
         given = f"actions {spaces.actions}, act {spaces.act}"
         return None, [(where, f"given {given}; exactly one of the two must be above 0")]
@@ -83,7 +94,9 @@ def _given(algorithm: Algorithm, spaces: Spaces) -> tuple[EnvSpec | None, list[C
         EnvSpec(
             algorithm.env,
             algorithm.env_args,
-            spaces.obs,
+            obs,
+            shape,
+            spaces.states,
             spaces.actions,
             spaces.act,
             low,
@@ -94,7 +107,7 @@ def _given(algorithm: Algorithm, spaces: Spaces) -> tuple[EnvSpec | None, list[C
     )
 
 
-def _asked(algorithm: Algorithm) -> tuple[EnvSpec | None, list[Complaint]]:
+def _asked(algorithm: Acting) -> tuple[EnvSpec | None, list[Complaint]]:
     import gymnasium
 
     where: Where = ("algorithm", "env")
@@ -113,19 +126,23 @@ def _asked(algorithm: Algorithm) -> tuple[EnvSpec | None, list[Complaint]]:
     if not observation.is_np_flattenable:
         what = f"observations are {type(observation).__name__}, which has no fixed size"
         return None, [(where, f"{what}; a space that gymnasium can flatten is needed")]
-    obs = int(gymnasium.spaces.utils.flatdim(observation))
+    sizes: dict[str, Any] = {"obs": int(gymnasium.spaces.utils.flatdim(observation))}
+    if isinstance(observation, box):
+        sizes["shape"] = tuple(int(extent) for extent in observation.shape)
+    elif isinstance(observation, discrete):
+        sizes["states"] = int(observation.n)
     if isinstance(action, discrete):
         if action.start != 0:
             return None, [(where, f"actions start at {action.start}; they must start at 0")]
-        sizes: dict[str, Any] = {"actions": int(action.n)}
+        sizes["actions"] = int(action.n)
     elif isinstance(action, box) and len(action.shape) == 1:
         if not action.is_bounded():
             return None, [(where, "the action is unbounded; a bounded Box is needed")]
         low, high = (tuple(float(b) for b in bound) for bound in (action.low, action.high))
-        sizes = {"act": action.shape[0], "act_low": low, "act_high": high}
+        sizes |= {"act": action.shape[0], "act_low": low, "act_high": high}
     else:
         return None, [(where, f"actions are {action}; Discrete or a Box of one axis is needed")]
-    spec = EnvSpec(algorithm.env, algorithm.env_args, obs=obs, max_episode_steps=cut, **sizes)
+    spec = EnvSpec(algorithm.env, algorithm.env_args, max_episode_steps=cut, **sizes)
     return spec, []
 
 

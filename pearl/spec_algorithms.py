@@ -1,7 +1,7 @@
 """The options of each algorithm, as frozen dataclasses checked by pydantic.
 
-A new algorithm is a subclass of `Algorithm` and a line in `MODELS` and `DISCRETE`; one of the
-user's own, named by its module, has the options of `Own`.
+A new algorithm is a subclass of `Acting`, `Deep` or `Algorithm`, and a line in `MODELS` and
+`DISCRETE`; one of the user's own, named by its module, has the options of `Own`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ from pydantic.dataclasses import dataclass
 
 MODULE = re.compile(r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")
 """The path of a module inside a package."""
+
+CALLABLE = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
+"""`module:callable`."""
 
 STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 
@@ -56,6 +59,12 @@ def _argument(given: object) -> str | int | float | bool:
 def _module(given: object) -> str:
     if not isinstance(given, str) or not MODULE.fullmatch(given):
         raise ValueError("the path of a module, with a dot, such as my_package.my_algorithm")
+    return given
+
+
+def _callable(given: object) -> str:
+    if not isinstance(given, str) or not CALLABLE.fullmatch(given):
+        raise ValueError("module:callable, such as my_package.networks:cnn")
     return given
 
 
@@ -91,11 +100,15 @@ Bounds = Annotated[
     PlainSerializer(list),
     WithJsonSchema({"anyOf": [{"type": "number"}, {"type": "array", "items": {"type": "number"}}]}),
 ]
+Callable = Annotated[
+    str, PlainValidator(_callable), WithJsonSchema({"type": "string", "pattern": CALLABLE.pattern})
+]
 Module = Annotated[
     str, PlainValidator(_module), WithJsonSchema({"type": "string", "pattern": MODULE.pattern})
 ]
 Width = Annotated[StrictInt, Field(ge=1, le=65536)]
 Hidden = Annotated[tuple[Width, ...], Field(min_length=1, max_length=16)]
+Shape = Annotated[tuple[Width, ...], Field(min_length=1, max_length=8)]
 Rate = Annotated[StrictFloat, Field(gt=0, le=1)]
 Share = Annotated[StrictFloat, Field(ge=0, le=1)]
 
@@ -104,7 +117,18 @@ Share = Annotated[StrictFloat, Field(ge=0, le=1)]
 class Spaces:
     """Sizes of the environment's spaces, so that gymnasium need not be asked."""
 
-    obs: StrictInt = Field(ge=1, le=10**7, description="Size of the flattened observation.")
+    obs: StrictInt = Field(
+        default=0, ge=0, le=10**7, description="Size of the flattened observation."
+    )
+    shape: Shape | None = Field(
+        default=None, description="Its axes, for a network of your own; by default one."
+    )
+    states: StrictInt = Field(
+        default=0,
+        ge=0,
+        le=2**24,
+        description="Instead of obs: how many discrete observations there are.",
+    )
     actions: StrictInt = Field(default=0, ge=0, le=10**6, description="How many discrete actions.")
     act: StrictInt = Field(default=0, ge=0, le=10**6, description="Size of a continuous action.")
     low: Bounds | None = Field(
@@ -193,10 +217,27 @@ class GaussianNoise:
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Algorithm:
-    """What every algorithm with a replay takes."""
+class Normalise:
+    """Running mean and variance of what the environments give, as in gymnasium's wrappers."""
 
-    name: StrictStr = Field(description="The algorithm: dqn, ddpg, td3, sac, or a module.")
+    observations: StrictBool = Field(
+        default=False, description="Observations: less their mean, by their standard deviation."
+    )
+    rewards: StrictBool = Field(
+        default=False,
+        description="Rewards: by the standard deviation of the discounted return.",
+    )
+    clip: StrictFloat = Field(
+        default=10.0, ge=0, le=1e6, description="Where either is clipped; 0 is off."
+    )
+    epsilon: StrictFloat = Field(default=1e-8, gt=0, le=1, description="Added to every variance.")
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Acting:
+    """What every algorithm takes."""
+
+    name: StrictStr = Field(description="An algorithm (`pearl list algorithms`), or a module.")
     env: StrictStr = Field(
         min_length=1,
         max_length=200,
@@ -211,8 +252,32 @@ class Algorithm:
     num_envs: StrictInt = Field(
         default=1, ge=1, le=65536, description="Environments stepped together, as one batch."
     )
+    discount: Share = Field(default=0.99, description="Discount factor of one env step.")
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Deep(Acting):
+    """What every algorithm with neural networks takes."""
+
     hidden: Hidden = Field(
         default=(64, 64), description="Widths of the hidden layers of every network."
+    )
+    normalise: Normalise = Field(
+        default_factory=Normalise, description="Running normalisation of observations and rewards."
+    )
+    max_grad_norm: StrictFloat = Field(
+        default=0.0, ge=0, le=1e6, description="Norm that gradients are clipped to; 0 is off."
+    )
+    adam: Adam = Field(default_factory=Adam, description="Constants of the optimiser.")
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Algorithm(Deep):
+    """What every algorithm with a replay takes."""
+
+    network: Callable | None = Field(
+        default=None,
+        description="`module:callable` that builds each network in torch, instead of hidden.",
     )
     batch_size: StrictInt = Field(
         default=64, ge=1, le=2**20, description="Transitions of one gradient step."
@@ -225,7 +290,6 @@ class Algorithm:
     n_step: StrictInt = Field(
         default=1, ge=1, le=1000, description="Rewards summed before the value is bootstrapped."
     )
-    discount: Share = Field(default=0.99, description="Discount factor of one env step.")
     target: Target = Field(
         default_factory=lambda: Target(tau=0.005),
         description="How target networks follow: exactly one of tau and every.",
@@ -236,16 +300,12 @@ class Algorithm:
         le=1e6,
         description="Where the Huber loss turns linear; 0 is the squared loss.",
     )
-    max_grad_norm: StrictFloat = Field(
-        default=0.0, ge=0, le=1e6, description="Norm that gradients are clipped to; 0 is off."
-    )
     learning_starts: StrictInt = Field(
         default=1000,
         ge=1,
         le=10**12,
         description="Env steps of random action before the first gradient step.",
     )
-    adam: Adam = Field(default_factory=Adam, description="Constants of the optimiser.")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -331,6 +391,132 @@ class Sac(Algorithm):
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
+class Tabular(Acting):
+    """What the tabular algorithms take. Discrete observations and actions."""
+
+    learning_rate: Rate = Field(default=0.1, description="Step size of an entry's first update.")
+    learning_rate_power: Share = Field(
+        default=0.0,
+        description="The n-th update of an entry takes learning_rate / n^power; 0 is constant.",
+    )
+    initial_value: StrictFloat = Field(
+        default=0.0, ge=-1e9, le=1e9, description="What the table holds at first."
+    )
+    exploration: EpsilonGreedy = Field(
+        default_factory=EpsilonGreedy, description="Share of random actions."
+    )
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class QLearning(Tabular):
+    """Tabular Q-learning (Watkins 1989)."""
+
+    name: Literal["q_learning"] = Field(default="q_learning", description="The algorithm.")
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Sarsa(Tabular):
+    """Tabular SARSA (Rummery and Niranjan 1994)."""
+
+    name: Literal["sarsa"] = Field(default="sarsa", description="The algorithm.")
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class OnPolicy(Deep):
+    """What the algorithms that learn from rollouts take."""
+
+    num_envs: StrictInt = Field(
+        default=8, ge=1, le=65536, description="Environments stepped together, as one batch."
+    )
+    rollout_steps: StrictInt = Field(
+        default=128, ge=1, le=65536, description="Vector steps of one rollout."
+    )
+    activation: Literal["tanh", "relu"] = Field(
+        default="tanh", description="Of the hidden layers: tanh or relu."
+    )
+    gae_lambda: Share = Field(
+        default=0.95, description="Decay of the advantages' trace; 1 is the plain return."
+    )
+    entropy: StrictFloat = Field(
+        default=0.0, ge=0, le=1e3, description="Weight of the policy's entropy in the loss."
+    )
+    value_weight: StrictFloat = Field(
+        default=0.5, ge=0, le=1e3, description="Weight of the squared value error in the loss."
+    )
+    normalise_advantages: StrictBool = Field(
+        default=True, description="Advantages of a minibatch get mean 0 and deviation 1."
+    )
+    max_grad_norm: StrictFloat = Field(
+        default=0.5,
+        ge=0,
+        le=1e6,
+        description="Norm that the gradients of both networks are clipped to; 0 is off.",
+    )
+    anneal: StrictBool = Field(
+        default=False, description="Let the step size fall in a line to 0 over train.steps."
+    )
+    log_std: StrictFloat = Field(
+        default=0.0,
+        ge=-20,
+        le=2,
+        description="Continuous actions: logarithm of the first standard deviation, as a share of "
+        "half the range.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Ppo(OnPolicy):
+    """PPO (Schulman et al. 2017). Discrete or continuous, bounded actions."""
+
+    name: Literal["ppo"] = Field(default="ppo", description="The algorithm.")
+    learning_rate: Rate = Field(default=2.5e-4, description="Step size of Adam.")
+    epochs: StrictInt = Field(
+        default=4, ge=1, le=1000, description="Passes over a rollout, each in a new order."
+    )
+    minibatches: StrictInt = Field(
+        default=4, ge=1, le=65536, description="Equal parts of a rollout, a gradient step each."
+    )
+    clip: StrictFloat = Field(
+        default=0.2, ge=0, le=100, description="Where the ratio is clipped; 0 is off."
+    )
+    value_clip: StrictFloat = Field(
+        default=0.0,
+        ge=0,
+        le=1e6,
+        description="How far a value may move from what it was; 0 is off.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class RmsProp:
+    """Constants of RMSprop, as Mnih et al. 2016 have it: the constant is inside the root."""
+
+    decay: StrictFloat = Field(default=0.99, gt=0, lt=1, description="Decay of the squared mean.")
+    eps: StrictFloat = Field(default=1e-5, gt=0, le=1, description="Added to the squared mean.")
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class A2c(OnPolicy):
+    """A2C (Mnih et al. 2016). Discrete or continuous, bounded actions."""
+
+    name: Literal["a2c"] = Field(default="a2c", description="The algorithm.")
+    rollout_steps: StrictInt = Field(
+        default=5, ge=1, le=65536, description="Vector steps of one rollout."
+    )
+    gae_lambda: Share = Field(
+        default=1.0, description="Decay of the advantages' trace; 1 is the plain return."
+    )
+    normalise_advantages: StrictBool = Field(
+        default=False, description="Advantages of a rollout get mean 0 and deviation 1."
+    )
+    learning_rate: Rate = Field(default=7e-4, description="Step size of the optimiser.")
+    optimiser: Literal["rmsprop", "adam"] = Field(
+        default="rmsprop", description="rmsprop, as in the paper, or adam."
+    )
+    rmsprop: RmsProp = Field(default_factory=RmsProp, description="Constants of RMSprop.")
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class OwnExploration(EpsilonGreedy):
     """How an algorithm of the user's own explores."""
 
@@ -356,10 +542,29 @@ class Own(Algorithm):
     )
 
 
-MODELS: Mapping[str, type[Algorithm]] = {"dqn": Dqn, "ddpg": Ddpg, "td3": Td3, "sac": Sac}
+MODELS: Mapping[str, type[Acting]] = {
+    "dqn": Dqn,
+    "ddpg": Ddpg,
+    "td3": Td3,
+    "sac": Sac,
+    "ppo": Ppo,
+    "a2c": A2c,
+    "q_learning": QLearning,
+    "sarsa": Sarsa,
+}
 """Algorithm → the model of its options; the keys of `pearl.algorithms.ALGORITHMS`."""
 
-DISCRETE = {"dqn": True, "ddpg": False, "td3": False, "sac": False}
+TABULAR = ("q_learning", "sarsa")
+"""Algorithms that keep a table, so that they need discrete observations."""
+
+DISCRETE = {
+    "dqn": True,
+    "ddpg": False,
+    "td3": False,
+    "sac": False,
+    "q_learning": True,
+    "sarsa": True,
+}
 """Algorithm → whether its actions are discrete. One that is absent takes either."""
 
 

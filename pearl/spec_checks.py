@@ -16,7 +16,7 @@ from pearl.errors import SpecError
 from pearl.limits import SLACK_LIMITS, Limits
 from pearl.platform_files import read_platform, unfold
 from pearl.spaces import env_spec, unknown_env
-from pearl.spec_algorithms import MODELS, Algorithm, Own
+from pearl.spec_algorithms import MODELS, Acting, Algorithm, OnPolicy, Own, Ppo
 from pearl.spec_errors import Complaint, complaints, nearest
 from pearl.spec_models import TASKS, LimitsSection, Spec, Train
 from pearl.system import System
@@ -67,12 +67,22 @@ class Check:
         section = self.section("limits", limits_given, LimitsSection)
         train = self.section("train", data.get("train", {}), Train)
         env = None
+        if algorithm is not None and section is not None:
+            self.complain(list(_of_groups(algorithm, section)))
+        if train is not None and train.on_env_failure == "restart" and not _stores(algorithm):
+            what = (
+                "given 'restart'; only algorithms with a replay take it: an environment that "
+                "starts anew tears the rollout that others learn from; allowed: stop"
+            )
+            self.complain([(("train", "on_env_failure"), what)])
         if algorithm is not None:
             self.complain(list(disagreements(algorithm)))
             env, found = env_spec(algorithm)
             self.complain(found)
         if isinstance(limits_given, Mapping):
             self.complain(list(unknown_names(limits_given, platform)))
+            if objective == "makespan":
+                self.complain(list(not_of_makespan(limits_given)))
         if self.lines or platform is None or env is None:
             return None
         name = named or name
@@ -107,7 +117,7 @@ class Check:
             self.complain(complaints(error, data, (key,), model, others))
             return None
 
-    def algorithm(self, data: Any) -> Algorithm | None:
+    def algorithm(self, data: Any) -> Acting | None:
         """The algorithm's options; where they are wrong the environment is still looked up."""
         from pearl.algorithms import ALGORITHMS
         from pearl.algorithms import algorithm as module
@@ -117,7 +127,7 @@ class Check:
             given = "missing" if "algorithm" not in self.document.data else f"given {show(data)}"
             self.complain([(("algorithm",), f"{given}; needed: {needed}")])
             return None
-        found: Algorithm | None = None
+        found: Acting | None = None
         name = data.get("name")
         if isinstance(name, str) and name in ALGORITHMS:
             found = self.section("algorithm", data, MODELS[name])
@@ -180,9 +190,13 @@ class Check:
         return parse(read_bytes(path, str(path)), str(path)), path.stem
 
 
-def disagreements(algorithm: Algorithm) -> Iterator[Complaint]:
+def disagreements(algorithm: Acting) -> Iterator[Complaint]:
     """What the options of one algorithm say against each other."""
     a = algorithm
+    if isinstance(a, OnPolicy):
+        yield from _of_rollouts(a)
+    if not isinstance(a, Algorithm):
+        return
     if a.replay.capacity < a.batch_size:
         what = f"given {a.replay.capacity}; at least batch_size ({a.batch_size}) is needed"
         yield ("algorithm", "replay", "capacity"), what
@@ -196,6 +210,40 @@ def disagreements(algorithm: Algorithm) -> Iterator[Complaint]:
     if a.replay.beta_final < a.replay.beta:
         what = f"given {a.replay.beta_final}; at least beta ({a.replay.beta}) is needed"
         yield ("algorithm", "replay", "beta_final"), what
+
+
+def _stores(a: Acting | None) -> bool:
+    """Whether an algorithm learns from single transitions that it stores; None is not known."""
+    return a is None or hasattr(a, "replay")
+
+
+def _of_rollouts(a: OnPolicy) -> Iterator[Complaint]:
+    rows = a.rollout_steps * a.num_envs
+    if isinstance(a, Ppo) and rows % a.minibatches:
+        need = f"a divisor of rollout_steps · num_envs ({rows})"
+        yield ("algorithm", "minibatches"), f"given {a.minibatches}; {need} is needed"
+
+
+def _of_groups(algorithm: Acting, limits: LimitsSection) -> Iterator[Complaint]:
+    """Environment groups that the algorithm or its number of environments does not allow."""
+    groups, envs = limits.env_groups, algorithm.num_envs
+    if groups > 1 and not isinstance(algorithm, Algorithm):
+        what = f"given {groups}; {algorithm.name} acts in all environments at once: 1 is allowed"
+        yield ("limits", "env_groups"), what
+    elif envs % groups:
+        what = f"given {groups}; a divisor of num_envs ({envs}) is needed, so that groups are equal"
+        yield ("limits", "env_groups"), what
+
+
+def not_of_makespan(limits: Mapping[str, Any]) -> Iterator[Complaint]:
+    """Limits, as written, that mean nothing for a single iteration."""
+    for key in ("power", "period", "min_throughput"):
+        if limits.get(key) is not None:
+            what = (
+                f"given {show(limits[key])}; objective makespan is about the first iteration alone "
+                "and knows no such limit: leave it out, or choose throughput or power_efficiency"
+            )
+            yield ("limits", key), what
 
 
 def unknown_names(limits: Mapping[str, Any], platform: Platform | None) -> Iterator[Complaint]:
@@ -245,5 +293,7 @@ def _limits(section: LimitsSection) -> Limits:
         together=tuple((a, b) for a, b in section.together),
         max_lanes=section.max_lanes,
         replicas=section.replicas,
+        env_groups=section.env_groups,
+        any_order=section.any_order,
         **{key: getattr(section, key) for key in SLACK_LIMITS},
     )

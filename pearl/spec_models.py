@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, StrictInt, StrictStr, Tag
+from pydantic import Discriminator, Field, StrictBool, StrictInt, StrictStr, Tag
 from pydantic.dataclasses import dataclass
 
 from pearl.platform_files import PlatformFile
 from pearl.quantities import Bytes, PerSecond, Seconds, Watts
-from pearl.spec_algorithms import STRICT, Ddpg, Dqn, Own, Sac, Td3, tag
+from pearl.spec_algorithms import STRICT, A2c, Ddpg, Dqn, Own, Ppo, QLearning, Sac, Sarsa, Td3, tag
 
 TASKS = (
     "env_step",
@@ -21,6 +21,8 @@ TASKS = (
     "replay_insert",
     "replay_sample",
     "replay_update",
+    "rollout_insert",
+    "gae",
     "update",
     "param_sync",
 )
@@ -33,23 +35,7 @@ Pairs = tuple[Pair, ...]
 Copies = Annotated[StrictInt, Field(ge=1, le=64)]
 
 
-def _objective(given: object) -> object:
-    if given == "makespan":
-        raise ValueError("throughput or power_efficiency (no method of this version does makespan)")
-    return given
-
-
-def _groups(given: object) -> object:
-    if isinstance(given, bool) or given != 1:
-        raise ValueError("1 (this version steps all environments as one group)")
-    return given
-
-
-Groups = Annotated[StrictInt, BeforeValidator(_groups), Field(ge=1, le=1)]
-Objective = Annotated[
-    Literal["throughput", "power_efficiency"],
-    BeforeValidator(_objective),
-]
+Objective = Literal["throughput", "power_efficiency", "makespan"]
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -78,9 +64,17 @@ class LimitsSection:
         le=1000,
         description="Gradient steps whose priorities a draw may not have seen yet.",
     )
-    env_groups: Groups = Field(
+    env_groups: StrictInt = Field(
         default=1,
-        description="Groups that the environments are split in; this version runs 1.",
+        ge=1,
+        le=10_000,
+        description="Groups that the environments are split in; each acts with what the last of "
+        "them saw, so that one can step while another's actions are computed. With a replay only.",
+    )
+    any_order: StrictBool = Field(
+        default=False,
+        description="Store the transitions of whichever copy of the actors is ready, at most "
+        "policy_lag param syncs old. Such runs are not reproducible.",
     )
     memory: dict[str, Bytes] = Field(
         default_factory=dict, description="Device → memory at most, e.g. {gpu: 8 GiB}."
@@ -133,6 +127,21 @@ class Train:
         le=10**12,
         description="Env steps between checkpoints; 0 writes one at the end only.",
     )
+    lanes: Literal["one", "threads", "processes"] = Field(
+        default="processes",
+        description="Where lanes beside the one that updates run: in processes or threads of their "
+        "own, or one after the other in one thread. The results are the same.",
+    )
+    on_env_failure: Literal["restart", "stop"] = Field(
+        default="stop",
+        description="What to do once an environment has raised an error, given NaN or a wrong "
+        "shape, or not answered: restart it, or stop with a checkpoint.",
+    )
+    env_time_limit: Seconds | None = Field(
+        default=None,
+        description="What one step of an environment may take at most, by default 60 s; native "
+        "ones are not timed.",
+    )
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -144,6 +153,10 @@ class Spec:
         | Annotated[Ddpg, Tag("ddpg")]
         | Annotated[Td3, Tag("td3")]
         | Annotated[Sac, Tag("sac")]
+        | Annotated[Ppo, Tag("ppo")]
+        | Annotated[A2c, Tag("a2c")]
+        | Annotated[QLearning, Tag("q_learning")]
+        | Annotated[Sarsa, Tag("sarsa")]
         | Annotated[Own, Tag("own")],
         Discriminator(tag),
     ] = Field(description="What is trained, and on which environment.")
@@ -159,7 +172,8 @@ class Spec:
     )
     objective: Objective = Field(
         default="throughput",
-        description="What the plan is best at: env steps per second, or per joule.",
+        description="What the plan is best at: env steps per second, env steps per joule, or the "
+        "time until the first iteration is complete.",
     )
     limits: LimitsSection = Field(
         default_factory=LimitsSection, description="What the plan may do."

@@ -17,14 +17,17 @@ class EnvSpec:
     """An environment and the sizes of its spaces.
 
     id: gymnasium id or `module:callable`. args: its keyword arguments. obs: size of the flattened
-    observation. actions: how many discrete actions, 0 if continuous. act: size of the continuous
-    action, 0 if discrete; act_low, act_high: its bounds, one number a component.
-    max_episode_steps: env steps after which an episode is cut; None: never.
+    observation; shape: its axes, before. states: how many discrete observations there are, 0 if
+    they are not discrete (flattened, they are one-hot). actions: how many discrete actions, 0 if
+    continuous. act: size of the continuous action, 0 if discrete; act_low, act_high: its bounds,
+    one number a component. max_episode_steps: env steps after which an episode is cut; None: never.
     """
 
     id: str
     args: Mapping[str, str | int | float | bool] = field(default_factory=dict)
     obs: int = 1
+    shape: tuple[int, ...] = ()
+    states: int = 0
     actions: int = 0
     act: int = 0
     act_low: tuple[float, ...] = ()
@@ -33,6 +36,7 @@ class EnvSpec:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "args", MappingProxyType(dict(self.args)))
+        object.__setattr__(self, "shape", self.shape or (self.obs,))
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,7 @@ class System:
     algorithm: Any
     env: EnvSpec
     platform: Platform
-    objective: Literal["throughput", "power_efficiency"]
+    objective: Literal["throughput", "power_efficiency", "makespan"]
     limits: Limits
     train: Train
     raw: Mapping[str, Any] = field(repr=False)

@@ -3,30 +3,57 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 import yaml
 
 from pearl import checkpoint, evaluation
 from pearl.algorithms import algorithm
+from pearl.algorithms.environments import start_normalisation
 from pearl.errors import SpecError
-from pearl.files import write_atomically
-from pearl.plan_check import check_plan, completions, stated_costs
+from pearl.export import export
+from pearl.files import held, write_atomically
+from pearl.graph import TaskGraph
+from pearl.plan_check import check_plan, completions, stated_costs, unfolded
 from pearl.planning import as_system
 from pearl.planning import plan as make_plan
 from pearl.plans import Plan, load_plan, plain
 from pearl.report import Report
 from pearl.runs import Progress, Run
-from pearl.runtime import lane
+from pearl.runtime import lane, messages, outside
 from pearl.runtime.clock import Clock, RealClock, VirtualClock
+from pearl.runtime.firings import Protocol
 from pearl.spec import System, load
-from pearl.training import ROWS, Job, Schedule, State, cpu_seconds, outcome, timings, train
-from pearl_devices import Buffers, Device, Kernel, backend, buffers
+from pearl.training import (
+    ROWS,
+    Job,
+    Schedule,
+    State,
+    cpu_seconds,
+    outcome,
+    timings,
+    train,
+    unwritten,
+)
+from pearl_devices import Buffers, Device, Kernel, UnsupportedError, backend, buffers
+from pearl_devices.base import EnvironmentFailed
+from pearl_estimators.energy import EnergyMeter
 
+if TYPE_CHECKING:
+    from pearl.runtime.any_order import AnyOrder
+    from pearl.runtime.engine import Engine
+
+Hosting = Literal["one", "threads", "processes"]
 CHECKPOINT = "checkpoint.safetensors"
+STATISTICS = "best.normalise"
 PROFILE_ROUNDS = 30
+ENV_TIME_LIMIT_S = 60.0
+"""What a step of an environment may take where the spec does not say (assumed)."""
 Listener = Callable[[Progress], None]
 
 
@@ -56,7 +83,6 @@ def compile(
         plan = make_plan(system)
     else:
         _check(plan, system)
-    lane.refuse_slack(plan)
     trainer = Trainer(system, plan, emulate=emulate, seed=seed)
     if not emulate:
         absent = [d.name for d in _used(trainer) if not d.real]
@@ -68,7 +94,6 @@ def compile(
                 "emulate the plan (--emulate), or "
                 + ("keep the tasks off it (limits.devices)" if here else "plan for platform host")
             )
-        lane.one_lane_order(plan, trainer.graph)
     return trainer
 
 
@@ -80,8 +105,9 @@ def _check(plan: Plan, system: System) -> None:
     graph = algorithm(system.algorithm.name).graph(system)
     check_plan(plan, graph, stated_costs(plan, graph, system.platform))
     problems = []
-    for job in set(lane.jobs(plan, graph, system.platform, emulate=False).values()):
-        device = system.platform.device(plan.task(job.tasks[0]).device)
+    whole, torn, _ = unfolded(plan, graph)
+    for job in set(lane.jobs(whole, torn, system.platform, emulate=False).values()):
+        device = system.platform.device(whole.task(job.tasks[0]).device)
         offered = backend(device.kind).offers(job.kernel, device)
         if job.variant not in [name for name, _ in offered]:
             problems.append(
@@ -108,8 +134,17 @@ class Trainer:
         self.emulate = emulate
         self.seed = system.train.seed if seed is None else seed
         self.graph = algorithm(system.algorithm.name).graph(system)
-        self._jobs = lane.jobs(plan, self.graph, system.platform, emulate=emulate)
+        self.protocol = Protocol(plan, self.graph)
+        self._jobs = lane.jobs(
+            self.protocol.plan, self.protocol.graph, system.platform, emulate=emulate
+        )
+        if self.protocol.alone:
+            self._order = (lane.program_order if emulate else self._planned)(self.graph)
         self._arrays: Buffers = {}
+        self._memory: messages.Memory | None = None
+        self._at = 0
+        self._resumed: _Resumed | None = None
+        self._snapshot: Callable[[], Mapping[str, Any]] = dict
         self._start(self.seed)
 
     # ------------------------------------------------------------------ what a user does
@@ -129,8 +164,10 @@ class Trainer:
         spec's). seed: instead of the trainer's. out: folder for plan.json, run.json, metrics.csv,
         report.html and the checkpoint. progress: called a few times a second.
         Ctrl-C ends the run after the iterations in hand, with a checkpoint; its status is then
-        `interrupted`. A loss that is not finite ends it with status `failed`, the last checkpoint
-        untouched. Afterwards `policy` is the best evaluated one.
+        `interrupted`. A loss that is not finite, or a lane that cannot go on, ends it with status
+        `failed` and a `message`, the last checkpoint untouched. An environment that fails starts
+        anew, and unless the spec says `restart` the run then ends, `failed` with a checkpoint.
+        Afterwards `policy` is the best evaluated one.
         """
         total = steps if steps is not None else self.system.train.steps
         if total < 1:
@@ -140,9 +177,12 @@ class Trainer:
             raise SpecError("train: resume needs `out`, the folder of the run to go on with")
         if seed is not None:
             self.seed = seed
-        state = State()
         self._start(self.seed)
-        if folder is not None:
+        iterations = -(-total // self.graph.env_steps)
+        if folder is None:
+            return self._run(State(), iterations, folder, progress)
+        with held(folder):
+            state = State()
             if resume:
                 state = self._resume(folder / CHECKPOINT)
             elif (folder / CHECKPOINT).exists():
@@ -150,11 +190,10 @@ class Trainer:
                     f"train: {folder} already holds a run; go on with it (resume), or give another "
                     "folder, else its checkpoint would be lost"
                 )
-            folder.mkdir(parents=True, exist_ok=True)
             self.plan.save(folder / "plan.json")
             text = yaml.safe_dump(plain(self.system.raw), sort_keys=False, allow_unicode=True)
             write_atomically(folder / "spec.yaml", text.encode())
-        return self._run(state, -(-total // self.graph.env_steps), folder, progress)
+            return self._run(state, iterations, folder, progress)
 
     def evaluate(self, episodes: int = 20, seed: int = 0) -> list[float]:
         """Returns of `episodes` fresh episodes of the greedy policy on the spec's environment."""
@@ -163,11 +202,18 @@ class Trainer:
     @property
     def policy(self) -> evaluation.Policy:
         """The policy without exploration: after training the best evaluated."""
-        return evaluation.Policy(self.system, self._acting, self._arrays["best.policy"].copy())
+        return self._policy("best").copy()
 
     def save(self, path: str | Path) -> None:
         """Write everything this trainer is made of to one file, atomically."""
         self._save(Path(path), State())
+
+    def export(self, path: str | Path) -> dict[str, Any]:
+        """Write `policy` as a torch state_dict (safetensors, no pickle); returns its description.
+
+        See `pearl.export` for names and description.
+        """
+        return export(self.policy, path)
 
     @classmethod
     def load(cls, path: str | Path) -> Trainer:
@@ -204,71 +250,220 @@ class Trainer:
         """Fill all arrays as they are before the first env step, in place once they exist."""
         from pearl_devices.primitives.rng import key
 
-        kernels = {job.name: job.kernel for job in self._jobs.values()}.values()
-        buffers.allocate(kernels, self._arrays)
+        if not self._arrays:
+            self._allocate()
         for array in self._arrays.values():
             array[...] = 0
         for name, array in self._arrays.items():
             if name.startswith("rng."):
                 array[0] = key(seed, name.removeprefix("rng."))
         algorithm(self.system.algorithm.name).initialise(self._arrays, self.system, seed)
-        self._arrays["best.policy"] = self._arrays[self._name].copy()
+        start_normalisation(self._arrays, self.system)
+        for name, array in self._arrays.items():
+            if "@" in name and not name.startswith("rng."):
+                array[...] = self._arrays[name.partition("@")[0]]
+        self._at = 0
+        for best, name in self._kept().items():
+            self._arrays[best] = self._arrays[name].copy()
+
+    def _planned(self, graph: TaskGraph) -> tuple[str, ...]:
+        return lane.one_lane_order(self.plan, graph)
+
+    @property
+    def hosting(self) -> Hosting:
+        """Where the lanes beside the one that updates run."""
+        if self.emulate or len(self.protocol.lanes) == 1:
+            return "one"
+        return self.system.train.lanes
+
+    def _allocate(self) -> None:
+        """All arrays, in shared memory where lanes run in processes of their own."""
+        kernels = {}
+        for name, job in self._jobs.items():
+            origin, _ = self.protocol.graph.origin(name)
+            fused = len(job.tasks) > 1
+            kernels[job.name if fused else origin] = (
+                job.kernel if fused else self.graph.task(origin).kernel
+            )
+        buffers.allocate(kernels.values(), self._arrays)
+        for name, shape, dtype in messages.further(self.protocol, self.graph, self._arrays):
+            self._arrays[name] = np.zeros(shape, dtype)
+        if self._any_order:
+            self._arrays["any_order.ready"] = np.zeros(len(self.protocol.split.shares), np.int64)
+        if self.hosting == "processes":
+            self._memory = messages.moved(self._arrays)
+            self._arrays = dict(self._memory.arrays)
 
     def _run(
         self, state: State, iterations: int, folder: Path | None, progress: Listener | None
     ) -> Run:
         begin_s, begin_cpu_s = time.perf_counter(), cpu_seconds()
         per, a = self.graph.env_steps, self.system.algorithm
-        options, warm = self.system.train, -(-a.learning_starts // per)
-        order = (
-            lane.program_order(self.graph)
-            if self.emulate
-            else lane.one_lane_order(self.plan, self.graph)
+        options, warm = self.system.train, -(-getattr(a, "learning_starts", 0) // per)
+        schedule = Schedule(
+            total=iterations,
+            warm=warm,
+            steady=warm + -(-iterations // 10),
+            evaluate_every=-(-options.evaluate_every // per),
+            checkpoint_every=-(-options.checkpoint_every // per),
+            metrics_every=max(iterations // ROWS, 1),
         )
-        learning = algorithm(a.name).LEARNING
-        work = Job(
-            graph=self.graph,
-            plan=self.plan,
-            arrays=self._arrays,
-            steps=lane.bind(order, self._jobs, learning, self._arrays),
-            schedule=Schedule(
-                total=iterations,
-                warm=warm,
-                steady=warm + -(-iterations // 10),
-                evaluate_every=-(-options.evaluate_every // per),
-                checkpoint_every=-(-options.checkpoint_every // per),
-                metrics_every=max(iterations // ROWS, 1),
-            ),
-            clock=self._clock(iterations, state.iteration),
-            evaluate=lambda which: self._judge(self._name, options.evaluate_episodes, which),
-            keep=self._keep,
-            save=None if folder is None else lambda now: self._save(folder / CHECKPOINT, now),
-            metrics=None if folder is None else folder / "metrics.csv",
-            progress=progress,
-        )
-        status, times_ns = train(work, state)
+        message = None
+        meter = EnergyMeter.of(() if self.emulate else self.system.platform.devices)
+        with meter, self._lanes(schedule, state) as lanes:
+            work = Job(
+                graph=self.graph,
+                plan=self.plan,
+                arrays=self._arrays,
+                lanes=lanes,
+                jobs=list({job.name: job for job in self._jobs.values()}.values()),
+                schedule=schedule,
+                clock=self._clock(iterations, state.iteration),
+                evaluate=lambda which: self._judge("now", options.evaluate_episodes, which),
+                keep=self._keep,
+                settled=self._settled,
+                save=None if folder is None else lambda now: self._save(folder / CHECKPOINT, now),
+                metrics=None if folder is None else folder / "metrics.csv",
+                progress=progress,
+            )
+            try:
+                status = train(work, state)
+                self._at = state.iteration
+                if status == "done" and self.protocol.drain:
+                    end = iterations + self.protocol.drain
+                    self._at = lanes.run(end, end)
+                    state.drained = iterations
+                if status == "done":
+                    environments = self._snapshot()
+                    self._snapshot = lambda: environments
+            except (lane.LaneError, EnvironmentFailed) as error:
+                status, state.log.failure = "failed", " ".join(str(error).split())
         if state.best_mean is None:
             self._keep()
-        finals = (
-            [] if status != "done" else self._judge("best.policy", options.final_episodes, "final")
-        )
-        rows = timings(work, {} if self.emulate else times_ns, PROFILE_ROUNDS)
+        finals = [] if status != "done" else self._judge("best", options.final_episodes, "final")
+        measured = {} if self.emulate else lanes.times_ns
+        if folder is not None and status == "done":
+            try:
+                self._save(folder / CHECKPOINT, state)
+            except OSError as error:
+                status, state.log.failure = "failed", unwritten(state, work, error)
+        if status == "failed":
+            message = state.log.failure
+        rows = timings(work, self.protocol.plan, measured, PROFILE_ROUNDS)
+        wall_s, cpu_s = time.perf_counter() - begin_s, cpu_seconds() - begin_cpu_s
         run = outcome(
             work,
             state,
             status,
             rows,
-            wall_s=time.perf_counter() - begin_s,
-            cpu_s=cpu_seconds() - begin_cpu_s,
+            wall_s=wall_s,
+            cpu_s=cpu_s,
+            energy=meter.read({self.system.platform.host: cpu_s}),
             final_returns=finals,
+            lags=lanes.lags,
+            message=message,
             out=None if folder is None else str(folder),
         )
         if folder is not None:
             run.save(folder / "run.json")
             self.report(run).save(folder / "report.html")
-            if status == "done":
-                self._save(folder / CHECKPOINT, state)
         return run
+
+    @contextmanager
+    def _lanes(
+        self, schedule: Schedule, state: State
+    ) -> Iterator[lane.OneLane | Engine | AnyOrder]:
+        """The plan's lanes, ready at the iteration that `state` says, ended with the context."""
+        learning = algorithm(self.system.algorithm.name).LEARNING
+        options = self.system.train
+        limit_s = options.env_time_limit or ENV_TIME_LIMIT_S
+        restart = options.on_env_failure == "restart"
+        if self.protocol.alone:
+            with _bringing_back():
+                steps = lane.bind(self._order, self._jobs, learning, self._arrays)
+                found = {s.job.name: outside.found(s.job, s.call) for s in steps}
+                environments = {name: env for name, env in found.items() if env is not None}
+                for env in environments.values():
+                    env.on_failure = outside.hearing(state.log, restart=restart)
+                if self._resumed:
+                    outside.restore(environments, self._resumed.about.get("environments", {}))
+            self._again()
+            self._snapshot = lambda: outside.snapshot(environments)
+            with outside.watched(environments, limit_s):
+                yield lane.OneLane(
+                    steps,
+                    self._arrays,
+                    schedule.warm,
+                    iteration=state.iteration,
+                    pace_s=None if self.emulate else self.plan.pace_s,
+                )
+            return
+        if self._any_order:
+            with closing(self._in_any_order(schedule, state, learning)) as actors:
+                yield actors
+            return
+        from pearl.runtime.board import Span
+        from pearl.runtime.engine import Engine, Work
+
+        work = Work(
+            protocol=self.protocol,
+            jobs=self._jobs,
+            arrays=self._arrays,
+            learning=learning,
+            span=Span(schedule.warm, schedule.total, state.drained),
+            about={
+                "spec": plain(self.system.raw),
+                "plan": self.plan.to_json(),
+                "emulate": self.emulate,
+            },
+            pace_s=None if self.emulate else self.plan.pace_s,
+            restored=self._resumed.about.get("environments", {}) if self._resumed else {},
+            env_time_limit_s=limit_s,
+            restart_envs=restart,
+            log=state.log,
+            memory=self._memory,
+        )
+        engine = Engine(work, self.hosting)
+        with _bringing_back():
+            engine.__enter__()
+        with closing(engine), outside.watched(engine.environments_here, limit_s):
+            self._again()
+            self._snapshot = engine.environments
+            engine.start(state.iteration)
+            yield engine
+
+    @property
+    def _any_order(self) -> bool:
+        return self.system.limits.any_order and not self.emulate
+
+    def _in_any_order(self, schedule: Schedule, state: State, learning: Sequence[str]) -> AnyOrder:
+        """The lanes of an any-order plan."""
+        from pearl.runtime.any_order import AnyOrder
+
+        native = all(j.variant == "native" for j in self._jobs.values() if j.name[:3] == "env")
+        if self.system.train.lanes != "threads" or not native:
+            raise SpecError(
+                "limits.any_order: this version has its copies in threads and their environments "
+                "native; set train.lanes: threads, and take a native environment"
+            )
+        self._snapshot = dict
+        actors = AnyOrder(
+            self.protocol,
+            self.graph,
+            self._jobs,
+            self._arrays,
+            learning,
+            schedule.warm,
+            state.iteration,
+        )
+        self._again()
+        return actors
+
+    def _again(self) -> None:
+        """The arrays of a checkpoint once more: binding has reset environments outside them."""
+        if self._resumed:
+            checkpoint.restore(self._resumed.arrays, self._arrays, self._resumed.file)
+            self._resumed = None
 
     def _clock(self, iterations: int, at: int) -> Clock:
         if not self.emulate:
@@ -277,23 +472,48 @@ class Trainer:
             completions(self.plan, self.graph, self.system.platform, iterations), at
         )
 
-    def _judge(self, parameters: str, episodes: int, which: str) -> list[float]:
+    def _kept(self) -> dict[str, str]:
+        """What the best policy consists of: its copy → the array that changes."""
+        kept = {"best.policy": self._name}
+        return kept | ({STATISTICS: "normalise.obs"} if "normalise.obs" in self._arrays else {})
+
+    def _policy(self, which: Literal["now", "best"]) -> evaluation.Policy:
+        """The policy over this trainer's own arrays."""
+        names = self._kept().items()
+        found = {
+            name: self._arrays[best if which == "best" else self._newest(name)]
+            for best, name in names
+        }
+        return evaluation.Policy(
+            self.system, self._acting, found[self._name], found.get("normalise.obs")
+        )
+
+    def _judge(self, policy: Literal["now", "best"], episodes: int, which: str) -> list[float]:
         from pearl_devices.primitives.rng import key
 
-        policy = evaluation.Policy(self.system, self._acting, self._arrays[parameters])
-        return evaluation.returns(policy, episodes, key(self.seed, f"evaluation {which}"))
+        seed = key(self.seed, f"evaluation {which}")
+        return evaluation.returns(self._policy(policy), episodes, seed)
 
     def _keep(self) -> None:
-        self._arrays["best.policy"][...] = self._arrays[self._name]
+        for best, name in self._kept().items():
+            self._arrays[best][...] = self._arrays[self._newest(name)]
+
+    def _settled(self, iteration: int) -> None:
+        self._at = iteration
+
+    def _newest(self, name: str) -> str:
+        """Where the newest version of an array is."""
+        return messages.current(self.protocol, name, self._at)
 
     def _about(self, done: State) -> dict[str, Any]:
-        progress: dict[str, Any] = plain(vars(done))
+        progress: dict[str, Any] = plain(vars(done) | {"log": vars(done.log)})
         return {
             "spec": plain(self.system.raw),
             "plan": self.plan.to_json(),
             "emulate": self.emulate,
             "seed": self.seed,
             "progress": progress,
+            "environments": self._snapshot(),
         }
 
     def _save(self, path: Path, done: State) -> None:
@@ -313,7 +533,26 @@ class Trainer:
             )
         checkpoint.restore(arrays, self._arrays, file)
         self.seed = about["seed"]
-        return State(**about["progress"])
+        self._resumed = _Resumed(arrays, about, file)
+        return State.of(about["progress"])
+
+
+@dataclass(frozen=True)
+class _Resumed:
+    """The checkpoint that a run goes on from."""
+
+    arrays: Buffers
+    about: Mapping[str, Any]
+    file: Path
+
+
+@contextmanager
+def _bringing_back() -> Iterator[None]:
+    """What goes wrong while calls are bound and environments come back, as one kind of error."""
+    try:
+        yield
+    except (lane.LaneError, ValueError) as error:
+        raise UnsupportedError(str(error)) from error
 
 
 def _flat(value: Any, prefix: str = "") -> dict[str, Any]:

@@ -7,12 +7,12 @@ import resource
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -21,7 +21,10 @@ from pearl.plans import Plan
 from pearl.runs import Progress, Run, Status, TaskTiming
 from pearl.runtime import lane
 from pearl.runtime.clock import Clock
+from pearl.runtime.messages import episodes
+from pearl.runtime.outside import Log
 from pearl_devices import Buffers
+from pearl_estimators.energy import Energy, total
 
 ROUNDS = 64
 """Iterations between two looks at the clock, at signals and at the losses."""
@@ -36,16 +39,26 @@ ROWS = 200
 @dataclass
 class State:
     """What has happened so far: all that a checkpoint says beside the arrays. Seconds of iterations
-    only, without evaluation and checkpoints."""
+    only, without evaluation and checkpoints. drained: the iteration before which no work is under
+    way in any channel, because a run ended there. log: what went
+    wrong and was mended."""
 
     iteration: int = 0
     best_mean: float | None = None
     last_mean: float | None = None
     wall_s: float = 0.0
     cpu_s: float = 0.0
+    drained: int = 0
+    log: Log = field(default_factory=Log)
     steady: dict[str, float] = field(
         default_factory=lambda: {"wall_s": 0.0, "cpu_s": 0.0, "env_steps": 0, "updates": 0}
     )
+
+    @staticmethod
+    def of(progress: Mapping[str, Any]) -> State:
+        """What a checkpoint says; the run that goes on has not failed."""
+        log = {**progress.get("log", {}), "failure": None}
+        return State(**{**progress, "log": Log(**log)})
 
 
 @dataclass(frozen=True)
@@ -62,11 +75,18 @@ class Schedule:
     checkpoint_every: int
     metrics_every: int
 
+    def next_look(self, at: int) -> int:
+        """The next iteration at which the loop looks at clock, signals and losses."""
+        looks = [self.next_stop(at), at + ROUNDS]
+        looks += [s for s in (self.warm, self.steady) if s > at]
+        if self.metrics_every:
+            looks.append((at // self.metrics_every + 1) * self.metrics_every)
+        return min(looks)
+
     def next_stop(self, at: int) -> int:
-        """The next iteration at which the loop must pause."""
-        stops = [self.total, at + ROUNDS]
-        stops += [s for s in (self.warm, self.steady) if s > at]
-        for every in (self.evaluate_every, self.checkpoint_every, self.metrics_every):
+        """The next iteration at which all lanes must be at the same one."""
+        stops = [self.total]
+        for every in (self.evaluate_every, self.checkpoint_every):
             if every:
                 stops.append((at // every + 1) * every)
         return min(stops)
@@ -76,45 +96,65 @@ class Schedule:
 class Job:
     """What one run works on; the trainer fills it in.
 
-    evaluate: episodes, which evaluation → returns; it judges the current policy, or with which =
-    "final" the best one. save: writes a checkpoint. keep: makes the current policy the best one.
+    lanes: what runs iterations. jobs: every call there is, once. evaluate: episodes, which
+    evaluation → returns; it judges the current policy, or with which = "final" the best one. save:
+    writes a checkpoint. keep: makes the current policy the best one. settled: told the iteration
+    that has been reached.
     """
 
     graph: TaskGraph
     plan: Plan
     arrays: Buffers
-    steps: Sequence[lane.Step]
+    lanes: Lanes
+    jobs: Sequence[lane.Job]
     schedule: Schedule
     clock: Clock
     evaluate: Callable[[str], list[float]]
     keep: Callable[[], None]
+    settled: Callable[[int], None]
     save: Callable[[State], None] | None
     metrics: Path | None
     progress: Callable[[Progress], None] | None
 
 
-def train(job: Job, state: State) -> tuple[Status, dict[str, list[int]]]:
-    """Run iterations from `state` to the end of the schedule; also returns nanoseconds by call."""
-    times_ns: dict[str, list[int]] = {}
-    acting = [s.call for s in job.steps if not s.learns]
-    calls = [s.call for s in job.steps]
-    losses = [a for name, a in job.arrays.items() if name.startswith("loss.")]
+class Lanes(Protocol):
+    """The lanes of a plan, as the loop drives them."""
+
+    def run(self, end: int, stop: int, *, timed: bool = False) -> int:
+        """Iterations up to `end` or beyond, `stop` at the latest, where all lanes are at the same
+        one; how far they came. timed: with a clock around the calls of one of them."""
+
+    def halt(self) -> int:
+        """Bring all lanes to the same iteration soon; which one."""
+
+    def cpu_s(self) -> float:
+        """User and system seconds spent so far, those of other processes included."""
+
+
+def train(job: Job, state: State) -> Status:
+    """Run iterations from `state` to the end of the schedule."""
+    losses = {name: a for name, a in job.arrays.items() if name.startswith("loss.")}
     plan, shown = job.schedule, 0.0
     with _interruptible() as interrupted, _Metrics(job, state) as metrics:
         while state.iteration < plan.total:
-            at, end = state.iteration, plan.next_stop(state.iteration)
-            cpu = time.process_time()
+            at = state.iteration
+            cpu = job.lanes.cpu_s()
             job.clock.start()
-            if at < plan.warm:
-                lane.run(acting, end - at)
-            else:
-                lane.run(calls, end - at - 1)
-                lane.timed_round(job.steps, times_ns)
-            wall_s, cpu_s = job.clock.stop(end), time.process_time() - cpu
+            end = job.lanes.run(plan.next_look(at), plan.next_stop(at), timed=at >= plan.warm)
+            stop = interrupted() or state.log.failure is not None
+            if stop:
+                end = job.lanes.halt()
+            wall_s, cpu_s = job.clock.stop(end), job.lanes.cpu_s() - cpu
             state.iteration = end
+            job.settled(end)
             _count(job, state, end - at, wall_s, cpu_s)
-            if not all(np.isfinite(loss[0]) for loss in losses):
-                return "failed", times_ns
+            bad = [name for name, loss in losses.items() if not np.isfinite(loss[0])]
+            if bad:
+                state.log.failure = (
+                    f"{', '.join(bad)} was not finite by env step {end * job.graph.env_steps}; the "
+                    "last checkpoint is untouched"
+                )
+                return "failed"
             phase = "warm-up" if at < plan.warm else "training"
             if plan.evaluate_every and end % plan.evaluate_every == 0 and end >= plan.warm:
                 phase = "evaluation"
@@ -122,19 +162,31 @@ def train(job: Job, state: State) -> tuple[Status, dict[str, list[int]]]:
                 if state.best_mean is None or state.last_mean >= state.best_mean:
                     state.best_mean = state.last_mean
                     job.keep()
-            if plan.metrics_every and end % plan.metrics_every == 0:
+            if plan.metrics_every and end // plan.metrics_every > at // plan.metrics_every:
                 metrics.row(state)
-            stop = interrupted()
             due = plan.checkpoint_every and end % plan.checkpoint_every == 0
             if job.save and (due or stop or end == plan.total):
-                job.save(state)
+                try:
+                    job.save(state)
+                except OSError as error:  # a full disk: the one before is whole, and others follow
+                    state.log.note(unwritten(state, job, error), restarts=0)
             now = time.perf_counter()
             if job.progress and (now - shown >= PROGRESS_S or end == plan.total):
                 shown = now
                 job.progress(_progress(job, state, (end - at) / max(wall_s, 1e-12), phase))
+            if state.log.failure is not None:
+                return "failed"
             if stop:
-                return "interrupted", times_ns
-    return "done", times_ns
+                return "interrupted"
+    return "done"
+
+
+def unwritten(state: State, job: Job, error: OSError) -> str:
+    """A checkpoint that could not be written, in words."""
+    return (
+        f"the checkpoint at env step {state.iteration * job.graph.env_steps} could not be written: "
+        f"{error.strerror}; the one before, if there is one, is whole"
+    )
 
 
 def _count(job: Job, state: State, rounds: int, wall_s: float, cpu_s: float) -> None:
@@ -149,11 +201,18 @@ def _count(job: Job, state: State, rounds: int, wall_s: float, cpu_s: float) -> 
 
 def mean_return(arrays: Buffers, last: int = 20) -> float | None:
     """Mean return of the last training episodes, None before the first has ended."""
-    ring, count = arrays["episode.returns"], int(arrays["episode.count"][0])
-    if not count:
-        return None
-    first = max(count - last, count - ring.size, 0)
-    return float(np.mean([ring[i % ring.size] for i in range(first, count)]))
+    rings = list(episodes(arrays))
+    newest: list[float] = []
+    for ring, counter in rings:
+        count = int(counter[0])
+        first = max(count - -(-last // len(rings)), count - ring.size, 0)
+        newest += [ring[i % ring.size] for i in range(first, count)]
+    return float(np.mean(newest)) if newest else None
+
+
+def episode_count(arrays: Buffers) -> int:
+    """Finished training episodes."""
+    return sum(int(counter[0]) for _, counter in episodes(arrays))
 
 
 def _progress(job: Job, state: State, rounds_per_s: float, phase: str) -> Progress:
@@ -192,8 +251,13 @@ class _Metrics:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._file:
-            self._file.close()
+        self._close()
+
+    def _close(self) -> None:
+        with suppress(OSError):  # what a full disk did not take
+            if self._file:
+                self._file.close()
+        self._file = None
 
     def row(self, state: State) -> None:
         if not self._file:
@@ -206,12 +270,16 @@ class _Metrics:
             round(state.wall_s, 6),
             round(state.cpu_s, 6),
             "" if mean is None else round(mean, 4),
-            int(job.arrays["episode.count"][0]),
+            episode_count(job.arrays),
             "" if state.last_mean is None else round(state.last_mean, 4),
             *(float(job.arrays[name][0]) for name in self._losses),
         ]
-        csv.writer(self._file).writerow(values)
-        self._file.flush()
+        try:
+            csv.writer(self._file).writerow(values)
+            self._file.flush()
+        except OSError as error:  # a full disk
+            state.log.note(f"metrics.csv ends here: {error.strerror}", restarts=0)
+            self._close()
 
 
 @contextmanager
@@ -246,13 +314,19 @@ def outcome(
     *,
     wall_s: float,
     cpu_s: float,
+    energy: Sequence[Energy],
     final_returns: list[float],
+    lags: Mapping[str, Mapping[int, int]],
     out: str | None,
+    message: str | None,
 ) -> Run:
     """The `Run` of a finished loop. wall_s, cpu_s: the whole run on this machine; an emulated run
-    reports the virtual clock's seconds as wall_s instead."""
-    steady, energy_j = state.steady, job.plan.energy_per_iteration_j * state.iteration
-    simulated = job.clock.simulated
+    reports the virtual clock's seconds as wall_s instead. energy: of every device over the whole
+    run; of an emulated one there is none, and the plan's model says what it would be."""
+    steady, simulated = state.steady, job.clock.simulated
+    energy_j, energy_source = total(energy)
+    if simulated:
+        energy_j, energy_source = job.plan.energy_per_iteration_j * state.iteration, "modelled"
     return Run(
         status=status,
         env_steps=state.iteration * job.graph.env_steps,
@@ -266,16 +340,21 @@ def outcome(
         predicted_env_steps_per_s=job.plan.rates["env_steps_per_s"],
         returns={
             "mean_last_20": mean_return(job.arrays),
-            "episodes": int(job.arrays["episode.count"][0]),
+            "episodes": episode_count(job.arrays),
             "eval_mean": float(np.mean(final_returns)) if final_returns else None,
             "eval_returns": final_returns,
         },
         peak_rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         energy_j=energy_j if energy_j > 0 else None,
-        energy_source="modelled" if energy_j > 0 else None,
+        energy_source=energy_source if energy_j > 0 else None,
         simulated=simulated,
         tasks=timings,
         plan=job.plan,
+        lags={k: {str(n): seen[n] for n in sorted(seen)} for k, seen in lags.items() if seen},
+        message=message,
+        restarts=state.log.restarts,
+        lost_transitions=state.log.lost_transitions,
+        events=tuple(state.log.events),
         out=out,
     )
 
@@ -290,25 +369,27 @@ def _per(amount: float, seconds: float) -> float | None:
     return amount / seconds if seconds > 0 else None
 
 
-def timings(job: Job, times_ns: dict[str, list[int]], profile_rounds: int) -> tuple[Any, ...]:
-    """Predicted beside measured seconds per firing.
+def timings(
+    job: Job, plan: Plan, times_ns: dict[str, list[int]], profile_rounds: int
+) -> tuple[Any, ...]:
+    """Predicted beside measured seconds per firing. plan: the job's, its copies as tasks.
 
     A fused call is a row of its own, named by its members joined with +. Its members are measured
     one by one in `profile_rounds` further rounds on copies of what they change (profiled).
     """
     measured = lane.medians_s(times_ns)
     rows = []
-    for step in {s.job.name: s for s in job.steps}.values():
-        seconds, count = measured.get(step.job.name, (None, 0))
-        members = [job.plan.task(t) for t in step.job.tasks]
+    for call in job.jobs:
+        seconds, count = measured.get(call.name, (None, 0))
+        members = [plan.task(t) for t in call.tasks]
         if len(members) == 1:
             rows.append(TaskTiming(members[0].task, members[0].seconds, seconds, count))
             continue
         call_s = sum(m.seconds * m.firings for m in members)
-        rows.append(TaskTiming(step.job.name, call_s, seconds, count))
+        rows.append(TaskTiming(call.name, call_s, seconds, count))
         if seconds is None:
             rows += [TaskTiming(m.task, m.seconds, None, 0) for m in members]
             continue
-        alone = lane.profile(job.graph, step.job, job.arrays, profile_rounds)
+        alone = lane.profile(job.graph, call, job.arrays, profile_rounds)
         rows += [TaskTiming(m.task, m.seconds, *alone[m.task], profiled=True) for m in members]
     return tuple(rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import pairwise
 
 from hypothesis import strategies as st
@@ -329,7 +330,10 @@ def anything(draw: st.DrawFn) -> tuple[TaskGraph, CostTable, Limits]:
     pairs = [t for t in [("a", "b"), ("b", "c")] if set(t) <= set(names)]
     fused = draw(st.sampled_from([(), *pairs]))
     fusions = (Fusion("f", fused, Kernel("f")),) if fused else ()
-    graph = TaskGraph("any", found, tuple(edges.values()), {}, fusions, draw(small))
+    states = draw(st.sampled_from([{}, {}, {"s": 1e6}, {"s": 1e9}]))
+    if states:
+        found = tuple(replace(t, writes=("s",)) if t.name in "ab" else t for t in found)
+    graph = TaskGraph("any", found, tuple(edges.values()), states, fusions, draw(small))
     some = tuple(
         Device(
             d,
@@ -364,6 +368,9 @@ def anything(draw: st.DrawFn) -> tuple[TaskGraph, CostTable, Limits]:
         prefetch=draw(small),
         pin=draw(st.sampled_from([{}, {}, {}, {"a": "p"}, {"a": "q"}])),
         together=draw(st.sampled_from([(), tuple(pairs[:1])])),
+        devices=draw(st.sampled_from([{}, {}, {}, {"a": ("p",)}, {names[-1]: ("q",)}, {"a": ()}])),
+        variants=draw(st.sampled_from([{}, {}, {}, {"a": ("v",)}, {"a": ("none",)}])),
+        memory_bytes=draw(st.sampled_from([{}, {}, {"p": 1e5}, {"q": 1e5}])),
         max_lanes=draw(st.sampled_from([None, None, 1])),
         replicas=draw(
             st.sampled_from([{}, {t.name: 2 for t in found if t.environments}, {"a": 2}])

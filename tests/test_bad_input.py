@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -15,8 +17,9 @@ from pearl.graph import Edge, Task, TaskGraph
 from pearl.limits import Limits
 from pearl.plan_check import check_plan
 from pearl.plans import Plan
-from pearl.solvers import OFFERED, cpsat, solve
+from pearl.solvers import OFFERED, conflict, cpsat, solve
 from pearl.solvers.pareto import pareto
+from pearl.solvers.period_form import PeriodForm
 from pearl_devices import Kernel
 from pearl_estimators import Estimate
 from tests.graphs import anything, devices, loop, mode, random_problem, star, tasks
@@ -68,6 +71,33 @@ def test_any_input_gives_a_valid_plan_or_one_of_our_errors(
         longest = limits.period_s or math.inf
         assert plan.period_s <= longest * (1 + 1e-6)
         assert plan.power_w <= (limits.power_w or math.inf) * (1 + 1e-6)
+
+
+WRONG = st.sampled_from([math.nan, math.inf, -math.inf, -1.0])
+
+
+@settings(QUIET, max_examples=100)
+@given(problem=st.integers(0, 500), wrong=WRONG, data=st.data())
+def test_no_number_that_cannot_be_gets_into_a_problem(
+    problem: int, wrong: float, data: st.DataObject
+) -> None:
+    """Each number of each part of a random problem; the nouns that hold them refuse."""
+    graph, costs = random_problem(problem)
+    platform = costs.platform
+    estimate = data.draw(st.sampled_from(costs.modes)).estimate
+    kernel = data.draw(st.sampled_from(graph.tasks)).kernel
+    parts: list[tuple[Any, tuple[str, ...]]] = [
+        (estimate, ("latency_s", "energy_j")),
+        (kernel, ("flops", "bytes_in", "bytes_out", "resident_bytes")),
+        (platform.devices[0], ("idle_power_w", "active_power_w", "overhead_s")),
+        (Limits(), ("power_w", "period_s", "min_throughput_per_s")),
+        *((e, ("bytes",)) for e in graph.edges[:1]),
+        *((k, ("latency_s", "bytes_per_s", "per_message_s")) for k in platform.links[:1]),
+    ]
+    whole, names = data.draw(st.sampled_from(parts))
+    name = data.draw(st.sampled_from(names))
+    with pytest.raises((SpecError, ValueError), match=name):
+        replace(whole, **{name: wrong})
 
 
 @QUIET
@@ -210,6 +240,54 @@ def test_each_part_of_a_smallest_conflict_can_be_met() -> None:
     assert kinds(error.value) == {("memory", "a"), ("memory", "b")}
 
 
+def test_limits_that_leave_a_task_nowhere_to_go_are_all_named() -> None:
+    modes = tuple(mode(t, d, 1.0) for t in "xyz" for d in "ab")
+    costs = CostTable(star(devices("a", "b")), modes)
+    limits = Limits(
+        pin={"x": "a", "y": "b"}, together=(("x", "y"),), devices={"z": ("a",)}, max_lanes=2
+    )
+    for method in METHODS:
+        with pytest.raises(InfeasibleError) as error:
+            solve(loop(*"xyz"), costs, limits=limits, method=method, objective=METHODS[method][0])
+        assert kinds(error.value) == {("pin", "x"), ("pin", "y"), ("together", "x, y")}
+        assert "must run on one device" in str(error.value)
+        assert "without any one of these" in str(error.value)
+
+
+def test_a_pin_against_the_devices_allowed_names_both() -> None:
+    modes = tuple(mode("x", d, 1.0) for d in "ab")
+    costs = CostTable(star(devices("a", "b")), modes)
+    with pytest.raises(InfeasibleError, match="task 'x' has no mode left") as error:
+        solve(loop("x"), costs, limits=Limits(pin={"x": "a"}, devices={"x": ("b",)}))
+    assert kinds(error.value) == {("pin", "x"), ("devices", "x")}
+
+
+def test_a_state_that_fits_nowhere_names_every_device_and_not_the_pin() -> None:
+    costs = CostTable(
+        star(devices("a", "b", memory_bytes=2e6)),
+        tuple(mode(t, d, 1.0) for t in "xy" for d in "ab"),
+    )
+    held = tuple(Task(t, Kernel(t), writes=("big",)) for t in "xy")
+    graph = TaskGraph("g", held, loop("x", "y").edges, {"big": 3e6})
+    with pytest.raises(InfeasibleError, match="state big needs 3e") as error:
+        solve(graph, costs, limits=Limits(pin={"x": "a"}))
+    assert kinds(error.value) == {("memory", "a"), ("memory", "b")}
+
+
+def test_a_method_out_of_time_does_not_say_that_there_is_no_plan() -> None:
+    names = [f"t{i}" for i in range(7)]
+    costs = CostTable(star(devices("a", "b")), tuple(mode(n, d, 1.0) for n in names for d in "ab"))
+    with pytest.raises(InfeasibleError, match="is not decided") as error:
+        solve(
+            loop(*names),
+            costs,
+            limits=Limits(period_s=8.0, max_lanes=2),
+            method="exhaustive",
+            time_limit_s=1e-6,
+        )
+    assert error.value.conflict == ()
+
+
 def test_too_few_lanes_say_how_many_would_do() -> None:
     costs = CostTable(star(devices("a", "b")), (mode("x", "a", 1.0), mode("y", "b", 1.0)))
     with pytest.raises(InfeasibleError, match="max_lanes") as error:
@@ -236,3 +314,26 @@ def test_explaining_does_not_take_for_ever() -> None:
             time_limit_s=2.0,
         )
     assert time.monotonic() - began < 60.0  # it was ten minutes a program once
+
+
+def test_explaining_ends_with_the_time_given_but_for_a_moment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By a clock that every look at it moves on by 0.4 s, whatever the machine is at."""
+    clock = iter(n * 0.4 for n in range(10**9))
+    solved: list[float] = []
+    run = PeriodForm.run
+
+    def counted(form: PeriodForm, below: float, seconds: float) -> Any:
+        solved.append(seconds)
+        return run(form, below, seconds)
+
+    monkeypatch.setattr(PeriodForm, "run", counted)
+    monkeypatch.setattr(conflict.time, "monotonic", lambda: next(clock))
+    modes = tuple(mode(t, d, 2.0) for t in "xyz" for d in "ab")
+    costs = CostTable(star(devices("a", "b")), modes)
+    limits = Limits(period_s=1.0, pin=dict.fromkeys("xyz", "a"), max_lanes=1, power_w=100.0)
+    error = conflict.explain(loop(*"xyz"), costs, limits, deadline=0.0)
+    assert 0 < len(solved) <= conflict.LEAST_S / 0.4
+    assert max(solved) <= conflict.LEAST_S
+    assert "one of these has to give" in str(error)  # no longer said to be a smallest set

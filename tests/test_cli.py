@@ -107,10 +107,10 @@ def test_planning_from_the_command_line_imports_neither_torch_nor_numba(spec: Pa
 
 
 def test_every_command_has_help() -> None:
-    listed = re.findall(r"^  (\w+)  ", Ran("--help").out, flags=re.MULTILINE)
+    listed = re.findall(r"^  ([\w-]+)  ", Ran("--help").out, flags=re.MULTILINE)
     assert set(listed) == {
         *("init", "check", "list", "devices", "calibrate", "plan", "train", "eval", "report"),
-        *("pareto", "schema"),
+        *("pareto", "schema", "export", "balance", "calibrate-gpu"),
     }
     for command in listed:
         assert "--json" in Ran(command, "--help").out
@@ -126,6 +126,34 @@ def test_the_front_is_written_as_its_schema_says_by_rising_power(spec: Path) -> 
     shown = Ran("pareto", spec, "--gap", 1, "--time-limit", 10).out
     assert "env steps/J" in shown
     assert Ran("pareto", spec, "--gap", 0).status == 2
+
+
+def test_a_makespan_is_asked_for_by_option_or_spec_and_said_to_be_one(
+    spec: Path, tmp_path: Path
+) -> None:
+    ran = Ran("plan", spec, "--objective", "makespan", "--json", "-")
+    assert ran.status == 0, ran.err
+    found = ran.object()
+    assert problems(found, "plan") == []
+    assert (found["objective"], found["value_unit"]) == ("makespan", "s")
+    by_spec = Ran("plan", spec, "--set", "objective=makespan")
+    assert "until the first iteration is complete, at least" in by_spec.out
+    assert "an iteration where iterations follow one another" in by_spec.out
+    held = Ran("plan", spec, "--objective", "makespan", "--set", "limits.power=3 W")
+    assert held.status == 2
+    assert "--set limits.power: given '3 W'; objective makespan" in held.err
+    assert Ran("plan", spec, "--objective", "speed").status == 2
+
+
+def test_a_plan_for_makespan_can_be_trained(spec: Path, tmp_path: Path) -> None:
+    out, asked = tmp_path / "run", ["--set", "objective=makespan", "--set", "train.steps=300"]
+    ran = Ran("train", spec, "--emulate", *asked, "--out", out, "--json", "-")
+    assert ran.status == 0, ran.err
+    assert problems(ran.object(), "run") == []
+    run = load_run(out)
+    assert run.plan.objective == "makespan"
+    assert run.predicted_env_steps_per_s == pytest.approx(4 / run.plan.period_s)
+    assert run.env_steps_per_s == pytest.approx(run.predicted_env_steps_per_s, rel=1e-6)
 
 
 @pytest.mark.parametrize("kind", sorted(LISTS))

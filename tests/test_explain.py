@@ -12,19 +12,20 @@ import pytest
 
 import pearl
 from pearl.costs import CostTable, Mode
-from pearl.crossover import crossover
 from pearl.errors import SpecError
-from pearl.explain import Explanation, bound_of, explain
+from pearl.explanation import Explanation, explain
+from pearl.explanation.batch_sizes import crossover
+from pearl.explanation.bound import bound_of
+from pearl.explanation.changes import WhatIf, faster
+from pearl.explanation.close_plans import runner_ups, signature
+from pearl.explanation.resolving import Again, classes, devices_of, restricted
 from pearl.graph import Edge, Task, TaskGraph
 from pearl.limits import Limits
 from pearl.plan_check import check_plan
 from pearl.planning import problem
 from pearl.plans import Plan, load_plan
 from pearl.report import Report
-from pearl.resolving import Again, classes, devices_of, restricted
-from pearl.runner_ups import runner_ups, signature
 from pearl.solvers import solve
-from pearl.what_ifs import WhatIf, faster
 from pearl_devices import Kernel, Link, Platform
 from tests import test_pearl_original as original
 from tests.graphs import devices, dqn, dqn_costs, loop, mode, random_problem, star, tasks

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import pytest
 
 from pearl.errors import SpecError
@@ -35,6 +38,42 @@ def test_dqn_fires_the_learner_k_times() -> None:
         "replay_update": 4,
         "param_sync": 1,
     }
+
+
+@pytest.mark.parametrize("name", ["a>b", "a+b", "a#0", "", "draw > learn"])
+def test_names_that_would_read_as_a_transfer_a_fused_call_or_a_copy_are_refused(name: str) -> None:
+    held = [c for c in ">+#" if c in name]
+    with pytest.raises(SpecError) as error:
+        Task(name, Kernel("k"))
+    text = str(error.value)
+    assert text.startswith(f"task {name!r}: its name ")
+    assert f"holds {held[0]!r}" in text if held else "is empty" in text
+
+
+def test_any_other_name_is_a_name() -> None:
+    for name in ("Conv_1/BiasAdd:0", "t 1", "Übung", "a-b", "a.b", "→"):
+        assert Task(name, Kernel("k")).name == name
+
+
+@pytest.mark.parametrize(
+    ("edge", "text"),
+    [
+        ({"production": 1.5}, "edge a → b: production is 1.5; a whole number is needed"),
+        ({"tokens_seq": 0.5}, "tokens_seq is 0.5; a whole number"),
+        ({"consumption": 0}, "rates are 1 → 0; at least 1 each"),
+        ({"bytes": float("nan")}, "bytes is nan; it must be finite"),
+        ({"limit": "power_w"}, "limit is 'power_w'; it names what bounds the slack, one of"),
+    ],
+)
+def test_edges_that_cannot_be_are_not_built(edge: dict[str, Any], text: str) -> None:
+    with pytest.raises(SpecError, match=re.escape(text)):
+        Edge("a", "b", **edge)
+
+
+@pytest.mark.parametrize("size", [float("nan"), float("inf"), -1.0])
+def test_states_have_a_size_that_can_be(size: float) -> None:
+    with pytest.raises(SpecError, match=f"state 's' has {size} bytes"):
+        TaskGraph("g", tasks("a"), (), {"s": size})
 
 
 def test_each_component_has_its_own_least_solution() -> None:
@@ -80,7 +119,7 @@ def test_tasks_of_one_state_need_paths_both_ways() -> None:
         ({"bytes": float("nan")}, "must be finite"),
     ],
 )
-def test_edges_that_cannot_be_are_not_built(change: dict[str, float], text: str) -> None:
+def test_numbers_of_an_edge_that_cannot_be_are_refused(change: dict[str, float], text: str) -> None:
     with pytest.raises(SpecError, match=text):
         Edge("a", "b", **change)  # type: ignore[arg-type]
 

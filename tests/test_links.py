@@ -16,7 +16,7 @@ from pearl.limits import Limits
 from pearl.period import expand
 from pearl.plan_check import check_plan
 from pearl.plans import load_plan
-from pearl.solvers import exhaustive, milp, solve
+from pearl.solvers import enumeration, milp, solve
 from pearl.solvers.alike import orbits
 from pearl.solvers.choices import programs
 from pearl_devices import Link, Platform
@@ -116,7 +116,7 @@ def paying(first: int, count: int, most: int, most_tasks: int) -> list[tuple[Tas
         if not any(k.paid_by == "lane" for k in costs.platform.links):
             continue
         try:
-            size = exhaustive.count(programs(graph, costs, Limits()))
+            size = enumeration.count(programs(graph, costs, Limits()))
         except InfeasibleError:
             continue
         if 4 <= size <= most:
@@ -128,7 +128,7 @@ def paying(first: int, count: int, most: int, most_tasks: int) -> list[tuple[Tas
 def test_the_program_agrees_with_enumeration_where_lanes_pay(objective: str) -> None:
     for graph, costs in paying(7000, 50, 2000, 7):
         choices = programs(graph, costs, Limits())
-        expected = exhaustive.least_cost(choices, objective, Limits())
+        expected = enumeration.least_cost(choices, objective, Limits())
         assert milp.least_cost(choices, objective, Limits()) == pytest.approx(expected, rel=1e-6)
 
 
@@ -177,7 +177,7 @@ def test_exchangeable_devices_leave_the_optimum_as_it_is() -> None:
         )
         platform = hub("cpu", "a", "b", "c", paid_by=r.choice(["lane", "link"]))
         choices = programs(graph, CostTable(platform, modes), Limits())
-        expected = exhaustive.least_cost(choices, "throughput", Limits())
+        expected = enumeration.least_cost(choices, "throughput", Limits())
         found = milp.least_cost(choices, "throughput", Limits())
         assert found == pytest.approx(expected, rel=1e-6)
 

@@ -56,6 +56,33 @@ def dag(*edges: tuple[str, str], size: float = 0.0) -> TaskGraph:
 
 @pytest.mark.parametrize("method", METHODS)
 class TestByHand:
+    def test_messages_through_the_host_wait_for_the_links_there(self, method: str) -> None:
+        """Two results of 1 s messages from a to c through the host h: uploaded one after the other,
+        downloaded one after the other."""
+        costs = CostTable(
+            Platform(
+                "via",
+                devices("h", "a", "c", lanes=2),
+                (Link("h", "a", 0.0, 1e6), Link("h", "c", 0.0, 1e6)),
+                "h",
+            ),
+            (mode("x", "a", 1.0), mode("y", "a", 1.0), mode("z", "c", 1.0)),
+        )
+        plan = shortest(dag(("x", "z"), ("y", "z"), size=1e6), costs, method)
+        assert plan.value == pytest.approx(1 + 1 + 1 + 1 + 1)  # work, 2 uploads, download, work
+        if method in ("cpsat", "exhaustive"):
+            assert plan.status == "optimal"
+
+    def test_makespan_and_period_say_little_about_each_other(self, method: str) -> None:
+        costs = CostTable(star(devices("a", "b")), (mode("x", "a", 1.0), mode("y", "b", 1.0)))
+        both = TaskGraph(
+            "both", tasks("x", "y"), (Edge("x", "y", tokens_seq=1), Edge("y", "x", tokens_seq=1))
+        )
+        plan = shortest(both, costs, method)
+        assert (plan.value, plan.period_s) == (pytest.approx(1.0), pytest.approx(1.0))
+        plan = shortest(dag(("x", "y")), costs, method)
+        assert (plan.value, plan.period_s) == (pytest.approx(2.0), pytest.approx(1.0))
+
     def test_a_chain_on_two_devices_pays_its_transfer(self, method: str) -> None:
         costs = CostTable(
             star(devices("a", "b"), 0.25, 10.0), (mode("x", "a", 1.0), mode("y", "b", 2.0))

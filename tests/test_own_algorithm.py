@@ -84,7 +84,7 @@ def test_a_resumed_run_equals_one_that_was_never_cut(tmp_path: Path, replay: str
         ("no_such.module", "is no module that can be imported"),
         ("pearl.graph", "has no POLICY, LEARNING, graph, initialise, losses"),
         ("not a.module", "allowed: the path of a module"),
-        ("mine", "allowed are dqn, ddpg, td3, sac, a module path"),
+        ("mine", "allowed are dqn, ddpg, td3, sac, ppo, a2c, q_learning, sarsa, a module path"),
     ],
 )
 def test_a_name_that_is_no_algorithm_is_a_line_that_says_why(name: str, says: str) -> None:

@@ -17,7 +17,7 @@ from pearl.graph import TaskGraph
 from pearl.limits import Limits
 from pearl.plan_check import check_plan
 from pearl.plans import Plan
-from pearl.solvers import exhaustive, solve
+from pearl.solvers import enumeration, solve
 from pearl.solvers.choices import programs
 from pearl.solvers.orders import best_orders
 from tests.graphs import devices, dqn, dqn_costs, loop, mode, random_problem, star
@@ -32,7 +32,7 @@ def small_problems(count: int) -> list[tuple[TaskGraph, CostTable]]:
         graph, costs = random_problem(seed, most_tasks=3, most_devices=3)
         seed += 1
         try:
-            size = exhaustive.count(programs(graph, costs, Limits()))
+            size = enumeration.count(programs(graph, costs, Limits()))
         except InfeasibleError:
             continue
         if 4 <= size <= 60:
@@ -43,7 +43,7 @@ def small_problems(count: int) -> list[tuple[TaskGraph, CostTable]]:
 def every_point(graph: TaskGraph, costs: CostTable) -> list[tuple[float, float]]:
     """Power and iterations a second of every assignment with good orders, not slowed down."""
     found = []
-    for a in exhaustive.assignments(exhaustive.every_program(graph, costs, Limits())):
+    for a in enumeration.assignments(enumeration.every_program(graph, costs, Limits())):
         period = best_orders(timing(a)).period_s
         found.append((a.energy_j(period) / period, 1 / period))
     return found

@@ -11,6 +11,7 @@ from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode
 
 from pearl_devices import Buffers, Kernel, UnsupportedError, cpu, kernel
+from pearl_devices.buffers import ANEW
 from pearl_devices.primitives import NATIVE_ENVS, gym_envs
 from tests.kernel_buffers import copied, equal, filled
 
@@ -386,23 +387,17 @@ def test_a_vector_environment_that_is_reset_by_mask_restarts_in_the_same_firing(
         del gymnasium.registry["Masked-v0"]
 
 
-def test_a_resumed_gymnasium_run_cuts_the_rows_before_the_gap() -> None:
-    ring: dict[str, Any] = {
-        "envs": 2,
-        "obs": 2,
-        "act": 0,
-        "capacity": 8,
-        "prioritised": 0,
-        "fanout": 4,
-    }
-    k, insert = env_kernel(COUNTER, 2, 2, 0), kernel("replay_insert", **ring)
-    buffers = filled([k, insert])
-    calls = [cpu.bind(k, "gymnasium", buffers), cpu.bind(insert, "native", buffers)]
-    for call in calls * 2:
-        call()
-    assert not buffers["replay.truncated"].any()
-    cpu.bind(k, "gymnasium", buffers)
-    assert np.flatnonzero(buffers["replay.truncated"]).tolist() == [2, 3]
+def test_environments_bound_amid_a_run_mark_their_first_transitions_as_a_new_start() -> None:
+    k = env_kernel(COUNTER, 2, 2, 0)
+    buffers = filled([k])
+    call = cpu.bind(k, "gymnasium", buffers)
+    call()
+    assert not buffers["step.truncated"].any()
+    call = cpu.bind(k, "gymnasium", buffers)
+    call()
+    assert buffers["step.truncated"].tolist() == [ANEW, ANEW]
+    call()
+    assert not buffers["step.truncated"].any()
 
 
 @pytest.mark.parametrize(

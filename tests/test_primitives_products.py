@@ -13,6 +13,7 @@ from pearl_devices.primitives.products import (
     affine,
     column_sums,
     outer,
+    outer_narrow,
     through,
     total_squares,
     transpose,
@@ -45,6 +46,9 @@ def test_products_of_any_shape_equal_float64(
     grad = np.full((i, o), 7, np.float32)
     outer(x, d, grad)
     close(grad, x.astype(np.float64).T @ d, rows)
+    narrow = np.full((i, o), 7, np.float32)
+    outer_narrow(x, d, np.empty(i * o, np.float32), narrow)
+    np.testing.assert_array_equal(narrow, grad)
     below, panel = np.full((rows, i), 7, np.float32), np.empty(o * min(i, 32), np.float32)
     through(d, weights, panel, below, x, relu)
     expected = d.astype(np.float64) @ weights.T

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pearl_devices import Buffers, Kernel, cpu, kernel
 from pearl_devices.buffers import tree_levels
-from pearl_devices.primitives import replay, rng
+from pearl_devices.primitives import rng
 from pearl_devices.primitives import tree as sum_tree
 from tests.kernel_buffers import copied, equal, filled
 
@@ -325,15 +325,6 @@ def test_priorities_follow_the_formula_and_of_duplicates_the_last_counts() -> No
     np.testing.assert_allclose(leaves(buffers)[:CAPACITY], expected, rtol=1e-6)
     assert buffers["replay.tree"][0] == pytest.approx(expected.sum(), rel=1e-6)
     assert buffers["replay.priority"][2] == pytest.approx(7.01**0.6)
-
-
-def test_cutting_episodes_marks_the_newest_rows_only() -> None:
-    buffers, _ = stored(steps=CAPACITY // ENVS)
-    replay.cut_episodes(buffers, ENVS)
-    assert np.flatnonzero(buffers["replay.truncated"]).tolist() == [33, 34, 35]
-    buffers, _ = stored(steps=0)
-    replay.cut_episodes(buffers, ENVS)
-    assert not buffers["replay.truncated"].any()
 
 
 # Fused and grouped calls

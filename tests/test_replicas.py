@@ -19,7 +19,7 @@ from pearl.plans import Plan, load_plan
 from pearl.replicas import Split, resized, share_choices, split_graph, split_limits, splits
 from pearl.solvers import solve
 from pearl.solvers.choices import programs
-from pearl.solvers.exhaustive import every_program
+from pearl.solvers.enumeration import every_program
 from pearl.spec import load
 from pearl_devices import kernel
 from tests.graphs import act_and_learn, devices, mode, share_modes, star

@@ -28,7 +28,7 @@ from benchmarks.solver_sdf import (
 )
 from pearl.errors import SpecError
 from pearl.period import expand, howard
-from pearl.solvers import exhaustive
+from pearl.solvers import enumeration
 from tests.graphs import COUNT
 
 
@@ -41,7 +41,7 @@ def test_problems_have_slack_replicas_rates_fusions_memory_and_are_small(
     drawn: list[Problem],
 ) -> None:
     assert len(drawn) == COUNT
-    assert all(4 <= p.plans <= exhaustive.PLANS for p in drawn)
+    assert all(4 <= p.plans <= enumeration.PLANS for p in drawn)
     assert sum(bool(p.limits.replicas) for p in drawn) > COUNT // 4
     assert sum(any(e.limit for e in p.graph.edges) for p in drawn) > COUNT // 4
     assert sum(bool(p.graph.fusions) for p in drawn) > 3

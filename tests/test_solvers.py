@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 from dataclasses import replace
@@ -9,13 +10,17 @@ from dataclasses import replace
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from pearl.costs import CostTable
+from pearl.assignment import Assignment, timing
+from pearl.costs import CostTable, Mode
 from pearl.errors import InfeasibleError, SpecError
-from pearl.graph import TaskGraph
+from pearl.graph import Edge, Task, TaskGraph
 from pearl.limits import Limits
+from pearl.period import expand
 from pearl.plans import Plan
-from pearl.solvers import exhaustive, milp, solve
+from pearl.solvers import enumeration, milp, solve
 from pearl.solvers.choices import programs
+from pearl.solvers.orders import best_orders
+from pearl_devices import Device, Kernel, Platform
 from pearl_estimators import Estimate
 from tests.graphs import (
     COUNT,
@@ -47,7 +52,7 @@ def few_plans(most: int, start: int = 0, most_tasks: int = 5) -> list[tuple[Task
         graph, costs = random_problem(seed, most_tasks=most_tasks)
         seed += 1
         try:
-            size = exhaustive.count(programs(graph, costs, Limits()))
+            size = enumeration.count(programs(graph, costs, Limits()))
         except InfeasibleError:
             continue
         if 4 <= size <= most:
@@ -59,7 +64,7 @@ def few_plans(most: int, start: int = 0, most_tasks: int = 5) -> list[tuple[Task
 def test_the_program_finds_the_least_order_bound_of_all_assignments(objective: str) -> None:
     for graph, costs in few_plans(2000, most_tasks=8):
         choices = programs(graph, costs, Limits())
-        expected = exhaustive.least_cost(choices, objective, Limits())
+        expected = enumeration.least_cost(choices, objective, Limits())
         assert milp.least_cost(choices, objective, Limits()) == pytest.approx(
             expected, rel=TOLERANCE
         )
@@ -254,3 +259,19 @@ def test_solving_writes_nothing_to_standard_output(capfd: pytest.CaptureFixture[
         graph, costs = random_problem(seed, most_tasks=7, most_devices=2)
         solved(graph, costs)
     assert capfd.readouterr().out == ""
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_without_cycles_orders_reach_the_largest_load_also_with_tasks_of_no_time(seed):
+    r = random.Random(seed)
+    names = [f"t{i}" for i in range(12)]
+    seconds = {n: r.choice([0.0, 0.0, 1.0, 2.5]) for n in names}
+    lanes = {n: r.randrange(3) for n in names}
+    edges = [Edge(names[i], names[j]) for j in range(12) for i in range(j) if r.random() < 0.3]
+    graph = TaskGraph("acyclic", tuple(Task(n, Kernel(n)) for n in names), tuple(edges))
+    device = Device("cpu", "null", width=3, max_lanes=3)
+    modes = tuple(Mode((n,), "cpu", "v", 1, Estimate(s, s, s, s)) for n, s in seconds.items())
+    costs = CostTable(Platform("one", (device,)), modes)
+    assignment = Assignment(expand(graph), costs, modes, tuple(lanes[n] for n in names))
+    timed = timing(assignment)
+    assert best_orders(timed, nodes=0).period_s == pytest.approx(timed.order_bound_s)

@@ -28,11 +28,14 @@ BASE = """algorithm:
   spaces: {obs: 4, actions: 2}
 """
 DDPG = BASE.replace("dqn", "ddpg").replace("actions: 2", "act: 2, low: -1, high: [1, 2]")
-TASKS = "env_step, inference, replay_insert, replay_sample, replay_update, update, param_sync"
+TASKS = (
+    "env_step, inference, replay_insert, replay_sample, replay_update, rollout_insert, gae, "
+    "update, param_sync"
+)
 DQN_KEYS = (
     "adam, batch_size, discount, double, duelling, env, env_args, exploration, hidden, huber, "
-    "learning_rate, learning_starts, max_grad_norm, n_step, name, num_envs, replay, replay_ratio, "
-    "spaces, target"
+    "learning_rate, learning_starts, max_grad_norm, n_step, name, network, normalise, num_envs, "
+    "replay, replay_ratio, spaces, target"
 )
 
 
@@ -223,7 +226,7 @@ def test_observations_are_flattened_as_the_environment_task_flattens_them(tmp_pa
         (
             "algorithm: {name: dqnn, env: CartPol-v1}\n",
             ["s.yaml:1: algorithm.name: given 'dqnn' (did you mean dqn?); "
-             "allowed are dqn, ddpg, td3, sac, a module path",
+             "allowed are dqn, ddpg, td3, sac, ppo, a2c, q_learning, sarsa, a module path",
              "s.yaml:1: algorithm.env: no environment 'CartPol-v1' (did you mean CartPole-v1?); "
              "gymnasium knows {ids} ids, and `module:callable` is allowed"],
         ),
@@ -284,23 +287,31 @@ def test_observations_are_flattened_as_the_environment_task_flattens_them(tmp_pa
              "No module named 'nowhere_at_all'"],
         ),
         (
-            BASE + "objective: makespan\nplatform: cpu_gpuu\nplatfrom: host\n",
-            ["s.yaml:5: objective: given 'makespan'; allowed: throughput or power_efficiency "
-             "(no method of this version does makespan)",
+            BASE + "objective: speed\nplatform: cpu_gpuu\nplatfrom: host\n",
+            ["s.yaml:5: objective: given 'speed'; "
+             "allowed: throughput or power_efficiency or makespan",
              "s.yaml:6: platform: given 'cpu_gpuu'; no platform of that name "
              "(did you mean cpu_gpu?); allowed are host, cpu_gpu, cpu_gpu_fpga, cpu_h200, a path",
              "s.yaml:7: platfrom: unknown key (did you mean platform?); "
              "allowed are algorithm, name, platform, objective, limits, train"],
         ),
         (
-            BASE + "limits:\n  power: 350\n  period: 2 W\n  env_groups: 2\n  pin: {updat: cpu}\n"
+            BASE + "objective: makespan\nlimits:\n  power: 3 W\n  min_throughput: 5 /s\n",
+            ["s.yaml:7: limits.power: given '3 W'; objective makespan is about the first iteration "
+             "alone and knows no such limit: leave it out, or choose throughput or "
+             "power_efficiency",
+             "s.yaml:8: limits.min_throughput: given '5 /s'; objective makespan is about the first "
+             "iteration alone and knows no such limit: leave it out, or choose throughput or "
+             "power_efficiency"],
+        ),
+        (
+            BASE + "limits:\n  power: 350\n  period: 2 W\n  env_groups: 0\n  pin: {updat: cpu}\n"
             "  memory: {gpu: 8 GiB}\n  together: [[update, sample]]\nplatform: cpu_h200\n",
             ["s.yaml:6: limits.power: given 350; the unit is missing; "
              "a power carries its unit, for example 350 W",
              "s.yaml:7: limits.period: given '2 W'; 'W' is no unit of time; "
              "a time carries its unit, for example 1 ms",
-             "s.yaml:8: limits.env_groups: given 2; allowed: "
-             "1 (this version steps all environments as one group)",
+             "s.yaml:8: limits.env_groups: given 0; allowed: at least 1",
              "s.yaml:9: limits.pin.updat: no task 'updat' (did you mean update?); "
              f"allowed are {TASKS}",
              "s.yaml:11: limits.together[0][1]: no task 'sample' (did you mean replay_sample?); "
@@ -329,7 +340,8 @@ def test_a_wrong_spec_says_what_and_where(
         ({"train.steps": 1.5, "train.stps": 1},
          ["--set train.steps: given 1.5; allowed: a whole number",
           "--set train.stps: unknown key (did you mean steps?); allowed are checkpoint_every, "
-          "evaluate_episodes, evaluate_every, final_episodes, seed, steps"]),
+              "env_time_limit, evaluate_episodes, evaluate_every, final_episodes, lanes, "
+              "on_env_failure, seed, steps"]),
         ({"algorithm.discount": float("inf")},
          ["--set algorithm.discount: given inf; a number must be finite"]),
         ({"algorithm.env.id": "x"},
@@ -502,7 +514,8 @@ def test_the_commented_spec_loads_and_names_every_key(
 
 
 def test_every_algorithm_has_options() -> None:
-    assert MODELS.keys() == ALGORITHMS.keys() == DISCRETE.keys()
+    assert MODELS.keys() == ALGORITHMS.keys()
+    assert ALGORITHMS.keys() - DISCRETE.keys() == {"ppo", "a2c"}  # they take either actions
 
 
 @pytest.mark.parametrize("code", ["import pearl.spec", "import pearl.spec as s; s.load(SPEC)"])

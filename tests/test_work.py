@@ -237,3 +237,19 @@ def test_an_unknown_kind_names_all_kinds():
 def test_a_missing_size_names_kernel_and_size():
     with pytest.raises(KeyError, match=r"inference.dqn has no size 'envs'"):
         kernel("inference.dqn", obs=4, act=0, q=(4, 2))
+
+
+@pytest.mark.parametrize("name", ["q_learning", "sarsa", "choose"])
+def test_a_tabular_step_by_hand(name):
+    # 7 environments, 4 actions: a row of four float64, a transition (two observations and a reward
+    # in float32, an int64 action, two flags) in; an entry, its count and a draw out
+    k = kernel(f"tabular.{name}", envs=7, obs=1, act=0, states=16, actions=4)
+    assert k.flops == 7 * (4 + 10)
+    assert k.bytes_in == 7 * (4 * 8 + (4 * (2 * 1 + 1) + 8 + 2))
+    assert k.bytes_out == 7 * 24
+    assert products(k) == ()
+
+
+def test_a_copy_of_parameters_by_hand():
+    k = kernel("param_sync", params=4610)
+    assert (k.flops, k.bytes_in, k.bytes_out) == (0, 4 * 4610, 4 * 4610)

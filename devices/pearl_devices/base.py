@@ -14,8 +14,26 @@ from pearl_devices.kernel import Kernel
 Buffers = MutableMapping[str, Any]
 """Named numpy arrays: everything a kernel reads or writes. `pearl_devices.work` lists the names."""
 
-Call = Callable[[], None]
-"""A bound kernel: one firing a call, no arguments, nothing allocated."""
+
+class Pending(Protocol):
+    """A firing that has begun and is not complete when its call returns."""
+
+    def done(self) -> bool:
+        """Whether it is complete: what it writes may be read, what it reads written."""
+
+
+Call = Callable[[], "Pending | None"]
+"""A bound kernel: one firing a call, no arguments, nothing allocated. None: it is complete; only a
+mode whose estimate occupies its lane for less than its latency may return something else."""
+
+
+ROUNDED = ("torch-bf16",)
+"""Variants that compute in less than float32: a plan has them only where the user names them."""
+
+
+class EnvironmentFailed(ValueError):
+    """An environment failed, and nobody wants it made anew, or that did not help; the text names
+    it, the step and the cause."""
 
 
 class UnsupportedError(Exception):

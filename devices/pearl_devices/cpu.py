@@ -1,15 +1,18 @@
 """The host CPU: which kernels it runs, in which variants, and how they are bound.
 
-Variants: `native` (numba, one compiled call a firing), `torch` (any loss written in torch, networks
-through autograd) and, for env_step, `gymnasium` (any environment). All of width one: one core.
+Variants: `native` (numba, one compiled call a firing), `native-pair` (the same gradient step by the
+calling thread and one that helps it), `torch` (any loss written in torch, networks through
+autograd), `torch-bf16` (the same with its wide products in bfloat16, never planned unless the user
+names it) and, for env_step, `gymnasium` (any environment). A pair takes two cores, all others one.
 Native kernels bring their own matrix products; torch keeps its threads (OMP_NUM_THREADS).
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from importlib import import_module
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +21,11 @@ from pearl_devices.base import Buffers, Call, Device, UnsupportedError
 from pearl_devices.buffers import specs
 from pearl_devices.kernel import Kernel
 from pearl_devices.primitives import NATIVE_ENVS
+
+_TORCH_UPDATE = {
+    "torch": "torch_nets:bind_update",
+    "torch-bf16": "torch_nets:bind_update_bfloat16",
+}
 
 VARIANTS: Mapping[str, Mapping[str, str]] = {
     "env_step": {"native": "envs:bind_step", "gymnasium": "gym_envs:bind_step"},
@@ -28,14 +36,41 @@ VARIANTS: Mapping[str, Mapping[str, str]] = {
     "replay_sample": {"native": "replay:bind_sample"},
     "replay_update": {"native": "replay:bind_priorities"},
     "update.dqn": {"native": "dqn:bind_update", "torch": "torch_nets:bind_update"},
-    "update.ddpg": {"native": "ddpg:bind_update", "torch": "torch_nets:bind_update"},
-    "update.td3": {"native": "td3:bind_learn", "torch": "torch_nets:bind_update"},
-    "update.sac": {"native": "sac:bind_learn", "torch": "torch_nets:bind_update"},
+    "update.ddpg": {
+        "native": "ddpg:bind_update",
+        "native-pair": "ddpg_pair:bind_learn",
+        **_TORCH_UPDATE,
+    },
+    "update.td3": {
+        "native": "td3:bind_learn",
+        "native-pair": "td3_pair:bind_learn",
+        **_TORCH_UPDATE,
+    },
+    "update.sac": {
+        "native": "sac:bind_learn",
+        "native-pair": "sac_pair:bind_learn",
+        **_TORCH_UPDATE,
+    },
     "param_sync": {"native": "nets:bind_sync"},
     "learn.dqn": {"native": "dqn:bind_learn"},
-    "learn.ddpg": {"native": "ddpg:bind_learn"},
-    "learn.td3": {"native": "td3:bind_learn"},
-    "learn.sac": {"native": "sac:bind_learn"},
+    "learn.ddpg": {"native": "ddpg:bind_learn", "native-pair": "ddpg_pair:bind_learn"},
+    "learn.td3": {"native": "td3:bind_learn", "native-pair": "td3_pair:bind_learn"},
+    "learn.sac": {"native": "sac:bind_learn", "native-pair": "sac_pair:bind_learn"},
+    "inference.ppo": {"native": "policies:bind_inference", "torch": "torch_ppo:bind_inference"},
+    "rollout_insert": {"native": "rollouts:bind_insert", "torch": "torch_ppo:bind_insert"},
+    "gae": {"native": "rollouts:bind_advantages", "torch": "torch_ppo:bind_advantages"},
+    "update.ppo": {"native": "ppo:bind_update", "torch": "torch_ppo:bind_update"},
+    "update.a2c": {"native": "ppo:bind_update", "torch": "torch_ppo:bind_update"},
+    "rollout.ppo": {"native": "ppo_iteration:bind_rollout"},
+    "iteration.ppo": {"native": "ppo_iteration:bind_iteration"},
+    "iteration.a2c": {"native": "ppo_iteration:bind_iteration"},
+    "iteration.dqn": {"native": "dqn:bind_iteration"},
+    "iteration.ddpg": {"native": "ddpg:bind_iteration"},
+    "iteration.td3": {"native": "td3:bind_iteration"},
+    "iteration.sac": {"native": "sac:bind_iteration"},
+    "tabular.choose": {"native": "tabular:bind_choose"},
+    "tabular.q_learning": {"native": "tabular:bind_q_learning"},
+    "tabular.sarsa": {"native": "tabular:bind_sarsa"},
 }
 """Kernel kind → variant → `module:function` in `pearl_devices.primitives`, imported on use."""
 
@@ -46,6 +81,13 @@ OPEN: Mapping[str, Mapping[str, str]] = {
 """The same for the kinds of an algorithm of the user's own, by family."""
 
 
+PAIRS = ("native-pair",)
+"""Variants that take two cores."""
+
+LEAST_PAIR = 4
+"""The smallest batch that two cores share."""
+
+
 def _variants(kernel: Kernel) -> Mapping[str, str]:
     """The variants that can run `kernel`."""
     family, _, algorithm = kernel.kind.partition(".")
@@ -54,20 +96,25 @@ def _variants(kernel: Kernel) -> Mapping[str, str]:
 
 
 def _can(kernel: Kernel, variant: str) -> bool:
-    if kernel.kind == "env_step":
+    if variant in PAIRS and (sys.platform != "linux" or kernel.dim("batch") < LEAST_PAIR):
+        return False  # they wake each other by an eventfd, and each takes a part of the batch
+    if kernel.modules and variant != "torch":
+        return False
+    if kernel.kind.partition(".")[0] in ("env_step", "rollout", "iteration"):
         if variant == "native":
             sizes = NATIVE_ENVS.get(str(kernel.program))
             given = (kernel.dims.get("obs"), kernel.dims.get("act"))
             return sizes is not None and not kernel.args and given == (sizes.obs, sizes.act)
         return kernel.program is not None
-    if kernel.kind.startswith("update.") and variant == "torch":
+    if kernel.kind.startswith("update.") and variant in _TORCH_UPDATE:
         return kernel.program is not None
     return True
 
 
 def offers(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
     """The ways to run `kernel` on a CPU, as (variant, cores); empty for a kind it cannot run."""
-    return tuple((variant, 1) for variant in _variants(kernel))
+    widths = {variant: 2 if variant in PAIRS else 1 for variant in _variants(kernel)}
+    return tuple((variant, width) for variant, width in widths.items() if width <= device.width)
 
 
 def bind(kernel: Kernel, variant: str, buffers: Buffers) -> Call:
@@ -103,7 +150,7 @@ def bind(kernel: Kernel, variant: str, buffers: Buffers) -> Call:
 
 def act(
     kernel: Kernel,
-    params: npt.NDArray[np.float32],
+    params: npt.NDArray[np.floating[Any]],
     obs: npt.NDArray[np.float32],
     low: npt.NDArray[np.float32] | None = None,
     high: npt.NDArray[np.float32] | None = None,
@@ -113,9 +160,12 @@ def act(
     kernel: its `inference.*` kernel. params: as policy.X, X its network. Discrete actions: int64
     (rows,), the output of largest value (of a duelling network, of largest advantage). Continuous
     ones: float32 (rows, A) between low and high (A), which are then needed: the first A outputs
-    through tanh (of inference.sac the means). Where the kernel has a program, the program chooses
-    (`torch_nets.bind_inference`).
+    through tanh (of inference.sac the means); of inference.ppo all of them, clipped. Of
+    tabular.choose params is the table and an observation the number of a state. Where the kernel
+    has a program, the program chooses (`torch_nets.bind_inference`).
     """
+    if kernel.kind == "tabular.choose":
+        return np.asarray(np.argmax(params[np.asarray(obs, np.int64)[:, 0]], axis=1), np.int64)
     if kernel.program is not None:
         from pearl_devices.primitives.torch_nets import act_greedily
 
@@ -124,12 +174,22 @@ def act(
         return chosen
     from pearl_devices.primitives.nets import forward_numpy
 
-    out = forward_numpy(kernel.layers(), params, np.asarray(obs, np.float32))
+    curved = bool(kernel.dims.get("tanh"))
+    obs = np.asarray(obs, np.float32)
+    if kernel.modules:
+        from pearl_devices.primitives.torch_nets import outputs
+
+        out = outputs(kernel, params, obs)
+    else:
+        out = forward_numpy(kernel.layers(), params, obs, curved)
     if not kernel.dim("act"):
         duelling = kernel.dim("duelling") if "duelling" in kernel.dims else 0
         return np.asarray(np.argmax(out[:, duelling:], axis=1), np.int64)
     if low is None or high is None:
         raise ValueError(f"{kernel.kind}: a policy needs low and high, the bounds of its actions")
     half = np.float32(0.5) * (high - low)
+    if kernel.kind == "inference.ppo":
+        clipped: npt.NDArray[np.float32] = np.clip(low + half + half * out, low, high)
+        return clipped
     actions: npt.NDArray[np.float32] = low + half + half * np.tanh(out[:, : kernel.dim("act")])
     return actions

@@ -13,6 +13,7 @@ import platform as python_platform
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from pearl_devices.base import Device, Link, Platform
 
@@ -229,14 +230,22 @@ def gpus() -> Iterator[tuple[Device, Link]]:
     except pynvml.NVMLError:
         return
     try:
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
-        visible = [h for i, h in enumerate(handles) if _visible(i, pynvml.nvmlDeviceGetUUID(h))]
+        visible = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in visible_gpus(pynvml)]
         for i, handle in enumerate(visible):
             yield _gpu(handle, "gpu" if len(visible) == 1 else f"gpu{i}")
     except pynvml.NVMLError:
         return
     finally:
         pynvml.nvmlShutdown()
+
+
+def visible_gpus(nvml: Any) -> list[int]:
+    """NVML's indices of the GPUs that this process may use. nvml: `pynvml`, initialised."""
+    return [
+        i
+        for i in range(nvml.nvmlDeviceGetCount())
+        if _visible(i, nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetHandleByIndex(i)))
+    ]
 
 
 def _visible(index: int, uuid: str | bytes) -> bool:

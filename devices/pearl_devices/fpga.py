@@ -67,10 +67,11 @@ def offers(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
     """Designs that fit: `systolic` and `engine` in several widths, `tree`, `copy`.
 
     What does not fit in the DSP blocks (`Device.width`) or on chip (`m20k_blocks`) is not offered;
-    nor is what no design computes: duelling networks, TD3, SAC, algorithms of the user's own.
+    nor is what no design computes: duelling networks, torch modules, TD3, SAC, PPO, A2C,
+    algorithms of the user's own.
     """
     kind = kernel.kind
-    if kernel.dims.get("duelling"):
+    if kernel.dims.get("duelling") or kernel.modules:
         return ()
     if kind == "param_sync":
         return (("copy", 1),)

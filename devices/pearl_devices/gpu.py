@@ -9,10 +9,11 @@ from pearl_devices.kernel import Kernel
 def offers(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
     """Networks in eager torch, on all streaming multiprocessors; replay and environments stay off.
 
-    An update needs a program, the torch loss.
+    An update needs a program, the torch loss. Rollouts are stored and judged there too.
     """
     family = kernel.kind.partition(".")[0]
-    if family in ("inference", "param_sync") or (family == "update" and kernel.program):
+    networks = ("inference", "param_sync", "gae", "rollout_insert")
+    if family in networks or (family == "update" and kernel.program):
         return (("torch", device.width),)
     return ()
 

@@ -12,6 +12,24 @@ Arg = str | int | float | bool
 
 
 @dataclass(frozen=True)
+class Module:
+    """A network that is a torch module of the user's own, as it was counted.
+
+    program: `module:callable` that builds it from inputs, the shape of one row, and outputs, their
+    number. params: numbers it learns. flops: of one row forward. numbers: what its layers write for
+    one row. operations: layers that one forward pass runs.
+    """
+
+    program: str
+    inputs: tuple[int, ...]
+    outputs: int
+    params: int
+    flops: float
+    numbers: int
+    operations: int
+
+
+@dataclass(frozen=True)
 class Kernel:
     """One kind of work with its size. Build it with `pearl_devices.work.kernel`, which counts.
 
@@ -24,6 +42,7 @@ class Kernel:
     program: `module:callable` or an environment id, resolved by the backend at `bind`;
         None for kinds that need no program of the user's.
     args: keyword arguments of `program`.
+    modules: networks that are modules of the user's own, by name; in dims they have two widths.
     """
 
     kind: str
@@ -34,10 +53,12 @@ class Kernel:
     resident_bytes: float = 0.0
     program: str | None = None
     args: Mapping[str, Arg] = field(default_factory=dict)
+    modules: Mapping[str, Module] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dims", MappingProxyType(dict(self.dims)))
         object.__setattr__(self, "args", MappingProxyType(dict(self.args)))
+        object.__setattr__(self, "modules", MappingProxyType(dict(self.modules)))
         for name in ("flops", "bytes_in", "bytes_out", "resident_bytes"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):

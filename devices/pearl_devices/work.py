@@ -9,14 +9,21 @@ and a write. Checked in the tests against hand sums and `torch.utils.flop_counte
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from pearl_devices.kernel import Arg, Dim, Kernel
+from pearl_devices.kernel import Arg, Dim, Kernel, Module
 
 F32 = 4
 ADAM_FLOPS, FOLLOW_FLOPS = 12, 3
 ADAM_BYTES_READ, ADAM_BYTES_WRITTEN = 16, 12
+
+# On-policy algorithms, counted from their formulas. For each discrete action or component of a
+# continuous one, a draw and its log density (exp, uniform or normal, square, logarithms); ratio,
+# clipping, value error and their gradients, a row of a minibatch; delta, advantage and return of a
+# step; square, sum and scale of a gradient that is clipped, a parameter.
+DRAW_FLOPS, ON_POLICY_LOSS_FLOPS, GAE_FLOPS, CLIP_FLOPS = 20, 40, 9, 3
+ON_POLICY = ("ppo", "a2c")
 
 Work = tuple[float, float, float, float]
 """flops, bytes in, bytes out, resident scratch bytes."""
@@ -25,6 +32,13 @@ Work = tuple[float, float, float, float]
 def parameters(layers: tuple[int, ...]) -> int:
     """Number of weights and biases of a dense network with these widths."""
     return sum(i * o + o for i, o in pairwise(layers))
+
+
+def size(kernel: Kernel, name: str | None = None) -> int:
+    """Number of parameters of a network of `kernel`; without a name of the only one."""
+    name = name or next(iter(kernel.networks), None)
+    own = kernel.modules.get(name or "")
+    return own.params if own else parameters(kernel.layers(name))
 
 
 def forward_flops(layers: tuple[int, ...], batch: int) -> float:
@@ -108,7 +122,13 @@ def _sac(k: Kernel) -> dict[str, Passes]:
     }
 
 
+def _on_policy(k: Kernel) -> dict[str, Passes]:
+    return dict.fromkeys(("actor", "critic"), Passes(1, 1, follow=0, target=False))
+
+
 PASSES: Mapping[str, Callable[[Kernel], Mapping[str, Passes]]] = {
+    "ppo": _on_policy,
+    "a2c": _on_policy,
     "dqn": _dqn,
     "ddpg": _ddpg,
     "td3": _td3,
@@ -130,7 +150,7 @@ def passes(kernel: Kernel) -> Mapping[str, Passes]:
 def passes_assumed(kernel: Kernel) -> bool:
     """Whether the work of this kernel rests on the assumption of `passes`."""
     family, _, algorithm = kernel.kind.partition(".")
-    return family in ("update", "learn") and algorithm not in PASSES
+    return family in ("update", "learn", "iteration") and algorithm not in PASSES
 
 
 def _period(kernel: Kernel) -> int:
@@ -139,18 +159,23 @@ def _period(kernel: Kernel) -> int:
 
 
 def products(kernel: Kernel) -> tuple[Product, ...]:
-    """The matrix products of one forward pass (inference) or one gradient step (update, learn).
+    """The matrix products of one forward pass (inference, rollout) or one gradient step (update,
+    learn, iteration).
 
     With a delayed policy they are those of `policy_delay` gradient steps, so that they are whole.
     Empty for other kinds. They are the part of `flops` that a systolic array or BLAS computes.
     """
     family = kernel.kind.partition(".")[0]
-    if family == "inference":
+    if family in ("inference", "rollout"):
+        if kernel.modules:
+            return ()
         return tuple(_forward_products(kernel.layers(), kernel.dim("envs")))
-    if family not in ("update", "learn"):
+    if family not in ("update", "learn") and kernel.kind not in ("iteration.ppo", "iteration.a2c"):
         return ()
     batch, period, found = kernel.dim("batch"), _period(kernel), list[Product]()
     for name, runs in passes(kernel).items():
+        if name in kernel.modules:
+            continue  # its products are not known, only its flops
         layers = kernel.layers(name)
         found += _forward_products(layers, batch) * round(period * runs.forward)
         back = _weight_products(layers, batch) + _through_products(layers[1:], batch)
@@ -161,6 +186,8 @@ def products(kernel: Kernel) -> tuple[Product, ...]:
 
 def product_rounds(kernel: Kernel) -> float:
     """How often one firing computes `products`, on average."""
+    if kernel.kind.startswith("rollout."):
+        return float(kernel.dim("horizon"))
     return kernel.dim("steps") / _period(kernel) if "steps" in kernel.dims else 1.0
 
 
@@ -183,22 +210,28 @@ def tree_depth(k: Kernel) -> int:
 
 def _env_step(k: Kernel) -> Work:
     n, obs, act = k.dim("envs"), k.dim("obs"), _action_bytes(k)
+    # To normalise: about 12 flops and 12 bytes read and written for each number (float32 and the
+    # mean and variance of its column).
+    numbers = n * (2 * obs * bool(k.dims.get("normalise_obs")))
+    numbers += n * bool(k.dims.get("normalise_reward"))
     # About 60 flops a state variable: classic control with a sine, a cosine and two quotients.
     return (
-        60.0 * n * obs,
-        float(n * ((8 + F32) * obs + act)),  # state in float64, observation, action
-        float(n * ((8 + 3 * F32) * obs + act + 6)),  # both observations, the next, reward, flags
+        60.0 * n * obs + 12.0 * numbers,
+        float(n * ((8 + F32) * obs + act) + 12 * numbers),  # state in float64, observation, action
+        # Both observations, the next one, reward, flags.
+        float(n * ((8 + 3 * F32) * obs + act + 6) + F32 * numbers),
         0.0,
     )
 
 
 def _inference(k: Kernel) -> Work:
     layers, n = k.layers(), k.dim("envs")
+    own = next(iter(k.modules.values()), None)
     return (
-        forward_flops(layers, n),
-        float(F32 * (parameters(layers) + n * layers[0])),
+        n * own.flops if own else forward_flops(layers, n),
+        float(F32 * (size(k) + n * layers[0])),
         float(F32 * n * layers[-1]),
-        activations_bytes(layers, n),
+        float(F32 * n * own.numbers) if own else activations_bytes(layers, n),
     )
 
 
@@ -233,15 +266,20 @@ def _update(k: Kernel) -> Work:
     batch, steps = k.dim("batch"), k.dim("steps")
     flops = read = written = resident = 0.0
     for name, runs in passes(k).items():
-        layers = k.layers(name)
-        size = parameters(layers)
-        back = backward_flops(layers, batch)
-        flops += runs.forward * forward_flops(layers, batch) + runs.backward * back
-        flops += runs.through * through_flops(layers, batch)
-        flops += (ADAM_FLOPS * runs.adam + FOLLOW_FLOPS * runs.follow) * size
-        read += (ADAM_BYTES_READ * runs.adam + F32 * runs.target) * size
-        written += (ADAM_BYTES_WRITTEN * runs.adam + F32 * runs.follow) * size
-        resident += 4 * activations_bytes(layers, batch) + F32 * size
+        layers, own, params = k.layers(name), k.modules.get(name), size(k, name)
+        if own:  # assumed: each of the two gradients costs what a forward pass costs
+            once = batch * own.flops
+            flops += (runs.forward + 2 * runs.backward + runs.through) * once
+            stored = float(F32 * batch * own.numbers)
+        else:
+            back = backward_flops(layers, batch)
+            flops += runs.forward * forward_flops(layers, batch) + runs.backward * back
+            flops += runs.through * through_flops(layers, batch)
+            stored = activations_bytes(layers, batch)
+        flops += (ADAM_FLOPS * runs.adam + FOLLOW_FLOPS * runs.follow) * params
+        read += (ADAM_BYTES_READ * runs.adam + F32 * runs.target) * params
+        written += (ADAM_BYTES_WRITTEN * runs.adam + F32 * runs.follow) * params
+        resident += 4 * stored + F32 * params
     row = F32 * (2 * k.dim("obs") + 3) + _action_bytes(k)
     return (
         steps * flops,
@@ -256,13 +294,133 @@ def _param_sync(k: Kernel) -> Work:
     return 0.0, size, size, 0.0
 
 
-def _learn(k: Kernel) -> Work:
-    parts = [_replay_sample(k), _update(k)] + ([_replay_update(k)] if k.dim("prioritised") else [])
-    flops, read, written, resident = (sum(column) for column in zip(*parts, strict=True))
+ACTING: Mapping[str, tuple[str, str]] = {
+    "dqn": ("q", "dqn"),
+    "ddpg": ("actor", "ddpg"),
+    "td3": ("actor", "ddpg"),
+    "sac": ("actor", "sac"),
+}
+"""Algorithm → the network that acts, and the kind of its inference."""
+
+
+def parts(k: Kernel) -> tuple[tuple[Kernel, int], ...]:
+    """The kernels that a fused one runs as one call, each with its firings; empty for others.
+
+    learn.*: replay_sample, update.* and, prioritised, replay_update, each for all its gradient
+    steps. iteration.*: inference.*, env_step, replay_insert, learn.* and param_sync.
+    """
+    family, _, name = k.kind.partition(".")
+    if name in ON_POLICY and family in ("rollout", "iteration"):
+        return _on_policy_parts(k, family, name)
+    if family == "learn":
+        tail = ("replay_update",) if k.dim("prioritised") else ()
+        kinds = ("replay_sample", f"update.{name}", *tail)
+        return tuple((kernel(kind, k.dims), 1) for kind in kinds)
+    if family != "iteration":
+        return ()
+    network, how = ACTING[name]
+    vector_steps = k.dim("vector_steps")
+    acting = {n: k.dims[n] for n in ("envs", "obs", "act", network, "duelling") if n in k.dims}
+    size = parameters(k.layers(network))
+    return (
+        (kernel(f"inference.{how}", acting), vector_steps),
+        (kernel("env_step", k.dims, program=k.program, args=k.args), vector_steps),
+        (kernel("replay_insert", k.dims), vector_steps),
+        (kernel(f"learn.{name}", k.dims), 1),
+        (kernel("param_sync", args={"network": network}, params=size), 1),
+    )
+
+
+def _on_policy_parts(k: Kernel, family: str, name: str) -> tuple[tuple[Kernel, int], ...]:
+    """The same of rollout.* and iteration.* of PPO and A2C."""
+    steps, args = k.dim("horizon"), {"network": "actor+critic"}
+    acting = {n: k.dims[n] for n in ("envs", "obs", "act", "tanh", "actor")}
+    rollout = (
+        (kernel("inference.ppo", acting), steps),
+        (kernel("env_step", k.dims, program=k.program, args=k.args), steps),
+        (kernel("rollout_insert", k.dims), steps),
+    )
+    if family == "rollout":
+        return rollout
+    sizes = {"actor": parameters(k.layers("actor")) + k.dim("act")}
+    sizes["critic"] = parameters(k.layers("critic"))
+    sync = kernel("param_sync", sizes, args=args, params=sum(sizes.values()))
+    judging = {n: size for n, size in k.dims.items() if n != "actor"}
+    return (
+        *rollout,
+        (kernel("gae", judging), 1),
+        (kernel(f"update.{name}", k.dims), 1),
+        (sync, 1),
+    )
+
+
+def _fused(k: Kernel) -> Work:
+    """The sum over the parts; scratch stays allocated for all of them."""
+    flops = read = written = resident = 0.0
+    for part, firings in parts(k):
+        flops += firings * part.flops
+        read += firings * part.bytes_in
+        written += firings * part.bytes_out
+        resident += part.resident_bytes
     return flops, read, written, resident
 
 
+def _tabular(k: Kernel) -> Work:
+    # A row of the table read and one entry written for each environment; about 10 flops beside the
+    # comparisons. Choosing draws and compares likewise.
+    n, actions = k.dim("envs"), k.dim("actions")
+    transition = F32 * (2 * k.dim("obs") + 1) + 8 + 2
+    return float(n * (actions + 10)), float(n * (8 * actions + transition)), float(24 * n), 0.0
+
+
+def _choices(k: Kernel) -> int:
+    """Discrete actions, or components of a continuous one."""
+    return k.layers("actor")[-1]
+
+
+def _draw(k: Kernel) -> Work:
+    flops, read, written, resident = _inference(k)
+    n = k.dim("envs")
+    more = F32 + (F32 * k.dim("act") or 8)  # density, and what was drawn
+    return flops + DRAW_FLOPS * n * _choices(k), read, written + n * more, resident
+
+
+def _rollout_insert(k: Kernel) -> Work:
+    moved = float(k.dim("envs") * (row_bytes(k) + F32))
+    return 0.0, moved, moved, 0.0
+
+
+def _gae(k: Kernel) -> Work:
+    layers, envs = k.layers(), k.dim("envs")
+    rows = envs * k.dim("horizon")
+    # Values of every row, and of what follows the last ones.
+    return (
+        forward_flops(layers, rows + envs) + GAE_FLOPS * rows,
+        float(F32 * parameters(layers) + rows * (F32 * (layers[0] + 1) + 2)),
+        float(3 * F32 * rows),
+        activations_bytes(layers, min(rows, 128)),
+    )
+
+
+def _rollout_update(k: Kernel) -> Work:
+    """All gradient steps on a rollout; their number is `steps`."""
+    flops, _, _, resident = _update(k)
+    rows, steps = k.dim("batch") * k.dim("steps"), k.dim("steps")
+    size = sum(parameters(k.layers(name)) for name in ("actor", "critic"))
+    flops += rows * (ON_POLICY_LOSS_FLOPS + DRAW_FLOPS * _choices(k)) + CLIP_FLOPS * steps * size
+    row = F32 * (k.dim("obs") + 4) + _action_bytes(k)  # log density, value, advantage, return
+    read = float(rows * row + steps * ADAM_BYTES_READ * size)
+    return flops, read, float(steps * ADAM_BYTES_WRITTEN * size), resident
+
+
 KINDS: Mapping[str, Callable[[Kernel], Work]] = {
+    "inference.ppo": _draw,
+    "rollout_insert": _rollout_insert,
+    "gae": _gae,
+    "rollout.ppo": _fused,
+    "tabular.choose": _tabular,
+    "tabular.q_learning": _tabular,
+    "tabular.sarsa": _tabular,
     "env_step": _env_step,
     "inference.dqn": _inference,
     "inference.ddpg": _inference,
@@ -271,10 +429,15 @@ KINDS: Mapping[str, Callable[[Kernel], Work]] = {
     "replay_sample": _replay_sample,
     "replay_update": _replay_update,
     "param_sync": _param_sync,
-    **{f"update.{name}": _update for name in PASSES},
-    **{f"learn.{name}": _learn for name in PASSES},
+    **{f"update.{name}": _update for name in PASSES if name not in ON_POLICY},
+    **{f"learn.{name}": _fused for name in ACTING},
+    **{f"iteration.{name}": _fused for name in ACTING},
+    **{f"update.{name}": _rollout_update for name in ON_POLICY},
+    **{f"iteration.{name}": _fused for name in ON_POLICY},
 }
-"""Kernel kind → its work. `learn.*` fuses sample, update, priorities of `steps` gradient steps."""
+"""Kernel kind → its work. `learn.*` fuses sample, update, priorities of `steps` gradient steps,
+`iteration.*` all of one iteration (see `parts`),
+`rollout.*` acting, env steps and their insertion, `iteration.*` a whole iteration."""
 
 OPEN: Mapping[str, Callable[[Kernel], Work]] = {"inference": _inference, "update": _update}
 """Families that an algorithm of the user's own may have a kind of, under its own name."""
@@ -287,20 +450,31 @@ def kernel(
     *,
     program: str | None = None,
     args: Mapping[str, Arg] | None = None,
+    modules: Mapping[str, Module] | None = None,
     **dims: Dim,
 ) -> Kernel:
     """A `Kernel` of `kind` with its work counted; an unknown kind is a KeyError naming all kinds.
 
     Its sizes are `sizes` and `dims` together. By kind (integers unless said; `act` is 0 for
     discrete actions):
-    env_step: envs, obs, act. inference.*: envs, obs, act, one network (widths) under its own name.
+    env_step: envs, obs, act; normalise_obs and normalise_reward (1) where it normalises
+    (`primitives.normalise`); states where observations are the numbers of so many states.
+    tabular.*: envs, obs (1), act (0), states, actions. inference.*: envs, obs, act, one network
+    (widths) under its own name.
     replay_insert: envs, obs, act, capacity, prioritised (0 or 1), fanout. replay_sample: batch,
     steps, n_step, envs, obs, act, capacity, prioritised, fanout. replay_update: batch, steps,
     capacity, fanout. update.*: batch, steps, obs, act, its networks (widths) under their own names;
     update.dqn has the network q and double (0 or 1), and like inference.dqn may have duelling (1: q
     has an output more than there are actions, see `primitives.dqn`), update.ddpg actor and critic,
     update.td3 actor, critic1, critic2 and policy_delay, update.sac actor (2·A outputs), critic1,
-    critic2 and alpha, (0, 1). param_sync: params. learn.*: those of its parts together.
+    critic2 and alpha, (0, 1). param_sync: params, and where `args` name two networks as X+Y the
+    sizes X and Y of both. learn.*: those of its parts together. iteration.*: likewise, with
+    vector_steps, the firings of acting; its program is the environment.
+    Of PPO and A2C: inference.ppo: envs, obs, act, tanh (hidden layers of tanh: 0 or 1), actor.
+    rollout_insert: envs, obs, act, horizon (vector steps of a rollout). gae: envs, obs, act,
+    horizon, tanh, critic. update.ppo, update.a2c: envs, obs, act, horizon, tanh, actor, critic,
+    epochs, batch (of a minibatch), steps (all epochs together). rollout.ppo, iteration.ppo,
+    iteration.a2c: those of their parts together.
 
     `inference.NAME` and `update.NAME` of any other name are an algorithm of the user's own, with
     any networks; see `passes` for what is assumed of its work.
@@ -313,6 +487,6 @@ def kernel(
             f"{' and '.join(f'{f}.NAME' for f in OPEN)} of any algorithm"
         )
     dims = {**(sizes or {}), **dims}
-    bare = Kernel(kind, dims, program=program, args=args or {})
+    bare = Kernel(kind, dims, program=program, args=args or {}, modules=modules or {})
     flops, read, written, resident = count(bare)
-    return Kernel(kind, dims, flops, read, written, resident, program, args or {})
+    return replace(bare, flops=flops, bytes_in=read, bytes_out=written, resident_bytes=resident)

@@ -42,7 +42,8 @@ class Calibration:
     UTC, ISO 8601. wall_s: seconds the measuring took. load: one-minute load average before it.
     contention: mean slow-down seen (wall over CPU time, slowest over fastest round); above 1.1 the
     machine was shared, `noisy`, and all bands are wider. fits: the models. skipped: family and
-    variant → why it was not timed.
+    variant → why it was not timed. runtime: what several lanes cost (`firing_s` of a lane for each
+    firing, `handoff_s` from one lane to another); empty where no runtime is installed.
     """
 
     host: Mapping[str, str]
@@ -53,15 +54,21 @@ class Calibration:
     contention: float
     fits: tuple[Fit, ...]
     skipped: Mapping[str, str] = field(default_factory=dict)
+    runtime: Mapping[str, float] = field(default_factory=dict)
     schema: int = SCHEMA
 
     def __post_init__(self) -> None:
-        for name in ("host", "versions", "skipped"):
+        for name in ("host", "versions", "skipped", "runtime"):
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
         for name in ("wall_s", "load", "contention"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
                 raise ValueError(f"calibration: {name} is {value}; it must be finite, at least 0")
+        for name, value in self.runtime.items():
+            if not (math.isfinite(value) and value >= 0):
+                raise ValueError(
+                    f"calibration: runtime.{name} is {value}; it must be finite, at least 0"
+                )
 
     @property
     def noisy(self) -> bool:
@@ -78,7 +85,7 @@ class Calibration:
     def to_json(self) -> dict[str, Any]:
         """A plain object with a checksum over everything else."""
         body = {f.name: getattr(self, f.name) for f in fields(self)}
-        for name in ("host", "versions", "skipped"):
+        for name in ("host", "versions", "skipped", "runtime"):
             body[name] = dict(body[name])
         body["fits"] = [asdict(each) for each in self.fits]
         body = json.loads(json.dumps(body, allow_nan=False))

@@ -10,6 +10,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 from pearl_devices import Kernel, UnsupportedError
@@ -28,10 +30,10 @@ Prepare = Callable[[Kernel, str], Timer]
 
 
 def _prepare(kernel: Kernel, variant: str) -> Timer:
-    from pearl_estimators.points import bound
+    from pearl_estimators.points import bound, variants
 
-    call = bound(kernel, variant)
-    return lambda seconds: time_call(call, seconds=seconds)
+    call, cores = bound(kernel, variant), variants(kernel).get(variant, 1)
+    return lambda seconds: time_call(call, seconds=seconds, cores=cores)
 
 
 def measure(
@@ -80,6 +82,17 @@ def measure(
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     wall = clock() - start
     return Calibration(host(), versions(), now, wall, load, shared, tuple(fits), skipped)
+
+
+RUNTIME = "pearl.runtime.cost"
+"""The module whose `measured` times what lanes cost, where the runtime is installed."""
+
+
+def _runtime() -> dict[str, float]:
+    if find_spec(RUNTIME.partition(".")[0]) is None:
+        return {}
+    found: dict[str, float] = import_module(RUNTIME).measured()
+    return found
 
 
 def _training() -> Iterator[tuple[Kernel, str]]:
@@ -179,15 +192,20 @@ def _end_with_parent() -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """`measure SECONDS` or `check SECONDS`; a calibration or null is the first line of input."""
+    """`measure SECONDS`, `check SECONDS` or `env SECONDS`; a calibration, an environment or null is
+    the first line of input."""
     task, seconds = arguments[0], float(arguments[1])
     given = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_parent, daemon=True).start()
     if task == "check":
         rows = check_here(Calibration.from_json(given), seconds=seconds)
         print(json.dumps([asdict(row) for row in rows]))
+    elif task == "env":
+        from pearl_estimators.own_env import time_here
+
+        print(json.dumps(time_here(given, seconds)))
     else:
-        print(json.dumps(measure(seconds).to_json()))
+        print(json.dumps(replace(measure(seconds), runtime=_runtime()).to_json()))
     sys.stdout.flush()
 
 

@@ -40,6 +40,8 @@ def family(kernel: Kernel) -> str:
         return f"env_step {kernel.program}"
     if kernel.kind.startswith("inference.") and kernel.dim("envs") == 1:
         return f"{kernel.kind} one environment"
+    if kernel.kind.startswith("update."):
+        return kernel.kind  # its batches are drawn already
     return f"{kernel.kind} prioritised" if kernel.dims.get("prioritised") else kernel.kind
 
 
@@ -90,6 +92,10 @@ def _serial(kernel: Kernel) -> float:
         rows = kernel.dim("envs") * (kernel.dim("act") or 1)
     elif kernel.kind.startswith(("update.", "learn.")):
         rows = kernel.dim("batch") * kernel.dim("steps")
+    elif kernel.kind == "rollout_insert":
+        rows = kernel.dim("envs")
+    elif kernel.kind == "gae":
+        rows = kernel.dim("envs") * kernel.dim("horizon")
     return accesses(kernel) + rows
 
 
@@ -250,7 +256,9 @@ def _solve(terms: Vector, seconds: Vector, form: Form, used: npt.NDArray[np.bool
         weight = 1 / seconds
         for _ in range(REWEIGHTED):
             costs = np.zeros(terms.shape[1])
-            costs[columns] = nnls(counted[:, columns] * weight[:, None], seconds * weight)[0]
+            most = 100 * columns.size  # its own limit, 3 a column, was too few for one fit in 1e4
+            scaled = counted[:, columns] * weight[:, None]
+            costs[columns] = nnls(scaled, seconds * weight, maxiter=most)[0]
             model = np.maximum(_model(normal, costs, form), 1e-3 * seconds)
             error = float(np.sum(np.log(model / seconds) ** 2))
             if error < least:

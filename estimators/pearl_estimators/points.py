@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
-from pearl_devices import Buffers, Device, Kernel, backend, kernel
-from pearl_devices.base import Call
+from pearl_devices import Buffers, Device, Kernel, backend, kernel, work
+from pearl_devices.base import ROUNDED, Call
 from pearl_devices.buffers import allocate, tree_levels
 from pearl_devices.kernel import Dim
 
-LOSSES = {name: f"pearl.algorithms.{name}:losses" for name in ("dqn", "ddpg", "td3", "sac")}
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+LOSSES = {
+    name: f"pearl.algorithms.{name}:losses" for name in ("dqn", "ddpg", "td3", "sac", "ppo", "a2c")
+}
 """The torch losses of the update kernels, resolved by the backend when it binds."""
 
 # widths, batch, double
@@ -43,6 +48,18 @@ _TWIN: tuple[tuple[int, int, tuple[int, ...], int, int], ...] = (
     (8, 2, (64,), 256, 2),
     (3, 1, (256, 256), 256, 2),
     (17, 6, (256, 256), 64, 2),
+)
+# PPO and A2C: environments, vector steps, observation, discrete actions, action, hidden widths,
+# epochs, minibatches
+_ROLLOUTS: tuple[tuple[int, int, int, int, int, tuple[int, ...], int, int], ...] = (
+    (8, 32, 4, 2, 0, (32, 32), 1, 1),
+    (8, 128, 4, 2, 0, (64, 64), 1, 4),
+    (1, 256, 3, 0, 1, (64, 64), 1, 4),
+    (4, 16, 8, 4, 0, (128, 128), 2, 1),
+    (16, 8, 17, 0, 6, (64,), 2, 2),
+    (32, 32, 3, 0, 1, (256, 256), 1, 8),
+    (64, 16, 6, 3, 0, (64, 64, 64), 1, 2),
+    (8, 8, 4, 2, 0, (64, 64), 1, 1),
 )
 # envs, obs, act, capacity, fanout
 _STORES = (
@@ -83,7 +100,7 @@ def training() -> Iterator[Kernel]:
             yield kernel("env_step", program=program, envs=envs, obs=obs, act=act)
     for i, (envs, hidden) in enumerate(_POLICIES):
         obs, act = ((4, 2), (3, 1), (8, 4), (17, 6))[i % 4]
-        for algorithm in ("dqn", "ddpg", "sac"):
+        for algorithm in ("dqn", "ddpg", "sac", "ppo"):
             yield _inference(algorithm, envs, obs, hidden, act)
     for i, store in enumerate(_STORES):
         yield from _replay(store, _DRAWS[i])
@@ -94,6 +111,8 @@ def training() -> Iterator[Kernel]:
     for algorithm in ("td3", "sac"):
         for obs, act, hidden, batch, steps in _TWIN:
             yield from _twin(algorithm, obs, act, hidden, batch, steps)
+    for rollout in _ROLLOUTS:
+        yield from _rollout(*rollout)
     for params in (200, 2_000, 10_000, 40_000, 80_000, 150_000):
         yield kernel("param_sync", args={"network": "q"}, params=params)
 
@@ -108,6 +127,8 @@ def held_out() -> Iterator[Kernel]:
     yield _inference("ddpg", 1, 8, (64, 64), 2)
     yield _inference("sac", 8, 3, (256, 256), 1)
     yield _inference("sac", 1, 6, (96, 96), 2)
+    yield _inference("ppo", 8, 4, (128, 128), 2)
+    yield _inference("ppo", 1, 6, (96, 96), 3)
     yield from _replay((8, 4, 0, 100_000, 16), (64, 1, 1))
     yield from _dqn((4, 64, 64, 2), 128, 1, 2)
     yield from _dqn((4, 128, 128, 2), 64, 0, 1)
@@ -115,6 +136,8 @@ def held_out() -> Iterator[Kernel]:
     yield from _ddpg((3, 256, 256, 1), (4, 256, 256, 1), 128, 2)
     yield from _twin("td3", 3, 1, (128, 128), 128, 2)
     yield from _twin("sac", 3, 1, (128, 128), 128, 2)
+    yield from _rollout(8, 64, 4, 2, 0, (64, 64), 2, 2)
+    yield from _rollout(16, 16, 3, 0, 1, (128, 128), 1, 1)
     yield kernel("param_sync", args={"network": "q"}, params=20_000)
 
 
@@ -136,7 +159,10 @@ def _replay(store: tuple[int, int, int, int, int], draw: tuple[int, int, int]) -
 def _inference(
     algorithm: str, envs: int, obs: int, hidden: tuple[int, ...], outputs: int
 ) -> Kernel:
-    """Acting; outputs: discrete actions of DQN, components of an action of the others."""
+    """Acting; outputs: discrete actions of DQN and PPO, components of an action of the others."""
+    if algorithm == "ppo":
+        actor = (obs, *hidden, outputs)
+        return kernel("inference.ppo", envs=envs, obs=obs, act=0, tanh=1, actor=actor)
     if algorithm == "dqn":
         return kernel("inference.dqn", envs=envs, obs=obs, act=0, q=(obs, *hidden, outputs))
     actor = (obs, *hidden, outputs * (2 if algorithm == "sac" else 1))
@@ -176,10 +202,31 @@ def _twin(
     yield from _learning(algorithm, {**sizes, **own, "critic1": critic, "critic2": critic})
 
 
-def variants(of: Kernel) -> tuple[str, ...]:
-    """What the CPU backend offers for a kernel, on one core."""
-    offered = backend("cpu").offers(of, Device("host", "cpu", real=True))
-    return tuple(dict.fromkeys(variant for variant, _ in offered))
+def _rollout(
+    envs: int, horizon: int, obs: int, actions: int, act: int, hidden: tuple[int, ...], epochs: int,
+    minibatches: int,
+) -> Iterator[Kernel]:  # fmt: skip
+    """What PPO and A2C do with a rollout."""
+    spaces: dict[str, Dim] = {"envs": envs, "obs": obs, "act": act, "horizon": horizon}
+    actor, critic = (obs, *hidden, actions or act), (obs, *hidden, 1)
+    yield kernel("rollout_insert", spaces)
+    yield kernel("gae", spaces, tanh=1, critic=critic)
+    learned: dict[str, Dim] = {**spaces, "tanh": 1, "actor": actor, "critic": critic}
+    for name, passes, parts in (("ppo", epochs, minibatches), ("a2c", 1, 1)):
+        batch = envs * horizon // parts
+        sizes: dict[str, Dim] = {"epochs": passes, "batch": batch, "steps": passes * parts}
+        yield kernel(f"update.{name}", {**learned, **sizes}, program=LOSSES[name])
+
+
+def variants(of: Kernel) -> dict[str, int]:
+    """What the CPU backend offers for a kernel on this host, in float32, and the cores it takes. A
+    fused kernel on several cores is estimated from its parts."""
+    offered = backend("cpu").offers(of, Device("host", "cpu", width=CORES, real=True))
+    return {
+        variant: cores
+        for variant, cores in offered
+        if variant not in ROUNDED and not (cores > 1 and work.parts(of))
+    }
 
 
 def bound(of: Kernel, variant: str) -> Call:
@@ -204,6 +251,12 @@ def fill(buffers: Buffers, of: Kernel) -> None:
         "hyper.discount": 0.99,
         "hyper.smoothing": (0.2, 0.5),
         "hyper.target_entropy": -1.0,
+        "hyper.gae_lambda": 0.95,
+        "hyper.clip": 0.2,
+        "hyper.entropy": 0.01,
+        "hyper.value_weight": 0.5,
+        "hyper.normalise": 1.0,
+        "hyper.clip_norm": 0.5,
         "act.low": -2.0,
         "act.high": 2.0,
     }

@@ -15,3 +15,13 @@ def dynamic_energy_j(device: Device, width: int, occupancy_s: float) -> float:
     """
     share = width / device.width
     return (device.active_power_w - device.idle_power_w) * share * occupancy_s
+
+
+def energy_j(device: Device, seconds: float, busy_s: float) -> float:
+    """Joules of the whole of `device` in `seconds` seconds, its units busy for busy_s of them, all
+    added up: idle power throughout, and the same linear model above it.
+
+    More than seconds · width busy cannot be; it counts as that.
+    """
+    busy = min(busy_s, seconds * device.width)
+    return device.idle_power_w * seconds + dynamic_energy_j(device, 1, busy)

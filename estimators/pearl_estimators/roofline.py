@@ -59,7 +59,9 @@ _TARGET, _COPY_OUT, _JOIN = 1, 1, 1
 _SQUASH = 6  # tanh, scaled to the bounds
 _ADD_VALUE, _ADD_VALUE_BACK = 3, 7  # mean, sum and difference of a duelling network
 _DRAW = 30  # SAC: clamp, deviation, density and squashed action of a sample, and their gradients
-_LOSS = {"dqn": 16, "ddpg": 18, "td3": 32, "sac": 60}
+_ADVANTAGES, _TRACE = 17, 4  # generalised advantages: of a rollout, and of each of its steps
+_ROW = 7  # copies that store one vector step
+_LOSS = {"dqn": 16, "ddpg": 18, "td3": 32, "sac": 60, "ppo": 78, "a2c": 50}
 # By algorithm: choice, gather, target, Huber, weight, mean, |td|, and their gradients.
 _LOSS_ASSUMED = 16  # of each network of an algorithm that nobody has counted
 
@@ -71,8 +73,12 @@ def _gradient_step(kernel: Kernel) -> float:
     once = float(_COPY_OUT + _LOSS.get(algorithm, _LOSS_ASSUMED * len(runs)))
     for name, p in runs.items():
         layers = kernel.layers(name)
-        once += p.forward * _forward(layers) + p.backward * _backward(layers)
-        once += p.through * _forward(layers)  # gradient of input and activation, layer by layer
+        ahead, back = _forward(layers), _backward(layers)
+        if name in kernel.modules:  # assumed: two gradients a layer, an operation each
+            ahead = kernel.modules[name].operations
+            back = 2 * ahead
+        once += p.forward * ahead + p.backward * back
+        once += p.through * ahead  # gradient of input and activation, layer by layer
         once += p.adam * _OPTIMISER + p.follow * _TARGET
         if name == "q" and kernel.dims.get("duelling"):
             once += p.forward * _ADD_VALUE + _ADD_VALUE_BACK
@@ -89,12 +95,17 @@ def launches(kernel: Kernel, variant: str) -> float:
     For eager torch, counted from the algorithm: forward passes, backward passes, loss, optimiser
     and target of every gradient step. The tests count what torch dispatches.
     """
-    if variant != "torch":
+    if not variant.startswith("torch"):
         return 1
     if kernel.kind.startswith("inference."):
-        return _forward(kernel.layers()) + _COPY_OUT
+        own = next(iter(kernel.modules.values()), None)
+        return (own.operations if own else _forward(kernel.layers())) + _COPY_OUT
     if kernel.kind.startswith("update."):
         return kernel.dim("steps") * _gradient_step(kernel)
+    if kernel.kind == "gae":
+        return 2 * _forward(kernel.layers()) + _ADVANTAGES + _TRACE * kernel.dim("horizon")
+    if kernel.kind == "rollout_insert":
+        return _ROW
     return 1  # param_sync: one copy
 
 
@@ -127,7 +138,7 @@ def overhead_s(kernel: Kernel, device: Device, variant: str, starts: float | Non
     its bookkeeping costs, and a compiled call NATIVE_CALL_S where the platform gives no overhead.
     """
     each = device.overhead_s
-    if device.kind == "cpu" and variant == "torch":
+    if device.kind == "cpu" and variant.startswith("torch"):
         gradients = kernel.kind.startswith("update.")
         each = TORCH_GRADIENT_OP_S if gradients else TORCH_OP_S
     elif device.kind == "cpu":

@@ -1,14 +1,15 @@
 """Algorithms: one readable file each. A new one is a file and a line here.
 
 An algorithm module has `graph(system) -> TaskGraph`, `initialise(buffers, system, seed)` and
-`losses(nets, batch, hyper)`, the torch loss as a generator (see `pearl.algorithms.dqn`). One of the
-user's own is named in a spec by its module path (`docs/own_algorithm.md`).
+`losses(nets, batch, hyper)`, the torch loss as a generator (see `pearl.algorithms.dqn`); a tabular
+one has no losses. One of the user's own is named in a spec by its module path
+(`docs/own_algorithm.md`).
 """
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from pearl.graph import TaskGraph
 from pearl_devices import Buffers
@@ -16,11 +17,14 @@ from pearl_devices import Buffers
 if TYPE_CHECKING:
     from pearl.system import System
 
-ALGORITHMS = {name: f"pearl.algorithms.{name}" for name in ("dqn", "ddpg", "td3", "sac")}
+ALGORITHMS = {
+    name: f"pearl.algorithms.{name}"
+    for name in ("dqn", "ddpg", "td3", "sac", "ppo", "a2c", "q_learning", "sarsa")
+}
 """Name in a spec → module."""
 
 NEEDED = ("POLICY", "LEARNING", "graph", "initialise", "losses")
-"""What an algorithm module must have."""
+"""What an algorithm module of the user's own must have."""
 
 
 class Algorithm(Protocol):
@@ -35,7 +39,6 @@ class Algorithm(Protocol):
 
     def graph(self, system: System) -> TaskGraph: ...
     def initialise(self, buffers: Buffers, system: System, seed: int) -> None: ...
-    def losses(self, nets: Any, batch: Any, hyper: Any) -> Any: ...
 
 
 _IMPORT_ERRORS = (
@@ -63,7 +66,8 @@ def algorithm(name: str) -> Algorithm:
             f"algorithm {name!r} is no module that can be imported ({error}); it must be on "
             "Python's path"
         ) from error
-    missing = [needed for needed in NEEDED if not hasattr(module, needed)]
+    needed = () if name in ALGORITHMS else NEEDED
+    missing = [each for each in needed if not hasattr(module, each)]
     if missing:
         raise KeyError(
             f"module {name!r} is no algorithm: it has no {', '.join(missing)}; see "

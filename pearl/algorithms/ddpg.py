@@ -44,8 +44,8 @@ def initialise(buffers: Buffers, system: System, seed: int) -> None:
     """Fill the arrays of a fresh run. The last layers start near 0 (section 7 of the paper)."""
     a = system.algorithm
     actor, critic = layers(system)
-    start_network(buffers, "actor", actor, seed, policy=True, final_scale=3e-3)
-    start_network(buffers, "critic", critic, seed, final_scale=3e-3)
+    start_network(buffers, system, "actor", actor, seed, policy=True, final_scale=3e-3)
+    start_network(buffers, system, "critic", critic, seed, final_scale=3e-3)
     constants(buffers, system)
     buffers["hyper.lr.actor"][:] = a.actor_learning_rate
     buffers["hyper.lr.critic"][:] = a.critic_learning_rate

@@ -47,7 +47,7 @@ def graph(system: System) -> TaskGraph:
 def initialise(buffers: Buffers, system: System, seed: int) -> None:
     """Fill the arrays of a fresh run: network, its copies, and every constant of the algorithm."""
     a = system.algorithm
-    start_network(buffers, "q", layers(system), seed, policy=True)
+    start_network(buffers, system, "q", layers(system), seed, policy=True)
     constants(buffers, system)
     buffers["hyper.lr.q"][:] = a.learning_rate
     e = a.exploration

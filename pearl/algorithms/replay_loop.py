@@ -8,22 +8,28 @@ vector steps and n gradient steps.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from math import gcd
 
+from pearl.algorithms.networks import own_networks
 from pearl.graph import Edge, Fusion, Task, TaskGraph
 from pearl_devices import Kernel, kernel
 from pearl_devices.buffers import specs
 from pearl_devices.kernel import Arg, Dim
-from pearl_devices.work import KINDS, parameters
+from pearl_devices.work import KINDS
+from pearl_devices.work import size as size_of
 
 LEARNING = ("replay_sample", "update", "replay_update", "param_sync")
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """What the loop needs to know: environment, replay and batch. act is 0 for discrete actions."""
+    """What the loop needs to know: environment, replay and batch. act is 0 for discrete actions;
+    normalise: what env_step normalises, as its sizes; the statistics are one state, so that it then
+    stays whole. groups: a firing acts in envs / groups of the environments, in turn. network: what
+    builds networks that are no dense layers; shape: of an observation.
+    """
 
     program: str
     env_args: dict[str, str | int | float | bool]
@@ -36,11 +42,15 @@ class Sizes:
     batch: int
     n_step: int
     replay_ratio: Fraction
+    normalise: Mapping[str, int] = field(default_factory=dict)
+    groups: int = 1
+    network: str | None = None
+    shape: tuple[int, ...] = ()
 
 
 def rates(sizes: Sizes) -> tuple[int, int]:
     """(vector steps, gradient steps) of one iteration."""
-    per_vector_step = sizes.replay_ratio * sizes.envs
+    per_vector_step = sizes.replay_ratio * sizes.envs / sizes.groups
     return per_vector_step.denominator, per_vector_step.numerator
 
 
@@ -67,29 +77,40 @@ def build(
     loss.
     """
     acts, steps = rates(sizes)
+    envs = sizes.envs // sizes.groups
+    modules = own_networks(sizes.network, sizes.obs, sizes.shape, networks)
+    networks = {n: (w[0], w[-1]) if n in modules else w for n, w in networks.items()}
     # Under uniform replay one firing may do all gradient steps of an iteration (a block);
     # under prioritised replay that would make priorities stale, so a firing is one step there.
     block = 1 if sizes.prioritised else steps
     learns = steps // block
     replay: dict[str, Dim] = {
-        "envs": sizes.envs,
+        "envs": envs,
         "obs": sizes.obs,
         "act": sizes.act,
         "capacity": sizes.capacity,
         "prioritised": int(sizes.prioritised),
         "fanout": sizes.fanout,
     }
-    drawn: dict[str, Dim] = {**replay, "batch": sizes.batch, "n_step": sizes.n_step}
+    # An environment's next row is a whole round of groups further.
+    drawn: dict[str, Dim] = {
+        **replay, "envs": sizes.envs, "batch": sizes.batch, "n_step": sizes.n_step
+    }  # fmt: skip
     learned: dict[str, Dim] = {**networks, **(head or {}), **(extra or {})}
     spaces: dict[str, Dim] = {"obs": sizes.obs, "act": sizes.act}
     env_step = kernel(
-        "env_step", spaces, program=sizes.program, args=sizes.env_args, envs=sizes.envs
+        "env_step",
+        {**spaces, **sizes.normalise},
+        program=sizes.program,
+        args=sizes.env_args,
+        envs=envs,
     )
     inference = kernel(
         f"inference.{acting or name}",
         {**spaces, policy: networks[policy], **(head or {})},
         program=act,
-        envs=sizes.envs,
+        modules={name: own for name, own in modules.items() if name == policy},
+        envs=envs,
     )
     insert = kernel("replay_insert", replay)
     sample = kernel("replay_sample", drawn, steps=block)
@@ -98,14 +119,16 @@ def build(
         {**learned, **spaces},
         program=losses,
         args=options,
+        modules=modules,
         batch=sizes.batch,
         steps=block,
     )
-    size = parameters(networks[policy])
+    shared = 0 if sizes.normalise else envs
+    size = size_of(inference)
     sync = kernel("param_sync", args={"network": policy}, params=size)
     tasks = [
-        Task("inference", inference, reads=("policy",), environments=sizes.envs),
-        Task("env_step", env_step, writes=("environments",), environments=sizes.envs),
+        Task("inference", inference, reads=("policy",), environments=envs),
+        Task("env_step", env_step, writes=("environments",), environments=shared),
         Task("replay_insert", insert, writes=("replay",)),
         Task("replay_sample", sample, reads=("replay",)),
         Task("update", learn, writes=("learner",)),
@@ -124,6 +147,7 @@ def build(
         acts,
         learns,
         sizes.prioritised,
+        sizes.groups,
         action=nbytes(inference, "act.action"),
         obs=nbytes(inference, "env.obs"),
         transition=nbytes(insert, "step."),
@@ -133,9 +157,21 @@ def build(
     )
     members = ("replay_sample", "update") + (("replay_update",) if sizes.prioritised else ())
     fusions = []
-    if f"learn.{name}" in KINDS:  # all gradient steps of an iteration in one native call
+    if f"learn.{name}" in KINDS and not modules:  # all gradient steps in one native call
         fused = kernel(f"learn.{name}", {**drawn, **learned}, steps=steps)
         fusions.append(Fusion("learn", members, fused))
+    # All of it in one native call, which acts and then learns: so it must be in program order.
+    native = not sizes.normalise and not modules and sizes.groups == 1
+    if f"iteration.{name}" in KINDS and 1 in (acts, learns) and native:
+        fused = kernel(
+            f"iteration.{name}",
+            {**drawn, **learned},
+            program=sizes.program,
+            args=sizes.env_args,
+            steps=steps,
+            vector_steps=acts,
+        )
+        fusions.append(Fusion("iteration", tuple(t.name for t in tasks), fused))
     return TaskGraph(
         name,
         tuple(tasks),
@@ -147,7 +183,7 @@ def build(
             "replay": nbytes(insert, "replay."),
         },
         fusions=tuple(fusions),
-        env_steps=acts * sizes.envs,
+        env_steps=acts * envs,
         updates=steps,
         batch=sizes.batch,
     )
@@ -170,6 +206,7 @@ def _edges(
     d: int,
     u: int,
     prioritised: bool,
+    groups: int,
     *,
     action: float,
     obs: float,
@@ -182,7 +219,7 @@ def _edges(
     back = d + u - gcd(d, u)  # tokens of the state edges back to replay_insert
     edges = [
         Edge("inference", "env_step", bytes=action),
-        Edge("env_step", "inference", tokens_seq=1, bytes=obs),
+        Edge("env_step", "inference", tokens_seq=groups, bytes=obs),
         Edge("env_step", "replay_insert", bytes=transition, limit="insertion_lag"),
         Edge("replay_insert", "replay_sample", u, d),
         Edge("replay_sample", "replay_insert", d, u, back),

@@ -56,7 +56,7 @@ def initialise(buffers: Buffers, system: System, seed: int) -> None:
     a = system.algorithm
     widths = layers(system)
     for name in ("actor", "critic1", "critic2"):
-        start_network(buffers, name, widths[name], seed, policy=name == POLICY)
+        start_network(buffers, system, name, widths[name], seed, policy=name == POLICY)
         rate = a.actor_learning_rate if name == POLICY else a.critic_learning_rate
         buffers[f"hyper.lr.{name}"][:] = rate
     buffers["learner.alpha"][:] = math.log(a.temperature)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from pearl.algorithms.environments import normalised
+from pearl.algorithms.networks import own_networks
 from pearl.algorithms.replay_loop import Sizes
 from pearl_devices import Buffers
 
@@ -27,11 +29,16 @@ def sizes(system: System) -> Sizes:
         batch=a.batch_size,
         n_step=a.n_step,
         replay_ratio=a.replay_ratio,
+        normalise=normalised(system),
+        groups=system.limits.env_groups,
+        network=a.network,
+        shape=system.env.shape,
     )
 
 
 def start_network(
     buffers: Buffers,
+    system: System,
     name: str,
     layers: tuple[int, ...],
     seed: int,
@@ -40,11 +47,19 @@ def start_network(
     final_scale: float | None = None,
 ) -> None:
     """Draw network `name` from its own random stream and copy it to its target, if it has one,
-    and with `policy` to the acting side."""
+    and with `policy` to the acting side. One that is a torch module starts as torch starts it;
+    final_scale is then not used."""
     from pearl_devices.primitives.nets import init_params
     from pearl_devices.primitives.rng import key
 
-    start = init_params(layers, key(seed, f"network {name}"), final_scale=final_scale)
+    env, stream = system.env, key(seed, f"network {name}")
+    own = own_networks(system.algorithm.network, env.obs, env.shape, {name: layers})
+    if own:
+        from pearl_devices.primitives.torch_modules import first_values
+
+        start = first_values(own[name], stream)
+    else:
+        start = init_params(layers, stream, final_scale=final_scale)
     buffers[f"learner.{name}"][:] = start
     if f"learner.{name}.target" in buffers:
         buffers[f"learner.{name}.target"][:] = start
@@ -81,7 +96,7 @@ def start(
     all, the constants, and how it explores."""
     a = system.algorithm
     for name, layers in networks.items():
-        start_network(buffers, name, layers, seed, policy=name == policy)
+        start_network(buffers, system, name, layers, seed, policy=name == policy)
         buffers[f"hyper.lr.{name}"][:] = a.learning_rate
     constants(buffers, system)
     e = a.exploration

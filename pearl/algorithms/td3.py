@@ -48,7 +48,7 @@ def initialise(buffers: Buffers, system: System, seed: int) -> None:
     """Fill the arrays of a fresh run."""
     a = system.algorithm
     for name, widths in layers(system).items():
-        start_network(buffers, name, widths, seed, policy=name == POLICY)
+        start_network(buffers, system, name, widths, seed, policy=name == POLICY)
         rate = a.actor_learning_rate if name == POLICY else a.critic_learning_rate
         buffers[f"hyper.lr.{name}"][:] = rate
     constants(buffers, system)

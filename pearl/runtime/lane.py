@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,13 @@ from pearl.errors import SpecError
 from pearl.graph import TaskGraph
 from pearl.plans import Plan
 from pearl_devices import Buffers, Call, Kernel, Platform, backend, buffers
+
+TIMES = 2048
+"""Times that are kept of a call at most, so that a run of days needs no more memory."""
+
+
+class LaneError(Exception):
+    """A lane cannot go on; the text names it and says why."""
 
 
 @dataclass(frozen=True)
@@ -116,32 +124,10 @@ def _fire(graph: TaskGraph, tokens: list[int], name: str) -> None:
         )
 
 
-def refuse_slack(plan: Plan) -> None:
-    """A plan with slack is a SpecError: what runs here, or is emulated, is the sequential program,
-    and calling that a plan with a policy lag or a prefetch would be untrue."""
-    slack = [f"{e.src} → {e.dst} ({e.slack})" for e in plan.edges if e.slack]
-    if slack:
-        raise SpecError(
-            f"the plan has slack on {', '.join(slack)}; this version plans with slack but trains "
-            "and emulates without: leave the slack limits at 0"
-        )
-
-
 def one_lane_order(plan: Plan, graph: TaskGraph) -> tuple[str, ...]:
     """The order of the plan's only lane, checked: each firing finds its tokens and each channel is
-    read before it is written again, since one lane keeps one slot a channel.
-
-    A plan with more lanes or with entries that run ahead is a SpecError saying so.
-    """
-    lanes = [lane for lane in plan.lanes if lane.width > 0]
-    if len(lanes) > 1:
-        raise SpecError(
-            f"the plan has {len(lanes)} lanes ({', '.join(lane.lane for lane in lanes)}); this "
-            "version trains on one lane: set limits.max_lanes to 1, or emulate the plan"
-        )
-    order = lanes[0].order
-    if any(entry.offset for entry in order):
-        raise SpecError("the plan's lane runs entries ahead of their iteration; one lane cannot")
+    read before it is written again, since one lane keeps one slot a channel."""
+    order = next(lane.order for lane in plan.lanes if lane.width > 0)
     tokens = [e.tokens for e in graph.edges]
     for entry in order:
         why = _blocked(graph, tokens, entry.task)
@@ -173,8 +159,58 @@ def bind(
     return tuple(steps)
 
 
-def run(calls: Sequence[Call], rounds: int) -> None:
-    """The hot loop: `rounds` iterations of all calls."""
+class OneLane:
+    """A plan whose only lane does everything: no waits, one slot a channel. iteration: how far it
+    is; pace_s: iterations are released no faster."""
+
+    def __init__(
+        self,
+        steps: Sequence[Step],
+        arrays: Buffers,
+        warm: int,
+        *,
+        iteration: int = 0,
+        pace_s: float | None = None,
+    ) -> None:
+        self.iteration, self.times_ns = iteration, dict[str, list[int]]()
+        self.lags: dict[str, dict[int, int]] = {}
+        self._steps, self._arrays, self._warm, self._pace_s = steps, arrays, warm, pace_s
+        self._acting = [s.call for s in steps if not s.learns]
+        self._calls = [s.call for s in steps]
+
+    def run(self, end: int, stop: int, *, timed: bool = False) -> int:
+        """Iterations up to `end`; timed: with a clock around the calls of the last."""
+        calls = self._acting if self.iteration < self._warm else self._calls
+        whole = end - self.iteration - timed
+        if self._pace_s:
+            released = time.perf_counter()
+            for _ in range(whole):
+                run(calls, 1, self._arrays)
+                released += self._pace_s
+                time.sleep(max(0.0, released - time.perf_counter()))
+        else:
+            run(calls, whole, self._arrays)
+        if timed:
+            timed_round(self._steps, self.times_ns)
+        self.iteration = end
+        return end
+
+    def halt(self) -> int:
+        return self.iteration
+
+    def cpu_s(self) -> float:
+        return time.process_time()
+
+
+def run(calls: Sequence[Call], rounds: int, arrays: Buffers) -> None:
+    """The hot loop: `rounds` iterations of all calls. Where one call is a whole iteration that can
+    repeat itself (`loop.more`), it is called once for all of them."""
+    more = arrays.get("loop.more")
+    if more is not None and len(calls) == 1 and rounds > 0:
+        more[0] = rounds - 1
+        calls[0]()
+        more[0] = 0
+        return
     for _ in range(rounds):
         for call in calls:
             call()
@@ -185,7 +221,15 @@ def timed_round(steps: Sequence[Step], times_ns: dict[str, list[int]]) -> None:
     for step in steps:
         begin = perf_counter_ns()
         step.call()
-        times_ns.setdefault(step.job.name, []).append(perf_counter_ns() - begin)
+        note(times_ns, step.job.name, perf_counter_ns() - begin)
+
+
+def note(times_ns: dict[str, list[int]], name: str, spent_ns: int) -> None:
+    """One more time of a call; of very many the older half is forgotten."""
+    kept = times_ns.setdefault(name, [])
+    kept.append(spent_ns)
+    if len(kept) >= TIMES:
+        del kept[: TIMES // 2]
 
 
 def medians_s(times_ns: dict[str, list[int]]) -> dict[str, tuple[float, int]]:
@@ -200,13 +244,22 @@ def profile(
     """Median seconds a firing of each member of a fused call, run one by one for `rounds` rounds.
 
     Works on copies of all arrays that are not storage of transitions, so that training results stay
-    as they are; the priorities in the tree are among the copies.
+    as they are; the priorities in the tree are among the copies. Rows of the storage that a member
+    overwrites are put back.
     """
     own = {
-        name: array if name.startswith("replay.") and array.ndim > 1 else array.copy()
+        name: array if _stored(name, array) else array.copy()
         for name, array in arrays.items()
         if not name.startswith("batch.")
     }
+    lent = {name: array for name, array in own.items() if _stored(name, array)}
+    written = np.arange(0)
+    if "replay_insert" in fused.tasks:
+        firings = (rounds + 1) * graph.repetition["replay_insert"]
+        rows = firings * graph.task("replay_insert").kernel.dim("envs")
+        head, capacity = int(arrays["replay.cursor"][0]), len(arrays["replay.reward"])
+        written = (head + np.arange(rows)) % capacity
+    kept = {name: array[written] for name, array in lent.items()}
     members = {
         t: Job((t,), graph.task(t).kernel, fused.device_kind, fused.variant) for t in fused.tasks
     }
@@ -214,7 +267,14 @@ def profile(
     order = [t for t in program_order(graph) if t in members]
     steps = bind(order, members, (), own)
     times_ns: dict[str, list[int]] = {}
-    run([s.call for s in steps], 1)
+    run([s.call for s in steps], 1, own)
     for _ in range(rounds):
         timed_round(steps, times_ns)
+    for name, array in lent.items():
+        array[written] = kept[name]
     return medians_s(times_ns)
+
+
+def _stored(name: str, array: npt.NDArray[np.generic]) -> bool:
+    """Whether an array is storage of transitions, too large to copy."""
+    return name.startswith("replay.") and array.ndim > 1

@@ -8,13 +8,14 @@ from dataclasses import replace
 
 from pearl.assembly import Proof, assemble
 from pearl.costs import CostTable
-from pearl.errors import SpecError
+from pearl.errors import InfeasibleError, SpecError
 from pearl.graph import TaskGraph
 from pearl.limits import Limits
 from pearl.plan_check import check_plan
 from pearl.plans import Plan, Problem
 from pearl.solvers import cpsat, exhaustive, heft, local_search, milp, peft
 from pearl.solvers.choices import OBJECTIVES, programs
+from pearl.solvers.conflict import sharpened
 from pearl.solvers.heuristic import bound as floor
 from pearl.solvers.outcome import Outcome
 from pearl.solvers.tokens import fewest_of_all, fewest_tokens
@@ -87,7 +88,10 @@ def solve(
     began = time.monotonic()
     name = method or default_method(objective)
     deadline = began + time_limit_s
-    outcome = SOLVERS[name](graph, costs, objective, limits, deadline, seed)
+    try:
+        outcome = SOLVERS[name](graph, costs, objective, limits, deadline, seed)
+    except InfeasibleError as error:
+        raise sharpened(error, graph, costs, limits, deadline) from None
     best = outcome.best
     if objective != "makespan":
         best, _ = fewest_tokens(best, limits)

@@ -8,53 +8,41 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from pearl.assignment import timing
 from pearl.costs import CostTable
 from pearl.errors import InfeasibleError
 from pearl.graph import TaskGraph
 from pearl.limits import Limits
-from pearl.solvers.choices import Program, cost_of, programs
-from pearl.solvers.period_form import PeriodForm
+from pearl.solvers.choices import programs
+from pearl.solvers.limit_sets import (
+    MEMORY,
+    NUMBERS,
+    Limit,
+    UndecidedError,
+    all_limits,
+    least_s,
+    met,
+    only,
+)
 
-SECONDS = 5.0
-"""What finding a smallest conflict may take (assumed)."""
-
-MEMORY = "memory"
-
-_MAPPINGS = ("variants", "devices", "pin")
-_NUMBERS = ("power_w", "period_s", "min_throughput_per_s")
-
-
-@dataclass(frozen=True)
-class Limit:
-    """One thing that may be in the way. key: the key of `Limits`, or MEMORY for what devices have
-    and limits allow. name: which entry of a mapping or of a list; empty for a number."""
-
-    key: str
-    name: str = ""
+SECONDS, LEAST_S = 5.0, 1.0
+"""What finding a smallest conflict may take at most, and may take even where the time given to the
+solver is up (assumed: without a word on why there is no plan the answer is worth little)."""
 
 
-class _TimeoutError(Exception):
-    """There was not time enough to decide whether some limits can be met."""
+def explain(graph: TaskGraph, costs: CostTable, limits: Limits, deadline: float) -> InfeasibleError:
+    """The error for limits that no plan meets: a smallest conflicting set, with numbers.
 
-
-def explain(
-    graph: TaskGraph, costs: CostTable, limits: Limits, *, seconds: float = SECONDS
-) -> InfeasibleError:
-    """The error for limits that no assignment meets: a smallest conflicting set, with numbers."""
-    deadline = time.monotonic() + seconds
+    It is found by the caller's deadline (`time.monotonic()` seconds) but for `LEAST_S`.
+    """
+    deadline = _until(deadline)
     kept, smallest = _filtered(graph, costs, limits, deadline)
-    parts, conflict = [], []
-    for limit in kept:
-        text, entries = _described(limit, kept, graph, costs, limits, deadline)
-        parts.append(text)
-        conflict += entries
     if not kept:
-        numbers = [k for k in _all(limits) if k.key in _NUMBERS]
+        conflict: list[dict[str, Any]] = []
+        numbers = [k for k in all_limits(limits) if k.key in NUMBERS]
         for limit in numbers:
             conflict += _described(limit, numbers, graph, costs, limits, deadline)[1]
         return InfeasibleError(
@@ -62,6 +50,42 @@ def explain(
             "no order, but none does with one; allow a longer period or more power",
             conflict,
         )
+    return _error(kept, smallest, graph, costs, limits, deadline)
+
+
+def sharpened(
+    error: InfeasibleError, graph: TaskGraph, costs: CostTable, limits: Limits, deadline: float
+) -> InfeasibleError:
+    """An error about one task, class of tasks or memory, together with the smallest conflicting set
+    of limits behind it, where that names more."""
+    kinds = [entry["kind"] for entry in error.conflict]
+    if not kinds or set(kinds) - {"task", "together", "memory"}:
+        return error
+    deadline = _until(deadline)
+    kept, smallest = _filtered(graph, costs, limits, deadline)
+    if not kept:
+        return error
+    found = _error(kept, smallest, graph, costs, limits, deadline)
+    if len(found.conflict) <= len(error.conflict):
+        return error
+    return InfeasibleError(f"{error}: {found}", found.conflict)
+
+
+def _error(
+    kept: Sequence[Limit],
+    smallest: bool,
+    graph: TaskGraph,
+    costs: CostTable,
+    limits: Limits,
+    deadline: float,
+) -> InfeasibleError:
+    """The error that names these limits."""
+    parts: list[str] = []
+    conflict: list[dict[str, Any]] = []
+    for limit in kept:
+        text, entries = _described(limit, kept, graph, costs, limits, deadline)
+        parts.append(text)
+        conflict += entries
     if len(kept) == 1:
         message = f"no plan {parts[0]}"
     else:
@@ -73,89 +97,56 @@ def explain(
     return InfeasibleError(message, conflict)
 
 
+def none_found(
+    method: str, graph: TaskGraph, costs: CostTable, limits: Limits, deadline: float
+) -> InfeasibleError:
+    """Why a method that proves nothing, or had no time to, has no plan: there is none, or it did
+    not find one."""
+    try:
+        if not met(graph, costs, limits, list(all_limits(limits)), _until(deadline)):
+            return explain(graph, costs, limits, deadline)
+    except UndecidedError:
+        pass
+    return InfeasibleError(
+        f"method {method} found no plan of graph {graph.name!r} that meets the limits; whether "
+        "there is one is not decided: give more time, use method 'milp', or relax a limit"
+    )
+
+
+def _until(deadline: float) -> float:
+    now = time.monotonic()
+    return now + min(SECONDS, max(LEAST_S, deadline - now))
+
+
 def _filtered(
     graph: TaskGraph, costs: CostTable, limits: Limits, deadline: float
 ) -> tuple[list[Limit], bool]:
     """A set of limits that conflict, and whether every part of it can be met."""
-    kept = list(_all(limits))
+    kept = list(all_limits(limits))
     smallest = True
     try:
-        if _met(graph, costs, limits, kept, deadline):
+        if met(graph, costs, limits, kept, deadline):
             return [], True
-    except _TimeoutError:
+    except UndecidedError:
         return kept, False
     for limit in list(kept):
         rest = [k for k in kept if k != limit]
         try:
-            if not _met(graph, costs, limits, rest, deadline):
+            if not met(graph, costs, limits, rest, deadline):
                 kept = rest
-        except _TimeoutError:
+        except UndecidedError:
             smallest = False
     return kept, smallest
-
-
-def _all(limits: Limits) -> Iterator[Limit]:
-    """Every limit in force. What comes first is left out first, and so kept only where it must be:
-    what a user can most easily change comes last."""
-    yield from (Limit("together", f"{a}, {b}") for a, b in limits.together)
-    for key in ("variants", "devices", "pin"):
-        yield from (Limit(key, task) for task in getattr(limits, key))
-    if limits.max_lanes is not None:
-        yield Limit("max_lanes")
-    yield Limit(MEMORY)
-    for key in _NUMBERS:
-        if getattr(limits, key) is not None:
-            yield Limit(key)
-
-
-def _only(limits: Limits, kept: Sequence[Limit]) -> tuple[Limits, frozenset[str]]:
-    """These limits alone, and what `programs` is to leave out."""
-    names = {key: {k.name for k in kept if k.key == key} for key in (*_MAPPINGS, "together")}
-    changed: dict[str, Any] = {
-        key: {t: v for t, v in getattr(limits, key).items() if t in names[key]} for key in _MAPPINGS
-    }
-    changed["together"] = tuple(p for p in limits.together if ", ".join(p) in names["together"])
-    numbers = {k.key for k in kept if not k.name}
-    for key in ("max_lanes", *_NUMBERS):
-        if key not in numbers:
-            changed[key] = None
-    return replace(limits, **changed), frozenset(() if MEMORY in numbers else (MEMORY,))
-
-
-def _met(
-    graph: TaskGraph, costs: CostTable, limits: Limits, kept: Sequence[Limit], deadline: float
-) -> bool:
-    """Whether some assignment meets these limits, lane orders left out."""
-    alone, ignore = _only(limits, kept)
-    try:
-        choices = programs(graph, costs, alone, ignore)
-    except InfeasibleError:
-        return False
-    return any(_least_s(p, alone, deadline) < math.inf for p in choices)
-
-
-def _least_s(program: Program, limits: Limits, deadline: float) -> float:
-    """The shortest period of a program, lane orders left out; infinite if no assignment meets the
-    limits. Raises _TimeoutError."""
-    left = deadline - time.monotonic()
-    if left <= 0:
-        raise _TimeoutError
-    _, assignment, finished = PeriodForm(program, "throughput", limits, None).run(math.inf, left)
-    if assignment is None:
-        if not finished:
-            raise _TimeoutError
-        return math.inf
-    return cost_of("throughput", assignment, timing(assignment).order_bound_s, limits)[0]
 
 
 def _shortest_s(
     graph: TaskGraph, costs: CostTable, limits: Limits, kept: Sequence[Limit], deadline: float
 ) -> float | None:
     """The shortest period under these limits; None if there was no time to find it."""
-    alone, ignore = _only(limits, kept)
+    alone, ignore = only(limits, kept)
     try:
-        return min(_least_s(p, alone, deadline) for p in programs(graph, costs, alone, ignore))
-    except (_TimeoutError, InfeasibleError):
+        return min(least_s(p, alone, deadline) for p in programs(graph, costs, alone, ignore))
+    except (UndecidedError, InfeasibleError):
         return None
 
 
@@ -177,7 +168,7 @@ def _described(
         return [{"kind": kind, "name": name, "need": need, "limit": at, "unit": unit}]
 
     if limit.key in ("period_s", "min_throughput_per_s"):
-        others = [k for k in rest if k.key not in _NUMBERS[1:]]
+        others = [k for k in rest if k.key not in NUMBERS[1:]]
         best = _shortest_s(graph, costs, limits, others, deadline)
         if limit.key == "period_s":
             asked = limits.period_s or 0.0
@@ -209,11 +200,10 @@ def _described(
     if limit.key == MEMORY:
         return _memory(graph, costs, limits, kept)
     if limit.key == "max_lanes":
-        text = (
-            f"has at most {limits.max_lanes} lanes (max_lanes): the tasks need more devices than "
-            "that"
-        )
+        most = limits.max_lanes
+        text = f"has at most {most} lane{'' if most == 1 else 's'} (max_lanes)"
         fewest = _fewest_lanes(graph, costs, limits, rest, deadline)
+        text += f"; {fewest} would do" if fewest else ""
         return text, entry("lanes", graph.name, fewest, limits.max_lanes, "lanes")
     if limit.key == "together":
         text = f"puts {limit.name} on one device (together)"
@@ -233,9 +223,9 @@ def _fewest_lanes(
     for lanes in range((limits.max_lanes or 0) + 1, most + 1):
         wider = replace(limits, max_lanes=lanes)
         try:
-            if _met(graph, costs, wider, [*rest, Limit("max_lanes")], deadline):
+            if met(graph, costs, wider, [*rest, Limit("max_lanes")], deadline):
                 return lanes
-        except _TimeoutError:
+        except UndecidedError:
             return None
     return None
 
@@ -248,7 +238,7 @@ def _least_power_w(
     cap = limits.power_w or 0.0
     low, high = cap, 2 * cap + sum(d.idle_power_w for d in costs.platform.devices)
     try:
-        while not _met(
+        while not met(
             graph, costs, replace(limits, power_w=high), [*rest, Limit("power_w")], deadline
         ):
             low, high = high, 4 * high
@@ -257,11 +247,11 @@ def _least_power_w(
         while high - low > 1e-3 * high:
             middle = (low + high) / 2
             capped = replace(limits, power_w=middle)
-            if _met(graph, costs, capped, [*rest, Limit("power_w")], deadline):
+            if met(graph, costs, capped, [*rest, Limit("power_w")], deadline):
                 high = middle
             else:
                 low = middle
-    except _TimeoutError:
+    except UndecidedError:
         return None
     return high
 
@@ -270,7 +260,7 @@ def _memory(
     graph: TaskGraph, costs: CostTable, limits: Limits, kept: Sequence[Limit]
 ) -> tuple[str, list[dict[str, Any]]]:
     """What all needs together, what devices have, and the largest share."""
-    alone, _ = _only(limits, [k for k in kept if k.key != MEMORY])
+    alone, _ = only(limits, [k for k in kept if k.key != MEMORY])
     program = programs(graph, costs, alone, frozenset({MEMORY}))[0]
     total = sum(program.memory_bytes)
     used = sorted({m.device for modes in program.options for m in modes})

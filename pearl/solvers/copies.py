@@ -50,13 +50,37 @@ class Copies:
         if self._class[i] == self._class[j]:
             return {}
         if (i, j) not in self._pairs:
-            homes = self._homes[i], self._homes[j]
-            direct = any(
-                (a in homes[0] and b in homes[1]) or (b in homes[0] and a in homes[1])
-                for a, b in self._direct
-            )
-            self._pairs[i, j] = self._flow(i, j) if direct else self._through_host(i, j)
+            way = self._flow if self._joined(i, j) else self._through_host
+            self._pairs[i, j] = way(i, j)
         return self._pairs[i, j]
+
+    def _joined(self, i: int, j: int) -> bool:
+        """Whether some two devices of theirs have a link of their own."""
+        homes = self._homes[i], self._homes[j]
+        return any(
+            (a in homes[0] and b in homes[1]) or (b in homes[0] and a in homes[1])
+            for a, b in self._direct
+        )
+
+    def _least(self, i: int, j: int) -> dict[Hop, Terms]:
+        """Hop → what is at most whether a message from unit i to unit j takes it: enough for loads
+        and energy, which only want it small, and no further variable."""
+        if self._class[i] == self._class[j]:
+            return {}
+        if self._joined(i, j):
+            return self.crossing(i, j)
+        platform = self.program.costs.platform
+        found: dict[Hop, Terms] = {}
+        for device in dict.fromkeys([*self._homes[i], *self._homes[j]]):
+            if device == platform.host:
+                continue
+            (link,) = platform.route(device, platform.host)
+            here, there = self.used.get((i, device), []), self.used.get((j, device), [])
+            if here:
+                found[link.name, platform.host] = [*here, *((v, -c) for v, c in there)]
+            if there:
+                found[link.name, device] = [*there, *((v, -c) for v, c in here)]
+        return found
 
     def _through_host(self, i: int, j: int) -> dict[Hop, Terms]:
         platform = self.program.costs.platform
@@ -106,7 +130,7 @@ class Copies:
             i, j = unit[edge.src], unit[edge.dst]
             q = x.graph.repetition[edge.src]
             size = edge.bytes if len(x.units[i]) == 1 else edge.bytes * q
-            for hop, terms in self.crossing(i, j).items():
+            for hop, terms in self._least(i, j).items():
                 users.setdefault((edge.src, hop), []).append((terms, size, j))
         for (task, (name, to)), sharers in users.items():
             link, i = self.links[name], unit[task]
@@ -129,7 +153,9 @@ class Copies:
         self, sharers: list[tuple[Terms, float, int]], largest: float
     ) -> tuple[Terms, Terms]:
         """Whether anything is sent, and how much of the largest size."""
-        if len({id(terms) for terms, _, _ in sharers}) == 1:  # one consumer
+        if len({id(terms) for terms, _, _ in sharers}) == 1 and all(
+            c > 0 for _, c in sharers[0][0]
+        ):  # one consumer
             return sharers[0][0], sharers[0][0] if largest else []
         some = much = self.linear.variable(1.0)
         uneven = any(size != largest for _, size, _ in sharers)

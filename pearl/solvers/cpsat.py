@@ -21,8 +21,8 @@ from pearl.errors import SpecError
 from pearl.graph import TaskGraph
 from pearl.limits import Limits
 from pearl.solvers import local_search
+from pearl.solvers.conflict import none_found
 from pearl.solvers.cpsat_model import Model
-from pearl.solvers.heuristic import none_found
 from pearl.solvers.makespan import Iteration, iteration, least_s, makespan_programs
 from pearl.solvers.outcome import SAME, Found, Outcome
 
@@ -71,7 +71,7 @@ def solve(
     starts_of = [local_search.start(it, objective, limits, deadline) for it in cases]
     known = [f for f in starts_of if f]
     if not known:
-        raise none_found("cpsat", choices, graph, costs, objective, limits)
+        raise none_found("cpsat", graph, costs, limits, deadline)
     best = min(known, key=lambda f: f.cost)
     least, late = math.inf, False
     for number, (it, own) in enumerate(zip(cases, starts_of, strict=True)):
@@ -103,19 +103,22 @@ def improve(
     below = min(below, best.cost)
     found, bound, finished = Model(it, best, below, floor).run(deadline, 1, seed, SHORT)
     floor, best = max(floor, bound), min(best, found or best, key=lambda f: f.cost)
-    if finished or best.cost <= floor * (1 + SAME):
+    if best.cost <= floor * (1 + SAME):
         return best, floor, True
+    if finished:  # the model leaves something out, and its best schedule is not as good as it says
+        other = local_search.improve(it, best, "makespan", Limits(), deadline, seed + 1)
+        return min(best, other or best, key=lambda f: f.cost), floor, True
     share = COMPILING if cold else BESIDE
     until = time.monotonic() + share * (deadline - time.monotonic())
     with ThreadPoolExecutor(1) as beside:
-        other = beside.submit(
+        searched = beside.submit(
             local_search.improve, it, best, "makespan", Limits(), until, seed + 1, enough=floor
         )
         if threads > 1:
             model = Model(it, best, min(below, best.cost), floor)
             found, bound, finished = model.run(until, threads - 1, seed + 1)
             floor, best = max(floor, bound), min(best, found or best, key=lambda f: f.cost)
-        best = min(best, other.result() or best, key=lambda f: f.cost)
+        best = min(best, searched.result() or best, key=lambda f: f.cost)
     if finished or best.cost <= floor * (1 + SAME):
         return best, floor, True
     if deadline > time.monotonic():

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
-from pearl.assignment import Assignment, timing
+from pearl.assignment import Assignment, delay_s, timing
 from pearl.solvers.makespan import Iteration, fastest, scheduled, starts
 from pearl.solvers.outcome import Found
 from pearl_devices import Link
@@ -38,7 +39,7 @@ class Model:
     """One iteration of a program as a constraint program.
 
     Left out, so that it is a relaxation there: what copies add to the occupancy of lanes that pay
-    for them, waiting for links on routes through the host, and rounding below a tick.
+    for them, the larger of two sizes of a shared copy, and rounding below a tick.
     """
 
     def __init__(self, it: Iteration, best: Found, below: float, floor: float) -> None:
@@ -175,11 +176,10 @@ class Model:
 
     def _precedence(self) -> None:
         it, m = self.it, self.model
-        platform = it.program.costs.platform
         rows = 0
         self.copies: dict[str, list[Any]] = {}
         self.sent: dict[tuple[str, int, str], Any] = {}
-        self._sender: dict[tuple[int, str, str], Any] = {}
+        self._sender: dict[tuple[int, str, str, str], Any] = {}
         for v, row in enumerate(it.before):
             u = it.unit[v]
             for s, size, task in row:
@@ -201,9 +201,7 @@ class Model:
                         m.add(self.start[v] >= self.end[s] + ticks).only_enforce_if(
                             [self.on[w][d], self.on[u][e]]
                         )
-                        route = platform.route(d, e)
-                        if len(route) == 1 and route[0].paid_by == "link":
-                            self._copy(s, v, task, d, e, route[0], size)
+                        self._send(s, v, task, d, e, size)
         for v, after in enumerate(it.turn):
             if after >= 0:
                 u = it.unit[v]
@@ -216,34 +214,58 @@ class Model:
     def _paired(self, unit: int) -> bool:
         return any(u == unit for u, _ in self.extra)
 
-    def _copy(self, s: int, v: int, task: str, d: str, e: str, link: Link, size: float) -> None:
-        """The copy of a firing's output to device e, shared by its consumers there, on a link."""
+    def _send(self, s: int, v: int, task: str, d: str, e: str, size: float) -> None:
+        """What firing v on e gets of firing s on d: a copy on each link of the way that is a lane.
+        A copy to the host is shared by all that it is passed on to, one to e by all there."""
         it, m = self.it, self.model
+        platform = it.program.costs.platform
+        route = platform.route(d, e)
+        if all(link.paid_by != "link" for link in route):
+            return
         f = it.program.expansion.nodes[s][1]
-        key = (task, f, e)
-        if key not in self.sent:
-            self.sent[key] = m.new_int_var(0, self.horizon, "")
-            m.add(self.sent[key] >= self.end[s])
-        begin = self.sent[key]
-        from_here = self.on[it.unit[s]][d]
-        there = self.on[it.unit[v]][e]
-        wait = self.ticks(it.delay_s(d, e, size))
-        m.add(self.start[v] >= begin + wait).only_enforce_if([from_here, there])
-        sender = (s, task, d + ">" + e)
+        ends = [self.on[it.unit[s]][d], self.on[it.unit[v]][e]]
+        before, passed = self.end[s], 0
+        for n, (link, to) in enumerate(zip(route, [platform.host, e][-len(route) :], strict=True)):
+            if link.paid_by == "link":
+                key = (task, f, to)
+                if key not in self.sent:
+                    self.sent[key] = m.new_int_var(0, self.horizon, "")
+                    m.add(self.sent[key] >= self.end[s])
+                begin = self.sent[key]
+                m.add(begin >= before + passed).only_enforce_if(ends)
+                rest = self.ticks(math.fsum(delay_s(k, size) for k in route[n:]))
+                m.add(self.start[v] >= begin + rest).only_enforce_if(ends)
+                self._occupy(s, task, d, to, link, begin, ends)
+                before, passed = begin, 0
+            passed += self.ticks(delay_s(link, self._least_bytes[task]))
+
+    def _occupy(
+        self, s: int, task: str, d: str, to: str, link: Link, begin: Any, ends: list[Any]
+    ) -> None:
+        """The time that a copy takes its link: one for each sender and device reached."""
+        m = self.model
+        sender = (s, task, d, to)
         if sender not in self._sender:
             present = m.new_bool_var("")
             self._sender[sender] = present
-            largest = max(b for _, b, t in it.after[s] if t == task)
-            least = min(b for _, b, t in it.after[s] if t == task)
-            seconds = (
-                link.per_message_s + (largest if largest == least else least) / link.bytes_per_s
-            )
-            busy = self.ticks(seconds)
-            m.add_implication(present, from_here)
+            sizes = [b for _, b, t in self.it.after[s] if t == task]
+            busy = self.ticks(link.per_message_s + min(sizes) / link.bytes_per_s)
+            m.add_implication(present, ends[0])
             if busy:
                 interval = m.new_optional_fixed_size_interval_var(begin, busy, present, "")
                 self.copies.setdefault(link.name, []).append(interval)
-        m.add_bool_or([self._sender[sender], from_here.negated(), there.negated()])
+        m.add_bool_or([self._sender[sender], *(end.negated() for end in ends)])
+
+    @cached_property
+    def _least_bytes(self) -> dict[str, float]:
+        """The smallest message of each task, to this iteration or the next."""
+        x = self.it.program.expansion
+        calls = {t: x.graph.repetition[t] if len(u) > 1 else 1 for u in x.units for t in u}
+        found: dict[str, float] = {}
+        for e in x.graph.edges:
+            size = calls[e.src] * e.bytes
+            found[e.src] = min(size, found.get(e.src, size))
+        return found
 
     def _lanes(self) -> None:
         """No overlap on a lane; loads with the least way to and from them, which the search does

@@ -1,5 +1,5 @@
-"""What methods without a proof of their own share: a bound from a relaxation, and what to say when
-they find no plan."""
+"""What methods without a proof of their own share: a bound from a relaxation, and list schedules as
+plans."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from pearl.costs import CostTable
-from pearl.errors import InfeasibleError
 from pearl.graph import TaskGraph
 from pearl.limits import Limits
 from pearl.period import howard
 from pearl.solvers.choices import Program, cost_of, programs
-from pearl.solvers.conflict import explain
+from pearl.solvers.conflict import none_found
 from pearl.solvers.list_schedule import Schedule, build
 from pearl.solvers.makespan import (
     Iteration,
@@ -24,7 +23,6 @@ from pearl.solvers.makespan import (
     makespan_programs,
     shared_s,
 )
-from pearl.solvers.milp import least_cost
 from pearl.solvers.outcome import SAME, Found, Outcome
 from pearl.solvers.period_form import PeriodForm
 
@@ -81,7 +79,7 @@ def listed_outcome(
         if found and (best is None or found.cost < best.cost):
             best = found
     if best is None:
-        raise none_found(method, choices, graph, costs, objective, limits)
+        raise none_found(method, graph, costs, limits, deadline)
     return Outcome(best, bound(choices, objective, limits, best, deadline), late)
 
 
@@ -102,24 +100,6 @@ def anywhere(it: Iteration, limits: Limits, deadline: float) -> Found | None:
         return None
     places = [(it.program.options[u].index(m), a.lanes[u]) for u, m in enumerate(a.modes)]
     return build(it, [float(k) for k in it.place], places).found()
-
-
-def none_found(
-    method: str,
-    choices: Sequence[Program],
-    graph: TaskGraph,
-    costs: CostTable,
-    objective: str,
-    limits: Limits,
-) -> InfeasibleError:
-    """Why a heuristic has no plan: there is none, or it did not find one."""
-    asked = "throughput" if objective == "makespan" else objective
-    if least_cost(choices, asked, limits) == math.inf:
-        return explain(graph, costs, limits)
-    return InfeasibleError(
-        f"method {method} found no plan of graph {graph.name!r} that meets the limits; whether "
-        "there is one is not decided: use method 'milp', or relax a limit"
-    )
 
 
 def bound(

@@ -22,9 +22,15 @@ def no_mode(unit: Unit, costs: CostTable, limits: Limits) -> InfeasibleError:
         )
         if t in value
     ]
+    why = (
+        f"the cost table has modes on {offered}, the limits ask for {', '.join(asked)}"
+        if offered and asked
+        else "no device has an estimate for it"
+        if not offered
+        else f"none of its modes on {offered} can be used"
+    )
     return InfeasibleError(
-        f"task {'+'.join(unit)!r} has no mode left: the cost table has modes on {offered}, the "
-        f"limits ask for {', '.join(asked) or 'nothing in particular'}",
+        f"task {'+'.join(unit)!r} has no mode left: {why}",
         [{"kind": "task", "name": "+".join(unit), "need": 1, "limit": 0, "unit": "modes"}],
     )
 

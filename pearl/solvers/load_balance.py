@@ -3,7 +3,7 @@ no assignment undercuts.
 
 Where there are many tasks, loads and not cycles bound the period, and a program that takes every
 copy into account is too large to be solved to proof. Then annealing finds the plan, and the bound
-is the larger one of two: the linear relaxation of the period form, and a count of large tasks.
+is the larger one of two: the linear relaxation in `load_bound`, and a count of large tasks.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,11 +26,17 @@ Ints = NDArray[np.int64]
 _PAYER = {"link": 0.0, "lane": 1.0, "nobody": 2.0}
 
 MOVES = 50_000
-"""Moves of a whole annealing run for each item (assumed; a thousand items take some 10 s)."""
+"""Moves of a whole annealing run for each item (assumed; for a thousand items 25 s on one core)."""
 
 STAGES = ((4, 5.0, 0.06, 0.75), (8, 0.25, 0.03, 0.15), (12, 0.15, 0.005, 0.10))
 """Power, first and last temperature over what moving a mean item changes, share of the moves
 (assumed: best of a few tried on graphs of 200 to 1,000 tasks)."""
+
+RUNS = 3
+"""Whole annealing runs at most."""
+
+SHORT = 0.03
+"""Share of a whole run that the first one takes."""
 
 _CHUNKS = 20
 """Parts of a stage between two looks at the clock."""
@@ -203,23 +208,26 @@ def greedy(b: Balance) -> Ints | None:
 
 
 class Search(threading.Thread):
-    """Annealing in the background: whole runs one after the other until told to stop.
+    """Annealing by the clock, in a thread of its own or, by `run`, in the caller's: a short run to
+    have something, then whole runs from where the last one ended, until told to stop.
 
-    best: the largest load found and its lanes, in seconds.
+    best: the largest load found and its lanes, in seconds. enough: set to stop it.
     """
 
-    def __init__(self, b: Balance, start: Ints, seed: int, deadline: float, runs: int) -> None:
+    def __init__(
+        self, b: Balance, start: Ints, seed: int, deadline: float, runs: int = RUNS
+    ) -> None:
         super().__init__(daemon=True)
         self.b, self.start_place, self.seed = b, start, seed
         self.deadline, self.runs = deadline, runs
         self.best: tuple[float, Ints] = (math.inf, start)
         self.enough = False
+        self._moves_per_s = 0.0
 
     def run(self) -> None:
-        share = 0.1
-        place = self.start_place
-        for run in range(self.runs):
-            place = self._anneal(place.copy(), share, 1 + self.seed * 1000 + run)
+        place, share = self.start_place.copy(), SHORT
+        for run in range(1 + self.runs):
+            self._anneal(place, share, 1 + self.seed * 1000 + run)
             share = 1.0
             if self._over:
                 return
@@ -228,25 +236,31 @@ class Search(threading.Thread):
     def _over(self) -> bool:
         return self.enough or time.monotonic() > self.deadline
 
-    def _anneal(self, place: Ints, share: float, seed: int) -> Ints:
+    def _anneal(self, place: Ints, share: float, seed: int) -> None:
+        """One run, with at most `share` of the moves of a whole one and no more than there is time
+        for. place: changed."""
         b = self.b
         scratch = place.copy()
         state = np.array([(seed * 0x9E3779B97F4A7C15 + 1) % 2**64 or 1], np.uint64)
         step = len(b.lanes) / max(1, len(b.seconds))
         total = share * MOVES * max(40, len(b.seconds))
+        parts = 1.0
         for power, hot, cold, part in STAGES:
             most = self._moves(place, scratch, state, 0, 1.0, 1.0, 1.0, power)
             target = min(most, self.best[0]) or 1.0
             unit = power * step
             for chunk in range(_CHUNKS):
                 if self._over:
-                    return self.best[1]
+                    return
                 from_hot = hot * (cold / hot) ** (chunk / _CHUNKS) * unit
                 to_cold = hot * (cold / hot) ** ((chunk + 1) / _CHUNKS) * unit
-                moves = int(total * part / _CHUNKS)
-                self._moves(place, scratch, state, moves, from_hot, to_cold, target, power)
-            place = scratch.copy() if power == STAGES[-1][0] else place
-        return self.best[1]
+                moves, now = total * part / _CHUNKS, time.monotonic()
+                if self._moves_per_s and self.deadline < math.inf:
+                    seconds = (self.deadline - now) * part / _CHUNKS / parts
+                    moves = min(moves, self._moves_per_s * seconds)
+                self._moves(place, scratch, state, int(moves) + 1, from_hot, to_cold, target, power)
+                self._moves_per_s = moves / max(time.monotonic() - now, 1e-9)
+                parts -= part / _CHUNKS
 
     def _moves(
         self,
@@ -338,19 +352,3 @@ def counting_bound(b: Balance, most: float) -> float:
 def _sizes(n: int) -> list[int]:
     """All set sizes of few items, some sixty of many."""
     return sorted({*range(1, min(n, 60) + 1), *(int(n * f / 60) for f in range(1, 61))} - {0})
-
-
-def searches(
-    b: Balance, starts: list[Ints], seed: int, deadline: float, runs: int, threads: int
-) -> list[Search]:
-    """Annealing under way in `threads` threads."""
-    found = [
-        Search(b, starts[k % len(starts)], seed * threads + k, deadline, runs)
-        for k in range(threads)
-    ]
-    for s in found:
-        s.start()
-    return found
-
-
-Progress = Callable[[], tuple[float, Ints]]

@@ -22,10 +22,12 @@ from pearl.graph import TaskGraph
 from pearl.limits import Limits
 from pearl.solvers import heft, peft
 from pearl.solvers.choices import Program, cost_of
-from pearl.solvers.heuristic import anywhere, bound, none_found, open_programs, valued
+from pearl.solvers.conflict import none_found
+from pearl.solvers.heuristic import anywhere, bound, open_programs, valued
 from pearl.solvers.lane_loads import LaneLoads
 from pearl.solvers.list_schedule import Place, build
 from pearl.solvers.makespan import Iteration, iteration, scheduled, starts
+from pearl.solvers.neighbours import accept, assigned, groups_of, moved, places_of
 from pearl.solvers.orders import best_orders
 from pearl.solvers.outcome import SAME, Found, Outcome
 
@@ -82,7 +84,7 @@ def solve(
         if found and (best is None or found.cost < best.cost):
             best = found
     if best is None:
-        raise none_found("local_search", choices, graph, costs, objective, limits)
+        raise none_found("local_search", graph, costs, limits, deadline)
     late = time.monotonic() > deadline
     return Outcome(best, bound(choices, objective, limits, best, deadline), late)
 
@@ -121,7 +123,7 @@ def _gathered(it: Iteration) -> Iterator[Found | None]:
                 d = p.options[u][o].device
                 places.append((o, used.get(d, 0) % p.lanes[d] if spread else 0))
                 used[d] = used.get(d, 0) + 1
-            if not p.broken(_assignment(p, places)):
+            if not p.broken(assigned(p, places)):
                 yield build(it, [-r for r in rank], places).found()
 
 
@@ -219,7 +221,7 @@ def tabu_search(
     p, n = it.program, len(it.order)
     s = tabu.shop(it, lanes)
     ways = [tabu.ways(p.options[u], lanes) for u in it.unit]
-    taken = _places(p, first.assignment)
+    taken = places_of(p, first.assignment)
     way = np.array([s.first[v] + ways[v].index(taken[u]) for v, u in enumerate(it.unit)])
     begin = np.array(starts(timing(first.assignment), first.ordered.orders)[:n])
     search = tabu.Search(s, way, begin, seed)
@@ -230,85 +232,13 @@ def tabu_search(
     places: list[Place] = [(0, 0)] * n
     for v, u in enumerate(it.unit):
         places[u] = ways[v][int(search.best_way[v] - s.first[v])]
-    return min(first, scheduled(_assignment(p, places), keys, {}), key=lambda f: f.cost)
-
-
-def _compact(a: Assignment) -> list[int]:
-    """Lane numbers from 0 up on every device."""
-    seen: dict[str, dict[int, int]] = {}
-    found = []
-    for m, lane in zip(a.modes, a.lanes, strict=True):
-        mine = seen.setdefault(m.device, {})
-        found.append(mine.setdefault(lane, len(mine)))
-    return found
-
-
-def _assignment(p: Program, places: Sequence[Place]) -> Assignment:
-    modes = tuple(p.options[u][o] for u, (o, _) in enumerate(places))
-    return Assignment(p.expansion, p.costs, modes, tuple(lane for _, lane in places))
-
-
-def _moved(
-    p: Program, places: Sequence[Place], group: Sequence[int], r: random.Random
-) -> list[Place] | None:
-    """Places after one random move: a class to another device, a unit to another mode or lane, two
-    units' lanes exchanged; None if a rule is broken."""
-    new = list(places)
-    u = r.randrange(len(new))
-    members = p.classes[group[u]]
-    device = p.options[u][new[u][0]].device
-    kind = r.random()
-    if kind < 0.4:
-        common = set.intersection(*({m.device for m in p.options[w]} for w in members))
-        others = sorted(common - {device})
-        if not others:
-            return None
-        to = r.choice(others)
-        for w in members:
-            options = [o for o, m in enumerate(p.options[w]) if m.device == to]
-            new[w] = r.choice(options), r.randrange(min(p.lanes[to], len(new)))
-    elif kind < 0.8:
-        options = [o for o, m in enumerate(p.options[u]) if m.device == device]
-        new[u] = r.choice(options), r.randrange(min(p.lanes[device], len(new)))
-    else:
-        w = r.randrange(len(new))
-        if p.options[w][new[w][0]].device == device:
-            new[u], new[w] = (new[u][0], new[w][1]), (new[w][0], new[u][1])
-        elif len(members) == len(p.classes[group[w]]) == 1:
-            to = p.options[w][new[w][0]].device
-            here = [o for o, m in enumerate(p.options[w]) if m.device == device]
-            there = [o for o, m in enumerate(p.options[u]) if m.device == to]
-            if not here or not there:
-                return None
-            new[u], new[w] = (r.choice(there), new[w][1]), (r.choice(here), new[u][1])
-    if new == list(places) or p.broken(_assignment(p, new)):
-        return None
-    return new
-
-
-def _accept(r: random.Random, old: float, new: float, heat: float) -> bool:
-    return new <= old or (heat > 0 and r.random() < math.exp(-(new - old) / heat))
-
-
-def _places(p: Program, a: Assignment) -> list[Place]:
-    return [
-        (p.options[u].index(m), lane)
-        for u, (m, lane) in enumerate(zip(a.modes, _compact(a), strict=True))
-    ]
-
-
-def _groups(p: Program) -> list[int]:
-    group = [0] * len(p.options)
-    for c, members in enumerate(p.classes):
-        for u in members:
-            group[u] = c
-    return group
+    return min(first, scheduled(assigned(p, places), keys, {}), key=lambda f: f.cost)
 
 
 def _anneal_schedule(it: Iteration, first: Found, deadline: float, seed: int) -> Found:
     """Makespan: places and the order of placing, each candidate built and timed."""
-    p, r, group = it.program, random.Random(seed), _groups(it.program)
-    places = _places(p, first.assignment)
+    p, r, group = it.program, random.Random(seed), groups_of(it.program)
+    places = places_of(p, first.assignment)
     begin = starts(timing(first.assignment), first.ordered.orders)
     priority = [begin[v] for v in range(len(it.order))]
     best = value = first.cost
@@ -324,12 +254,12 @@ def _anneal_schedule(it: Iteration, first: Found, deadline: float, seed: int) ->
             v = r.randrange(len(priority))
             new_priority[v] = priority[r.randrange(len(priority))] + r.uniform(-1e-3, 1e-3) * value
         else:
-            new = _moved(p, places, group, r) or places
+            new = moved(p, places, group, r) or places
             if new is places:
                 continue
         made = build(it, new_priority, new)
         cost = made.end_s()
-        if _accept(r, value, cost, heat):
+        if accept(r, value, cost, heat):
             places, priority, value = new, new_priority, cost
             if cost < best * (1 - SAME):
                 found = made.found()
@@ -343,7 +273,7 @@ def _anneal_steady(
     p: Program, first: Found, objective: str, limits: Limits, deadline: float, seed: int
 ) -> list[list[Place]]:
     """Throughput and power efficiency: the best few places by the bound over all orders."""
-    r, group = random.Random(seed), _groups(p)
+    r, group = random.Random(seed), groups_of(p)
 
     def score(a: Assignment) -> float:
         period = timing(a).order_bound_s
@@ -353,23 +283,23 @@ def _anneal_steady(
         free = replace(limits, period_s=None, min_throughput_per_s=None, power_w=None)
         return 1e3 * cost_of(objective, a, period, free)[0]
 
-    places = _places(p, first.assignment)
+    places = places_of(p, first.assignment)
     value = score(first.assignment)
     kept: dict[tuple[Place, ...], float] = {tuple(places): value}
     seen = dict(kept)
     for move in range(MOVES):
         if time.monotonic() > deadline - 0.2 * max(0.0, deadline - time.monotonic()):
             break
-        new = _moved(p, places, group, r)
+        new = moved(p, places, group, r)
         if new is None:
             continue
         key = tuple(new)
         if key not in seen:
             if time.monotonic() > deadline:
                 break
-            seen[key] = score(_assignment(p, new))
+            seen[key] = score(assigned(p, new))
         cost = seen[key]
-        if _accept(r, value, cost, 0.1 * min(kept.values()) * (1 - move / MOVES) ** 2):
+        if accept(r, value, cost, 0.1 * min(kept.values()) * (1 - move / MOVES) ** 2):
             places, value = new, cost
             if key not in kept:
                 kept[key] = cost
@@ -382,8 +312,8 @@ def _anneal_loads(
     p: Program, first: Found, objective: str, limits: Limits, deadline: float, seed: int
 ) -> list[Place]:
     """Throughput and power efficiency of large graphs: places by the loads of lanes and links."""
-    r, group = random.Random(seed), _groups(p)
-    loads = LaneLoads(p, _places(p, first.assignment), first.period_s)
+    r, group = random.Random(seed), groups_of(p)
+    loads = LaneLoads(p, places_of(p, first.assignment), first.period_s)
     room = dict(p.capacity_bytes)
     for members, size in zip(p.classes, p.memory_bytes, strict=True):
         room[first.assignment.modes[members[0]].device] -= size
@@ -430,9 +360,9 @@ def _anneal_loads(
                 continue
         old = loads.move(units, new)
         cost = score()
-        allowed = _accept(r, value, cost, heat)
+        allowed = accept(r, value, cost, heat)
         if allowed and by_rule:
-            allowed = not p.broken(_assignment(p, loads.places))
+            allowed = not p.broken(assigned(p, loads.places))
         if not allowed:
             loads.move(units, old)
             continue
@@ -456,7 +386,7 @@ def _ordered(
     """The best plan of some places, lane orders searched, least bound first; or `first`."""
     best = valued(first, objective, limits)
     for places in kept:
-        a = _assignment(p, places)
+        a = assigned(p, places)
         if p.broken(a):
             continue
         timed = timing(a)

@@ -65,6 +65,17 @@ def best_orders(
     return Ordered(orders, period, min(bound, period))
 
 
+def no_order_below(timing: Timing, period_s: float, nodes: int) -> bool:
+    """Whether it is proven, within so many searched nodes, that no orders have a period below
+    period_s."""
+    if period_s <= timing.order_bound_s * (1 + _SAME):
+        return True
+    if period_s == math.inf:
+        return False
+    _, _, bound = _search(timing, {}, period_s, period_s, math.inf, nodes)
+    return bound >= period_s * (1 - _SAME)
+
+
 def ring_period(timing: Timing, orders: Orders) -> float:
     """The exact period with these orders; infinite if they deadlock."""
     arcs = [*timing.arcs, *timing.ring(orders)]
@@ -168,10 +179,12 @@ def _pipelined(timing: Timing, orders: Orders, period: float) -> tuple[Orders, f
         late = _longest_paths(n, arcs)
         if late is None:
             continue
-        start = [phase[i] + late[i] * target for i in range(n)]
-        found = _in_order_of(timing, start, target)
-        value = ring_period(timing, found) if found else math.inf
-        if found and value < period:
+        found = {}
+        for lane, ring in orders.items():  # in their own order: entries of no time tie in phase
+            latest = max(late[i] for i, _ in ring)
+            found[lane] = tuple((i, latest - late[i]) for i, _ in ring)
+        value = ring_period(timing, found)
+        if value < period:
             return found, value
     return orders, period
 

@@ -15,6 +15,7 @@ from pearl.solvers.alike import orbits
 from pearl.solvers.choices import Program, longest_s
 from pearl.solvers.copies import Copies
 from pearl.solvers.linear import Linear, Terms
+from pearl.solvers.order_cuts import Blamed
 from pearl.solvers.outcome import Found
 
 SCALE = 100.0
@@ -373,13 +374,26 @@ class PeriodForm:
             bounds.append(max(p.serial_s, dynamic / least))
         return min(bounds)
 
-    def cut(self, a: Assignment) -> None:
-        """Leave this assignment out from now on."""
-        chosen = set()
+    def cut(self, a: Assignment, blamed: Blamed | None = None) -> None:
+        """Leave this assignment out from now on, and every other one that has the units to blame on
+        the same lanes in modes no quicker than those."""
+        held: dict[int, None] = {}
+        others: dict[int, None] = {}
         for u, mode in enumerate(a.modes):
-            o = self.program.options[u].index(mode)
-            chosen.add(self.x[u, o, u if self.own[mode.device] else a.lanes[u]])
-        self.linear.add([(v, 1.0) for v in sorted(chosen)], 0.0, len(chosen) - 1.0)
+            if blamed is not None and u not in blamed:
+                continue
+            lane = u if self.own[mode.device] else a.lanes[u]
+            held[self.x[u, self.program.options[u].index(mode), lane]] = None
+            if blamed is None:
+                continue
+            latency_s, occupancy_s = blamed[u]
+            for (o, k), v in self._by_unit[u].items():
+                m = self.program.options[u][o]
+                e = m.estimate
+                slower = e.latency_s >= latency_s and e.occupancy_s >= occupancy_s
+                if slower and (m.device, k) == (mode.device, lane):
+                    others[v] = None
+        self.linear.add([(v, 1.0) for v in {**held, **others}], 0.0, len(held) - 1.0)
 
     @property
     def _unit(self) -> float:
@@ -391,6 +405,9 @@ class PeriodForm:
         there is none."""
         most = below * self._unit
         dual, x, finished = self.linear.minimise(self.objective_terms, most, seconds)
+        if self.objective == "throughput" and dual < math.inf:  # cuts never make it less
+            floor = self.linear.lower[self.period]
+            self.linear.lower[self.period] = max(floor, min(dual * (1 - 1e-7), most))
         return dual / self._unit, None if x is None else self._read(x), finished
 
     def relaxation(self, seconds: float) -> float:

@@ -15,11 +15,15 @@ import numpy as np
 
 from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
+from pearl_devices.primitives import iterations
 from pearl_devices.primitives.critics import join
+from pearl_devices.primitives.envs import step_continuous
+from pearl_devices.primitives.iterations import learns
 from pearl_devices.primitives.native import bound, fast
 from pearl_devices.primitives.nets import (
     adam,
     backward,
+    copy,
     follow,
     forward,
     scratch,
@@ -30,6 +34,7 @@ from pearl_devices.primitives.replay import (
     BATCH,
     draw,
     gather,
+    insert,
     rows,
     sample_arguments,
     set_priorities,
@@ -185,6 +190,20 @@ def learn(
             set_priorities(tree, levels, fanout, priority, index[s], td[s])
 
 
+@fast
+def iterate(loop, inference, env_step, insertion, learning, sync):
+    """`loop.more` + 1 whole iterations; the other arguments are those of the functions called."""
+    for _ in range(loop.more[0] + 1):
+        learning_now = learns(loop)
+        for _ in range(loop.vector_steps):
+            infer(*inference)
+            step_continuous(loop.env, env_step)
+            insert(*insertion)
+        if learning_now:
+            learn(*learning)
+            copy(*sync)
+
+
 def _network_arguments(name: str, layers: tuple[int, ...], buffers: Buffers) -> tuple[Any, ...]:
     arrays = [buffers[f"learner.{name}{part}"] for part in ("", ".target", ".m", ".v", ".steps")]
     return (
@@ -242,3 +261,8 @@ def bind_learn(kernel: Kernel, buffers: Buffers) -> Call:
         buffers["replay.priority"] if prioritised else np.zeros(3),
         *_learner_arguments(kernel, buffers),
     )
+
+
+def bind_iteration(kernel: Kernel, buffers: Buffers) -> Call:
+    """iteration.ddpg: whole iterations, see `iterations`."""
+    return iterations.bind(iterate, kernel, buffers, bind_inference, bind_learn)

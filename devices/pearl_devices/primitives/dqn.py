@@ -15,10 +15,14 @@ import numpy as np
 
 from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
+from pearl_devices.primitives import iterations
+from pearl_devices.primitives.envs import step_discrete
+from pearl_devices.primitives.iterations import learns
 from pearl_devices.primitives.native import bound, fast
 from pearl_devices.primitives.nets import (
     adam,
     backward,
+    copy,
     follow,
     forward,
     scratch,
@@ -29,6 +33,7 @@ from pearl_devices.primitives.replay import (
     BATCH,
     draw,
     gather,
+    insert,
     rows,
     sample_arguments,
     set_priorities,
@@ -168,6 +173,20 @@ def learn(
             set_priorities(tree, levels, fanout, priority, index[s], td[s])
 
 
+@fast
+def iterate(loop, inference, env_step, insertion, learning, sync):
+    """`loop.more` + 1 whole iterations; the other arguments are those of the functions called."""
+    for _ in range(loop.more[0] + 1):
+        learning_now = learns(loop)
+        for _ in range(loop.vector_steps):
+            infer(*inference)
+            step_discrete(loop.env, env_step)
+            insert(*insertion)
+        if learning_now:
+            learn(*learning)
+            copy(*sync)
+
+
 def _learner_arguments(kernel: Kernel, buffers: Buffers) -> tuple[Any, ...]:
     layers, batch, double = kernel.layers(), kernel.dim("batch"), bool(kernel.dim("double"))
     params = buffers["learner.q"]
@@ -223,3 +242,8 @@ def bind_learn(kernel: Kernel, buffers: Buffers) -> Call:
         buffers["replay.priority"] if prioritised else np.zeros(3),
         *_learner_arguments(kernel, buffers),
     )
+
+
+def bind_iteration(kernel: Kernel, buffers: Buffers) -> Call:
+    """iteration.dqn: whole iterations, see `iterations`."""
+    return iterations.bind(iterate, kernel, buffers, bind_inference, bind_learn)

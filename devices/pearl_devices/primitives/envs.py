@@ -35,6 +35,7 @@ from pearl_devices.primitives.classic import (
     pendulum_reset,
 )
 from pearl_devices.primitives.native import bound, exact
+from pearl_devices.primitives.normalise import normalised
 from pearl_devices.primitives.rng import stream
 
 
@@ -56,8 +57,13 @@ def begin(rng, action, obs, step):
     """Notes what the step starts from; returns the base of this firing's random stream."""
     s_obs, s_action = step[0], step[1]
     rng[1] += np.uint64(1)
-    s_obs[:] = obs
-    s_action[:] = action
+    # Element by element: numba's assignment of whole arrays takes two seconds to compile.
+    for n in range(obs.shape[0]):
+        for c in range(obs.shape[1]):
+            s_obs[n, c] = obs[n, c]
+    chosen, noted = action.reshape(action.size), s_action.reshape(action.size)
+    for j in range(chosen.size):
+        noted[j] = chosen[j]
     return stream(rng[0], rng[1])
 
 
@@ -155,6 +161,40 @@ def step_mountain_car_continuous(
         mountain_car_observe(state, n, obs)
 
 
+@exact
+def step_discrete(env, arguments):
+    """A vector step of the environment that `number` gave this number."""
+    if env == 0:
+        step_cartpole(*arguments)
+    elif env == 1:
+        step_acrobot(*arguments)
+    else:
+        step_mountain_car(*arguments)
+
+
+@exact
+def step_continuous(env, arguments):
+    """As `step_discrete`, of the environments with continuous actions."""
+    if env == 0:
+        step_pendulum(*arguments)
+    else:
+        step_mountain_car_continuous(*arguments)
+
+
+NUMBERS = {
+    "CartPole-v1": 0,
+    "Acrobot-v1": 1,
+    "MountainCar-v0": 2,
+    "Pendulum-v1": 0,
+    "MountainCarContinuous-v0": 1,
+}
+
+
+def number(program: str) -> int:
+    """What `step_discrete` or `step_continuous` calls this environment."""
+    return NUMBERS[program]
+
+
 NATIVE = {
     "CartPole-v1": (step_cartpole, cartpole_reset, cartpole_observe),
     "Pendulum-v1": (step_pendulum, pendulum_reset, pendulum_observe),
@@ -168,10 +208,10 @@ NATIVE = {
 }
 
 
-def reset_envs(program: str, buffers: Buffers) -> None:
-    """Starts all environments from the stream of rng.env_step at firing 0, no step done."""
+def reset_envs(program: str, buffers: Buffers, firing: int = 0) -> None:
+    """Starts all environments from the stream of rng.env_step at a firing, no step done."""
     _, reset, observe = NATIVE[program]
-    base = np.uint64(stream(buffers["rng.env_step"][0], np.uint64(0)))
+    base = np.uint64(stream(buffers["rng.env_step"][0], np.uint64(firing)))
     for n in range(buffers["env.obs"].shape[0]):
         reset(buffers["env.state"], n, base)
         observe(buffers["env.state"], n, buffers["env.obs"])
@@ -195,11 +235,12 @@ def bind_step(kernel: Kernel, buffers: Buffers) -> Call:
             f"kernel {kernel.kind}: {program} has (obs, act) = {(sizes.obs, sizes.act)}, "
             f"the kernel says {given}"
         )
-    if buffers["rng.env_step"][1] == 0:
+    fresh = buffers["rng.env_step"][1] == 0
+    if fresh:
         reset_envs(program, buffers)
     episodes = ("env.elapsed", "env.return", "episode.returns", "episode.lengths", "episode.count")
     step = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
-    return bound(
+    call = bound(
         NATIVE[program][0],
         buffers["rng.env_step"],
         buffers["act.action"],
@@ -209,3 +250,4 @@ def bind_step(kernel: Kernel, buffers: Buffers) -> Call:
         *(buffers[f"step.{name}"] for name in step),
         sizes.step_limit,
     )
+    return normalised(kernel, buffers, call, fresh=bool(fresh))

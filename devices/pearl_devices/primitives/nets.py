@@ -1,6 +1,7 @@
 """Dense networks over flat parameter vectors: forward, backward, Adam, targets, clipping.
 
-A network of widths `layers` (int64 array, input first) has ReLU hidden layers and a linear output.
+A network of widths `layers` (int64 array, input first) has hidden layers of ReLU, or of tanh where
+a caller says so, and a linear output.
 Its parameters lie in one float32 vector, per layer the weights (in, out) row by row, then the
 biases. The activations of a pass over `rows` rows lie in one flat scratch vector, one block (rows,
 width) after the other, input not included. Matrices are C-contiguous float32, multiplied by
@@ -17,8 +18,16 @@ import numpy.typing as npt
 
 from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
+from pearl_devices.primitives.curves import bend, through_bend
 from pearl_devices.primitives.native import bound, fast
-from pearl_devices.primitives.products import affine, column_sums, outer, through, total_squares
+from pearl_devices.primitives.products import (
+    affine,
+    column_sums,
+    outer,
+    outer_narrow,
+    through,
+    total_squares,
+)
 from pearl_devices.primitives.tiles import LANES
 
 Array = npt.NDArray[np.float32]
@@ -42,8 +51,8 @@ def init_params(layers: tuple[int, ...], seed: int, *, final_scale: float | None
     return np.concatenate(parts).astype(np.float32)
 
 
-def forward_numpy(layers: tuple[int, ...], params: Array, x: Array) -> Array:
-    """The network's output (rows, out) in plain numpy, for evaluation."""
+def forward_numpy(layers: tuple[int, ...], params: Array, x: Array, curved: bool = False) -> Array:
+    """The network's output (rows, out) in plain numpy, for evaluation. curved: tanh, not ReLU."""
     offset = 0
     for layer, (i, o) in enumerate(pairwise(layers)):
         weights = params[offset : offset + i * o].reshape(i, o)
@@ -51,13 +60,16 @@ def forward_numpy(layers: tuple[int, ...], params: Array, x: Array) -> Array:
         x = x @ weights + params[offset : offset + o]
         offset += o
         if layer < len(layers) - 2:
-            x = np.maximum(x, np.float32(0.0))
+            x = np.tanh(x) if curved else np.maximum(x, np.float32(0.0))
     return x
 
 
 @fast
-def forward(params, layers, x, acts):
-    """Runs x (rows, in) through the network; returns the output, a view (rows, out) of `acts`."""
+def forward(params, layers, x, acts, curved=False):
+    """Runs x (rows, in) through the network; returns the output, a view (rows, out) of `acts`.
+
+    curved: the hidden layers are tanh instead of ReLU.
+    """
     rows, offset, at = x.shape[0], 0, 0
     a = x
     for layer in range(layers.size - 1):
@@ -66,21 +78,26 @@ def forward(params, layers, x, acts):
         offset += i * o
         bias = params[offset : offset + o]
         offset += o
-        out = acts[at : at + rows * o].reshape(rows, o)
+        flat = acts[at : at + rows * o]
+        out = flat.reshape(rows, o)
         at += rows * o
-        affine(a, weights, bias, out, 1 if layer < layers.size - 2 else 0)
+        hidden = layer < layers.size - 2
+        affine(a, weights, bias, out, 1 if hidden and not curved else 0)
+        if hidden and curved:
+            bend(flat)
         a = out
     return a
 
 
 @fast
-def backward(params, layers, x, acts, stored, rows, deltas, grad, tail, d_tail):
+def backward(params, layers, x, acts, stored, rows, deltas, grad, tail, d_tail, curved=False):
     """Gradient of a loss from its derivative by the output.
 
     x (rows, in): the input. acts: activations of a pass over `stored` ≥ rows rows, of which the
     first `rows` count. deltas: flat scratch as `scratch` makes it; it begins with the derivative by
     the output (rows, out). grad: as params; left alone if its size is 0. tail,
     d_tail (rows, tail): the derivative by the last `tail` components of the input goes here.
+    curved: as in `forward`.
     """
     half = (deltas.size - 2 * LANES * layers.max()) // 2
     spare = deltas[2 * half :]
@@ -100,12 +117,18 @@ def backward(params, layers, x, acts, stored, rows, deltas, grad, tail, d_tail):
         else:
             a = x
         if grad.size > 0:
-            outer(a, d, grad[offset : offset + i * o].reshape(i, o))
+            weights_grad = grad[offset : offset + i * o].reshape(i, o)
+            if o < LANES and i > LANES:
+                outer_narrow(a, d, spare, weights_grad)
+            else:
+                outer(a, d, weights_grad)
             column_sums(d, grad[offset + i * o : offset + i * o + o])
         if layer > 0:
             here = half - here
             d_below = deltas[here : here + rows * i].reshape(rows, i)
-            through(d, weights, spare, d_below, a, 1)
+            through(d, weights, spare, d_below, a, 0 if curved else 1)
+            if curved:
+                through_bend(deltas[here : here + rows * i], acts[below : below + rows * i])
         elif tail > 0:
             through(d, weights[i - tail :], spare, d_tail, d_tail, 0)
 
@@ -198,7 +221,14 @@ def copy(source, target):
         target[j] = source[j]
 
 
+@fast
+def copy_both(source, target, other_source, other_target):
+    copy(source, target)
+    copy(other_source, other_target)
+
+
 def bind_sync(kernel: Kernel, buffers: Buffers) -> Call:
-    """param_sync: policy.X ← learner.X, X named by kernel.args['network']."""
-    network = kernel.args["network"]
-    return bound(copy, buffers[f"learner.{network}"], buffers[f"policy.{network}"])
+    """param_sync: policy.X ← learner.X, X named by kernel.args['network']: one, or two as X+Y."""
+    names = str(kernel.args["network"]).split("+")
+    arrays = [buffers[f"{side}.{name}"] for name in names for side in ("learner", "policy")]
+    return bound(copy if len(names) == 1 else copy_both, *arrays)

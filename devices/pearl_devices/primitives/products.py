@@ -7,8 +7,9 @@ vectors. At 64 by 64 by 64 this is as fast as OpenBLAS with its AVX-512 kernels 
 fast as with its AVX2 ones, and it does not depend on which of them OpenBLAS takes.
 
 Each element is a sum over the inner index in rising order, product and sum fused where the host can
-(else rounded twice), from its bias or 0. So it is the same number whatever the tile, the number of
-rows and their grouping. NaN goes through ReLU and through its derivative.
+(else rounded twice), from its bias or 0; where there are one or two columns, in LANES such sums
+that are then added. So it is the same number whatever the tile, the number of rows and their
+grouping. NaN goes through ReLU and through its derivative.
 """
 
 from __future__ import annotations
@@ -18,7 +19,14 @@ from typing import Any
 import numpy as np
 
 from pearl_devices.primitives.native import fast, inner
-from pearl_devices.primitives.tiles import LANES, ROWS, tile, turn_block, whole_squares
+from pearl_devices.primitives.tiles import (
+    LANES,
+    ROWS,
+    dots,
+    tile,
+    turn_block,
+    whole_squares,
+)
 
 
 def _strip(turned: bool, finish: str, vectors: int, partial: bool) -> Any:
@@ -132,6 +140,24 @@ def _product(turned: bool, finish: str) -> Any:
     return product
 
 
+def _narrow(columns: int, interleaved: bool) -> Any:
+    """The compiled product with one or two columns."""
+    most, one = dots(ROWS, columns, interleaved), dots(1, columns, interleaved)
+
+    @inner
+    def narrow(m, depth, a, b, out):
+        r = 0
+        while r + ROWS <= m:
+            most(a, r * depth, depth, b, 0, depth, out, r * columns, columns, depth)
+            r += ROWS
+        while r < m:
+            one(a, r * depth, depth, b, 0, depth, out, r * columns, columns, depth)
+            r += 1
+
+    return narrow
+
+
+_one_column, _two_columns, _two_rows = _narrow(1, False), _narrow(2, True), _narrow(2, False)
 _layer, _outer = _product(False, "bias"), _product(True, "")
 _gated_full, _gated_part = _strips(False, "gate")
 
@@ -140,7 +166,18 @@ _gated_full, _gated_part = _strips(False, "gate")
 def affine(x, weights, bias, out, relu):
     """out (rows, o) = x (rows, i) · weights (i, o) + bias (o), then ReLU if `relu` is 1."""
     i, o = weights.shape
-    _layer(x.shape[0], o, i, x, i, weights, o, out, o, bias, relu)
+    if o > 2 or i < LANES:
+        _layer(x.shape[0], o, i, x, i, weights, o, out, o, bias, relu)
+        return
+    if o == 1:
+        _one_column(x.shape[0], i, x, weights, out)
+    else:
+        _two_columns(x.shape[0], i, x, weights, out)
+    below = np.float32(-np.inf) if relu == 0 else np.float32(0.0)
+    for r in range(x.shape[0]):
+        for c in range(o):
+            value = out[r, c] + bias[c]
+            out[r, c] = np.float32(0.0) if value < below else value
 
 
 @fast
@@ -148,6 +185,21 @@ def outer(x, d, out):
     """out (i, o) = xᵀ · d, of x (rows, i) and d (rows, o): the gradient of a layer's weights."""
     rows, i = x.shape
     _outer(i, d.shape[1], rows, x, i, d, d.shape[1], out, d.shape[1], d, 0)
+
+
+@fast
+def outer_narrow(x, d, spare, out):
+    """As `outer`, of fewer columns than a vector has lanes. spare: flat scratch of i · o elements,
+    which takes the transposed product."""
+    (rows, i), o = x.shape, d.shape[1]
+    if o == 1:
+        _outer(1, i, rows, d, 1, x, i, out, i, d, 0)
+        return
+    turned = spare[: o * i].reshape(o, i)
+    _outer(o, i, rows, d, o, x, i, turned, i, d, 0)
+    for k in range(i):
+        for c in range(o):
+            out[k, c] = turned[c, k]
 
 
 @fast
@@ -171,6 +223,12 @@ def through(d, weights, panel, out, gate, relu):
     takes the transposed weights of one strip of columns after the other.
     """
     (i, o), rows = weights.shape, d.shape[0]
+    if i <= 2 and relu == 0:
+        if i == 1:
+            _one_column(rows, o, d, weights, out)
+        else:
+            _two_rows(rows, o, d, weights, out)
+        return
     j = 0
     while j < i:
         columns = 2 * LANES if i - j >= 2 * LANES else min(i - j, LANES)

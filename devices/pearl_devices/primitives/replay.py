@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from pearl_devices.base import Buffers, Call
-from pearl_devices.buffers import tree_levels
+from pearl_devices.buffers import ANEW, tree_levels
 from pearl_devices.kernel import Kernel
 from pearl_devices.primitives.native import bound, exact
 from pearl_devices.primitives.rng import stream, uniform
@@ -83,8 +83,9 @@ def gather(
     """Copies the rows `index` with their n-step returns.
 
     From row i the same environment goes on at i + envs, i + 2·envs, …; the sum stops at an
-    episode's end, after n_step rewards, or at the newest row, and bootstraps from where it stopped,
-    with discount 0 only where the episode terminated.
+    episode's end, after n_step rewards, at the newest row, or before one whose environment was
+    started anew, and bootstraps from where it stopped, with discount 0 only where the episode
+    terminated.
     """
     for b in range(index.size):
         row = index[b]
@@ -97,7 +98,8 @@ def gather(
             if terminated[row] != 0 or truncated[row] != 0:
                 break
             after = (row + envs) % reward.size
-            if after // envs == cursor[0] // envs:
+            newest = (cursor[0] - 1 - row) % reward.size < envs  # of its environment
+            if newest or truncated[after] & ANEW:
                 break
             row = after
             total += factor * reward[row]
@@ -232,16 +234,3 @@ def bind_priorities(kernel: Kernel, buffers: Buffers) -> Call:
         buffers["batch.index"],
         buffers["batch.td"],
     )
-
-
-def cut_episodes(buffers: Buffers, envs: int) -> None:
-    """Marks the newest `envs` rows as ends of episodes (truncated).
-
-    For environments that do not go on where they were, after a resume: an n-step return must not
-    run from the old episode into the new one.
-    """
-    head, filled = (int(value) for value in buffers["replay.cursor"])
-    if filled >= envs:
-        capacity = buffers["replay.truncated"].shape[0]
-        newest = (head - envs) % capacity
-        buffers["replay.truncated"][newest : newest + envs] = 1

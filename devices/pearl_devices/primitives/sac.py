@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
-from pearl_devices.primitives import LOG_STD, critics
+from pearl_devices.primitives import LOG_STD, critics, iterations
 from pearl_devices.primitives.critics import (
     descend,
     follow_target,
@@ -29,8 +29,11 @@ from pearl_devices.primitives.critics import (
     regress,
     reprioritise,
 )
+from pearl_devices.primitives.envs import step_continuous
+from pearl_devices.primitives.iterations import learns
 from pearl_devices.primitives.native import bound, fast, merged
-from pearl_devices.primitives.nets import backward, forward, scratch, total
+from pearl_devices.primitives.nets import backward, copy, forward, scratch, total
+from pearl_devices.primitives.replay import insert
 from pearl_devices.primitives.rng import normals, stream, uniform
 
 LOWEST, HIGHEST = np.float32(LOG_STD[0]), np.float32(LOG_STD[1])
@@ -189,6 +192,20 @@ def learn(source, batch, rules, target_entropy, actor, critic1, critic2, alpha, 
         reprioritise(source, batch, s)
 
 
+@fast
+def iterate(loop, inference, env_step, insertion, learning, sync):
+    """`loop.more` + 1 whole iterations; the other arguments are those of the functions called."""
+    for _ in range(loop.more[0] + 1):
+        learning_now = learns(loop)
+        for _ in range(loop.vector_steps):
+            infer(*inference)
+            step_continuous(loop.env, env_step)
+            insert(*insertion)
+        if learning_now:
+            learn(*learning)
+            copy(*sync)
+
+
 def _arguments(kernel: Kernel, buffers: Buffers) -> tuple[Any, ...]:
     size, act, inputs = kernel.dim("batch"), kernel.dim("act"), kernel.layers("critic1")[0]
     shapes = ((size, inputs), *[(size, act)] * 5, *[(size,)] * 3, (0,))
@@ -227,3 +244,8 @@ def bind_learn(kernel: Kernel, buffers: Buffers) -> Call:
     update.sac: `steps` gradient steps on batch.*, likewise. The mean |TD error| of both critics
     goes to batch.td."""
     return bound(learn, critics.source(kernel, buffers), *_arguments(kernel, buffers))
+
+
+def bind_iteration(kernel: Kernel, buffers: Buffers) -> Call:
+    """iteration.sac: whole iterations, see `iterations`."""
+    return iterations.bind(iterate, kernel, buffers, bind_inference, bind_learn)

@@ -13,7 +13,7 @@ import numpy as np
 
 from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
-from pearl_devices.primitives import critics
+from pearl_devices.primitives import critics, iterations
 from pearl_devices.primitives.critics import (
     descend,
     follow_target,
@@ -23,9 +23,12 @@ from pearl_devices.primitives.critics import (
     regress,
     reprioritise,
 )
-from pearl_devices.primitives.ddpg import squash, unsquash_gradient
+from pearl_devices.primitives.ddpg import bind_inference, infer, squash, unsquash_gradient
+from pearl_devices.primitives.envs import step_continuous
+from pearl_devices.primitives.iterations import learns
 from pearl_devices.primitives.native import bound, fast, merged
-from pearl_devices.primitives.nets import backward, forward, total
+from pearl_devices.primitives.nets import backward, copy, forward, total
+from pearl_devices.primitives.replay import insert
 from pearl_devices.primitives.rng import normals, stream
 
 
@@ -108,6 +111,20 @@ def learn(source, batch, rules, smoothing, delay, actor, critic1, critic2, own):
         reprioritise(source, batch, s)
 
 
+@fast
+def iterate(loop, inference, env_step, insertion, learning, sync):
+    """`loop.more` + 1 whole iterations; the other arguments are those of the functions called."""
+    for _ in range(loop.more[0] + 1):
+        learning_now = learns(loop)
+        for _ in range(loop.vector_steps):
+            infer(*inference)
+            step_continuous(loop.env, env_step)
+            insert(*insertion)
+        if learning_now:
+            learn(*learning)
+            copy(*sync)
+
+
 def _arguments(kernel: Kernel, buffers: Buffers) -> tuple[Any, ...]:
     size, act, inputs = kernel.dim("batch"), kernel.dim("act"), kernel.layers("critic1")[0]
     shapes = ((size, inputs), (size, act), (size,), (size,), (0,))
@@ -126,3 +143,8 @@ def bind_learn(kernel: Kernel, buffers: Buffers) -> Call:
     update.td3: `steps` gradient steps on batch.*, likewise. The mean |TD error| of both critics
     goes to batch.td."""
     return bound(learn, critics.source(kernel, buffers), *_arguments(kernel, buffers))
+
+
+def bind_iteration(kernel: Kernel, buffers: Buffers) -> Call:
+    """iteration.td3: whole iterations, see `iterations`."""
+    return iterations.bind(iterate, kernel, buffers, bind_inference, bind_learn)

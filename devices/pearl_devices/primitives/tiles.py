@@ -176,6 +176,104 @@ def tile(rows: int, vectors: int, partial: bool, turned: bool, finish: str) -> A
     return product
 
 
+def dots(rows: int, columns: int, interleaved: bool) -> Any:
+    """out[:rows, :columns] = a · b for one or two columns, of which a tile would leave most of a
+    vector empty: sums over the inner index in LANES parts, which are then added.
+
+    b is given by its columns, b_row elements apart, or `interleaved`, row after row. Otherwise as
+    `tile`.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        def start(k: int, at: Any) -> Any:
+            data = make_array(signature.args[k])(context, builder, given[k]).data
+            return builder.gep(data, [at])
+
+        _, a_at, stride, _, b_at, b_row, _, out_at, row, depth = given
+        a, b, out = start(0, a_at), start(3, b_at), start(6, out_at)
+        fma = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(VECTOR, [VECTOR] * 3), f"llvm.fmuladd.v{LANES}f32"
+        )
+        cells = [(r, c) for r in range(rows) for c in range(columns)]
+        whole = builder.sub(depth, builder.srem(depth, _number(LANES)))
+
+        def added(k: Any, left: Any | None, sums: dict[tuple[int, int], Any]) -> Any:
+            """The sums with LANES more terms from inner index k; left: only the first so many."""
+
+            def memory(before: int, share: int) -> _Memory:
+                if left is None:
+                    return _Memory(builder, None)
+                more = builder.sub(builder.mul(left, _number(share)), _number(before))
+                return _Memory(builder, more)
+
+            if interleaved:
+                at = builder.gep(b, [builder.mul(k, _number(columns))])
+                parts = [memory(v * LANES, columns).load(at, v) for v in range(columns)]
+                right = [
+                    builder.shuffle_vector(
+                        parts[0],
+                        parts[-1],
+                        ir.Constant(WORDS, [columns * lane + c for lane in range(LANES)]),
+                    )
+                    for c in range(columns)
+                ]
+            else:
+                starts = [builder.add(k, builder.mul(b_row, _number(c))) for c in range(columns)]
+                right = [memory(0, 1).load(builder.gep(b, [at]), 0) for at in starts]
+            new = {}
+            for r in range(rows):
+                at = builder.gep(a, [builder.add(k, builder.mul(stride, _number(r)))])
+                line = memory(0, 1).load(at, 0)
+                for c in range(columns):
+                    new[r, c] = builder.call(fma, [line, right[c], sums[r, c]])
+            return new
+
+        before = builder.block
+        head, body = builder.append_basic_block("head"), builder.append_basic_block("dots")
+        after = builder.append_basic_block("end")
+        builder.branch(head)
+        builder.position_at_end(head)
+        k = builder.phi(INT)
+        k.add_incoming(_number(0), before)
+        held = {cell: builder.phi(VECTOR) for cell in cells}
+        builder.cbranch(builder.icmp_signed("<", k, whole), body, after)
+        builder.position_at_end(body)
+        new = added(k, None, held)
+        k.add_incoming(builder.add(k, _number(LANES)), body)
+        builder.branch(head)
+        for cell in cells:
+            held[cell].add_incoming(ZERO, before)
+            held[cell].add_incoming(new[cell], body)
+        builder.position_at_end(after)
+        last = added(whole, builder.sub(depth, whole), held)
+        for r in range(rows):
+            at = builder.gep(out, [builder.mul(row, _number(r))])
+            for c in range(columns):
+                builder.store(_lane_sum(builder, last[r, c]), builder.gep(at, [_number(c)]))
+        return context.get_dummy_value()
+
+    @intrinsic
+    def product(typing, a, a_at, stride, b, b_at, b_row, out, out_at, row, depth):
+        _check(a, b, out)
+        i = types.int64
+        return types.none(a, i, i, b, i, i, out, i, i, i), generate
+
+    return product
+
+
+def _lane_sum(builder: Any, total: Any) -> Any:
+    """The sum of a vector's lanes: halves are added until one number is left."""
+    width = LANES
+    while width > 1:
+        width //= 2
+        halves = []
+        for first in (0, width):
+            lanes = ir.Constant(ir.VectorType(WORD, width), list(range(first, first + width)))
+            halves.append(builder.shuffle_vector(total, total, lanes))
+        total = builder.fadd(*halves)
+    return builder.extract_element(total, ir.Constant(WORD, 0))
+
+
 def _butterfly(builder: Any, lines: list[Any], step: int) -> list[Any]:
     """One stage of a transposition in registers: blocks of `step` by `step` change places."""
     new = list(lines)
@@ -247,15 +345,7 @@ def _squares(typing, x, count):
         builder.cbranch(builder.icmp_signed("<", following, given[1]), loop, after)
         builder.position_at_end(after)
         total = builder.fadd(builder.fadd(new[0], new[1]), builder.fadd(new[2], new[3]))
-        width = LANES
-        while width > 1:
-            width //= 2
-            halves = []
-            for first in (0, width):
-                lanes = ir.Constant(ir.VectorType(WORD, width), list(range(first, first + width)))
-                halves.append(builder.shuffle_vector(total, total, lanes))
-            total = builder.fadd(*halves)
-        return builder.extract_element(total, ir.Constant(WORD, 0))
+        return _lane_sum(builder, total)
 
     _check(x)
     return types.float32(x, types.int64), generate

@@ -27,6 +27,7 @@ random action at the start are taken without it. The number of torch's threads i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from importlib import import_module
 from inspect import signature
 from itertools import pairwise
@@ -41,11 +42,13 @@ from torch import Tensor
 from pearl_devices.base import Buffers, Call, UnsupportedError
 from pearl_devices.buffers import specs
 from pearl_devices.kernel import Kernel
-from pearl_devices.primitives import ddpg, dqn, rng, sac
+from pearl_devices.primitives import ddpg, dqn, rng, sac, torch_modules
 from pearl_devices.primitives.native import bound
 from pearl_devices.primitives.nets import CLIP_EPS
 
 Forward = Callable[..., Tensor]
+Split = Callable[[Tensor], list[Tensor]]
+Run = Callable[[Sequence[Tensor], Tensor], Tensor]
 
 
 def resolve(kernel: Kernel) -> Callable[..., Any]:
@@ -85,6 +88,28 @@ def run(parts: Sequence[Tensor], x: Tensor) -> Tensor:
     return x
 
 
+def run_bfloat16(parts: Sequence[Tensor], x: Tensor) -> Tensor:
+    """As `run`, with the products from one hidden layer to the next in bfloat16, and their
+    gradients too. What they add to, the first layer and the output stay float32."""
+    for layer in range(0, len(parts), 2):
+        if 0 < layer < len(parts) - 2:
+            x = parts[layer + 1] + (x.bfloat16() @ parts[layer].bfloat16()).float()
+        else:
+            x = torch.addmm(parts[layer + 1], x, parts[layer])
+        if layer < len(parts) - 2:
+            x = torch.relu(x)
+    return x
+
+
+def structure(kernel: Kernel, name: str) -> tuple[Split, Run]:
+    """How network `name` splits its flat vector into parts, and what it computes from (parts,
+    rows): dense layers, or the user's own module."""
+    own = kernel.modules.get(name)
+    if own is None:
+        return partial(views, layers=kernel.layers(name)), run
+    return torch_modules.structure(own)
+
+
 def squash(z: Tensor, low: Tensor, high: Tensor) -> Tensor:
     half = 0.5 * (high - low)
     return low + half + half * torch.tanh(z)
@@ -119,10 +144,12 @@ class Noise:
         return self._fill(rng.uniforms, shape)
 
 
-def network(name: str, parts: Sequence[Tensor], hyper: SimpleNamespace) -> Forward:
+def network(
+    name: str, parts: Sequence[Tensor], hyper: SimpleNamespace, outputs: int, run: Run = run
+) -> Forward:
     """The function that a loss calls, over the parameters `parts`."""
     duels = name == "q" and bool(getattr(hyper, "duelling", 0))
-    squashes = name == "actor" and parts[-1].numel() == len(getattr(hyper, "act_low", ()))
+    squashes = name == "actor" and outputs == len(getattr(hyper, "act_low", ()))
 
     def call(*inputs: Tensor) -> Tensor:
         if not inputs:
@@ -140,12 +167,15 @@ def network(name: str, parts: Sequence[Tensor], hyper: SimpleNamespace) -> Forwa
 class Learner:
     """One network's parameters, moments and target (if it has one), and the step of Adam."""
 
-    def __init__(self, name: str, layers: tuple[int, ...], buffers: Buffers) -> None:
-        self.name = name
+    def __init__(
+        self, name: str, layers: tuple[int, ...], buffers: Buffers, split: Split | None = None
+    ) -> None:
+        """split: into the parts of a network that is not dense layers of these widths."""
+        self.name, split = name, split or partial(views, layers=layers)
         flat = {p: torch.from_numpy(buffers[f"learner.{name}{p}"]) for p in ("", ".m", ".v")}
         self.params, self.m, self.v = flat[""], flat[".m"], flat[".v"]
         self.steps = buffers[f"learner.{name}.steps"]
-        self.parts = [part.detach().requires_grad_() for part in views(self.params, layers)]
+        self.parts = [part.detach().requires_grad_() for part in split(self.params)]
         copy = buffers.get(f"learner.{name}.target")
         self.target = None if copy is None else torch.from_numpy(copy)
         self.lr, self.loss = buffers[f"hyper.lr.{name}"], buffers[f"loss.{name}"]
@@ -217,8 +247,9 @@ def _bounds(buffers: Buffers) -> dict[str, Tensor]:
     return {f"act_{end}": torch.from_numpy(buffers[f"act.{end}"]) for end in ("low", "high")}
 
 
-def bind_update(kernel: Kernel, buffers: Buffers) -> Call:
-    """update.*: `steps` runs of the loss generator that kernel.program names."""
+def bind_update(kernel: Kernel, buffers: Buffers, dense: Run = run) -> Call:
+    """update.*: `steps` runs of the loss generator that kernel.program names. dense: how networks
+    of dense layers are computed."""
     losses = resolve(kernel)
     try:
         signature(losses).bind(None, None, None, **kernel.args)
@@ -228,7 +259,10 @@ def bind_update(kernel: Kernel, buffers: Buffers) -> Call:
             f"and the options {sorted(kernel.args)}: {error}"
         ) from error
     own, networks = specs(kernel), kernel.networks
-    learners = {name: Learner(name, widths, buffers) for name, widths in networks.items()}
+    made = {name: structure(kernel, name) for name in networks}
+    learners = {
+        name: Learner(name, widths, buffers, made[name][0]) for name, widths in networks.items()
+    }
     sizes = {name: size for name, size in kernel.dims.items() if isinstance(size, int)}
     hyper = SimpleNamespace(**sizes, **(_bounds(buffers) if kernel.dim("act") else {}), step=0)
     constants = [n for n in own if n.startswith("hyper.") and not n.startswith("hyper.lr.")]
@@ -236,9 +270,12 @@ def bind_update(kernel: Kernel, buffers: Buffers) -> Call:
     hyper.noise = noise
     nets = SimpleNamespace(target=SimpleNamespace())
     for name, learner in learners.items():
-        setattr(nets, name, network(name, learner.parts, hyper))
+        split, forward = made[name]
+        forward = dense if forward is run else forward
+        outputs = networks[name][-1]
+        setattr(nets, name, network(name, learner.parts, hyper, outputs, forward))
         if learner.target is not None:
-            frozen = network(name, views(learner.target, networks[name]), hyper)
+            frozen = network(name, split(learner.target), hyper, outputs, forward)
             setattr(nets.target, name, _without_gradient(frozen))
     fields = ("obs", "action", "reward", "next_obs", "discount", "weight")
     batches = [
@@ -263,6 +300,11 @@ def bind_update(kernel: Kernel, buffers: Buffers) -> Call:
     return call
 
 
+def bind_update_bfloat16(kernel: Kernel, buffers: Buffers) -> Call:
+    """As `bind_update`, by `run_bfloat16`."""
+    return bind_update(kernel, buffers, run_bfloat16)
+
+
 def bind_inference(kernel: Kernel, buffers: Buffers) -> Call:
     """inference.*: the network in torch; the choice with the native variant's random numbers.
 
@@ -270,7 +312,8 @@ def bind_inference(kernel: Kernel, buffers: Buffers) -> Call:
     outputs through tanh with Gaussian noise; inference.sac draws from its policy.
     """
     (name,) = kernel.networks
-    parts = views(torch.from_numpy(buffers[f"policy.{name}"]), kernel.layers())
+    split, forward = structure(kernel, name)
+    parts = split(torch.from_numpy(buffers[f"policy.{name}"]))
     obs = torch.from_numpy(buffers["env.obs"])
     counter, explore = buffers["rng.inference"], buffers["explore"]
     action, act = buffers["act.action"], kernel.dim("act")
@@ -290,7 +333,7 @@ def bind_inference(kernel: Kernel, buffers: Buffers) -> Call:
 
     @torch.no_grad()
     def call() -> None:
-        shared.copy_(run(parts, obs))
+        shared.copy_(forward(parts, obs))
         pick()
 
     return call
@@ -299,8 +342,9 @@ def bind_inference(kernel: Kernel, buffers: Buffers) -> Call:
 def _policy(kernel: Kernel, params: npt.NDArray[np.float32], hyper: SimpleNamespace) -> Any:
     """`nets` of an acting program: its only network."""
     (name,) = kernel.networks
-    parts = views(torch.from_numpy(params), kernel.layers())
-    return SimpleNamespace(**{name: network(name, parts, hyper)})
+    split, forward = structure(kernel, name)
+    parts = split(torch.from_numpy(params))
+    return SimpleNamespace(**{name: network(name, parts, hyper, kernel.layers()[-1], forward)})
 
 
 def _with_program(kernel: Kernel, buffers: Buffers, start: Call) -> Call:
@@ -333,6 +377,19 @@ def _checked(kernel: Kernel, chosen: Any, shape: Sequence[int]) -> Tensor:
             f"shape {tuple(shape)}"
         )
     return chosen
+
+
+@torch.no_grad()
+def outputs(
+    kernel: Kernel, params: npt.NDArray[np.float32], obs: npt.NDArray[np.float32]
+) -> npt.NDArray[np.float32]:
+    """What the network of an inference gives for these rows, (rows, outputs)."""
+    (name,) = kernel.networks
+    split, forward = structure(kernel, name)
+    found: npt.NDArray[np.float32] = forward(
+        split(torch.from_numpy(params)), torch.from_numpy(obs)
+    ).numpy()
+    return found
 
 
 @torch.no_grad()

@@ -13,9 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from pearl.costs import CostTable
-from pearl.limits import Limits
-from pearl.plans import Placement, Plan
-from pearl.resolving import (
+from pearl.explanation.resolving import (
     SAME,
     Again,
     Answer,
@@ -26,6 +24,8 @@ from pearl.resolving import (
     restricted,
     without_modes,
 )
+from pearl.limits import Limits
+from pearl.plans import Placement, Plan
 from pearl.rounded import listed
 
 MOST = 8

@@ -1,29 +1,18 @@
-"""`explain`: what bounds a plan, which plans come close, and what would change it.
-
-Every figure is computed: from the timed graph of the plan, or by solving again with something
-changed, all within one time. What time did not allow is listed, never guessed.
-"""
+"""What bounds a plan: the lane, link, critical cycle, pace, or the longest path of a makespan, with
+the seconds of each task in it, from the timed graph of the plan."""
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
-from pearl.answers import Sentence, answers
 from pearl.assignment import Timing
 from pearl.costs import CostTable
-from pearl.crossover import Crossover, crossover
-from pearl.errors import SpecError
+from pearl.explanation.resolving import SAME
 from pearl.graph import TaskGraph
-from pearl.limits import Limits
 from pearl.period import Arc, howard, simulate
 from pearl.plan_check import plan_timing
-from pearl.plans import Plan, Problem, plain
-from pearl.resolving import SAME, Again
-from pearl.runner_ups import RunnerUps, runner_ups
-from pearl.system import System
-from pearl.what_ifs import WhatIf, what_ifs
+from pearl.plans import Plan
 
 
 @dataclass(frozen=True)
@@ -58,100 +47,6 @@ class Bound:
     parts: tuple[Part, ...]
     next_name: str | None
     next_share: float | None
-
-
-@dataclass(frozen=True)
-class Explanation:
-    """Why a plan is worth what it is worth.
-
-    throughput, efficiency: env steps (iterations) per second and per joule of the plan.
-    within: how close a runner-up must come, as a share of the plan's value. crossovers: batch sizes
-    at which tasks move; empty without a spec. left_out: what time did not allow to solve.
-    """
-
-    value: float
-    value_unit: str
-    objective: str
-    throughput: float
-    efficiency: float | None
-    within: float
-    bound: Bound
-    runner_ups: RunnerUps
-    what_ifs: tuple[WhatIf, ...]
-    crossovers: tuple[Crossover, ...]
-    answers: tuple[Sentence, ...]
-    left_out: tuple[str, ...]
-    proven: bool
-    seconds: float
-
-    def __str__(self) -> str:
-        from pearl.report import explanation_text
-
-        return explanation_text(self)
-
-    def to_json(self) -> dict[str, Any]:
-        """A plain object; each runner-up holds its whole plan."""
-        found: dict[str, Any] = plain(_object(self))
-        return found
-
-
-def _object(value: Any) -> Any:
-    if isinstance(value, Plan):
-        return value.to_json()
-    if isinstance(value, tuple):
-        return [_object(v) for v in value]
-    if is_dataclass(value):
-        return {f.name: _object(getattr(value, f.name)) for f in fields(value)}
-    return value
-
-
-def explain(
-    plan: Plan,
-    graph: TaskGraph,
-    costs: CostTable,
-    limits: Limits = Limits(),  # noqa: B008 (frozen)
-    *,
-    system: System | None = None,
-    within: float = 0.05,
-    time_limit_s: float = 10.0,
-) -> Explanation:
-    """Explain a plan of this problem within `time_limit_s` seconds.
-
-    Solves again by the plan's own method. system: the spec behind the problem, for the batch sizes
-    at which the update would move. Raises SpecError where plan and problem disagree, and for
-    `within` outside 0 … 1 or a time of 0.
-    """
-    problems = []
-    if not 0 <= within <= 1:
-        problems.append(f"within is {within}; it must be a share from 0 to 1")
-    if not time_limit_s > 0:
-        problems.append(f"time_limit_s is {time_limit_s}; it must be above 0")
-    if problems:
-        raise SpecError(*problems)
-    began = time.monotonic()
-    bound = bound_of(plan, graph, costs)
-    plan = replace(plan, problem=Problem(graph, costs, limits, system))
-    again = Again(plan, graph, costs, limits, began + time_limit_s)
-    said = answers(again.until(0.2))
-    close = runner_ups(again.until(0.4), within)
-    moves = _crossovers(again, system) if system else ()
-    changes, left_out = what_ifs(again)
-    return Explanation(
-        plan.value,
-        plan.value_unit,
-        plan.objective,
-        again.throughput,
-        again.efficiency,
-        within,
-        bound,
-        close,
-        changes,
-        moves,
-        said,
-        left_out,
-        plan.status == "optimal",
-        time.monotonic() - began,
-    )
 
 
 def bound_of(plan: Plan, graph: TaskGraph, costs: CostTable) -> Bound:
@@ -239,14 +134,3 @@ def _cycle(plan: Plan, timed: Timing, arcs: list[Arc]) -> list[tuple[int, float,
         if old is None or w - plan.period_s * m > old[0] - plan.period_s * old[1]:
             longest[s, d] = w, m
     return [(s, *longest[s, d]) for s, d in zip(found, [*found[1:], *found[:1]], strict=True)]
-
-
-def _crossovers(again: Again, system: System) -> tuple[Crossover, ...]:
-    """For every task that takes gradient steps."""
-    found = []
-    for task in again.graph.tasks:
-        if task.kernel.kind.startswith("update"):
-            left = again.until(0.3).deadline - time.monotonic()
-            if left > 0:
-                found.append(crossover(system, task.name, method=again.method, time_limit_s=left))
-    return tuple(c for c in found if c is not None)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from pearl.assignment import delay_s
 from pearl.costs import Mode
+from pearl.explanation.resolving import Again, classes, devices_in, devices_of, restricted
 from pearl.graph import Edge
 from pearl.plans import Plan
-from pearl.resolving import Again, classes, devices_in, devices_of, restricted
 from pearl.rounded import count, figure, listed, percent, si
 from pearl_devices import Device
 from pearl_devices.work import KINDS
@@ -64,7 +64,7 @@ def why_slower(again: Again, gpu: Device) -> str:
     apart = f"{name} takes {si(gpu_s, 's')} a firing on {gpu.name}"
     beside = f"{si(cpu_s, 's')} on {cpu.device}"
     if cpu.fused:
-        beside += f" (its share of the one call with {listed([t for t in cpu.tasks if t != name])})"
+        beside += f" (its share of one call with {len(cpu.tasks) - 1} other tasks)"
     waits = sum(s for _, s in _messages(again, name, gpu.name, cpu.device))
     text = f"{_made_of(again, name, mode, gpu)}; its messages to and from {cpu.device} add "
     text += f"{si(waits, 's')} a firing"
@@ -153,8 +153,11 @@ def _best(proven: bool) -> str:
 def _compared(again: Again, other: Plan) -> str:
     """Its value beside that of the plan."""
     best, unit = again.plan, other.value_unit
-    now = si(other.value, unit) if unit == "s" else f"{count(other.value)} {unit}"
-    return f"{now} instead of {figure(best.value, unit)} ({100 * again.gain(other.value):+.1f} %)"
+    if unit == "s":
+        now, more = si(other.value, unit), other.value / best.value - 1
+    else:
+        now, more = f"{count(other.value)} {unit}", again.gain(other.value)
+    return f"{now} instead of {figure(best.value, unit)} ({100 * more:+,.1f} %)"
 
 
 def _elsewhere(plan: Plan, device: str) -> str:

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from pearl.costs import CostTable, Mode
+from pearl.explanation.resolving import SAME, Again, efficiency, throughput, without_modes
 from pearl.graph import TaskGraph
 from pearl.limits import Limits
 from pearl.plans import Plan
-from pearl.resolving import SAME, Again, efficiency, throughput, without_modes
 from pearl_devices import Platform
 
 FASTER = 0.8
@@ -53,9 +53,9 @@ class WhatIf:
 def what_ifs(again: Again) -> tuple[tuple[WhatIf, ...], tuple[str, ...]]:
     """Every change solved anew, by falling gain, and the changes for which no time was left.
 
-    One more slack where the graph allows any; one more core and lane on each device; each link
-    twice as fast; each task 20 % faster, those that take most of the period first; each device
-    removed (the host cannot be: nothing runs on it then).
+    One more slack where the graph allows any (none for makespan, which knows no slack); one more
+    core and lane on each device; each link twice as fast; each task 20 % faster, those that take
+    most of the period first; each device removed (the host cannot be: nothing runs on it then).
     """
     found: list[WhatIf] = []
     left_out: list[str] = []
@@ -108,7 +108,8 @@ def _valued(again: Again, change: Change, plan: Plan, proven: bool) -> WhatIf:
 
 
 def _changes(again: Again) -> Iterator[Change]:
-    yield from _slack(again.graph, again.costs, again.limits)
+    if again.plan.objective != "makespan":
+        yield from _slack(again.graph, again.costs, again.limits)
     yield from _lanes(again.costs, again.limits)
     yield from _links(again.costs, again.limits)
     taken = {t.task: -t.share_of_period for t in again.plan.tasks}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from pearl.errors import InfeasibleError, SpecError
-from pearl.resolving import LEAST_S, devices_in
+from pearl.explanation.resolving import LEAST_S, devices_in
 from pearl.system import System
 
 MOST = 16_384
@@ -51,8 +51,8 @@ def crossover(
     the task differs by bisection; moves there and back between two neighbours are not seen.
 
     learning_starts grows with the batch where it must; the range ends where the spec allows no
-    larger batch, or where time does. None where the task can run on one device only or no plan was
-    found. An unknown task is a SpecError.
+    larger batch, or where time does. None where the task can run on one device only, the algorithm
+    has no batch size of its own, or no plan was found. An unknown task is a SpecError.
     """
     from pearl.planning import problem
     from pearl.solvers import solve
@@ -66,8 +66,9 @@ def crossover(
         left = deadline - time.monotonic()
         if left < LEAST_S:
             return None
-        start = max(batch, system.algorithm.learning_starts)
-        changed = {"algorithm.batch_size": batch, "algorithm.learning_starts": start}
+        changed = {"algorithm.batch_size": batch}
+        if hasattr(system.algorithm, "learning_starts"):
+            changed["algorithm.learning_starts"] = max(batch, system.algorithm.learning_starts)
         try:
             at = load(system.raw, set=changed)
         except SpecError:  # a batch that the replay, or the spec's rules, cannot hold
@@ -90,7 +91,9 @@ def crossover(
     graph, costs = problem(system)
     if task not in [t.name for t in graph.tasks]:
         raise SpecError(f"no task {task!r}; there are {[t.name for t in graph.tasks]}")
-    now = system.algorithm.batch_size
+    now = getattr(system.algorithm, "batch_size", None)
+    if now is None:  # its batches follow from other options
+        return None
     here = device_at(now)
     if here is None or len({m.device for m in costs.of(task)}) < 2:
         return None

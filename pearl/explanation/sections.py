@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pearl.crossover import Crossover
-from pearl.explain import Bound, Explanation
+from pearl.explanation import Explanation
+from pearl.explanation.batch_sizes import Crossover
+from pearl.explanation.bound import Bound
+from pearl.explanation.changes import WhatIf
 from pearl.report_tables import Column, Table
 from pearl.rounded import NONE, count, figure, listed, percent, si
-from pearl.what_ifs import WhatIf
 
 TITLE = "Explanation"
 VISIBLE = 0.001
@@ -101,7 +102,7 @@ def _runner_ups(e: Explanation) -> Table:
     columns = (
         Column("", "right"),
         Column("what differs", folds=True),
-        Column(e.value_unit, "right"),
+        Column("makespan" if e.objective == "makespan" else e.value_unit, "right"),
         Column("loss", "right"),
         Column("best of its kind"),
     )
@@ -113,7 +114,6 @@ def _runner_ups(e: Explanation) -> Table:
 
 def _changes(e: Explanation, shown: tuple[WhatIf, ...], notes: list[str]) -> Table:
     single = e.objective == "makespan"
-    unit = "iterations" if single else e.value_unit.partition("/")[0]
     rows = []
     for w in shown:
         star = "" if w.proven else "*"
@@ -126,8 +126,8 @@ def _changes(e: Explanation, shown: tuple[WhatIf, ...], notes: list[str]) -> Tab
             rows.append((w.text, now + star, _changed(w.efficiency, e.efficiency) + star))
     columns = (
         Column("what if", folds=True),
-        Column("makespan" if single else f"{unit}/s", "right"),
-        Column(f"{unit}/J", "right"),
+        Column("makespan" if single else f"{e.counted}/s", "right"),
+        Column(f"{e.counted}/J", "right"),
     )
     return Table("What would change it", columns, tuple(rows), tuple(notes))
 

@@ -1,0 +1,149 @@
+"""Return against policy lag and priority staleness: how much of it slack may cost."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.bars import Part
+from benchmarks.protocol_waits import hosted
+from pearl.algorithms import algorithm
+from pearl.costs import tabulate
+from pearl.plans import Plan
+from pearl.solvers import solve
+from pearl.spec import load
+from pearl.system import System
+from pearl.trainer import Trainer
+
+LAGS = (0, 1, 4, 16)
+RESULTS = Path(__file__).parent / "results"
+KINDS = {
+    "policy_lag": ("param_sync", "inference"),
+    "priority_staleness": ("update", "replay_update"),
+}
+"""Limit → the edge whose slack it bounds."""
+
+CASES: dict[str, dict[str, Any]] = {
+    "DQN, CartPole-v1": {
+        "algorithm": {
+            "name": "dqn",
+            "env": "CartPole-v1",
+            "num_envs": 8,
+            "hidden": [64, 64],
+            "batch_size": 64,
+            "learning_rate": 1e-3,
+            "replay_ratio": "1/2",
+            "learning_starts": 1000,
+            "replay": {"capacity": 50_000, "kind": "prioritised"},
+        },
+        "train": {"steps": 50_000},
+    },
+    "SAC, Pendulum-v1": {
+        "algorithm": {
+            "name": "sac",
+            "env": "Pendulum-v1",
+            "num_envs": 4,
+            "hidden": [64, 64],
+            "batch_size": 64,
+            "actor_learning_rate": 1e-3,
+            "critic_learning_rate": 1e-3,
+            "replay_ratio": 1,
+            "learning_starts": 1000,
+            "replay": {"capacity": 50_000, "kind": "prioritised"},
+        },
+        "train": {"steps": 20_000},
+    },
+}
+
+
+def plan_with(system: System, kind: str, slack: int) -> Plan:
+    """A plan that has just this slack on the edge of `kind`, whether it pays or not."""
+    graph = algorithm(system.algorithm.name).graph(system)
+    costs = tabulate(graph, system.platform, system.limits)
+    single = replace(costs, modes=tuple(m for m in costs.modes if not m.fused))
+    found = solve(graph, single, limits=system.limits)
+    edges = tuple(
+        replace(e, slack=slack, tokens=e.tokens + slack * max(e.production, e.consumption))
+        if (e.src, e.dst) == KINDS[kind]
+        else e
+        for e in found.edges
+    )
+    return replace(found, edges=edges)
+
+
+def final_return(case: dict[str, Any], kind: str, slack: int, seed: int, steps: int) -> float:
+    """Mean return of 20 greedy episodes of the last policy."""
+    spec = {**case, "limits": {"max_lanes": 1}, "train": {**case["train"], "evaluate_every": 0}}
+    system = hosted(load(spec), "one")
+    trainer = Trainer(system, plan_with(system, kind, slack), seed=seed)
+    found: float = trainer.train(steps=steps).returns["eval_mean"]
+    return found
+
+
+def run(quick: bool) -> Part:
+    seeds = range(1) if quick else range(5)
+    rows, values, left_out = [], [], []
+    for name, case in CASES.items():
+        steps = 3000 if quick else case["train"]["steps"]
+        for kind in KINDS:
+            for slack in (0, 4) if quick else LAGS:
+                found = [final_return(case, kind, slack, seed, steps) for seed in seeds]
+                middle, spread = statistics.median(found), max(found) - min(found)
+                rows.append([name, kind, str(slack), f"{middle:,.0f}", f"{spread:,.0f}"])
+                values.append({"case": name, "kind": kind, "slack": slack, "returns": found})
+    if quick:
+        left_out.append("staleness: slack 1 and 16, 5 seeds, whole runs, the figure")
+    else:
+        RESULTS.mkdir(exist_ok=True)
+        (RESULTS / "staleness.svg").write_text(figure(values), encoding="utf-8")
+    columns = ["run", "slack of", "slack", "median return", "spread"]
+    return Part("return against staleness", columns, rows, [], left_out, {"staleness": values})
+
+
+WIDTH, HEIGHT, EDGE = 320, 200, 46
+
+
+def figure(values: list[dict[str, Any]]) -> str:
+    """A panel for each run and kind of slack: a dot a seed, a line through the medians."""
+    panels = list(dict.fromkeys((v["case"], v["kind"]) for v in values))
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{2 * WIDTH}" '
+        f'height="{-(-len(panels) // 2) * HEIGHT}" font-family="sans-serif" font-size="11">'
+    ]
+    for place, panel in enumerate(panels):
+        parts.append(f'<g transform="translate({place % 2 * WIDTH},{place // 2 * HEIGHT})">')
+        parts += _panel(panel, [v for v in values if (v["case"], v["kind"]) == panel])
+        parts.append("</g>")
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def _panel(panel: tuple[str, str], values: list[dict[str, Any]]) -> list[str]:
+    every = [r for v in values for r in v["returns"]]
+    low, high = min(every), max(every)
+    room = max(high - low, 1.0)
+
+    def x(index: int) -> float:
+        return EDGE + index * (WIDTH - EDGE - 20) / max(len(values) - 1, 1)
+
+    def y(value: float) -> float:
+        return float(HEIGHT - 34 - (value - low) / room * (HEIGHT - 64))
+
+    middle = " ".join(
+        f"{x(i):.1f},{y(statistics.median(v['returns'])):.1f}" for i, v in enumerate(values)
+    )
+    found = [
+        f'<text x="{EDGE}" y="16" font-weight="bold">{panel[0]}</text>',
+        f'<text x="{EDGE}" y="{HEIGHT - 4}">{panel[1].replace("_", " ")}</text>',
+        f'<polyline points="{middle}" fill="none" stroke="#2b6cb0" stroke-width="1.5"/>',
+        f'<text x="4" y="{y(high) + 4:.1f}">{high:,.0f}</text>',
+        f'<text x="4" y="{y(low) + 4:.1f}">{low:,.0f}</text>',
+    ]
+    for i, v in enumerate(values):
+        found.append(f'<text x="{x(i) - 4:.1f}" y="{HEIGHT - 18}">{v["slack"]}</text>')
+        found += [
+            f'<circle cx="{x(i):.1f}" cy="{y(r):.1f}" r="2.5" fill="#2b6cb0" fill-opacity="0.5"/>'
+            for r in v["returns"]
+        ]
+    return found

@@ -1,0 +1,122 @@
+"""Interquartile means with intervals, and the table and bars of `benchmarks.returns`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.bars import Bar, show
+from benchmarks.returns_cases import Case, Published, Shipped
+
+RESAMPLES = 20_000
+WITHIN = 0.02
+"""Share of the known optimum that may be missed."""
+Scores = Mapping[str, Mapping[str, Any]]
+"""Seed → run."""
+
+
+def iqm(scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Interquartile mean along the last axis: of the sorted scores without the lowest and highest
+    quarter, a quarter that is no whole number of them rounded down (Agarwal et al. 2021)."""
+    ordered = np.sort(scores, axis=-1)
+    count = ordered.shape[-1]
+    cut = count // 4
+    middle: npt.NDArray[np.float64] = ordered[..., cut : count - cut].mean(axis=-1)
+    return middle
+
+
+def interval(scores: Sequence[float], seed: int = 0) -> tuple[float, float]:
+    """95 % percentile-bootstrap interval of the interquartile mean over runs of one task, which is
+    the one stratum of the stratified bootstrap (Agarwal et al. 2021)."""
+    values = np.asarray(scores, np.float64)
+    drawn = np.random.default_rng(seed).integers(0, values.size, (RESAMPLES, values.size))
+    low, high = np.percentile(iqm(values[drawn]), (2.5, 97.5))
+    return float(low), float(high)
+
+
+def tables(cases: Sequence[Case | Shipped], runs: Mapping[str, Mapping[str, Scores]]) -> list[Bar]:
+    """Print a line for everyone in every case, and return the bars. A case without runs of ours,
+    or without a figure to be compared with, gives none."""
+    rows: list[list[str]] = []
+    bars: list[Bar] = []
+    for case in cases:
+        here = {who: scores for who, scores in runs.get(case.name, {}).items() if scores}
+        rows += [_row(case, who, scores) for who, scores in here.items()]
+        if isinstance(case, Shipped):
+            bars += _shipped(case, here.get("ours", {}))
+            continue
+        rows += [_published(case, figure) for figure in case.published]
+        bars += _compared(case, here)
+    columns = ["case", "who", "seeds", "env steps", "mean of the middle half", "95 % interval"]
+    show("returns", [*columns, "last 20 in training", "CPU s"], rows)
+    for case in cases:
+        if isinstance(case, Case) and case.note:
+            print(f"note: {case.name}: {case.note}")
+    return bars
+
+
+def _row(case: Case | Shipped, who: str, scores: Scores) -> list[str]:
+    figure = case.figure if isinstance(case, Shipped) else "final"
+    values = of(scores, "last_20" if figure == "mean_last_20" else "final")
+    low, high = interval(values)
+    last, cpu = of(scores, "last_20"), of(scores, "cpu_s")
+    return [
+        case.name,
+        who,
+        str(len(scores)),
+        f"{case.steps:,}" if isinstance(case, Case) else "as shipped",
+        f"{float(iqm(np.asarray(values))):.1f}",
+        f"{low:.1f} … {high:.1f}",
+        f"{float(iqm(np.asarray(last))):.1f}" if last else "",
+        f"{float(np.median(cpu)):.0f}",
+    ]
+
+
+def _published(case: Case, figure: Published) -> list[str]:
+    spread = f"± {figure.deviation:.1f} (deviation)"
+    where = f"published: {figure.source}"
+    return [case.name, where, "", f"{figure.steps:,}", f"{figure.mean:.1f}", spread, "", ""]
+
+
+def of(scores: Scores, key: str) -> list[float]:
+    """One figure of every run that has it."""
+    return [float(run[key]) for run in scores.values() if run.get(key) is not None]
+
+
+def _shipped(case: Shipped, scores: Scores) -> list[Bar]:
+    values = of(scores, "last_20" if case.figure == "mean_last_20" else "final")
+    if len(values) < case.seeds:
+        return []
+    reached = sum(value >= case.least for value in values)
+    return [
+        Bar(
+            f"{case.config}: seeds of 0–{case.seeds - 1} with {case.figure} at least "
+            f"{case.least:g}",
+            str(reached),
+            f"at least {case.needed}",
+            reached >= case.needed,
+        )
+    ]
+
+
+def _compared(case: Case, here: Mapping[str, Scores]) -> list[Bar]:
+    """Ours against the lowest bound of the peers' intervals, and against a known optimum."""
+    if "ours" not in here or len(here["ours"]) < case.seeds:
+        return []
+    values = of(here["ours"], "final")
+    middle = float(iqm(np.asarray(values)))
+    bars = []
+    lows = {who: interval(of(here[who], "final"))[0] for who in here if who != "ours"}
+    if lows:
+        who = min(lows, key=lambda name: lows[name])
+        text = f"{case.name}: mean of the middle half, {len(values)} seeds"
+        asked = f"at least {lows[who]:.1f}, the low end of {who}'s interval"
+        bars.append(Bar(text, f"{middle:.1f}", asked, middle >= lows[who]))
+    if case.optimum is not None:
+        least = case.optimum - WITHIN * abs(case.optimum)
+        text = f"{case.name}: within {WITHIN:.0%} of the known optimum {case.optimum:g}"
+        bars.append(Bar(text, f"{middle:.2f}", f"at least {least:.2f}", middle >= least))
+    return bars

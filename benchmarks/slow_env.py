@@ -1,0 +1,25 @@
+"""CartPole that takes a given CPU time a step, as an environment of the user's own.
+
+Name it in a spec as `env: benchmarks.slow_env:cartpole` with `env_args: {us: 30}`.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+
+def cartpole(us: float) -> Any:
+    """gymnasium's CartPole-v1; a step takes `us` microseconds of CPU time in all, or its own where
+    that is more."""
+    import gymnasium
+
+    class Slow(gymnasium.Wrapper[Any, Any, Any, Any]):
+        def step(self, action: Any) -> Any:
+            until = time.thread_time_ns() + round(1e3 * us)
+            result = self.env.step(action)
+            while time.thread_time_ns() < until:
+                pass
+            return result
+
+    return Slow(gymnasium.make("CartPole-v1"))

@@ -1,0 +1,156 @@
+"""Running normalisation of observations and rewards, as gymnasium's NormalizeObservation and
+NormalizeReward do it, in place over what an env_step wrote.
+
+Mean and variance of a batch join those so far by the update of Chan, Golub and LeVeque (1983).
+Observations: the true successors of a firing are one batch, the first observations of the episodes
+that begin in it another. Rewards are divided by the standard deviation of the discounted return,
+whose sum starts anew after a termination. Both are clipped, which gymnasium leaves to other
+wrappers.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from pearl_devices.base import Buffers, Call
+from pearl_devices.kernel import Kernel
+from pearl_devices.primitives.native import bound, exact
+
+FIRST_COUNT = 1e-4
+"""What the first mean 0 and variance 1 count for; gymnasium's."""
+
+
+@exact
+def join(stats, column, count, mean, variance, rows):
+    """stats (2, …): mean and variance of `count` values; joined with those of `rows` more."""
+    total = count + rows
+    delta = mean - stats[0, column]
+    moved = stats[1, column] * count + variance * rows + delta * delta * count * rows / total
+    stats[0, column] += delta * rows / total
+    stats[1, column] = moved / total
+
+
+@exact
+def take_in(obs, only, stats, count):
+    """Joins the rows of obs (N, O) that `only` (N) marks, all columns."""
+    rows = 0
+    for n in range(obs.shape[0]):
+        rows += only[n] != 0
+    if rows == 0:
+        return
+    for c in range(obs.shape[1]):
+        mean = 0.0
+        for n in range(obs.shape[0]):
+            if only[n] != 0:
+                mean += np.float64(obs[n, c])
+        mean /= rows
+        variance = 0.0
+        for n in range(obs.shape[0]):
+            if only[n] != 0:
+                variance += (np.float64(obs[n, c]) - mean) ** 2
+        join(stats, c, count[0], mean, variance / rows, rows)
+    count[0] += rows
+
+
+@exact
+def clipped(value, limit):
+    return min(max(value, -limit), limit) if limit > 0.0 else value
+
+
+@exact
+def scale(obs, n, stats, options, out):
+    """Row n of out ← row n of obs less its mean, by its standard deviation."""
+    for c in range(obs.shape[1]):
+        deviation = math.sqrt(stats[1, c] + options[1])
+        out[n, c] = clipped((np.float64(obs[n, c]) - stats[0, c]) / deviation, options[0])
+
+
+@exact
+def first_observations(obs, stats, count, options, only):
+    """env.obs (N, O) of episodes that have just begun, in place."""
+    take_in(obs, only, stats, count)
+    for n in range(obs.shape[0]):
+        scale(obs, n, stats, options, obs)
+
+
+@exact
+def observations(obs, next_obs, terminated, truncated, stats, count, options, only):
+    """step.next_obs and env.obs of one firing, in place; only (N): scratch."""
+    only[:] = 1
+    take_in(next_obs, only, stats, count)
+    for n in range(obs.shape[0]):
+        scale(next_obs, n, stats, options, next_obs)
+        only[n] = terminated[n] or truncated[n]
+    take_in(obs, only, stats, count)
+    for n in range(obs.shape[0]):
+        if only[n]:
+            scale(obs, n, stats, options, obs)
+        else:
+            obs[n] = next_obs[n]
+
+
+@exact
+def rewards(reward, terminated, returns, stats, count, options):
+    """step.reward of one firing, in place; returns (N): the discounted sums so far."""
+    envs = reward.size
+    mean = 0.0
+    for n in range(envs):
+        kept = 0.0 if terminated[n] else options[2] * returns[n]
+        returns[n] = kept + np.float64(reward[n])
+        mean += returns[n]
+    mean /= envs
+    variance = 0.0
+    for n in range(envs):
+        variance += (returns[n] - mean) ** 2
+    join(stats, 0, count[0], mean, variance / envs, envs)
+    count[0] += envs
+    deviation = math.sqrt(stats[1, 0] + options[1])
+    for n in range(envs):
+        reward[n] = clipped(np.float64(reward[n]) / deviation, options[0])
+
+
+def initialise(buffers: Buffers, *, clip: float, epsilon: float, discount: float) -> None:
+    """First values of the arrays normalise.* that there are."""
+    for name in ("obs", "reward"):
+        if f"normalise.{name}" in buffers:
+            buffers[f"normalise.{name}"][:] = [[0.0], [1.0]]
+            buffers[f"normalise.{name}.count"][0] = FIRST_COUNT
+            buffers["normalise.options"][:] = clip, epsilon, discount
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """Calls one after the other, as one."""
+
+    calls: list[Call]
+
+    def __call__(self) -> None:
+        for call in self.calls:
+            call()
+
+
+def normalised(kernel: Kernel, buffers: Buffers, step: Call, *, fresh: bool) -> Call:
+    """`step`, a bound env_step, followed by what the kernel asks to normalise.
+
+    fresh: env.obs holds first observations of the environments as they gave them, not yet scaled.
+    """
+    calls = [step]
+    names = ("step.next_obs", "step.terminated", "step.truncated")
+    if kernel.dims.get("normalise_obs"):
+        only = np.ones(kernel.dim("envs"), np.uint8)
+        state = [buffers[n] for n in ("normalise.obs", "normalise.obs.count", "normalise.options")]
+        obs = buffers["env.obs"]
+        if fresh:
+            first_observations(obs, *state, only)
+        calls.append(bound(observations, obs, *(buffers[n] for n in names), *state, only))
+    if kernel.dims.get("normalise_reward"):
+        rest = ("return", "reward", "reward.count", "options")
+        state = [buffers[f"normalise.{n}"] for n in rest]
+        calls.append(bound(rewards, buffers["step.reward"], buffers["step.terminated"], *state))
+    if len(calls) == 1:
+        return step
+
+    return Sequence(calls)

@@ -1,0 +1,228 @@
+"""Energy of a stretch of time: counted by the hardware where it can, else modelled; it says which.
+
+NVML counts the millijoules of an NVIDIA GPU since its driver was loaded (Volta and newer). The
+number moves only about every 100 ms, and behind it an A100 or H100 samples a quarter of the time
+(arXiv 2312.02741), so a window of less than `Nvml.shortest_s` is modelled instead; time short
+kernels by repeating them for seconds. RAPL counts the microjoules of a CPU package (Linux,
+`/sys/class/powercap`), everything that runs on it included; reading it may need root.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Protocol
+
+from pearl_devices import Device
+from pearl_devices.discover import visible_gpus
+from pearl_estimators.power import energy_j
+
+Source = Literal["nvml", "rapl", "modelled"]
+
+POWERCAP = Path("/sys/class/powercap")
+NVML_REFRESH_S = 0.1  # arXiv 2312.02741, section 4; Nvidia documents none
+RAPL_REFRESH_S = 1e-3  # Intel software developer's manual, volume 3, section 15.10: about 1 ms
+REFRESHES = 20  # of a window at least: one more or less is then at most 5 %
+POLL_S = 60.0  # RAPL counts to 262 kJ (max_energy_range_uj); at 1 kW that takes four minutes
+
+
+class Counter(Protocol):
+    """Joules counted since it was opened; `shortest_s`: windows below it are not to be trusted."""
+
+    source: Source
+    shortest_s: float
+    note: str
+
+    def joules(self) -> float: ...
+
+
+class Rapl:
+    """The CPU packages of this machine, together.
+
+    `open` gives None, and why, where there are none or they may not be read.
+    """
+
+    source: Source = "rapl"
+    shortest_s = REFRESHES * RAPL_REFRESH_S
+    note = "whole CPU packages, other processes included"
+
+    def __init__(self, zones: Mapping[Path, float]) -> None:
+        self._zones = dict(zones)
+        self._last = {zone: _microjoules(zone) for zone in zones}
+        self._total = 0.0
+        self._lock = threading.Lock()
+
+    @classmethod
+    def open(cls, root: Path = POWERCAP) -> tuple[Rapl | None, str]:
+        zones: dict[Path, float] = {}
+        for zone in sorted(root.glob("intel-rapl:*")):  # AMD's packages bear the same name
+            try:
+                if not (zone / "name").read_text(encoding="utf-8").startswith("package"):
+                    continue
+                _microjoules(zone)
+                zones[zone] = float((zone / "max_energy_range_uj").read_text(encoding="utf-8"))
+            except (OSError, ValueError) as error:
+                return None, f"RAPL cannot be read ({error})"
+        return (cls(zones), "") if zones else (None, f"no RAPL package in {root}")
+
+    def joules(self) -> float:
+        """Counts on where a counter has started again at 0; ask at least every POLL_S seconds."""
+        with self._lock:
+            for zone, most in self._zones.items():
+                now = _microjoules(zone)
+                grown = now - self._last[zone]
+                self._total += (grown if grown >= 0 else grown + most) * 1e-6
+                self._last[zone] = now
+            return self._total
+
+
+def _microjoules(zone: Path) -> float:
+    return float((zone / "energy_uj").read_text(encoding="utf-8"))
+
+
+class Nvml:
+    """One NVIDIA GPU. `open` gives None, and why, where it counts no energy."""
+
+    source: Source = "nvml"
+    shortest_s = REFRESHES * NVML_REFRESH_S
+    note = "the counter moves every 0.1 s; A100 and H100 sample a quarter of the time"
+
+    def __init__(self, nvml: Any, handle: object) -> None:
+        self._nvml, self._handle = nvml, handle
+        self._first = float(nvml.nvmlDeviceGetTotalEnergyConsumption(handle))
+
+    @classmethod
+    def open(cls, place: int, nvml: Any) -> tuple[Nvml | None, str]:
+        """GPU number `place` of those this process may use. nvml: the module `pynvml`."""
+        try:
+            nvml.nvmlInit()
+            visible = visible_gpus(nvml)
+            if place >= len(visible):
+                return None, f"NVML shows {len(visible)} GPUs, not number {place}"
+            return cls(nvml, nvml.nvmlDeviceGetHandleByIndex(visible[place])), ""
+        except nvml.NVMLError as error:
+            return None, f"NVML counts no energy of GPU {place} ({error})"
+
+    def joules(self) -> float:
+        return (
+            float(self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)) - self._first
+        ) / 1e3
+
+
+@dataclass(frozen=True)
+class Energy:
+    """Joules that one device drew in a window of `seconds`, and how that is known.
+
+    note: what the number includes, or why it is modelled.
+    """
+
+    device: str
+    joules: float
+    source: Source
+    seconds: float
+    note: str = ""
+
+
+class EnergyMeter:
+    """Joules of devices between entering a `with` block and `read`.
+
+    devices: with idle and active power for what has to be modelled. counters: device name → its
+    counter; absent: name → why there is none. A device without a counter, and a window that is too
+    short for its counter, are modelled: idle power all the time, and active minus idle power for
+    the share of its width that was busy.
+    """
+
+    def __init__(
+        self,
+        devices: Iterable[Device],
+        counters: Mapping[str, Counter],
+        absent: Mapping[str, str] | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._devices = tuple(devices)
+        self._counters = dict(counters)
+        self._absent = dict(absent or {})
+        self._clock = clock
+        self._start_s = clock()
+        self._begin: dict[str, float] = {}
+        self._over = threading.Event()
+        self._poller: threading.Thread | None = None
+
+    @classmethod
+    def of(
+        cls, devices: Iterable[Device], powercap: Path = POWERCAP, nvml: Any = None
+    ) -> EnergyMeter:
+        """A meter of the devices of this machine: RAPL for its CPU, NVML for its GPUs, in order.
+
+        powercap: where the kernel shows RAPL. nvml: what stands for the module `pynvml`.
+        """
+        counters: dict[str, Counter] = {}
+        absent: dict[str, str] = {}
+        known, gpus = tuple(devices), 0
+        for device in known:
+            found: Counter | None = None
+            why = f"a device of kind {device.kind} has no counter"
+            if device.kind == "cpu":
+                found, why = Rapl.open(powercap)
+            elif device.kind == "gpu":
+                found, why = Nvml.open(gpus, nvml or import_module("pynvml"))
+                gpus += 1
+            if found is None:
+                absent[device.name] = why
+            else:
+                counters[device.name] = found
+        return cls(known, counters, absent)
+
+    def __enter__(self) -> EnergyMeter:
+        self._start_s = self._clock()
+        self._begin = {name: counter.joules() for name, counter in self._counters.items()}
+        if any(counter.source == "rapl" for counter in self._counters.values()):
+            self._poller = threading.Thread(target=self._poll, name="energy", daemon=True)
+            self._poller.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._over.set()
+        if self._poller is not None:
+            self._poller.join()
+
+    def _poll(self) -> None:
+        """Ask the counters before they start again at 0."""
+        while not self._over.wait(POLL_S):
+            for counter in self._counters.values():
+                counter.joules()
+
+    def read(self, busy_s: Mapping[str, float]) -> tuple[Energy, ...]:
+        """Energy of every device since the block was entered.
+
+        busy_s: device → seconds that its cores were busy, all added up; for the model.
+        """
+        seconds = self._clock() - self._start_s
+        return tuple(self._of(device, seconds, busy_s) for device in self._devices)
+
+    def _of(self, device: Device, seconds: float, busy_s: Mapping[str, float]) -> Energy:
+        counter = self._counters.get(device.name)
+        if counter is not None and seconds >= counter.shortest_s:
+            joules = counter.joules() - self._begin[device.name]
+            return Energy(device.name, joules, counter.source, seconds, counter.note)
+        why = self._absent.get(device.name, "no counter")
+        if counter is not None:
+            why = f"{seconds:.3g} s are too short for {counter.source}: {counter.shortest_s:g} s"
+        joules = energy_j(device, seconds, busy_s.get(device.name, 0.0))
+        return Energy(device.name, joules, "modelled", seconds, why)
+
+
+def total(parts: Iterable[Energy]) -> tuple[float, str]:
+    """Joules of all, and every source among them, joined with +: `rapl`, `modelled+nvml`, …"""
+    known = tuple(parts)
+    return sum(e.joules for e in known), "+".join(sorted({e.source for e in known}))

@@ -1,0 +1,35 @@
+"""The env_step kernel of a system, with the normalisation that its spec asks for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pearl_devices import Buffers, Kernel, kernel
+
+if TYPE_CHECKING:
+    from pearl.system import System
+
+
+def normalised(system: System) -> dict[str, int]:
+    """What env_step normalises, as its sizes; empty where nothing is."""
+    asked = getattr(system.algorithm, "normalise", None)
+    if asked is None:
+        return {}
+    wanted = {"normalise_obs": asked.observations, "normalise_reward": asked.rewards}
+    return {name: 1 for name, on in wanted.items() if on}
+
+
+def env_step(system: System) -> Kernel:
+    """A vector step of all environments."""
+    env = system.env
+    sizes = {"envs": system.algorithm.num_envs, "obs": env.obs, "act": env.act}
+    return kernel("env_step", {**sizes, **normalised(system)}, program=env.id, args=dict(env.args))
+
+
+def start_normalisation(buffers: Buffers, system: System) -> None:
+    """First values of the running statistics, where there are any."""
+    from pearl_devices.primitives.normalise import initialise
+
+    if normalised(system):
+        a = system.algorithm
+        initialise(buffers, clip=a.normalise.clip, epsilon=a.normalise.epsilon, discount=a.discount)

@@ -1,0 +1,78 @@
+"""PPO (Schulman et al. 2017) with generalised advantages (Schulman et al. 2016), for discrete
+actions (soft-max) and continuous ones (a Gaussian whose deviations do not depend on the state).
+
+In execution order: the networks and their loop (`graph`), the first values (`initialise`), the loss
+of one minibatch (`losses`). Acting draws from the policy; evaluation takes the likeliest action, or
+the mean. Continuous actions are drawn around a middle of 0 with bounds at −1 and 1, not clipped;
+only the environment gets them clipped and in its own units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+from pearl.algorithms.rollout_loop import (
+    LEARNING,
+    build,
+    log_prob_and_entropy,
+    normal,
+    start,
+)
+from pearl.graph import TaskGraph
+from pearl_devices import Buffers
+
+if TYPE_CHECKING:
+    from pearl.system import System
+
+__all__ = ["LEARNING", "POLICY", "graph", "initialise", "losses"]
+
+POLICY = "actor"
+
+
+def graph(system: System) -> TaskGraph:
+    """The task graph of PPO on this system: one firing of update does all epochs of a rollout."""
+    a = system.algorithm
+    return build(
+        system,
+        "ppo",
+        losses="pearl.algorithms.ppo:losses",
+        epochs=a.epochs,
+        minibatches=a.minibatches,
+    )
+
+
+def initialise(buffers: Buffers, system: System, seed: int) -> None:
+    """Fill the arrays of a fresh run."""
+    a = system.algorithm
+    start(buffers, system, seed, updates=a.epochs * a.minibatches)
+    buffers["hyper.clip"][:] = a.clip
+    buffers["hyper.value_clip"][:] = a.value_clip
+    buffers["hyper.rmsprop"][:] = 0.0, 0.0  # Adam
+
+
+def losses(
+    nets: Any, batch: Any, hyper: Any
+) -> Generator[tuple[tuple[str, ...], tuple[Any, ...]], None, None]:
+    """One minibatch in torch: yields the losses of actor and critic, which move together.
+
+    The actor's is mean(−min(r · A, clip(r) · A)) − entropy · mean(H), with r the ratio of the
+    action's density now to that when it was drawn (equation 7 of the paper). The critic's is
+    value_weight · mean((V − R)²), or with value_clip the larger of that and of the same with V held
+    within value_clip of what it was.
+    """
+    import torch
+
+    log_prob, entropy = log_prob_and_entropy(nets, batch)
+    ratio = torch.exp(log_prob - batch.log_prob)
+    advantage = normal(batch.advantage) if hyper.normalise else batch.advantage
+    gain = ratio * advantage
+    if hyper.clip > 0:
+        gain = torch.minimum(gain, ratio.clamp(1 - hyper.clip, 1 + hyper.clip) * advantage)
+    value = nets.critic(batch.obs)
+    error = (value - batch.returns).square()
+    if hyper.value_clip > 0:
+        moved = (value - batch.value).clamp(-hyper.value_clip, hyper.value_clip)
+        error = torch.maximum(error, (batch.value + moved - batch.returns).square())
+    actor = -gain.mean() - hyper.entropy * entropy.mean()
+    yield ("actor", "critic"), (actor, hyper.value_weight * error.mean())

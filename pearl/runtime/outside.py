@@ -1,0 +1,110 @@
+"""Environments outside the arrays, as the lanes see them: who hears of their failures, how long
+they may take, and how they come back. Native ones are none of these.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import monotonic
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from pearl_devices import Call
+
+if TYPE_CHECKING:
+    from pearl.runtime.lane import Job
+    from pearl_devices.primitives.gym_envs import Step
+
+Environments = Mapping[str, "Step"]
+"""Name of a task, of its group too where it has several → its environments."""
+
+EVENTS = 100
+"""So many failures are told in words; all are counted."""
+
+
+@dataclass
+class Log:
+    """What went wrong and was mended. restarts: of lanes and environments. lost_transitions: steps
+    that were done, in part at least, and not stored. failure: why the run is to stop."""
+
+    restarts: int = 0
+    lost_transitions: int = 0
+    events: list[str] = field(default_factory=list)
+    failure: str | None = None
+
+    def note(self, text: str, *, lost: int = 0, restarts: int = 1) -> None:
+        self.restarts += restarts
+        self.lost_transitions += lost
+        if len(self.events) < EVENTS:
+            self.events.append(text)
+
+
+def found(job: Job, call: Call) -> Step | None:
+    """The environments behind a bound call, where they live outside the arrays."""
+    if job.kernel.kind != "env_step" or job.variant == "native":
+        return None
+    from pearl_devices.primitives.gym_envs import stepping
+
+    return stepping(call)
+
+
+def hearing(log: Log, *, restart: bool) -> Callable[[str, int], None]:
+    """What is done about a failure: the environment starts anew either way, so that the iteration
+    can be completed; unless `restart` the run stops then."""
+
+    def hear(text: str, lost: int) -> None:
+        log.note(text, lost=lost)
+        if not restart and log.failure is None:
+            log.failure = text
+
+    return hear
+
+
+def late(environments: Environments, limit_s: float) -> str | None:
+    """Which environment has been asked for longer than `limit_s`, in words."""
+    for name, env in environments.items():
+        since_s = env.since_s
+        if since_s is not None and monotonic() - since_s > limit_s:
+            return f"environment {env.name!r} of {name} has not answered for {limit_s:g} s"
+    return None
+
+
+@contextmanager
+def watched(environments: Environments, limit_s: float) -> Iterator[None]:
+    """Interrupts an environment of this thread that does not answer within `limit_s`, as an error
+    raised inside it. Only the main thread of a process can be interrupted so; elsewhere nothing
+    happens here. Code that never returns to Python is not reached."""
+    if not environments or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def tick(number: int, frame: FrameType | None) -> None:
+        if late(environments, limit_s):
+            raise TimeoutError(f"it has not answered for {limit_s:g} s (train.env_time_limit)")
+
+    before = signal.signal(signal.SIGALRM, tick)
+    signal.setitimer(signal.ITIMER_REAL, limit_s / 4, limit_s / 4)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def snapshot(environments: Environments) -> dict[str, list[dict[str, Any]]]:
+    """What brings them back, as JSON."""
+    return {name: env.snapshot() for name, env in environments.items()}
+
+
+def restore(environments: Environments, kept: Mapping[str, Any]) -> None:
+    """Brings them back; a ValueError names one that is not, or does not come back the same."""
+    for name, env in environments.items():
+        if name not in kept:
+            raise ValueError(
+                f"environments {env.name!r} of {name} are not in the checkpoint; it cannot go on"
+            )
+        env.restore(kept[name])

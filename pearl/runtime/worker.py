@@ -1,0 +1,101 @@
+"""A lane in a process of its own: `python -m pearl.runtime.worker`, started by the engine.
+
+Reads what to do as a line of JSON, maps the arrays, binds its calls, says that it is ready, and
+follows the limit until it is told to stop, or its parent is gone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+from contextlib import suppress
+from typing import Any
+
+from pearl.algorithms import algorithm
+from pearl.plans import load_plan
+from pearl.runtime import lane, outside
+from pearl.runtime.board import Board, Span
+from pearl.runtime.counters import Bell
+from pearl.runtime.engine import CELLS
+from pearl.runtime.firings import Protocol
+from pearl.runtime.hosts import follow, said
+from pearl.runtime.messages import Memory
+from pearl.runtime.runner import Runner, Stopped
+from pearl.spec import load
+
+PR_SET_PDEATHSIG = 1
+"""prctl(2): the signal that the kernel sends once the parent has died."""
+
+
+_answers = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)  # what an environment prints is not an answer
+
+
+def say(**what: Any) -> None:
+    _answers.write(json.dumps(what) + "\n")
+    _answers.flush()
+
+
+def main() -> int:
+    for number in (signal.SIGINT, signal.SIGTERM):  # the parent decides when the run ends
+        signal.signal(number, signal.SIG_IGN)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    about = json.loads(sys.stdin.readline())
+    if os.getppid() != about["parent"]:
+        return 1
+    sys.path[:] = about["path"]
+    layout = [(name, tuple(shape), dtype) for name, shape, dtype in about["layout"]]
+    memory = Memory(layout, about["memory"])
+    system = load(about["spec"])
+    graph = algorithm(system.algorithm.name).graph(system)
+    protocol = Protocol(load_plan(about["plan"]), graph)
+    jobs = lane.jobs(protocol.plan, protocol.graph, system.platform, emulate=about["emulate"])
+    tasks = tuple(t.name for t in protocol.graph.tasks)
+    size = Board.size(len(tasks), len(protocol.lanes))
+    cells = Memory([(CELLS, (size,), "int64")], about["cells"])
+    board = Board(tasks, len(protocol.lanes), cells.arrays[CELLS])
+
+    def alive() -> None:
+        if board.read(board.stop) or os.getppid() != about["parent"]:
+            raise Stopped
+
+    runner = Runner(
+        protocol,
+        about["lane"],
+        jobs,
+        memory.arrays,
+        board,
+        [Bell(handle) for handle in about["bells"]],
+        about["learning"],
+        Span(about["warm"], about["total"], about["drained"]),
+        alive,
+        spins=about["spins"],
+        jitter_s=about["jitter_s"],
+        anew=about["anew"],
+    )
+    limit_s = about["env_time_limit_s"]
+    if runner.environments:
+        for env in runner.environments.values():
+            env.on_failure = lambda text, lost: say(failure=text, lost=lost)
+        if about["restored"]:
+            outside.restore(runner.environments, about["restored"])
+        runner.settled = lambda at: say(at=at, environments=outside.snapshot(runner.environments))
+        runner.settled(board.read(board.flushed(about["lane"])))
+    say(ready=True)
+    if not sys.stdin.readline():  # the run was given up before it began
+        return 0
+    with suppress(Stopped), outside.watched(runner.environments, limit_s):
+        follow(runner, alive)
+    say(times_ns=runner.times_ns, lags=runner.lags)
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except Exception as error:  # whatever it is, the parent names the lane and says it
+        say(error=said(error))
+        sys.exit(1)

@@ -1,0 +1,140 @@
+"""Energy: counters that are faked through parameters, the model, and what says which it was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pearl_devices import Device
+from pearl_estimators.energy import Energy, EnergyMeter, Rapl, total
+
+CPU = Device("cpu", "cpu", width=4, idle_power_w=20.0, active_power_w=60.0, real=True)
+GPU = Device("gpu", "gpu", width=80, width_unit="sm", idle_power_w=50.0, active_power_w=250.0)
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def zone(root: Path, name: str, label: str, microjoules: float, most: float = 1e9) -> Path:
+    folder = root / name
+    folder.mkdir(parents=True, exist_ok=True)
+    for file, value in (("name", label), ("energy_uj", microjoules), ("max_energy_range_uj", most)):
+        (folder / file).write_text(f"{value}\n")
+    return folder
+
+
+class Nvml:
+    """What stands for `pynvml`: GPUs that count, or none."""
+
+    class NVMLError(Exception):
+        pass
+
+    def __init__(self, millijoules: list[int] | None) -> None:
+        self.millijoules = millijoules
+
+    def nvmlInit(self) -> None:
+        if self.millijoules is None:
+            raise self.NVMLError("Driver Not Loaded")
+
+    def nvmlDeviceGetCount(self) -> int:
+        return len(self.millijoules or ())
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        return index
+
+    def nvmlDeviceGetUUID(self, handle: int) -> str:
+        return f"GPU-{handle}"
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle: int) -> int:
+        assert self.millijoules is not None
+        return self.millijoules[handle]
+
+
+@pytest.fixture(autouse=True)
+def all_visible(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+def test_rapl_adds_packages_and_leaves_out_their_parts(tmp_path: Path) -> None:
+    first = zone(tmp_path, "intel-rapl:0", "package-0", 1e6)
+    second = zone(tmp_path, "intel-rapl:1", "package-1", 5e6)
+    zone(tmp_path, "intel-rapl:0:0", "core", 7e6)
+    found, why = Rapl.open(tmp_path)
+    assert found is not None, why
+    (first / "energy_uj").write_text("3000000")
+    (second / "energy_uj").write_text("9000000")
+    assert found.joules() == pytest.approx(2 + 4)
+
+
+def test_rapl_counts_on_after_its_counter_starts_again(tmp_path: Path) -> None:
+    one = zone(tmp_path, "intel-rapl:0", "package-0", 9e6, most=1e7)
+    found, _ = Rapl.open(tmp_path)
+    assert found is not None
+    (one / "energy_uj").write_text("500000")
+    assert found.joules() == pytest.approx(1.5)
+    (one / "energy_uj").write_text("700000")
+    assert found.joules() == pytest.approx(1.7)
+
+
+def meter(root: Path, nvml: Nvml, clock: Clock) -> EnergyMeter:
+    made = EnergyMeter.of((CPU, GPU), root, nvml)
+    made._clock = clock
+    return made
+
+
+def test_a_counted_energy_says_so_and_a_missing_counter_is_modelled(tmp_path: Path) -> None:
+    one, clock = zone(tmp_path, "intel-rapl:0", "package-0", 0), Clock()
+    with meter(tmp_path, Nvml(None), clock) as found:
+        clock.now = 10.0
+        (one / "energy_uj").write_text("123000000")
+        cpu, gpu = found.read({"gpu": 0.0})
+    assert (cpu.joules, cpu.source) == (pytest.approx(123.0), "rapl")
+    assert (gpu.joules, gpu.source) == (pytest.approx(500.0), "modelled")
+    assert "Driver Not Loaded" in gpu.note
+    assert total((cpu, gpu)) == (pytest.approx(623.0), "modelled+rapl")
+
+
+def test_nvml_counts_only_windows_that_its_refresh_allows(tmp_path: Path) -> None:
+    nvml, clock = Nvml([1000]), Clock()
+    with meter(tmp_path, nvml, clock) as found:
+        clock.now = 0.5
+        assert nvml.millijoules is not None
+        nvml.millijoules[0] = 61_000
+        short = found.read({})[1]
+        clock.now = 3.0
+        long = found.read({})[1]
+    assert (short.source, long.source) == ("modelled", "nvml")
+    assert short.joules == pytest.approx(25.0)
+    assert "too short for nvml: 2 s" in short.note
+    assert long.joules == pytest.approx(60.0)
+
+
+def test_only_visible_gpus_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    nvml, clock = Nvml([0, 1000]), Clock()
+    with meter(tmp_path, nvml, clock) as found:
+        clock.now = 4.0
+        nvml.millijoules = [99_000, 3000]
+        assert found.read({})[1].joules == pytest.approx(2.0)
+
+
+def test_the_model_is_idle_power_and_the_share_of_width_that_was_busy(tmp_path: Path) -> None:
+    clock = Clock()
+    with EnergyMeter((CPU,), {}, {"cpu": "none here"}, clock) as found:
+        clock.now = 10.0
+        assert found.read({"cpu": 5.0})[0].joules == pytest.approx(20 * 10 + 40 / 4 * 5)
+        assert found.read({"cpu": 1e9})[0].joules == pytest.approx(60 * 10)
+        assert found.read({})[0] == Energy("cpu", 200.0, "modelled", 10.0, "none here")
+
+
+def test_an_unreadable_counter_is_no_counter_and_says_why(tmp_path: Path) -> None:
+    (zone(tmp_path, "intel-rapl:0", "package-0", 0) / "energy_uj").write_text("")
+    found, why = Rapl.open(tmp_path)
+    assert found is None
+    assert "RAPL cannot be read" in why
+    assert "no RAPL package" in Rapl.open(tmp_path / "absent")[1]
