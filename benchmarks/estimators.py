@@ -19,6 +19,7 @@ from benchmarks.bars import ABSENT, AbsentError, Bar, Part, show, verdict
 
 PARTS = {
     "gpu": "published timings of GPU operators",
+    "balance": "threads that a GPU needs",
 }
 """Part → what it is about. A part is a module `benchmarks.estimators_PART` with
 `run(quick, data)`."""

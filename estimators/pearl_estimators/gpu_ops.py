@@ -13,7 +13,9 @@ Two parts, each of which a person can check:
   on points left out at least a tenth smaller.
 
 The same correction says how far a size is from all timed ones, which gives the 90 % band. The form
-was chosen by held-out error on one GPU (Tesla V100, timings published with NeuSight, ASPLOS 2025).
+(roofline, kriging, kernel) was chosen by held-out error on one GPU (Tesla V100, timings published
+with NeuSight, ASPLOS 2025); the condition on the correction, and the width of the band, after
+looking at all three of that set, so a fourth GPU may do worse than `benchmarks.estimators` shows.
 """
 
 from __future__ import annotations
