@@ -32,10 +32,12 @@ ONE_THREAD = dict.fromkeys(
 
 
 def storage() -> dict[str, float]:
-    """Bytes that replays of 1e6 transitions take: a byte of their data, and of the tree a row.
+    """Bytes that replays take: a byte of their data, and of the tree a row.
 
-    The data of a row: two observations, action, reward, two flags; of frames, each frame once.
+    1e6 transitions whose data are two observations, action, reward and two flags; 1e5 stacks of
+    four frames of 84 by 84, whose data are the frames, each once.
     """
+    from pearl.algorithms.start import CUT_EVERY
     from pearl_devices import kernel
     from pearl_devices.buffers import allocate
     from pearl_devices.work import row_bytes
@@ -44,8 +46,13 @@ def storage() -> dict[str, float]:
     insert = kernel("replay_insert", **ring)
     held = {n: a.nbytes for n, a in allocate([insert]).items() if n.startswith("replay.")}
     tree = held.pop("replay.tree")
+    size, rows = 84 * 84, CAPACITY // 10
+    frames = {"stack": 4, "apart": 8, "ends": rows // CUT_EVERY + 8}
+    stacks = ring | frames | {"capacity": rows, "obs": 4 * size, "prioritised": 0}
+    made = allocate([kernel("replay_insert", stacks)])
     return {
         "data": sum(held.values()) / (CAPACITY * row_bytes(insert)),
+        "frames": sum(a.nbytes for n, a in made.items() if n.startswith("replay.")) / (rows * size),
         "tree_bytes": tree / CAPACITY,
     }
 
@@ -123,6 +130,9 @@ def main(arguments: list[str] | None = None) -> int:
     rows.append(["replay", "bytes of tree a transition", f"{held['tree_bytes']:.3f}"])
     text = "replay: bytes a byte of data"
     bars.append(Bar(text, f"{held['data']:.4f}", f"at most {DATA}", held["data"] <= DATA))
+    rows.append(["replay of frames", "bytes a byte of frames", f"{held['frames']:.4f}"])
+    text = "replay of frames: bytes a byte of frames"
+    bars.append(Bar(text, f"{held['frames']:.4f}", f"at most {DATA}", held["frames"] <= DATA))
     text, tree = "replay: bytes of tree a transition", held["tree_bytes"]
     bars.append(Bar(text, f"{tree:.3f}", f"at most {TREE:g}", tree <= TREE))
     left_out = [load for load in LOADS if load not in peaks]

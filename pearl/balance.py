@@ -22,7 +22,7 @@ from pearl.graph import Task, TaskGraph
 from pearl.replicas import resized
 from pearl.system import System
 from pearl_devices import Device, Kernel, backend
-from pearl_devices.base import ROUNDED
+from pearl_devices.base import ASKED
 from pearl_estimators import estimate
 from pearl_estimators.power import dynamic_energy_j
 
@@ -121,7 +121,7 @@ class Machine:
         found = [
             estimate(of, self.cpu, variant=variant, width=width).latency_s
             for variant, width in backend("cpu").offers(of, self.cpu)
-            if width == 1 and (variant in allowed if allowed else variant not in ROUNDED)
+            if width == 1 and (variant in allowed if allowed else variant not in ASKED)
         ]
         if not found:
             raise SpecError(f"balance: no variant of {task.name} runs on one core and is allowed")

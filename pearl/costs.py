@@ -12,7 +12,7 @@ from pearl.graph import TaskGraph
 from pearl.limits import Limits
 from pearl.replicas import Split, copy_name, resized, splits
 from pearl_devices import Kernel, Platform, backend
-from pearl_devices.base import ROUNDED
+from pearl_devices.base import ASKED
 from pearl_estimators import Estimate, estimate
 
 
@@ -116,7 +116,7 @@ def tabulate(graph: TaskGraph, platform: Platform, limits: Limits | None = None)
             if any(limits.pin.get(t, device.name) != device.name for t in tasks):
                 continue
             for variant, width in backend(device.kind).offers(kernel, device):
-                default = () if variant in ROUNDED else (variant,)  # less precise: if asked for
+                default = () if variant in ASKED else (variant,)
                 if any(variant not in limits.variants.get(t, default) for t in tasks):
                     continue
                 if device.width_unit == "cores" and width > (limits.max_lanes or width):
@@ -125,11 +125,13 @@ def tabulate(graph: TaskGraph, platform: Platform, limits: Limits | None = None)
                 found.append(Mode(tasks, device.name, variant, width, cost, share))
         if not found and len(tasks) == 1 and share is None:
             name = tasks[0]
+            named = [v for v in limits.variants.get(name, ()) if v in ASKED]
             raise InfeasibleError(
                 f"no device can run task {name!r} (kernel {kernel.kind}) under the limits; "
                 f"devices are {[d.name for d in platform.devices]}, allowed for it are "
                 f"{limits.devices.get(name, 'all')}, pinned to {limits.pin.get(name, 'none')}, "
-                f"variants {limits.variants.get(name, 'all')}",
+                f"variants {limits.variants.get(name, 'all')}"
+                + "".join(f"; {v} {ASKED[v]}" for v in named),
                 [{"kind": "task", "name": name, "need": 1, "limit": 0, "unit": "modes"}],
             )
         modes += found

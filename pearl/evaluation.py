@@ -91,17 +91,18 @@ class Policy:
         return found
 
 
-def make_env(env_id: str, args: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:
-    """One environment by gymnasium id or `module:callable`, with the arguments of the spec."""
+def make_env(env_id: str, args: Mapping[str, Any], stack: int = 0) -> gymnasium.Env[Any, Any]:
+    """One environment by gymnasium id or `module:callable`, with the arguments of the spec; it
+    observes its last `stack` frames, where that is above 0."""
     import gymnasium
 
-    from pearl_devices.primitives.gym_envs import CALLABLE
+    from pearl_devices.primitives.gym_envs import CALLABLE, stacked
 
     if not CALLABLE.fullmatch(env_id):
-        return gymnasium.make(env_id, **args)
+        return stacked(gymnasium.make(env_id, **args), stack)
     module, _, name = env_id.partition(":")
     env: gymnasium.Env[Any, Any] = getattr(import_module(module), name)(**args)
-    return env
+    return stacked(env, stack)
 
 
 def returns(policy: Policy, episodes: int, seed: int) -> list[float]:
@@ -112,7 +113,7 @@ def returns(policy: Policy, episodes: int, seed: int) -> list[float]:
     from pearl_devices.primitives.rng import key
 
     system = policy.system
-    env = make_env(system.env.id, system.env.args)
+    env = make_env(system.env.id, system.env.args, system.env.stack)
     totals = []
     try:
         for episode in range(episodes):

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
 from pearl.spec_algorithms import DISCRETE, TABULAR, Acting, Spaces
+from pearl.spec_algorithms import Algorithm as Replaying
 from pearl.spec_errors import Complaint, nearest
 from pearl.system import EnvSpec
 from pearl.yaml_reader import Where, show
@@ -43,6 +45,12 @@ def env_spec(algorithm: Acting) -> tuple[EnvSpec | None, list[Complaint]]:
         has = f"{env.actions} discrete actions" if env.actions else "continuous actions"
         needs = "discrete" if discrete else "continuous"
         problems = [(where, f"{algorithm.env} has {has}; {algorithm.name} needs {needs} ones")]
+    stack = algorithm.frame_stack if isinstance(algorithm, Replaying) else 0
+    if env is not None and stack and env.obs % stack:
+        what = f"given {stack}; obs ({env.obs}) is that of a whole stack, so a multiple of it"
+        problems = [*problems, (("algorithm", "frame_stack"), what)]
+    elif env is not None:
+        env = replace(env, stack=stack)
     if env is not None and not problems and algorithm.name in TABULAR and not env.states:
         what = f"{algorithm.env} has no discrete observations; {algorithm.name} needs them"
         problems = [(where, f"{what}: it keeps a value for each")]
@@ -127,10 +135,16 @@ def _asked(algorithm: Acting) -> tuple[EnvSpec | None, list[Complaint]]:
         what = f"observations are {type(observation).__name__}, which has no fixed size"
         return None, [(where, f"{what}; a space that gymnasium can flatten is needed")]
     sizes: dict[str, Any] = {"obs": int(gymnasium.spaces.utils.flatdim(observation))}
+    stack = algorithm.frame_stack if isinstance(algorithm, Replaying) else 0
+    if stack and not (isinstance(observation, box) and str(observation.dtype) == "uint8"):
+        what = f"given {stack}; {show(algorithm.env)} observes {observation}, and frames are a Box"
+        return None, [(("algorithm", "frame_stack"), f"{what} of uint8; leave it at 0")]
     if isinstance(observation, box):
         sizes["shape"] = tuple(int(extent) for extent in observation.shape)
     elif isinstance(observation, discrete):
         sizes["states"] = int(observation.n)
+    if stack:
+        sizes = {"obs": stack * sizes["obs"], "shape": (stack, *sizes["shape"])}
     if isinstance(action, discrete):
         if action.start != 0:
             return None, [(where, f"actions start at {action.start}; they must start at 0")]

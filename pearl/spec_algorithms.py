@@ -287,6 +287,13 @@ class Algorithm(Deep):
         description="Gradient steps per env step: 1, 0.25 or '1/4'.",
     )
     replay: Replay = Field(default_factory=Replay, description="The replay buffer.")
+    frame_stack: StrictInt = Field(
+        default=0,
+        ge=0,
+        le=256,
+        description="Frames of uint8 that an observation is a stack of; each is then stored once. "
+        "0: observations are stored as the environment gives them.",
+    )
     n_step: StrictInt = Field(
         default=1, ge=1, le=1000, description="Rewards summed before the value is bootstrapped."
     )

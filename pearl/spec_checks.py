@@ -197,6 +197,9 @@ def disagreements(algorithm: Acting) -> Iterator[Complaint]:
         yield from _of_rollouts(a)
     if not isinstance(a, Algorithm):
         return
+    if a.frame_stack and a.normalise.observations:
+        what = f"given {a.frame_stack}; frames are stored as they are: leave normalise.observations"
+        yield ("algorithm", "frame_stack"), f"{what} off, and let the network scale them"
     if a.replay.capacity < a.batch_size:
         what = f"given {a.replay.capacity}; at least batch_size ({a.batch_size}) is needed"
         yield ("algorithm", "replay", "capacity"), what

@@ -17,10 +17,11 @@ class EnvSpec:
     """An environment and the sizes of its spaces.
 
     id: gymnasium id or `module:callable`. args: its keyword arguments. obs: size of the flattened
-    observation; shape: its axes, before. states: how many discrete observations there are, 0 if
-    they are not discrete (flattened, they are one-hot). actions: how many discrete actions, 0 if
-    continuous. act: size of the continuous action, 0 if discrete; act_low, act_high: its bounds,
-    one number a component. max_episode_steps: env steps after which an episode is cut; None: never.
+    observation; shape: its axes, before; stack: how many frames it is made of, 0 if it is whole.
+    states: how many discrete observations there are, 0 if they are not discrete (flattened, they
+    are one-hot). actions: how many discrete actions, 0 if continuous. act: size of the continuous
+    action, 0 if discrete; act_low, act_high: its bounds, one number a component.
+    max_episode_steps: env steps after which an episode is cut; None: never.
     """
 
     id: str
@@ -33,6 +34,7 @@ class EnvSpec:
     act_low: tuple[float, ...] = ()
     act_high: tuple[float, ...] = ()
     max_episode_steps: int | None = None
+    stack: int = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "args", MappingProxyType(dict(self.args)))

@@ -98,7 +98,10 @@ def test_torch_updates_are_offered_only_with_a_loss() -> None:
     assert variants(dqn_kernels()[4]) == ["native", "torch"]
 
 
-def test_an_environment_is_native_only_without_arguments_and_with_its_own_sizes() -> None:
+def test_an_environment_is_native_only_without_arguments_and_with_its_own_sizes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cpu, "find_spec", lambda name: None)  # as without envpool
     sizes: dict[str, Any] = {"envs": 2, "obs": 4, "act": 0}
     assert variants(kernel("env_step", program="CartPole-v1", **sizes)) == ["native", "gymnasium"]
     changed = kernel("env_step", program="CartPole-v1", args={"sutton_barto_reward": True}, **sizes)

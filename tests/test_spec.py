@@ -33,9 +33,9 @@ TASKS = (
     "update, param_sync"
 )
 DQN_KEYS = (
-    "adam, batch_size, discount, double, duelling, env, env_args, exploration, hidden, huber, "
-    "learning_rate, learning_starts, max_grad_norm, n_step, name, network, normalise, num_envs, "
-    "replay, replay_ratio, spaces, target"
+    "adam, batch_size, discount, double, duelling, env, env_args, exploration, frame_stack, "
+    "hidden, huber, learning_rate, learning_starts, max_grad_norm, n_step, name, network, "
+    "normalise, num_envs, replay, replay_ratio, spaces, target"
 )
 
 

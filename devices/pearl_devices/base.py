@@ -27,8 +27,13 @@ Call = Callable[[], "Pending | None"]
 mode whose estimate occupies its lane for less than its latency may return something else."""
 
 
-ROUNDED = ("torch-bf16",)
-"""Variants that compute in less than float32: a plan has them only where the user names them."""
+ASKED = {
+    "torch-bf16": "rounds to bfloat16; of the updates of continuous actions",
+    "envpool": "steps envpool's versions of the environments; needs the package envpool (the extra "
+    "[envpool])",
+}
+"""Variants that a plan has only where the user names them, since they compute something else than
+the others do → what."""
 
 
 class EnvironmentFailed(ValueError):

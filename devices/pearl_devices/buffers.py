@@ -16,6 +16,7 @@ B batch size, P parameters of a network. Discrete actions are int64 without the 
 | explore | 4 | discrete actions: epsilon at first, at last, env steps between, env steps of random action at the start; continuous ones: noise standard deviation as a share of half the action range (0 for inference.sac, which draws from its policy), 0, 0, env steps of random action |
 | step.obs, step.action, step.reward, step.next_obs, step.terminated, step.truncated | N, … | the transition of this step; next_obs is the true successor, not the reset; truncated has bit 1 (value 2) where the environment was started anew just before |
 | replay.obs … replay.truncated | C, … | the same, stored; row = time · N + environment, modulo C |
+| replay.frame, replay.depth, replay.ahead, replay.last, replay.last_row, replay.clock | C + (stack - 1) · N, F; …; N, F; ends, F; ends; 2 | instead of replay.obs and replay.next_obs where observations are stacks of frames of F uint8 (see `primitives.frames`); env.*, step.* and batch.* hold whole stacks, float32 of 0 … 255, flattened |
 | replay.cursor | 2 | next row to write; rows filled |
 | replay.tree | T | K-ary sum tree over priorities, root first |
 | replay.priority | 3 | alpha; constant added to |td|; largest priority so far |
@@ -139,10 +140,26 @@ def _tree(k: Kernel) -> dict[str, Spec]:
     }
 
 
+def _frames(k: Kernel) -> dict[str, Spec]:
+    stack, envs, ends = k.dim("stack"), k.dim("apart"), k.dim("ends")
+    size, places = k.dim("obs") // stack, k.dim("capacity") + (stack - 1) * envs
+    return {
+        "replay.frame": ((places, size), "uint8"),
+        "replay.depth": ((places,), "uint8"),
+        "replay.ahead": ((envs, size), "uint8"),
+        "replay.last": ((ends, size), "uint8"),
+        "replay.last_row": ((ends,), "int64"),
+        "replay.clock": ((2,), "int64"),
+    }
+
+
 def _replay(k: Kernel) -> dict[str, Spec]:
     rows = k.dim("capacity")
+    stored = _transition("replay", (rows,), k)
+    if k.dims.get("stack"):
+        stored = {n: s for n, s in stored.items() if not n.endswith("obs")} | _frames(k)
     return {
-        **_transition("replay", (rows,), k),
+        **stored,
         **_flags("replay", rows),
         "replay.cursor": ((2,), "int64"),
         **(_tree(k) if k.dim("prioritised") else {}),

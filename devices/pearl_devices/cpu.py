@@ -3,7 +3,8 @@
 Variants: `native` (numba, one compiled call a firing), `native-pair` (the same gradient step by the
 calling thread and one that helps it), `torch` (any loss written in torch, networks through
 autograd), `torch-bf16` (the same with its wide products in bfloat16, never planned unless the user
-names it) and, for env_step, `gymnasium` (any environment). A pair takes two cores, all others one.
+names it) and, for env_step, `gymnasium` (any environment) and `envpool` (where that package is
+installed, likewise only if named). A pair takes two cores, all others one.
 Native kernels bring their own matrix products; torch keeps its threads (OMP_NUM_THREADS).
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, cast
 
 import numpy as np
@@ -28,7 +30,11 @@ _TORCH_UPDATE = {
 }
 
 VARIANTS: Mapping[str, Mapping[str, str]] = {
-    "env_step": {"native": "envs:bind_step", "gymnasium": "gym_envs:bind_step"},
+    "env_step": {
+        "native": "envs:bind_step",
+        "gymnasium": "gym_envs:bind_step",
+        "envpool": "envpool_envs:bind_step",
+    },
     "inference.dqn": {"native": "dqn:bind_inference", "torch": "torch_nets:bind_inference"},
     "inference.ddpg": {"native": "ddpg:bind_inference", "torch": "torch_nets:bind_inference"},
     "inference.sac": {"native": "sac:bind_inference", "torch": "torch_nets:bind_inference"},
@@ -103,8 +109,12 @@ def _can(kernel: Kernel, variant: str) -> bool:
     if kernel.kind.partition(".")[0] in ("env_step", "rollout", "iteration"):
         if variant == "native":
             sizes = NATIVE_ENVS.get(str(kernel.program))
-            given = (kernel.dims.get("obs"), kernel.dims.get("act"))
-            return sizes is not None and not kernel.args and given == (sizes.obs, sizes.act)
+            given = tuple(kernel.dims.get(name, 0) for name in ("obs", "act", "stack"))
+            return sizes is not None and not kernel.args and given == (sizes.obs, sizes.act, 0)
+        if variant == "envpool":
+            plain = not (kernel.dims.get("states") or kernel.dims.get("stack"))
+            named = kernel.program is not None and ":" not in kernel.program
+            return plain and named and find_spec("envpool") is not None
         return kernel.program is not None
     if kernel.kind.startswith("update.") and variant in _TORCH_UPDATE:
         return kernel.program is not None

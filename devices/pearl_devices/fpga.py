@@ -77,6 +77,8 @@ def offers(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
         return (("copy", 1),)
     if kind in ("inference.dqn", "inference.ddpg", "update.dqn", "update.ddpg"):
         found = [("systolic", n * n) for n in ARRAYS]
+    elif kernel.dims.get("stack"):
+        return ()  # frames
     elif kind in ("replay_insert", "replay_sample", "replay_update"):
         found = [("tree", tree_width(kernel))]
     elif kind in ("learn.dqn", "learn.ddpg"):

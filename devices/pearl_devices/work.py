@@ -196,8 +196,11 @@ def _action_bytes(k: Kernel) -> int:
 
 
 def row_bytes(k: Kernel) -> int:
-    """Bytes of one stored transition: two observations, action, reward, two flags."""
-    return F32 * (2 * k.dim("obs") + 1) + _action_bytes(k) + 2
+    """Bytes of one stored transition: two observations, action, reward, two flags; where it is made
+    of frames one frame, and how many belong to its stack, instead of the observations."""
+    stack = k.dims.get("stack", 0)
+    seen = k.dim("obs") // k.dim("stack") + 1 if stack else 2 * F32 * k.dim("obs")
+    return seen + F32 + _action_bytes(k) + 2
 
 
 def tree_depth(k: Kernel) -> int:
@@ -245,11 +248,14 @@ def _replay_insert(k: Kernel) -> Work:
 def _replay_sample(k: Kernel) -> Work:
     draws = k.dim("batch") * k.dim("steps")
     row = row_bytes(k) + 6 * (k.dim("n_step") - 1)  # of the rows after it, reward and flags
+    whole = F32 * (2 * k.dim("obs") + 1) + _action_bytes(k) + 2
+    if k.dims.get("stack"):  # as many frames as in its stack, and one more
+        row += k.dim("obs")
     tree = draws * tree_depth(k) * k.dim("fanout") if k.dim("prioritised") else 0
     return (
         float(tree + 4 * draws),
         float(draws * row + F32 * tree),
-        float(draws * (row_bytes(k) + 14)),  # discount, weight and index instead of the flags
+        float(draws * (whole + 14)),  # discount, weight and index instead of the flags
         0.0,
     )
 
@@ -461,9 +467,11 @@ def kernel(
     (`primitives.normalise`); states where observations are the numbers of so many states.
     tabular.*: envs, obs (1), act (0), states, actions. inference.*: envs, obs, act, one network
     (widths) under its own name.
-    replay_insert: envs, obs, act, capacity, prioritised (0 or 1), fanout. replay_sample: batch,
-    steps, n_step, envs, obs, act, capacity, prioritised, fanout. replay_update: batch, steps,
-    capacity, fanout. update.*: batch, steps, obs, act, its networks (widths) under their own names;
+    replay_insert: envs, obs, act, capacity, prioritised (0 or 1), fanout; of frames
+    (`primitives.frames`) also stack, apart (environments of all groups) and ends, as replay_sample.
+    replay_sample: batch, steps, n_step, envs, obs, act, capacity, prioritised, fanout.
+    replay_update: batch, steps, capacity, fanout.
+    update.*: batch, steps, obs, act, its networks (widths) under their own names;
     update.dqn has the network q and double (0 or 1), and like inference.dqn may have duelling (1: q
     has an output more than there are actions, see `primitives.dqn`), update.ddpg actor and critic,
     update.td3 actor, critic1, critic2 and policy_delay, update.sac actor (2·A outputs), critic1,

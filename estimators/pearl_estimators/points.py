@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from pearl_devices import Buffers, Device, Kernel, backend, kernel, work
-from pearl_devices.base import ROUNDED, Call
+from pearl_devices.base import ASKED, Call
 from pearl_devices.buffers import allocate, tree_levels
 from pearl_devices.kernel import Dim
 
@@ -219,13 +219,13 @@ def _rollout(
 
 
 def variants(of: Kernel) -> dict[str, int]:
-    """What the CPU backend offers for a kernel on this host, in float32, and the cores it takes. A
-    fused kernel on several cores is estimated from its parts."""
+    """What the CPU backend offers for a kernel on this host without being asked, and the cores it
+    takes. A fused kernel on several cores is estimated from its parts."""
     offered = backend("cpu").offers(of, Device("host", "cpu", width=CORES, real=True))
     return {
         variant: cores
         for variant, cores in offered
-        if variant not in ROUNDED and not (cores > 1 and work.parts(of))
+        if variant not in ASKED and not (cores > 1 and work.parts(of))
     }
 
 

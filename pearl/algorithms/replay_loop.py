@@ -28,7 +28,8 @@ class Sizes:
     """What the loop needs to know: environment, replay and batch. act is 0 for discrete actions;
     normalise: what env_step normalises, as its sizes; the statistics are one state, so that it then
     stays whole. groups: a firing acts in envs / groups of the environments, in turn. network: what
-    builds networks that are no dense layers; shape: of an observation.
+    builds networks that are no dense layers; shape: of an observation. frames: `stack` and `ends`,
+    where observations are stacks of frames (see `pearl_devices.primitives.frames`).
     """
 
     program: str
@@ -46,6 +47,7 @@ class Sizes:
     groups: int = 1
     network: str | None = None
     shape: tuple[int, ...] = ()
+    frames: Mapping[str, int] = field(default_factory=dict)
 
 
 def rates(sizes: Sizes) -> tuple[int, int]:
@@ -92,6 +94,9 @@ def build(
         "prioritised": int(sizes.prioritised),
         "fanout": sizes.fanout,
     }
+    if sizes.frames:
+        replay |= {**sizes.frames, "apart": sizes.envs}
+    stack = {"stack": sizes.frames["stack"]} if sizes.frames else {}
     # An environment's next row is a whole round of groups further.
     drawn: dict[str, Dim] = {
         **replay, "envs": sizes.envs, "batch": sizes.batch, "n_step": sizes.n_step
@@ -100,7 +105,7 @@ def build(
     spaces: dict[str, Dim] = {"obs": sizes.obs, "act": sizes.act}
     env_step = kernel(
         "env_step",
-        {**spaces, **sizes.normalise},
+        {**spaces, **sizes.normalise, **stack},
         program=sizes.program,
         args=sizes.env_args,
         envs=envs,
@@ -157,11 +162,12 @@ def build(
     )
     members = ("replay_sample", "update") + (("replay_update",) if sizes.prioritised else ())
     fusions = []
-    if f"learn.{name}" in KINDS and not modules:  # all gradient steps in one native call
+    # All gradient steps in one native call.
+    if f"learn.{name}" in KINDS and not modules and not sizes.frames:
         fused = kernel(f"learn.{name}", {**drawn, **learned}, steps=steps)
         fusions.append(Fusion("learn", members, fused))
     # All of it in one native call, which acts and then learns: so it must be in program order.
-    native = not sizes.normalise and not modules and sizes.groups == 1
+    native = not (sizes.normalise or modules or sizes.frames) and sizes.groups == 1
     if f"iteration.{name}" in KINDS and 1 in (acts, learns) and native:
         fused = kernel(
             f"iteration.{name}",

@@ -33,7 +33,22 @@ def sizes(system: System) -> Sizes:
         groups=system.limits.env_groups,
         network=a.network,
         shape=system.env.shape,
+        frames=_frames(system),
     )
+
+
+CUT_EVERY = 40
+"""Env steps between two cut episodes, at least, of which frames are kept; assumed where the
+environment does not say that it cuts them sooner. So the last frames take 2.5 % of all."""
+
+
+def _frames(system: System) -> dict[str, int]:
+    """The sizes of a replay of frames (see `pearl_devices.primitives.frames`); none without."""
+    a, stack = system.algorithm, system.env.stack
+    if not stack:
+        return {}
+    apart = min(system.env.max_episode_steps or CUT_EVERY, CUT_EVERY)
+    return {"stack": stack, "ends": -(-a.replay.capacity // apart) + a.num_envs}
 
 
 def start_network(

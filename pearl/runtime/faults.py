@@ -66,6 +66,8 @@ def obstacle(protocol: Protocol, number: int) -> str | None:
                     f"{task} belongs to a rollout of the policy's own episodes, which would be "
                     "torn (only algorithms with a replay go on)"
                 )
+            if family == "replay_insert" and kernel.dims.get("stack"):
+                return f"the frames of {task} may be half stored"
             if protocol.groups.get(task, 1) > 1:
                 return f"the environments of {task} are in groups, of which one may be half done"
             if kernel.dims.get("normalise_obs") or kernel.dims.get("normalise_reward"):

@@ -61,8 +61,9 @@ State = dict[str, Any]
 """What brings an environment back, as JSON."""
 
 
-def make(program: str, args: dict[str, Any], envs: int) -> list[Single] | Batch:
+def make(program: str, args: dict[str, Any], envs: int, stack: int = 0) -> list[Single] | Batch:
     """`envs` environments, or a batch of them; an UnsupportedError names one that cannot be made.
+    stack: each observes so many of its last observations, which are frames of uint8.
 
     gymnasium's checker is left out: it only warns, and a wrong shape, NaN or infinity is an error
     here anyway.
@@ -71,9 +72,10 @@ def make(program: str, args: dict[str, Any], envs: int) -> list[Single] | Batch:
         if CALLABLE.fullmatch(program):
             module, _, name = program.partition(":")
             build: Callable[..., Any] = getattr(import_module(module), name)
-            return [build(**args) for _ in range(envs)]
+            return [stacked(build(**args), stack) for _ in range(envs)]
         spec = gymnasium.spec(program)
         batched = spec.vector_entry_point is not None and not spec.additional_wrappers
+        batched = batched and not stack
         if batched and (envs >= BATCHED or spec.entry_point is None):
             env = gymnasium.make_vec(program, envs, vectorization_mode="vector_entry_point", **args)
             mode = env.metadata.get("autoreset_mode")
@@ -85,11 +87,25 @@ def make(program: str, args: dict[str, Any], envs: int) -> list[Single] | Batch:
                 f"environment {program!r} has only a vector entry point, and that one spends a "
                 "step on each reset; such steps are no transitions and cannot be used"
             )
-        return [gymnasium.make(program, disable_env_checker=True, **args) for _ in range(envs)]
+        made = [gymnasium.make(program, disable_env_checker=True, **args) for _ in range(envs)]
+        return [stacked(env, stack) for env in made]
     except (ImportError, AttributeError, TypeError, ValueError, gymnasium.error.Error) as error:
         raise UnsupportedError(
             f"environment {program!r} with arguments {args} cannot be made: {error}"
         ) from error
+
+
+def stacked(env: Single, stack: int) -> Single:
+    """The same, observing its last `stack` frames, oldest first; before there are so many the first
+    of the episode stands in. As it is for a stack of 0."""
+    if not stack:
+        return env
+    space = env.observation_space
+    if not (isinstance(space, Box) and space.dtype == np.uint8):
+        raise UnsupportedError(
+            f"environment {env} observes {space}; frames that are stacked are a Box of uint8"
+        )
+    return gymnasium.wrappers.FrameStackObservation(env, stack, padding_type="reset")
 
 
 def is_cartpole(env: Batch) -> bool:
@@ -124,6 +140,7 @@ class Step:
         self.name, self.envs, self.buffers = str(kernel.program), kernel.dim("envs"), buffers
         self.obs_space, self.action_space = obs_space, action_space
         self.args, self.scaled = dict(kernel.args), bool(kernel.dims.get("normalise_obs"))
+        self.stack = int(kernel.dims.get("stack", 0))  # type: ignore[arg-type]
         self.first = 0  # number of the first one, where others are stepped elsewhere
         self.on_failure: Callable[[str, int], None] | None = None
         self.since_s: float | None = None  # monotonic; None: none is being asked
@@ -327,7 +344,7 @@ class SingleSteps(Step):
             try:
                 with suppress(Exception):  # it has failed; whether it can end does not matter
                     self.all[n].close()
-                made = make(self.name, self.args, 1)
+                made = make(self.name, self.args, 1, self.stack)
                 assert isinstance(made, list)
                 seed = seeds(self.buffers, self.envs, tried)[n]
                 self.all[n], self.origins[n], self.taken[n] = made[0], {"seed": seed}, []
@@ -466,6 +483,12 @@ class BatchStep(Step):
         if ended.any():
             self.restart(ended, infos)
 
+    def remade(self) -> Batch:
+        """The same environments once more."""
+        made = make(self.name, self.args, self.envs)
+        assert isinstance(made, VectorEnv)
+        return made
+
     def step(self, given: Array) -> tuple[Array, Array, Array, Any]:
         """A step of all, made anew together where one fails: reward, flags and what else it says.
         Rewards and successors are in the arrays."""
@@ -475,9 +498,7 @@ class BatchStep(Step):
                 if tried:
                     with suppress(Exception):  # it has failed; whether it can end does not matter
                         self.env.close()
-                    made = make(self.name, self.args, self.envs)
-                    assert isinstance(made, VectorEnv)
-                    self.env = made
+                    made = self.env = self.remade()
                     self.since_s = monotonic()
                     first, _ = made.reset(seed=seeds(b, 1, tried)[0])
                     self.write(first, b["step.obs"])
@@ -539,7 +560,8 @@ class BatchStep(Step):
 
 def bind_step(kernel: Kernel, buffers: Buffers) -> Call:
     """env_step through gymnasium: makes the environments and resets them, seeds from the key."""
-    made = make(str(kernel.program), dict(kernel.args), kernel.dim("envs"))
+    stack = int(kernel.dims.get("stack", 0))  # type: ignore[arg-type]
+    made = make(str(kernel.program), dict(kernel.args), kernel.dim("envs"), stack)
     kind = SingleSteps if isinstance(made, list) else BatchStep
     return normalised(kernel, buffers, kind(kernel, buffers, made), fresh=True)  # type: ignore[arg-type]
 

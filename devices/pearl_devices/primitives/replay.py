@@ -20,6 +20,22 @@ from pearl_devices.primitives.tree import find_strata, raise_leaves, raise_range
 
 
 @exact
+def take_in(n, capacity, cursor, tree, levels, fanout, priority):
+    """Counts the n rows at the cursor in, with the largest priority so far."""
+    row = cursor[0]
+    if tree.size > 0:
+        if priority[2] <= 0.0:
+            priority[2] = 1.0
+        top = np.float32(priority[2])
+        first = tree.size - levels[levels.size - 1] + row
+        for e in range(n):
+            tree[first + e] = top
+        raise_range(tree, levels, fanout, row, row + n - 1)
+    cursor[0] = (row + n) % capacity
+    cursor[1] = min(cursor[1] + n, capacity)
+
+
+@exact
 def insert(
     s_obs, s_action, s_reward, s_next, s_terminated, s_truncated,
     obs, action, reward, next_obs, terminated, truncated, cursor, tree, levels, fanout, priority,
@@ -34,16 +50,7 @@ def insert(
         reward[row + e] = s_reward[e]
         terminated[row + e] = s_terminated[e]
         truncated[row + e] = s_truncated[e]
-    if tree.size > 0:
-        if priority[2] <= 0.0:
-            priority[2] = 1.0
-        top = np.float32(priority[2])
-        first = tree.size - levels[levels.size - 1] + row
-        for e in range(n):
-            tree[first + e] = top
-        raise_range(tree, levels, fanout, row, row + n - 1)
-    cursor[0] = (row + n) % reward.size
-    cursor[1] = min(cursor[1] + n, reward.size)
+    take_in(n, reward.size, cursor, tree, levels, fanout, priority)
 
 
 @exact
@@ -76,6 +83,23 @@ def draw(rng, cursor, tree, levels, fanout, beta, index, weight):
 
 
 @exact
+def follow_return(reward, terminated, truncated, cursor, envs, n_step, gamma, row):
+    """(row that is bootstrapped from, n-step return, discount) of `row`; see `gather`."""
+    total, factor = np.float64(reward[row]), gamma
+    for _ in range(n_step - 1):
+        if terminated[row] != 0 or truncated[row] != 0:
+            break
+        after = (row + envs) % reward.size
+        newest = (cursor[0] - 1 - row) % reward.size < envs  # of its environment
+        if newest or truncated[after] & ANEW:
+            break
+        row = after
+        total += factor * reward[row]
+        factor *= gamma
+    return row, total, factor if terminated[row] == 0 else 0.0
+
+
+@exact
 def gather(
     obs, action, reward, next_obs, terminated, truncated, cursor, envs, n_step, gamma,
     index, b_obs, b_action, b_reward, b_next, b_discount,
@@ -93,19 +117,9 @@ def gather(
             b_obs[b, c] = obs[row, c]
         for c in range(action.shape[1]):
             b_action[b, c] = action[row, c]
-        total, factor = np.float64(reward[row]), gamma
-        for _ in range(n_step - 1):
-            if terminated[row] != 0 or truncated[row] != 0:
-                break
-            after = (row + envs) % reward.size
-            newest = (cursor[0] - 1 - row) % reward.size < envs  # of its environment
-            if newest or truncated[after] & ANEW:
-                break
-            row = after
-            total += factor * reward[row]
-            factor *= gamma
-        b_reward[b] = total
-        b_discount[b] = factor if terminated[row] == 0 else 0.0
+        row, b_reward[b], b_discount[b] = follow_return(
+            reward, terminated, truncated, cursor, envs, n_step, gamma, row
+        )
         for c in range(next_obs.shape[1]):
             b_next[b, c] = next_obs[row, c]
 
@@ -200,6 +214,10 @@ def _check_ring(kernel: Kernel) -> None:
 def bind_insert(kernel: Kernel, buffers: Buffers) -> Call:
     """replay_insert: writes step.* at the cursor, with the largest priority so far (1 at first)."""
     _check_ring(kernel)
+    if kernel.dims.get("stack"):
+        from pearl_devices.primitives import frames
+
+        return frames.bind_insert(kernel, buffers)
     prioritised = kernel.dim("prioritised")
     return bound(
         insert,
@@ -218,6 +236,10 @@ def bind_sample(kernel: Kernel, buffers: Buffers) -> Call:
     grouping.
     """
     _check_ring(kernel)
+    if kernel.dims.get("stack"):
+        from pearl_devices.primitives import frames
+
+        return frames.bind_sample(kernel, buffers)
     return bound(sample_steps, *sample_arguments(kernel, buffers))
 
 
