@@ -61,13 +61,14 @@ def compile(
     system: System | str | Path | Mapping[str, Any],
     *,
     set: Mapping[str, object] | None = None,
-    plan: Plan | None = None,
+    plan: Plan | str | Path | None = None,
     emulate: bool = False,
     seed: int | None = None,
 ) -> Trainer:
     """Spec → graph → costs → plan → a trainer whose kernels are bound when it first trains.
 
-    set: values that override the spec's, keys dotted. plan: train this one instead of solving.
+    set: values that override the spec's, keys dotted. plan: train this one, or the one in
+    this file, instead of solving.
     emulate: compute on the host whatever the plan says, on a virtual clock; every figure is then
     labelled simulated. seed: instead of the spec's.
     Raises SpecError where the spec or plan is wrong, or the plan needs devices that are not here.
@@ -82,6 +83,7 @@ def compile(
     if plan is None:
         plan = make_plan(system)
     else:
+        plan = plan if isinstance(plan, Plan) else load_plan(plan)
         _check(plan, system)
     trainer = Trainer(system, plan, emulate=emulate, seed=seed)
     if not emulate:
