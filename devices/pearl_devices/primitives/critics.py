@@ -147,7 +147,16 @@ def regress(net, joined, wanted, weight, td, parts, rules):
         parts[b], net.deltas[b] = td_gradient(error, weight[b], count, delta)
     net.loss[0] = total(parts)
     backward(
-        net.params, net.layers, joined, net.acts, count, count, net.deltas, net.grad, 0, joined
+        net.params,
+        net.layers,
+        joined,
+        net.acts,
+        count,
+        count,
+        net.deltas,
+        net.grad,
+        np.int64(0),
+        joined,
     )
     descend(net, rules)
 

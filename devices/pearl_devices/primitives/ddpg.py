@@ -17,7 +17,7 @@ from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
 from pearl_devices.primitives import iterations
 from pearl_devices.primitives.critics import join
-from pearl_devices.primitives.envs import step_continuous
+from pearl_devices.primitives.envs import step as step_env
 from pearl_devices.primitives.iterations import learns
 from pearl_devices.primitives.native import bound, fast
 from pearl_devices.primitives.nets import (
@@ -117,7 +117,16 @@ def step(
     critic_loss[0] = total(parts)
     d = actor_deltas[: rows * a].reshape(rows, a)
     backward(
-        critic, critic_layers, joined, critic_acts, rows, rows, critic_deltas, critic_grad, 0, d
+        critic,
+        critic_layers,
+        joined,
+        critic_acts,
+        rows,
+        rows,
+        critic_deltas,
+        critic_grad,
+        np.int64(0),
+        d,
     )
     critic_steps[0] += 1
     adam(
@@ -134,7 +143,9 @@ def step(
     actor_loss[0] = -total(value.reshape(rows)) / np.float32(rows)
     backward(critic, critic_layers, joined, critic_acts, rows, rows, critic_deltas, none, a, d)
     unsquash_gradient(own, d, low, high)
-    backward(actor, actor_layers, obs, actor_acts, rows, rows, actor_deltas, actor_grad, 0, d)
+    backward(
+        actor, actor_layers, obs, actor_acts, rows, rows, actor_deltas, actor_grad, np.int64(0), d
+    )
     actor_steps[0] += 1
     adam(actor, actor_grad, actor_m, actor_v, actor_steps[0], actor_lr[0], adam_hyper, clip_norm[0])
     follow(critic_target, critic, count[0], tau[0], every[0])
@@ -197,7 +208,7 @@ def iterate(loop, inference, env_step, insertion, learning, sync):
         learning_now = learns(loop)
         for _ in range(loop.vector_steps):
             infer(*inference)
-            step_continuous(loop.env, env_step)
+            step_env(loop.env, env_step)
             insert(*insertion)
         if learning_now:
             learn(*learning)

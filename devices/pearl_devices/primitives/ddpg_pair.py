@@ -68,7 +68,7 @@ def step(team, s, batch, rules, actor, critic, other_actor, other_critic, own):
     d = actor.deltas[: rows * a].reshape(rows, a)
     backward(
         critic.params, critic.layers, joined, critic.acts, rows, rows, critic.deltas, critic.grad,
-        0, d,
+        np.int64(0), d,
     )  # fmt: skip
     descend_together(team, critic, other_critic, rules)
     if team.side == 0:
@@ -88,7 +88,16 @@ def step(team, s, batch, rules, actor, critic, other_actor, other_critic, own):
     )
     unsquash_gradient(mine, d, low, high)
     backward(
-        actor.params, actor.layers, obs, actor.acts, rows, rows, actor.deltas, actor.grad, 0, d
+        actor.params,
+        actor.layers,
+        obs,
+        actor.acts,
+        rows,
+        rows,
+        actor.deltas,
+        actor.grad,
+        np.int64(0),
+        d,
     )
     descend_together(team, actor, other_actor, rules)
     if team.side == 0:

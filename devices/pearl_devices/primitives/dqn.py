@@ -16,9 +16,9 @@ import numpy as np
 from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
 from pearl_devices.primitives import iterations
-from pearl_devices.primitives.envs import step_discrete
+from pearl_devices.primitives.envs import step as step_env
 from pearl_devices.primitives.iterations import learns
-from pearl_devices.primitives.native import bound, fast
+from pearl_devices.primitives.native import bound, fast, merged
 from pearl_devices.primitives.nets import (
     adam,
     backward,
@@ -89,7 +89,7 @@ def add_value(out):
             out[r, c] += out[r, 0] - mean
 
 
-@fast
+@merged
 def step(
     obs, action, reward, next_obs, discount, weight, td, layers, double, duelling,
     params, target, m, v, steps, count, lr, adam_hyper, tau, every, clip_norm, huber, loss,
@@ -129,7 +129,7 @@ def step(
         if duelling:
             d[b, 0] = slope
     loss[0] = total(parts)
-    backward(params, layers, obs, acts, stored, rows, deltas, grad, 0, d)
+    backward(params, layers, obs, acts, stored, rows, deltas, grad, np.int64(0), d)
     count[0] += 1
     steps[0] += 1
     adam(params, grad, m, v, steps[0], lr[0], adam_hyper, clip_norm[0])
@@ -180,7 +180,7 @@ def iterate(loop, inference, env_step, insertion, learning, sync):
         learning_now = learns(loop)
         for _ in range(loop.vector_steps):
             infer(*inference)
-            step_discrete(loop.env, env_step)
+            step_env(loop.env, env_step)
             insert(*insertion)
         if learning_now:
             learn(*learning)

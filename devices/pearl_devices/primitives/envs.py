@@ -13,7 +13,10 @@ which is how the tests compare whole episodes.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from numba.extending import overload
 
 from pearl_devices.base import Buffers, Call, UnsupportedError
 from pearl_devices.buffers import EPISODES
@@ -34,7 +37,7 @@ from pearl_devices.primitives.classic import (
     pendulum_observe,
     pendulum_reset,
 )
-from pearl_devices.primitives.native import bound, exact
+from pearl_devices.primitives.native import ELEMENTWISE, bound, exact
 from pearl_devices.primitives.normalise import normalised
 from pearl_devices.primitives.rng import stream
 
@@ -161,40 +164,6 @@ def step_mountain_car_continuous(
         mountain_car_observe(state, n, obs)
 
 
-@exact
-def step_discrete(env, arguments):
-    """A vector step of the environment that `number` gave this number."""
-    if env == 0:
-        step_cartpole(*arguments)
-    elif env == 1:
-        step_acrobot(*arguments)
-    else:
-        step_mountain_car(*arguments)
-
-
-@exact
-def step_continuous(env, arguments):
-    """As `step_discrete`, of the environments with continuous actions."""
-    if env == 0:
-        step_pendulum(*arguments)
-    else:
-        step_mountain_car_continuous(*arguments)
-
-
-NUMBERS = {
-    "CartPole-v1": 0,
-    "Acrobot-v1": 1,
-    "MountainCar-v0": 2,
-    "Pendulum-v1": 0,
-    "MountainCarContinuous-v0": 1,
-}
-
-
-def number(program: str) -> int:
-    """What `step_discrete` or `step_continuous` calls this environment."""
-    return NUMBERS[program]
-
-
 NATIVE = {
     "CartPole-v1": (step_cartpole, cartpole_reset, cartpole_observe),
     "Pendulum-v1": (step_pendulum, pendulum_reset, pendulum_observe),
@@ -206,6 +175,30 @@ NATIVE = {
         mountain_car_observe,
     ),
 }
+
+
+OPTIONS: Any = ELEMENTWISE  # of `overload`, which names their type nowhere public
+
+
+def marked(program: str) -> tuple[int, ...]:
+    """What `step` calls this environment: a tuple whose length says which. It is part of its type,
+    so that compiled code holds no other environment."""
+    return (0,) * (1 + list(NATIVE).index(program))
+
+
+def step(env, arguments):
+    """A vector step of the environment `marked` so; for compiled callers."""
+    raise NotImplementedError
+
+
+@overload(step, jit_options=OPTIONS)
+def _step(env, arguments):
+    chosen = list(NATIVE.values())[len(env) - 1][0]
+
+    def call(env, arguments):
+        chosen(*arguments)
+
+    return call
 
 
 def reset_envs(program: str, buffers: Buffers, firing: int = 0) -> None:

@@ -14,8 +14,8 @@ import numpy as np
 
 from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
-from pearl_devices.primitives.envs import bind_step, number
-from pearl_devices.primitives.native import bound, fast
+from pearl_devices.primitives.envs import bind_step, marked
+from pearl_devices.primitives.native import bound, fast, parts_only
 from pearl_devices.primitives.nets import bind_sync
 from pearl_devices.primitives.replay import bind_insert
 from pearl_devices.work import parts
@@ -23,14 +23,14 @@ from pearl_devices.work import parts
 
 class Loop(NamedTuple):
     """more: iterations beyond the first that one call runs. rng, explore: those of inference.
-    envs: environments. vector_steps: of one iteration. env: which environment it is (`number`)."""
+    envs: environments. vector_steps: of one iteration. env: which environment it is (`marked`)."""
 
     more: Any
     rng: Any
     explore: Any
     envs: int
     vector_steps: int
-    env: int
+    env: tuple[int, ...]
 
 
 @fast
@@ -52,15 +52,16 @@ def bind(iterate: Any, kernel: Kernel, buffers: Buffers, inference: Any, learn: 
         "learn": learn,
         "param_sync": bind_sync,
     }
-    calls: list[Any] = [
-        binders[part.kind.partition(".")[0]](part, buffers) for part, _ in parts(kernel)
-    ]
+    with parts_only():
+        calls: list[Any] = [
+            binders[part.kind.partition(".")[0]](part, buffers) for part, _ in parts(kernel)
+        ]
     loop = Loop(
         buffers["loop.more"],
         buffers["rng.inference"],
         buffers["explore"],
         kernel.dim("envs"),
         kernel.dim("vector_steps"),
-        number(str(kernel.program)),
+        marked(str(kernel.program)),
     )
     return bound(iterate, loop, *(call.args for call in calls))

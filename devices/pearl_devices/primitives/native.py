@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
+from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,9 +31,9 @@ fuse, but no sum is reordered and no quotient or root approximated, so that a fu
 same bits called alone and inlined into a fused kernel. Long sums spell out a fast order
 (`nets.total`)."""
 
-merged = numba.njit(inline="always", **ELEMENTWISE)
-"""As `fast`, for a long function with one caller: it is made part of the caller, where compiling it
-by itself first would take as long again."""
+merged = numba.njit(cache=True, inline="always", **ELEMENTWISE)
+"""As `fast`, for a long function: it is made part of its caller, where compiling it by itself first
+would take as long again."""
 
 exact = numba.njit(cache=True, nogil=True, fastmath=False, error_model="numpy", **LEAN)
 """Compiles arithmetic as written, not even fused: environments, the sum tree, random numbers. False
@@ -65,10 +67,25 @@ def by_action(discrete: Any, continuous: Any) -> Any:
     return choice
 
 
+_in_parts: ContextVar[bool] = ContextVar("in parts", default=False)
+
+
 def bound(function: Any, *arguments: Any) -> Call:
     """A call of the compiled `function` on these arrays and numbers; compiles now, runs nothing."""
-    function.compile(tuple(numba.typeof(argument) for argument in arguments))
+    if not _in_parts.get():
+        function.compile(tuple(numba.typeof(argument) for argument in arguments))
     return partial(function, *arguments)
+
+
+@contextlib.contextmanager
+def parts_only() -> Iterator[None]:
+    """Within it `bound` compiles nothing: the functions are parts of another one, which takes their
+    arguments."""
+    before = _in_parts.set(True)
+    try:
+        yield
+    finally:
+        _in_parts.reset(before)
 
 
 def _drop_stale_code() -> None:

@@ -99,7 +99,10 @@ def backward(params, layers, x, acts, stored, rows, deltas, grad, tail, d_tail, 
     d_tail (rows, tail): the derivative by the last `tail` components of the input goes here.
     curved: as in `forward`.
     """
-    half = (deltas.size - 2 * LANES * layers.max()) // 2
+    widest = layers[0]
+    for layer in range(1, layers.size):
+        widest = max(widest, layers[layer])
+    half = (deltas.size - 2 * LANES * widest) // 2
     spare = deltas[2 * half :]
     offset, at = params.size, 0
     for layer in range(1, layers.size):
@@ -130,7 +133,7 @@ def backward(params, layers, x, acts, stored, rows, deltas, grad, tail, d_tail, 
             if curved:
                 through_bend(deltas[here : here + rows * i], acts[below : below + rows * i])
         elif tail > 0:
-            through(d, weights[i - tail :], spare, d_tail, d_tail, 0)
+            through(d, weights[i - tail :], spare, d_tail, d_tail, np.int64(0))
 
 
 @fast

@@ -219,7 +219,7 @@ def step(rows, rules, share, actor, critic, size, curved, parts):
     actor.loss[0] = total(parts) / np.float32(count)
     backward(
         actor.params[:size], actor.layers, rows.obs, actor.acts, count, count, actor.deltas,
-        actor.grad[:size], 0, rows.obs, curved,
+        actor.grad[:size], np.int64(0), rows.obs, curved,
     )  # fmt: skip
 
     value = forward(critic.params, critic.layers, rows.obs, critic.acts, curved)
@@ -230,7 +230,7 @@ def step(rows, rules, share, actor, critic, size, curved, parts):
     critic.loss[0] = total(parts) / np.float32(count)
     backward(
         critic.params, critic.layers, rows.obs, critic.acts, count, count, critic.deltas,
-        critic.grad, 0, rows.obs, curved,
+        critic.grad, np.int64(0), rows.obs, curved,
     )  # fmt: skip
 
     if rules.clip_norm[0] > 0.0:

@@ -10,8 +10,9 @@ from typing import Any
 from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
 from pearl_devices.primitives import policies, ppo, rollouts
-from pearl_devices.primitives.envs import bind_step, number, step_continuous, step_discrete
-from pearl_devices.primitives.native import bound, by_action, fast
+from pearl_devices.primitives.envs import bind_step, marked
+from pearl_devices.primitives.envs import step as step_env
+from pearl_devices.primitives.native import bound, fast, parts_only
 from pearl_devices.primitives.nets import bind_sync, copy_both
 from pearl_devices.primitives.policies import infer
 from pearl_devices.primitives.ppo import update
@@ -20,25 +21,12 @@ from pearl_devices.work import parts
 
 
 @fast
-def step_with_discrete(action, env, world):
-    step_discrete(env, world)
-
-
-@fast
-def step_with_continuous(action, env, world):
-    step_continuous(env, world)
-
-
-step_env = by_action(step_with_discrete, step_with_continuous)
-
-
-@fast
 def act_and_step(policy, env, world, step, rollout):
-    """The vector steps of one rollout, in environment number `env`; the others are what the
+    """The vector steps of one rollout, in the environment `marked` so; the others are what the
     functions called take."""
     for _ in range(rollout.reward.shape[0]):
         infer(*policy)
-        step_env(policy[0], env, world)
+        step_env(env, world)
         insert(step, rollout)
 
 
@@ -63,11 +51,12 @@ def _arguments(kernel: Kernel, buffers: Buffers) -> tuple[Mapping[str, Any], tup
         "param_sync": bind_sync,
     }
     found: dict[str, Any] = {}
-    for part, _ in parts(kernel):
-        family = part.kind.partition(".")[0]
-        call: Any = binders[family](part, buffers)
-        found[family] = call.args
-    env = number(str(kernel.program))
+    with parts_only():
+        for part, _ in parts(kernel):
+            family = part.kind.partition(".")[0]
+            call: Any = binders[family](part, buffers)
+            found[family] = call.args
+    env = marked(str(kernel.program))
     acting = (found["inference"], env, found["env_step"], *found["rollout_insert"])
     return found, acting
 

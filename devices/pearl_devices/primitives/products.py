@@ -127,10 +127,12 @@ def _product(turned: bool, finish: str) -> Any:
 
     @inner
     def product(m, n, depth, a, stride, b, b_row, out, row, extra, relu):
-        j = 0
+        j = np.int64(0)
         while j < n:
             if n - j >= 2 * LANES:
-                full(m, j, 2 * LANES, depth, a, stride, b, j, b_row, out, row, extra, relu)
+                full(
+                    m, j, np.int64(2 * LANES), depth, a, stride, b, j, b_row, out, row, extra, relu
+                )
                 j += 2 * LANES
             else:
                 columns = min(n - j, LANES)
@@ -160,6 +162,8 @@ def _narrow(columns: int, interleaved: bool) -> Any:
 _one_column, _two_columns, _two_rows = _narrow(1, False), _narrow(2, True), _narrow(2, False)
 _layer, _outer = _product(False, "bias"), _product(True, "")
 _gated_full, _gated_part = _strips(False, "gate")
+# A number that is written out has a type of its own, for which everything it is given to would be
+# compiled once more: hence np.int64.
 
 
 @fast
@@ -184,7 +188,7 @@ def affine(x, weights, bias, out, relu):
 def outer(x, d, out):
     """out (i, o) = xᵀ · d, of x (rows, i) and d (rows, o): the gradient of a layer's weights."""
     rows, i = x.shape
-    _outer(i, d.shape[1], rows, x, i, d, d.shape[1], out, d.shape[1], d, 0)
+    _outer(i, d.shape[1], rows, x, i, d, d.shape[1], out, d.shape[1], d, np.int64(0))
 
 
 @fast
@@ -193,10 +197,10 @@ def outer_narrow(x, d, spare, out):
     which takes the transposed product."""
     (rows, i), o = x.shape, d.shape[1]
     if o == 1:
-        _outer(1, i, rows, d, 1, x, i, out, i, d, 0)
+        _outer(np.int64(o), i, rows, d, o, x, i, out, i, d, np.int64(0))
         return
     turned = spare[: o * i].reshape(o, i)
-    _outer(o, i, rows, d, o, x, i, turned, i, d, 0)
+    _outer(o, i, rows, d, o, x, i, turned, i, d, np.int64(0))
     for k in range(i):
         for c in range(o):
             out[k, c] = turned[c, k]
@@ -229,26 +233,26 @@ def through(d, weights, panel, out, gate, relu):
         else:
             _two_rows(rows, o, d, weights, out)
         return
-    j = 0
+    j = first = np.int64(0)
     while j < i:
         columns = 2 * LANES if i - j >= 2 * LANES else min(i - j, LANES)
         turned = panel[: o * columns].reshape(o, columns)
         transpose(weights[j : j + columns], turned)
         if columns == 2 * LANES:
-            _gated_full(rows, j, columns, o, d, o, turned, 0, columns, out, i, gate, relu)
+            _gated_full(rows, j, columns, o, d, o, turned, first, columns, out, i, gate, relu)
         else:
-            _gated_part(rows, j, columns, o, d, o, turned, 0, columns, out, i, gate, relu)
+            _gated_part(rows, j, columns, o, d, o, turned, first, columns, out, i, gate, relu)
         j += columns
 
 
-ONE = np.ones(1, np.float32)
+ONE = np.ones((1, 1), np.float32)
 
 
 @fast
 def column_sums(d, out):
     """out (o) = the sums of the columns of d (rows, o): the gradient of a layer's biases."""
     rows, o = d.shape
-    _outer(1, o, rows, ONE, 0, d, o, out, o, d, 0)
+    _outer(np.int64(1), o, rows, ONE, np.int64(0), d, o, out.reshape(1, o), o, d, np.int64(0))
 
 
 @fast

@@ -29,7 +29,7 @@ from pearl_devices.primitives.critics import (
     regress,
     reprioritise,
 )
-from pearl_devices.primitives.envs import step_continuous
+from pearl_devices.primitives.envs import step as step_env
 from pearl_devices.primitives.iterations import learns
 from pearl_devices.primitives.native import bound, fast, merged
 from pearl_devices.primitives.nets import backward, copy, forward, scratch, total
@@ -141,7 +141,16 @@ def ascend(actor, critic1, critic2, obs, z, temperature, low, high, own):
                 spread = np.float32(math.exp(raw)) * own.noise[b, c]
                 d[b, a + c] = slope * spread - share * temperature
     backward(
-        actor.params, actor.layers, obs, actor.acts, count, count, actor.deltas, actor.grad, 0, d
+        actor.params,
+        actor.layers,
+        obs,
+        actor.acts,
+        count,
+        count,
+        actor.deltas,
+        actor.grad,
+        np.int64(0),
+        d,
     )
 
 
@@ -184,7 +193,7 @@ def step(s, batch, rules, target_entropy, actor, critic1, critic2, alpha, own):
     follow_target(critic2, rules)
 
 
-@fast
+@merged
 def learn(source, batch, rules, target_entropy, actor, critic1, critic2, alpha, own):
     for s in range(batch.td.shape[0]):
         refill(source, batch, s)
@@ -199,10 +208,11 @@ def iterate(loop, inference, env_step, insertion, learning, sync):
         learning_now = learns(loop)
         for _ in range(loop.vector_steps):
             infer(*inference)
-            step_continuous(loop.env, env_step)
+            step_env(loop.env, env_step)
             insert(*insertion)
         if learning_now:
-            learn(*learning)
+            source, batch, rules, target_entropy, actor, critic1, critic2, alpha, own = learning
+            learn(source, batch, rules, target_entropy, actor, critic1, critic2, alpha, own)
             copy(*sync)
 
 

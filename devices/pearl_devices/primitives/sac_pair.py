@@ -140,7 +140,7 @@ def step(team, s, batch, rules, target_entropy, actor, critic, alpha, other_acto
                 d[b, a + c] = slope * spread - share * temperature
     backward(
         actor.params, actor.layers, obs[first:end], actor.acts, rows, rows, actor.deltas,
-        actor.grad, 0, d,
+        actor.grad, np.int64(0), d,
     )  # fmt: skip
     descend_together(team, actor, other_actor, rules)
     if team.side == 0:

@@ -24,7 +24,7 @@ from pearl_devices.primitives.critics import (
     reprioritise,
 )
 from pearl_devices.primitives.ddpg import bind_inference, infer, squash, unsquash_gradient
-from pearl_devices.primitives.envs import step_continuous
+from pearl_devices.primitives.envs import step as step_env
 from pearl_devices.primitives.iterations import learns
 from pearl_devices.primitives.native import bound, fast, merged
 from pearl_devices.primitives.nets import backward, copy, forward, total
@@ -94,7 +94,7 @@ def step(s, batch, rules, smoothing, delay, actor, critic1, critic2, own):
         unsquash_gradient(mine, d, low, high)
         backward(
             actor.params, actor.layers, obs, actor.acts, count, count, actor.deltas, actor.grad,
-            0, d,
+            np.int64(0), d,
         )  # fmt: skip
         descend(actor, rules)
     if rules.every[0] > 0 or rules.count[0] % delay == 0:
@@ -103,7 +103,7 @@ def step(s, batch, rules, smoothing, delay, actor, critic1, critic2, own):
         follow_target(critic2, rules)
 
 
-@fast
+@merged
 def learn(source, batch, rules, smoothing, delay, actor, critic1, critic2, own):
     for s in range(batch.td.shape[0]):
         refill(source, batch, s)
@@ -118,10 +118,11 @@ def iterate(loop, inference, env_step, insertion, learning, sync):
         learning_now = learns(loop)
         for _ in range(loop.vector_steps):
             infer(*inference)
-            step_continuous(loop.env, env_step)
+            step_env(loop.env, env_step)
             insert(*insertion)
         if learning_now:
-            learn(*learning)
+            source, batch, rules, smoothing, delay, actor, critic1, critic2, own = learning
+            learn(source, batch, rules, smoothing, delay, actor, critic1, critic2, own)
             copy(*sync)
 
 

@@ -115,7 +115,16 @@ def step(
         )
         unsquash_gradient(mine, d, low, high)
         backward(
-            actor.params, actor.layers, obs, actor.acts, rows, rows, actor.deltas, actor.grad, 0, d
+            actor.params,
+            actor.layers,
+            obs,
+            actor.acts,
+            rows,
+            rows,
+            actor.deltas,
+            actor.grad,
+            np.int64(0),
+            d,
         )
         descend_together(team, actor, other_actor, rules)
         if team.side == 0:
