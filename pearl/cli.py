@@ -383,6 +383,10 @@ def train(
         bool,
         typer.Option("--emulate", help="Compute on the host, on the virtual clock of the plan."),
     ] = False,
+    replan: Annotated[
+        bool,
+        typer.Option("--replan", help="Plan anew at checkpoints where the period is 15 % off."),
+    ] = False,
     set: Set = None,
     json_file: Json = None,
 ) -> Result:
@@ -393,17 +397,21 @@ def train(
 
     given = load_plan(plan_file) if plan_file else None
     system = _load(spec, set)
-    if given is None:
+    if given is None or replan:
         _warn_of_measuring(system)
     folder = run_folder(system.name, out, resume=resume)
     trainer = compile_system(system, plan=given, emulate=emulate, seed=seed)
     with shown() as progress:
-        run = trainer.train(steps=steps, seed=seed, out=folder, resume=resume, progress=progress)
+        run = trainer.train(
+            steps=steps, seed=seed, out=folder, resume=resume, progress=progress, replan=replan
+        )
     text = f"{trainer.report(run)}\n\nrun folder: {folder}"
     if run.status == "failed":
         _error(f"{folder}: training failed: {run.message}")
-    elif run.events:
-        print(f"{len(run.events)} problems, mended: {run.events[-1]}", file=sys.stderr, flush=True)
+    decided = run.drift.decisions if run.drift else ()
+    mended = [event for event in run.events if event not in decided]
+    if mended and run.status != "failed":
+        print(f"{len(mended)} problems, mended: {mended[-1]}", file=sys.stderr, flush=True)
     status = {"done": DONE, "failed": FAILED, "interrupted": INTERRUPTED}[run.status]
     return Result(text, run.to_json(), status)
 

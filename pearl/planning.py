@@ -69,10 +69,10 @@ def plan(
         found = any_order.solve(graph, costs, system.limits)
         about = Problem(graph, costs, system.limits, system)
         return replace(found, spec_sha256=system.sha256, host=system.platform.name, problem=about)
-    runtime = _runtime(system)
-    if not runtime:
+    lanes_cost = runtime(system)
+    if not lanes_cost:
         return solved(costs, system.limits, 1.0)
-    several = with_lanes(costs, **runtime)
+    several = with_lanes(costs, **lanes_cost)
     try:
         one = solved(costs, replace(system.limits, max_lanes=1), 0.5)
     except InfeasibleError:
@@ -93,7 +93,7 @@ def plan(
     return replace(one, note="a second lane does not pay: the best plan of several has one")
 
 
-def _runtime(system: System) -> dict[str, float]:
+def runtime(system: System) -> dict[str, float]:
     """What several lanes cost the runtime of this host, as its calibration measured it; empty where
     a plan has one lane anyway, or lanes are not this host's alone."""
     devices = system.platform.devices

@@ -6,13 +6,13 @@ The terminal and the HTML page show these same objects, so they cannot disagree.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Literal
 
 from pearl.plans import Channel, Entry, Lane, Placement, Plan
 from pearl.rounded import NONE, band, count, listed, percent, ratio, si
-from pearl.runs import Run
+from pearl.runs import TOLERANCE, Drift, Run
 
 
 @dataclass(frozen=True)
@@ -113,6 +113,8 @@ def run_facts(run: Run) -> tuple[tuple[str, str], ...]:
         elif how != "modelled":
             how = f"partly {how.replace('+', ', partly measured, ', 1)}"
         facts.append(("energy", f"{si(run.energy_j, 'J')} over the run ({how})"))
+    if run.drift is not None:
+        facts += [("re-planning", text) for text in run.drift.decisions]
     return tuple(facts)
 
 
@@ -150,6 +152,23 @@ def bound_sentence(plan: Plan) -> str:
         tasks, most_s = max(time_s.items(), key=lambda item: item[1])
         part = f"; the largest part is {' + '.join(tasks)}, {percent(most_s / plan.period_s)}"
     return f"Lane {b.name} bounds the period: its firings take {taken}{part}."
+
+
+def drift_sentence(drift: Drift) -> str:
+    """How far the period was from the predicted one, and which tasks were."""
+    away = [t for t in drift.tasks if abs(t.off) > TOLERANCE]
+    text = (
+        f"An iteration took {si(drift.measured_s, 's')} where {si(drift.predicted_s, 's')} were "
+        f"predicted ({ratio(drift.measured_s, drift.predicted_s)} x); "
+    )
+    tasks = [f"{t.task} ({ratio(t.measured_s, t.predicted_s)} x)" for t in away]
+    if not drift.tasks:
+        return text + "no task was timed."
+    verb = "are" if len(tasks) > 1 else "is"
+    limit = percent(TOLERANCE).replace(".0", "")
+    if not tasks:
+        return f"{text}no task is off by more than {limit}."
+    return f"{text}off by more than {limit} {verb} {listed(tasks)}."
 
 
 def assignment(plan: Plan) -> Table:
@@ -321,6 +340,8 @@ def comparison(run: Run) -> tuple[Table, ...]:
         tuple((n, count(p), count(m), ratio(m, p)) for n, p, m in rates if (p, m) != (None, None)),
         (note,) if steady.get("env_steps") else (),
     )
+    if run.drift is not None and run.drift.off is not None:
+        head = replace(head, notes=(*head.notes, drift_sentence(run.drift)))
     if all(t.measured_s is None for t in run.tasks):
         return (head,)
     profiled = [t.task for t in run.tasks if t.profiled]

@@ -6,7 +6,7 @@ import csv
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
@@ -39,6 +39,34 @@ class TaskTiming:
     profiled: bool = False
 
 
+TOLERANCE = 0.15
+"""A period or a task is off where it takes so much more, or less, than was predicted."""
+
+
+@dataclass(frozen=True)
+class TaskDrift:
+    """Seconds a firing of one call, as predicted and as measured; off: measured / predicted - 1."""
+
+    task: str
+    predicted_s: float
+    measured_s: float
+    off: float
+
+
+@dataclass(frozen=True)
+class Drift:
+    """How far a run was from its plan. predicted_s, measured_s: of an iteration, the latter over
+    the steady stretch, waits included, evaluation and checkpoints not; None where the run ended
+    before it. off: measured / predicted - 1. tasks: every call that was timed. decisions: what
+    re-planning decided, and why."""
+
+    predicted_s: float
+    measured_s: float | None
+    off: float | None
+    tasks: tuple[TaskDrift, ...]
+    decisions: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True)
 class Run:
     """The outcome of one training run; keys as in `docs/contract.md`, SI units.
@@ -56,6 +84,7 @@ class Run:
     lags: of a plan with several lanes, what was seen to lag (policy_lag: param_syncs, at inference;
     priority_staleness: draws whose priorities were not yet written, at a draw) → by how many → how
     often, in the iterations that were timed.
+    drift: how far it was from the plan; None for a simulated run, which has no other times.
     out: the run folder, where there is one; not part of the JSON.
     """
 
@@ -81,6 +110,7 @@ class Run:
     restarts: int = 0
     lost_transitions: int = 0
     events: tuple[str, ...] = ()
+    drift: Drift | None = None
     out: str | None = None
     schema: int = field(default=SCHEMA)
 
@@ -110,6 +140,7 @@ class Run:
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "out"}
         values["tasks"] = [vars(t) for t in self.tasks]
         values["plan"] = self.plan.to_json()
+        values["drift"] = None if self.drift is None else asdict(self.drift)
         return plain(values)  # type: ignore[no-any-return]
 
     def save(self, path: str | Path) -> None:
@@ -165,6 +196,10 @@ def load_run(path: str | Path) -> Run:
     values = dict(source)
     values["tasks"] = list_of(TaskTiming, source.get("tasks"), f"{where}: tasks")
     values["plan"] = load_plan(source["plan"])
+    if source.get("drift") is not None:
+        found = build(Drift, source["drift"], f"{where}: drift")
+        tasks = list_of(TaskDrift, source["drift"].get("tasks"), f"{where}: drift.tasks")
+        values["drift"] = replace(found, tasks=tasks)
     values["out"] = str(file.parent)
     run: Run = build(Run, values, where)
     return run

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import yaml
 
-from pearl import checkpoint, evaluation
+from pearl import checkpoint, drift, evaluation
 from pearl.algorithms import algorithm
 from pearl.algorithms.environments import start_normalisation
 from pearl.errors import SpecError
@@ -20,10 +21,11 @@ from pearl.export import export
 from pearl.files import held, write_atomically
 from pearl.graph import TaskGraph
 from pearl.plan_check import check_plan, completions, stated_costs, unfolded
-from pearl.planning import as_system
+from pearl.planning import as_system, problem
 from pearl.planning import plan as make_plan
 from pearl.plans import Plan, load_plan, plain
 from pearl.report import Report
+from pearl.report_tables import drift_sentence
 from pearl.runs import Progress, Run
 from pearl.runtime import lane, messages, outside
 from pearl.runtime.clock import Clock, RealClock, VirtualClock
@@ -35,6 +37,7 @@ from pearl.training import (
     Schedule,
     State,
     cpu_seconds,
+    interruptible,
     outcome,
     timings,
     train,
@@ -159,6 +162,7 @@ class Trainer:
         out: str | Path | None = None,
         resume: bool = False,
         progress: Listener | None = None,
+        replan: bool = False,
     ) -> Run:
         """Train from the start, or with `resume` from the checkpoint in `out`.
 
@@ -170,11 +174,17 @@ class Trainer:
         `failed` and a `message`, the last checkpoint untouched. An environment that fails starts
         anew, and unless the spec says `restart` the run then ends, `failed` with a checkpoint.
         Afterwards `policy` is the best evaluated one.
+        replan: at checkpoints whose period is off from the plan's by more than 15 % look for a plan
+        that is better at the times measured, and go on with it from that checkpoint: parameters,
+        replay, random streams and counters stay. Such a run is not bit-reproducible, for what is
+        measured decides what it does. A run whose plan changed resumes with the plan that it had.
         """
         total = steps if steps is not None else self.system.train.steps
         if total < 1:
             raise SpecError(f"train: steps is {total}; at least 1 is needed")
         folder = Path(out) if out is not None else None
+        if replan:
+            self._check_replan(folder)
         if resume and folder is None:
             raise SpecError("train: resume needs `out`, the folder of the run to go on with")
         if seed is not None:
@@ -182,7 +192,7 @@ class Trainer:
         self._start(self.seed)
         iterations = -(-total // self.graph.env_steps)
         if folder is None:
-            return self._run(State(), iterations, folder, progress)
+            return self._run(State(), iterations, folder, progress, replan=False)
         with held(folder):
             state = State()
             if resume:
@@ -195,7 +205,7 @@ class Trainer:
             self.plan.save(folder / "plan.json")
             text = yaml.safe_dump(plain(self.system.raw), sort_keys=False, allow_unicode=True)
             write_atomically(folder / "spec.yaml", text.encode())
-            return self._run(state, iterations, folder, progress)
+            return self._run(state, iterations, folder, progress, replan=replan)
 
     def evaluate(self, episodes: int = 20, seed: int = 0) -> list[float]:
         """Returns of `episodes` fresh episodes of the greedy policy on the spec's environment."""
@@ -297,7 +307,13 @@ class Trainer:
             self._arrays = dict(self._memory.arrays)
 
     def _run(
-        self, state: State, iterations: int, folder: Path | None, progress: Listener | None
+        self,
+        state: State,
+        iterations: int,
+        folder: Path | None,
+        progress: Listener | None,
+        *,
+        replan: bool,
     ) -> Run:
         begin_s, begin_cpu_s = time.perf_counter(), cpu_seconds()
         per, a = self.graph.env_steps, self.system.algorithm
@@ -312,38 +328,55 @@ class Trainer:
         )
         message = None
         meter = EnergyMeter.of(() if self.emulate else self.system.platform.devices)
-        with meter, self._lanes(schedule, state) as lanes:
-            work = Job(
-                graph=self.graph,
-                plan=self.plan,
-                arrays=self._arrays,
-                lanes=lanes,
-                jobs=list({job.name: job for job in self._jobs.values()}.values()),
-                schedule=schedule,
-                clock=self._clock(iterations, state.iteration),
-                evaluate=lambda which: self._judge("now", options.evaluate_episodes, which),
-                keep=self._keep,
-                settled=self._settled,
-                save=None if folder is None else lambda now: self._save(folder / CHECKPOINT, now),
-                metrics=None if folder is None else folder / "metrics.csv",
-                progress=progress,
-            )
-            try:
-                status = train(work, state)
-                self._at = state.iteration
-                if status == "done" and self.protocol.drain:
-                    end = iterations + self.protocol.drain
-                    self._at = lanes.run(end, end)
-                    state.drained = iterations
-                if status == "done":
-                    environments = self._snapshot()
-                    self._snapshot = lambda: environments
-            except (lane.LaneError, EnvironmentFailed) as error:
-                status, state.log.failure = "failed", " ".join(str(error).split())
+        watch = drift.Watch(self.plan.period_s) if replan else None
+        times_ns: dict[str, list[int]] = {}
+        lags: dict[str, Counter[int]] = {}
+        asked = False
+        with meter:
+            while True:
+                with self._lanes(schedule, state) as lanes:
+                    work = Job(
+                        graph=self.graph,
+                        plan=self.plan,
+                        arrays=self._arrays,
+                        lanes=lanes,
+                        jobs=list({job.name: job for job in self._jobs.values()}.values()),
+                        schedule=schedule,
+                        clock=self._clock(iterations, state.iteration),
+                        evaluate=lambda which: self._judge("now", options.evaluate_episodes, which),
+                        keep=self._keep,
+                        settled=self._settled,
+                        save=None
+                        if folder is None
+                        else lambda now: self._save(folder / CHECKPOINT, now),
+                        metrics=None if folder is None else folder / "metrics.csv",
+                        progress=progress,
+                        watch=watch,
+                    )
+                    try:
+                        status = train(work, state, stop=asked)
+                        self._at = state.iteration
+                        if status == "done" and self.protocol.drain:
+                            end = iterations + self.protocol.drain
+                            self._at = lanes.run(end, end)
+                            state.drained = iterations
+                        if status == "done":
+                            self._snapshot = dict(self._snapshot()).copy
+                    except (lane.LaneError, EnvironmentFailed) as error:
+                        status, state.log.failure = "failed", " ".join(str(error).split())
+                times_ns = drift.gathered(times_ns, lanes.times_ns)
+                for name, seen in lanes.lags.items():
+                    lags.setdefault(name, Counter()).update(seen)
+                if status != "off":
+                    break
+                with interruptible() as interrupted:
+                    if self._replan(work, state, lanes.times_ns, folder):
+                        watch, times_ns = drift.Watch(self.plan.period_s), {}
+                    asked = interrupted()
         if state.best_mean is None:
             self._keep()
         finals = [] if status != "done" else self._judge("best", options.final_episodes, "final")
-        measured = {} if self.emulate else lanes.times_ns
+        measured = {} if self.emulate else times_ns
         if folder is not None and status == "done":
             try:
                 self._save(folder / CHECKPOINT, state)
@@ -362,7 +395,7 @@ class Trainer:
             cpu_s=cpu_s,
             energy=meter.read({self.system.platform.host: cpu_s}),
             final_returns=finals,
-            lags=lanes.lags,
+            lags=lags,
             message=message,
             out=None if folder is None else str(folder),
         )
@@ -370,6 +403,98 @@ class Trainer:
             run.save(folder / "run.json")
             self.report(run).save(folder / "report.html")
         return run
+
+    def _check_replan(self, folder: Path | None) -> None:
+        """Whether a run of this trainer can change its plan at all."""
+        problems = []
+        if folder is None:
+            problems.append("train: replan needs `out`: it goes on from a checkpoint")
+        if not self.system.train.checkpoint_every:
+            problems.append(
+                "train: replan happens at checkpoints, and train.checkpoint_every is 0; set it"
+            )
+        if self.emulate:
+            problems.append(
+                "train: replan compares measured times, and an emulated run has none; leave one out"
+            )
+        if self.system.limits.any_order:
+            problems.append(
+                "train: replan has no other plan for limits.any_order, which says who runs where"
+            )
+        if problems:
+            raise SpecError(*problems)
+
+    def _replan(
+        self,
+        work: Job,
+        state: State,
+        times_ns: Mapping[str, list[int]],
+        folder: Path | None,
+    ) -> bool:
+        """At the checkpoint just written, with no lanes: whether another plan takes over. The next
+        lanes go on from there either way, and what was decided is noted."""
+        watch = work.watch
+        assert watch
+        assert folder
+        file = folder / CHECKPOINT
+        newest = drift.recent(times_ns, self.protocol, watch.looks)
+        rows = timings(work, self.protocol.plan, newest, PROFILE_ROUNDS)
+        graph, costs = problem(self.system)
+        state.factors |= drift.factors(costs, graph, self.protocol, work.jobs, rows)
+        found = drift.decide(self.system, self.plan, state.factors, costs, graph, watch.period_s)
+        watch.weighed_s = watch.period_s
+        shown = drift.drift(self.plan, watch.period_s, rows, ())
+        text = f"env step {state.iteration * graph.env_steps}: {drift_sentence(shown)}"
+        kept = f"{text} Plan kept: {found.why}."
+        if found.plan is not None:
+            try:
+                self._resumed = _Resumed(*checkpoint.load(file), file)
+                changed = f"{text} Plan changed: {found.why}."
+                self._change(found.plan, work.schedule, state, folder, changed)
+            except (
+                *(SpecError, UnsupportedError, OSError),
+                *(lane.LaneError, EnvironmentFailed),
+            ) as error:
+                why = " ".join(str(error).split())
+                kept = f"{text} Plan kept, though there is a better one, for it cannot go on: {why}"
+            else:
+                return True
+        _decided(state, kept)
+        self._resumed = _Resumed(*checkpoint.load(file), file)
+        return False
+
+    def _change(
+        self, plan: Plan, schedule: Schedule, state: State, folder: Path, text: str
+    ) -> None:
+        """Become the trainer of another plan amid a run, with a checkpoint of it written. What is
+        under way by slack is done first. If it fails, the checkpoint and `state` are as before."""
+        new = Trainer(self.system, plan, seed=self.seed)
+        wrong = drift.misfits(self._arrays, new._arrays)
+        if wrong:
+            raise SpecError(f"its arrays are others: {', '.join(wrong)}")
+        assert self._resumed
+        environments, file = self._resumed.about["environments"], self._resumed.file
+        end = state.iteration + self.protocol.drain
+        if self.protocol.drain:
+            with self._lanes(replace(schedule, total=state.iteration), state) as lanes:
+                lanes.run(end, end)
+        else:
+            self._again()
+        drift.carry(self.protocol, self._arrays, end, new.protocol, new._arrays, state.iteration)
+        steady = dict.fromkeys(state.steady, 0.0)
+        after = replace(state, drained=state.iteration, replanned=True, steady=steady)
+        after.decisions, after.log = [*state.decisions], replace(state.log)
+        after.log.events = [*state.log.events]
+        _decided(after, text)
+        new._at, new._snapshot = state.iteration, lambda: environments
+        new._save(file, after)
+        vars(state).update(vars(after))
+        vars(self).update(vars(new))
+        self._resumed = _Resumed(*checkpoint.load(file), file)
+        try:
+            plan.save(folder / "plan.json")
+        except OSError as error:
+            state.log.note(f"plan.json is the plan before: {error.strerror}", restarts=0)
 
     @contextmanager
     def _lanes(
@@ -533,6 +658,8 @@ class Trainer:
                     for k in changed
                 )
             )
+        if about["progress"].get("replanned"):
+            vars(self).update(vars(Trainer(self.system, load_plan(about["plan"]), seed=self.seed)))
         checkpoint.restore(arrays, self._arrays, file)
         self.seed = about["seed"]
         self._resumed = _Resumed(arrays, about, file)
@@ -546,6 +673,13 @@ class _Resumed:
     arrays: Buffers
     about: Mapping[str, Any]
     file: Path
+
+
+def _decided(state: State, text: str) -> None:
+    """Notes what re-planning decided, with the run's events and apart; EVENTS of them at most."""
+    state.log.note(text, restarts=0)
+    if len(state.decisions) < outside.EVENTS:
+        state.decisions.append(text)
 
 
 @contextmanager

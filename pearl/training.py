@@ -12,10 +12,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from pearl.drift import LOOKS, Watch, Window, drift
 from pearl.graph import TaskGraph
 from pearl.plans import Plan
 from pearl.runs import Progress, Run, Status, TaskTiming
@@ -40,8 +41,9 @@ ROWS = 200
 class State:
     """What has happened so far: all that a checkpoint says beside the arrays. Seconds of iterations
     only, without evaluation and checkpoints. drained: the iteration before which no work is under
-    way in any channel, because a run ended there. log: what went
-    wrong and was mended."""
+    way in any channel, because a run or a plan ended there. log: what went
+    wrong and was mended. factors, decisions, replanned: what re-planning has measured (kernel
+    family, variant → measured / estimated seconds), what it decided, whether the plan changed."""
 
     iteration: int = 0
     best_mean: float | None = None
@@ -53,6 +55,9 @@ class State:
     steady: dict[str, float] = field(
         default_factory=lambda: {"wall_s": 0.0, "cpu_s": 0.0, "env_steps": 0, "updates": 0}
     )
+    factors: dict[str, float] = field(default_factory=dict)
+    decisions: list[str] = field(default_factory=list)
+    replanned: bool = False
 
     @staticmethod
     def of(progress: Mapping[str, Any]) -> State:
@@ -99,7 +104,7 @@ class Job:
     lanes: what runs iterations. jobs: every call there is, once. evaluate: episodes, which
     evaluation → returns; it judges the current policy, or with which = "final" the best one. save:
     writes a checkpoint. keep: makes the current policy the best one. settled: told the iteration
-    that has been reached.
+    that has been reached. watch: says at checkpoints whether to look for another plan; None: never.
     """
 
     graph: TaskGraph
@@ -115,6 +120,7 @@ class Job:
     save: Callable[[State], None] | None
     metrics: Path | None
     progress: Callable[[Progress], None] | None
+    watch: Watch | None = None
 
 
 class Lanes(Protocol):
@@ -131,23 +137,27 @@ class Lanes(Protocol):
         """User and system seconds spent so far, those of other processes included."""
 
 
-def train(job: Job, state: State) -> Status:
-    """Run iterations from `state` to the end of the schedule."""
+def train(job: Job, state: State, *, stop: bool = False) -> Status | Literal["off"]:
+    """Run iterations from `state` to the end of the schedule; stop: to the next look only. `off`:
+    right after a checkpoint, because the period is off from the plan's (`job.watch`)."""
     losses = {name: a for name, a in job.arrays.items() if name.startswith("loss.")}
-    plan, shown = job.schedule, 0.0
-    with _interruptible() as interrupted, _Metrics(job, state) as metrics:
+    plan, shown, asked = job.schedule, 0.0, stop
+    window: Window | None = None
+    with interruptible() as interrupted, _Metrics(job, state) as metrics:
         while state.iteration < plan.total:
             at = state.iteration
             cpu = job.lanes.cpu_s()
             job.clock.start()
             end = job.lanes.run(plan.next_look(at), plan.next_stop(at), timed=at >= plan.warm)
-            stop = interrupted() or state.log.failure is not None
+            stop = asked or interrupted() or state.log.failure is not None
             if stop:
                 end = job.lanes.halt()
             wall_s, cpu_s = job.clock.stop(end), job.lanes.cpu_s() - cpu
             state.iteration = end
             job.settled(end)
             _count(job, state, end - at, wall_s, cpu_s)
+            if at >= plan.warm:  # the first stretch may still load and compile: it is not counted
+                window = window.longer() if window else Window(end, state.wall_s)
             bad = [name for name, loss in losses.items() if not np.isfinite(loss[0])]
             if bad:
                 state.log.failure = (
@@ -165,9 +175,13 @@ def train(job: Job, state: State) -> Status:
             if plan.metrics_every and end // plan.metrics_every > at // plan.metrics_every:
                 metrics.row(state)
             due = plan.checkpoint_every and end % plan.checkpoint_every == 0
+            off = False
             if job.save and (due or stop or end == plan.total):
                 try:
                     job.save(state)
+                    if job.watch and due and window and window.looks >= LOOKS:
+                        off = job.watch.due(window, end, state.wall_s) and end < plan.total
+                        window = Window(end, state.wall_s)
                 except OSError as error:  # a full disk: the one before is whole, and others follow
                     state.log.note(unwritten(state, job, error), restarts=0)
             now = time.perf_counter()
@@ -178,6 +192,8 @@ def train(job: Job, state: State) -> Status:
                 return "failed"
             if stop:
                 return "interrupted"
+            if off:
+                return "off"
     return "done"
 
 
@@ -236,7 +252,9 @@ class _Metrics:
         self._columns = [
             *("env_steps", "updates", "wall_s", "cpu_s", "mean_return_20", "episodes", "eval_mean"),
             *(n.replace("loss.", "loss_") for n in self._losses),
+            *("period_s", "predicted_period_s"),
         ]
+        self._last = state.iteration, state.wall_s
         kept: list[list[str]] = []
         path = job.metrics
         if path is not None and state.iteration and path.is_file():
@@ -273,6 +291,7 @@ class _Metrics:
             episode_count(job.arrays),
             "" if state.last_mean is None else round(state.last_mean, 4),
             *(float(job.arrays[name][0]) for name in self._losses),
+            *self._periods(state),
         ]
         try:
             csv.writer(self._file).writerow(values)
@@ -281,9 +300,18 @@ class _Metrics:
             state.log.note(f"metrics.csv ends here: {error.strerror}", restarts=0)
             self._close()
 
+    def _periods(self, state: State) -> tuple[float | str, float]:
+        """Seconds of an iteration since the row before, beside the plan's; before learning it is
+        another loop."""
+        (at, wall_s), predicted_s = self._last, self._job.plan.period_s
+        self._last = state.iteration, state.wall_s
+        if at < self._job.schedule.warm or state.iteration == at:
+            return "", predicted_s
+        return (state.wall_s - wall_s) / (state.iteration - at), predicted_s
+
 
 @contextmanager
-def _interruptible() -> Iterator[Callable[[], bool]]:
+def interruptible() -> Iterator[Callable[[], bool]]:
     """Ctrl-C and SIGTERM ask the loop to stop after the iterations in hand; a second Ctrl-C raises.
 
     Outside the main thread signals cannot be caught, and the loop runs to its end.
@@ -324,6 +352,8 @@ def outcome(
     reports the virtual clock's seconds as wall_s instead. energy: of every device over the whole
     run; of an emulated one there is none, and the plan's model says what it would be."""
     steady, simulated = state.steady, job.clock.simulated
+    iterations = steady["env_steps"] / job.graph.env_steps
+    period_s = _per(steady["wall_s"], iterations)
     energy_j, energy_source = total(energy)
     if simulated:
         energy_j, energy_source = job.plan.energy_per_iteration_j * state.iteration, "modelled"
@@ -355,6 +385,7 @@ def outcome(
         restarts=state.log.restarts,
         lost_transitions=state.log.lost_transitions,
         events=tuple(state.log.events),
+        drift=None if simulated else drift(job.plan, period_s, timings, state.decisions),
         out=out,
     )
 
