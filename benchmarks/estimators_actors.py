@@ -1,0 +1,120 @@
+"""Actors on this host's cores: one, two, four, predicted from the times of one and measured.
+
+DQN on environments of the user's own that take a given CPU time a step. An actor is a copy of
+env_step with its share of the environments; there are as many lanes as actors, up to the cores, so
+four actors on two cores are to gain little over two. Wall time, in turns, each round with the
+control of `benchmarks.two_cores`: rounds in which the machine was shared do not count.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pearl
+from benchmarks.bars import Bar, Part
+from benchmarks.two_cores import CONTROL, LEAST_ROUNDS, Control
+
+ACTORS = (1, 2, 4)
+STEP_US, ENVS, RUN_S = 150, 8, 0.8
+LEAST, MOST, ERROR = 1.6, 1.15, 0.20
+LIMIT_S = 150.0
+
+
+def trainer(actors: int) -> pearl.Trainer:
+    """Eight environments shared out to so many actors."""
+    lanes = min(actors, os.cpu_count() or 1)
+    limits: dict[str, Any] = {"max_lanes": lanes, "policy_lag": 2}
+    if actors > 1:
+        limits["replicas"] = {"env_step": actors}
+    spec = {
+        "algorithm": {
+            "name": "dqn",
+            "env": "benchmarks.slow_env:cartpole",
+            "env_args": {"us": STEP_US},
+            "num_envs": ENVS,
+            "hidden": [64, 64],
+            "batch_size": 64,
+            "replay_ratio": "1/8",
+            "learning_starts": 200,
+            "replay": {"kind": "uniform", "capacity": 20_000},
+        },
+        "limits": limits,
+        "train": {
+            "steps": math.ceil(lanes * RUN_S / (STEP_US * 1e-6) / ENVS) * ENVS,
+            "evaluate_every": 0,
+            "final_episodes": 0,
+            "checkpoint_every": 0,
+            "lanes": "processes" if lanes > 1 else "one",
+        },
+    }
+    return pearl.compile(spec)
+
+
+def run(quick: bool, data: Path | None) -> Part:
+    """The table. Needs no data of others."""
+    trainers = {n: trainer(n) for n in ACTORS}
+    predicted = {n: t.plan.rates["env_steps_per_s"] for n, t in trainers.items()}
+    wanted, limit_s = (LEAST_ROUNDS, LIMIT_S / 4) if quick else (9, LIMIT_S)
+    control, begin = Control(), time.monotonic()
+    rounds: list[tuple[float, dict[int, float]]] = []
+    for t in trainers.values():
+        t.train()
+    while time.monotonic() - begin < limit_s:
+        before = control.ratio()
+        found = {n: t.train().env_steps_per_s or math.nan for n, t in trainers.items()}
+        rounds.append((min(before, control.ratio()), found))
+        if sum(c >= CONTROL for c, _ in rounds) >= wanted:
+            break
+    control.close()
+    counted = [r for r in rounds if r[0] >= CONTROL]
+    void = len(counted) < LEAST_ROUNDS
+    used = counted or rounds
+    rates = {n: median(f[n] for _, f in used) for n in ACTORS}
+    gains = {(a, b): median(f[b] / f[a] for _, f in used) for a, b in ((1, 2), (2, 4))}
+    worst = max(abs(predicted[n] / rates[n] - 1) for n in ACTORS)
+    rows = [
+        [
+            str(n),
+            str(len({t.lane for t in trainers[n].plan.tasks})),
+            f"{predicted[n]:,.0f}",
+            f"{rates[n]:,.0f}",
+            f"{100 * (predicted[n] / rates[n] - 1):+.1f} %",
+        ]
+        for n in ACTORS
+    ]
+    mark = " (void)" if void else ""
+    bars = [
+        Bar(
+            "one actor to two",
+            f"{gains[1, 2]:.2f} x{mark}",
+            f"{LEAST} x at least",
+            not void and gains[1, 2] >= LEAST,
+        ),
+        Bar(
+            "two actors to four",
+            f"{gains[2, 4]:.2f} x{mark}",
+            f"{MOST} x at most",
+            not void and gains[2, 4] <= MOST,
+        ),
+        Bar(
+            "error of the prediction, worst",
+            f"{worst:.1%}{mark}",
+            f"{ERROR:.0%}",
+            not void and worst <= ERROR,
+        ),
+    ]
+    values = {
+        "predicted": predicted,
+        "measured": rates,
+        "rounds": len(rounds),
+        "counted": len(counted),
+        "control": median(c for c, _ in used),
+    }
+    title = f"Actors of environments of {STEP_US} us, {len(counted)} of {len(rounds)} rounds"
+    columns = ["actors", "lanes", "predicted /s", "measured /s", "error"]
+    return Part(title, columns, rows, bars, [], values)
