@@ -18,8 +18,11 @@ from typing import Any
 from benchmarks.bars import ABSENT, AbsentError, Bar, Part, show, verdict
 
 PARTS = {
+    "host": "kernels of this host that no fit has seen",
     "gpu": "published timings of GPU operators",
+    "plans": "whole plans of this host",
     "balance": "threads that a GPU needs",
+    "actors": "one, two and four actors on this host",
 }
 """Part → what it is about. A part is a module `benchmarks.estimators_PART` with
 `run(quick, data)`."""

@@ -176,7 +176,7 @@ def test_calibrate_measures_anew_and_check_compares(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PEARL_CACHE_DIR", str(tmp_path))
-    fit = Fit("sum_tree", "native", "max", (1e-6, *[1e-9] * 5), 0.2, 0.07, 30, (1, 2), (3, 4))
+    fit = Fit("sum_tree", "native", {"call sum_tree": 1e-6}, 0.2, 0.07, 30, (1, 2), (3, 4))
     measured = Calibration(
         calibrated.host(),
         calibrated.versions(),

@@ -204,7 +204,7 @@ def given(monkeypatch: pytest.MonkeyPatch) -> Any:
         modes = tuple(timed(m) for m in costs.modes if m.variant == "native" and m.width == 1)
         monkeypatch.setattr(planning, "problem", lambda _: (graph, replace(costs, modes=modes)))
         runtime = {"firing_s": 0.5e-6, "handoff_s": 1e-6}
-        monkeypatch.setattr(planning, "_runtime", lambda _: runtime)
+        monkeypatch.setattr(planning, "runtime", lambda _: runtime)
         return pearl.plan(system)
 
     return plan

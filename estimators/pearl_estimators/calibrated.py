@@ -10,7 +10,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from pearl_estimators.child import Check
 
 SCHEMA = 1
+SOURCES = ("fit", "terms", "draws", "points", "child", "measured")
+"""Modules here on which a calibration depends."""
 NOISY = 1.1  # slow-down while measuring above which the machine counts as shared, assumed
 
 
@@ -87,7 +89,7 @@ class Calibration:
         body = {f.name: getattr(self, f.name) for f in fields(self)}
         for name in ("host", "versions", "skipped", "runtime"):
             body[name] = dict(body[name])
-        body["fits"] = [asdict(each) for each in self.fits]
+        body["fits"] = [_plain_fit(each) for each in self.fits]
         body = json.loads(json.dumps(body, allow_nan=False))
         return {**body, "checksum": _checksum(body)}
 
@@ -114,8 +116,13 @@ class Calibration:
 
 
 def _fit_from(each: dict[str, Any]) -> Fit:
-    lists = {name: tuple(each[name]) for name in ("costs", "flops", "bytes")}
+    lists = {name: tuple(each[name]) for name in ("flops", "bytes")}
     return Fit(**{**each, **lists})
+
+
+def _plain_fit(fit: Fit) -> dict[str, Any]:
+    found = {f.name: getattr(fit, f.name) for f in fields(fit)}
+    return {**found, "costs": dict(fit.costs)}
 
 
 def _checksum(body: Mapping[str, Any]) -> str:
@@ -167,9 +174,7 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             found[name] = "absent"
     digest = hashlib.sha256()
-    sources = [
-        Path(__file__).with_name(f"{name}.py") for name in ("fit", "points", "child", "measured")
-    ]
+    sources = [Path(__file__).with_name(f"{name}.py") for name in SOURCES]
     where = find_spec("pearl_devices.primitives")
     for folder in where.submodule_search_locations or () if where else ():
         sources += sorted(Path(folder).glob("*.py"))
@@ -200,7 +205,12 @@ def stored() -> Calibration | None:
     except (OSError, UnicodeDecodeError) as error:
         raise CalibrationError(f"{file}: cannot be read ({error}); {_REMEDY}") from None
     try:
-        found = Calibration.from_json(json.loads(text, parse_constant=_no_constant))
+        value = json.loads(text, parse_constant=_no_constant)
+        if changed := _changed(value):
+            raise OutdatedError(f"{file}: measured with other versions of {', '.join(changed)}")
+        found = Calibration.from_json(value)
+    except OutdatedError:
+        raise
     except ValueError as error:
         raise CalibrationError(f"{file}: {error}; {_REMEDY}") from None
     if dict(found.host) != host():
@@ -208,10 +218,21 @@ def stored() -> Calibration | None:
             f"{file}: measured on another host ({found.host.get('cpu')}, "
             f"{found.host.get('cores')} cores), this one is {host()}; {_REMEDY}"
         )
-    if dict(found.versions) != (now := versions()):
-        changed = sorted(k for k in now if found.versions.get(k) != now[k])
-        raise OutdatedError(f"{file}: measured with other versions of {', '.join(changed)}")
     return found
+
+
+def _changed(value: Any) -> list[str]:
+    """What has another version now than in a whole file of this host, whose fits may be of another
+    form; empty where the file is of now, or not whole."""
+    if not isinstance(value, dict) or value.get("schema") != SCHEMA:
+        return []
+    body = {k: v for k, v in value.items() if k != "checksum"}
+    if value.get("checksum") != _checksum(body) or body.get("host") != host():
+        return []
+    then, now = body.get("versions"), versions()
+    if not isinstance(then, dict):
+        return []
+    return sorted(k for k in now if then.get(k) != now[k])
 
 
 _REMEDY = "delete it or run `pearl calibrate` to measure anew"

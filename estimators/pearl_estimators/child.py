@@ -67,15 +67,16 @@ def measure(
         share = (seconds - (clock() - start)) / (left * max(len(timers), 1))
         for (_, _, timer), found in zip(timers, timings, strict=True):
             found.append(timer(min(max(share, POINT_S[0]), POINT_S[1])))
-    groups: dict[str, list[Point]] = {}
+    groups: dict[str, list[Point]] = {}  # by variant, which is fitted together
     contention = []
     for (kernel, variant, _), found in zip(timers, timings, strict=True):
         medians = [timing.median_s for timing in found]
         fastest = min(found, key=lambda timing: timing.median_s)
         each = point(kernel, variant, fastest.median_s, fastest.spread)
-        groups.setdefault(f"{each.family} {variant}", []).append(each)
+        if f"{each.family} {variant}" not in skipped:
+            groups.setdefault(variant, []).append(each)
         contention += [max(medians) / min(medians), fastest.contention]
-    fits = [fit(points) for name, points in groups.items() if name not in skipped]
+    fits = [each for points in groups.values() for each in fit(points)]
     shared = sum(contention) / len(contention) if contention else 1.0
     if shared > NOISY:
         fits = [replace(each, band=each.band * NOISY_WIDENING) for each in fits]

@@ -64,7 +64,7 @@ def _time(kernel: Kernel, device: Device, variant: str, width: int) -> Estimate:
     if device.kind != "cpu":
         return roofline(kernel, device, variant, width)
     alone = _of_cpu(kernel, device, variant, width)
-    if not parts(kernel):
+    if not parts(kernel) or alone.rung == "calibrated":
         return alone
     together = _together(kernel, device, variant, width)
     whole = kernel.kind.startswith(("iteration.", "rollout."))  # no fit and no roofline of these

@@ -1,0 +1,191 @@
+"""This host's kernels: what its calibration predicts, beside what random unseen ones take.
+
+300 kernels (`pearl_estimators.draws`), none a calibration point, each measured twice: passes over
+all kernels are in turn of the first and of the second measurement, so that the same time of
+another minute is the repeat error, beside the error of the estimate. Time is CPU time as in `pearl
+calibrate`: of a pass the median, of passes the fastest. The host is calibrated anew first; --quick
+takes the stored calibration.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from benchmarks.bars import Bar, Part
+from pearl_devices import Device, Kernel, backend
+from pearl_devices.base import ASKED
+from pearl_devices.cpu import PAIRS
+from pearl_estimators import estimate
+from pearl_estimators.calibrated import calibrate
+from pearl_estimators.draws import DRAWS, MOST_BYTES, drawn, sizes
+from pearl_estimators.measured import time_call
+from pearl_estimators.points import CORES, bound, held_out, training
+
+COUNT, QUICK_COUNT = 300, 40
+SEED = 3141
+MOST_FLOPS, MOST_STEPS = 3e9, 64  # of a firing: more would take too long to time
+ROUND_TRIP = 8  # kernels of one family and variant, at most
+HOST = Device("host", "cpu", width=CORES, real=True)
+ROUNDS = 3
+ROUND_S = 0.01  # time of one kernel in one pass, at least
+MEDIAN, NINTH, REPEATS, BAND = 0.05, 0.15, 1.5, (0.85, 0.95)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One kernel. seconds, again_s: two measurements."""
+
+    family: str
+    variant: str
+    sizes: str
+    rung: str
+    predicted_s: float
+    low_s: float
+    high_s: float
+    seconds: float
+    again_s: float
+
+    @property
+    def error(self) -> float:
+        return abs(self.predicted_s / self.seconds - 1)
+
+    @property
+    def repeat(self) -> float:
+        return abs(self.again_s / self.seconds - 1)
+
+    @property
+    def held(self) -> bool:
+        return self.low_s <= self.seconds <= self.high_s
+
+
+def cores(variant: str) -> int:
+    return 2 if variant in PAIRS else 1
+
+
+def offered(of: Kernel) -> list[str]:
+    """The variants of a kernel here, those left out that a plan has only where they are named."""
+    return [name for name, _ in backend("cpu").offers(of, HOST) if name not in ASKED]
+
+
+def unseen(count: int, seed: int) -> list[tuple[str, str, Kernel]]:
+    """(family, variant, kernel), none a calibration point: every family and variant in turn, in an
+    order of its own, so that each is there as often as any other, or once more."""
+    known = {sizes(of) for points in (training(), held_out()) for of in points}
+    found: list[list[tuple[str, str, Kernel]]] = []
+    for name in DRAWS:
+        fresh = drawn([name], seed, most_flops=MOST_FLOPS, most_steps=MOST_STEPS)
+        kernels = (of for _, of in fresh if sizes(of) not in known)
+        for variant in offered(next(kernels)):
+            able = (of for of in kernels if variant in offered(of))
+            found.append([(name, variant, next(able)) for _ in range(ROUND_TRIP)])
+    turns = [turn for turns in zip(*found, strict=True) for turn in turns]
+    order = np.random.default_rng(seed).permutation(len(found))
+    jobs = [turns[len(found) * k + int(p)] for k in range(ROUND_TRIP) for p in order]
+    return jobs[:count]
+
+
+def timed(jobs: list[tuple[Kernel, str]]) -> list[tuple[float, float]]:
+    """Seconds of each kernel, measured twice: passes over all kernels are in turn of the first and
+    of the second measurement, with arrays bound anew."""
+    found: list[tuple[list[float], list[float]]] = [([], []) for _ in jobs]
+    for turn in range(2 * ROUNDS):
+        for (of, variant), times in zip(jobs, found, strict=True):
+            one = time_call(bound(of, variant), seconds=ROUND_S, cores=cores(variant))
+            times[turn % 2].append(one.median_s)
+    return [(min(first), min(second)) for first, second in found]
+
+
+def rows_of(count: int, seed: int) -> list[Row]:
+    import torch
+
+    torch.set_num_threads(1)  # as the calibration has it
+    jobs = unseen(count, seed)
+    guesses = [estimate(of, HOST, variant=v, width=cores(v)) for _, v, of in jobs]
+    times = timed([(of, variant) for _, variant, of in jobs])
+    rows = []
+    for (name, variant, of), e, both in zip(jobs, guesses, times, strict=True):
+        of_it = ", ".join(f"{k} {v}" for k, v in of.dims.items())
+        rows.append(Row(name, variant, of_it, e.rung, e.latency_s, e.low_s, e.high_s, *both))
+    return rows
+
+
+def _percent(values: list[float], share: float) -> str:
+    return f"{100 * float(np.quantile(values, share)):.1f} %"
+
+
+def _line(name: str, variant: str, rows: list[Row]) -> list[str]:
+    errors, repeats = [r.error for r in rows], [r.repeat for r in rows]
+    held = sum(r.held for r in rows)
+    return [
+        name,
+        variant,
+        str(len(rows)),
+        _percent(errors, 0.5),
+        _percent(errors, 0.9),
+        _percent(repeats, 0.5),
+        _percent(repeats, 0.9),
+        f"{held} of {len(rows)}",
+    ]
+
+
+def bars(rows: list[Row]) -> list[Bar]:
+    errors, repeats = [r.error for r in rows], [r.repeat for r in rows]
+    found = []
+    for what, share, most in (("median", 0.5, MEDIAN), ("90th percentile", 0.9, NINTH)):
+        error, repeat = float(np.quantile(errors, share)), float(np.quantile(repeats, share))
+        found.append(
+            Bar(
+                f"host kernels: {what} of the absolute error, {len(rows)} unseen",
+                f"{100 * error:.1f} % (repeat {100 * repeat:.1f} %)",
+                f"at most {100 * most:.0f} %, or {REPEATS} × the repeat error",
+                error <= max(most, REPEATS * repeat),
+            )
+        )
+    held = sum(r.held for r in rows) / len(rows)
+    asked = f"{100 * BAND[0]:.0f} to {100 * BAND[1]:.0f} %"
+    met = BAND[0] <= held <= BAND[1]
+    found.append(Bar("host kernels: the 90 % band holds", f"{100 * held:.1f} %", asked, met))
+    return found
+
+
+def run(quick: bool, data: Path | None) -> Part:
+    before = os.getloadavg()[0]
+    known = calibrate(force=not quick)
+    count = QUICK_COUNT if quick else COUNT
+    rows = rows_of(count, SEED)
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row.family, row.variant), []).append(row)
+    table = [_line(name, variant, groups[name, variant]) for name, variant in sorted(groups)]
+    for variant in sorted({r.variant for r in rows}):
+        table.append(_line("all", variant, [r for r in rows if r.variant == variant]))
+    table.append(_line("all", "all", rows))
+    worst = sorted(rows, key=lambda r: r.error, reverse=True)[:10]
+    values = {
+        "seed": SEED,
+        "calibrated": known.created,
+        "calibration_contention": known.contention,
+        "load_before": before,
+        "load_after": os.getloadavg()[0],
+        "median_signed": median(r.predicted_s / r.seconds - 1 for r in rows),
+        "kernels": [vars(r) for r in rows],
+    }
+    print(
+        f"calibrated {known.created} in {known.wall_s:.0f} s, contention {known.contention:.2f}; "
+        f"load {before:.1f} before, {values['load_after']:.1f} after; seed {SEED}; not drawn: "
+        f"firings above {MOST_FLOPS:.0e} flop or {MOST_STEPS} gradient steps, rings above "
+        f"{MOST_BYTES >> 20} MiB"
+    )
+    for r in worst:
+        print(
+            f"far off: {r.family} {r.variant} ({r.sizes}): {r.predicted_s:.3g} s predicted, "
+            f"{r.seconds:.3g} and {r.again_s:.3g} s measured"
+        )
+    columns = ["kernel", "variant", "n", "error median", "90 %", "repeat median", "90 %", "in band"]
+    left_out = [f"{COUNT - count} of {COUNT} kernels"] if quick else []
+    return Part("host kernels", columns, table, bars(rows), left_out, values)

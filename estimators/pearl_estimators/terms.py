@@ -1,0 +1,395 @@
+"""What the calibrated model counts of a kernel: numbers that each cost so many seconds.
+
+A term whose name ends in the name of a kernel kind or an algorithm belongs to that alone: its call,
+its losses. All others cost the same in every kernel of a variant, so that all of them tell what
+they cost. Counted is what the code does: of native products the tiles (`primitives.products`), of
+torch the operations; and what misses a cache, as far as the sizes of arrays tell.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import cache
+from itertools import pairwise
+
+from pearl_devices import Kernel
+from pearl_devices.buffers import tree_levels
+from pearl_devices.discover import host
+from pearl_devices.work import ON_POLICY, parameters, parts, passes, row_bytes, size, tree_depth
+from pearl_estimators.roofline import VECTOR_ENTRY_S, launches
+
+F32, LINE = 4, 64
+LANES, ROWS = 16, 8
+"""Elements of a vector and rows of the largest tile of `primitives.tiles` on hosts with AVX-512;
+others have half of both. There a tile costs more, which is fitted."""
+LATENCY = 4  # cycles from one fused multiply-add to the next that needs it; two start in each
+TREE_VECTORS = (8, 16)  # fanouts whose nodes are vectors (`primitives.tree`)
+TOGETHER = 6  # environments that gymnasium steps together where it can (`gym_envs.BATCHED`)
+VALUES_BLOCK = 128  # rows of a pass for advantages (`primitives.rollouts.BLOCK`)
+
+# Bytes of caches where the system does not tell: those of an EPYC of 2024.
+ASSUMED_CACHES = {"l1d_bytes": 2.0**15 * 1.5, "l2_bytes": 2.0**20, "l3_bytes": 2.0**25}
+
+OVERHEAD = ("call", "gradient_step", "product", "operation", "backward_operation", "layer", "time")
+MEMORY = ("row", "miss", "far", "level", "child")
+"""First words of the terms that are overhead, and that are memory; the others compute."""
+
+
+@cache
+def caches() -> tuple[float, float, float]:
+    """Bytes of this host's data caches, of one core: first, second and third level."""
+    figures = host().device("cpu").figures
+    first, second, third = (figures.get(n, size) for n, size in ASSUMED_CACHES.items())
+    return first, second, third
+
+
+def missing(footprint: float, level: int) -> float:
+    """Share of random accesses to so many bytes that the cache of this level does not hold."""
+    return max(0.0, 1.0 - caches()[level - 1] / footprint) if footprint > 0 else 0.0
+
+
+class Terms(dict[str, float]):
+    """Name → number; `add` counts more of one."""
+
+    def add(self, name: str, number: float) -> None:
+        if number:
+            self[name] = self.get(name, 0.0) + number
+
+
+def terms(kernel: Kernel, variant: str) -> Mapping[str, float]:
+    """The terms of one firing of `kernel`."""
+    found = Terms()
+    family = kernel.kind.partition(".")[0]
+    what = f"env_step {kernel.program}" if family == "env_step" else kernel.kind
+    if variant == "gymnasium" and kernel.program in VECTOR_ENTRY_S:
+        what += " together" if kernel.dim("envs") >= TOGETHER else " one by one"
+    found.add(f"call {what}", 1.0)
+    if family in ("env_step", "tabular"):
+        found.add(f"envs {what}", kernel.dim("envs"))
+        if family == "tabular":
+            found.add(f"numbers {what}", kernel.dim("envs") * kernel.dim("actions"))
+            table = 8.0 * kernel.dim("states") * kernel.dim("actions")
+            found.add("miss_table", kernel.dim("envs") * missing(table, 1))
+    elif variant.startswith("torch"):
+        _torch(found, kernel, family)
+    elif family in ("iteration", "rollout"):
+        _fused(found, kernel, variant)
+    else:
+        _native(found, kernel, family, 2 if variant.endswith("-pair") else 1)
+    return found
+
+
+def _fused(t: Terms, k: Kernel, variant: str) -> None:
+    """The sum of its parts, without their calls."""
+    for part, firings in parts(k):
+        for name, number in terms(part, variant).items():
+            if not name.startswith("call "):
+                t.add(name, firings * number)
+    steps = "horizon" if "horizon" in k.dims else "vector_steps"
+    t.add(f"time {k.kind}", k.dim(steps))
+
+
+# --- native
+
+
+def _native(t: Terms, k: Kernel, family: str, cores: int) -> None:
+    if family == "inference":
+        _acting(t, k)
+    elif family in ("update", "learn"):
+        _learning(t, k, cores)
+        if family == "learn":
+            _sampling(t, k)
+            if k.dim("prioritised"):
+                _tree(t, k, "written")
+    elif k.kind == "replay_insert":
+        _insertion(t, k)
+    elif k.kind == "replay_sample":
+        _sampling(t, k)
+        t.add("gradient_step replay_sample", k.dim("steps"))
+    elif k.kind == "replay_update":
+        _tree(t, k, "written")
+        t.add("gradient_step replay_update", k.dim("steps"))
+    elif k.kind == "rollout_insert":
+        t.add("envs rollout_insert", k.dim("envs"))
+        t.add("numbers rollout_insert", k.dim("envs") * _row_numbers(k))
+    elif k.kind == "gae":
+        _advantages(t, k)
+    elif k.kind == "param_sync":
+        params = k.dim("params")
+        t.add("numbers param_sync", params)
+        t.add("far param_sync 1", params * missing(2 * F32 * params, 1))
+        t.add("far param_sync 2", params * missing(2 * F32 * params, 2))
+
+
+def _row_numbers(k: Kernel) -> int:
+    return 2 * k.dim("obs") + max(k.dim("act"), 1)
+
+
+def _row_tiles(rows: int) -> list[tuple[int, int]]:
+    """(rows of a tile, such tiles), as `primitives.products` goes through them."""
+    found = [(ROWS, rows // ROWS)]
+    left = rows % ROWS
+    for height in (4, 2, 1):
+        if left >= height:
+            found.append((height, 1))
+            left -= height
+    return found
+
+
+def _held(rows: int, stride: int, lines: int) -> bool:
+    """Whether a strip stays in the first cache: `rows` of so many lines, `stride` bytes apart. Of a
+    cache of 8 to 12 ways of 4096 bytes, strides by a power of two use only a part."""
+    ways = caches()[0] / 4096
+    apart = math.gcd(stride, 4096)
+    usable = ways * 4096 / LINE
+    if apart >= lines * LINE:
+        usable = min(usable, 4096 / apart * lines * ways)
+    return rows * lines <= 0.8 * usable
+
+
+def _product(t: Terms, m: int, n: int, depth: int, times: float, stride: int = 0) -> None:
+    """m by n elements of `depth` terms each. stride: bytes from row to row of the right factor."""
+    whole, part = n // (2 * LANES), -(-(n % (2 * LANES)) // LANES)
+    stride = stride or F32 * n
+    cycles = tiles = 0.0
+    for height, count in _row_tiles(m):
+        cycles += count * depth * whole * max(height, LATENCY)
+        cycles += count * depth * part * max(height / 2, LATENCY)
+        tiles += count
+    missed = 0.0
+    if whole and not _held(depth, stride, 2):
+        missed += tiles * depth * 2 * whole
+    if part and not _held(depth, stride, 1):
+        missed += tiles * depth * part
+    if whole + part > 1 and m * depth * F32 > 0.6 * caches()[0]:
+        missed += (whole + part) * m * depth * F32 / LINE
+    t.add("cycles", cycles * times)
+    t.add("tiles", tiles * (whole + part) * times)
+    t.add("vectors", m * (2 * whole + part) * times)
+    t.add("miss_product", missed * times)
+    t.add("product", times)
+
+
+def _forward(
+    t: Terms, layers: tuple[int, ...], rows: int, times: float, curved: bool = False
+) -> None:
+    last = len(layers) - 2
+    for layer, (i, o) in enumerate(pairwise(layers)):
+        if o > 2 or i < LANES:
+            _product(t, rows, o, i, times)
+        else:
+            _dots(t, rows, o, i, times)
+        if curved and layer < last:
+            t.add("tanh", times * rows * o)
+
+
+def _dots(t: Terms, rows: int, columns: int, depth: int, times: float) -> None:
+    t.add("dots", times * rows * columns)
+    t.add("dot_cycles", times * rows * -(-depth // LANES) * (columns + 1) / 2)
+    t.add("product", times)
+
+
+def _weights(t: Terms, layers: tuple[int, ...], rows: int, times: float) -> None:
+    """Gradients of all weights and biases."""
+    for i, o in pairwise(layers):
+        if o < LANES < i:
+            _product(t, o, i, rows, times)
+            if o > 1:
+                t.add("turned_singly", times * i * o)
+        else:
+            _product(t, i, o, rows, times)
+        _product(t, 1, o, rows, times)
+
+
+def _through(t: Terms, i: int, o: int, rows: int, times: float) -> None:
+    """The gradient of the input of a layer from i to o."""
+    whole = (i - i % LANES) * (o - o % LANES)
+    t.add("turned", times * whole)
+    t.add("turned_singly", times * (i * o - whole))
+    _product(t, rows, i, o, times, 2 * LANES * F32)
+
+
+def _acting(t: Terms, k: Kernel) -> None:
+    layers, n = k.layers(), k.dim("envs")
+    _forward(t, layers, n, 1, bool(k.dims.get("tanh")))
+    t.add(f"rows {k.kind}", n)
+    t.add(f"components {k.kind}", n * k.dim("act"))
+    t.add(f"outputs {k.kind}", n * layers[-1])
+    weights = float(F32 * parameters(layers))
+    t.add("lines", weights / LINE)
+    t.add("far_weights 1", weights / LINE * missing(weights, 1))
+    t.add("far_weights 2", weights / LINE * missing(weights, 2))
+
+
+def _learning(t: Terms, k: Kernel, cores: int) -> None:
+    """Gradient steps; on two cores each has half of the batch and half of the parameters."""
+    algorithm, steps, curved = _shared(k), k.dim("steps"), bool(k.dims.get("tanh"))
+    batch = -(-k.dim("batch") // cores)
+    runs, held, moved, crossed = passes(k), 0.0, 0.0, 0.0
+    for name, p in runs.items():
+        layers, learned = k.layers(name), size(k, name)
+        _forward(t, layers, batch, steps * p.forward, curved)
+        _weights(t, layers, batch, steps * p.backward)
+        for i, o in pairwise(layers[1:]):
+            _through(t, i, o, batch, steps * (p.backward + p.through))
+            if curved:
+                t.add("tanh_back", steps * p.backward * batch * i)
+        if p.through:
+            components, first = k.dim("act"), layers[1]
+            if components <= 2:
+                _dots(t, batch, components, first, steps * p.through)
+            else:
+                _through(t, components, first, batch, steps * p.through)
+        t.add("adam", steps * p.adam * learned / cores)
+        t.add("follow", steps * p.follow * learned / cores)
+        held += F32 * learned * (4 + p.target)
+        everywhere = steps * (p.forward + p.backward + p.through)
+        moved += everywhere * learned
+        crossed += (everywhere + steps * p.backward) * batch * sum(layers[1:])
+    activations = float(F32 * batch * sum(sum(k.layers(name)[1:]) for name in runs))
+    t.add("far_adam 1", t.get("adam", 0.0) * missing(held, 1))
+    t.add("far_adam 2", t.get("adam", 0.0) * missing(held, 2))
+    t.add("far_adam 3", t.get("adam", 0.0) * missing(held, 3))
+    t.add("far_parameters 2", moved * missing(held + activations, 2))
+    t.add("far_parameters 3", moved * missing(held + activations, 3))
+    t.add("far_activations 1", crossed * missing(activations, 1))
+    t.add("far_activations 2", crossed * missing(activations, 2))
+    rows = batch * steps
+    t.add("joined", rows * (k.dim("obs") + k.dim("act")))
+    t.add(f"gradient_step {algorithm}", steps)
+    t.add(f"rows {algorithm}", rows)
+    t.add(f"components {algorithm}", rows * k.dim("act"))
+    t.add(f"outputs {algorithm}", rows * k.layers(_policy(k))[-1])
+
+
+def _shared(k: Kernel) -> str:
+    """The algorithm whose code takes the gradient steps: that of PPO and A2C is the same."""
+    algorithm = k.kind.partition(".")[2]
+    return "on_policy" if algorithm in ON_POLICY else algorithm
+
+
+def _policy(k: Kernel) -> str:
+    return next(iter(k.networks)) if "actor" not in k.dims else "actor"
+
+
+def _insertion(t: Terms, k: Kernel) -> None:
+    n = k.dim("envs")
+    t.add("envs replay_insert", n)
+    t.add("numbers replay_insert", n * _row_numbers(k))
+    if k.dim("prioritised"):
+        depth, fanout = tree_depth(k), k.dim("fanout")
+        t.add("level_inserted", depth)
+        t.add("leaf_inserted", n)
+        t.add("child_inserted", max(n, fanout) + depth * fanout)
+
+
+def _sampling(t: Terms, k: Kernel) -> None:
+    draws = k.dim("batch") * k.dim("steps")
+    ring, later = float(k.dim("capacity") * row_bytes(k)), k.dim("n_step") - 1
+    lines = 2 * (F32 * k.dim("obs") / LINE + 1)
+    t.add("row", draws)
+    t.add("row_later", draws * later)
+    t.add("row_numbers", draws * _row_numbers(k))
+    for level in (2, 3):
+        t.add(f"miss_row {level}", draws * missing(ring, level))
+        t.add(f"miss_line {level}", draws * lines * missing(ring, level))
+        t.add(f"miss_later {level}", draws * later * missing(ring, level))
+    if k.dim("prioritised"):
+        _tree(t, k, "drawn")
+
+
+def _tree(t: Terms, k: Kernel, how: str) -> None:
+    """Draws from the sum tree, or priorities written to it."""
+    draws, depth = k.dim("batch") * k.dim("steps"), tree_depth(k)
+    t.add(f"leaf_{how}", draws)
+    nodes = float(draws * depth)
+    if how == "written":  # each node once a batch
+        nodes = 0.0
+        for width in tree_levels(k.dim("capacity"), k.dim("fanout"))[:-1]:
+            nodes += k.dim("steps") * width * -math.expm1(-k.dim("batch") / width)
+    t.add(f"level_{how}", nodes)
+    if k.dim("fanout") not in TREE_VECTORS:
+        t.add(f"child_{how}", nodes * k.dim("fanout"))
+    for level in (1, 2):
+        t.add(f"miss_{how} {level}", draws * missing(float(F32 * k.dim("capacity")), level))
+
+
+def _advantages(t: Terms, k: Kernel) -> None:
+    envs, layers = k.dim("envs"), k.layers("critic")
+    rows = envs * k.dim("horizon")
+    block = max(envs, min(VALUES_BLOCK, rows))
+    blocks, left = divmod(rows, block)
+    for size_of, times in ((block, blocks), (left, 1 if left else 0), (envs, 1)):
+        if times:
+            _forward(t, layers, size_of, times, bool(k.dims.get("tanh")))
+    t.add("rows gae", rows)
+    t.add("time gae", k.dim("horizon"))
+
+
+# --- torch
+
+
+def _torch(t: Terms, k: Kernel, family: str) -> None:
+    if family == "inference":
+        layers, n = k.layers(), k.dim("envs")
+        _torch_forward(t, k, layers, n, 1)
+        t.add("layer", len(layers) - 1)
+        t.add(f"product {k.kind}", len(layers) - 1)
+        t.add(f"rows {k.kind}", n)
+        t.add(f"outputs {k.kind}", n * layers[-1])
+    elif family == "update":
+        _torch_learning(t, k)
+    elif k.kind == "gae":
+        layers, n = k.layers("critic"), k.dim("envs")
+        rows = n * k.dim("horizon")
+        _torch_forward(t, k, layers, rows, 1)
+        _torch_forward(t, k, layers, n, 1)
+        t.add("layer gae", len(layers) - 1)
+        t.add("time gae", k.dim("horizon"))
+        t.add("joined", rows * layers[0])
+    elif k.kind == "rollout_insert":
+        t.add("numbers rollout_insert", k.dim("envs") * _row_numbers(k))
+
+
+def _torch_product(t: Terms, m: int, depth: int, n: int, times: float) -> None:
+    t.add("flops", 2.0 * m * depth * n * times)
+    t.add("sides", (m * depth + depth * n + m * n) * times)
+
+
+def _torch_forward(t: Terms, k: Kernel, layers: tuple[int, ...], rows: int, times: float) -> None:
+    last = len(layers) - 2
+    for layer, (i, o) in enumerate(pairwise(layers)):
+        _torch_product(t, rows, i, o, times)
+        t.add("elements", times * rows * o)
+        if layer < last and k.dims.get("tanh"):
+            t.add("tanh", times * rows * o)
+
+
+def _torch_learning(t: Terms, k: Kernel) -> None:
+    algorithm, steps, batch = k.kind.partition(".")[2], k.dim("steps"), k.dim("batch")
+    held = 0.0
+    for name, p in passes(k).items():
+        layers, learned = k.layers(name), size(k, name)
+        _torch_forward(t, k, layers, batch, steps * p.forward)
+        for layer, (i, o) in enumerate(pairwise(layers)):
+            _torch_product(t, i, batch, o, steps * p.backward)
+            t.add("elements_back", steps * p.backward * batch * o)
+            back = steps * (p.through + (p.backward if layer else 0))
+            _torch_product(t, batch, o, i, back)
+            t.add("elements_back", back * batch * i)
+        held += F32 * learned * (4 + p.target)
+        t.add("adam", steps * p.adam * learned)
+        t.add("follow", steps * p.follow * learned)
+        layers_of = steps * (len(layers) - 1)
+        t.add("operation", layers_of * p.forward)
+        t.add("backward_operation", layers_of * (p.backward + p.through))
+    t.add("far_adam 1", t.get("adam", 0.0) * missing(held, 1))
+    t.add("far_adam 2", t.get("adam", 0.0) * missing(held, 2))
+    rows = batch * steps
+    t.add("joined", rows * k.dim("obs"))
+    t.add(f"gradient_step {algorithm}", steps)
+    t.add("launches", launches(k, "torch"))
+    t.add(f"outputs {algorithm}", rows * k.layers(_policy(k))[-1])
+    if k.dims.get("duelling"):
+        t.add("operation duelling", steps)
