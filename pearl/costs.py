@@ -14,6 +14,7 @@ from pearl.replicas import Split, copy_name, resized, splits
 from pearl_devices import Kernel, Platform, backend
 from pearl_devices.base import ASKED
 from pearl_estimators import Estimate, estimate
+from pearl_estimators.calibrated import calibration
 
 
 @dataclass(frozen=True)
@@ -108,6 +109,9 @@ def tabulate(graph: TaskGraph, platform: Platform, limits: Limits | None = None)
     for name, n in sorted(wanted):
         task = graph.task(name)
         jobs.append(((name,), resized(task.kernel, n, task.environments), n))
+    for device in platform.devices:
+        if device.kind == "cpu" and device.real:
+            calibration(device, [kernel for _, kernel, _ in jobs])  # what it lacks, all at once
     for tasks, kernel, share in jobs:
         found = []
         for device in platform.devices:
@@ -138,23 +142,45 @@ def tabulate(graph: TaskGraph, platform: Platform, limits: Limits | None = None)
     return CostTable(platform, tuple(modes))
 
 
-def with_lanes(costs: CostTable, firing_s: float, handoff_s: float) -> CostTable:
+def with_lanes(
+    costs: CostTable,
+    graph: TaskGraph,
+    firing_s: float,
+    handoff_s: float,
+    carry_s_per_byte: float,
+) -> CostTable:
     """The table for plans of several lanes: the runtime takes firing_s of a lane for each call
-    beside the kernel, and its result is seen by another lane handoff_s later (charged within a lane
-    too: an order of lanes is not known yet)."""
+    beside the kernel, its result is seen by another lane handoff_s later, and each byte that it
+    receives or sends takes carry_s_per_byte, for it lies in the cache of another core (the last two
+    charged within a lane too: an order of lanes is not known yet)."""
     modes = []
     for m in costs.modes:
         e = m.estimate
-        more = firing_s + handoff_s
+        busy = firing_s + carry_s_per_byte * _carried_bytes(m, graph)
+        more = busy + handoff_s
         cost = replace(
             e,
             latency_s=e.latency_s + more,
-            occupancy_s=e.occupancy_s + firing_s,
+            occupancy_s=e.occupancy_s + busy,
             low_s=e.low_s + more,
             high_s=e.high_s + more,
         )
         modes.append(replace(m, estimate=cost))
     return replace(costs, modes=tuple(modes))
+
+
+def _carried_bytes(mode: Mode, graph: TaskGraph) -> float:
+    """Bytes that a call of the mode receives from tasks outside it and sends to them; of a copy its
+    share."""
+    firings = graph.repetition if mode.fused else dict.fromkeys(mode.tasks, 1)
+    total = 0.0
+    for e in graph.edges:
+        if e.src in firings and e.src in mode.tasks and e.dst not in mode.tasks:
+            total += firings[e.src] * e.bytes
+        elif e.dst in mode.tasks and e.src not in mode.tasks:
+            total += firings[e.dst] * e.bytes * e.consumption / e.production
+    whole = graph.task(mode.tasks[0]).environments
+    return total * mode.share / whole if mode.share is not None and whole else total
 
 
 def split_costs(costs: CostTable, split: Split) -> CostTable:

@@ -238,7 +238,8 @@ def decide(
     if all(t.replicas == 1 for t in plan.tasks):
         limits = replace(limits, replicas={})
     one = corrected(_able(table, plan, system), graph, by)
-    several = with_lanes(one, **planning.runtime(system)) if planning.runtime(system) else one
+    lanes_cost = planning.runtime(system)
+    several = with_lanes(one, graph, **lanes_cost) if lanes_cost else one
     count = sum(k.width > 0 for k in plan.lanes)
     try:
         mine = several if count > 1 else one

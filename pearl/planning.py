@@ -72,7 +72,7 @@ def plan(
     lanes_cost = runtime(system)
     if not lanes_cost:
         return solved(costs, system.limits, 1.0)
-    several = with_lanes(costs, **lanes_cost)
+    several = with_lanes(costs, graph, **lanes_cost)
     try:
         one = solved(costs, replace(system.limits, max_lanes=1), 0.5)
     except InfeasibleError:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -298,7 +299,7 @@ def test_a_shared_machine_is_called_noisy_and_its_bands_are_wider():
         child.measure(1, kernels=KERNELS, prepare=synthetic(0.0, contention=c)) for c in (1.0, 1.6)
     )
     assert (quiet.noisy, noisy.noisy) == (False, True)
-    assert noisy.fits[0].band == pytest.approx(child.NOISY_WIDENING * quiet.fits[0].band)
+    assert noisy.fits[0].band == pytest.approx(noisy.contention * quiet.fits[0].band)
     k = kernel("replay_insert", envs=8, obs=4, act=0, capacity=800, fanout=16, prioritised=0)
     e = calibrated.estimate_from(noisy.fits[0], noisy, k, "native")
     assert "noisy" in e.source
@@ -540,3 +541,37 @@ def test_bars_are_missed_where_errors_are_large_and_repeats_small():
     assert [bar.met for bar in bars([far] * 6 + [near] * 4)] == [False, False, False]
     loud = replace(far, again_s=1.6e-6)  # no estimate is nearer than what is measured repeats
     assert [bar.met for bar in bars([loud] * 6 + [near] * 4)] == [True, True, False]
+
+
+def test_only_what_is_needed_and_lacking_is_timed(
+    cache: Path, calibration: Calibration, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[str]] = []
+
+    def measured(task: str, seconds: float, *, timeout_s: float, given: Any) -> Any:
+        asked.append(given["groups"])
+        known = given["known"]
+        before = Calibration.from_json(known).groups if known else ()
+        return replace(calibration, groups=(*before, *given["groups"])).to_json()
+
+    monkeypatch.setattr(child, "in_child", measured)
+    cpu = Device("cpu", "cpu", width=2, real=True)
+    needed = [kernel("replay_update", batch=8, steps=1, capacity=64, fanout=8)]
+    calibrated.calibration(cpu, needed)
+    calibrated.calibration(cpu, needed)
+    needed.append(next(training(["dqn"])))
+    calibrated.calibration(cpu, needed)
+    calibrated.calibration(cpu, needed)
+    assert asked == [["shared"], ["dqn"]]
+
+
+def test_what_was_timed_before_takes_part_in_the_next_fit() -> None:
+    mine = [(k, v) for k in training(["shared"]) for v in variants(k)]
+    rest = [(k, v) for k in training(["dqn"]) for v in variants(k)]
+    first = child.measure(1.0, kernels=mine, groups=["shared"], prepare=synthetic(0.02))
+    both = child.measure(1.0, kernels=rest, groups=["dqn"], known=first, prepare=synthetic(0.02))
+    assert both.groups == ("dqn", "shared")
+    assert both.points[: len(first.points)] == first.points
+    assert sum(f.points for f in both.fits) == len(mine) + len(rest)
+    again = Calibration.from_json(both.to_json())
+    assert again == both

@@ -28,6 +28,7 @@ from pearl_estimators import calibrated
 from pearl_estimators.calibrated import Calibration
 from pearl_estimators.child import Check
 from pearl_estimators.fit import Fit
+from pearl_estimators.points import GROUPS
 from tests.examples import fused_plan, two_device_plan
 from tests.test_schemas import problems
 
@@ -186,6 +187,7 @@ def test_calibrate_measures_anew_and_check_compares(
         contention=1.3,
         fits=(fit,),
         skipped={"update torch": "no torch here"},
+        groups=GROUPS,
     )
     held = vars(Check("sum_tree (batch 64)", "native", 2e-6, 2.2e-6, 1.6e-6, 2.5e-6))
     missed = vars(Check("sum_tree (batch 8)", "native", 2e-6, 9e-6, 1.6e-6, 2.5e-6))

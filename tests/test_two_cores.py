@@ -153,8 +153,10 @@ def test_a_process_with_a_helping_thread_ends() -> None:
 
 def test_the_runtime_times_its_own_firing_and_handoff() -> None:
     found = cost.measured()
-    assert set(found) == {"firing_s", "handoff_s"}
-    assert all(0 < seconds < 1e-2 for seconds in found.values())
+    assert set(found) == {"firing_s", "handoff_s", "carry_s_per_byte"}
+    assert 0 < found["firing_s"] < 1e-2
+    assert 0 < found["handoff_s"] < 1e-2
+    assert 0 <= found["carry_s_per_byte"] < 1e-6
 
 
 def spec(**limits: object) -> dict[str, Any]:
@@ -203,7 +205,7 @@ def given(monkeypatch: pytest.MonkeyPatch) -> Any:
 
         modes = tuple(timed(m) for m in costs.modes if m.variant == "native" and m.width == 1)
         monkeypatch.setattr(planning, "problem", lambda _: (graph, replace(costs, modes=modes)))
-        runtime = {"firing_s": 0.5e-6, "handoff_s": 1e-6}
+        runtime = {"firing_s": 0.5e-6, "handoff_s": 1e-6, "carry_s_per_byte": 0.0}
         monkeypatch.setattr(planning, "runtime", lambda _: runtime)
         return pearl.plan(system)
 
@@ -241,11 +243,29 @@ def test_slower_environments_are_split_over_both_cores(given: Any) -> None:
 
 def test_every_call_of_several_lanes_pays_for_the_runtime() -> None:
     system = pearl.load(spec(max_lanes=1))
-    _, costs = PROBLEM(system)
-    more = with_lanes(costs, 1e-6, 2e-6)
+    graph, costs = PROBLEM(system)
+    more = with_lanes(costs, graph, 1e-6, 2e-6, 0.0)
     for before, after in zip(costs.modes, more.modes, strict=True):
         assert after.estimate.occupancy_s == pytest.approx(before.estimate.occupancy_s + 1e-6)
         assert after.estimate.latency_s == pytest.approx(before.estimate.latency_s + 3e-6)
+
+
+def test_every_byte_between_calls_is_paid_for_by_both() -> None:
+    graph, costs = PROBLEM(pearl.load(spec(max_lanes=1)))
+    more = with_lanes(costs, graph, 0.0, 0.0, 1e-9)
+    extra = {
+        a.tasks: a.estimate.occupancy_s - b.estimate.occupancy_s
+        for a, b in zip(more.modes, costs.modes, strict=True)
+    }
+    sent = {(e.src, e.dst): e.bytes for e in graph.edges}
+    batch, parameters = sent["replay_sample", "update"], sent["param_sync", "inference"]
+    assert batch > 0
+    assert extra["update",] == pytest.approx(1e-9 * batch)
+    assert extra["param_sync",] == pytest.approx(1e-9 * parameters)
+    learning = ("replay_sample", "update")
+    assert extra.get(learning, 0.0) == pytest.approx(0.0)  # what stays within a call is not carried
+    everything = max(extra, key=len)
+    assert extra[everything] == pytest.approx(0.0)
 
 
 def test_with_one_lane_no_mode_takes_two_cores() -> None:

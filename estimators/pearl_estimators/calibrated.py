@@ -8,7 +8,7 @@ import math
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from pearl_devices import Device, Kernel
 from pearl_estimators.estimate import Estimate
-from pearl_estimators.fit import Fit, family, point, predict
+from pearl_estimators.fit import Fit, Point, family, point, predict
 
 if TYPE_CHECKING:
     from pearl_estimators.child import Check
@@ -45,7 +45,9 @@ class Calibration:
     contention: mean slow-down seen (wall over CPU time, slowest over fastest round); above 1.1 the
     machine was shared, `noisy`, and all bands are wider. fits: the models. skipped: family and
     variant → why it was not timed. runtime: what several lanes cost (`firing_s` of a lane for each
-    firing, `handoff_s` from one lane to another); empty where no runtime is installed.
+    firing, `handoff_s` from one lane to another, `carry_s_per_byte` of each for a byte between);
+    empty where no runtime is installed. points: what was timed. groups: which of
+    `points.GROUPS` were.
     """
 
     host: Mapping[str, str]
@@ -57,6 +59,8 @@ class Calibration:
     fits: tuple[Fit, ...]
     skipped: Mapping[str, str] = field(default_factory=dict)
     runtime: Mapping[str, float] = field(default_factory=dict)
+    points: tuple[Point, ...] = ()
+    groups: tuple[str, ...] = ()
     schema: int = SCHEMA
 
     def __post_init__(self) -> None:
@@ -90,6 +94,7 @@ class Calibration:
         for name in ("host", "versions", "skipped", "runtime"):
             body[name] = dict(body[name])
         body["fits"] = [_plain_fit(each) for each in self.fits]
+        body["points"] = [{**vars(each), "terms": dict(each.terms)} for each in self.points]
         body = json.loads(json.dumps(body, allow_nan=False))
         return {**body, "checksum": _checksum(body)}
 
@@ -110,7 +115,9 @@ class Calibration:
             )
         try:
             made = [_fit_from(each) for each in body["fits"]]
-            return cls(**{**body, "fits": tuple(made)})
+            points = tuple(Point(**each) for each in body["points"])
+            groups = tuple(body["groups"])
+            return cls(**{**body, "fits": tuple(made), "points": points, "groups": groups})
         except (KeyError, TypeError, ValueError) as error:
             raise CalibrationError(f"calibration: {error}") from None
 
@@ -261,12 +268,19 @@ def store(calibration: Calibration) -> None:
 _known: dict[tuple[Path, int, int], Calibration] = {}
 
 
-def calibrate(platform: str = "host", *, seconds: float = 30.0, force: bool = False) -> Calibration:
+def calibrate(
+    platform: str = "host",
+    *,
+    seconds: float = 30.0,
+    force: bool = False,
+    groups: Iterable[str] | None = None,
+) -> Calibration:
     """This host's calibration: the stored one, or measured now in a child process and stored.
 
     platform: `host`, the only machine that can be measured from here. seconds: what measuring may
-    take, compiling included. force: measure even if a sound one is stored, and replace an unsound
-    one. Raises CalibrationError (a ValueError) for a stored file
+    take, compiling included. groups: what of `points.GROUPS` is needed; of these only those are
+    timed that have not been; by default all. force: measure even if a sound one is stored, and
+    replace an unsound one. Raises CalibrationError (a ValueError) for a stored file
     that is unsound, and where measuring fails.
     """
     if platform != "host":
@@ -276,22 +290,30 @@ def calibrate(platform: str = "host", *, seconds: float = 30.0, force: bool = Fa
         )
     if not seconds > 0:
         raise ValueError(f"calibrate: seconds is {seconds}; it must be above 0")
+    from pearl_estimators.points import GROUPS
+
+    wanted = set(GROUPS) if groups is None else set(groups) & set(GROUPS)
     file = path()
     if not force and file.exists():
         stat = file.stat()
         key = file, stat.st_mtime_ns, stat.st_size
-        if key in _known:
+        if key in _known and wanted <= set(_known[key].groups):
             return _known[key]
-    if not force and (found := _stored_or_none()) is not None:
+    found = None if force else _stored_or_none()
+    if found is not None and wanted <= set(found.groups):
         stat = file.stat()
         _known[file, stat.st_mtime_ns, stat.st_size] = found
         return found
     from pearl_estimators.child import in_child
 
     with _alone(file):
-        if not force and (found := _stored_or_none()) is not None:
+        found = None if force else _stored_or_none()
+        lacking = wanted - set(found.groups if found else ())
+        if found is not None and not lacking:
             return found  # measured by another process while this one waited
-        result = Calibration.from_json(in_child("measure", seconds, timeout_s=2 * seconds + 120))
+        given = {"groups": sorted(lacking), "known": found.to_json() if found else None}
+        measured = in_child("measure", seconds, timeout_s=2 * seconds + 120, given=given)
+        result = Calibration.from_json(measured)
         store(result)
     return result
 
@@ -303,8 +325,8 @@ def _stored_or_none() -> Calibration | None:
         return None
 
 
-def calibration(device: Device) -> Calibration:
-    """The calibration of a CPU of this host, measured on first use (about half a minute).
+def calibration(device: Device, kernels: Iterable[Kernel] = ()) -> Calibration:
+    """The calibration of a CPU of this host with all that these kernels need, timed on first use.
 
     A device that is not a CPU of this host is a ValueError.
     """
@@ -313,7 +335,9 @@ def calibration(device: Device) -> Calibration:
             f"device {device.name!r} (kind {device.kind}) is not a CPU of this host; only those "
             "are calibrated"
         )
-    return calibrate()
+    from pearl_estimators.points import group
+
+    return calibrate(groups={"shared", *(group(kernel.kind) for kernel in kernels)})
 
 
 def check(calibration: Calibration, *, seconds: float = 8.0) -> list[Check]:

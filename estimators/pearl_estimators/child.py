@@ -8,7 +8,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
@@ -16,10 +16,10 @@ from typing import Any
 
 from pearl_devices import Kernel, UnsupportedError
 from pearl_estimators.calibrated import NOISY, Calibration, CalibrationError, host, versions
-from pearl_estimators.fit import Point, family, fit, point, predict
+from pearl_estimators.fit import family, fit, point, predict
 from pearl_estimators.measured import Timing, time_call
+from pearl_estimators.points import GROUPS, bound, held_out, training, variants
 
-NOISY_WIDENING = 1.5  # of every band where the machine was shared, assumed
 POINT_S = (0.004, 0.015)  # shortest and longest time given to one point in one round
 ROUNDS = 3
 
@@ -30,8 +30,6 @@ Prepare = Callable[[Kernel, str], Timer]
 
 
 def _prepare(kernel: Kernel, variant: str) -> Timer:
-    from pearl_estimators.points import bound, variants
-
     call, cores = bound(kernel, variant), variants(kernel).get(variant, 1)
     return lambda seconds: time_call(call, seconds=seconds, cores=cores)
 
@@ -40,10 +38,13 @@ def measure(
     seconds: float,
     *,
     kernels: Iterable[tuple[Kernel, str]] | None = None,
+    groups: Sequence[str] = GROUPS,
+    known: Calibration | None = None,
     prepare: Prepare = _prepare,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Calibration:
-    """Time `kernels` (the training points by default) in this process, and fit every family.
+    """Time `kernels` (the training points of `groups` by default) in this process, and fit every
+    family. known: what was measured before, of other groups; the fit is to all points.
 
     seconds: what the whole may take; compiling and importing count, so that the points share what
     is left, within POINT_S each. All are timed in ROUNDS rounds, and each keeps its fastest: what
@@ -53,8 +54,8 @@ def measure(
     start = clock()
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     timers: list[tuple[Kernel, str, Timer]] = []
-    skipped: dict[str, str] = {}
-    for kernel, variant in _training() if kernels is None else kernels:
+    skipped = dict(known.skipped) if known else {}
+    for kernel, variant in _training(groups) if kernels is None else kernels:
         name = f"{family(kernel)} {variant}"
         if name in skipped:
             continue
@@ -67,22 +68,35 @@ def measure(
         share = (seconds - (clock() - start)) / (left * max(len(timers), 1))
         for (_, _, timer), found in zip(timers, timings, strict=True):
             found.append(timer(min(max(share, POINT_S[0]), POINT_S[1])))
-    groups: dict[str, list[Point]] = {}  # by variant, which is fitted together
-    contention = []
+    points = list(known.points) if known else []
+    contention = [known.contention] * len(points) if known else []
     for (kernel, variant, _), found in zip(timers, timings, strict=True):
         medians = [timing.median_s for timing in found]
         fastest = min(found, key=lambda timing: timing.median_s)
         each = point(kernel, variant, fastest.median_s, fastest.spread)
         if f"{each.family} {variant}" not in skipped:
-            groups.setdefault(variant, []).append(each)
+            points.append(each)
         contention += [max(medians) / min(medians), fastest.contention]
-    fits = [each for points in groups.values() for each in fit(points)]
+    timed = dict.fromkeys(each.variant for each in points)
+    fits = [each for v in timed for each in fit([p for p in points if p.variant == v])]
     shared = sum(contention) / len(contention) if contention else 1.0
     if shared > NOISY:
-        fits = [replace(each, band=each.band * NOISY_WIDENING) for each in fits]
+        fits = [replace(each, band=each.band * shared) for each in fits]
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    wall = clock() - start
-    return Calibration(host(), versions(), now, wall, load, shared, tuple(fits), skipped)
+    wall = clock() - start + (known.wall_s if known else 0.0)
+    return Calibration(
+        host(),
+        versions(),
+        now,
+        wall,
+        load,
+        shared,
+        tuple(fits),
+        skipped,
+        known.runtime if known else {},
+        tuple(points),
+        tuple(sorted({*groups, *(known.groups if known else ())})),
+    )
 
 
 RUNTIME = "pearl.runtime.cost"
@@ -96,10 +110,8 @@ def _runtime() -> dict[str, float]:
     return found
 
 
-def _training() -> Iterator[tuple[Kernel, str]]:
-    from pearl_estimators.points import training, variants
-
-    return ((kernel, variant) for kernel in training() for variant in variants(kernel))
+def _training(groups: Sequence[str]) -> Iterator[tuple[Kernel, str]]:
+    return ((kernel, variant) for kernel in training(groups) for variant in variants(kernel))
 
 
 @dataclass(frozen=True)
@@ -127,8 +139,6 @@ def check_here(
     calibration: Calibration, *, seconds: float = 8.0, prepare: Prepare = _prepare
 ) -> list[Check]:
     """Time the held-out kernels in this process beside what `calibration` predicts for them."""
-    from pearl_estimators.points import held_out, variants
-
     jobs = [(k, v, f) for k in held_out() for v in variants(k) if (f := calibration.find(k, v))]
     timers = [prepare(kernel, variant) for kernel, variant, _ in jobs]
     share = min(max(seconds / (ROUNDS * max(len(jobs), 1)), POINT_S[0]), POINT_S[1])
@@ -193,8 +203,8 @@ def _end_with_parent() -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """`measure SECONDS`, `check SECONDS` or `env SECONDS`; a calibration, an environment or null is
-    the first line of input."""
+    """`measure SECONDS`, `check SECONDS` or `env SECONDS`; what they are given is the first line of
+    input: groups and what is known (null: all, nothing), a calibration, or an environment."""
     task, seconds = arguments[0], float(arguments[1])
     given = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -206,7 +216,10 @@ def main(arguments: list[str]) -> None:
 
         print(json.dumps(time_here(given, seconds)))
     else:
-        print(json.dumps(replace(measure(seconds), runtime=_runtime()).to_json()))
+        asked = given or {"groups": GROUPS, "known": None}
+        known = asked["known"] and Calibration.from_json(asked["known"])
+        found = measure(seconds, groups=asked["groups"], known=known)
+        print(json.dumps(replace(found, runtime=found.runtime or _runtime()).to_json()))
     sys.stdout.flush()
 
 

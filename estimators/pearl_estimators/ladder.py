@@ -76,7 +76,7 @@ def _of_cpu(kernel: Kernel, device: Device, variant: str, width: int) -> Estimat
     if device.real:
         from pearl_estimators.calibrated import calibration, estimate_from
 
-        known = calibration(device)
+        known = calibration(device, [kernel])
         fitted = known.find(kernel, variant)
         if fitted is not None:
             return estimate_from(fitted, known, kernel, variant)

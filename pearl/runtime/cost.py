@@ -16,12 +16,22 @@ from pearl.runtime.counters import CELL
 
 FIRINGS, ROUNDS, BLOCKS = 6, 100, 15
 ANSWERS = 200
+CARRIED = 1 << 15
+"""Bytes that a question and its answer carry: some batches, less than half a core's own cache."""
 
 
 def measured() -> dict[str, float]:
     """firing_s: what a firing takes of its lane beside its kernel. handoff_s: from a count that one
-    lane sets to the other lane's call, both awake."""
-    return {"firing_s": _firing_s(), "handoff_s": _handoff_s()}
+    lane sets to the other lane's call, both awake. carry_s_per_byte: what the lane that writes a
+    byte, and the lane that reads it, each take because it lies in the other core's cache."""
+    handoff_s, carried_s = _answers_s(0), _answers_s(CARRIED)
+    alone_s = _alone_s(CARRIED)
+    carry_s = max(0.0, 2 * (carried_s - handoff_s) - alone_s)
+    return {
+        "firing_s": _firing_s(),
+        "handoff_s": handoff_s,
+        "carry_s_per_byte": carry_s / (2 * CARRIED),
+    }
 
 
 def _firing_s() -> float:
@@ -48,17 +58,30 @@ def _firing_s() -> float:
     return median(times)
 
 
-def _handoff_s() -> float:
-    """Half of the time between a question and its answer by a thread that spins: the fastest of
-    several blocks, in which both had a core."""
-    cells = np.zeros(3 * CELL // 8, np.int64)
+def _answers_s(size: int) -> float:
+    """Half of the time between a question and its answer by a thread that spins and writes `size`
+    bytes, which are then read: the fastest of several blocks, in which both had a core."""
+    cells, carried = np.zeros(3 * CELL // 8, np.int64), np.zeros(size // 8, np.int64)
     address = int(cells.ctypes.data)
-    helper = threading.Thread(target=counters.answer, args=(address, ANSWERS * BLOCKS), daemon=True)
+    given = (address, ANSWERS * BLOCKS, carried)
+    helper = threading.Thread(target=counters.answer, args=given, daemon=True)
     helper.start()
     times = []
     for block in range(BLOCKS):
         begin = time.perf_counter()
-        counters.ask(address, block * ANSWERS, (block + 1) * ANSWERS)
+        counters.ask(address, block * ANSWERS, (block + 1) * ANSWERS, carried)
         times.append((time.perf_counter() - begin) / (2 * ANSWERS))
     helper.join()
+    return min(times)
+
+
+def _alone_s(size: int) -> float:
+    """Seconds that one core takes to write `size` bytes and read them."""
+    carried, times = np.zeros(size // 8, np.int64), []
+    for number in range(BLOCKS):
+        begin = time.perf_counter()
+        for _ in range(ANSWERS):
+            counters.fill(carried, number)
+            counters.total(carried)
+        times.append((time.perf_counter() - begin) / ANSWERS)
     return min(times)

@@ -69,20 +69,41 @@ def get(address: int) -> int:
 
 
 @_compiled
-def ask(address: int, begin: int, end: int) -> None:
-    """Counts from `begin` to `end` in the first cell, each time until the second has followed."""
+def fill(cells: Ints, value: int) -> None:
+    """Writes every cell."""
+    for i in range(cells.size):
+        cells[i] = value
+
+
+@_compiled
+def total(cells: Ints) -> int:
+    """Reads every cell."""
+    found = 0
+    for i in range(cells.size):
+        found += cells[i]
+    return found
+
+
+@_compiled
+def ask(address: int, begin: int, end: int, carried: Ints) -> int:
+    """Counts from `begin` to `end` in the first cell, each time until the second has followed, and
+    then reads what is carried."""
+    found = 0
     for number in range(begin + 1, end + 1):
         store(address, number)
         while load(address + CELL) < number:
             give_way()
+        found += total(carried)
+    return found
 
 
 @_compiled
-def answer(address: int, end: int) -> None:
-    """The other side of `ask`."""
+def answer(address: int, end: int, carried: Ints) -> None:
+    """The other side of `ask`, which writes what is carried."""
     for number in range(1, end + 1):
         while load(address) < number:
             give_way()
+        fill(carried, number)
         store(address + CELL, number)
 
 
