@@ -19,6 +19,7 @@ import pearl
 from pearl import planning
 from pearl.costs import with_lanes
 from pearl.runtime import cost
+from pearl.trainer import Trainer
 from pearl_devices import Buffers, Device, Kernel, UnsupportedError, cpu, kernel
 from pearl_estimators import Estimate, own_env
 from pearl_estimators.measured import Timing, time_call
@@ -146,6 +147,35 @@ def test_a_process_with_a_helping_thread_ends() -> None:
         [sys.executable, "-c", text], capture_output=True, text=True, timeout=120, check=True
     )
     assert done.stdout == "done\n"
+
+
+@pytest.mark.parametrize("kind", ["uniform", "prioritised"])
+def test_a_run_whose_learning_is_one_call_on_two_cores_reports_each_part(kind: str) -> None:
+    found = spec(max_lanes=2)
+    found["algorithm"] = {
+        "name": "ddpg", "env": "Pendulum-v1", "num_envs": 1, "hidden": [16, 16], "batch_size": 16,
+        "learning_starts": 32, "replay": {"capacity": 500, "kind": kind},
+    }  # fmt: skip
+    found["train"]["steps"] = 300
+    system = pearl.load(found)
+    host = replace(system.platform.devices[0], width=2, max_lanes=2)
+    system = replace(system, platform=replace(system.platform, devices=(host,)))
+    graph, costs = PROBLEM(system)
+    wanted = {("replay_sample", "update"), ("replay_sample", "update", "replay_update")}
+    modes = tuple(
+        m
+        for m in costs.modes
+        if (m.variant == "native-pair" and m.tasks in wanted)
+        or (m.variant == "native" and not m.fused and "update" not in m.tasks)
+    )
+    costs = replace(costs, modes=modes)
+    plan = replace(
+        pearl.solve(graph, costs, limits=system.limits), spec_sha256=system.sha256, host="host"
+    )
+    run = Trainer(system, plan).train()
+    assert run.status == "done"
+    timed = {t.task: t.measured_s for t in run.tasks}
+    assert all(timed[name] for name in ("replay_sample", "update"))
 
 
 # What lanes cost

@@ -64,12 +64,13 @@ def _time(kernel: Kernel, device: Device, variant: str, width: int) -> Estimate:
     if device.kind != "cpu":
         return roofline(kernel, device, variant, width)
     alone = _of_cpu(kernel, device, variant, width)
-    if not parts(kernel) or alone.rung == "calibrated":
+    if not parts(kernel):
         return alone
     together = _together(kernel, device, variant, width)
-    whole = kernel.kind.startswith(("iteration.", "rollout."))  # no fit and no roofline of these
+    # There is no roofline of whole iterations, and no call is slower than its parts one by one.
+    unknown = alone.rung == "datasheet" and kernel.kind.startswith(("iteration.", "rollout."))
     better = alone.rung == "datasheet" and together.rung != "datasheet"
-    return together if whole or better or together.latency_s < alone.latency_s else alone
+    return together if unknown or better or together.latency_s < alone.latency_s else alone
 
 
 def _of_cpu(kernel: Kernel, device: Device, variant: str, width: int) -> Estimate:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from pearl.errors import SpecError
 from pearl.graph import TaskGraph
 from pearl.plans import Plan
-from pearl_devices import Buffers, Call, Kernel, Platform, backend, buffers
+from pearl_devices import Buffers, Call, Device, Kernel, Platform, backend, buffers
 
 TIMES = 2048
 """Times that are kept of a call at most, so that a run of days needs no more memory."""
@@ -260,9 +260,12 @@ def profile(
         head, capacity = int(arrays["replay.cursor"][0]), len(arrays["replay.reward"])
         written = (head + np.arange(rows)) % capacity
     kept = {name: array[written] for name, array in lent.items()}
-    members = {
-        t: Job((t,), graph.task(t).kernel, fused.device_kind, fused.variant) for t in fused.tasks
-    }
+    members, wide = {}, Device(fused.device_kind, fused.device_kind, width=2)
+    for t in fused.tasks:
+        kernel, variant = graph.task(t).kernel, fused.variant
+        if variant not in dict(backend(fused.device_kind).offers(kernel, wide)):
+            variant = variant.removesuffix("-pair")  # of a pair, what one of the two does alone
+        members[t] = Job((t,), kernel, fused.device_kind, variant)
     buffers.allocate([job.kernel for job in members.values()], own)
     order = [t for t in program_order(graph) if t in members]
     steps = bind(order, members, (), own)
