@@ -12,6 +12,7 @@ import pytest
 
 from pearl_devices import Device, Kernel, UnsupportedError, backend, cpu, kernel, null
 from pearl_devices.work import parameters
+from pearl_estimators.points import bound, training
 from tests.backend_contract import BackendContract
 from tests.kernel_buffers import equal, filled
 
@@ -197,3 +198,29 @@ def test_native_kernels_load_no_other_blas_and_no_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["[]"]
+
+
+def test_no_call_of_a_compiled_kernel_looks_its_types_up_in_python() -> None:
+    """numba tells tuples apart by what is in them: of two classes of equal contents it takes the
+    second for the first, and then types every call anew, which takes half a millisecond."""
+    firsts = {k.kind: k for k in training()}
+    calls = [
+        (f"{k.kind} {variant}", bound(k, variant))
+        for k in firsts.values()
+        for variant in variants(k)
+        if variant.startswith("native")
+    ]
+    for _, call in calls:
+        call()
+    slow = {}
+    for name, call in calls:
+        seen: list[str] = []
+        sys.setprofile(lambda frame, event, _, seen=seen: seen.append(frame.f_code.co_filename))  # type: ignore[misc]
+        try:
+            call()
+        finally:
+            sys.setprofile(None)
+        if any("numba" in file for file in seen):
+            slow[name] = len(seen)
+    assert len(calls) > 30
+    assert not slow

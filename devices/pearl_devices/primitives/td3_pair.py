@@ -27,17 +27,7 @@ from pearl_devices.primitives.pairs import (
     sum_of_numbers,
 )
 from pearl_devices.primitives.rng import normals, stream
-from pearl_devices.primitives.td3 import smooth
-
-
-class Scratch(NamedTuple):
-    """Of one side: joined (B, O + A), noise (B, A), wanted, parts (B each), none (0)."""
-
-    joined: Any
-    noise: Any
-    wanted: Any
-    parts: Any
-    none: Any
+from pearl_devices.primitives.td3 import Scratch, smooth
 
 
 class Shared(NamedTuple):
