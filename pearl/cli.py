@@ -117,12 +117,17 @@ def _load(spec: str, pairs: list[str] | None) -> System:
 
 
 def _warn_of_measuring(system: System) -> None:
-    """The first plan for this host's CPU measures it: say so before a silent half minute."""
+    """A plan for this host's CPU times kernels that never were: say so before a silent while."""
+    from pearl.algorithms import algorithm
     from pearl_estimators import calibrated
 
-    here = any(d.real and d.kind == "cpu" for d in system.platform.devices)
-    if here and not calibrated.path().exists():
-        print("measuring this host once, about 30 s", file=sys.stderr, flush=True)
+    if not any(d.real and d.kind == "cpu" for d in system.platform.devices):
+        return
+    graph = algorithm(system.algorithm.name).graph(system)
+    kernels = [t.kernel for t in graph.tasks] + [f.kernel for f in graph.fusions]
+    if missing := calibrated.lacking(kernels):
+        what = f"timing kernels of this host once ({', '.join(missing)})"
+        print(f"{what}, up to a minute", file=sys.stderr, flush=True)
 
 
 Spec = Annotated[
@@ -391,16 +396,14 @@ def train(
     json_file: Json = None,
 ) -> Result:
     """Plan, train, and report prediction beside measurement."""
-    from pearl.plans import load_plan
     from pearl.progress import shown
     from pearl.trainer import compile as compile_system
 
-    given = load_plan(plan_file) if plan_file else None
     system = _load(spec, set)
-    if given is None or replan:
+    if plan_file is None or replan:
         _warn_of_measuring(system)
     folder = run_folder(system.name, out, resume=resume)
-    trainer = compile_system(system, plan=given, emulate=emulate, seed=seed)
+    trainer = compile_system(system, plan=plan_file, emulate=emulate, seed=seed)
     with shown() as progress:
         run = trainer.train(
             steps=steps, seed=seed, out=folder, resume=resume, progress=progress, replan=replan

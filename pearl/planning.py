@@ -22,8 +22,8 @@ from pearl_estimators.calibrated import calibration
 
 WORTH = 1.15
 """The least gain for which a plan has a second lane. Below it, what no estimate has in it decides:
-lanes share caches and memory (assumed; DQN with eight native environments: 1.04 to 1.08 predicted,
-1.00 measured)."""
+lanes share caches and memory (assumed; DQN with eight native environments: 1.22 predicted, 1.13
+measured, with one 1.14 and 0.71: `benchmarks.two_cores`)."""
 
 
 def as_system(spec: System | str | Path | Mapping[str, Any]) -> System:

@@ -521,3 +521,19 @@ def test_progress_on_a_terminal_is_a_bar_that_ends_full() -> None:
         tell(progress(1000))
     assert "1,000/1,000" in stream.getvalue()
     assert "0.97 of predicted" in stream.getvalue()
+
+
+def test_a_plan_says_what_of_this_host_it_has_to_time_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[str]] = []
+
+    def lacking(kernels: list[Any]) -> list[str]:
+        asked.append(sorted({k.kind for k in kernels}))
+        return ["sac"] if len(asked) == 1 else []
+
+    monkeypatch.setattr(calibrated, "lacking", lacking)
+    said = [Ran("plan", "sac_pendulum").err for _ in range(2)]
+    assert "timing kernels of this host once (sac)" in said[0]
+    assert "timing" not in said[1]
+    assert {"update.sac", "iteration.sac"} <= set(asked[0])

@@ -154,6 +154,8 @@ def bind(kernel: Kernel, variant: str, buffers: Buffers) -> Call:
                 f"it must be {dtype}{shape}, C-contiguous"
             )
     module, _, function = variants[variant].partition(":")
+    if module == "replay" and kernel.dims.get("stack"):
+        module = "frames"
     binder = getattr(import_module(f"pearl_devices.primitives.{module}"), function)
     return cast(Call, binder(kernel, buffers))
 

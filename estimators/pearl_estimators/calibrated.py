@@ -335,9 +335,20 @@ def calibration(device: Device, kernels: Iterable[Kernel] = ()) -> Calibration:
             f"device {device.name!r} (kind {device.kind}) is not a CPU of this host; only those "
             "are calibrated"
         )
-    from pearl_estimators.points import group
+    return calibrate(groups=_needed(kernels))
 
-    return calibrate(groups={"shared", *(group(kernel.kind) for kernel in kernels)})
+
+def lacking(kernels: Iterable[Kernel]) -> list[str]:
+    """What of `points.GROUPS` the stored calibration lacks for these kernels; all they need where
+    there is none."""
+    found = _stored_or_none()
+    return sorted(_needed(kernels) - set(found.groups if found else ()))
+
+
+def _needed(kernels: Iterable[Kernel]) -> set[str]:
+    from pearl_estimators.points import GROUPS, group
+
+    return {"shared", *(group(kernel.kind) for kernel in kernels)} & set(GROUPS)
 
 
 def check(calibration: Calibration, *, seconds: float = 8.0) -> list[Check]:

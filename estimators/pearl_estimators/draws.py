@@ -2,8 +2,7 @@
 
 Half of all widths, batches and fanouts are the powers of two that people like, the others anything
 in between, evenly by their logarithm. Left out is what cannot be timed in little time or memory:
-rings above MOST_BYTES, and
-what the caller says.
+rings above MOST_BYTES, and what the caller says.
 """
 
 from __future__ import annotations

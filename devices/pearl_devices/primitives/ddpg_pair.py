@@ -40,12 +40,35 @@ class Scratch(NamedTuple):
     none: Any
 
 
+@fast
+def ascend(team, actor, judge, other_actor, obs, joined, mine, none, count, rules):
+    """One side's part of the actor's step towards actions that `judge` values more. mine: the
+    actor's of this side's rows obs, squashed; joined: both; count: rows of both sides."""
+    rows, a = mine.shape
+    value = forward(judge.params, judge.layers, joined, judge.acts)
+    for b in range(rows):
+        judge.deltas[b] = np.float32(-1.0) / np.float32(count)
+    leave_number(team, np.float64(total(value.reshape(rows))))
+    d = actor.deltas[: rows * a].reshape(rows, a)
+    backward(
+        judge.params, judge.layers, joined, judge.acts, rows, rows, judge.deltas, none, a, d
+    )  # fmt: skip
+    unsquash_gradient(mine, d, rules.low, rules.high)
+    backward(
+        actor.params, actor.layers, obs, actor.acts, rows, rows, actor.deltas, actor.grad,
+        np.int64(0), d,
+    )  # fmt: skip
+    descend_together(team, actor, other_actor, rules)
+    if team.side == 0:
+        actor.loss[0] = -sum_of_numbers(team) / count
+
+
 @merged
 def step(team, s, batch, rules, actor, critic, other_actor, other_critic, own):
     """One side of gradient step number s of a firing."""
     count, a = batch.action.shape[1:]
     first, end = part(count, team.side, 2)
-    rows, share = end - first, np.float32(1.0) / np.float32(count)
+    rows = end - first
     obs, low, high = batch.obs[s, first:end], rules.low, rules.high
     joined, td = own.joined[:rows], batch.td[s, first:end]
     reward, discount = batch.reward[s, first:end], batch.discount[s, first:end]
@@ -79,29 +102,7 @@ def step(team, s, batch, rules, actor, critic, other_actor, other_critic, own):
     join(obs, mine, joined)
     meet(team)
 
-    value = forward(critic.params, critic.layers, joined, critic.acts)
-    for b in range(rows):
-        critic.deltas[b] = -share
-    leave_number(team, np.float64(total(value.reshape(rows))))
-    backward(
-        critic.params, critic.layers, joined, critic.acts, rows, rows, critic.deltas, own.none, a, d
-    )
-    unsquash_gradient(mine, d, low, high)
-    backward(
-        actor.params,
-        actor.layers,
-        obs,
-        actor.acts,
-        rows,
-        rows,
-        actor.deltas,
-        actor.grad,
-        np.int64(0),
-        d,
-    )
-    descend_together(team, actor, other_actor, rules)
-    if team.side == 0:
-        actor.loss[0] = -sum_of_numbers(team) / count
+    ascend(team, actor, critic, other_actor, obs, joined, mine, own.none, count, rules)
     follow_together(team, actor, rules)
     meet(team)
 

@@ -214,10 +214,6 @@ def _check_ring(kernel: Kernel) -> None:
 def bind_insert(kernel: Kernel, buffers: Buffers) -> Call:
     """replay_insert: writes step.* at the cursor, with the largest priority so far (1 at first)."""
     _check_ring(kernel)
-    if kernel.dims.get("stack"):
-        from pearl_devices.primitives import frames
-
-        return frames.bind_insert(kernel, buffers)
     prioritised = kernel.dim("prioritised")
     return bound(
         insert,
@@ -236,10 +232,6 @@ def bind_sample(kernel: Kernel, buffers: Buffers) -> Call:
     grouping.
     """
     _check_ring(kernel)
-    if kernel.dims.get("stack"):
-        from pearl_devices.primitives import frames
-
-        return frames.bind_sample(kernel, buffers)
     return bound(sample_steps, *sample_arguments(kernel, buffers))
 
 

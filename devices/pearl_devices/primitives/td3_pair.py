@@ -11,20 +11,18 @@ from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
 from pearl_devices.primitives import critics
 from pearl_devices.primitives.critics import follow_target, join, refill, regress, reprioritise
-from pearl_devices.primitives.ddpg import squash, unsquash_gradient
+from pearl_devices.primitives.ddpg import squash
+from pearl_devices.primitives.ddpg_pair import ascend
 from pearl_devices.primitives.native import fast, merged
-from pearl_devices.primitives.nets import backward, forward, total
+from pearl_devices.primitives.nets import forward
 from pearl_devices.primitives.pairs import (
     attends,
-    descend_together,
     follow_together,
-    leave_number,
     meet,
     nets,
     paired,
     part,
     rules,
-    sum_of_numbers,
 )
 from pearl_devices.primitives.rng import normals, stream
 from pearl_devices.primitives.td3 import Scratch, smooth
@@ -69,7 +67,7 @@ def step(
     with this side's scratch."""
     count, a = own.noise.shape
     first, end = part(count, team.side, 2)
-    rows, share = end - first, np.float32(1.0) / np.float32(count)
+    rows = end - first
     low, high, obs, next_obs = rules.low, rules.high, batch.obs[s, first:end], batch.next_obs[s]
     noise = own.noise[first:end]
     base = stream(rules.rng[0], rules.rng[1])
@@ -95,30 +93,7 @@ def step(
         mine = forward(actor.params, actor.layers, obs, actor.acts)
         squash(mine, low, high)
         join(obs, mine, joined)
-        value = forward(judge.params, judge.layers, joined, judge.acts)
-        for b in range(rows):
-            judge.deltas[b] = -share
-        leave_number(team, np.float64(total(value.reshape(rows))))
-        d = actor.deltas[: rows * a].reshape(rows, a)
-        backward(
-            judge.params, judge.layers, joined, judge.acts, rows, rows, judge.deltas, own.none, a, d
-        )
-        unsquash_gradient(mine, d, low, high)
-        backward(
-            actor.params,
-            actor.layers,
-            obs,
-            actor.acts,
-            rows,
-            rows,
-            actor.deltas,
-            actor.grad,
-            np.int64(0),
-            d,
-        )
-        descend_together(team, actor, other_actor, rules)
-        if team.side == 0:
-            actor.loss[0] = -sum_of_numbers(team) / count
+        ascend(team, actor, judge, other_actor, obs, joined, mine, own.none, count, rules)
     if rules.every[0] > 0 or late:
         follow_together(team, actor, rules)
         follow_target(critic, rules)
