@@ -71,7 +71,7 @@ def _handoff_s() -> float:
         other = subprocess.Popen(command, stdin=subprocess.DEVNULL)
         try:
             times = []
-            turn(cells, 0, 1, (0, 1), START_YIELDS)  # it has started
+            _begin(cells, other)
             for block in range(BLOCKS):
                 begin = time.perf_counter()
                 turn(cells, 0, 1, (1 + block * ANSWERS, 1 + (block + 1) * ANSWERS), YIELDS)
@@ -83,8 +83,21 @@ def _handoff_s() -> float:
     return min(times)
 
 
-START_YIELDS, YIELDS = 1 << 26, 1 << 22
-"""Looks at a count before the other side is given up: a minute and more, and seconds."""
+YIELDS = 1 << 24
+"""Looks at a count before the other side is given up: more than a second of an idle core."""
+START_S = 60.0
+"""What the other process may take to start."""
+
+
+def _begin(cells: Ints, other: subprocess.Popen[bytes]) -> None:
+    """Waits until the other process has answered its first count."""
+    end_s = time.monotonic() + START_S
+    while True:
+        try:
+            return turn(cells, 0, 1, (0, 1), YIELDS)
+        except TimeoutError:
+            if other.poll() is not None or time.monotonic() > end_s:
+                raise
 
 
 def turn(cells: Ints, mine: int, its: int, numbers: tuple[int, int], yields: int) -> None:
