@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -43,13 +43,20 @@ from pearl.training import (
     train,
     unwritten,
 )
-from pearl_devices import Buffers, Device, Kernel, UnsupportedError, backend, buffers
+from pearl_devices import (
+    Buffers,
+    Device,
+    Kernel,
+    UnsupportedError,
+    backend,
+    buffers,
+    torch_threads,
+)
 from pearl_devices.base import EnvironmentFailed
 from pearl_estimators.energy import EnergyMeter
 
 if TYPE_CHECKING:
-    from pearl.runtime.any_order import AnyOrder
-    from pearl.runtime.engine import Engine
+    from pearl.runtime.engine import Engine, Work
 
 Hosting = Literal["one", "threads", "processes"]
 CHECKPOINT = "checkpoint.safetensors"
@@ -301,11 +308,12 @@ class Trainer:
         for name, shape, dtype in messages.further(self.protocol, self.graph, self._arrays):
             self._arrays[name] = np.zeros(shape, dtype)
         if self._any_order:
-            self._arrays["any_order.ready"] = np.zeros(len(self.protocol.split.shares), np.int64)
+            self._arrays["any_order.acted"] = np.zeros(len(self.protocol.split.shares), np.int64)
         if self.hosting == "processes":
             self._memory = messages.moved(self._arrays)
             self._arrays = dict(self._memory.arrays)
 
+    @torch_threads.kept()
     def _run(
         self,
         state: State,
@@ -497,9 +505,7 @@ class Trainer:
             state.log.note(f"plan.json is the plan before: {error.strerror}", restarts=0)
 
     @contextmanager
-    def _lanes(
-        self, schedule: Schedule, state: State
-    ) -> Iterator[lane.OneLane | Engine | AnyOrder]:
+    def _lanes(self, schedule: Schedule, state: State) -> Iterator[lane.OneLane | Engine]:
         """The plan's lanes, ready at the iteration that `state` says, ended with the context."""
         learning = algorithm(self.system.algorithm.name).LEARNING
         options = self.system.train
@@ -516,7 +522,7 @@ class Trainer:
                     outside.restore(environments, self._resumed.about.get("environments", {}))
             self._again()
             self._snapshot = lambda: outside.snapshot(environments)
-            with outside.watched(environments, limit_s):
+            with _watched(environments, environments, limit_s):
                 yield lane.OneLane(
                     steps,
                     self._arrays,
@@ -524,10 +530,6 @@ class Trainer:
                     iteration=state.iteration,
                     pace_s=None if self.emulate else self.plan.pace_s,
                 )
-            return
-        if self._any_order:
-            with closing(self._in_any_order(schedule, state, learning)) as actors:
-                yield actors
             return
         from pearl.runtime.board import Span
         from pearl.runtime.engine import Engine, Work
@@ -542,6 +544,7 @@ class Trainer:
                 "spec": plain(self.system.raw),
                 "plan": self.plan.to_json(),
                 "emulate": self.emulate,
+                "any_order": self._any_order,
             },
             pace_s=None if self.emulate else self.plan.pace_s,
             restored=self._resumed.about.get("environments", {}) if self._resumed else {},
@@ -550,10 +553,13 @@ class Trainer:
             log=state.log,
             memory=self._memory,
         )
-        engine = Engine(work, self.hosting)
+        engine = self._in_any_order(work) if self._any_order else Engine(work, self.hosting)
         with _bringing_back():
             engine.__enter__()
-        with closing(engine), outside.watched(engine.environments_here, limit_s):
+        with (
+            closing(engine),
+            _watched(engine.environments_here, engine.environments_in_process, limit_s),
+        ):
             self._again()
             self._snapshot = engine.environments
             engine.start(state.iteration)
@@ -563,28 +569,16 @@ class Trainer:
     def _any_order(self) -> bool:
         return self.system.limits.any_order and not self.emulate
 
-    def _in_any_order(self, schedule: Schedule, state: State, learning: Sequence[str]) -> AnyOrder:
+    def _in_any_order(self, work: Work) -> Engine:
         """The lanes of an any-order plan."""
         from pearl.runtime.any_order import AnyOrder
 
-        native = all(j.variant == "native" for j in self._jobs.values() if j.name[:3] == "env")
-        if self.system.train.lanes != "threads" or not native:
+        if self.hosting == "one":
             raise SpecError(
-                "limits.any_order: this version has its copies in threads and their environments "
-                "native; set train.lanes: threads, and take a native environment"
+                "limits.any_order: each copy of the actors needs a thread or a process of its own, "
+                "and train.lanes is one; set it to threads or processes"
             )
-        self._snapshot = dict
-        actors = AnyOrder(
-            self.protocol,
-            self.graph,
-            self._jobs,
-            self._arrays,
-            learning,
-            schedule.warm,
-            state.iteration,
-        )
-        self._again()
-        return actors
+        return AnyOrder(work, self.hosting, self.graph)
 
     def _again(self) -> None:
         """The arrays of a checkpoint once more: binding has reset environments outside them."""
@@ -680,6 +674,21 @@ def _decided(state: State, text: str) -> None:
     state.log.note(text, restarts=0)
     if len(state.decisions) < outside.EVENTS:
         state.decisions.append(text)
+
+
+@contextmanager
+def _watched(
+    here: outside.Environments, all_: outside.Environments, limit_s: float
+) -> Iterator[None]:
+    """Interrupts environments of this thread that do not answer; where that is of no use for any
+    of this process, it ends."""
+    if not all_:
+        yield
+        return
+    from pearl.runtime.last_resort import guarded
+
+    with guarded(all_, limit_s), outside.watched(here, limit_s):
+        yield
 
 
 @contextmanager

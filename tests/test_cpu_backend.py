@@ -10,7 +10,16 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from pearl_devices import Device, Kernel, UnsupportedError, backend, cpu, kernel, null
+from pearl_devices import (
+    Device,
+    Kernel,
+    UnsupportedError,
+    backend,
+    cpu,
+    kernel,
+    null,
+    torch_threads,
+)
 from pearl_devices.work import parameters
 from pearl_estimators.points import bound, training
 from tests.backend_contract import BackendContract
@@ -224,3 +233,21 @@ def test_no_call_of_a_compiled_kernel_looks_its_types_up_in_python() -> None:
             slow[name] = len(seen)
     assert sum(name.endswith("pair") for name, _ in calls) == 6
     assert not slow
+
+
+def test_torch_has_one_thread_while_its_kernels_are_bound_and_then_those_it_had() -> None:
+    import torch
+
+    with torch_threads.kept():
+        pass
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        update = dqn_kernels()[4]
+        with torch_threads.kept():
+            for _ in range(2):
+                cpu.bind(update, "torch", filled([update]))
+                assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

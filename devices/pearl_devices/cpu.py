@@ -5,7 +5,8 @@ calling thread and one that helps it), `torch` (any loss written in torch, netwo
 autograd), `torch-bf16` (the same with its wide products in bfloat16, never planned unless the user
 names it) and, for env_step, `gymnasium` (any environment) and `envpool` (where that package is
 installed, likewise only if named). A pair takes two cores, all others one.
-Native kernels bring their own matrix products; torch keeps its threads (OMP_NUM_THREADS).
+Native kernels bring their own matrix products; torch is held to one thread for as long as its
+kernels are bound (`torch_threads`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
+from pearl_devices import torch_threads
 from pearl_devices.base import Buffers, Call, Device, UnsupportedError
 from pearl_devices.buffers import specs
 from pearl_devices.kernel import Kernel
@@ -153,6 +155,8 @@ def bind(kernel: Kernel, variant: str, buffers: Buffers) -> Call:
                 f"kernel {kernel.kind}: buffer {name} is {array.dtype}{array.shape}; "
                 f"it must be {dtype}{shape}, C-contiguous"
             )
+    if variant.startswith("torch"):
+        torch_threads.one()
     module, _, function = variants[variant].partition(":")
     if module == "replay" and kernel.dims.get("stack"):
         module = "frames"

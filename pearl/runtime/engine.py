@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -61,9 +61,9 @@ class Engine:
     def __init__(self, work: Work, hosting: Hosting) -> None:
         self.work, self.hosting = work, hosting
         p = work.protocol
-        tasks = tuple(t.name for t in p.graph.tasks)
-        self.cells = messages.Memory([(CELLS, (Board.size(len(tasks), len(p.lanes)),), "int64")])
-        self.board = Board(tasks, len(p.lanes), self.cells.arrays[CELLS])
+        words = self.words(p)
+        self.cells = messages.Memory([(CELLS, (Board.size(len(words), len(p.lanes)),), "int64")])
+        self.board = Board(words, len(p.lanes), self.cells.arrays[CELLS])
         work.bells = [Bell() for _ in p.lanes]
         crowded = hosting != "one" and len(p.lanes) > len(os.sched_getaffinity(0))
         self.spins = CROWDED if crowded else SPINS
@@ -95,6 +95,7 @@ class Engine:
                 ]
             for worker in self._workers.values():
                 worker.ready()
+            self.work.restored = {}  # who takes the place of a worker begins with new environments
         except BaseException:
             self._end()
             raise
@@ -103,9 +104,19 @@ class Engine:
     def __exit__(self, *error: object) -> None:
         self._end()
 
-    def runner(self, number: int, look: Any) -> Runner:
+    @staticmethod
+    def words(protocol: Protocol) -> tuple[str, ...]:
+        """The counts that the lanes share."""
+        return tuple(t.name for t in protocol.graph.tasks)
+
+    def called(self, number: int) -> str:
+        """A lane by name."""
+        return self.work.protocol.lanes[number].name
+
+    def bind(self, number: int, look: Callable[[], None]) -> Any:
+        """A lane of this process with its calls: a `Runner` or what has its place."""
         w = self.work
-        found = Runner(
+        return Runner(
             w.protocol,
             number,
             w.jobs,
@@ -118,6 +129,10 @@ class Engine:
             spins=self.spins,
             jitter_s=w.jitter_s,
         )
+
+    def runner(self, number: int, look: Callable[[], None]) -> Any:
+        """The same with its environments as they were, and heard."""
+        w, found = self.work, self.bind(number, look)
         for env in found.environments.values():
             env.on_failure = self._hear
         if w.restored:
@@ -128,8 +143,8 @@ class Engine:
         """Begin with iteration `at`: all tasks have fired for just the iterations before it."""
         p, board = self.work.protocol, self.board
         self._begun = faults.Begun.of(self.work.arrays, at)
-        for number, task in enumerate(board.tasks):
-            board.write(number, at * p.graph.repetition[task])
+        for task, firings in p.graph.repetition.items():
+            board.write(board.count(task), at * firings)
         for n in range(board.lanes):
             board.write(board.flushed(n), at)
         board.write(board.limit, at)
@@ -247,11 +262,9 @@ class Engine:
         for text, lost in worker.failures():
             self._hear(text, lost)
         at = self._counts_of(number)
-        if self._progress.get(number, ((), 0.0))[0] != at or not faults.stalls(
-            self.work.protocol, number, self.board
-        ):
+        if self._progress.get(number, ((), 0.0))[0] != at or not self.stalls(number):
             self._progress[number] = at, now
-        w, name = self.work, self.work.protocol.lanes[number].name
+        w, name = self.work, self.called(number)
         why = worker.overdue(w.env_time_limit_s, stalled_s=now - self._progress[number][1])
         if why is None:
             return
@@ -259,6 +272,10 @@ class Engine:
         if isinstance(worker, Process) and w.restart_envs:
             raise LaneDied(f"lane {name}: {why}")
         raise LaneError(f"lane {name}: {why}")
+
+    def stalls(self, number: int) -> bool:
+        """Whether a lane is at an env_step and has all that it needs."""
+        return faults.stalls(self.work.protocol, number, self.board)
 
     def environments(self) -> dict[str, Any]:
         """What brings the environments outside the arrays back, as they are between segments."""
@@ -275,7 +292,14 @@ class Engine:
         """The environments outside the arrays that this thread steps."""
         return {name: env for r in self._runners() for name, env in r.environments.items()}
 
-    def _runners(self) -> list[Runner]:
+    @property
+    def environments_in_process(self) -> dict[str, Any]:
+        """Those too that other threads of this process step."""
+        threads = [w.runner for w in self._workers.values() if isinstance(w, Thread)]
+        others = {name: env for r in threads for name, env in r.environments.items()}
+        return self.environments_here | others
+
+    def _runners(self) -> list[Any]:
         """The lanes of this thread."""
         return self._all or [self.own]
 

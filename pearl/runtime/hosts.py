@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pearl.runtime import faults, outside
+from pearl.runtime.actor import Actor
 from pearl.runtime.lane import LaneError
 from pearl.runtime.runner import SLEEP_S, Runner, Stopped
 
@@ -36,8 +37,12 @@ class LaneDied(LaneError):
     """The process of a lane has ended, by a signal or by itself, without saying why."""
 
 
-def follow(runner: Runner, alive: Callable[[], None]) -> None:
-    """What a worker does: iterations up to the limit, until it is told to stop."""
+def follow(runner: Runner | Actor, alive: Callable[[], None]) -> None:
+    """What a worker does: iterations up to the limit, or the steps that an actor is granted, until
+    it is told to stop."""
+    if isinstance(runner, Actor):
+        runner.follow()
+        return
     board, bell, mine = (
         runner.board,
         runner.bells[runner.number],
@@ -145,7 +150,7 @@ class Process(Worker):
         if w.memory is None:
             raise ValueError("lanes in processes need their arrays in shared memory")
         handles = [w.memory.handle, engine.cells.handle, *(b.handle for b in w.bells)]
-        self.name = w.protocol.lanes[number].name
+        self.name = engine.called(number)
         self.outside = faults.steps_outside(w.protocol, number, w.jobs)
         about = {
             **w.about,
@@ -161,7 +166,7 @@ class Process(Worker):
             "spins": engine.spins,
             "jitter_s": w.jitter_s,
             "anew": anew,
-            "restored": {} if anew else dict(w.restored),
+            "restored": dict(w.restored),
             "env_time_limit_s": w.env_time_limit_s,
             "path": sys.path,
             "parent": os.getpid(),

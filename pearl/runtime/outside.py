@@ -77,7 +77,7 @@ def late(environments: Environments, limit_s: float) -> str | None:
 def watched(environments: Environments, limit_s: float) -> Iterator[None]:
     """Interrupts an environment of this thread that does not answer within `limit_s`, as an error
     raised inside it. Only the main thread of a process can be interrupted so; elsewhere nothing
-    happens here. Code that never returns to Python is not reached."""
+    happens here. Code that never returns to Python is not reached (`last_resort` is for that)."""
     if not environments or threading.current_thread() is not threading.main_thread():
         yield
         return

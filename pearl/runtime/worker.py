@@ -17,9 +17,10 @@ from typing import Any
 from pearl.algorithms import algorithm
 from pearl.plans import load_plan
 from pearl.runtime import lane, outside
+from pearl.runtime.actor import Actor, words
 from pearl.runtime.board import Board, Span
 from pearl.runtime.counters import Bell
-from pearl.runtime.engine import CELLS
+from pearl.runtime.engine import CELLS, Engine
 from pearl.runtime.firings import Protocol
 from pearl.runtime.hosts import follow, said
 from pearl.runtime.messages import Memory
@@ -53,29 +54,25 @@ def main() -> int:
     graph = algorithm(system.algorithm.name).graph(system)
     protocol = Protocol(load_plan(about["plan"]), graph)
     jobs = lane.jobs(protocol.plan, protocol.graph, system.platform, emulate=about["emulate"])
-    tasks = tuple(t.name for t in protocol.graph.tasks)
-    size = Board.size(len(tasks), len(protocol.lanes))
+    shared = words(protocol) if about["any_order"] else Engine.words(protocol)
+    size = Board.size(len(shared), len(protocol.lanes))
     cells = Memory([(CELLS, (size,), "int64")], about["cells"])
-    board = Board(tasks, len(protocol.lanes), cells.arrays[CELLS])
+    board = Board(shared, len(protocol.lanes), cells.arrays[CELLS])
 
     def alive() -> None:
         if board.read(board.stop) or os.getppid() != about["parent"]:
             raise Stopped
 
-    runner = Runner(
-        protocol,
-        about["lane"],
-        jobs,
-        memory.arrays,
-        board,
-        [Bell(handle) for handle in about["bells"]],
-        about["learning"],
-        Span(about["warm"], about["total"], about["drained"]),
-        alive,
-        spins=about["spins"],
-        jitter_s=about["jitter_s"],
-        anew=about["anew"],
-    )
+    bells = [Bell(handle) for handle in about["bells"]]
+    given = protocol, about["lane"], jobs, memory.arrays, board, bells
+    how = {"spins": about["spins"], "anew": about["anew"]}
+    runner: Runner | Actor
+    if about["any_order"]:
+        runner = Actor(*given, alive, **how)
+    else:
+        span = Span(about["warm"], about["total"], about["drained"])
+        learning, jitter_s = about["learning"], about["jitter_s"]
+        runner = Runner(*given, learning, span, alive, jitter_s=jitter_s, **how)
     limit_s = about["env_time_limit_s"]
     if runner.environments:
         for env in runner.environments.values():
@@ -83,10 +80,11 @@ def main() -> int:
         if about["restored"]:
             outside.restore(runner.environments, about["restored"])
         runner.settled = lambda at: say(at=at, environments=outside.snapshot(runner.environments))
-        runner.settled(board.read(board.flushed(about["lane"])))
     say(ready=True)
     if not sys.stdin.readline():  # the run was given up before it began
         return 0
+    if runner.settled is not None:
+        runner.settled(board.read(board.flushed(about["lane"])))
     with suppress(Stopped), outside.watched(runner.environments, limit_s):
         follow(runner, alive)
     say(times_ns=runner.times_ns, lags=runner.lags)

@@ -1,0 +1,55 @@
+"""Environments for the tests of actors in any order."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.faulty_envs import Walk
+
+
+class Uneven(Walk):
+    """One of all, the first that finds the file `claim` and removes it, is slower than the rest."""
+
+    def __init__(self, claim: str = "", slow_s: float = 0.0) -> None:
+        super().__init__()
+        self.claim, self.slow_s, self.step_s = claim, slow_s, 0.0
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if not self.step_s:
+            self.step_s = 0.0002
+            try:
+                Path(self.claim).unlink()
+                self.step_s = self.slow_s
+            except OSError:
+                pass
+        time.sleep(self.step_s)
+        return super().step(action)
+
+
+class Dying(Walk):
+    """It ends its process in whatever life it has, once the file `armed` is there."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if Path(self.armed).exists():
+            os._exit(3)
+        return super().step(action)
+
+
+class Stuck(Walk):
+    """Once the file `armed` is there a step never returns from C, whatever signal comes: it locks
+    twice what can be locked once. holding: it holds the interpreter's lock meanwhile."""
+
+    def __init__(self, armed: str = "", holding: bool = False) -> None:
+        super().__init__(armed=armed)
+        self.library = ctypes.PyDLL(None) if holding else ctypes.CDLL(None)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if Path(self.armed).exists() and self.steps > 50:
+            mutex = ctypes.create_string_buffer(256)
+            for _ in range(2):
+                self.library.pthread_mutex_lock(mutex)
+        return super().step(action)
