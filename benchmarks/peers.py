@@ -31,6 +31,7 @@ from benchmarks.peers_workloads import WORKLOADS
 Found = dict[str, dict[str, list[dict[str, Any]]]]
 """Workload → row → what each run gave; pairs stand at equal places."""
 LIMITS = ("products", "products, ours", "traffic", "env")
+UPDATES = ("ours, torch", "ours, bfloat16")
 ROWS = {
     "W1x8": ("ours", "ours, gymnasium", "sbx", "sb3", "eager", "rllib", "xla", *LIMITS),
     "W1x1": (
@@ -38,8 +39,8 @@ ROWS = {
         *("lean", "sb3", "sbx", "xla", *LIMITS),
     ),
     "W2": ("ours", "ours, gymnasium", "ours, smallest", "tianshou", "torchrl", *LIMITS),
-    "W3": ("ours", "ours, gymnasium", "sbx", "sb3", "xla", *LIMITS),
-    "W5": ("ours", "ours, gymnasium", "sbx", "sb3", "xla", *LIMITS),
+    "W3": ("ours", "ours, gymnasium", *UPDATES, "sbx", "sb3", "xla", *LIMITS),
+    "W5": ("ours", "ours, gymnasium", *UPDATES, "sbx", "sb3", "xla", *LIMITS),
     "W4": ("ours", "ours, gymnasium", "lean", "sb3", "sbx", "xla", *LIMITS),
 }
 QUICK = {"W1x8": ("ours", "ours, gymnasium", "sb3", "sbx")}

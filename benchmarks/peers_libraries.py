@@ -10,13 +10,15 @@ from typing import Any
 
 from benchmarks import peers_ours, peers_torch, peers_xla
 from benchmarks import peers_trainers as trainers
-from benchmarks.peers_ours import GYMNASIUM, OWN_ENV, SMALLEST
+from benchmarks.peers_ours import BFLOAT16, GYMNASIUM, OWN_ENV, SMALLEST, TORCH
 from benchmarks.peers_workloads import Workload
 
 RUNS: Mapping[str, Callable[[Workload, int], Any]] = {
     "ours": lambda w, s: peers_ours.ours(w, s, {}),
     "ours, gymnasium": lambda w, s: peers_ours.ours(w, s, GYMNASIUM),
     "ours, own env": lambda w, s: peers_ours.ours(w, s, OWN_ENV),
+    "ours, torch": lambda w, s: peers_ours.ours(w, s, TORCH),
+    "ours, bfloat16": lambda w, s: peers_ours.ours(w, s, BFLOAT16),
     "ours, smallest": lambda w, s: peers_ours.ours(w, s, SMALLEST),
     "sb3": lambda w, s: trainers.stable("sb3", w, s),
     "sbx": lambda w, s: trainers.stable("sbx", w, s),

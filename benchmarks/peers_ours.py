@@ -12,6 +12,8 @@ from benchmarks.peers_workloads import Workload
 Changes = dict[str, object]
 GYMNASIUM: Changes = {"limits.variants": {"env_step": ["gymnasium"]}}
 OWN_ENV: Changes = {"algorithm.env": "benchmarks.peers_ours:cartpole"}
+TORCH: Changes = {"limits.variants": {"update": ["torch"]}}
+BFLOAT16: Changes = {"limits.variants": {"update": ["torch-bf16"]}}
 SMALLEST: Changes = {"algorithm.hidden": [1], "algorithm.batch_size": 1}
 """So little work in every kernel that Python and dispatch are most of an iteration."""
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 EPISODES = 20
@@ -33,7 +33,7 @@ class Case:
     algorithm: the settings, as a spec of ours has them. seeds: how many are asked for. peers: who
     runs the same settings. episodes: fresh greedy ones that judge the last policy. published:
     for reference, in the table only, since none states an interval over seeds. optimum: the known
-    best return, where there is one.
+    best return, where there is one. limits: of the spec, beside a single lane.
     """
 
     name: str
@@ -45,19 +45,21 @@ class Case:
     published: tuple[Published, ...] = ()
     optimum: float | None = None
     note: str = ""
+    limits: dict[str, Any] = field(default_factory=dict)
 
     def spec(self) -> dict[str, Any]:
         """A spec of ours: the last policy is judged."""
         return {
             "algorithm": self.algorithm,
             "platform": "host",
-            "limits": {"max_lanes": 1},
+            "limits": {"max_lanes": 1, **self.limits},
             "train": {"steps": self.steps, "evaluate_every": 0, "final_episodes": self.episodes},
         }
 
     def fingerprint(self) -> str:
         """Short digest of everything that decides a run's return, but for the seed."""
-        text = json.dumps([self.steps, self.algorithm], sort_keys=True)
+        decides = [self.steps, self.algorithm] + ([self.limits] if self.limits else [])
+        text = json.dumps(decides, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
@@ -200,7 +202,7 @@ def _on_policy(
 _LAKE: dict[str, Any] = {
     "learning_rate": 1.0,
     "learning_rate_power": 0.6,
-    "exploration": {"initial": 1.0, "final": 0.1, "steps": 100_000},
+    "exploration": {"initial": 1.0, "final": 0.1, "steps": 200_000},
 }
 _CLIFF: dict[str, Any] = {"learning_rate": 0.5, "env_args": {"max_episode_steps": 500}}
 
@@ -220,6 +222,10 @@ def _tabular(
 
 
 _NORMAL: dict[str, Any] = {"normalise": {"observations": True, "rewards": True}}
+
+
+_BFLOAT16: dict[str, Any] = {"variants": {"update": ["torch-bf16"]}}
+"""Updates whose products between hidden layers are in bfloat16."""
 
 
 SHIPPED = (
@@ -307,7 +313,12 @@ CASES: tuple[Case, ...] = (
         Published(91.166, 0.255, 100_000, f"{ZOO}, state-dependent noise"),
         **_NORMAL,
     ),
-    *_tabular("FrozenLake-v1", 200_000, 0.7441902878292689, 2_000, _LAKE),
+    *(
+        replace(case, name=f"{case.name}, bfloat16", peers=(), published=(), limits=_BFLOAT16)
+        for case in _actor_critics("Pendulum-v1", 20_000, {})
+        if case.algorithm["name"] in ("ddpg", "sac")
+    ),
+    *_tabular("FrozenLake-v1", 400_000, 0.7441902878292689, 2_000, _LAKE),
     *_tabular("Taxi-v4", 300_000, 7.93, 2_000, {"learning_rate": 0.5}),
     *_tabular("CliffWalking-v1", 60_000, -13.0, 1, _CLIFF),
     *_actor_critics("HalfCheetah-v5", 50_000, {}, peers=("sb3", "sbx"), seeds=3, settings=_MUJOCO),

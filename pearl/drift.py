@@ -107,7 +107,31 @@ def drift(
         if t.measured_s is not None and not t.profiled
     )
     away = None if period_s is None else off(period_s, plan.period_s)
-    return Drift(plan.period_s, period_s, away, rows, tuple(decisions))
+    far = away is not None and abs(away) > TOLERANCE and _cores(plan) > 1
+    apart = _apart() if far else None
+    return Drift(plan.period_s, period_s, away, rows, tuple(decisions), apart)
+
+
+def _cores(plan: Plan) -> int:
+    """How many cores the plan takes."""
+    here = [t for t in plan.tasks if t.width_unit == "cores"]
+    widest = {t.lane: max(o.width for o in here if o.lane == t.lane) for t in here}
+    return sum(widest.values())
+
+
+def _apart() -> float | None:
+    """`Drift.apart`, now."""
+    from pearl_devices.primitives.exchange import alike, exchange_s
+    from pearl_estimators.calibrated import CalibrationError, stored
+
+    try:
+        known = stored()
+    except CalibrationError:
+        return None
+    if known is None or not known.apart_s:
+        return None
+    now_s = exchange_s()
+    return None if alike(now_s, known.apart_s) else now_s / known.apart_s
 
 
 def recent(

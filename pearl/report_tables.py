@@ -166,6 +166,12 @@ def drift_sentence(drift: Drift) -> str:
         return text + "no task was timed."
     verb = "are" if len(tasks) > 1 else "is"
     limit = percent(TOLERANCE).replace(".0", "")
+    if drift.apart is not None:
+        text += (
+            f"two cores took {ratio(drift.apart, 1.0)} x as long to exchange bytes as when this "
+            "host was calibrated (the host of a virtual machine moves its processors, or others "
+            "had them); "
+        )
     if not tasks:
         return f"{text}no task is off by more than {limit}."
     return f"{text}off by more than {limit} {verb} {listed(tasks)}."

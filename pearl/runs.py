@@ -58,13 +58,16 @@ class Drift:
     """How far a run was from its plan. predicted_s, measured_s: of an iteration, the latter over
     the steady stretch, waits included, evaluation and checkpoints not; None where the run ended
     before it. off: measured / predicted - 1. tasks: every call that was timed. decisions: what
-    re-planning decided, and why."""
+    re-planning decided, and why. apart: of a plan that takes two cores of this host and is off, how
+    many times as long these take to exchange bytes as when the host was calibrated, where that
+    is another time (`exchange.ALIKE`); else None."""
 
     predicted_s: float
     measured_s: float | None
     off: float | None
     tasks: tuple[TaskDrift, ...]
     decisions: tuple[str, ...] = ()
+    apart: float | None = None
 
 
 @dataclass(frozen=True)

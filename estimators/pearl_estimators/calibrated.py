@@ -46,8 +46,9 @@ class Calibration:
     machine was shared, `noisy`, and all bands are wider. fits: the models. skipped: family and
     variant → why it was not timed. runtime: what several lanes cost (`firing_s` of a lane for each
     firing, `handoff_s` from one lane to another, `carry_s_per_byte` of each for a byte between);
-    empty where no runtime is installed. points: what was timed. groups: which of
-    `points.GROUPS` were.
+    empty where no runtime is installed. points: what was timed. groups: which of `points.GROUPS`
+    were. apart_s: `exchange.exchange_s` while calls on two cores were timed, for which their
+    estimates hold; 0 where there were none.
     """
 
     host: Mapping[str, str]
@@ -61,12 +62,13 @@ class Calibration:
     runtime: Mapping[str, float] = field(default_factory=dict)
     points: tuple[Point, ...] = ()
     groups: tuple[str, ...] = ()
+    apart_s: float = 0.0
     schema: int = SCHEMA
 
     def __post_init__(self) -> None:
         for name in ("host", "versions", "skipped", "runtime"):
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
-        for name in ("wall_s", "load", "contention"):
+        for name in ("wall_s", "load", "contention", "apart_s"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
                 raise ValueError(f"calibration: {name} is {value}; it must be finite, at least 0")

@@ -12,16 +12,22 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
+from statistics import median
 from typing import Any
 
 from pearl_devices import Kernel, UnsupportedError
 from pearl_estimators.calibrated import NOISY, Calibration, CalibrationError, host, versions
 from pearl_estimators.fit import family, fit, point, predict
-from pearl_estimators.measured import Timing, time_call
+from pearl_estimators.measured import HELD, Timing, time_call
 from pearl_estimators.points import GROUPS, bound, held_out, training, variants
 
 POINT_S = (0.004, 0.015)  # shortest and longest time given to one point in one round
 ROUNDS = 3
+MORE_ROUNDS = 9
+"""Rounds more, at most, of calls on two cores that were never timed with the cores as far apart as
+they mostly are."""
+PAUSE_S = 0.2
+"""Between these, and while waiting that the cores are so (assumed)."""
 
 Timer = Callable[[float], Timing]
 """Times one bound kernel for about so many seconds."""
@@ -42,6 +48,8 @@ def measure(
     known: Calibration | None = None,
     prepare: Prepare = _prepare,
     clock: Callable[[], float] = time.perf_counter,
+    apart: Callable[[], float] | None = None,
+    pause: Callable[[float], None] = time.sleep,
 ) -> Calibration:
     """Time `kernels` (the training points of `groups` by default) in this process, and fit every
     family. known: what was measured before, of other groups; the fit is to all points.
@@ -49,6 +57,8 @@ def measure(
     seconds: what the whole may take; compiling and importing count, so that the points share what
     is left, within POINT_S each. All are timed in ROUNDS rounds, and each keeps its fastest: what
     else runs on the machine comes and goes, and slows a core even where it does not take it.
+    Of calls on two cores only those count in which these were as far apart as in most (`apart`
+    says); a host that moves the processors of a virtual machine changes that.
     A family that cannot be bound here is left out and says why in `skipped`.
     """
     start = clock()
@@ -63,11 +73,12 @@ def measure(
             timers.append((kernel, variant, prepare(kernel, variant)))
         except (UnsupportedError, ImportError) as error:
             skipped[name] = str(error)
-    timings: list[list[Timing]] = [[] for _ in timers]
-    for left in range(ROUNDS, 0, -1):
-        share = (seconds - (clock() - start)) / (left * max(len(timers), 1))
-        for (_, _, timer), found in zip(timers, timings, strict=True):
-            found.append(timer(min(max(share, POINT_S[0]), POINT_S[1])))
+    begun = clock()
+    left_s = seconds - (begun - start)
+    apart_s = known.apart_s if known else 0.0
+    timings, apart_s = _in_rounds(
+        timers, lambda: left_s - (clock() - begun), apart or _exchange(), apart_s, pause
+    )
     points = list(known.points) if known else []
     contention = [known.contention] * len(points) if known else []
     for (kernel, variant, _), found in zip(timers, timings, strict=True):
@@ -96,17 +107,80 @@ def measure(
         known.runtime if known else {},
         tuple(points),
         tuple(sorted({*groups, *(known.groups if known else ())})),
+        apart_s,
     )
+
+
+def _in_rounds(
+    timers: Sequence[tuple[Kernel, str, Timer]],
+    left_s: Callable[[], float],
+    apart: Callable[[], float],
+    apart_s: float,
+    pause: Callable[[float], None],
+) -> tuple[list[list[Timing]], float]:
+    """The timings of each that count, and how far apart two cores were. left_s: seconds left.
+    apart_s: how far apart they are to be; 0 for as far as in most timings."""
+    from pearl_devices.primitives.exchange import alike
+
+    pairs = {n for n, (k, variant, _) in enumerate(timers) if variants(k).get(variant, 1) > 1}
+    timings: list[list[Timing]] = [[] for _ in timers]
+    readings: list[list[tuple[float, float]]] = [[] for _ in timers]
+
+    def add(n: int, seconds: float) -> None:
+        before_s = apart() if n in pairs else 0.0
+        timings[n].append(timers[n][2](seconds))
+        readings[n].append((before_s, apart() if n in pairs else 0.0))
+
+    def held(n: int) -> list[tuple[Timing, tuple[float, float]]]:
+        """Those in which it had both cores."""
+        both = zip(timings[n], readings[n], strict=True)
+        return [(t, near) for t, near in both if t.contention <= HELD]
+
+    def counted(n: int) -> list[Timing]:
+        if n not in pairs:
+            return timings[n]
+        return [t for t, near in held(n) if all(alike(s, apart_s) for s in near)]
+
+    for left in range(ROUNDS, 0, -1):
+        share = left_s() / (left * max(len(timers), 1))
+        for n in range(len(timers)):
+            add(n, min(max(share, POINT_S[0]), POINT_S[1]))
+    if pairs:
+        found = [s for n in pairs for _, near in held(n) for s in near]
+        apart_s = apart_s or median(found or [s for n in pairs for s in readings[n][0]])
+    for _ in range(MORE_ROUNDS):
+        lacking = [n for n in pairs if not counted(n)]
+        if not lacking:
+            break
+        pause(PAUSE_S)
+        for n in lacking:
+            add(n, POINT_S[1])
+    return [counted(n) or timings[n] for n in range(len(timers))], apart_s
+
+
+def _exchange() -> Callable[[], float]:
+    from pearl_devices.primitives.exchange import exchange_s
+
+    return exchange_s
 
 
 RUNTIME = "pearl.runtime.cost"
 """The module whose `measured` times what lanes cost, where the runtime is installed."""
 
 
-def _runtime() -> dict[str, float]:
+def _runtime(apart_s: float) -> dict[str, float]:
+    """With the cores as far apart as calls on two of them were timed, if they come to be."""
     if find_spec(RUNTIME.partition(".")[0]) is None:
         return {}
-    found: dict[str, float] = import_module(RUNTIME).measured()
+    from pearl_devices.primitives.exchange import alike, exchange_s
+
+    found: dict[str, float] = {}
+    for _ in range(1 + MORE_ROUNDS):
+        before_s = exchange_s()
+        found = import_module(RUNTIME).measured()
+        if not apart_s or (alike(before_s, apart_s) and alike(exchange_s(), apart_s)):
+            break
+        time.sleep(PAUSE_S)
     return found
 
 
@@ -219,7 +293,8 @@ def main(arguments: list[str]) -> None:
         asked = given or {"groups": GROUPS, "known": None}
         known = asked["known"] and Calibration.from_json(asked["known"])
         found = measure(seconds, groups=asked["groups"], known=known)
-        print(json.dumps(replace(found, runtime=found.runtime or _runtime()).to_json()))
+        lanes = found.runtime or _runtime(found.apart_s)
+        print(json.dumps(replace(found, runtime=lanes).to_json()))
     sys.stdout.flush()
 
 

@@ -155,13 +155,13 @@ def _iteration(rng: Any, name: str) -> Kernel:
     return kernel(f"iteration.{name}", {**store, **networks, **more}, program=program)
 
 
-def _rollout_sizes(rng: Any, program: str | None) -> Sizes:
+def _rollout_sizes(rng: Any, program: str | None, horizons: tuple[int, int]) -> Sizes:
     sizes, outputs = _spaces(rng, rng.random() < 0.5, program)
     obs, hidden, envs, horizon = (
         int(str(sizes["obs"])),
         _hidden(rng),
         _envs(rng),
-        _liked(rng, 8, 256),
+        _liked(rng, *horizons),
     )
     nets: Sizes = {"actor": (obs, *hidden, outputs), "critic": (obs, *hidden, 1)}
     return {**sizes, "envs": envs, "horizon": horizon, "tanh": 1, **nets}
@@ -170,7 +170,7 @@ def _rollout_sizes(rng: Any, program: str | None) -> Sizes:
 def _on_policy(rng: Any, name: str) -> Kernel:
     kind, _, algorithm = name.partition(".")
     program = _program(rng, bool(rng.integers(2))) if kind in ("rollout", "iteration") else None
-    sizes = _rollout_sizes(rng, program)
+    sizes = _rollout_sizes(rng, program, (4, 32) if algorithm == "a2c" else (8, 256))
     if kind == "rollout_insert":
         kept = {k: v for k, v in sizes.items() if k in ("envs", "obs", "act", "horizon")}
         return kernel(kind, kept)

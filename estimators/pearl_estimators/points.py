@@ -20,9 +20,10 @@ CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os
 MOST_FLOPS, MOST_STEPS = 4e8, 8
 """Of one firing that is timed to calibrate."""
 FEW, MANY = 6, 10
-SIMPLE = ("env_step", "tabular", "rollout", "learn", "iteration")
+SIMPLE = ("env_step", "tabular", "rollout_insert", "learn", "iteration")
+WIDE = ("iteration.ppo", "iteration.a2c")
 """Points of a family: fewer of those that a call and an environment each decide, and of those whose
-parts are families themselves."""
+parts are families themselves, unless short firings and long ones differ much (WIDE)."""
 SEED, HELD_OUT_SEED = 1, 2
 
 
@@ -45,7 +46,7 @@ def training(groups: Collection[str] = GROUPS) -> Iterator[Kernel]:
     for name in DRAWS:
         if group(name) not in groups:
             continue
-        yield from _some(name, FEW if name.startswith(SIMPLE) else MANY, SEED)
+        yield from _some(name, FEW if name.startswith(SIMPLE) and name not in WIDE else MANY, SEED)
 
 
 def held_out() -> Iterator[Kernel]:

@@ -32,7 +32,7 @@ VALUES_BLOCK = 128  # rows of a pass for advantages (`primitives.rollouts.BLOCK`
 ASSUMED_CACHES = {"l1d_bytes": 2.0**15 * 1.5, "l2_bytes": 2.0**20, "l3_bytes": 2.0**25}
 
 OVERHEAD = ("call", "gradient_step", "product", "operation", "backward_operation", "layer", "time")
-MEMORY = ("row", "miss", "far", "level", "child")
+MEMORY = ("row", "miss", "far", "level", "child", "between")
 """First words of the terms that are overhead, and that are memory; the others compute."""
 
 
@@ -243,6 +243,9 @@ def _learning(t: Terms, k: Kernel, cores: int) -> None:
                 _through(t, components, first, batch, steps * p.through)
         t.add("adam", steps * p.adam * learned / cores)
         t.add("follow", steps * p.follow * learned / cores)
+        if cores > 1:  # the other side's half of gradients, parameters and target
+            halves = steps * (2 * p.adam + p.follow)
+            t.add("between_lines", halves * learned * F32 / LINE / cores)
         held += F32 * learned * (4 + p.target)
         everywhere = steps * (p.forward + p.backward + p.through)
         moved += everywhere * learned

@@ -8,7 +8,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from statistics import median
 
@@ -16,11 +15,9 @@ import numpy as np
 
 from pearl.runtime import counters
 from pearl.runtime.counters import CELL, Ints
+from pearl_devices.primitives.exchange import ANSWERS, CARRIED, exchange_s, fill, total
 
 FIRINGS, ROUNDS, BLOCKS = 6, 100, 15
-ANSWERS = 200
-CARRIED = 1 << 15
-"""Bytes that a question and its answer carry: some batches, less than half a core's own cache."""
 
 
 def measured() -> dict[str, float]:
@@ -28,7 +25,7 @@ def measured() -> dict[str, float]:
     call in one lane to the call in another process that has waited awake for it. carry_s_per_byte:
     what the lane that writes a byte, and the lane that reads it, each take because it lies in the
     other core's cache."""
-    bare_s, carried_s = _answers_s(0), _answers_s(CARRIED)
+    bare_s, carried_s = exchange_s(0, BLOCKS), exchange_s(CARRIED, BLOCKS)
     alone_s = _alone_s(CARRIED)
     carry_s = max(0.0, 2 * (carried_s - bare_s) - alone_s)
     return {
@@ -114,31 +111,14 @@ def turn(cells: Ints, mine: int, its: int, numbers: tuple[int, int], yields: int
             counters.publish(address, mine, number + 1, sleepers, 0, 0)
 
 
-def _answers_s(size: int) -> float:
-    """Half of the time between a question and its answer by a thread that spins and writes `size`
-    bytes, which are then read: the fastest of several blocks, in which both had a core."""
-    cells, carried = np.zeros(3 * CELL // 8, np.int64), np.zeros(size // 8, np.int64)
-    address = int(cells.ctypes.data)
-    given = (address, ANSWERS * BLOCKS, carried)
-    helper = threading.Thread(target=counters.answer, args=given, daemon=True)
-    helper.start()
-    times = []
-    for block in range(BLOCKS):
-        begin = time.perf_counter()
-        counters.ask(address, block * ANSWERS, (block + 1) * ANSWERS, carried)
-        times.append((time.perf_counter() - begin) / (2 * ANSWERS))
-    helper.join()
-    return min(times)
-
-
 def _alone_s(size: int) -> float:
     """Seconds that one core takes to write `size` bytes and read them."""
     carried, times = np.zeros(size // 8, np.int64), []
     for number in range(BLOCKS):
         begin = time.perf_counter()
         for _ in range(ANSWERS):
-            counters.fill(carried, number)
-            counters.total(carried)
+            fill(carried, number)
+            total(carried)
         times.append((time.perf_counter() - begin) / ANSWERS)
     return min(times)
 

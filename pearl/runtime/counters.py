@@ -45,6 +45,20 @@ def spin(address: int, which: Ints, base: Ints, step: Ints, number: int, yields:
 
 
 @_compiled
+def changed(address: int, which: Ints, seen: Ints, yields: int) -> bool:
+    """Whether a count `which` is another than the one seen, tried again after each of `yields`
+    calls of sched_yield."""
+    while True:
+        for i in range(which.size):
+            if load(address + CELL * which[i]) != seen[i]:
+                return True
+        if yields <= 0:
+            return False
+        yields -= 1
+        give_way()
+
+
+@_compiled
 def publish(address: int, which: int, value: int, sleepers: int, first: int, last: int) -> bool:
     """Sets a count; whether one of the lanes first … last sleeps (cells of 1 from `sleepers`)."""
     store(address + CELL * which, value)
@@ -66,45 +80,6 @@ def put(address: int, value: int) -> None:
 def get(address: int) -> int:
     """Reads one cell."""
     return int(load(address))
-
-
-@_compiled
-def fill(cells: Ints, value: int) -> None:
-    """Writes every cell."""
-    for i in range(cells.size):
-        cells[i] = value
-
-
-@_compiled
-def total(cells: Ints) -> int:
-    """Reads every cell."""
-    found = 0
-    for i in range(cells.size):
-        found += cells[i]
-    return found
-
-
-@_compiled
-def ask(address: int, begin: int, end: int, carried: Ints) -> int:
-    """Counts from `begin` to `end` in the first cell, each time until the second has followed, and
-    then reads what is carried."""
-    found = 0
-    for number in range(begin + 1, end + 1):
-        store(address, number)
-        while load(address + CELL) < number:
-            give_way()
-        found += total(carried)
-    return found
-
-
-@_compiled
-def answer(address: int, end: int, carried: Ints) -> None:
-    """The other side of `ask`, which writes what is carried."""
-    for number in range(1, end + 1):
-        while load(address) < number:
-            give_way()
-        fill(carried, number)
-        store(address + CELL, number)
 
 
 class Bell:
