@@ -37,7 +37,7 @@ NEAREST = 2
 WITHIN = 0.3
 """How far below the chosen plan they may be, predicted."""
 RUN_S, ROUNDS = 0.8, 3
-TRIES = 6
+TRIES = 5
 """Runs of a plan on two cores, at most, for one that counts."""
 MEDIAN, WORST, CLOSE, SHARE = 0.10, 0.25, 0.03, 0.9
 

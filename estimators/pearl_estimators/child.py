@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
-from statistics import median
 from typing import Any
 
 from pearl_devices import Kernel, UnsupportedError
@@ -23,10 +22,11 @@ from pearl_estimators.points import GROUPS, bound, held_out, training, variants
 
 POINT_S = (0.004, 0.015)  # shortest and longest time given to one point in one round
 ROUNDS = 3
-MORE_ROUNDS = 9
+TIMING = 0.5  # share of the time left that the timings are given; warm-up and lanes take the rest
+MORE_ROUNDS = 20
 """Rounds more, at most, of calls on two cores that were never timed with the cores as far apart as
-they mostly are."""
-PAUSE_S = 0.2
+they are to be."""
+PAUSE_S = 0.5
 """Between these, and while waiting that the cores are so (assumed)."""
 
 Timer = Callable[[float], Timing]
@@ -57,8 +57,8 @@ def measure(
     seconds: what the whole may take; compiling and importing count, so that the points share what
     is left, within POINT_S each. All are timed in ROUNDS rounds, and each keeps its fastest: what
     else runs on the machine comes and goes, and slows a core even where it does not take it.
-    Of calls on two cores only those count in which these were as far apart as in most (`apart`
-    says); a host that moves the processors of a virtual machine changes that.
+    Of calls on two cores only those count in which these were as near as they often are (`apart`
+    says how far); a host that moves the processors of a virtual machine changes that.
     A family that cannot be bound here is left out and says why in `skipped`.
     """
     start = clock()
@@ -119,7 +119,8 @@ def _in_rounds(
     pause: Callable[[float], None],
 ) -> tuple[list[list[Timing]], float]:
     """The timings of each that count, and how far apart two cores were. left_s: seconds left.
-    apart_s: how far apart they are to be; 0 for as far as in most timings."""
+    apart_s: how far apart they are to be; 0 for as near as they were in a quarter of the timings,
+    so that one calibration takes the same as the next on a host that moves them now and then."""
     from pearl_devices.primitives.exchange import alike
 
     pairs = {n for n, (k, variant, _) in enumerate(timers) if variants(k).get(variant, 1) > 1}
@@ -142,12 +143,13 @@ def _in_rounds(
         return [t for t, near in held(n) if all(alike(s, apart_s) for s in near)]
 
     for left in range(ROUNDS, 0, -1):
-        share = left_s() / (left * max(len(timers), 1))
+        share = TIMING * left_s() / (left * max(len(timers), 1))
         for n in range(len(timers)):
             add(n, min(max(share, POINT_S[0]), POINT_S[1]))
     if pairs:
         found = [s for n in pairs for _, near in held(n) for s in near]
-        apart_s = apart_s or median(found or [s for n in pairs for s in readings[n][0]])
+        found = sorted(found or [s for n in pairs for s in readings[n][0]])
+        apart_s = apart_s or found[len(found) // 4]
     for _ in range(MORE_ROUNDS):
         lacking = [n for n in pairs if not counted(n)]
         if not lacking:

@@ -10,7 +10,7 @@ from statistics import median
 
 Clock = Callable[[], float]
 
-BLOCKS = 8
+BLOCKS, LEAST_BLOCKS = 8, 3
 WARM_UP_CALLS = 2
 HELD = 1.1  # wall seconds of all cores over CPU seconds up to which a call had them all, assumed
 MOST_REPEATS = 1 << 14  # enough for any clock to see a call of 100 ns
@@ -44,7 +44,8 @@ def time_call(
     wall: Clock = time.perf_counter,
     cpu: Clock = time.process_time,
 ) -> Timing:
-    """Time `call` for about `seconds` seconds (at least `blocks` calls, after the warm-up).
+    """Time `call` for about `seconds` seconds in `blocks` blocks of calls, after the warm-up; fewer
+    blocks, but at least three, of a call that takes longer than one block is to.
 
     computes: the call keeps one core busy from start to end. Its time is then the CPU time of the
     process, which does not grow when something else takes the core. Set it to False for a call that
@@ -59,7 +60,9 @@ def time_call(
         raise ValueError(f"time_call: blocks is {blocks}; the spread needs at least 2")
     for _ in range(WARM_UP_CALLS):
         call()
-    repeats = _repeats(call, seconds / blocks, wall)
+    repeats, once_s = _repeats(call, seconds / blocks, wall)
+    if repeats == 1 and once_s > seconds / blocks:
+        blocks = min(blocks, max(LEAST_BLOCKS, round(seconds / once_s)))
     found = []
     for _ in range(blocks):
         wall_0, cpu_0 = wall(), cpu()
@@ -85,8 +88,9 @@ def time_call(
     )
 
 
-def _repeats(call: Callable[[], object], seconds: float, wall: Clock) -> int:
-    """How often `call` fits into `seconds`: doubled until a tenth of it is filled."""
+def _repeats(call: Callable[[], object], seconds: float, wall: Clock) -> tuple[int, float]:
+    """How often `call` fits into `seconds`, doubled until a tenth of it is filled; and the seconds
+    of one."""
     repeats = 1
     while True:
         start = wall()
@@ -96,4 +100,5 @@ def _repeats(call: Callable[[], object], seconds: float, wall: Clock) -> int:
         if taken >= 0.1 * seconds or repeats >= MOST_REPEATS:
             break
         repeats *= 2
-    return max(1, round(repeats * seconds / taken)) if taken > 0 else repeats
+    often = max(1, round(repeats * seconds / taken)) if taken > 0 else repeats
+    return often, taken / repeats

@@ -19,7 +19,7 @@ CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os
 
 MOST_FLOPS, MOST_STEPS = 4e8, 8
 """Of one firing that is timed to calibrate."""
-FEW, MANY = 6, 10
+FEW, MANY = 8, 14
 SIMPLE = ("env_step", "tabular", "rollout_insert", "learn", "iteration")
 WIDE = ("iteration.ppo", "iteration.a2c")
 """Points of a family: fewer of those that a call and an environment each decide, and of those whose
