@@ -26,7 +26,7 @@ from pearl_estimators import estimate
 from pearl_estimators.calibrated import calibrate
 from pearl_estimators.draws import DRAWS, MOST_BYTES, drawn, sizes
 from pearl_estimators.measured import HELD, time_call
-from pearl_estimators.points import CORES, bound, held_out, training
+from pearl_estimators.points import CORES, bound, firings, held_out, training
 
 COUNT, QUICK_COUNT = 300, 40
 SEED = 3141
@@ -103,7 +103,7 @@ def timed(jobs: list[tuple[Kernel, str]]) -> list[tuple[float, float]]:
         for (of, variant), counted, rest in zip(jobs, found, others, strict=True):
             call = bound(of, variant)
             for _ in range(TRIES):
-                seconds, counts = one_timing(call, cores(variant))
+                seconds, counts = one_timing(call, of, cores(variant))
                 (counted if counts else rest)[turn % 2].append(seconds)
                 if counts:
                     break
@@ -114,7 +114,7 @@ def timed(jobs: list[tuple[Kernel, str]]) -> list[tuple[float, float]]:
             break
         time.sleep(PAUSE_S)
         for n in lacking:
-            seconds, counts = one_timing(bound(*jobs[n]), cores(jobs[n][1]))
+            seconds, counts = one_timing(bound(*jobs[n]), jobs[n][0], cores(jobs[n][1]))
             if counts:
                 found[n][len(found[n][0]) > len(found[n][1])].append(seconds)
     either = [
@@ -124,10 +124,10 @@ def timed(jobs: list[tuple[Kernel, str]]) -> list[tuple[float, float]]:
     return [(min(first), min(second)) for first, second in either]
 
 
-def one_timing(call: Call, wide: int) -> tuple[float, bool]:
-    """Seconds of a call, and whether they count."""
+def one_timing(call: Call, of: Kernel, wide: int) -> tuple[float, bool]:
+    """Seconds of a firing, and whether they count."""
     if wide == 1:
-        return time_call(call, seconds=ROUND_S).median_s, True
+        return time_call(call, seconds=ROUND_S, firings=firings(of)).median_s, True
     apart_s, before_s = calibrate().apart_s, exchange_s()
     one = time_call(call, seconds=ROUND_S, cores=wide)
     near = not apart_s or (alike(before_s, apart_s) and alike(exchange_s(), apart_s))

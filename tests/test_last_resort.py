@@ -1,5 +1,6 @@
 """A process whose environment never returns from C says which one it was, and ends."""
 
+import signal
 import subprocess
 import sys
 import threading
@@ -16,7 +17,7 @@ from tests.lanes import planned, replay_spec, spread, told
 from tests.test_any_order import outside_system
 from tests.test_faults import children, gone
 
-STUCK = "tests.uneven_envs:Stuck"
+STUCK, SLOW = "tests.uneven_envs:Stuck", "tests.uneven_envs:Slow"
 TRAIN = {"env_time_limit": "300 ms", "checkpoint_every": 40}
 
 
@@ -67,6 +68,34 @@ def test_a_step_that_never_returns_from_c_ends_the_process_by_name(lanes, holdin
     workers = [int(p) for p in (tmp_path / "workers").read_text().split()]
     assert len(workers) == (lanes == "processes")
     assert gone(workers, 5.0)
+
+
+def slow_run(folder):
+    """What the process that is stopped amid a step does."""
+    spec = replay_spec("dqn", env=SLOW, num_envs=1, env_args={"going": f"{folder}/going"})
+    spec["limits"] = {"max_lanes": 1, "variants": {"env_step": ["gymnasium"]}}
+    spec["train"] |= TRAIN
+    system, plan = planned(spec, variants=("native", "gymnasium"))
+    done = Trainer(system, plan, seed=3).train(steps=24)
+    print(done.status, done.restarts, done.env_steps)
+
+
+def test_a_process_that_was_stopped_for_longer_goes_on(tmp_path):
+    code = "import sys; from tests.test_last_resort import slow_run; slow_run(sys.argv[1])"
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            end = time.monotonic() + 60
+            while not (tmp_path / "going").exists():
+                assert time.monotonic() < end
+                time.sleep(0.01)
+            process.send_signal(signal.SIGSTOP)
+            time.sleep(last_resort.TIMES * 0.3 + 0.5)
+            process.send_signal(signal.SIGCONT)
+            told, _ = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert told.split() == ["done", "0", "24"]
 
 
 class Asked:

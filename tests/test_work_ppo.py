@@ -18,6 +18,7 @@ from pearl_devices.work import (
     DRAW_FLOPS,
     GAE_FLOPS,
     ON_POLICY_LOSS_FLOPS,
+    cuts,
     parameters,
     parts,
     products,
@@ -115,3 +116,15 @@ def test_launches_are_what_torch_dispatches_within_a_tenth(k: Kernel) -> None:
     with Dispatched() as counted:  # type: ignore[no-untyped-call]
         call()
     assert launches(k, "torch") == pytest.approx(counted.count, rel=0.1)
+
+
+def test_an_iteration_is_cut_into_its_parts_or_a_whole_rollout_and_the_rest() -> None:
+    sizes: dict[str, Any] = {"obs": 4, "act": 0, "envs": 4, "horizon": 8, "tanh": 1}
+    nets: dict[str, Any] = {"actor": (4, 16, 2), "critic": (4, 16, 1)}
+    more: dict[str, Any] = {"epochs": 1, "batch": 32, "steps": 1}
+    whole = kernel("iteration.a2c", {**sizes, **nets, **more}, program="CartPole-v1")
+    fine, coarse = cuts(whole)
+    assert fine == parts(whole)
+    assert [k.kind for k, _ in coarse] == ["rollout.ppo", "gae", "update.a2c", "param_sync"]
+    assert sum(n * k.flops for k, n in coarse) == pytest.approx(sum(n * k.flops for k, n in fine))
+    assert cuts(kernel("gae", {**sizes, **nets})) == ()

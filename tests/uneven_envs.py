@@ -53,3 +53,17 @@ class Stuck(Walk):
             for _ in range(2):
                 self.library.pthread_mutex_lock(mutex)
         return super().step(action)
+
+
+class Slow(Walk):
+    """Nearly all of its time it is being asked. Once it is, the file `going` is there."""
+
+    def __init__(self, going: str = "") -> None:
+        super().__init__()
+        self.going = going
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if self.steps == 8:
+            Path(self.going).touch()
+        time.sleep(0.05)
+        return super().step(action)

@@ -337,6 +337,17 @@ def parts(k: Kernel) -> tuple[tuple[Kernel, int], ...]:
     )
 
 
+def cuts(k: Kernel) -> tuple[tuple[tuple[Kernel, int], ...], ...]:
+    """The ways to cut a fused kernel into others: `parts`, and an iteration of PPO or A2C with its
+    whole rollout in one."""
+    family, _, name = k.kind.partition(".")
+    if family != "iteration" or name not in ON_POLICY:
+        return (parts(k),) if parts(k) else ()
+    acting = {n: k.dims[n] for n in ("envs", "obs", "act", "horizon", "tanh", "actor")}
+    rollout = kernel("rollout.ppo", acting, program=k.program, args=k.args)
+    return parts(k), ((rollout, 1), *parts(k)[len(parts(rollout)) :])
+
+
 def _on_policy_parts(k: Kernel, family: str, name: str) -> tuple[tuple[Kernel, int], ...]:
     """The same of rollout.* and iteration.* of PPO and A2C."""
     steps, args = k.dim("horizon"), {"network": "actor+critic"}

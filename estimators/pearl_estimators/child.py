@@ -18,7 +18,7 @@ from pearl_devices import Kernel, UnsupportedError
 from pearl_estimators.calibrated import NOISY, Calibration, CalibrationError, host, versions
 from pearl_estimators.fit import family, fit, point, predict
 from pearl_estimators.measured import HELD, Timing, time_call
-from pearl_estimators.points import GROUPS, bound, held_out, training, variants
+from pearl_estimators.points import GROUPS, bound, firings, held_out, training, variants
 
 POINT_S = (0.004, 0.015)  # shortest and longest time given to one point in one round
 ROUNDS = 3
@@ -37,7 +37,8 @@ Prepare = Callable[[Kernel, str], Timer]
 
 def _prepare(kernel: Kernel, variant: str) -> Timer:
     call, cores = bound(kernel, variant), variants(kernel).get(variant, 1)
-    return lambda seconds: time_call(call, seconds=seconds, cores=cores)
+    several = firings(kernel)
+    return lambda seconds: time_call(call, seconds=seconds, cores=cores, firings=several)
 
 
 def measure(

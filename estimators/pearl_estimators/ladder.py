@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from pearl_devices import Device, Kernel, backend
 from pearl_devices.buffers import specs
-from pearl_devices.work import parts
+from pearl_devices.work import cuts
 from pearl_estimators import power
 from pearl_estimators.estimate import Estimate
 from pearl_estimators.roofline import roofline
@@ -64,9 +64,10 @@ def _time(kernel: Kernel, device: Device, variant: str, width: int) -> Estimate:
     if device.kind != "cpu":
         return roofline(kernel, device, variant, width)
     alone = _of_cpu(kernel, device, variant, width)
-    if not parts(kernel):
+    found = [_together(kernel, cut, device, variant, width) for cut in cuts(kernel)]
+    if not found:
         return alone
-    together = _together(kernel, device, variant, width)
+    together = min(found, key=lambda e: e.latency_s)
     # There is no roofline of whole iterations, and no call is slower than its parts one by one.
     unknown = alone.rung == "datasheet" and kernel.kind.startswith(("iteration.", "rollout."))
     better = alone.rung == "datasheet" and together.rung != "datasheet"
@@ -103,11 +104,17 @@ CALL_S, ARRAY_S = 0.06e-6, 0.05e-6
 CALL_SHARE = 0.9  # most that calling from Python may be of a part's time, assumed
 
 
-def _together(kernel: Kernel, device: Device, variant: str, width: int) -> Estimate:
+def _together(
+    kernel: Kernel,
+    cut: tuple[tuple[Kernel, int], ...],
+    device: Device,
+    variant: str,
+    width: int,
+) -> Estimate:
     """A fused kernel as the sum of its parts, less what calling them from Python costs: it does
     what they do, in one call, and many whole iterations are one call too. The band is the sum of
     theirs."""
-    found = [(p, n, _part(p, device, variant, width)) for p, n in parts(kernel)]
+    found = [(p, n, _part(p, device, variant, width)) for p, n in cut]
     calls = [n * (CALL_S + ARRAY_S * len(specs(p))) for p, n, _ in found]
     saved = sum(calls) - (0.0 if kernel.kind.startswith("iteration.") else max(calls))
     whole = sum(n * e.latency_s for _, n, e in found)

@@ -40,6 +40,7 @@ def time_call(
     seconds: float,
     computes: bool = True,
     cores: int = 1,
+    firings: int = 1,
     blocks: int = BLOCKS,
     wall: Clock = time.perf_counter,
     cpu: Clock = time.process_time,
@@ -52,7 +53,7 @@ def time_call(
     waits (for a device, a process, the disk): then it is wall time. cores: how many it keeps busy
     all the time, where one waits for the other too; then it is CPU time over cores, of the blocks
     in which it had them all, where there are any (sharing one core they exchange nothing between
-    caches: a sixth less was seen).
+    caches: a sixth less was seen). firings: a call is so many; the seconds are those of one.
     """
     if not seconds > 0:
         raise ValueError(f"time_call: seconds is {seconds}; it must be above 0")
@@ -72,7 +73,7 @@ def time_call(
     if cores > 1:
         found = [(c, w) for c, w in found if cores * w <= HELD * c] or found
     cpus, walls = (sum(each) for each in zip(*found, strict=True))
-    times = [(c / cores if computes else w) / repeats for c, w in found]
+    times = [(c / cores if computes else w) / (repeats * firings) for c, w in found]
     middle = median(times)
     if not middle > 0:
         raise ValueError(

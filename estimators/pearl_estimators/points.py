@@ -68,10 +68,24 @@ def variants(of: Kernel) -> dict[str, int]:
     return {variant: cores for variant, cores in offered if variant not in ASKED}
 
 
+TOGETHER, TOGETHER_FLOPS = 16, 2e7
+"""Iterations in one call, as a run has very many: at most, and flops of all of them."""
+
+
+def firings(of: Kernel) -> int:
+    """How many firings of the kernel a call of `bound` is."""
+    if not of.kind.startswith("iteration."):
+        return 1
+    return max(1, min(TOGETHER, int(TOGETHER_FLOPS / max(of.flops, 1.0))))
+
+
 def bound(of: Kernel, variant: str) -> Call:
-    """The kernel bound over arrays filled so that every firing does its full work."""
+    """The kernel bound over arrays filled so that every firing does its full work: a call of
+    `firings` of them."""
     buffers = allocate([of])
     fill(buffers, of)
+    if "loop.more" in buffers:
+        buffers["loop.more"][0] = firings(of) - 1
     return backend("cpu").bind(of, variant, buffers)
 
 

@@ -64,7 +64,8 @@ def terms(kernel: Kernel, variant: str) -> Mapping[str, float]:
     what = f"env_step {kernel.program}" if family == "env_step" else kernel.kind
     if variant == "gymnasium" and kernel.program in VECTOR_ENTRY_S:
         what += " together" if kernel.dim("envs") >= TOGETHER else " one by one"
-    found.add(f"call {what}", 1.0)
+    if family != "iteration":  # a run has very many of them in one call
+        found.add(f"call {what}", 1.0)
     if family in ("env_step", "tabular"):
         found.add(f"envs {what}", kernel.dim("envs"))
         if family == "tabular":

@@ -64,11 +64,21 @@ def hearing(log: Log, *, restart: bool) -> Callable[[str, int], None]:
     return hear
 
 
+_awake = {"looked_s": 0.0, "since_s": 0.0}
+"""When `late` was last asked, and since when this process has surely not been stopped."""
+
+
 def late(environments: Environments, limit_s: float) -> str | None:
-    """Which environment has been asked for longer than `limit_s`, in words."""
+    """Which environment has been asked for longer than `limit_s`, in words. It is asked several
+    times in that time; where it was not, the process was stopped (Ctrl-Z, say), and the time
+    begins anew."""
+    now_s = monotonic()
+    if now_s - _awake["looked_s"] > limit_s:
+        _awake["since_s"] = now_s
+    _awake["looked_s"] = now_s
     for name, env in environments.items():
         since_s = env.since_s
-        if since_s is not None and monotonic() - since_s > limit_s:
+        if since_s is not None and now_s - max(since_s, _awake["since_s"]) > limit_s:
             return f"environment {env.name!r} of {name} has not answered for {limit_s:g} s"
     return None
 
