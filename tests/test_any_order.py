@@ -288,8 +288,9 @@ def killing_living(times):
     return kill
 
 
-@pytest.mark.parametrize("env", ["native", WALK])
-@pytest.mark.parametrize("kills", [3, pytest.param(50, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("kills", "env"), [(3, "native"), (3, WALK), pytest.param(50, WALK, marks=pytest.mark.slow)]
+)
 def test_killed_actors_are_started_again_and_no_row_is_torn(kills, env, monkeypatch, tmp_path):
     monkeypatch.setattr(training, "PROGRESS_S", 0.0)
     monkeypatch.setattr(training, "ROUNDS", 2)

@@ -23,10 +23,10 @@ from pearl_estimators.points import GROUPS, bound, firings, held_out, training, 
 POINT_S = (0.004, 0.015)  # shortest and longest time given to one point in one round
 ROUNDS = 3
 TIMING = 0.9  # share of the time left that the timings are given; warm-up and lanes take the rest
-MORE_ROUNDS, MORE_S = 20, 8.0
+MORE_ROUNDS, MORE_S = 20, 2.0
 """Rounds and seconds more, at most, of calls on two cores that were never timed with the cores as
 far apart as they are to be."""
-PAUSE_S = 0.5
+PAUSE_S = 0.2
 """Between these, and while waiting that the cores are so (assumed)."""
 
 Timer = Callable[[float], Timing]
