@@ -21,7 +21,7 @@ from benchmarks.bars import Bar, Part
 from pearl_devices import Device, Kernel, backend
 from pearl_devices.base import ASKED, Call
 from pearl_devices.cpu import PAIRS
-from pearl_devices.primitives.exchange import alike, exchange_s
+from pearl_devices.primitives.exchange import as_near
 from pearl_estimators import estimate
 from pearl_estimators.calibrated import calibrate
 from pearl_estimators.draws import DRAWS, MOST_BYTES, drawn, sizes
@@ -128,9 +128,8 @@ def one_timing(call: Call, of: Kernel, wide: int) -> tuple[float, bool]:
     """Seconds of a firing, and whether they count."""
     if wide == 1:
         return time_call(call, seconds=ROUND_S, firings=firings(of)).median_s, True
-    apart_s, before_s = calibrate().apart_s, exchange_s()
-    one = time_call(call, seconds=ROUND_S, cores=wide)
-    near = not apart_s or (alike(before_s, apart_s) and alike(exchange_s(), apart_s))
+    apart_s = calibrate().apart_s
+    one, near = as_near(lambda: time_call(call, seconds=ROUND_S, cores=wide), apart_s)
     return one.median_s, near and one.contention <= HELD
 
 

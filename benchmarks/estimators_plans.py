@@ -28,7 +28,7 @@ from pearl import planning
 from pearl.explanation.close_plans import signature
 from pearl.plans import Plan
 from pearl.spec import System
-from pearl_devices.primitives.exchange import alike, exchange_s
+from pearl_devices.primitives.exchange import as_near
 from pearl_estimators.calibrated import calibrate
 
 SEED, CASES, QUICK_CASES = 11, 30, 3
@@ -152,12 +152,9 @@ def measured(system: System, plans: list[Plan], rounds: int) -> tuple[list[float
 
 def as_calibrated(plan: Plan, run: Callable[[], float]) -> tuple[float, bool]:
     """What `run` returns, and whether the cores it takes were as far apart as when calibrated."""
-    apart_s = calibrate().apart_s
-    if lanes(plan) == plan_cores(plan) == 1 or not apart_s:
+    if lanes(plan) == plan_cores(plan) == 1:
         return run(), True
-    before_s = exchange_s()
-    rate = run()
-    return rate, alike(before_s, apart_s) and alike(exchange_s(), apart_s)
+    return as_near(run, calibrate().apart_s)
 
 
 def what(plan: Plan) -> str:

@@ -176,18 +176,15 @@ def _runtime(apart_s: float) -> dict[str, float]:
     """With the cores as far apart as calls on two of them were timed, if they come to be."""
     if find_spec(RUNTIME.partition(".")[0]) is None:
         return {}
-    from pearl_devices.primitives.exchange import alike, exchange_s
+    from pearl_devices.primitives.exchange import as_near
 
     found: dict[str, float] = {}
     end_s = time.monotonic() + MORE_S
     while True:
-        before_s = exchange_s()
-        found = import_module(RUNTIME).measured()
-        as_wanted = not apart_s or (alike(before_s, apart_s) and alike(exchange_s(), apart_s))
-        if as_wanted or time.monotonic() > end_s:
-            break
+        found, near = as_near(import_module(RUNTIME).measured, apart_s)
+        if near or time.monotonic() > end_s:
+            return found
         time.sleep(PAUSE_S)
-    return found
 
 
 def _training(groups: Sequence[str]) -> Iterator[tuple[Kernel, str]]:

@@ -68,7 +68,7 @@ def variants(of: Kernel) -> dict[str, int]:
     return {variant: cores for variant, cores in offered if variant not in ASKED}
 
 
-TOGETHER, TOGETHER_FLOPS = 16, 2e7
+IN_A_CALL, CALL_FLOPS = 16, 2e7
 """Iterations in one call, as a run has very many: at most, and flops of all of them."""
 
 
@@ -76,7 +76,7 @@ def firings(of: Kernel) -> int:
     """How many firings of the kernel a call of `bound` is."""
     if not of.kind.startswith("iteration."):
         return 1
-    return max(1, min(TOGETHER, int(TOGETHER_FLOPS / max(of.flops, 1.0))))
+    return max(1, min(IN_A_CALL, int(CALL_FLOPS / max(of.flops, 1.0))))
 
 
 def bound(of: Kernel, variant: str) -> Call:

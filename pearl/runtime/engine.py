@@ -17,10 +17,10 @@ from pearl.runtime.binding import Lags
 from pearl.runtime.board import Board, Span
 from pearl.runtime.counters import Bell
 from pearl.runtime.firings import Protocol
-from pearl.runtime.hosts import AHEAD, LaneDied, Process, Thread, Worker
+from pearl.runtime.hosts import LaneDied, Process, Thread, Worker
 from pearl.runtime.lane import Job, LaneError
 from pearl.runtime.outside import Log
-from pearl.runtime.runner import CROWDED, SPINS, Runner
+from pearl.runtime.runner import AHEAD, CROWDED, SPINS, Runner
 from pearl_devices import Buffers
 
 Hosting = Literal["one", "threads", "processes"]

@@ -7,21 +7,17 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pearl.runtime import faults, outside
-from pearl.runtime.actor import Actor
 from pearl.runtime.lane import LaneError
-from pearl.runtime.runner import SLEEP_S, Runner, Stopped
+from pearl.runtime.runner import Stopped
 
 if TYPE_CHECKING:
     from pearl.runtime.engine import Engine
-
-AHEAD = 64
-"""Iterations that other lanes may be ahead of this thread's, where tokens allow more."""
 
 READY_S = 120.0
 """A worker must be ready within this time: it imports, binds and perhaps compiles (assumed)."""
@@ -35,32 +31,6 @@ ANSWER_S = 10.0
 
 class LaneDied(LaneError):
     """The process of a lane has ended, by a signal or by itself, without saying why."""
-
-
-def follow(runner: Runner | Actor, alive: Callable[[], None]) -> None:
-    """What a worker does: iterations up to the limit, or the steps that an actor is granted, until
-    it is told to stop."""
-    if isinstance(runner, Actor):
-        runner.follow()
-        return
-    board, bell, mine = (
-        runner.board,
-        runner.bells[runner.number],
-        runner.board.sleeps(runner.number),
-    )
-    runner.resume(board.read(board.flushed(runner.number)))
-    while not board.read(board.stop):
-        limit, flush = board.read(board.limit), board.read(board.flush)
-        if runner.round + runner.ahead < limit:
-            runner.run(min(limit, runner.round + runner.ahead + AHEAD), timed=True)
-        elif flush > runner.begin:
-            runner.flush(flush)
-        else:
-            board.write(mine, 1)
-            if board.read(board.limit) == limit and board.read(board.flush) == flush:
-                bell.sleep(SLEEP_S)
-            board.write(mine, 0)
-            alive()
 
 
 class Worker:
@@ -113,7 +83,7 @@ class Thread(Worker):
 
     def _run(self) -> None:
         try:
-            follow(self.runner, lambda: None)
+            self.runner.follow()
         except Stopped:
             return
         except Exception as error:  # told by the thread that waits for this one

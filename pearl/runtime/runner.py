@@ -29,6 +29,9 @@ CROWDED = 5
 SLEEP_S = 0.05
 """A lane sleeps at most so long before it looks again whether it is to stop."""
 
+AHEAD = 64
+"""Iterations that a worker's lane may be ahead of the main thread's, where tokens allow more."""
+
 POLL_S = 5e-5
 """The same while firings of its own are under way that nobody will ring for (assumed)."""
 
@@ -94,6 +97,23 @@ class Runner:
         published = [p for s in self.steps for p in s.published]
         self.round = min((self.board.read(c) - base) // growth + 1 for c, base, growth in published)
         self.resumed = self.round + 1
+
+    def follow(self) -> None:
+        """What a worker does: iterations up to the limit of the board, until told to stop."""
+        board, mine = self.board, self.board.sleeps(self.number)
+        self.resume(board.read(board.flushed(self.number)))
+        while not board.read(board.stop):
+            limit, flush = board.read(board.limit), board.read(board.flush)
+            if self.round + self.ahead < limit:
+                self.run(min(limit, self.round + self.ahead + AHEAD), timed=True)
+            elif flush > self.begin:
+                self.flush(flush)
+            else:
+                board.write(mine, 1)
+                if board.read(board.limit) == limit and board.read(board.flush) == flush:
+                    self.bells[self.number].sleep(SLEEP_S)
+                board.write(mine, 0)
+                self.look()
 
     def run(self, limit: int, *, timed: bool = False) -> None:
         """All rounds without an entry of iteration `limit` or later, waiting where it must. timed:

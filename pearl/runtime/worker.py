@@ -22,7 +22,7 @@ from pearl.runtime.board import Board, Span
 from pearl.runtime.counters import Bell
 from pearl.runtime.engine import CELLS, Engine
 from pearl.runtime.firings import Protocol
-from pearl.runtime.hosts import follow, said
+from pearl.runtime.hosts import said
 from pearl.runtime.messages import Memory
 from pearl.runtime.runner import Runner, Stopped
 from pearl.spec import load
@@ -86,7 +86,7 @@ def main() -> int:
     if runner.settled is not None:
         runner.settled(board.read(board.flushed(about["lane"])))
     with suppress(Stopped), outside.watched(runner.environments, limit_s):
-        follow(runner, alive)
+        runner.follow()
     say(times_ns=runner.times_ns, lags=runner.lags)
     return 0
 

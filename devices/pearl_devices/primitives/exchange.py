@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from statistics import median
+from typing import TypeVar
 
 import numba
 import numpy as np
@@ -19,6 +21,7 @@ import numpy.typing as npt
 from pearl_devices.primitives.atomics import CELL, give_way, load, store
 
 Ints = npt.NDArray[np.int64]
+Found = TypeVar("Found")
 
 ANSWERS, BLOCKS = 100, 5
 CARRIED = 1 << 15
@@ -90,3 +93,13 @@ def exchange_s(size: int = CARRIED, blocks: int = BLOCKS) -> float:
 def alike(a_s: float, b_s: float) -> bool:
     """Whether two readings are of cores as far apart."""
     return max(a_s, b_s) <= ALIKE * min(a_s, b_s)
+
+
+def as_near(run: Callable[[], Found], apart_s: float) -> tuple[Found, bool]:
+    """What `run` returns, and whether two cores were `apart_s` apart before it and after; of 0 they
+    always are."""
+    if not apart_s:
+        return run(), True
+    before_s = exchange_s()
+    found = run()
+    return found, alike(before_s, apart_s) and alike(exchange_s(), apart_s)
