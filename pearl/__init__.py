@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from pearl.trainer import compile as compile
     from pearl_devices import Device, Kernel, Link, Platform
     from pearl_estimators import Estimate, estimate
-    from pearl_estimators.calibrated import Calibration, calibrate
+    from pearl_estimators.calibrated import calibrate
+    from pearl_estimators.calibration import Calibration
 
 # `compile` is public as pearl.compile; it is not listed, so that `import *` keeps the builtin.
 __all__ = [
@@ -77,7 +78,8 @@ _HOMES = {
     "pearl.trainer": ("Trainer", "compile"),
     "pearl_devices": ("Device", "Kernel", "Link", "Platform"),
     "pearl_estimators": ("Estimate", "estimate"),
-    "pearl_estimators.calibrated": ("Calibration", "calibrate"),
+    "pearl_estimators.calibrated": ("calibrate",),
+    "pearl_estimators.calibration": ("Calibration",),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 

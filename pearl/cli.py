@@ -73,7 +73,7 @@ def command(function: Callable[..., Result]) -> Callable[..., None]:
 
 def _attempt(work: Callable[[], Result]) -> Result:
     from pearl_devices.base import UnsupportedError
-    from pearl_estimators.calibrated import CalibrationError
+    from pearl_estimators.calibration import CalibrationError
 
     try:
         return work()

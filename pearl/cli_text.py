@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from pearl.report import table_text
 from pearl.report_tables import Column, Table
-from pearl.rounded import band, count, ratio, si
+from pearl.rounded import band, count, percent, ratio, si
 
 if TYPE_CHECKING:
     from pearl.plans import Plan
     from pearl_devices import Platform
-    from pearl_estimators.calibrated import Calibration
-    from pearl_estimators.child import Check
+    from pearl_estimators.calibration import Calibration, Check
     from pearl_estimators.gpu_calibration import GpuCalibration
 
 
@@ -73,6 +72,10 @@ def calibration_text(found: Calibration, path: str) -> str:
     notes = [f"left out: {name}: {why}" for name, why in found.skipped.items()]
     if found.noisy:
         notes.append("The machine was shared while measuring, so all bands are wider.")
+    pairs = [(share, a, b) for a, row in found.beside.items() for b, share in row.items()]
+    if pairs:
+        share, a, b = max(pairs)
+        notes.append(f"On two cores at once at most {percent(share)} slower: {a} beside {b}")
     notes.append(f"{si(found.wall_s, 's')}, kept in {path}")
     return table_text(Table("Calibrated kernels", heading, rows, tuple(notes)))
 

@@ -15,6 +15,7 @@ from pearl_devices import Kernel, Platform, backend
 from pearl_devices.base import ASKED
 from pearl_estimators import Estimate, estimate
 from pearl_estimators.calibrated import calibration
+from pearl_estimators.interference import Shares, named, side
 
 
 @dataclass(frozen=True)
@@ -148,15 +149,19 @@ def with_lanes(
     firing_s: float,
     handoff_s: float,
     carry_s_per_byte: float,
+    beside: Shares = MappingProxyType({}),
 ) -> CostTable:
     """The table for plans of several lanes: the runtime takes firing_s of a lane for each call
     beside the kernel, its result is seen by another lane handoff_s later, and each byte that it
     receives or sends takes carry_s_per_byte, for it lies in the cache of another core (the last two
-    charged within a lane too: an order of lanes is not known yet)."""
-    modes = []
+    charged within a lane too: an order of lanes is not known yet). beside: what a call that acts
+    and one that learns cost each other; each is charged what the fastest calls of the other side
+    cost it for the part of a period that they run, as if the two had lanes of their own."""
+    modes, slower = [], _slower(costs, graph, beside)
     for m in costs.modes:
         e = m.estimate
         busy = firing_s + carry_s_per_byte * _carried_bytes(m, graph)
+        busy += slower.get(_family(m, graph), 0.0) * e.occupancy_s
         more = busy + handoff_s
         cost = replace(
             e,
@@ -167,6 +172,52 @@ def with_lanes(
         )
         modes.append(replace(m, estimate=cost))
     return replace(costs, modes=tuple(modes))
+
+
+def _family(mode: Mode, graph: TaskGraph) -> str:
+    """Of the kernel that a mode calls, as in `interference.Shares`."""
+    if mode.fused:
+        kernel = next(f.kernel for f in graph.fusions if f.tasks == mode.tasks)
+    else:
+        kernel = graph.task(mode.tasks[0]).kernel
+    return named(kernel, mode.variant)
+
+
+def _slower(costs: CostTable, graph: TaskGraph, beside: Shares) -> dict[str, float]:
+    """The share of its time that a call of a family takes longer for what the other side does."""
+    sides = [_fastest(costs, graph, which) for which in (0, 1)]
+    period_s = max(math.fsum(s for _, s in calls) for calls in sides)
+    here = {d.name for d in costs.platform.devices if d.kind == "cpu" and d.real}
+    loads: dict[str, float] = {}
+    for mode, seconds in (call for calls in sides for call in calls if period_s > 0):
+        if mode.device in here:
+            name = _family(mode, graph)
+            loads[name] = loads.get(name, 0.0) + seconds / period_s
+    return {
+        name: math.fsum(share * loads.get(other, 0.0) for other, share in row.items())
+        for name, row in beside.items()
+    }
+
+
+def _fastest(costs: CostTable, graph: TaskGraph, which: int) -> list[tuple[Mode, float]]:
+    """The modes in which one side's tasks take least time in all, and the seconds of each an
+    iteration."""
+    mine = {t.name for t in graph.tasks if side(t.kernel) == which}
+    modes = [m for m in costs.modes if m.share is None and mine.issuperset(m.tasks)]
+
+    def seconds(mode: Mode) -> float:
+        firings = 1 if mode.fused else graph.repetition[mode.tasks[0]]
+        return firings * mode.estimate.latency_s
+
+    alone = {
+        task: min((m for m in modes if m.tasks == (task,)), key=seconds, default=None)
+        for task in mine
+    }
+    ways = [[m for m in alone.values() if m]]
+    for fused in (m for m in modes if m.fused):
+        ways.append([fused, *(m for t, m in alone.items() if m and t not in fused.tasks)])
+    calls = [[(m, seconds(m)) for m in way] for way in ways]
+    return min(calls, key=lambda way: math.fsum(s for _, s in way))
 
 
 def _carried_bytes(mode: Mode, graph: TaskGraph) -> float:

@@ -122,7 +122,8 @@ def _cores(plan: Plan) -> int:
 def _apart() -> float | None:
     """`Drift.apart`, now."""
     from pearl_devices.primitives.exchange import alike, exchange_s
-    from pearl_estimators.calibrated import CalibrationError, stored
+    from pearl_estimators.calibrated import stored
+    from pearl_estimators.calibration import CalibrationError
 
     try:
         known = stored()

@@ -93,16 +93,17 @@ def plan(
     return replace(one, note="a second lane does not pay: the best plan of several has one")
 
 
-def runtime(system: System) -> dict[str, float]:
-    """What several lanes cost the runtime of this host, as its calibration measured it; empty where
-    a plan has one lane anyway, or lanes are not this host's alone."""
+def runtime(system: System) -> dict[str, Any]:
+    """What several lanes cost on this host, for `with_lanes`, as its calibration measured it; empty
+    where a plan has one lane anyway, or lanes are not this host's alone."""
     devices = system.platform.devices
     here = [d for d in devices if d.kind == "cpu" and d.real]
     if not here or system.platform.name != "host" or system.limits.max_lanes == 1:
         return {}
     if here[0].max_lanes == 1 and len(devices) == 1:
         return {}
-    return dict(calibration(here[0]).runtime)
+    known = calibration(here[0])
+    return {**known.runtime, "beside": known.beside} if known.runtime else {}
 
 
 def front(

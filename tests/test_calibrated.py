@@ -22,8 +22,14 @@ import pytest
 from benchmarks.estimators_host import Row, bars, unseen
 from pearl_devices import Device, Kernel, UnsupportedError, kernel
 from pearl_devices.work import parts
-from pearl_estimators import calibrated, child, estimate
-from pearl_estimators.calibrated import Calibration, CalibrationError, OutdatedError
+from pearl_estimators import calibrated, child, estimate, measuring
+from pearl_estimators.calibration import (
+    Calibration,
+    CalibrationError,
+    OutdatedError,
+    checksum,
+    estimate_from,
+)
 from pearl_estimators.draws import DRAWS, drawn, sizes
 from pearl_estimators.fit import BAND_FLOOR, Fit, Point, family, fit, point, predict
 from pearl_estimators.measured import Timing, time_call
@@ -59,7 +65,7 @@ def synthetic(
     return prepare
 
 
-measure = partial(child.measure, apart=lambda: 1e-6, pause=lambda _: None)
+measure = partial(measuring.measure, apart=lambda: 1e-6, pause=lambda _: None)
 """Two cores that stay where they are."""
 
 KERNELS = [(k, v) for k in training() for v in variants(k)]
@@ -161,7 +167,7 @@ def test_outside_the_calibrated_sizes_the_band_doubles(calibration):
     assert (near.extrapolated, far.extrapolated) == (False, True)
     assert math.log(near.high_s / near.seconds) == pytest.approx(found.band)
     assert math.log(far.high_s / far.seconds) == pytest.approx(2 * found.band)
-    e = calibrated.estimate_from(found, calibration, outside, "native")
+    e = estimate_from(found, calibration, outside, "native")
     assert "outside the calibrated sizes, band doubled" in e.source
 
 
@@ -305,7 +311,7 @@ def test_a_shared_machine_is_called_noisy_and_its_bands_are_wider():
     assert (quiet.noisy, noisy.noisy) == (False, True)
     assert noisy.fits[0].band == pytest.approx(noisy.contention * quiet.fits[0].band)
     k = kernel("replay_insert", envs=8, obs=4, act=0, capacity=800, fanout=16, prioritised=0)
-    e = calibrated.estimate_from(noisy.fits[0], noisy, k, "native")
+    e = estimate_from(noisy.fits[0], noisy, k, "native")
     assert "noisy" in e.source
 
 
@@ -364,7 +370,7 @@ def test_each_point_keeps_its_fastest_round():
 
 
 def test_held_out_kernels_are_compared_with_their_prediction(calibration):
-    rows = child.check_here(calibration, seconds=1.0, prepare=synthetic(0.0))
+    rows = measuring.check_here(calibration, seconds=1.0, prepare=synthetic(0.0))
     assert len(rows) == sum(len(variants(k)) for k in held_out())
     assert np.median([abs(r.error) for r in rows]) < 0.05
     assert sum(r.held for r in rows) >= 0.8 * len(rows)
@@ -373,12 +379,12 @@ def test_held_out_kernels_are_compared_with_their_prediction(calibration):
 # --- the file
 
 
-def rewrite(file: Path, change: Callable[[dict], None], checksum: bool = True) -> None:
+def rewrite(file: Path, change: Callable[[dict], None], sealed: bool = True) -> None:
     value = json.loads(file.read_text())
     change(value)
-    if checksum:
+    if sealed:
         body = {k: v for k, v in value.items() if k != "checksum"}
-        value["checksum"] = calibrated._checksum(body)
+        value["checksum"] = checksum(body)
     file.write_text(json.dumps(value))
 
 
@@ -423,7 +429,7 @@ def test_a_file_of_an_older_form_is_measured_anew(cache, calibration):
 
 def test_an_edited_file_is_refused(cache, calibration):
     calibrated.store(calibration)
-    rewrite(calibrated.path(), lambda v: v["fits"][0].update(band=0.01), checksum=False)
+    rewrite(calibrated.path(), lambda v: v["fits"][0].update(band=0.01), sealed=False)
     with pytest.raises(CalibrationError, match=r"checksum does not match"):
         calibrated.stored()
 
@@ -459,7 +465,7 @@ def test_other_versions_are_outdated_and_measured_anew(cache, calibration, monke
         asked.append((task, seconds))
         return calibration.to_json()
 
-    monkeypatch.setattr(child, "in_child", measured)
+    monkeypatch.setattr(calibrated, "in_child", measured)
     assert calibrated.calibrate(seconds=5.0) == calibration
     assert calibrated.calibrate(seconds=5.0) == calibration
     assert asked == [("measure", 5.0)]
@@ -467,7 +473,7 @@ def test_other_versions_are_outdated_and_measured_anew(cache, calibration, monke
 
 def test_force_replaces_even_an_unsound_file(cache, calibration, monkeypatch):
     calibrated.path().write_text("{")
-    monkeypatch.setattr(child, "in_child", lambda *_, **__: calibration.to_json())
+    monkeypatch.setattr(calibrated, "in_child", lambda *_, **__: calibration.to_json())
     assert calibrated.calibrate(force=True) == calibration
     assert calibrated.stored() == calibration
 
@@ -480,7 +486,7 @@ def test_two_first_uses_measure_once(cache, calibration, monkeypatch):
         time.sleep(0.05)
         return calibration.to_json()
 
-    monkeypatch.setattr(child, "in_child", measured)
+    monkeypatch.setattr(calibrated, "in_child", measured)
     threads = [threading.Thread(target=calibrated.calibrate) for _ in range(4)]
     for thread in threads:
         thread.start()
@@ -519,7 +525,7 @@ def test_a_child_that_takes_too_long_is_ended(cache):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs a POSIX system")
 def test_a_child_ends_when_its_parent_does():
     reader, writer = os.pipe()
-    code = "from pearl_estimators.child import main; main(['measure', '600'])"
+    code = "from pearl_estimators.measuring import main; main(['measure', '600'])"
     grandchild = subprocess.Popen([sys.executable, "-c", code], stdin=reader)
     os.close(reader)
     os.write(writer, b"null\n")
@@ -595,7 +601,7 @@ def test_only_what_is_needed_and_lacking_is_timed(
         before = Calibration.from_json(known).groups if known else ()
         return replace(calibration, groups=(*before, *given["groups"])).to_json()
 
-    monkeypatch.setattr(child, "in_child", measured)
+    monkeypatch.setattr(calibrated, "in_child", measured)
     cpu = Device("cpu", "cpu", width=2, real=True)
     needed = [kernel("replay_update", batch=8, steps=1, capacity=64, fanout=8)]
     calibrated.calibration(cpu, needed)

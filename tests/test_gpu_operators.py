@@ -13,7 +13,7 @@ import pytest
 from pearl_devices import Device
 from pearl_devices.work import kernel
 from pearl_estimators import estimate
-from pearl_estimators.calibrated import CalibrationError
+from pearl_estimators.calibration import CalibrationError
 from pearl_estimators.gpu_calibration import (
     COLUMNS,
     GpuCalibration,

@@ -23,7 +23,7 @@ from typing import Any
 
 from pearl_devices import Device, Kernel
 from pearl_devices.work import product_rounds, products
-from pearl_estimators.calibrated import CalibrationError
+from pearl_estimators.calibration import CalibrationError
 from pearl_estimators.estimate import Bound, Estimate
 from pearl_estimators.gpu_ops import (
     OPERATORS,

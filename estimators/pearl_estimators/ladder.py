@@ -76,7 +76,8 @@ def _time(kernel: Kernel, device: Device, variant: str, width: int) -> Estimate:
 
 def _of_cpu(kernel: Kernel, device: Device, variant: str, width: int) -> Estimate:
     if device.real:
-        from pearl_estimators.calibrated import calibration, estimate_from
+        from pearl_estimators.calibrated import calibration
+        from pearl_estimators.calibration import estimate_from
 
         known = calibration(device, [kernel])
         fitted = known.find(kernel, variant)
@@ -89,7 +90,7 @@ def _of_cpu(kernel: Kernel, device: Device, variant: str, width: int) -> Estimat
 
 def _of_own_env(kernel: Kernel, device: Device, variant: str) -> Estimate:
     """An environment that no calibration knows: timed, or as unknown as it is, with the reason."""
-    from pearl_estimators.calibrated import CalibrationError
+    from pearl_estimators.calibration import CalibrationError
     from pearl_estimators.own_env import measured
 
     try:

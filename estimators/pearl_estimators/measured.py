@@ -11,7 +11,6 @@ from statistics import median
 Clock = Callable[[], float]
 
 BLOCKS, LEAST_BLOCKS = 8, 3
-WARM_UP_CALLS = 2
 HELD = 1.1  # wall seconds of all cores over CPU seconds up to which a call had them all, assumed
 MOST_REPEATS = 1 << 14  # enough for any clock to see a call of 100 ns
 
@@ -59,8 +58,7 @@ def time_call(
         raise ValueError(f"time_call: seconds is {seconds}; it must be above 0")
     if blocks < 2:
         raise ValueError(f"time_call: blocks is {blocks}; the spread needs at least 2")
-    for _ in range(WARM_UP_CALLS):
-        call()
+    call()
     repeats, once_s = _repeats(call, seconds / blocks, wall)
     if repeats == 1 and once_s > seconds / blocks:
         blocks = min(blocks, max(LEAST_BLOCKS, round(seconds / once_s)))

@@ -7,6 +7,7 @@ from functools import lru_cache
 
 from pearl_devices import Kernel, UnsupportedError
 from pearl_devices.kernel import Arg, Dim
+from pearl_estimators.child import in_child
 from pearl_estimators.estimate import Estimate
 from pearl_estimators.measured import time_call
 
@@ -50,8 +51,6 @@ def _timings(
     sizes: tuple[tuple[str, Dim], ...],
     variant: str,
 ) -> tuple[Seconds, Seconds]:
-    from pearl_estimators.child import in_child
-
     given = {"program": program, "args": dict(args), "sizes": dict(sizes), "variant": variant}
     found = in_child("env", EACH_S, timeout_s=TIMEOUT_S, given=given)
     few, many = (tuple(map(float, each)) for each in found)
