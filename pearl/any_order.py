@@ -14,8 +14,8 @@ from pearl.graph import TaskGraph
 from pearl.limits import Limits
 from pearl.period import expand
 from pearl.plans import Plan
+from pearl.program import program_order
 from pearl.replicas import Split, split_graph
-from pearl.runtime.lane import program_order
 
 ACTING = ("inference", "env_step")
 NOTE = (

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from html import escape
 
 from pearl.balance import Balance, Point
-from pearl.report import table_text
 from pearl.report_tables import Column, Table
+from pearl.report_text import table_text
 from pearl.rounded import count, si
 
 WIDTH, HEIGHT, EDGE = 420, 260, 64

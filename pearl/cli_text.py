@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from pearl.report import table_text
 from pearl.report_tables import Column, Table
+from pearl.report_text import table_text
 from pearl.rounded import band, count, percent, ratio, si
 
 if TYPE_CHECKING:

@@ -24,6 +24,7 @@ from pearl.plan_check import check_plan, completions, stated_costs, unfolded
 from pearl.planning import as_system, problem
 from pearl.planning import plan as make_plan
 from pearl.plans import Plan, load_plan, plain
+from pearl.program import program_order
 from pearl.report import Report
 from pearl.report_tables import drift_sentence
 from pearl.runs import Progress, Run
@@ -151,7 +152,7 @@ class Trainer:
             self.protocol.plan, self.protocol.graph, system.platform, emulate=emulate
         )
         if self.protocol.alone:
-            self._order = (lane.program_order if emulate else self._planned)(self.graph)
+            self._order = (program_order if emulate else self._planned)(self.graph)
         self._arrays: Buffers = {}
         self._memory: messages.Memory | None = None
         self._at = 0

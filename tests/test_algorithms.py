@@ -6,7 +6,7 @@ from fractions import Fraction
 import pytest
 
 from pearl.algorithms.replay_loop import Sizes, build
-from pearl.runtime.lane import program_order
+from pearl.program import program_order
 
 LAYERS = (4, 64, 64, 2)
 SIZES = Sizes(

@@ -9,6 +9,7 @@ import pearl
 from pearl.algorithms import algorithm
 from pearl.costs import tabulate
 from pearl.limits import Limits
+from pearl.program import program_order
 from pearl.runtime import lane
 from pearl_devices import Device, Platform, backend, buffers, kernel, work
 from pearl_devices.primitives.rng import key
@@ -74,7 +75,7 @@ def trained(of, fused: bool, before: int, after: int):
         if name.startswith("rng."):
             array[0] = key(7, name.removeprefix("rng."))
     module.initialise(arrays, of, 7)
-    steps = lane.bind(lane.program_order(graph), bound, module.LEARNING, arrays)
+    steps = lane.bind(program_order(graph), bound, module.LEARNING, arrays)
     lane.run([s.call for s in steps if not s.learns], before, arrays)
     lane.run([s.call for s in steps], after, arrays)
     return arrays, graph, steps

@@ -12,6 +12,7 @@ import pearl
 from pearl.algorithms import algorithm
 from pearl.errors import SpecError
 from pearl.plans import Plan
+from pearl.program import program_order
 from pearl.runtime import lane
 from pearl.spec import init_text
 from pearl_devices import Buffers
@@ -45,7 +46,7 @@ def test_an_iteration_is_one_rollout_and_its_gradient_steps(name: str, env: str)
     assert dict(graph.repetition) == {**acts, "gae": 1, "update": 1, "param_sync": 1}
     steps = 4 if name == "ppo" else 1
     assert (graph.env_steps, graph.updates, graph.batch) == (32, steps, 16 if steps == 4 else 32)
-    order = lane.program_order(graph)
+    order = program_order(graph)
     assert order == (
         *("inference", "env_step", "rollout_insert") * 8,
         "gae",
@@ -143,7 +144,7 @@ def test_fused_modes_train_as_the_tasks_one_by_one(name: str, fused: str) -> Non
     for trainer in (together, apart):
         trainer._arrays.clear()
         trainer._start(trainer.seed)
-    order = lane.program_order(together.graph)
+    order = program_order(together.graph)
     for trainer in (together, apart):
         steps = lane.bind(order, trainer._jobs, (), trainer._arrays)
         lane.run([s.call for s in steps], 20, trainer._arrays)

@@ -51,9 +51,9 @@ class Explanation:
     seconds: float
 
     def __str__(self) -> str:
-        from pearl.report import explanation_text
+        from pearl.explanation.sections import text
 
-        return explanation_text(self)
+        return text(self)
 
     def to_json(self) -> dict[str, Any]:
         """A plain object; each runner-up holds its whole plan."""

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pearl.explanation import Explanation
 from pearl.explanation.batch_sizes import Crossover
 from pearl.explanation.bound import Bound
 from pearl.explanation.changes import WhatIf
 from pearl.report_tables import Column, Table
+from pearl.report_text import plain, plain_console, print_table, terminal_width
 from pearl.rounded import NONE, count, figure, listed, percent, si
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 TITLE = "Explanation"
 VISIBLE = 0.001
@@ -22,6 +27,25 @@ class Section:
 
     sentences: tuple[tuple[str, str], ...]
     tables: tuple[Table, ...]
+
+
+def text(e: Explanation) -> str:
+    """An explanation as plain text for this terminal."""
+    console, out = plain_console(terminal_width())
+    show(console, e)
+    return plain(out)
+
+
+def show(console: Console, e: Explanation) -> None:
+    """Prints the section."""
+    from rich.text import Text
+
+    found = section(e)
+    console.print(Text(TITLE))
+    for label, said in found.sentences:
+        console.print(Text(f"{label}{'' if label.endswith('?') else ':'} {said}"))
+    for table in found.tables:
+        print_table(console, table)
 
 
 def section(e: Explanation, *, every_change: bool = False) -> Section:

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from pearl.graph import TaskGraph
+from pearl.program import program_order
 from pearl.replicas import resized
 from pearl.runtime import counters
 from pearl.runtime.actor import ALL, STEPS, Actor, call, called, granted, slot_of, version, words
@@ -28,7 +29,7 @@ from pearl.runtime.board import Board
 from pearl.runtime.counters import Bell
 from pearl.runtime.engine import Engine, Hosting, Work
 from pearl.runtime.firings import Protocol
-from pearl.runtime.lane import note, program_order
+from pearl.runtime.lane import note
 from pearl.runtime.outside import Environments
 from pearl.runtime.runner import SLEEP_S
 from pearl_devices import Buffers, Call, backend

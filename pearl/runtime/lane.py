@@ -14,6 +14,7 @@ import numpy.typing as npt
 from pearl.errors import SpecError
 from pearl.graph import TaskGraph
 from pearl.plans import Plan
+from pearl.program import blocked, fire, program_order
 from pearl_devices import Buffers, Call, Device, Kernel, Platform, backend, buffers
 
 TIMES = 2048
@@ -87,53 +88,16 @@ def jobs(plan: Plan, graph: TaskGraph, platform: Platform, *, emulate: bool) -> 
     return found
 
 
-def program_order(graph: TaskGraph) -> tuple[str, ...]:
-    """The firings of one iteration in the order of the sequential program: always the first task,
-    in the graph's order, that can fire."""
-    tokens = [e.tokens for e in graph.edges]
-    left = dict(graph.repetition)
-    order: list[str] = []
-    while any(left.values()):
-        able = (n for n, count in left.items() if count and not _blocked(graph, tokens, n))
-        name = next(able, None)
-        if name is None:
-            raise SpecError(
-                f"graph {graph.name!r}: no task can fire after {order}; firings left are {left}"
-            )
-        _fire(graph, tokens, name)
-        left[name] -= 1
-        order.append(name)
-    return tuple(order)
-
-
-def _blocked(graph: TaskGraph, tokens: Sequence[int], name: str) -> str | None:
-    """Why `name` cannot fire now, or None. A data channel has the least capacity that its rates
-    allow: one slot where a firing gives what a firing takes."""
-    for e, here in zip(graph.edges, tokens, strict=True):
-        if e.dst == name and here < e.consumption:
-            return f"{e.src} has not given it what it needs"
-        if e.src == name and e.is_channel and here + e.production > e.least_capacity:
-            return f"{e.dst} has not yet read what it gave before"
-    return None
-
-
-def _fire(graph: TaskGraph, tokens: list[int], name: str) -> None:
-    for i, e in enumerate(graph.edges):
-        tokens[i] += (e.production if e.src == name else 0) - (
-            e.consumption if e.dst == name else 0
-        )
-
-
 def one_lane_order(plan: Plan, graph: TaskGraph) -> tuple[str, ...]:
     """The order of the plan's only lane, checked: each firing finds its tokens and each channel is
     read before it is written again, since one lane keeps one slot a channel."""
     order = next(lane.order for lane in plan.lanes if lane.width > 0)
     tokens = [e.tokens for e in graph.edges]
     for entry in order:
-        why = _blocked(graph, tokens, entry.task)
+        why = blocked(graph, tokens, entry.task)
         if why:
             raise SpecError(f"plan: {entry.task} cannot fire at its place in the order: {why}")
-        _fire(graph, tokens, entry.task)
+        fire(graph, tokens, entry.task)
     counts = Counter(entry.task for entry in order)
     if dict(counts) != dict(graph.repetition):
         raise SpecError(
