@@ -4,7 +4,8 @@
 all kernels are in turn of the first and of the second measurement, so that the same time of
 another minute is the repeat error, beside the error of the estimate. Time is CPU time as in `pearl
 calibrate`: of a pass the median, of passes the fastest. The host is calibrated anew first; --quick
-takes the stored calibration.
+takes the stored calibration. In the same passes some of the calibration's own points are timed
+again: how far off they are is how much the machine has changed since, and in no bar.
 """
 
 from __future__ import annotations
@@ -27,8 +28,11 @@ from pearl_estimators.calibrated import calibrate
 from pearl_estimators.draws import DRAWS, MOST_BYTES, drawn, sizes
 from pearl_estimators.measured import HELD, time_call
 from pearl_estimators.points import CORES, bound, firings, held_out, training
+from pearl_estimators.terms import terms
 
 COUNT, QUICK_COUNT = 300, 40
+AGAIN, QUICK_AGAIN = 60, 20
+"""Points of the calibration that are timed again."""
 SEED = 3141
 MOST_FLOPS, MOST_STEPS = 3e9, 64  # of a firing: more would take too long to time
 ROUND_TRIP = 8  # kernels of one family and variant, at most
@@ -133,18 +137,42 @@ def one_timing(call: Call, of: Kernel, wide: int) -> tuple[float, bool]:
     return one.median_s, near and one.contention <= HELD
 
 
-def rows_of(count: int, seed: int) -> list[Row]:
+def calibrated_points(count: int, seed: int) -> list[tuple[str, Kernel, float, float]]:
+    """(variant, kernel, seconds, spread) of so many points of the calibration."""
+    found, known = [], {(p.variant, *sorted(p.terms.items())): p for p in calibrate().points}
+    for of in training():
+        for variant in offered(of):
+            p = known.get((variant, *sorted(terms(of, variant).items())))
+            if p is not None:
+                found.append((variant, of, p.seconds, p.spread))
+    chosen = np.random.default_rng(seed).permutation(len(found))[:count]
+    return [found[int(n)] for n in chosen]
+
+
+def rows_of(count: int, again: int, seed: int) -> tuple[list[Row], list[Row]]:
+    """Of unseen kernels, and of points of the calibration, whose prediction is what it measured."""
     import torch
 
     torch.set_num_threads(1)  # as the calibration has it
-    jobs = unseen(count, seed)
+    jobs, points = unseen(count, seed), calibrated_points(again, seed)
     guesses = [estimate(of, HOST, variant=v, width=cores(v)) for _, v, of in jobs]
-    times = timed([(of, variant) for _, variant, of in jobs])
+    times = timed([(of, v) for _, v, of in jobs] + [(of, v) for v, of, *_ in points])
     rows = []
-    for (name, variant, of), e, both in zip(jobs, guesses, times, strict=True):
-        of_it = ", ".join(f"{k} {v}" for k, v in of.dims.items())
-        rows.append(Row(name, variant, of_it, e.rung, e.latency_s, e.low_s, e.high_s, *both))
-    return rows
+    for (name, variant, of), e, both in zip(jobs, guesses, times, strict=False):
+        rows.append(Row(name, variant, _sizes(of), e.rung, e.latency_s, e.low_s, e.high_s, *both))
+    known = []
+    for (variant, of, seconds, spread), both in zip(points, times[len(jobs) :], strict=True):
+        low_s, high_s = seconds * (1 - spread), seconds * (1 + spread)
+        name = f"{CALIBRATED} {of.kind}"
+        known.append(Row(name, variant, _sizes(of), "measured", seconds, low_s, high_s, *both))
+    return rows, known
+
+
+CALIBRATED = "calibrated:"
+
+
+def _sizes(of: Kernel) -> str:
+    return ", ".join(f"{k} {v}" for k, v in of.dims.items())
 
 
 def _percent(values: list[float], share: float) -> str:
@@ -190,7 +218,7 @@ def run(quick: bool, data: Path | None) -> Part:
     before = os.getloadavg()[0]
     known = calibrate(force=not quick)
     count = QUICK_COUNT if quick else COUNT
-    rows = rows_of(count, SEED)
+    rows, again = rows_of(count, QUICK_AGAIN if quick else AGAIN, SEED)
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         groups.setdefault((row.family, row.variant), []).append(row)
@@ -198,6 +226,7 @@ def run(quick: bool, data: Path | None) -> Part:
     for variant in sorted({r.variant for r in rows}):
         table.append(_line("all", variant, [r for r in rows if r.variant == variant]))
     table.append(_line("all", "all", rows))
+    table.append(_line("points of the calibration again", "all", again))
     worst = sorted(rows, key=lambda r: r.error, reverse=True)[:10]
     values = {
         "seed": SEED,
@@ -206,13 +235,19 @@ def run(quick: bool, data: Path | None) -> Part:
         "load_before": before,
         "load_after": os.getloadavg()[0],
         "median_signed": median(r.predicted_s / r.seconds - 1 for r in rows),
+        "again_signed": median(r.predicted_s / r.seconds - 1 for r in again),
         "kernels": [vars(r) for r in rows],
+        "again": [vars(r) for r in again],
     }
     print(
         f"calibrated {known.created} in {known.wall_s:.0f} s, contention {known.contention:.2f}; "
         f"load {before:.1f} before, {values['load_after']:.1f} after; seed {SEED}; not drawn: "
         f"firings above {MOST_FLOPS:.0e} flop or {MOST_STEPS} gradient steps, rings above "
         f"{MOST_BYTES >> 20} MiB"
+    )
+    print(
+        f"{len(again)} points of the calibration timed again: in the median "
+        f"{median(r.seconds / r.predicted_s for r in again):.3f} times as long as in it"
     )
     for r in worst:
         print(
