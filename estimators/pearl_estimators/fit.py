@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
     Vector = npt.NDArray[np.float64]
 
-BAND_FLOOR = 0.03  # no band is narrower: what one machine repeats from day to day, assumed
+BAND_FLOOR = 0.055
+"""No band is narrower: of a calibration's own points, timed again minutes later, nine in ten are
+within 5.3 and 5.8 % in two runs of `benchmarks.estimators host` (2 × AMD EPYC, virtual, 2026)."""
 RANGE = 2.0  # beyond this factor outside the calibrated sizes a prediction is an extrapolation
 LEAST_POINTS = 4
 FOLDS = 10
