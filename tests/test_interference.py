@@ -79,6 +79,21 @@ def test_of_a_family_the_middle_kernel_runs_and_none_on_two_cores():
     assert bound == [(middle, "native")]
 
 
+def test_a_call_that_fails_beside_another_is_said():
+    def bind(of, _):
+        calls = []
+
+        def act():
+            calls.append(1)
+            if of is LEARNING and len(calls) > 1:
+                raise ZeroDivisionError
+
+        return act
+
+    with pytest.raises(ChildProcessError, match="the call in it failed"):
+        measured(JOBS, {}, bind)
+
+
 def test_sides():
     assert (side(ACTING), side(LEARNING)) == (0, 1)
     assert side(kernel("param_sync", args={"network": "q"}, params=9)) is None

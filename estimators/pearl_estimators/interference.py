@@ -111,7 +111,7 @@ def _compared(call: Call, other: _Other) -> tuple[float, float]:
         longer = beside.seconds / alone.seconds, its_beside.seconds / its_alone.seconds
         found.append((held, longer[0] - 1, longer[1] - 1))
     counted = [f for f in found if f[0]] or found
-    mine, its = (median(f[side] for f in counted) for side in (1, 2))
+    mine, its = (median(f[place] for f in counted) for place in (1, 2))
     return max(0.0, mine), max(0.0, its)
 
 
@@ -151,7 +151,10 @@ class _Other:
         self._flag[0] = 0
         if not select.select([self._told], [], [], ANSWER_S)[0]:
             raise TimeoutError(f"the process beside this one has not answered for {ANSWER_S:g} s")
-        return _Stretch(*struct.unpack(ANSWER, os.read(self._told, struct.calcsize(ANSWER))))
+        answer = os.read(self._told, struct.calcsize(ANSWER))
+        if not answer:
+            raise ChildProcessError("the process beside this one has ended; the call in it failed")
+        return _Stretch(*struct.unpack(ANSWER, answer))
 
 
 @contextmanager
