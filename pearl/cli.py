@@ -475,12 +475,11 @@ def export(
     json_file: Json = None,
 ) -> Result:
     """Write the best policy of a run as a torch state_dict (safetensors)."""
-    from pearl.export import tensors
     from pearl.trainer import Trainer
 
     trainer = Trainer.load(run_dir)
     found = trainer.export(file)
-    text = f"wrote {file}: {', '.join(tensors(trainer.policy))}"
+    text = f"wrote {file}: {', '.join(trainer.policy.tensors())}"
     return Result(text, {**found, "path": str(file)})
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -73,12 +74,35 @@ class Policy:
         return actions[0] if single else actions
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """Its parameters as torch tensors under torch's names, copies; see `pearl.export`."""
+        """`tensors` as those of torch."""
         import torch
 
-        from pearl.export import tensors
+        return {name: torch.from_numpy(array) for name, array in self.tensors().items()}
 
-        return {name: torch.from_numpy(array) for name, array in tensors(self).items()}
+    def tensors(self) -> dict[str, npt.NDArray[Any]]:
+        """Its parameters under torch's names, copies. Dense layers are those of
+        torch.nn.Sequential(Linear, ReLU or Tanh, Linear, …): `0.weight` (out, in), `0.bias`,
+        `2.weight`, …; a table is one torch.nn.Embedding, `0.weight` (states, actions); a module of
+        the user's own has its own names."""
+        kernel, flat = self.kernel, self.parameters
+        if kernel.dims.get("states"):
+            return {"0.weight": flat.copy()}
+        (name,) = kernel.networks
+        own = kernel.modules.get(name)
+        if own is not None:
+            import torch
+
+            from pearl_devices.primitives.torch_modules import named
+
+            return {n: t.numpy().copy() for n, t in named(own, torch.from_numpy(flat)).items()}
+        found: dict[str, npt.NDArray[Any]] = {}
+        at = 0
+        for layer, (i, o) in enumerate(pairwise(kernel.layers())):
+            weights, at = flat[at : at + i * o], at + i * o
+            found[f"{2 * layer}.weight"] = np.ascontiguousarray(weights.reshape(i, o).T)
+            found[f"{2 * layer}.bias"] = flat[at : at + o].copy()
+            at += o
+        return found
 
     def _normalised(self, rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         asked = self.system.algorithm.normalise

@@ -1,8 +1,6 @@
-"""A policy as a torch `state_dict`: tensors under torch's names, and what describes them as JSON.
+"""A policy as a file: `Policy.tensors`, and what describes them as JSON.
 
-Dense layers are those of torch.nn.Sequential(Linear, ReLU or Tanh, Linear, …): `0.weight` (out,
-in), `0.bias`, `2.weight`, …; a table is one torch.nn.Embedding, `0.weight` (states, actions); a
-module of the user's own has its own names. The file is safetensors, without pickle:
+The file is safetensors, without pickle:
 `safetensors.torch.load_file(path)` gives what `load_state_dict` takes, and the description is the
 JSON text under `pearl_policy` in the file's metadata.
 """
@@ -10,42 +8,13 @@ JSON text under `pearl_policy` in the file's metadata.
 from __future__ import annotations
 
 import json
-from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
+from pearl.evaluation import Policy
 from pearl.files import write_atomically
 
-if TYPE_CHECKING:
-    from pearl.evaluation import Policy
-
 SCHEMA = 1
-Tensors = dict[str, npt.NDArray[Any]]
-
-
-def tensors(policy: Policy) -> Tensors:
-    """Name in torch → array of its own."""
-    kernel, flat = policy.kernel, policy.parameters
-    if kernel.dims.get("states"):
-        return {"0.weight": flat.copy()}
-    (name,) = kernel.networks
-    own = kernel.modules.get(name)
-    if own is not None:
-        import torch
-
-        from pearl_devices.primitives.torch_modules import named
-
-        return {n: t.numpy().copy() for n, t in named(own, torch.from_numpy(flat)).items()}
-    found, at = Tensors(), 0
-    for layer, (i, o) in enumerate(pairwise(kernel.layers())):
-        weights, at = flat[at : at + i * o], at + i * o
-        found[f"{2 * layer}.weight"] = np.ascontiguousarray(weights.reshape(i, o).T)
-        found[f"{2 * layer}.bias"] = flat[at : at + o].copy()
-        at += o
-    return found
 
 
 def description(policy: Policy) -> dict[str, Any]:
@@ -97,5 +66,5 @@ def export(policy: Policy, path: str | Path) -> dict[str, Any]:
 
     about = description(policy)
     text = json.dumps(about, allow_nan=False)
-    write_atomically(path, save(tensors(policy), metadata={"pearl_policy": text}))
+    write_atomically(path, save(policy.tensors(), metadata={"pearl_policy": text}))
     return about
