@@ -108,6 +108,34 @@ def test_what_terms_cost_is_recovered_from_their_own_times():
     assert max(a.error, b.error) < 1e-6
 
 
+def test_a_call_on_two_cores_has_the_replay_of_one():
+    """What a level of the tree costs is the same in all points of the pair, and known from one
+    core; what acts on one core elsewhere says nothing of it."""
+    points = [
+        Point(
+            "replay_update",
+            "native",
+            {"leaf": n, "level": n * n},
+            1e6,
+            1e6,
+            n * 2e-7 + n * n * 3e-8,
+        )
+        for n in range(1, 9)
+    ]
+    points += [
+        Point("learn.dqn", "native-pair", {"leaf": n, "level": n}, 1e6, 1e6, n * 2.3e-7)
+        for n in range(1, 9)
+    ]
+    points += [
+        Point("inference.dqn", "native", {"leaf": n}, 1e6, 1e6, n * 1e-3) for n in range(1, 9)
+    ]
+    found = {(f.family, f.variant): f for f in measuring.fitted(points)}
+    assert set(found) == {(p.family, p.variant) for p in points}
+    costs = found["learn.dqn", "native-pair"].costs
+    assert costs == pytest.approx({"leaf": 2e-7, "level": 3e-8}, rel=1e-3)
+    assert found["learn.dqn", "native-pair"].points == 8
+
+
 def test_a_family_learns_what_the_others_know():
     """All of b are alike; what a cycle costs is known from a."""
     large = [made("a", {"call a": 1.0, "cycles": n}, 1e-6 + 1e-9 * n) for n in np.geomspace(1, 1e6)]

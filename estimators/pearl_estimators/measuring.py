@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pearl_devices import Kernel, UnsupportedError
 from pearl_estimators import interference
 from pearl_estimators.calibration import NOISY, Calibration, Check, host, versions
-from pearl_estimators.fit import family, fit, point, predict
+from pearl_estimators.fit import Fit, Point, family, fit, point, predict
 from pearl_estimators.measured import HELD, Timing, time_call
 from pearl_estimators.own_env import time_here
 from pearl_estimators.points import CORES, GROUPS, bound, firings, held_out, training, variants
@@ -92,8 +92,7 @@ def measure(
         if f"{each.family} {variant}" not in skipped:
             points.append(each)
         contention += [max(medians) / min(medians), fastest.contention]
-    timed = dict.fromkeys(each.variant for each in points)
-    fits = [each for v in timed for each in fit([p for p in points if p.variant == v])]
+    fits = fitted(points)
     shared = sum(contention) / len(contention) if contention else 1.0
     if shared > NOISY:
         fits = [replace(each, band=each.band * shared) for each in fits]
@@ -114,6 +113,27 @@ def measure(
         apart_s,
         known.beside if known else {},
     )
+
+
+ONE_CORE = ("replay_sample", "replay_update")
+"""Families whose code is a part of calls on two cores too, on one of them."""
+
+
+def fitted(points: Sequence[Point]) -> list[Fit]:
+    """The fits of all variants, each on its own points; a call on two cores has the replay of the
+    one-core variant, whose points tell what of it costs what."""
+    found: list[Fit] = []
+    for variant in dict.fromkeys(p.variant for p in points):
+        own = [p for p in points if p.variant == variant]
+        single = variant.removesuffix("-pair")
+        lent = [
+            replace(p, variant=variant)
+            for p in points
+            if single != variant and p.variant == single and p.family.startswith(ONE_CORE)
+        ]
+        families = {p.family for p in own}
+        found += [each for each in fit([*own, *lent]) if each.family in families]
+    return found
 
 
 def _in_rounds(
