@@ -167,7 +167,7 @@ def rows_of(count: int, again: int, seed: int, wait_s: float) -> tuple[list[Row]
     guesses = [estimate(of, HOST, variant=v, width=cores(v)) for _, v, of in jobs]
     times = timed([(of, v) for _, v, of in jobs] + [(of, v) for v, of, *_ in points], wait_s)
     rows = []
-    for (name, variant, of), e, both in zip(jobs, guesses, times, strict=False):
+    for (name, variant, of), e, both in zip(jobs, guesses, times[: len(jobs)], strict=True):
         said = e.rung, e.latency_s, e.low_s, e.high_s
         sheet = estimate(of, DATASHEET, variant=variant, width=cores(variant))
         rows.append(Row(name, variant, _sizes(of), *said, *both, sheet.latency_s))
@@ -193,6 +193,7 @@ def _percent(values: list[float], share: float) -> str:
 def _line(name: str, variant: str, rows: list[Row]) -> list[str]:
     errors, repeats = [r.error for r in rows], [r.repeat for r in rows]
     held = sum(r.held for r in rows)
+    sheet = [abs(r.datasheet_s / r.seconds - 1) for r in rows if r.datasheet_s]
     return [
         name,
         variant,
@@ -202,7 +203,7 @@ def _line(name: str, variant: str, rows: list[Row]) -> list[str]:
         _percent(repeats, 0.5),
         _percent(repeats, 0.9),
         f"{held} of {len(rows)}",
-        _percent([abs(r.datasheet_s / r.seconds - 1) for r in rows], 0.5),
+        _percent(sheet, 0.5) if sheet else "-",
     ]
 
 
@@ -269,6 +270,5 @@ def run(quick: bool, data: Path | None) -> Part:
         )
     columns = ["kernel", "variant", "n", "error median", "90 %", "repeat median", "90 %", "in band"]
     columns.append("datasheet median")
-    table[-1][-1] = "-"
     left_out = [f"{COUNT - count} of {COUNT} kernels"] if quick else []
     return Part("host kernels", columns, table, bars(rows), left_out, values)

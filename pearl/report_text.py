@@ -48,11 +48,9 @@ def print_facts(console: Console, facts: tuple[tuple[str, str], ...]) -> None:
 
 def table_text(table: tables.Table) -> str:
     """One table as plain text for this terminal."""
-    from rich.console import Console
-
-    out = io.StringIO()
-    print_table(Console(file=out, width=terminal_width(), color_system=None), table)
-    return "\n".join(line.rstrip() for line in out.getvalue().strip("\n").splitlines())
+    console, out = plain_console(terminal_width())
+    print_table(console, table)
+    return plain(out).strip("\n")
 
 
 def terminal_width() -> int:

@@ -59,9 +59,10 @@ def test_what_a_call_takes_longer_beside_another_is_found(monkeypatch):
 
 
 def test_what_is_known_is_not_measured_again():
-    bind, _ = bind_of_calls_that_meet()
+    bind, bound = bind_of_calls_that_meet()
     known = {"inference native": {"update native": 7.0}, "update native": {"inference native": 8.0}}
     assert measured(JOBS, known, bind) == known
+    assert not bound
     more = kernel("update.dqn", obs=4, act=0, batch=8, steps=1, double=0, q=(4, 8, 2))
     found = measured([*JOBS, (more, "torch")], known, bind)
     assert found["inference native"]["update native"] == 7.0
@@ -73,10 +74,9 @@ def test_of_a_family_the_middle_kernel_runs_and_none_on_two_cores():
     bind, bound = bind_of_calls_that_meet()
     sizes = {"obs": 4, "act": 0, "steps": 1, "double": 0, "q": (4, 8, 2)}
     small, middle, large = (kernel("update.dqn", sizes, batch=n) for n in (8, 64, 128))
-    measured(
-        [(large, "native"), (small, "native"), (middle, "native"), (large, "native-pair")], {}, bind
-    )
-    assert bound == [(middle, "native")]
+    several = [(large, "native"), (small, "native"), (middle, "native"), (large, "native-pair")]
+    measured([*several, (ACTING, "native")], {}, bind)
+    assert bound == [(ACTING, "native"), (middle, "native")]
 
 
 def test_a_call_that_fails_beside_another_is_said():

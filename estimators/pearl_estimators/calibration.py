@@ -69,7 +69,7 @@ class Calibration:
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
                 raise ValueError(f"calibration: {name} is {value}; it must be finite, at least 0")
-        beside = {k: MappingProxyType(dict(row)) for k, row in self.beside.items()}
+        beside = {k: MappingProxyType(dict(row)) for k, row in dict(self.beside).items()}
         object.__setattr__(self, "beside", MappingProxyType(beside))
         numbers = {f"runtime.{name}": value for name, value in self.runtime.items()}
         for name, row in beside.items():
@@ -99,23 +99,13 @@ class Calibration:
         body["fits"] = [_plain_fit(each) for each in self.fits]
         body["points"] = [{**vars(each), "terms": dict(each.terms)} for each in self.points]
         body = json.loads(json.dumps(body, allow_nan=False))
-        return {**body, "checksum": checksum(body)}
+        return sealed(body)
 
     @classmethod
     def from_json(cls, value: object) -> Calibration:
         """The inverse of `to_json`; what is incomplete, edited or not a number is a
         CalibrationError."""
-        if not isinstance(value, dict):
-            raise CalibrationError(f"calibration: an object is needed, this is {value!r:.60}")
-        if value.get("schema") != SCHEMA:
-            raise CalibrationError(
-                f"calibration: schema is {value.get('schema')!r}; this version reads {SCHEMA}"
-            )
-        body = {k: v for k, v in value.items() if k != "checksum"}
-        if value.get("checksum") != checksum(body):
-            raise CalibrationError(
-                "calibration: the checksum does not match; the file was edited or damaged"
-            )
+        body = unsealed(value, SCHEMA, "calibration")
         try:
             made = [_fit_from(each) for each in body["fits"]]
             points = tuple(Point(**each) for each in body["points"])
@@ -158,6 +148,27 @@ def _plain_fit(fit: Fit) -> dict[str, Any]:
 
 def checksum(body: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+
+
+def sealed(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The object with a checksum over everything else."""
+    return {**body, "checksum": checksum(body)}
+
+
+def unsealed(value: object, schema: int, what: str) -> dict[str, Any]:
+    """What `sealed` was given; anything else, or of another schema, is a CalibrationError."""
+    if not isinstance(value, dict):
+        raise CalibrationError(f"{what}: an object is needed, this is {value!r:.60}")
+    if value.get("schema") != schema:
+        raise CalibrationError(
+            f"{what}: schema is {value.get('schema')!r}; this version reads {schema}"
+        )
+    body = {k: v for k, v in value.items() if k != "checksum"}
+    if value.get("checksum") != checksum(body):
+        raise CalibrationError(
+            f"{what}: the checksum does not match; the file was edited or damaged"
+        )
+    return body
 
 
 def estimate_from(found: Fit, calibration: Calibration, kernel: Kernel, variant: str) -> Estimate:

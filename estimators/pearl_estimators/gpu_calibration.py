@@ -10,7 +10,6 @@ element-wise operators reach.
 from __future__ import annotations
 
 import csv
-import hashlib
 import json
 import math
 import os
@@ -23,7 +22,7 @@ from typing import Any
 
 from pearl_devices import Device, Kernel
 from pearl_devices.work import product_rounds, products
-from pearl_estimators.calibration import CalibrationError
+from pearl_estimators.calibration import CalibrationError, sealed, unsealed
 from pearl_estimators.estimate import Bound, Estimate
 from pearl_estimators.gpu_ops import (
     OPERATORS,
@@ -62,23 +61,13 @@ class GpuCalibration:
     def to_json(self) -> dict[str, Any]:
         """A plain object with a checksum over everything else."""
         body: dict[str, Any] = json.loads(json.dumps(asdict(self), allow_nan=False))
-        return {**body, "checksum": _checksum(body)}
+        return sealed(body)
 
     @classmethod
     def from_json(cls, value: object) -> GpuCalibration:
         """The inverse of `to_json`; what is incomplete, edited or no number is a
         CalibrationError."""
-        if not isinstance(value, dict):
-            raise CalibrationError(f"GPU calibration: an object is needed, this is {value!r:.60}")
-        if value.get("schema") != SCHEMA:
-            raise CalibrationError(
-                f"GPU calibration: schema is {value.get('schema')!r}; this version reads {SCHEMA}"
-            )
-        body = {k: v for k, v in value.items() if k != "checksum"}
-        if value.get("checksum") != _checksum(body):
-            raise CalibrationError(
-                "GPU calibration: the checksum does not match; the file was edited or damaged"
-            )
+        body = unsealed(value, SCHEMA, "GPU calibration")
         try:
             return cls(**{**body, "fits": tuple(_fit_from(each) for each in body["fits"])})
         except (KeyError, TypeError, ValueError) as error:
@@ -88,10 +77,6 @@ class GpuCalibration:
 def _fit_from(each: Mapping[str, Any]) -> OperatorFit:
     lists = {name: tuple(each[name]) for name in ("weights", "reach", "low", "high")}
     return OperatorFit(**{**each, **lists, "places": tuple(map(tuple, each["places"]))})
-
-
-def _checksum(body: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
 def read_rows(path: str | Path) -> list[tuple[Operation, float]]:

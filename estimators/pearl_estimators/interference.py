@@ -69,9 +69,12 @@ def measured(kernels: Iterable[tuple[Kernel, str]], known: Shares, bind: Bind) -
         if which is not None and not variant.endswith("-pair"):
             families[which].setdefault(name, []).append(kernel)
             variants[name] = variant
+    lacking = {(a, b) for a in families[0] for b in families[1] if b not in known.get(a, {})}
     calls: tuple[dict[str, Call], ...] = ({}, {})
     for of, bound in zip(families, calls, strict=True):
         for name, several in of.items():
+            if not any(name in pair for pair in lacking):
+                continue
             middle = sorted(several, key=lambda k: k.flops)[len(several) // 2]
             try:
                 bound[name] = bind(middle, variants[name])
@@ -80,11 +83,10 @@ def measured(kernels: Iterable[tuple[Kernel, str]], known: Shares, bind: Bind) -
             bound[name]()
     found = {name: dict(row) for name, row in known.items()}
     for learning, learns in calls[1].items():
-        lacking = {n: call for n, call in calls[0].items() if learning not in found.get(n, {})}
-        if not lacking:
-            continue
         with _beside(learns) as other:
-            for acting, acts in lacking.items():
+            for acting, acts in calls[0].items():
+                if (acting, learning) not in lacking:
+                    continue
                 mine, its = _compared(acts, other)
                 if max(mine, its) > DOUBTED:
                     time.sleep(PAUSE_S)

@@ -19,7 +19,8 @@ MOST_RANDOM = 1 << 20
 
 RING = ("replay.obs", "replay.next_obs", "replay.reward", "replay.action")
 """Arrays whose contents decide nothing: those of all kernels lie in the same memory (`_shared`)."""
-PAGE = 4096
+LEAST_SHARED, PAGE = 1 << 20, 4096
+"""Bytes of a ring from which on it does; each array begins on a page."""
 
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -116,9 +117,11 @@ def _ring(of: Kernel) -> Buffers:
     wanted = [(n, s) for n, (s, dtype) in specs(of).items() if n in RING and dtype == "float32"]
     found: Buffers = {}
     at = 0
+    if sum(4 * math.prod(shape) for _, shape in wanted) < LEAST_SHARED:
+        return found
     for name, shape in wanted:
         size = 4 * math.prod(shape)
-        if size >= PAGE and at + size <= MOST_BYTES:
+        if at + size <= MOST_BYTES:
             found[name] = _shared()[at : at + size].view(np.float32).reshape(shape)
             at += -(-size // PAGE) * PAGE
     return found
