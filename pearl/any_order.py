@@ -10,7 +10,7 @@ from pearl.assembly import Proof, assemble
 from pearl.assignment import Assignment, timing
 from pearl.costs import CostTable, split_costs
 from pearl.errors import InfeasibleError, SpecError
-from pearl.graph import TaskGraph
+from pearl.graph import TaskGraph, numbered
 from pearl.limits import Limits
 from pearl.period import expand
 from pearl.plans import Plan
@@ -66,7 +66,9 @@ def solve(graph: TaskGraph, costs: CostTable, limits: Limits) -> Plan:
     envs = graph.task("env_step").environments
     split = Split(ACTING, (envs // copies,) * copies)
     torn = split_graph(graph, split)
-    lag = {(e.src, e.dst): limits.policy_lag for e in torn.edges if e.limit == "policy_lag"}
+    lag = {
+        key: limits.policy_lag for key, e in numbered(torn.edges).items() if e.limit == "policy_lag"
+    }
     x = expand(torn.with_slack(lag))
     table, host = split_costs(costs, split), costs.platform.host
     modes, lanes = [], []

@@ -65,7 +65,23 @@ class CostTable:
         for ((a, _), (b, _)), seconds in self.pair_extra_s.items():
             if not math.isfinite(seconds):
                 raise SpecError(f"pair term of {a} with {b}: {seconds} s; it must be finite")
+        seen: set[object] = set()
+        order: dict[frozenset[str], tuple[str, ...]] = {}
         for mode in self.modes:
+            key = mode.tasks, mode.share, mode.key
+            if key in seen:
+                raise SpecError(
+                    f"cost table: {', '.join(mode.tasks)}: two modes of variant {mode.variant!r}, "
+                    f"width {mode.width} on {mode.device}; a plan names a mode by device, variant "
+                    "and width, so these must differ: give one of the two another variant"
+                )
+            seen.add(key)
+            first = order.setdefault(frozenset(mode.tasks), mode.tasks)
+            if first != mode.tasks:
+                raise SpecError(
+                    f"cost table: fused modes of {', '.join(first)} and of "
+                    f"{', '.join(mode.tasks)}: the same tasks; write them in one order"
+                )
             if mode.device not in names:
                 raise SpecError(
                     f"mode of {', '.join(mode.tasks)}: no device {mode.device!r}; there are {names}"

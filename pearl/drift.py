@@ -14,7 +14,7 @@ from pearl import planning
 from pearl.assembly import makespan_s
 from pearl.costs import CostTable, Mode, with_lanes
 from pearl.errors import InfeasibleError, SpecError
-from pearl.graph import TaskGraph
+from pearl.graph import TaskGraph, numbered
 from pearl.period import howard
 from pearl.plan_check import plan_timing
 from pearl.plans import Plan
@@ -350,9 +350,9 @@ def moved(before: Plan, after: Plan) -> str:
 
     old, new = where(before), where(after)
     parts = [f"{t}: {old[t]} → {new[t]}" for t in old if t in new and old[t] != new[t]]
-    slack = {(e.src, e.dst, e.src_replica, e.dst_replica): e.slack for e in before.edges}
-    for e in after.edges:
-        was = slack.get((e.src, e.dst, e.src_replica, e.dst_replica), e.slack)
+    slack = {key: e.slack for key, e in numbered(before.edges).items()}
+    for key, e in numbered(after.edges).items():
+        was = slack.get(key, e.slack)
         if was != e.slack:
             parts.append(f"slack of {e.src} → {e.dst}: {was} → {e.slack}")
     parts = list(dict.fromkeys(parts))

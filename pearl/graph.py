@@ -6,11 +6,13 @@ Synchronous dataflow (Lee and Messerschmitt 1987). See `docs/theory.md`.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from types import MappingProxyType
+from typing import Protocol, TypeVar
 
 from pearl.errors import SpecError
 from pearl.limits import SLACK_LIMITS
@@ -289,12 +291,37 @@ class TaskGraph:
         if problems:
             raise SpecError(*problems)
 
-    def with_slack(self, slack: Mapping[tuple[str, str], int]) -> TaskGraph:
-        """The same graph with the slack of the edges (src, dst) set."""
-        return replace(
-            self,
-            edges=tuple(replace(e, slack=slack.get((e.src, e.dst), e.slack)) for e in self.edges),
-        )
+    def with_slack(self, slack: Mapping[EdgeKey, int]) -> TaskGraph:
+        """The same graph with the slack of the edges of `slack` set, by their keys."""
+        edges = (replace(e, slack=slack.get(k, e.slack)) for k, e in numbered(self.edges).items())
+        return replace(self, edges=tuple(edges))
+
+
+EdgeKey = tuple[str, str, int]
+"""src, dst and, of the parallel edges between these two, which: 0, 1, … in the order given."""
+
+
+class Between(Protocol):
+    """An edge of a graph, or its channel in a plan."""
+
+    @property
+    def src(self) -> str: ...
+
+    @property
+    def dst(self) -> str: ...
+
+
+E = TypeVar("E", bound=Between)
+
+
+def numbered(edges: Iterable[E]) -> dict[EdgeKey, E]:
+    """Edges by their keys, in their order."""
+    count: Counter[tuple[str, str]] = Counter()
+    found: dict[EdgeKey, E] = {}
+    for e in edges:
+        found[e.src, e.dst, count[e.src, e.dst]] = e
+        count[e.src, e.dst] += 1
+    return found
 
 
 def _repeated(names: list[str]) -> list[str]:

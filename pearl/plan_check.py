@@ -11,7 +11,7 @@ from pearl.assembly import makespan_s
 from pearl.assignment import Assignment, Orders, Timing, channel_arcs, timing
 from pearl.costs import CostTable, Mode, split_costs
 from pearl.errors import SpecError
-from pearl.graph import Edge, TaskGraph
+from pearl.graph import Edge, EdgeKey, TaskGraph, numbered
 from pearl.period import Arc, expand, howard, simulate, token_free_cycle
 from pearl.plans import Entry, Plan
 from pearl.replicas import Split, copy_name, split_graph
@@ -207,10 +207,10 @@ def _assignment_of(plan: Plan, graph: TaskGraph, costs: CostTable) -> Assignment
         for t in plan.tasks
         if t.device not in devices
     ]
-    slack: dict[tuple[str, str], int] = {}
-    given = {(c.src, c.dst): c for c in plan.edges}
-    for e in graph.edges:
-        c = given.get((e.src, e.dst))
+    slack: dict[EdgeKey, int] = {}
+    given, edges = numbered(plan.edges), numbered(graph.edges)
+    for key, e in edges.items():
+        c = given.get(key)
         same = c and (c.production, c.consumption, c.tokens_seq) == (
             e.production,
             e.consumption,
@@ -222,7 +222,12 @@ def _assignment_of(plan: Plan, graph: TaskGraph, costs: CostTable) -> Assignment
                 f"{e.tokens_seq} tokens) is missing or different in the plan"
             )
         else:
-            slack[e.src, e.dst] = c.slack
+            slack[key] = c.slack
+    problems += [
+        f"plan: edge {src} → {dst} is {which + 1} times in the plan, {which} times in the graph"
+        for src, dst, which in given
+        if (src, dst, which) not in edges
+    ]
     if problems:
         raise SpecError(*problems)
     order = {n: k for k, n in enumerate(names)}

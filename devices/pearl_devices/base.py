@@ -186,9 +186,30 @@ class Platform:
                     f"platform {self.name!r}: two links join {link.a} and {link.b}; one is allowed"
                 )
             pairs.add(pair)
+        self._check_names()
         for device in names:
             if device != self.host:
                 self.route(self.host, device)
+
+    def _check_names(self) -> None:
+        """A plan calls a link `a-b` and the lanes of a device `device.0`, `device.1`, …: no two of
+        these may be alike."""
+        ends: dict[str, Link] = {}
+        for link in self.links:
+            other = ends.setdefault(link.name, link)
+            if other is not link:
+                raise ValueError(
+                    f"platform {self.name!r}: the link of {other.a!r} and {other.b!r} and that of "
+                    f"{link.a!r} and {link.b!r} are both called {link.name!r}; a plan tells them "
+                    "apart by name: rename a device"
+                )
+            device, _, number = link.name.rpartition(".")
+            if number.isdecimal() and any(d.name == device for d in self.devices):
+                raise ValueError(
+                    f"platform {self.name!r}: the link of {link.a!r} and {link.b!r} is called "
+                    f"{link.name!r}, like a lane of device {device!r}; a plan tells them apart by "
+                    "name: rename a device"
+                )
 
     def device(self, name: str) -> Device:
         """The device called `name`; a KeyError names those there are."""

@@ -4,12 +4,12 @@ where the platform leaves no choice to ask about."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from pearl.assignment import delay_s
 from pearl.costs import Mode
 from pearl.explanation.resolving import Again, classes, devices_in, devices_of, restricted
-from pearl.graph import Edge
 from pearl.plans import Plan
 from pearl.rounded import count, figure, listed, percent, si
 from pearl_devices import Device
@@ -65,7 +65,7 @@ def why_slower(again: Again, gpu: Device) -> str:
     beside = f"{si(cpu_s, 's')} on {cpu.device}"
     if cpu.fused:
         beside += f" (its share of one call with {len(cpu.tasks) - 1} other tasks)"
-    waits = sum(s for _, s in _messages(again, name, gpu.name, cpu.device))
+    waits = _messages_s(again, name, gpu.name, cpu.device)
     text = f"{_made_of(again, name, mode, gpu)}; its messages to and from {cpu.device} add "
     text += f"{si(waits, 's')} a firing"
     if gpu_s > cpu_s:
@@ -97,20 +97,21 @@ def _made_of(again: Again, task: str, mode: Mode, gpu: Device) -> str:
     )
 
 
-def _messages(again: Again, task: str, device: str, other: str) -> list[tuple[Edge, float]]:
-    """The edges with data between `task` on one device and tasks of other classes on the other, and
-    the seconds that each delays one firing of `task`."""
+def _messages_s(again: Again, task: str, device: str, other: str) -> float:
+    """Seconds by which messages delay one firing of `task` on one device, with the tasks of other
+    classes on the other. Of parallel edges, which share a message, the largest counts."""
     mates = next(g for g in classes(again.graph, again.limits) if task in g)
     q = again.graph.repetition
-    found = []
+    found: dict[tuple[str, str], float] = {}
     for e in again.graph.edges:
         if e.bytes > 0 and (e.src == task or e.dst == task):
             away = e.dst if e.src == task else e.src
             ends = (device, other) if e.src == task else (other, device)
             if away not in mates:
                 seconds = sum(delay_s(k, e.bytes) for k in again.costs.platform.route(*ends))
-                found.append((e, seconds * q[e.src] / q[task]))
-    return found
+                seconds *= q[e.src] / q[task]
+                found[e.src, e.dst] = max(seconds, found.get((e.src, e.dst), 0.0))
+    return math.fsum(found.values())
 
 
 def why_idle(again: Again, gpu: Device) -> str:

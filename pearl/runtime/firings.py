@@ -10,11 +10,11 @@ firings are empty at the start, and as many more follow at the end.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from pearl.errors import SpecError
-from pearl.graph import Edge, TaskGraph
+from pearl.graph import Edge, EdgeKey, TaskGraph, numbered
 from pearl.plan_check import unfolded
 from pearl.plans import Entry, Plan
 
@@ -100,9 +100,12 @@ class Protocol:
     """
 
     def __init__(self, plan: Plan, graph: TaskGraph) -> None:
-        self.plan, self.graph, self.split = unfolded(plan, graph)
-        slack = {(c.src, c.dst): c.slack for c in self.plan.edges}
-        self.graph = self.graph.with_slack(slack)
+        self.plan, graph, self.split = unfolded(plan, graph)
+        channels = numbered(self.plan.edges)
+        graph = graph.with_slack({key: c.slack for key, c in channels.items()})
+        strictest = _strictest(graph)
+        self.graph = replace(graph, edges=tuple(strictest.values()))
+        self.capacity = {k[:2]: channels[k].capacity for k in strictest if k in channels}
         self.lane_of = {t.task: t.lane for t in self.plan.tasks}
         self.delay = _delays(self.graph)
         self.groups = _groups(self.graph)
@@ -175,7 +178,6 @@ class Protocol:
         ):
             return 1
         count = 1
-        capacity = {(c.src, c.dst): c.capacity for c in self.plan.edges}
         back = {(e.src, e.dst) for e in self.graph.edges}
         for reader in self._senders[sender]:
             e = self._edge(sender, reader)
@@ -186,7 +188,7 @@ class Protocol:
                 total = e.tokens + -(-reverse.tokens * e.consumption // reverse.production)
                 count = max(count, -(-total // e.production))
             else:
-                room = capacity.get((sender, reader))
+                room = self.capacity.get((sender, reader))
                 count = max(count, -(-(room or 1) // e.production))
             lag = self.delay[reader] - self.delay[sender]
             if not e.tokens_seq and e.production == e.consumption:
@@ -297,6 +299,18 @@ class Protocol:
                 at = -(-((work + 1) * c - m) // p) - 1
                 found[sender] = Slots(self.slots[sender], at, q[sender])
         return {sender: at for sender, at in found.items() if at.count > 1}
+
+
+def _strictest(graph: TaskGraph) -> dict[EdgeKey, Edge]:
+    """The edges, of parallel ones the one with the fewest tokens: its destination then waits for
+    none of the others."""
+    edges = numbered(graph.edges)
+    least: dict[tuple[str, str], EdgeKey] = {}
+    for key, e in edges.items():
+        other = edges[least.setdefault(key[:2], key)]
+        if e.tokens * other.production < other.tokens * e.production:
+            least[key[:2]] = key
+    return {key: edges[key] for key in least.values()}
 
 
 def _groups(graph: TaskGraph) -> dict[str, int]:

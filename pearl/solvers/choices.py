@@ -17,7 +17,7 @@ import networkx as nx
 from pearl.assignment import Assignment
 from pearl.costs import CostTable, Mode, split_costs
 from pearl.errors import InfeasibleError, SpecError
-from pearl.graph import TaskGraph
+from pearl.graph import EdgeKey, TaskGraph, numbered
 from pearl.limits import Limits
 from pearl.period import Expansion, Unit, expand
 from pearl.replicas import split_graph, split_limits, splits
@@ -122,25 +122,25 @@ def fusion_choices(graph: TaskGraph, costs: CostTable) -> Iterator[tuple[Unit, .
                 yield chosen
 
 
-def slack_choices(graph: TaskGraph, limits: Limits) -> list[dict[tuple[str, str], int]]:
+def slack_choices(graph: TaskGraph, limits: Limits) -> list[dict[EdgeKey, int]]:
     """Slack at the limits: more never makes the period longer. Where edges with the keys prefetch
     and priority_staleness are both there, they share the latter's limit: every split is tried.
     """
-    keyed = {(e.src, e.dst): e for e in graph.edges if e.limit}
+    keyed = {key: e for key, e in numbered(graph.edges).items() if e.limit}
     fixed = {
-        pair: max(e.slack, getattr(limits, e.limit or ""))
-        for pair, e in keyed.items()
+        key: max(e.slack, getattr(limits, e.limit or ""))
+        for key, e in keyed.items()
         if e.limit not in ("prefetch", "priority_staleness")
     }
-    ahead = [p for p, e in keyed.items() if e.limit == "prefetch"]
-    late = [p for p, e in keyed.items() if e.limit == "priority_staleness"]
+    ahead = [key for key, e in keyed.items() if e.limit == "prefetch"]
+    late = [key for key, e in keyed.items() if e.limit == "priority_staleness"]
     if not late:
-        return [fixed | {p: max(keyed[p].slack, limits.prefetch) for p in ahead}]
+        return [fixed | {key: max(keyed[key].slack, limits.prefetch) for key in ahead}]
     most = min(limits.prefetch, limits.priority_staleness) if ahead else 0
     return [
         fixed
-        | {p: max(keyed[p].slack, k) for p in ahead}
-        | {p: max(keyed[p].slack, limits.priority_staleness - k) for p in late}
+        | {key: max(keyed[key].slack, k) for key in ahead}
+        | {key: max(keyed[key].slack, limits.priority_staleness - k) for key in late}
         for k in range(most + 1)
     ]
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pearl.assignment import Assignment, timing
 from pearl.costs import CostTable, Mode, split_costs
 from pearl.errors import InfeasibleError, SpecError
-from pearl.graph import TaskGraph
+from pearl.graph import EdgeKey, TaskGraph, numbered
 from pearl.limits import Limits
 from pearl.period import expand
 from pearl.replicas import GRAINS, Split, split_graph, split_limits, splits
@@ -86,21 +86,24 @@ def _every_split(graph: TaskGraph, limits: Limits) -> Iterator[Split]:
                     yield Split(tuple(t.name for t in tasks), shares)
 
 
-def _every_slack(graph: TaskGraph, limits: Limits) -> list[dict[tuple[str, str], int]]:
+def _every_slack(graph: TaskGraph, limits: Limits) -> list[dict[EdgeKey, int]]:
     """Slack of every edge with a limit, each from 0 up; prefetch and deferral within the limit of
     staleness together. By rising sum."""
-    keyed = [e for e in graph.edges if e.limit]
-    ranges = [range(max(e.slack, getattr(limits, e.limit or "")) + 1) for e in keyed]
+    keyed = {key: e for key, e in numbered(graph.edges).items() if e.limit}
+    ranges = [range(max(e.slack, getattr(limits, e.limit or "")) + 1) for e in keyed.values()]
     refuse_more(math.prod(float(len(r)) for r in ranges), "choices of slack")
     found = []
     for slack in itertools.product(*ranges):
         of = {
-            key: max((n for e, n in zip(keyed, slack, strict=True) if e.limit == key), default=None)
-            for key in ("prefetch", "priority_staleness")
+            limit: max(
+                (n for e, n in zip(keyed.values(), slack, strict=True) if e.limit == limit),
+                default=None,
+            )
+            for limit in ("prefetch", "priority_staleness")
         }
         ahead, late = of["prefetch"], of["priority_staleness"]
         if ahead is None or late is None or ahead + late <= limits.priority_staleness:
-            found.append({(e.src, e.dst): n for e, n in zip(keyed, slack, strict=True)})
+            found.append(dict(zip(keyed, slack, strict=True)))
     return sorted(found, key=lambda v: sum(v.values()))
 
 

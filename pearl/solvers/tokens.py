@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 from pearl.assignment import Assignment, Orders, Timing, timing
 from pearl.errors import InfeasibleError, SpecError
-from pearl.graph import Edge, TaskGraph
+from pearl.graph import Edge, EdgeKey, TaskGraph, numbered
 from pearl.limits import SLACK_LIMITS, Limits
 from pearl.period import Arc, expand, howard, token_free_cycle
 from pearl.solvers.orders import best_orders, ring_period
@@ -39,15 +39,13 @@ SMALLER = 10
 
 _SAME = 1e-9
 
-Pair = tuple[str, str]
-
 
 @dataclass(frozen=True)
 class _Trial:
     """What a vector gave: the assignment and orders that pass, or the edges that may mend it."""
 
     passed: tuple[Assignment, Orders] | None = None
-    mends: tuple[Pair, ...] = ()
+    mends: tuple[EdgeKey, ...] = ()
     unknown: bool = False
 
 
@@ -59,14 +57,14 @@ def fewest_tokens(found: Found, limits: Limits) -> tuple[Found, bool]:
     slack is the least for the plan's own orders, or taken back edge by edge.
     """
     assignment = found.assignment
-    edges = [e for e in assignment.expansion.graph.edges if e.limit]
-    if not any(e.slack for e in edges):
+    edges = _relaxable(assignment.expansion.graph)
+    if not any(e.slack for e in edges.values()):
         return found, True
     most = found.period_s * (1 + _SAME)
-    caps = {(e.src, e.dst): max(e.slack, getattr(limits, e.limit or "")) for e in edges}
+    caps = _caps(edges, limits)
     sought = 0
 
-    def any_orders(vector: Mapping[Pair, int]) -> _Trial:
+    def any_orders(vector: Mapping[EdgeKey, int]) -> _Trial:
         nonlocal sought
         trial = _with_slack(assignment, vector)
         if trial is None:
@@ -85,7 +83,7 @@ def fewest_tokens(found: Found, limits: Limits) -> tuple[Found, bool]:
             return _Trial((trial, ordered.orders))
         return _Trial(mends=tuple(caps), unknown=ordered.bound_s <= most)
 
-    def these_orders(vector: Mapping[Pair, int]) -> _Trial:
+    def these_orders(vector: Mapping[EdgeKey, int]) -> _Trial:
         trial = _with_slack(assignment, vector)
         if trial is None:
             return _Trial(mends=tuple(caps))
@@ -102,7 +100,7 @@ def fewest_tokens(found: Found, limits: Limits) -> tuple[Found, bool]:
         best = min((b for b in (best, fixed) if b), key=_total, default=None)
     if best is None:
         best = _edge_by_edge(assignment, found.ordered.orders, edges, most), found.ordered.orders
-    if _total(best) >= sum(e.slack for e in edges):
+    if _total(best) >= sum(e.slack for e in edges.values()):
         return found, proven
     chosen, orders = best
     period = ring_period(timing(chosen), orders)
@@ -123,25 +121,22 @@ def fewest_of_all(
     again: solves a graph under limits with an exact method. It is asked with every smaller vector
     of slack on the graph's own edges, by rising sum; with none where they are more than SMALLER.
     """
-    pairs = [(e.src, e.dst) for e in graph.edges if e.limit]
-    taken = dict.fromkeys(pairs, 0)
-    for e in found.assignment.expansion.graph.edges:
-        if e.limit:
-            torn = found.assignment.expansion.graph
-            pair = torn.origin(e.src)[0], torn.origin(e.dst)[0]
-            taken[pair] = max(taken[pair], e.slack)
+    edges = _relaxable(graph)
+    caps = _caps(edges, limits)
+    torn, taken = found.assignment.expansion.graph, dict.fromkeys(edges, 0)
+    for (src, dst, which), e in _relaxable(torn).items():
+        key = torn.origin(src)[0], torn.origin(dst)[0], which
+        taken[key] = max(taken[key], e.slack)
     total = sum(taken.values())
     if total == 0:
         return found, True
-    edges = [e for e in graph.edges if e.limit]
-    caps = {(e.src, e.dst): max(e.slack, getattr(limits, e.limit or "")) for e in edges}
-    if math.comb(total - 1 + len(pairs), len(pairs)) > SMALLER:
+    if math.comb(total - 1 + len(edges), len(edges)) > SMALLER:
         return found, False
     none = replace(limits, **dict.fromkeys(SLACK_LIMITS, 0))  # type: ignore[arg-type]
     proven = True
     for least in range(total):
-        for vector in itertools.product(range(least + 1), repeat=len(pairs)):
-            slack = dict(zip(pairs, vector, strict=True))
+        for vector in itertools.product(range(least + 1), repeat=len(edges)):
+            slack = dict(zip(edges, vector, strict=True))
             if sum(vector) != least or not _allowed(slack, caps, edges, limits):
                 continue
             try:
@@ -163,15 +158,24 @@ def _total(passed: tuple[Assignment, Orders]) -> int:
     return sum(e.slack for e in passed[0].expansion.graph.edges if e.limit)
 
 
+def _relaxable(graph: TaskGraph) -> dict[EdgeKey, Edge]:
+    """The edges whose slack has a limit."""
+    return {key: e for key, e in numbered(graph.edges).items() if e.limit}
+
+
+def _caps(edges: Mapping[EdgeKey, Edge], limits: Limits) -> dict[EdgeKey, int]:
+    return {key: max(e.slack, getattr(limits, e.limit or "")) for key, e in edges.items()}
+
+
 def _least(
-    caps: Mapping[Pair, int],
-    edges: Sequence[Edge],
+    caps: Mapping[EdgeKey, int],
+    edges: Mapping[EdgeKey, Edge],
     limits: Limits,
-    test: Callable[[Mapping[Pair, int]], _Trial],
+    test: Callable[[Mapping[EdgeKey, int]], _Trial],
 ) -> tuple[tuple[Assignment, Orders] | None, bool]:
     """The first vector by rising sum that passes, and whether all before it surely fail."""
-    pairs = list(caps)
-    heap = [(0, (0,) * len(pairs))]
+    keys = list(caps)
+    heap = [(0, (0,) * len(keys))]
     seen = set(heap)
     proven = True
     for _ in range(VECTORS):
@@ -179,17 +183,17 @@ def _least(
             return None, False
         total, vector = heapq.heappop(heap)
         try:
-            trial = test(dict(zip(pairs, vector, strict=True)))
+            trial = test(dict(zip(keys, vector, strict=True)))
         except _EnoughError:
             return None, False
         if trial.passed:
             return trial.passed, proven
         proven = proven and not trial.unknown
-        for pair in trial.mends:
-            more = tuple(n + (p == pair) for p, n in zip(pairs, vector, strict=True))
+        for mend in trial.mends:
+            more = tuple(n + (key == mend) for key, n in zip(keys, vector, strict=True))
             entry = (total + 1, more)
             if entry not in seen and _allowed(
-                dict(zip(pairs, more, strict=True)), caps, edges, limits
+                dict(zip(keys, more, strict=True)), caps, edges, limits
             ):
                 seen.add(entry)
                 heapq.heappush(heap, entry)
@@ -197,21 +201,24 @@ def _least(
 
 
 def _allowed(
-    vector: Mapping[Pair, int], caps: Mapping[Pair, int], edges: Sequence[Edge], limits: Limits
+    vector: Mapping[EdgeKey, int],
+    caps: Mapping[EdgeKey, int],
+    edges: Mapping[EdgeKey, Edge],
+    limits: Limits,
 ) -> bool:
     """Whether slack is within its limits; prefetch and deferral share that of staleness."""
-    if any(n > caps[pair] for pair, n in vector.items()):
+    if any(n > caps[key] for key, n in vector.items()):
         return False
-    ahead = [e for e in edges if e.limit == "prefetch"]
-    late = [e for e in edges if e.limit == "priority_staleness"]
+    ahead = [key for key, e in edges.items() if e.limit == "prefetch"]
+    late = [key for key, e in edges.items() if e.limit == "priority_staleness"]
     if not ahead or not late:
         return True
-    given = max(e.slack for e in ahead) + max(e.slack for e in late)
-    taken = max(vector[e.src, e.dst] for e in ahead) + max(vector[e.src, e.dst] for e in late)
+    given = max(edges[key].slack for key in ahead) + max(edges[key].slack for key in late)
+    taken = max(vector[key] for key in ahead) + max(vector[key] for key in late)
     return taken <= max(limits.priority_staleness, given)
 
 
-def _with_slack(assignment: Assignment, vector: Mapping[Pair, int]) -> Assignment | None:
+def _with_slack(assignment: Assignment, vector: Mapping[EdgeKey, int]) -> Assignment | None:
     x = assignment.expansion
     try:
         relaxed = expand(x.graph.with_slack(vector), [u for u in x.units if len(u) > 1])
@@ -221,8 +228,8 @@ def _with_slack(assignment: Assignment, vector: Mapping[Pair, int]) -> Assignmen
 
 
 def _mends(
-    timed: Timing, arcs: Sequence[Arc], edges: Sequence[Edge], most: float
-) -> tuple[Pair, ...] | None:
+    timed: Timing, arcs: Sequence[Arc], edges: Mapping[EdgeKey, Edge], most: float
+) -> tuple[EdgeKey, ...] | None:
     """None if no cycle is longer than `most`; else the edges that lie on one that is."""
     n = len(timed.names)
     cycle = token_free_cycle(n, arcs)
@@ -232,27 +239,27 @@ def _mends(
             return None
     x = timed.assignment.expansion
     firings = len(x.nodes)
-    found: dict[Pair, None] = {}
+    found: dict[EdgeKey, None] = {}
     for i, j in zip(cycle, [*cycle[1:], cycle[0]], strict=True):
         if j >= firings:
             continue  # tokens lie on the arcs into consumers
         senders = x.units[x.nodes[i][0]] if i < firings else (timed.names[i][0].split(">")[0],)
         takers = x.units[x.nodes[j][0]]
-        for e in edges:
+        for key, e in edges.items():
             if e.src in senders and e.dst in takers:
-                found[e.src, e.dst] = None
+                found[key] = None
     return tuple(found)
 
 
 def _edge_by_edge(
-    assignment: Assignment, orders: Orders, edges: Sequence[Edge], most: float
+    assignment: Assignment, orders: Orders, edges: Mapping[EdgeKey, Edge], most: float
 ) -> Assignment:
-    for e in edges:
+    for key, e in edges.items():
         low, high = 0, e.slack
         while low < high:
             middle = (low + high) // 2
-            trial = _with_slack(assignment, {(e.src, e.dst): middle})
+            trial = _with_slack(assignment, {key: middle})
             period = ring_period(timing(trial), orders) if trial else math.inf
             low, high = (low, middle) if period <= most else (middle + 1, high)
-        assignment = _with_slack(assignment, {(e.src, e.dst): low}) or assignment
+        assignment = _with_slack(assignment, {key: low}) or assignment
     return assignment
