@@ -32,11 +32,11 @@ from pearl.runtime import lane, messages, outside
 from pearl.runtime.clock import Clock, RealClock, VirtualClock
 from pearl.runtime.firings import Protocol
 from pearl.spec import System, load
+from pearl.state import State
 from pearl.training import (
     ROWS,
     Job,
     Schedule,
-    State,
     cpu_seconds,
     interruptible,
     outcome,
@@ -658,7 +658,7 @@ class Trainer:
         checkpoint.restore(arrays, self._arrays, file)
         self.seed = about["seed"]
         self._resumed = _Resumed(arrays, about, file)
-        return State.of(about["progress"])
+        return State.of(about["progress"], f"{file}: progress")
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any, Literal, Protocol
@@ -23,7 +23,7 @@ from pearl.runs import Progress, Run, Status, TaskTiming
 from pearl.runtime import lane
 from pearl.runtime.clock import Clock
 from pearl.runtime.messages import episodes
-from pearl.runtime.outside import Log
+from pearl.state import State
 from pearl_devices import Buffers
 from pearl_estimators.energy import Energy, total
 
@@ -35,35 +35,6 @@ PROGRESS_S = 0.25
 
 ROWS = 200
 """Rows of metrics.csv in a whole run, about."""
-
-
-@dataclass
-class State:
-    """What has happened so far: all that a checkpoint says beside the arrays. Seconds of iterations
-    only, without evaluation and checkpoints. drained: the iteration before which no work is under
-    way in any channel, because a run or a plan ended there. log: what went
-    wrong and was mended. factors, decisions, replanned: what re-planning has measured (kernel
-    family, variant → measured / estimated seconds), what it decided, whether the plan changed."""
-
-    iteration: int = 0
-    best_mean: float | None = None
-    last_mean: float | None = None
-    wall_s: float = 0.0
-    cpu_s: float = 0.0
-    drained: int = 0
-    log: Log = field(default_factory=Log)
-    steady: dict[str, float] = field(
-        default_factory=lambda: {"wall_s": 0.0, "cpu_s": 0.0, "env_steps": 0, "updates": 0}
-    )
-    factors: dict[str, float] = field(default_factory=dict)
-    decisions: list[str] = field(default_factory=list)
-    replanned: bool = False
-
-    @staticmethod
-    def of(progress: Mapping[str, Any]) -> State:
-        """What a checkpoint says; the run that goes on has not failed."""
-        log = {**progress.get("log", {}), "failure": None}
-        return State(**{**progress, "log": Log(**log)})
 
 
 @dataclass(frozen=True)
