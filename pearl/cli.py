@@ -110,10 +110,16 @@ def _write_json(value: dict[str, Any], target: str | None) -> None:
     write_atomically(target, text.encode())
 
 
-def _load(spec: str, pairs: list[str] | None) -> System:
-    from pearl.spec import load, parse_set
+def _overrides(pairs: list[str] | None) -> dict[str, object]:
+    from pearl.spec import parse_set
 
-    return load(spec, set=dict(parse_set(pair) for pair in pairs or ()))
+    return dict(parse_set(pair) for pair in pairs or ())
+
+
+def _load(spec: str, pairs: list[str] | None) -> System:
+    from pearl.spec import load
+
+    return load(spec, set=_overrides(pairs))
 
 
 def _warn_of_measuring(system: System) -> None:
@@ -168,25 +174,44 @@ def init(
 
 
 @command
-def check(spec: Spec, set: Set = None, json_file: Json = None) -> Result:
-    """Read a spec and say everything that is wrong with it."""
-    system = _load(spec, set)
+def check(
+    spec: Spec,
+    imports: Annotated[
+        bool,
+        typer.Option("--import", help="Import the code that it names, to check that as well."),
+    ] = False,
+    set: Set = None,
+    json_file: Json = None,
+) -> Result:
+    """Read a spec and say everything that is wrong with it, importing nothing that it names."""
+    from pearl import trust
+    from pearl.code_checks import check_code
+    from pearl.spec import state
+
+    stated = state(spec, set=_overrides(set))
+    unseen = [] if imports else trust.named(stated.raw)
+    if imports:
+        check_code(_load(spec, set))
     found = {
         "schema": SCHEMA,
         "status": "valid",
-        "name": system.name,
-        "spec_sha256": system.sha256,
-        "algorithm": system.algorithm.name,
-        "env": system.env.id,
-        "platform": system.platform.name,
-        "devices": [d.name for d in system.platform.devices],
-        "objective": system.objective,
+        "name": stated.name,
+        "spec_sha256": stated.sha256,
+        "algorithm": stated.algorithm.name,
+        "env": stated.algorithm.env,
+        "platform": stated.platform.name,
+        "devices": [d.name for d in stated.platform.devices],
+        "objective": stated.objective,
+        "not_looked_at": [vars(each) for each in unseen],
     }
     text = (
         f"{spec}: valid: {found['algorithm']} on {found['env']}, platform {found['platform']} "
-        f"({', '.join(d.name for d in system.platform.devices)}), objective {found['objective']}"
+        f"({', '.join(d.name for d in stated.platform.devices)}), objective {found['objective']}"
     )
-    return Result(text, found)
+    lines = [f"not looked at: {each}: {each.unknown}" for each in unseen]
+    if unseen:
+        lines.append("pearl check --import imports this code, which runs it, and looks")
+    return Result("\n".join([text, *lines]), found)
 
 
 class Objective(StrEnum):

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import import_module
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pearl_devices import Kernel
+from pearl_devices import Kernel, UnsupportedError
+from pearl_devices.named import environment
 
 if TYPE_CHECKING:
     import gymnasium
@@ -118,15 +118,12 @@ class Policy:
 def make_env(env_id: str, args: Mapping[str, Any], stack: int = 0) -> gymnasium.Env[Any, Any]:
     """One environment by gymnasium id or `module:callable`, with the arguments of the spec; it
     observes its last `stack` frames, where that is above 0."""
-    import gymnasium
+    from pearl_devices.primitives.gym_envs import stacked
 
-    from pearl_devices.primitives.gym_envs import CALLABLE, stacked
-
-    if not CALLABLE.fullmatch(env_id):
-        return stacked(gymnasium.make(env_id, **args), stack)
-    module, _, name = env_id.partition(":")
-    env: gymnasium.Env[Any, Any] = getattr(import_module(module), name)(**args)
-    return stacked(env, stack)
+    try:
+        return stacked(environment(env_id, args), stack)
+    except ValueError as error:
+        raise UnsupportedError(f"environment {env_id!r} cannot be made: {error}") from error
 
 
 def returns(policy: Policy, episodes: int, seed: int) -> list[float]:

@@ -20,7 +20,7 @@ from pearl.runs import Row, Run, load_metrics, load_run
 
 if TYPE_CHECKING:
     from pearl.explanation import Explanation
-    from pearl.system import System
+    from pearl.system import Stated
 
 SUFFIXES = (".html", ".json", ".txt")
 SAVED_WIDTH = 120
@@ -37,7 +37,7 @@ class Report:
 
     plan: Plan
     run: Run | None = None
-    system: System | None = None
+    system: Stated | None = None
     metrics: tuple[Row, ...] | None = None
     every_edge: bool = False
     explanation: Explanation | None = None
@@ -86,7 +86,7 @@ class Report:
         if self.system is None:
             return f"PEARL {what}, platform {self.plan.host}"
         s = self.system
-        on = f"{s.algorithm.name} on {s.env.id}, platform {self.plan.host}"
+        on = f"{s.algorithm.name} on {s.algorithm.env}, platform {self.plan.host}"
         return f"PEARL {what} {s.name}: {on}"
 
     def learning(self) -> tuple[Row, ...]:
@@ -128,9 +128,10 @@ class Report:
 
 
 def load_report(folder: str | Path) -> Report:
-    """The report of a run folder; the heading names the system where `spec.yaml` can be read."""
-    from pearl.spec import load
+    """The report of a run folder; the heading names the system where there is a `spec.yaml`, of
+    which nothing is imported."""
+    from pearl.spec import state
 
     run = load_run(folder)
     spec = Path(run.out or ".") / "spec.yaml"
-    return Report(run.plan, run, load(spec) if spec.exists() else None)
+    return Report(run.plan, run, state(spec) if spec.exists() else None)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Mapping
 from dataclasses import replace
-from importlib import import_module
 from typing import Any
 
 from pearl.spec_algorithms import DISCRETE, TABULAR, Acting, Spaces
@@ -14,22 +11,7 @@ from pearl.spec_algorithms import Algorithm as Replaying
 from pearl.spec_errors import Complaint, nearest
 from pearl.system import EnvSpec
 from pearl.yaml_reader import Where, show
-
-CALLABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
-"""`module:callable`. A gymnasium id with a module has a version: `module:Name-v0`."""
-
-BUILD_ERRORS = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    ImportError,
-    LookupError,
-    OSError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
-"""What an environment's own code may raise while it is built."""
+from pearl_devices.named import environment, reason
 
 
 def env_spec(algorithm: Acting) -> tuple[EnvSpec | None, list[Complaint]]:
@@ -70,6 +52,17 @@ def unknown_env(env: str) -> list[Complaint]:
         what = f"no environment {show(env)}{nearest(env, gymnasium.registry)}; {known}"
         return [(("algorithm", "env"), what)]
     return []
+
+
+def misstated(algorithm: Acting, stated: EnvSpec) -> list[Complaint]:
+    """Where the environment itself, which is built for that, is not as the spec states it."""
+    env, problems = _asked(algorithm)
+    for key in ("obs", "actions", "act"):
+        given, has = getattr(stated, key), getattr(env, key, None)
+        if env is not None and given != has:
+            what = f"given {key} {given}; {algorithm.env} has {has}"
+            problems = [*problems, (("algorithm", "spaces"), what)]
+    return problems
 
 
 def _given(algorithm: Acting, spaces: Spaces) -> tuple[EnvSpec | None, list[Complaint]]:
@@ -123,13 +116,12 @@ def _asked(algorithm: Acting) -> tuple[EnvSpec | None, list[Complaint]]:
     if unknown:
         return None, unknown
     try:
-        env = build(algorithm.env, algorithm.env_args)
+        env = environment(algorithm.env, algorithm.env_args)
         observation, action = env.observation_space, env.action_space
         cut = env.spec.max_episode_steps if env.spec is not None else None
         env.close()
-    except (gymnasium.error.Error, *BUILD_ERRORS) as error:
-        reason = " ".join(str(error).split())[:300] or type(error).__name__
-        return None, [(where, f"{show(algorithm.env)} cannot be built: {reason}")]
+    except (Exception, SystemExit) as error:  # whatever its own code raises
+        return None, [(where, f"{show(algorithm.env)} cannot be built: {reason(error)}")]
     box, discrete = gymnasium.spaces.Box, gymnasium.spaces.Discrete
     if not observation.is_np_flattenable:
         what = f"observations are {type(observation).__name__}, which has no fixed size"
@@ -158,16 +150,3 @@ def _asked(algorithm: Acting) -> tuple[EnvSpec | None, list[Complaint]]:
         return None, [(where, f"actions are {action}; Discrete or a Box of one axis is needed")]
     spec = EnvSpec(algorithm.env, algorithm.env_args, max_episode_steps=cut, **sizes)
     return spec, []
-
-
-def build(env: str, args: Mapping[str, Any]) -> Any:
-    """The environment behind a gymnasium id or `module:callable`; raises what its code raises."""
-    import gymnasium
-
-    if not CALLABLE.fullmatch(env):
-        return gymnasium.make(env, **args)
-    module, _, name = env.partition(":")
-    made = getattr(import_module(module), name)(**args)
-    if not isinstance(made, gymnasium.Env):
-        raise TypeError(f"it returns a {type(made).__name__}, not a gymnasium.Env")
-    return made

@@ -18,10 +18,10 @@ from pearl.spec_checks import Check, Lines, shipped
 from pearl.spec_errors import nearest
 from pearl.spec_models import Spec
 from pearl.spec_text import init_text
-from pearl.system import EnvSpec, System
+from pearl.system import EnvSpec, Stated, System
 from pearl.yaml_reader import Document, Where, dotted, parse, plain, read_bytes, scalar, show
 
-__all__ = ["EnvSpec", "System", "init_text", "json_schema", "load", "parse_set", "shipped"]
+__all__ = ["EnvSpec", "System", "init_text", "json_schema", "load", "parse_set", "shipped", "state"]
 
 
 def load(
@@ -33,17 +33,34 @@ def load(
     Asks gymnasium for the sizes of the environment's spaces unless the spec states them.
     Raises SpecError with one line for every problem.
     """
+    stated, env = _read(spec, set, imports=True)
+    assert env is not None
+    return System(**vars(stated), env=env)
+
+
+def state(
+    spec: str | Path | Mapping[str, Any], *, set: Mapping[str, object] | None = None
+) -> Stated:
+    """As `load`, but without importing anything that the spec names (`pearl.trust.named`): modules
+    of its own it does not look at, and environments that are one it does not ask for their spaces.
+    """
+    return _read(spec, set, imports=False)[0]
+
+
+def _read(
+    spec: str | Path | Mapping[str, Any], set: Mapping[str, object] | None, *, imports: bool
+) -> tuple[Stated, EnvSpec | None]:
     document, name, path = _open(spec)
     lines: Lines = list(document.problems)
     for key, value in (set or {}).items():
         lines += _lay_over(document, key, value)
     unread = [where for where, _ in lines]
-    check = Check(document, None if path is None else Path(path).parent)
-    system = check.system(name, path)
+    check = Check(document, None if path is None else Path(path).parent, imports=imports)
+    stated = check.stated(name, path)
     lines += check.lines
-    if lines or system is None:
+    if lines or stated is None:
         raise SpecError(*_in_order(lines, unread))
-    return system
+    return stated, check.env
 
 
 def parse_set(argument: str) -> tuple[str, object]:

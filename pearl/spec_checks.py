@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from importlib.resources import files
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Any, get_type_hints
 from pydantic import TypeAdapter
 from pydantic_core import ValidationError
 
+from pearl import trust
 from pearl.errors import SpecError
 from pearl.limits import SLACK_LIMITS, Limits
 from pearl.platform_files import read_platform, unfold
@@ -19,10 +18,11 @@ from pearl.spaces import env_spec, unknown_env
 from pearl.spec_algorithms import MODELS, Acting, Algorithm, OnPolicy, Own, Ppo
 from pearl.spec_errors import Complaint, complaints, nearest
 from pearl.spec_models import TASKS, LimitsSection, Spec, Train
-from pearl.system import System
+from pearl.system import EnvSpec, Stated
 from pearl.yaml_reader import Document, Where, parse, read_bytes, show
 from pearl_devices import Platform
 from pearl_devices.discover import host
+from pearl_devices.named import refuse_standard
 
 SECTIONS: Mapping[str, TypeAdapter[Any]] = {
     key: TypeAdapter(hint) for key, hint in get_type_hints(Spec, include_extras=True).items()
@@ -40,17 +40,22 @@ def shipped(folder: str = "pearl_configs") -> dict[str, str]:
 
 
 class Check:
-    """One pass over a document. `lines` collects every problem; nothing is raised."""
+    """One pass over a document. `lines` collects every problem; nothing is raised.
 
-    def __init__(self, document: Document, folder: Path | None) -> None:
-        self.document, self.folder = document, folder
+    imports: whether code that the spec names may be imported; without, an environment that is such
+    code is not asked for its spaces. env: what was found of the environment, None if nothing was.
+    """
+
+    def __init__(self, document: Document, folder: Path | None, *, imports: bool) -> None:
+        self.document, self.folder, self.imports = document, folder, imports
         self.lines: Lines = []
+        self.env: EnvSpec | None = None
 
     def complain(self, found: list[Complaint]) -> None:
         self.lines += [(where, self.document.say(where, what)) for where, what in found]
 
-    def system(self, name: str, path: str | None) -> System | None:
-        """The system, or None with the reasons in `lines`."""
+    def stated(self, name: str, path: str | None) -> Stated | None:
+        """What the spec states, or None with the reasons in `lines`."""
         data = self.document.data
         for key in data:
             if key not in SECTIONS:
@@ -66,7 +71,6 @@ class Check:
         objective = self.section("objective", data.get("objective", "throughput"))
         section = self.section("limits", limits_given, LimitsSection)
         train = self.section("train", data.get("train", {}), Train)
-        env = None
         if algorithm is not None and section is not None:
             self.complain(list(_of_groups(algorithm, section)))
         if train is not None and train.on_env_failure == "restart" and not _stores(algorithm):
@@ -77,13 +81,12 @@ class Check:
             self.complain([(("train", "on_env_failure"), what)])
         if algorithm is not None:
             self.complain(list(disagreements(algorithm)))
-            env, found = env_spec(algorithm)
-            self.complain(found)
+            self.ask(algorithm)
         if isinstance(limits_given, Mapping):
             self.complain(list(unknown_names(limits_given, platform)))
             if objective == "makespan":
                 self.complain(list(not_of_makespan(limits_given)))
-        if self.lines or platform is None or env is None:
+        if self.lines or platform is None:
             return None
         name = named or name
         raw = {
@@ -94,19 +97,27 @@ class Check:
             "limits": _written("limits", section),
             "train": _written("train", train),
         }
-        canonical = json.dumps(raw, sort_keys=True, separators=(",", ":"), allow_nan=False)
-        return System(
+        return Stated(
             name=name,
             path=path,
-            sha256=hashlib.sha256(canonical.encode()).hexdigest(),
+            sha256=trust.digest(raw),
             algorithm=algorithm,
-            env=env,
             platform=platform,
             objective=objective,
             limits=_limits(section),
             train=train,
             raw=raw,
         )
+
+    def ask(self, algorithm: Acting) -> None:
+        """What there is to know of the environment, with what the spec names refused where it is of
+        Python's standard library."""
+        refused = list(of_standard_library(algorithm))
+        self.complain(refused)
+        importable = self.imports and not refused
+        if importable or algorithm.spaces is not None or ":" not in algorithm.env:
+            self.env, found = env_spec(algorithm)
+            self.complain(found)
 
     def section(self, key: str, data: Any, model: type = Spec) -> Any:
         """The checked section, or None if it is wrong; `model` names the keys it may have."""
@@ -135,7 +146,11 @@ class Check:
             found = self.section("algorithm", data, Own)
             if found is not None:
                 try:
-                    module(name)
+                    refuse_standard(name)
+                    if self.imports:
+                        module(name)
+                except ValueError as error:
+                    self.complain([(("algorithm", "name"), f"given {show(name)}; {error}")])
                 except KeyError as error:
                     self.complain([(("algorithm", "name"), error.args[0])])
         else:
@@ -213,6 +228,17 @@ def disagreements(algorithm: Acting) -> Iterator[Complaint]:
     if a.replay.beta_final < a.replay.beta:
         what = f"given {a.replay.beta_final}; at least beta ({a.replay.beta}) is needed"
         yield ("algorithm", "replay", "beta_final"), what
+
+
+def of_standard_library(algorithm: Acting) -> Iterator[Complaint]:
+    """The environment or network, where it names code of Python's standard library."""
+    network = algorithm.network if isinstance(algorithm, Algorithm) else None
+    for key, given in (("env", algorithm.env), ("network", network)):
+        if given is not None and ":" in given:
+            try:
+                refuse_standard(given)
+            except ValueError as error:
+                yield ("algorithm", key), f"given {show(given)}; {error}"
 
 
 def _stores(a: Acting | None) -> bool:

@@ -1,4 +1,5 @@
-"""`System`: what a spec says, resolved; and `EnvSpec`, what is known of its environment."""
+"""`System`: what a spec says, resolved; and `EnvSpec`, what is known of its environment. `Stated`
+is what a spec says without its environment having been asked."""
 
 from __future__ import annotations
 
@@ -42,8 +43,8 @@ class EnvSpec:
 
 
 @dataclass(frozen=True)
-class System:
-    """A spec, read and checked.
+class Stated:
+    """A spec, read and checked as far as that goes without importing anything that it names.
 
     path: its file, None for a mapping. sha256: of the canonical JSON of `raw`. algorithm: the
     options of its algorithm, a frozen dataclass of `pearl.spec_algorithms` (`Dqn`, `Ddpg`). raw:
@@ -55,9 +56,15 @@ class System:
     path: str | None
     sha256: str
     algorithm: Any
-    env: EnvSpec
     platform: Platform
     objective: Literal["throughput", "power_efficiency", "makespan"]
     limits: Limits
     train: Train
     raw: Mapping[str, Any] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class System(Stated):
+    """A spec, read and checked. env: its environment, as the spec or gymnasium has it."""
+
+    env: EnvSpec

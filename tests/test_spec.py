@@ -278,8 +278,18 @@ def test_observations_are_flattened_as_the_environment_task_flattens_them(tmp_pa
         ),
         (
             "algorithm: {name: dqn, env: 'os:getcwd'}\n",
-            ["s.yaml:1: algorithm.env: 'os:getcwd' cannot be built: "
-             "it returns a str, not a gymnasium.Env"],
+            ["s.yaml:1: algorithm.env: given 'os:getcwd'; os is a module of Python's standard "
+             "library, and nothing of that is called; name code of your own or of a package"],
+        ),
+        (
+            "algorithm: {name: dqn, env: 'tests.graphs:X'}\n",
+            ["s.yaml:1: algorithm.env: 'tests.graphs:X' cannot be built: "
+             "module 'tests.graphs' has no attribute 'X'"],
+        ),
+        (
+            "algorithm: {name: dqn, env: 'numpy:zeros', env_args: {shape: 2}}\n",
+            ["s.yaml:1: algorithm.env: 'numpy:zeros' cannot be built: "
+             "it returns a ndarray, not a gymnasium.Env"],
         ),
         (
             "algorithm: {name: dqn, env: 'nowhere_at_all:make'}\n",

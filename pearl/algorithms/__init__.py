@@ -8,11 +8,11 @@ one has no losses. One of the user's own is named in a spec by its module path
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, cast
 
 from pearl.graph import TaskGraph
 from pearl_devices import Buffers
+from pearl_devices.named import imported
 
 if TYPE_CHECKING:
     from pearl.system import System
@@ -41,13 +41,6 @@ class Algorithm(Protocol):
     def initialise(self, buffers: Buffers, system: System, seed: int) -> None: ...
 
 
-_IMPORT_ERRORS = (
-    *(ArithmeticError, AttributeError, ImportError, LookupError, NameError, OSError),
-    *(RuntimeError, SyntaxError, TypeError, ValueError),
-)
-"""What a module of the user's may raise while it is imported."""
-
-
 def algorithm(name: str) -> Algorithm:
     """The module of an algorithm: by its name here, or by a module path, which has a dot.
 
@@ -60,8 +53,8 @@ def algorithm(name: str) -> Algorithm:
             "module path, such as my_package.my_algorithm"
         )
     try:
-        module = import_module(ALGORITHMS.get(name, name))
-    except _IMPORT_ERRORS as error:
+        module = imported(ALGORITHMS.get(name, name))
+    except ValueError as error:
         raise KeyError(
             f"algorithm {name!r} is no module that can be imported ({error}); it must be on "
             "Python's path"

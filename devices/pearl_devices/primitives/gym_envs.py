@@ -21,10 +21,8 @@ then is the step from its new first observation: every transition is one that ha
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from contextlib import suppress
-from importlib import import_module
 from time import monotonic
 from typing import Any
 
@@ -38,6 +36,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from pearl_devices.base import Buffers, Call, EnvironmentFailed, UnsupportedError
 from pearl_devices.buffers import ANEW
 from pearl_devices.kernel import Kernel
+from pearl_devices.named import CALLABLE, environment, registered
 from pearl_devices.primitives.envs import record
 from pearl_devices.primitives.gym_resume import LOG, generator, generator_state, packed, unpacked
 from pearl_devices.primitives.normalise import normalised, scale
@@ -46,9 +45,6 @@ from pearl_devices.primitives.rng import bits, stream
 Single = gymnasium.Env[Any, Any]
 Batch = VectorEnv[Any, Any, Any]
 Array = npt.NDArray[Any]
-CALLABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
-"""`module:callable`. A gymnasium id with a module has a version: `module:Name-v0`."""
-
 BATCHED = 6
 """From so many environments on a vector entry point pays: a step of gymnasium's CartPole takes 5 us
 alone and 30 us batched, whatever their number (measured, AMD EPYC, gymnasium 1.4)."""
@@ -70,14 +66,12 @@ def make(program: str, args: dict[str, Any], envs: int, stack: int = 0) -> list[
     """
     try:
         if CALLABLE.fullmatch(program):
-            module, _, name = program.partition(":")
-            build: Callable[..., Any] = getattr(import_module(module), name)
-            return [stacked(build(**args), stack) for _ in range(envs)]
-        spec = gymnasium.spec(program)
+            return [stacked(environment(program, args), stack) for _ in range(envs)]
+        spec = gymnasium.spec(registered(program))
         batched = spec.vector_entry_point is not None and not spec.additional_wrappers
         batched = batched and not stack
         if batched and (envs >= BATCHED or spec.entry_point is None):
-            env = gymnasium.make_vec(program, envs, vectorization_mode="vector_entry_point", **args)
+            env = gymnasium.make_vec(spec.id, envs, vectorization_mode="vector_entry_point", **args)
             mode = env.metadata.get("autoreset_mode")
             if mode in (AutoresetMode.SAME_STEP, AutoresetMode.DISABLED) or is_cartpole(env):
                 return env
@@ -87,7 +81,7 @@ def make(program: str, args: dict[str, Any], envs: int, stack: int = 0) -> list[
                 f"environment {program!r} has only a vector entry point, and that one spends a "
                 "step on each reset; such steps are no transitions and cannot be used"
             )
-        made = [gymnasium.make(program, disable_env_checker=True, **args) for _ in range(envs)]
+        made = [environment(program, args, disable_env_checker=True) for _ in range(envs)]
         return [stacked(env, stack) for env in made]
     except (ImportError, AttributeError, TypeError, ValueError, gymnasium.error.Error) as error:
         raise UnsupportedError(

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from pearl_devices.kernel import Module
+from pearl_devices.named import function
 
 BUILD_ERRORS = (
     *(ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, OSError),
@@ -35,9 +35,8 @@ def build(program: str, inputs: Sequence[int], outputs: int, seed: int | None = 
     What cannot be built or is not as this file says is a ValueError saying why.
     """
     where = f"network {program!r} of inputs {tuple(inputs)} and {outputs} outputs"
-    module, _, name = program.partition(":")
     try:
-        make = getattr(import_module(module), name)
+        make = function(program)
         with torch.random.fork_rng(devices=[]):
             if seed is not None:
                 torch.manual_seed(seed)

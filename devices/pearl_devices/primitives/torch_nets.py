@@ -28,7 +28,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from importlib import import_module
 from inspect import signature
 from itertools import pairwise
 from types import SimpleNamespace
@@ -42,6 +41,7 @@ from torch import Tensor
 from pearl_devices.base import Buffers, Call, UnsupportedError
 from pearl_devices.buffers import specs
 from pearl_devices.kernel import Kernel
+from pearl_devices.named import function
 from pearl_devices.primitives import ddpg, dqn, rng, sac, torch_modules
 from pearl_devices.primitives.native import bound
 from pearl_devices.primitives.nets import CLIP_EPS
@@ -53,19 +53,13 @@ Run = Callable[[Sequence[Tensor], Tensor], Tensor]
 
 def resolve(kernel: Kernel) -> Callable[..., Any]:
     """The callable that kernel.program names; an UnsupportedError says why there is none."""
-    module, _, name = str(kernel.program).partition(":")
     try:
-        found = getattr(import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
+        return function(str(kernel.program))
+    except ValueError as error:
         raise UnsupportedError(
             f"kernel {kernel.kind}: program {kernel.program!r} cannot be found ({error}); "
             "it must be module:callable"
         ) from error
-    if not callable(found):
-        raise UnsupportedError(
-            f"kernel {kernel.kind}: program {kernel.program!r} is no callable but {type(found)}"
-        )
-    return found  # type: ignore[no-any-return]
 
 
 def views(flat: Tensor, layers: Sequence[int]) -> list[Tensor]:

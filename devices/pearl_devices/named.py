@@ -1,0 +1,91 @@
+"""Code that a spec names: `module:callable`, and environments of gymnasium. It is imported and
+called here and nowhere else.
+
+Callables of Python's standard library are refused before they are called. None of them makes an
+environment, a network or a loss, so naming one is a mistake. It is no boundary: whoever may name
+code may name code of any other package (`docs/trust.md`).
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from inspect import isclass, isroutine
+from types import ModuleType
+from typing import Any
+
+CALLABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+"""`module:callable`. A gymnasium id with a module has a version: `module:Name-v0`."""
+
+
+def refuse_standard(name: str) -> None:
+    """A ValueError where `name` (a module, `module:callable` or `module:Id-v0`) is of Python's
+    standard library. Imports nothing."""
+    module = name.partition(":")[0]
+    if module.partition(".")[0] in sys.stdlib_module_names:
+        raise ValueError(
+            f"{module} is a module of Python's standard library, and nothing of that is called; "
+            "name code of your own or of a package"
+        )
+
+
+def imported(module: str) -> ModuleType:
+    """The module. One of the standard library, or that cannot be imported, is a ValueError."""
+    refuse_standard(module)
+    try:
+        return import_module(module)
+    except (Exception, SystemExit) as error:  # a module is a program, and may raise anything
+        raise ValueError(reason(error)) from error
+
+
+def function(program: str) -> Callable[..., Any]:
+    """The callable behind `module:callable`. What cannot be imported, is no callable or is of the
+    standard library is a ValueError saying so."""
+    module, _, name = program.partition(":")
+    home = imported(module)
+    try:
+        found = getattr(home, name)
+    except Exception as error:  # a module may have a __getattr__ of its own
+        raise ValueError(reason(error)) from error
+    if not callable(found):
+        raise ValueError(f"it is of type {type(found).__name__}, which is no callable")
+    if isroutine(found) or isclass(found):
+        refuse_standard(str(found.__module__))
+    return found  # type: ignore[no-any-return]
+
+
+def registered(program: str) -> str:
+    """The id that gymnasium has: of `module:Id-v0`, which is imported to register it, `Id-v0`."""
+    module, colon, name = program.rpartition(":")
+    if colon:
+        imported(module)
+    return name
+
+
+def environment(program: str, args: Mapping[str, Any], **options: Any) -> Any:
+    """One gymnasium.Env by gymnasium id or `module:callable`, called with `args`.
+
+    options: for `gymnasium.make` alone. What cannot be made is a ValueError saying why.
+    """
+    import gymnasium
+
+    try:
+        if CALLABLE.fullmatch(program):
+            made = function(program)(**args)
+        else:
+            made = gymnasium.make(registered(program), **options, **args)
+    except (Exception, SystemExit) as error:  # an environment is a program, and may raise anything
+        raise ValueError(reason(error)) from error
+    if not isinstance(made, gymnasium.Env):
+        raise ValueError(f"it returns a {type(made).__name__}, not a gymnasium.Env")
+    return made
+
+
+def reason(error: BaseException) -> str:
+    """What an exception says, on one line of at most 300 characters."""
+    text = " ".join(str(error).split())[:300]
+    if isinstance(error, SystemExit):
+        return f"it ends the process ({type(error).__name__}{f': {text}' if text else ''})"
+    return text or type(error).__name__

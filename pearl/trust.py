@@ -1,0 +1,149 @@
+"""What a spec names that would be imported, and whose word it is: `docs/trust.md`.
+
+A spec that the user names (`pearl train SPEC`, `pearl.load`) is the user's word. That of a run
+folder, a checkpoint or a policy file is so where `train` or `save` noted its digest: an empty file
+per digest in a folder that this user alone may write.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+import warnings
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pearl.errors import SpecError
+from pearl_devices.cache_folder import cache_folder
+
+KEPT = 10_000
+"""Digests that are kept: those noted last."""
+
+
+@dataclass(frozen=True)
+class Named:
+    """Code that a spec names. key: dotted, in the spec. given: the name. unknown: what only
+    importing it tells."""
+
+    key: str
+    given: str
+    unknown: str
+
+    def __str__(self) -> str:
+        return f"{self.key} {self.given}"
+
+
+def named(spec: Mapping[str, Any]) -> list[Named]:
+    """The code that a spec, as plain data, names beside gymnasium's own environments and the
+    algorithms that ship. Imports nothing. What is not of a spec's form is passed over."""
+    from pearl.algorithms import ALGORITHMS
+
+    section = spec.get("algorithm")
+    if not isinstance(section, Mapping):
+        return []
+    name, env, network = (section.get(key) for key in ("name", "env", "network"))
+    found = []
+    if isinstance(name, str) and name not in ALGORITHMS:
+        what = "whether it is an algorithm, and whether it takes these options"
+        found.append(Named("algorithm.name", name, what))
+    if isinstance(env, str) and ":" in env:
+        stated = section.get("spaces") is not None
+        what = (
+            "whether it has the spaces that the spec states, and whether it takes these env_args"
+            if stated
+            else "its spaces, and whether it takes these env_args"
+        )
+        found.append(Named("algorithm.env", env, what))
+    if isinstance(network, str):
+        what = "whether it makes networks of these inputs and outputs"
+        found.append(Named("algorithm.network", network, what))
+    return found
+
+
+def digest(spec: Mapping[str, Any]) -> str:
+    """SHA-256 of the canonical JSON of a spec as plain data, in hexadecimal."""
+    canonical = json.dumps(spec, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def note(spec: Mapping[str, Any]) -> None:
+    """Take down that this user trains by `spec`, if it names code at all. Where that cannot be
+    written a warning says so, and what it is then good for."""
+    if not named(spec):
+        return
+    folder = cache_folder() / "specs"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if why := _foreign(folder):
+            raise OSError(0, why)
+        file = folder / digest(spec)
+        os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+        os.utime(file)
+        _forget(folder)
+    except OSError as error:
+        warnings.warn(
+            f"{folder}: cannot note that this spec is yours: {error.strerror or error}; eval and "
+            "export of the run will ask for --trust (trust=True)",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+
+def own(spec: Mapping[str, Any]) -> bool:
+    """Whether this user has trained by `spec`."""
+    folder = cache_folder() / "specs"
+    with suppress(OSError, ValueError):
+        found = os.stat(folder / digest(spec), follow_symlinks=False)
+        return stat.S_ISREG(found.st_mode) and not _foreign(folder)
+    return False
+
+
+def require(spec: object, path: str | Path, *, trust: bool) -> None:
+    """Refuse what was found at `path` where its spec names code and is not the user's own.
+
+    trust: the user says that it may be imported. A SpecError says what it names, and the way out.
+    """
+    if trust or not isinstance(spec, Mapping) or not named(spec) or own(spec):
+        return
+    what = ", ".join(str(each) for each in named(spec))
+    why = _foreign(cache_folder() / "specs")
+    raise SpecError(
+        f"{path}: its spec names code, and nothing in your cache folder says that it is yours"
+        f"{f' ({why})' if why else ''}: {what}; nothing was imported; if you would run that code, "
+        "add --trust (trust=True in Python)"
+    )
+
+
+def _foreign(folder: Path) -> str:
+    """Why nothing in `folder` is believed; empty where only this user or root can have written
+    it, or where there is no such folder."""
+    try:
+        found = os.stat(folder, follow_symlinks=False)
+    except OSError:
+        return ""
+    if not stat.S_ISDIR(found.st_mode):
+        return f"{folder} is no folder"
+    if found.st_uid not in (0, os.geteuid()):
+        return f"{folder} belongs to another user"
+    if found.st_mode & 0o022:
+        return f"{folder} can be written by other users"
+    return ""
+
+
+def _forget(folder: Path) -> None:
+    """Keep the newest `KEPT`."""
+    with os.scandir(folder) as entries:
+        names = [entry.name for entry in entries]
+    if len(names) <= KEPT:
+        return
+    ages = {}
+    for name in names:
+        with suppress(OSError):
+            ages[name] = os.stat(folder / name).st_mtime_ns
+    for name in sorted(ages, key=lambda name: ages[name])[: len(ages) - KEPT]:
+        (folder / name).unlink(missing_ok=True)
