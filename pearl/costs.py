@@ -15,6 +15,7 @@ from pearl_devices import Kernel, Platform, backend
 from pearl_devices.base import ASKED
 from pearl_estimators import Estimate, estimate
 from pearl_estimators.calibrated import calibration
+from pearl_estimators.calibration import CalibrationError
 from pearl_estimators.interference import Shares, named, side
 
 
@@ -114,9 +115,18 @@ class CostTable:
 def tabulate(graph: TaskGraph, platform: Platform, limits: Limits | None = None) -> CostTable:
     """Ask every device's backend what it offers for every task and fusion, and estimate each.
 
-    A task that no allowed device can run is an InfeasibleError naming it.
+    A task that no allowed device can run is an InfeasibleError naming it; a device that lacks a
+    figure for its estimates is a SpecError.
     """
-    limits = limits or Limits()
+    try:
+        return _tabulated(graph, platform, limits or Limits())
+    except CalibrationError:
+        raise
+    except ValueError as error:
+        raise SpecError(f"platform {platform.name}: {error}") from None
+
+
+def _tabulated(graph: TaskGraph, platform: Platform, limits: Limits) -> CostTable:
     modes: list[Mode] = []
     jobs: list[tuple[tuple[str, ...], Kernel, int | None]] = [
         ((t.name,), t.kernel, None) for t in graph.tasks

@@ -23,7 +23,7 @@ from pearl.spec_algorithms import STRICT
 from pearl.spec_errors import Complaint, allow, complaints, nearest
 from pearl.units import dimension_of
 from pearl.yaml_reader import Where, show
-from pearl_devices import Device, Link, Platform
+from pearl_devices import Device, Link, Platform, fpga
 
 Count = Annotated[Sourced, Number(None, whole=True)]
 Bytes = Annotated[Sourced, Number("bytes")]
@@ -152,6 +152,8 @@ def read_platform(
     for name, device in entry.devices.items():
         try:
             devices.append(_device(name, device, (*where, "devices", name), problems))
+            if device.kind == "fpga":
+                fpga.check(devices[-1])
         except ValueError as error:
             problems.append(((*where, "devices", name), str(error)))
     links = []

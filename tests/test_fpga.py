@@ -1,4 +1,4 @@
-"""The simulated FPGA: cycles against counts by hand and in simulated RTL, and what fits on chip."""
+"""The closed forms of the FPGA: cycles against counts by hand, and what fits on chip."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ FPGA = Device(
     simulated=True,
     figures={"clock_hz": 250e6, "m20k_blocks": 7110, "m20k_bits": 20480, "ddr_latency_s": 16e-9},
 )
+M20K = device_kind.on_chip(FPGA)
 SIZES = {
     "envs": 8,
     "obs": 4,
@@ -61,7 +62,7 @@ def some(kind: str, **sizes: object) -> Kernel:
 
 class TestFpga(EstimatorContract):
     device = FPGA
-    rung = "simulated"
+    rung = "closed_form"
     kernels = (
         some("inference.dqn"),
         kernel("inference.ddpg", envs=8, obs=3, act=1, actor=(3, 64, 64, 1)),
@@ -80,8 +81,7 @@ class TestFpga(EstimatorContract):
 
 @pytest.mark.parametrize("n", [2, 4, 8])
 @pytest.mark.parametrize("k", [8, 32])
-def test_a_full_tile_takes_the_cycles_of_the_simulated_rtl(n, k):
-    """Fewest clock edges until the last accumulator is right, found by search in the RTL."""
+def test_the_last_accumulator_of_a_full_tile_is_right_after_its_skew(n, k):
     assert gemm_cycles(n, k, n, n) == k + 2 * (n - 1) + 1
 
 
@@ -112,7 +112,7 @@ def test_a_result_stationary_grid_counted_cycle_by_cycle():
 @pytest.mark.parametrize(
     ("leaves", "fanout", "cycles"), [(64, 8, 7), (4096, 8, 13), (4096, 16, 10)]
 )
-def test_one_draw_takes_the_cycles_of_the_simulated_rtl(leaves, fanout, cycles):
+def test_one_draw_takes_three_cycles_a_level_and_one(leaves, fanout, cycles):
     k = kernel("replay_update", batch=1, steps=1, capacity=leaves, fanout=fanout)
     from pearl_devices.work import tree_depth
 
@@ -188,9 +188,9 @@ def test_only_what_fits_in_the_dsp_blocks_is_offered():
 
 def test_blocks_of_a_tree_by_hand():
     # 4096 leaves by 8: rows of 256 bits are 7 blocks of 40 bits wide; 512, 64, 8 and 1 rows deep
-    assert device_kind.tree_blocks(4096, 8) == 7 * (1 + 1 + 1 + 1)
+    assert device_kind.tree_blocks(4096, 8, M20K) == 7 * (1 + 1 + 1 + 1)
     # 262,144 by 8: 32,768 rows are 64 blocks deep, then 4,096 (8), 512 (1), 64, 8 and 1 (1 each)
-    assert device_kind.tree_blocks(262_144, 8) == 7 * (64 + 8 + 1 + 1 + 1 + 1)
+    assert device_kind.tree_blocks(262_144, 8, M20K) == 7 * (64 + 8 + 1 + 1 + 1 + 1)
 
 
 def test_a_tree_that_does_not_fit_on_chip_is_not_offered():
@@ -216,10 +216,43 @@ def test_environments_do_not_run_on_it():
         estimate(k, FPGA)
 
 
-def test_a_missing_figure_is_named():
-    bare = replace(FPGA, figures={"clock_hz": 250e6})
-    with pytest.raises(ValueError, match=r"no figure 'm20k_bits'.*clock_hz"):
+@pytest.mark.parametrize(
+    ("figures", "named"),
+    [
+        ({"clock_hz": 250e6}, "no figure 'ram_blocks'; it gives .'clock_hz'.*m20k_blocks"),
+        ({"clock_hz": 250e6, "m20k_blocks": 7110}, "no figure 'm20k_bits'"),
+        ({"clock_hz": 250e6, "m20k_blocks": 7110, "m20k_bits": 0}, "gives m20k_bits as 0"),
+        ({"clock_hz": 3e8, "ram_blocks": 2, "ram_block_bits": 8}, "no figure 'ram_word_bits'"),
+        ({"m20k_blocks": 7110, "m20k_bits": 20480}, "no figure 'clock_hz'"),
+    ],
+)
+def test_a_missing_figure_is_named(figures, named):
+    bare = replace(FPGA, figures=figures)
+    with pytest.raises(ValueError, match=named):
+        device_kind.check(bare)
+    with pytest.raises(ValueError, match=named):
         estimate(some("update.dqn"), bare)
+
+
+def test_a_board_with_other_memory_is_offered_what_fits_in_it():
+    ram = {"clock_hz": 300e6, "ram_blocks": 100, "ram_block_bits": 36864, "ram_word_bits": 72}
+    board = replace(FPGA, figures=ram)
+    # 4096 leaves by 8: rows of 256 bits are 4 blocks of 72 bits wide, and 512 rows are one deep
+    assert device_kind.tree_blocks(4096, 8, device_kind.on_chip(board)) == 4 * (1 + 1 + 1 + 1)
+    # 32,772 leaves: 4,097 rows are 9 blocks deep, then 513 (2), 65, 9, 2 and 1 (1 each)
+    assert device_kind.tree_blocks(32_772, 8, device_kind.on_chip(board)) == 4 * (9 + 2 + 4)
+    uses = device_kind.on_chip_blocks(some("update.dqn"), device_kind.on_chip(board))
+    for blocks, offered in ((uses, True), (uses - 1, False)):
+        sized = replace(FPGA, figures={**ram, "ram_blocks": blocks})
+        assert bool(device_kind.offers(some("update.dqn"), sized)) == offered
+    e = estimate(some("inference.dqn"), board, width=64)
+    assert e.source.startswith("closed form of a design not built: systolic at 300 MHz")
+    assert "RTL" not in e.source
+
+
+def test_the_band_holds_a_design_that_loses_a_quarter_of_its_cycles():
+    e = estimate(some("update.dqn"), FPGA, width=64)
+    assert (e.low_s, e.high_s) == pytest.approx((0.8 * e.latency_s, 1.5 * e.latency_s))
 
 
 def test_too_few_units_for_a_tree_is_an_error():

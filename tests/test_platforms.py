@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from pearl.errors import SpecError
+from pearl.planning import plan
 from pearl.platform_files import WIDTH_UNITS, read_platform, unfold
 from pearl.spec import load
 from pearl.spec_checks import shipped
@@ -146,6 +147,54 @@ def test_a_number_without_a_source_is_refused() -> None:
 )  # fmt: skip
 def test_a_wrong_number_is_refused(key: str, value: object, message: str) -> None:
     assert refused({**DEVICE, key: value}) == [f"<spec>: platform.devices.cpu.{key}: {message}"]
+
+
+OWN_FPGA = {**DEVICE, "kind": "fpga", "width": 1000}
+
+
+def test_an_fpga_of_ones_own_is_refused_where_no_plan_could_be_made_for_it() -> None:
+    (problem,) = refused({**OWN_FPGA, "figures": {"clock_hz": "300 MHz", "dsp": 1000}})
+    assert problem == (
+        "<spec>: platform.devices.cpu: device 'cpu' of kind fpga has no figure 'ram_blocks'; it "
+        "gives ['clock_hz', 'dsp']; needed, above 0, are clock_hz and the memory on chip: "
+        "ram_blocks, ram_block_bits (of one) and ram_word_bits (its widest word), or of an Intel "
+        "device m20k_blocks, m20k_bits"
+    )
+    (problem,) = refused({**OWN_FPGA, "figures": {"ram_blocks": 2}})
+    assert "no figure 'clock_hz'" in problem
+
+
+def test_a_board_of_another_maker_is_planned_for() -> None:
+    figures = {
+        "clock_hz": "300 MHz",
+        "ram_blocks": 2000,
+        "ram_block_bits": "36864 bit",
+        "ram_word_bits": "72 bit",
+    }
+    board = {**OWN_FPGA, "figures": figures}
+    link = {"between": ["cpu", "board"], "source": "s", "latency": "1 us", "bandwidth": "9 GB/s"}
+    found = plan(
+        load(
+            {
+                "algorithm": {"name": "dqn", "env": "E", "spaces": {"obs": 4, "actions": 2}},
+                "platform": {"devices": {"cpu": DEVICE, "board": board}, "links": [link]},
+                "limits": {"pin": {"update": "board"}},
+            }
+        )
+    )
+    assert found.task("update").device == "board"
+    assert found.task("update").rung == "closed_form"
+
+
+def test_a_null_device_without_a_time_is_a_sentence_in_a_plan() -> None:
+    system = load(
+        {
+            "algorithm": {"name": "dqn", "env": "E", "spaces": {"obs": 4, "actions": 2}},
+            "platform": {"devices": {"cpu": {**DEVICE, "kind": "null"}}},
+        }
+    )
+    with pytest.raises(SpecError, match=r"platform inline: device 'cpu' of kind null gives no ti"):
+        plan(system)
 
 
 def test_a_figure_takes_the_unit_that_its_name_states() -> None:

@@ -1,10 +1,12 @@
-"""A simulated FPGA: an n×n systolic array for networks, a pipelined K-ary sum tree for replay.
+"""An FPGA that is never driven: an n×n systolic array for networks, a K-ary sum tree for replay.
 
-It is never driven. A bound kernel computes the same numbers with the native code of the host's CPU;
-its time comes from the closed forms of `pearl_estimators.fpga`, on a virtual clock.
+A bound kernel computes the same numbers with the native code of the host's CPU; its time comes from
+the closed forms of `pearl_estimators.fpga`, of designs that nobody has built, on a virtual clock.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from pearl_devices.base import Buffers, Call, Device, UnsupportedError
 from pearl_devices.kernel import Kernel
@@ -12,18 +14,42 @@ from pearl_devices.work import F32, activations_bytes, parameters, tree_depth
 
 ARRAYS = (8, 16, 32, 64)
 DSP_PER_LEVEL = 2  # assumed: an adder and a comparator a level, as in PEARL's released model
-# An M20K block in its widest form, 512 rows of 40 bits (Intel Agilex embedded memory guide).
-BLOCK_ROWS, BLOCK_ROW_BITS = 512, 40
+M20K_WORD_BITS = 40.0  # 512 words of 40 bits (Intel Agilex embedded memory guide)
+
+
+@dataclass(frozen=True)
+class OnChip:
+    """The blocks of memory on a chip: how many, and bits and widest word of each."""
+
+    blocks: float
+    bits: float
+    word_bits: float
 
 
 def figure(device: Device, name: str) -> float:
-    """One of `device.figures`; a missing one is a ValueError naming what there is."""
-    if name not in device.figures:
+    """One of `device.figures`, above 0; a missing one, or 0, is a ValueError naming those given."""
+    found = device.figures.get(name, 0.0)
+    if not found > 0:
+        what = f"gives {name} as {found:g}" if name in device.figures else f"has no figure {name!r}"
         raise ValueError(
-            f"device {device.name!r} of kind fpga has no figure {name!r}; it gives "
-            f"{sorted(device.figures)}; needed are clock_hz, m20k_blocks and m20k_bits (of a block)"
+            f"device {device.name!r} of kind fpga {what}; it gives {sorted(device.figures)}; "
+            "needed, above 0, are clock_hz and the memory on chip: ram_blocks, ram_block_bits (of "
+            "one) and ram_word_bits (its widest word), or of an Intel device m20k_blocks, m20k_bits"
         )
-    return device.figures[name]
+    return found
+
+
+def on_chip(device: Device) -> OnChip:
+    """The memory on chip that the figures of a device tell; too few figures are a ValueError."""
+    if {"m20k_blocks", "m20k_bits"} & device.figures.keys():
+        return OnChip(figure(device, "m20k_blocks"), figure(device, "m20k_bits"), M20K_WORD_BITS)
+    return OnChip(*(figure(device, n) for n in ("ram_blocks", "ram_block_bits", "ram_word_bits")))
+
+
+def check(device: Device) -> None:
+    """A ValueError where a figure is missing that designs are offered and estimated by."""
+    figure(device, "clock_hz")
+    on_chip(device)
 
 
 def tree_width(kernel: Kernel) -> int:
@@ -33,40 +59,41 @@ def tree_width(kernel: Kernel) -> int:
     return DSP_PER_LEVEL * tree_depth(kernel)
 
 
-def tree_blocks(capacity: int, fanout: int) -> int:
-    """M20K blocks of the sum tree: a memory a level, a row of `fanout` float32 a node.
+def tree_blocks(capacity: int, fanout: int, ram: OnChip) -> int:
+    """Memory blocks of the sum tree: a memory a level, a row of `fanout` float32 a node.
 
     A sampler alone could leave out the last child of each row; this engine also updates, so it
     keeps all.
     """
-    columns = -(-fanout * 32 // BLOCK_ROW_BITS)
+    columns = -int(-fanout * 32 // ram.word_bits)
     blocks, nodes = 0, capacity
     while nodes > 1:
         nodes = -(-nodes // fanout)
-        blocks += columns * -(-nodes // BLOCK_ROWS)
+        blocks += columns * -int(-nodes // (ram.bits / ram.word_bits))
     return blocks
 
 
-def on_chip_blocks(kernel: Kernel, block_bits: float) -> int:
-    """M20K blocks that `kernel` needs: its tree, and its networks.
+def on_chip_blocks(kernel: Kernel, ram: OnChip) -> int:
+    """Memory blocks that `kernel` needs: its tree, and its networks.
 
     A network that learns keeps parameters, target, two moments and gradients, and the activations
     of a batch forward and backward; one that acts keeps its parameters and one set of activations.
     """
     blocks, acting = 0, kernel.kind.startswith("inference.")
     if kernel.kind == "replay_update" or kernel.dims.get("prioritised"):
-        blocks += tree_blocks(kernel.dim("capacity"), kernel.dim("fanout"))
+        blocks += tree_blocks(kernel.dim("capacity"), kernel.dim("fanout"), ram)
     for widths in kernel.networks.values():
         copies, rows = (1, kernel.dim("envs")) if acting else (5, 2 * kernel.dim("batch"))
         size = F32 * copies * parameters(widths) + activations_bytes(widths, rows)
-        blocks += -int(-8 * size // block_bits)
+        blocks += -int(-8 * size // ram.bits)
     return blocks
 
 
 def offers(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
     """Designs that fit: `systolic` and `engine` in several widths, `tree`, `copy`.
 
-    What does not fit in the DSP blocks (`Device.width`) or on chip (`m20k_blocks`) is not offered;
+    What does not fit in the multiply-add units (`Device.width`: DSP blocks, where one does float32)
+    or in the memory on chip is not offered;
     nor is what no design computes: duelling networks, torch modules, TD3, SAC, PPO, A2C,
     algorithms of the user's own.
     """
@@ -85,7 +112,8 @@ def offers(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
         found = [("engine", n * n + tree_width(kernel)) for n in ARRAYS]
     else:
         return ()
-    if on_chip_blocks(kernel, figure(device, "m20k_bits")) > figure(device, "m20k_blocks"):
+    ram = on_chip(device)
+    if on_chip_blocks(kernel, ram) > ram.blocks:
         return ()
     return tuple((variant, width) for variant, width in found if width <= device.width)
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-Rung = Literal["measured", "calibrated", "simulated", "datasheet", "given"]
+Rung = Literal["measured", "calibrated", "closed_form", "datasheet", "given"]
 Bound = Literal["compute", "memory", "overhead", "given"]
 
 
@@ -17,7 +17,7 @@ class Estimate:
     latency_s: start to result; occupancy_s: how long the lane is taken (initiation interval), at
     most latency_s and by default equal. low_s, high_s: 90 % band of latency_s (default: exact).
     energy_j: dynamic energy (above idle) of one firing. rung: where the number comes from, best
-    first measured, calibrated, simulated, datasheet; `given` was written down by the user.
+    first measured, calibrated, closed_form, datasheet; `given` was written down by the user.
     bound_by: what limits it. source: the formula, file or datasheet.
     """
 

@@ -1,10 +1,10 @@
-"""Closed forms of the simulated FPGA: a systolic array for networks, a sum tree for replay.
+"""Closed forms of FPGA designs that nobody has built: a systolic array, a sum tree for replay.
 
-The cycle counts are those of our register-transfer designs, found by simulating them: an
-output-stationary n×n array finishes one tile of inner size k after k + 2(n-1) + 1 cycles (exact for
-n in 2, 4, 8 and k in 8, 32), and a K-ary sum-tree sampler takes 3 cycles a level plus 1 (exact for
-trees of 64 and 4,096 leaves). That writes to the tree take the same, and that draws follow each
-other every 3 cycles, is assumed of the same pipeline. The clock is assumed too, hence the band.
+The cycle counts are those of designs on paper. An output-stationary n×n array finishes one tile of
+inner size k after k + 2(n-1) + 1 cycles, and a K-ary sum-tree sampler takes 3 cycles a level plus
+1. Assumed: writes to the tree take as long, draws follow each other every 3 cycles, no cycle is
+lost between tiles, passes and steps, and the clock is met. A register-transfer design may lose
+some; none was made or simulated.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pearl_devices.fpga import figure, tree_width
 from pearl_devices.work import ADAM_FLOPS, parameters, products, row_bytes, tree_depth
 from pearl_estimators.estimate import Bound, Estimate
 
-BAND = 0.2  # assumed: cycles are exact, the clock after placement is not known
+BELOW, ABOVE = 0.2, 0.5  # assumed: a built design is rather slower than its form than faster
 CYCLES_PER_LEVEL = 3  # address, read, compare; one memory a level, so the interval is 3 too
 OPTIMISER_MACS = -(-(ADAM_FLOPS + 3) // 2)  # Adam and a Polyak target, two flops a multiply-add
 DDR_LATENCY_S = 100e-9  # assumed where the platform gives no ddr_latency_s
@@ -28,7 +28,7 @@ def gemm_cycles(m: int, k: int, n: int, array: int) -> int:
     """Cycles of A (m×k) · B (k×n) on an output-stationary array×array grid, tile after tile.
 
     The accumulator in row i, column j of a tile is right after k + i + j + 1 cycles, so a tile of
-    r rows and c columns takes k + (r-1) + (c-1) + 1: the RTL's k + 2(array-1) + 1 where it is full.
+    r rows and c columns takes k + (r-1) + (c-1) + 1, and k + 2(array-1) + 1 where it is full.
     The sum over all tiles, with m rows and n columns shared among them:
     """
     rows, columns = -(-m // array), -(-n // array)
@@ -96,7 +96,7 @@ def _sample_bytes(kernel: Kernel) -> int:
 
 
 def closed_form(kernel: Kernel, device: Device, variant: str, width: int) -> Estimate:
-    """The simulated rung. Latency = doorbell + fixed + max(compute, memory).
+    """The rung closed_form. Latency = doorbell + fixed + max(compute, memory).
 
     Occupancy = max(compute, memory): the next firing may enter while the doorbell of this one is
     rung or its pipeline drains. `width` counts multiply-add units (DSP blocks): n² of an n×n array.
@@ -141,12 +141,12 @@ def _estimate(
     return Estimate(
         latency,
         occupancy_s=min(occupancy, latency),
-        low_s=latency * (1 - BAND),
-        high_s=latency * (1 + BAND),
-        rung="simulated",
+        low_s=latency * (1 - BELOW),
+        high_s=latency * (1 + ABOVE),
+        rung="closed_form",
         bound_by=bound,
         source=(
-            f"closed form of a {variant} design at {figure(device, 'clock_hz') / 1e6:g} MHz; "
-            "cycles as in simulated RTL at small sizes, clock assumed"
+            f"closed form of a design not built: {variant} at "
+            f"{figure(device, 'clock_hz') / 1e6:g} MHz, cycles and clock assumed"
         ),
     )

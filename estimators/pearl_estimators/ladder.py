@@ -18,9 +18,9 @@ def estimate(
     """How long one firing of `kernel` takes on `width` units of `device`, and what it costs.
 
     The best rung available: calibrated on a CPU of this host (measured on first use, which takes
-    about half a minute) and on a GPU whose model was timed (`pearl calibrate-gpu`), simulated on an
-    FPGA, the given times of a null device, else the datasheet roofline. variant: None is the
-    first that the backend offers. One that is not offered, and a
+    about half a minute) and on a GPU whose model was timed (`pearl calibrate-gpu`), the closed
+    form on an FPGA, the given times of a null device, else the datasheet roofline. variant: None is
+    the first that the backend offers. One that is not offered, and a
     width outside 1 … device.width, are ValueErrors that say what is allowed. energy_j is always
     modelled.
     """
