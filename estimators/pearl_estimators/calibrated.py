@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pearl_devices import Device, Kernel
+from pearl_devices.cache_folder import cache_folder
 from pearl_estimators.calibration import (
     SCHEMA,
     Calibration,
@@ -26,11 +27,8 @@ from pearl_estimators.child import in_child
 
 
 def path() -> Path:
-    """Where this host's calibration lies: PEARL_CACHE_DIR, or the user's cache folder."""
-    from platformdirs import user_cache_dir
-
-    folder = os.environ.get("PEARL_CACHE_DIR") or user_cache_dir("pearl", appauthor=False)
-    return Path(folder) / f"calibration-{checksum(host())[:12]}.json"
+    """Where this host's calibration lies."""
+    return cache_folder() / f"calibration-{checksum(host())[:12]}.json"
 
 
 def stored() -> Calibration | None:

@@ -10,16 +10,16 @@ from __future__ import annotations
 import os
 import select
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
 from pearl_devices.primitives.atomics import CELL as CELL
 from pearl_devices.primitives.atomics import fence, give_way, load, store
+from pearl_devices.primitives.code_cache import compiled
 
 Ints = npt.NDArray[np.int64]
 
-_compiled = numba.njit(cache=True, nogil=True, error_model="numpy")
+_compiled = compiled(nogil=True, error_model="numpy")
 
 
 @_compiled

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pearl.runtime import faults, outside
 from pearl.runtime.lane import LaneError
 from pearl.runtime.runner import Stopped
+from pearl_devices.primitives.code_cache import sources
 
 if TYPE_CHECKING:
     from pearl.runtime.engine import Engine
@@ -140,6 +141,7 @@ class Process(Worker):
             "env_time_limit_s": w.env_time_limit_s,
             "path": sys.path,
             "parent": os.getpid(),
+            "sources": sources().digest,
         }
         self._child = subprocess.Popen(
             [sys.executable, "-m", "pearl.runtime.worker"],

@@ -15,13 +15,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import numba
 import numpy as np
 import numpy.typing as npt
 from numba import types
 
 from pearl.runtime.outside import Environments, late
 from pearl_devices.primitives.atomics import load
+from pearl_devices.primitives.code_cache import compiled
 
 TIMES = 4
 """So many times `train.env_time_limit` without an answer end the process."""
@@ -36,7 +36,7 @@ _write: Any = types.ExternalFunction("write", types.int64(types.int32, types.int
 _exit: Any = types.ExternalFunction("_exit", types.void(types.int32))
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@compiled(nogil=True, error_model="numpy")
 def _watch(beats: int, over: int, looks: int, look_us: int, text: int, size: int) -> None:
     """Without the interpreter's lock: ends the process, `text` on standard error, once the cell
     `beats` has been the same for so many looks; returns once the cell `over` is not 0."""

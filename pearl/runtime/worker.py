@@ -26,6 +26,7 @@ from pearl.runtime.hosts import said
 from pearl.runtime.messages import Memory
 from pearl.runtime.runner import Runner, Stopped
 from pearl.spec import load
+from pearl_devices.primitives.code_cache import sources
 
 PR_SET_PDEATHSIG = 1
 """prctl(2): the signal that the kernel sends once the parent has died."""
@@ -48,6 +49,11 @@ def main() -> int:
     if os.getppid() != about["parent"]:
         return 1
     sys.path[:] = about["path"]
+    if about["sources"] != sources().digest:
+        raise RuntimeError(
+            "the sources of the kernels have changed since the run began, and a lane of other ones "
+            "would not compute the same; end the run and go on from its checkpoint with --resume"
+        )
     layout = [(name, tuple(shape), dtype) for name, shape, dtype in about["layout"]]
     memory = Memory(layout, about["memory"])
     system = load(about["spec"])

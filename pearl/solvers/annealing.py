@@ -10,7 +10,9 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-_native = numba.njit(cache=True, nogil=True, error_model="numpy")
+from pearl_devices.primitives.code_cache import compiled
+
+_native = compiled(nogil=True, error_model="numpy")
 _called = numba.njit(nogil=True, error_model="numpy")
 
 LINK, LANE = 0, 1

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from pearl.costs import Mode
 from pearl.solvers.makespan import Arrival, Iteration
+from pearl_devices.primitives.code_cache import compiled
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -28,7 +28,7 @@ CHUNK = 250
 STALE = 2_000
 """Moves without a better schedule after which the search goes back to the best and is shaken."""
 
-_native = njit(cache=True, nogil=True, error_model="numpy")
+_native = compiled(nogil=True, error_model="numpy")
 
 
 @dataclass(frozen=True)

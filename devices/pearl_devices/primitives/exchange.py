@@ -14,11 +14,11 @@ from collections.abc import Callable
 from statistics import median
 from typing import TypeVar
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
 from pearl_devices.primitives.atomics import CELL, give_way, load, store
+from pearl_devices.primitives.code_cache import compiled
 
 Ints = npt.NDArray[np.int64]
 Found = TypeVar("Found")
@@ -31,7 +31,7 @@ ALIKE = 1.2
 """Two readings of `exchange_s` further apart than this factor are of cores placed otherwise. Seen
 on 2 × AMD EPYC, virtual: 0.53, 0.68 and 2.9 us, each within 5 %."""
 
-_compiled = numba.njit(cache=True, nogil=True, error_model="numpy")
+_compiled = compiled(nogil=True, error_model="numpy")
 
 
 @_compiled

@@ -6,13 +6,13 @@ import contextlib
 from collections.abc import Iterator
 from contextvars import ContextVar
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numba
 from numba.extending import overload
 
 from pearl_devices.base import Call
+from pearl_devices.primitives.code_cache import compiled
 
 LEAN: dict[str, Any] = {"no_cfunc_wrapper": True}
 """Leaves out the way in for C: nothing here uses it, and compiling it takes a tenth of the time."""
@@ -24,18 +24,18 @@ ELEMENTWISE: dict[str, Any] = {
     "error_model": "numpy",
 }
 
-fast = numba.njit(cache=True, **ELEMENTWISE)
+fast = compiled(**ELEMENTWISE)
 """Compiles arithmetic element by element. The numpy error model is what lets loops with a division
 vectorise: with Python's, each division is followed by a check for zero. A product and a sum may
 fuse, but no sum is reordered and no quotient or root approximated, so that a function gives the
 same bits called alone and inlined into a fused kernel. Long sums spell out a fast order
 (`nets.total`)."""
 
-merged = numba.njit(cache=True, inline="always", **ELEMENTWISE)
+merged = compiled(inline="always", **ELEMENTWISE)
 """As `fast`, for a long function: it is made part of its caller, where compiling it by itself first
 would take as long again."""
 
-exact = numba.njit(cache=True, nogil=True, fastmath=False, error_model="numpy", **LEAN)
+exact = compiled(nogil=True, fastmath=False, error_model="numpy", **LEAN)
 """Compiles arithmetic as written, not even fused: environments, the sum tree, random numbers. False
 is said because a function that says nothing takes its caller's."""
 
@@ -86,19 +86,3 @@ def parts_only() -> Iterator[None]:
         yield
     finally:
         _in_parts.reset(before)
-
-
-def _drop_stale_code() -> None:
-    """Remove cached machine code older than any source here.
-
-    numba's cache looks only at the file of a function, not at those of the functions it calls.
-    """
-    folder = Path(__file__).parent
-    newest_s = max(source.stat().st_mtime for source in folder.glob("*.py"))
-    for index in (folder / "__pycache__").glob("*.nbi"):
-        with contextlib.suppress(OSError):
-            if index.stat().st_mtime < newest_s:
-                index.unlink()
-
-
-_drop_stale_code()

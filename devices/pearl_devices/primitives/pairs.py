@@ -14,7 +14,6 @@ import threading
 import weakref
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 from numba import types
 
@@ -22,6 +21,7 @@ from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
 from pearl_devices.primitives import critics
 from pearl_devices.primitives.atomics import CELL, fence, give_way, load, store
+from pearl_devices.primitives.code_cache import compiled
 from pearl_devices.primitives.native import bound, exact, fast
 from pearl_devices.primitives.nets import CLIP_EPS, adam, follow
 from pearl_devices.primitives.products import total_squares
@@ -208,6 +208,6 @@ def _end(helper: threading.Thread, cells: Any, bell: int) -> None:
         os.close(bell)
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _tell(address: int) -> None:
     store(address, np.int64(1))

@@ -1,0 +1,295 @@
+"""Machine code kept between processes, so that a kernel is compiled once.
+
+numba's own cache knows the source file of a function, not the files of the functions it calls. Here
+the folder is named by a digest of every file that machine code may come from, of the compiler and
+of the processor, so that code of other sources is never found. It lies below NUMBA_CACHE_DIR where
+that is set, and else in the user's cache folder. The files are pickles: a folder that another user
+may write is not read.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import functools
+import hashlib
+import io
+import os
+import shutil
+import stat
+import sys
+import time
+import warnings
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
+from inspect import getfile
+from pathlib import Path
+from typing import IO, Any
+
+import llvmlite
+import numba
+from llvmlite import binding
+from numba.core.caching import (
+    CompileResultCacheImpl,
+    FunctionCache,
+    IndexDataCacheFile,
+    InTreeCacheLocator,
+)
+
+from pearl_devices.cache_folder import cache_folder
+
+OWN = "pearl_devices"
+PACKAGES = (OWN, "pearl_estimators", "pearl")
+FOLDER = "pearl-kernels"
+KEPT = 4
+"""Digests of which machine code is kept: those used last."""
+
+IN_USE = "in-use"
+"""The file of a digest's folder that every process using the folder holds a shared lock on."""
+
+_COMPILER = (b"numba", b"primitives.native", b"primitives.code_cache")
+"""A file outside `OWN` that compiles functions has one of these words."""
+
+_ONLY_READ = (errno.ENOLCK, errno.EOPNOTSUPP, errno.EROFS, errno.EPERM, errno.EACCES)
+"""What a file system without locks, or one that cannot be written, answers to `_locked`."""
+
+
+@dataclass(frozen=True)
+class Sources:
+    """The files that machine code may come from, as they were when first read.
+
+    digest: of them, the compiler and the processor. names: path → package-relative name. stamps:
+    path → (st_mtime_ns, st_size).
+    """
+
+    digest: str
+    names: Mapping[str, str]
+    stamps: Mapping[str, tuple[int, int]]
+
+    def unchanged(self) -> bool:
+        """Whether every file still is the one that was read."""
+        with suppress(OSError):
+            return all(_stamp(os.stat(path)) == found for path, found in self.stamps.items())
+        return False
+
+
+def _stamp(status: os.stat_result) -> tuple[int, int]:
+    return status.st_mtime_ns, status.st_size
+
+
+@functools.cache
+def sources() -> Sources:
+    """Every file of `OWN`, which kernels take constants from, and every other of `PACKAGES` that
+    compiles functions."""
+    names, stamps = {}, {}
+    whole = hashlib.sha256(repr(_compiler()).encode())
+    for package in PACKAGES:
+        spec = find_spec(package)
+        for root in (spec.submodule_search_locations or ()) if spec else ():
+            for folder, _, files in sorted(os.walk(root)):
+                for file in sorted(files):
+                    if not file.endswith(".py"):
+                        continue
+                    path = os.path.join(folder, file)
+                    with open(path, "rb", 0) as opened:
+                        text, status = opened.read(), os.fstat(opened.fileno())
+                    if package != OWN and not any(word in text for word in _COMPILER):
+                        continue
+                    names[path] = os.path.join(package, os.path.relpath(path, root))
+                    stamps[path] = _stamp(status)
+                    whole.update(f"\0{names[path]}\0{len(text)}\0".encode() + text)
+    return Sources(whole.hexdigest()[:24], names, stamps)
+
+
+def _compiler() -> tuple[str, ...]:
+    cpu = binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten()
+    return numba.__version__, llvmlite.__version__, sys.version, *cpu
+
+
+@functools.cache
+def folder() -> Path | None:
+    """Where this process keeps machine code, or None, after a warning, where it can keep none."""
+    above = os.environ.get("NUMBA_CACHE_DIR")
+    root = (Path(above) if above else cache_folder()) / FOLDER
+    try:
+        root.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError):
+            root.mkdir(mode=0o700)
+        if why := _unsafe(root):
+            _kept_nowhere(root, why)
+            return None
+        return _held(root, sources().digest)
+    except OSError as error:
+        _kept_nowhere(root, str(error))
+        return None
+
+
+def _unsafe(root: Path) -> str:
+    status = root.stat()
+    if not stat.S_ISDIR(status.st_mode):
+        return "it is no folder"
+    if status.st_uid not in (0, os.geteuid()):
+        return f"it belongs to user {status.st_uid}, and loading it would run that user's code"
+    if status.st_mode & 0o022:
+        return "others may write it, and loading it would run their code (`chmod 700` ends that)"
+    return ""
+
+
+def _kept_nowhere(root: Path, why: str) -> None:
+    warnings.warn(
+        f"{root}: compiled kernels cannot be kept here: {why}; every process compiles its own "
+        "until NUMBA_CACHE_DIR or PEARL_CACHE_DIR names a folder that can hold them",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+
+
+def _held(root: Path, digest: str) -> Path:
+    """The folder of this digest, which no other process removes while this one lives."""
+    mine = root / digest
+    for _ in range(100):
+        new = not mine.is_dir()
+        if new:
+            mine.mkdir(mode=0o700, exist_ok=True)
+        if _locked(mine, fcntl.LOCK_SH) is not None:
+            if new:
+                _prune(root, digest)
+            return mine
+        time.sleep(0.02)  # another process is removing it
+    raise OSError("another process keeps removing it")
+
+
+def _locked(mine: Path, how: int) -> int | None:
+    """The handle of the lock, held as long as it is open; None where another process has it. On a
+    file system without locks, or one that can only be read, it need not be had to be shared."""
+    file = mine / IN_USE
+    try:
+        handle = os.open(file, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(handle, how | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(handle), os.stat(file)):
+            if how == fcntl.LOCK_SH:
+                os.utime(handle)
+            return handle
+    except OSError as error:
+        if how == fcntl.LOCK_SH and error.errno in _ONLY_READ:
+            return handle
+    os.close(handle)
+    return None
+
+
+def _prune(root: Path, digest: str) -> None:
+    """Removes the folders used longest ago, but none that a living process uses."""
+    used = {f: _used_s(f) for f in root.iterdir() if f.is_dir() and f.name != digest}
+    for old in sorted(used, key=lambda f: used[f], reverse=True)[KEPT - 1 :]:
+        with suppress(OSError):
+            handle = _locked(old, fcntl.LOCK_EX)
+            if handle is not None:
+                shutil.rmtree(old, ignore_errors=True)
+                os.close(handle)
+
+
+def _used_s(old: Path) -> float:
+    with suppress(OSError):
+        return (old / IN_USE).stat().st_mtime
+    return 0.0
+
+
+class _Locator(InTreeCacheLocator):
+    """numba's, for a file of `sources`, in `folder`."""
+
+    def __init__(self, function: Any, file: str) -> None:
+        super().__init__(function, file)
+        kept = folder()
+        assert kept is not None
+        package = os.path.dirname(sources().names[file]).replace(os.sep, ".")
+        self._cache_path = str(kept / package)
+
+    @classmethod
+    def from_function(cls, function: Any, file: str) -> _Locator:
+        return cls(function, file)
+
+
+class _Files(IndexDataCacheFile):
+    """numba's files of one function, each with a checksum at its end; one that is cut or damaged is
+    as one that is missing. Every entry names the signature it is of: two processes that compile for
+    two signatures at once may give both the same number."""
+
+    def load(self, key: Any) -> Any:
+        try:
+            of, data = super().load(key) or (None, None)
+        except Exception:  # whatever damaged bytes make pickle do
+            return None
+        return data if of == key else None
+
+    def save(self, key: Any, data: Any) -> None:
+        super().save(key, (key, data))
+
+    def _load_index(self) -> Any:
+        try:
+            _check(self._index_path)
+            return super()._load_index()
+        except Exception:  # as above; a missing file is one, too
+            return {}
+
+    def _load_data(self, name: str) -> Any:
+        _check(self._data_path(name))
+        return super()._load_data(name)
+
+    @contextmanager
+    def _open_for_write(self, filepath: str) -> Iterator[IO[bytes]]:
+        whole = io.BytesIO()
+        yield whole
+        data = whole.getvalue()
+        with super()._open_for_write(filepath) as file:
+            file.write(data + _checksum(data))
+
+
+def _checksum(data: bytes) -> bytes:
+    return zlib.crc32(data).to_bytes(4, "little")
+
+
+def _check(path: str) -> None:
+    data = Path(path).read_bytes()
+    if _checksum(data[:-4]) != data[-4:]:
+        raise ValueError(f"{path} is damaged")
+
+
+class _Results(CompileResultCacheImpl):
+    _locator_classes = [_Locator]  # noqa: RUF012
+
+
+class _Kept(FunctionCache):
+    _impl_class = _Results
+
+    def __init__(self, function: Any) -> None:
+        super().__init__(function)
+        impl = self._impl
+        self._cache_file = _Files(
+            self._cache_path, impl.filename_base, impl.locator.get_source_stamp()
+        )
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        if sources().unchanged():  # else it may be of newer ones
+            try:
+                super().save_overload(sig, data)
+            except OSError as error:
+                _kept_nowhere(Path(self._cache_path), str(error))
+
+
+def compiled(**options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """`numba.njit(**options)`, its machine code kept. Of a function outside `PACKAGES` it is not:
+    nothing would say which sources it is of."""
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        dispatcher = numba.njit(**options)(function)
+        if getfile(function) in sources().names and folder() is not None:
+            dispatcher._cache = _Kept(function)
+        return dispatcher
+
+    return decorate
