@@ -50,7 +50,7 @@ KEPT = 4
 IN_USE = "in-use"
 """The file of a digest's folder that every process using the folder holds a shared lock on."""
 
-_COMPILER = (b"numba", b"primitives.native", b"primitives.code_cache")
+_COMPILER = (b"numba", b"primitives.native", b"code_cache import compiled")
 """A file outside `OWN` that compiles functions has one of these words."""
 
 _ONLY_READ = (errno.ENOLCK, errno.EOPNOTSUPP, errno.EROFS, errno.EPERM, errno.EACCES)
