@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import yaml
 
-from pearl import checkpoint, drift, evaluation
+from pearl import checkpoint, drift, evaluation, solver_process
 from pearl.algorithms import algorithm
 from pearl.algorithms.environments import start_normalisation
 from pearl.errors import SpecError
@@ -324,6 +324,7 @@ class Trainer:
         *,
         replan: bool,
     ) -> Run:
+        solver_process.end()  # a run is measured, and its processes are its own
         begin_s, begin_cpu_s = time.perf_counter(), cpu_seconds()
         per, a = self.graph.env_steps, self.system.algorithm
         options, warm = self.system.train, -(-getattr(a, "learning_starts", 0) // per)
@@ -382,6 +383,7 @@ class Trainer:
                     if self._replan(work, state, lanes.times_ns, folder):
                         watch, times_ns = drift.Watch(self.plan.period_s), {}
                     asked = interrupted()
+                solver_process.end()
         if state.best_mean is None:
             self._keep()
         finals = [] if status != "done" else self._judge("best", options.final_episodes, "final")

@@ -143,14 +143,19 @@ class Process(Worker):
             "parent": os.getpid(),
             "sources": sources().digest,
         }
-        self._child = subprocess.Popen(
-            [sys.executable, "-m", "pearl.runtime.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            pass_fds=handles,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
-            process_group=0,  # Ctrl-C in a terminal is for this process alone
-        )
+        hears, says = os.pipe()
+        self._lines = os.fdopen(hears)
+        try:
+            self._child = subprocess.Popen(
+                [sys.executable, "-m", "pearl.runtime.worker", str(says)],
+                stdin=subprocess.PIPE,
+                stdout=2,  # what an environment prints is not an answer
+                pass_fds=[*handles, says],
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+                process_group=0,  # Ctrl-C in a terminal is for this process alone
+            )
+        finally:
+            os.close(says)
         self._answers: list[dict[str, Any]] = []
         self._failures: list[tuple[str, int]] = []
         self._kept: dict[str, Any] = {"at": -1, "environments": {}}
@@ -177,11 +182,10 @@ class Process(Worker):
             self._child.stdin.flush()
 
     def _listen(self) -> None:
-        assert self._child.stdout
-        for line in self._child.stdout:
+        for line in self._lines:
             try:
                 answer = json.loads(line)
-            except ValueError:  # cut off, or printed by an environment
+            except ValueError:  # cut off
                 continue
             if isinstance(answer, dict):
                 with self._heard:
@@ -257,8 +261,7 @@ class Process(Worker):
         except subprocess.TimeoutExpired:
             self.kill()
         self._listener.join(timeout=1.0)
-        assert self._child.stdout
-        self._child.stdout.close()
+        self._lines.close()
         engine.take(self._says("times_ns") or {}, self._says("lags") or {})
 
 

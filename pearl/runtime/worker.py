@@ -1,7 +1,8 @@
-"""A lane in a process of its own: `python -m pearl.runtime.worker`, started by the engine.
+"""A lane in a process of its own: `python -m pearl.runtime.worker FD`, started by the engine.
 
 Reads what to do as a line of JSON, maps the arrays, binds its calls, says that it is ready, and
-follows the limit until it is told to stop, or its parent is gone.
+follows the limit until it is told to stop, or its parent is gone. Its answers go to the file
+descriptor FD, what environments print to standard error.
 """
 
 from __future__ import annotations
@@ -32,8 +33,7 @@ PR_SET_PDEATHSIG = 1
 """prctl(2): the signal that the kernel sends once the parent has died."""
 
 
-_answers = os.fdopen(os.dup(1), "w")
-os.dup2(2, 1)  # what an environment prints is not an answer
+_answers = os.fdopen(int(sys.argv[1]), "w")
 
 
 def say(**what: Any) -> None:

@@ -1,21 +1,20 @@
 """A mixed-integer linear program, gathered term by term and given to HiGHS.
 
-HiGHS: Huangfu and Hall 2018, through `scipy.optimize`.
+HiGHS runs in a process of its own (`highs`, `solver_process`).
 """
 
 from __future__ import annotations
 
-import ctypes
 import math
-import os
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from pearl import solver_process
+from pearl.solvers import highs
 
 Terms = list[tuple[int, float]]
 """Σ coefficient · variable, as (variable, coefficient) pairs."""
@@ -23,21 +22,8 @@ Terms = list[tuple[int, float]]
 TOLERANCE = 1e-7
 """HiGHS' tolerance for optimality of a linear program, in the program's own units."""
 
-
-@contextmanager
-def silent() -> Iterator[None]:
-    """Nothing reaches standard output: HiGHS 1.12 prints a line of its own debugging there, past
-    its switch for output, and a plan's JSON may be going to it."""
-    sys.stdout.flush()
-    kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nowhere, 1)
-        yield
-    finally:
-        ctypes.CDLL(None).fflush(None)  # what C still buffers goes nowhere too
-        os.dup2(kept, 1)
-        os.close(kept)
-        os.close(nowhere)
+GAP = 1e-9
+"""Relative distance of value and bound at which a program with whole numbers counts as solved."""
 
 
 @dataclass
@@ -73,70 +59,72 @@ class Linear:
     ) -> tuple[float, NDArray[np.float64] | None, bool]:
         """(proven lower bound, solution, whether the solver finished); a finished run without a
         solution and with an infinite bound says that there is none of at most `below`."""
-        from scipy.optimize import Bounds, LinearConstraint, milp
-        from scipy.sparse import csr_array
-
-        goal, upper = self._goal(objective), np.array(self.upper)
-        matrix = csr_array((self.values, (self.rows, self.columns)), shape=self._shape)
-        constraints = [LinearConstraint(matrix, self.low, self.high)]
-        if below < math.inf:
-            if len(objective) == 1:  # a bound of a variable is worth more to presolve than a row
-                (v, c), *_ = objective
-                upper[v] = min(upper[v], below / c)
-            else:
-                constraints.append(LinearConstraint(goal[None, :], -np.inf, below))
-        with silent():
-            result = milp(
-                goal,
-                integrality=np.array(self.integer, dtype=int),
-                bounds=Bounds(np.array(self.lower), upper),
-                constraints=constraints,
-                options={"time_limit": max(seconds, 0.01), "mip_rel_gap": 1e-9},
-            )
-        if result.status == 2:
+        found = self._solved(objective, seconds, below)
+        if found is None:
+            return 0.0, None, False
+        if found.status == "infeasible":
             return math.inf, None, True
-        dual = result.mip_dual_bound
-        dual = 0.0 if dual is None or not math.isfinite(dual) else max(0.0, dual)
-        return dual, result.x, result.status == 0 and result.x is not None
+        dual = max(0.0, found.bound) if math.isfinite(found.bound) else 0.0
+        return dual, found.x, found.status == "optimal" and found.x is not None
 
     def relax(
         self,
         objective: Terms,
         seconds: float,
-        method: Literal["highs", "highs-ds", "highs-ipm"] = "highs",
+        method: highs.Method = "choose",
     ) -> tuple[float, NDArray[np.float64] | None]:
         """With fractions allowed: (lower bound, solution); (0, None) if there was no time enough.
 
         The bound is that of the dual solution, to the solver's tolerance.
         """
-        from scipy.optimize import linprog
-        from scipy.sparse import csr_array, vstack
-
-        matrix = csr_array((self.values, (self.rows, self.columns)), shape=self._shape)
-        low, high = np.array(self.low), np.array(self.high)
-        equal = low == high
-        below, above = np.isfinite(high) & ~equal, np.isfinite(low) & ~equal
-        with silent():
-            result = linprog(  # type: ignore[call-overload]
-                self._goal(objective),
-                A_ub=vstack([matrix[below], -matrix[above]]),
-                b_ub=np.concatenate([high[below], -low[above]]),
-                A_eq=matrix[equal] if equal.any() else None,
-                b_eq=low[equal] if equal.any() else None,
-                bounds=np.column_stack([self.lower, self.upper]),
-                method=method,
-                options={"time_limit": max(seconds, 0.01)},
-            )
-        if result.status != 0:
+        found = self._solved(objective, seconds, method=method, relaxed=True)
+        if found is None or found.status != "optimal":
             return 0.0, None
-        return max(0.0, float(result.fun) - TOLERANCE * max(1.0, abs(result.fun))), result.x
+        return max(0.0, found.value - TOLERANCE * max(1.0, abs(found.value))), found.x
 
-    @property
-    def _shape(self) -> tuple[int, int]:
-        return len(self.low), len(self.upper)
+    def _solved(
+        self,
+        objective: Terms,
+        seconds: float,
+        below: float = math.inf,
+        method: highs.Method = "choose",
+        relaxed: bool = False,
+    ) -> highs.Solved | None:
+        """What HiGHS found of an objective of at most `below`; None where it did not come back in
+        the time given."""
+        from scipy.sparse import csr_array
 
-    def _goal(self, objective: Terms) -> NDArray[np.float64]:
-        goal = np.zeros(len(self.upper))
+        until = time.monotonic() + seconds
+        columns, upper = len(self.upper), np.array(self.upper, np.float64)
+        cost = np.zeros(columns)
         for v, c in objective:
-            goal[v] += c
-        return goal
+            cost[v] += c
+        rows, column, values = list(self.rows), list(self.columns), list(self.values)
+        low, high = list(self.low), list(self.high)
+        if len(objective) == 1:  # a bound of a variable is worth more to presolve than a row
+            (v, c), *_ = objective
+            upper[v] = min(upper[v], below / c)
+        elif below < math.inf:
+            rows += [len(low)] * len(objective)
+            column += [v for v, _ in objective]
+            values += [c for _, c in objective]
+            low.append(-math.inf)
+            high.append(below)
+        shape = len(low), columns
+        matrix = csr_array((values, (rows, column)), shape=shape)  # sums what is there twice
+        program = highs.Program(
+            cost=cost,
+            lower=np.array(self.lower, np.float64),
+            upper=upper,
+            low=np.array(low, np.float64),
+            high=np.array(high, np.float64),
+            values=matrix.data.astype(np.float64),
+            integer=np.zeros(columns, np.int32) if relaxed else np.array(self.integer, np.int32),
+            first=matrix.indptr.astype(np.int32),
+            column=matrix.indices.astype(np.int32),
+            until=until,
+            gap=GAP,
+            method=method,
+        )
+        answer = solver_process.answer(highs.__file__, program.packed(), until)
+        return None if answer is None else highs.Solved.unpacked(answer)

@@ -136,4 +136,4 @@ class LoadProgram:
         left = deadline - time.monotonic()
         if left <= 0 or any(s < 0 for s in self.program.costs.pair_extra_s.values()):
             return 0.0
-        return self.linear.relax([(self.period, 1.0)], left, "highs-ipm")[0] / self.per_s
+        return self.linear.relax([(self.period, 1.0)], left, "ipm")[0] / self.per_s

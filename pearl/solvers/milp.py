@@ -5,8 +5,7 @@ period form would be too large.
 
 The period form of `docs/theory.md`: minimise P (or the energy of an iteration) over modes and
 lanes, with node potentials u_dst − u_src + tokens · P ≥ latency + transfer for every arc of the
-expansion and a load of at most P on every lane and link. HiGHS: Huangfu and Hall 2018, through
-`scipy.optimize.milp`.
+expansion and a load of at most P on every lane and link.
 """
 
 from __future__ import annotations

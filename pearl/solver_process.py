@@ -1,0 +1,146 @@
+"""Solvers in processes of their own, which live on between solves.
+
+Such a process can be ended whatever it is at, and nothing that it prints reaches the standard
+output of this one.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import subprocess
+import sys
+import threading
+import time
+from multiprocessing.connection import Connection
+
+GRACE_S = 0.5
+"""How far a solve may go beyond its time before its process is ended."""
+
+SPARE = 2
+"""Processes at most that wait for the next solve."""
+
+
+class _Process:
+    """A process that runs `script` with the file descriptor that it answers to.
+
+    It reads messages from its standard input and has to end when that does.
+    """
+
+    def __init__(self, script: str) -> None:
+        self.script = script
+        reads, writes = os.pipe()
+        hears, says = os.pipe()
+        self.messages = Connection(writes, readable=False)
+        self.answers = Connection(hears, writable=False)
+        try:
+            self.child = subprocess.Popen(
+                [sys.executable, "-P", script, str(says)],
+                stdin=reads,
+                stdout=subprocess.DEVNULL,
+                pass_fds=(says,),
+                env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},  # numpy's threads: never used
+                process_group=0,  # Ctrl-C in a terminal is for this process alone
+            )
+        except BaseException:
+            self.drop()
+            raise
+        finally:
+            os.close(reads)
+            os.close(says)
+
+    def drop(self) -> None:
+        """Let go of the pipes, after which the process ends by itself."""
+        self.messages.close()
+        self.answers.close()
+
+    def end(self) -> None:
+        self.child.kill()
+        self.drop()
+        self.child.wait()
+
+
+_lock = threading.Lock()
+_spare: list[_Process] = []
+_busy: set[_Process] = set()
+
+
+def answer(script: str, message: bytes, until: float) -> bytes | None:
+    """What a process that runs `script` answers to a message; None if it took `GRACE_S` longer than
+    `until` (`time.monotonic()` seconds) and was ended.
+
+    An exception in the meantime, KeyboardInterrupt too, ends the process. RuntimeError if it ended
+    by itself.
+    """
+    process = _taken(script)
+    answered = False
+    try:
+        process.messages.send_bytes(message)
+        if not process.answers.poll(max(0.0, until - time.monotonic()) + GRACE_S):
+            return None
+        found = process.answers.recv_bytes()
+        answered = True
+        return found
+    except (EOFError, BrokenPipeError):
+        name = os.path.basename(script)
+        raise RuntimeError(
+            f"the process of {name} ended in the midst of a solve (status {process.child.wait()}; "
+            "-9 is what the kernel does to a process when memory runs out)"
+        ) from None
+    finally:
+        _put_back(process, answered)
+
+
+def _taken(script: str) -> _Process:
+    """A process that waits, or a new one."""
+    with _lock:
+        for process in [c for c in _spare if c.script == script]:
+            _spare.remove(process)
+            if process.child.poll() is None:
+                _busy.add(process)
+                return process
+            process.end()
+    process = _Process(script)
+    with _lock:
+        _busy.add(process)
+    return process
+
+
+def _put_back(process: _Process, sound: bool) -> None:
+    with _lock:
+        _busy.discard(process)
+        if sound:
+            _spare.append(process)
+        old = _spare.pop(0) if len(_spare) > SPARE else None
+    for unwanted in [old] if sound else [process]:
+        if unwanted:
+            unwanted.end()
+
+
+def end() -> None:
+    """End the processes that wait for the next solve, which then starts one anew."""
+    with _lock:
+        waiting = _spare[:]
+        _spare.clear()
+    for process in waiting:
+        process.end()
+
+
+@atexit.register
+def _end_all() -> None:
+    end()
+    for process in [*_busy]:
+        process.end()
+
+
+def _forked() -> None:
+    """A fork has no part in its parent's processes, nor keeps their pipes open."""
+    global _lock
+    _lock = threading.Lock()
+    for process in [*_spare, *_busy]:
+        process.drop()
+    _spare.clear()
+    _busy.clear()
+
+
+os.register_at_fork(after_in_child=_forked)

@@ -1,0 +1,181 @@
+"""HiGHS in a process of its own (Huangfu and Hall 2018), and what is said to it and by it.
+
+`python highs.py FD` reads a `Program` from standard input, writes a `Solved` to the file descriptor
+FD, and so on. It ends when its standard input does: at once, also in the midst of a solve.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import struct
+import sys
+import threading
+import time
+import traceback
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int32]
+Method = Literal["choose", "ipm"]
+Status = Literal["optimal", "infeasible", "stopped"]
+
+_METHODS: tuple[Method, ...] = ("choose", "ipm")
+_STATUS: tuple[Status, ...] = ("optimal", "infeasible", "stopped")
+_PROGRAM, _SOLVED = struct.Struct("=qqqqdd"), struct.Struct("=qdd")
+
+
+@dataclass(frozen=True)
+class Program:
+    """Minimise cost · x over lower ≤ x ≤ upper and low ≤ A x ≤ high.
+
+    A: by rows; the entries of row i are `first[i]` to `first[i + 1]` of `column` and `values`.
+    integer: 1 where x is whole, else 0. until: when HiGHS stops at the latest, `time.monotonic()`
+    seconds. gap: relative distance of value and bound at which a program with whole numbers counts
+    as solved. method: HiGHS' solver of a program without them.
+    """
+
+    cost: Floats
+    lower: Floats
+    upper: Floats
+    low: Floats
+    high: Floats
+    values: Floats
+    integer: Ints
+    first: Ints
+    column: Ints
+    until: float
+    gap: float
+    method: Method
+
+    def packed(self) -> bytes:
+        sizes = len(self.cost), len(self.low), len(self.values)
+        header = _PROGRAM.pack(*sizes, _METHODS.index(self.method), self.until, self.gap)
+        floats = self.cost, self.lower, self.upper, self.low, self.high, self.values
+        arrays: list[Floats | Ints] = [*floats, self.integer, self.first, self.column]
+        return b"".join([header, *(a.tobytes() for a in arrays)])
+
+    @classmethod
+    def unpacked(cls, message: bytes) -> Program:
+        columns, rows, entries, method, until, gap = _PROGRAM.unpack_from(message)
+        at = _PROGRAM.size
+
+        def floats(count: int) -> Floats:
+            nonlocal at
+            at += 8 * count
+            return np.frombuffer(message, np.float64, count, at - 8 * count)
+
+        def ints(count: int) -> Ints:
+            nonlocal at
+            at += 4 * count
+            return np.frombuffer(message, np.int32, count, at - 4 * count)
+
+        return cls(
+            cost=floats(columns),
+            lower=floats(columns),
+            upper=floats(columns),
+            low=floats(rows),
+            high=floats(rows),
+            values=floats(entries),
+            integer=ints(columns),
+            first=ints(rows + 1),
+            column=ints(entries),
+            until=until,
+            gap=gap,
+            method=_METHODS[method],
+        )
+
+
+@dataclass(frozen=True)
+class Solved:
+    """What HiGHS found. value: of x. bound: no solution costs less. x: the best solution found."""
+
+    status: Status
+    value: float
+    bound: float
+    x: Floats | None
+
+    def packed(self) -> bytes:
+        header = _SOLVED.pack(_STATUS.index(self.status), self.value, self.bound)
+        return header + (b"" if self.x is None else self.x.tobytes())
+
+    @classmethod
+    def unpacked(cls, message: bytes) -> Solved:
+        status, value, bound = _SOLVED.unpack_from(message)
+        x = np.frombuffer(message, np.float64, -1, _SOLVED.size)
+        return cls(_STATUS[status], value, bound, x if len(x) else None)
+
+
+def solve(p: Program) -> Solved:
+    import highspy
+
+    h = highspy.Highs()  # type: ignore[no-untyped-call]
+    h.setOptionValue("output_flag", False)
+    h.setOptionValue("solver", p.method)
+    h.setOptionValue("mip_rel_gap", p.gap)
+    taken = h.passModel(
+        len(p.cost),
+        len(p.low),
+        len(p.values),
+        int(highspy.MatrixFormat.kRowwise),
+        int(highspy.ObjSense.kMinimize),
+        0.0,
+        p.cost,
+        p.lower,
+        p.upper,
+        p.low,
+        p.high,
+        p.first,
+        p.column,
+        p.values,
+        p.integer,
+    )
+    if taken == highspy.HighsStatus.kError:
+        raise ValueError("HiGHS does not take the program; a coefficient may not be finite")
+    h.setOptionValue("time_limit", max(p.until - time.monotonic(), 0.01))
+    h.run()
+    known: dict[highspy.HighsModelStatus, Status] = {
+        highspy.HighsModelStatus.kOptimal: "optimal",
+        highspy.HighsModelStatus.kInfeasible: "infeasible",
+    }
+    info = h.getInfo()
+    value = info.objective_function_value
+    return Solved(
+        known.get(h.getModelStatus(), "stopped"),
+        value,
+        info.mip_dual_bound if p.integer.any() else value,
+        np.array(h.getSolution().col_value)
+        if info.primal_solution_status == int(highspy.SolutionStatus.kSolutionStatusFeasible)
+        else None,
+    )
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when a solve ends
+    programs, answers = Connection(0, writable=False), Connection(int(sys.argv[1]), readable=False)
+    asked: queue.Queue[bytes] = queue.Queue(1)
+
+    def work() -> None:
+        try:
+            while True:
+                answers.send_bytes(solve(Program.unpacked(asked.get())).packed())
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+
+    threading.Thread(target=work, daemon=True).start()
+    try:
+        while True:
+            asked.put(programs.recv_bytes())
+    except EOFError:  # the parent is gone, or needs this process no longer
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
