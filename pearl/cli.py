@@ -140,6 +140,10 @@ Spec = Annotated[
     str, typer.Argument(metavar="SPEC", help="The spec: a YAML file, or the name of a shipped one.")
 ]
 RunDir = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="A folder left by `pearl train`.")]
+Trust = Annotated[
+    bool,
+    typer.Option("--trust", help="Import the code that a run names which is not of your training."),
+]
 Set = Annotated[
     list[str] | None,
     typer.Option(
@@ -417,17 +421,22 @@ def train(
         bool,
         typer.Option("--replan", help="Plan anew at checkpoints where the period is 15 % off."),
     ] = False,
+    trust: Trust = False,
     set: Set = None,
     json_file: Json = None,
 ) -> Result:
     """Plan, train, and report prediction beside measurement."""
     from pearl.progress import shown
+    from pearl.spec import state
     from pearl.trainer import compile as compile_system
+    from pearl.trainer import require_own
 
+    folder = run_folder(state(spec, set=_overrides(set)).name, out, resume=resume)
+    if resume:
+        require_own(folder, trust=trust)
     system = _load(spec, set)
     if plan_file is None or replan:
         _warn_of_measuring(system)
-    folder = run_folder(system.name, out, resume=resume)
     trainer = compile_system(system, plan=plan_file, emulate=emulate, seed=seed)
     with shown() as progress:
         run = trainer.train(
@@ -472,6 +481,7 @@ def run_folder(name: str, out: Path | None, *, resume: bool) -> Path:
 @command
 def eval_(
     run_dir: RunDir,
+    trust: Trust = False,
     episodes: Annotated[int, typer.Option(min=1, help="How many episodes.")] = 20,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the environments.")] = 0,
     json_file: Json = None,
@@ -479,7 +489,7 @@ def eval_(
     """Judge the best policy of a run on fresh episodes."""
     from pearl.trainer import Trainer
 
-    returns = Trainer.load(run_dir).evaluate(episodes, seed)
+    returns = Trainer.load(run_dir, trust=trust).evaluate(episodes, seed)
     mean = sum(returns) / len(returns)
     found = {
         "schema": SCHEMA,
@@ -497,12 +507,13 @@ def eval_(
 def export(
     run_dir: RunDir,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write it.")],
+    trust: Trust = False,
     json_file: Json = None,
 ) -> Result:
     """Write the best policy of a run as a torch state_dict (safetensors)."""
     from pearl.trainer import Trainer
 
-    trainer = Trainer.load(run_dir)
+    trainer = Trainer.load(run_dir, trust=trust)
     found = trainer.export(file)
     text = f"wrote {file}: {', '.join(trainer.policy.tensors())}"
     return Result(text, {**found, "path": str(file)})

@@ -44,6 +44,7 @@ from pearl.training import (
     train,
     unwritten,
 )
+from pearl.trust import note, require
 from pearl_devices import (
     Buffers,
     Device,
@@ -131,6 +132,13 @@ def _check(plan: Plan, system: System) -> None:
         raise SpecError(*sorted(problems))
 
 
+def require_own(folder: Path, *, trust: bool) -> None:
+    """Refuse to go on from a checkpoint in `folder` whose spec names code, where this user has not
+    trained by that spec and does not trust it. Imports nothing."""
+    if (folder / CHECKPOINT).exists():
+        require(checkpoint.load(folder / CHECKPOINT)[1].get("spec"), folder, trust=trust)
+
+
 def _used(trainer: Trainer) -> list[Device]:
     names = {t.device for t in trainer.plan.tasks}
     return [d for d in trainer.system.platform.devices if d.name in names]
@@ -210,6 +218,7 @@ class Trainer:
                     f"train: {folder} already holds a run; go on with it (resume), or give another "
                     "folder, else its checkpoint would be lost"
                 )
+            note(self.system.raw)
             self.plan.save(folder / "plan.json")
             text = yaml.safe_dump(plain(self.system.raw), sort_keys=False, allow_unicode=True)
             write_atomically(folder / "spec.yaml", text.encode())
@@ -226,6 +235,7 @@ class Trainer:
 
     def save(self, path: str | Path) -> None:
         """Write everything this trainer is made of to one file, atomically."""
+        note(self.system.raw)
         self._save(Path(path), State())
 
     def export(self, path: str | Path) -> dict[str, Any]:
@@ -236,13 +246,16 @@ class Trainer:
         return export(self.policy, path)
 
     @classmethod
-    def load(cls, path: str | Path) -> Trainer:
+    def load(cls, path: str | Path, *, trust: bool = False) -> Trainer:
         """A trainer from a file written by `save` or from a run folder.
 
+        trust: import the code that its spec names though this user has not trained by that spec.
+        Without, such a file is a SpecError, and nothing is imported (`docs/trust.md`).
         A file that is missing, damaged or of another version is a SpecError.
         """
         file = Path(path) / CHECKPOINT if Path(path).is_dir() else Path(path)
         arrays, about = checkpoint.load(file)
+        require(about.get("spec"), path, trust=trust)
         trainer = cls(
             load(about["spec"]),
             load_plan(about["plan"]),

@@ -104,11 +104,14 @@ def own(spec: Mapping[str, Any]) -> bool:
 
 
 def require(spec: object, path: str | Path, *, trust: bool) -> None:
-    """Refuse what was found at `path` where its spec names code and is not the user's own.
+    """Refuse the spec of the run, checkpoint or policy at `path` where it names code and is not the
+    user's own.
 
     trust: the user says that it may be imported. A SpecError says what it names, and the way out.
     """
-    if trust or not isinstance(spec, Mapping) or not named(spec) or own(spec):
+    if not isinstance(spec, Mapping):  # text would be read as the path of another spec
+        raise SpecError(f"{path}: its spec is no mapping but a {type(spec).__name__}")
+    if trust or not named(spec) or own(spec):
         return
     what = ", ".join(str(each) for each in named(spec))
     why = _foreign(cache_folder() / "specs")

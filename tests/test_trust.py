@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,10 +12,14 @@ from typing import Any
 
 import pytest
 import yaml
+from safetensors import safe_open
+from safetensors.numpy import save_file
 
 import pearl
+from pearl import trust
 from pearl.errors import SpecError
 from pearl_devices.primitives import gym_envs
+from tests.examples import example_run
 from tests.test_cli import Ran
 from tests.test_schemas import problems
 
@@ -44,16 +51,22 @@ class Trap:
     def sprung(self) -> bool:
         return self.marker.exists()
 
+    def reset(self) -> None:
+        """As if it had never been imported."""
+        import gymnasium
+
+        self.marker.unlink(missing_ok=True)
+        gymnasium.registry.pop("Trap-v0", None)
+        for name in [n for n in sys.modules if n.partition(".")[0] == "trap_package"]:
+            del sys.modules[name]
+
 
 @pytest.fixture
 def trap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Trap]:
-    import gymnasium
-
     monkeypatch.syspath_prepend(tmp_path)
-    yield Trap(tmp_path)
-    gymnasium.registry.pop("Trap-v0", None)
-    for name in [n for n in sys.modules if n.partition(".")[0] == "trap_package"]:
-        del sys.modules[name]
+    found = Trap(tmp_path)
+    yield found
+    found.reset()
 
 
 def written(folder: Path, **algorithm: Any) -> Path:
@@ -191,3 +204,212 @@ def test_a_module_may_raise_anything_and_gives_one_line(
         assert ran.status == 2
         assert f"'odd_module:make' cannot be built: {says}" in ran.err
         assert ran.err.count("\n") == 1
+
+
+# Run folders
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user's cache folder that vouches for nothing yet."""
+    monkeypatch.setenv("PEARL_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def run_of(spec: Path) -> Path:
+    """A run folder as `train` leaves it, but for the training."""
+    folder = spec.parent / "run"
+    trainer = pearl.compile(spec, emulate=True)
+    trainer.save(folder / "checkpoint.safetensors")
+    trainer.plan.save(folder / "plan.json")
+    example_run(trainer.plan).save(folder / "run.json")
+    (folder / "spec.yaml").write_text(yaml.safe_dump(dict(trainer.system.raw)))
+    return folder
+
+
+def strangers(folder: Path, cache: Path, trap: Trap | None = None, **algorithm: object) -> None:
+    """Make a run folder that of somebody else, whose spec has other entries than ours."""
+    for file in (cache / "specs").glob("*"):
+        file.unlink()
+    if trap:
+        trap.reset()
+    file = folder / "checkpoint.safetensors"
+    with safe_open(file, "numpy") as stored:
+        about = json.loads(stored.metadata()["pearl"])
+        arrays = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
+    about["spec"]["algorithm"] |= algorithm
+    save_file(arrays, file, metadata={"pearl": json.dumps(about)})
+    (folder / "spec.yaml").write_text(yaml.safe_dump(about["spec"]))
+
+
+def commands(folder: Path, spec: Path) -> dict[str, list[object]]:
+    return {
+        "eval": ["eval", folder, "--episodes", 1],
+        "export": ["export", folder, folder / "policy"],
+        "resume": ["train", spec, "--out", folder, "--resume", "--emulate"],
+    }
+
+
+@pytest.mark.parametrize("command", ["eval", "export", "resume"])
+def test_nothing_that_a_strangers_run_names_is_imported_without_trust(
+    trap: Trap, tmp_path: Path, cache: Path, command: str
+) -> None:
+    spec = written(tmp_path, env="trap_package:Make")
+    folder = run_of(spec)
+    strangers(folder, cache, trap)
+    ran = Ran(*commands(folder, spec)[command])
+    assert ran.status == 2
+    assert "its spec names code" in ran.err
+    assert "algorithm.env trap_package:Make" in ran.err
+    assert "--trust" in ran.err
+    assert not trap.sprung
+    assert not (folder / "policy").exists()
+
+
+@pytest.mark.parametrize("command", ["eval", "export", "resume"])
+def test_with_trust_it_is_imported_but_nothing_of_the_standard_library(
+    trap: Trap, tmp_path: Path, cache: Path, command: str
+) -> None:
+    spec = written(tmp_path, env="trap_package:Make")
+    folder = run_of(spec)
+    strangers(folder, cache, trap)
+    called = commands(folder, spec)
+    if command != "resume":
+        ran = Ran(*called[command], "--trust")
+        assert ran.status == 0, ran.err
+        assert trap.sprung
+    marker = tmp_path / "called"
+    given = {"env": "subprocess:getoutput", "env_args": {"cmd": f"touch {marker}"}}
+    strangers(folder, cache, trap, **given)
+    for option in ([], ["--trust"]):
+        ran = Ran(*commands(folder, folder / "spec.yaml")[command], *option)
+        assert ran.status == 2
+        assert "subprocess" in ran.err
+        assert ran.err.count("\n") == 1
+    assert not marker.exists()
+
+
+def test_a_run_of_ones_own_and_one_that_names_no_code_need_no_trust(
+    trap: Trap, tmp_path: Path, cache: Path
+) -> None:
+    folder = run_of(written(tmp_path, env="trap_package:Make"))
+    trap.reset()
+    assert Ran("export", folder, folder / "policy").status == 0
+    assert trap.sprung
+    folder = run_of(written(tmp_path))
+    strangers(folder, cache)
+    assert Ran("export", folder, folder / "policy").status == 0
+    folder = run_of(written(tmp_path, env="trap_package:Make"))
+    strangers(folder, cache, trap)
+    with pytest.raises(SpecError, match="trust=True"):
+        pearl.Trainer.load(folder)
+    assert not trap.sprung
+    assert pearl.Trainer.load(folder, trust=True).system.env.id == "trap_package:Make"
+
+
+def test_training_notes_the_spec_before_anything_is_written(
+    trap: Trap, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = pearl.compile(written(tmp_path, env="trap_package:Make"), emulate=True)
+    monkeypatch.setattr(trainer, "_run", lambda *given, **options: None)
+    trainer.train(out=tmp_path / "run")
+    (noted,) = (cache / "specs").iterdir()
+    assert noted.name == trainer.system.sha256
+    assert stat.S_IMODE(noted.stat().st_mode) == 0o600
+    assert stat.S_IMODE(noted.parent.stat().st_mode) == 0o700
+
+
+def test_report_imports_nothing(trap: Trap, tmp_path: Path, cache: Path) -> None:
+    folder = run_of(written(tmp_path, env="trap_package:Make"))
+    strangers(folder, cache, trap)
+    ran = Ran("report", folder)
+    assert ran.status == 0, ran.err
+    assert "dqn on trap_package:Make" in ran.out
+    assert not trap.sprung
+    marker = tmp_path / "called"
+    given = {"env": "subprocess:getoutput", "env_args": {"cmd": f"touch {marker}"}}
+    strangers(folder, cache, **given)
+    assert Ran("report", folder).status == 2
+    assert not marker.exists()
+
+
+def test_text_in_place_of_a_checkpoints_spec_is_no_path_to_another(
+    trap: Trap, tmp_path: Path, cache: Path
+) -> None:
+    spec = written(tmp_path, env="trap_package:Make")
+    folder = run_of(spec)
+    trap.reset()
+    file = folder / "checkpoint.safetensors"
+    with safe_open(file, "numpy") as stored:
+        about = json.loads(stored.metadata()["pearl"])
+    save_file({}, file, metadata={"pearl": json.dumps({**about, "spec": str(spec)})})
+    with pytest.raises(SpecError, match="spec is"):
+        pearl.Trainer.load(folder, trust=True)
+    assert not trap.sprung
+
+
+SPEC = {"algorithm": {"name": "dqn", "env": "my_package:make"}}
+
+
+def test_digests_are_of_every_key_and_bounded(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trust, "KEPT", 3)
+    specs = [{**SPEC, "name": str(n)} for n in range(5)]
+    for n, spec in enumerate(specs):
+        assert not trust.own(spec)
+        trust.note(spec)
+        os.utime(cache / "specs" / trust.digest(spec), (n, n))
+    trust.note(specs[2])  # once more: now the latest
+    trust.note({**SPEC, "name": "last"})
+    assert [trust.own(spec) for spec in specs] == [False, False, True, False, True]
+    trust.note({"algorithm": {"name": "dqn", "env": "CartPole-v1"}})
+    assert len(list((cache / "specs").iterdir())) == 3
+
+
+def test_a_folder_that_others_can_write_vouches_for_nothing(cache: Path, tmp_path: Path) -> None:
+    trust.note(SPEC)
+    trust.require(SPEC, "run", trust=False)
+    folder = cache / "specs"
+    folder.chmod(0o770)
+    with pytest.raises(SpecError, match="can be written by other users"):
+        trust.require(SPEC, "run", trust=False)
+    with pytest.warns(RuntimeWarning, match="cannot note that this spec is yours"):
+        trust.note(SPEC)
+    folder.chmod(0o700)
+    folder.rename(tmp_path / "elsewhere")
+    folder.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(SpecError, match="is no folder"):
+        trust.require(SPEC, "run", trust=False)
+
+
+# Plans
+
+
+def test_a_plan_names_nothing_that_is_imported(trap: Trap, tmp_path: Path) -> None:
+    """Whatever text stands in a plan, it is compared with names that there are, or shown."""
+    spec = written(tmp_path)
+    plan = pearl.plan(spec).to_json()
+
+    def texts(value: Any, *way: str | int) -> Iterator[tuple[str | int, ...]]:
+        if isinstance(value, str):
+            yield way
+        for key, inner in value.items() if isinstance(value, dict) else ():
+            yield from texts(inner, *way, key)
+        for at, inner in enumerate(value) if isinstance(value, list) else ():
+            yield from texts(inner, *way, at)
+
+    ways = {tuple(key for key in way if isinstance(key, str)): way for way in texts(plan)}
+    assert len(ways) > 15
+    for way in ways.values():
+        for text in ("trap_package:Make", "trap_package"):
+            changed: Any = json.loads(json.dumps(plan))
+            inner = changed
+            for key in way[:-1]:
+                inner = inner[key]
+            inner[way[-1]] = text
+            file = tmp_path / "plan.json"
+            file.write_text(json.dumps(changed))
+            try:
+                pearl.compile(spec, plan=file, emulate=True)
+            except SpecError:
+                continue
+    assert not trap.sprung
