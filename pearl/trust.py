@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from pearl.errors import SpecError
-from pearl_devices.cache_folder import cache_folder
+from pearl_devices.cache_folder import cache_folder, doubts
 
 KEPT = 10_000
 """Digests that are kept: those noted last."""
@@ -79,7 +79,7 @@ def note(spec: Mapping[str, Any]) -> None:
     folder = cache_folder() / "specs"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if why := _foreign(folder):
+        if why := doubts(folder):
             raise OSError(0, why)
         file = folder / digest(spec)
         os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
@@ -99,7 +99,7 @@ def own(spec: Mapping[str, Any]) -> bool:
     folder = cache_folder() / "specs"
     with suppress(OSError, ValueError):
         found = os.stat(folder / digest(spec), follow_symlinks=False)
-        return stat.S_ISREG(found.st_mode) and not _foreign(folder)
+        return stat.S_ISREG(found.st_mode) and not _doubts(folder)
     return False
 
 
@@ -114,7 +114,7 @@ def require(spec: object, path: str | Path, *, trust: bool) -> None:
     if trust or not named(spec) or own(spec):
         return
     what = ", ".join(str(each) for each in named(spec))
-    why = _foreign(cache_folder() / "specs")
+    why = _doubts(cache_folder() / "specs")
     raise SpecError(
         f"{path}: its spec names code, and nothing in your cache folder says that it is yours"
         f"{f' ({why})' if why else ''}: {what}; nothing was imported; if you would run that code, "
@@ -122,20 +122,13 @@ def require(spec: object, path: str | Path, *, trust: bool) -> None:
     )
 
 
-def _foreign(folder: Path) -> str:
-    """Why nothing in `folder` is believed; empty where only this user or root can have written
-    it, or where there is no such folder."""
+def _doubts(folder: Path) -> str:
+    """Why no digest in `folder` is believed; empty where they are, or there is no folder."""
     try:
-        found = os.stat(folder, follow_symlinks=False)
+        why = doubts(folder)
     except OSError:
         return ""
-    if not stat.S_ISDIR(found.st_mode):
-        return f"{folder} is no folder"
-    if found.st_uid not in (0, os.geteuid()):
-        return f"{folder} belongs to another user"
-    if found.st_mode & 0o022:
-        return f"{folder} can be written by other users"
-    return ""
+    return f"{folder}: {why}" if why else ""
 
 
 def _forget(folder: Path) -> None:

@@ -139,7 +139,7 @@ def test_what_is_compiled_after_a_source_has_changed_is_not_kept(
 def test_a_worker_of_other_sources_does_not_run() -> None:
     about = {"parent": os.getpid(), "path": sys.path, "sources": "of another version"}
     done = subprocess.run(
-        [sys.executable, "-m", "pearl.runtime.worker"],
+        [sys.executable, "-m", "pearl.runtime.worker", "1"],  # answers on its standard output
         input=json.dumps(about) + "\n",
         capture_output=True,
         text=True,

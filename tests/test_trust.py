@@ -370,7 +370,7 @@ def test_a_folder_that_others_can_write_vouches_for_nothing(cache: Path, tmp_pat
     trust.require(SPEC, "run", trust=False)
     folder = cache / "specs"
     folder.chmod(0o770)
-    with pytest.raises(SpecError, match="can be written by other users"):
+    with pytest.raises(SpecError, match="others may write it"):
         trust.require(SPEC, "run", trust=False)
     with pytest.warns(RuntimeWarning, match="cannot note that this spec is yours"):
         trust.note(SPEC)
@@ -378,6 +378,18 @@ def test_a_folder_that_others_can_write_vouches_for_nothing(cache: Path, tmp_pat
     folder.rename(tmp_path / "elsewhere")
     folder.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(SpecError, match="is no folder"):
+        trust.require(SPEC, "run", trust=False)
+
+
+def test_nor_does_a_folder_of_another_user(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trust.note(SPEC)
+    assert trust.own(SPEC)
+    if os.geteuid() == 0:  # what root owns is believed
+        os.chown(cache / "specs", 12345, -1)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    assert not trust.own(SPEC)
+    with pytest.raises(SpecError, match="it belongs to user"):
         trust.require(SPEC, "run", trust=False)
 
 

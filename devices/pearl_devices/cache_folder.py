@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
 
@@ -13,3 +14,16 @@ def cache_folder() -> Path:
     from platformdirs import user_cache_dir
 
     return Path(user_cache_dir("pearl", appauthor=False))
+
+
+def doubts(folder: Path) -> str:
+    """Why another user may have written what is in `folder`; empty where only this user or root can
+    have. A folder that is not there is an OSError."""
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode):
+        return "it is no folder"
+    if found.st_uid not in (0, os.geteuid()):
+        return f"it belongs to user {found.st_uid}"
+    if found.st_mode & 0o022:
+        return "others may write it (`chmod 700` ends that)"
+    return ""

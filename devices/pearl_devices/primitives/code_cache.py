@@ -16,7 +16,6 @@ import hashlib
 import io
 import os
 import shutil
-import stat
 import sys
 import time
 import warnings
@@ -39,7 +38,7 @@ from numba.core.caching import (
     InTreeCacheLocator,
 )
 
-from pearl_devices.cache_folder import cache_folder
+from pearl_devices.cache_folder import cache_folder, doubts
 
 OWN = "pearl_devices"
 PACKAGES = (OWN, "pearl_estimators", "pearl")
@@ -118,24 +117,13 @@ def folder() -> Path | None:
         root.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileExistsError):
             root.mkdir(mode=0o700)
-        if why := _unsafe(root):
-            _kept_nowhere(root, why)
+        if why := doubts(root):
+            _kept_nowhere(root, f"{why}, and loading them runs what they say")
             return None
         return _held(root, sources().digest)
     except OSError as error:
         _kept_nowhere(root, str(error))
         return None
-
-
-def _unsafe(root: Path) -> str:
-    status = root.stat()
-    if not stat.S_ISDIR(status.st_mode):
-        return "it is no folder"
-    if status.st_uid not in (0, os.geteuid()):
-        return f"it belongs to user {status.st_uid}, and loading it would run that user's code"
-    if status.st_mode & 0o022:
-        return "others may write it, and loading it would run their code (`chmod 700` ends that)"
-    return ""
 
 
 def _kept_nowhere(root: Path, why: str) -> None:
