@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pearl.errors import InfeasibleError, SpecError
+from pearl.seeds import SEEDS
 
 if TYPE_CHECKING:
     from pearl.system import System
@@ -164,8 +165,10 @@ def init(
     json_file: Json = None,
 ) -> Result:
     """Write a commented spec to start from."""
+    from pearl.files import make_folders
     from pearl.spec_text import init_text
 
+    make_folders(file)
     try:
         with file.open("x", encoding="utf-8") as out:
             out.write(init_text())
@@ -317,7 +320,7 @@ def plan(
     ] = None,
     method: Annotated[str | None, typer.Option(help="How to solve; see `list methods`.")] = None,
     time_limit: Annotated[float, typer.Option(min=0.0, help="Seconds to solve at most.")] = 20.0,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the solver.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=SEEDS - 1, help="Seed of the solver.")] = 0,
     explain: Annotated[
         bool, typer.Option("--explain", help="Say what bounds it and what would help.")
     ] = False,
@@ -406,7 +409,9 @@ def train(
     steps: Annotated[
         int | None, typer.Option(min=1, help="Env steps; default: the spec's.")
     ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Seed; default: the spec's.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, max=SEEDS - 1, help="Seed; default: the spec's.")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Run folder; default: runs/NAME.")
     ] = None,
@@ -460,6 +465,9 @@ def run_folder(name: str, out: Path | None, *, resume: bool) -> Path:
     A folder that holds a run already is a SpecError unless it is to be resumed.
     """
     if out is not None:
+        from pearl.runs import check_folder
+
+        check_folder(out)
         if (out / "plan.json").exists() and not resume:
             raise SpecError(
                 f"--out {out}: holds a run already; add --resume to go on with it, or name another"
@@ -483,7 +491,7 @@ def eval_(
     run_dir: RunDir,
     trust: Trust = False,
     episodes: Annotated[int, typer.Option(min=1, help="How many episodes.")] = 20,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the environments.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=SEEDS - 1, help="Seed of the environments.")] = 0,
     json_file: Json = None,
 ) -> Result:
     """Judge the best policy of a run on fresh episodes."""

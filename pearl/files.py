@@ -2,32 +2,101 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+import stat
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 from pearl.errors import SpecError
 
+PATIENCE_S = 10.0
+"""A pipe that is written to must be opened by a reader within this time (assumed)."""
+
 
 def write_atomically(path: str | Path, data: bytes) -> None:
-    """Replace the file at `path` by `data`, wholly or not at all. An OSError leaves it."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(".writing", f".{path.name}.", path.parent)
+    """Replace the file at `path` by `data`, as `atomically` does."""
+    with atomically(path) as file:
+        file.write(data)
+
+
+@contextmanager
+def atomically(path: str | Path) -> Iterator[IO[bytes]]:
+    """A file to write, which takes the place of the one at `path` when the context ends.
+
+    Until then, and after any exception, the one at `path` is as it was. Mode and, where this user
+    may, owner stay; of a link the target is replaced; missing folders are made. What is no regular
+    file (a device, a pipe) is written to. Raises OSError, with `path` as its filename.
+    """
+    try:
+        with _in_place(path) or _beside(path) as file:
+            yield file
+    except OSError as error:
+        error.filename, error.filename2 = str(path), None
+        raise
+
+
+def _in_place(path: str | Path) -> IO[bytes] | None:
+    """The file at `path`, open, where it cannot be replaced; None where it can, or is not there."""
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
+    if stat.S_ISREG(found.st_mode) and os.path.exists(os.path.realpath(path)):
+        return None
+    end_s = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            handle = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+            break
+        except OSError as error:
+            if error.errno != errno.ENXIO or not stat.S_ISFIFO(found.st_mode):
+                raise
+            if time.monotonic() > end_s:
+                raise OSError(errno.ENXIO, "nobody reads from this pipe") from None
+        time.sleep(0.01)
+    os.set_blocking(handle, True)
+    return os.fdopen(handle, "wb")
+
+
+def make_folders(file: Path) -> None:
+    """Make the folders above `file` that are missing, so that no result is lost for want of one."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(file)) from None
+
+
+@contextmanager
+def _beside(path: str | Path) -> Iterator[IO[bytes]]:
+    target = Path(os.path.realpath(path))
+    make_folders(target)
+    mode, owner = 0o666 & ~_umask(), None
+    if target.exists():
+        if not os.access(target, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        found = target.stat()
+        mode, owner = stat.S_IMODE(found.st_mode), (found.st_uid, found.st_gid)
+    handle, name = tempfile.mkstemp(".writing", f".{target.name[:200]}.", target.parent)
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(data)
+            yield file
             file.flush()
-            os.fchmod(file.fileno(), 0o666 & ~_umask())
-            os.fsync(file.fileno())
-        os.replace(name, path)
+            if owner is not None:
+                with suppress(PermissionError):
+                    os.fchown(handle, *owner)
+            os.fchmod(handle, mode)
+            os.fsync(handle)
+        os.replace(name, target)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
-    folder = os.open(path.parent, os.O_RDONLY)
+    folder = os.open(target.parent, os.O_RDONLY)
     try:
         os.fsync(folder)
     finally:

@@ -208,6 +208,43 @@ def load_run(path: str | Path) -> Run:
     return run
 
 
+CHECKPOINT = "checkpoint.safetensors"
+SPEC_MARK = "# The spec of this run, as pearl read it.\n"
+"""The first line of a run folder's `spec.yaml`."""
+
+_MARKS: Mapping[str, tuple[str, ...]] = {
+    "plan.json": ('"schema":', '"tasks":', '"period_s":'),
+    "run.json": ('"schema":', '"steady":', '"plan":'),
+    "metrics.csv": ("env_steps,updates,wall_s",),
+    "spec.yaml": (SPEC_MARK,),
+    "report.html": ('<meta name="generator" content="PEARL">',),
+}
+"""File of a run folder → the words by which one that a run wrote is known."""
+
+
+def check_folder(folder: Path) -> None:
+    """A SpecError where a run in `folder` would overwrite a file that no run wrote. A folder with a
+    checkpoint is a run's."""
+    if (folder / CHECKPOINT).exists():
+        return
+    problems = []
+    for name, marks in _MARKS.items():
+        try:
+            text = (folder / name).read_text(encoding="utf-8", errors="replace")
+            ours = all(mark in text for mark in marks)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError:
+            ours = False
+        if not ours:
+            problems.append(
+                f"{folder / name}: no run of pearl wrote this, and a run in {folder} would "
+                "overwrite it; name another folder, or move it away"
+            )
+    if problems:
+        raise SpecError(*problems)
+
+
 Row = Mapping[str, float]
 """One line of `metrics.csv`: column → number; empty cells are left out."""
 

@@ -13,6 +13,7 @@ from pydantic.dataclasses import dataclass
 
 from pearl.platform_files import PlatformFile
 from pearl.quantities import Bytes, PerSecond, Seconds, Watts
+from pearl.seeds import SEEDS
 from pearl.spec_algorithms import STRICT, A2c, Ddpg, Dqn, Own, Ppo, QLearning, Sac, Sarsa, Td3, tag
 
 TASKS = (
@@ -108,7 +109,7 @@ class Train:
     steps: StrictInt = Field(
         default=50_000, ge=1, le=10**12, description="Env steps, rounded up to an iteration."
     )
-    seed: StrictInt = Field(default=0, ge=0, lt=2**63, description="Seed of every random stream.")
+    seed: StrictInt = Field(default=0, ge=0, lt=SEEDS, description="Seed of every random stream.")
     evaluate_every: StrictInt = Field(
         default=5000, ge=0, le=10**12, description="Env steps between evaluations; 0 is never."
     )

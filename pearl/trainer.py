@@ -27,10 +27,12 @@ from pearl.plans import Plan, load_plan, plain
 from pearl.program import program_order
 from pearl.report import Report
 from pearl.report_tables import drift_sentence
-from pearl.runs import Progress, Run
+from pearl.runs import CHECKPOINT as CHECKPOINT
+from pearl.runs import SPEC_MARK, Progress, Run, check_folder
 from pearl.runtime import lane, messages, outside
 from pearl.runtime.clock import Clock, RealClock, VirtualClock
 from pearl.runtime.firings import Protocol
+from pearl.seeds import checked_seed
 from pearl.spec import System, load
 from pearl.state import State
 from pearl.training import (
@@ -61,7 +63,6 @@ if TYPE_CHECKING:
     from pearl.runtime.engine import Engine, Work
 
 Hosting = Literal["one", "threads", "processes"]
-CHECKPOINT = "checkpoint.safetensors"
 STATISTICS = "best.normalise"
 PROFILE_ROUNDS = 30
 ENV_TIME_LIMIT_S = 60.0
@@ -153,7 +154,7 @@ class Trainer:
         self.system = system
         self.plan = plan
         self.emulate = emulate
-        self.seed = system.train.seed if seed is None else seed
+        self.seed = system.train.seed if seed is None else checked_seed(seed)
         self.graph = algorithm(system.algorithm.name).graph(system)
         self.protocol = Protocol(plan, self.graph)
         self._jobs = lane.jobs(
@@ -204,11 +205,12 @@ class Trainer:
         if resume and folder is None:
             raise SpecError("train: resume needs `out`, the folder of the run to go on with")
         if seed is not None:
-            self.seed = seed
+            self.seed = checked_seed(seed)
         self._start(self.seed)
         iterations = -(-total // self.graph.env_steps)
         if folder is None:
             return self._run(State(), iterations, folder, progress, replan=False)
+        check_folder(folder)
         with held(folder):
             state = State()
             if resume:
@@ -221,12 +223,12 @@ class Trainer:
             note(self.system.raw)
             self.plan.save(folder / "plan.json")
             text = yaml.safe_dump(plain(self.system.raw), sort_keys=False, allow_unicode=True)
-            write_atomically(folder / "spec.yaml", text.encode())
+            write_atomically(folder / "spec.yaml", (SPEC_MARK + text).encode())
             return self._run(state, iterations, folder, progress, replan=replan)
 
     def evaluate(self, episodes: int = 20, seed: int = 0) -> list[float]:
         """Returns of `episodes` fresh episodes of the greedy policy on the spec's environment."""
-        return evaluation.returns(self.policy, episodes, seed)
+        return evaluation.returns(self.policy, episodes, checked_seed(seed))
 
     @property
     def policy(self) -> evaluation.Policy:

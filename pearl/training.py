@@ -170,9 +170,10 @@ def train(job: Job, state: State, *, stop: bool = False) -> Status | Literal["of
 
 def unwritten(state: State, job: Job, error: OSError) -> str:
     """A checkpoint that could not be written, in words."""
+    where = f" ({error.filename})" if error.filename else ""
     return (
         f"the checkpoint at env step {state.iteration * job.graph.env_steps} could not be written: "
-        f"{error.strerror}; the one before, if there is one, is whole"
+        f"{error.strerror}{where}; the one before, if there is one, is whole"
     )
 
 

@@ -13,6 +13,7 @@ from pearl.graph import TaskGraph
 from pearl.limits import Limits
 from pearl.plan_check import check_plan
 from pearl.plans import Plan, Problem
+from pearl.seeds import checked_seed
 from pearl.solvers import cpsat, exhaustive, heft, local_search, milp, peft
 from pearl.solvers.choices import OBJECTIVES, programs
 from pearl.solvers.conflict import sharpened
@@ -85,6 +86,7 @@ def solve(
         problems.append(f"time_limit_s is {time_limit_s}; it must be above 0")
     if problems:
         raise SpecError(*problems)
+    seed = checked_seed(seed)
     began = time.monotonic()
     name = method or default_method(objective)
     deadline = began + time_limit_s
