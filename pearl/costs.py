@@ -13,6 +13,7 @@ from pearl.limits import Limits
 from pearl.replicas import Split, copy_name, resized, splits
 from pearl_devices import Kernel, Platform, backend
 from pearl_devices.base import ASKED
+from pearl_devices.given import is_names, is_number, is_whole, misfit, shown
 from pearl_estimators import Estimate, estimate
 from pearl_estimators.calibrated import calibration
 from pearl_estimators.calibration import CalibrationError
@@ -33,6 +34,24 @@ class Mode:
     width: int
     estimate: Estimate
     share: int | None = None
+
+    def __post_init__(self) -> None:
+        tasks, share = self.tasks, self.share
+        if not is_names(tasks) or not tasks or len(set(tasks)) < len(tasks):
+            raise SpecError(f"mode: tasks is {shown(tasks)}; needed are names of tasks, each once")
+        where = f"mode of {', '.join(tasks)} on {shown(self.device)}"
+        for name, fits, needed in (
+            ("device", isinstance(self.device, str), "the name of a device"),
+            ("variant", isinstance(self.variant, str), "text"),
+            ("width", is_whole(self.width), "a whole number"),
+            ("estimate", isinstance(self.estimate, Estimate), "an Estimate"),
+            ("share", share is None or (is_whole(share) and share > 0), "a whole number above 0"),
+        ):
+            if not fits:
+                raise SpecError(
+                    f"{where}: {name} is {shown(getattr(self, name))}; {needed} is needed"
+                )
+        object.__setattr__(self, "tasks", tuple(tasks))
 
     @property
     def fused(self) -> bool:
@@ -61,11 +80,8 @@ class CostTable:
     pair_extra_s: Mapping[tuple[Choice, Choice], float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "pair_extra_s", MappingProxyType(dict(self.pair_extra_s)))
+        self._check_types()
         names = [d.name for d in self.platform.devices]
-        for ((a, _), (b, _)), seconds in self.pair_extra_s.items():
-            if not math.isfinite(seconds):
-                raise SpecError(f"pair term of {a} with {b}: {seconds} s; it must be finite")
         seen: set[object] = set()
         order: dict[frozenset[str], tuple[str, ...]] = {}
         for mode in self.modes:
@@ -94,6 +110,31 @@ class CostTable:
                     f"allowed are 1 to {device.width} {device.width_unit}"
                 )
 
+    def _check_types(self) -> None:
+        if not isinstance(self.platform, Platform):
+            raise SpecError(f"cost table: platform is {shown(self.platform)}; a Platform is needed")
+        modes = self.modes if isinstance(self.modes, list | tuple) else (self.modes,)
+        for mode in modes:
+            if not isinstance(mode, Mode):
+                raise SpecError(f"cost table: modes has {shown(mode)}; a tuple of Modes is needed")
+        object.__setattr__(self, "modes", tuple(modes))
+        if not isinstance(self.pair_extra_s, Mapping):
+            raise SpecError(
+                f"cost table: pair_extra_s is {shown(self.pair_extra_s)}; a mapping is needed"
+            )
+        object.__setattr__(self, "pair_extra_s", MappingProxyType(dict(self.pair_extra_s)))
+        for pair, seconds in self.pair_extra_s.items():
+            match pair:
+                case ((str(a), (str(), str(), int())), (str(b), (str(), str(), int()))):
+                    size = -seconds if is_number(seconds) and seconds < 0 else seconds
+                    if wrong := misfit(size):
+                        raise SpecError(f"pair term of {a} with {b}: its size in seconds {wrong}")
+                case _:
+                    raise SpecError(
+                        f"cost table: pair_extra_s has {shown(pair)}; needed are two pairs of a "
+                        "task and the key of its mode: (device, variant, width)"
+                    )
+
     def of(self, *tasks: str) -> tuple[Mode, ...]:
         """The modes of one whole task, or the fused modes of exactly these tasks."""
         return tuple(m for m in self.modes if m.tasks == tasks and m.share is None)
@@ -110,6 +151,16 @@ class CostTable:
         if len(apart) < len(mode.tasks) or not sum(apart.values()) > 0:
             apart = dict.fromkeys(mode.tasks, 1.0)
         return {task: seconds / sum(apart.values()) for task, seconds in apart.items()}
+
+
+def bad_problem(graph: object, costs: object, limits: object) -> list[str]:
+    """Which of the three that make a problem is something else: a line each."""
+    nouns = (("graph", graph, TaskGraph), ("costs", costs, CostTable), ("limits", limits, Limits))
+    return [
+        f"{name} is {shown(value)}; a {kind.__name__} is needed"
+        for name, value, kind in nouns
+        if not isinstance(value, kind)
+    ]
 
 
 def tabulate(graph: TaskGraph, platform: Platform, limits: Limits | None = None) -> CostTable:

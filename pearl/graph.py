@@ -17,6 +17,7 @@ from typing import Protocol, TypeVar
 from pearl.errors import SpecError
 from pearl.limits import SLACK_LIMITS
 from pearl_devices import Kernel
+from pearl_devices.given import is_names, is_whole, misfit, shown
 
 RESERVED = ">+#"
 """Characters that no task's name may hold: transfers are called `src>device`, fused calls `a+b`,
@@ -55,6 +56,27 @@ class Task:
     part: Part | None = None
 
     def __post_init__(self) -> None:
+        problems = [
+            f"task {shown(self.name)}: {name} is {shown(getattr(self, name))}; {needed} is needed"
+            for name, fits, needed in (
+                ("name", isinstance(self.name, str), "text"),
+                ("kernel", isinstance(self.kernel, Kernel), "a Kernel"),
+                ("reads", is_names(self.reads), "a tuple of the names of states"),
+                ("writes", is_names(self.writes), "a tuple of the names of states"),
+                ("copies", isinstance(self.copies, bool), "True or False"),
+                ("group", self.group is None or isinstance(self.group, str), "text or None"),
+                (
+                    "environments",
+                    is_whole(self.environments) and self.environments >= 0,
+                    "a whole number of at least 0",
+                ),
+            )
+            if not fits
+        ]
+        if problems:
+            raise SpecError(*problems)
+        object.__setattr__(self, "reads", tuple(self.reads))
+        object.__setattr__(self, "writes", tuple(self.writes))
         found = [c for c in RESERVED if c in self.name] if self.part is None else []
         if not self.name or found:
             what = f"holds {' and '.join(map(repr, found))}" if found else "is empty"
@@ -88,15 +110,24 @@ class Edge:
     limit: str | None = None
 
     def __post_init__(self) -> None:
+        for name in ("src", "dst"):
+            if not isinstance(getattr(self, name), str):
+                raise SpecError(
+                    f"edge {shown(self.src)} → {shown(self.dst)}: {name} is "
+                    f"{shown(getattr(self, name))}; the name of a task is needed"
+                )
         where = f"edge {self.src} → {self.dst}"
         for name in ("production", "consumption", "tokens_seq", "slack"):
-            if not isinstance(getattr(self, name), int):
+            value = getattr(self, name)
+            if not is_whole(value):
                 raise SpecError(
-                    f"{where}: {name} is {getattr(self, name)!r}; a whole number is needed"
+                    f"{where}: {name} is {shown(value)}; a whole number is needed, at most 2^53"
                 )
+            if type(value) is not int:  # numpy's
+                object.__setattr__(self, name, int(value))
         if self.limit is not None and self.limit not in SLACK_LIMITS:
             raise SpecError(
-                f"{where}: limit is {self.limit!r}; it names what bounds the slack, one of "
+                f"{where}: limit is {shown(self.limit)}; it names what bounds the slack, one of "
                 f"{', '.join(SLACK_LIMITS)}"
             )
         if self.production < 1 or self.consumption < 1:
@@ -107,8 +138,8 @@ class Edge:
             raise SpecError(
                 f"{where}: tokens {self.tokens_seq}, slack {self.slack}; both must be at least 0"
             )
-        if not (math.isfinite(self.bytes) and self.bytes >= 0):
-            raise SpecError(f"{where}: bytes is {self.bytes}; it must be finite and at least 0")
+        if wrong := misfit(self.bytes):
+            raise SpecError(f"{where}: bytes {wrong}")
 
     @property
     def tokens(self) -> int:
@@ -134,6 +165,14 @@ class Fusion:
     tasks: tuple[str, ...]
     kernel: Kernel
 
+    def __post_init__(self) -> None:
+        where, tasks = f"fusion {shown(self.name)}", self.tasks
+        if not is_names(tasks) or len(set(tasks)) < max(2, len(tasks)):
+            raise SpecError(f"{where}: tasks is {shown(tasks)}; needed are two or more, each once")
+        if not isinstance(self.kernel, Kernel):
+            raise SpecError(f"{where}: kernel is {shown(self.kernel)}; a Kernel is needed")
+        object.__setattr__(self, "tasks", tuple(tasks))
+
 
 @dataclass(frozen=True)
 class TaskGraph:
@@ -156,17 +195,14 @@ class TaskGraph:
     batch: int = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "states", MappingProxyType(dict(self.states)))
+        self._check_types()
         names = [t.name for t in self.tasks]
         problems = []
         if not names:
             problems.append(f"graph {self.name!r} has no task; it needs at least one")
         problems += [f"graph {self.name!r}: task {n!r} appears twice" for n in _repeated(names)]
-        problems += [
-            f"task {t.name}: environments is {t.environments}; it must be at least 0"
-            for t in self.tasks
-            if t.environments < 0
-        ]
+        fused = [" and ".join(sorted(f.tasks)) for f in self.fusions]
+        problems += [f"graph {self.name!r}: {n} are fused twice" for n in _repeated(fused)]
         for e in self.edges:
             problems += [
                 f"edge {e.src} → {e.dst}: no task {end!r}; there are {names}"
@@ -179,16 +215,6 @@ class TaskGraph:
                 for s in task.reads + task.writes
                 if s not in self.states
             ]
-        problems += [
-            f"graph {self.name!r}: state {s!r} has {size} bytes; it must be finite and at least 0"
-            for s, size in self.states.items()
-            if not (math.isfinite(size) and size >= 0)
-        ]
-        problems += [
-            f"graph {self.name!r}: {name} is {getattr(self, name)}; it must be at least 0"
-            for name in ("env_steps", "updates", "batch")
-            if not getattr(self, name) >= 0
-        ]
         for fusion in self.fusions:
             problems += [
                 f"fusion {fusion.name}: no task {n!r}; there are {names}"
@@ -199,6 +225,42 @@ class TaskGraph:
             raise SpecError(*problems)
         _ = self.repetition
         self._check_states()
+
+    def _check_types(self) -> None:
+        """Tuples of the nouns, and numbers that can be."""
+        where = f"graph {shown(self.name)}"
+        problems = []
+        for name, kind in (("tasks", Task), ("edges", Edge), ("fusions", Fusion)):
+            given = getattr(self, name)
+            if not isinstance(given, list | tuple):
+                given = (given,)
+            problems += [
+                f"{where}: {name} has {shown(each)}; a tuple of {kind.__name__}s is needed"
+                for each in given
+                if not isinstance(each, kind)
+            ]
+            object.__setattr__(self, name, tuple(given))
+        if not isinstance(self.name, str):
+            problems.append(f"{where}: name is {shown(self.name)}; text is needed")
+        if isinstance(self.states, Mapping):
+            object.__setattr__(self, "states", MappingProxyType(dict(self.states)))
+            problems += [
+                f"{where}: bytes of state {shown(s)} {wrong}"
+                for s, size in self.states.items()
+                if (wrong := misfit(size))
+            ]
+        else:
+            problems.append(
+                f"{where}: states is {shown(self.states)}; a mapping from names to bytes is needed"
+            )
+        problems += [
+            f"{where}: {name} is {shown(getattr(self, name))}; it must be a whole number of at "
+            "least 0"
+            for name in ("env_steps", "updates", "batch")
+            if not is_whole(getattr(self, name)) or getattr(self, name) < 0
+        ]
+        if problems:
+            raise SpecError(*problems)
 
     def task(self, name: str) -> Task:
         """The task called `name`; a KeyError names those there are."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from pearl.errors import SpecError
+from pearl_devices.given import is_names, is_number, is_whole, misfit, shown
 
 SLACK_LIMITS = ("policy_lag", "prefetch", "insertion_lag", "priority_staleness")
 
@@ -46,28 +47,58 @@ class Limits:
     replicas: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("memory_bytes", "devices", "variants", "pin", "replicas"):
-            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
         problems = []
+        for name in ("memory_bytes", "devices", "variants", "pin", "replicas"):
+            value = getattr(self, name)
+            if not isinstance(value, Mapping):
+                raise SpecError(f"limits: {name} is {shown(value)}; a mapping is needed")
+            object.__setattr__(self, name, MappingProxyType(dict(value)))
+        for name in ("devices", "variants"):
+            problems += [
+                f"limits: {name} of {task} are {shown(value)}; a tuple of names is needed"
+                for task, value in getattr(self, name).items()
+                if not is_names(value)
+            ]
+        problems += [
+            f"limits: pin of {task} is {shown(value)}; the name of a device is needed"
+            for task, value in self.pin.items()
+            if not isinstance(value, str)
+        ]
         for name in ("power_w", "period_s", "min_throughput_per_s"):
             value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and value > 0):
-                problems.append(f"limits: {name} is {value}; it must be finite and above 0")
+            if value is not None and (wrong := misfit(value, above=True)):
+                problems.append(f"limits: {name} {wrong}")
         counts = [(name, getattr(self, name), 0) for name in SLACK_LIMITS]
         counts += [(f"replicas of {task}", n, 1) for task, n in self.replicas.items()]
         counts.append(("env_groups", self.env_groups, 1))
         if self.max_lanes is not None:
             counts.append(("max_lanes", self.max_lanes, 1))
         for name, number, least in counts:
-            if not isinstance(number, int) or number < least:
+            if not is_whole(number) or number < least:
                 problems.append(
-                    f"limits: {name} is {number!r}; it must be a whole number of at least {least}"
+                    f"limits: {name} is {shown(number)}; it must be a whole number of at least "
+                    f"{least}"
                 )
+        if not isinstance(self.together, list | tuple):
+            raise SpecError(
+                f"limits: together is {shown(self.together)}; a tuple of pairs of tasks is needed"
+            )
         for pair in self.together:
-            if isinstance(pair, str) or len(pair) != 2:
-                problems.append(f"limits: together has {pair!r}; each entry is a pair of tasks")
+            if not is_names(pair) or len(pair) != 2:
+                problems.append(
+                    f"limits: together has {shown(pair)}; each entry is a pair of tasks"
+                )
         for device, size in self.memory_bytes.items():
-            if not size > 0:
-                problems.append(f"limits: memory of {device} is {size}; it must be above 0")
+            if size != math.inf and (wrong := misfit(size, above=True)):
+                problems.append(f"limits: memory of {device} {wrong}")
+        if not isinstance(self.any_order, bool):
+            problems.append(f"limits: any_order is {shown(self.any_order)}; it is True or False")
         if problems:
             raise SpecError(*problems)
+
+
+def bad_time(time_limit_s: object) -> list[str]:
+    """What is wrong with a time that something may take: a line, or none."""
+    if time_limit_s == math.inf or (is_number(time_limit_s) and time_limit_s > 0):
+        return []
+    return [f"time_limit_s is {shown(time_limit_s)}; it must be seconds above 0"]

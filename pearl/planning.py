@@ -11,9 +11,9 @@ from typing import Any
 from pearl import any_order
 from pearl.algorithms import algorithm
 from pearl.costs import CostTable, tabulate, with_lanes
-from pearl.errors import InfeasibleError
+from pearl.errors import InfeasibleError, SpecError
 from pearl.graph import TaskGraph
-from pearl.limits import Limits
+from pearl.limits import Limits, bad_time
 from pearl.plans import Plan, Problem
 from pearl.solvers import solve
 from pearl.solvers.pareto import pareto
@@ -49,6 +49,9 @@ def plan(
     Always works, whether the devices are here or not. Raises SpecError for a spec or method that is
     wrong and InfeasibleError where no plan meets the limits.
     """
+    problems = bad_time(time_limit_s)
+    if problems:
+        raise SpecError(*problems)
     system = as_system(system)
     graph, costs = problem(system)
 

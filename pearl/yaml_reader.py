@@ -17,6 +17,7 @@ from typing import Any
 import yaml
 
 from pearl.errors import SpecError
+from pearl_devices.given import shown
 
 Where = tuple[str | int, ...]
 """The way to a value: keys and list positions from the top."""
@@ -84,10 +85,10 @@ def show(value: object) -> str:
         return "nothing"
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, int) and abs(value) >= 10**40:
-        return "a huge number"
-    quoted = ascii(value) if isinstance(value, str) and not value.isprintable() else repr(value)
-    return quoted if len(quoted) <= 60 else quoted[:56] + " ..."
+    if isinstance(value, str) and not value.isprintable():
+        quoted = ascii(value)
+        return quoted if len(quoted) <= 60 else quoted[:56] + " ..."
+    return shown(value)
 
 
 def scalar(written: str) -> Any:

@@ -9,6 +9,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Literal, Protocol
 
+from pearl_devices.given import is_whole, misfit, shown
 from pearl_devices.kernel import Kernel
 
 Buffers = MutableMapping[str, Any]
@@ -45,10 +46,9 @@ class UnsupportedError(Exception):
     """A kernel was bound to a device or variant that cannot run it; the text says which and why."""
 
 
-def _check(owner: str, name: str, value: float, *, positive: bool) -> None:
-    if not math.isfinite(value) or value < 0 or (positive and value == 0):
-        need = "finite and above 0" if positive else "finite and at least 0"
-        raise ValueError(f"{owner}: {name} is {value}; it must be {need}")
+def _check(owner: str, name: str, value: object, *, positive: bool) -> None:
+    if wrong := misfit(value, above=positive):
+        raise ValueError(f"{owner}: {name} {wrong}")
 
 
 @dataclass(frozen=True)
@@ -90,12 +90,20 @@ class Device:
         object.__setattr__(self, "figures", MappingProxyType(dict(self.figures)))
         object.__setattr__(self, "sources", MappingProxyType(dict(self.sources)))
         owner = f"device {self.name!r}"
-        for name in ("width", "max_lanes", "peak_flops_per_s", "memory_bytes_per_s"):
-            _check(owner, name, float(getattr(self, name)), positive=True)
+        for name in ("width", "max_lanes"):
+            value = getattr(self, name)
+            if not is_whole(value) or value < 1:
+                raise ValueError(
+                    f"{owner}: {name} is {shown(value)}; it must be a whole number above 0"
+                )
+        for name in ("peak_flops_per_s", "memory_bytes_per_s"):
+            _check(owner, name, getattr(self, name), positive=True)
         for name in ("overhead_s", "idle_power_w", "active_power_w"):
             _check(owner, name, getattr(self, name), positive=False)
-        if not self.memory_bytes > 0:
-            raise ValueError(f"{owner}: memory_bytes is {self.memory_bytes}; it must be above 0")
+        if self.memory_bytes != math.inf:
+            _check(owner, "memory_bytes", self.memory_bytes, positive=True)
+        for name, value in self.figures.items():
+            _check(owner, f"figure {name}", value, positive=False)
         if self.active_power_w < self.idle_power_w:
             raise ValueError(
                 f"{owner}: active_power_w {self.active_power_w} is below "

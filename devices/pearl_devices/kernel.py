@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+
+from pearl_devices.given import misfit
 
 Dim = int | tuple[int, ...]
 Arg = str | int | float | bool
@@ -60,11 +61,8 @@ class Kernel:
         object.__setattr__(self, "args", MappingProxyType(dict(self.args)))
         object.__setattr__(self, "modules", MappingProxyType(dict(self.modules)))
         for name in ("flops", "bytes_in", "bytes_out", "resident_bytes"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value >= 0):
-                raise ValueError(
-                    f"kernel {self.kind}: {name} is {value}; it must be finite and at least 0"
-                )
+            if wrong := misfit(getattr(self, name)):
+                raise ValueError(f"kernel {self.kind}: {name} {wrong}")
 
     def __hash__(self) -> int:
         return hash((self.kind, tuple(sorted(self.dims.items())), self.program))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
+
+from pearl_devices.given import misfit, shown
 
 Rung = Literal["measured", "calibrated", "closed_form", "datasheet", "given"]
 Bound = Literal["compute", "memory", "overhead", "given"]
@@ -32,12 +34,18 @@ class Estimate:
 
     def __post_init__(self) -> None:
         for name in ("occupancy_s", "low_s", "high_s"):
-            if math.isnan(getattr(self, name)):
+            value = getattr(self, name)
+            if isinstance(value, float) and math.isnan(value):
                 object.__setattr__(self, name, self.latency_s)
         for name in ("latency_s", "occupancy_s", "low_s", "high_s", "energy_j"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value >= 0):
-                raise ValueError(f"estimate: {name} is {value}; it must be finite and at least 0")
+            if wrong := misfit(getattr(self, name)):
+                raise ValueError(f"estimate: {name} {wrong}")
+        for name, allowed in (("rung", get_args(Rung)), ("bound_by", get_args(Bound))):
+            if getattr(self, name) not in allowed:
+                raise ValueError(
+                    f"estimate: {name} is {shown(getattr(self, name))}; it is one of "
+                    f"{', '.join(allowed)}"
+                )
         if self.occupancy_s > self.latency_s:
             raise ValueError(
                 f"estimate: occupancy_s {self.occupancy_s} exceeds latency_s {self.latency_s}; "

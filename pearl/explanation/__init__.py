@@ -19,9 +19,10 @@ from pearl.explanation.close_plans import RunnerUps, runner_ups
 from pearl.explanation.questions import Sentence, answers
 from pearl.explanation.resolving import Again
 from pearl.graph import TaskGraph
-from pearl.limits import Limits
+from pearl.limits import Limits, bad_time
 from pearl.plans import Plan, Problem, plain
 from pearl.system import System
+from pearl_devices.given import is_number, shown
 
 
 @dataclass(frozen=True)
@@ -88,10 +89,9 @@ def explain(
     `within` outside 0 … 1 or a time of 0.
     """
     problems = []
-    if not 0 <= within <= 1:
-        problems.append(f"within is {within}; it must be a share from 0 to 1")
-    if not time_limit_s > 0:
-        problems.append(f"time_limit_s is {time_limit_s}; it must be above 0")
+    if not is_number(within) or not 0 <= within <= 1:
+        problems.append(f"within is {shown(within)}; it must be a share from 0 to 1")
+    problems += bad_time(time_limit_s)
     if problems:
         raise SpecError(*problems)
     began = time.monotonic()

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from pearl.assembly import Proof, assemble
-from pearl.costs import CostTable
+from pearl.costs import CostTable, bad_problem
 from pearl.errors import InfeasibleError, SpecError
 from pearl.graph import TaskGraph
-from pearl.limits import Limits
+from pearl.limits import Limits, bad_time
 from pearl.plan_check import check_plan
 from pearl.plans import Plan, Problem
 from pearl.seeds import checked_seed
@@ -20,6 +20,7 @@ from pearl.solvers.conflict import sharpened
 from pearl.solvers.heuristic import bound as floor
 from pearl.solvers.outcome import Outcome
 from pearl.solvers.tokens import fewest_of_all, fewest_tokens
+from pearl_devices.given import is_whole, shown
 
 Method = Callable[[TaskGraph, CostTable, str, Limits, float, int], Outcome]
 """(graph, costs, objective, limits, deadline in `time.monotonic()` seconds, seed) → outcome."""
@@ -71,19 +72,22 @@ def solve(
     Its value, bound, gap and status say what is proven. Raises SpecError for an unknown objective,
     method or name, and InfeasibleError naming the limit that cannot be met.
     """
-    problems = []
+    problems = bad_problem(graph, costs, limits)
+    if not is_whole(seed) or seed < 0:
+        problems.append(f"seed is {shown(seed)}; it must be a whole number of at least 0")
     if objective not in OBJECTIVES:
-        problems.append(f"objective {objective!r} is not known; allowed are {list(OBJECTIVES)}")
-    if method is not None and method not in SOLVERS:
-        problems.append(f"method {method!r} is not known; allowed are {list(SOLVERS)}")
+        problems.append(
+            f"objective {shown(objective)} is not known; allowed are {list(OBJECTIVES)}"
+        )
+    if method is not None and method not in list(SOLVERS):
+        problems.append(f"method {shown(method)} is not known; allowed are {list(SOLVERS)}")
     elif method is not None and objective in OBJECTIVES and objective not in OFFERED[method]:
         able = [name for name, offered in OFFERED.items() if objective in offered]
         problems.append(
             f"method {method!r} does not know the objective {objective!r}, only "
             f"{list(OFFERED[method])}; methods that know it are {able}"
         )
-    if not time_limit_s > 0:
-        problems.append(f"time_limit_s is {time_limit_s}; it must be above 0")
+    problems += bad_time(time_limit_s)
     if problems:
         raise SpecError(*problems)
     seed = checked_seed(seed)

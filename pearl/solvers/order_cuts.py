@@ -90,7 +90,7 @@ def _with_elsewhere(platform: Platform) -> Platform:
     links = [
         replace(k, paid_by="nobody" if k.paid_by == "lane" else k.paid_by) for k in platform.links
     ]
-    free = [Link(d.name, _ELSEWHERE, 0.0, 1e300, paid_by="nobody") for d in platform.devices]
+    free = [Link(d.name, _ELSEWHERE, 0.0, 1e30, paid_by="nobody") for d in platform.devices]
     return Platform(
         platform.name,
         (*platform.devices, Device(_ELSEWHERE, "null")),

@@ -12,14 +12,15 @@ import math
 import time
 from dataclasses import dataclass, replace
 
-from pearl.costs import CostTable
+from pearl.costs import CostTable, bad_problem
 from pearl.errors import InfeasibleError, SpecError
 from pearl.graph import TaskGraph
-from pearl.limits import Limits
+from pearl.limits import Limits, bad_time
 from pearl.plan_check import plan_timing
 from pearl.plans import Plan
 from pearl.solvers import solve
 from pearl.solvers.choices import longest_s, programs
+from pearl_devices.given import is_number, shown
 
 NEAR = 1e-6
 """Relative difference of power below which nothing is looked for between two plans."""
@@ -79,11 +80,11 @@ def pareto(
     Raises SpecError for arguments that make no sense and InfeasibleError where no plan meets the
     limits.
     """
-    problems = []
-    if not (math.isfinite(gap) and gap > 0):
-        problems.append(f"gap is {gap}; it must be finite and above 0, 0.01 for one per cent")
-    if not time_limit_s > 0:
-        problems.append(f"time_limit_s is {time_limit_s}; it must be above 0")
+    problems = bad_problem(graph, costs, limits) + bad_time(time_limit_s)
+    if not is_number(gap) or gap <= 0:
+        problems.append(
+            f"gap is {shown(gap)}; it must be finite and above 0, 0.01 for one per cent"
+        )
     if problems:
         raise SpecError(*problems)
     return _Front(graph, costs, limits, gap, time.monotonic() + time_limit_s).plans()

@@ -1,0 +1,64 @@
+"""Whether a value given to a constructor or a function is of the kind it needs, and its quotation
+in the error that says so."""
+
+from __future__ import annotations
+
+import math
+from numbers import Integral, Real
+from typing import TypeGuard
+
+MOST = 1 << 53
+"""Whole numbers up to here are floats too."""
+
+
+LARGEST = 1e30
+"""No quantity is larger: seconds, bytes, joules, or one of these by another."""
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether `value` is a real number, finite and within the range of floats."""
+    if type(value) is float:
+        return math.isfinite(value)
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
+
+
+def misfit(value: object, *, above: bool = False) -> str:
+    """Why `value` is no quantity, `is …; it must be …`; empty where it is one: a number from 0 to
+    LARGEST, above: from 1 / LARGEST, so that sums and quotients stay finite."""
+    need = "finite and above 0" if above else "finite and at least 0"
+    if is_number(value) and (value > 0 or (value == 0 and not above)):
+        if value > LARGEST:
+            need = f"at most {LARGEST:g}"
+        elif above and value * LARGEST < 1:
+            need = f"at least {1 / LARGEST:g}"
+        else:
+            return ""
+    return f"is {shown(value)}; it must be {need}"
+
+
+def is_whole(value: object) -> TypeGuard[int]:
+    """Whether `value` is a whole number of at most 2^53 either way; true and false are none."""
+    if type(value) is not int and (isinstance(value, bool) or not isinstance(value, Integral)):
+        return False
+    return -MOST <= int(value) <= MOST
+
+
+def is_names(value: object) -> TypeGuard[list[str] | tuple[str, ...]]:
+    """Whether `value` is a list or tuple of text."""
+    return isinstance(value, list | tuple) and all(isinstance(each, str) for each in value)
+
+
+def shown(value: object) -> str:
+    """`value` in at most 60 characters."""
+    if isinstance(value, int) and abs(value) >= 10**40:
+        return "a huge number"
+    try:
+        text = repr(value)
+    except ValueError:  # a huge number within
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= 60 else text[:56] + " ..."
