@@ -52,6 +52,7 @@ class Mode:
                     f"{where}: {name} is {shown(getattr(self, name))}; {needed} is needed"
                 )
         object.__setattr__(self, "tasks", tuple(tasks))
+        object.__setattr__(self, "width", int(self.width))
 
     @property
     def fused(self) -> bool:
@@ -128,7 +129,7 @@ class CostTable:
                 case ((str(a), (str(), str(), int())), (str(b), (str(), str(), int()))):
                     size = -seconds if is_number(seconds) and seconds < 0 else seconds
                     if wrong := misfit(size):
-                        raise SpecError(f"pair term of {a} with {b}: its size in seconds {wrong}")
+                        raise SpecError(f"pair term of {a} with {b}, in seconds, {wrong}")
                 case _:
                     raise SpecError(
                         f"cost table: pair_extra_s has {shown(pair)}; needed are two pairs of a "

@@ -161,7 +161,7 @@ def test_times_and_energies_that_cannot_be_are_not_built(name: str, value: float
 
 def test_pair_terms_must_be_finite_and_leave_a_time_of_at_least_zero() -> None:
     x, y = ("x", ("a", "v", 1)), ("y", ("b", "v", 1))
-    with pytest.raises(SpecError, match="pair term of x with y: nan s"):
+    with pytest.raises(SpecError, match="pair term of x with y, in seconds, is nan; it must"):
         CostTable(ONE.platform, ONE.modes, {(x, y): math.nan})
     shorter = CostTable(ONE.platform, ONE.modes, {(x, y): -0.5})
     assert solve(loop("x", "y"), shorter).period_s == pytest.approx(1.5)

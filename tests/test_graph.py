@@ -72,7 +72,7 @@ def test_edges_that_cannot_be_are_not_built(edge: dict[str, Any], text: str) -> 
 
 @pytest.mark.parametrize("size", [float("nan"), float("inf"), -1.0])
 def test_states_have_a_size_that_can_be(size: float) -> None:
-    with pytest.raises(SpecError, match=f"state 's' has {size} bytes"):
+    with pytest.raises(SpecError, match=f"bytes of state 's' is {size}; it must"):
         TaskGraph("g", tasks("a"), (), {"s": size})
 
 
