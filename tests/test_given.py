@@ -196,6 +196,13 @@ def test_times_of_any_size_give_a_plan_or_one_of_our_errors(numbers, objective) 
     assert found.period_s >= 0
 
 
+def test_numbers_too_far_apart_for_a_linear_program_are_named() -> None:
+    platform = Platform("p", PLATFORM.devices, (Link("a", "b", 0.0, 1e-10),))
+    costs = CostTable(platform, tuple(mode(t, d, 1.0) for t in "xy" for d in "ab"))
+    with pytest.raises(SpecError, match=r"too far apart .* a coefficient is 1e\+1[6-9], HiGHS"):
+        solve(loop("x", "y", size=1e6), costs, method="milp")
+
+
 def test_kinds_of_values() -> None:
     assert [is_number(v) for v in (1, 0.5, np.float32(1), Fraction(1, 2))] == [True] * 4
     assert not any(map(is_number, ("1", None, True, math.nan, math.inf, HUGE, 1j, [1])))

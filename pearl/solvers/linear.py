@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pearl import solver_process
+from pearl.errors import SpecError
 from pearl.solvers import highs
 
 Terms = list[tuple[int, float]]
@@ -21,6 +22,9 @@ Terms = list[tuple[int, float]]
 
 TOLERANCE = 1e-7
 """HiGHS' tolerance for optimality of a linear program, in the program's own units."""
+
+LARGEST = 1e15
+"""HiGHS takes no coefficient from here up (its option large_matrix_value)."""
 
 GAP = 1e-9
 """Relative distance of value and bound at which a program with whole numbers counts as solved."""
@@ -112,6 +116,13 @@ class Linear:
             high.append(below)
         shape = len(low), columns
         matrix = csr_array((values, (rows, column)), shape=shape)  # sums what is there twice
+        largest = max(np.abs(cost).max(initial=0.0), np.abs(matrix.data).max(initial=0.0))
+        if not largest < LARGEST:
+            raise SpecError(
+                "the times, sizes and energies of this problem are too far apart for a linear "
+                f"program: a coefficient is {largest:.3g}, HiGHS takes less than {LARGEST:g}; give "
+                "numbers nearer to each other, or another method"
+            )
         program = highs.Program(
             cost=cost,
             lower=np.array(self.lower, np.float64),
