@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from types import MappingProxyType
 
 from pearl.errors import InfeasibleError, SpecError
@@ -138,7 +139,16 @@ class CostTable:
 
     def of(self, *tasks: str) -> tuple[Mode, ...]:
         """The modes of one whole task, or the fused modes of exactly these tasks."""
-        return tuple(m for m in self.modes if m.tasks == tasks and m.share is None)
+        return self._whole.get(tasks, ())
+
+    @cached_property
+    def _whole(self) -> Mapping[tuple[str, ...], tuple[Mode, ...]]:
+        """Tasks → their modes, without those of copies."""
+        found: dict[tuple[str, ...], list[Mode]] = {}
+        for m in self.modes:
+            if m.share is None:
+                found.setdefault(m.tasks, []).append(m)
+        return {tasks: tuple(modes) for tasks, modes in found.items()}
 
     def shares(self, mode: Mode, repetition: Mapping[str, int]) -> dict[str, float]:
         """What part of a call belongs to each of its tasks: in proportion to what all their firings

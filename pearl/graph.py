@@ -207,7 +207,7 @@ class TaskGraph:
             problems += [
                 f"edge {e.src} → {e.dst}: no task {end!r}; there are {names}"
                 for end in (e.src, e.dst)
-                if end not in names
+                if end not in self._by_name
             ]
         for task in self.tasks:
             problems += [
@@ -219,7 +219,7 @@ class TaskGraph:
             problems += [
                 f"fusion {fusion.name}: no task {n!r}; there are {names}"
                 for n in fusion.tasks
-                if n not in names
+                if n not in self._by_name
             ]
         if problems:
             raise SpecError(*problems)
@@ -264,10 +264,23 @@ class TaskGraph:
 
     def task(self, name: str) -> Task:
         """The task called `name`; a KeyError names those there are."""
-        for task in self.tasks:
-            if task.name == name:
-                return task
-        raise KeyError(f"no task {name!r}; there are {[t.name for t in self.tasks]}")
+        if name not in self._by_name:
+            raise KeyError(f"no task {name!r}; there are {list(self._by_name)}")
+        return self._by_name[name]
+
+    @cached_property
+    def _by_name(self) -> Mapping[str, Task]:
+        return {t.name: t for t in self.tasks}
+
+    @cached_property
+    def _touching(self) -> Mapping[str, list[Edge]]:
+        """Task → the edges into and out of it, self-loops left out."""
+        found: dict[str, list[Edge]] = {name: [] for name in self._by_name}
+        for e in self.edges:
+            if e.src != e.dst:
+                found[e.src].append(e)
+                found[e.dst].append(e)
+        return found
 
     def origin(self, name: str) -> tuple[str, int]:
         """The task that `name` is, or is a copy of, and which copy (0 of a whole task)."""
@@ -292,9 +305,7 @@ class TaskGraph:
             queue, parent = [root], {root: ""}
             while queue:
                 here = queue.pop()
-                for e in self.edges:
-                    if here not in (e.src, e.dst) or e.src == e.dst:
-                        continue
+                for e in self._touching[here]:
                     there = e.dst if here == e.src else e.src
                     ratio = Fraction(e.production, e.consumption)
                     implied = rate[here] * (ratio if here == e.src else 1 / ratio)
@@ -330,7 +341,7 @@ class TaskGraph:
         found, queue = {start}, [start]
         while queue:
             here = queue.pop()
-            new = {e.dst for e in self.edges if e.src == here} - found
+            new = {e.dst for e in self._touching[here]} - found
             found |= new
             queue += new
         return found
@@ -387,4 +398,4 @@ def numbered(edges: Iterable[E]) -> dict[EdgeKey, E]:
 
 
 def _repeated(names: list[str]) -> list[str]:
-    return sorted({n for n in names if names.count(n) > 1})
+    return sorted(n for n, times in Counter(names).items() if times > 1)

@@ -40,10 +40,11 @@ RELAXED = 0.6
 
 
 def concerns(program: Program, objective: str, limits: Limits) -> bool:
-    """Whether loads of a program are worth annealing: many tasks, and no limit that couples lanes
-    with anything else."""
+    """Whether loads of a program are worth annealing: many tasks, some of them with a choice, and
+    no limit that couples lanes with anything else."""
     return (
         objective == "throughput"
+        and any(len(o) > 1 or program.lanes[o[0].device] > 1 for o in program.options)
         and limits.power_w is None
         and program.max_lanes == math.inf
         and len(program.classes) >= FEW
