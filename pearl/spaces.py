@@ -123,10 +123,13 @@ def _asked(algorithm: Acting) -> tuple[EnvSpec | None, list[Complaint]]:
     except (Exception, SystemExit) as error:  # whatever its own code raises
         return None, [(where, f"{show(algorithm.env)} cannot be built: {reason(error)}")]
     box, discrete = gymnasium.spaces.Box, gymnasium.spaces.Discrete
-    if not observation.is_np_flattenable:
-        what = f"observations are {type(observation).__name__}, which has no fixed size"
+    flat = isinstance(observation, gymnasium.Space) and observation.is_np_flattenable
+    size = int(gymnasium.spaces.utils.flatdim(observation)) if flat else 0
+    if size == 0:
+        what = "is empty" if flat else "has no fixed size"
+        what = f"observations are {type(observation).__name__}, which {what}"
         return None, [(where, f"{what}; a space that gymnasium can flatten is needed")]
-    sizes: dict[str, Any] = {"obs": int(gymnasium.spaces.utils.flatdim(observation))}
+    sizes: dict[str, Any] = {"obs": size}
     stack = algorithm.frame_stack if isinstance(algorithm, Replaying) else 0
     if stack and not (isinstance(observation, box) and str(observation.dtype) == "uint8"):
         what = f"given {stack}; {show(algorithm.env)} observes {observation}, and frames are a Box"
@@ -141,10 +144,13 @@ def _asked(algorithm: Acting) -> tuple[EnvSpec | None, list[Complaint]]:
         if action.start != 0:
             return None, [(where, f"actions start at {action.start}; they must start at 0")]
         sizes["actions"] = int(action.n)
-    elif isinstance(action, box) and len(action.shape) == 1:
+    elif isinstance(action, box) and len(action.shape) == 1 and action.shape[0]:
         if not action.is_bounded():
             return None, [(where, "the action is unbounded; a bounded Box is needed")]
         low, high = (tuple(float(b) for b in bound) for bound in (action.low, action.high))
+        if not all(a < b for a, b in zip(low, high, strict=True)):
+            what = f"the action's bounds are {list(low)} and {list(high)}"
+            return None, [(where, f"{what}; each lower one must be below its upper one")]
         sizes |= {"act": action.shape[0], "act_low": low, "act_high": high}
     else:
         return None, [(where, f"actions are {action}; Discrete or a Box of one axis is needed")]

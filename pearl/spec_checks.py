@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from importlib.resources import files
 from pathlib import Path
@@ -28,6 +29,9 @@ SECTIONS: Mapping[str, TypeAdapter[Any]] = {
     key: TypeAdapter(hint) for key, hint in get_type_hints(Spec, include_extras=True).items()
 }
 """Top-level key → what checks it."""
+
+ENVIRONMENT = re.compile(r"([A-Za-z_][\w.]*:)?[\w./-]+")
+"""What an environment may be called: a gymnasium id, `module:Id-v0`, or `module:callable`."""
 
 Lines = list[tuple[Where, str]]
 """The way to a value, and the line that says what is wrong with it."""
@@ -110,12 +114,11 @@ class Check:
         )
 
     def ask(self, algorithm: Acting) -> None:
-        """What there is to know of the environment, with what the spec names refused where it is of
-        Python's standard library."""
-        refused = list(of_standard_library(algorithm))
+        """What there is to know of the environment, unless its name or the network's is refused."""
+        refused = list(misnamed(algorithm))
         self.complain(refused)
-        importable = self.imports and not refused
-        if importable or algorithm.spaces is not None or ":" not in algorithm.env:
+        known = algorithm.spaces is not None or ":" not in algorithm.env
+        if not refused and (self.imports or known):
             self.env, found = env_spec(algorithm)
             self.complain(found)
 
@@ -230,8 +233,12 @@ def disagreements(algorithm: Acting) -> Iterator[Complaint]:
         yield ("algorithm", "replay", "beta_final"), what
 
 
-def of_standard_library(algorithm: Acting) -> Iterator[Complaint]:
-    """The environment or network, where it names code of Python's standard library."""
+def misnamed(algorithm: Acting) -> Iterator[Complaint]:
+    """The environment, where its name is of no form that there is, and what names code of Python's
+    standard library."""
+    if not ENVIRONMENT.fullmatch(algorithm.env):
+        allowed = "a gymnasium id, module:Id-v0 or module:callable"
+        yield ("algorithm", "env"), f"given {show(algorithm.env)}; allowed: {allowed}"
     network = algorithm.network if isinstance(algorithm, Algorithm) else None
     for key, given in (("env", algorithm.env), ("network", network)):
         if given is not None and ":" in given:

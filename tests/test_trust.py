@@ -12,12 +12,15 @@ from typing import Any
 
 import pytest
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
 import pearl
 from pearl import trust
 from pearl.errors import SpecError
+from pearl.spec import state
 from pearl_devices.primitives import gym_envs
 from tests.examples import example_run
 from tests.test_cli import Ran
@@ -204,6 +207,83 @@ def test_a_module_may_raise_anything_and_gives_one_line(
         assert ran.status == 2
         assert f"'odd_module:make' cannot be built: {says}" in ran.err
         assert ran.err.count("\n") == 1
+
+
+WORDS = ("nowhere", "tests", "numpy", "zeros", "__main__", "__class__", "CartPole")
+ODD_NAMES = st.lists(
+    st.sampled_from([*"a.:/ _-\0\né：", "..", "::", "-v0", "%s", "\x1b[31m", "\u202e", *WORDS])
+    | st.text(max_size=3),
+    min_size=1,
+    max_size=6,
+).map("".join)
+
+
+@given(ODD_NAMES, ODD_NAMES | st.just("dqn"), ODD_NAMES | st.none(), st.booleans())
+@settings(max_examples=150, deadline=None)
+def test_odd_names_are_lines_or_not_looked_at(
+    env: str, name: str, network: str | None, stated: bool
+) -> None:
+    spec: dict[str, Any] = {"name": name, "env": env, "network": network}
+    if stated:
+        spec["spaces"] = {"obs": 3, "actions": 2}
+    state({"algorithm": {"name": "dqn", "env": "CartPole-v1"}})  # imports what is always needed
+    before = set(sys.modules)
+    try:
+        found = state({"algorithm": spec})
+    except SpecError as error:
+        said = list(error.problems)
+    else:
+        said = [str(each) for each in trust.named(found.raw)]
+        assert len(said) == (name != "dqn") + (":" in env) + (network is not None)
+    assert all(line.isprintable() for line in said), said
+    assert set(sys.modules) == before
+
+
+SPACES = """
+import numpy as np
+from gymnasium import Env
+from gymnasium.spaces import Box, Discrete
+def make(observation=Box(-1, 1, (3,)), action=Box(-1, 1, (2,))):
+    env = Env()
+    env.observation_space, env.action_space = observation, action
+    return env
+def no_space(): return make(None)
+def a_class(): return make(Box)
+def nothing_seen(): return make(Box(-1, 1, (0,)))
+def nothing_done(): return make(action=Box(-1, 1, (0,)))
+def no_action(): return make(action=None)
+def no_width(): return make(action=Box(np.zeros(2), np.array([1, 0]), dtype=np.float64))
+def no_number():
+    env = make()
+    env.action_space.low[0] = np.nan
+    return env
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("no_space", "observations are NoneType, which has no fixed size; a space that"),
+        ("a_class", "observations are type, which has no fixed size"),
+        ("nothing_seen", "observations are Box, which is empty"),
+        ("nothing_done", "a Box of one axis is needed"),
+        ("no_action", "actions are None; Discrete or a Box of one axis is needed"),
+        ("no_width", "bounds are [0.0, 0.0] and [1.0, 0.0]; each lower one must be below"),
+        ("no_number", "bounds are [nan, -1.0] and [1.0, 1.0]; each lower one must be below"),
+    ],
+)
+def test_odd_spaces_are_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, says: str
+) -> None:
+    (tmp_path / "odd_spaces.py").write_text(SPACES)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "odd_spaces", raising=False)
+    with pytest.raises(SpecError) as refused:
+        pearl.load({"algorithm": {"name": "ppo", "env": f"odd_spaces:{name}"}})
+    sys.modules.pop("odd_spaces", None)
+    (line,) = refused.value.problems
+    assert line.startswith("<spec>: algorithm.env: ")
+    assert says in line
 
 
 # Run folders

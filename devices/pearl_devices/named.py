@@ -84,8 +84,10 @@ def environment(program: str, args: Mapping[str, Any], **options: Any) -> Any:
 
 
 def reason(error: BaseException) -> str:
-    """What an exception says, on one line of at most 300 characters."""
+    """What an exception says, on one line, at most 300 characters of it; those that a terminal
+    would obey are written as escapes."""
     text = " ".join(str(error).split())[:300]
+    text = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
     if isinstance(error, SystemExit):
         return f"it ends the process ({type(error).__name__}{f': {text}' if text else ''})"
     return text or type(error).__name__
