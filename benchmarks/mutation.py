@@ -1,0 +1,290 @@
+"""How many wrong lines the tests see: `python -m benchmarks.mutation [--seed 0] [--count 250]`.
+
+Draws modules of the three packages by their lines and a single-line mutant of each
+(`benchmarks.mutants`), and runs the tests against it in a copy of the tree: those of the test files
+that import its module, then those that call its function in another way, quickest first, until one
+fails or 60 s are over. Which tests call which functions, and how long each takes, is recorded first
+on the tree without a mutant, where all of them must pass.
+
+A mutant is killed (a test fails), survived (none does), equivalent (it survived, and a sentence in
+`mutation_equivalent.json` says why no test can fail), or out of time: a test took far longer than
+it does, or the 60 s were over. The score is the share killed of killed and survived.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from benchmarks.bars import Bar, finish
+from benchmarks.mutants import Mutant, mutants, sound
+from benchmarks.mutation_choice import PACKAGES, Choice, sources
+from benchmarks.mutation_runs import Kept, Tree, adopt, listed, trace_file, warm
+
+ROOT = Path(__file__).parents[1]
+EQUIVALENT = "benchmarks/mutation_equivalent.json"
+ASKED, DECIDED = 0.9, 200
+MOST_S = 60.0
+"""For all tests of a mutant."""
+SLOWER, ALLOWANCE_S = 8.0, 10.0
+"""A test is out of time after this many times its usual time and so many seconds."""
+FILE_S = 1200.0
+"""For a test file without a mutant."""
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+OUTCOMES = ("killed", "survived", "equivalent", "out of time")
+
+Outcome = dict[str, Any]
+"""The fields of a `Mutant`; outcome: one of `OUTCOMES`; test: the one that failed or was running;
+tests: how many were chosen; seconds: taken."""
+
+
+@dataclass
+class Usual:
+    """Tests without a mutant. seconds: of each; calls: test → `file function` it calls; failed:
+    those that fail even so; text: what is printed then; kernels: the digest that machine code is
+    kept by."""
+
+    seconds: dict[str, float]
+    calls: dict[str, set[str]]
+    failed: list[str]
+    text: str
+    kernels: str
+
+    def write(self, file: Path) -> None:
+        calls = {test: sorted(there) for test, there in self.calls.items()}
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(vars(self) | {"calls": calls}))
+
+    @classmethod
+    def read(cls, file: Path) -> Usual:
+        kept = json.loads(file.read_text())
+        return cls(**kept | {"calls": {test: set(there) for test, there in kept["calls"].items()}})
+
+
+def digest(root: Path) -> str:
+    """Of all Python sources."""
+    whole = sha256()
+    for name in listed(root):
+        if name.endswith(".py"):
+            whole.update(name.encode() + b"\0" + (root / name).read_bytes() + b"\0")
+    return whole.hexdigest()[:16]
+
+
+def recorded(pool: ProcessPoolExecutor, tree: Tree, folder: Path) -> Usual:
+    """Runs all tests without a mutant, traced, but for the files recorded in `folder` already. Ends
+    the program if one fails."""
+    files = [f for f in listed(tree.root) if f.startswith("tests/test_")]
+    records = {file: folder / f"{Path(file).stem}.json" for file in files}
+    running = {f: pool.submit(traced, tree, f) for f, r in records.items() if not r.exists()}
+    whole = Usual({}, {}, [], "", "")
+    for file, record in records.items():
+        usual = running[file].result() if file in running else Usual.read(record)
+        whole.seconds |= usual.seconds
+        whole.calls |= usual.calls
+        whole.failed += usual.failed
+        whole.kernels = usual.kernels
+        if file in running:
+            print(f"{sum(usual.seconds.values()):7.1f} s  {file}\n{usual.text}".strip(), flush=True)
+        if not usual.failed:
+            usual.write(record)
+    if whole.failed:
+        sys.exit("these tests fail without a mutant:\n" + "\n".join(whole.failed))
+    return whole
+
+
+def traced(tree: Tree, file: str) -> Usual:
+    """The tests of one file. Those that fail traced, as those of a time may, are tried without."""
+    hits = Path(tempfile.mkdtemp(dir=tree.home))
+    ran = tree.run([file], [], lambda test: FILE_S, FILE_S, hits)
+    last = ran if ran.ended == "passed" else tree.run([file], [], lambda test: FILE_S, FILE_S)
+    failed = [] if last.ended == "passed" else last.failed or [file]
+    calls = {}
+    for test in ran.seconds:
+        traces = [trace_file(hits, name) for name in (test, *ran.wide.get(test, []))]
+        calls[test] = {call for trace in traces if trace.exists() for call in read_trace(trace)}
+    shutil.rmtree(hits)
+    return Usual(ran.seconds, calls, failed, last.text if failed else "", tree.kernels())
+
+
+def read_trace(trace: Path) -> Iterator[str]:
+    """`file function`, functions named as in a `Mutant`."""
+    for line in trace.read_text().splitlines():
+        file, name = line.split("\t")
+        where = name.replace(".<locals>", "").partition("<")[0].strip(".")
+        if where and file.split("/")[0] in PACKAGES:
+            yield f"{file} {where}"
+
+
+_copies: dict[Path, Tree] = {}
+"""Of each process of the pool: its own copy of the tree."""
+
+
+def decided(base: Tree, work: Path, mutant: Mutant, usual: dict[str, float], kept: Kept) -> Outcome:
+    """The outcome of one mutant against these tests, in this order."""
+    begin, tests = time.monotonic(), list(usual)
+    if work not in _copies:
+        _copies[work] = base.twin(Path(tempfile.mkdtemp(prefix="copy", dir=work)))
+    ended, test = "survived", ""
+    if tests:
+        files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
+        with _copies[work].holding(mutant):
+            ran = _copies[work].run(
+                files, tests, lambda test: SLOWER * usual[test] + ALLOWANCE_S, MOST_S, kept=kept
+            )
+        if ran.ended != "passed":
+            ended, test = "killed" if ran.ended == "failed" else "out of time", ran.test
+    taken = {"tests": len(tests), "seconds": round(time.monotonic() - begin, 2)}
+    return asdict(mutant) | {"outcome": ended, "test": test} | taken
+
+
+def drawn(root: Path, seed: int, count: int, module: str) -> list[Mutant]:
+    """`count` different mutants: a module by its lines, then one of its mutants."""
+    dice = random.Random(seed)
+    texts = {f: (root / f).read_bytes() for f in sources(root) if module in f}
+    left = {file: found for file, text in texts.items() if (found := mutants(file, text))}
+    chosen: list[Mutant] = []
+    while left and len(chosen) < count:
+        files = list(left)
+        file = dice.choices(files, [texts[f].count(b"\n") for f in files])[0]
+        mutant = left[file].pop(dice.randrange(len(left[file])))
+        if not left[file]:
+            del left[file]
+        if sound(mutant, texts[file]):
+            chosen.append(mutant)
+    return chosen
+
+
+def alive(root: Path, results: Path) -> list[Mutant]:
+    """The mutants that an earlier run did not see killed, where their lines are now."""
+    found = []
+    for kept in json.loads(results.read_text())["mutants"]:
+        file = root / kept["file"]
+        if kept["outcome"] != "killed" and file.exists():
+            there = [m for m in mutants(kept["file"], file.read_bytes()) if key(m) == key(kept)]
+            found += [m for m in there if m.line == kept["line"]] or there[:1]
+    return found
+
+
+def key(mutant: Mutant | Outcome) -> tuple[str, ...]:
+    """What a mutant is known by wherever its line has moved."""
+    fields = mutant if isinstance(mutant, dict) else asdict(mutant)
+    return tuple(fields[name] for name in ("file", "where", "before", "after"))
+
+
+def labelled(outcomes: list[Outcome], root: Path) -> list[Outcome]:
+    """The outcomes, the survivors that EQUIVALENT argues about as `equivalent`."""
+    file = root / EQUIVALENT
+    argued = {key(e) for e in json.loads(file.read_text())} if file.exists() else set()
+    found = []
+    for outcome in sorted(outcomes, key=lambda o: (o["file"], o["line"], o["after"])):
+        if key(outcome) in argued and outcome["outcome"] == "killed":
+            print(f"{EQUIVALENT} is wrong about this one:\n{text(outcome)}")
+        same = key(outcome) in argued and outcome["outcome"] == "survived"
+        found.append(outcome | {"outcome": "equivalent"} if same else outcome)
+    return found
+
+
+def text(outcome: Outcome) -> str:
+    """Where a mutant is, how it ended, and its difference."""
+    by = f" by {outcome['test']}" if outcome["test"] else ""
+    ended = f"{outcome['outcome']}{by}, {outcome['tests']} tests, {outcome['seconds']} s"
+    head = f"{outcome['file']}:{outcome['line']} {outcome['kind']}: {ended}"
+    return f"{head}\n  - {outcome['before']}\n  + {outcome['after']}"
+
+
+def shown(outcomes: list[Outcome], json_path: str | None, values: dict[str, Any]) -> int:
+    """Prints what was not killed, the table and the bars; the exit status."""
+    for outcome in outcomes:
+        if outcome["outcome"] != "killed":
+            print(text(outcome))
+    rows = []
+    for package in (*PACKAGES, "all"):
+        here = [o for o in outcomes if package in ("all", o["file"].split("/")[0])]
+        ended = Counter(o["outcome"] for o in here)
+        rows.append([package, *(str(ended[name]) for name in OUTCOMES), share(ended)])
+    decided = ended["killed"] + ended["survived"]
+    met = ended["killed"] >= ASKED * decided
+    bars = [Bar("mutants killed of those decided", share(ended), f"at least {ASKED:.0%}", met)]
+    if len(outcomes) >= DECIDED:
+        least = f"at least {DECIDED}"
+        bars.append(Bar("mutants decided", str(decided), least, decided >= DECIDED))
+    columns = ["package", *OUTCOMES, "killed of decided"]
+    return finish("mutation", columns, rows, bars, [], json_path, values | {"mutants": outcomes})
+
+
+def share(ended: Mapping[str, int]) -> str:
+    whole = ended["killed"] + ended["survived"]
+    return f"{ended['killed'] / whole:.1%}" if whole else "–"
+
+
+def tested(given: argparse.Namespace, work: Path) -> int:
+    begin, tree = time.monotonic(), digest(given.root)
+    about = {"tree": tree, "seed": given.seed, "module": given.module}
+    outcomes: list[Outcome] = []
+    if given.resume and given.resume.exists():
+        kept = json.loads(given.resume.read_text())
+        if kept["about"] != about:
+            sys.exit(f"{given.resume} is of {kept['about']}, this is {about}: name another file")
+        outcomes = kept["mutants"]
+    if given.again:
+        chosen = alive(given.root, given.again)
+    else:
+        chosen = drawn(given.root, given.seed, given.count, given.module)
+    done = {(*key(o), o["line"]) for o in outcomes}
+    chosen = [m for m in chosen if (*key(m), m.line) not in done]
+    base = Tree.copied(given.root, work / "base")
+    pool = ProcessPoolExecutor(given.jobs, multiprocessing.get_context("fork"), adopt)
+    with pool:
+        usual = recorded(pool, base, work / f"usual_{tree}")
+        choice, running = Choice(base.root, usual.seconds, usual.calls), []
+        for mutant in chosen:
+            times = {test: usual.seconds[test] for test in choice.tests(mutant)}
+            kept = Kept(usual.kernels, choice.stale(mutant))
+            running.append(pool.submit(decided, base, work, mutant, times, kept))
+        for future in as_completed(running):
+            outcomes.append(future.result())
+            print(f"{len(outcomes):4}  {text(outcomes[-1])}", flush=True)
+            if given.resume:
+                whole = json.dumps({"about": about, "mutants": outcomes}, indent=1)
+                given.resume.with_suffix(".writing").write_text(whole + "\n")
+                given.resume.with_suffix(".writing").replace(given.resume)
+    for copy in work.glob("copy*"):
+        shutil.rmtree(copy)
+    values = {"about": about, "seconds": round(time.monotonic() - begin)}
+    return shown(labelled(outcomes, given.root), given.json, values)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition(":")[0])
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--count", type=int, default=250, help="mutants (default 250)")
+    parser.add_argument("--module", default="", help="only modules with this in their path")
+    parser.add_argument("--resume", type=Path, help="keep outcomes in this file and go on from it")
+    parser.add_argument("--again", type=Path, help="those that this --resume file has not killed")
+    parser.add_argument("--work", type=Path, help="keep the copy, its caches and records there")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="mutants at a time")
+    parser.add_argument("--root", type=Path, default=ROOT, help="the tree (default: this one)")
+    parser.add_argument("--json", metavar="FILE")
+    given = parser.parse_args(arguments)
+    os.environ |= ONE_THREAD
+    warm()
+    with tempfile.TemporaryDirectory(prefix="mutation") as folder:
+        return tested(given, given.work or Path(folder))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
