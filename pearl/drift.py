@@ -98,6 +98,7 @@ def drift(
     period_s: float | None,
     tasks: Sequence[TaskTiming],
     decisions: Sequence[str],
+    waited: float | None = None,
 ) -> Drift:
     """The figures of a run. Members of a fused call, timed apart, are left out: the call is there.
     period_s: of the steady stretch, None where the run ended before it."""
@@ -109,7 +110,7 @@ def drift(
     away = None if period_s is None else off(period_s, plan.period_s)
     far = away is not None and abs(away) > TOLERANCE and _cores(plan) > 1
     apart = _apart() if far else None
-    return Drift(plan.period_s, period_s, away, rows, tuple(decisions), apart)
+    return Drift(plan.period_s, period_s, away, rows, tuple(decisions), apart, waited)
 
 
 def _cores(plan: Plan) -> int:

@@ -154,6 +154,10 @@ def bound_sentence(plan: Plan) -> str:
     return f"Lane {b.name} bounds the period: its firings take {taken}{part}."
 
 
+NOTABLE = 0.01
+"""A smaller share of the time without a core is not worth a word."""
+
+
 def drift_sentence(drift: Drift) -> str:
     """How far the period was from the predicted one, and which tasks were."""
     away = [t for t in drift.tasks if abs(t.off) > TOLERANCE]
@@ -161,6 +165,12 @@ def drift_sentence(drift: Drift) -> str:
         f"An iteration took {si(drift.measured_s, 's')} where {si(drift.predicted_s, 's')} were "
         f"predicted ({ratio(drift.measured_s, drift.predicted_s)} x); "
     )
+    if drift.measured_s is not None and drift.waited is not None and drift.waited >= NOTABLE:
+        net_s = drift.measured_s * (1 - drift.waited)
+        text += (
+            f"{percent(drift.waited)} of that time was not this run's (its lane was ready and had "
+            f"no core), net of it {ratio(net_s, drift.predicted_s)} x; "
+        )
     tasks = [f"{t.task} ({ratio(t.measured_s, t.predicted_s)} x)" for t in away]
     if not drift.tasks:
         return text + "no task was timed."

@@ -60,7 +60,9 @@ class Drift:
     before it. off: measured / predicted - 1. tasks: every call that was timed. decisions: what
     re-planning decided, and why. apart: of a plan that takes two cores of this host and is off, how
     many times as long these take to exchange bytes as when the host was calibrated, where that
-    is another time (`exchange.ALIKE`); else None."""
+    is another time (`exchange.ALIKE`); else None. waited: the share of measured_s, 0 … 1, in which
+    the lane that bounds the period was ready to run and had no core; None where the system does not
+    say, and where the plan has more threads than there are cores, which wait for each other."""
 
     predicted_s: float
     measured_s: float | None
@@ -68,6 +70,7 @@ class Drift:
     tasks: tuple[TaskDrift, ...]
     decisions: tuple[str, ...] = ()
     apart: float | None = None
+    waited: float | None = None
 
 
 @dataclass(frozen=True)
@@ -75,10 +78,10 @@ class Run:
     """The outcome of one training run; keys as in `docs/contract.md`, SI units.
 
     wall_s, cpu_s: the whole run, child processes included. steady: {wall_s, cpu_s, env_steps,
-    updates} of the stretch from the first iteration after the start of learning plus a tenth of
-    the steps to the end; env_steps_per_s, env_steps_per_cpu_s and updates_per_s are taken from it,
-    and are None where the run ended before it. returns: {mean_last_20, episodes, eval_mean,
-    eval_returns}.
+    updates, and waited_s where it is known} of the stretch from the first iteration after the start
+    of learning plus a tenth of the steps to the end; env_steps_per_s, env_steps_per_cpu_s and
+    updates_per_s are taken from it, and are None where the run ended before it. returns:
+    {mean_last_20, episodes, eval_mean, eval_returns}.
     energy_j: of the platform's devices over wall_s; energy_source: nvml or rapl (measured),
     modelled, several joined with + where devices differ, or None where energy_j is None.
     message: why it failed. restarts: of environments and of lanes, named in `events` with what else

@@ -20,7 +20,7 @@ from pearl.drift import LOOKS, Watch, Window, drift
 from pearl.graph import TaskGraph
 from pearl.plans import Plan
 from pearl.runs import Progress, Run, Status, TaskTiming
-from pearl.runtime import lane
+from pearl.runtime import lane, waiting
 from pearl.runtime.clock import Clock
 from pearl.runtime.messages import episodes
 from pearl.state import State
@@ -107,6 +107,9 @@ class Lanes(Protocol):
     def cpu_s(self) -> float:
         """User and system seconds spent so far, those of other processes included."""
 
+    def threads(self) -> Mapping[str, list[waiting.Thread]]:
+        """Lane → the threads that run it."""
+
 
 def train(job: Job, state: State, *, stop: bool = False) -> Status | Literal["off"]:
     """Run iterations from `state` to the end of the schedule; stop: to the next look only. `off`:
@@ -117,16 +120,18 @@ def train(job: Job, state: State, *, stop: bool = False) -> Status | Literal["of
     with interruptible() as interrupted, _Metrics(job, state) as metrics:
         while state.iteration < plan.total:
             at = state.iteration
-            cpu = job.lanes.cpu_s()
+            cpu, waits = job.lanes.cpu_s(), waiting.waits(job.lanes.threads())
             job.clock.start()
             end = job.lanes.run(plan.next_look(at), plan.next_stop(at), timed=at >= plan.warm)
             stop = asked or interrupted() or state.log.failure is not None
             if stop:
                 end = job.lanes.halt()
             wall_s, cpu_s = job.clock.stop(end), job.lanes.cpu_s() - cpu
+            later = waiting.waits(job.lanes.threads())
+            waited_s = waiting.between(waits, later, job.plan.bottleneck.name)
             state.iteration = end
             job.settled(end)
-            _count(job, state, end - at, wall_s, cpu_s)
+            _count(job, state, end - at, wall_s, cpu_s, waited_s)
             if at >= plan.warm:  # the first stretch may still load and compile: it is not counted
                 window = window.longer() if window else Window(end, state.wall_s)
             bad = [name for name, loss in losses.items() if not np.isfinite(loss[0])]
@@ -177,10 +182,16 @@ def unwritten(state: State, job: Job, error: OSError) -> str:
     )
 
 
-def _count(job: Job, state: State, rounds: int, wall_s: float, cpu_s: float) -> None:
+def _count(
+    job: Job, state: State, rounds: int, wall_s: float, cpu_s: float, waited_s: float | None
+) -> None:
+    """Takes a stretch into account. steady.waited_s is there as long as every stretch had one."""
     state.wall_s += wall_s
     state.cpu_s += cpu_s
     if state.iteration - rounds >= job.schedule.steady:
+        before_s = state.steady.pop("waited_s", None if state.steady["wall_s"] else 0.0)
+        if before_s is not None and waited_s is not None and not job.clock.simulated:
+            state.steady["waited_s"] = before_s + min(waited_s, wall_s)
         state.steady["wall_s"] += wall_s
         state.steady["cpu_s"] += cpu_s
         state.steady["env_steps"] += rounds * job.graph.env_steps
@@ -326,6 +337,7 @@ def outcome(
     steady, simulated = state.steady, job.clock.simulated
     iterations = steady["env_steps"] / job.graph.env_steps
     period_s = _per(steady["wall_s"], iterations)
+    waited = _per(steady["waited_s"], steady["wall_s"]) if "waited_s" in steady else None
     energy_j, energy_source = total(energy)
     if simulated:
         energy_j, energy_source = job.plan.energy_per_iteration_j * state.iteration, "modelled"
@@ -357,7 +369,7 @@ def outcome(
         restarts=state.log.restarts,
         lost_transitions=state.log.lost_transitions,
         events=tuple(state.log.events),
-        drift=None if simulated else drift(job.plan, period_s, timings, state.decisions),
+        drift=None if simulated else drift(job.plan, period_s, timings, state.decisions, waited),
         out=out,
     )
 

@@ -21,6 +21,7 @@ from pearl.costs import with_lanes
 from pearl.runtime import cost
 from pearl.trainer import Trainer
 from pearl_devices import Buffers, Device, Kernel, UnsupportedError, cpu, kernel
+from pearl_devices.primitives import HELPER
 from pearl_estimators import Estimate, own_env
 from pearl_estimators.measured import Timing, time_call
 from tests import test_primitives_nets as reference
@@ -119,7 +120,7 @@ def test_pairs_take_two_cores_and_a_batch_to_share() -> None:
 
 def test_the_helping_thread_ends_with_its_call() -> None:
     def helpers() -> int:
-        return sum(t.name == "second core" for t in threading.enumerate())
+        return sum(t.name == HELPER for t in threading.enumerate())
 
     k = update("ddpg", 8)
     gc.collect()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from pearl.runtime import faults, messages, outside
+from pearl.runtime import faults, messages, outside, waiting
 from pearl.runtime.binding import Lags
 from pearl.runtime.board import Board, Span
 from pearl.runtime.counters import Bell
@@ -214,6 +214,11 @@ class Engine:
         """Seconds of this process and of the lanes in others, so far."""
         others_s = sum(w.cpu_s() for w in self._workers.values())
         return time.process_time() + self._ended_cpu_s + others_s
+
+    def threads(self) -> dict[str, list[waiting.Thread]]:
+        """Lane → the threads that run it; where one runs all, it is this one's."""
+        others = {self.called(n): [w.thread] for n, w in self._workers.items() if w.thread}
+        return {self.called(self.work.protocol.home): waiting.here(), **others}
 
     def _ring(self) -> None:
         for bell in self.work.bells:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pearl.runtime import faults, outside
+from pearl.runtime import faults, outside, waiting
 from pearl.runtime.lane import LaneError
 from pearl.runtime.runner import Stopped
 from pearl_devices.primitives.code_cache import sources
@@ -66,6 +66,11 @@ class Worker:
         """Seconds that are not counted as this process's."""
         return 0.0
 
+    @property
+    def thread(self) -> waiting.Thread | None:
+        """The thread that runs it, once it has begun."""
+        return None
+
     def end(self, engine: Engine) -> None:
         """Wait for its end, and take its times over."""
 
@@ -99,6 +104,11 @@ class Thread(Worker):
 
     def environments(self, at: int) -> dict[str, Any]:
         return outside.snapshot(self.runner.environments)
+
+    @property
+    def thread(self) -> waiting.Thread | None:
+        native = self._thread.native_id
+        return (os.getpid(), native) if native else None
 
     def kill(self) -> None:
         self._left = True  # a thread cannot be ended: it sleeps on, and the run goes without it
@@ -174,6 +184,10 @@ class Process(Worker):
     @property
     def pid(self) -> int:
         return self._child.pid
+
+    @property
+    def thread(self) -> waiting.Thread | None:
+        return self.pid, self.pid
 
     def _tell(self, what: Mapping[str, Any]) -> None:
         assert self._child.stdin

@@ -15,6 +15,7 @@ from pearl.errors import SpecError
 from pearl.graph import TaskGraph
 from pearl.plans import Plan
 from pearl.program import blocked, fire, program_order
+from pearl.runtime import waiting
 from pearl_devices import Buffers, Call, Device, Kernel, Platform, backend, buffers
 
 TIMES = 2048
@@ -164,6 +165,9 @@ class OneLane:
 
     def cpu_s(self) -> float:
         return time.process_time()
+
+    def threads(self) -> dict[str, list[waiting.Thread]]:
+        return {"": waiting.here()}
 
 
 def run(calls: Sequence[Call], rounds: int, arrays: Buffers) -> None:

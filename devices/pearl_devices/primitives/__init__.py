@@ -36,3 +36,6 @@ NATIVE_ENVS: Mapping[str, NativeEnv] = {
 LOG_STD = (-20.0, 2.0)
 """Least and largest logarithm of the standard deviations of SAC's policy, those of the authors'
 code."""
+
+HELPER = "second core"
+"""Name of a thread that takes half of another one's gradient steps."""

@@ -19,7 +19,7 @@ from numba import types
 
 from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
-from pearl_devices.primitives import critics
+from pearl_devices.primitives import HELPER, critics
 from pearl_devices.primitives.atomics import CELL, fence, give_way, load, store
 from pearl_devices.primitives.code_cache import compiled
 from pearl_devices.primitives.native import bound, exact, fast
@@ -193,7 +193,7 @@ def paired(function: Any, sides: tuple[tuple[Any, ...], tuple[Any, ...]]) -> Cal
     sums = np.zeros((2, 8))
     call = bound(function, Team(address, 0, sums), *sides[0])
     helper = threading.Thread(
-        target=function, args=(Team(address, 1, sums), *sides[1]), daemon=True, name="second core"
+        target=function, args=(Team(address, 1, sums), *sides[1]), daemon=True, name=HELPER
     )
     helper.start()
     weakref.finalize(call, _end, helper, cells, bell)

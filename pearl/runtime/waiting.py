@@ -1,0 +1,51 @@
+"""How long lanes were ready to run and had no core, as Linux counts it for every thread.
+
+A lane that sleeps because it waits for tokens is not ready, so none of that is counted. What the
+host of a virtual machine takes is not seen either.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+from pearl_devices.primitives import HELPER
+
+Thread = tuple[int, int]
+"""Process and thread, by their numbers."""
+
+Waits = Mapping[tuple[str, Thread], float]
+"""Lane and one of its threads → seconds so far in which that was ready and had no core."""
+
+
+def here() -> list[Thread]:
+    """This thread, and those that take half of its gradient steps."""
+    helpers = [t.native_id for t in threading.enumerate() if t.name == HELPER and t.native_id]
+    return [(os.getpid(), n) for n in (threading.get_native_id(), *helpers)]
+
+
+def waits(lanes: Mapping[str, list[Thread]]) -> Waits:
+    """Of every thread of every lane. Empty where the system does not count it, and where there are
+    more threads than cores: they wait for each other then."""
+    threads = [(lane, thread) for lane, own in lanes.items() for thread in own]
+    if len(threads) > len(os.sched_getaffinity(0)):
+        return {}
+    try:
+        return {key: _waited_s(*key[1]) for key in threads}
+    except (OSError, ValueError, IndexError):
+        return {}
+
+
+def _waited_s(process: int, thread: int) -> float:
+    """The second number of schedstat, nanoseconds (proc(5), sched-stats in the kernel's docs)."""
+    return int(Path(f"/proc/{process}/task/{thread}/schedstat").read_text().split()[1]) * 1e-9
+
+
+def between(before: Waits, after: Waits, lane: str) -> float | None:
+    """Seconds that `lane` waited, or where none is called so the lane that waited longest; of a
+    lane the thread that did. None where it is not known."""
+    found = {key: after[key] - before[key] for key in after if key in before}
+    own = [seconds for (name, _), seconds in found.items() if name == lane]
+    return max(own or found.values(), default=None)
