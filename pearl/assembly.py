@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +12,7 @@ from pearl.assignment import Assignment, Orders, Timing, channel_arcs, timing
 from pearl.errors import SpecError
 from pearl.graph import Edge, TaskGraph
 from pearl.period import Arc, Unit, expand, howard, simulate, start_times, token_free_cycle
-from pearl.plans import Bottleneck, Channel, Entry, Lane, Placement, Plan
+from pearl.plans import Bottleneck, Channel, Entry, Lane, Placement, Plan, pearl_version
 
 SIMULATED = 400
 """Iterations of the simulation with a spread of times; the first quarter is left out."""
@@ -89,7 +88,7 @@ def assemble(
         gap = max(0.0, 1 - value / bound_value)
     status = "optimal" if gap <= 1e-6 else "time_limit" if proof.late else "feasible"
     return Plan(
-        pearl_version=_version(),
+        pearl_version=pearl_version(),
         spec_sha256=spec_sha256,
         host=host,
         objective=proof.objective,
@@ -123,13 +122,6 @@ def assemble(
 def _most(steps: float, bound: float, cost: float) -> float:
     """The value that no plan exceeds; infinite where nothing is proven."""
     return steps / min(bound, cost) if bound > 0 else math.inf
-
-
-def _version() -> str:
-    try:
-        return version("pearl-toolkit")
-    except PackageNotFoundError:
-        return "0+source"
 
 
 def makespan_s(timed: Timing, arcs: list[Arc]) -> float:

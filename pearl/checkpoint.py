@@ -1,13 +1,19 @@
 """Checkpoints: every array of a run as safetensors, what describes it as JSON inside the same file.
 
 One file, so that arrays and description can never disagree; written to a temporary file beside it,
-synced and renamed, so that a crash or a full disk leaves the previous one whole. No pickle.
+synced and renamed, so that a crash or a full disk leaves the previous one whole. No pickle. Arrays
+go to the file, and come from it, without a copy of them in memory.
+
+`FORMAT` rises when files of the version before would be misread. A file of another format is
+refused. Within a format keys may be added to the description: a reader leaves out the keys that it
+does not know, and names one that it misses.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,61 +21,172 @@ import numpy as np
 import numpy.typing as npt
 
 from pearl.errors import SpecError
-from pearl.files import write_atomically
+from pearl.files import atomically
+from pearl.plans import pearl_version
 
-Arrays = Mapping[str, npt.NDArray[Any]]
-FORMAT = 1
+Array = npt.NDArray[Any]
+Arrays = Mapping[str, Array]
+FORMAT = 2
+PIECE_BYTES = 16 * 2**20
+"""An array is read in pieces of so much where its values are looked at."""
+
+DTYPES = {
+    "float64": "F64",
+    "float32": "F32",
+    "int64": "I64",
+    "int32": "I32",
+    "uint64": "U64",
+    "uint8": "U8",
+}
+"""numpy's name of a type → that of safetensors."""
+NUMPY = {ours: name for name, ours in DTYPES.items()}
+
+ABOUT: dict[str, type | tuple[type, ...]] = {
+    "spec": dict,
+    "plan": dict,
+    "emulate": bool,
+    "seed": int,
+    "progress": dict,
+    "environments": dict,
+    "pearl_version": str,
+}
+"""What the description must hold."""
+WORDS = {dict: "an object", bool: "true or false", int: "a whole number", str: "a text"}
 
 
-def save(path: str | Path, arrays: Arrays, about: Mapping[str, Any]) -> None:
-    """Write `arrays` and the JSON-able `about` to one file, atomically."""
-    from safetensors.numpy import save as encode
+def save(path: str | Path, arrays: Arrays, about: Mapping[str, Any]) -> int:
+    """Write `arrays` and the JSON-able `about` to one file, atomically; returns its bytes.
 
-    whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    text = json.dumps({"format": FORMAT, **about}, allow_nan=False)
-    write_atomically(path, encode(whole, metadata={"pearl": text}))
+    Arrays are C-contiguous; leading rows of one that is are, too.
+    """
+    text = json.dumps(
+        {"format": FORMAT, "pearl_version": pearl_version(), **about}, allow_nan=False
+    )
+    names = sorted(arrays, key=lambda n: (-arrays[n].itemsize, n))  # so every one is aligned
+    header: dict[str, Any] = {"__metadata__": {"pearl": text}}
+    at = 0
+    for name in names:
+        array = arrays[name]
+        end = at + array.nbytes
+        dtype = DTYPES[array.dtype.name]
+        header[name] = {"dtype": dtype, "shape": array.shape, "data_offsets": (at, end)}
+        at = end
+    head = json.dumps(header).encode()
+    head += b" " * (-len(head) % 8)
+    with atomically(path) as file:
+        file.write(len(head).to_bytes(8, "little") + head)
+        for name in names:
+            if arrays[name].size:
+                file.write(_bytes_of(arrays[name]))
+    return 8 + len(head) + at
 
 
-def load(path: str | Path) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
-    """The arrays and description of a checkpoint.
+def _bytes_of(array: Array) -> memoryview:
+    return array.reshape(-1).view(np.uint8).data
 
-    A missing, truncated or foreign file is a SpecError naming it and what is wrong.
+
+@dataclass(frozen=True)
+class Place:
+    """Where an array lies in a file: `at`, in bytes from its beginning."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    at: int
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A checkpoint in its file, with no array read. about: its description."""
+
+    path: Path
+    about: Mapping[str, Any]
+    places: Mapping[str, Place]
+
+    def read(self, name: str) -> Array:
+        """One array."""
+        place = self.places[name]
+        out = np.empty(place.shape, place.dtype)
+        self.read_into(name, out)
+        return out
+
+    def read_into(self, name: str, out: Array, first: int = 0) -> None:
+        """`out`, C-contiguous and of the array's type, becomes its rows from `first` on."""
+        place = self.places[name]
+        if not out.size:
+            return
+        row_bytes = out.nbytes // len(out) if out.ndim else 0
+        try:
+            with self.path.open("rb", buffering=0) as file:
+                file.seek(place.at + first * row_bytes)
+                left = _bytes_of(out)
+                while left.nbytes:
+                    count = file.readinto(left)
+                    if not count:
+                        raise SpecError(f"{self.path}: not a readable checkpoint: it has been cut")
+                    left = left[count:]
+        except OSError as error:
+            raise SpecError(f"{self.path}: cannot be read: {error.strerror}") from None
+
+    def pieces(self, name: str) -> Iterator[Array]:
+        """The rows of an array, some at a time."""
+        place = self.places[name]
+        if not place.shape:
+            yield self.read(name)
+            return
+        row_bytes = place.dtype.itemsize * int(np.prod(place.shape[1:]))
+        step = max(1, PIECE_BYTES // max(row_bytes, 1))
+        for first in range(0, place.shape[0], step):
+            out = np.empty((min(step, place.shape[0] - first), *place.shape[1:]), place.dtype)
+            self.read_into(name, out, first)
+            yield out
+
+
+def load(path: str | Path) -> Stored:
+    """A checkpoint, its description checked for what every reader needs.
+
+    A file that is missing, truncated, foreign or of another format, and a description that lacks a
+    key, are a SpecError naming file and key.
     """
     from safetensors import SafetensorError, safe_open
 
-    if not Path(path).is_file():
+    path = Path(path)
+    if not path.is_file():
         raise SpecError(f"{path}: there is no checkpoint here")
     try:
-        with safe_open(str(path), framework="numpy") as file:
+        with safe_open(str(path), framework="numpy") as file:  # it checks the header
             about = json.loads((file.metadata() or {}).get("pearl", "null"))
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError) as error:
+        with path.open("rb") as raw:
+            size = int.from_bytes(raw.read(8), "little")
+            header = json.loads(raw.read(size))
+        places = {
+            name: Place(np.dtype(NUMPY[e["dtype"]]), tuple(e["shape"]), 8 + size + at)
+            for name, e in header.items()
+            if name != "__metadata__"
+            for at in e["data_offsets"][:1]
+        }
+    except KeyError as error:
+        raise SpecError(f"{path}: not a checkpoint: it has arrays of type {error}") from None
+    except (SafetensorError, OSError, ValueError, RecursionError) as error:
         raise SpecError(f"{path}: not a readable checkpoint: {error}") from None
-    if not isinstance(about, dict) or about.get("format") != FORMAT:
+    if not isinstance(about, dict) or "format" not in about:
+        raise SpecError(f"{path}: not a checkpoint of pearl")
+    if about["format"] != FORMAT:
         raise SpecError(
-            f"{path}: not a checkpoint of this version of pearl (format {FORMAT} is needed)"
+            f"{path}: a checkpoint of format {about['format']!r}, written by pearl "
+            f"{about.get('pearl_version', 'of an older version')}; pearl {pearl_version()} reads "
+            f"format {FORMAT}; go on with the version that wrote it"
         )
-    return arrays, about
-
-
-def restore(arrays: Arrays, into: Arrays, path: str | Path) -> None:
-    """Copy a checkpoint's arrays into those of a compiled trainer.
-
-    Names or shapes that differ are a SpecError listing them; nothing is copied then.
-    """
     wrong = [
-        f"{name}: checkpoint {_describe(arrays.get(name))}, this plan {_describe(into.get(name))}"
-        for name in sorted(set(arrays) | set(into))
-        if name not in arrays
-        or name not in into
-        or arrays[name].shape != into[name].shape
-        or arrays[name].dtype != into[name].dtype
+        f"{path}: {key} is {shown(about.get(key))}; {WORDS[kind]} is needed"  # type: ignore[index]
+        for key, kind in ABOUT.items()
+        if type(about.get(key)) is not kind
     ]
     if wrong:
-        raise SpecError(*(f"{path}: does not fit this spec and plan: {line}" for line in wrong))
-    for name, array in arrays.items():
-        into[name][...] = array
+        raise SpecError(*wrong)
+    return Stored(path, about, places)
 
 
-def _describe(array: npt.NDArray[Any] | None) -> str:
-    return "none" if array is None else f"{array.dtype}{list(array.shape)}"
+def shown(value: Any) -> str:
+    """A value of a file in a message, cut where it is long."""
+    text = "missing" if value is None else repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -203,6 +204,14 @@ def plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
+
+
+def pearl_version() -> str:
+    """The version of this pearl, as plans and checkpoints name it."""
+    try:
+        return version("pearl-toolkit")
+    except PackageNotFoundError:
+        return "0+source"
 
 
 def load_plan(source: str | Path | Mapping[str, Any]) -> Plan:

@@ -7,13 +7,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from math import gcd
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import yaml
 
-from pearl import checkpoint, drift, evaluation, solver_process
+from pearl import checkpoint, drift, evaluation, restoring, solver_process
 from pearl.algorithms import algorithm
 from pearl.algorithms.environments import start_normalisation
 from pearl.errors import SpecError
@@ -23,7 +24,7 @@ from pearl.graph import TaskGraph
 from pearl.plan_check import check_plan, completions, stated_costs, unfolded
 from pearl.planning import as_system, problem
 from pearl.planning import plan as make_plan
-from pearl.plans import Plan, load_plan, plain
+from pearl.plans import Plan, load_plan, pearl_version, plain
 from pearl.program import program_order
 from pearl.report import Report
 from pearl.report_tables import drift_sentence
@@ -256,15 +257,16 @@ class Trainer:
         A file that is missing, damaged or of another version is a SpecError.
         """
         file = Path(path) / CHECKPOINT if Path(path).is_dir() else Path(path)
-        arrays, about = checkpoint.load(file)
-        require(about.get("spec"), path, trust=trust)
+        stored = checkpoint.load(file)
+        about = stored.about
+        require(about["spec"], path, trust=trust)
         trainer = cls(
             load(about["spec"]),
             load_plan(about["plan"]),
             emulate=about["emulate"],
             seed=about["seed"],
         )
-        checkpoint.restore(arrays, trainer._arrays, file)
+        trainer._take_in(stored)
         return trainer
 
     def report(self, run: Run | None = None) -> Report:
@@ -474,7 +476,7 @@ class Trainer:
         kept = f"{text} Plan kept: {found.why}."
         if found.plan is not None:
             try:
-                self._resumed = _Resumed(*checkpoint.load(file), file)
+                self._resumed = _Resumed(checkpoint.load(file))
                 changed = f"{text} Plan changed: {found.why}."
                 self._change(found.plan, work.schedule, state, folder, changed)
             except (
@@ -486,7 +488,7 @@ class Trainer:
             else:
                 return True
         _decided(state, kept)
-        self._resumed = _Resumed(*checkpoint.load(file), file)
+        self._resumed = _Resumed(checkpoint.load(file))
         return False
 
     def _change(
@@ -499,7 +501,7 @@ class Trainer:
         if wrong:
             raise SpecError(f"its arrays are others: {', '.join(wrong)}")
         assert self._resumed
-        environments, file = self._resumed.about["environments"], self._resumed.file
+        environments, file = self._resumed.environments, self._resumed.stored.path
         end = state.iteration + self.protocol.drain
         if self.protocol.drain:
             with self._lanes(replace(schedule, total=state.iteration), state) as lanes:
@@ -516,7 +518,7 @@ class Trainer:
         new._save(file, after)
         vars(state).update(vars(after))
         vars(self).update(vars(new))
-        self._resumed = _Resumed(*checkpoint.load(file), file)
+        self._resumed = _Resumed(checkpoint.load(file))
         try:
             plan.save(folder / "plan.json")
         except OSError as error:
@@ -537,7 +539,7 @@ class Trainer:
                 for env in environments.values():
                     env.on_failure = outside.hearing(state.log, restart=restart)
                 if self._resumed:
-                    outside.restore(environments, self._resumed.about.get("environments", {}))
+                    outside.restore(environments, self._resumed.environments)
             self._again()
             self._snapshot = lambda: outside.snapshot(environments)
             with _watched(environments, environments, limit_s):
@@ -565,7 +567,7 @@ class Trainer:
                 "any_order": self._any_order,
             },
             pace_s=None if self.emulate else self.plan.pace_s,
-            restored=self._resumed.about.get("environments", {}) if self._resumed else {},
+            restored=self._resumed.environments if self._resumed else {},
             env_time_limit_s=limit_s,
             restart_envs=restart,
             log=state.log,
@@ -599,9 +601,12 @@ class Trainer:
         return AnyOrder(work, self.hosting, self.graph)
 
     def _again(self) -> None:
-        """The arrays of a checkpoint once more: binding has reset environments outside them."""
+        """The arrays of a checkpoint once more, for binding has reset environments outside them;
+        no call has run, and the replay is as it was."""
         if self._resumed:
-            checkpoint.restore(self._resumed.arrays, self._arrays, self._resumed.file)
+            restoring.restore(
+                self._resumed.stored, self._arrays, self.graph, without=(restoring.REPLAY,)
+            )
             self._resumed = None
 
     def _clock(self, iterations: int, at: int) -> Clock:
@@ -656,10 +661,20 @@ class Trainer:
         }
 
     def _save(self, path: Path, done: State) -> None:
-        checkpoint.save(path, self._arrays, self._about(done))
+        checkpoint.save(path, restoring.kept(self._arrays, self.graph), self._about(done))
+
+    def _take_in(self, stored: checkpoint.Stored) -> None:
+        """The arrays of a checkpoint, once all of them are sound."""
+        kernels = [t.kernel for t in self.graph.tasks if t.kernel.kind == "replay_insert"]
+        inserted = kernels[0].dim("envs") if kernels else 1
+        if self._any_order:
+            inserted = gcd(*self.protocol.split.shares)
+        restoring.check(stored, self._arrays, self.graph, self.system, inserted)
+        restoring.restore(stored, self._arrays, self.graph)
 
     def _resume(self, file: Path) -> State:
-        arrays, about = checkpoint.load(file)
+        stored = checkpoint.load(file)
+        about = stored.about
         old, new = _flat(about["spec"]), _flat(plain(self.system.raw))
         changed = sorted(k for k in old.keys() | new.keys() if old.get(k) != new.get(k))
         if changed:
@@ -672,19 +687,30 @@ class Trainer:
             )
         if about["progress"].get("replanned"):
             vars(self).update(vars(Trainer(self.system, load_plan(about["plan"]), seed=self.seed)))
-        checkpoint.restore(arrays, self._arrays, file)
+        state = State.of(about["progress"], f"{file}: progress")
+        self._take_in(stored)
         self.seed = about["seed"]
-        self._resumed = _Resumed(arrays, about, file)
-        return State.of(about["progress"], f"{file}: progress")
+        self._resumed = _Resumed(stored)
+        if about["pearl_version"] != pearl_version():
+            state.log.note(
+                f"{file} was written by pearl {about['pearl_version']}, and pearl "
+                f"{pearl_version()} goes on: the run need not equal one that went through",
+                restarts=0,
+            )
+        return state
 
 
 @dataclass(frozen=True)
 class _Resumed:
     """The checkpoint that a run goes on from."""
 
-    arrays: Buffers
-    about: Mapping[str, Any]
-    file: Path
+    stored: checkpoint.Stored
+
+    @property
+    def environments(self) -> Mapping[str, Any]:
+        """What brings those outside the arrays back."""
+        found: Mapping[str, Any] = self.stored.about["environments"]
+        return found
 
 
 def _decided(state: State, text: str) -> None:

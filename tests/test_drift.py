@@ -366,7 +366,7 @@ def test_a_fused_call_is_compared_as_one_and_its_members_are_timed_apart(
     assert run.status == "done"
     assert [t.task for t in run.drift.tasks] == ["+".join(call)]
     assert len(run.drift.decisions) == 1
-    _, about = checkpoint.load(tmp_path / trainer.CHECKPOINT)
+    about = checkpoint.load(tmp_path / trainer.CHECKPOINT).about
     measured = about["progress"]["factors"]
     assert {"iteration.dqn, native", "update.dqn, native"} <= set(measured)
     assert all(factor > 0 for factor in measured.values())

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from pearl import files, training
 from pearl.checkpoint import load as load_checkpoint
@@ -270,7 +271,7 @@ def test_a_loss_that_is_not_finite_keeps_the_last_checkpoint(lanes, monkeypatch,
     run = trainer.train(steps=8000, out=tmp_path, progress=poison)
     assert run.status == "failed"
     assert "loss.q was not finite" in run.message
-    assert np.isfinite(load_checkpoint(tmp_path / CHECKPOINT)[0]["learner.q"]).all()
+    assert np.isfinite(load_checkpoint(tmp_path / CHECKPOINT).read("learner.q")).all()
 
 
 def full_disk(monkeypatch, spared):
@@ -295,7 +296,7 @@ def test_a_full_disk_leaves_the_checkpoint_before_whole_and_is_told(monkeypatch,
     assert run.status == "failed"
     assert "env step 2400 could not be written: No space left" in run.message
     assert "env step 1600 could not be written: No space left" in run.events[0]
-    _, about = load_checkpoint(tmp_path / CHECKPOINT)
+    about = load_checkpoint(tmp_path / CHECKPOINT).about
     assert about["progress"]["iteration"] == 800 // plan_env_steps(system, plan)
     assert not list(tmp_path.glob(".*"))
     monkeypatch.undo()
@@ -326,7 +327,7 @@ def test_two_runs_in_one_folder_at_once_are_refused_and_a_stale_lock_is_not(tmp_
 def test_two_runs_at_once_in_two_folders_do_not_touch_each_other(tmp_path):
     begun = [start(tmp_path / str(n), steps=1600) for n in range(2)]
     assert [process.wait(timeout=60) for process in begun] == [0, 0]
-    one, other = (load_checkpoint(tmp_path / str(n) / CHECKPOINT)[0] for n in range(2))
+    one, other = (load_file(tmp_path / str(n) / CHECKPOINT) for n in range(2))
     for name in ("learner.q", "replay.obs"):
         np.testing.assert_array_equal(one[name], other[name])
 
@@ -419,11 +420,11 @@ def test_a_run_that_was_killed_goes_on_from_its_checkpoint_to_the_same_end(tmp_p
     process.kill()
     process.wait()
     assert gone(found, 1.0)
-    before = load_checkpoint(tmp_path / CHECKPOINT)[1]["progress"]["iteration"]
+    before = load_checkpoint(tmp_path / CHECKPOINT).about["progress"]["iteration"]
     assert before * plan_env_steps(system, plan) < 60_000
     assert start(tmp_path, 60_000, "resume").wait(timeout=60) == 0
     whole = trained(system, plan, "one", steps=60_000)
-    arrays = load_checkpoint(tmp_path / CHECKPOINT)[0]
+    arrays = Trainer.load(tmp_path)._arrays
     for name in ("learner.q", "learner.q.m", "replay.obs", "replay.tree", "env.state"):
         np.testing.assert_array_equal(arrays[name], whole._arrays[name], err_msg=name)
 

@@ -64,7 +64,7 @@ def test_a_step_that_never_returns_from_c_ends_the_process_by_name(lanes, holdin
     assert "1.2 s" in line
     held = "has held the interpreter's lock" in line
     assert held == (holding == "holding")
-    assert load_checkpoint(tmp_path / "run" / CHECKPOINT)[1]["progress"]["iteration"] > 0
+    assert load_checkpoint(tmp_path / "run" / CHECKPOINT).about["progress"]["iteration"] > 0
     workers = [int(p) for p in (tmp_path / "workers").read_text().split()]
     assert len(workers) == (lanes == "processes")
     assert gone(workers, 5.0)
