@@ -61,7 +61,8 @@ checkpoint.save(sys.argv[1], {"replay": array}, about)
 array[:] = 0
 checkpoint.load(sys.argv[1]).read_into("replay", array)
 assert array.min() == 1
-list(checkpoint.load(sys.argv[1]).pieces("replay"))
+for piece in checkpoint.load(sys.argv[1]).pieces("replay"):
+    assert piece.min() == 1
 print((peak() - before) // 1024)
 """
 
@@ -119,6 +120,19 @@ def test_a_number_that_a_kernel_must_not_see_is_refused_by_name(
         np.testing.assert_array_equal(fresh._arrays[name], array)
 
 
+def test_arrays_that_do_not_fit_are_listed_and_nothing_is_copied(tmp_path: Path):
+    trainer_of("ppo").save(tmp_path / "c")
+    other = trainer_of("a2c")
+    before = {n: a.copy() for n, a in other._arrays.items()}
+    with pytest.raises(SpecError) as caught:
+        other._take_in(checkpoint.load(tmp_path / "c"))
+    what = f"{tmp_path / 'c'}: does not fit this spec and plan: rollout."
+    assert f"{what}at: checkpoint int64[1]" not in str(caught.value)
+    assert f"{what}obs: checkpoint float32[16, 4, 4], here float32[8, 4, 4]" in str(caught.value)
+    for name, array in before.items():
+        np.testing.assert_array_equal(other._arrays[name], array)
+
+
 @pytest.mark.parametrize(
     "case", [pytest.param(c, marks=[pytest.mark.slow] * (c not in QUICK)) for c in CASES]
 )
@@ -129,9 +143,9 @@ def test_no_damaged_number_crashes_the_process(case: str, tmp_path: Path):
 
 
 @pytest.mark.parametrize("case", QUICK)
-def test_every_whole_number_but_those_of_random_streams_has_bounds(case: str):
+def test_every_whole_number_but_pixels_and_random_streams_has_bounds(case: str):
     trainer = trainer_of(case)
-    checked = ("rng.", restoring.CURSOR, restoring.CLOCK)
-    for name in names(trainer):
+    free = ("rng.", *(f"replay.{name}" for name in ("frame", "ahead", "last", "cursor", "clock")))
+    for name in (n for n in names(trainer) if n != "replay.last_row"):
         limits = restoring.bounds(name, trainer._arrays, trainer.graph, trainer.system)
-        assert limits is not None or name.startswith(checked), name
+        assert limits is not None or name.startswith(free), name
