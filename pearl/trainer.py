@@ -138,7 +138,7 @@ def require_own(folder: Path, *, trust: bool) -> None:
     """Refuse to go on from a checkpoint in `folder` whose spec names code, where this user has not
     trained by that spec and does not trust it. Imports nothing."""
     if (folder / CHECKPOINT).exists():
-        require(checkpoint.load(folder / CHECKPOINT)[1].get("spec"), folder, trust=trust)
+        require(checkpoint.load(folder / CHECKPOINT).about["spec"], folder, trust=trust)
 
 
 def _used(trainer: Trainer) -> list[Device]:
