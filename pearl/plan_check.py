@@ -73,13 +73,16 @@ def stated_costs(plan: Plan, graph: TaskGraph, platform: Platform) -> CostTable:
         times[0] += t.seconds * calls
         times[1] += t.occupancy_s * calls
         chosen.setdefault(tasks, (t.device, t.variant, t.width))
-    return CostTable(
-        platform,
-        tuple(
-            Mode(tasks, *chosen[tasks], Estimate(latency, min(occupancy, latency)))
-            for tasks, (latency, occupancy) in call_s.items()
-        ),
-    )
+    try:
+        return CostTable(
+            platform,
+            tuple(
+                Mode(tasks, *chosen[tasks], Estimate(latency, min(occupancy, latency)))
+                for tasks, (latency, occupancy) in call_s.items()
+            ),
+        )
+    except ValueError as error:
+        raise SpecError(f"plan: the times that it states are not sound: {error}") from None
 
 
 def check_plan(plan: Plan, graph: TaskGraph, costs: CostTable) -> None:
@@ -153,8 +156,9 @@ def unfolded(plan: Plan, graph: TaskGraph) -> tuple[Plan, TaskGraph, Split]:
         rows = sorted(o.replica for o in plan.tasks if o.task == task)
         if not environments.get(task):
             problems.append(f"plan: task {task} has {t.replicas} replicas; it cannot be split")
-        elif rows != list(range(t.replicas)):
-            problems.append(f"plan: task {task} has replicas {rows}; needed are 0 to {t.replicas}")
+        elif len(rows) != t.replicas or rows != list(range(len(rows))):
+            needed = f"needed are 0 to {t.replicas - 1}"
+            problems.append(f"plan: task {task} has replicas {rows}; {needed}")
         elif len(t.shares) != t.replicas or sum(t.shares) != environments[task]:
             problems.append(
                 f"plan: task {task} shares out {list(t.shares)} environments among {t.replicas} "

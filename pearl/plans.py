@@ -253,6 +253,18 @@ def list_of(kind: type, values: Any, where: str) -> tuple[Any, ...]:
 _NUMBERS = {"int": (int,), "float": (int, float), "str": (str,)}
 
 
+def _fits(item: Any, kind: str) -> bool:
+    """Whether a value is of a field's type as written: a number, text, a list of either, or None
+    where that is allowed. Types beyond these have a reader of their own."""
+    if kind.endswith(" | None"):
+        return item is None or _fits(item, kind.removesuffix(" | None"))
+    if kind.startswith("tuple[") and kind[6:].partition(",")[0] in _NUMBERS:
+        inner = kind[6:].partition(",")[0]
+        return isinstance(item, list | tuple) and all(_fits(each, inner) for each in item)
+    wanted = _NUMBERS.get(kind)
+    return not wanted or (isinstance(item, wanted) and not isinstance(item, bool))
+
+
 def build(kind: type, value: Any, where: str) -> Any:
     if not isinstance(value, Mapping):
         raise SpecError(f"{where}: an object is needed, this is {value!r}")
@@ -264,9 +276,9 @@ def build(kind: type, value: Any, where: str) -> Any:
                 raise SpecError(f"{where}: key {f.name!r} is missing")
             continue
         item = value[f.name]
-        wanted = _NUMBERS.get(str(f.type))
-        if wanted and (not isinstance(item, wanted) or isinstance(item, bool)):
-            raise SpecError(f"{where}: {f.name} is {item!r}; a {f.type} is needed")
+        if not _fits(item, str(f.type)):
+            needed = str(f.type).replace("tuple[", "list of ").replace(", ...]", "")
+            raise SpecError(f"{where}: {f.name} is {item!r}; a {needed} is needed")
         if f.name == "order" and kind is Lane:
             item = list_of(Entry, item, f"{where}: order")
         elif isinstance(item, list):

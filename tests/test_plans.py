@@ -13,7 +13,7 @@ from pearl.costs import CostTable
 from pearl.errors import SpecError
 from pearl.graph import TaskGraph
 from pearl.limits import Limits
-from pearl.plan_check import check_plan, completions
+from pearl.plan_check import check_plan, completions, stated_costs, unfolded
 from pearl.plans import Plan, load_plan
 from pearl.solvers import solve
 from tests.graphs import devices, dqn, dqn_costs, loop, mode, star
@@ -151,6 +151,49 @@ def test_files_that_are_no_plan_are_spec_errors(text: str, tmp_path: Path) -> No
     path.write_text(text)
     with pytest.raises(SpecError, match=r"plan\.json"):
         load_plan(path)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [
+        ("fused_with", [1], "tasks[0]: fused_with is [1]; a list of str is needed"),
+        ("fused_with", "update", "tasks[0]: fused_with is 'update'; a list of str is needed"),
+        ("shares", [0.5], "tasks[0]: shares is [0.5]; a list of int is needed"),
+        ("shares", None, "tasks[0]: shares is None; a list of int is needed"),
+        ("seconds", -1.0, "the times that it states are not sound: "),
+        ("occupancy_s", -1e9, "the times that it states are not sound: "),
+        ("variant", None, "tasks[0]: variant is None; a str is needed"),
+    ],
+)
+def test_a_plan_of_somebody_else_is_wrong_in_a_sentence(
+    plan: Plan, key: str, value: object, says: str
+) -> None:
+    changed = plan.to_json()
+    changed["tasks"][0][key] = value
+
+    def checked() -> None:
+        found = load_plan(changed)
+        check_plan(found, GRAPH, stated_costs(found, GRAPH, PLATFORM))
+
+    with pytest.raises(SpecError) as refused:
+        checked()
+    assert says in str(refused.value)
+
+
+def test_a_plan_of_more_replicas_than_it_has_is_wrong_however_many(plan: Plan) -> None:
+    tasks = [replace(t, environments=4) if t.name == "inference" else t for t in GRAPH.tasks]
+    graph = replace(GRAPH, tasks=tuple(tasks))
+    placed = [replace(t, replicas=10**30) if t.task == "inference" else t for t in plan.tasks]
+    with pytest.raises(SpecError, match=r"inference has replicas \[0\]; needed are 0 to 9{30}$"):
+        unfolded(replace(plan, tasks=tuple(placed)), graph)
+
+
+@pytest.mark.parametrize("capacity", ["2", 2.5, [2], True])
+def test_what_may_be_missing_in_a_plan_is_of_its_kind_else(plan: Plan, capacity: object) -> None:
+    changed = plan.to_json()
+    changed["edges"][0]["capacity"] = capacity
+    with pytest.raises(SpecError, match=r"edges\[0\]: capacity is .* a int \| None is needed"):
+        load_plan(changed)
 
 
 def test_unknown_keys_are_ignored_and_wrong_kinds_named(plan: Plan) -> None:

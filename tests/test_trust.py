@@ -21,6 +21,7 @@ import pearl
 from pearl import trust
 from pearl.errors import SpecError
 from pearl.spec import state
+from pearl_devices import named
 from pearl_devices.primitives import gym_envs
 from tests.examples import example_run
 from tests.test_cli import Ran
@@ -172,6 +173,9 @@ def test_modules_of_the_standard_library_are_not_even_imported(name: str) -> Non
         pearl.load({"algorithm": {"name": "dqn", "env": name}})
     with pytest.raises(SpecError, match=r"algorithm.name: given 'idlelib.idle'; idlelib.idle is a"):
         pearl.load({"algorithm": {"name": "idlelib.idle", "env": "CartPole-v1"}})
+    for each in (named.registered, named.function, named.imported):  # of kernels' programs, too
+        with pytest.raises(ValueError, match="is a module of Python's standard library"):
+            each(name)
     assert not {"antigravity", "this", "idlelib.idle"} & set(sys.modules)
 
 
