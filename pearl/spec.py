@@ -140,12 +140,13 @@ def _in_order(lines: Lines, unread: list[Where]) -> list[str]:
         number = rest.partition(":")[0]
         return file, int(number) if number.isdecimal() else 0
 
-    kept: list[str] = []
-    seen: list[Where] = []
+    kept: dict[str, None] = {}
+    seen: set[Where] = set()
+    once = set(unread)
     for where, line in lines:
-        if line not in kept and not (where in unread and where in seen):
-            kept.append(line)
-        seen.append(where)
+        if not (where in once and where in seen):
+            kept[line] = None
+        seen.add(where)
     return sorted(kept, key=position)
 
 

@@ -119,7 +119,10 @@ def read_bytes(path: Path, name: str) -> bytes:
         reason = getattr(error, "strerror", None) or str(error)
         raise SpecError(f"{show(name)}: cannot be read: {reason}") from None
     if len(content) > MAX_BYTES:
-        raise SpecError(f"{name}: larger than {MAX_BYTES} bytes; a spec is a short text file")
+        line = content.count(b"\n", 0, MAX_BYTES) + 1
+        raise SpecError(
+            f"{name}:{line}: larger than {MAX_BYTES} bytes; a spec is a short text file"
+        )
     return content
 
 
@@ -146,8 +149,6 @@ def parse(content: bytes, name: str) -> Document:
         node = yaml.compose(source, Loader=_Loader)
     except yaml.YAMLError as error:
         raise SpecError(_yaml_problem(error, name)) from None
-    except (ValueError, OverflowError):  # PyYAML on an escape such as "\UFFFFFFFF"
-        raise SpecError(f"{name}: not YAML: a number in an escape is out of range") from None
     if not isinstance(node, yaml.MappingNode):
         kind = "list" if isinstance(node, yaml.SequenceNode) else "single value"
         given = "the file is empty" if node is None else f"the top level is a {kind}"
@@ -169,7 +170,16 @@ def plain(value: Any, origin: str, where: Where = ()) -> Document:
 def _check_shape(source: str, name: str) -> None:
     """Refuse deep nesting and a second document before anything recursive runs."""
     depth = documents = 0
-    for event in yaml.parse(source, Loader=_Loader):
+    loader: Any = _Loader(source)
+    while True:
+        try:
+            event = loader.get_event() if loader.check_event() else None
+        except (ValueError, OverflowError):  # PyYAML on an escape such as "\UFFFFFFFF"
+            raise SpecError(
+                f"{name}:{loader.line + 1}: not YAML: an escape in the text is no character"
+            ) from None
+        if event is None:
+            return
         line = (event.start_mark.line if event.start_mark else 0) + 1
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
