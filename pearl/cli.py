@@ -11,6 +11,7 @@ import functools
 import json
 import re
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum, auto
@@ -55,7 +56,9 @@ def command(function: Callable[..., Result]) -> Callable[..., None]:
     def run(*args: Any, **options: Any) -> None:
         target: str | None = options.get("json_file")
         try:
-            result = _attempt(lambda: function(*args, **options))
+            with warnings.catch_warnings():
+                warnings.showwarning = _note
+                result = _attempt(lambda: function(*args, **options))
             if target != "-":
                 print(result.text, flush=True) if result.text else None
             _write_json(result.object, target)
@@ -93,6 +96,11 @@ def _attempt(work: Callable[[], Result]) -> Result:
         return Result("", failed, FAILED)
 
 
+def _note(message: Warning | str, *where: Any, **options: Any) -> None:
+    """A warning as a line of its own, without the place in the code that it comes from."""
+    print(f"note: {message}", file=sys.stderr, flush=True)
+
+
 def _error(line: str) -> None:
     print(f"error: {line}", file=sys.stderr, flush=True)
 
@@ -125,16 +133,19 @@ def _load(spec: str, pairs: list[str] | None) -> System:
 
 def _warn_of_measuring(system: System) -> None:
     """A plan for this host's CPU times kernels that never were: say so before a silent while."""
-    from pearl.algorithms import algorithm
+    from pearl.planning import kernels
     from pearl_estimators import calibrated
 
     if not any(d.real and d.kind == "cpu" for d in system.platform.devices):
         return
-    graph = algorithm(system.algorithm.name).graph(system)
-    kernels = [t.kernel for t in graph.tasks] + [f.kernel for f in graph.fusions]
-    if missing := calibrated.lacking(kernels):
+    if missing := calibrated.lacking(kernels(system)):
         what = f"timing kernels of this host once ({', '.join(missing)})"
-        print(f"{what}, up to a minute", file=sys.stderr, flush=True)
+        most_s = calibrated.limit_of(calibrated.SECONDS)
+        print(
+            f"{what}, about a minute, at most {most_s:.0f} s; Ctrl-C keeps what was timed",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 Spec = Annotated[
@@ -268,16 +279,21 @@ def calibrate(
         bool, typer.Option("--check", help="Compare the stored one with kernels it has not seen.")
     ] = False,
     seconds: Annotated[float, typer.Option(min=1.0, help="What measuring may take.")] = 30.0,
+    time_limit: Annotated[
+        float | None,
+        typer.Option(min=0.1, help="When it is ended, in seconds; default: 2 x seconds + 120."),
+    ] = None,
     json_file: Json = None,
 ) -> Result:
     """Measure the kernels of this host, for plans to rely on."""
     from pearl.cli_text import calibration_text, checks_text
     from pearl_estimators import calibrated
+    from pearl_estimators.calibration_file import path
 
     if not check:
         print(f"measuring this host, about {seconds:.0f} s", file=sys.stderr, flush=True)
-    found = calibrated.calibrate(seconds=seconds, force=not check)
-    value = {**found.to_json(), "path": str(calibrated.path())}
+    found = calibrated.calibrate(seconds=seconds, force=not check, limit_s=time_limit)
+    value = {**found.to_json(), "path": str(path())}
     if not check:
         return Result(calibration_text(found, value["path"]), value)
     rows = calibrated.check(found)
@@ -431,6 +447,7 @@ def train(
     json_file: Json = None,
 ) -> Result:
     """Plan, train, and report prediction beside measurement."""
+    from pearl.planning import spare
     from pearl.progress import shown
     from pearl.spec import state
     from pearl.trainer import compile as compile_system
@@ -440,6 +457,8 @@ def train(
     if resume:
         require_own(folder, trust=trust)
     system = _load(spec, set)
+    if plan_file is None:
+        spare(system)
     if plan_file is None or replan:
         _warn_of_measuring(system)
     trainer = compile_system(system, plan=plan_file, emulate=emulate, seed=seed)

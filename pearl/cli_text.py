@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pearl.report_tables import Column, Table
 from pearl.report_text import table_text
-from pearl.rounded import band, count, percent, ratio, si
+from pearl.rounded import band, count, listed, percent, ratio, si
 
 if TYPE_CHECKING:
     from pearl.plans import Plan
@@ -72,6 +72,13 @@ def calibration_text(found: Calibration, path: str) -> str:
     notes = [f"left out: {name}: {why}" for name, why in found.skipped.items()]
     if found.noisy:
         notes.append("The machine was shared while measuring, so all bands are wider.")
+    if loaded := sum(p.loaded for p in found.points):
+        notes.append(
+            f"{loaded} of its kernels were timed under load; they are timed again when it is quiet."
+        )
+    if found.doubts:
+        doubts = [f"{name} ({factor:.2f} x)" for name, factor in found.doubts.items()]
+        notes.append(f"Contradicted by a run, and timed again when it is quiet: {listed(doubts)}")
     pairs = [(share, a, b) for a, row in found.beside.items() for b, share in row.items()]
     if pairs:
         share, a, b = max(pairs)

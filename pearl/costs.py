@@ -16,7 +16,7 @@ from pearl_devices import Kernel, Platform, backend
 from pearl_devices.base import ASKED
 from pearl_devices.given import is_names, is_number, is_whole, misfit, shown
 from pearl_estimators import Estimate, estimate
-from pearl_estimators.calibrated import calibration
+from pearl_estimators.calibrated import calibration, comparable
 from pearl_estimators.calibration import CalibrationError
 from pearl_estimators.interference import Shares, named, side
 
@@ -198,9 +198,11 @@ def _tabulated(graph: TaskGraph, platform: Platform, limits: Limits) -> CostTabl
     for name, n in sorted(wanted):
         task = graph.task(name)
         jobs.append(((name,), resized(task.kernel, n, task.environments), n))
-    for device in platform.devices:
-        if device.kind == "cpu" and device.real:
-            calibration(device, [kernel for _, kernel, _ in jobs])  # what it lacks, all at once
+    known = {
+        device.name: calibration(device, [kernel for _, kernel, _ in jobs])  # all it lacks at once
+        for device in platform.devices
+        if device.kind == "cpu" and device.real
+    }
     for tasks, kernel, share in jobs:
         found = []
         for device in platform.devices:
@@ -208,12 +210,18 @@ def _tabulated(graph: TaskGraph, platform: Platform, limits: Limits) -> CostTabl
                 continue
             if any(limits.pin.get(t, device.name) != device.name for t in tasks):
                 continue
+            offered = []
             for variant, width in backend(device.kind).offers(kernel, device):
                 default = () if variant in ASKED else (variant,)
                 if any(variant not in limits.variants.get(t, default) for t in tasks):
                     continue
                 if device.width_unit == "cores" and width > (limits.max_lanes or width):
                     continue  # several cores are several threads
+                offered.append((variant, width))
+            if device.name in known:
+                kept = comparable(known[device.name], kernel, [v for v, _ in offered])
+                offered = [(v, width) for v, width in offered if v in kept]
+            for variant, width in offered:
                 cost = estimate(kernel, device, variant=variant, width=width)
                 found.append(Mode(tasks, device.name, variant, width, cost, share))
         if not found and len(tasks) == 1 and share is None:

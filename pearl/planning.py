@@ -15,15 +15,20 @@ from pearl.errors import InfeasibleError, SpecError
 from pearl.graph import TaskGraph
 from pearl.limits import Limits, bad_time
 from pearl.plans import Plan, Problem
+from pearl.rounded import listed
 from pearl.solvers import solve
 from pearl.solvers.pareto import pareto
 from pearl.spec import System, load
-from pearl_estimators.calibrated import calibration
+from pearl_devices import Kernel
+from pearl_estimators import calibrated
 
 WORTH = 1.15
 """The least gain for which a plan has a second lane. Below it, what no estimate has in it decides:
 lanes share caches and memory (assumed; DQN with eight native environments: 1.22 predicted, 1.13
 measured, with one 1.14 and 0.71: `benchmarks.two_cores`)."""
+
+LANES_ASSUMED = {"firing_s": 2e-6, "handoff_s": 2e-6, "carry_s_per_byte": 2e-11}
+"""What lanes cost where it was not measured."""
 
 
 def as_system(spec: System | str | Path | Mapping[str, Any]) -> System:
@@ -71,42 +76,83 @@ def plan(
     if system.limits.any_order:
         found = any_order.solve(graph, costs, system.limits)
         about = Problem(graph, costs, system.limits, system)
-        return replace(found, spec_sha256=system.sha256, host=system.platform.name, problem=about)
+        found = replace(found, spec_sha256=system.sha256, host=system.platform.name, problem=about)
+        return _noted(found, system)
     lanes_cost = runtime(system)
     if not lanes_cost:
-        return solved(costs, system.limits, 1.0)
+        return _noted(solved(costs, system.limits, 1.0), system)
     several = with_lanes(costs, graph, **lanes_cost)
     try:
         one = solved(costs, replace(system.limits, max_lanes=1), 0.5)
     except InfeasibleError:
-        return solved(several, system.limits, 0.5)
+        return _noted(solved(several, system.limits, 0.5), system)
     many = solved(several, system.limits, 0.5)
     lanes = sum(k.width > 0 for k in many.lanes)
     gain = many.value / one.value if one.value > 0 else math.inf
     if system.objective == "makespan":
         gain = 1 / gain
     if lanes > 1 and gain >= WORTH:
-        return replace(many, note=f"{lanes} lanes give {gain:.2f} x what one gives")
+        return _noted(many, system, f"{lanes} lanes give {gain:.2f} x what one gives")
     if lanes > 1:
-        return replace(
+        return _noted(
             one,
-            note=f"a second lane does not pay: {lanes} lanes would give {gain:.2f} x what one "
+            system,
+            f"a second lane does not pay: {lanes} lanes would give {gain:.2f} x what one "
             f"gives, less than the {WORTH:g} x below which what lanes cost each other decides",
         )
-    return replace(one, note="a second lane does not pay: the best plan of several has one")
+    return _noted(one, system, "a second lane does not pay: the best plan of several has one")
+
+
+def _noted(found: Plan, system: System, note: str = "") -> Plan:
+    """The plan with a note, and with what of this host it takes from the data sheet for the time
+    being, and why."""
+    late = calibrated.passed()
+    here = {d.name for d in system.platform.devices if d.kind == "cpu" and d.real}
+    tasks = [t.task for t in found.tasks if t.device in here and t.rung == "datasheet"]
+    whys = [late[g] for g in sorted(calibrated.needed_groups(kernels(system)) & late.keys())]
+    notes = [note] if note else []
+    if tasks and whys:
+        notes.append(
+            f"not timed on this host, but from the data sheet: {listed(list(dict.fromkeys(tasks)))}"
+            f" ({'; '.join(dict.fromkeys(whys))})"
+        )
+    if len(found.lanes) > 1 and here and LANES_ASSUMED.items() <= runtime(system).items():
+        notes.append("what lanes cost is assumed, for two cores of this host were never free")
+    return replace(found, note="; ".join(notes)) if notes else found
+
+
+def kernels(system: System) -> list[Kernel]:
+    """The kernels of a system, fused ones too: what its plans need estimates of."""
+    graph = algorithm(system.algorithm.name).graph(system)
+    return [t.kernel for t in graph.tasks] + [f.kernel for f in graph.fusions]
+
+
+def spare(system: System) -> None:
+    """To be called before a system is planned in order to be trained at once. Where every plan is
+    one lane on one CPU of this host, a plan needs no times to be trained by: while something else
+    has a part of the cores, none are measured for it."""
+    devices, limits = system.platform.devices, system.limits
+    if len(devices) > 1 or not (devices[0].kind == "cpu" and devices[0].real):
+        return
+    if 1 not in (limits.max_lanes, devices[0].max_lanes):
+        return
+    missing = calibrated.lacking(kernels(system))
+    if missing and not calibrated.quiet():
+        why = "this host is busy, and one lane on one CPU needs no timing to be trained"
+        calibrated.pass_over(missing, why)
 
 
 def runtime(system: System) -> dict[str, Any]:
-    """What several lanes cost on this host, for `with_lanes`, as its calibration measured it; empty
-    where a plan has one lane anyway, or lanes are not this host's alone."""
+    """What several lanes cost on this host, for `with_lanes`, as its calibration measured it, else
+    as assumed; empty where a plan has one lane anyway, or lanes are not this host's alone."""
     devices = system.platform.devices
     here = [d for d in devices if d.kind == "cpu" and d.real]
     if not here or system.platform.name != "host" or system.limits.max_lanes == 1:
         return {}
     if here[0].max_lanes == 1 and len(devices) == 1:
         return {}
-    known = calibration(here[0])
-    return {**known.runtime, "beside": known.beside} if known.runtime else {}
+    known = calibrated.calibration(here[0])
+    return {**(known.runtime or LANES_ASSUMED), "beside": known.beside}
 
 
 def front(

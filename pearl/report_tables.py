@@ -71,7 +71,7 @@ def plan_facts(plan: Plan) -> tuple[tuple[str, str], ...]:
         ("period", period),
     ]
     if plan.note:
-        facts.append(("lanes", plan.note))
+        facts.append(("note", plan.note))
     if plan.pace_s is not None:
         facts.append(("pace", f"an iteration every {si(plan.pace_s, 's')}, to keep a limit"))
     energy = f"{si(plan.energy_per_iteration_j, 'J')} an iteration, {si(plan.power_w, 'W')}"

@@ -17,12 +17,13 @@ import yaml
 from pearl import checkpoint, drift, evaluation, restoring, solver_process
 from pearl.algorithms import algorithm
 from pearl.algorithms.environments import start_normalisation
+from pearl.contradiction import contradicted
 from pearl.errors import SpecError
 from pearl.export import export
 from pearl.files import held, write_atomically
 from pearl.graph import TaskGraph
 from pearl.plan_check import check_plan, completions, stated_costs, unfolded
-from pearl.planning import as_system, problem
+from pearl.planning import as_system, problem, spare
 from pearl.planning import plan as make_plan
 from pearl.plans import Plan, load_plan, pearl_version, plain
 from pearl.program import program_order
@@ -58,6 +59,7 @@ from pearl_devices import (
     torch_threads,
 )
 from pearl_devices.base import EnvironmentFailed
+from pearl_estimators.calibrated import doubt
 from pearl_estimators.energy import EnergyMeter
 
 if TYPE_CHECKING:
@@ -95,6 +97,7 @@ def compile(
         system = load(system, set=set)
     system = as_system(system)
     if plan is None:
+        spare(system)
         plan = make_plan(system)
     else:
         plan = plan if isinstance(plan, Plan) else load_plan(plan)
@@ -427,6 +430,9 @@ class Trainer:
             message=message,
             out=None if folder is None else str(folder),
         )
+        if run.drift is not None and self.plan.problem is not None:  # planned here and now
+            at = self.protocol
+            doubt(contradicted(at.plan, at.graph, run.drift.tasks, run.steady))
         if folder is not None:
             run.save(folder / "run.json")
             self.report(run).save(folder / "report.html")

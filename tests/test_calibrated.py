@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
-import subprocess
-import sys
-import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,58 +14,24 @@ import pytest
 from benchmarks.estimators_host import Row, bars, unseen
 from pearl_devices import Device, Kernel, UnsupportedError, kernel
 from pearl_devices.work import parts
-from pearl_estimators import calibrated, child, estimate, measuring
-from pearl_estimators.calibration import (
-    Calibration,
-    CalibrationError,
-    OutdatedError,
-    checksum,
-    estimate_from,
-)
+from pearl_estimators import estimate, measuring
+from pearl_estimators.calibration import Calibration, estimate_from
+from pearl_estimators.calibration_file import store
 from pearl_estimators.draws import DRAWS, drawn, sizes
-from pearl_estimators.fit import BAND_FLOOR, Fit, Point, family, fit, point, predict
+from pearl_estimators.fit import BAND_FLOOR, Fit, Point, family, fit, fitted, point, predict
 from pearl_estimators.measured import Timing, time_call
 from pearl_estimators.points import CORES, bound, fill, held_out, sum_tree, training, variants
 from pearl_estimators.terms import terms
+from tests.calibrations import KERNELS, LANES, measure, synthetic, truth
 from tests.estimator_contract import EstimatorContract
 
 HOST = Device("host", "cpu", width=2, real=True, idle_power_w=10.0, active_power_w=50.0)
 
 
-SECONDS = {
-    "call": 2e-6, "gradient_step": 1e-6, "product": 1e-7, "operation": 2e-6, "layer": 1e-6,
-    "backward_operation": 5e-6, "time": 5e-7, "cycles": 2e-10, "flops": 1e-11, "sides": 1e-10,
-}  # fmt: skip
-
-
-def truth(k: Kernel, variant: str) -> float:
-    """Seconds of an imagined machine: every term costs what it costs anywhere."""
-    counted = terms(k, variant)
-    return sum(SECONDS.get(name.partition(" ")[0], 1e-9) * n for name, n in counted.items())
-
-
-def synthetic(
-    noise: float = 0.0, contention: float = 1.0, seed: int = 0
-) -> Callable[[Kernel, str], Callable[[float], Timing]]:
-    """A `prepare` whose timings are `truth` times a lognormal factor."""
-    rng = np.random.default_rng(seed)
-
-    def prepare(k: Kernel, variant: str) -> Callable[[float], Timing]:
-        seconds = truth(k, variant) * math.exp(noise * rng.standard_normal())
-        return lambda _: Timing(seconds, seconds, seconds, 8, 0.0, contention)
-
-    return prepare
-
-
-measure = partial(measuring.measure, apart=lambda: 1e-6, pause=lambda _: None)
-"""Two cores that stay where they are."""
-
-KERNELS = [(k, v) for k in training() for v in variants(k)]
-
-
 @pytest.fixture(scope="module")
 def calibration() -> Calibration:
-    return measure(1.0, kernels=KERNELS, prepare=synthetic(0.02))
+    found = measure(1.0, kernels=KERNELS, prepare=synthetic(0.02))
+    return replace(found, runtime=LANES)
 
 
 @pytest.fixture
@@ -129,7 +87,7 @@ def test_a_call_on_two_cores_has_the_replay_of_one():
     points += [
         Point("inference.dqn", "native", {"leaf": n}, 1e6, 1e6, n * 1e-3) for n in range(1, 9)
     ]
-    found = {(f.family, f.variant): f for f in measuring.fitted(points)}
+    found = {(f.family, f.variant): f for f in fitted(points)}
     assert set(found) == {(p.family, p.variant) for p in points}
     costs = found["learn.dqn", "native-pair"].costs
     assert costs == pytest.approx({"leaf": 2e-7, "level": 3e-8}, rel=1e-3)
@@ -259,9 +217,9 @@ def test_a_pair_has_half_of_the_work_each():
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, math.nan, math.inf])
 def test_times_that_cannot_be_are_refused(seconds):
-    points = [made("made", {"call": f}, 1e-6) for f in (1.0, 2.0, 3.0)]
-    with pytest.raises(ValueError, match=r"made native: seconds are"):
-        fit([*points, replace(points[0], seconds=seconds)])
+    point = made("made", {"call": 1.0}, 1e-6)
+    with pytest.raises(ValueError, match=r"point of made native: seconds is"):
+        replace(point, seconds=seconds)
 
 
 def test_too_few_points_are_refused():
@@ -404,165 +362,6 @@ def test_held_out_kernels_are_compared_with_their_prediction(calibration):
     assert sum(r.held for r in rows) >= 0.8 * len(rows)
 
 
-# --- the file
-
-
-def rewrite(file: Path, change: Callable[[dict], None], sealed: bool = True) -> None:
-    value = json.loads(file.read_text())
-    change(value)
-    if sealed:
-        body = {k: v for k, v in value.items() if k != "checksum"}
-        value["checksum"] = checksum(body)
-    file.write_text(json.dumps(value))
-
-
-def test_a_stored_calibration_comes_back_the_same(cache, calibration):
-    assert calibrated.stored() is None
-    calibrated.store(calibration)
-    assert calibrated.stored() == calibration
-    assert calibrated.calibrate() == calibration
-    assert [p.name for p in cache.glob(".calibration-*")] == []
-
-
-def test_json_holds_no_nan_and_survives_a_round_trip(calibration):
-    text = json.dumps(calibration.to_json(), allow_nan=False)
-    assert Calibration.from_json(json.loads(text)) == calibration
-
-
-def test_a_truncated_file_is_refused_with_what_to_do(cache, calibration):
-    calibrated.store(calibration)
-    file = calibrated.path()
-    file.write_text(file.read_text()[:-200])
-    with pytest.raises(CalibrationError, match=r"delete it or run `pearl calibrate`"):
-        calibrated.calibrate()
-
-
-@pytest.mark.parametrize("text", ["", "null", "[]", "3", '{"schema": 1}', "\x00\xff"])
-def test_a_file_that_is_no_calibration_is_refused(cache, text):
-    calibrated.path().write_text(text, encoding="latin-1")
-    with pytest.raises(CalibrationError, match=r"delete it or run"):
-        calibrated.stored()
-
-
-def test_a_file_of_an_older_form_is_measured_anew(cache, calibration):
-    def older(value: dict) -> None:
-        value["versions"]["kernels"] = "older"
-        value["fits"][0]["form"] = "max"
-
-    calibrated.store(calibration)
-    rewrite(calibrated.path(), older)
-    with pytest.raises(OutdatedError, match=r"other versions of kernels"):
-        calibrated.stored()
-
-
-def test_an_edited_file_is_refused(cache, calibration):
-    calibrated.store(calibration)
-    rewrite(calibrated.path(), lambda v: v["fits"][0].update(band=0.01), sealed=False)
-    with pytest.raises(CalibrationError, match=r"checksum does not match"):
-        calibrated.stored()
-
-
-def test_another_hosts_file_is_refused(cache, calibration):
-    calibrated.store(replace(calibration, host={"cpu": "Elbrus 8C", "cores": "8"}))
-    with pytest.raises(CalibrationError, match=r"another host .Elbrus 8C, 8 cores"):
-        calibrated.stored()
-
-
-def test_another_schema_is_refused(cache, calibration):
-    calibrated.store(calibration)
-    rewrite(calibrated.path(), lambda v: v.update(schema=99))
-    with pytest.raises(CalibrationError, match=r"schema is 99; this version reads 1"):
-        calibrated.stored()
-
-
-@pytest.mark.parametrize("number", ["NaN", "Infinity", "-1.0", '"fast"', "null"])
-def test_numbers_that_cannot_be_are_refused_even_with_a_right_checksum(cache, calibration, number):
-    calibrated.store(calibration)
-    rewrite(calibrated.path(), lambda v: v["fits"][0].update(band=json.loads(number)))
-    with pytest.raises(CalibrationError, match=r"delete it or run"):
-        calibrated.stored()
-
-
-def test_other_versions_are_outdated_and_measured_anew(cache, calibration, monkeypatch):
-    calibrated.store(replace(calibration, versions={**calibration.versions, "numba": "0.1"}))
-    with pytest.raises(OutdatedError, match=r"other versions of numba"):
-        calibrated.stored()
-    asked = []
-
-    def measured(task: str, seconds: float, **_: object) -> object:
-        asked.append((task, seconds))
-        return calibration.to_json()
-
-    monkeypatch.setattr(calibrated, "in_child", measured)
-    assert calibrated.calibrate(seconds=5.0) == calibration
-    assert calibrated.calibrate(seconds=5.0) == calibration
-    assert asked == [("measure", 5.0)]
-
-
-def test_force_replaces_even_an_unsound_file(cache, calibration, monkeypatch):
-    calibrated.path().write_text("{")
-    monkeypatch.setattr(calibrated, "in_child", lambda *_, **__: calibration.to_json())
-    assert calibrated.calibrate(force=True) == calibration
-    assert calibrated.stored() == calibration
-
-
-def test_two_first_uses_measure_once(cache, calibration, monkeypatch):
-    asked = []
-
-    def measured(*_: object, **__: object) -> object:
-        asked.append(1)
-        time.sleep(0.05)
-        return calibration.to_json()
-
-    monkeypatch.setattr(calibrated, "in_child", measured)
-    threads = [threading.Thread(target=calibrated.calibrate) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(asked) == 1
-
-
-@pytest.mark.parametrize("seconds", [0.0, -3.0])
-def test_measuring_needs_time(cache, seconds):
-    with pytest.raises(ValueError, match=r"calibrate: seconds is"):
-        calibrated.calibrate(seconds=seconds)
-
-
-def test_only_a_cpu_of_this_host_is_calibrated():
-    for device in (Device("far", "cpu"), Device("gpu", "gpu", real=True)):
-        with pytest.raises(ValueError, match=r"is not a CPU of this host"):
-            calibrated.calibration(device)
-
-
-# --- the child process
-
-
-def test_a_child_that_fails_says_its_last_line(cache):
-    with pytest.raises(CalibrationError, match=r"measuring this host failed: .*float"):
-        child.in_child("measure", "soon", timeout_s=60.0)  # type: ignore[arg-type]
-
-
-def test_a_child_that_takes_too_long_is_ended(cache):
-    start = time.monotonic()
-    with pytest.raises(CalibrationError, match=r"took more than 0 s and was ended"):
-        child.in_child("measure", 30.0, timeout_s=0.2)
-    assert time.monotonic() - start < 20
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs a POSIX system")
-def test_a_child_ends_when_its_parent_does():
-    reader, writer = os.pipe()
-    code = "from pearl_estimators.measuring import main; main(['measure', '600'])"
-    grandchild = subprocess.Popen([sys.executable, "-c", code], stdin=reader)
-    os.close(reader)
-    os.write(writer, b"null\n")
-    time.sleep(0.5)
-    assert grandchild.poll() is None
-    os.close(writer)  # as the death of the parent does
-    assert grandchild.wait(timeout=30) == 1
-
-
 # --- the rung
 
 
@@ -576,11 +375,11 @@ class TestCalibrated(EstimatorContract):
         self, calibration: Calibration, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("PEARL_CACHE_DIR", str(tmp_path))
-        calibrated.store(calibration)
+        store(calibration)
 
 
 def test_what_was_not_calibrated_falls_to_the_datasheet_and_says_so(cache, calibration):
-    calibrated.store(calibration)
+    store(calibration)
     k = kernel("env_step", program="Nowhere-v5", envs=4, obs=105, act=8)
     e = estimate(k, HOST)
     assert e.rung == "datasheet"
@@ -590,12 +389,6 @@ def test_what_was_not_calibrated_falls_to_the_datasheet_and_says_so(cache, calib
 def test_a_cpu_elsewhere_is_not_calibrated(cache):
     k = kernel("inference.dqn", envs=8, obs=4, act=0, q=(4, 64, 2))
     assert estimate(k, replace(HOST, real=False)).rung == "datasheet"
-
-
-def test_an_unsound_file_stops_an_estimate_rather_than_being_ignored(cache):
-    calibrated.path().write_text("{")
-    with pytest.raises(CalibrationError, match=r"delete it or run"):
-        estimate(kernel("inference.dqn", envs=8, obs=4, act=0, q=(4, 64, 2)), HOST)
 
 
 # --- the benchmark
@@ -618,33 +411,12 @@ def test_bars_are_missed_where_errors_are_large_and_repeats_small():
     assert [bar.met for bar in bars([loud] * 6 + [near] * 4)] == [True, True, False]
 
 
-def test_only_what_is_needed_and_lacking_is_timed(
-    cache: Path, calibration: Calibration, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[list[str]] = []
-
-    def measured(task: str, seconds: float, *, timeout_s: float, given: Any) -> Any:
-        asked.append(given["groups"])
-        known = given["known"]
-        before = Calibration.from_json(known).groups if known else ()
-        return replace(calibration, groups=(*before, *given["groups"])).to_json()
-
-    monkeypatch.setattr(calibrated, "in_child", measured)
-    cpu = Device("cpu", "cpu", width=2, real=True)
-    needed = [kernel("replay_update", batch=8, steps=1, capacity=64, fanout=8)]
-    calibrated.calibration(cpu, needed)
-    calibrated.calibration(cpu, needed)
-    needed.append(next(training(["dqn"])))
-    calibrated.calibration(cpu, needed)
-    calibrated.calibration(cpu, needed)
-    assert asked == [["shared"], ["dqn"]]
-
-
 def test_what_was_timed_before_takes_part_in_the_next_fit() -> None:
     mine = [(k, v) for k in training(["shared"]) for v in variants(k)]
     rest = [(k, v) for k in training(["dqn"]) for v in variants(k)]
-    first = measure(1.0, kernels=mine, groups=["shared"], prepare=synthetic(0.02))
-    both = measure(1.0, kernels=rest, groups=["dqn"], known=first, prepare=synthetic(0.02))
+    first = measure(1.0, kernels=mine, prepare=synthetic(0.02))
+    both = measure(1.0, kernels=rest, known=first, prepare=synthetic(0.02))
+    assert first.groups == ("shared",)
     assert both.groups == ("dqn", "shared")
     assert both.points[: len(first.points)] == first.points
     assert sum(f.points for f in both.fits) == len(mine) + len(rest)

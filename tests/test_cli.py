@@ -25,9 +25,10 @@ from pearl.plans import load_plan
 from pearl.progress import line, shown
 from pearl.runs import Progress, load_run
 from pearl_estimators import calibrated
-from pearl_estimators.calibration import Calibration, Check
-from pearl_estimators.fit import Fit
-from pearl_estimators.points import GROUPS
+from pearl_estimators.calibration import Check, OutOfTimeError
+from pearl_estimators.calibration_file import path, stored
+from pearl_estimators.journal import teller
+from tests.calibrations import Child, synthetic
 from tests.examples import fused_plan, two_device_plan
 from tests.test_schemas import problems
 
@@ -172,57 +173,97 @@ def test_devices_writes_what_it_says() -> None:
     assert found["devices"][0]["name"] in Ran("devices").out
 
 
-def test_calibrate_measures_anew_and_check_compares(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache folder of a process that has just started, whose measuring would fail."""
     monkeypatch.setenv("PEARL_CACHE_DIR", str(tmp_path))
-    fit = Fit("sum_tree", "native", {"call sum_tree": 1e-6}, 0.2, 0.07, 30, (1, 2), (3, 4))
-    measured = Calibration(
-        calibrated.host(),
-        calibrated.versions(),
-        "2026-01-01T00:00:00Z",
-        wall_s=21.0,
-        load=0.5,
-        contention=1.3,
-        fits=(fit,),
-        skipped={"update torch": "no torch here"},
-        groups=GROUPS,
-        beside={"env_step native": {"update native": 0.02, "learn native": 0.314}},
-    )
+    monkeypatch.setattr(calibrated, "_passed", {})
+    monkeypatch.setattr(calibrated, "_looked", set())
+    monkeypatch.setattr(calibrated, "in_child", None)
+    return tmp_path
+
+
+def test_calibrate_measures_anew_and_check_compares(
+    fresh: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     held = vars(Check("sum_tree (batch 64)", "native", 2e-6, 2.2e-6, 1.6e-6, 2.5e-6))
     missed = vars(Check("sum_tree (batch 8)", "native", 2e-6, 9e-6, 1.6e-6, 2.5e-6))
-    tasks = []
+    tasks, measuring = [], Child(synthetic(contention=1.6))
 
-    def child(task: str, *_: object, **__: object) -> object:
-        tasks.append(task)
-        return measured.to_json() if task == "measure" else [held, missed]
+    def child(task: str, seconds: float, *, timeout_s: float, given: Any) -> object:
+        tasks.append((task, timeout_s))
+        if task != "measure":
+            return [held, missed]
+        tell = teller(Path(given["journal"]))
+        tell({"skipped": {"update.dqn torch": "no torch here"}})
+        tell({"beside": {"env_step native": {"update native": 0.02, "learn native": 0.314}}})
+        return measuring(task, seconds, timeout_s=timeout_s, given=given)
 
-    monkeypatch.setattr("pearl_estimators.calibrated.in_child", child)
-    for _ in range(2):
-        ran = Ran("calibrate", "--json", "-")
-        assert ran.status == 0
-        assert problems(ran.object(), "calibrate") == []
-    text = Ran("calibrate").out
-    assert "sum_tree" in text
-    assert "left out: update torch: no torch here" in text
+    monkeypatch.setattr(calibrated, "in_child", child)
+    ran = Ran("calibrate", "--json", "-")
+    assert ran.status == 0
+    assert problems(ran.object(), "calibrate") == []
+    text = Ran("calibrate", "--time-limit", 77).out
+    assert "update.dqn" in text
+    assert "left out: update.dqn torch: no torch here" in text
     assert "shared while measuring" in text
+    assert f"{len(measuring_points())} of its kernels were timed under load" in text
     assert "at most 31.4 % slower: env_step native beside learn native" in text
     ran = Ran("calibrate", "--check", "--json", "-")
     assert problems(ran.object(), "calibrate") == []
     assert [row["held"] for row in ran.object()["checks"]] == [True, False]
     assert "the band held 1 of 2" in Ran("calibrate", "--check").out
-    assert tasks == ["measure"] * 3 + ["check"] * 2
+    assert tasks == [("measure", 180.0), ("measure", 77.0), ("check", 136.0), ("check", 136.0)]
 
 
-def test_a_damaged_calibration_is_status_1_and_says_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def measuring_points() -> list[Any]:
+    found = stored()
+    assert found
+    return [p for p in found.points if p.loaded]
+
+
+def test_a_measuring_that_takes_too_long_is_status_1_and_says_what_is_kept(
+    fresh: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PEARL_CACHE_DIR", str(tmp_path))
-    calibrated.path().write_text("{}")
-    ran = Ran("calibrate", "--check", "--json", "-")
+    late = Child(most=9, error=OutOfTimeError("measuring this host took more than 3 s"))
+    monkeypatch.setattr(calibrated, "in_child", late)
+    ran = Ran("calibrate", "--time-limit", 3, "--json", "-")
     assert ran.status == 1
     assert problems(ran.object(), "failed") == []
-    assert "pearl calibrate" in ran.err
+    assert "error: measuring this host took more than 3 s; the 9 kernels timed so far" in ran.err
+
+
+def test_a_damaged_calibration_is_made_anew_and_a_line_says_so(
+    fresh: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path().write_text("{}")
+    monkeypatch.setattr(calibrated, "in_child", Child())
+    ran = Ran("plan", "dqn_cartpole")
+    assert ran.status == 0
+    assert re.search(r"^note: .*calibration-.*; it is made anew$", ran.err, re.MULTILINE)
+    assert "calibrated" in ran.out
+    assert stored() is not None
+
+
+def test_a_busy_host_trains_by_the_data_sheet_and_says_so(
+    fresh: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One lane on one CPU: no process measures anything (`in_child` is None)."""
+    monkeypatch.setattr(calibrated, "share_had", lambda cores: 0.5)
+    out = fresh / "run"
+    options = ["--set", "limits.max_lanes=1", "--set", "train.steps=300", "--out", out]
+    ran = Ran("train", "q_learning_frozenlake", *options)
+    assert ran.status == 0, ran.err
+    assert "note: this host is busy, and one lane on one CPU needs no timing" in ran.err
+    assert "timing kernels" not in ran.err
+    run = load_run(out)
+    assert run.status == "done"
+    rungs = {t.task: t.rung for t in run.plan.tasks}
+    assert rungs.pop("env_step") == "measured"  # no calibration has it; a process of its own
+    assert set(rungs.values()) == {"datasheet"}
+    text = " ".join(Ran("report", out).out.split())
+    assert "Not timed on this host, but from the data sheet: " in text
+    assert "(this host is busy, and one lane on one CPU needs no timing to be trained)" in text
 
 
 def test_init_writes_a_spec_that_check_accepts_and_overwrites_nothing(tmp_path: Path) -> None:
@@ -525,8 +566,9 @@ def test_progress_on_a_terminal_is_a_bar_that_ends_full() -> None:
 
 
 def test_a_plan_says_what_of_this_host_it_has_to_time_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fresh: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(calibrated, "in_child", Child())
     asked: list[list[str]] = []
 
     def lacking(kernels: list[Any]) -> list[str]:

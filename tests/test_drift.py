@@ -458,6 +458,7 @@ def test_the_command_has_the_option_and_tells_decisions_from_problems(
     from pearl import cli
 
     machine = Machine(monkeypatch, UPDATE_WRONG)
+    monkeypatch.setattr("pearl.spec.state", lambda spec, set: machine.system)
     monkeypatch.setattr(cli, "_load", lambda spec, pairs: machine.system)
     monkeypatch.setattr("pearl.spec.state", lambda spec, set: machine.system)
     monkeypatch.setattr(trainer, "make_plan", lambda system: machine.plan)

@@ -38,7 +38,7 @@ def test_signatures_are_those_of_the_contract():
     ]
     assert parameters(pearl.pareto) == ["graph", "costs", "limits", "gap", "time_limit_s"]
     assert parameters(pearl.estimate) == ["kernel", "device", "variant", "width"]
-    assert parameters(pearl.calibrate) == ["platform", "seconds", "force", "groups"]
+    assert parameters(pearl.calibrate) == ["platform", "seconds", "force", "groups", "limit_s"]
 
 
 def test_importing_pearl_loads_nothing_heavy():

@@ -19,13 +19,22 @@ from pearl_estimators.fit import Fit, Point, family, point, predict
 from pearl_estimators.interference import Shares
 
 SCHEMA = 1
-SOURCES = ("fit", "terms", "draws", "points", "measuring", "measured", "interference")
+SOURCES = ("fit", "terms", "draws", "points", "measuring", "measured", "interference", "journal")
 """Modules here on which a calibration depends."""
+MAPPINGS = ("host", "versions", "skipped", "runtime", "doubts", "upheld")
 NOISY = 1.1  # slow-down while measuring above which the machine counts as shared, assumed
 
 
 class CalibrationError(ValueError):
     """A stored calibration cannot be used, or the measuring failed; the text says what to do."""
+
+
+class OutOfTimeError(CalibrationError):
+    """Measuring took longer than it may."""
+
+
+class CalibrationWarning(UserWarning):
+    """Something about the calibration that a plan's reader should know; planning went on."""
 
 
 class OutdatedError(CalibrationError):
@@ -37,14 +46,18 @@ class Calibration:
     """What this host's kernels cost, per family and variant.
 
     host: CPU model and cores. versions: of the libraries and of the kernels' sources. created:
-    UTC, ISO 8601. wall_s: seconds the measuring took. load: one-minute load average before it.
+    UTC, ISO 8601. wall_s: seconds the measuring took. load: one-minute load average after it.
     contention: mean slow-down seen (wall over CPU time, slowest over fastest round); above 1.1 the
     machine was shared, `noisy`, and all bands are wider. fits: the models. skipped: family and
     variant → why it was not timed. runtime: what several lanes cost (`firing_s` of a lane for each
     firing, `handoff_s` from one lane to another, `carry_s_per_byte` of each for a byte between);
-    empty where no runtime is installed. points: what was timed. groups: which of `points.GROUPS`
-    were. apart_s: `exchange.exchange_s` while calls on two cores were timed, for which their
-    estimates hold; 0 where there were none. beside: what calls on two cores cost each other.
+    empty where no runtime is installed, or two cores were not to be had. points: what was timed.
+    groups: of which of `points.GROUPS` nothing is lacking. apart_s: `exchange.exchange_s` while
+    calls on two cores were timed, for which their estimates hold; 0 where there were none. beside:
+    what calls on two cores cost each other. doubts: family and variant → measured / estimated of a
+    run that contradicted it; timed again at the next quiet start. upheld: the same of families that
+    were timed again since and had not changed: a run as far off as then is no new doubt. again:
+    UTC, when what was timed under load or is in doubt was last timed again; empty for never.
     """
 
     host: Mapping[str, str]
@@ -60,10 +73,13 @@ class Calibration:
     groups: tuple[str, ...] = ()
     apart_s: float = 0.0
     beside: Shares = field(default_factory=dict)
+    doubts: Mapping[str, float] = field(default_factory=dict)
+    upheld: Mapping[str, float] = field(default_factory=dict)
+    again: str = ""
     schema: int = SCHEMA
 
     def __post_init__(self) -> None:
-        for name in ("host", "versions", "skipped", "runtime"):
+        for name in MAPPINGS:
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
         for name in ("wall_s", "load", "contention", "apart_s"):
             value = getattr(self, name)
@@ -71,7 +87,11 @@ class Calibration:
                 raise ValueError(f"calibration: {name} is {value}; it must be finite, at least 0")
         beside = {k: MappingProxyType(dict(row)) for k, row in dict(self.beside).items()}
         object.__setattr__(self, "beside", MappingProxyType(beside))
-        numbers = {f"runtime.{name}": value for name, value in self.runtime.items()}
+        numbers = {
+            f"{of}.{name}": value
+            for of in ("runtime", "doubts", "upheld")
+            for name, value in getattr(self, of).items()
+        }
         for name, row in beside.items():
             numbers |= {f"beside.{name}.{other}": share for other, share in row.items()}
         for name, value in numbers.items():
@@ -93,7 +113,7 @@ class Calibration:
     def to_json(self) -> dict[str, Any]:
         """A plain object with a checksum over everything else."""
         body = {f.name: getattr(self, f.name) for f in fields(self)}
-        for name in ("host", "versions", "skipped", "runtime"):
+        for name in MAPPINGS:
             body[name] = dict(body[name])
         body["beside"] = {name: dict(row) for name, row in self.beside.items()}
         body["fits"] = [_plain_fit(each) for each in self.fits]
@@ -177,6 +197,8 @@ def estimate_from(found: Fit, calibration: Calibration, kernel: Kernel, variant:
     source = f"calibrated on this host {calibration.created[:10]}, {found.points} points"
     if guess.extrapolated:
         source += "; outside the calibrated sizes, band doubled"
+    if doubt := calibration.doubts.get(f"{found.family} {variant}"):
+        source += f"; in doubt: a run took {doubt:.2f} x the estimate, timed again when quiet"
     if calibration.noisy:
         source += "; noisy: the machine was shared while measuring, band widened"
     return Estimate(

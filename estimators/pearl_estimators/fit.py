@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pearl_devices import Kernel
 from pearl_estimators.estimate import Bound
+from pearl_estimators.measured import HELD
 from pearl_estimators.terms import MEMORY, OVERHEAD, terms
 
 if TYPE_CHECKING:
@@ -43,7 +44,8 @@ def family(kernel: Kernel) -> str:
 class Point:
     """One kernel, as the model sees it, and the seconds one firing took.
 
-    terms: see `terms`. spread: of the timing, relative.
+    terms: see `terms`. spread: of the timing, relative. share: of the CPU that the timing had, its
+    CPU time over the wall time of all its cores. unsteady: slowest over fastest round.
     """
 
     family: str
@@ -53,13 +55,38 @@ class Point:
     bytes: float
     seconds: float
     spread: float = 0.0
+    share: float = 1.0
+    unsteady: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("seconds", "share", "unsteady"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0):
+                raise ValueError(
+                    f"point of {self.named}: {name} is {value}; it must be finite and above 0"
+                )
+
+    @property
+    def named(self) -> str:
+        """Family and variant, as a calibration names what it timed."""
+        return f"{self.family} {self.variant}"
+
+    @property
+    def key(self) -> tuple[Hashable, ...]:
+        """What tells the points of a calibration apart: everything but the timing."""
+        return (self.named, self.flops, self.bytes, *sorted(self.terms.items()))
+
+    @property
+    def loaded(self) -> bool:
+        """Whether it was timed under load: something else had a part of its cores."""
+        return self.share < 1 / HELD
 
 
-def point(kernel: Kernel, variant: str, seconds: float, spread: float = 0.0) -> Point:
-    """The `Point` of a kernel that took `seconds`."""
+def point(kernel: Kernel, variant: str, seconds: float, **timing: float) -> Point:
+    """The `Point` of a kernel that took `seconds`; timing: the fields after it."""
     moved = kernel.bytes_in + kernel.bytes_out
     counted = terms(kernel, variant)
-    return Point(family(kernel), variant, counted, kernel.flops, moved, seconds, spread)
+    return Point(family(kernel), variant, counted, kernel.flops, moved, seconds, **timing)
 
 
 @dataclass(frozen=True)
@@ -131,7 +158,7 @@ def fit(points: Sequence[Point]) -> list[Fit]:
     The band of a family comes from its residuals and, as SHARED_POINTS more, those of the variant,
     each point predicted by a fit without a tenth of all: their root mean square times the quantile
     that holds INSIDE of all residuals so measured; at least BAND_FLOOR and the median spread of the
-    timings. A family of fewer than four points, and seconds that are not above 0, are a ValueError.
+    timings. A family of fewer than four points is a ValueError.
     """
     import numpy as np
 
@@ -142,9 +169,6 @@ def fit(points: Sequence[Point]) -> list[Fit]:
         where = f"fit of {name} {points[0].variant}"
         if len(members) < LEAST_POINTS:
             raise ValueError(f"{where}: {len(members)} points; it needs at least {LEAST_POINTS}")
-        times = [points[i].seconds for i in members]
-        if not all(math.isfinite(s) and s > 0 for s in times):
-            raise ValueError(f"{where}: seconds are {times}; all must be finite and above 0")
     names = sorted({name for p in points for name in p.terms})
     table = np.array([[p.terms.get(name, 0.0) for name in names] for p in points])
     seconds = np.array([p.seconds for p in points])
@@ -176,6 +200,33 @@ def fit(points: Sequence[Point]) -> list[Fit]:
                 bytes=(min(moved), max(moved)),
             )
         )
+    return found
+
+
+ONE_CORE = ("replay_sample", "replay_update")
+"""Families whose code is a part of calls on two cores too, on one of them."""
+
+
+def fitted(points: Sequence[Point]) -> list[Fit]:
+    """The fits of all variants, each on its own points; a call on two cores has the replay of the
+    one-core variant, whose points tell what of it costs what. Families of fewer than LEAST_POINTS
+    have none, and a call on two cores that was timed without having both counts as not timed."""
+    counts: dict[str, int] = {}
+    usable = [p for p in points if not (p.loaded and p.variant.endswith("-pair"))]
+    for p in usable:
+        counts[p.named] = counts.get(p.named, 0) + 1
+    usable = [p for p in usable if counts[p.named] >= LEAST_POINTS]
+    found: list[Fit] = []
+    for variant in dict.fromkeys(p.variant for p in usable):
+        own = [p for p in usable if p.variant == variant]
+        single = variant.removesuffix("-pair")
+        lent = [
+            replace(p, variant=variant)
+            for p in usable
+            if single != variant and p.variant == single and p.family.startswith(ONE_CORE)
+        ]
+        families = {p.family for p in own}
+        found += [each for each in fit([*own, *lent]) if each.family in families]
     return found
 
 

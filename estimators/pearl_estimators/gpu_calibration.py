@@ -142,7 +142,7 @@ def calibrate_gpu(
 
 def path(model: str) -> Path:
     """Where the calibration of a GPU model lies, beside that of the host."""
-    from pearl_estimators.calibrated import path as of_host
+    from pearl_estimators.calibration_file import path as of_host
 
     name = re.sub(r"[^a-z0-9]+", "-", model.lower()).strip("-")
     return of_host().parent / f"gpu-{name}.json"

@@ -59,7 +59,8 @@ def side(kernel: Kernel) -> int | None:
 
 def measured(kernels: Iterable[tuple[Kernel, str]], known: Shares, bind: Bind) -> Shares:
     """`known`, and the shares of the families among these (kernel, variant) that lack there; none
-    where the system cannot fork. Of each family the kernel of the middle number of flops runs."""
+    where the system cannot fork, and none of two that never had a core each. Of each family the
+    kernel of the middle number of flops runs."""
     if not hasattr(os, "fork"):
         return known
     families: tuple[dict[str, list[Kernel]], ...] = ({}, {})
@@ -87,20 +88,24 @@ def measured(kernels: Iterable[tuple[Kernel, str]], known: Shares, bind: Bind) -
             for acting, acts in calls[0].items():
                 if (acting, learning) not in lacking:
                     continue
-                mine, its = _compared(acts, other)
-                if max(mine, its) > DOUBTED:
+                compared = _compared(acts, other)
+                if compared is None:
+                    continue
+                mine, its = compared
+                if max(compared) > DOUBTED:
                     time.sleep(PAUSE_S)
-                    mine, its = map(min, (mine, its), _compared(acts, other))
+                    again = _compared(acts, other) or compared
+                    mine, its = min(mine, again[0]), min(its, again[1])
                 found.setdefault(acting, {})[learning] = mine
                 found.setdefault(learning, {})[acting] = its
     return found
 
 
-def _compared(call: Call, other: _Other) -> tuple[float, float]:
+def _compared(call: Call, other: _Other) -> tuple[float, float] | None:
     """What `call` and the other's call each take longer beside the other, of comparisons in which
-    each had a core to itself, if there are any."""
-    found: list[tuple[bool, float, float]] = []
-    while sum(held for held, _, _ in found) < ROUNDS and len(found) < TRIES:
+    each had a core to itself; None where there were none."""
+    found: list[tuple[float, float]] = []
+    for _ in range(TRIES):
         alone = _stretch(call)
         other.start()
         time.sleep(STRETCH_S)
@@ -111,9 +116,13 @@ def _compared(call: Call, other: _Other) -> tuple[float, float]:
         its_beside = other.stop()
         held = max(s.contention for s in (alone, beside, its_alone, its_beside)) <= HELD
         longer = beside.seconds / alone.seconds, its_beside.seconds / its_alone.seconds
-        found.append((held, longer[0] - 1, longer[1] - 1))
-    counted = [f for f in found if f[0]] or found
-    mine, its = (median(f[place] for f in counted) for place in (1, 2))
+        if held:
+            found.append((longer[0] - 1, longer[1] - 1))
+        if len(found) == ROUNDS:
+            break
+    if not found:
+        return None
+    mine, its = (median(f[place] for f in found) for place in (0, 1))
     return max(0.0, mine), max(0.0, its)
 
 

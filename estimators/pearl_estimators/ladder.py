@@ -18,11 +18,11 @@ def estimate(
     """How long one firing of `kernel` takes on `width` units of `device`, and what it costs.
 
     The best rung available: calibrated on a CPU of this host (measured on first use, which takes
-    about half a minute) and on a GPU whose model was timed (`pearl calibrate-gpu`), the closed
-    form on an FPGA, the given times of a null device, else the datasheet roofline. variant: None is
-    the first that the backend offers. One that is not offered, and a
-    width outside 1 … device.width, are ValueErrors that say what is allowed. energy_j is always
-    modelled.
+    about half a minute; what cannot be timed in time is left to the next rung, with a
+    CalibrationWarning) and on a GPU whose model was timed (`pearl calibrate-gpu`), the closed form
+    on an FPGA, the given times of a null device, else the datasheet roofline. variant: None is the
+    first that the backend offers. One that is not offered, and a width outside 1 … device.width,
+    are ValueErrors that say what is allowed. energy_j is always modelled.
     """
     offered = backend(device.kind).offers(kernel, device)
     variants = list(dict.fromkeys(name for name, _ in offered))
@@ -76,16 +76,22 @@ def _time(kernel: Kernel, device: Device, variant: str, width: int) -> Estimate:
 
 def _of_cpu(kernel: Kernel, device: Device, variant: str, width: int) -> Estimate:
     if device.real:
-        from pearl_estimators.calibrated import calibration
+        from pearl_estimators.calibrated import calibration, untimed
         from pearl_estimators.calibration import estimate_from
 
         known = calibration(device, [kernel])
         fitted = known.find(kernel, variant)
         if fitted is not None:
             return estimate_from(fitted, known, kernel, variant)
+        if untimed(known, kernel, variant):
+            guess = roofline(kernel, device, variant, width)
+            return replace(guess, source=f"{guess.source}; {UNTIMED}")
         if kernel.kind == "env_step":
             return _of_own_env(kernel, device, variant)
     return roofline(kernel, device, variant, width)
+
+
+UNTIMED = "not timed on this host yet"
 
 
 def _of_own_env(kernel: Kernel, device: Device, variant: str) -> Estimate:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -101,3 +103,27 @@ def _repeats(call: Callable[[], object], seconds: float, wall: Clock) -> tuple[i
         repeats *= 2
     often = max(1, round(repeats * seconds / taken)) if taken > 0 else repeats
     return often, taken / repeats
+
+
+PROBE_S, PROBE_BYTES = 0.03, 1 << 20
+"""Seconds for which `share_had` keeps cores busy, several turns of the scheduler (assumed), and
+ the bytes that each of its steps digests, in about half a millisecond."""
+
+
+def share_had(cores: int = 1, seconds: float = PROBE_S) -> float:
+    """The share of the CPU that so many busy threads have now: CPU over wall seconds, the least of
+    them. Well below 1 something else takes a part of the cores."""
+    data, shares = bytes(PROBE_BYTES), [0.0] * cores
+
+    def busy(place: int) -> None:
+        wall_0, cpu_0 = time.perf_counter(), time.thread_time()
+        while (wall_s := time.perf_counter() - wall_0) < seconds:
+            hashlib.sha256(data)  # without the interpreter's lock
+        shares[place] = (time.thread_time() - cpu_0) / wall_s
+
+    threads = [threading.Thread(target=busy, args=(place,)) for place in range(cores)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return min(shares)

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
 
 from pearl_devices import Kernel, UnsupportedError
 from pearl_estimators import interference
-from pearl_estimators.calibration import NOISY, Calibration, Check, host, versions
-from pearl_estimators.fit import Fit, Point, family, fit, point, predict
-from pearl_estimators.measured import HELD, Timing, time_call
+from pearl_estimators.calibration import Calibration, Check
+from pearl_estimators.fit import family, point, predict
+from pearl_estimators.journal import Tell, teller
+from pearl_estimators.measured import HELD, Timing, share_had, time_call
 from pearl_estimators.own_env import time_here
-from pearl_estimators.points import CORES, GROUPS, bound, firings, held_out, training, variants
+from pearl_estimators.points import CORES, bound, firings, held_out, training, variants
 
 POINT_S = (0.004, 0.015)  # shortest and longest time given to one point in one round
 ROUNDS = 3
@@ -44,146 +48,118 @@ def _prepare(kernel: Kernel, variant: str) -> Timer:
     return lambda seconds: time_call(call, seconds=seconds, cores=cores, firings=several)
 
 
-def measure(
+class _Timed:
+    """A kernel in a variant and its timings so far; of a call on two cores also how far apart these
+    were before and after each (seconds)."""
+
+    def __init__(self, kernel: Kernel, variant: str, timer: Timer) -> None:
+        self.kernel, self.variant, self._timer = kernel, variant, timer
+        self.pair = variants(kernel).get(variant, 1) > 1
+        self.timings: list[Timing] = []
+        self.apart: list[tuple[float, float]] = []
+
+    def add(self, seconds: float, apart: Callable[[], float]) -> None:
+        before_s = apart() if self.pair else 0.0
+        self.timings.append(self._timer(min(max(seconds, POINT_S[0]), POINT_S[1])))
+        self.apart.append((before_s, apart() if self.pair else 0.0))
+
+    def held(self) -> list[tuple[Timing, tuple[float, float]]]:
+        """Those in which it had all its cores."""
+        both = zip(self.timings, self.apart, strict=True)
+        return [(t, near) for t, near in both if t.contention <= HELD]
+
+    def counted(self, apart_s: float) -> list[Timing]:
+        """Those in which it had all its cores, so far apart."""
+        from pearl_devices.primitives.exchange import alike
+
+        return [t for t, near in self.held() if all(alike(s, apart_s) for s in near)]
+
+    def found(self, apart_s: float = 0.0) -> dict[str, Any]:
+        """Its point: of the timings that count the fastest, of a call on two cores those of
+        `counted`, else those of `held`, else all, which its share of the CPU tells."""
+        counted = self.timings
+        if self.pair:
+            counted = self.counted(apart_s) or [t for t, _ in self.held()] or counted
+        medians = [t.median_s for t in counted]
+        best = min(counted, key=lambda t: t.median_s)
+        made = point(
+            *(self.kernel, self.variant, best.median_s),
+            spread=best.spread,
+            share=1 / best.contention,
+            unsteady=max(medians) / min(medians),
+        )
+        return {"point": {**vars(made), "terms": dict(made.terms)}}
+
+
+def time_points(
     seconds: float,
+    jobs: Iterable[tuple[Kernel, str]],
+    tell: Tell,
     *,
-    kernels: Iterable[tuple[Kernel, str]] | None = None,
-    groups: Sequence[str] = GROUPS,
-    known: Calibration | None = None,
+    apart_s: float = 0.0,
     prepare: Prepare = _prepare,
     clock: Callable[[], float] = time.perf_counter,
     apart: Callable[[], float] | None = None,
     pause: Callable[[float], None] = time.sleep,
-) -> Calibration:
-    """Time `kernels` (the training points of `groups` by default) in this process, and fit every
-    family. known: what was measured before, of other groups; the fit is to all points.
+) -> float:
+    """Time these kernels in this process, and tell of each as soon as it is timed, then as it is
+    timed better. Returns how far apart two cores are to be (0 where no call had both).
 
     seconds: what the whole may take; compiling and importing count, so that the points share what
     is left, within POINT_S each. All are timed in ROUNDS rounds, and each keeps its fastest: what
     else runs on the machine comes and goes, and slows a core even where it does not take it.
     Of calls on two cores only those count in which these were as near as they often are (`apart`
-    says how far); a host that moves the processors of a virtual machine changes that.
-    A family that cannot be bound here is left out and says why in `skipped`.
+    says how far); a host that moves the processors of a virtual machine changes that. They are
+    told of at the end. apart_s: how far apart these are to be; 0 for as near as they were in a
+    quarter of the timings, so that one calibration takes the same as the next.
+    A family that cannot be bound here is told of as `skipped`, with the reason.
     """
-    start = clock()
-    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
-    timers: list[tuple[Kernel, str, Timer]] = []
-    skipped = dict(known.skipped) if known else {}
-    for kernel, variant in _training(groups) if kernels is None else kernels:
+    end_s = clock() + seconds
+    apart = apart or _exchange()
+    waiting = list(jobs)
+    timed: list[_Timed] = []
+    skipped: set[str] = set()
+
+    def share_s(rounds: int, count: int) -> float:
+        return TIMING * (end_s - clock()) / (rounds * max(count, 1))
+
+    for kernel, variant in waiting:
         name = f"{family(kernel)} {variant}"
         if name in skipped:
             continue
         try:
-            timers.append((kernel, variant, prepare(kernel, variant)))
+            each = _Timed(kernel, variant, prepare(kernel, variant))
         except (UnsupportedError, ImportError) as error:
-            skipped[name] = str(error)
-    begun = clock()
-    left_s = seconds - (begun - start)
-    apart_s = known.apart_s if known else 0.0
-    timings, apart_s = _in_rounds(
-        timers, lambda: left_s - (clock() - begun), apart or _exchange(), apart_s, pause
-    )
-    points = list(known.points) if known else []
-    contention = [known.contention] * len(points) if known else []
-    for (kernel, variant, _), found in zip(timers, timings, strict=True):
-        medians = [timing.median_s for timing in found]
-        fastest = min(found, key=lambda timing: timing.median_s)
-        each = point(kernel, variant, fastest.median_s, fastest.spread)
-        if f"{each.family} {variant}" not in skipped:
-            points.append(each)
-        contention += [max(medians) / min(medians), fastest.contention]
-    fits = fitted(points)
-    shared = sum(contention) / len(contention) if contention else 1.0
-    if shared > NOISY:
-        fits = [replace(each, band=each.band * shared) for each in fits]
-    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    wall = clock() - start + (known.wall_s if known else 0.0)
-    return Calibration(
-        host(),
-        versions(),
-        now,
-        wall,
-        load,
-        shared,
-        tuple(fits),
-        skipped,
-        known.runtime if known else {},
-        tuple(points),
-        tuple(sorted({*groups, *(known.groups if known else ())})),
-        apart_s,
-        known.beside if known else {},
-    )
-
-
-ONE_CORE = ("replay_sample", "replay_update")
-"""Families whose code is a part of calls on two cores too, on one of them."""
-
-
-def fitted(points: Sequence[Point]) -> list[Fit]:
-    """The fits of all variants, each on its own points; a call on two cores has the replay of the
-    one-core variant, whose points tell what of it costs what."""
-    found: list[Fit] = []
-    for variant in dict.fromkeys(p.variant for p in points):
-        own = [p for p in points if p.variant == variant]
-        single = variant.removesuffix("-pair")
-        lent = [
-            replace(p, variant=variant)
-            for p in points
-            if single != variant and p.variant == single and p.family.startswith(ONE_CORE)
-        ]
-        families = {p.family for p in own}
-        found += [each for each in fit([*own, *lent]) if each.family in families]
-    return found
-
-
-def _in_rounds(
-    timers: Sequence[tuple[Kernel, str, Timer]],
-    left_s: Callable[[], float],
-    apart: Callable[[], float],
-    apart_s: float,
-    pause: Callable[[float], None],
-) -> tuple[list[list[Timing]], float]:
-    """The timings of each that count, and how far apart two cores were. left_s: seconds left.
-    apart_s: how far apart they are to be; 0 for as near as they were in a quarter of the timings,
-    so that one calibration takes the same as the next on a host that moves them now and then."""
-    from pearl_devices.primitives.exchange import alike
-
-    pairs = {n for n, (k, variant, _) in enumerate(timers) if variants(k).get(variant, 1) > 1}
-    timings: list[list[Timing]] = [[] for _ in timers]
-    readings: list[list[tuple[float, float]]] = [[] for _ in timers]
-
-    def add(n: int, seconds: float) -> None:
-        before_s = apart() if n in pairs else 0.0
-        timings[n].append(timers[n][2](seconds))
-        readings[n].append((before_s, apart() if n in pairs else 0.0))
-
-    def held(n: int) -> list[tuple[Timing, tuple[float, float]]]:
-        """Those in which it had both cores."""
-        both = zip(timings[n], readings[n], strict=True)
-        return [(t, near) for t, near in both if t.contention <= HELD]
-
-    def counted(n: int) -> list[Timing]:
-        if n not in pairs:
-            return timings[n]
-        return [t for t, near in held(n) if all(alike(s, apart_s) for s in near)]
-
-    for left in range(ROUNDS, 0, -1):
-        share = TIMING * left_s() / (left * max(len(timers), 1))
-        for n in range(len(timers)):
-            add(n, min(max(share, POINT_S[0]), POINT_S[1]))
-    if pairs:
-        found = [s for n in pairs for _, near in held(n) for s in near]
-        found = sorted(found or [s for n in pairs for s in readings[n][0]])
-        apart_s = apart_s or found[len(found) // 4]
-    before_s = left_s()
+            skipped.add(name)
+            tell({"skipped": {name: str(error)}})
+            continue
+        timed.append(each)
+        each.add(share_s(ROUNDS, len(waiting)), apart)
+        if not each.pair:
+            tell(each.found())
+    for left in range(ROUNDS - 1, 0, -1):
+        share = share_s(left, len(timed))
+        for each in timed:
+            each.add(share, apart)
+            if not each.pair:
+                tell(each.found())
+    pairs = [each for each in timed if each.pair]
+    readings = sorted(s for each in pairs for _, near in each.held() for s in near)
+    if readings and not apart_s:
+        apart_s = readings[len(readings) // 4]
+    more_s = clock() + MORE_S
     for _ in range(MORE_ROUNDS):
-        lacking = [n for n in pairs if not counted(n)]
-        if not lacking or before_s - left_s() > MORE_S:
+        lacking = [each for each in pairs if not each.counted(apart_s)]
+        if not lacking or not apart_s or clock() > more_s:
             break
         pause(PAUSE_S)
-        for n in lacking:
-            add(n, POINT_S[1])
-    return [counted(n) or timings[n] for n in range(len(timers))], apart_s
+        for each in lacking:
+            each.add(POINT_S[1], apart)
+    if apart_s:
+        tell({"apart_s": apart_s})
+    for each in pairs:
+        tell(each.found(apart_s))
+    return apart_s
 
 
 def _exchange() -> Callable[[], float]:
@@ -192,40 +168,58 @@ def _exchange() -> Callable[[], float]:
     return exchange_s
 
 
-def everything(seconds: float, groups: Sequence[str], known: Calibration | None) -> Calibration:
-    """The kernels of `groups`, and where they are not known yet what lanes cost: the runtime, and
-    each other."""
-    found = measure(max(seconds - LANES_S, seconds / 2), groups=groups, known=known)
-    begin = time.perf_counter()
-    runtime = found.runtime or _runtime(found.apart_s)
-    beside = found.beside
-    if runtime and CORES > 1:
-        beside = interference.measured(_training(groups), beside, bound)
-    wall_s = found.wall_s + time.perf_counter() - begin
-    return replace(found, runtime=runtime, beside=beside, wall_s=wall_s)
+def everything(seconds: float, groups: Sequence[str], known: Calibration, tell: Tell) -> None:
+    """Tell of the kernels of `groups` that `known` has no point of, and of what it lacks about
+    lanes: what the runtime costs, and what calls on two cores cost each other."""
+    jobs, points_s = lacking(groups, known), max(seconds - LANES_S, seconds / 2)
+    apart_s = time_points(points_s, jobs, tell, apart_s=known.apart_s)
+    if CORES < 2 or find_spec(RUNTIME.partition(".")[0]) is None:
+        return
+    runtime = dict(known.runtime) or _runtime(apart_s)
+    if runtime:
+        tell({"runtime": runtime})
+        kernels = ((k, v) for k in training(groups) for v in variants(k))
+        tell({"beside": interference.measured(kernels, known.beside, bound)})
+
+
+def lacking(groups: Sequence[str], known: Calibration) -> list[tuple[Kernel, str]]:
+    """The kernels and variants to fit on, of these groups, of which `known` has no point."""
+    have = {p.key for p in known.points}
+    return [
+        (kernel, variant)
+        for kernel in training(groups)
+        for variant in variants(kernel)
+        if point(kernel, variant, 1.0).key not in have
+        and f"{family(kernel)} {variant}" not in known.skipped
+    ]
 
 
 RUNTIME = "pearl.runtime.cost"
 """The module whose `measured` times what lanes cost, where the runtime is installed."""
 
 
-def _runtime(apart_s: float) -> dict[str, float]:
-    """With the cores as far apart as calls on two of them were timed, if they come to be."""
-    if find_spec(RUNTIME.partition(".")[0]) is None:
-        return {}
+def _runtime(
+    apart_s: float,
+    run: Callable[[], dict[str, float]] | None = None,
+    share: Callable[[int], float] = share_had,
+) -> dict[str, float]:
+    """What lanes cost, with the cores as far apart as calls on two of them were timed, if they come
+    to be; empty where two cores were not to be had before and after. run: what measures it."""
     from pearl_devices.primitives.exchange import as_near
 
+    run = run or import_module(RUNTIME).measured
     found: dict[str, float] = {}
     end_s = time.monotonic() + MORE_S
     while True:
-        found, near = as_near(import_module(RUNTIME).measured, apart_s)
-        if near or time.monotonic() > end_s:
+        if share(2) >= 1 / HELD:
+            timed, near = as_near(run, apart_s)
+            if share(2) >= 1 / HELD:
+                found = timed
+                if near:
+                    return found
+        if time.monotonic() > end_s:
             return found
         time.sleep(PAUSE_S)
-
-
-def _training(groups: Sequence[str]) -> Iterator[tuple[Kernel, str]]:
-    return ((kernel, variant) for kernel in training(groups) for variant in variants(kernel))
 
 
 def check_here(
@@ -246,13 +240,16 @@ def check_here(
 
 
 def _end_with_parent() -> None:
+    """Ends this process, and those it has started, once the parent has closed the input."""
     sys.stdin.read()
+    if hasattr(os, "getpgrp") and os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
     os._exit(1)
 
 
 def main(arguments: list[str]) -> None:
     """`measure SECONDS`, `check SECONDS` or `env SECONDS`; what they are given is the first line of
-    input: groups and what is known (null: all, nothing), a calibration, or an environment."""
+    input: groups, what is known and the journal to tell, a calibration, or an environment."""
     task, seconds = arguments[0], float(arguments[1])
     given = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -262,9 +259,9 @@ def main(arguments: list[str]) -> None:
     elif task == "env":
         print(json.dumps(time_here(given, seconds)))
     else:
-        asked = given or {"groups": GROUPS, "known": None}
-        known = asked["known"] and Calibration.from_json(asked["known"])
-        print(json.dumps(everything(seconds, asked["groups"], known).to_json()))
+        known, tell = Calibration.from_json(given["known"]), teller(Path(given["journal"]))
+        everything(seconds, given["groups"], known, tell)
+        print("null")
     sys.stdout.flush()
 
 

@@ -7,6 +7,7 @@ from functools import lru_cache
 
 from pearl_devices import Kernel, UnsupportedError
 from pearl_devices.kernel import Arg, Dim
+from pearl_estimators.calibration import CalibrationError
 from pearl_estimators.child import in_child
 from pearl_estimators.estimate import Estimate
 from pearl_estimators.measured import time_call
@@ -26,7 +27,10 @@ def measured(kernel: Kernel, variant: str) -> Estimate:
     """
     sizes = tuple(sorted((k, v) for k, v in kernel.dims.items() if k != "envs"))
     args = tuple(sorted(kernel.args.items()))
-    few, many = _timings(str(kernel.program), args, sizes, variant)
+    found = _timings(str(kernel.program), args, sizes, variant)
+    if isinstance(found, str):
+        raise CalibrationError(found)
+    few, many = found
     envs, steps = kernel.dim("envs"), COUNTS[1] - COUNTS[0]
 
     def at(place: int) -> float:
@@ -50,9 +54,13 @@ def _timings(
     args: tuple[tuple[str, Arg], ...],
     sizes: tuple[tuple[str, Dim], ...],
     variant: str,
-) -> tuple[Seconds, Seconds]:
+) -> tuple[Seconds, Seconds] | str:
+    """The two timings, or why there are none, which is not tried again either."""
     given = {"program": program, "args": dict(args), "sizes": dict(sizes), "variant": variant}
-    found = in_child("env", EACH_S, timeout_s=TIMEOUT_S, given=given)
+    try:
+        found = in_child("env", EACH_S, timeout_s=TIMEOUT_S, given=given)
+    except CalibrationError as error:
+        return str(error)
     few, many = (tuple(map(float, each)) for each in found)
     return (few[0], few[1], few[2]), (many[0], many[1], many[2])
 

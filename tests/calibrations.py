@@ -1,0 +1,118 @@
+"""Calibrations of an imagined machine, and processes that measure it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pearl_devices import Kernel
+from pearl_estimators import measuring
+from pearl_estimators.calibration import Calibration
+from pearl_estimators.journal import gathered, teller
+from pearl_estimators.measured import Timing
+from pearl_estimators.points import training, variants
+from pearl_estimators.terms import terms
+
+SECONDS = {
+    "call": 2e-6, "gradient_step": 1e-6, "product": 1e-7, "operation": 2e-6, "layer": 1e-6,
+    "backward_operation": 5e-6, "time": 5e-7, "cycles": 2e-10, "flops": 1e-11, "sides": 1e-10,
+}  # fmt: skip
+
+LANES = {"firing_s": 1e-6, "handoff_s": 1e-6, "carry_s_per_byte": 1e-11}
+"""What lanes cost on it."""
+
+
+def truth(k: Kernel, variant: str) -> float:
+    """Seconds of the imagined machine: every term costs what it costs anywhere."""
+    counted = terms(k, variant)
+    return sum(SECONDS.get(name.partition(" ")[0], 1e-9) * n for name, n in counted.items())
+
+
+def synthetic(
+    noise: float = 0.0,
+    contention: float | Callable[[Kernel, str], float] = 1.0,
+    seed: int = 0,
+    times: float | Callable[[Kernel, str], float] = 1.0,
+) -> measuring.Prepare:
+    """A `prepare` whose timings are `truth` times a lognormal factor and `times`. contention: of
+    the timings, as `Timing.contention`."""
+    rng = np.random.default_rng(seed)
+
+    def prepare(k: Kernel, variant: str) -> Callable[[float], Timing]:
+        slow = contention(k, variant) if callable(contention) else contention
+        long = times(k, variant) if callable(times) else times
+        seconds = long * truth(k, variant) * math.exp(noise * rng.standard_normal())
+        return lambda _: Timing(seconds, seconds, seconds, 8, 0.0, slow)
+
+    return prepare
+
+
+KERNELS = [(k, v) for k in training() for v in variants(k)]
+
+
+def measure(
+    seconds: float,
+    *,
+    kernels: Iterable[tuple[Kernel, str]],
+    prepare: measuring.Prepare,
+    known: Calibration | None = None,
+    apart: Callable[[], float] = lambda: 1e-6,
+) -> Calibration:
+    """What a process that measures these kernels leaves; two cores stay where they are."""
+    found: list[Any] = []
+    measuring.time_points(
+        *(seconds, kernels, found.append),
+        apart_s=known.apart_s if known else 0.0,
+        prepare=prepare,
+        apart=apart,
+        pause=lambda _: None,
+    )
+    return gathered(known, found)
+
+
+class Child:
+    """Stands for `in_child`: measures the imagined machine here and tells the journal.
+
+    prepare: how. most: findings after which it is ended by `error`. asked: the groups of each call,
+    points: how many points each told of, limits: its time limit.
+    """
+
+    def __init__(
+        self,
+        prepare: measuring.Prepare | None = None,
+        most: float = math.inf,
+        error: BaseException | None = None,
+    ) -> None:
+        self.prepare, self.most, self.error = prepare or synthetic(0.02), most, error
+        self.asked: list[list[str]] = []
+        self.points: list[int] = []
+        self.limits: list[float] = []
+
+    def __call__(self, task: str, seconds: float, *, timeout_s: float, given: Any) -> object:
+        assert task == "measure"
+        self.asked.append(given["groups"])
+        self.limits.append(timeout_s)
+        known = Calibration.from_json(given["known"])
+        jobs = measuring.lacking(given["groups"], known)
+        self.points.append(len(jobs))
+        write, told = teller(Path(given["journal"])), [0]
+
+        def tell(found: Mapping[str, Any]) -> None:
+            if told[0] >= self.most and self.error:
+                raise self.error
+            told[0] += 1
+            write(found)
+
+        measuring.time_points(
+            *(seconds, jobs, tell),
+            apart_s=known.apart_s,
+            prepare=self.prepare,
+            apart=lambda: 1e-6,
+            pause=lambda _: None,
+        )
+        tell({"runtime": LANES})
+        return None
