@@ -9,11 +9,20 @@ import networkx as nx
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from pearl.errors import SpecError
 from pearl.graph import Edge, TaskGraph
-from pearl.period import Arc, expand, max_cycle_ratio, simulate, start_times
+from pearl.period import (
+    Arc,
+    expand,
+    howard,
+    max_cycle_ratio,
+    simulate,
+    start_times,
+    token_free_cycle,
+)
 from tests.graphs import dqn, loop, tasks, timed_arcs
 
 Timed = tuple[int, list[Arc]]
@@ -159,3 +168,140 @@ def test_an_entry_that_runs_ahead_is_simulated_before_its_ring_begins() -> None:
     assert np.all(start[:30, 1] >= start[1:31, 0] + 1)
     assert (start[30, 0] - start[20, 0]) / 10 == pytest.approx(2.0)
     assert math.isclose(max_cycle_ratio(2, arcs)[0], 2.0)
+
+
+def token_by_token(graph: TaskGraph, seconds: dict[str, float], firings: int) -> dict[str, list]:
+    """Start times of the first firings of every task by the rules of dataflow alone: token k of an
+    edge is there at the start if k < m, else at the end of firing ⌊(k − m) / p⌋ of its source;
+    firing n takes tokens n · c … (n + 1) · c − 1 of every edge into it."""
+    start: dict[str, list] = {t.name: [None] * firings for t in graph.tasks}
+
+    def ready(task: str, n: int) -> float | None:
+        latest = 0.0
+        for e in graph.edges:
+            if e.dst != task:
+                continue
+            for k in range(n * e.consumption, (n + 1) * e.consumption):
+                if k >= e.tokens:
+                    source = (k - e.tokens) // e.production
+                    begun = start[e.src][source] if source < firings else None
+                    if begun is None:
+                        return None
+                    latest = max(latest, begun + seconds[e.src])
+        return latest
+
+    changed = True
+    while changed:
+        changed = False
+        for task, times in start.items():
+            for n in range(firings):
+                if times[n] is None and (at := ready(task, n)) is not None:
+                    times[n], changed = at, True
+    return start
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.integers(1, 5),
+    st.integers(1, 5),
+    st.integers(0, 11),
+    st.integers(0, 9),
+    st.sampled_from([(1.0, 1.0), (1.0, 0.25), (0.5, 3.0)]),
+)
+def test_an_expansion_starts_every_firing_when_its_tokens_are_there(
+    p: int, c: int, m: int, more: int, times: tuple[float, float]
+) -> None:
+    """Rates and tokens of every kind, multiples of one another or not, against single tokens."""
+    back = p + c - math.gcd(p, c) + more
+    edges = (
+        Edge("a", "b", p, c, m),
+        Edge("b", "a", c, p, back),
+        Edge("a", "a", tokens_seq=2),
+        Edge("b", "b", tokens_seq=1),
+    )
+    graph = TaskGraph("g", tasks("a", "b"), edges)
+    x = expand(graph)
+    seconds = dict(zip("ab", times, strict=True))
+    arcs = [(s, d, seconds[x.units[x.nodes[s][0]][0]], n) for s, d, n, _ in x.arcs]
+    found = simulate(len(x.nodes), arcs, 6)
+    q = graph.repetition
+    told = token_by_token(graph, seconds, 6 * max(q.values()))
+    for (task, f), node in x.node.items():
+        for n in range(6):
+            assert found[n, node] == pytest.approx(told[task][n * q[task] + f]), (task, f, n)
+
+
+def test_of_several_tokens_between_two_firings_the_last_counts() -> None:
+    """p = 2, c = 4, m = 1: b waits for both firings of a of its own iteration, and firing 1 of a
+    also brings the token of the iteration before."""
+    x = expand(TaskGraph("g", tasks("a", "b"), (Edge("a", "b", 2, 4, 1),)))
+    assert sorted(x.rows(x.graph.edges[0])) == [(0, 2, 0), (1, 2, 0)]
+
+
+@settings(max_examples=150, deadline=None)
+@given(timed_arcs(), st.integers(1, 6))
+def test_every_iteration_is_simulated_also_of_nodes_that_run_ahead(
+    timed: Timed, iterations: int
+) -> None:
+    """Oracle: the least times that satisfy every arc within the iterations, by relaxation of all
+    of them at once."""
+    n, arcs = timed
+    least = np.zeros((iterations, n))
+    for _ in range(iterations * n + 1):
+        before = least.copy()
+        for s, d, w, m in arcs:
+            for k in range(iterations):
+                if 0 <= k - m < iterations:
+                    least[k, d] = max(least[k, d], least[k - m, s] + w)
+        if np.array_equal(before, least):
+            break
+    assert simulate(n, arcs, iterations) == pytest.approx(least)
+
+
+def test_the_last_iterations_of_a_node_that_runs_ahead_have_their_times() -> None:
+    arcs = [(0, 1, 1.0, -2), (1, 1, 1.0, 1), (0, 0, 2.0, 1)]
+    start = simulate(2, arcs, 4)
+    assert start[:, 0].tolist() == [0.0, 2.0, 4.0, 6.0]
+    assert start[:, 1].tolist() == [5.0, 7.0, 8.0, 9.0]  # 2 and 3 wait for what is beyond the last
+
+
+def test_howard_says_what_a_cycle_without_tokens_is_worth() -> None:
+    assert howard(2, [(0, 1, 1.0, 0), (1, 0, 0.0, 0)]) == (math.inf, [0, 1])
+    assert howard(2, [(0, 1, 1.0, 1), (1, 0, 0.0, -1)])[0] == math.inf
+    assert howard(2, [(0, 1, 0.0, 1), (1, 0, 0.0, -2)])[0] == math.inf
+    assert howard(2, [(0, 1, 0.0, 0), (1, 0, 0.0, 0)]) == (0.0, [0, 1])
+    assert howard(1, [(0, 0, 3.0, 2)]) == (1.5, [0])
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 6])
+def test_a_cycle_through_every_node_is_found_where_it_has_no_token(n: int) -> None:
+    """A ring of all nodes is the longest cycle there is; one token on it, and it is none."""
+    for tokens in (0, 1):
+        ring = [(i, (i + 1) % n, 0.0, tokens if i == n - 1 else 0) for i in range(n)]
+        assert sorted(token_free_cycle(n, ring)) == (list(range(n)) if tokens == 0 else [])
+    chain = [(i, i + 1, 0.0, 0) for i in range(n - 1)]
+    assert token_free_cycle(n, chain) == []
+    assert token_free_cycle(n, [*chain, *((i, i, 0.0, 1) for i in range(n))]) == []
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(1, 6), st.data())
+def test_a_cycle_without_tokens_is_found_if_and_only_if_there_is_one(n: int, data) -> None:
+    node = st.integers(0, n - 1)
+    arcs = [
+        (s, d, 0.0, m)
+        for s, d, m in data.draw(st.lists(st.tuples(node, node, st.integers(-1, 2)), max_size=10))
+    ]
+    graph = nx.DiGraph()
+    graph.add_nodes_from(range(n))
+    for s, d, _, m in arcs:
+        graph.add_edge(s, d, m=min(m, graph.edges[s, d]["m"]) if graph.has_edge(s, d) else m)
+    sums = [
+        sum(graph.edges[a, b]["m"] for a, b in zip(c, [*c[1:], c[0]], strict=True))
+        for c in nx.simple_cycles(graph)
+    ]
+    found = token_free_cycle(n, arcs)
+    assert bool(found) == any(total <= 0 for total in sums)
+    if found:
+        steps = zip(found, [*found[1:], found[0]], strict=True)
+        assert sum(graph.edges[a, b]["m"] for a, b in steps) <= 0

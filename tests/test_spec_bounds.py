@@ -205,6 +205,7 @@ def test_what_is_quoted_is_short() -> None:
     assert show("x" * 58) == "'" + "x" * 58 + "'"
     assert show("x" * 59) == "'" + "x" * 55 + " ..."
     assert show("\x00" * 15) == "'" + "\\x00" * 13 + "\\x0 ..."
+    assert show("\x07" * 14 + "ab") == "'" + "\\x07" * 14 + "ab'"
     assert show("\x07" * 14) == "'" + "\\x07" * 14 + "'"
     assert (show(10**40), show(-(10**40))) == ("a huge number", "a huge number")
     assert show(10**40 - 1) == "9" * 40
