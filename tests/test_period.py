@@ -305,3 +305,8 @@ def test_a_cycle_without_tokens_is_found_if_and_only_if_there_is_one(n: int, dat
     if found:
         steps = zip(found, [*found[1:], found[0]], strict=True)
         assert sum(graph.edges[a, b]["m"] for a, b in steps) <= 0
+
+
+def test_a_fused_call_waits_for_itself_across_iterations_only() -> None:
+    x = expand(loop("x", "y", tokens=2), [("x", "y")])
+    assert x.arcs == ((0, 0, 2, 1),)  # the edge back, and nothing of the one within
