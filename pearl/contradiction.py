@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
-from pearl.drift import cores
 from pearl.graph import TaskGraph
 from pearl.plans import Plan
-from pearl.runs import TOLERANCE, TaskDrift
+from pearl.runs import TOLERANCE, Drift
 from pearl_estimators.fit import family
 from pearl_estimators.measured import HELD
 
 
-def contradicted(
-    plan: Plan, graph: TaskGraph, tasks: Sequence[TaskDrift], steady: Mapping[str, float]
-) -> dict[str, float]:
+def contradicted(plan: Plan, graph: TaskGraph, drift: Drift) -> dict[str, float]:
     """The calibrated estimates that a run contradicts: kernel family and variant → measured /
-    estimated. plan, graph: as the run had them, copies as tasks. steady: of the run.
+    estimated. plan, graph: as the run had them, copies as tasks.
 
     A call contradicts its estimate where it is outside the 90 % band and off by more than
     TOLERANCE. One that is slower says something of the host only where the run had its cores.
     """
-    had = steady["wall_s"] > 0 and steady["cpu_s"] >= cores(plan) * steady["wall_s"] / HELD
+    had = drift.waited is not None and drift.waited <= 1 - 1 / HELD
     fused = {f.tasks: f.kernel for f in graph.fusions}
     found = {}
-    for row in tasks:
+    for row in drift.tasks:
         names = tuple(row.task.split("+"))
         placed = [plan.task(name) for name in names]
         kernel = fused.get(names) if len(names) > 1 else graph.task(names[0]).kernel

@@ -108,12 +108,12 @@ def drift(
         if t.measured_s is not None and not t.profiled
     )
     away = None if period_s is None else off(period_s, plan.period_s)
-    far = away is not None and abs(away) > TOLERANCE and cores(plan) > 1
+    far = away is not None and abs(away) > TOLERANCE and _cores(plan) > 1
     apart = _apart() if far else None
     return Drift(plan.period_s, period_s, away, rows, tuple(decisions), apart, waited)
 
 
-def cores(plan: Plan) -> int:
+def _cores(plan: Plan) -> int:
     """How many cores the plan takes."""
     here = [t for t in plan.tasks if t.width_unit == "cores"]
     widest = {t.lane: max(o.width for o in here if o.lane == t.lane) for t in here}

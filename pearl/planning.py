@@ -27,8 +27,10 @@ WORTH = 1.15
 lanes share caches and memory (assumed; DQN with eight native environments: 1.22 predicted, 1.13
 measured, with one 1.14 and 0.71: `benchmarks.two_cores`)."""
 
-LANES_ASSUMED = {"firing_s": 2e-6, "handoff_s": 2e-6, "carry_s_per_byte": 2e-11}
-"""What lanes cost where it was not measured."""
+LANES_ASSUMED = {"firing_s": 1e-6, "handoff_s": 2.5e-6, "carry_s_per_byte": 2e-11}
+"""What lanes cost where it was not measured: rounded up from readings of `pearl.runtime.cost` on
+2 × AMD EPYC, virtual, 2026."""
+GUESSED = "what lanes cost is assumed, for two cores of this host were not free to measure it"
 
 
 def as_system(spec: System | str | Path | Mapping[str, Any]) -> System:
@@ -82,42 +84,41 @@ def plan(
     if not lanes_cost:
         return _noted(solved(costs, system.limits, 1.0), system)
     several = with_lanes(costs, graph, **lanes_cost)
+    guessed = [GUESSED] if LANES_ASSUMED.items() <= lanes_cost.items() else []
     try:
         one = solved(costs, replace(system.limits, max_lanes=1), 0.5)
     except InfeasibleError:
-        return _noted(solved(several, system.limits, 0.5), system)
+        return _noted(solved(several, system.limits, 0.5), system, *guessed)
     many = solved(several, system.limits, 0.5)
     lanes = sum(k.width > 0 for k in many.lanes)
     gain = many.value / one.value if one.value > 0 else math.inf
     if system.objective == "makespan":
         gain = 1 / gain
     if lanes > 1 and gain >= WORTH:
-        return _noted(many, system, f"{lanes} lanes give {gain:.2f} x what one gives")
+        return _noted(many, system, f"{lanes} lanes give {gain:.2f} x what one gives", *guessed)
     if lanes > 1:
         return _noted(
             one,
             system,
             f"a second lane does not pay: {lanes} lanes would give {gain:.2f} x what one "
             f"gives, less than the {WORTH:g} x below which what lanes cost each other decides",
+            *guessed,
         )
-    return _noted(one, system, "a second lane does not pay: the best plan of several has one")
+    why = "a second lane does not pay: the best plan of several has one"
+    return _noted(one, system, why, *guessed)
 
 
-def _noted(found: Plan, system: System, note: str = "") -> Plan:
-    """The plan with a note, and with what of this host it takes from the data sheet for the time
-    being, and why."""
+def _noted(found: Plan, system: System, *notes: str) -> Plan:
+    """The plan with these notes, and with what of this host it takes from the data sheet for the
+    time being, and why."""
     late = calibrated.passed()
     here = {d.name for d in system.platform.devices if d.kind == "cpu" and d.real}
     tasks = [t.task for t in found.tasks if t.device in here and t.rung == "datasheet"]
     whys = [late[g] for g in sorted(calibrated.needed_groups(kernels(system)) & late.keys())]
-    notes = [note] if note else []
     if tasks and whys:
-        notes.append(
-            f"not timed on this host, but from the data sheet: {listed(list(dict.fromkeys(tasks)))}"
-            f" ({'; '.join(dict.fromkeys(whys))})"
-        )
-    if len(found.lanes) > 1 and here and LANES_ASSUMED.items() <= runtime(system).items():
-        notes.append("what lanes cost is assumed, for two cores of this host were never free")
+        names = listed(list(dict.fromkeys(tasks)))
+        why = "; ".join(dict.fromkeys(whys))
+        notes += (f"not timed on this host, but from the data sheet: {names} ({why})",)
     return replace(found, note="; ".join(notes)) if notes else found
 
 

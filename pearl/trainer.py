@@ -432,7 +432,7 @@ class Trainer:
         )
         if run.drift is not None and self.plan.problem is not None:  # planned here and now
             at = self.protocol
-            doubt(contradicted(at.plan, at.graph, run.drift.tasks, run.steady))
+            doubt(contradicted(at.plan, at.graph, run.drift))
         if folder is not None:
             run.save(folder / "run.json")
             self.report(run).save(folder / "report.html")
