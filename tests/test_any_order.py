@@ -152,6 +152,9 @@ def test_the_bound_holds_whatever_the_firings_of_an_iteration(lag, options, rati
     run = trainer.train(steps=800)
     ages = assert_bound_and_ratio(trainer, run, lag, 800, ratio)
     assert max(ages) == lag
+    # What evaluation reads is what param_sync copied last, whichever slot that was.
+    read = trainer._arrays[trainer._newest("policy.q")]
+    np.testing.assert_array_equal(read, trainer._arrays["learner.q"])
 
 
 def test_a_row_has_as_many_stores_as_come_before_the_copy_that_would_make_it_too_old():

@@ -85,9 +85,9 @@ def mend(
     span: Span,
     learning: Sequence[str],
 ) -> int | None:
-    """Sets what the firings of a dead lane count to what is complete, and starts native
-    environments anew that were being stepped. Returns how many transitions the firing that was cut
-    off had; None if it was no env_step."""
+    """Sets what the firings of a dead lane without an `obstacle` count to what is complete, and
+    starts native environments anew that were being stepped. Returns how many transitions the firing
+    that was cut off had; None if it was no env_step."""
     _, cut_off = next_firing(protocol, number, board)
     lost = None
     for task in protocol.lanes[number].tasks:
@@ -98,11 +98,8 @@ def mend(
         per = kernel.dim("steps") if kernel.kind == "replay_sample" else 1
         for name in specs(kernel):
             if name.startswith("rng."):
-                groups = protocol.groups.get(task, 1) if name.startswith(messages.GROUPED) else 1
-                for group in range(groups):
-                    own = messages.own(protocol, task, name) + (f"@{group}" if group else "")
-                    done = len(works[(group - works.start) % groups :: groups])
-                    arrays[own][1] = np.uint64(begun.counted[own][1] + done * per)
+                own = messages.own(protocol, task, name)
+                arrays[own][1] = np.uint64(begun.counted[own][1] + len(works) * per)
         if kernel.kind == "replay_insert":
             rows, (head, filled) = len(works) * kernel.dim("envs"), begun.counted["replay.cursor"]
             capacity = arrays["replay.reward"].size
@@ -112,8 +109,7 @@ def mend(
             if jobs[task].variant == "native":
                 from pearl_devices.primitives.envs import reset_envs
 
-                group = count % protocol.groups.get(task, 1)
-                seen = messages.view(protocol, arrays, kernel, task, {}, group)
+                seen = messages.view(protocol, arrays, kernel, task, {})
                 reset_envs(str(kernel.program), seen, RESET + count)
     return lost
 
@@ -121,11 +117,11 @@ def mend(
 def _works(
     protocol: Protocol, task: str, before: int, count: int, span: Span, learns: bool
 ) -> range:
-    """The numbers of the firings before … count − 1 of a task that did work."""
+    """The numbers of the firings before … count − 1 of a task that did work; not of a copying one,
+    which counts nothing in the arrays."""
     q, delay = protocol.graph.repetition[task], protocol.delay[task]
     begins = max(before, max(span.warm if learns else 0, span.drained) * q + delay)
-    ends = count if protocol.graph.task(task).copies else min(count, span.total * q + delay)
-    return range(begins, max(ends, begins))
+    return range(begins, max(begins, min(count, span.total * q + delay)))
 
 
 def next_firing(protocol: Protocol, number: int, board: Board) -> tuple[int, Firing]:
