@@ -34,10 +34,11 @@ from benchmarks.mutants import Mutant
 LIBRARIES = (
     "numpy", "scipy.optimize", "scipy.sparse", "scipy.stats", "numba", "torch", "gymnasium",
     "networkx", "pydantic", "jinja2", "yaml", "typer.testing", "rich.console", "rich.table",
-    "rich.progress", "safetensors.numpy", "platformdirs", "hypothesis", "jsonschema", "highspy",
+    "rich.progress", "safetensors.numpy", "platformdirs", "hypothesis", "jsonschema",
     "ortools.sat.python.cp_model", "_pytest.assertion.rewrite", "xml.etree.ElementTree",
 )  # fmt: skip
-"""Imported once, before any fork; those that are not installed are left out."""
+"""Imported once, before any fork; those that are not installed are left out. Not highspy: it and
+ortools cannot be in one process."""
 OURS = {"pearl", "pearl_devices", "pearl_estimators", "pearl_configs", "benchmarks", "tests"}
 FOLDERS = (".", "devices", "estimators")
 OPTIONS = ("-q", "-m", "not slow", "--tb=line", "-p", "no:cacheprovider", "-p", "no:xdist")
@@ -184,6 +185,7 @@ class Tree:
                     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
                     kept.laid_out(self.home / "cache", cache)
                 status = Reporter(writer, chosen, hits).run(self.root, files, scratch)
+                sys.stdout.flush()
             finally:
                 os._exit(status)
         os.close(writer)
