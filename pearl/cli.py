@@ -76,7 +76,7 @@ def command(function: Callable[..., Result]) -> Callable[..., None]:
 
 
 def _attempt(work: Callable[[], Result]) -> Result:
-    from pearl_devices.base import UnsupportedError
+    from pearl_devices.base import EnvironmentFailed, UnsupportedError
     from pearl_estimators.calibration import CalibrationError
 
     try:
@@ -90,7 +90,7 @@ def _attempt(work: Callable[[], Result]) -> Result:
         _error(str(error))
         found = {"status": "infeasible", "message": str(error), "conflict": list(error.conflict)}
         return Result("", {"schema": SCHEMA, **found}, FAILED)
-    except (UnsupportedError, CalibrationError) as error:
+    except (UnsupportedError, EnvironmentFailed, CalibrationError) as error:
         _error(str(error))
         failed = {"schema": SCHEMA, "status": "failed", "message": str(error)}
         return Result("", failed, FAILED)
@@ -423,7 +423,8 @@ def train(
         Path | None, typer.Option("--plan", metavar="plan.json", help="Train by this plan.")
     ] = None,
     steps: Annotated[
-        int | None, typer.Option(min=1, help="Env steps; default: the spec's.")
+        int | None,
+        typer.Option(min=1, help="Env steps of the whole run; default: the spec's."),
     ] = None,
     seed: Annotated[
         int | None, typer.Option(min=0, max=SEEDS - 1, help="Seed; default: the spec's.")
@@ -432,7 +433,12 @@ def train(
         Path | None, typer.Option(metavar="DIR", help="Run folder; default: runs/NAME.")
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on from the folder's checkpoint.")
+        bool,
+        typer.Option(
+            "--resume",
+            help="Go on from the folder's checkpoint, with its plan and seed; where there is none, "
+            "begin. --steps: another end of the run.",
+        ),
     ] = False,
     emulate: Annotated[
         bool,
@@ -447,22 +453,25 @@ def train(
     json_file: Json = None,
 ) -> Result:
     """Plan, train, and report prediction beside measurement."""
+    from pearl.interruption import ENDING, interruptible
     from pearl.planning import spare
     from pearl.progress import shown
     from pearl.spec import state
     from pearl.trainer import compile as compile_system
-    from pearl.trainer import require_own
+    from pearl.trainer import plan_of_run, require_own
 
     folder = run_folder(state(spec, set=_overrides(set)).name, out, resume=resume)
     if resume:
         require_own(folder, trust=trust)
     system = _load(spec, set)
-    if plan_file is None:
+    kept = plan_of_run(folder, system) if resume and plan_file is None else None
+    planned = plan_file or kept
+    if planned is None:
         spare(system)
-    if plan_file is None or replan:
+    if planned is None or replan:
         _warn_of_measuring(system)
-    trainer = compile_system(system, plan=plan_file, emulate=emulate, seed=seed)
-    with shown() as progress:
+    trainer = compile_system(system, plan=planned, emulate=emulate, seed=seed)
+    with interruptible(*ENDING), shown() as progress:  # they end this after the progress bar
         run = trainer.train(
             steps=steps, seed=seed, out=folder, resume=resume, progress=progress, replan=replan
         )
@@ -472,7 +481,7 @@ def train(
     decided = run.drift.decisions if run.drift else ()
     mended = [event for event in run.events if event not in decided]
     if mended and run.status != "failed":
-        print(f"{len(mended)} problems, mended: {mended[-1]}", file=sys.stderr, flush=True)
+        print(f"{len(mended)} events, the last: {mended[-1]}", file=sys.stderr, flush=True)
     status = {"done": DONE, "failed": FAILED, "interrupted": INTERRUPTED}[run.status]
     return Result(text, run.to_json(), status)
 
@@ -481,7 +490,8 @@ def run_folder(name: str, out: Path | None, *, resume: bool) -> Path:
     """The folder of a run: `out`; else of runs/NAME, runs/NAME-2, … the first that is free, or to
     resume the last there is.
 
-    A folder that holds a run already is a SpecError unless it is to be resumed.
+    A folder that holds a run already is a SpecError unless it is to be resumed. Of one to be
+    resumed that is not there the run begins.
     """
     if out is not None:
         from pearl.runs import check_folder
@@ -498,11 +508,7 @@ def run_folder(name: str, out: Path | None, *, resume: bool) -> Path:
     while folder.exists():
         last, number = folder, number + 1
         folder = first.with_name(f"{name}-{number}")
-    if not resume:
-        return folder
-    if last is None:
-        raise SpecError(f"--resume: there is no run folder {first}; name one with --out")
-    return last
+    return last if resume and last is not None else folder
 
 
 @command
@@ -514,9 +520,11 @@ def eval_(
     json_file: Json = None,
 ) -> Result:
     """Judge the best policy of a run on fresh episodes."""
+    from pearl.evaluation import evaluate
     from pearl.trainer import Trainer
 
-    returns = Trainer.load(run_dir, trust=trust).evaluate(episodes, seed)
+    judged = evaluate(Trainer.load(run_dir, trust=trust).policy, episodes, seed)
+    returns = judged.returns
     mean = sum(returns) / len(returns)
     found = {
         "schema": SCHEMA,
@@ -525,9 +533,11 @@ def eval_(
         "seed": seed,
         "mean": mean,
         "returns": returns,
+        "cut": judged.cut,
     }
     spread = f"lowest {min(returns):,.1f}, highest {max(returns):,.1f}"
-    return Result(f"mean return {mean:,.1f} over {episodes} episodes ({spread})", found)
+    text = f"mean return {mean:,.1f} over {episodes} episodes ({spread})"
+    return Result(f"{text}\n{judged.text}" if judged.cut else text, found)
 
 
 @command

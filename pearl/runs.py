@@ -81,7 +81,7 @@ class Run:
     updates, and waited_s where it is known} of the stretch from the first iteration after the start
     of learning plus a tenth of the steps to the end; env_steps_per_s, env_steps_per_cpu_s and
     updates_per_s are taken from it, and are None where the run ended before it. returns:
-    {mean_last_20, episodes, eval_mean, eval_returns}.
+    {mean_last_20, episodes, eval_mean, eval_returns, eval_cut (how many of these were cut)}.
     energy_j: of the platform's devices over wall_s; energy_source: nvml or rapl (measured),
     modelled, several joined with + where devices differ, or None where energy_j is None.
     message: why it failed. restarts: of environments and of lanes, named in `events` with what else

@@ -122,6 +122,13 @@ class Train:
         le=10_000,
         description="Greedy episodes that judge the best policy; 0 judges none.",
     )
+    evaluate_max_steps: StrictInt | None = Field(
+        default=None,
+        ge=1,
+        le=10**12,
+        description="Env steps after which an evaluation cuts an episode; by default the limit of "
+        "the environment, or 10,000 where it has none.",
+    )
     checkpoint_every: StrictInt = Field(
         default=10_000,
         ge=0,

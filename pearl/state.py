@@ -15,7 +15,9 @@ from pearl.runtime.outside import Log
 class State:
     """What has happened so far: all that a checkpoint says beside the arrays. Seconds of iterations
     only, without evaluation and checkpoints. drained: the iteration before which no work is under
-    way in any channel, because a run or a plan ended there. log: what went
+    way in any channel, because a run or a plan ended there. total_steps: env steps that the run is
+    to have; its schedules follow from it. evaluation_due: the evaluation at `iteration` was
+    interrupted. evaluation_cuts: episodes that evaluations have cut. log: what went
     wrong and was mended. factors, decisions, replanned: what re-planning has measured (kernel
     family, variant → measured / estimated seconds), what it decided, whether the plan changed."""
 
@@ -25,6 +27,9 @@ class State:
     wall_s: float = 0.0
     cpu_s: float = 0.0
     drained: int = 0
+    total_steps: int = 0
+    evaluation_due: bool = False
+    evaluation_cuts: int = 0
     log: Log = field(default_factory=Log)
     steady: dict[str, float] = field(
         default_factory=lambda: {"wall_s": 0.0, "cpu_s": 0.0, "env_steps": 0, "updates": 0}

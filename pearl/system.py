@@ -4,7 +4,8 @@ is what a spec says without its environment having been asked."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -68,3 +69,9 @@ class System(Stated):
     """A spec, read and checked. env: its environment, as the spec or gymnasium has it."""
 
     env: EnvSpec
+
+    def lasting(self, steps: int) -> System:
+        """The same with so many `train.steps`, which schedules follow; `raw` stays."""
+        train = copy(self.train)  # `replace` would read its quantities again, with their units
+        object.__setattr__(train, "steps", steps)
+        return replace(self, train=train)

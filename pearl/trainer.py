@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import yaml
 
-from pearl import checkpoint, drift, evaluation, restoring, solver_process
+from pearl import checkpoint, drift, evaluation, restoring, resuming, solver_process
 from pearl.algorithms import algorithm
 from pearl.algorithms.environments import start_normalisation
 from pearl.contradiction import contradicted
@@ -22,6 +23,7 @@ from pearl.errors import SpecError
 from pearl.export import export
 from pearl.files import held, write_atomically
 from pearl.graph import TaskGraph
+from pearl.interruption import Interruption, interruptible
 from pearl.plan_check import check_plan, completions, stated_costs, unfolded
 from pearl.planning import as_system, problem, spare
 from pearl.planning import plan as make_plan
@@ -42,7 +44,6 @@ from pearl.training import (
     Job,
     Schedule,
     cpu_seconds,
-    interruptible,
     outcome,
     timings,
     train,
@@ -68,9 +69,8 @@ if TYPE_CHECKING:
 Hosting = Literal["one", "threads", "processes"]
 STATISTICS = "best.normalise"
 PROFILE_ROUNDS = 30
-ENV_TIME_LIMIT_S = 60.0
-"""What a step of an environment may take where the spec does not say (assumed)."""
 Listener = Callable[[Progress], None]
+LOG = logging.getLogger("pearl")
 
 
 def compile(
@@ -96,6 +96,7 @@ def compile(
             )
         system = load(system, set=set)
     system = as_system(system)
+    given = plan is not None
     if plan is None:
         spare(system)
         plan = make_plan(system)
@@ -103,6 +104,7 @@ def compile(
         plan = plan if isinstance(plan, Plan) else load_plan(plan)
         _check(plan, system)
     trainer = Trainer(system, plan, emulate=emulate, seed=seed)
+    trainer._plan_given = given
     if not emulate:
         absent = [d.name for d in _used(trainer) if not d.real]
         if absent:
@@ -114,6 +116,17 @@ def compile(
                 + ("keep the tasks off it (limits.devices)" if here else "plan for platform host")
             )
     return trainer
+
+
+def plan_of_run(folder: Path, system: System) -> Plan | None:
+    """The plan that a run of `system` goes on with, that in its checkpoint; None where there is
+    none."""
+    file = folder / CHECKPOINT
+    if not file.exists():
+        return None
+    about = checkpoint.load(file).about
+    resuming.check_spec(about["spec"], plain(system.raw), file)
+    return load_plan(about["plan"])
 
 
 def _check(plan: Plan, system: System) -> None:
@@ -159,6 +172,7 @@ class Trainer:
         self.plan = plan
         self.emulate = emulate
         self.seed = system.train.seed if seed is None else checked_seed(seed)
+        self._seed_given, self._plan_given = seed, False
         self.graph = algorithm(system.algorithm.name).graph(system)
         self.protocol = Protocol(plan, self.graph)
         self._jobs = lane.jobs(
@@ -189,50 +203,66 @@ class Trainer:
 
         steps: env steps over all environments, rounded up to a whole iteration (default: the
         spec's). seed: instead of the trainer's. out: folder for plan.json, run.json, metrics.csv,
-        report.html and the checkpoint. progress: called a few times a second.
+        report.html and the checkpoint. progress: called a few times a second; what it raises ends
+        the run, `failed` with a checkpoint, and is raised then.
         Ctrl-C ends the run after the iterations in hand, with a checkpoint; its status is then
-        `interrupted`. A loss that is not finite, or a lane that cannot go on, ends it with status
-        `failed` and a `message`, the last checkpoint untouched. An environment that fails starts
-        anew, and unless the spec says `restart` the run then ends, `failed` with a checkpoint.
+        `interrupted`, and a second one is a KeyboardInterrupt. SIGTERM and SIGHUP end it likewise,
+        and then the process, as they would have. A loss that is not finite, or a lane that cannot
+        go on, ends it with status `failed` and a `message`, the last checkpoint untouched. An
+        environment that fails starts anew, and unless the spec says `restart` the run then ends,
+        `failed` with a checkpoint.
         Afterwards `policy` is the best evaluated one.
+        resume: with the plan in the checkpoint unless `compile` was given one; from the start where
+        there is no checkpoint. Keys of `train` may have changed but for the seed. steps: by default
+        what the run had or, where it has come to its end or the spec has others now, the spec's.
+        Learning rates and exponents that follow the steps of the run then follow the new ones.
         replan: at checkpoints whose period is off from the plan's by more than 15 % look for a plan
         that is better at the times measured, and go on with it from that checkpoint: parameters,
         replay, random streams and counters stay. Such a run is not bit-reproducible, for what is
         measured decides what it does. A run whose plan changed resumes with the plan that it had.
         """
-        total = steps if steps is not None else self.system.train.steps
-        if total < 1:
-            raise SpecError(f"train: steps is {total}; at least 1 is needed")
+        if steps is not None and steps < 1:
+            raise SpecError(f"train: steps is {steps}; at least 1 is needed")
         folder = Path(out) if out is not None else None
         if replan:
             self._check_replan(folder)
         if resume and folder is None:
             raise SpecError("train: resume needs `out`, the folder of the run to go on with")
         if seed is not None:
-            self.seed = checked_seed(seed)
-        self._start(self.seed)
-        iterations = -(-total // self.graph.env_steps)
-        if folder is None:
-            return self._run(State(), iterations, folder, progress, replan=False)
-        check_folder(folder)
-        with held(folder):
-            state = State()
-            if resume:
-                state = self._resume(folder / CHECKPOINT)
-            elif (folder / CHECKPOINT).exists():
-                raise SpecError(
-                    f"train: {folder} already holds a run; go on with it (resume), or give another "
-                    "folder, else its checkpoint would be lost"
-                )
-            note(self.system.raw)
-            self.plan.save(folder / "plan.json")
-            text = yaml.safe_dump(plain(self.system.raw), sort_keys=False, allow_unicode=True)
-            write_atomically(folder / "spec.yaml", (SPEC_MARK + text).encode())
-            return self._run(state, iterations, folder, progress, replan=replan)
+            self.seed = self._seed_given = checked_seed(seed)
+        with interruptible() as interruption:
+            if folder is None:
+                return self._run(self._begin(steps), None, progress, interruption, replan=False)
+            check_folder(folder)
+            with held(folder):
+                file = folder / CHECKPOINT
+                if resume and file.exists():
+                    state = self._resume(file, steps)
+                elif file.exists():
+                    raise SpecError(
+                        f"train: {folder} already holds a run; go on with it (resume), or give "
+                        "another folder, else its checkpoint would be lost"
+                    )
+                else:
+                    state = self._begin(steps)
+                    if resume:
+                        _told(state, f"there is no checkpoint in {folder}: the run begins anew")
+                note(self.system.raw)
+                self.plan.save(folder / "plan.json")
+                text = yaml.safe_dump(plain(self.system.raw), sort_keys=False, allow_unicode=True)
+                write_atomically(folder / "spec.yaml", (SPEC_MARK + text).encode())
+                return self._run(state, folder, progress, interruption, replan=replan)
 
     def evaluate(self, episodes: int = 20, seed: int = 0) -> list[float]:
-        """Returns of `episodes` fresh episodes of the greedy policy on the spec's environment."""
-        return evaluation.returns(self.policy, episodes, checked_seed(seed))
+        """Returns of `episodes` fresh episodes of the greedy policy on the spec's environment.
+
+        An episode that is cut after `train.evaluate_max_steps` is told as a warning of the logger
+        "pearl". An environment that fails is an EnvironmentFailed.
+        """
+        found = evaluation.evaluate(self.policy, episodes, checked_seed(seed))
+        if found.cut:
+            LOG.warning(found.text)
+        return [*found.returns]
 
     @property
     def policy(self) -> evaluation.Policy:
@@ -242,7 +272,7 @@ class Trainer:
     def save(self, path: str | Path) -> None:
         """Write everything this trainer is made of to one file, atomically."""
         note(self.system.raw)
-        self._save(Path(path), State())
+        self._save(Path(path), State(total_steps=self.system.train.steps))
 
     def export(self, path: str | Path) -> dict[str, Any]:
         """Write `policy` as a torch state_dict (safetensors, no pickle); returns its description.
@@ -286,8 +316,9 @@ class Trainer:
     def _acting(self) -> Kernel:
         return self.graph.task("inference").kernel
 
-    def _start(self, seed: int) -> None:
-        """Fill all arrays as they are before the first env step, in place once they exist."""
+    def _start(self, seed: int, steps: int | None = None) -> None:
+        """Fill all arrays as they are before the first env step of a run of so many (default: the
+        spec's), in place once they exist."""
         from pearl_devices.primitives.rng import key
 
         if not self._arrays:
@@ -297,7 +328,8 @@ class Trainer:
         for name, array in self._arrays.items():
             if name.startswith("rng."):
                 array[0] = key(seed, name.removeprefix("rng."))
-        algorithm(self.system.algorithm.name).initialise(self._arrays, self.system, seed)
+        system = self.system if steps is None else self.system.lasting(steps)
+        algorithm(self.system.algorithm.name).initialise(self._arrays, system, seed)
         start_normalisation(self._arrays, self.system)
         for name, array in self._arrays.items():
             if "@" in name and not name.startswith("rng."):
@@ -338,15 +370,16 @@ class Trainer:
     def _run(
         self,
         state: State,
-        iterations: int,
         folder: Path | None,
         progress: Listener | None,
+        interruption: Interruption,
         *,
         replan: bool,
     ) -> Run:
         solver_process.end()  # a run is measured, and its processes are its own
         begin_s, begin_cpu_s = time.perf_counter(), cpu_seconds()
         per, a = self.graph.env_steps, self.system.algorithm
+        iterations = -(-state.total_steps // per)
         options, warm = self.system.train, -(-getattr(a, "learning_starts", 0) // per)
         schedule = Schedule(
             total=iterations,
@@ -361,7 +394,6 @@ class Trainer:
         watch = drift.Watch(self.plan.period_s) if replan else None
         times_ns: dict[str, list[int]] = {}
         lags: dict[str, Counter[int]] = {}
-        asked = False
         with meter:
             while True:
                 with self._lanes(schedule, state) as lanes:
@@ -373,7 +405,7 @@ class Trainer:
                         jobs=list({job.name: job for job in self._jobs.values()}.values()),
                         schedule=schedule,
                         clock=self._clock(iterations, state.iteration),
-                        evaluate=lambda which: self._judge("now", options.evaluate_episodes, which),
+                        evaluate=lambda: self._periodic(state),
                         keep=self._keep,
                         settled=self._settled,
                         save=None
@@ -381,10 +413,11 @@ class Trainer:
                         else lambda now: self._save(folder / CHECKPOINT, now),
                         metrics=None if folder is None else folder / "metrics.csv",
                         progress=progress,
+                        interruption=interruption,
                         watch=watch,
                     )
                     try:
-                        status = train(work, state, stop=asked)
+                        status = train(work, state)
                         self._at = state.iteration
                         if status == "done" and self.protocol.drain:
                             end = iterations + self.protocol.drain
@@ -399,14 +432,18 @@ class Trainer:
                     lags.setdefault(name, Counter()).update(seen)
                 if status != "off":
                     break
-                with interruptible() as interrupted:
-                    if self._replan(work, state, lanes.times_ns, folder):
-                        watch, times_ns = drift.Watch(self.plan.period_s), {}
-                    asked = interrupted()
+                if self._replan(work, state, lanes.times_ns, folder):
+                    watch, times_ns = drift.Watch(self.plan.period_s), {}
                 solver_process.end()
         if state.best_mean is None:
             self._keep()
-        finals = [] if status != "done" else self._judge("best", options.final_episodes, "final")
+        final = evaluation.Evaluation((), 0, 0)
+        if status == "done":
+            try:
+                found = interruption.unless_asked(lambda: self._final(state))
+                final, status = (final, "interrupted") if found is None else (found, "done")
+            except EnvironmentFailed as error:
+                status, state.log.failure = "failed", str(error)
         measured = {} if self.emulate else times_ns
         if folder is not None and status == "done":
             try:
@@ -425,7 +462,7 @@ class Trainer:
             wall_s=wall_s,
             cpu_s=cpu_s,
             energy=meter.read({self.system.platform.host: cpu_s}),
-            final_returns=finals,
+            final=final,
             lags=lags,
             message=message,
             out=None if folder is None else str(folder),
@@ -436,6 +473,8 @@ class Trainer:
         if folder is not None:
             run.save(folder / "run.json")
             self.report(run).save(folder / "report.html")
+        if work.raised is not None:
+            raise work.raised
         return run
 
     def _check_replan(self, folder: Path | None) -> None:
@@ -475,12 +514,17 @@ class Trainer:
         rows = timings(work, self.protocol.plan, newest, PROFILE_ROUNDS)
         graph, costs = problem(self.system)
         state.factors |= drift.factors(costs, graph, self.protocol, work.jobs, rows)
-        found = drift.decide(self.system, self.plan, state.factors, costs, graph, watch.period_s)
+        found = work.interruption.unless_asked(
+            lambda: drift.decide(
+                self.system, self.plan, state.factors, costs, graph, watch.period_s
+            )
+        )
         watch.weighed_s = watch.period_s
         shown = drift.drift(self.plan, watch.period_s, rows, ())
         text = f"env step {state.iteration * graph.env_steps}: {drift_sentence(shown)}"
-        kept = f"{text} Plan kept: {found.why}."
-        if found.plan is not None:
+        why = "the search for another was interrupted" if found is None else found.why
+        kept = f"{text} Plan kept: {why}."
+        if found is not None and found.plan is not None:
             try:
                 self._resumed = _Resumed(checkpoint.load(file))
                 changed = f"{text} Plan changed: {found.why}."
@@ -535,7 +579,7 @@ class Trainer:
         """The plan's lanes, ready at the iteration that `state` says, ended with the context."""
         learning = algorithm(self.system.algorithm.name).LEARNING
         options = self.system.train
-        limit_s = options.env_time_limit or ENV_TIME_LIMIT_S
+        limit_s = options.env_time_limit or outside.TIME_LIMIT_S
         restart = options.on_env_failure == "restart"
         if self.protocol.alone:
             with _bringing_back():
@@ -548,7 +592,7 @@ class Trainer:
                     outside.restore(environments, self._resumed.environments)
             self._again()
             self._snapshot = lambda: outside.snapshot(environments)
-            with _watched(environments, environments, limit_s):
+            with outside.limited(environments, environments, limit_s):
                 yield lane.OneLane(
                     steps,
                     self._arrays,
@@ -584,7 +628,7 @@ class Trainer:
             engine.__enter__()
         with (
             closing(engine),
-            _watched(engine.environments_here, engine.environments_in_process, limit_s),
+            outside.limited(engine.environments_here, engine.environments_in_process, limit_s),
         ):
             self._again()
             self._snapshot = engine.environments
@@ -610,9 +654,8 @@ class Trainer:
         """The arrays of a checkpoint once more, for binding has reset environments outside them;
         no call has run, and the replay is as it was."""
         if self._resumed:
-            restoring.restore(
-                self._resumed.stored, self._arrays, self.graph, without=(restoring.REPLAY,)
-            )
+            without = (restoring.REPLAY, *self._resumed.anew)
+            restoring.restore(self._resumed.stored, self._arrays, self.graph, without=without)
             self._resumed = None
 
     def _clock(self, iterations: int, at: int) -> Clock:
@@ -638,11 +681,43 @@ class Trainer:
             self.system, self._acting, found[self._name], found.get("normalise.obs")
         )
 
-    def _judge(self, policy: Literal["now", "best"], episodes: int, which: str) -> list[float]:
+    def _judge(
+        self, policy: Literal["now", "best"], episodes: int, which: str
+    ) -> evaluation.Evaluation:
         from pearl_devices.primitives.rng import key
 
         seed = key(self.seed, f"evaluation {which}")
-        return evaluation.returns(self._policy(policy), episodes, seed)
+        return evaluation.evaluate(self._policy(policy), episodes, seed)
+
+    def _periodic(self, state: State) -> evaluation.Evaluation:
+        """The current policy, judged amid a run."""
+        episodes, which = self.system.train.evaluate_episodes, f"periodic {state.iteration}"
+        found = self._heard(state, lambda: self._judge("now", episodes, which))
+        if found.cut and not state.evaluation_cuts:
+            at = state.iteration * self.graph.env_steps
+            state.log.note(f"env step {at}: in evaluation {found.text}", restarts=0)
+        state.evaluation_cuts += found.cut
+        return found
+
+    def _final(self, state: State) -> evaluation.Evaluation:
+        """The best policy, judged at the end of a run."""
+        episodes = self.system.train.final_episodes
+        found = self._heard(state, lambda: self._judge("best", episodes, "final"))
+        if found.cut:
+            state.log.note(f"in the final evaluation {found.text}", restarts=0)
+        return found
+
+    def _heard(
+        self, state: State, work: Callable[[], evaluation.Evaluation]
+    ) -> evaluation.Evaluation:
+        """An evaluation; one whose environment failed is left out where the spec says `restart`."""
+        try:
+            return work()
+        except EnvironmentFailed as error:
+            if self.system.train.on_env_failure != "restart":
+                raise
+            state.log.note(f"{error}; this evaluation is left out", restarts=0)
+            return evaluation.Evaluation((), 0, 0)
 
     def _keep(self) -> None:
         for best, name in self._kept().items():
@@ -669,34 +744,49 @@ class Trainer:
     def _save(self, path: Path, done: State) -> None:
         checkpoint.save(path, restoring.kept(self._arrays, self.graph), self._about(done))
 
-    def _take_in(self, stored: checkpoint.Stored) -> None:
-        """The arrays of a checkpoint, once all of them are sound."""
+    def _take_in(self, stored: checkpoint.Stored, steps: int | None = None) -> Buffers:
+        """The arrays of a checkpoint, once all of them are sound; returns the constants of a run of
+        so many env steps (default: the spec's)."""
         kernels = [t.kernel for t in self.graph.tasks if t.kernel.kind == "replay_insert"]
         inserted = kernels[0].dim("envs") if kernels else 1
         if self._any_order:
             inserted = gcd(*self.protocol.split.shares)
         restoring.check(stored, self._arrays, self.graph, self.system, inserted)
+        self.seed = stored.about["seed"]
+        self._start(self.seed, steps)
+        given = resuming.constants(self._arrays)
         restoring.restore(stored, self._arrays, self.graph)
+        return given
 
-    def _resume(self, file: Path) -> State:
+    def _begin(self, steps: int | None) -> State:
+        """The state of a run of so many env steps, by default the spec's, before its first."""
+        total = self.system.train.steps if steps is None else steps
+        self._start(self.seed, total)
+        return State(total_steps=total)
+
+    def _resume(self, file: Path, steps: int | None) -> State:
+        """The state of a checkpoint, and its arrays; schedules follow the steps that the run now
+        has."""
         stored = checkpoint.load(file)
         about = stored.about
-        old, new = _flat(about["spec"]), _flat(plain(self.system.raw))
-        changed = sorted(k for k in old.keys() | new.keys() if old.get(k) != new.get(k))
-        if changed:
-            raise SpecError(
-                *(
-                    f"{file}: {k} was {old.get(k)!r} and is now {new.get(k)!r}; a run goes on only "
-                    "with the spec it began with"
-                    for k in changed
-                )
-            )
-        if about["progress"].get("replanned"):
-            vars(self).update(vars(Trainer(self.system, load_plan(about["plan"]), seed=self.seed)))
-        state = State.of(about["progress"], f"{file}: progress")
-        self._take_in(stored)
-        self.seed = about["seed"]
-        self._resumed = _Resumed(stored)
+        resuming.check_spec(about["spec"], plain(self.system.raw), file)
+        resuming.check_seed(about["seed"], self._seed_given, file)
+        state, per = State.of(about["progress"], f"{file}: progress"), self.graph.env_steps
+        in_spec, spec_now = about["spec"]["train"]["steps"], self.system.train.steps
+        total, before = resuming.total_steps(state, per, steps, in_spec, spec_now, file)
+        state.total_steps = total
+        if not self._plan_given and about["plan"] != self.plan.to_json():
+            self._become(load_plan(about["plan"]))
+        given = self._take_in(stored, total)
+        anew: list[str] = []
+        if total != before:
+            anew = sorted(n for n, a in given.items() if (self._arrays[n] != a).any())
+            for name in anew:
+                self._arrays[name][...] = given[name]
+            text = f"env step {state.iteration * per}: the run is now to end at {total} env steps"
+            names = f"; set anew for that: {', '.join(anew)}" if anew else ""
+            _told(state, f"{text}, no longer at {before}{names}")
+        self._resumed = _Resumed(stored, tuple(anew))
         if about["pearl_version"] != pearl_version():
             state.log.note(
                 f"{file} was written by pearl {about['pearl_version']}, and pearl "
@@ -705,18 +795,32 @@ class Trainer:
             )
         return state
 
+    def _become(self, plan: Plan) -> None:
+        """The trainer of another plan."""
+        _check(plan, self.system)
+        seed_given = self._seed_given
+        new = Trainer(self.system, plan, emulate=self.emulate, seed=self.seed)
+        vars(self).update(vars(new) | {"_seed_given": seed_given})
+
 
 @dataclass(frozen=True)
 class _Resumed:
-    """The checkpoint that a run goes on from."""
+    """The checkpoint that a run goes on from. anew: arrays that have other values than in it."""
 
     stored: checkpoint.Stored
+    anew: tuple[str, ...] = ()
 
     @property
     def environments(self) -> Mapping[str, Any]:
         """What brings those outside the arrays back."""
         found: Mapping[str, Any] = self.stored.about["environments"]
         return found
+
+
+def _told(state: State, text: str) -> None:
+    """Notes what a run is about to do with its events, and says it at once."""
+    state.log.note(text, restarts=0)
+    LOG.warning(text)
 
 
 def _decided(state: State, text: str) -> None:
@@ -727,33 +831,9 @@ def _decided(state: State, text: str) -> None:
 
 
 @contextmanager
-def _watched(
-    here: outside.Environments, all_: outside.Environments, limit_s: float
-) -> Iterator[None]:
-    """Interrupts environments of this thread that do not answer; where that is of no use for any
-    of this process, it ends."""
-    if not all_:
-        yield
-        return
-    from pearl.runtime.last_resort import guarded
-
-    with guarded(all_, limit_s), outside.watched(here, limit_s):
-        yield
-
-
-@contextmanager
 def _bringing_back() -> Iterator[None]:
     """What goes wrong while calls are bound and environments come back, as one kind of error."""
     try:
         yield
     except (lane.LaneError, ValueError) as error:
         raise UnsupportedError(str(error)) from error
-
-
-def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
-    if not isinstance(value, Mapping):
-        return {prefix: value}
-    found: dict[str, Any] = {}
-    for key, item in value.items():
-        found |= _flat(item, f"{prefix}.{key}" if prefix else str(key))
-    return found

@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
-import csv
 import resource
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from pearl.drift import LOOKS, Watch, Window, drift
+from pearl.evaluation import Evaluation
 from pearl.graph import TaskGraph
+from pearl.interruption import Interruption
+from pearl.metrics import Metrics, episode_count, mean_return
 from pearl.plans import Plan
 from pearl.runs import Progress, Run, Status, TaskTiming
 from pearl.runtime import lane, waiting
 from pearl.runtime.clock import Clock
-from pearl.runtime.messages import episodes
 from pearl.state import State
 from pearl_devices import Buffers
+from pearl_devices.base import EnvironmentFailed
 from pearl_estimators.energy import Energy, total
 
+STRETCH_S = 0.2
+"""Seconds between two looks at clock, signals and losses, or one iteration where that is longer."""
+
 ROUNDS = 64
-"""Iterations between two looks at the clock, at signals and at the losses."""
+"""Iterations between two looks at most, so that every call is timed often enough."""
 
 PROGRESS_S = 0.25
 """Seconds between two calls of a progress listener."""
@@ -52,9 +53,9 @@ class Schedule:
     metrics_every: int
 
     def next_look(self, at: int) -> int:
-        """The next iteration at which the loop looks at clock, signals and losses."""
-        looks = [self.next_stop(at), at + ROUNDS]
-        looks += [s for s in (self.warm, self.steady) if s > at]
+        """The next iteration at which the loop looks at clock, signals and losses however fast it
+        is."""
+        looks = [self.next_stop(at), *(s for s in (self.warm, self.steady) if s > at)]
         if self.metrics_every:
             looks.append((at // self.metrics_every + 1) * self.metrics_every)
         return min(looks)
@@ -72,10 +73,10 @@ class Schedule:
 class Job:
     """What one run works on; the trainer fills it in.
 
-    lanes: what runs iterations. jobs: every call there is, once. evaluate: episodes, which
-    evaluation → returns; it judges the current policy, or with which = "final" the best one. save:
-    writes a checkpoint. keep: makes the current policy the best one. settled: told the iteration
-    that has been reached. watch: says at checkpoints whether to look for another plan; None: never.
+    lanes: what runs iterations. jobs: every call there is, once. evaluate: judges the current
+    policy. save: writes a checkpoint. keep: makes the current policy the best one. settled: told
+    the iteration that has been reached. interruption: the signals heard. watch: says at checkpoints
+    whether to look for another plan; None: never. raised: what `progress` raised.
     """
 
     graph: TaskGraph
@@ -85,13 +86,15 @@ class Job:
     jobs: Sequence[lane.Job]
     schedule: Schedule
     clock: Clock
-    evaluate: Callable[[str], list[float]]
+    evaluate: Callable[[], Evaluation]
     keep: Callable[[], None]
     settled: Callable[[int], None]
     save: Callable[[State], None] | None
     metrics: Path | None
     progress: Callable[[Progress], None] | None
+    interruption: Interruption
     watch: Watch | None = None
+    raised: BaseException | None = None
 
 
 class Lanes(Protocol):
@@ -111,22 +114,30 @@ class Lanes(Protocol):
         """Lane → the threads that run it."""
 
 
-def train(job: Job, state: State, *, stop: bool = False) -> Status | Literal["off"]:
-    """Run iterations from `state` to the end of the schedule; stop: to the next look only. `off`:
-    right after a checkpoint, because the period is off from the plan's (`job.watch`)."""
+def train(job: Job, state: State) -> Status | Literal["off"]:
+    """Run iterations from `state` to the end of the schedule. `off`: right after a checkpoint,
+    because the period is off from the plan's (`job.watch`)."""
     losses = {name: a for name, a in job.arrays.items() if name.startswith("loss.")}
-    plan, shown, asked = job.schedule, 0.0, stop
+    plan, asked, shown, rounds = job.schedule, job.interruption, 0.0, 1
     window: Window | None = None
-    with interruptible() as interrupted, _Metrics(job, state) as metrics:
+    job.settled(state.iteration)
+    with Metrics(job, state) as metrics:
+        _evaluate(job, state)
         while state.iteration < plan.total:
-            at = state.iteration
+            at, stop = state.iteration, asked.asked or state.log.failure is not None
+            mark = plan.next_look(at)
             cpu, waits = job.lanes.cpu_s(), waiting.waits(job.lanes.threads())
+            begin_s = time.perf_counter()
             job.clock.start()
-            end = job.lanes.run(plan.next_look(at), plan.next_stop(at), timed=at >= plan.warm)
-            stop = asked or interrupted() or state.log.failure is not None
+            if not stop:
+                end = job.lanes.run(
+                    min(mark, at + rounds), plan.next_stop(at), timed=at >= plan.warm
+                )
+                stop = asked.asked or state.log.failure is not None
             if stop:
                 end = job.lanes.halt()
             wall_s, cpu_s = job.clock.stop(end), job.lanes.cpu_s() - cpu
+            rounds = 1 if end == plan.warm else stretch(rounds, end - at, begin_s)
             later = waiting.waits(job.lanes.threads())
             waited_s = waiting.between(waits, later, job.plan.bottleneck.name)
             state.iteration = end
@@ -135,19 +146,18 @@ def train(job: Job, state: State, *, stop: bool = False) -> Status | Literal["of
             if at >= plan.warm:  # the first stretch may still load and compile: it is not counted
                 window = window.longer() if window else Window(end, state.wall_s)
             bad = [name for name, loss in losses.items() if not np.isfinite(loss[0])]
-            if bad:
+            if bad and (end == mark or not finite(job.arrays)):
                 state.log.failure = (
                     f"{', '.join(bad)} was not finite by env step {end * job.graph.env_steps}; the "
                     "last checkpoint is untouched"
                 )
                 return "failed"
             phase = "warm-up" if at < plan.warm else "training"
-            if plan.evaluate_every and end % plan.evaluate_every == 0 and end >= plan.warm:
-                phase = "evaluation"
-                state.last_mean = float(np.mean(job.evaluate(f"periodic {end}")))
-                if state.best_mean is None or state.last_mean >= state.best_mean:
-                    state.best_mean = state.last_mean
-                    job.keep()
+            every = plan.evaluate_every
+            if every and end > at and end % every == 0 and end >= plan.warm:
+                phase, state.evaluation_due = "evaluation", True
+                _evaluate(job, state)
+                stop = asked.asked or state.log.failure is not None
             if plan.metrics_every and end // plan.metrics_every > at // plan.metrics_every:
                 metrics.row(state)
             due = plan.checkpoint_every and end % plan.checkpoint_every == 0
@@ -160,17 +170,54 @@ def train(job: Job, state: State, *, stop: bool = False) -> Status | Literal["of
                         window = Window(end, state.wall_s)
                 except OSError as error:  # a full disk: the one before is whole, and others follow
                     state.log.note(unwritten(state, job, error), restarts=0)
+            if stop:
+                return "interrupted" if state.log.failure is None else "failed"
             now = time.perf_counter()
             if job.progress and (now - shown >= PROGRESS_S or end == plan.total):
                 shown = now
-                job.progress(_progress(job, state, (end - at) / max(wall_s, 1e-12), phase))
-            if state.log.failure is not None:
-                return "failed"
-            if stop:
-                return "interrupted"
+                try:
+                    job.progress(_progress(job, state, (end - at) / max(wall_s, 1e-12), phase))
+                except (Exception, SystemExit) as error:
+                    job.raised = error
+                    state.log.failure = " ".join(
+                        f"the progress listener raised {type(error).__name__}: {error}".split()
+                    )
+                    continue
             if off:
                 return "off"
-    return "done"
+    return "done" if state.log.failure is None else "failed"
+
+
+def stretch(rounds: int, done: int, begin_s: float) -> int:
+    """Iterations of the next stretch, after one of at most `rounds` in which `done` were done since
+    `begin_s`. Which they are changes no results: those depend on iterations alone."""
+    each_s = max(time.perf_counter() - begin_s, 1e-9) / max(done, 1)
+    return max(1, min(ROUNDS, 2 * rounds, int(STRETCH_S / each_s)))
+
+
+def finite(arrays: Buffers) -> bool:
+    """Whether all that is learned is. A loss that is not, while this is, may have passed by the
+    next iteration; whether it ends the run must not depend on where a stretch happened to end."""
+    return all(np.isfinite(a).all() for name, a in arrays.items() if name.startswith("learner."))
+
+
+def _evaluate(job: Job, state: State) -> None:
+    """The evaluation that is due, if one is; still due where a signal ends it."""
+    if not state.evaluation_due:
+        return
+    try:
+        found = job.interruption.unless_asked(job.evaluate)
+    except EnvironmentFailed as error:
+        state.log.failure = str(error)
+        return
+    if found is None:
+        return
+    state.evaluation_due = False
+    if found.returns:
+        state.last_mean = float(np.mean(found.returns))
+        if state.best_mean is None or state.last_mean >= state.best_mean:
+            state.best_mean = state.last_mean
+            job.keep()
 
 
 def unwritten(state: State, job: Job, error: OSError) -> str:
@@ -198,22 +245,6 @@ def _count(
         state.steady["updates"] += rounds * job.graph.updates
 
 
-def mean_return(arrays: Buffers, last: int = 20) -> float | None:
-    """Mean return of the last training episodes, None before the first has ended."""
-    rings = list(episodes(arrays))
-    newest: list[float] = []
-    for ring, counter in rings:
-        count = int(counter[0])
-        first = max(count - -(-last // len(rings)), count - ring.size, 0)
-        newest += [ring[i % ring.size] for i in range(first, count)]
-    return float(np.mean(newest)) if newest else None
-
-
-def episode_count(arrays: Buffers) -> int:
-    """Finished training episodes."""
-    return sum(int(counter[0]) for _, counter in episodes(arrays))
-
-
 def _progress(job: Job, state: State, rounds_per_s: float, phase: str) -> Progress:
     return Progress(
         env_steps=state.iteration * job.graph.env_steps,
@@ -226,97 +257,6 @@ def _progress(job: Job, state: State, rounds_per_s: float, phase: str) -> Progre
     )
 
 
-class _Metrics:
-    """metrics.csv: a header, then rows; on resume the rows after the checkpoint are dropped."""
-
-    def __init__(self, job: Job, state: State) -> None:
-        self._job = job
-        self._losses = sorted(n for n in job.arrays if n.startswith("loss."))
-        self._columns = [
-            *("env_steps", "updates", "wall_s", "cpu_s", "mean_return_20", "episodes", "eval_mean"),
-            *(n.replace("loss.", "loss_") for n in self._losses),
-            *("period_s", "predicted_period_s"),
-        ]
-        self._last = state.iteration, state.wall_s
-        kept: list[list[str]] = []
-        path = job.metrics
-        if path is not None and state.iteration and path.is_file():
-            limit = state.iteration * job.graph.env_steps
-            with path.open(newline="", encoding="utf-8") as old:
-                kept = [r for r in csv.reader(old) if r and r[0].isdigit() and int(r[0]) <= limit]
-        self._file = None if path is None else path.open("w", newline="", encoding="utf-8")
-        if self._file:
-            csv.writer(self._file).writerows([self._columns, *kept])
-
-    def __enter__(self) -> _Metrics:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._close()
-
-    def _close(self) -> None:
-        with suppress(OSError):  # what a full disk did not take
-            if self._file:
-                self._file.close()
-        self._file = None
-
-    def row(self, state: State) -> None:
-        if not self._file:
-            return
-        job, mean = self._job, mean_return(self._job.arrays)
-        learnt = max(state.iteration - job.schedule.warm, 0)
-        values = [
-            state.iteration * job.graph.env_steps,
-            learnt * job.graph.updates,
-            round(state.wall_s, 6),
-            round(state.cpu_s, 6),
-            "" if mean is None else round(mean, 4),
-            episode_count(job.arrays),
-            "" if state.last_mean is None else round(state.last_mean, 4),
-            *(float(job.arrays[name][0]) for name in self._losses),
-            *self._periods(state),
-        ]
-        try:
-            csv.writer(self._file).writerow(values)
-            self._file.flush()
-        except OSError as error:  # a full disk
-            state.log.note(f"metrics.csv ends here: {error.strerror}", restarts=0)
-            self._close()
-
-    def _periods(self, state: State) -> tuple[float | str, float]:
-        """Seconds of an iteration since the row before, beside the plan's; before learning it is
-        another loop."""
-        (at, wall_s), predicted_s = self._last, self._job.plan.period_s
-        self._last = state.iteration, state.wall_s
-        if at < self._job.schedule.warm or state.iteration == at:
-            return "", predicted_s
-        return (state.wall_s - wall_s) / (state.iteration - at), predicted_s
-
-
-@contextmanager
-def interruptible() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C and SIGTERM ask the loop to stop after the iterations in hand; a second Ctrl-C raises.
-
-    Outside the main thread signals cannot be caught, and the loop runs to its end.
-    """
-    asked: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: False
-        return
-
-    def ask(number: int, frame: FrameType | None) -> None:
-        if asked and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        asked.append(number)
-
-    before = {s: signal.signal(s, ask) for s in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield lambda: bool(asked)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 def outcome(
     job: Job,
     state: State,
@@ -326,14 +266,15 @@ def outcome(
     wall_s: float,
     cpu_s: float,
     energy: Sequence[Energy],
-    final_returns: list[float],
+    final: Evaluation,
     lags: Mapping[str, Mapping[int, int]],
     out: str | None,
     message: str | None,
 ) -> Run:
     """The `Run` of a finished loop. wall_s, cpu_s: the whole run on this machine; an emulated run
     reports the virtual clock's seconds as wall_s instead. energy: of every device over the whole
-    run; of an emulated one there is none, and the plan's model says what it would be."""
+    run; of an emulated one there is none, and the plan's model says what it would be. final: of the
+    best policy at the end, without returns where there was none."""
     steady, simulated = state.steady, job.clock.simulated
     iterations = steady["env_steps"] / job.graph.env_steps
     period_s = _per(steady["wall_s"], iterations)
@@ -355,8 +296,9 @@ def outcome(
         returns={
             "mean_last_20": mean_return(job.arrays),
             "episodes": episode_count(job.arrays),
-            "eval_mean": float(np.mean(final_returns)) if final_returns else None,
-            "eval_returns": final_returns,
+            "eval_mean": float(np.mean(final.returns)) if final.returns else None,
+            "eval_returns": [*final.returns],
+            "eval_cut": final.cut,
         },
         peak_rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         energy_j=energy_j if energy_j > 0 else None,

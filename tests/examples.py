@@ -153,6 +153,7 @@ def example_run(plan: Plan | None = None, **other: object) -> Run:
             "episodes": 412,
             "eval_mean": 498.5,
             "eval_returns": [500.0] * 19 + [470.0],
+            "eval_cut": 0,
         },
         "peak_rss_bytes": 412_000_000,
         "energy_j": 61.0,

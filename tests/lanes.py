@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import copy
+import signal
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
+from pearl import training
 from pearl.algorithms import algorithm
 from pearl.costs import CostTable, tabulate
 from pearl.graph import TaskGraph
 from pearl.plans import Plan
+from pearl.runs import Progress, Run
 from pearl.solvers import solve
 from pearl.spec import load
 from pearl.system import System
@@ -152,3 +156,16 @@ def spread(plan: Plan, where: Mapping[str, int]) -> Plan:
     ]
     tasks = tuple(replace(t, lane=f"cpu.{where[t.task]}") for t in plan.tasks)
     return replace(plan, lanes=tuple(lanes), tasks=tasks)
+
+
+def cut(trainer: Trainer, at: int, **options: Any) -> Run:
+    """The run of a trainer that is interrupted at env step `at` or soon after."""
+
+    def press(now: Progress) -> None:
+        if now.env_steps >= at:
+            signal.raise_signal(signal.SIGINT)
+
+    with patch.object(training, "PROGRESS_S", 0.0):
+        run = trainer.train(progress=press, **options)
+    assert (run.status, run.env_steps >= at) == ("interrupted", True)
+    return run

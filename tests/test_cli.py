@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from pearl.cli import app, run_folder
 from pearl.cli_text import difference, difference_text
-from pearl.errors import InfeasibleError, SpecError
+from pearl.errors import InfeasibleError
 from pearl.listing import LISTS
 from pearl.plans import load_plan
 from pearl.progress import line, shown
@@ -454,8 +454,7 @@ def test_run_folders_are_numbered_and_resume_takes_the_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SpecError, match="no run folder"):
-        run_folder("dqn", None, resume=True)
+    assert run_folder("dqn", None, resume=True) == Path("runs/dqn")
     assert run_folder("dqn", None, resume=False) == Path("runs/dqn")
     Path("runs/dqn").mkdir(parents=True)
     assert run_folder("dqn", None, resume=False) == Path("runs/dqn-2")

@@ -318,9 +318,11 @@ def test_ctrl_c_while_a_plan_is_looked_for_ends_the_run_with_a_checkpoint(
     run = own.train(out=tmp_path, replan=True)
     assert run.status == "interrupted"
     assert CHECKPOINT <= run.env_steps < 4000
+    (decision,) = run.drift.decisions
+    assert decision.endswith("Plan kept: the search for another was interrupted.")
     resumed = machine.trainer()
     assert resumed.train(out=tmp_path, resume=True).status == "done"
-    assert resumed.plan == own.plan != machine.plan
+    assert resumed.plan == own.plan == machine.plan
 
 
 def test_a_drain_that_fails_leaves_the_old_plan_and_every_bit(monkeypatch, tmp_path) -> None:
@@ -464,8 +466,8 @@ def test_the_command_has_the_option_and_tells_decisions_from_problems(
     monkeypatch.setattr(trainer, "make_plan", lambda system: machine.plan)
     out = Path(tmp_path) / "run"
     with pytest.raises(SystemExit) as ended:
-        cli.app(["train", "spec.yaml", "--replan", "--out", str(out)])
+        cli.app(["train", "dqn_cartpole", "--replan", "--out", str(out)])
     told_text = capsys.readouterr()
     assert ended.value.code == 0, told_text.err
     assert "Plan changed" in " ".join(told_text.out.split())
-    assert "problems, mended" not in told_text.err
+    assert "events, the last" not in told_text.err

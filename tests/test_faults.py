@@ -390,14 +390,17 @@ def wait_for(path, seconds=60.0):
     assert path.exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_to_the_whole_group_ends_all_lanes_with_a_checkpoint(number, tmp_path):
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM), (signal.SIGHUP, -signal.SIGHUP)],
+)
+def test_a_signal_to_the_whole_group_ends_all_lanes_with_a_checkpoint(number, status, tmp_path):
     process = start(tmp_path)
     found = workers(process)
     wait_for(tmp_path / "metrics.csv")
     time.sleep(0.3)
     os.killpg(process.pid, number)  # as a terminal does
-    assert process.wait(timeout=20) == 130
+    assert process.wait(timeout=20) == status
     assert gone(found, 1.0)
     assert (tmp_path / CHECKPOINT).exists()
     assert load_run(tmp_path).status == "interrupted"

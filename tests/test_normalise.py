@@ -15,6 +15,7 @@ import pearl
 from pearl_devices import cpu, kernel
 from pearl_devices.primitives import NATIVE_ENVS, normalise
 from tests.kernel_buffers import filled
+from tests.lanes import cut
 
 BOTH = {"normalise_obs": 1, "normalise_reward": 1}
 
@@ -114,7 +115,7 @@ def test_a_resumed_run_equals_one_that_was_never_cut_and_evaluation_changes_noth
 ) -> None:
     whole, half, resumed = (pearl.compile(SMALL) for _ in range(3))
     whole.train(out=tmp_path / "whole")
-    half.train(steps=400, out=tmp_path / "half")
+    cut(half, 400, out=tmp_path / "half")
     resumed.train(out=tmp_path / "half", resume=True)
     assert whole._arrays["normalise.obs.count"][0] > 800
     for name, array in whole._arrays.items():

@@ -15,6 +15,7 @@ from pearl_devices import Device, UnsupportedError, cpu, kernel
 from pearl_devices.buffers import specs
 from pearl_devices.work import ADAM_FLOPS, FOLLOW_FLOPS, backward_flops, forward_flops, parameters
 from tests.kernel_buffers import copied, equal, filled
+from tests.lanes import cut
 
 ROOT = Path(__file__).parents[1]
 HOST = Device("host", "cpu")
@@ -71,7 +72,7 @@ def test_a_resumed_run_equals_one_that_was_never_cut(tmp_path: Path, replay: str
     system = pearl.load(SMALL, set={"algorithm.replay.kind": replay})
     whole, half, resumed = (pearl.compile(system) for _ in range(3))
     whole.train(out=tmp_path / "whole")
-    half.train(steps=400, out=tmp_path / "half")
+    cut(half, 400, out=tmp_path / "half")
     resumed.train(out=tmp_path / "half", resume=True)
     for name, array in whole._arrays.items():
         if not name.startswith(("batch.", "step.")):

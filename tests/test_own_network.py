@@ -16,6 +16,7 @@ from pearl.errors import SpecError
 from pearl_devices import cpu
 from pearl_devices.primitives import torch_modules
 from tests.kernel_buffers import copied
+from tests.lanes import cut
 
 DENSE: dict[str, Any] = {
     "algorithm": {
@@ -107,7 +108,7 @@ def test_first_values_depend_on_the_seed_alone() -> None:
 def test_a_resumed_run_equals_one_that_was_never_cut(tmp_path: Path) -> None:
     whole, half, resumed = (pearl.compile(own(duelling=True)) for _ in range(3))
     whole.train(out=tmp_path / "whole")
-    half.train(steps=300, out=tmp_path / "half")
+    cut(half, 300, out=tmp_path / "half")
     resumed.train(out=tmp_path / "half", resume=True)
     for name, array in whole._arrays.items():
         if not name.startswith(("batch.", "step.")):

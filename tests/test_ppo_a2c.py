@@ -17,6 +17,7 @@ from pearl.runtime import lane
 from pearl.spec import init_text
 from pearl_devices import Buffers
 from tests.kernel_buffers import equal
+from tests.lanes import cut
 
 ENVS = {"discrete": "CartPole-v1", "continuous": "Pendulum-v1"}
 
@@ -119,7 +120,7 @@ def test_equal_seeds_give_equal_arrays_and_a_resumed_run_is_one_that_was_never_c
     whole, half, resumed = (pearl.compile(system, plan=plan) for _ in range(3))
     other = pearl.compile(system, plan=plan, seed=1)
     whole.train(out=tmp_path / "whole")
-    half.train(steps=320, out=tmp_path / "half")
+    cut(half, 320, out=tmp_path / "half")
     resumed.train(out=tmp_path / "half", resume=True)
     other.train()
     assert equal(arrays(whole), arrays(resumed)) == []

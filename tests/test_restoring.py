@@ -15,6 +15,7 @@ from pearl import checkpoint, restoring
 from pearl.errors import SpecError
 from pearl.trainer import CHECKPOINT, Trainer
 from tests.damage import CASES, MORE, STEPS, names, trainer_of
+from tests.lanes import cut
 
 QUICK = ("slack", "frames", "ppo", "sarsa")
 
@@ -38,7 +39,7 @@ def test_only_filled_rows_are_written_and_they_come_back_bit_for_bit(case: str, 
 def test_a_run_goes_on_bit_for_bit_from_a_replay_that_is_not_full(case: str, tmp_path: Path):
     whole, half = trainer_of(case), trainer_of(case)
     whole.train(steps=192)
-    half.train(steps=96, out=tmp_path)
+    cut(half, 96, steps=192, out=tmp_path)
     resumed = trainer_of(case)
     resumed.train(steps=192, out=tmp_path, resume=True)
     passing = ("batch.", "step.", "act.", "version.", "best.")

@@ -52,7 +52,13 @@ def test_plans_and_runs_fit_their_schemas(plan: Plan) -> None:
         updates_per_s=None,
         energy_j=None,
         energy_source=None,
-        returns={"mean_last_20": None, "episodes": 0, "eval_mean": None, "eval_returns": []},
+        returns={
+            "mean_last_20": None,
+            "episodes": 0,
+            "eval_mean": None,
+            "eval_returns": [],
+            "eval_cut": 0,
+        },
     )
     assert problems(nothing.to_json(), "run") == []
 

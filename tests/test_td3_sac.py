@@ -18,6 +18,7 @@ from pearl_devices.primitives import nets, rng, sac, td3
 from pearl_devices.work import parameters
 from tests.backend_contract import BackendContract
 from tests.kernel_buffers import copied, equal, filled
+from tests.lanes import cut
 
 CRITIC = (5, 16, 16, 1)
 NETWORKS: dict[str, dict[str, Any]] = {
@@ -252,7 +253,7 @@ def test_a_resumed_run_equals_one_that_was_never_cut(
     plan = pearl.plan(system)
     whole, half, resumed = (pearl.compile(system, plan=plan) for _ in range(3))
     whole.train(out=tmp_path / "whole")
-    half.train(steps=200, out=tmp_path / "half")
+    cut(half, 200, out=tmp_path / "half")
     resumed.train(out=tmp_path / "half", resume=True)
     assert equal(state(whole), state(resumed)) == []
 

@@ -75,7 +75,7 @@ class Engine:
         self._all: list[Runner] = []
         self._last: tuple[float, tuple[int, ...]] = (time.monotonic(), ())
         self._ahead = max(f.offset for k in p.lanes for f in k.firings)
-        self._paced = 0
+        self._paced = self._reached = 0
         self.times_ns: dict[str, list[int]] = {}
         self.lags: Lags = {}
 
@@ -149,7 +149,7 @@ class Engine:
             board.write(board.flushed(n), at)
         board.write(board.limit, at)
         board.write(board.flush, at)
-        self._paced = at
+        self._paced = self._reached = at
         for runner in self._runners():
             runner.segment(at)
         for worker in self._workers.values():
@@ -158,14 +158,16 @@ class Engine:
     def run(self, end: int, stop: int, *, timed: bool = False) -> int:
         """Iterations up to `end`, at `stop` at the latest; returns how far this thread's lane came.
 
-        Only at `stop` is every task as far as every other; until then the other lanes may be up to
-        `AHEAD` iterations ahead of this one, as far as tokens allow.
+        Only at `stop` is every task as far as every other; until then the other lanes may be ahead
+        of this one as far as tokens allow, by as many iterations as it is asked for here and
+        `AHEAD` at most, so that `halt` takes no longer than such a stretch.
         """
-        board = self.board
+        board, ahead = self.board, max(min(end - self._reached, AHEAD), self._ahead, 1)
+        self._reached = end
         if end + self._ahead >= stop:
             self._settle(stop, timed=timed)
             return stop
-        board.write(board.limit, min(stop, end + AHEAD))
+        board.write(board.limit, max(board.read(board.limit), min(stop, end + ahead)))
         self._ring()
         self._advance(end, timed=timed)
         for worker in self._workers.values():

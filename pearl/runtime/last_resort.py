@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import types
 
-from pearl.runtime.outside import Environments, late
+from pearl.runtime.outside import Asked, late
 from pearl_devices.primitives.atomics import load
 from pearl_devices.primitives.code_cache import compiled
 
@@ -52,7 +52,7 @@ def _watch(beats: int, over: int, looks: int, look_us: int, text: int, size: int
 
 
 @contextmanager
-def guarded(environments: Environments, limit_s: float) -> Iterator[None]:
+def guarded(environments: Mapping[str, Asked], limit_s: float) -> Iterator[None]:
     """Meanwhile this process ends, with a line on standard error and `STATUS`, once one of its
     environments has not answered for `TIMES` × `limit_s`. Who holds the interpreter's lock so long
     is taken to be one of them."""

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import monotonic
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pearl_devices import Call
 
@@ -19,8 +19,20 @@ if TYPE_CHECKING:
     from pearl.runtime.lane import Job
     from pearl_devices.primitives.gym_envs import Step
 
+TIME_LIMIT_S = 60.0
+"""What a step of an environment may take where the spec does not say (assumed)."""
+
 Environments = Mapping[str, "Step"]
 """Name of a task, of its group too where it has several → its environments."""
+
+
+class Asked(Protocol):
+    """Environments that are asked for steps. name: of their kind. since_s: since when (monotonic)
+    one of them has been asked and has not answered; None: none is being asked."""
+
+    name: str
+    since_s: float | None
+
 
 EVENTS = 100
 """So many failures are told in words; all are counted."""
@@ -68,7 +80,7 @@ _awake = {"looked_s": 0.0, "since_s": 0.0}
 """When `late` was last asked, and since when this process has surely not been stopped."""
 
 
-def late(environments: Environments, limit_s: float) -> str | None:
+def late(environments: Mapping[str, Asked], limit_s: float) -> str | None:
     """Which environment has been asked for longer than `limit_s`, in words. It is asked several
     times in that time; where it was not, the process was stopped (Ctrl-Z, say), and the time
     begins anew."""
@@ -84,7 +96,7 @@ def late(environments: Environments, limit_s: float) -> str | None:
 
 
 @contextmanager
-def watched(environments: Environments, limit_s: float) -> Iterator[None]:
+def watched(environments: Mapping[str, Asked], limit_s: float) -> Iterator[None]:
     """Interrupts an environment of this thread that does not answer within `limit_s`, as an error
     raised inside it. Only the main thread of a process can be interrupted so; elsewhere nothing
     happens here. Code that never returns to Python is not reached (`last_resort` is for that)."""
@@ -97,12 +109,26 @@ def watched(environments: Environments, limit_s: float) -> Iterator[None]:
             raise TimeoutError(f"it has not answered for {limit_s:g} s (train.env_time_limit)")
 
     before = signal.signal(signal.SIGALRM, tick)
-    signal.setitimer(signal.ITIMER_REAL, limit_s / 4, limit_s / 4)
+    timer = signal.setitimer(signal.ITIMER_REAL, limit_s / 4, limit_s / 4)
     try:
         yield
-    finally:
+    finally:  # of lanes whose environments are watched, amid an evaluation
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_REAL, *timer)
+
+
+@contextmanager
+def limited(here: Mapping[str, Asked], all_: Mapping[str, Asked], limit_s: float) -> Iterator[None]:
+    """Interrupts environments of this thread that do not answer; where that is of no use for any
+    of this process, it ends."""
+    if not all_:
+        yield
+        return
+    from pearl.runtime.last_resort import guarded
+
+    with guarded(all_, limit_s), watched(here, limit_s):
+        yield
 
 
 def snapshot(environments: Environments) -> dict[str, list[dict[str, Any]]]:

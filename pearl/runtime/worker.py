@@ -42,7 +42,11 @@ def say(**what: Any) -> None:
 
 
 def main() -> int:
-    for number in (signal.SIGINT, signal.SIGTERM):  # the parent decides when the run ends
+    for number in (
+        signal.SIGINT,
+        signal.SIGTERM,
+        signal.SIGHUP,
+    ):  # the parent decides when the run ends
         signal.signal(number, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     about = json.loads(sys.stdin.readline())
