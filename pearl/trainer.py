@@ -135,9 +135,9 @@ def _check(plan: Plan, system: System) -> None:
     Its times are taken as it states them, so no estimate is asked for and nothing is measured.
     """
     graph = algorithm(system.algorithm.name).graph(system)
-    check_plan(plan, graph, stated_costs(plan, graph, system.platform))
-    problems = []
     whole, torn, _ = unfolded(plan, graph)
+    check_plan(whole, torn, stated_costs(whole, torn, system.platform))
+    problems = []
     for job in set(lane.jobs(whole, torn, system.platform, emulate=False).values()):
         device = system.platform.device(whole.task(job.tasks[0]).device)
         offered = backend(device.kind).offers(job.kernel, device)

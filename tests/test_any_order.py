@@ -16,7 +16,7 @@ import pytest
 from pearl import load, planning, training
 from pearl.errors import SpecError
 from pearl.runtime.any_order import rooms
-from pearl.trainer import CHECKPOINT, Trainer
+from pearl.trainer import CHECKPOINT, Trainer, compile
 from pearl_devices.buffers import ANEW
 from pearl_devices.primitives.classic import cartpole_move
 from tests import faulty_envs
@@ -369,3 +369,10 @@ def test_copies_without_a_thread_or_process_of_their_own_are_refused():
 def test_what_cannot_be_had_in_any_order_is_said(change, text):
     with pytest.raises(SpecError, match=text):
         planning.plan(any_order_system(4, **change))
+
+
+def test_a_plan_with_copies_of_the_actors_can_be_given(tmp_path):
+    system = any_order_system(1)
+    found = planning.plan(system)
+    found.save(tmp_path / "plan.json")
+    assert compile(system, plan=tmp_path / "plan.json").plan == found
