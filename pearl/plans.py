@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pearl.errors import SpecError
 from pearl.files import write_atomically
+from pearl.json_files import read_object
+from pearl_devices.given import is_number, is_whole, shown
 
 if TYPE_CHECKING:
     from pearl.costs import CostTable
@@ -220,20 +222,13 @@ def load_plan(source: str | Path | Mapping[str, Any]) -> Plan:
     where = "plan"
     if not isinstance(source, Mapping):
         where = str(source)
-        try:
-            source = json.loads(Path(source).read_text(encoding="utf-8"))
-        except OSError as error:
-            raise SpecError(f"{where}: cannot be read: {error.strerror}") from None
-        except ValueError as error:
-            raise SpecError(f"{where}: not JSON: {error}") from None
-    if not isinstance(source, Mapping):
-        raise SpecError(f"{where}: a plan is an object, this is a {type(source).__name__}")
+        source = read_object(Path(source), "a plan is what `pearl plan --json FILE` writes")
     if source.get("schema") != SCHEMA:
         raise SpecError(
             f"{where}: schema is {source.get('schema')!r}; this version reads schema {SCHEMA}"
         )
     nested: dict[str, Callable[[Any], Any]] = {
-        "bound_value": lambda v: math.inf if v is None else v,
+        "bound_value": lambda v: 0.0 if v is None else v,
         "bottleneck": lambda v: build(Bottleneck, v, f"{where}: bottleneck"),
         "lanes": lambda v: list_of(Lane, v, f"{where}: lanes"),
         "tasks": lambda v: list_of(Placement, v, f"{where}: tasks"),
@@ -241,33 +236,43 @@ def load_plan(source: str | Path | Mapping[str, Any]) -> Plan:
     }
     values = {k: nested[k](v) if k in nested else v for k, v in source.items() if k != "problem"}
     plan: Plan = build(Plan, values, where)
-    return plan
+    unproven = "bound_value" in source and source["bound_value"] is None
+    return replace(plan, bound_value=math.inf) if unproven else plan
 
 
 def list_of(kind: type, values: Any, where: str) -> tuple[Any, ...]:
     if not isinstance(values, Sequence) or isinstance(values, str):
-        raise SpecError(f"{where}: a list is needed, this is {values!r}")
+        raise SpecError(f"{where}: a list is needed, this is {shown(values)}")
     return tuple(build(kind, v, f"{where}[{i}]") for i, v in enumerate(values))
 
 
-_NUMBERS = {"int": (int,), "float": (int, float), "str": (str,)}
+_PLAIN: dict[str, Callable[[object], bool]] = {
+    "int": is_whole,
+    "float": is_number,
+    "str": lambda item: isinstance(item, str),
+    "bool": lambda item: isinstance(item, bool),
+}
 
 
-def _fits(item: Any, kind: str) -> bool:
-    """Whether a value is of a field's type as written: a number, text, a list of either, or None
-    where that is allowed. Types beyond these have a reader of their own."""
+def fits(item: Any, kind: str) -> bool:
+    """Whether a value is of a field's type as written: a number, text, one of some words, a list or
+    an object of these, or None where that is allowed. Types beyond have a reader of their own."""
     if kind.endswith(" | None"):
-        return item is None or _fits(item, kind.removesuffix(" | None"))
-    if kind.startswith("tuple[") and kind[6:].partition(",")[0] in _NUMBERS:
+        return item is None or fits(item, kind.removesuffix(" | None"))
+    if kind.startswith("tuple[") and kind[6:].partition(",")[0] in _PLAIN:
         inner = kind[6:].partition(",")[0]
-        return isinstance(item, list | tuple) and all(_fits(each, inner) for each in item)
-    wanted = _NUMBERS.get(kind)
-    return not wanted or (isinstance(item, wanted) and not isinstance(item, bool))
+        return isinstance(item, list | tuple) and all(fits(each, inner) for each in item)
+    if kind.startswith("Mapping[str, "):
+        inner = kind.removeprefix("Mapping[str, ")[:-1]
+        return isinstance(item, Mapping) and all(fits(each, inner) for each in item.values())
+    if kind.startswith("Literal["):
+        return isinstance(item, str) and repr(item) in kind[len("Literal[") : -1].split(", ")
+    return kind not in _PLAIN or _PLAIN[kind](item)
 
 
 def build(kind: type, value: Any, where: str) -> Any:
     if not isinstance(value, Mapping):
-        raise SpecError(f"{where}: an object is needed, this is {value!r}")
+        raise SpecError(f"{where}: an object is needed, this is {shown(value)}")
     given: dict[str, Any] = {}
     for f in fields(kind):
         if f.name not in value:
@@ -276,9 +281,9 @@ def build(kind: type, value: Any, where: str) -> Any:
                 raise SpecError(f"{where}: key {f.name!r} is missing")
             continue
         item = value[f.name]
-        if not _fits(item, str(f.type)):
+        if not fits(item, str(f.type)):
             needed = str(f.type).replace("tuple[", "list of ").replace(", ...]", "")
-            raise SpecError(f"{where}: {f.name} is {item!r}; a {needed} is needed")
+            raise SpecError(f"{where}: {f.name} is {shown(item)}; a {needed} is needed")
         if f.name == "order" and kind is Lane:
             item = list_of(Entry, item, f"{where}: order")
         elif isinstance(item, list):

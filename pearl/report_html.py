@@ -11,6 +11,7 @@ from pearl import report_tables as tables
 from pearl.plans import Plan
 from pearl.rounded import percent, ratio, si
 from pearl.runs import Row, Run
+from pearl_devices.given import LARGEST
 
 if TYPE_CHECKING:
     from pearl.report import Report
@@ -95,9 +96,9 @@ def page(report: Report) -> str:
 def ticks(low: float, high: float, about: int = 5) -> list[float]:
     """Round numbers (1, 2 or 5 times a power of ten) that cover most of low to high."""
     span = high - low
-    if not span > 0:
-        return [low]
     raw = span / about
+    if not (0 < raw < math.inf):
+        return [low]
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(m * power for m in (1, 2, 5, 10) if m * power >= raw * 0.999)
     first = math.ceil(low / step - 1e-9)
@@ -126,7 +127,9 @@ def timeline(plan: Plan) -> Drawing:
         apart = len(lane.order) <= SEPARATE_FIRINGS
         x = MARGIN
         for call in tables.calls(plan, lane, apart=apart):
-            width, colour = call.seconds * scale, names.index(call.tasks[0]) % COLOURS
+            first = call.tasks[0]
+            width = call.seconds * scale
+            colour = names.index(first) % COLOURS if first in names else COLOURS
             name = " + ".join(call.tasks)
             legend.append((colour, name))
             times = f" × {call.firings}" if call.firings > 1 and len(call.tasks) == 1 else ""
@@ -197,10 +200,18 @@ def prediction_bars(run: Run) -> Drawing | None:
 def learning_curve(rows: Sequence[Row]) -> Drawing | None:
     """Return against env steps: the mean of recent episodes, and the latest evaluation.
 
-    None where there is not enough to draw a line.
+    None where there is not enough to draw a line. Values beyond LARGEST are left out.
     """
     series = [
-        (colour, name, [(r["env_steps"], r[key]) for r in rows if {"env_steps", key} <= set(r)])
+        (
+            colour,
+            name,
+            [
+                (r["env_steps"], r[key])
+                for r in rows
+                if {"env_steps", key} <= set(r) and max(abs(r["env_steps"]), abs(r[key])) < LARGEST
+            ],
+        )
         for colour, key, name in (
             (1, "mean_return_20", "mean of the last 20 training episodes"),
             (2, "eval_mean", "latest evaluation of the greedy policy"),

@@ -17,6 +17,8 @@ def si(value: float | None, unit: str) -> str:
     if value == 0:
         return f"0 {unit}"
     rounded = float(f"{value:.2e}")
+    if math.isinf(rounded):  # the largest float, rounded up
+        rounded = value
     power = math.floor(math.log10(abs(rounded)) / 3)
     power = max(-4, min(power, 0 if unit == "s" else 4))
     number = rounded / 1000.0**power
@@ -28,7 +30,7 @@ def band(low: float, high: float, unit: str) -> str:
     """Both ends under one prefix: `24.0–37.5 µs`."""
     top = si(high, unit)
     number, _, symbol = top.partition(" ")
-    if high <= 0 or not math.isfinite(high):
+    if high <= 0 or not math.isfinite(high) or float(number.replace(",", "")) == 0:
         return top
     scale = float(f"{high:.2e}") / float(number.replace(",", ""))
     decimals = len(number.partition(".")[2])

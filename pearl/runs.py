@@ -13,7 +13,9 @@ from typing import Any, Literal
 
 from pearl.errors import SpecError
 from pearl.files import write_atomically
-from pearl.plans import SCHEMA, Plan, build, list_of, load_plan, plain
+from pearl.json_files import read_object
+from pearl.plans import SCHEMA, Plan, build, fits, list_of, load_plan, plain
+from pearl_devices.given import shown
 
 Status = Literal["done", "interrupted", "failed"]
 STATUSES = ("done", "interrupted", "failed")
@@ -172,6 +174,15 @@ class Progress:
     phase: str
 
 
+RETURNS = {
+    "mean_last_20": "float | None",
+    "episodes": "int | None",
+    "eval_mean": "float | None",
+    "eval_returns": "tuple[float, ...] | None",
+}
+"""Key of a run's `returns` → its type, where a report relies on it."""
+
+
 def load_run(path: str | Path) -> Run:
     """The run stored in a run folder or a `run.json`.
 
@@ -182,23 +193,17 @@ def load_run(path: str | Path) -> Run:
     if file.is_dir():
         file = file / "run.json"
     where = str(file)
-    try:
-        source = json.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SpecError(
-            f"{where}: cannot be read: {error.strerror}; a run folder is what `pearl train` leaves"
-        ) from None
-    except ValueError as error:
-        raise SpecError(f"{where}: not JSON: {error}") from None
-    if not isinstance(source, Mapping):
-        raise SpecError(f"{where}: a run is an object, this is a {type(source).__name__}")
+    source = read_object(file, "a run folder is what `pearl train` leaves")
     if source.get("schema") != SCHEMA:
         raise SpecError(
             f"{where}: schema is {source.get('schema')!r}; this version reads schema {SCHEMA}"
         )
     for key in ("steady", "returns", "plan"):
         if not isinstance(source.get(key), Mapping):
-            raise SpecError(f"{where}: {key} is {source.get(key)!r}; an object is needed")
+            raise SpecError(f"{where}: {key} is {shown(source.get(key))}; an object is needed")
+    for key, value in source["returns"].items():
+        if not fits(value, RETURNS.get(key, "")):
+            raise SpecError(f"{where}: returns.{key} is {shown(value)}; a {RETURNS[key]} is needed")
     values = dict(source)
     values["tasks"] = list_of(TaskTiming, source.get("tasks"), f"{where}: tasks")
     values["plan"] = load_plan(source["plan"])

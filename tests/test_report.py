@@ -366,7 +366,7 @@ def test_a_run_with_what_is_unknown_or_not_finite_writes_null(tmp_path: Path) ->
     ("content", "message"),
     [
         ("{", "not JSON"),
-        ("[1]", "a run is an object"),
+        ("[1]", "an object is needed"),
         ('{"schema": 9}', "schema is 9"),
         ('{"schema": 1}', "steady is None; an object is needed"),
     ],

@@ -171,7 +171,7 @@ def stored_gpu(model: str) -> GpuCalibration | None:
             _known[key] = GpuCalibration.from_json(json.loads(file.read_text(encoding="utf-8")))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CalibrationError(
             f"{file}: {error}; delete it, or calibrate the GPU anew from its timings"
         ) from None

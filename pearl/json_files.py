@@ -1,0 +1,51 @@
+"""JSON files that are read: what is no JSON, no object or out of bounds is one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pearl.errors import SpecError
+
+MOST_BYTES, DEPTH = 1 << 28, 32
+"""Bounds of a JSON file (assumed): a plan of 4,515 firings has 1 MB and 5 levels."""
+
+
+def read_object(path: Path, hint: str) -> dict[str, Any]:
+    """The JSON object in a file, of at most MOST_BYTES and DEPTH objects and lists in one another.
+
+    Raises SpecError naming the file. hint: where such a file comes from.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(MOST_BYTES + 1)
+        if len(content) > MOST_BYTES:
+            raise SpecError(f"{path}: larger than {MOST_BYTES} bytes; {hint}")
+        found = json.loads(content)
+    except OSError as error:
+        raise SpecError(f"{path}: cannot be read: {error.strerror}; {hint}") from None
+    except RecursionError:
+        raise SpecError(f"{path}: nested deeper than {DEPTH} levels; {hint}") from None
+    except ValueError as error:
+        raise SpecError(f"{path}: not JSON: {error}; {hint}") from None
+    if not isinstance(found, dict):
+        raise SpecError(f"{path}: an object is needed, this is a {type(found).__name__}; {hint}")
+    refuse_deep(found, str(path))
+    return found
+
+
+def refuse_deep(value: object, where: str) -> None:
+    """A SpecError for more than DEPTH objects and lists in one another."""
+    level = [value]
+    for _ in range(DEPTH + 1):
+        level = [
+            child
+            for part in level
+            for child in (
+                part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
+            )
+        ]
+        if not level:
+            return
+    raise SpecError(f"{where}: nested deeper than {DEPTH} levels; a file of ours is not")
