@@ -209,7 +209,9 @@ def learning_curve(rows: Sequence[Row]) -> Drawing | None:
             [
                 (r["env_steps"], r[key])
                 for r in rows
-                if {"env_steps", key} <= set(r) and max(abs(r["env_steps"]), abs(r[key])) < LARGEST
+                if {"env_steps", key} <= set(r)
+                and 0 <= r["env_steps"] < LARGEST
+                and abs(r[key]) < LARGEST
             ],
         )
         for colour, key, name in (

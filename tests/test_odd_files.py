@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from pearl.errors import SpecError
@@ -149,6 +149,7 @@ CELLS = ["1e308", "-1e308", "1.7976931348623157e308", "5e-324", "1e31", "nan", "
 
 
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@example(rows=[("5e-324", "5e-324", "1e308"), ("-1", "0", "1e308"), ("0", "1", "")])
 @given(rows=st.lists(st.tuples(*[st.sampled_from([*CELLS, "3"])] * 3), min_size=2, max_size=6))
 def test_any_numbers_in_the_metrics_make_a_page(tmp_path, rows) -> None:
     lines = ["env_steps,mean_return_20,eval_mean", *(",".join(row) for row in rows)]
