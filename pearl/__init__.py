@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pearl.limits import Limits
     from pearl.planning import plan
     from pearl.plans import Plan
+    from pearl.policy import Policy
     from pearl.report import Report
     from pearl.runs import Run
     from pearl.solvers import solve
@@ -47,6 +48,7 @@ __all__ = [
     "Mode",
     "Plan",
     "Platform",
+    "Policy",
     "Report",
     "Run",
     "SpecError",
@@ -69,6 +71,7 @@ _HOMES = {
     "pearl.limits": ("Limits",),
     "pearl.planning": ("plan",),
     "pearl.plans": ("Plan",),
+    "pearl.policy": ("Policy",),
     "pearl.report": ("Report",),
     "pearl.runs": ("Run",),
     "pearl.solvers": ("solve",),

@@ -24,6 +24,7 @@ from pearl.errors import InfeasibleError, SpecError
 from pearl.seeds import SEEDS
 
 if TYPE_CHECKING:
+    from pearl.policy import Policy
     from pearl.system import System
 
 SCHEMA = 1
@@ -511,24 +512,41 @@ def run_folder(name: str, out: Path | None, *, resume: bool) -> Path:
     return last if resume and last is not None else folder
 
 
+class Which(StrEnum):
+    """A policy that a run folder keeps."""
+
+    best = auto()
+    last = auto()
+
+
+Chosen = Annotated[Which, typer.Option(help="The best evaluated one, or that of the end.")]
+
+
+def _policy(run_dir: Path, which: Which, *, trust: bool) -> Policy:
+    from pearl.policy import FILES, Policy
+
+    return Policy.load(run_dir / FILES[which] if run_dir.is_dir() else run_dir, trust=trust)
+
+
 @command
 def eval_(
     run_dir: RunDir,
     trust: Trust = False,
+    policy: Chosen = Which.best,
     episodes: Annotated[int, typer.Option(min=1, help="How many episodes.")] = 20,
     seed: Annotated[int, typer.Option(min=0, max=SEEDS - 1, help="Seed of the environments.")] = 0,
     json_file: Json = None,
 ) -> Result:
-    """Judge the best policy of a run on fresh episodes."""
+    """Judge a policy of a run on fresh episodes."""
     from pearl.evaluation import evaluate
-    from pearl.trainer import Trainer
 
-    judged = evaluate(Trainer.load(run_dir, trust=trust).policy, episodes, seed)
+    judged = evaluate(_policy(run_dir, policy, trust=trust), episodes, seed)
     returns = judged.returns
     mean = sum(returns) / len(returns)
     found = {
         "schema": SCHEMA,
         "run": str(run_dir),
+        "policy": policy,
         "episodes": episodes,
         "seed": seed,
         "mean": mean,
@@ -545,14 +563,15 @@ def export(
     run_dir: RunDir,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write it.")],
     trust: Trust = False,
+    policy: Chosen = Which.best,
     json_file: Json = None,
 ) -> Result:
-    """Write the best policy of a run as a torch state_dict (safetensors)."""
-    from pearl.trainer import Trainer
+    """Write a policy of a run as a torch state_dict (safetensors)."""
+    from pearl.export import export as write
 
-    trainer = Trainer.load(run_dir, trust=trust)
-    found = trainer.export(file)
-    text = f"wrote {file}: {', '.join(trainer.policy.tensors())}"
+    chosen = _policy(run_dir, policy, trust=trust)
+    found = write(chosen, file)
+    text = f"wrote {file}: {', '.join(chosen.tensors())}"
     return Result(text, {**found, "path": str(file)})
 
 

@@ -1,4 +1,4 @@
-"""`Policy`, and evaluation on the environment that the spec names."""
+"""Evaluation of a policy on the environment that its spec names."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from pearl.policy import Policy
 from pearl.runtime import outside
 from pearl_devices import Kernel, UnsupportedError
 from pearl_devices.base import EnvironmentFailed
@@ -19,7 +19,6 @@ from pearl_devices.named import environment
 
 if TYPE_CHECKING:
     import gymnasium
-    import torch
 
     from pearl.system import System
 
@@ -27,102 +26,6 @@ if TYPE_CHECKING:
 MAX_STEPS = 10_000
 """Env steps after which an evaluation cuts an episode of an environment that has no limit of its
 own, where the spec names none (assumed)."""
-
-
-class Policy:
-    """The trained policy without exploration.
-
-    kernel: that of the task `inference`. parameters: those of its network, a flat float32 vector,
-    or its table, as in `pearl_devices.buffers`. statistics: mean and variance of the observations,
-    float64 (2, O), where it normalises them; they stay as they are.
-    """
-
-    def __init__(
-        self,
-        system: System,
-        kernel: Kernel,
-        parameters: npt.NDArray[Any],
-        statistics: npt.NDArray[np.float64] | None = None,
-    ) -> None:
-        self.system = system
-        self.kernel = kernel
-        self.parameters = parameters
-        self.statistics = statistics
-        self._low = np.asarray(system.env.act_low, np.float32)
-        self._high = np.asarray(system.env.act_high, np.float32)
-
-    def copy(self) -> Policy:
-        """The same policy, which no training changes."""
-        statistics = None if self.statistics is None else self.statistics.copy()
-        return Policy(self.system, self.kernel, self.parameters.copy(), statistics)
-
-    def act(self, obs: npt.ArrayLike) -> npt.NDArray[Any]:
-        """Greedy actions for observations of shape (B, O), or one for shape (O,).
-
-        Of a tabular policy an observation is the number of a state: shape (B,), or one of shape ().
-        Discrete actions are int64 of shape (B,), continuous ones float32 of shape (B, A). Another
-        number of components, or no such state, is a ValueError.
-        """
-        from pearl_devices.cpu import act
-
-        size, states = self.kernel.dim("obs"), self.kernel.dims.get("states", 0)
-        rows = np.asarray(obs, np.float32)
-        if states:
-            rows = rows[..., np.newaxis]
-            if rows.size and not (rows.min() >= 0 and rows.max() < states):
-                raise ValueError(
-                    f"observations are {obs!r}; the policy knows states below {states}"
-                )
-        single = rows.ndim == 1
-        rows = np.ascontiguousarray(rows.reshape(1, -1) if single else rows)
-        if rows.ndim != 2 or rows.shape[1] != size:
-            takes = "(B,), numbers of states" if states else f"(B, {size})"
-            raise ValueError(f"observations have shape {np.shape(obs)}; the policy takes {takes}")
-        if self.statistics is not None:
-            rows = self._normalised(rows)
-        actions = act(self.kernel, self.parameters, rows, self._low, self._high)
-        return actions[0] if single else actions
-
-    def state_dict(self) -> dict[str, torch.Tensor]:
-        """`tensors` as those of torch."""
-        import torch
-
-        return {name: torch.from_numpy(array) for name, array in self.tensors().items()}
-
-    def tensors(self) -> dict[str, npt.NDArray[Any]]:
-        """Its parameters under torch's names, copies. Dense layers are those of
-        torch.nn.Sequential(Linear, ReLU or Tanh, Linear, …): `0.weight` (out, in), `0.bias`,
-        `2.weight`, …; a table is one torch.nn.Embedding, `0.weight` (states, actions); a module of
-        the user's own has its own names."""
-        kernel, flat = self.kernel, self.parameters
-        if kernel.dims.get("states"):
-            return {"0.weight": flat.copy()}
-        (name,) = kernel.networks
-        own = kernel.modules.get(name)
-        if own is not None:
-            import torch
-
-            from pearl_devices.primitives.torch_modules import named
-
-            return {n: t.numpy().copy() for n, t in named(own, torch.from_numpy(flat)).items()}
-        found: dict[str, npt.NDArray[Any]] = {}
-        at = 0
-        for layer, (i, o) in enumerate(pairwise(kernel.layers())):
-            weights, at = flat[at : at + i * o], at + i * o
-            found[f"{2 * layer}.weight"] = np.ascontiguousarray(weights.reshape(i, o).T)
-            found[f"{2 * layer}.bias"] = flat[at : at + o].copy()
-            at += o
-        return found
-
-    def _normalised(self, rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        asked = self.system.algorithm.normalise
-        assert self.statistics is not None
-        mean, variance = self.statistics
-        scaled = (rows - mean) / np.sqrt(variance + asked.epsilon)
-        if asked.clip > 0:
-            scaled = scaled.clip(-asked.clip, asked.clip)
-        found: npt.NDArray[np.float32] = scaled.astype(np.float32)
-        return found
 
 
 def make_env(env_id: str, args: Mapping[str, Any], stack: int = 0) -> gymnasium.Env[Any, Any]:

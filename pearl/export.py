@@ -11,8 +11,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pearl.evaluation import Policy
 from pearl.files import write_atomically
+from pearl.policy import Policy
 
 SCHEMA = 1
 

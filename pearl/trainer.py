@@ -28,6 +28,7 @@ from pearl.plan_check import check_plan, completions, stated_costs, unfolded
 from pearl.planning import as_system, problem, spare
 from pearl.planning import plan as make_plan
 from pearl.plans import Plan, load_plan, pearl_version, plain
+from pearl.policy import FILES, Policy
 from pearl.program import program_order
 from pearl.report import Report
 from pearl.report_tables import drift_sentence
@@ -265,7 +266,7 @@ class Trainer:
         return [*found.returns]
 
     @property
-    def policy(self) -> evaluation.Policy:
+    def policy(self) -> Policy:
         """The policy without exploration: after training the best evaluated."""
         return self._policy("best").copy()
 
@@ -408,9 +409,7 @@ class Trainer:
                         evaluate=lambda: self._periodic(state),
                         keep=self._keep,
                         settled=self._settled,
-                        save=None
-                        if folder is None
-                        else lambda now: self._save(folder / CHECKPOINT, now),
+                        save=None if folder is None else lambda now: self._save_run(folder, now),
                         metrics=None if folder is None else folder / "metrics.csv",
                         progress=progress,
                         interruption=interruption,
@@ -447,7 +446,7 @@ class Trainer:
         measured = {} if self.emulate else times_ns
         if folder is not None and status == "done":
             try:
-                self._save(folder / CHECKPOINT, state)
+                self._save_run(folder, state)
             except OSError as error:
                 status, state.log.failure = "failed", unwritten(state, work, error)
         if status == "failed":
@@ -565,7 +564,7 @@ class Trainer:
         after.log.events = [*state.log.events]
         _decided(after, text)
         new._at, new._snapshot = state.iteration, lambda: environments
-        new._save(file, after)
+        new._save_run(folder, after)
         vars(state).update(vars(after))
         vars(self).update(vars(new))
         self._resumed = _Resumed(checkpoint.load(file))
@@ -670,19 +669,17 @@ class Trainer:
         kept = {"best.policy": self._name}
         return kept | ({STATISTICS: "normalise.obs"} if "normalise.obs" in self._arrays else {})
 
-    def _policy(self, which: Literal["now", "best"]) -> evaluation.Policy:
+    def _policy(self, which: Literal["last", "best"]) -> Policy:
         """The policy over this trainer's own arrays."""
         names = self._kept().items()
         found = {
             name: self._arrays[best if which == "best" else self._newest(name)]
             for best, name in names
         }
-        return evaluation.Policy(
-            self.system, self._acting, found[self._name], found.get("normalise.obs")
-        )
+        return Policy(self.system, self._acting, found[self._name], found.get("normalise.obs"))
 
     def _judge(
-        self, policy: Literal["now", "best"], episodes: int, which: str
+        self, policy: Literal["last", "best"], episodes: int, which: str
     ) -> evaluation.Evaluation:
         from pearl_devices.primitives.rng import key
 
@@ -692,7 +689,7 @@ class Trainer:
     def _periodic(self, state: State) -> evaluation.Evaluation:
         """The current policy, judged amid a run."""
         episodes, which = self.system.train.evaluate_episodes, f"periodic {state.iteration}"
-        found = self._heard(state, lambda: self._judge("now", episodes, which))
+        found = self._heard(state, lambda: self._judge("last", episodes, which))
         if found.cut and not state.evaluation_cuts:
             at = state.iteration * self.graph.env_steps
             state.log.note(f"env step {at}: in evaluation {found.text}", restarts=0)
@@ -743,6 +740,17 @@ class Trainer:
 
     def _save(self, path: Path, done: State) -> None:
         checkpoint.save(path, restoring.kept(self._arrays, self.graph), self._about(done))
+
+    def _save_run(self, folder: Path, done: State) -> None:
+        """Both policies and the checkpoint of a run. Until one has been evaluated, the best policy
+        is the last."""
+        if done.best_mean is None:
+            self._keep()
+        env_steps = done.iteration * self.graph.env_steps
+        for which, name in FILES.items():
+            policy = self._policy("best" if which == "best" else "last")
+            policy.save(folder / name, which=which, env_steps=env_steps)
+        self._save(folder / CHECKPOINT, done)
 
     def _take_in(self, stored: checkpoint.Stored, steps: int | None = None) -> Buffers:
         """The arrays of a checkpoint, once all of them are sound; returns the constants of a run of

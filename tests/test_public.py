@@ -8,7 +8,18 @@ import pearl
 
 NAMES = {
     *("CostTable", "Calibration", "Device", "Edge", "Estimate", "InfeasibleError", "Kernel"),
-    *("Limits", "Link", "Mode", "Plan", "Platform", "Report", "Run", "SpecError", "System"),
+    *(
+        "Limits",
+        "Link",
+        "Mode",
+        "Plan",
+        "Platform",
+        "Policy",
+        "Report",
+        "Run",
+        "SpecError",
+        "System",
+    ),
     *("Task", "TaskGraph", "Trainer", "calibrate", "estimate", "load", "pareto"),
     *("plan", "solve"),
 }
