@@ -21,6 +21,7 @@ import pearl
 from pearl import trust
 from pearl.errors import SpecError
 from pearl.spec import state
+from pearl.state import State
 from pearl_devices import named
 from pearl_devices.primitives import gym_envs
 from tests.examples import example_run
@@ -304,7 +305,8 @@ def run_of(spec: Path) -> Path:
     """A run folder as `train` leaves it, but for the training."""
     folder = spec.parent / "run"
     trainer = pearl.compile(spec, emulate=True)
-    trainer.save(folder / "checkpoint.safetensors")
+    trainer._save_run(folder, State())
+    trust.note(trainer.system.raw)
     trainer.plan.save(folder / "plan.json")
     example_run(trainer.plan).save(folder / "run.json")
     (folder / "spec.yaml").write_text(yaml.safe_dump(dict(trainer.system.raw)))
@@ -317,12 +319,12 @@ def strangers(folder: Path, cache: Path, trap: Trap | None = None, **algorithm: 
         file.unlink()
     if trap:
         trap.reset()
-    file = folder / "checkpoint.safetensors"
-    with safe_open(file, "numpy") as stored:
-        about = json.loads(stored.metadata()["pearl"])
-        arrays = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
-    about["spec"]["algorithm"] |= algorithm
-    save_file(arrays, file, metadata={"pearl": json.dumps(about)})
+    for file in folder.glob("*.safetensors"):
+        with safe_open(file, "numpy") as stored:
+            about = json.loads(stored.metadata()["pearl"])
+            arrays = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
+        about["spec"]["algorithm"] |= algorithm
+        save_file(arrays, file, metadata={"pearl": json.dumps(about)})
     (folder / "spec.yaml").write_text(yaml.safe_dump(about["spec"]))
 
 
