@@ -13,9 +13,11 @@ from pearl.errors import SpecError
 from pearl.graph import Edge, TaskGraph
 from pearl.period import Arc, Unit, expand, howard, simulate, start_times, token_free_cycle
 from pearl.plans import Bottleneck, Channel, Entry, Lane, Placement, Plan, pearl_version
+from pearl.time_limit import look, watched
 
-SIMULATED = 400
-"""Iterations of the simulation with a spread of times; the first quarter is left out."""
+SIMULATED, LEAST_SIMULATED, FIRINGS = 400, 40, 400_000
+"""Iterations of the simulation with a spread of times, of which the first quarter is left out; of
+large graphs only as many as have so many firings together, but never fewer than the second."""
 
 WORK = 6000
 """Steps in which capacities on critical cycles are raised, times nodes of the timed graph (assumed:
@@ -196,26 +198,27 @@ def _simulated(timed: Timing, arcs: list[Arc], period: float, *, paced: bool) ->
     bands = [(m.estimate.low_s, m.estimate.high_s, m.estimate.latency_s) for m in a.modes]
     if all(low == high for low, high, _ in bands):
         return period
+    turns = max(LEAST_SIMULATED, min(SIMULATED, FIRINGS // n))
     draw = np.random.default_rng(0)
-    factors: NDArray[np.float64] = np.ones((SIMULATED, n))
+    factors: NDArray[np.float64] = np.ones((turns, n))
     for i, (u, _) in enumerate(a.expansion.nodes):
         low, high, latency = bands[u]
         if latency > 0 and high > low:
             if low > 0:
                 mean = (math.log(low) + math.log(high)) / 2
                 spread = (math.log(high) - math.log(low)) / (2 * _Z90)
-                seconds = draw.lognormal(mean, spread, SIMULATED)
+                seconds = draw.lognormal(mean, spread, turns)
             else:
-                seconds = draw.triangular(low, min(latency, high), high, SIMULATED)
+                seconds = draw.triangular(low, min(latency, high), high, turns)
             total = latency + a.extra_s[u]
             factors[:, i] = np.maximum(seconds + a.extra_s[u], 0) / total if total > 0 else 1
     if paced:
         arcs = [*arcs, (n, n, period, 1), *((n, i, 0.0, 0) for i in range(n))]
-        factors = np.hstack([factors, np.ones((SIMULATED, 1))])
+        factors = np.hstack([factors, np.ones((turns, 1))])
         n += 1
-    start = simulate(n, arcs, SIMULATED, factors).max(axis=1)
-    skip = SIMULATED // 4
-    end = SIMULATED - 1 - max((abs(m) for _, _, _, m in arcs), default=0) % (SIMULATED // 4)
+    start = simulate(n, arcs, turns, factors).max(axis=1)
+    skip = turns // 4
+    end = turns - 1 - max((abs(m) for _, _, _, m in arcs), default=0) % (turns // 4)
     return float((start[end] - start[skip]) / (end - skip))
 
 
@@ -273,20 +276,22 @@ def _members(a: Assignment, unit: Unit) -> list[str]:
     graph = a.expansion.graph
     inner = expand(graph)
     waits = {n: 0 for (t, _), n in inner.node.items() if t in unit}
-    for s, d, m, _ in inner.arcs:
+    out: dict[int, list[int]] = {n: [] for n in waits}
+    for s, d, m, _ in watched(inner.arcs):
         if m == 0 and s in waits and d in waits:
+            out[s].append(d)
             waits[d] += 1
     order: list[str] = []
     ready = sorted(n for n, w in waits.items() if w == 0)
     while ready:
+        look()
         n = min(ready, key=lambda k: (inner.nodes[k][1], k))  # depth first: firing by firing
         ready.remove(n)
         order.append(inner.units[inner.nodes[n][0]][0])
-        for s, d, m, _ in inner.arcs:
-            if s == n and m == 0 and d in waits:
-                waits[d] -= 1
-                if waits[d] == 0:
-                    ready.append(d)
+        for d in out[n]:
+            waits[d] -= 1
+            if waits[d] == 0:
+                ready.append(d)
     return order
 
 

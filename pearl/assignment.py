@@ -11,6 +11,7 @@ from pearl.costs import CostTable, Mode
 from pearl.errors import SpecError
 from pearl.graph import Edge
 from pearl.period import Arc, Expansion, howard
+from pearl.time_limit import watched
 from pearl_devices import Link
 
 Orders = Mapping[str, tuple[tuple[int, int], ...]]
@@ -233,13 +234,13 @@ def timing(assignment: Assignment) -> Timing:
     latency = [assignment.latency_s(u) for u, _ in x.nodes]
     occupancy = [assignment.occupancy_s(u) + assignment.copying_s[u] for u, _ in x.nodes]
     lanes: dict[str, list[int]] = {}
-    for i, (u, _) in enumerate(x.nodes):
+    for i, (u, _) in watched(enumerate(x.nodes)):
         lanes.setdefault(assignment.lane(u), []).append(i)
     arcs: list[Arc] = []
     sent: dict[tuple[str, str, int], tuple[int, float]] = {}  # copy → node, seconds to its start
     hops = sorted(assignment.hops.items(), key=lambda item: item[1].before is not None)
     for (task, to), hop in hops:
-        for f in range(hop.messages):
+        for f in watched(range(hop.messages)):
             if hop.before is None:
                 src = x.node[task, f]
                 begin = src, latency[src]
@@ -257,7 +258,7 @@ def timing(assignment: Assignment) -> Timing:
             lanes.setdefault(hop.link.name, []).append(i)
             arcs.append((begin[0], i, begin[1], 0))
             sent[task, to, f] = i, 0.0
-    for src, dst, tokens, e in x.arcs:
+    for src, dst, tokens, e in watched(x.arcs):
         edge = x.graph.edges[e]
         route = assignment.route(edge)
         if not route:
@@ -284,7 +285,7 @@ def timing(assignment: Assignment) -> Timing:
 def _strongest(arcs: list[Arc]) -> list[Arc]:
     """One arc for each pair of nodes and number of tokens: the longest."""
     most: dict[tuple[int, int, int], float] = {}
-    for s, d, w, m in arcs:
+    for s, d, w, m in watched(arcs):
         most[s, d, m] = max(w, most.get((s, d, m), 0.0))
     return [(s, d, w, m) for (s, d, m), w in most.items()]
 

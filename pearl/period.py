@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from pearl.errors import SpecError
 from pearl.graph import Edge, TaskGraph
+from pearl.time_limit import drained, look, watched
 
 Arc = tuple[int, int, float, int]
 """src node, dst node, seconds, tokens."""
@@ -54,8 +55,8 @@ class Expansion:
         q = self.graph.repetition
         p, c, m = edge.production, edge.consumption, edge.tokens
         least: dict[tuple[int, int], int] = {}
-        for f in range(q[edge.dst]):
-            for a in range(c):
+        for f in watched(range(q[edge.dst])):
+            for a in watched(range(c)) if c > 1 else (0,):
                 firing = (f * c + a - m) // p
                 src = self.node[edge.src, firing % q[edge.src]]
                 dst = self.node[edge.dst, f]
@@ -77,12 +78,12 @@ def expand(graph: TaskGraph, fused: Sequence[Unit] = ()) -> Expansion:
     nodes: list[tuple[int, int]] = []
     node: dict[tuple[str, int], int] = {}
     for u, unit in enumerate(units):
-        for f in range(graph.repetition[unit[0]]):
+        for f in watched(range(graph.repetition[unit[0]])):
             if len(unit) == 1 or f == 0:
                 nodes.append((u, f))
             node[unit[0], f] = len(nodes) - 1
         for t in unit[1:]:
-            node.update({(t, f): len(nodes) - 1 for f in range(graph.repetition[t])})
+            node.update({(t, f): len(nodes) - 1 for f in watched(range(graph.repetition[t]))})
     bare = Expansion(graph, units, tuple(nodes), node, ())
     arcs = tuple((s, d, m, e) for e, edge in enumerate(graph.edges) for s, d, m in bare.rows(edge))
     cycle = token_free_cycle(len(nodes), [(s, d, 0.0, m) for s, d, m, _ in arcs])
@@ -100,15 +101,19 @@ def expand(graph: TaskGraph, fused: Sequence[Unit] = ()) -> Expansion:
 def token_free_cycle(n: int, arcs: Sequence[Arc]) -> list[int]:
     """The nodes of a cycle whose tokens sum to 0 or less; empty if there is none.
 
-    Integer Bellman-Ford with lengths tokens·(n + 1) − 1: negative around just such cycles.
+    Where no arc has negative tokens an order of those without any says that there is none; else
+    integer Bellman-Ford with lengths tokens·(n + 1) − 1: negative around just such cycles.
     """
+    if min((a[3] for a in arcs), default=0) >= 0:
+        free = [(s, d) for s, d, _, m in watched(arcs) if m == 0]
+        if len(_topological(n, free)) == n:
+            return []
     out: list[list[tuple[int, int]]] = [[] for _ in range(n)]
-    for s, d, _, m in arcs:
+    for s, d, _, m in watched(arcs):
         out[s].append((d, m * (n + 1) - 1))
     distance, parent, hops = [0] * n, [-1] * n, [0] * n
     queue, waiting = deque(range(n)), [True] * n
-    while queue:
-        here = queue.popleft()
+    for here in drained(queue):
         waiting[here] = False
         for there, length in out[here]:
             if distance[here] + length < distance[there]:
@@ -162,7 +167,7 @@ def howard(n: int, arcs: Sequence[Arc]) -> tuple[float, list[int]]:
     if not alive:
         return 0.0, []
     policy: list[tuple[int, float, int]] = [(0, 0.0, 0)] * n
-    for u in alive:
+    for u in watched(alive):
         policy[u] = max(out[u], key=lambda a: a[1] / a[2] if a[2] > 0 else math.inf)
     ratio, value = [0.0] * n, [0.0] * n
     longest = max(abs(w) for arcs_out in out for _, w, _ in arcs_out)
@@ -175,7 +180,7 @@ def howard(n: int, arcs: Sequence[Arc]) -> tuple[float, list[int]]:
             top, rounds_left = best, n + 100
         rounds_left -= 1  # only rounding can keep values moving for longer at one ratio
         changed = False
-        for u in alive:
+        for u in watched(alive):
             reach = ratio[u] + 1e-14 * abs(ratio[u])
             for arc in out[u]:
                 if ratio[arc[0]] > reach:
@@ -183,7 +188,7 @@ def howard(n: int, arcs: Sequence[Arc]) -> tuple[float, list[int]]:
         if changed and rounds_left:
             continue
         small = 1e-14 * (longest + max(map(abs, value)))
-        for u in alive:
+        for u in watched(alive):
             here, mine = ratio[u], value[u] + small
             floor = here - 1e-14 * abs(here)
             for arc in out[u]:
@@ -199,17 +204,17 @@ def _leading_to_cycles(n: int, arcs: Sequence[Arc]) -> list[list[tuple[int, floa
     """Arcs out of each node, without those to nodes from which no cycle can be reached."""
     into: list[list[int]] = [[] for _ in range(n)]
     degree = [0] * n
-    for s, d, _, _ in arcs:
+    for s, d, _, _ in watched(arcs):
         into[d].append(s)
         degree[s] += 1
     dead = [u for u in range(n) if degree[u] == 0]
-    for u in dead:
+    for u in watched(dead):
         for s in into[u]:
             degree[s] -= 1
             if degree[s] == 0:
                 dead.append(s)
     out: list[list[tuple[int, float, int]]] = [[] for _ in range(n)]
-    for s, d, w, m in arcs:
+    for s, d, w, m in watched(arcs):
         if degree[s] > 0 and degree[d] > 0:
             out[s].append((d, w, m))
     return out
@@ -224,7 +229,7 @@ def _evaluate(
     """Ratio and value of every node under a policy, in place; the best ratio and its cycle."""
     best, best_cycle = -math.inf, []
     done = [0] * len(policy)  # 0 new, 1 on the path, 2 settled
-    for start in alive:
+    for start in watched(alive):
         path, u = [], start
         while done[u] == 0:
             done[u] = 1
@@ -243,7 +248,7 @@ def _evaluate(
             if ratio[u] > best:
                 best, best_cycle = ratio[u], cycle
             done[u] = 2
-        for x in reversed(path):
+        for x in watched(reversed(path)):
             if done[x] == 2:
                 continue
             there, w, m = policy[x]
@@ -259,13 +264,14 @@ def start_times(n: int, arcs: Sequence[Arc], period_s: float) -> list[float]:
     period_s must be at least the maximum cycle ratio; rounding around critical cycles is absorbed.
     """
     out: list[list[tuple[int, float]]] = [[] for _ in range(n)]
-    for s, d, w, m in arcs:
+    for s, d, w, m in watched(arcs):
         out[s].append((d, w - m * period_s))
     start = [0.0] * n
     small = 1e-12 * (period_s + max((abs(a[2]) for a in arcs), default=0.0))
-    queue, waiting, passes = deque(range(n)), [True] * n, [0] * n
-    while queue:
-        here = queue.popleft()
+    early = _topological(n, [(s, d) for s, d, _, m in arcs if m == 0])
+    queue = deque(dict.fromkeys([*early, *range(n)]))  # in this order most are final at once
+    waiting, passes = [True] * n, [0] * n
+    for here in drained(queue):
         waiting[here] = False
         for there, length in out[here]:
             if start[here] + length > start[there] + small:
@@ -296,21 +302,22 @@ def simulate(
     changed = True
     while changed:
         changed = False
-        for s, d, _, m in arcs:
+        for s, d, _, m in watched(arcs):
             if shift[s] + m < shift[d]:
                 shift[d], changed = shift[s] + m, True
     into: list[list[tuple[int, float, int]]] = [[] for _ in range(n)]
     same: list[tuple[int, int]] = []
-    for s, d, w, m in arcs:
+    for s, d, w, m in watched(arcs):
         into[d].append((s, w, m))
         if m + shift[s] - shift[d] == 0:
             same.append((s, d))
     order = _topological(n, same)
     start = np.zeros((iterations, n))
-    rows: list[list[float]] = [[0.0] * n for _ in range(iterations)]
+    rows: list[list[float]] = [[0.0] * n for _ in watched(range(iterations))]
     scale = None if factors is None else factors.tolist()
     for turn in range(iterations - min(shift, default=0)):
-        for j in order:
+        look()
+        for j in watched(order):
             k = turn + shift[j]
             if not 0 <= k < iterations:
                 continue
@@ -328,11 +335,11 @@ def simulate(
 def _topological(n: int, arcs: Sequence[tuple[int, int]]) -> list[int]:
     out: list[list[int]] = [[] for _ in range(n)]
     degree = [0] * n
-    for s, d in arcs:
+    for s, d in watched(arcs):
         out[s].append(d)
         degree[d] += 1
     order = [u for u in range(n) if degree[u] == 0]
-    for u in order:
+    for u in watched(order):
         for d in out[u]:
             degree[d] -= 1
             if degree[d] == 0:

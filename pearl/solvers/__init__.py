@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 
 from pearl.assembly import Proof, assemble
@@ -20,6 +21,7 @@ from pearl.solvers.conflict import sharpened
 from pearl.solvers.heuristic import bound as floor
 from pearl.solvers.outcome import Outcome
 from pearl.solvers.tokens import fewest_of_all, fewest_tokens
+from pearl.time_limit import OutOfTimeError, within
 from pearl_devices.given import is_whole, shown
 
 Method = Callable[[TaskGraph, CostTable, str, Limits, float, int], Outcome]
@@ -46,6 +48,14 @@ OFFERED: dict[str, tuple[str, ...]] = {
     "cpsat": ("makespan",),
 }
 """Method name → the objectives it can be asked for."""
+
+
+GRACE_S = 1.0
+"""How far what is begun may go beyond its time: what has the time to end by itself does."""
+
+ASSEMBLING_S, ASSEMBLING = 1e-3, 0.5
+"""Time kept for putting a plan together: for each firing (0.3 ms measured on one core), and as a
+share of the time given at most."""
 
 
 def default_method(objective: str) -> str:
@@ -93,23 +103,28 @@ def solve(
     seed = checked_seed(seed)
     began = time.monotonic()
     name = method or default_method(objective)
-    deadline = began + time_limit_s
+    firings = sum(graph.repetition.values())
+    end = began + time_limit_s
+    deadline = end - min(ASSEMBLING * time_limit_s, ASSEMBLING_S * firings)
     try:
-        outcome = SOLVERS[name](graph, costs, objective, limits, deadline, seed)
+        with within(deadline + GRACE_S):
+            outcome = SOLVERS[name](graph, costs, objective, limits, deadline, seed)
     except InfeasibleError as error:
         raise sharpened(error, graph, costs, limits, deadline) from None
-    best = outcome.best
-    if objective != "makespan":
-        best, _ = fewest_tokens(best, limits)
-        if name == "milp" and not outcome.late:
+    except OutOfTimeError:
+        raise _no_time(graph, firings, time_limit_s) from None
+    best, bound = outcome.best, outcome.bound
+    with suppress(OutOfTimeError), within(deadline + GRACE_S):
+        if bound <= 0 and objective != "makespan":  # time ran out before there was any
+            bound = floor(programs(graph, costs, limits), objective, limits, best, began)
+        if objective != "makespan":
+            best, _ = fewest_tokens(best, limits)
+            if name == "milp" and not outcome.late:
 
-            def again(relaxed: TaskGraph, less: Limits) -> Outcome:
-                return milp.solve(relaxed, costs, objective, less, deadline, seed)
+                def again(relaxed: TaskGraph, less: Limits) -> Outcome:
+                    return milp.solve(relaxed, costs, objective, less, deadline, seed)
 
-            best, _ = fewest_of_all(best, graph, limits, again)
-    bound = outcome.bound
-    if bound <= 0 and objective != "makespan":  # time ran out before there was any
-        bound = floor(programs(graph, costs, limits), objective, limits, best, began)
+                best, _ = fewest_of_all(best, graph, limits, again)
     proof = Proof(
         objective=objective,
         method=name,
@@ -119,8 +134,21 @@ def solve(
         period_bound_s=bound if objective == "throughput" else best.ordered.bound_s,
         late=outcome.late,
     )
-    plan = assemble(best.assignment, best.ordered.orders, proof, power_w=limits.power_w)
+    try:
+        with within(max(end, time.monotonic()) + GRACE_S):
+            plan = assemble(best.assignment, best.ordered.orders, proof, power_w=limits.power_w)
+    except OutOfTimeError:
+        raise _no_time(graph, firings, time_limit_s) from None
     return replace(plan, problem=Problem(graph, costs, limits))
+
+
+def _no_time(graph: TaskGraph, firings: int, time_limit_s: float) -> InfeasibleError:
+    return InfeasibleError(
+        f"no plan of graph {graph.name!r} that meets the limits was found in {time_limit_s:g} s; "
+        "whether there is one is not decided: give more time (time_limit_s, `pearl plan "
+        f"--time-limit`), relax a limit, or give it rates with fewer than the {firings:,} firings "
+        "that an iteration has now"
+    )
 
 
 __all__ = ["SOLVERS", "check_plan", "solve"]

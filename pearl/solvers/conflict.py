@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -21,12 +22,12 @@ from pearl.solvers.limit_sets import (
     MEMORY,
     NUMBERS,
     Limit,
-    UndecidedError,
     all_limits,
     least_s,
     met,
     only,
 )
+from pearl.time_limit import OutOfTimeError, extended
 
 SECONDS, LEAST_S = 5.0, 1.0
 """What finding a smallest conflict may take at most, and may take even where the time given to the
@@ -36,21 +37,23 @@ solver is up (assumed: without a word on why there is no plan the answer is wort
 def explain(graph: TaskGraph, costs: CostTable, limits: Limits, deadline: float) -> InfeasibleError:
     """The error for limits that no plan meets: a smallest conflicting set, with numbers.
 
-    It is found by the caller's deadline (`time.monotonic()` seconds) but for `LEAST_S`.
+    It is found by the caller's deadline (`time.monotonic()` seconds) but for `LEAST_S`;
+    OutOfTimeError where that is not enough to say anything.
     """
     deadline = _until(deadline)
-    kept, smallest = _filtered(graph, costs, limits, deadline)
-    if not kept:
+    with extended(deadline):
+        kept, smallest = _filtered(graph, costs, limits, deadline)
+        if kept:
+            return _error(kept, smallest, graph, costs, limits, deadline)
         conflict: list[dict[str, Any]] = []
         numbers = [k for k in all_limits(limits) if k.key in NUMBERS]
         for limit in numbers:
             conflict += _described(limit, numbers, graph, costs, limits, deadline)[1]
-        return InfeasibleError(
-            f"graph {graph.name!r}: some assignments would meet the limits if their lanes needed "
-            "no order, but none does with one; allow a longer period or more power",
-            conflict,
-        )
-    return _error(kept, smallest, graph, costs, limits, deadline)
+    return InfeasibleError(
+        f"graph {graph.name!r}: some assignments would meet the limits if their lanes needed "
+        "no order, but none does with one; allow a longer period or more power",
+        conflict,
+    )
 
 
 def sharpened(
@@ -62,10 +65,14 @@ def sharpened(
     if not kinds or set(kinds) - {"task", "together", "memory"}:
         return error
     deadline = _until(deadline)
-    kept, smallest = _filtered(graph, costs, limits, deadline)
-    if not kept:
+    try:
+        with extended(deadline):
+            kept, smallest = _filtered(graph, costs, limits, deadline)
+            if not kept:
+                return error
+            found = _error(kept, smallest, graph, costs, limits, deadline)
+    except OutOfTimeError:
         return error
-    found = _error(kept, smallest, graph, costs, limits, deadline)
     if len(found.conflict) <= len(error.conflict):
         return error
     return InfeasibleError(f"{error}: {found}", found.conflict)
@@ -102,11 +109,10 @@ def none_found(
 ) -> InfeasibleError:
     """Why a method that proves nothing, or had no time to, has no plan: there is none, or it did
     not find one."""
-    try:
-        if not met(graph, costs, limits, list(all_limits(limits)), _until(deadline)):
+    until = _until(deadline)
+    with suppress(OutOfTimeError), extended(until):
+        if not met(graph, costs, limits, list(all_limits(limits)), until):
             return explain(graph, costs, limits, deadline)
-    except UndecidedError:
-        pass
     return InfeasibleError(
         f"method {method} found no plan of graph {graph.name!r} that meets the limits; whether "
         "there is one is not decided: give more time, use method 'milp', or relax a limit"
@@ -127,14 +133,14 @@ def _filtered(
     try:
         if met(graph, costs, limits, kept, deadline):
             return [], True
-    except UndecidedError:
+    except OutOfTimeError:
         return kept, False
     for limit in list(kept):
         rest = [k for k in kept if k != limit]
         try:
             if not met(graph, costs, limits, rest, deadline):
                 kept = rest
-        except UndecidedError:
+        except OutOfTimeError:
             smallest = False
     return kept, smallest
 
@@ -146,7 +152,7 @@ def _shortest_s(
     alone, ignore = only(limits, kept)
     try:
         return min(least_s(p, alone, deadline) for p in programs(graph, costs, alone, ignore))
-    except (UndecidedError, InfeasibleError):
+    except (OutOfTimeError, InfeasibleError):
         return None
 
 
@@ -225,7 +231,7 @@ def _fewest_lanes(
         try:
             if met(graph, costs, wider, [*rest, Limit("max_lanes")], deadline):
                 return lanes
-        except UndecidedError:
+        except OutOfTimeError:
             return None
     return None
 
@@ -251,7 +257,7 @@ def _least_power_w(
                 high = middle
             else:
                 low = middle
-    except UndecidedError:
+    except OutOfTimeError:
         return None
     return high
 

@@ -13,18 +13,24 @@ from __future__ import annotations
 import importlib.util
 import math
 import os
+import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
+from typing import Any
 
 from pearl.costs import CostTable
 from pearl.errors import SpecError
 from pearl.graph import TaskGraph
 from pearl.limits import Limits
+from pearl.solver_process import GRACE_S
 from pearl.solvers import local_search
 from pearl.solvers.conflict import none_found
 from pearl.solvers.cpsat_model import Model
+from pearl.solvers.first_schedule import start
 from pearl.solvers.makespan import Iteration, iteration, least_s, makespan_programs
 from pearl.solvers.outcome import SAME, Found, Outcome
+from pearl.time_limit import OutOfTimeError, beside
 
 MOMENT = 5_000
 """Moves of tabu search at first (0.4 s on 240 operations here)."""
@@ -68,20 +74,25 @@ def solve(
         )
     choices = makespan_programs(graph, costs, limits)
     cases = [iteration(p) for p in choices]
-    starts_of = [local_search.start(it, objective, limits, deadline) for it in cases]
+    starts_of = [start(it, objective, limits, deadline) for it in cases]
     known = [f for f in starts_of if f]
     if not known:
         raise none_found("cpsat", graph, costs, limits, deadline)
     best = min(known, key=lambda f: f.cost)
     least, late = math.inf, False
     for number, (it, own) in enumerate(zip(cases, starts_of, strict=True)):
-        floor = least_s(it, deadline)
-        if own and floor < best.cost * (1 - SAME):
-            left = deadline - time.monotonic()
-            until = time.monotonic() + left / (len(choices) - number)
-            found, floor, finished = improve(it, own, min(best.cost, own.cost), floor, until, seed)
-            late |= not finished
-            best = min(best, found, key=lambda f: f.cost)
+        floor = 0.0
+        try:
+            floor = least_s(it, deadline)
+            if own and floor < best.cost * (1 - SAME):
+                left = deadline - time.monotonic()
+                until = time.monotonic() + left / (len(choices) - number)
+                below = min(best.cost, own.cost)
+                found, floor, finished = improve(it, own, below, floor, until, seed)
+                late |= not finished
+                best = min(best, found, key=lambda f: f.cost)
+        except OutOfTimeError:
+            late = True
         least = min(least, floor)
     return Outcome(best, min(least, best.cost), late)
 
@@ -101,8 +112,7 @@ def improve(
         best = local_search.tabu_search(it, lanes, best, MOMENT, floor, deadline, seed)
     threads = min(WORKERS, len(os.sched_getaffinity(0)))
     below = min(below, best.cost)
-    found, bound, finished = Model(it, best, below, floor).run(deadline, 1, seed, SHORT)
-    floor, best = max(floor, bound), min(best, found or best, key=lambda f: f.cost)
+    best, floor, finished = _searched(it, best, below, floor, deadline, 1, seed, SHORT)
     if best.cost <= floor * (1 + SAME):
         return best, floor, True
     if finished:  # the model leaves something out, and its best schedule is not as good as it says
@@ -110,19 +120,79 @@ def improve(
         return min(best, other or best, key=lambda f: f.cost), floor, True
     share = COMPILING if cold else BESIDE
     until = time.monotonic() + share * (deadline - time.monotonic())
-    with ThreadPoolExecutor(1) as beside:
-        searched = beside.submit(
-            local_search.improve, it, best, "makespan", Limits(), until, seed + 1, enough=floor
-        )
-        if threads > 1:
-            model = Model(it, best, min(below, best.cost), floor)
-            found, bound, finished = model.run(until, threads - 1, seed + 1)
-            floor, best = max(floor, bound), min(best, found or best, key=lambda f: f.cost)
-        best = min(best, searched.result() or best, key=lambda f: f.cost)
+    search, given_up = local_search.improve, threading.Event()
+    call = beside(given_up, search, it, best, "makespan", Limits(), until, seed + 1, enough=floor)
+    with ThreadPoolExecutor(1) as pool:
+        other_search = pool.submit(call)
+        try:
+            if threads > 1:
+                some = threads - 1
+                best, floor, finished = _searched(it, best, below, floor, until, some, seed + 1)
+            with suppress(OutOfTimeError):
+                best = min(best, other_search.result() or best, key=lambda f: f.cost)
+        except BaseException:
+            given_up.set()
+            raise
     if finished or best.cost <= floor * (1 + SAME):
         return best, floor, True
     if deadline > time.monotonic():
-        model = Model(it, best, min(below, best.cost), floor)
-        found, bound, finished = model.run(deadline, threads, seed + 2)
-        floor, best = max(floor, bound), min(best, found or best, key=lambda f: f.cost)
+        best, floor, finished = _searched(it, best, below, floor, deadline, threads, seed + 2)
     return best, floor, finished or best.cost <= floor * (1 + SAME)
+
+
+def _searched(
+    it: Iteration,
+    best: Found,
+    below: float,
+    floor: float,
+    deadline: float,
+    threads: int,
+    seed: int,
+    patience: float = math.inf,
+) -> tuple[Found, float, bool]:
+    """The best of a schedule and what CP-SAT finds, the bound, whether the search was finished."""
+    try:
+        model = Model(it, best, min(below, best.cost), floor)
+        found, bound, finished = run(model, deadline, threads, seed, patience)
+    except OutOfTimeError:
+        return best, floor, False
+    return min(best, found or best, key=lambda f: f.cost), max(floor, bound), finished
+
+
+def run(
+    model: Model, deadline: float, threads: int, seed: int, patience: float
+) -> tuple[Found | None, float, bool]:
+    """The best schedule that CP-SAT finds, its bound in seconds, whether the search was finished.
+
+    patience: CP-SAT's own measure of work at most, the same on every machine.
+    """
+    from ortools.sat.python import cp_model
+
+    solver = cp_model.CpSolver()
+    parameters = solver.parameters
+    parameters.max_time_in_seconds = max(deadline - time.monotonic(), 0.05)
+    parameters.num_workers = threads
+    parameters.random_seed = seed % (1 << 31)
+    parameters.catch_sigint_signal = False  # Ctrl-C is Python's
+    if patience < math.inf:
+        parameters.max_deterministic_time = patience
+    status = _solved(solver, model.model, deadline)
+    if status == cp_model.INFEASIBLE:  # nothing within the horizon
+        return None, model.horizon / model.scale, True
+    found = model.found(solver) if status in (cp_model.OPTIMAL, cp_model.FEASIBLE) else None
+    bound = max(0.0, solver.best_objective_bound / model.scale)
+    return found, bound, status == cp_model.OPTIMAL
+
+
+def _solved(solver: Any, model: Any, deadline: float) -> Any:
+    """CP-SAT's status, from a thread of its own: this one hears signals, and tells it to stop where
+    one raises or the time is long up."""
+    with ThreadPoolExecutor(1) as pool:
+        searching = pool.submit(solver.solve, model)
+        try:
+            wait([searching], max(0.0, deadline - time.monotonic()) + GRACE_S)
+        finally:
+            while not searching.done():
+                solver.stop_search()
+                wait([searching], 0.05)
+        return searching.result()

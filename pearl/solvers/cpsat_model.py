@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from pearl.assignment import Assignment, delay_s, timing
 from pearl.solvers.makespan import Iteration, fastest, scheduled, starts
 from pearl.solvers.outcome import Found
+from pearl.time_limit import look
 from pearl_devices import Link
 
 PAIRS = 100_000
@@ -45,7 +45,7 @@ class Model:
     def __init__(self, it: Iteration, best: Found, below: float, floor: float) -> None:
         from ortools.sat.python import cp_model
 
-        self.it, self.cp = it, cp_model
+        self.it = it
         p = it.program
         horizon = below
         times = [
@@ -124,6 +124,7 @@ class Model:
         self.end: list[Any] = []
         self.intervals: dict[tuple[str, int], list[tuple[int, int, Any, Any]]] = {}
         for v, u in enumerate(it.unit):
+            look()
             start = m.new_int_var(0, self.horizon, "")
             end = m.new_int_var(0, self.horizon, "")
             latency: Any = sum(
@@ -181,6 +182,7 @@ class Model:
         self.sent: dict[tuple[str, int, str], Any] = {}
         self._sender: dict[tuple[int, str, str, str], Any] = {}
         for v, row in enumerate(it.before):
+            look()
             u = it.unit[v]
             for s, size, task in row:
                 w = it.unit[s]
@@ -362,28 +364,8 @@ class Model:
             m.add_hint(self.end[v], round((start[v] + a.latency_s(u)) * self.scale))
         m.add_hint(self.span, self.horizon)
 
-    def run(
-        self, deadline: float, threads: int, seed: int, patience: float = math.inf
-    ) -> tuple[Found | None, float, bool]:
-        """The best schedule found, the proven bound in seconds, whether the search was finished.
-
-        patience: CP-SAT's own measure of work at most, the same on every machine.
-        """
-        solver = self.cp.CpSolver()
-        parameters = solver.parameters
-        parameters.max_time_in_seconds = max(deadline - time.monotonic(), 0.05)
-        parameters.num_workers = threads
-        parameters.random_seed = seed % (1 << 31)
-        if patience < math.inf:
-            parameters.max_deterministic_time = patience
-        status = solver.solve(self.model)
-        if status == self.cp.INFEASIBLE:  # nothing within the horizon
-            return None, self.horizon / self.scale, True
-        found = self._read(solver) if status in (self.cp.OPTIMAL, self.cp.FEASIBLE) else None
-        bound = max(0.0, solver.best_objective_bound / self.scale)
-        return found, bound, status == self.cp.OPTIMAL
-
-    def _read(self, solver: Any) -> Found | None:
+    def found(self, solver: Any) -> Found | None:
+        """The schedule that a solver of `model` holds."""
         it = self.it
         p = it.program
         modes, lanes = [], []

@@ -24,8 +24,9 @@ from pearl.solvers.choices import (
 )
 from pearl.solvers.conflict import explain, none_found
 from pearl.solvers.enumeration import PLANS, assignments, every_program
+from pearl.solvers.list_orders import ring_period
 from pearl.solvers.makespan import ends_s, listed_by, makespan_programs
-from pearl.solvers.orders import FAR, Ordered, best_orders, ring_period, token_distances
+from pearl.solvers.orders import FAR, Ordered, best_orders, token_distances
 from pearl.solvers.outcome import SAME, Found, Outcome
 
 FIRINGS = 3

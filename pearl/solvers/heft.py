@@ -17,6 +17,7 @@ from pearl.solvers.heuristic import best_of, listed_outcome
 from pearl.solvers.list_schedule import Schedule
 from pearl.solvers.makespan import Iteration
 from pearl.solvers.outcome import Found, Outcome
+from pearl.time_limit import look, watched
 
 
 def solve(
@@ -47,7 +48,7 @@ def upward_rank(it: Iteration) -> list[float]:
     mean = [math.fsum(m.estimate.latency_s for m in o) / len(o) for o in p.options]
     busy = [math.fsum(m.estimate.occupancy_s for m in o) / len(o) for o in p.options]
     rank = [0.0] * len(it.order)
-    for v in reversed(it.order):
+    for v in watched(reversed(it.order)):
         u = it.unit[v]
         longest = 0.0
         for s, size, _ in it.after[v]:
@@ -62,6 +63,7 @@ def listed(it: Iteration, rank: list[float], most_lanes: float) -> Schedule | No
     """Firings by falling rank, each placed where it is complete first."""
     made = Schedule(it, most_lanes)
     for v in sorted(range(len(rank)), key=lambda v: (-rank[v], it.place[v])):
+        look()
         places = [(made.at(v, place)[1], *place) for place in made.places(v)]
         if not places:
             return None

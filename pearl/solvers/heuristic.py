@@ -25,6 +25,7 @@ from pearl.solvers.makespan import (
 )
 from pearl.solvers.outcome import SAME, Found, Outcome
 from pearl.solvers.period_form import PeriodForm
+from pearl.time_limit import OutOfTimeError
 
 TERMS = 200_000
 """Transfer variables of a linear relaxation at most (assumed: a few seconds); above, the bound is
@@ -68,8 +69,14 @@ def listed_outcome(
         if number and time.monotonic() > deadline:
             late = True
             break
-        it = iteration(program)
-        found = valued(schedule(it), objective, limits)
+        try:
+            it = iteration(program)
+            found = valued(schedule(it), objective, limits)
+        except OutOfTimeError:
+            if best is None:
+                raise
+            late = True
+            break
         if found is None:
             stuck.append(it)
         elif best is None or found.cost < best.cost:
@@ -106,7 +113,16 @@ def bound(
     choices: Sequence[Program], objective: str, limits: Limits, best: Found, deadline: float
 ) -> float:
     """What no plan of any program undercuts, in seconds or joules: from relaxations only, never
-    from the assignment found. At most the cost of `best`."""
+    from the assignment found. At most the cost of `best`; 0 where there was no time for it."""
+    try:
+        return _least(choices, objective, limits, best, deadline)
+    except OutOfTimeError:
+        return 0.0
+
+
+def _least(
+    choices: Sequence[Program], objective: str, limits: Limits, best: Found, deadline: float
+) -> float:
     least = best.cost
     for program in choices:
         if least <= 0:

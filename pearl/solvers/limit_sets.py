@@ -15,6 +15,7 @@ from pearl.graph import TaskGraph
 from pearl.limits import Limits
 from pearl.solvers.choices import Program, cost_of, programs
 from pearl.solvers.period_form import PeriodForm
+from pearl.time_limit import OutOfTimeError
 
 MEMORY = "memory"
 
@@ -29,10 +30,6 @@ class Limit:
 
     key: str
     name: str = ""
-
-
-class UndecidedError(Exception):
-    """There was not time enough to decide whether some limits can be met."""
 
 
 def all_limits(limits: Limits) -> Iterator[Limit]:
@@ -77,13 +74,13 @@ def met(
 
 def least_s(program: Program, limits: Limits, deadline: float) -> float:
     """The shortest period of a program, lane orders left out; infinite if no assignment meets the
-    limits. Raises UndecidedError."""
+    limits. Raises OutOfTimeError."""
     left = deadline - time.monotonic()
     if left <= 0:
-        raise UndecidedError
+        raise OutOfTimeError
     _, assignment, finished = PeriodForm(program, "throughput", limits, None).run(math.inf, left)
     if assignment is None:
         if not finished:
-            raise UndecidedError
+            raise OutOfTimeError
         return math.inf
     return cost_of("throughput", assignment, timing(assignment).order_bound_s, limits)[0]

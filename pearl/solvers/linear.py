@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from pearl import solver_process
 from pearl.errors import SpecError
 from pearl.solvers import highs
+from pearl.time_limit import look
 
 Terms = list[tuple[int, float]]
 """Σ coefficient · variable, as (variable, coefficient) pairs."""
@@ -50,6 +51,7 @@ class Linear:
         return len(self.upper) - 1
 
     def add(self, terms: Sequence[tuple[int, float]], low: float, high: float) -> None:
+        look()
         row = len(self.low)
         for column, value in terms:
             self.rows.append(row)

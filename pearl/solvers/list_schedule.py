@@ -17,6 +17,7 @@ from pearl.assignment import Assignment
 from pearl.costs import Mode
 from pearl.solvers.makespan import Iteration, Key, scheduled
 from pearl.solvers.outcome import Found
+from pearl.time_limit import look
 
 Place = tuple[int, int]
 """A number of an option of a unit, and of a lane of that option's device."""
@@ -288,6 +289,7 @@ def build(it: Iteration, priority: Sequence[float], places: Sequence[Place]) -> 
     ready = [(priority[v], it.place[v], v) for v in it.order if waits[v] == 0]
     heapq.heapify(ready)
     while ready:
+        look()
         v = heapq.heappop(ready)[2]
         made.put(v, places[it.unit[v]])
         for d in it.nexts[v]:

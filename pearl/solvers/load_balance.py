@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from pearl.assignment import Assignment
 from pearl.costs import Mode
 from pearl.solvers.choices import Program
+from pearl.time_limit import look, watched
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -39,7 +40,10 @@ SHORT = 0.03
 """Share of a whole run that the first one takes."""
 
 _CHUNKS = 20
-"""Parts of a stage between two looks at the clock."""
+"""Parts of a stage, which the time left is shared out to."""
+
+LOOK_S = 0.2
+"""Seconds between two looks at the clock, once it is known how long moves take."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +106,7 @@ def balance(program: Program) -> Balance:
     index = {n: k for k, n in enumerate(names)}
     lanes = tuple((n, k) for n in names for k in range(min(p.lanes[n], max(1, len(p.classes)))))
     seconds = np.full((len(p.classes), len(lanes)), math.inf)
-    for c, members in enumerate(p.classes):
+    for c, members in watched(enumerate(p.classes)):
         times: dict[str, float] = {}
         for n in names:
             best = [_best(p, u, n, _width(p, n)) for u in members]
@@ -126,7 +130,7 @@ def balance(program: Program) -> Balance:
     unit = {t: u for u, tasks in enumerate(x.units) for t in tasks}
     item_of = {u: c for c, members in enumerate(p.classes) for u in members}
     producers: dict[str, dict[int, tuple[int, float]]] = {}
-    for edge in x.graph.edges:
+    for edge in watched(x.graph.edges):
         i, j = unit[edge.src], unit[edge.dst]
         if item_of[i] == item_of[j]:
             continue
@@ -258,9 +262,29 @@ class Search(threading.Thread):
                 if self._moves_per_s and self.deadline < math.inf:
                     seconds = (self.deadline - now) * part / _CHUNKS / parts
                     moves = min(moves, self._moves_per_s * seconds)
-                self._moves(place, scratch, state, int(moves) + 1, from_hot, to_cold, target, power)
+                self._chunk(place, scratch, state, int(moves) + 1, from_hot, to_cold, target, power)
                 self._moves_per_s = moves / max(time.monotonic() - now, 1e-9)
                 parts -= part / _CHUNKS
+
+    def _chunk(
+        self,
+        place: Ints,
+        scratch: Ints,
+        state: NDArray[np.uint64],
+        steps: int,
+        hot: float,
+        cold: float,
+        target: float,
+        power: int,
+    ) -> None:
+        """`_moves`, with a look at the clock about every `LOOK_S`."""
+        most = int(self._moves_per_s * LOOK_S) or steps
+        for done in range(0, steps, most):
+            if self._over:
+                return
+            end = min(steps, done + most)
+            from_hot, to_cold = (hot * (cold / hot) ** (k / steps) for k in (done, end))
+            self._moves(place, scratch, state, end - done, from_hot, to_cold, target, power)
 
     def _moves(
         self,
@@ -332,6 +356,7 @@ def counting_bound(b: Balance, most: float) -> float:
                 )
     bound = 0.0
     for k in _sizes(len(order)):
+        look()
         sums = np.cumsum(np.sort(seconds[order[:k]], axis=0), axis=0)
 
         def room(period: float, sums: Floats = sums) -> int:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,16 +20,17 @@ from pearl.assignment import Assignment, timing
 from pearl.costs import CostTable
 from pearl.graph import TaskGraph
 from pearl.limits import Limits
-from pearl.solvers import heft, peft
 from pearl.solvers.choices import Program, cost_of
 from pearl.solvers.conflict import none_found
-from pearl.solvers.heuristic import anywhere, bound, open_programs, valued
+from pearl.solvers.first_schedule import start
+from pearl.solvers.heuristic import bound, open_programs, valued
 from pearl.solvers.lane_loads import LaneLoads
 from pearl.solvers.list_schedule import Place, build
 from pearl.solvers.makespan import Iteration, iteration, scheduled, starts
 from pearl.solvers.neighbours import accept, assigned, groups_of, moved, places_of
 from pearl.solvers.orders import best_orders
 from pearl.solvers.outcome import SAME, Found, Outcome
+from pearl.time_limit import OutOfTimeError
 
 MOVES = 3_000
 """Moves of annealing at most, for each choice of fusions and slack."""
@@ -71,66 +72,30 @@ def solve(
     """
     choices = open_programs(graph, costs, objective, limits)
     best: Found | None = None
+    late = False
     for number, program in enumerate(choices):
         left = deadline - time.monotonic()
         if left <= 0 and best:
             break
         until = time.monotonic() + left / (len(choices) - number)
-        it = iteration(program)
-        first = start(it, objective, limits, until)
-        if first is None:
-            continue
-        found = improve(it, first, objective, limits, until, seed)
+        found: Found | None = None
+        try:
+            it = iteration(program)
+            first = start(it, objective, limits, until)
+            if first is None:
+                continue
+            found = valued(first, objective, limits)
+            found = improve(it, first, objective, limits, until, seed)
+        except OutOfTimeError:
+            if best is None and found is None:
+                raise
+            late = True
         if found and (best is None or found.cost < best.cost):
             best = found
     if best is None:
         raise none_found("local_search", graph, costs, limits, deadline)
-    late = time.monotonic() > deadline
+    late = late or time.monotonic() > deadline
     return Outcome(best, bound(choices, objective, limits, best, deadline), late)
-
-
-def start(it: Iteration, objective: str, limits: Limits, deadline: float) -> Found | None:
-    """The best simple plan of a program: HEFT's, PEFT's, or all on one device as far as possible;
-    else any that keeps the rules. Limits on period, throughput and power may be broken."""
-    free = replace(limits, period_s=None, min_throughput_per_s=None, power_w=None)
-    tried = [heft.schedule(it), peft.schedule(it), *_gathered(it)]
-    found = [f for f in (valued(f, objective, free) for f in tried) if f]
-    if not found:
-        return valued(anywhere(it, limits, deadline), objective, free)
-    return min(found, key=lambda f: f.cost)
-
-
-def _gathered(it: Iteration) -> Iterator[Found | None]:
-    """Every class on one device where it can be, else where it is fastest; one lane each, or as
-    many as there are."""
-    p = it.program
-    rank = heft.upward_rank(it)
-    for device in [d.name for d in p.costs.platform.devices]:
-        options: list[int] = [0] * len(p.options)
-        for members in p.classes:
-            for u in members:
-                common = set.intersection(*(set(it.devices[w]) for w in members))
-                quick = {
-                    d: sum(_quickest(p, w, d)[0] * p.expansion.firings(w) for w in members)
-                    for d in common
-                }
-                where = device if device in common else min(quick, key=lambda d: (quick[d], d))
-                options[u] = _quickest(p, u, where)[1]
-        for spread in (False, True):
-            used: dict[str, int] = {}
-            places: list[Place] = []
-            for u, o in enumerate(options):
-                d = p.options[u][o].device
-                places.append((o, used.get(d, 0) % p.lanes[d] if spread else 0))
-                used[d] = used.get(d, 0) + 1
-            if not p.broken(assigned(p, places)):
-                yield build(it, [-r for r in rank], places).found()
-
-
-def _quickest(p: Program, unit: int, device: str) -> tuple[float, int]:
-    return min(
-        (m.estimate.latency_s, o) for o, m in enumerate(p.options[unit]) if m.device == device
-    )
 
 
 def improve(

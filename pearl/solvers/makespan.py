@@ -24,8 +24,10 @@ from pearl.limits import SLACK_LIMITS, Limits
 from pearl.period import simulate
 from pearl.solvers.choices import Program, programs
 from pearl.solvers.linear import Linear
-from pearl.solvers.orders import Ordered, ring_period
+from pearl.solvers.list_orders import ring_period
+from pearl.solvers.orders import Ordered
 from pearl.solvers.outcome import Found
+from pearl.time_limit import look, watched
 
 Arrival = tuple[int, float, str]
 """A firing that is waited for, the bytes it sends, and the task that sends them ("" for none)."""
@@ -94,7 +96,7 @@ def iteration(program: Program) -> Iteration:
     x = program.expansion
     n = len(x.nodes)
     largest: dict[tuple[int, int, str], float] = {}
-    for src, dst, tokens, e in x.arcs:
+    for src, dst, tokens, e in watched(x.arcs):
         if tokens or src == dst:
             continue
         edge = x.graph.edges[e]
@@ -122,7 +124,7 @@ def iteration(program: Program) -> Iteration:
         waits[d] += 1
     left = waits[:]
     order = [v for v in range(n) if left[v] == 0]
-    for v in order:
+    for v in watched(order):
         for d in nexts[v]:
             left[d] -= 1
             if left[d] == 0:
@@ -190,7 +192,7 @@ def listed_by(timed: Timing, keys: Sequence[Key]) -> tuple[Orders, list[float]]:
     out: list[list[tuple[int, float]]] = [[] for _ in range(n)]
     waits = [0] * n
     lane_of = [""] * n
-    for s, d, w, m in timed.arcs:
+    for s, d, w, m in watched(timed.arcs):
         if m == 0:
             out[s].append((d, w))
             waits[d] += 1
@@ -209,6 +211,7 @@ def listed_by(timed: Timing, keys: Sequence[Key]) -> tuple[Orders, list[float]]:
     ready = [(keys[i], i) for i in range(n) if waits[i] == 0]
     heapq.heapify(ready)
     while ready:
+        look()
         _, i = heapq.heappop(ready)
         lane = lane_of[i]
         start[i] = max(start[i], free[lane])
@@ -242,7 +245,7 @@ def least_s(it: Iteration, deadline: float = math.inf) -> float:
     quick = fastest(p)
     head: list[dict[str, float]] = [{} for _ in it.order]
     longest = 0.0
-    for v in it.order:
+    for v in watched(it.order):
         u = it.unit[v]
         for d in it.devices[u]:
             ready = 0.0

@@ -39,6 +39,11 @@ RELAXED = 0.6
 """Share of the time that the relaxation of loads may take in any case (assumed)."""
 
 
+ENDING_S = 0.5
+"""Seconds that a search in the background is waited for; one whose code is still being compiled
+ends by itself after that."""
+
+
 def concerns(program: Program, objective: str, limits: Limits) -> bool:
     """Whether loads of a program are worth annealing: many tasks, some of them with a choice, and
     no limit that couples lanes with anything else."""
@@ -147,7 +152,7 @@ class ManyTasks:
             s.enough = True
         for s in self._searches:
             if s.is_alive():
-                s.join()
+                s.join(ENDING_S)
         return self.found()
 
     def found(self) -> list[Assignment]:

@@ -10,14 +10,13 @@ expansion and a load of at most P on every lane and link.
 
 from __future__ import annotations
 
-import heapq
 import math
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 from pearl.assignment import Assignment, timing
 from pearl.costs import CostTable, Mode
-from pearl.errors import InfeasibleError
 from pearl.graph import TaskGraph
 from pearl.limits import Limits
 from pearl.solvers.choices import Program, cost_of, programs
@@ -27,6 +26,7 @@ from pearl.solvers.order_cuts import blamed, worth
 from pearl.solvers.orders import best_orders
 from pearl.solvers.outcome import SAME, Found, Outcome
 from pearl.solvers.period_form import PeriodForm
+from pearl.time_limit import OutOfTimeError
 
 ORDERING_S = 2e-3
 """Time kept for the lane orders of many tasks, for each firing (1e-3 s measured on one core)."""
@@ -42,95 +42,127 @@ def solve(
 ) -> Outcome:
     """The best plan over all programs, with the proven bound. deadline: `time.monotonic()` seconds.
 
-    Raises InfeasibleError where no plan meets the limits. Deterministic for fewer than MANY tasks,
-    where `seed` changes nothing; annealing of more goes by the clock.
+    Raises InfeasibleError where no plan meets the limits, OutOfTimeError where none was found in
+    time. Deterministic for fewer than MANY tasks, where `seed` changes nothing; annealing of more
+    goes by the clock.
     """
-    choices = programs(graph, costs, limits)
-    best = _first(choices, objective, limits, deadline)
-    best, floors, searching = _many_tasks(choices, objective, limits, best, deadline, seed)
-    small = [i for i in range(len(choices)) if i not in searching or searching[i].small]
-    models = {i: PeriodForm(choices[i], objective, limits, best) for i in small}
-    open_programs = [(floors[i], i) for i in small]  # least dual bound first
-    heapq.heapify(open_programs)
-    large = min((floors[i] for i in range(len(choices)) if i not in small), default=math.inf)
-    loose = math.inf  # least bound of assignments whose orders were not exhausted
-    late = large < (best.cost * (1 - SAME) if best else math.inf)
-    while open_programs:
-        bound, i = heapq.heappop(open_programs)
-        if best and bound >= best.cost * (1 - SAME):
-            heapq.heappush(open_programs, (bound, i))
-            break
-        left = deadline - time.monotonic()
-        if left <= 0:
-            late = True
-            heapq.heappush(open_programs, (bound, i))
-            break
-        dual, assignment, finished = models[i].run(best.cost if best else math.inf, left)
-        bound = max(bound, dual)
+    search = _Search(programs(graph, costs, limits), objective, limits, deadline, seed)
+    try:
+        search.run()
+    except OutOfTimeError:
+        search.late = True
+    finally:
+        annealed = search.stop()
+    with suppress(OutOfTimeError):
+        search.best = _better(search.best, annealed, objective, limits, deadline)
+    best, bound = search.best, search.bound
+    if best is None:
+        if search.late or bound < math.inf:
+            raise OutOfTimeError
+        raise explain(graph, costs, limits, deadline)
+    return Outcome(best, min(bound, best.cost), search.late)
+
+
+class _Search:
+    """The search over some programs. best: the best plan so far; late: time ran out."""
+
+    def __init__(
+        self,
+        choices: Sequence[Program],
+        objective: str,
+        limits: Limits,
+        deadline: float,
+        seed: int,
+    ) -> None:
+        self.choices, self.objective, self.limits = choices, objective, limits
+        self.deadline, self.seed = deadline, seed
+        self.best: Found | None = None
+        self.late = False
+        self._open = dict.fromkeys(range(len(choices)), 0.0)  # program → no plan of it costs less
+        self._loose = math.inf  # least bound of assignments whose orders were not exhausted
+        self._annealing: dict[int, ManyTasks] = {}
+
+    @property
+    def bound(self) -> float:
+        """No plan costs less that is not `best`."""
+        return min(self._loose, *self._open.values(), math.inf)
+
+    def stop(self) -> list[Assignment]:
+        """What annealing found, after which nothing goes on in the background."""
+        return [a for search in self._annealing.values() for a in search.stop()]
+
+    def run(self) -> None:
+        choices, objective, limits = self.choices, self.objective, self.limits
+        self.best = _first(choices, objective, limits, self.deadline)
+        self._anneal()
+        small = [i for i in self._open if i not in self._annealing or self._annealing[i].small]
+        models = {i: PeriodForm(choices[i], objective, limits, self.best) for i in small}
+        self.late = any(self._worth(self._open[i]) for i in self._open if i not in models)
+        while open_models := [i for i in models if i in self._open]:
+            i = min(open_models, key=lambda i: (self._open[i], i))  # least dual bound first
+            if not self._worth(self._open[i]):
+                break
+            left = self.deadline - time.monotonic()
+            if left <= 0:
+                self.late = True
+                break
+            self._next(i, models[i], left)
+
+    def _worth(self, cost: float) -> bool:
+        """Whether a plan of this cost would be better than the best."""
+        return self.best is None or cost < self.best.cost * (1 - SAME)
+
+    def _next(self, i: int, model: PeriodForm, seconds: float) -> None:
+        """The best assignment of a program that is not cut off, its orders, and the next cut."""
+        objective, limits = self.objective, self.limits
+        dual, assignment, finished = model.run(self.best.cost if self.best else math.inf, seconds)
+        self._open[i] = max(self._open[i], dual)
         if assignment is None:
+            bound = self._open.pop(i)
             if not finished:
-                late = True
-                loose = min(loose, bound)
-            continue
+                self.late = True
+                self._loose = min(self._loose, bound)
+            return
         timed = timing(assignment)
         least, _ = cost_of(objective, assignment, timed.order_bound_s, limits)
         if finished and dual >= least * (1 - 1e-6):  # equal, to the solver's tolerance
-            bound = max(bound, least)
+            self._open[i] = max(self._open[i], least)
         to_blame = None
-        if least < (best.cost * (1 - SAME) if best else math.inf):
+        if self._worth(least):
+            best = self.best
             below = _period_at(objective, assignment, best.cost, limits) if best else math.inf
-            ordered = best_orders(timed, below_s=below, deadline=deadline)
+            ordered = best_orders(timed, below_s=below, deadline=self.deadline)
             cost, paced = cost_of(objective, assignment, ordered.period_s, limits)
             proven, _ = cost_of(objective, assignment, ordered.bound_s, limits)
-            if cost < (best.cost if best else math.inf):
-                best = Found(assignment, ordered, paced, cost)
             if proven < cost:
-                loose = min(loose, proven)
+                self._loose = min(self._loose, proven)
+            if cost < (best.cost if best else math.inf):
+                best = self.best = Found(assignment, ordered, paced, cost)
             if best and least < best.cost * (1 - SAME):
-                worth_s = worth(choices[i], assignment, objective, best.cost)
-                to_blame = blamed(choices[i], assignment, worth_s)
-        models[i].cut(assignment, to_blame)
-        heapq.heappush(open_programs, (bound, i))
-    for search in searching.values():
-        best = _better(best, search.stop(), objective, limits, deadline)
-    bound = min([loose, large, *(b for b, _ in open_programs)])
-    if best is None:
-        if late or bound < math.inf:
-            raise InfeasibleError(
-                f"no plan of graph {graph.name!r} that meets the limits was found in the time "
-                "given; whether there is one is not decided: give more time or relax a limit"
-            )
-        raise explain(graph, costs, limits, deadline)
-    return Outcome(best, min(bound, best.cost), late)
+                worth_s = worth(self.choices[i], assignment, objective, best.cost)
+                to_blame = blamed(self.choices[i], assignment, worth_s)
+        model.cut(assignment, to_blame)
 
-
-def _many_tasks(
-    choices: Sequence[Program],
-    objective: str,
-    limits: Limits,
-    best: Found | None,
-    deadline: float,
-    seed: int,
-) -> tuple[Found | None, list[float], dict[int, ManyTasks]]:
-    """What annealing finds for programs of many tasks, a bound for each program, and the searches,
-    some of which go on in the background."""
-    floors = [0.0] * len(choices)
-    searching: dict[int, ManyTasks] = {}
-    for i, program in enumerate(choices):
-        if not concerns(program, objective, limits):
-            continue
-        known = best.assignment if best and best.assignment.expansion is program.expansion else None
-        known_s = best.period_s if best else program.serial_s
-        search = searching[i] = ManyTasks(program, known, known_s, seed)
-        now = time.monotonic()
-        left = max(0.0, deadline - now)
-        ordering = min(0.1 * left, ORDERING_S * len(program.expansion.nodes))
-        share = FIRST if search.small else 1.0
-        until = now + (left - ordering) * share / (len(choices) - i)
-        search.run(deadline - ordering, until)
-        floors[i] = search.bound_s
-        best = _better(best, search.found(), objective, limits, deadline)
-    return best, floors, searching
+    def _anneal(self) -> None:
+        """Plans and bounds from the loads of programs of many tasks; some searches go on in the
+        background."""
+        for i, program in enumerate(self.choices):
+            if not concerns(program, self.objective, self.limits):
+                continue
+            best = self.best
+            same = best is not None and best.assignment.expansion is program.expansion
+            known = best.assignment if best and same else None
+            known_s = best.period_s if best else program.serial_s
+            search = self._annealing[i] = ManyTasks(program, known, known_s, self.seed)
+            now = time.monotonic()
+            left = max(0.0, self.deadline - now)
+            ordering = min(0.1 * left, ORDERING_S * len(program.expansion.nodes))
+            share = FIRST if search.small else 1.0
+            until = now + (left - ordering) * share / (len(self.choices) - i)
+            search.run(self.deadline - ordering, until)
+            self._open[i] = search.bound_s
+            found = search.found()
+            self.best = _better(best, found, self.objective, self.limits, self.deadline)
 
 
 def _better(
@@ -182,18 +214,19 @@ def _first(
     trials: list[tuple[float, int, Assignment]] = []
     for program in choices:
         for a in _simple(program):
-            if not program.broken(a):
+            if not program.broken(a) and not (trials and time.monotonic() > deadline):
                 cost, _ = cost_of(objective, a, timing(a).order_bound_s, limits)
                 if cost < math.inf:
                     trials.append((cost, len(trials), a))
     best: Found | None = None
     for least, _, a in sorted(trials, key=lambda t: t[:2])[:3]:
-        if best and least >= best.cost * (1 - SAME):
+        if best and (least >= best.cost * (1 - SAME) or time.monotonic() > deadline):
             break
-        ordered = best_orders(timing(a), deadline=deadline, nodes=20)
-        cost, paced = cost_of(objective, a, ordered.period_s, limits)
-        if cost < (best.cost if best else math.inf):
-            best = Found(a, ordered, paced, cost)
+        with suppress(OutOfTimeError):
+            ordered = best_orders(timing(a), deadline=deadline, nodes=20)
+            cost, paced = cost_of(objective, a, ordered.period_s, limits)
+            if cost < (best.cost if best else math.inf):
+                best = Found(a, ordered, paced, cost)
     return best
 
 

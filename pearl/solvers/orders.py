@@ -13,13 +13,16 @@ import math
 import time
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pearl.assignment import Orders, Timing, channel_arcs
-from pearl.period import Arc, howard, start_times, token_free_cycle
+from pearl.assignment import Orders, Timing
+from pearl.period import Arc, howard, start_times
+from pearl.solvers.list_orders import in_turn, listed_orders, ring_period
+from pearl.time_limit import OutOfTimeError, drained, look, watched, within
 
 NODES = 400
 """Searched nodes of one assignment at most (assumed: a second or less for graphs of this size)."""
@@ -49,19 +52,19 @@ def best_orders(
 ) -> Ordered:
     """Orders of least period. Orders that are not below below_s need not be told apart.
 
-    deadline: in `time.monotonic()` seconds. bound_s equals period_s when the search finished, or is
-    at least below_s when it finished without finding anything below.
+    deadline: in `time.monotonic()` seconds; list orders alone are found past it. bound_s equals
+    period_s when the search finished, or is at least below_s when it finished without finding
+    anything below.
     """
     bound = timing.order_bound_s
-    listed = (_listed(timing, priority, room) for room in (True, False) for priority in (0, 1))
-    first = min((o for o in listed if o), key=lambda o: o[1])
-    orders, period = first
-    if period > bound * (1 + _SAME):
-        orders, period = _pipelined(timing, orders, period)
-    if period > bound * (1 + _SAME) and bound < below_s:
-        orders, period, bound = _search(timing, orders, period, below_s, deadline, nodes)
-        if period > bound * (1 + _SAME) and bound < below_s * (1 - _SAME):
-            orders, period = _improve(timing, orders, period, deadline)
+    orders, period = listed_orders(timing, deadline)
+    with suppress(OutOfTimeError), within(deadline):
+        if period > bound * (1 + _SAME):
+            orders, period = _pipelined(timing, orders, period)
+        if period > bound * (1 + _SAME) and bound < below_s:
+            orders, period, bound = _search(timing, orders, period, below_s, deadline, nodes)
+            if period > bound * (1 + _SAME) and bound < below_s * (1 - _SAME):
+                orders, period = _improve(timing, orders, period, deadline)
     return Ordered(orders, period, min(bound, period))
 
 
@@ -76,83 +79,6 @@ def no_order_below(timing: Timing, period_s: float, nodes: int) -> bool:
     return bound >= period_s * (1 - _SAME)
 
 
-def ring_period(timing: Timing, orders: Orders) -> float:
-    """The exact period with these orders; infinite if they deadlock."""
-    arcs = [*timing.arcs, *timing.ring(orders)]
-    if token_free_cycle(len(timing.names), arcs):
-        return math.inf
-    return howard(len(timing.names), arcs)[0]
-
-
-def _in_turn(timing: Timing) -> list[Arc]:
-    """Firings of one task on one lane in their own order, without loss: they are interchangeable
-    but for their tokens, which come and are needed in that order."""
-    arcs: list[Arc] = []
-    for members in timing.lanes.values():
-        rows: dict[str, list[int]] = {}
-        for i in members:
-            rows.setdefault(timing.names[i][0], []).append(i)
-        for row in rows.values():
-            row.sort(key=lambda i: timing.names[i][1])
-            for k, i in enumerate(row):
-                last = k + 1 == len(row)
-                arcs.append((i, row[0 if last else k + 1], timing.occupancy_s[i], int(last)))
-    return arcs
-
-
-def _room(timing: Timing) -> list[Arc]:
-    """What holds producers back where every channel has its least capacity."""
-    x = timing.assignment.expansion
-    channels = (e for e in x.graph.edges if e.is_channel)
-    rows = (row for e in channels for row in channel_arcs(x, e, e.least_capacity))
-    return [(s, d, timing.latency_s[s], m) for s, d, m in rows]
-
-
-def _listed(timing: Timing, priority: int, room: bool) -> tuple[Orders, float] | None:
-    """List order: of the firings that could start first, the one with the longest way to go
-    (priority 1) or of the earliest task (0) goes next; no entry runs ahead.
-
-    room: channels have their least capacity, so that a lane reads what it wrote before it writes
-    again; None where that deadlocks.
-    """
-    n = len(timing.names)
-    out: list[list[tuple[int, float]]] = [[] for _ in range(n)]
-    waits = [0] * n
-    for s, d, w, m in [*timing.arcs, *_in_turn(timing), *(_room(timing) if room else ())]:
-        if m == 0:
-            out[s].append((d, w))
-            waits[d] += 1
-    sequence, left = [i for i in range(n) if waits[i] == 0], waits[:]
-    for i in sequence:
-        for d, _ in out[i]:
-            left[d] -= 1
-            if left[d] == 0:
-                sequence.append(d)
-    tail = [0.0] * n
-    for i in reversed(sequence):
-        tail[i] = max((w + tail[d] for d, w in out[i]), default=timing.latency_s[i])
-    lane_of = {i: lane for lane, members in timing.lanes.items() for i in members}
-    free = dict.fromkeys(timing.lanes, 0.0)
-    arrival = [0.0] * n
-    ready = {i for i in range(n) if waits[i] == 0}
-    order: dict[str, list[tuple[int, int]]] = {lane: [] for lane in timing.lanes}
-    while ready:
-        begin = {i: max(arrival[i], free[lane_of[i]]) for i in ready}
-        i = min(ready, key=lambda k: (begin[k], -tail[k] if priority else 0.0, k))
-        ready.remove(i)
-        order[lane_of[i]].append((i, 0))
-        free[lane_of[i]] = begin[i] + timing.occupancy_s[i]
-        for d, w in out[i]:
-            arrival[d] = max(arrival[d], begin[i] + w)
-            waits[d] -= 1
-            if waits[d] == 0:
-                ready.add(d)
-    if sum(len(entries) for entries in order.values()) < n:
-        return None
-    orders = {lane: tuple(entries) for lane, entries in order.items()}
-    return orders, ring_period(timing, orders)
-
-
 def _pipelined(timing: Timing, orders: Orders, period: float) -> tuple[Orders, float]:
     """The same orders with entries that run ahead, where that helps.
 
@@ -163,6 +89,7 @@ def _pipelined(timing: Timing, orders: Orders, period: float) -> tuple[Orders, f
     """
     n = len(timing.names)
     for stretch in (1.0, 1.02, 1.05, 1.1, 1.2, 1.4):
+        look()
         target = timing.order_bound_s * stretch
         if target >= period * (1 - _SAME):
             break
@@ -193,12 +120,11 @@ def _longest_paths(n: int, arcs: Sequence[Arc]) -> list[int] | None:
     """Whole numbers ≥ 0, the least with late[d] ≥ late[s] + w on every arc; None if there are none
     (Bellman and Ford)."""
     out: list[list[tuple[int, int]]] = [[] for _ in range(n)]
-    for s, d, w, _ in arcs:
+    for s, d, w, _ in watched(arcs):
         out[s].append((d, int(w)))
     late, hops = [0] * n, [0] * n
     queue, waiting = deque(range(n)), [True] * n
-    while queue:
-        here = queue.popleft()
+    for here in drained(queue):
         waiting[here] = False
         for there, wait in out[here]:
             if late[here] + wait > late[there]:
@@ -221,45 +147,51 @@ def _search(
     limit: int,
 ) -> tuple[Orders, float, float]:
     n = len(timing.names)
-    arcs = [*timing.arcs, *_in_turn(timing)]
+    arcs = [*timing.arcs, *in_turn(timing)]
     floor = timing.order_bound_s
-    if n * n * limit > 4e7:  # token distances of all open nodes: stay below some 300 MB
-        limit = max(1, int(4e7 / (n * n)))
     root = max(floor, howard(n, arcs)[0])
+    limit = min(limit, int(4e7 / (n * n)))  # distances of all open nodes: some 300 MB at most
+    if limit == 0:
+        return orders, period, root
     tie = 0
     heap = [(_rounded(root), 0, tie, root, arcs, token_distances(n, arcs))]
-    stuck = math.inf
+    stuck, bound = math.inf, root
     visited = 0
-    while heap:
-        _, minus_depth, _, bound, arcs, distance = heapq.heappop(heap)
-        if bound >= min(period, below_s) * (1 - _SAME):
-            break
-        if visited >= limit or time.monotonic() > deadline:
-            return orders, period, min(bound, stuck)
-        visited += 1
-        start = start_times(n, arcs, bound)
-        clash = _overlap(timing, start, bound)
-        if clash is None:
-            found = _in_order_of(timing, start, bound)
-            exact = ring_period(timing, found) if found else math.inf
-            if found and exact < period:
-                orders, period = found, exact
-            if exact > bound * (1 + _SAME):
-                stuck = min(stuck, bound)  # no list of entries says this order
-            continue
-        i, j = clash
-        low, high = _choices(distance, i, j, sum(a[2] for a in arcs) / bound)
-        for k in range(low, high + 1):
-            child = [
-                *arcs,
-                (i, j, timing.occupancy_s[i], k),
-                (j, i, timing.occupancy_s[j], 1 - k),
-            ]
-            value = max(bound, howard(n, child)[0])
-            if value < min(period, below_s) * (1 - _SAME):
-                tie += 1
-                nearer = _with_arc(_with_arc(distance, i, j, k), j, i, 1 - k)
-                heapq.heappush(heap, (_rounded(value), minus_depth - 1, tie, value, child, nearer))
+    try:
+        while heap:
+            _, minus_depth, _, bound, arcs, distance = heapq.heappop(heap)
+            if bound >= min(period, below_s) * (1 - _SAME):
+                break
+            if visited >= limit or time.monotonic() > deadline:
+                return orders, period, min(bound, stuck)
+            visited += 1
+            start = start_times(n, arcs, bound)
+            clash = _overlap(timing, start, bound)
+            if clash is None:
+                found = _in_order_of(timing, start, bound)
+                exact = ring_period(timing, found) if found else math.inf
+                if found and exact < period:
+                    orders, period = found, exact
+                if exact > bound * (1 + _SAME):
+                    stuck = min(stuck, bound)  # no list of entries says this order
+                continue
+            i, j = clash
+            low, high = _choices(distance, i, j, sum(a[2] for a in arcs) / bound)
+            for k in range(low, high + 1):
+                child = [
+                    *arcs,
+                    (i, j, timing.occupancy_s[i], k),
+                    (j, i, timing.occupancy_s[j], 1 - k),
+                ]
+                value = max(bound, howard(n, child)[0])
+                if value < min(period, below_s) * (1 - _SAME):
+                    tie += 1
+                    nearer = _with_arc(_with_arc(distance, i, j, k), j, i, 1 - k)
+                    heapq.heappush(
+                        heap, (_rounded(value), minus_depth - 1, tie, value, child, nearer)
+                    )
+    except OutOfTimeError:
+        return orders, period, min(bound, stuck)
     return orders, period, min(period, stuck, max(below_s, root))
 
 
@@ -286,6 +218,7 @@ def token_distances(n: int, arcs: Sequence[Arc]) -> NDArray[np.int64]:
         if s != d:
             distance[s, d] = min(distance[s, d], m)
     for k in range(n):
+        look()
         np.minimum(distance, distance[:, k, None] + distance[None, k, :], out=distance)
     distance[distance > FAR // 2] = FAR
     return distance
@@ -303,6 +236,7 @@ def _overlap(timing: Timing, start: list[float], period: float) -> tuple[int, in
     worst, pair = 1e-9 * period, None
     for members in timing.lanes.values():
         for x, i in enumerate(members):
+            look()
             for j in members[x + 1 :]:
                 if timing.names[i][0] == timing.names[j][0]:
                     continue
@@ -333,6 +267,7 @@ def _in_order_of(timing: Timing, start: list[float], period: float) -> Orders | 
         ]
         fits = []
         for _ in ring:
+            look()
             if _firings_in_turn(timing, ring):
                 least = min(o for _, o in ring)
                 fits.append(tuple((i, o - least) for i, o in ring))
@@ -357,33 +292,33 @@ def _improve(
     timing: Timing, orders: Orders, period: float, deadline: float
 ) -> tuple[Orders, float]:
     """Local search: swap neighbours in the rings of the critical cycle while that helps."""
-    better = True
-    while better:
-        better = False
-        arcs = [*timing.arcs, *timing.ring(orders)]
-        critical = set(howard(len(timing.names), arcs)[1])
-        for lane, ring in orders.items():
-            for k in range(len(ring) if len(ring) > 1 else 0):
-                if time.monotonic() > deadline:
-                    return orders, period
-                (a, ahead), (b, next_ahead) = ring[k], ring[(k + 1) % len(ring)]
-                same = timing.names[a][0] == timing.names[b][0]
-                if same or a not in critical or b not in critical:
-                    continue
-                swapped = list(ring)
-                wraps = k + 1 == len(ring)
-                swapped[k], swapped[(k + 1) % len(ring)] = (
-                    (b, next_ahead + wraps),
-                    (a, ahead - wraps),
-                )
-                least = min(o for _, o in swapped)
-                if not _firings_in_turn(timing, swapped):
-                    continue
-                trial = {**orders, lane: tuple((i, o - least) for i, o in swapped)}
-                value = ring_period(timing, trial)
-                if value < period * (1 - _SAME):
-                    orders, period, better = trial, value, True
+    with suppress(OutOfTimeError), within(deadline):
+        better = True
+        while better:
+            better = False
+            arcs = [*timing.arcs, *timing.ring(orders)]
+            critical = set(howard(len(timing.names), arcs)[1])
+            for lane, ring in orders.items():
+                for k in range(len(ring) if len(ring) > 1 else 0):
+                    (a, ahead), (b, next_ahead) = ring[k], ring[(k + 1) % len(ring)]
+                    same = timing.names[a][0] == timing.names[b][0]
+                    if same or a not in critical or b not in critical:
+                        continue
+                    look()
+                    swapped = list(ring)
+                    wraps = k + 1 == len(ring)
+                    swapped[k], swapped[(k + 1) % len(ring)] = (
+                        (b, next_ahead + wraps),
+                        (a, ahead - wraps),
+                    )
+                    least = min(o for _, o in swapped)
+                    if not _firings_in_turn(timing, swapped):
+                        continue
+                    trial = {**orders, lane: tuple((i, o - least) for i, o in swapped)}
+                    value = ring_period(timing, trial)
+                    if value < period * (1 - _SAME):
+                        orders, period, better = trial, value, True
+                        break
+                if better:
                     break
-            if better:
-                break
     return orders, period

@@ -18,6 +18,7 @@ from pearl.solvers.heuristic import best_of, listed_outcome
 from pearl.solvers.list_schedule import Schedule
 from pearl.solvers.makespan import Iteration
 from pearl.solvers.outcome import Found, Outcome
+from pearl.time_limit import look, watched
 
 
 def solve(
@@ -47,7 +48,7 @@ def optimistic_costs(it: Iteration) -> list[list[float]]:
     end of the iteration, no lane ever busy (equation 6 of the paper)."""
     p = it.program
     table: list[list[float]] = [[] for _ in it.order]
-    for v in reversed(it.order):
+    for v in watched(reversed(it.order)):
         u = it.unit[v]
         row = [0.0] * len(p.options[u])
         for s, size, _ in it.after[v]:
@@ -77,6 +78,7 @@ def _listed(it: Iteration, table: list[list[float]], most_lanes: float) -> Sched
     ready = [(-rank[v], it.place[v], v) for v in range(len(rank)) if waits[v] == 0]
     heapq.heapify(ready)
     while ready:
+        look()
         v = heapq.heappop(ready)[2]
         places = [
             (end + table[v][place[0]], end, *place)

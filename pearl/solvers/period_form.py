@@ -17,6 +17,7 @@ from pearl.solvers.copies import Copies
 from pearl.solvers.linear import Linear, Terms
 from pearl.solvers.order_cuts import Blamed
 from pearl.solvers.outcome import Found
+from pearl.time_limit import watched
 
 SCALE = 100.0
 """A known plan's period and energy in the program's units: the solver's tolerance of 1e-6 is then
@@ -234,7 +235,7 @@ class PeriodForm:
         adjacent = coo_array((np.ones(len(ends)), (ends[:, 0], ends[:, 1])), shape=shape)
         _, component = connected_components(adjacent, connection="strong")
         heaviest: dict[tuple[int, int, int], float] = {}
-        for src, dst, tokens, e in x.arcs:
+        for src, dst, tokens, e in watched(x.arcs):
             if component[src] != component[dst]:
                 continue
             edge = x.graph.edges[e]

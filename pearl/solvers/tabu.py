@@ -17,13 +17,14 @@ from numpy.typing import NDArray
 
 from pearl.costs import Mode
 from pearl.solvers.makespan import Arrival, Iteration
+from pearl.time_limit import look
 from pearl_devices.primitives.code_cache import compiled
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-CHUNK = 250
-"""Moves between two looks at the clock."""
+CHUNK, FEW = 250, 1000
+"""Moves between two looks at the clock, of at most so many firings; of more in proportion fewer."""
 
 STALE = 2_000
 """Moves without a better schedule after which the search goes back to the best and is shaken."""
@@ -131,15 +132,17 @@ class Search:
         `enough` seconds; the best makespan so far."""
         s = self.shop
         done = 0
+        chunk = max(1, CHUNK * FEW // max(FEW, len(s.first)))
         while done < moves and self.value[0] > enough and time.monotonic() < deadline:
+            look()
             _search(
                 s.first, s.lane, s.device, s.latency, s.occupancy, s.into, s.source,
                 s.source_bytes, s.out, s.target, s.target_bytes, s.fixed, s.per_byte, self.way,
                 self.ahead, self.behind, self.best_way, self.best_ahead, self.best_behind,
-                self.best_start, self.value, self.tabu, self.state, min(CHUNK, moves - done), STALE,
+                self.best_start, self.value, self.tabu, self.state, min(chunk, moves - done), STALE,
                 enough,
             )  # fmt: skip
-            done += CHUNK
+            done += chunk
         return float(self.value[0])
 
 

@@ -22,7 +22,8 @@ from pearl.errors import InfeasibleError, SpecError
 from pearl.graph import Edge, EdgeKey, TaskGraph, numbered
 from pearl.limits import SLACK_LIMITS, Limits
 from pearl.period import Arc, expand, howard, token_free_cycle
-from pearl.solvers.orders import best_orders, ring_period
+from pearl.solvers.list_orders import ring_period
+from pearl.solvers.orders import best_orders
 from pearl.solvers.outcome import SAME, Found, Outcome
 
 VECTORS = 1000
