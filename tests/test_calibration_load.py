@@ -276,13 +276,18 @@ def test_a_family_that_has_not_changed_is_upheld_and_such_a_run_no_new_doubt(fre
     assert calibrated.doubt({"update.dqn native": 0.5}) == ["update.dqn native"]
 
 
-def test_a_doubt_stays_until_all_points_of_its_family_were_timed_again_in_quiet(fresh):
-    store(loaded(1.0))
+@pytest.mark.parametrize(("before", "then"), [(1.0, 1.5), (2.0, 1.5)])
+def test_a_doubt_stays_until_all_points_of_its_family_were_timed_again_in_quiet(
+    fresh, before, then
+):
+    """Also where they were timed again under less load than before."""
+    store(loaded(before))
     calibrated.doubt({"update.dqn native": 1.8})
-    fresh.setattr(calibrated, "in_child", Child(synthetic(contention=1.5)))
+    fresh.setattr(calibrated, "in_child", Child(synthetic(contention=then)))
     found = calibrated.calibration(HOST, [UPDATE])
     assert (found.doubts, found.upheld) == ({"update.dqn native": 1.8}, {})
-    assert not any(p.loaded for p in found.points)
+    shares = {p.share for p in found.points if p.named == "update.dqn native"}
+    assert shares == {1 / min(before, then)}
 
 
 def test_no_doubt_waits_for_a_process_that_measures_nor_needs_a_calibration(fresh):
