@@ -191,7 +191,7 @@ class Tree:
         os.close(writer)
         try:
             ran = watched(pid, reader, limit_s, whole_s)
-            ran.text = (scratch / "log").read_text(errors="replace")[-3000:]
+            ran.text = (scratch / "log").read_text(errors="replace")[-8000:]
             return ran
         finally:
             os.close(reader)
