@@ -12,6 +12,7 @@ from pearl.graph import TaskGraph
 from pearl.limits import Limits
 from pearl.plans import Plan
 from pearl_devices import Platform
+from pearl_devices.given import LARGEST
 
 FASTER = 0.8
 """A task 20 % faster takes this share of its time, and of its energy above idle."""
@@ -153,7 +154,7 @@ def _links(costs: CostTable, limits: Limits) -> Iterator[Change]:
         fast = replace(
             link,
             latency_s=link.latency_s / 2,
-            bytes_per_s=link.bytes_per_s * 2,
+            bytes_per_s=min(link.bytes_per_s * 2, LARGEST),
             per_message_s=link.per_message_s / 2,
         )
         links = tuple(fast if k is link else k for k in platform.links)
