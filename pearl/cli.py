@@ -203,7 +203,7 @@ def check(
     json_file: Json = None,
 ) -> Result:
     """Read a spec and say everything that is wrong with it, importing nothing that it names."""
-    from pearl import trust
+    from pearl import memory, trust
     from pearl.code_checks import check_code
     from pearl.spec import state
 
@@ -211,6 +211,8 @@ def check(
     unseen = [] if imports else trust.named(stated.raw)
     if imports:
         check_code(_load(spec, set))
+    # Sizes are those of the environment and the networks, which may be code not looked at.
+    warned = None if unseen else memory.warning(_load(spec, set))
     found = {
         "schema": SCHEMA,
         "status": "valid",
@@ -222,12 +224,14 @@ def check(
         "devices": [d.name for d in stated.platform.devices],
         "objective": stated.objective,
         "not_looked_at": [vars(each) for each in unseen],
+        "warnings": [warned] if warned else [],
     }
     text = (
         f"{spec}: valid: {found['algorithm']} on {found['env']}, platform {found['platform']} "
         f"({', '.join(d.name for d in stated.platform.devices)}), objective {found['objective']}"
     )
-    lines = [f"not looked at: {each}: {each.unknown}" for each in unseen]
+    lines = [f"warning: {warned}"] if warned else []
+    lines += [f"not looked at: {each}: {each.unknown}" for each in unseen]
     if unseen:
         lines.append("pearl check --import imports this code, which runs it, and looks")
     return Result("\n".join([text, *lines]), found)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import yaml
 
-from pearl import checkpoint, drift, evaluation, restoring, resuming, solver_process
+from pearl import checkpoint, drift, evaluation, memory, restoring, resuming, solver_process
 from pearl.algorithms import algorithm
 from pearl.algorithms.environments import start_normalisation
 from pearl.contradiction import contradicted
@@ -358,14 +358,17 @@ class Trainer:
             kernels[job.name if fused else origin] = (
                 job.kernel if fused else self.graph.task(origin).kernel
             )
-        buffers.allocate(kernels.values(), self._arrays)
-        for name, shape, dtype in messages.further(self.protocol, self.graph, self._arrays):
-            self._arrays[name] = np.zeros(shape, dtype)
-        if self._any_order:
-            self._arrays["any_order.acted"] = np.zeros(len(self.protocol.split.shares), np.int64)
-        if self.hosting == "processes":
-            self._memory = messages.moved(self._arrays)
-            self._arrays = dict(self._memory.arrays)
+        arrays: Buffers = {}
+        with memory.fitting(kernels.values(), memory.rows(self.system)):
+            buffers.allocate(kernels.values(), arrays)
+            for name, shape, dtype in messages.further(self.protocol, self.graph, arrays):
+                arrays[name] = np.zeros(shape, dtype)
+            if self._any_order:
+                arrays["any_order.acted"] = np.zeros(len(self.protocol.split.shares), np.int64)
+            if self.hosting == "processes":
+                self._memory = messages.moved(arrays)
+                arrays = dict(self._memory.arrays)
+        self._arrays.update(arrays)
 
     @torch_threads.kept()
     def _run(

@@ -173,6 +173,30 @@ def _memory(root: Path) -> tuple[float, str]:
     return total, source
 
 
+def free_memory(root: Path = Path("/")) -> tuple[float | None, float]:
+    """Bytes of memory that this process may still take, its control groups' limits included, and
+    bytes of swap that are free. None where the system does not say."""
+    text = _text(root / "proc/meminfo")
+
+    def given(name: str) -> float | None:
+        match = re.search(rf"^{name}:\s+(\d+) kB", text, re.MULTILINE)
+        return float(match[1]) * 1024 if match else None
+
+    free = given("MemAvailable")
+    for group in _groups(root, "memory"):
+        for most, taken in (
+            ("memory.max", "memory.current"),
+            ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+        ):
+            limit, used = _number(group / most), _number(group / taken)
+            if limit is not None and used is not None:
+                # The kernel takes back pages of files that nobody has used lately.
+                cached = re.search(r"^inactive_file (\d+)$", _text(group / "memory.stat"), re.M)
+                left = max(0.0, limit - used + (float(cached[1]) if cached else 0.0))
+                free = left if free is None else min(free, left)
+    return free, given("SwapFree") or 0.0
+
+
 def _cpu_model(root: Path) -> str:
     match = re.search(r"^model name\s*:\s*(.+)$", _text(root / "proc/cpuinfo"), re.MULTILINE)
     return match[1].strip() if match else python_platform.processor() or python_platform.machine()
