@@ -17,6 +17,9 @@ from multiprocessing.connection import Connection
 GRACE_S = 0.5
 """How far a solve may go beyond its time before its process is ended."""
 
+LONG_S = 3600.0
+"""Seconds of one wait at most: the system knows no endless ones in a number."""
+
 SPARE = 2
 """Processes at most that wait for the next solve."""
 
@@ -76,8 +79,9 @@ def answer(script: str, message: bytes, until: float) -> bytes | None:
     answered = False
     try:
         process.messages.send_bytes(message)
-        if not process.answers.poll(max(0.0, until - time.monotonic()) + GRACE_S):
-            return None
+        while not process.answers.poll(min(max(0.0, until - time.monotonic()) + GRACE_S, LONG_S)):
+            if time.monotonic() >= until + GRACE_S:
+                return None
         found = process.answers.recv_bytes()
         answered = True
         return found

@@ -130,6 +130,23 @@ def test_a_program_keeps_its_whole_numbers_its_bounds_and_terms_that_come_twice(
     assert form.relax(cost, 60.0, "ipm")[0] == pytest.approx(3.0, abs=1e-6)
 
 
+@pytest.mark.parametrize("seconds", [1e9, float("inf")])
+def test_a_solve_may_have_all_the_time_there_is(seconds):
+    form, cost = small()
+    assert form.relax(cost, seconds)[0] == pytest.approx(3.0, abs=1e-6)
+    assert form.minimise(cost, float("inf"), seconds)[0] == 4.0
+
+
+def test_a_long_wait_is_waited_for_in_parts(monkeypatch, tmp_path):
+    monkeypatch.setattr(solver_process, "LONG_S", 0.05)
+    script = tmp_path / "slow.py"
+    script.write_text(
+        "import sys, time\nfrom multiprocessing.connection import Connection\n"
+        "time.sleep(0.5)\nConnection(int(sys.argv[1]), readable=False).send_bytes(b'late')\n"
+    )
+    assert solver_process.answer(str(script), b"anything", time.monotonic() + 60.0) == b"late"
+
+
 def test_one_process_serves_many_solves_and_ends_when_told():
     form, cost = small()
     before = children()

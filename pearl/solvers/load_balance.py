@@ -212,8 +212,8 @@ def greedy(b: Balance) -> Ints | None:
 
 
 class Search(threading.Thread):
-    """Annealing by the clock, in a thread of its own or, by `run`, in the caller's: a short run to
-    have something, then whole runs from where the last one ended, until told to stop.
+    """Annealing by the clock in a thread of its own: a short run to have something, then whole runs
+    from where the last one ended, until told to stop.
 
     best: the largest load found and its lanes, in seconds. enough: set to stop it.
     """

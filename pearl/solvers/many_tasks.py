@@ -109,7 +109,7 @@ class ManyTasks:
             self.bound_s = max(self.bound_s, counting_bound(self.balance, best[0]))
         if not self._whole and self._start is not None and (os.cpu_count() or 1) > 1:
             self._searches.append(Search(self.balance, self._start, self.seed + 500, until))
-            self._searches[1].run()
+            self._searches[1].start()
         while time.monotonic() < until and any(s.is_alive() for s in self._searches):
             best = self._best()
             if best is not None and best[0] <= self.bound_s * (1 + SAME):
@@ -150,9 +150,10 @@ class ManyTasks:
         """The best assignments found, after which nothing goes on in the background."""
         for s in self._searches:
             s.enough = True
+        end = time.monotonic() + ENDING_S
         for s in self._searches:
             if s.is_alive():
-                s.join(ENDING_S)
+                s.join(max(0.0, end - time.monotonic()))
         return self.found()
 
     def found(self) -> list[Assignment]:
