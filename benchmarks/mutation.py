@@ -84,10 +84,11 @@ def digest(root: Path) -> str:
     return whole.hexdigest()[:16]
 
 
-def recorded(pool: ProcessPoolExecutor, tree: Tree, folder: Path) -> Usual:
-    """Runs all tests without a mutant, traced, but for the files recorded in `folder` already. Ends
-    the program if one fails."""
+def recorded(pool: ProcessPoolExecutor, tree: Tree, folder: Path, wanted: list[str]) -> Usual:
+    """Runs all tests without a mutant, traced, but for the files recorded in `folder` already; of
+    some files alone if they are named. Ends the program if one fails."""
     files = [f for f in listed(tree.root) if f.startswith("tests/test_")]
+    files = [f for f in files if not wanted or Path(f).stem in wanted]
     records = {file: folder / f"{Path(file).stem}.json" for file in files}
     running = {f: pool.submit(traced, tree, f) for f, r in records.items() if not r.exists()}
     whole = Usual({}, {}, [], "", "")
@@ -233,7 +234,7 @@ def share(ended: Mapping[str, int]) -> str:
 
 def tested(given: argparse.Namespace, work: Path) -> int:
     begin, tree = time.monotonic(), digest(given.root)
-    about = {"tree": tree, "seed": given.seed, "module": given.module}
+    about = {"tree": tree, "seed": given.seed, "module": given.module, "tests": given.tests}
     outcomes: list[Outcome] = []
     if given.resume and given.resume.exists():
         kept = json.loads(given.resume.read_text())
@@ -249,7 +250,7 @@ def tested(given: argparse.Namespace, work: Path) -> int:
     base = Tree.copied(given.root, work / "base")
     pool = ProcessPoolExecutor(given.jobs, multiprocessing.get_context("fork"), adopt)
     with pool:
-        usual = recorded(pool, base, work / f"usual_{tree}")
+        usual = recorded(pool, base, work / f"usual_{tree}", given.tests)
         choice, running = Choice(base.root, usual.seconds, usual.calls), []
         for mutant in chosen:
             times = {test: usual.seconds[test] for test in choice.tests(mutant)}
@@ -273,6 +274,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=250, help="mutants (default 250)")
     parser.add_argument("--module", default="", help="only modules with this in their path")
+    parser.add_argument("--tests", nargs="*", default=[], help="only these, such as test_period")
     parser.add_argument("--resume", type=Path, help="keep outcomes in this file and go on from it")
     parser.add_argument("--again", type=Path, help="those that this --resume file has not killed")
     parser.add_argument("--work", type=Path, help="keep the copy, its caches and records there")
