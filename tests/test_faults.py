@@ -403,7 +403,8 @@ def test_a_signal_to_the_whole_group_ends_all_lanes_with_a_checkpoint(number, st
     assert process.wait(timeout=20) == status
     assert gone(found, 1.0)
     assert (tmp_path / CHECKPOINT).exists()
-    assert load_run(tmp_path).status == "interrupted"
+    run = load_run(tmp_path)
+    assert (run.status, run.restarts) == ("interrupted", 0)
 
 
 def test_workers_end_by_themselves_when_their_parent_is_killed(tmp_path):
