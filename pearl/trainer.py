@@ -127,7 +127,20 @@ def plan_of_run(folder: Path, system: System) -> Plan | None:
         return None
     about = checkpoint.load(file).about
     resuming.check_spec(about["spec"], plain(system.raw), file)
-    return load_plan(about["plan"])
+    return _own_plan(about, system, file)
+
+
+def _own_plan(about: Mapping[str, Any], system: System, file: Path) -> Plan:
+    """The plan in a checkpoint; a SpecError where it cannot be followed here."""
+    plan = load_plan(about["plan"])
+    try:
+        _check(plan, system)
+    except SpecError as error:
+        raise SpecError(
+            *(f"{file}: {problem}" for problem in error.problems),
+            f"{file}: the run cannot go on here with the plan it had; give another (--plan)",
+        ) from None
+    return plan
 
 
 def _check(plan: Plan, system: System) -> None:
@@ -787,8 +800,14 @@ class Trainer:
         total, before = resuming.total_steps(state, per, steps, in_spec, spec_now, file)
         state.total_steps = total
         if not self._plan_given and about["plan"] != self.plan.to_json():
-            self._become(load_plan(about["plan"]))
-        given = self._take_in(stored, total)
+            self._become(_own_plan(about, self.system, file))
+        try:
+            given = self._take_in(stored, total)
+        except SpecError as error:
+            if about["plan"] == self.plan.to_json():
+                raise
+            way = f"{file}: its own plan is another than the one given: leave that out (--plan)"
+            raise SpecError(*error.problems, way) from None
         anew: list[str] = []
         if total != before:
             anew = sorted(n for n, a in given.items() if (self._arrays[n] != a).any())
@@ -808,7 +827,6 @@ class Trainer:
 
     def _become(self, plan: Plan) -> None:
         """The trainer of another plan."""
-        _check(plan, self.system)
         seed_given = self._seed_given
         new = Trainer(self.system, plan, emulate=self.emulate, seed=self.seed)
         vars(self).update(vars(new) | {"_seed_given": seed_given})

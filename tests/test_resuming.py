@@ -163,6 +163,27 @@ def test_a_run_goes_on_with_the_plan_in_its_checkpoint_unless_one_is_given(tmp_p
     assert given.train(steps=280, out=tmp_path, resume=True).plan == torch
 
 
+def test_a_plan_that_a_run_cannot_go_on_with_is_refused_with_the_way_out(tmp_path, monkeypatch):
+    torch, native = pearl.plan(pearl.load(DDPG, set=TORCH)), pearl.plan(pearl.load(DDPG))
+    pearl.compile(DDPG, plan=torch).train(steps=200, out=tmp_path)
+    with pytest.raises(SpecError, match="its own plan is another than the one given: leave that"):
+        pearl.compile(DDPG, plan=native).train(out=tmp_path, resume=True)
+    again = pearl.compile(DDPG)
+    again.plan = native
+
+    def gone(plan, system):
+        raise SpecError("plan: update runs as 'torch' on cpu, which offers nothing for it")
+
+    monkeypatch.setattr("pearl.trainer._check", gone)
+    with pytest.raises(SpecError) as error:
+        again.train(out=tmp_path, resume=True)
+    first, second = error.value.problems
+    assert first.endswith(
+        "checkpoint.safetensors: plan: update runs as 'torch' on cpu, which offers nothing for it"
+    )
+    assert second.endswith("the run cannot go on here with the plan it had; give another (--plan)")
+
+
 def test_the_command_plans_nothing_where_a_run_goes_on(tmp_path, monkeypatch, capsys):
     spec, out = tmp_path / "spec.yaml", tmp_path / "run"
     spec.write_text(yaml.safe_dump(DDPG))
