@@ -236,13 +236,13 @@ class Reporter:
         self.now: list[str] = []
 
     def run(self, root: Path, files: list[str], scratch: Path) -> int:
-        if self.hits:
-            self.trace("collection")
-            mutation_trace.begin()
+        self.trace("collection")
         first = ["-x"] if self.order else []
         where = ["--rootdir", str(root), "-c", str(root / "pyproject.toml")]
         base = ["--basetemp", str(scratch / "pytest")]
-        return int(pytest.main([*OPTIONS, *first, *where, *base, *files], plugins=[self]))
+        status = int(pytest.main([*OPTIONS, *first, *where, *base, *files], plugins=[self]))
+        self.trace("end")
+        return status
 
     def tell(self, *words: object) -> None:
         os.write(self.pipe, (json.dumps(words) + "\n").encode())

@@ -149,6 +149,10 @@ def test_a_fused_call_is_one_node() -> None:
     x = expand(dqn(4), [("replay_sample", "update", "replay_update")])
     assert len(x.nodes) == 5
     assert x.node["update", 3] == x.node["replay_sample", 0]
+    q = dqn(4).repetition
+    assert [x.firings(u) for u, unit in enumerate(x.units) if len(unit) > 1] == [1]
+    assert all(x.firings(u) == q[t[0]] for u, t in enumerate(x.units) if len(t) == 1)
+    assert max(q.values()) > 1
 
 
 def test_fusing_what_waits_for_an_outsider_is_a_deadlock() -> None:
@@ -310,3 +314,11 @@ def test_a_cycle_without_tokens_is_found_if_and_only_if_there_is_one(n: int, dat
 def test_a_fused_call_waits_for_itself_across_iterations_only() -> None:
     x = expand(loop("x", "y", tokens=2), [("x", "y")])
     assert x.arcs == ((0, 0, 2, 1),)  # the edge back, and nothing of the one within
+
+
+def test_what_leads_to_no_cycle_counts_for_nothing() -> None:
+    chain = [(i, i + 1, 5.0, 0) for i in range(4)]
+    cycle = [(5, 6, 2.0, 1), (6, 5, 1.0, 1), (5, 0, 9.0, 0)]
+    ratio, nodes = howard(7, [*chain, *cycle])
+    assert (ratio, sorted(nodes)) == (1.5, [5, 6])
+    assert howard(5, chain) == (0.0, [])
