@@ -170,9 +170,10 @@ def began(module, name):
 if what == "cpsat":
     graph, costs = large(0, 1.0, tasks=60, devices=4)
     began(cpsat, "_solved")
+    cpsat.SHORT = 1e9
     more = {"objective": "makespan", "method": "cpsat"}
 elif what == "milp":
-    graph, costs = large(0, 1.0, tasks=200, devices=8)
+    graph, costs = large(0, 1.0, tasks=500, devices=8)
     began(linear.solver_process, "answer")
     more = {}
 else:
@@ -185,7 +186,7 @@ except KeyboardInterrupt:
     print("heard", flush=True)
     for thread in threading.enumerate():
         if thread is not threading.main_thread():
-            thread.join(60)  # what is being compiled is compiled to its end
+            thread.join(40)  # what is being compiled is compiled to its end
     solver_process.end()
     print(threading.active_count(), "thread", len(children()), "processes", flush=True)
 """
@@ -199,6 +200,8 @@ def test_ctrl_c_is_heard_amid_a_search_and_leaves_nothing_behind(what):
         text=True,
         env=os.environ | {"PYTHONPATH": ":".join([str(ROOT), *filter(None, sys.path)])},
     )
+    alarm = threading.Timer(180.0, process.kill)
+    alarm.start()
     try:
         assert process.stdout.readline() == "began\n"
         time.sleep(0.3)
@@ -212,6 +215,7 @@ def test_ctrl_c_is_heard_amid_a_search_and_leaves_nothing_behind(what):
         assert process.stdout.read() == "1 thread 0 processes\n"
         assert process.wait(timeout=30) == 0
     finally:
+        alarm.cancel()
         process.kill()
         process.wait()
         process.stdout.close()
