@@ -214,6 +214,7 @@ def test_kinds_of_values() -> None:
     assert misfit(1e-31, above=True) == "is 1e-31; it must be at least 1e-30"
     assert misfit(0, above=True) == "is 0; it must be finite and above 0"
     assert [misfit(v, above=True) for v in (1e-30, 1, 1e30)] == [""] * 3
+    assert shown("a" * 58) == "'" + "a" * 58 + "'"
     assert shown("a" * 100) == "'" + "a" * 55 + " ..."
     assert (shown(10**40), shown([HUGE * HUGE**20])) == ("a huge number", "a list")
     assert shown(10**40 - 1) == "9" * 40

@@ -12,6 +12,8 @@ from pearl.errors import SpecError
 from pearl.spec import load
 from pearl.system import System
 from pearl.trainer import Trainer
+from pearl_devices import kernel
+from pearl_devices.buffers import allocate
 from pearl_devices.discover import free_memory
 from tests.lanes import planned
 from tests.test_cli import Ran
@@ -88,6 +90,23 @@ def test_training_by_a_plan_says_that_the_memory_is_too_small(monkeypatch, tmp_p
         Trainer(system, plan).train()
     free(monkeypatch, 2.0 * need)
     assert Trainer(system, plan).train().status == "done"
+
+
+def test_arrays_are_allowed_up_to_what_is_free(monkeypatch) -> None:
+    k = kernel("replay_insert", envs=2, obs=3, act=0, capacity=64, prioritised=0, fanout=8)
+    sizes = {name: array.nbytes for name, array in allocate([k]).items()}
+    total = sum(sizes.values())
+    rest = sum(size for name, size in sizes.items() if not name.startswith("replay."))
+    assert 0 < rest < total
+    free(monkeypatch, total - 8.0, swap=8.0)
+    with memory.fitting([k, k], 64):
+        pass
+    for left, more in ((total - 1, " to at most 6"), (rest + 1, " to at most 0"), (rest, "")):
+        free(monkeypatch, float(left))
+        with pytest.raises(SpecError) as caught, memory.fitting([k, k], 64):
+            pass
+        assert f"lower algorithm.replay.capacity (64){more}" in str(caught.value)
+        assert str(caught.value).count("at most") == bool(more)
 
 
 def test_memory_that_the_system_refuses_is_a_sentence(monkeypatch) -> None:
