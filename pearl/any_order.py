@@ -10,8 +10,9 @@ from pearl.assembly import Proof, assemble
 from pearl.assignment import Assignment, timing
 from pearl.costs import CostTable, split_costs
 from pearl.errors import InfeasibleError, SpecError
-from pearl.graph import TaskGraph, numbered
+from pearl.graph import TaskGraph
 from pearl.limits import Limits
+from pearl.parallel_edges import numbered
 from pearl.period import expand
 from pearl.plans import Plan
 from pearl.program import program_order

@@ -14,7 +14,8 @@ from pearl import planning
 from pearl.assembly import makespan_s
 from pearl.costs import CostTable, Mode, with_lanes
 from pearl.errors import InfeasibleError, SpecError
-from pearl.graph import TaskGraph, numbered
+from pearl.graph import TaskGraph
+from pearl.parallel_edges import numbered
 from pearl.period import howard
 from pearl.plan_check import plan_timing
 from pearl.plans import Plan

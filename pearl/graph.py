@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from types import MappingProxyType
-from typing import Protocol, TypeVar
 
 from pearl.errors import SpecError
 from pearl.limits import SLACK_LIMITS
+from pearl.parallel_edges import EdgeKey, numbered
 from pearl_devices import Kernel
 from pearl_devices.given import is_names, is_whole, misfit, shown
 
@@ -368,33 +368,6 @@ class TaskGraph:
         """The same graph with the slack of the edges of `slack` set, by their keys."""
         edges = (replace(e, slack=slack.get(k, e.slack)) for k, e in numbered(self.edges).items())
         return replace(self, edges=tuple(edges))
-
-
-EdgeKey = tuple[str, str, int]
-"""src, dst and, of the parallel edges between these two, which: 0, 1, … in the order given."""
-
-
-class Between(Protocol):
-    """An edge of a graph, or its channel in a plan."""
-
-    @property
-    def src(self) -> str: ...
-
-    @property
-    def dst(self) -> str: ...
-
-
-E = TypeVar("E", bound=Between)
-
-
-def numbered(edges: Iterable[E]) -> dict[EdgeKey, E]:
-    """Edges by their keys, in their order."""
-    count: Counter[tuple[str, str]] = Counter()
-    found: dict[EdgeKey, E] = {}
-    for e in edges:
-        found[e.src, e.dst, count[e.src, e.dst]] = e
-        count[e.src, e.dst] += 1
-    return found
 
 
 def _repeated(names: list[str]) -> list[str]:

@@ -11,7 +11,8 @@ from pearl.assembly import makespan_s
 from pearl.assignment import Assignment, Orders, Timing, channel_arcs, timing
 from pearl.costs import CostTable, Mode, split_costs
 from pearl.errors import SpecError
-from pearl.graph import Edge, EdgeKey, TaskGraph, numbered
+from pearl.graph import Edge, TaskGraph
+from pearl.parallel_edges import EdgeKey, numbered
 from pearl.period import Arc, expand, howard, simulate, token_free_cycle
 from pearl.plans import Entry, Plan
 from pearl.replicas import Split, copy_name, split_graph

@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from pearl.errors import SpecError
-from pearl.graph import Edge, EdgeKey, TaskGraph, numbered
+from pearl.graph import Edge, TaskGraph
+from pearl.parallel_edges import EdgeKey, numbered
 from pearl.plan_check import unfolded
 from pearl.plans import Entry, Plan
 

@@ -17,8 +17,9 @@ import networkx as nx
 from pearl.assignment import Assignment
 from pearl.costs import CostTable, Mode, split_costs
 from pearl.errors import InfeasibleError, SpecError
-from pearl.graph import EdgeKey, TaskGraph, numbered
+from pearl.graph import TaskGraph
 from pearl.limits import Limits
+from pearl.parallel_edges import EdgeKey, numbered
 from pearl.period import Expansion, Unit, expand
 from pearl.replicas import split_graph, split_limits, splits
 from pearl.solvers.infeasible import no_common_device, no_mode, states_of, too_large

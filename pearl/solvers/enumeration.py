@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pearl.assignment import Assignment, timing
 from pearl.costs import CostTable, Mode, split_costs
 from pearl.errors import InfeasibleError, SpecError
-from pearl.graph import EdgeKey, TaskGraph, numbered
+from pearl.graph import TaskGraph
 from pearl.limits import Limits
+from pearl.parallel_edges import EdgeKey, numbered
 from pearl.period import expand
 from pearl.replicas import GRAINS, Split, split_graph, split_limits, splits
 from pearl.solvers.choices import (

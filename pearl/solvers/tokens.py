@@ -19,8 +19,9 @@ from dataclasses import dataclass, replace
 
 from pearl.assignment import Assignment, Orders, Timing, timing
 from pearl.errors import InfeasibleError, SpecError
-from pearl.graph import Edge, EdgeKey, TaskGraph, numbered
+from pearl.graph import Edge, TaskGraph
 from pearl.limits import SLACK_LIMITS, Limits
+from pearl.parallel_edges import EdgeKey, numbered
 from pearl.period import Arc, expand, howard, token_free_cycle
 from pearl.solvers.list_orders import ring_period
 from pearl.solvers.orders import best_orders

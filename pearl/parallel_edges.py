@@ -1,0 +1,33 @@
+"""Edges of a graph and channels of a plan by key, so that parallel ones are told apart."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Protocol, TypeVar
+
+EdgeKey = tuple[str, str, int]
+"""src, dst and, of the parallel edges between these two, which: 0, 1, … in the order given."""
+
+
+class Between(Protocol):
+    """An edge of a graph, or its channel in a plan."""
+
+    @property
+    def src(self) -> str: ...
+
+    @property
+    def dst(self) -> str: ...
+
+
+E = TypeVar("E", bound=Between)
+
+
+def numbered(edges: Iterable[E]) -> dict[EdgeKey, E]:
+    """Edges by their keys, in their order."""
+    count: Counter[tuple[str, str]] = Counter()
+    found: dict[EdgeKey, E] = {}
+    for e in edges:
+        found[e.src, e.dst, count[e.src, e.dst]] = e
+        count[e.src, e.dst] += 1
+    return found
