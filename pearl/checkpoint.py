@@ -41,6 +41,13 @@ DTYPES = {
 """numpy's name of a type → that of safetensors."""
 NUMPY = {ours: name for name, ours in DTYPES.items()}
 
+EVERY = 10_000
+"""Env steps between two checkpoints at least, where the spec leaves their times open."""
+SHARE = 0.02
+"""What a run may wait for checkpoints, of its time, where the spec leaves their times open."""
+BEFORE_S, BYTES_PER_S = 0.05, 200e6
+"""What writing takes beside its bytes, and how fast these go, until one was written (assumed)."""
+
 ABOUT: dict[str, type | tuple[type, ...]] = {
     "spec": dict,
     "plan": dict,
@@ -83,6 +90,30 @@ def save(path: str | Path, arrays: Arrays, about: Mapping[str, Any]) -> int:
 
 def _bytes_of(array: Array) -> memoryview:
     return array.reshape(-1).view(np.uint8).data
+
+
+class Pace:
+    """When checkpoints are written that the spec leaves open: where, by what the last one took and
+    by the bytes there are now, all of them together take at most `SHARE` of the run's time.
+
+    The results of a run do not depend on these times. now_s: of a clock that goes on.
+    """
+
+    def __init__(self, now_s: float) -> None:
+        self.begin_s, self.spent_s = now_s, 0.0
+        self._last_s, self._last_bytes = 0.0, 0
+
+    def due(self, nbytes: int, now_s: float) -> bool:
+        """Whether a checkpoint of so many bytes may be written now."""
+        takes_s = BEFORE_S + nbytes / BYTES_PER_S
+        if self._last_bytes:
+            takes_s = self._last_s * max(1.0, nbytes / self._last_bytes)
+        return self.spent_s + takes_s <= SHARE * (now_s - self.begin_s)
+
+    def wrote(self, nbytes: int, took_s: float) -> None:
+        """A checkpoint of so many bytes was written, in so many seconds."""
+        self.spent_s += took_s
+        self._last_s, self._last_bytes = took_s, nbytes
 
 
 @dataclass(frozen=True)

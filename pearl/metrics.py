@@ -79,7 +79,7 @@ class Metrics:
         if not self._file:
             return
         job, mean = self._job, mean_return(self._job.arrays)
-        learnt = max(state.iteration - job.schedule.warm, 0)
+        learnt = state.learning(job.schedule.warm)
         values = [
             state.iteration * job.graph.env_steps,
             learnt * job.graph.updates,

@@ -103,7 +103,15 @@ def run_facts(run: Run) -> tuple[tuple[str, str], ...]:
         facts.append(("return", text))
     if returns.get("eval_mean") is not None:
         episodes = len(returns.get("eval_returns") or ())
-        facts.append(("evaluation", f"{returns['eval_mean']:,.1f} mean of {episodes} episodes"))
+        text = f"{returns['eval_mean']:,.1f} mean of {episodes} episodes"
+        if returns.get("best_is_last"):
+            text += "; the last policy is the best"
+        elif returns.get("last_eval_mean") is not None:
+            text = (
+                f"{returns['eval_mean']:,.1f} of the best policy, {returns['last_eval_mean']:,.1f} "
+                f"of the last; means of the same {episodes} episodes"
+            )
+        facts.append(("evaluation", text))
     if run.energy_j is None:
         facts.append(("energy", "not metered"))
     else:

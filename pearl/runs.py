@@ -83,7 +83,9 @@ class Run:
     updates, and waited_s where it is known} of the stretch from the first iteration after the start
     of learning plus a tenth of the steps to the end; env_steps_per_s, env_steps_per_cpu_s and
     updates_per_s are taken from it, and are None where the run ended before it. returns:
-    {mean_last_20, episodes, eval_mean, eval_returns, eval_cut (how many of these were cut)}.
+    {mean_last_20, episodes, eval_mean, eval_returns, eval_cut (how many of these were cut)} of the
+    best policy in the final evaluation, {last_eval_mean, last_eval_returns, last_eval_cut} of the
+    one of the end in the same episodes, best_is_last (then evaluated once; None: not evaluated).
     energy_j: of the platform's devices over wall_s; energy_source: nvml or rapl (measured),
     modelled, several joined with + where devices differ, or None where energy_j is None.
     message: why it failed. restarts: of environments and of lanes, named in `events` with what else
@@ -179,6 +181,8 @@ RETURNS = {
     "episodes": "int | None",
     "eval_mean": "float | None",
     "eval_returns": "tuple[float, ...] | None",
+    "last_eval_mean": "float | None",
+    "best_is_last": "bool | None",
 }
 """Key of a run's `returns` → its type, where a report relies on it."""
 

@@ -129,11 +129,17 @@ class Train:
         description="Env steps after which an evaluation cuts an episode; by default the limit of "
         "the environment, or 10,000 where it has none.",
     )
-    checkpoint_every: StrictInt = Field(
-        default=10_000,
+    checkpoint_every: StrictInt | None = Field(
+        default=None,
         ge=0,
         le=10**12,
-        description="Env steps between checkpoints; 0 writes one at the end only.",
+        description="Env steps between checkpoints; 0 writes one at the end only. By default "
+        "10000, or more where the run would wait for them for over 2 % of its time.",
+    )
+    checkpoint_replay: StrictBool = Field(
+        default=True,
+        description="Whether checkpoints hold the replay. Without it a run that goes on fills it "
+        "anew before it learns on, and does not equal one that went through.",
     )
     lanes: Literal["one", "threads", "processes"] = Field(
         default="processes",

@@ -19,7 +19,9 @@ class State:
     to have; its schedules follow from it. evaluation_due: the evaluation at `iteration` was
     interrupted. evaluation_cuts: episodes that evaluations have cut. log: what went
     wrong and was mended. factors, decisions, replanned: what re-planning has measured (kernel
-    family, variant → measured / estimated seconds), what it decided, whether the plan changed."""
+    family, variant → measured / estimated seconds), what it decided, whether the plan changed.
+    refilled: the iteration from which the replay has been filled, above 0 where a checkpoint had
+    none; learnt: the iterations with gradient steps before it."""
 
     iteration: int = 0
     best_mean: float | None = None
@@ -37,6 +39,12 @@ class State:
     factors: dict[str, float] = field(default_factory=dict)
     decisions: list[str] = field(default_factory=list)
     replanned: bool = False
+    refilled: int = 0
+    learnt: int = 0
+
+    def learning(self, warm: int) -> int:
+        """The iterations with gradient steps so far. warm: where they begin in this run."""
+        return self.learnt + max(self.iteration - warm, 0)
 
     @staticmethod
     def of(progress: Mapping[str, Any], where: str) -> State:

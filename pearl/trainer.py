@@ -42,6 +42,7 @@ from pearl.spec import System, load
 from pearl.state import State
 from pearl.training import (
     ROWS,
+    Finals,
     Job,
     Schedule,
     cpu_seconds,
@@ -261,6 +262,12 @@ class Trainer:
                     state = self._begin(steps)
                     if resume:
                         _told(state, f"there is no checkpoint in {folder}: the run begins anew")
+                if restoring.CURSOR in self._arrays and not self.system.train.checkpoint_replay:
+                    _told(
+                        state,
+                        "train.checkpoint_replay is false: gone on with from a checkpoint, this "
+                        "run will fill its replay anew, and not equal one that went through",
+                    )
                 note(self.system.raw)
                 self.plan.save(folder / "plan.json")
                 text = yaml.safe_dump(plain(self.system.raw), sort_keys=False, allow_unicode=True)
@@ -397,13 +404,17 @@ class Trainer:
         begin_s, begin_cpu_s = time.perf_counter(), cpu_seconds()
         per, a = self.graph.env_steps, self.system.algorithm
         iterations = -(-state.total_steps // per)
-        options, warm = self.system.train, -(-getattr(a, "learning_starts", 0) // per)
+        options = self.system.train
+        warm = state.refilled - (-getattr(a, "learning_starts", 0) // per)
+        every, pace = options.checkpoint_every, None
+        if every is None:
+            every, pace = checkpoint.EVERY, checkpoint.Pace(time.monotonic())
         schedule = Schedule(
             total=iterations,
             warm=warm,
             steady=warm + -(-iterations // 10),
             evaluate_every=-(-options.evaluate_every // per),
-            checkpoint_every=-(-options.checkpoint_every // per),
+            checkpoint_every=-(-every // per),
             metrics_every=max(iterations // ROWS, 1),
         )
         message = None
@@ -425,7 +436,10 @@ class Trainer:
                         evaluate=lambda: self._periodic(state),
                         keep=self._keep,
                         settled=self._settled,
-                        save=None if folder is None else lambda now: self._save_run(folder, now),
+                        save=None
+                        if folder is None
+                        else lambda now: self._save_run(folder, now, pace),
+                        due=lambda: pace is None or pace.due(self._nbytes(), time.monotonic()),
                         metrics=None if folder is None else folder / "metrics.csv",
                         progress=progress,
                         interruption=interruption,
@@ -452,19 +466,21 @@ class Trainer:
                 solver_process.end()
         if state.best_mean is None:
             self._keep()
-        final = evaluation.Evaluation((), 0, 0)
+        final, unsaved = None, None
         if status == "done":
+            if folder is not None:
+                try:
+                    self._save_run(folder, state)
+                except OSError as error:
+                    unsaved = unwritten(state, work, error)
             try:
-                found = interruption.unless_asked(lambda: self._final(state))
-                final, status = (final, "interrupted") if found is None else (found, "done")
+                final = interruption.unless_asked(lambda: self._final(state))
+                status = "interrupted" if final is None else "done"
             except EnvironmentFailed as error:
                 status, state.log.failure = "failed", str(error)
         measured = {} if self.emulate else times_ns
-        if folder is not None and status == "done":
-            try:
-                self._save_run(folder, state)
-            except OSError as error:
-                status, state.log.failure = "failed", unwritten(state, work, error)
+        if unsaved and status == "done":
+            status, state.log.failure = "failed", unsaved
         if status == "failed":
             message = state.log.failure
         rows = timings(work, self.protocol.plan, measured, PROFILE_ROUNDS)
@@ -497,7 +513,7 @@ class Trainer:
         problems = []
         if folder is None:
             problems.append("train: replan needs `out`: it goes on from a checkpoint")
-        if not self.system.train.checkpoint_every:
+        if self.system.train.checkpoint_every == 0:
             problems.append(
                 "train: replan happens at checkpoints, and train.checkpoint_every is 0; set it"
             )
@@ -541,7 +557,7 @@ class Trainer:
         kept = f"{text} Plan kept: {why}."
         if found is not None and found.plan is not None:
             try:
-                self._resumed = _Resumed(checkpoint.load(file))
+                self._resumed = _resumed(file)
                 changed = f"{text} Plan changed: {found.why}."
                 self._change(found.plan, work.schedule, state, folder, changed)
             except (
@@ -553,7 +569,7 @@ class Trainer:
             else:
                 return True
         _decided(state, kept)
-        self._resumed = _Resumed(checkpoint.load(file))
+        self._resumed = _resumed(file)
         return False
 
     def _change(
@@ -566,7 +582,7 @@ class Trainer:
         if wrong:
             raise SpecError(f"its arrays are others: {', '.join(wrong)}")
         assert self._resumed
-        environments, file = self._resumed.environments, self._resumed.stored.path
+        environments, file = self._resumed.environments or {}, self._resumed.stored.path
         end = state.iteration + self.protocol.drain
         if self.protocol.drain:
             with self._lanes(replace(schedule, total=state.iteration), state) as lanes:
@@ -583,7 +599,7 @@ class Trainer:
         new._save_run(folder, after)
         vars(state).update(vars(after))
         vars(self).update(vars(new))
-        self._resumed = _Resumed(checkpoint.load(file))
+        self._resumed = _resumed(file)
         try:
             plan.save(folder / "plan.json")
         except OSError as error:
@@ -603,7 +619,7 @@ class Trainer:
                 environments = {name: env for name, env in found.items() if env is not None}
                 for env in environments.values():
                     env.on_failure = outside.hearing(state.log, restart=restart)
-                if self._resumed:
+                if self._resumed and self._resumed.environments is not None:
                     outside.restore(environments, self._resumed.environments)
             self._again()
             self._snapshot = lambda: outside.snapshot(environments)
@@ -632,7 +648,7 @@ class Trainer:
                 "any_order": self._any_order,
             },
             pace_s=None if self.emulate else self.plan.pace_s,
-            restored=self._resumed.environments if self._resumed else {},
+            restored=(self._resumed and self._resumed.environments) or {},
             env_time_limit_s=limit_s,
             restart_envs=restart,
             log=state.log,
@@ -712,13 +728,16 @@ class Trainer:
         state.evaluation_cuts += found.cut
         return found
 
-    def _final(self, state: State) -> evaluation.Evaluation:
-        """The best policy, judged at the end of a run."""
-        episodes = self.system.train.final_episodes
-        found = self._heard(state, lambda: self._judge("best", episodes, "final"))
-        if found.cut:
-            state.log.note(f"in the final evaluation {found.text}", restarts=0)
-        return found
+    def _final(self, state: State) -> Finals:
+        """The best policy and the last, where that is another, judged in the same episodes."""
+        episodes, kept = self.system.train.final_episodes, self._kept().items()
+        best = last = self._heard(state, lambda: self._judge("best", episodes, "final"))
+        if any((self._arrays[b] != self._arrays[self._newest(n)]).any() for b, n in kept):
+            last = self._heard(state, lambda: self._judge("last", episodes, "final"))
+        for found in {id(each): each for each in (best, last)}.values():
+            if found.cut:
+                state.log.note(f"in the final evaluation {found.text}", restarts=0)
+        return Finals(best, last)
 
     def _heard(
         self, state: State, work: Callable[[], evaluation.Evaluation]
@@ -755,11 +774,20 @@ class Trainer:
         }
 
     def _save(self, path: Path, done: State) -> None:
-        checkpoint.save(path, restoring.kept(self._arrays, self.graph), self._about(done))
+        checkpoint.save(path, self._held(), self._about(done))
 
-    def _save_run(self, folder: Path, done: State) -> None:
+    def _held(self) -> Buffers:
+        """The arrays as a checkpoint holds them."""
+        replay = self.system.train.checkpoint_replay
+        return restoring.kept(self._arrays, self.graph, replay=replay)
+
+    def _nbytes(self) -> int:
+        return sum(array.nbytes for array in self._held().values())
+
+    def _save_run(self, folder: Path, done: State, pace: checkpoint.Pace | None = None) -> None:
         """Both policies and the checkpoint of a run. Until one has been evaluated, the best policy
-        is the last."""
+        is the last. pace: told what it took."""
+        begin_s = time.monotonic()
         if done.best_mean is None:
             self._keep()
         env_steps = done.iteration * self.graph.env_steps
@@ -767,6 +795,8 @@ class Trainer:
             policy = self._policy("best" if which == "best" else "last")
             policy.save(folder / name, which=which, env_steps=env_steps)
         self._save(folder / CHECKPOINT, done)
+        if pace:
+            pace.wrote(self._nbytes(), time.monotonic() - begin_s)
 
     def _take_in(self, stored: checkpoint.Stored, steps: int | None = None) -> Buffers:
         """The arrays of a checkpoint, once all of them are sound; returns the constants of a run of
@@ -816,7 +846,9 @@ class Trainer:
             text = f"env step {state.iteration * per}: the run is now to end at {total} env steps"
             names = f"; set anew for that: {', '.join(anew)}" if anew else ""
             _told(state, f"{text}, no longer at {before}{names}")
-        self._resumed = _Resumed(stored, tuple(anew))
+        self._resumed = _Resumed(stored, about["environments"], tuple(anew))
+        if restoring.CURSOR in self._arrays and restoring.CURSOR not in stored.places:
+            self._refill(state)
         if about["pearl_version"] != pearl_version():
             state.log.note(
                 f"{file} was written by pearl {about['pearl_version']}, and pearl "
@@ -824,6 +856,24 @@ class Trainer:
                 restarts=0,
             )
         return state
+
+    def _refill(self, state: State) -> None:
+        """Go on from a checkpoint without its replay: nothing is under way, environments outside
+        the arrays start anew, and learning waits until the replay is as full as it first was."""
+        assert self._resumed
+        starts = self.system.algorithm.learning_starts
+        warm = state.refilled - (-starts // self.graph.env_steps)
+        state.learnt = state.learning(warm)
+        state.refilled = state.drained = state.iteration
+        if "any_order.acted" in self._arrays:
+            self._arrays["any_order.acted"][:] = 0
+        anew = (*self._resumed.anew, "env.", "any_order.")
+        self._resumed = _Resumed(self._resumed.stored, None, anew)
+        _told(
+            state,
+            f"{self._resumed.stored.path} holds no replay: learning goes on once {starts} env "
+            "steps have filled it anew, and the run will not equal one that went through",
+        )
 
     def _become(self, plan: Plan) -> None:
         """The trainer of another plan."""
@@ -834,16 +884,18 @@ class Trainer:
 
 @dataclass(frozen=True)
 class _Resumed:
-    """The checkpoint that a run goes on from. anew: arrays that have other values than in it."""
+    """The checkpoint that a run goes on from. environments: what brings those outside the arrays
+    back; None: they start anew. anew: beginnings of the names of arrays that stay as they are."""
 
     stored: checkpoint.Stored
+    environments: Mapping[str, Any] | None
     anew: tuple[str, ...] = ()
 
-    @property
-    def environments(self) -> Mapping[str, Any]:
-        """What brings those outside the arrays back."""
-        found: Mapping[str, Any] = self.stored.about["environments"]
-        return found
+
+def _resumed(file: Path) -> _Resumed:
+    """A checkpoint of this very run, from which it goes on as it is."""
+    stored = checkpoint.load(file)
+    return _Resumed(stored, stored.about["environments"])
 
 
 def _told(state: State, text: str) -> None:

@@ -69,12 +69,21 @@ class Schedule:
         return min(stops)
 
 
+@dataclass(frozen=True)
+class Finals:
+    """The final evaluation, of the best policy and of that of the end: one where these are one."""
+
+    best: Evaluation
+    last: Evaluation
+
+
 @dataclass
 class Job:
     """What one run works on; the trainer fills it in.
 
     lanes: what runs iterations. jobs: every call there is, once. evaluate: judges the current
-    policy. save: writes a checkpoint. keep: makes the current policy the best one. settled: told
+    policy. save: writes a checkpoint; due: whether to, where the schedule names one. The one at the
+    end is the trainer's. keep: makes the current policy the best one. settled: told
     the iteration that has been reached. interruption: the signals heard. watch: says at checkpoints
     whether to look for another plan; None: never. raised: what `progress` raised.
     """
@@ -90,6 +99,7 @@ class Job:
     keep: Callable[[], None]
     settled: Callable[[int], None]
     save: Callable[[State], None] | None
+    due: Callable[[], bool]
     metrics: Path | None
     progress: Callable[[Progress], None] | None
     interruption: Interruption
@@ -162,7 +172,7 @@ def train(job: Job, state: State) -> Status | Literal["off"]:
                 metrics.row(state)
             due = plan.checkpoint_every and end % plan.checkpoint_every == 0
             off = False
-            if job.save and (due or stop or end == plan.total):
+            if job.save and (stop or (due and end < plan.total and job.due())):
                 try:
                     job.save(state)
                     if job.watch and due and window and window.looks >= LOOKS:
@@ -266,15 +276,15 @@ def outcome(
     wall_s: float,
     cpu_s: float,
     energy: Sequence[Energy],
-    final: Evaluation,
+    final: Finals | None,
     lags: Mapping[str, Mapping[int, int]],
     out: str | None,
     message: str | None,
 ) -> Run:
     """The `Run` of a finished loop. wall_s, cpu_s: the whole run on this machine; an emulated run
     reports the virtual clock's seconds as wall_s instead. energy: of every device over the whole
-    run; of an emulated one there is none, and the plan's model says what it would be. final: of the
-    best policy at the end, without returns where there was none."""
+    run; of an emulated one there is none, and the plan's model says what it would be. final: None
+    where the run did not come to its end."""
     steady, simulated = state.steady, job.clock.simulated
     iterations = steady["env_steps"] / job.graph.env_steps
     period_s = _per(steady["wall_s"], iterations)
@@ -285,7 +295,7 @@ def outcome(
     return Run(
         status=status,
         env_steps=state.iteration * job.graph.env_steps,
-        updates=max(state.iteration - job.schedule.warm, 0) * job.graph.updates,
+        updates=state.learning(job.schedule.warm) * job.graph.updates,
         wall_s=state.wall_s if simulated else wall_s,
         cpu_s=cpu_s,
         steady=steady,
@@ -296,9 +306,9 @@ def outcome(
         returns={
             "mean_last_20": mean_return(job.arrays),
             "episodes": episode_count(job.arrays),
-            "eval_mean": float(np.mean(final.returns)) if final.returns else None,
-            "eval_returns": [*final.returns],
-            "eval_cut": final.cut,
+            **_judged("eval", final.best if final else None),
+            **_judged("last_eval", final.last if final else None),
+            "best_is_last": final.best is final.last if final and final.best.returns else None,
         },
         peak_rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         energy_j=energy_j if energy_j > 0 else None,
@@ -314,6 +324,14 @@ def outcome(
         drift=None if simulated else drift(job.plan, period_s, timings, state.decisions, waited),
         out=out,
     )
+
+
+def _judged(name: str, found: Evaluation | None) -> dict[str, Any]:
+    """An evaluation as a run tells it."""
+    returns = found.returns if found else ()
+    mean = float(np.mean(returns)) if returns else None
+    cut = found.cut if found else 0
+    return {f"{name}_mean": mean, f"{name}_returns": [*returns], f"{name}_cut": cut}
 
 
 def cpu_seconds() -> float:

@@ -14,6 +14,7 @@ from safetensors.numpy import load_file
 from pearl import checkpoint, restoring
 from pearl.errors import SpecError
 from pearl.trainer import CHECKPOINT, Trainer
+from pearl_devices.base import UnsupportedError
 from tests.damage import CASES, MORE, STEPS, names, trainer_of
 from tests.lanes import cut
 
@@ -132,6 +133,30 @@ def test_arrays_that_do_not_fit_are_listed_and_nothing_is_copied(tmp_path: Path)
     assert f"{what}obs: checkpoint float32[16, 4, 4], here float32[8, 4, 4]" in str(caught.value)
     for name, array in before.items():
         np.testing.assert_array_equal(other._arrays[name], array)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {},
+        {"env_step": [{}, {}]},
+        {"env_step": 3},
+        {"env_step": [{"origin": {"seed": "x"}, "actions": [], "observation": 1}] * 2},
+        {
+            "env_step": [{"origin": {"bit_generator": "PCG64"}, "actions": {}, "observation": {}}]
+            * 2
+        },
+    ],
+)
+def test_environments_that_cannot_come_back_are_a_sentence(wrong: Any, tmp_path: Path):
+    trainer = trainer_of("frames")
+    trainer.train(steps=96, out=tmp_path)
+    stored = checkpoint.load(tmp_path / CHECKPOINT)
+    arrays = {n: stored.read(n) for n in stored.places}
+    checkpoint.save(tmp_path / CHECKPOINT, arrays, {**stored.about, "environments": wrong})
+    with pytest.raises(UnsupportedError, match=r"env_step|environment") as caught:
+        trainer.train(steps=192, out=tmp_path, resume=True)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,10 @@ def test_plans_and_runs_fit_their_schemas(plan: Plan) -> None:
             "eval_mean": None,
             "eval_returns": [],
             "eval_cut": 0,
+            "last_eval_mean": None,
+            "last_eval_returns": [],
+            "last_eval_cut": 0,
+            "best_is_last": None,
         },
     )
     assert problems(nothing.to_json(), "run") == []

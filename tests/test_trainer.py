@@ -175,7 +175,7 @@ def test_the_best_evaluated_policy_is_kept(plan, monkeypatch):
     trainer = pearl.compile(system, plan=pearl.plan(system))
     trainer.train()
     assert [which for which, _ in kept] == [
-        *("periodic 60", "periodic 120", "periodic 180", "final")
+        *("periodic 60", "periodic 120", "periodic 180", "final", "final")
     ]
     np.testing.assert_array_equal(trainer.policy.parameters, kept[1][1])
 

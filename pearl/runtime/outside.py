@@ -143,4 +143,12 @@ def restore(environments: Environments, kept: Mapping[str, Any]) -> None:
             raise ValueError(
                 f"environments {env.name!r} of {name} are not in the checkpoint; it cannot go on"
             )
-        env.restore(kept[name])
+        try:
+            env.restore(kept[name])
+        except ValueError:
+            raise
+        except Exception as error:  # a damaged entry, or whatever a program of others raises
+            raise ValueError(
+                f"environments {env.name!r} of {name} cannot come back by what the checkpoint "
+                f"says of them: {type(error).__name__}: {error}"
+            ) from error
