@@ -663,7 +663,8 @@ class Trainer:
         ):
             self._again()
             self._snapshot = engine.environments
-            engine.start(state.iteration)
+            with _bringing_back():
+                engine.start(state.iteration)
             yield engine
 
     @property

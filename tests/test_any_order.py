@@ -13,10 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pearl import load, planning, training
+from pearl import checkpoint, load, planning, training
 from pearl.errors import SpecError
 from pearl.runtime.any_order import rooms
 from pearl.trainer import CHECKPOINT, Trainer, compile
+from pearl_devices.base import UnsupportedError
 from pearl_devices.buffers import ANEW
 from pearl_devices.primitives.classic import cartpole_move
 from tests import faulty_envs
@@ -184,6 +185,19 @@ def test_a_run_in_any_order_goes_on_from_its_checkpoint(lanes, monkeypatch, tmp_
     assert resumed._arrays["learner.step"][0] == (1600 - 64) // 8
     assert not [t for t in threading.enumerate() if t.name.startswith("cpu.")]
     assert not children()
+
+
+@pytest.mark.parametrize("acted", [1, 10**6])
+def test_transitions_acted_with_parameters_that_cannot_be_are_refused(acted, tmp_path):
+    system = any_order_system(4)
+    trainer_of(system).train(steps=1600, out=tmp_path)
+    stored = checkpoint.load(tmp_path / CHECKPOINT)
+    arrays = {name: stored.read(name) for name in stored.places}
+    arrays["any_order.acted"][1] = acted
+    checkpoint.save(tmp_path / CHECKPOINT, arrays, stored.about)
+    with pytest.raises(UnsupportedError, match=f"any_order.acted of copy 1 is {acted}: "):
+        trainer_of(system).train(steps=2400, out=tmp_path, resume=True)
+    assert not [t for t in threading.enumerate() if t.name.startswith("cpu.")]
 
 
 def unfollowed(arrays):

@@ -29,7 +29,7 @@ from pearl.runtime.board import Board
 from pearl.runtime.counters import Bell
 from pearl.runtime.engine import Engine, Hosting, Work
 from pearl.runtime.firings import Protocol
-from pearl.runtime.lane import note
+from pearl.runtime.lane import LaneError, note
 from pearl.runtime.outside import Environments
 from pearl.runtime.runner import SLEEP_S
 from pearl_devices import Buffers, Call, backend
@@ -136,6 +136,12 @@ class Learner:
         self.iteration, self._newest = at, max(at, self._warm) * q["param_sync"]
         for i in self._copies:
             acted, done = int(self.arrays[ACTED][i]), at * q[f"env_step#{i}"]
+            if acted and not 0 <= self._newest - (acted - 1) <= self._bound:
+                raise LaneError(
+                    f"{ACTED} of copy {i} is {acted}: its transitions were acted with version "
+                    f"{acted - 1} of the parameters, where the newest is {self._newest} and "
+                    f"{self._bound} older at most may be"
+                )
             self._granted[i], self._stored[i] = done, done - (acted > 0)
             self._version[i] = acted - 1
             self.board.write(self.board.count(granted(i)), done)
