@@ -265,9 +265,14 @@ def _least_power_w(
 def _memory(
     graph: TaskGraph, costs: CostTable, limits: Limits, kept: Sequence[Limit]
 ) -> tuple[str, list[dict[str, Any]]]:
-    """What all needs together, what devices have, and the largest share."""
+    """What all needs together, what devices have, and the largest share; no numbers where there was
+    no time to count them."""
     alone, _ = only(limits, [k for k in kept if k.key != MEMORY])
-    program = programs(graph, costs, alone, frozenset({MEMORY}))[0]
+    try:
+        program = programs(graph, costs, alone, frozenset({MEMORY}))[0]
+    except OutOfTimeError:
+        bare = {"kind": "memory", "name": graph.name, "need": None, "limit": None, "unit": "bytes"}
+        return "fits into memory", [bare]
     total = sum(program.memory_bytes)
     used = sorted({m.device for modes in program.options for m in modes})
     room = {
