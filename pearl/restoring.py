@@ -188,7 +188,7 @@ def _counts(stored: Stored, into: Buffers, inserted: int) -> tuple[dict[str, int
     capacity = len(into["replay.reward"])
     row, rows = (int(n) for n in found[CURSOR])
     sound = 0 <= row < capacity and 0 <= rows <= capacity and row % inserted == 0
-    if not sound or rows % inserted or (rows < capacity and row != rows):
+    if not sound or (rows < capacity and row != rows):
         return {}, (
             f"{CURSOR} is [{row}, {rows}]; the next row to write of {capacity} and how many are "
             f"filled are needed, {inserted} at a time"
