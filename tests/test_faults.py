@@ -78,12 +78,14 @@ def assert_transitions_happened(arrays):
 
 
 def killing(times, seed=0):
-    """A progress listener that kills a random worker whenever there was progress, so many times."""
+    """A progress listener that kills a random worker whenever there was progress, so many times. A
+    worker that is dead already, and nobody has missed yet, is not killed again."""
     dice, killed, last = random.Random(seed), [], [0]
 
     def kill(progress):
-        if len(killed) < times and progress.env_steps > last[0] and children():
-            victim = dice.choice(sorted(children()))
+        alive = sorted(children() - set(killed))
+        if len(killed) < times and progress.env_steps > last[0] and alive:
+            victim = dice.choice(alive)
             os.kill(victim, signal.SIGKILL)
             killed.append(victim)
             last[0] = progress.env_steps
