@@ -29,7 +29,7 @@ from pearl_estimators.calibration import (
 )
 from pearl_estimators.calibration_file import hold, path, store, stored
 from pearl_estimators.journal import gathered, journal_of, teller, told
-from pearl_estimators.points import training, variants
+from pearl_estimators.points import GROUPS, training, variants
 from tests.calibrations import KERNELS, LANES, Child, measure, synthetic
 
 HOST = Device("host", "cpu", width=2, real=True, idle_power_w=10.0, active_power_w=50.0)
@@ -377,20 +377,26 @@ def test_a_child_that_fails_says_its_last_line(cache):
         child.in_child("measure", "soon", timeout_s=60.0)  # type: ignore[arg-type]
 
 
+def to_measure(folder: Path) -> dict[str, object]:
+    """What a child is given that has minutes of measuring to do."""
+    known = calibrated.empty().to_json()
+    return {"groups": list(GROUPS), "known": known, "journal": str(folder / "journal")}
+
+
 def test_a_child_that_takes_too_long_is_ended(cache):
     start = time.monotonic()
     with pytest.raises(CalibrationError, match=r"took more than 0 s and was ended"):
-        child.in_child("measure", 30.0, timeout_s=0.2)
+        child.in_child("measure", 30.0, timeout_s=0.2, given=to_measure(cache))
     assert time.monotonic() - start < 20
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs a POSIX system")
-def test_a_child_ends_when_its_parent_does():
+def test_a_child_ends_when_its_parent_does(cache):
     reader, writer = os.pipe()
     code = "from pearl_estimators.measuring import main; main(['measure', '600'])"
     grandchild = subprocess.Popen([sys.executable, "-c", code], stdin=reader)
     os.close(reader)
-    os.write(writer, b"null\n")
+    os.write(writer, json.dumps(to_measure(cache)).encode() + b"\n")
     time.sleep(0.5)
     assert grandchild.poll() is None
     os.close(writer)  # as the death of the parent does
