@@ -23,7 +23,7 @@ from pearl.plan_check import check_plan, completions
 from pearl.plans import Plan, load_plan
 from pearl.solvers import OFFERED, cpsat, default_method, heft, local_search, solve
 from pearl.solvers.cpsat_model import ticks_per_s
-from pearl.solvers.makespan import iteration, makespan_programs
+from pearl.solvers.makespan import iteration, least_s, makespan_programs
 from pearl_devices import Device, Kernel, Link, Platform
 from tests.graphs import devices, loop, mode, random_problem, star, tasks
 from tests.solver_contract import TOLERANCE
@@ -393,3 +393,30 @@ def test_tabu_search_improves_on_heft_by_its_own_account_and_by_simulation() -> 
         better += found.cost < first.cost * (1 - 1e-3)
         check_plan(shortest(graph, costs, "local_search", time_limit_s=20.0), graph, costs)
     assert better == 4
+
+
+def least(graph: TaskGraph, costs: CostTable) -> float:
+    return least_s(iteration(makespan_programs(graph, costs, Limits())[0]))
+
+
+def test_the_bound_is_the_longest_way_with_what_every_plan_must_wait_for() -> None:
+    # Two firings of x, the second when the first has left the lane; y needs both.
+    piped = CostTable(
+        Platform("one", devices("a")), (mode("x", "a", 5.0, occupancy=1.0), mode("y", "a", 2.0))
+    )
+    late = TaskGraph("late", tasks("x", "y"), (Edge("x", "y", 1, 2),))
+    assert least(late, piped) == pytest.approx(1 + 5 + 2)
+    # Whichever device y is on, it is at least as late as on the better one.
+    platform = star(devices("a", "b"), 0.5, 1e6)
+    costs = CostTable(platform, (mode("x", "a", 1.0), mode("y", "a", 9.0), mode("y", "b", 2.0)))
+    assert least(dag(("x", "y"), size=1e6), costs) == pytest.approx(1 + 0.5 + 1 + 2)
+    # The work of one lane where that is more than any way through the graph.
+    many = TaskGraph("many", tasks("x", "y", "z"), ())
+    alone = CostTable(
+        Platform("one", devices("a", lanes=1)), tuple(mode(t, "a", 3.0) for t in "xyz")
+    )
+    assert least(many, alone) == pytest.approx(9.0)
+    two = CostTable(
+        Platform("one", devices("a", lanes=2)), tuple(mode(t, "a", 3.0) for t in "xyz")
+    )
+    assert least(many, two) == pytest.approx(4.5)
