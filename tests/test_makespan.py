@@ -395,7 +395,7 @@ def test_tabu_search_improves_on_heft_by_its_own_account_and_by_simulation() -> 
     assert better == 4
 
 
-def least(graph: TaskGraph, costs: CostTable) -> float:
+def bound_of(graph: TaskGraph, costs: CostTable) -> float:
     return least_s(iteration(makespan_programs(graph, costs, Limits())[0]))
 
 
@@ -405,18 +405,16 @@ def test_the_bound_is_the_longest_way_with_what_every_plan_must_wait_for() -> No
         Platform("one", devices("a")), (mode("x", "a", 5.0, occupancy=1.0), mode("y", "a", 2.0))
     )
     late = TaskGraph("late", tasks("x", "y"), (Edge("x", "y", 1, 2),))
-    assert least(late, piped) == pytest.approx(1 + 5 + 2)
+    assert bound_of(late, piped) == pytest.approx(1 + 5 + 2)
     # Whichever device y is on, it is at least as late as on the better one.
     platform = star(devices("a", "b"), 0.5, 1e6)
     costs = CostTable(platform, (mode("x", "a", 1.0), mode("y", "a", 9.0), mode("y", "b", 2.0)))
-    assert least(dag(("x", "y"), size=1e6), costs) == pytest.approx(1 + 0.5 + 1 + 2)
+    assert bound_of(dag(("x", "y"), size=1e6), costs) == pytest.approx(1 + 0.5 + 1 + 2)
     # The work of one lane where that is more than any way through the graph.
     many = TaskGraph("many", tasks("x", "y", "z"), ())
     alone = CostTable(
         Platform("one", devices("a", lanes=1)), tuple(mode(t, "a", 3.0) for t in "xyz")
     )
-    assert least(many, alone) == pytest.approx(9.0)
-    two = CostTable(
-        Platform("one", devices("a", lanes=2)), tuple(mode(t, "a", 3.0) for t in "xyz")
-    )
-    assert least(many, two) == pytest.approx(4.5)
+    assert bound_of(many, alone) == pytest.approx(9.0)
+    two = CostTable(Platform("one", devices("a", lanes=2)), tuple(mode(t, "a", 3.0) for t in "xyz"))
+    assert bound_of(many, two) == pytest.approx(4.5)
