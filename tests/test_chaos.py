@@ -8,6 +8,7 @@ from safetensors.numpy import load_file, save_file
 
 from benchmarks import chaos
 from pearl.trainer import CHECKPOINT
+from pearl_devices import discover
 
 CASE = chaos.Case("dqn", "one")
 
@@ -19,10 +20,10 @@ def work(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def found(work):
-    before = dict(chaos.STEPS)
-    chaos.STEPS["dqn"] = 4000
-    yield chaos.chaos((CASE,), 2, 0, work)
-    chaos.STEPS.update(before)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(chaos.STEPS, "dqn", 4000)
+        patch.setattr(discover, "_usable_cpus", discover._usable_cpus)
+        yield chaos.chaos((CASE,), 2, 0, work)
 
 
 def test_a_killed_run_ends_as_one_that_was_not(found, capsys):

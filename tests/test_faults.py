@@ -45,7 +45,9 @@ def handles():
 @functools.cache
 def native_plan(**options):
     replay = {"capacity": 4000, "kind": "prioritised", "fanout": 8}
-    return planned(replay_spec("dqn", {"policy_lag": 2}, replay=replay, n_step=3, **options))
+    spec = replay_spec("dqn", {"policy_lag": 2}, replay=replay, n_step=3, **options)
+    spec["train"]["checkpoint_every"] = 10_000
+    return planned(spec)
 
 
 def gym_plan(env=WALK, num_envs=4, args=None, **train):

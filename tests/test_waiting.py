@@ -52,7 +52,7 @@ def shared_core(others: int = 1) -> Iterator[None]:
 def test_a_run_on_a_shared_core_says_what_was_not_its_own(tmp_path: Path) -> None:
     system, plan = planned(replay_spec("dqn", {"max_lanes": 1}))
     with shared_core():
-        run = trained(system, plan, "one", steps=40_000, out=tmp_path).run
+        run = trained(system, plan, "one", steps=200_000, out=tmp_path).run
     assert run.drift.waited is not None
     assert 0.2 < run.drift.waited < 1.0
     assert run.steady["waited_s"] == pytest.approx(run.drift.waited * run.steady["wall_s"])
