@@ -26,6 +26,7 @@ from pearl_estimators.fit import Fit
 from pearl_estimators.gpu_calibration import GpuCalibration, OperatorFit
 from tests.examples import example_run, fused_plan, two_device_plan
 from tests.graphs import devices, loop, mode, star
+from tests.kept_figures import FIGURES
 
 FOLDER = Path(__file__).parent / "texts"
 
@@ -169,6 +170,7 @@ TEXTS: dict[str, Callable[[], str]] = {
     "explanation.txt": explanations,
     "lists.json": lists,
     "platforms.txt": platforms,
+    **FIGURES,
 }
 
 
