@@ -35,7 +35,7 @@ ROOT = Path(__file__).parents[1]
 CORES = 4
 """The plans are for so many, whatever this machine has: what is tested is no speed."""
 STEPS = {
-    "dqn": 60_000, "ddpg": 20_000, "td3": 20_000, "sac": 20_000, "ppo": 100_000, "a2c": 100_000,
+    "dqn": 60_000, "ddpg": 20_000, "td3": 20_000, "sac": 20_000, "ppo": 102_400, "a2c": 102_400,
     "q_learning": 1_000_000, "sarsa": 1_000_000,
 }  # fmt: skip
 """Algorithm → env steps of a run: some seconds."""
@@ -112,7 +112,7 @@ def widened() -> None:
 
 def child(arguments: list[str]) -> None:
     """The command line on that host."""
-    from pearl.cli import main as pearl
+    from pearl.cli.commands import main as pearl
 
     widened()
     sys.argv = ["pearl", *arguments]
@@ -255,7 +255,7 @@ def finished(case: Case, given: Path, out: Path, seen: Seen) -> None:
 def arrays(out: Path) -> Mapping[str, Any]:
     from safetensors.numpy import load_file
 
-    from pearl.trainer import CHECKPOINT
+    from pearl.training.trainer import CHECKPOINT
     from tests.lanes import PASSING
 
     found = load_file(out / CHECKPOINT)

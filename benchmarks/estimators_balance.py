@@ -12,8 +12,8 @@ from typing import Any
 
 import pearl
 from benchmarks.bars import Bar, Part
-from pearl.balance import Balance, balance
-from pearl.catalogue import catalogue
+from pearl.planner.gpu_balance import Balance, balance
+from pearl.spec.catalogue import catalogue
 
 CPU = "xeon_gold_6326"
 RATIOS = ("1/64", "1/16", "1/4")

@@ -1,8 +1,9 @@
 """GPU operators against timings published with NeuSight (ASPLOS 2025), float32, torch.
 
 Of every GPU and operator 30 rows are used to calibrate, chosen by their sizes alone, each next one
-farthest from those before (`pearl_estimators.gpu_ops.chosen`; a seed draws the first); all other
-rows are predicted. Mean of |predicted / timed - 1| over rows, then over five seeds, then over GPUs.
+farthest from those before (`pearl_estimators.gpu.operators.chosen`; a seed draws the first); all
+other rows are predicted. Mean of |predicted / timed - 1| over rows, then over five seeds, then over
+GPUs.
 The form of the model was chosen by held-out error on the Tesla V100. Two things were settled after
 seeing errors on all three GPUs, so their rows are no clean test of these: that the correction must
 earn its place on points left out (the small products of the A100 asked for it), and the band.
@@ -28,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.bars import AbsentError, Bar, Part
-from pearl_estimators.gpu_ops import (
+from pearl_estimators.gpu.operators import (
     POINTS,
     Operation,
     OperatorFit,

@@ -1,12 +1,12 @@
 """This host's kernels: what its calibration predicts, beside what random unseen ones take.
 
-300 kernels (`pearl_estimators.draws`), none a calibration point, each measured twice: passes over
-all kernels are in turn of the first and of the second measurement, so that the same time of
-another minute is the repeat error, beside the error of the estimate. Time is CPU time as in `pearl
-calibrate`: of a pass the median, of passes the fastest. The host is calibrated anew first; --quick
-takes the stored calibration. In the same passes some of the calibration's own points are timed
-again: how far off they are is how much the machine has changed since, and in no bar. Beside it
-stands what would be said without a calibration, the datasheet rung.
+300 kernels (`pearl_estimators.host.random_kernels`), none a calibration point, each measured twice:
+passes over all kernels are in turn of the first and of the second measurement, so that the same
+time of another minute is the repeat error, beside the error of the estimate. Time is CPU time as in
+`pearl calibrate`: of a pass the median, of passes the fastest. The host is calibrated anew first;
+--quick takes the stored calibration. In the same passes some of the calibration's own points are
+timed again: how far off they are is how much the machine has changed since, and in no bar. Beside
+it stands what would be said without a calibration, the datasheet rung.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from benchmarks.bars import Bar, Part
 from pearl_devices import Device, Kernel, backend, discover
 from pearl_devices.base import ASKED, Call
 from pearl_devices.cpu import PAIRS
-from pearl_devices.primitives.exchange import as_near
+from pearl_devices.primitives.math.core_latency import as_near
 from pearl_estimators import estimate
-from pearl_estimators.calibrated import calibrate
-from pearl_estimators.draws import DRAWS, MOST_BYTES, drawn, sizes
-from pearl_estimators.measured import HELD, time_call
-from pearl_estimators.points import CORES, bound, firings, held_out, training
-from pearl_estimators.terms import terms
+from pearl_estimators.host.benchmark_kernels import CORES, bound, firings, held_out, training
+from pearl_estimators.host.features import terms
+from pearl_estimators.host.on_demand import calibrate
+from pearl_estimators.host.random_kernels import DRAWS, MOST_BYTES, drawn, sizes
+from pearl_estimators.host.timer import HELD, time_call
 
 COUNT, QUICK_COUNT = 300, 40
 AGAIN, QUICK_AGAIN = 60, 20

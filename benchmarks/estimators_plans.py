@@ -7,8 +7,8 @@ where the planner says that they do not pay) and its nearest runner-ups. All of 
 turns, each in a process that has compiled everything before; the figure of a plan is the median.
 A plan of one core is measured by the CPU-seconds it takes, which others on the machine change
 little; one of several by wall time, in runs in which the cores were as far apart before and after
-as when the host was calibrated (`pearl_devices.primitives.exchange`): the host of a virtual machine
-moves its processors, and no estimate knows where it will.
+as when the host was calibrated (`pearl_devices.primitives.math.core_latency`): the host of a
+virtual machine moves its processors, and no estimate knows where it will.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from typing import Any
 
 import pearl
 from benchmarks.bars import Bar, Part
-from pearl import planning
-from pearl.explanation.close_plans import signature
-from pearl.plans import Plan
-from pearl.spec import System
-from pearl_devices.primitives.exchange import as_near
-from pearl_estimators.calibrated import calibrate
+from pearl.explanation.near_optimal import signature
+from pearl.planner import planner
+from pearl.planning.plans import Plan
+from pearl.spec.reading import System
+from pearl_devices.primitives.math.core_latency import as_near
+from pearl_estimators.host.on_demand import calibrate
 
 SEED, CASES, QUICK_CASES = 11, 30, 3
 NEAREST = 2
@@ -87,11 +87,11 @@ def label(spec: dict[str, Any]) -> str:
 @contextmanager
 def several_lanes_wanted() -> Iterator[None]:
     """Within it the planner takes several lanes even where they promise little."""
-    before, planning.WORTH = planning.WORTH, 0.0
+    before, planner.WORTH = planner.WORTH, 0.0
     try:
         yield
     finally:
-        planning.WORTH = before
+        planner.WORTH = before
 
 
 def candidates(system: System) -> list[Plan]:

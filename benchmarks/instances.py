@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from pearl.costs import CostTable, Mode
-from pearl.graph import Edge, Task, TaskGraph
+from pearl.graph.task_graph import Edge, Task, TaskGraph
+from pearl.planning.costs import CostTable, Mode
 from pearl_devices import Device, Kernel, Link, Platform
 from pearl_estimators import Estimate
 

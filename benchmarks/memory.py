@@ -37,7 +37,7 @@ def storage() -> dict[str, float]:
     1e6 transitions whose data are two observations, action, reward and two flags; 1e5 stacks of
     four frames of 84 by 84, whose data are the frames, each once.
     """
-    from pearl.algorithms.start import CUT_EVERY
+    from pearl.algorithms.initial_values import CUT_EVERY
     from pearl_devices import kernel
     from pearl_devices.buffers import allocate
     from pearl_devices.work import row_bytes

@@ -96,7 +96,7 @@ class Kept:
         was measured counts for the mutant too."""
         shutil.copytree(home, cache, ignore=shutil.ignore_patterns(KERNELS))
         for file in cache.glob("calibration-*.json"):
-            calibration = importlib.import_module("pearl_estimators.calibration")
+            calibration = importlib.import_module("pearl_estimators.host.calibration")
             body = json.loads(file.read_text()) | {"versions": calibration.versions()}
             del body["checksum"]
             file.write_text(json.dumps(calibration.sealed(body)))

@@ -67,7 +67,7 @@ def products(load: Workload, own: bool) -> float:
 
     from pearl import load as read
     from pearl.algorithms import algorithm
-    from pearl_devices.primitives.products import affine
+    from pearl_devices.primitives.math.products import affine
     from pearl_devices.work import products as shapes
 
     torch.set_num_threads(1)
@@ -111,7 +111,7 @@ def env_only(load: Workload) -> float:
     from pearl import load as read
     from pearl.algorithms import algorithm
     from pearl_devices import Buffers, backend, buffers
-    from pearl_devices.primitives.rng import key
+    from pearl_devices.primitives.math.rng import key
 
     graph = algorithm(load.algorithm).graph(read(load.ours()))
     arrays: Buffers = {}

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.bars import Part
-from pearl.runtime import counters
-from pearl.runtime.messages import Layout, Memory
+from pearl.runtime.protocol import progress_counters
+from pearl.runtime.protocol.channels import Layout, Memory
 
 FORK = multiprocessing.get_context("fork")
 SLOTS = 4
@@ -25,7 +25,7 @@ class Shared:
     """Two counts, one for each way, and slots for messages, seen by both processes."""
 
     def __init__(self, size_bytes: int) -> None:
-        cells = counters.CELL // 8 * 4
+        cells = progress_counters.CELL // 8 * 4
         layout: Layout = [("cells", (cells,), "int64"), ("slots", (SLOTS, size_bytes), "uint8")]
         self.arrays = Memory(layout).arrays
         self.address = int(self.arrays["cells"].ctypes.data)
@@ -34,11 +34,13 @@ class Shared:
     def wait(self, which: int, number: int) -> None:
         """Until count `which` is at least `number`, as a lane spins."""
         at = np.array([which], np.int64)
-        while not counters.spin(self.address, at, self._zero, self._one, number, 200):
+        while not progress_counters.spin(self.address, at, self._zero, self._one, number, 200):
             continue
 
     def publish(self, which: int, number: int) -> None:
-        counters.publish(self.address, which, number, self.address + 2 * counters.CELL, 0, 2)
+        progress_counters.publish(
+            self.address, which, number, self.address + 2 * progress_counters.CELL, 0, 2
+        )
 
 
 def round_trips(there: Callable[[int], None], rounds: int, repeats: int) -> float:

@@ -10,12 +10,12 @@ from typing import Any
 from benchmarks.bars import Part
 from benchmarks.protocol_waits import hosted
 from pearl.algorithms import algorithm
-from pearl.costs import tabulate
-from pearl.plans import Plan
+from pearl.planning.costs import tabulate
+from pearl.planning.plans import Plan
 from pearl.solvers import solve
-from pearl.spec import load
-from pearl.system import System
-from pearl.trainer import Trainer
+from pearl.spec.reading import load
+from pearl.spec.system import System
+from pearl.training.trainer import Trainer
 
 LAGS = (0, 1, 4, 16)
 RESULTS = Path(__file__).parent / "results"

@@ -12,15 +12,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pearl import any_order
 from pearl.algorithms import algorithm
-from pearl.costs import tabulate
-from pearl.plans import Plan
-from pearl.runs import Run
+from pearl.planner import any_order
+from pearl.planning.costs import tabulate
+from pearl.planning.plans import Plan
+from pearl.planning.runs import Run
 from pearl.solvers import solve
-from pearl.spec import load
-from pearl.system import System
-from pearl.trainer import Trainer
+from pearl.spec.reading import load
+from pearl.spec.system import System
+from pearl.training.trainer import Trainer
 from pearl_devices import Buffers, Call, Kernel, cpu
 
 QUICK_S = 20e-6

@@ -71,7 +71,7 @@ def filled(fanout: int) -> tuple[Any, Any, Any]:
     import numpy as np
 
     from pearl_devices.buffers import allocate, tree_levels
-    from pearl_devices.primitives.tree import raise_range
+    from pearl_devices.primitives.replay.sum_tree import raise_range
 
     sample, update = kernels(fanout)
     arrays, random = allocate([sample, update]), np.random.default_rng(0)
@@ -107,10 +107,10 @@ def ours_tree(fanout: int) -> float:
     import numpy as np
 
     from pearl_devices.buffers import tree_levels
+    from pearl_devices.primitives.math.rng import bits
     from pearl_devices.primitives.native import bound
-    from pearl_devices.primitives.replay import set_priorities
-    from pearl_devices.primitives.rng import bits
-    from pearl_devices.primitives.tree import find_strata
+    from pearl_devices.primitives.replay.ring import set_priorities
+    from pearl_devices.primitives.replay.sum_tree import find_strata
 
     arrays, _, _ = filled(fanout)
     tree, index = arrays["replay.tree"], arrays["batch.index"][0]

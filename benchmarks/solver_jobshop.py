@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 
 from benchmarks.bars import AbsentError, Bar, Part
-from pearl.costs import CostTable, Mode
-from pearl.graph import Edge, Task, TaskGraph
+from pearl.graph.task_graph import Edge, Task, TaskGraph
+from pearl.planning.costs import CostTable, Mode
 from pearl.solvers import check_plan, solve
 from pearl_devices import Device, Kernel, Link, Platform
 from pearl_estimators import Estimate

@@ -19,15 +19,16 @@ from itertools import pairwise
 from pathlib import Path
 
 from benchmarks.bars import AbsentError, Bar, Part
-from pearl.assignment import timing
-from pearl.costs import Choice, CostTable, Mode
 from pearl.errors import InfeasibleError, SpecError
-from pearl.graph import Edge, Fusion, Task, TaskGraph
-from pearl.limits import Limits
-from pearl.plan_check import check_plan
-from pearl.plans import Plan
-from pearl.solvers import cpsat, enumeration, milp, solve
-from pearl.solvers.choices import cost_of, programs
+from pearl.graph.limits import Limits
+from pearl.graph.task_graph import Edge, Fusion, Task, TaskGraph
+from pearl.planning.costs import Choice, CostTable, Mode
+from pearl.planning.plan_validation import check_plan
+from pearl.planning.plans import Plan
+from pearl.planning.timing import timing
+from pearl.solvers import solve
+from pearl.solvers.methods import cpsat, enumeration, milp
+from pearl.solvers.model.search_space import cost_of, programs
 from pearl_devices import Device, Kernel, Link, Platform
 from pearl_estimators import Estimate
 

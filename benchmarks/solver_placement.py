@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.bars import AbsentError, Bar, Part
-from pearl.costs import CostTable, Mode
-from pearl.graph import Edge, Task, TaskGraph
-from pearl.plan_check import check_plan
+from pearl.graph.task_graph import Edge, Task, TaskGraph
+from pearl.planning.costs import CostTable, Mode
+from pearl.planning.plan_validation import check_plan
 from pearl.solvers import solve
 from pearl_devices import Device, Kernel, Link, Platform
 from pearl_estimators import Estimate

@@ -34,16 +34,16 @@ from typing import Any
 
 import pearl
 from benchmarks.bars import Bar, Part
-from pearl.costs import CostTable
 from pearl.errors import InfeasibleError
-from pearl.explanation.close_plans import signature
-from pearl.explanation.resolving import classes, devices_of, efficiency, throughput
-from pearl.graph import TaskGraph
-from pearl.limits import Limits
-from pearl.planning import problem
-from pearl.plans import Plan
+from pearl.explanation.near_optimal import signature
+from pearl.explanation.resolve import classes, devices_of, efficiency, throughput
+from pearl.graph.limits import Limits
+from pearl.graph.task_graph import TaskGraph
+from pearl.planner.planner import problem
+from pearl.planning.costs import CostTable
+from pearl.planning.plans import Plan
 from pearl.solvers import SOLVERS, solve
-from pearl.system import System
+from pearl.spec.system import System
 
 PLATFORMS = ("cpu_gpu", "cpu_h200", "cpu_gpu_fpga", "host")
 OBJECTIVES = ("throughput", "power_efficiency")

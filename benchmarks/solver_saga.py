@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.bars import AbsentError, Bar, Part
-from pearl.costs import CostTable, Mode
-from pearl.graph import Edge, Task, TaskGraph
+from pearl.graph.task_graph import Edge, Task, TaskGraph
+from pearl.planning.costs import CostTable, Mode
 from pearl.solvers import check_plan, default_method, solve
 from pearl_devices import Device, Kernel, Link, Platform
 from pearl_estimators import Estimate

@@ -21,8 +21,8 @@ from typing import Any
 
 from benchmarks.bars import AbsentError, Bar, Part
 from pearl.errors import SpecError
-from pearl.graph import Edge, Task, TaskGraph
-from pearl.period import Arc, expand, howard, simulate
+from pearl.graph.period import Arc, expand, howard, simulate
+from pearl.graph.task_graph import Edge, Task, TaskGraph
 from pearl_devices import Kernel
 
 TOLERANCE = 1e-9

@@ -20,7 +20,7 @@ from typing import Any
 from benchmarks.bars import Bar, Part, show, verdict
 from benchmarks.peers_workloads import WORKLOADS
 from benchmarks.start import ONE_THREAD
-from pearl import planning
+from pearl.planner import planner
 
 CONTROL = 1.8
 PAIRS = ("W3", "W5")
@@ -146,7 +146,7 @@ def updates(wanted: int, limit_s: float) -> Part:
     """W3 and W5: the call that samples and learns, on one core and on two."""
     import pearl
     from pearl.algorithms import algorithm
-    from pearl_estimators.points import bound
+    from pearl_estimators.host.benchmark_kernels import bound
 
     rows, bars, values = [], [], {}
     control = Control()
@@ -240,7 +240,7 @@ def chosen(wanted: int, limit_s: float) -> Part:
                 plan.note,
             ]
         )
-        right = found.ratio >= NEAR if count > 1 else found.ratio <= planning.WORTH
+        right = found.ratio >= NEAR if count > 1 else found.ratio <= planner.WORTH
         measured = f"{count}, two are {found.ratio:.2f} x one" + (" (void)" if found.void else "")
         asked = "2 only if not slower, 1 only if two gain little"
         bars.append(Bar(f"lanes chosen for {name}", measured, asked, right and not found.void))

@@ -4,8 +4,8 @@ PYTHONPATH=. python -m examples.own_algorithm
 """
 
 import pearl
-from pearl.algorithms.replay_loop import LEARNING, build
-from pearl.algorithms.start import sizes, start
+from pearl.algorithms.families.replay import LEARNING, build
+from pearl.algorithms.initial_values import sizes, start
 
 __all__ = ["LEARNING", "POLICY", "graph", "initialise", "losses"]
 

@@ -14,25 +14,25 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pearl.costs import CostTable, Mode
     from pearl.errors import InfeasibleError, SpecError
-    from pearl.graph import Edge, Task, TaskGraph
-    from pearl.limits import Limits
-    from pearl.planning import plan
-    from pearl.plans import Plan
-    from pearl.policy import Policy
-    from pearl.report import Report
-    from pearl.runs import Run
+    from pearl.graph.limits import Limits
+    from pearl.graph.task_graph import Edge, Task, TaskGraph
+    from pearl.planner.energy_front import pareto
+    from pearl.planner.planner import plan
+    from pearl.planning.costs import CostTable, Mode
+    from pearl.planning.plans import Plan
+    from pearl.planning.runs import Run
+    from pearl.report.report import Report
     from pearl.solvers import solve
-    from pearl.solvers.pareto import pareto
-    from pearl.spec import load
-    from pearl.system import System
-    from pearl.trainer import Trainer
-    from pearl.trainer import compile as compile
+    from pearl.spec.reading import load
+    from pearl.spec.system import System
+    from pearl.training.policy import Policy
+    from pearl.training.trainer import Trainer
+    from pearl.training.trainer import compile as compile
     from pearl_devices import Device, Kernel, Link, Platform
     from pearl_estimators import Estimate, estimate
-    from pearl_estimators.calibrated import calibrate
-    from pearl_estimators.calibration import Calibration
+    from pearl_estimators.host.calibration import Calibration
+    from pearl_estimators.host.on_demand import calibrate
 
 # `compile` is public as pearl.compile; it is not listed, so that `import *` keeps the builtin.
 __all__ = [
@@ -65,24 +65,24 @@ __all__ = [
 ]
 
 _HOMES = {
-    "pearl.costs": ("CostTable", "Mode"),
+    "pearl.planning.costs": ("CostTable", "Mode"),
     "pearl.errors": ("InfeasibleError", "SpecError"),
-    "pearl.graph": ("Edge", "Task", "TaskGraph"),
-    "pearl.limits": ("Limits",),
-    "pearl.planning": ("plan",),
-    "pearl.plans": ("Plan",),
-    "pearl.policy": ("Policy",),
-    "pearl.report": ("Report",),
-    "pearl.runs": ("Run",),
+    "pearl.graph.task_graph": ("Edge", "Task", "TaskGraph"),
+    "pearl.graph.limits": ("Limits",),
+    "pearl.planner.planner": ("plan",),
+    "pearl.planning.plans": ("Plan",),
+    "pearl.training.policy": ("Policy",),
+    "pearl.report.report": ("Report",),
+    "pearl.planning.runs": ("Run",),
     "pearl.solvers": ("solve",),
-    "pearl.solvers.pareto": ("pareto",),
-    "pearl.spec": ("load",),
-    "pearl.system": ("System",),
-    "pearl.trainer": ("Trainer", "compile"),
+    "pearl.planner.energy_front": ("pareto",),
+    "pearl.spec.reading": ("load",),
+    "pearl.spec.system": ("System",),
+    "pearl.training.trainer": ("Trainer", "compile"),
     "pearl_devices": ("Device", "Kernel", "Link", "Platform"),
     "pearl_estimators": ("Estimate", "estimate"),
-    "pearl_estimators.calibrated": ("calibrate",),
-    "pearl_estimators.calibration": ("Calibration",),
+    "pearl_estimators.host.on_demand": ("calibrate",),
+    "pearl_estimators.host.calibration": ("Calibration",),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from pearl_devices import Kernel
-from pearl_estimators import measuring
-from pearl_estimators.calibration import Calibration
-from pearl_estimators.journal import gathered, teller
-from pearl_estimators.measured import Timing
-from pearl_estimators.points import training, variants
-from pearl_estimators.terms import terms
+from pearl_estimators.host import calibrate_host
+from pearl_estimators.host.benchmark_kernels import training, variants
+from pearl_estimators.host.calibration import Calibration
+from pearl_estimators.host.features import terms
+from pearl_estimators.host.journal import gathered, teller
+from pearl_estimators.host.timer import Timing
 
 SECONDS = {
     "call": 2e-6, "gradient_step": 1e-6, "product": 1e-7, "operation": 2e-6, "layer": 1e-6,
@@ -37,7 +37,7 @@ def synthetic(
     contention: float | Callable[[Kernel, str], float] = 1.0,
     seed: int = 0,
     times: float | Callable[[Kernel, str], float] = 1.0,
-) -> measuring.Prepare:
+) -> calibrate_host.Prepare:
     """A `prepare` whose timings are `truth` times a lognormal factor and `times`. contention: of
     the timings, as `Timing.contention`."""
     rng = np.random.default_rng(seed)
@@ -58,13 +58,13 @@ def measure(
     seconds: float,
     *,
     kernels: Iterable[tuple[Kernel, str]],
-    prepare: measuring.Prepare,
+    prepare: calibrate_host.Prepare,
     known: Calibration | None = None,
     apart: Callable[[], float] = lambda: 1e-6,
 ) -> Calibration:
     """What a process that measures these kernels leaves; two cores stay where they are."""
     found: list[Any] = []
-    measuring.time_points(
+    calibrate_host.time_points(
         *(seconds, kernels, found.append),
         apart_s=known.apart_s if known else 0.0,
         prepare=prepare,
@@ -83,7 +83,7 @@ class Child:
 
     def __init__(
         self,
-        prepare: measuring.Prepare | None = None,
+        prepare: calibrate_host.Prepare | None = None,
         most: float = math.inf,
         error: BaseException | None = None,
     ) -> None:
@@ -97,7 +97,7 @@ class Child:
         self.asked.append(given["groups"])
         self.limits.append(timeout_s)
         known = Calibration.from_json(given["known"])
-        jobs = measuring.lacking(given["groups"], known)
+        jobs = calibrate_host.lacking(given["groups"], known)
         self.points.append(len(jobs))
         write, told = teller(Path(given["journal"])), [0]
 
@@ -107,7 +107,7 @@ class Child:
             told[0] += 1
             write(found)
 
-        measuring.time_points(
+        calibrate_host.time_points(
             *(seconds, jobs, tell),
             apart_s=known.apart_s,
             prepare=self.prepare,

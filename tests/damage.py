@@ -13,14 +13,19 @@ from typing import Any
 
 import numpy as np
 
-from pearl import checkpoint, restoring
 from pearl.errors import SpecError
-from pearl.trainer import CHECKPOINT, Trainer
+from pearl.training import checkpoint, restoring
+from pearl.training.trainer import CHECKPOINT, Trainer
 from tests.lanes import planned, replay_spec
 
 SLACK = {"policy_lag": 2, "prefetch": 1, "insertion_lag": 1}
 TREE = {"replay": {"capacity": 400, "kind": "prioritised", "fanout": 8}, "n_step": 3}
-FRAMES = {"env": "tests.test_frames:Noise", "frame_stack": 3, "num_envs": 2, "learning_starts": 20}
+FRAMES = {
+    "env": "tests.algorithms.test_frames:Noise",
+    "frame_stack": 3,
+    "num_envs": 2,
+    "learning_starts": 20,
+}
 ACTING = {"env": "CartPole-v1", "num_envs": 4}
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "dqn": ("dqn", {"max_lanes": 1}, TREE),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pearl.plans import Bottleneck, Channel, Entry, Lane, Placement, Plan
-from pearl.runs import Run, TaskTiming
+from pearl.planning.plans import Bottleneck, Channel, Entry, Lane, Placement, Plan
+from pearl.planning.runs import Run, TaskTiming
 
 
 def placement(task: str, device: str, lane: str, seconds: float, **other: object) -> Placement:

@@ -9,9 +9,9 @@ from itertools import pairwise
 
 from hypothesis import strategies as st
 
-from pearl.costs import Choice, CostTable, Mode
-from pearl.graph import Edge, Fusion, Task, TaskGraph
-from pearl.limits import Limits
+from pearl.graph.limits import Limits
+from pearl.graph.task_graph import Edge, Fusion, Task, TaskGraph
+from pearl.planning.costs import Choice, CostTable, Mode
 from pearl_devices import Device, Kernel, Link, Platform
 from pearl_estimators import Estimate
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from pearl_devices import Buffers, Kernel
 from pearl_devices.buffers import allocate
-from pearl_devices.primitives.rng import key
+from pearl_devices.primitives.math.rng import key
 
 
 def filled(kernels: Iterable[Kernel], seed: int = 0) -> Buffers:

@@ -11,16 +11,16 @@ from unittest.mock import patch
 
 import numpy as np
 
-from pearl import training
 from pearl.algorithms import algorithm
-from pearl.costs import CostTable, tabulate
-from pearl.graph import TaskGraph
-from pearl.plans import Plan
-from pearl.runs import Progress, Run
+from pearl.graph.task_graph import TaskGraph
+from pearl.planning.costs import CostTable, tabulate
+from pearl.planning.plans import Plan
+from pearl.planning.runs import Progress, Run
 from pearl.solvers import solve
-from pearl.spec import load
-from pearl.system import System
-from pearl.trainer import Trainer
+from pearl.spec.reading import load
+from pearl.spec.system import System
+from pearl.training import session
+from pearl.training.trainer import Trainer
 
 SECONDS = {
     "inference": 100e-6,
@@ -165,7 +165,7 @@ def cut(trainer: Trainer, at: int, **options: Any) -> Run:
         if now.env_steps >= at:
             signal.raise_signal(signal.SIGINT)
 
-    with patch.object(training, "PROGRESS_S", 0.0):
+    with patch.object(session, "PROGRESS_S", 0.0):
         run = trainer.train(progress=press, **options)
     assert (run.status, run.env_steps >= at) == ("interrupted", True)
     return run

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from pearl.costs import CostTable
 from pearl.errors import InfeasibleError, SpecError
-from pearl.graph import Edge, Task, TaskGraph
-from pearl.limits import Limits
-from pearl.plan_check import check_plan
-from pearl.plans import Plan, load_plan
+from pearl.graph.limits import Limits
+from pearl.graph.task_graph import Edge, Task, TaskGraph
+from pearl.planning.costs import CostTable
+from pearl.planning.plan_validation import check_plan
+from pearl.planning.plans import Plan, load_plan
 from pearl.solvers import solve
 from pearl_devices import Kernel, Platform
 from tests.graphs import devices, loop, mode, random_problem, star

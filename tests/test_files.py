@@ -13,10 +13,10 @@ import pytest
 from pearl import files
 from pearl.errors import SpecError
 from pearl.files import atomically, write_atomically
-from pearl.planning import plan
-from pearl.runs import SPEC_MARK, check_folder
+from pearl.planner.planner import plan
+from pearl.planning.runs import SPEC_MARK, check_folder
 from pearl.seeds import checked_seed
-from tests.test_cli import SPEC, Ran, spec, trained
+from tests.cli.test_cli import SPEC, Ran, spec, trained
 
 __all__ = ["spec", "trained"]
 ROOT = os.geteuid() == 0
@@ -207,7 +207,7 @@ def test_a_seed_is_a_whole_number_below_2_to_63(seed: object) -> None:
 
 
 def test_seeds_that_a_spec_cannot_have_are_refused_everywhere(spec: Path, trained: Path) -> None:
-    from pearl.trainer import Trainer
+    from pearl.training.trainer import Trainer
 
     for arguments in (("train", spec, "--emulate"), ("eval", trained), ("plan", spec)):
         ran = Ran(*arguments, "--seed", 2**63)

@@ -27,64 +27,85 @@ from pearl_devices.kernel import Kernel
 from pearl_devices.primitives import NATIVE_ENVS
 
 _TORCH_UPDATE = {
-    "torch": "torch_nets:bind_update",
-    "torch-bf16": "torch_nets:bind_update_bfloat16",
+    "torch": "torch.off_policy:bind_update",
+    "torch-bf16": "torch.off_policy:bind_update_bfloat16",
 }
 
 VARIANTS: Mapping[str, Mapping[str, str]] = {
     "env_step": {
-        "native": "envs:bind_step",
-        "gymnasium": "gym_envs:bind_step",
-        "envpool": "envpool_envs:bind_step",
+        "native": "envs.native_envs:bind_step",
+        "gymnasium": "envs.gym_envs:bind_step",
+        "envpool": "envs.envpool_envs:bind_step",
     },
-    "inference.dqn": {"native": "dqn:bind_inference", "torch": "torch_nets:bind_inference"},
-    "inference.ddpg": {"native": "ddpg:bind_inference", "torch": "torch_nets:bind_inference"},
-    "inference.sac": {"native": "sac:bind_inference", "torch": "torch_nets:bind_inference"},
-    "replay_insert": {"native": "replay:bind_insert"},
-    "replay_sample": {"native": "replay:bind_sample"},
-    "replay_update": {"native": "replay:bind_priorities"},
-    "update.dqn": {"native": "dqn:bind_update", "torch": "torch_nets:bind_update"},
+    "inference.dqn": {
+        "native": "updates.dqn:bind_inference",
+        "torch": "torch.off_policy:bind_inference",
+    },
+    "inference.ddpg": {
+        "native": "updates.ddpg:bind_inference",
+        "torch": "torch.off_policy:bind_inference",
+    },
+    "inference.sac": {
+        "native": "updates.sac:bind_inference",
+        "torch": "torch.off_policy:bind_inference",
+    },
+    "replay_insert": {"native": "replay.ring:bind_insert"},
+    "replay_sample": {"native": "replay.ring:bind_sample"},
+    "replay_update": {"native": "replay.ring:bind_priorities"},
+    "update.dqn": {"native": "updates.dqn:bind_update", "torch": "torch.off_policy:bind_update"},
     "update.ddpg": {
-        "native": "ddpg:bind_update",
-        "native-pair": "ddpg_pair:bind_learn",
+        "native": "updates.ddpg:bind_update",
+        "native-pair": "updates.ddpg_pair:bind_learn",
         **_TORCH_UPDATE,
     },
     "update.td3": {
-        "native": "td3:bind_learn",
-        "native-pair": "td3_pair:bind_learn",
+        "native": "updates.td3:bind_learn",
+        "native-pair": "updates.td3_pair:bind_learn",
         **_TORCH_UPDATE,
     },
     "update.sac": {
-        "native": "sac:bind_learn",
-        "native-pair": "sac_pair:bind_learn",
+        "native": "updates.sac:bind_learn",
+        "native-pair": "updates.sac_pair:bind_learn",
         **_TORCH_UPDATE,
     },
-    "param_sync": {"native": "nets:bind_sync"},
-    "learn.dqn": {"native": "dqn:bind_learn"},
-    "learn.ddpg": {"native": "ddpg:bind_learn", "native-pair": "ddpg_pair:bind_learn"},
-    "learn.td3": {"native": "td3:bind_learn", "native-pair": "td3_pair:bind_learn"},
-    "learn.sac": {"native": "sac:bind_learn", "native-pair": "sac_pair:bind_learn"},
-    "inference.ppo": {"native": "policies:bind_inference", "torch": "torch_ppo:bind_inference"},
-    "rollout_insert": {"native": "rollouts:bind_insert", "torch": "torch_ppo:bind_insert"},
-    "gae": {"native": "rollouts:bind_advantages", "torch": "torch_ppo:bind_advantages"},
-    "update.ppo": {"native": "ppo:bind_update", "torch": "torch_ppo:bind_update"},
-    "update.a2c": {"native": "ppo:bind_update", "torch": "torch_ppo:bind_update"},
-    "rollout.ppo": {"native": "ppo_iteration:bind_rollout"},
-    "iteration.ppo": {"native": "ppo_iteration:bind_iteration"},
-    "iteration.a2c": {"native": "ppo_iteration:bind_iteration"},
-    "iteration.dqn": {"native": "dqn:bind_iteration"},
-    "iteration.ddpg": {"native": "ddpg:bind_iteration"},
-    "iteration.td3": {"native": "td3:bind_iteration"},
-    "iteration.sac": {"native": "sac:bind_iteration"},
-    "tabular.choose": {"native": "tabular:bind_choose"},
-    "tabular.q_learning": {"native": "tabular:bind_q_learning"},
-    "tabular.sarsa": {"native": "tabular:bind_sarsa"},
+    "param_sync": {"native": "math.nets:bind_sync"},
+    "learn.dqn": {"native": "updates.dqn:bind_learn"},
+    "learn.ddpg": {
+        "native": "updates.ddpg:bind_learn",
+        "native-pair": "updates.ddpg_pair:bind_learn",
+    },
+    "learn.td3": {"native": "updates.td3:bind_learn", "native-pair": "updates.td3_pair:bind_learn"},
+    "learn.sac": {"native": "updates.sac:bind_learn", "native-pair": "updates.sac_pair:bind_learn"},
+    "inference.ppo": {
+        "native": "updates.policies:bind_inference",
+        "torch": "torch.on_policy:bind_inference",
+    },
+    "rollout_insert": {
+        "native": "replay.rollouts:bind_insert",
+        "torch": "torch.on_policy:bind_insert",
+    },
+    "gae": {
+        "native": "replay.rollouts:bind_advantages",
+        "torch": "torch.on_policy:bind_advantages",
+    },
+    "update.ppo": {"native": "updates.ppo:bind_update", "torch": "torch.on_policy:bind_update"},
+    "update.a2c": {"native": "updates.ppo:bind_update", "torch": "torch.on_policy:bind_update"},
+    "rollout.ppo": {"native": "updates.ppo_iteration:bind_rollout"},
+    "iteration.ppo": {"native": "updates.ppo_iteration:bind_iteration"},
+    "iteration.a2c": {"native": "updates.ppo_iteration:bind_iteration"},
+    "iteration.dqn": {"native": "updates.dqn:bind_iteration"},
+    "iteration.ddpg": {"native": "updates.ddpg:bind_iteration"},
+    "iteration.td3": {"native": "updates.td3:bind_iteration"},
+    "iteration.sac": {"native": "updates.sac:bind_iteration"},
+    "tabular.choose": {"native": "updates.tabular:bind_choose"},
+    "tabular.q_learning": {"native": "updates.tabular:bind_q_learning"},
+    "tabular.sarsa": {"native": "updates.tabular:bind_sarsa"},
 }
 """Kernel kind → variant → `module:function` in `pearl_devices.primitives`, imported on use."""
 
 OPEN: Mapping[str, Mapping[str, str]] = {
-    "inference": {"torch": "torch_nets:bind_inference"},
-    "update": {"torch": "torch_nets:bind_update"},
+    "inference": {"torch": "torch.off_policy:bind_inference"},
+    "update": {"torch": "torch.off_policy:bind_update"},
 }
 """The same for the kinds of an algorithm of the user's own, by family."""
 
@@ -158,8 +179,8 @@ def bind(kernel: Kernel, variant: str, buffers: Buffers) -> Call:
     if variant.startswith("torch"):
         torch_threads.one()
     module, _, function = variants[variant].partition(":")
-    if module == "replay" and kernel.dims.get("stack"):
-        module = "frames"
+    if module == "replay.ring" and kernel.dims.get("stack"):
+        module = "replay.frames"
     binder = getattr(import_module(f"pearl_devices.primitives.{module}"), function)
     return cast(Call, binder(kernel, buffers))
 
@@ -183,17 +204,17 @@ def act(
     if kernel.kind == "tabular.choose":
         return np.asarray(np.argmax(params[np.asarray(obs, np.int64)[:, 0]], axis=1), np.int64)
     if kernel.program is not None:
-        from pearl_devices.primitives.torch_nets import act_greedily
+        from pearl_devices.primitives.torch.off_policy import act_greedily
 
         chosen: npt.NDArray[np.int64] | npt.NDArray[np.float32]
         chosen = act_greedily(kernel, params, obs, low, high)
         return chosen
-    from pearl_devices.primitives.nets import forward_numpy
+    from pearl_devices.primitives.math.nets import forward_numpy
 
     curved = bool(kernel.dims.get("tanh"))
     obs = np.asarray(obs, np.float32)
     if kernel.modules:
-        from pearl_devices.primitives.torch_nets import outputs
+        from pearl_devices.primitives.torch.off_policy import outputs
 
         out = outputs(kernel, params, obs)
     else:

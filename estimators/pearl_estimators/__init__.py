@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pearl_estimators.estimate import Estimate
+from pearl_estimators.estimates import Estimate
 from pearl_estimators.ladder import estimate
 
 __all__ = ["Estimate", "estimate"]

@@ -15,7 +15,7 @@ from pearl_devices import Device, Kernel
 from pearl_devices import kernel as counted
 from pearl_devices.fpga import figure, tree_width
 from pearl_devices.work import ADAM_FLOPS, parameters, products, row_bytes, tree_depth
-from pearl_estimators.estimate import Bound, Estimate
+from pearl_estimators.estimates import Bound, Estimate
 
 BELOW, ABOVE = 0.2, 0.5  # assumed: a built design is rather slower than its form than faster
 CYCLES_PER_LEVEL = 3  # address, read, compare; one memory a level, so the interval is 3 too

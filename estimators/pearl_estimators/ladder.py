@@ -8,7 +8,7 @@ from pearl_devices import Device, Kernel, backend
 from pearl_devices.buffers import specs
 from pearl_devices.work import cuts
 from pearl_estimators import power
-from pearl_estimators.estimate import Estimate
+from pearl_estimators.estimates import Estimate
 from pearl_estimators.roofline import roofline
 
 
@@ -56,7 +56,7 @@ def _time(kernel: Kernel, device: Device, variant: str, width: int) -> Estimate:
 
         return closed_form(kernel, device, variant, width)
     if device.kind == "gpu":
-        from pearl_estimators.gpu_calibration import estimate_gpu, stored_gpu
+        from pearl_estimators.gpu.calibration import estimate_gpu, stored_gpu
 
         timed = stored_gpu(device.model) if device.model else None
         if timed is not None:
@@ -76,8 +76,8 @@ def _time(kernel: Kernel, device: Device, variant: str, width: int) -> Estimate:
 
 def _of_cpu(kernel: Kernel, device: Device, variant: str, width: int) -> Estimate:
     if device.real:
-        from pearl_estimators.calibrated import calibration, untimed
-        from pearl_estimators.calibration import estimate_from
+        from pearl_estimators.host.calibration import estimate_from
+        from pearl_estimators.host.on_demand import calibration, untimed
 
         known = calibration(device, [kernel])
         fitted = known.find(kernel, variant)
@@ -96,8 +96,8 @@ UNTIMED = "not timed on this host yet"
 
 def _of_own_env(kernel: Kernel, device: Device, variant: str) -> Estimate:
     """An environment that no calibration knows: timed, or as unknown as it is, with the reason."""
-    from pearl_estimators.calibration import CalibrationError
-    from pearl_estimators.own_env import measured
+    from pearl_estimators.host.calibration import CalibrationError
+    from pearl_estimators.host.env_timing import measured
 
     try:
         return measured(kernel, variant)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from pearl_devices import Device, Kernel
 from pearl_devices.work import passes, passes_assumed
-from pearl_estimators.estimate import Bound, Estimate
+from pearl_estimators.estimates import Bound, Estimate
 
 # Measured by this project, EPYC, 2026: an empty compiled call with 40 arrays takes 1.9 us; an eager
 # torch operation 1 us without and 4 us with gradients; a draw from a tree over 100,000 rows, which

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, cast
 
-from pearl.graph import TaskGraph
+from pearl.graph.task_graph import TaskGraph
 from pearl_devices import Buffers
 from pearl_devices.named import imported
 
 if TYPE_CHECKING:
-    from pearl.system import System
+    from pearl.spec.system import System
 
 ALGORITHMS = {
     name: f"pearl.algorithms.{name}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pearl_devices import Buffers, Kernel, kernel
 
 if TYPE_CHECKING:
-    from pearl.system import System
+    from pearl.spec.system import System
 
 
 def normalised(system: System) -> dict[str, int]:
@@ -28,7 +28,7 @@ def env_step(system: System) -> Kernel:
 
 def start_normalisation(buffers: Buffers, system: System) -> None:
     """First values of the running statistics, where there are any."""
-    from pearl_devices.primitives.normalise import initialise
+    from pearl_devices.primitives.envs.normalise import initialise
 
     if normalised(system):
         a = system.algorithm

@@ -22,7 +22,7 @@ def own_networks(
     """
     if program is None:
         return {}
-    from pearl_devices.primitives.torch_modules import measure
+    from pearl_devices.primitives.torch.modules import measure
 
     found = {}
     for name, widths in networks.items():

@@ -12,18 +12,12 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
-from pearl.algorithms.rollout_loop import (
-    LEARNING,
-    build,
-    log_prob_and_entropy,
-    normal,
-    start,
-)
-from pearl.graph import TaskGraph
+from pearl.algorithms.families.rollout import LEARNING, build, log_prob_and_entropy, normal, start
+from pearl.graph.task_graph import TaskGraph
 from pearl_devices import Buffers
 
 if TYPE_CHECKING:
-    from pearl.system import System
+    from pearl.spec.system import System
 
 __all__ = ["LEARNING", "POLICY", "graph", "initialise", "losses"]
 

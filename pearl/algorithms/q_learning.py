@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pearl.algorithms.tabular_loop import LEARNING, POLICY, build, initialise
-from pearl.graph import TaskGraph
+from pearl.algorithms.families.tabular import LEARNING, POLICY, build, initialise
+from pearl.graph.task_graph import TaskGraph
 
 if TYPE_CHECKING:
-    from pearl.system import System
+    from pearl.spec.system import System
 
 __all__ = ["LEARNING", "POLICY", "graph", "initialise"]
 

@@ -12,14 +12,14 @@ import math
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
-from pearl.algorithms.replay_loop import LEARNING, build
-from pearl.algorithms.start import constants, sizes, start_network
-from pearl.graph import TaskGraph
+from pearl.algorithms.families.replay import LEARNING, build
+from pearl.algorithms.initial_values import constants, sizes, start_network
+from pearl.graph.task_graph import TaskGraph
 from pearl_devices import Buffers
 from pearl_devices.primitives import LOG_STD
 
 if TYPE_CHECKING:
-    from pearl.system import System
+    from pearl.spec.system import System
 
 __all__ = ["LEARNING", "POLICY", "graph", "initialise", "losses"]
 

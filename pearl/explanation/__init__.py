@@ -10,18 +10,18 @@ import time
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
-from pearl.costs import CostTable
 from pearl.errors import SpecError
-from pearl.explanation.batch_sizes import Crossover, crossover
 from pearl.explanation.bound import Bound, bound_of
-from pearl.explanation.changes import WhatIf, what_ifs
-from pearl.explanation.close_plans import RunnerUps, runner_ups
-from pearl.explanation.questions import Sentence, answers
-from pearl.explanation.resolving import Again
-from pearl.graph import TaskGraph
-from pearl.limits import Limits, bad_time
-from pearl.plans import Plan, Problem, plain
-from pearl.system import System
+from pearl.explanation.crossover import Crossover, crossover
+from pearl.explanation.diagnosis import Sentence, answers
+from pearl.explanation.near_optimal import RunnerUps, runner_ups
+from pearl.explanation.resolve import Again
+from pearl.explanation.what_if import WhatIf, what_ifs
+from pearl.graph.limits import Limits, bad_time
+from pearl.graph.task_graph import TaskGraph
+from pearl.planning.costs import CostTable
+from pearl.planning.plans import Plan, Problem, plain
+from pearl.spec.system import System
 from pearl_devices.given import is_number, shown
 
 

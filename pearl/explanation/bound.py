@@ -6,13 +6,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from pearl.assignment import Timing
-from pearl.costs import CostTable
-from pearl.explanation.resolving import SAME
-from pearl.graph import TaskGraph
-from pearl.period import Arc, howard, simulate
-from pearl.plan_check import plan_timing
-from pearl.plans import Plan
+from pearl.explanation.resolve import SAME
+from pearl.graph.period import Arc, howard, simulate
+from pearl.graph.task_graph import TaskGraph
+from pearl.planning.costs import CostTable
+from pearl.planning.plan_validation import plan_timing
+from pearl.planning.plans import Plan
+from pearl.planning.timing import Timing
 
 
 @dataclass(frozen=True)

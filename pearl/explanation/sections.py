@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pearl.explanation import Explanation
-from pearl.explanation.batch_sizes import Crossover
 from pearl.explanation.bound import Bound
-from pearl.explanation.changes import WhatIf
-from pearl.report_tables import Column, Table
-from pearl.report_text import plain, plain_console, print_table, terminal_width
-from pearl.rounded import NONE, count, figure, listed, percent, si
+from pearl.explanation.crossover import Crossover
+from pearl.explanation.what_if import WhatIf
+from pearl.formatting import NONE, count, figure, listed, percent, si
+from pearl.report.tables import Column, Table
+from pearl.report.text import plain, plain_console, print_table, terminal_width
 
 if TYPE_CHECKING:
     from rich.console import Console

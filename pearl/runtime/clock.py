@@ -39,7 +39,7 @@ class RealClock:
 class VirtualClock:
     """The time that self-timed execution of the plan takes by its estimates.
 
-    completions_s: end of every iteration, from `pearl.period.simulate`, shape (iterations,).
+    completions_s: end of every iteration, from `pearl.graph.period.simulate`, shape (iterations,).
     """
 
     simulated = True

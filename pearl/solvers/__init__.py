@@ -7,20 +7,20 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
-from pearl.assembly import Proof, assemble
-from pearl.costs import CostTable, bad_problem
 from pearl.errors import InfeasibleError, SpecError
-from pearl.graph import TaskGraph
-from pearl.limits import Limits, bad_time
-from pearl.plan_check import check_plan
-from pearl.plans import Plan, Problem
+from pearl.graph.limits import Limits, bad_time
+from pearl.graph.task_graph import TaskGraph
+from pearl.planning.costs import CostTable, bad_problem
+from pearl.planning.plan_builder import Proof, assemble
+from pearl.planning.plan_validation import check_plan
+from pearl.planning.plans import Plan, Problem
 from pearl.seeds import checked_seed
-from pearl.solvers import cpsat, exhaustive, heft, local_search, milp, peft
-from pearl.solvers.choices import OBJECTIVES, programs
-from pearl.solvers.conflict import sharpened
-from pearl.solvers.heuristic import bound as floor
-from pearl.solvers.outcome import Outcome
-from pearl.solvers.tokens import fewest_of_all, fewest_tokens
+from pearl.solvers.infeasible.iis import sharpened
+from pearl.solvers.methods import cpsat, exhaustive, heft, local_search, milp, peft
+from pearl.solvers.methods.relaxation_bounds import bound as floor
+from pearl.solvers.model.result import Outcome
+from pearl.solvers.model.search_space import OBJECTIVES, programs
+from pearl.solvers.period.slack_minimisation import fewest_of_all, fewest_tokens
 from pearl.time_limit import OutOfTimeError, within
 from pearl_devices.given import is_whole, shown
 

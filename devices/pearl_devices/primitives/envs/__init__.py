@@ -1,0 +1,1 @@
+"""Environments: native ones, gymnasium and envpool ones, normalisation."""

@@ -1,0 +1,121 @@
+"""env_step on envpool's environments (extra `envpool`): its C++ versions, stepped in one call.
+
+A gymnasium id that envpool knows too names its version here; dynamics and rewards are envpool's,
+which need not be gymnasium's bit for bit, and a policy is judged on gymnasium's. So a plan has this
+variant only where `limits.variants` names it. One thread steps them all, in order.
+
+envpool by itself spends a step on each reset, whose action is ignored and whose reward is 0. Here
+the environments whose episodes have ended are reset in the firing in which they end, by its call
+for some of them: every firing gives one true transition an environment, `step.next_obs` is the last
+observation of the episode, and no reset is stored as a transition.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+from pearl_devices.base import Buffers, Call, UnsupportedError
+from pearl_devices.kernel import Kernel
+from pearl_devices.primitives.envs.gym_envs import Array, Batch, BatchStep, State
+from pearl_devices.primitives.envs.normalise import normalised
+
+
+class Pool(VectorEnv[Any, Any, Any]):
+    """envpool behind gymnasium's interface: ended environments are reset when they are named."""
+
+    metadata = {"autoreset_mode": AutoresetMode.DISABLED}  # noqa: RUF012
+
+    def __init__(self, program: str, args: dict[str, Any], envs: int) -> None:
+        try:
+            import envpool
+        except ImportError as error:
+            raise UnsupportedError(
+                f"environment {program!r}: variant envpool needs the package envpool: {error}; "
+                "install pearl-toolkit[envpool], or name another variant"
+            ) from error
+        if program not in envpool.list_all_envs():
+            raise UnsupportedError(
+                f"envpool {envpool.__version__} has no environment {program!r}; run env_step as "
+                "gymnasium, or name one of envpool.list_all_envs()"
+            )
+        self.program, self.args, self.num_envs = program, args, envs
+        self.build: Any = envpool.make
+        self.pool: Any = None
+        try:
+            spec = envpool.make_spec(program, **args)
+        except (TypeError, ValueError, RuntimeError, AssertionError) as error:
+            raise UnsupportedError(
+                f"envpool's {program!r} with arguments {args} cannot be made: {error}"
+            ) from error
+        self.single_observation_space = spec.gymnasium_observation_space
+        self.single_action_space = spec.gymnasium_action_space
+        if not isinstance(self.single_observation_space, Box | Discrete):
+            raise UnsupportedError(
+                f"envpool's {program!r} observes {self.single_observation_space}; Box and Discrete "
+                "are supported"
+            )
+        self.observation_space = batch_space(self.single_observation_space, envs)
+
+    def reset(
+        self, *, seed: Any = None, options: dict[str, Any] | None = None
+    ) -> tuple[Array, dict[str, Any]]:
+        """All of them from `seed`, seed + 1, …; with options["reset_mask"] those named, in whose
+        rows the first observations are. Other rows are then 0."""
+        if self.pool is None or seed is not None:
+            start = 0 if seed is None else int(seed) % (2**31 - self.num_envs)
+            self.close_extras()
+            self.pool = self.build(
+                self.program,
+                env_type="gymnasium",
+                num_envs=self.num_envs,
+                num_threads=1,
+                seed=start,
+                **self.args,
+            )
+            first, info = self.pool.reset()
+            return first[np.argsort(info["env_id"])], {}
+        mask = (options or {}).get("reset_mask")
+        which = np.arange(self.num_envs) if mask is None else np.flatnonzero(mask)
+        first, info = self.pool.reset(which.astype(np.int32))
+        obs = np.zeros((self.num_envs, *first.shape[1:]), first.dtype)
+        obs[info["env_id"]] = first
+        return obs, {}
+
+    def step(self, actions: Any) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
+        """One step of all; rows are in the order of the environments."""
+        assert self.pool is not None  # reset makes it
+        given = np.asarray(actions)
+        if given.dtype == np.int64:
+            given = given.astype(np.int32)
+        obs, reward, terminated, truncated, info = self.pool.step(given)
+        order = np.argsort(info["env_id"])
+        return obs[order], reward[order], terminated[order], truncated[order], {}
+
+    def close_extras(self, **_: Any) -> None:
+        if self.pool is not None:
+            self.pool.close()
+            self.pool = None
+
+
+class PoolStep(BatchStep):
+    """Steps a `Pool`."""
+
+    def remade(self) -> Batch:
+        return Pool(self.name, self.args, self.envs)
+
+    def restore(self, states: list[State]) -> None:
+        raise ValueError(
+            f"environment {self.name!r}: envpool does not tell the state of its environments, so "
+            "that they cannot come back as they were; those of the variant gymnasium can"
+        )
+
+
+def bind_step(kernel: Kernel, buffers: Buffers) -> Call:
+    """env_step through envpool: makes the environments and resets them, seeds from the key."""
+    pool = Pool(str(kernel.program), dict(kernel.args), kernel.dim("envs"))
+    return normalised(kernel, buffers, PoolStep(kernel, buffers, pool), fresh=True)

@@ -1,0 +1,1 @@
+"""Compiled matrix products, networks, random numbers and atomics."""

@@ -1,0 +1,1 @@
+"""Stores of transitions: replay ring, sum tree, frames, rollouts."""

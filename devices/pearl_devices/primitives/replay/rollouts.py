@@ -1,0 +1,157 @@
+"""The rollout of on-policy algorithms: storing vector steps, and generalised advantages. Native.
+
+rollout.* holds T vector steps of N environments, time first. The advantages (Schulman et al. 2016):
+
+    delta_t = reward_t + gamma · V(next_t) − V(obs_t),  A_t = delta_t + gamma · lambda · A_{t+1}
+
+where an episode ends A_{t+1} is 0. V(next_t) is 0 after a termination, and after a truncation or at
+the end of the rollout the value of the true successor, not of the observation after a reset.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pearl_devices.base import Buffers, Call
+from pearl_devices.kernel import Kernel
+from pearl_devices.primitives.math.nets import forward, scratch
+from pearl_devices.primitives.native import bound, fast
+
+BLOCK = 128
+"""Rows of a pass for values, about: their activations stay in the caches."""
+
+
+class Step(NamedTuple):
+    """What a vector step leaves behind: step.* and what the policy says of its action."""
+
+    obs: Any
+    action: Any
+    reward: Any
+    next_obs: Any
+    terminated: Any
+    truncated: Any
+    log_prob: Any
+
+
+class Rollout(NamedTuple):
+    """rollout.*: the same with an axis of time before, and advantages (T, N)."""
+
+    obs: Any
+    action: Any
+    reward: Any
+    next_obs: Any
+    terminated: Any
+    truncated: Any
+    log_prob: Any
+    at: Any
+    value: Any
+    advantage: Any
+    returns: Any
+
+
+@fast
+def put(source, target):
+    """target ← source, element by element (to assign slices takes seconds to compile)."""
+    a, b = source.reshape(source.size), target.reshape(target.size)
+    for j in range(a.size):
+        b[j] = a[j]
+
+
+@fast
+def insert(step, rollout):
+    """Stores one vector step; after the last of a rollout comes the first."""
+    t = rollout.at[0]
+    put(step.obs, rollout.obs[t])
+    put(step.next_obs, rollout.next_obs[t])
+    put(step.action, rollout.action[t])
+    for n in range(step.reward.size):
+        rollout.reward[t, n] = step.reward[n]
+        rollout.terminated[t, n] = step.terminated[n]
+        rollout.truncated[t, n] = step.truncated[n]
+        rollout.log_prob[t, n] = step.log_prob[n]
+    rollout.at[0] = (t + 1) % rollout.reward.shape[0]
+
+
+@fast
+def estimate_values(flat_obs, params, layers, curved, value, acts):
+    """value (flat) ← the network's values of flat_obs (rows, O), in blocks that `acts` can hold."""
+    rows, block = value.size, acts.size // layers[1:].sum()
+    for first in range(0, rows, block):
+        last = min(first + block, rows)
+        out = forward(params, layers, flat_obs[first:last], acts, curved)
+        for r in range(last - first):
+            value[first + r] = out[r, 0]
+
+
+@fast
+def advantages(rollout, params, layers, curved, gamma, trace, acts, ahead, carry):
+    """Values, advantages and returns of a whole rollout. ahead, carry (N): scratch."""
+    steps, envs = rollout.reward.shape
+    width = rollout.obs.shape[2]
+    flat = rollout.obs.reshape(steps * envs, width)
+    estimate_values(flat, params, layers, curved, rollout.value.reshape(steps * envs), acts)
+    discount = np.float32(gamma[0])
+    decay = np.float32(gamma[0] * trace[0])
+    for n in range(envs):
+        carry[n] = np.float32(0.0)
+    for t in range(steps - 1, -1, -1):
+        terminated, truncated = rollout.terminated[t], rollout.truncated[t]
+        asked = t == steps - 1
+        for n in range(envs):
+            asked = asked or (truncated[n] > 0 and terminated[n] == 0)
+        if asked:
+            estimate_values(rollout.next_obs[t], params, layers, curved, ahead, acts)
+        for n in range(envs):
+            after = np.float32(0.0)
+            if terminated[n] == 0:
+                bootstraps = truncated[n] > 0 or t == steps - 1
+                after = ahead[n] if bootstraps else rollout.value[t + 1, n]
+            delta = rollout.reward[t, n] + discount * after - rollout.value[t, n]
+            over = terminated[n] > 0 or truncated[n] > 0
+            carry[n] = delta + (np.float32(0.0) if over else decay * carry[n])
+            rollout.advantage[t, n] = carry[n]
+            rollout.returns[t, n] = carry[n] + rollout.value[t, n]
+
+
+def step_of(buffers: Buffers) -> Step:
+    """The `Step` of a rollout_insert: of a continuous action what was drawn, before clipping."""
+    columns = [buffers[f"step.{name}"] for name in Step._fields[:6]]
+    columns[1] = buffers.get("act.sample", columns[1])
+    return Step._make((*columns, buffers["act.log_prob"]))
+
+
+def rollout_of(buffers: Buffers) -> Rollout:
+    """rollout.*; of a kernel that only stores, the last fields are empty."""
+    none = np.zeros((0, 0), np.float32)
+    results = (buffers.get(f"rollout.{n}", none) for n in ("value", "advantage", "returns"))
+    rows = (buffers[f"rollout.{name}"] for name in Step._fields)
+    return Rollout._make((*rows, buffers["rollout.at"], *results))
+
+
+def advantage_arguments(kernel: Kernel, buffers: Buffers) -> tuple[Any, ...]:
+    """What `advantages` takes."""
+    layers, envs = kernel.layers("critic"), kernel.dim("envs")
+    block = max(envs, min(BLOCK, envs * kernel.dim("horizon")))
+    return (
+        rollout_of(buffers),
+        buffers["policy.critic"],
+        np.array(layers, np.int64),
+        bool(kernel.dim("tanh")),
+        buffers["hyper.discount"],
+        buffers["hyper.gae_lambda"],
+        scratch(layers, block)[0],
+        np.zeros(envs, np.float32),
+        np.zeros(envs, np.float32),
+    )
+
+
+def bind_insert(kernel: Kernel, buffers: Buffers) -> Call:
+    """rollout_insert: rollout.* at rollout.at ← step.*, act.log_prob (and act.sample)."""
+    return bound(insert, step_of(buffers), rollout_of(buffers))
+
+
+def bind_advantages(kernel: Kernel, buffers: Buffers) -> Call:
+    """gae: rollout.value, advantage and returns ← a whole rollout and policy.critic."""
+    return bound(advantages, *advantage_arguments(kernel, buffers))

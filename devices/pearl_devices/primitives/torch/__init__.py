@@ -1,0 +1,1 @@
+"""Variants in torch: networks, losses and their gradient steps."""

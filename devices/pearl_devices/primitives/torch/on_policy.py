@@ -1,0 +1,209 @@
+"""The torch variants of PPO's and A2C's kernels, over the same arrays as the native ones.
+
+The loss is a generator function named by `kernel.program` (`module:callable`), as in `torch_nets`:
+
+    def losses(nets, batch, hyper):
+        yield ("actor", "critic"), (policy_loss, value_loss)
+
+Gradients of the sum of both are clipped by their common norm; then one step of the optimiser is
+taken on each network. It is called once a minibatch. `nets.actor(obs)` are logits (B, actions) or
+means (B, A), `nets.log_std()` the logarithms of the deviations (A,), `nets.critic(obs)` values
+(B,).
+`batch` has obs, action (of a continuous one what was drawn), log_prob, value, advantage, returns.
+`hyper` has every integer size of the kernel and every constant. Minibatches are those of the native
+variant; results agree to rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pearl_devices.base import Buffers, Call
+from pearl_devices.buffers import specs
+from pearl_devices.kernel import Kernel
+from pearl_devices.primitives.math.nets import CLIP_EPS
+from pearl_devices.primitives.math.rng import stream
+from pearl_devices.primitives.native import bound
+from pearl_devices.primitives.replay import rollouts
+from pearl_devices.primitives.torch.off_policy import Learner, resolve, views
+from pearl_devices.primitives.updates import policies, ppo
+
+
+def run(parts: Sequence[Tensor], x: Tensor, curved: bool) -> Tensor:
+    """The network's linear output; hidden layers of tanh or ReLU."""
+    for layer in range(0, len(parts), 2):
+        x = torch.addmm(parts[layer + 1], x, parts[layer])
+        if layer < len(parts) - 2:
+            x = torch.tanh(x) if curved else torch.relu(x)
+    return x
+
+
+def descend(learner: Learner, grad: Tensor, share: float, buffers: Buffers) -> None:
+    """One step of the optimiser: RMSprop where its decay is above 0, else Adam."""
+    learner.steps[0] += 1
+    rate, step = share * float(learner.lr[0]), int(learner.steps[0])
+    decay, eps = buffers["hyper.rmsprop"].tolist()
+    if decay > 0:
+        learner.v.mul_(decay).addcmul_(grad, grad, value=1 - decay)
+        learner.params.addcdiv_(grad, (learner.v + eps).sqrt_(), value=-rate)
+        return
+    beta1, beta2, eps = buffers["hyper.adam"].tolist()
+    learner.m.mul_(beta1).add_(grad, alpha=1 - beta1)
+    learner.v.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
+    root = (learner.v / (1 - beta2**step)).sqrt_().add_(eps)
+    learner.params.addcdiv_(learner.m, root, value=-rate / (1 - beta1**step))
+
+
+def _checked(kernel: Kernel, given: Any, learners: dict[str, Learner]) -> Any:
+    try:
+        names, losses = given
+        good = tuple(names) == tuple(learners) and all(loss.numel() == 1 for loss in losses)
+    except (TypeError, ValueError, AttributeError):
+        good = False
+    if not good:
+        raise ValueError(
+            f"kernel {kernel.kind}: {kernel.program} yielded {given!r:.200}; it must yield "
+            f"{tuple(learners)} and a scalar loss of each"
+        )
+    return losses
+
+
+def _gradient_step(losses: Any, learners: dict[str, Learner], share: float, b: Buffers) -> None:
+    """Joint gradients, clipped by their common norm, and one step on each network."""
+    parts = [part for learner in learners.values() for part in learner.parts]
+    pieces = iter(torch.autograd.grad(sum(losses), parts))
+    grads = [
+        torch.cat([next(pieces).reshape(-1) for _ in learner.parts])
+        for learner in learners.values()
+    ]
+    limit = float(b["hyper.clip_norm"][0])
+    if limit > 0:
+        norm = float(torch.linalg.vector_norm(torch.stack([g.norm() for g in grads])))
+        for grad in grads:
+            grad *= min(1.0, limit / (norm + CLIP_EPS))
+    b["learner.step"][0] += 1
+    for learner, grad, loss in zip(learners.values(), grads, losses, strict=True):
+        learner.loss[0] = float(loss.detach())
+        descend(learner, grad, share, b)
+
+
+def _call(parts: Sequence[Tensor], curved: bool) -> Callable[[Tensor], Tensor]:
+    return lambda obs: run(parts, obs, curved)
+
+
+def _learners(kernel: Kernel, buffers: Buffers) -> tuple[dict[str, Learner], SimpleNamespace]:
+    """Both networks, and `nets` as a loss sees them."""
+    act, curved = kernel.dim("act"), bool(kernel.dim("tanh"))
+    learners = {n: Learner(n, kernel.layers(n), buffers) for n in ("actor", "critic")}
+    actor, critic = learners["actor"], learners["critic"]
+    nets = SimpleNamespace(
+        actor=_call(list(actor.parts), curved),
+        critic=lambda obs: run(critic.parts, obs, curved).squeeze(1),
+    )
+    if act:
+        log_std = actor.params[-act:].detach().requires_grad_()
+        actor.parts.append(log_std)
+        nets.log_std = lambda: log_std
+    return learners, nets
+
+
+def bind_update(kernel: Kernel, buffers: Buffers) -> Call:
+    """update.ppo, update.a2c: all epochs and minibatches of one rollout.*."""
+    losses = resolve(kernel)
+    learners, nets = _learners(kernel, buffers)
+    hyper = SimpleNamespace(**{n: s for n, s in kernel.dims.items() if isinstance(s, int)})
+    constants = [n for n in specs(kernel) if n.startswith("hyper.") and ".lr." not in n]
+    rollout = {n: torch.from_numpy(a) for n, a in ppo.rows_of(buffers)._asdict().items()}
+    size, rows = kernel.dim("batch"), kernel.dim("batch") * kernel.dim("steps")
+    order = np.zeros(rows // kernel.dim("epochs"), np.int64)
+    counter = buffers["rng.update"]
+
+    def call() -> None:
+        for name in constants:
+            values = buffers[name].tolist()
+            setattr(hyper, name[len("hyper.") :], values[0] if len(values) == 1 else tuple(values))
+        base = np.uint64(stream(counter[0], counter[1]))
+        counter[1] += np.uint64(1)
+        share = ppo.annealed(float(buffers["learner.step"][0]), hyper.anneal)
+        order[:] = np.arange(order.size)
+        for epoch in range(kernel.dim("epochs")):
+            if size < order.size:
+                ppo.shuffle(base, epoch, order)
+            for chosen in torch.from_numpy(order).split(size):
+                batch = SimpleNamespace(**{n: x[chosen] for n, x in rollout.items()})
+                for given in losses(nets, batch, hyper, **kernel.args):
+                    found = _checked(kernel, given, learners)
+                    _gradient_step(found, learners, share, buffers)
+
+    return call
+
+
+def bind_inference(kernel: Kernel, buffers: Buffers) -> Call:
+    """inference.ppo: the network in torch; the draw with the native variant's random numbers."""
+    action, _, _, params, _, size, curved, low, high, sample, log_prob, _ = policies.arguments(
+        kernel, buffers
+    )
+    parts = views(torch.from_numpy(params[:size]), kernel.layers("actor"))
+    obs, counter = torch.from_numpy(buffers["env.obs"]), buffers["rng.inference"]
+    out = np.zeros((obs.shape[0], kernel.layers("actor")[-1]), np.float32)
+    shared = torch.from_numpy(out)
+    draw = policies.draw_gaussian if kernel.dim("act") else policies.draw_discrete
+    pick = bound(draw, action, counter, out, params[size:], low, high, sample, log_prob)
+
+    @torch.no_grad()
+    def call() -> None:
+        shared.copy_(run(parts, obs, curved))
+        pick()
+
+    return call
+
+
+def bind_insert(kernel: Kernel, buffers: Buffers) -> Call:
+    """rollout_insert: rollout.* at rollout.at ← step.*, act.log_prob (and act.sample)."""
+    step, rollout = rollouts.step_of(buffers), rollouts.rollout_of(buffers)
+    columns = [
+        (torch.from_numpy(a), torch.from_numpy(b)) for a, b in zip(step, rollout, strict=False)
+    ]
+    at, steps = buffers["rollout.at"], kernel.dim("horizon")
+
+    def call() -> None:
+        t = int(at[0])
+        for source, target in columns:
+            target[t].copy_(source)
+        at[0] = (t + 1) % steps
+
+    return call
+
+
+def bind_advantages(kernel: Kernel, buffers: Buffers) -> Call:
+    """gae: rollout.value, advantage and returns ← a whole rollout and policy.critic."""
+    parts = views(torch.from_numpy(buffers["policy.critic"]), kernel.layers("critic"))
+    names = ("obs", "next_obs", "reward", "terminated", "truncated", "value", "advantage")
+    r = SimpleNamespace(**{n: torch.from_numpy(buffers[f"rollout.{n}"]) for n in names})
+    returns = torch.from_numpy(buffers["rollout.returns"])
+    curved, steps = bool(kernel.dim("tanh")), kernel.dim("horizon")
+    gamma, trace = buffers["hyper.discount"], buffers["hyper.gae_lambda"]
+
+    @torch.no_grad()
+    def call() -> None:
+        r.value.copy_(run(parts, r.obs.flatten(0, 1), curved).view_as(r.value))
+        going = 1.0 - (r.terminated | r.truncated).float()
+        cut = r.truncated.bool()
+        cut[-1] = True
+        after = torch.cat((r.value[1:], r.value[-1:]))
+        after[cut] = run(parts, r.next_obs[cut], curved).squeeze(1)
+        discount = float(gamma[0])
+        delta = r.reward + discount * (1.0 - r.terminated.float()) * after - r.value
+        carry = torch.zeros(r.value.shape[1])
+        for t in range(steps - 1, -1, -1):
+            carry = delta[t] + discount * float(trace[0]) * going[t] * carry
+            r.advantage[t] = carry
+        torch.add(r.advantage, r.value, out=returns)
+
+    return call

@@ -1,0 +1,1 @@
+"""Gradient steps and whole iterations, one file an algorithm."""

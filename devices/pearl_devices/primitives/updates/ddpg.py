@@ -1,0 +1,279 @@
+"""DDPG (Lillicrap et al. 2016): inference, update, and the fused sample–update–priorities.
+Native.
+
+The actor's linear output z becomes the action middle + half · tanh(z) of act.low … act.high. The
+critic's input is the observation followed by the action. A gradient step moves the critic first,
+then the actor through the updated critic, then both targets.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from pearl_devices.base import Buffers, Call
+from pearl_devices.kernel import Kernel
+from pearl_devices.primitives.envs.native_envs import step as step_env
+from pearl_devices.primitives.math.nets import (
+    adam,
+    backward,
+    copy,
+    follow,
+    forward,
+    scratch,
+    td_gradient,
+    total,
+)
+from pearl_devices.primitives.math.rng import normal, stream, uniform
+from pearl_devices.primitives.native import bound, fast
+from pearl_devices.primitives.replay.ring import (
+    BATCH,
+    draw,
+    gather,
+    insert,
+    rows,
+    sample_arguments,
+    set_priorities,
+)
+from pearl_devices.primitives.updates import iterations
+from pearl_devices.primitives.updates.critics import join
+from pearl_devices.primitives.updates.iterations import learns
+
+
+@fast
+def squash(z, low, high):
+    """In place: outputs (rows, A) → actions between the bounds."""
+    for r in range(z.shape[0]):
+        for c in range(z.shape[1]):
+            half = np.float32(0.5) * (high[c] - low[c])
+            z[r, c] = low[c] + half + half * math.tanh(z[r, c])
+
+
+@fast
+def unsquash_gradient(a, d, low, high):
+    """In place: the derivative by the actions `a` → the derivative by the outputs before tanh."""
+    for r in range(a.shape[0]):
+        for c in range(a.shape[1]):
+            half = np.float32(0.5) * (high[c] - low[c])
+            t = (a[r, c] - low[c] - half) / half
+            d[r, c] *= half * (np.float32(1.0) - t * t)
+
+
+@fast
+def explore_around(rng, mean, low, high, explore, action):
+    """Actions (N, A) from the actor's outputs: squashed (in place), plus Gaussian noise, clipped;
+    uniform at the start.
+
+    One firing of the random stream; component c of environment n draws number n · A + c.
+    """
+    squash(mean, low, high)
+    base = stream(rng[0], rng[1])
+    n, a = action.shape
+    start = np.float64(rng[1]) * n < explore[3]
+    for r in range(n):
+        for c in range(a):
+            if start:
+                value = low[c] + (np.float64(high[c]) - low[c]) * uniform(base, r * a + c)
+            else:
+                half = 0.5 * (np.float64(high[c]) - low[c])
+                value = mean[r, c] + explore[0] * half * normal(base, r * a + c)
+            action[r, c] = min(max(np.float32(value), low[c]), high[c])
+    rng[1] += np.uint64(1)
+
+
+@fast
+def infer(rng, obs, params, explore, low, high, action, layers, acts):
+    mean = forward(params, layers, obs, acts)
+    explore_around(rng, mean, low, high, explore, action)
+
+
+@fast
+def step(
+    obs, action, reward, next_obs, discount, weight, td, count, adam_hyper, tau, every,
+    clip_norm, huber, low, high,
+    actor_layers, actor, actor_target, actor_m, actor_v, actor_steps, actor_lr, actor_loss,
+    critic_layers, critic, critic_target, critic_m, critic_v, critic_steps, critic_lr, critic_loss,
+    joined, actor_acts, actor_deltas, actor_grad, critic_acts, critic_deltas, critic_grad,
+    target_value, parts, none,
+):  # fmt: skip
+    """One gradient step on one batch, of the critic and then of the actor."""
+    rows, a = action.shape
+    count[0] += 1
+    next_action = forward(actor_target, actor_layers, next_obs, actor_acts)
+    squash(next_action, low, high)
+    join(next_obs, next_action, joined)
+    value = forward(critic_target, critic_layers, joined, critic_acts)
+    for b in range(rows):
+        target_value[b] = reward[b] + discount[b] * value[b, 0]
+    join(obs, action, joined)
+    value = forward(critic, critic_layers, joined, critic_acts)
+    delta = np.float32(huber[0])
+    for b in range(rows):
+        error = value[b, 0] - target_value[b]
+        td[b] = abs(error)
+        parts[b], critic_deltas[b] = td_gradient(error, weight[b], rows, delta)
+    critic_loss[0] = total(parts)
+    d = actor_deltas[: rows * a].reshape(rows, a)
+    backward(
+        critic,
+        critic_layers,
+        joined,
+        critic_acts,
+        rows,
+        rows,
+        critic_deltas,
+        critic_grad,
+        np.int64(0),
+        d,
+    )
+    critic_steps[0] += 1
+    adam(
+        critic, critic_grad, critic_m, critic_v, critic_steps[0], critic_lr[0], adam_hyper,
+        clip_norm[0],
+    )  # fmt: skip
+
+    own = forward(actor, actor_layers, obs, actor_acts)
+    squash(own, low, high)
+    join(obs, own, joined)
+    value = forward(critic, critic_layers, joined, critic_acts)
+    for b in range(rows):
+        critic_deltas[b] = np.float32(-1.0) / np.float32(rows)
+    actor_loss[0] = -total(value.reshape(rows)) / np.float32(rows)
+    backward(critic, critic_layers, joined, critic_acts, rows, rows, critic_deltas, none, a, d)
+    unsquash_gradient(own, d, low, high)
+    backward(
+        actor, actor_layers, obs, actor_acts, rows, rows, actor_deltas, actor_grad, np.int64(0), d
+    )
+    actor_steps[0] += 1
+    adam(actor, actor_grad, actor_m, actor_v, actor_steps[0], actor_lr[0], adam_hyper, clip_norm[0])
+    follow(critic_target, critic, count[0], tau[0], every[0])
+    follow(actor_target, actor, count[0], tau[0], every[0])
+
+
+@fast
+def update(
+    obs, action, reward, next_obs, discount, weight, td, count, adam_hyper, tau, every,
+    clip_norm, huber, low, high,
+    actor_layers, actor, actor_target, actor_m, actor_v, actor_steps, actor_lr, actor_loss,
+    critic_layers, critic, critic_target, critic_m, critic_v, critic_steps, critic_lr, critic_loss,
+    joined, actor_acts, actor_deltas, actor_grad, critic_acts, critic_deltas, critic_grad,
+    target_value, parts, none,
+):  # fmt: skip
+    for s in range(td.shape[0]):
+        step(
+            obs[s], action[s], reward[s], next_obs[s], discount[s], weight[s], td[s], count,
+            adam_hyper, tau, every, clip_norm, huber, low, high,
+            actor_layers, actor, actor_target, actor_m, actor_v, actor_steps, actor_lr, actor_loss,
+            critic_layers, critic, critic_target, critic_m, critic_v, critic_steps, critic_lr,
+            critic_loss, joined, actor_acts, actor_deltas, actor_grad, critic_acts, critic_deltas,
+            critic_grad, target_value, parts, none,
+        )  # fmt: skip
+
+
+@fast
+def learn(
+    rng, r_obs, r_action, r_reward, r_next, r_terminated, r_truncated, cursor, tree, levels,
+    fanout, beta, envs, n_step, gamma, index, weight,
+    obs, action, reward, next_obs, discount, priority, td, count, adam_hyper, tau, every,
+    clip_norm, huber, low, high,
+    actor_layers, actor, actor_target, actor_m, actor_v, actor_steps, actor_lr, actor_loss,
+    critic_layers, critic, critic_target, critic_m, critic_v, critic_steps, critic_lr, critic_loss,
+    joined, actor_acts, actor_deltas, actor_grad, critic_acts, critic_deltas, critic_grad,
+    target_value, parts, none,
+):  # fmt: skip
+    for s in range(td.shape[0]):
+        draw(rng, cursor, tree, levels, fanout, beta, index[s], weight[s])
+        gather(
+            r_obs, r_action, r_reward, r_next, r_terminated, r_truncated, cursor, envs, n_step,
+            gamma[0], index[s], obs[s], action[s], reward[s], next_obs[s], discount[s],
+        )  # fmt: skip
+        step(
+            obs[s], action[s], reward[s], next_obs[s], discount[s], weight[s], td[s], count,
+            adam_hyper, tau, every, clip_norm, huber, low, high,
+            actor_layers, actor, actor_target, actor_m, actor_v, actor_steps, actor_lr, actor_loss,
+            critic_layers, critic, critic_target, critic_m, critic_v, critic_steps, critic_lr,
+            critic_loss, joined, actor_acts, actor_deltas, actor_grad, critic_acts, critic_deltas,
+            critic_grad, target_value, parts, none,
+        )  # fmt: skip
+        if tree.size > 0:
+            set_priorities(tree, levels, fanout, priority, index[s], td[s])
+
+
+@fast
+def iterate(loop, inference, env_step, insertion, learning, sync):
+    """`loop.more` + 1 whole iterations; the other arguments are those of the functions called."""
+    for _ in range(loop.more[0] + 1):
+        learning_now = learns(loop)
+        for _ in range(loop.vector_steps):
+            infer(*inference)
+            step_env(loop.env, env_step)
+            insert(*insertion)
+        if learning_now:
+            learn(*learning)
+            copy(*sync)
+
+
+def _network_arguments(name: str, layers: tuple[int, ...], buffers: Buffers) -> tuple[Any, ...]:
+    arrays = [buffers[f"learner.{name}{part}"] for part in ("", ".target", ".m", ".v", ".steps")]
+    return (
+        np.array(layers, np.int64), *arrays, buffers[f"hyper.lr.{name}"], buffers[f"loss.{name}"]
+    )  # fmt: skip
+
+
+def _learner_arguments(kernel: Kernel, buffers: Buffers) -> tuple[Any, ...]:
+    actor, critic, batch = kernel.layers("actor"), kernel.layers("critic"), kernel.dim("batch")
+    names = (
+        "batch.td", "learner.step", "hyper.adam", "hyper.tau", "hyper.target_every",
+        "hyper.clip_norm", "hyper.huber", "act.low", "act.high",
+    )  # fmt: skip
+    return (
+        *(buffers[name] for name in names),
+        *_network_arguments("actor", actor, buffers),
+        *_network_arguments("critic", critic, buffers),
+        np.zeros((batch, critic[0]), np.float32),
+        *scratch(actor, batch),
+        np.zeros_like(buffers["learner.actor"]),
+        *scratch(critic, batch),
+        np.zeros_like(buffers["learner.critic"]),
+        np.zeros(batch, np.float32),
+        np.zeros(batch, np.float32),
+        np.zeros(0, np.float32),
+    )
+
+
+def bind_inference(kernel: Kernel, buffers: Buffers) -> Call:
+    """inference.ddpg: act.action ← policy.actor with Gaussian noise, inside the bounds."""
+    layers = kernel.layers()
+    acts, _ = scratch(layers, kernel.dim("envs"))
+    names = (
+        "rng.inference", "env.obs", "policy.actor", "explore", "act.low", "act.high", "act.action"
+    )  # fmt: skip
+    return bound(infer, *(buffers[name] for name in names), np.array(layers, np.int64), acts)
+
+
+def bind_update(kernel: Kernel, buffers: Buffers) -> Call:
+    """update.ddpg: `steps` gradient steps on batch.*, absolute TD errors to batch.td."""
+    return bound(
+        update,
+        *rows(buffers, "batch", BATCH, lead=2),
+        buffers["batch.weight"],
+        *_learner_arguments(kernel, buffers),
+    )
+
+
+def bind_learn(kernel: Kernel, buffers: Buffers) -> Call:
+    """learn.ddpg: `steps` times sample, update, and (prioritised) priorities, in one call."""
+    prioritised = kernel.dim("prioritised")
+    return bound(
+        learn,
+        *sample_arguments(kernel, buffers),
+        buffers["replay.priority"] if prioritised else np.zeros(3),
+        *_learner_arguments(kernel, buffers),
+    )
+
+
+def bind_iteration(kernel: Kernel, buffers: Buffers) -> Call:
+    """iteration.ddpg: whole iterations, see `iterations`."""
+    return iterations.bind(iterate, kernel, buffers, bind_inference, bind_learn)

@@ -1,0 +1,133 @@
+"""DDPG's gradient step on two cores: each takes half of the batch and half of the parameters.
+
+What `ddpg.step` does in one go both sides do on their rows; at four points they meet: when the
+critic's two gradients are there, when it has moved, and likewise for the actor.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pearl_devices.base import Buffers, Call
+from pearl_devices.kernel import Kernel
+from pearl_devices.primitives.math.nets import backward, forward, td_gradient, total
+from pearl_devices.primitives.math.two_core import (
+    attends,
+    descend_together,
+    follow_together,
+    leave_number,
+    meet,
+    nets,
+    paired,
+    part,
+    rules,
+    sum_of_numbers,
+)
+from pearl_devices.primitives.native import fast, merged
+from pearl_devices.primitives.updates import critics
+from pearl_devices.primitives.updates.critics import join, refill, reprioritise
+from pearl_devices.primitives.updates.ddpg import squash, unsquash_gradient
+
+
+class Scratch(NamedTuple):
+    """joined (B, O + A), wanted (B), parts (B), none (0): of one side."""
+
+    joined: Any
+    wanted: Any
+    parts: Any
+    none: Any
+
+
+@fast
+def ascend(team, actor, judge, other_actor, obs, joined, mine, none, count, rules):
+    """One side's part of the actor's step towards actions that `judge` values more. mine: the
+    actor's of this side's rows obs, squashed; joined: both; count: rows of both sides."""
+    rows, a = mine.shape
+    value = forward(judge.params, judge.layers, joined, judge.acts)
+    for b in range(rows):
+        judge.deltas[b] = np.float32(-1.0) / np.float32(count)
+    leave_number(team, np.float64(total(value.reshape(rows))))
+    d = actor.deltas[: rows * a].reshape(rows, a)
+    backward(
+        judge.params, judge.layers, joined, judge.acts, rows, rows, judge.deltas, none, a, d
+    )  # fmt: skip
+    unsquash_gradient(mine, d, rules.low, rules.high)
+    backward(
+        actor.params, actor.layers, obs, actor.acts, rows, rows, actor.deltas, actor.grad,
+        np.int64(0), d,
+    )  # fmt: skip
+    descend_together(team, actor, other_actor, rules)
+    if team.side == 0:
+        actor.loss[0] = -sum_of_numbers(team) / count
+
+
+@merged
+def step(team, s, batch, rules, actor, critic, other_actor, other_critic, own):
+    """One side of gradient step number s of a firing."""
+    count, a = batch.action.shape[1:]
+    first, end = part(count, team.side, 2)
+    rows = end - first
+    obs, low, high = batch.obs[s, first:end], rules.low, rules.high
+    joined, td = own.joined[:rows], batch.td[s, first:end]
+    reward, discount = batch.reward[s, first:end], batch.discount[s, first:end]
+    weight, delta = batch.weight[s, first:end], np.float32(rules.huber[0])
+    next_obs = batch.next_obs[s, first:end]
+
+    ahead = forward(actor.target, actor.layers, next_obs, actor.acts)
+    squash(ahead, low, high)
+    join(next_obs, ahead, joined)
+    value = forward(critic.target, critic.layers, joined, critic.acts)
+    for b in range(rows):
+        own.wanted[b] = reward[b] + discount[b] * value[b, 0]
+    join(obs, batch.action[s, first:end], joined)
+    value = forward(critic.params, critic.layers, joined, critic.acts)
+    for b in range(rows):
+        error = value[b, 0] - own.wanted[b]
+        td[b] = abs(error)
+        own.parts[b], critic.deltas[b] = td_gradient(error, weight[b], count, delta)
+    leave_number(team, np.float64(total(own.parts[:rows])))
+    d = actor.deltas[: rows * a].reshape(rows, a)
+    backward(
+        critic.params, critic.layers, joined, critic.acts, rows, rows, critic.deltas, critic.grad,
+        np.int64(0), d,
+    )  # fmt: skip
+    descend_together(team, critic, other_critic, rules)
+    if team.side == 0:
+        critic.loss[0] = sum_of_numbers(team)
+    follow_together(team, critic, rules)
+    mine = forward(actor.params, actor.layers, obs, actor.acts)
+    squash(mine, low, high)
+    join(obs, mine, joined)
+    meet(team)
+
+    ascend(team, actor, critic, other_actor, obs, joined, mine, own.none, count, rules)
+    follow_together(team, actor, rules)
+    meet(team)
+
+
+@fast
+def learn(team, source, batch, rules, actor, critic, other_actor, other_critic, own):
+    more = True
+    while more:
+        for s in range(batch.td.shape[0]):
+            if team.side == 0:
+                refill(source, batch, s)
+                rules.count[0] += 1
+            if not attends(team):
+                return
+            step(team, s, batch, rules, actor, critic, other_actor, other_critic, own)
+            if team.side == 0:
+                reprioritise(source, batch, s)
+        more = team.side == 1
+
+
+def bind_learn(kernel: Kernel, buffers: Buffers) -> Call:
+    """learn.ddpg and update.ddpg as `ddpg` binds them, on two cores."""
+    size, inputs = kernel.dim("batch"), kernel.layers("critic")[0]
+    shared = critics.source(kernel, buffers), critics.batch(buffers), rules(buffers)
+    mine, theirs = (nets(("actor", "critic"), kernel, buffers) for _ in range(2))
+    shapes = ((size, inputs), (size,), (size,), (0,))
+    own, others = (Scratch._make(np.zeros(n, np.float32) for n in shapes) for _ in range(2))
+    return paired(learn, ((*shared, *mine, *theirs, own), (*shared, *theirs, *mine, others)))

@@ -1,0 +1,249 @@
+"""DQN: inference, update, and the fused sample–update–priorities.
+
+Mnih et al. 2015; double: van Hasselt et al. 2016; duelling: Wang et al. 2016. Native variants.
+
+A duelling network has one output more than there are actions: the value V comes first, then the
+advantages A, and Q = V + A - mean(A) (equation 9 of the paper). Its hidden layers are shared; those
+of the paper part after the convolutions. The best action is that of the largest advantage.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pearl_devices.base import Buffers, Call
+from pearl_devices.kernel import Kernel
+from pearl_devices.primitives.envs.native_envs import step as step_env
+from pearl_devices.primitives.math.nets import (
+    adam,
+    backward,
+    copy,
+    follow,
+    forward,
+    scratch,
+    td_gradient,
+    total,
+)
+from pearl_devices.primitives.math.rng import stream, uniform
+from pearl_devices.primitives.native import bound, fast, merged
+from pearl_devices.primitives.replay.ring import (
+    BATCH,
+    draw,
+    gather,
+    insert,
+    rows,
+    sample_arguments,
+    set_priorities,
+)
+from pearl_devices.primitives.updates import iterations
+from pearl_devices.primitives.updates.iterations import learns
+
+
+@fast
+def argmax(values):
+    best = 0
+    for j in range(1, values.size):
+        if values[j] > values[best]:
+            best = j
+    return best
+
+
+@fast
+def epsilon(explore, steps):
+    """Share of random actions after `steps` env steps: linear from first to last."""
+    if steps < explore[3]:
+        return 1.0
+    share = min(steps / explore[2], 1.0) if explore[2] > 0.0 else 1.0
+    return explore[0] + (explore[1] - explore[0]) * share
+
+
+@fast
+def choose(rng, q, explore, action):
+    """Epsilon-greedy actions from q (N, A); one firing of the random stream, two numbers a row."""
+    base = stream(rng[0], rng[1])
+    share = epsilon(explore, np.float64(rng[1]) * q.shape[0])
+    for n in range(q.shape[0]):
+        if uniform(base, 2 * n) < share:
+            action[n] = np.int64(uniform(base, 2 * n + 1) * q.shape[1])
+        else:
+            action[n] = argmax(q[n])
+    rng[1] += np.uint64(1)
+
+
+@fast
+def infer(rng, obs, params, explore, action, layers, acts, duelling):
+    choose(rng, forward(params, layers, obs, acts)[:, duelling:], explore, action)
+
+
+@fast
+def add_value(out):
+    """In place: value and advantages (rows, 1 + A) → in columns 1 … A the values of the actions."""
+    share = np.float32(1.0) / np.float32(out.shape[1] - 1)
+    for r in range(out.shape[0]):
+        mean = np.float32(0.0)
+        for c in range(1, out.shape[1]):
+            mean += share * out[r, c]
+        for c in range(1, out.shape[1]):
+            out[r, c] += out[r, 0] - mean
+
+
+@merged
+def step(
+    obs, action, reward, next_obs, discount, weight, td, layers, double, duelling,
+    params, target, m, v, steps, count, lr, adam_hyper, tau, every, clip_norm, huber, loss,
+    both, acts, acts_target, deltas, grad, parts,
+):  # fmt: skip
+    """One gradient step on one batch; both (2·rows, obs): scratch of double DQN's stacked pass.
+
+    duelling: 0 or 1, the outputs before those of the actions.
+    """
+    rows, inputs, outputs = obs.shape[0], obs.shape[1], layers[layers.size - 1]
+    stored = rows
+    if double:
+        stored = 2 * rows
+        for b in range(rows):
+            for c in range(inputs):
+                both[b, c] = obs[b, c]
+                both[rows + b, c] = next_obs[b, c]
+        q = forward(params, layers, both, acts)
+    else:
+        q = forward(params, layers, obs, acts)
+    q_next = forward(target, layers, next_obs, acts_target)
+    if duelling:
+        add_value(q)
+        add_value(q_next)
+    q, q_next = q[:, duelling:], q_next[:, duelling:]
+    d = deltas[: rows * outputs].reshape(rows, outputs)
+    delta = np.float32(huber[0])
+    for b in range(rows):
+        best = argmax(q[rows + b]) if double else argmax(q_next[b])
+        error = q[b, action[b, 0]] - (reward[b] + discount[b] * q_next[b, best])
+        td[b] = abs(error)
+        parts[b], slope = td_gradient(error, weight[b], rows, delta)
+        rest = -slope / np.float32(outputs - 1) if duelling else np.float32(0.0)
+        for c in range(outputs):
+            d[b, c] = rest
+        d[b, duelling + action[b, 0]] += slope
+        if duelling:
+            d[b, 0] = slope
+    loss[0] = total(parts)
+    backward(params, layers, obs, acts, stored, rows, deltas, grad, np.int64(0), d)
+    count[0] += 1
+    steps[0] += 1
+    adam(params, grad, m, v, steps[0], lr[0], adam_hyper, clip_norm[0])
+    follow(target, params, count[0], tau[0], every[0])
+
+
+@fast
+def update(
+    obs, action, reward, next_obs, discount, weight, td, layers, double, duelling,
+    params, target, m, v, steps, count, lr, adam_hyper, tau, every, clip_norm, huber, loss,
+    both, acts, acts_target, deltas, grad, parts,
+):  # fmt: skip
+    for s in range(td.shape[0]):
+        step(
+            obs[s], action[s], reward[s], next_obs[s], discount[s], weight[s], td[s], layers,
+            double, duelling, params, target, m, v, steps, count, lr, adam_hyper, tau, every,
+            clip_norm, huber, loss, both, acts, acts_target, deltas, grad, parts,
+        )  # fmt: skip
+
+
+@fast
+def learn(
+    rng, r_obs, r_action, r_reward, r_next, r_terminated, r_truncated, cursor, tree, levels,
+    fanout, beta, envs, n_step, gamma, index, weight,
+    obs, action, reward, next_obs, discount, priority, td, layers, double, duelling,
+    params, target, m, v, steps, count, lr, adam_hyper, tau, every, clip_norm, huber, loss,
+    both, acts, acts_target, deltas, grad, parts,
+):  # fmt: skip
+    for s in range(td.shape[0]):
+        draw(rng, cursor, tree, levels, fanout, beta, index[s], weight[s])
+        gather(
+            r_obs, r_action, r_reward, r_next, r_terminated, r_truncated, cursor, envs, n_step,
+            gamma[0], index[s], obs[s], action[s], reward[s], next_obs[s], discount[s],
+        )  # fmt: skip
+        step(
+            obs[s], action[s], reward[s], next_obs[s], discount[s], weight[s], td[s], layers,
+            double, duelling, params, target, m, v, steps, count, lr, adam_hyper, tau, every,
+            clip_norm, huber, loss, both, acts, acts_target, deltas, grad, parts,
+        )  # fmt: skip
+        if tree.size > 0:
+            set_priorities(tree, levels, fanout, priority, index[s], td[s])
+
+
+@fast
+def iterate(loop, inference, env_step, insertion, learning, sync):
+    """`loop.more` + 1 whole iterations; the other arguments are those of the functions called."""
+    for _ in range(loop.more[0] + 1):
+        learning_now = learns(loop)
+        for _ in range(loop.vector_steps):
+            infer(*inference)
+            step_env(loop.env, env_step)
+            insert(*insertion)
+        if learning_now:
+            learn(*learning)
+            copy(*sync)
+
+
+def _learner_arguments(kernel: Kernel, buffers: Buffers) -> tuple[Any, ...]:
+    layers, batch, double = kernel.layers(), kernel.dim("batch"), bool(kernel.dim("double"))
+    params = buffers["learner.q"]
+    stored = 2 * batch if double else batch
+    acts, _ = scratch(layers, stored)
+    acts_target, deltas = scratch(layers, batch)
+    names = (
+        "learner.q", "learner.q.target", "learner.q.m", "learner.q.v", "learner.q.steps",
+        "learner.step", "hyper.lr.q", "hyper.adam", "hyper.tau", "hyper.target_every",
+        "hyper.clip_norm", "hyper.huber", "loss.q",
+    )  # fmt: skip
+    return (
+        buffers["batch.td"],
+        np.array(layers, np.int64),
+        double,
+        kernel.dims.get("duelling", 0),
+        *(buffers[name] for name in names),
+        np.zeros((stored, layers[0]), np.float32),
+        acts,
+        acts_target,
+        deltas,
+        np.zeros_like(params),
+        np.zeros(batch, np.float32),
+    )
+
+
+def bind_inference(kernel: Kernel, buffers: Buffers) -> Call:
+    """inference.dqn: act.action ← epsilon-greedy on policy.q."""
+    layers = kernel.layers()
+    acts, _ = scratch(layers, kernel.dim("envs"))
+    names = ("rng.inference", "env.obs", "policy.q", "explore", "act.action")
+    duelling = kernel.dims.get("duelling", 0)
+    widths = np.array(layers, np.int64)
+    return bound(infer, *(buffers[name] for name in names), widths, acts, duelling)
+
+
+def bind_update(kernel: Kernel, buffers: Buffers) -> Call:
+    """update.dqn: `steps` gradient steps on batch.*, absolute TD errors to batch.td."""
+    return bound(
+        update,
+        *rows(buffers, "batch", BATCH, lead=2),
+        buffers["batch.weight"],
+        *_learner_arguments(kernel, buffers),
+    )
+
+
+def bind_learn(kernel: Kernel, buffers: Buffers) -> Call:
+    """learn.dqn: `steps` times sample, update, and (prioritised) priorities, in one call."""
+    prioritised = kernel.dim("prioritised")
+    return bound(
+        learn,
+        *sample_arguments(kernel, buffers),
+        buffers["replay.priority"] if prioritised else np.zeros(3),
+        *_learner_arguments(kernel, buffers),
+    )
+
+
+def bind_iteration(kernel: Kernel, buffers: Buffers) -> Call:
+    """iteration.dqn: whole iterations, see `iterations`."""
+    return iterations.bind(iterate, kernel, buffers, bind_inference, bind_learn)

@@ -1,0 +1,67 @@
+"""Whole iterations in one call: acting, storing, learning and copying the parameters, in program
+order, where all of them are native.
+
+The `iterate` of an algorithm calls the very functions that the tasks run one by one, on the same
+arrays, so the results agree bit for bit. Until learning starts an iteration only acts and stores,
+as a lane does then.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pearl_devices.base import Buffers, Call
+from pearl_devices.kernel import Kernel
+from pearl_devices.primitives.envs.native_envs import bind_step, marked
+from pearl_devices.primitives.math.nets import bind_sync
+from pearl_devices.primitives.native import bound, fast, parts_only
+from pearl_devices.primitives.replay.ring import bind_insert
+from pearl_devices.work import parts
+
+
+class Loop(NamedTuple):
+    """more: iterations beyond the first that one call runs. rng, explore: those of inference.
+    envs: environments. vector_steps: of one iteration. env: which environment it is (`marked`)."""
+
+    more: Any
+    rng: Any
+    explore: Any
+    envs: int
+    vector_steps: int
+    env: tuple[int, ...]
+
+
+@fast
+def learns(loop):
+    """Whether the iteration about to start learns: explore[3] env steps only act."""
+    return np.float64(loop.rng[1]) * loop.envs >= loop.explore[3]
+
+
+def bind(iterate: Any, kernel: Kernel, buffers: Buffers, inference: Any, learn: Any) -> Call:
+    """iteration.*: `loop.more` + 1 iterations of `iterate`.
+
+    inference, learn: the functions that bind these two parts; their arguments, and those of the
+    other parts, are what `iterate` passes on.
+    """
+    binders = {
+        "inference": inference,
+        "env_step": bind_step,
+        "replay_insert": bind_insert,
+        "learn": learn,
+        "param_sync": bind_sync,
+    }
+    with parts_only():
+        calls: list[Any] = [
+            binders[part.kind.partition(".")[0]](part, buffers) for part, _ in parts(kernel)
+        ]
+    loop = Loop(
+        buffers["loop.more"],
+        buffers["rng.inference"],
+        buffers["explore"],
+        kernel.dim("envs"),
+        kernel.dim("vector_steps"),
+        marked(str(kernel.program)),
+    )
+    return bound(iterate, loop, *(call.args for call in calls))

@@ -1,0 +1,134 @@
+"""Stochastic policies of on-policy algorithms: soft-max over discrete actions, and a Gaussian whose
+deviations do not depend on the state. Native.
+
+The Gaussian is over actions scaled so that the bounds are −1 and 1: the network's outputs are its
+means, and the logarithms of the deviations, one a component, follow the network's weights and
+biases in its parameter vector. What is drawn and learned from is not bounded; only the environment
+gets it clipped to act.low … act.high.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pearl_devices.base import Buffers, Call
+from pearl_devices.kernel import Kernel
+from pearl_devices.primitives.math.nets import forward, scratch
+from pearl_devices.primitives.math.rng import normals, stream, uniform
+from pearl_devices.primitives.native import bound, by_action, fast
+from pearl_devices.work import parameters
+
+HALF_LOG_2_PI = np.float32(0.5 * math.log(2.0 * math.pi))
+HALF, ONE, ZERO = np.float32(0.5), np.float32(1.0), np.float32(0.0)
+
+
+def orthogonal_params(
+    layers: tuple[int, ...], seed: int, *, final_gain: float
+) -> npt.NDArray[np.float32]:
+    """Fresh float32 parameters: orthogonal weights times √2, in the last layer times final_gain;
+    biases 0 (Saxe et al. 2014; usual for PPO, see Engstrom et al. 2020)."""
+    random = np.random.default_rng(seed)
+    parts = []
+    for layer, (i, o) in enumerate(pairwise(layers)):
+        q, r = np.linalg.qr(random.normal(size=(max(i, o), min(i, o))))
+        q = q * np.where(np.diag(r) < 0, -1.0, 1.0)
+        gain = final_gain if layer == len(layers) - 2 else math.sqrt(2.0)
+        parts += [(gain * (q if i >= o else q.T)).reshape(-1), np.zeros(o)]
+    return np.concatenate(parts).astype(np.float32)
+
+
+@fast
+def log_sum_exp(z):
+    """log Σ exp(z) of one row."""
+    most = z[0]
+    for j in range(1, z.size):
+        most = max(most, z[j])
+    total = ZERO
+    for j in range(z.size):
+        total += np.float32(math.exp(z[j] - most))
+    return most + np.float32(math.log(total))
+
+
+@fast
+def draw_discrete(action, rng, z, log_std, low, high, sample, log_prob):
+    """Actions (N) drawn from soft-max(z), z (N, actions), and their log probabilities (N)."""
+    base = stream(rng[0], rng[1])
+    rng[1] += np.uint64(1)
+    for n in range(z.shape[0]):
+        norm, left = log_sum_exp(z[n]), np.float32(uniform(base, n))
+        choice = z.shape[1] - 1
+        for j in range(z.shape[1] - 1):
+            left -= np.float32(math.exp(z[n, j] - norm))
+            if left < ZERO:
+                choice = j
+                break
+        action[n] = choice
+        log_prob[n] = z[n, choice] - norm
+
+
+@fast
+def draw_gaussian(action, rng, z, log_std, low, high, sample, log_prob):
+    """Draws sample (N, A) from the Gaussian of means z; action: it scaled and clipped to bounds."""
+    n, a = sample.shape
+    base = stream(rng[0], rng[1])
+    rng[1] += np.uint64(1)
+    normals(base, 0, sample.reshape(n * a))
+    for r in range(n):
+        log_prob[r] = ZERO
+        for c in range(a):
+            noise = sample[r, c]
+            sample[r, c] = z[r, c] + np.float32(math.exp(log_std[c])) * noise
+            half = HALF * (high[c] - low[c])
+            wanted = low[c] + half + half * sample[r, c]
+            action[r, c] = min(max(wanted, low[c]), high[c])
+        log_prob[r] = gaussian_log_prob(z[r], log_std, sample[r])
+
+
+@fast
+def gaussian_log_prob(mean, log_std, sample):
+    """Σ log N(sample; mean, exp(log_std)) over the components of one row."""
+    total = ZERO
+    for c in range(sample.size):
+        away = (sample[c] - mean[c]) * np.float32(math.exp(-log_std[c]))
+        total -= HALF * away * away + log_std[c] + HALF_LOG_2_PI
+    return total
+
+
+draw = by_action(draw_discrete, draw_gaussian)
+
+
+@fast
+def infer(action, rng, obs, params, layers, size, curved, low, high, sample, log_prob, acts):
+    """One firing of inference. size: weights and biases; what follows them are the deviations."""
+    z = forward(params[:size], layers, obs, acts, curved)
+    draw(action, rng, z, params[size:], low, high, sample, log_prob)
+
+
+def arguments(kernel: Kernel, buffers: Buffers) -> tuple[Any, ...]:
+    """What `infer` takes; where actions are discrete, bounds and what was drawn are empty."""
+    layers, envs = kernel.layers("actor"), kernel.dim("envs")
+    none = np.zeros(0, np.float32)
+    return (
+        buffers["act.action"],
+        buffers["rng.inference"],
+        buffers["env.obs"],
+        buffers["policy.actor"],
+        np.array(layers, np.int64),
+        parameters(layers),
+        bool(kernel.dim("tanh")),
+        buffers.get("act.low", none),
+        buffers.get("act.high", none),
+        buffers.get("act.sample", none.reshape(0, 0)),
+        buffers["act.log_prob"],
+        scratch(layers, envs)[0],
+    )
+
+
+def bind_inference(kernel: Kernel, buffers: Buffers) -> Call:
+    """inference.ppo: act.action, act.log_prob (and act.sample) ← drawn from policy.actor."""
+    return bound(infer, *arguments(kernel, buffers))

@@ -1,0 +1,305 @@
+"""PPO (Schulman et al. 2017) and A2C (Mnih et al. 2016): all gradient steps on one rollout, native.
+
+The loss of a minibatch is mean(−min(r · A, clip(r) · A)) + value_weight · mean((V − R)²) −
+entropy · mean(H), with r = exp(log π(a) − log π_old(a)). With value clipping (V − R)² is the larger
+of itself and that of V_old + clip(V − V_old), as in the authors' code. A is normalised over the
+minibatch (mean 0, unbiased standard deviation 1, 1e-8 added to it) where asked for. Gradients of
+both networks are clipped by their common norm; the step is Adam's or RMSprop's, its size falling in
+a line to 0 over `hyper.anneal` gradient steps where that is not 0, seen at the first gradient step
+of a firing.
+
+A2C is one gradient step over the whole rollout: r is 1 then, for a row has the same bits whatever
+rows it is computed with, so that the gradient is that of −A · log π(a) (Huang et al. 2022).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pearl_devices.base import Buffers, Call
+from pearl_devices.kernel import Kernel
+from pearl_devices.primitives.math.nets import CLIP_EPS, adam, backward, forward, total
+from pearl_devices.primitives.math.products import total_squares
+from pearl_devices.primitives.math.rng import stream, uniform
+from pearl_devices.primitives.native import bound, by_action, fast
+from pearl_devices.primitives.updates import critics
+from pearl_devices.primitives.updates.policies import HALF_LOG_2_PI, gaussian_log_prob, log_sum_exp
+
+ZERO, HALF, ONE, TWO = (np.float32(x) for x in (0.0, 0.5, 1.0, 2.0))
+NORMAL_EPS = np.float32(1e-8)
+
+
+class Rules(NamedTuple):
+    """The constants of the gradient steps, each an array, and their counters."""
+
+    count: Any
+    rng: Any
+    adam: Any
+    rmsprop: Any
+    anneal: Any
+    clip_norm: Any
+    clip: Any
+    value_clip: Any
+    entropy: Any
+    value_weight: Any
+    normalise: Any
+
+
+class Rows(NamedTuple):
+    """What gradient steps read of R rows: of the rollout, or of a minibatch of it."""
+
+    obs: Any
+    action: Any
+    log_prob: Any
+    value: Any
+    advantage: Any
+    returns: Any
+
+
+@fast
+def shuffle(base, epoch, order):
+    """Permutes `order` with the numbers of one epoch (Fisher and Yates, Durstenfeld 1964)."""
+    rows = order.size
+    for left in range(rows - 1, 0, -1):
+        other = np.int64(uniform(base, epoch * rows + left) * (left + 1))
+        order[left], order[other] = order[other], order[left]
+
+
+@fast
+def gather(rollout, order, rows):
+    """rows ← those of the rollout that `order` (B) names."""
+    inputs, width = rows.obs.shape[1], rows.action.size // order.size
+    actions = rows.action.reshape(rows.action.size)
+    all_actions = rollout.action.reshape(rollout.action.size)
+    for b in range(order.size):
+        r = order[b]
+        for c in range(inputs):
+            rows.obs[b, c] = rollout.obs[r, c]
+        for c in range(width):
+            actions[b * width + c] = all_actions[r * width + c]
+        rows.log_prob[b] = rollout.log_prob[r]
+        rows.value[b] = rollout.value[r]
+        rows.advantage[b] = rollout.advantage[r]
+        rows.returns[b] = rollout.returns[r]
+
+
+@fast
+def normalise(x):
+    """In place: mean 0, unbiased standard deviation 1; one row alone is left as it is."""
+    if x.size < 2:
+        return
+    mean = total(x) / np.float32(x.size)
+    for b in range(x.size):
+        x[b] -= mean
+    deviation = np.float32(math.sqrt(total_squares(x) / np.float32(x.size - 1)))
+    scale = ONE / (deviation + NORMAL_EPS)
+    for b in range(x.size):
+        x[b] *= scale
+
+
+@fast
+def surrogate(log_prob, old, advantage, clip):
+    """(−min(r · A, clip(r) · A), its derivative by log_prob); clip 0: r · A alone."""
+    ratio = np.float32(math.exp(log_prob - old))
+    free = ratio * advantage
+    if clip > ZERO:
+        held = min(max(ratio, ONE - clip), ONE + clip) * advantage
+        if held < free:
+            return -held, ZERO
+    return -free, -free
+
+
+@fast
+def softmax_loss(action, z, log_std, rows, clip, weight, d, d_log_std, parts):
+    """parts (B) ← loss of each row of logits z (B, actions), d ← the derivative of their mean."""
+    count, actions = z.shape
+    share = ONE / np.float32(count)
+    for b in range(count):
+        norm, entropy = log_sum_exp(z[b]), ZERO
+        for j in range(actions):
+            log_p = z[b, j] - norm
+            d[b, j] = np.float32(math.exp(log_p))
+            entropy -= d[b, j] * log_p
+        taken = action[b]
+        loss, slope = surrogate(z[b, taken] - norm, rows.log_prob[b], rows.advantage[b], clip)
+        parts[b] = loss - weight * entropy
+        for j in range(actions):
+            p = d[b, j]
+            d[b, j] = share * p * (weight * (z[b, j] - norm + entropy) - slope)
+        d[b, taken] += share * slope
+
+
+@fast
+def gaussian_loss(action, z, log_std, rows, clip, weight, d, d_log_std, parts):
+    """The same of means z (B, A); d_log_std (A) ← the derivative by the deviations' logarithms."""
+    count, a = z.shape
+    share, entropy = ONE / np.float32(count), ZERO
+    for c in range(a):
+        entropy += log_std[c] + HALF + HALF_LOG_2_PI
+        d_log_std[c] = -weight
+    for b in range(count):
+        log_prob = gaussian_log_prob(z[b], log_std, action[b])
+        loss, slope = surrogate(log_prob, rows.log_prob[b], rows.advantage[b], clip)
+        parts[b] = loss - weight * entropy
+        for c in range(a):
+            narrow = np.float32(math.exp(-log_std[c]))
+            away = (action[b, c] - z[b, c]) * narrow
+            d[b, c] = share * slope * away * narrow
+            d_log_std[c] += share * slope * (away * away - ONE)
+
+
+policy_loss = by_action(softmax_loss, gaussian_loss)
+
+
+@fast
+def value_loss(value, rows, clip, weight, d, parts):
+    """parts (B) ← value_weight · squared error of value (B, 1), d ← derivative of its mean."""
+    share = weight / np.float32(parts.size)
+    for b in range(parts.size):
+        error = value[b, 0] - rows.returns[b]
+        slope = TWO * error
+        squared = error * error
+        if clip > ZERO:
+            moved = value[b, 0] - rows.value[b]
+            held = rows.value[b] + min(max(moved, -clip), clip) - rows.returns[b]
+            if held * held > squared:
+                squared = held * held
+                slope = TWO * held if abs(moved) < clip else ZERO
+        parts[b] = weight * squared
+        d[b] = share * slope
+
+
+@fast
+def rmsprop(params, grad, v, lr, hyper):
+    """v ← decay · v + (1 − decay) · g²; params −= lr · g / √(v + eps) (Mnih et al. 2016).
+
+    hyper: decay, eps.
+    """
+    decay, eps, size = np.float32(hyper[0]), np.float32(hyper[1]), np.float32(lr)
+    rest = np.float32(1.0 - hyper[0])
+    for j in range(params.size):
+        g = grad[j]
+        v[j] = decay * v[j] + rest * g * g
+        params[j] -= size * g / np.sqrt(v[j] + eps)
+
+
+@fast
+def limit(grad, factor):
+    for j in range(grad.size):
+        grad[j] *= factor
+
+
+@fast
+def descend(net, lr, rules):
+    """One step of the optimiser along net.grad; RMSprop where its decay is above 0."""
+    net.steps[0] += 1
+    if rules.rmsprop[0] > 0.0:
+        rmsprop(net.params, net.grad, net.v, lr, rules.rmsprop)
+    else:
+        adam(net.params, net.grad, net.m, net.v, net.steps[0], lr, rules.adam, 0.0)
+
+
+@fast
+def step(rows, rules, share, actor, critic, size, curved, parts):
+    """One gradient step of both networks on one minibatch. share: of the learning rates."""
+    count = rows.log_prob.size
+    outputs = actor.layers[actor.layers.size - 1]
+    if rules.normalise[0] > 0.0:
+        normalise(rows.advantage)
+    clip, weight = np.float32(rules.clip[0]), np.float32(rules.entropy[0])
+
+    z = forward(actor.params[:size], actor.layers, rows.obs, actor.acts, curved)
+    d = actor.deltas[: count * outputs].reshape(count, outputs)
+    policy_loss(
+        rows.action, z, actor.params[size:], rows, clip, weight, d, actor.grad[size:], parts
+    )
+    actor.loss[0] = total(parts) / np.float32(count)
+    backward(
+        actor.params[:size], actor.layers, rows.obs, actor.acts, count, count, actor.deltas,
+        actor.grad[:size], np.int64(0), rows.obs, curved,
+    )  # fmt: skip
+
+    value = forward(critic.params, critic.layers, rows.obs, critic.acts, curved)
+    value_loss(
+        value, rows, np.float32(rules.value_clip[0]), np.float32(rules.value_weight[0]),
+        critic.deltas, parts,
+    )  # fmt: skip
+    critic.loss[0] = total(parts) / np.float32(count)
+    backward(
+        critic.params, critic.layers, rows.obs, critic.acts, count, count, critic.deltas,
+        critic.grad, np.int64(0), rows.obs, curved,
+    )  # fmt: skip
+
+    if rules.clip_norm[0] > 0.0:
+        squares = np.float64(total_squares(actor.grad)) + np.float64(total_squares(critic.grad))
+        factor = rules.clip_norm[0] / (math.sqrt(squares) + CLIP_EPS)
+        if factor < 1.0:
+            limit(actor.grad, np.float32(factor))
+            limit(critic.grad, np.float32(factor))
+    rules.count[0] += 1
+    descend(actor, share * actor.lr[0], rules)
+    descend(critic, share * critic.lr[0], rules)
+
+
+@fast
+def annealed(count, total_steps):
+    """Share of the learning rate after `count` of total_steps gradient steps; 1 where that is 0."""
+    return max(1.0 - count / total_steps, 0.0) if total_steps > 0.0 else 1.0
+
+
+@fast
+def update(rollout, rules, actor, critic, size, curved, rows, order, epochs, parts):
+    """All gradient steps of one rollout. rows: a minibatch; order: as many numbers as rollout rows;
+    size: weights and biases of the actor, which its deviations follow."""
+    base = stream(rules.rng[0], rules.rng[1])
+    rules.rng[1] += np.uint64(1)
+    share = annealed(np.float64(rules.count[0]), rules.anneal[0])
+    for r in range(order.size):
+        order[r] = r
+    batch = parts.size
+    for epoch in range(epochs):
+        if batch < order.size:
+            shuffle(base, epoch, order)
+        for first in range(0, order.size, batch):
+            gather(rollout, order[first : first + batch], rows)
+            step(rows, rules, share, actor, critic, size, curved, parts)
+
+
+def rows_of(buffers: Buffers) -> Rows:
+    """The whole rollout, its rows one after the other, time first."""
+    found = []
+    for name in Rows._fields:
+        array = buffers[f"rollout.{name}"]
+        found.append(array.reshape(-1, *array.shape[2:]))
+    return Rows._make(found)
+
+
+def update_arguments(kernel: Kernel, buffers: Buffers) -> tuple[Any, ...]:
+    """What `update` takes."""
+    rollout, batch = rows_of(buffers), kernel.dim("batch")
+    names = (
+        "learner.step", "rng.update", "hyper.adam", "hyper.rmsprop", "hyper.anneal",
+        "hyper.clip_norm", "hyper.clip", "hyper.value_clip", "hyper.entropy",
+        "hyper.value_weight", "hyper.normalise",
+    )  # fmt: skip
+    actor = critics.net("actor", kernel, buffers)
+    return (
+        rollout,
+        Rules._make(buffers[name] for name in names),
+        actor,
+        critics.net("critic", kernel, buffers),
+        actor.params.size - kernel.dim("act"),
+        bool(kernel.dim("tanh")),
+        Rows._make(np.zeros((batch, *array.shape[1:]), array.dtype) for array in rollout),
+        np.zeros(rollout.returns.size, np.int64),
+        kernel.dim("epochs"),
+        np.zeros(batch, np.float32),
+    )
+
+
+def bind_update(kernel: Kernel, buffers: Buffers) -> Call:
+    """update.ppo, update.a2c: all epochs and minibatches of one rollout.*, in one call."""
+    return bound(update, *update_arguments(kernel, buffers))

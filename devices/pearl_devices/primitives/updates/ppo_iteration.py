@@ -1,0 +1,75 @@
+"""Fused modes of PPO and A2C: a rollout in one call, and whole iterations. Native, for the
+environments of `envs`. They call the very functions that the tasks run one by one, on the same
+arrays, so the results agree bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pearl_devices.base import Buffers, Call
+from pearl_devices.kernel import Kernel
+from pearl_devices.primitives.envs.native_envs import bind_step, marked
+from pearl_devices.primitives.envs.native_envs import step as step_env
+from pearl_devices.primitives.math.nets import bind_sync, copy_both
+from pearl_devices.primitives.native import bound, fast, parts_only
+from pearl_devices.primitives.replay import rollouts
+from pearl_devices.primitives.replay.rollouts import advantages, insert
+from pearl_devices.primitives.updates import policies, ppo
+from pearl_devices.primitives.updates.policies import infer
+from pearl_devices.primitives.updates.ppo import update
+from pearl_devices.work import parts
+
+
+@fast
+def act_and_step(policy, env, world, step, rollout):
+    """The vector steps of one rollout, in the environment `marked` so; the others are what the
+    functions called take."""
+    for _ in range(rollout.reward.shape[0]):
+        infer(*policy)
+        step_env(env, world)
+        insert(step, rollout)
+
+
+@fast
+def iterate(more, policy, env, world, step, rollout, gae, learning, networks):
+    """more + 1 iterations: rollout, advantages, gradient steps, copies to the acting side."""
+    for _ in range(more[0] + 1):
+        act_and_step(policy, env, world, step, rollout)
+        advantages(*gae)
+        update(*learning)
+        copy_both(*networks)
+
+
+def _arguments(kernel: Kernel, buffers: Buffers) -> tuple[Mapping[str, Any], tuple[Any, ...]]:
+    """The arguments of each part, by family, and those of `act_and_step`."""
+    binders = {
+        "inference": policies.bind_inference,
+        "env_step": bind_step,
+        "rollout_insert": rollouts.bind_insert,
+        "gae": rollouts.bind_advantages,
+        "update": ppo.bind_update,
+        "param_sync": bind_sync,
+    }
+    found: dict[str, Any] = {}
+    with parts_only():
+        for part, _ in parts(kernel):
+            family = part.kind.partition(".")[0]
+            call: Any = binders[family](part, buffers)
+            found[family] = call.args
+    env = marked(str(kernel.program))
+    acting = (found["inference"], env, found["env_step"], *found["rollout_insert"])
+    return found, acting
+
+
+def bind_rollout(kernel: Kernel, buffers: Buffers) -> Call:
+    """rollout.ppo: `horizon` times inference, env_step and rollout_insert, in one call."""
+    _, acting = _arguments(kernel, buffers)
+    return bound(act_and_step, *acting)
+
+
+def bind_iteration(kernel: Kernel, buffers: Buffers) -> Call:
+    """iteration.ppo, iteration.a2c: `loop.more` + 1 times a rollout, gae, update and param_sync."""
+    found, acting = _arguments(kernel, buffers)
+    rest = (found["gae"], found["update"], found["param_sync"])
+    return bound(iterate, buffers["loop.more"], *acting, *rest)

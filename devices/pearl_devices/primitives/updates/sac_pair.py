@@ -1,0 +1,195 @@
+"""SAC's gradient step on two cores: each moves one critic on the whole batch, and takes the actor's
+gradient through it; what the actor does itself each does for half of the batch."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pearl_devices.base import Buffers, Call
+from pearl_devices.kernel import Kernel
+from pearl_devices.primitives.math.nets import backward, forward, total
+from pearl_devices.primitives.math.rng import normals, stream
+from pearl_devices.primitives.math.two_core import (
+    attends,
+    descend_together,
+    leave_number,
+    meet,
+    nets,
+    paired,
+    part,
+    rules,
+    sum_of_numbers,
+)
+from pearl_devices.primitives.native import fast, merged
+from pearl_devices.primitives.updates import critics
+from pearl_devices.primitives.updates.critics import (
+    descend,
+    follow_target,
+    join,
+    refill,
+    regress,
+    reprioritise,
+)
+from pearl_devices.primitives.updates.sac import HIGHEST, LOWEST, sample
+from pearl_devices.primitives.updates.td3_pair import add_errors, target_values
+
+
+class Scratch(NamedTuple):
+    """Of one side: joined (B, O + A), noise, squashed, action (B, A each), wanted, parts (B each),
+    none (0)."""
+
+    joined: Any
+    noise: Any
+    squashed: Any
+    action: Any
+    wanted: Any
+    parts: Any
+    none: Any
+
+
+class Shared(NamedTuple):
+    """Of both sides: ahead, now (B, O + A each); log_prob_ahead, log_prob (B each); values, td
+    (2, B): of each critic; slopes (2, B, A): of each critic's value by the action."""
+
+    ahead: Any
+    now: Any
+    log_prob_ahead: Any
+    log_prob: Any
+    values: Any
+    td: Any
+    slopes: Any
+
+
+@fast
+def choose(team, start, actor, obs, out, log_prob, rules, own):
+    """This side's rows: actions drawn from the policy with the normals from number `start` on,
+    joined to `out`, their log density to log_prob. Returns the actor's outputs."""
+    count, a = own.noise.shape
+    first, end = part(count, team.side, 2)
+    rows = end - first
+    normals(
+        stream(rules.rng[0], rules.rng[1]), start + first * a,
+        own.noise[first:end].reshape(rows * a),
+    )  # fmt: skip
+    z = forward(actor.params, actor.layers, obs[first:end], actor.acts)
+    sample(
+        z, own.noise[first:end], rules.low, rules.high, own.squashed[first:end],
+        own.action[first:end], log_prob[first:end],
+    )  # fmt: skip
+    join(obs[first:end], own.action[first:end], out[first:end])
+    return z
+
+
+@merged
+def step(team, s, batch, rules, target_entropy, actor, critic, alpha, other_actor, shared, own):
+    """One side of gradient step number s of a firing. critic: this side's."""
+    count, a = own.noise.shape
+    first, end = part(count, team.side, 2)
+    rows, share = end - first, np.float32(1.0) / np.float32(count)
+    low, high, obs = rules.low, rules.high, batch.obs[s]
+    temperature = np.float32(math.exp(alpha.params[0]))
+
+    choose(team, 0, actor, batch.next_obs[s], shared.ahead, shared.log_prob_ahead, rules, own)
+    meet(team)
+    target_values(team, s, batch, critic, shared, own)
+    for b in range(count):
+        value = own.wanted[b] - temperature * shared.log_prob_ahead[b]
+        own.wanted[b] = batch.reward[s, b] + batch.discount[s, b] * value
+    regress(critic, own.joined, own.wanted, batch.weight[s], shared.td[team.side], own.parts, rules)
+
+    size = count * a
+    z = choose(team, size + size % 2, actor, obs, shared.now, shared.log_prob, rules, own)
+    meet(team)
+    add_errors(team, s, batch, shared)
+    value = forward(critic.params, critic.layers, shared.now, critic.acts)
+    for b in range(count):
+        shared.values[team.side, b] = value[b, 0]
+    meet(team)
+    if team.side == 0:
+        rules.rng[1] += np.uint64(1)
+    for b in range(count):
+        mine, its = shared.values[team.side, b], shared.values[1 - team.side, b]
+        least = mine < its or (mine == its and team.side == 0)
+        critic.deltas[b] = -share if least else np.float32(0.0)
+    backward(
+        critic.params, critic.layers, shared.now, critic.acts, count, count, critic.deltas,
+        own.none, a, shared.slopes[team.side],
+    )  # fmt: skip
+    for b in range(rows):
+        at = first + b
+        least = min(shared.values[0, at], shared.values[1, at])
+        own.parts[b] = share * (temperature * shared.log_prob[at] - least)
+    leave_number(team, np.float64(total(own.parts[:rows])))
+    meet(team)
+    d = actor.deltas[: rows * 2 * a].reshape(rows, 2 * a)
+    for b in range(rows):
+        at = first + b
+        for c in range(a):
+            t, raw = own.squashed[at, c], z[b, a + c]
+            half = np.float32(0.5) * (high[c] - low[c])
+            slope = shared.slopes[0, at, c] + shared.slopes[1, at, c]
+            slope *= half * (np.float32(1.0) - t * t)
+            slope += share * temperature * np.float32(2.0) * t
+            d[b, c] = slope
+            d[b, a + c] = np.float32(0.0)
+            if raw >= LOWEST and raw <= HIGHEST:
+                spread = np.float32(math.exp(raw)) * own.noise[at, c]
+                d[b, a + c] = slope * spread - share * temperature
+    backward(
+        actor.params, actor.layers, obs[first:end], actor.acts, rows, rows, actor.deltas,
+        actor.grad, np.int64(0), d,
+    )  # fmt: skip
+    descend_together(team, actor, other_actor, rules)
+    if team.side == 0:
+        actor.loss[0] = sum_of_numbers(team)
+        excess = total(shared.log_prob) / np.float32(count) + np.float32(target_entropy[0])
+        alpha.loss[0] = -alpha.params[0] * excess
+        alpha.grad[0] = -excess
+        descend(alpha, rules)
+    follow_target(critic, rules)
+    meet(team)
+
+
+@fast
+def learn(
+    team, source, batch, rules, target_entropy, actor, critic, alpha, other_actor, shared, own
+):  # fmt: skip
+    more = True
+    while more:
+        for s in range(batch.td.shape[0]):
+            if team.side == 0:
+                refill(source, batch, s)
+                rules.count[0] += 1
+            if not attends(team):
+                return
+            step(
+                team, s, batch, rules, target_entropy, actor, critic, alpha, other_actor, shared,
+                own,
+            )  # fmt: skip
+            if team.side == 0:
+                reprioritise(source, batch, s)
+        more = team.side == 1
+
+
+def bind_learn(kernel: Kernel, buffers: Buffers) -> Call:
+    """learn.sac and update.sac as `sac` binds them, on two cores."""
+    size, act, inputs = kernel.dim("batch"), kernel.dim("act"), kernel.layers("critic1")[0]
+    wide, rows, both = (size, inputs), (size,), (2, size)
+    shapes = (wide, *[(size, act)] * 3, rows, rows, (0,))
+    between = Shared._make(
+        np.zeros(n, np.float32) for n in (wide, wide, rows, rows, both, both, (2, size, act))
+    )
+    head = (
+        critics.source(kernel, buffers), critics.batch(buffers), rules(buffers),
+        buffers["hyper.target_entropy"],
+    )  # fmt: skip
+    mine = nets(("actor", "critic1", "alpha"), kernel, buffers)
+    theirs = nets(("actor", "critic2", "alpha"), kernel, buffers)
+    own, others = (Scratch._make(np.zeros(n, np.float32) for n in shapes) for _ in range(2))
+    return paired(
+        learn,
+        ((*head, *mine, theirs[0], between, own), (*head, *theirs, mine[0], between, others)),
+    )

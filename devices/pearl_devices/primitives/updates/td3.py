@@ -1,0 +1,151 @@
+"""TD3 (Fujimoto, van Hoof, Meger 2018): the update, and the fused sample–update–priorities. Native.
+
+DDPG with two critics, of whose targets the smaller value counts; noise on the target action,
+clipped (section 5.3 of the paper); and an actor that moves, with all targets, only in every
+policy_delay-th gradient step (section 5.2). Acting is that of DDPG.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pearl_devices.base import Buffers, Call
+from pearl_devices.kernel import Kernel
+from pearl_devices.primitives.envs.native_envs import step as step_env
+from pearl_devices.primitives.math.nets import backward, copy, forward, total
+from pearl_devices.primitives.math.rng import normals, stream
+from pearl_devices.primitives.native import bound, fast, merged
+from pearl_devices.primitives.replay.ring import insert
+from pearl_devices.primitives.updates import critics, iterations
+from pearl_devices.primitives.updates.critics import (
+    descend,
+    follow_target,
+    join,
+    least_of_targets,
+    refill,
+    regress,
+    reprioritise,
+)
+from pearl_devices.primitives.updates.ddpg import bind_inference, infer, squash, unsquash_gradient
+from pearl_devices.primitives.updates.iterations import learns
+
+
+class Scratch(NamedTuple):
+    """joined (B, O + A), noise (B, A), wanted (B), parts (B), none (0)."""
+
+    joined: Any
+    noise: Any
+    wanted: Any
+    parts: Any
+    none: Any
+
+
+@fast
+def smooth(action, noise, smoothing, low, high):
+    """In place: target actions plus clipped noise, inside the bounds.
+
+    smoothing: standard deviation and limit of the noise, as shares of half the range.
+    """
+    deviation, limit = np.float32(smoothing[0]), np.float32(smoothing[1])
+    for r in range(action.shape[0]):
+        for c in range(action.shape[1]):
+            half = np.float32(0.5) * (high[c] - low[c])
+            offset = min(max(deviation * noise[r, c], -limit), limit)
+            action[r, c] = min(max(action[r, c] + half * offset, low[c]), high[c])
+
+
+@merged
+def step(s, batch, rules, smoothing, delay, actor, critic1, critic2, own):
+    """Gradient step number s of a firing."""
+    obs, next_obs = batch.obs[s], batch.next_obs[s]
+    weight, td, low, high = batch.weight[s], batch.td[s], rules.low, rules.high
+    count, a = own.noise.shape
+    rules.count[0] += 1
+    normals(stream(rules.rng[0], rules.rng[1]), 0, own.noise.reshape(count * a))
+    rules.rng[1] += np.uint64(1)
+
+    ahead = forward(actor.target, actor.layers, next_obs, actor.acts)
+    squash(ahead, low, high)
+    smooth(ahead, own.noise, smoothing, low, high)
+    join(next_obs, ahead, own.joined)
+    least_of_targets(critic1, critic2, own.joined, own.wanted)
+    for b in range(count):
+        own.wanted[b] = batch.reward[s, b] + batch.discount[s, b] * own.wanted[b]
+        td[b] = np.float32(0.0)
+    join(obs, batch.action[s], own.joined)
+    regress(critic1, own.joined, own.wanted, weight, td, own.parts, rules)
+    regress(critic2, own.joined, own.wanted, weight, td, own.parts, rules)
+
+    if rules.count[0] % delay == 0:
+        mine = forward(actor.params, actor.layers, obs, actor.acts)
+        squash(mine, low, high)
+        join(obs, mine, own.joined)
+        value = forward(critic1.params, critic1.layers, own.joined, critic1.acts)
+        for b in range(count):
+            critic1.deltas[b] = np.float32(-1.0) / np.float32(count)
+        actor.loss[0] = -total(value.reshape(count)) / np.float32(count)
+        d = actor.deltas[: count * a].reshape(count, a)
+        backward(
+            critic1.params, critic1.layers, own.joined, critic1.acts, count, count,
+            critic1.deltas, own.none, a, d,
+        )  # fmt: skip
+        unsquash_gradient(mine, d, low, high)
+        backward(
+            actor.params, actor.layers, obs, actor.acts, count, count, actor.deltas, actor.grad,
+            np.int64(0), d,
+        )  # fmt: skip
+        descend(actor, rules)
+    if rules.every[0] > 0 or rules.count[0] % delay == 0:
+        follow_target(actor, rules)
+        follow_target(critic1, rules)
+        follow_target(critic2, rules)
+
+
+@merged
+def learn(source, batch, rules, smoothing, delay, actor, critic1, critic2, own):
+    for s in range(batch.td.shape[0]):
+        refill(source, batch, s)
+        step(s, batch, rules, smoothing, delay, actor, critic1, critic2, own)
+        reprioritise(source, batch, s)
+
+
+@fast
+def iterate(loop, inference, env_step, insertion, learning, sync):
+    """`loop.more` + 1 whole iterations; the other arguments are those of the functions called."""
+    for _ in range(loop.more[0] + 1):
+        learning_now = learns(loop)
+        for _ in range(loop.vector_steps):
+            infer(*inference)
+            step_env(loop.env, env_step)
+            insert(*insertion)
+        if learning_now:
+            source, batch, rules, smoothing, delay, actor, critic1, critic2, own = learning
+            learn(source, batch, rules, smoothing, delay, actor, critic1, critic2, own)
+            copy(*sync)
+
+
+def _arguments(kernel: Kernel, buffers: Buffers) -> tuple[Any, ...]:
+    size, act, inputs = kernel.dim("batch"), kernel.dim("act"), kernel.layers("critic1")[0]
+    shapes = ((size, inputs), (size, act), (size,), (size,), (0,))
+    return (
+        critics.batch(buffers),
+        critics.rules(buffers),
+        buffers["hyper.smoothing"],
+        kernel.dim("policy_delay"),
+        *(critics.net(name, kernel, buffers) for name in ("actor", "critic1", "critic2")),
+        Scratch._make(np.zeros(shape, np.float32) for shape in shapes),
+    )
+
+
+def bind_learn(kernel: Kernel, buffers: Buffers) -> Call:
+    """learn.td3: `steps` times sample, update, and (prioritised) priorities, in one call.
+    update.td3: `steps` gradient steps on batch.*, likewise. The mean |TD error| of both critics
+    goes to batch.td."""
+    return bound(learn, critics.source(kernel, buffers), *_arguments(kernel, buffers))
+
+
+def bind_iteration(kernel: Kernel, buffers: Buffers) -> Call:
+    """iteration.td3: whole iterations, see `iterations`."""
+    return iterations.bind(iterate, kernel, buffers, bind_inference, bind_learn)

@@ -1,0 +1,147 @@
+"""TD3's gradient step on two cores: each moves one critic on the whole batch; what belongs to the
+actor, the target actions and the actor's own step, each does for half of the batch."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pearl_devices.base import Buffers, Call
+from pearl_devices.kernel import Kernel
+from pearl_devices.primitives.math.nets import forward
+from pearl_devices.primitives.math.rng import normals, stream
+from pearl_devices.primitives.math.two_core import (
+    attends,
+    follow_together,
+    meet,
+    nets,
+    paired,
+    part,
+    rules,
+)
+from pearl_devices.primitives.native import fast, merged
+from pearl_devices.primitives.updates import critics
+from pearl_devices.primitives.updates.critics import (
+    follow_target,
+    join,
+    refill,
+    regress,
+    reprioritise,
+)
+from pearl_devices.primitives.updates.ddpg import squash
+from pearl_devices.primitives.updates.ddpg_pair import ascend
+from pearl_devices.primitives.updates.td3 import Scratch, smooth
+
+
+class Shared(NamedTuple):
+    """Of both sides: ahead (B, O + A); values, td (2, B): of each critic."""
+
+    ahead: Any
+    values: Any
+    td: Any
+
+
+@fast
+def target_values(team, s, batch, critic, shared, own):
+    """own.wanted (B) ← the smaller of the two target critics' values of shared.ahead. Both sides
+    have met before; they meet once more. Then own.joined holds what the critics learn on."""
+    count = own.wanted.size
+    value = forward(critic.target, critic.layers, shared.ahead, critic.acts)
+    for b in range(count):
+        shared.values[team.side, b] = value[b, 0]
+        shared.td[team.side, b] = np.float32(0.0)
+    join(batch.obs[s], batch.action[s], own.joined)
+    meet(team)
+    for b in range(count):
+        own.wanted[b] = min(shared.values[0, b], shared.values[1, b])
+
+
+@fast
+def add_errors(team, s, batch, shared):
+    """batch.td: the mean of both critics' errors. Both sides have met before."""
+    if team.side == 0:
+        for b in range(batch.td.shape[1]):
+            batch.td[s, b] = shared.td[0, b] + shared.td[1, b]
+
+
+@merged
+def step(
+    team, s, batch, rules, smoothing, delay, actor, critic, judge, other_actor, shared, own
+):  # fmt: skip
+    """One side of gradient step number s of a firing. critic: this side's; judge: the first one
+    with this side's scratch."""
+    count, a = own.noise.shape
+    first, end = part(count, team.side, 2)
+    rows = end - first
+    low, high, obs, next_obs = rules.low, rules.high, batch.obs[s, first:end], batch.next_obs[s]
+    noise = own.noise[first:end]
+    base = stream(rules.rng[0], rules.rng[1])
+    normals(base, first * a, noise.reshape(rows * a))
+
+    ahead = forward(actor.target, actor.layers, next_obs[first:end], actor.acts)
+    squash(ahead, low, high)
+    smooth(ahead, noise, smoothing, low, high)
+    join(next_obs[first:end], ahead, shared.ahead[first:end])
+    meet(team)
+    if team.side == 0:
+        rules.rng[1] += np.uint64(1)
+    target_values(team, s, batch, critic, shared, own)
+    for b in range(count):
+        own.wanted[b] = batch.reward[s, b] + batch.discount[s, b] * own.wanted[b]
+    regress(critic, own.joined, own.wanted, batch.weight[s], shared.td[team.side], own.parts, rules)
+    late = rules.count[0] % delay == 0
+    meet(team)
+    add_errors(team, s, batch, shared)
+
+    if late:
+        joined = own.joined[:rows]
+        mine = forward(actor.params, actor.layers, obs, actor.acts)
+        squash(mine, low, high)
+        join(obs, mine, joined)
+        ascend(team, actor, judge, other_actor, obs, joined, mine, own.none, count, rules)
+    if rules.every[0] > 0 or late:
+        follow_together(team, actor, rules)
+        follow_target(critic, rules)
+    meet(team)
+
+
+@fast
+def learn(
+    team, source, batch, rules, smoothing, delay, actor, critic, judge, other_actor, shared, own
+):  # fmt: skip
+    more = True
+    while more:
+        for s in range(batch.td.shape[0]):
+            if team.side == 0:
+                refill(source, batch, s)
+                rules.count[0] += 1
+            if not attends(team):
+                return
+            step(
+                team, s, batch, rules, smoothing, delay, actor, critic, judge, other_actor, shared,
+                own,
+            )  # fmt: skip
+            if team.side == 0:
+                reprioritise(source, batch, s)
+        more = team.side == 1
+
+
+def bind_learn(kernel: Kernel, buffers: Buffers) -> Call:
+    """learn.td3 and update.td3 as `td3` binds them, on two cores."""
+    size, act, inputs = kernel.dim("batch"), kernel.dim("act"), kernel.layers("critic1")[0]
+    shapes = ((size, inputs), (size, act), (size,), (size,), (0,))
+    between = Shared(
+        np.zeros((size, inputs), np.float32), *(np.zeros((2, size), np.float32) for _ in range(2))
+    )
+    head = (
+        critics.source(kernel, buffers), critics.batch(buffers), rules(buffers),
+        buffers["hyper.smoothing"], kernel.dim("policy_delay"),
+    )  # fmt: skip
+    mine = nets(("actor", "critic1", "critic1"), kernel, buffers)
+    theirs = nets(("actor", "critic2", "critic1"), kernel, buffers)
+    own, others = (Scratch._make(np.zeros(n, np.float32) for n in shapes) for _ in range(2))
+    return paired(
+        learn,
+        ((*head, *mine, theirs[0], between, own), (*head, *theirs, mine[0], between, others)),
+    )

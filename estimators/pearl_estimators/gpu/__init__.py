@@ -1,0 +1,1 @@
+"""Calibration of GPU operators from measured times."""

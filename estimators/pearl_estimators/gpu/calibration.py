@@ -1,0 +1,226 @@
+"""Calibrated GPUs: operator fits of a model, kept in a file, and kernels estimated from them.
+
+A kernel of eager torch is a queue of operators. The host needs `Device.overhead_s` to start each;
+the GPU works them off one after another. So a firing takes the overhead of one operator (start, and
+wait for the end) plus the longer of starting all and working off all. The operators are the matrix
+products of `pearl_devices.work.products`; what is left of the kernel's bytes moves at the rate that
+element-wise operators reach.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pearl_devices import Device, Kernel
+from pearl_devices.work import product_rounds, products
+from pearl_estimators.estimates import Bound, Estimate
+from pearl_estimators.gpu.operators import (
+    OPERATORS,
+    POINTS,
+    Guess,
+    Operation,
+    OperatorFit,
+    chosen,
+    fit_operator,
+    predict_operations,
+)
+from pearl_estimators.host.calibration import CalibrationError, sealed, unsealed
+from pearl_estimators.roofline import KERNEL_BAND, launches
+
+SCHEMA = 1
+COLUMNS = ("operator", "batch", "m", "k", "n", "streams", "seconds")
+NEEDED = ("linear", "elementwise")  # what kernels are made of
+
+
+@dataclass(frozen=True)
+class GpuCalibration:
+    """What operators cost on one GPU model.
+
+    model: as `Device.model` says it. source: who timed, with what. created: UTC, ISO 8601.
+    """
+
+    model: str
+    source: str
+    created: str
+    fits: tuple[OperatorFit, ...]
+    schema: int = SCHEMA
+
+    def fit(self, operator: str) -> OperatorFit | None:
+        """The fit of an operator, None where none was made."""
+        return next((each for each in self.fits if each.operator == operator), None)
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain object with a checksum over everything else."""
+        body: dict[str, Any] = json.loads(json.dumps(asdict(self), allow_nan=False))
+        return sealed(body)
+
+    @classmethod
+    def from_json(cls, value: object) -> GpuCalibration:
+        """The inverse of `to_json`; what is incomplete, edited or no number is a
+        CalibrationError."""
+        body = unsealed(value, SCHEMA, "GPU calibration")
+        try:
+            return cls(**{**body, "fits": tuple(_fit_from(each) for each in body["fits"])})
+        except (KeyError, TypeError, ValueError) as error:
+            raise CalibrationError(f"GPU calibration: {error}") from None
+
+
+def _fit_from(each: Mapping[str, Any]) -> OperatorFit:
+    lists = {name: tuple(each[name]) for name in ("weights", "reach", "low", "high")}
+    return OperatorFit(**{**each, **lists, "places": tuple(map(tuple, each["places"]))})
+
+
+def read_rows(path: str | Path) -> list[tuple[Operation, float]]:
+    """Timed operators from a CSV file with the columns of COLUMNS; seconds of one call.
+
+    A missing column, a size that is no whole number, or a time that is not above 0 is a
+    CalibrationError naming file and line.
+    """
+    rows = []
+    try:
+        with open(path, newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file)
+            absent = [c for c in COLUMNS if c not in (reader.fieldnames or ())]
+            if absent:
+                raise CalibrationError(
+                    f"{path}:1: no column {', '.join(absent)}; needed are {', '.join(COLUMNS)}"
+                )
+            for line in reader:
+                try:
+                    operation = Operation(
+                        line["operator"],  # type: ignore[arg-type]
+                        *(int(line[c]) for c in COLUMNS[1:-1]),
+                    )
+                    seconds = float(line["seconds"])
+                    if not (math.isfinite(seconds) and seconds > 0):
+                        raise ValueError(f"seconds is {seconds}; it must be finite and above 0")
+                except (TypeError, ValueError) as error:
+                    raise CalibrationError(f"{path}:{reader.line_num}: {error}") from None
+                rows.append((operation, seconds))
+    except (OSError, UnicodeDecodeError) as error:
+        raise CalibrationError(f"{path}: cannot be read ({error})") from None
+    return rows
+
+
+def calibrate_gpu(
+    model: str, multiprocessors: int, rows: Sequence[tuple[Operation, float]], source: str
+) -> GpuCalibration:
+    """Fits of every operator in `rows`, from POINTS of its sizes, spread over them all.
+
+    The NEEDED operators must be there, else a CalibrationError.
+    """
+    fits = []
+    for operator in OPERATORS:
+        mine = [row for row in rows if row[0].operator == operator]
+        if not mine:
+            if operator in NEEDED:
+                raise CalibrationError(
+                    f"GPU {model}: no row of {operator}; kernels are made of {' and '.join(NEEDED)}"
+                )
+            continue
+        taken = chosen([o for o, _ in mine], min(POINTS, len(mine)))
+        try:
+            fits.append(
+                fit_operator(
+                    [mine[i][0] for i in taken], [mine[i][1] for i in taken], multiprocessors
+                )
+            )
+        except ValueError as error:
+            raise CalibrationError(f"GPU {model}: {error}") from None
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    return GpuCalibration(model, source, stamp, tuple(fits))
+
+
+def path(model: str) -> Path:
+    """Where the calibration of a GPU model lies, beside that of the host."""
+    from pearl_estimators.host.calibration_file import path as of_host
+
+    name = re.sub(r"[^a-z0-9]+", "-", model.lower()).strip("-")
+    return of_host().parent / f"gpu-{name}.json"
+
+
+def store_gpu(calibration: GpuCalibration) -> Path:
+    """Write the file, whole or not at all; where it lies."""
+    file = path(calibration.model)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    part = file.with_suffix(f".{os.getpid()}.part")
+    part.write_text(json.dumps(calibration.to_json(), allow_nan=False), encoding="utf-8")
+    os.replace(part, file)
+    return file
+
+
+_known: dict[tuple[Path, int, int], GpuCalibration] = {}
+
+
+def stored_gpu(model: str) -> GpuCalibration | None:
+    """The stored calibration of a GPU model, or None; a damaged file is a CalibrationError."""
+    file = path(model)
+    try:
+        stat = file.stat()
+        key = file, stat.st_mtime_ns, stat.st_size
+        if key not in _known:
+            _known[key] = GpuCalibration.from_json(json.loads(file.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, RecursionError) as error:
+        raise CalibrationError(
+            f"{file}: {error}; delete it, or calibrate the GPU anew from its timings"
+        ) from None
+    return _known[key]
+
+
+def estimate_gpu(
+    found: GpuCalibration, kernel: Kernel, device: Device, variant: str, width: int
+) -> Estimate:
+    """The calibrated rung of a kernel on `width` multiprocessors of a GPU of the calibrated model.
+
+    On a share of them the flop rates shrink in proportion; memory stays whole.
+    """
+    linear, elementwise = found.fit("linear"), found.fit("elementwise")
+    if linear is None or elementwise is None:
+        raise CalibrationError(f"GPU {found.model}: no fit of {' or '.join(NEEDED)}")
+    share = min(width / linear.multiprocessors, 1.0)
+    linear = replace(linear, flops_per_s=linear.flops_per_s * share)
+    shapes = [Operation("linear", 1, m, k, n) for m, k, n in products(kernel)]
+    guesses = predict_operations(linear, shapes) if shapes else []
+    rounds = product_rounds(kernel)
+    moved = kernel.bytes_in + kernel.bytes_out
+    rest_s = max(moved - rounds * sum(s.bytes for s in shapes), 0.0) / elementwise.bytes_per_s
+    queue_s = rest_s + rounds * sum(g.work_s for g in guesses)
+    start_s = launches(kernel, variant) * device.overhead_s
+    once_s = elementwise.overhead_s if not guesses else linear.overhead_s
+    latency = once_s + max(start_s, queue_s)
+    low = once_s + max(start_s / KERNEL_BAND.below, rest_s + _worked(guesses, rounds, False))
+    high = once_s + max(start_s * KERNEL_BAND.above, rest_s + _worked(guesses, rounds, True))
+    bound: Bound = "overhead"
+    if queue_s > max(start_s, once_s):
+        by_compute = sum(g.work_s for g in guesses if g.bound_by != "memory") * rounds
+        bound = "compute" if by_compute > 0.5 * queue_s else "memory"
+    note = (
+        "; sizes outside the timed ones, band doubled"
+        if any(g.extrapolated for g in guesses)
+        else ""
+    )
+    return Estimate(
+        latency,
+        low_s=min(low, latency),
+        high_s=max(high, latency),
+        rung="calibrated",
+        bound_by=bound,
+        source=f"operators of {found.model} ({found.source}); starts assumed one by one{note}",
+    )
+
+
+def _worked(guesses: Sequence[Guess], rounds: float, high: bool) -> float:
+    """Seconds of all products at one end of their bands."""
+    ends = [g.work_s * ((g.high_s if high else g.low_s) / g.seconds) for g in guesses]
+    return rounds * sum(ends)

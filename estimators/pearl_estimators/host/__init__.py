@@ -1,0 +1,1 @@
+"""Calibration of this host: kernels timed, features counted, a linear model fitted."""

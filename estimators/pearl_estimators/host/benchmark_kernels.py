@@ -1,0 +1,197 @@
+"""What a calibration times: random kernels of every family, and arrays for them."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Collection, Iterator
+from functools import cache
+from itertools import islice
+from typing import Any
+
+from pearl_devices import Buffers, Device, Kernel, backend
+from pearl_devices.base import ASKED, Call
+from pearl_devices.buffers import allocate, specs, tree_levels
+from pearl_estimators.host.random_kernels import DRAWS, MOST_BYTES, drawn, sizes
+
+MOST_RANDOM = 1 << 20
+"""Random numbers drawn for one array; longer ones repeat them."""
+
+RING = ("replay.obs", "replay.next_obs", "replay.reward", "replay.action")
+"""Arrays whose contents decide nothing: those of all kernels lie in the same memory (`_shared`)."""
+LEAST_SHARED, PAGE = 1 << 20, 4096
+"""Bytes of a ring from which on it does; each array begins on a page."""
+
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+MOST_FLOPS, MOST_STEPS = 4e8, 8
+"""Of one firing that is timed to calibrate."""
+FEW, MANY = 8, 14
+SIMPLE = ("env_step", "tabular", "rollout_insert", "learn", "iteration")
+WIDE = ("iteration.ppo", "iteration.a2c")
+"""Points of a family: fewer of those that a call and an environment each decide, and of those whose
+parts are families themselves, unless short firings and long ones differ much (WIDE)."""
+SEED, HELD_OUT_SEED = 1, 2
+
+
+def group(kind: str) -> str:
+    """What is timed together, when first needed: a kernel kind's part of the algorithm it names,
+    or `shared`."""
+    part, _, name = kind.partition(" ")[0].partition(".")
+    if part in ("inference", "rollout", "tabular"):
+        return part if part == "tabular" else f"{part}.{name}"  # other algorithms have the same
+    return name or "shared"
+
+
+GROUPS = tuple(sorted({group(name) for name in DRAWS}))
+
+
+def training(groups: Collection[str] = GROUPS) -> Iterator[Kernel]:
+    """The kernels to fit on: every family of these groups that the CPU backend may have timed. They
+    are drawn as users' kernels may be, so that a point left out is as far off as a new kernel: the
+    band holds."""
+    for name in DRAWS:
+        if group(name) not in groups:
+            continue
+        yield from _some(name, FEW if name.startswith(SIMPLE) and name not in WIDE else MANY, SEED)
+
+
+def held_out() -> Iterator[Kernel]:
+    """A kernel of every family that no fit has seen."""
+    known = {sizes(of) for of in training()}
+    for name in DRAWS:
+        yield next(of for of in _some(name, MANY, HELD_OUT_SEED) if sizes(of) not in known)
+
+
+def _some(name: str, count: int, seed: int) -> Iterator[Kernel]:
+    found = drawn([name], seed, most_flops=MOST_FLOPS, most_steps=MOST_STEPS)
+    return (of for _, of in islice(found, count))
+
+
+def variants(of: Kernel) -> dict[str, int]:
+    """What the CPU backend offers for a kernel on this host without being asked, and the cores it
+    takes."""
+    offered = backend("cpu").offers(of, Device("host", "cpu", width=CORES, real=True))
+    return {variant: cores for variant, cores in offered if variant not in ASKED}
+
+
+IN_A_CALL, CALL_FLOPS = 16, 2e7
+"""Iterations in one call, as a run has very many: at most, and flops of all of them."""
+
+
+def firings(of: Kernel) -> int:
+    """How many firings of the kernel a call of `bound` is."""
+    if not of.kind.startswith("iteration."):
+        return 1
+    return max(1, min(IN_A_CALL, int(CALL_FLOPS / max(of.flops, 1.0))))
+
+
+def bound(of: Kernel, variant: str) -> Call:
+    """The kernel bound over arrays filled so that every firing does its full work: a call of
+    `firings` of them."""
+    shared = _ring(of)
+    buffers = allocate([of], {**shared})
+    fill({n: a for n, a in buffers.items() if n not in shared}, of)
+    if "loop.more" in buffers:
+        buffers["loop.more"][0] = firings(of) - 1
+    return backend("cpu").bind(of, variant, buffers)
+
+
+@cache
+def _shared() -> Any:
+    """Memory for the largest ring, uint8, filled with plausible float32."""
+    import numpy as np
+
+    found = np.empty(MOST_BYTES // 4, np.float32)
+    some = 0.3 * np.random.default_rng(0).standard_normal(MOST_RANDOM, np.float32)
+    for at in range(0, found.size, some.size):
+        found[at : at + some.size] = some[: found.size - at]
+    return found.view(np.uint8)
+
+
+def _ring(of: Kernel) -> Buffers:
+    """The large float32 arrays of a replay, where they fit into the shared memory: hundreds of
+    kernels with a ring each would take gigabytes."""
+    import numpy as np
+
+    wanted = [(n, s) for n, (s, dtype) in specs(of).items() if n in RING and dtype == "float32"]
+    found: Buffers = {}
+    at = 0
+    if sum(4 * math.prod(shape) for _, shape in wanted) < LEAST_SHARED:
+        return found
+    for name, shape in wanted:
+        size = 4 * math.prod(shape)
+        if at + size <= MOST_BYTES:
+            found[name] = _shared()[at : at + size].view(np.float32).reshape(shape)
+            at += -(-size // PAGE) * PAGE
+    return found
+
+
+def fill(buffers: Buffers, of: Kernel) -> None:
+    """Plausible random contents: small networks' weights, a full replay, a consistent sum tree."""
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    exact: dict[str, Any] = {
+        "replay.priority": (0.6, 1e-6, 1.0),
+        "replay.beta": (0.4, 1.0, 1e5),
+        "explore": (0.1, 0.1, 1.0, 0.0),
+        "hyper.adam": (0.9, 0.999, 1e-8),
+        "hyper.tau": 0.005,
+        "hyper.huber": 1.0,
+        "hyper.discount": 0.99,
+        "hyper.smoothing": (0.2, 0.5),
+        "hyper.target_entropy": -1.0,
+        "hyper.gae_lambda": 0.95,
+        "hyper.clip": 0.2,
+        "hyper.entropy": 0.01,
+        "hyper.value_weight": 0.5,
+        "hyper.normalise": 1.0,
+        "hyper.clip_norm": 0.5,
+        "act.low": -2.0,
+        "act.high": 2.0,
+    }
+    for name, array in buffers.items():
+        if name in exact:
+            array[:] = exact[name]
+        elif name == "replay.cursor":
+            array[:] = 0, of.dim("capacity")
+        elif name == "replay.tree":
+            array[:] = sum_tree(of.dim("capacity"), of.dim("fanout"), rng)
+        elif name == "batch.index":
+            array[:] = rng.integers(0, of.dim("capacity"), array.shape)
+        elif name.endswith(".action") and array.dtype == np.int64:
+            array[:] = rng.integers(0, 2, array.shape)
+        elif name == "hyper.lr.q" and of.kind.startswith("tabular."):
+            array[:] = 0.1, 0.5
+        elif name.startswith("hyper.lr."):
+            array[:] = 1e-4
+        elif name.startswith("rng."):
+            array[0] = 1
+        elif name in ("batch.discount", "batch.weight", "batch.td"):
+            array[:] = rng.uniform(0.5, 1.0, array.shape)
+        elif name.endswith((".m", ".v", ".step", ".steps")):
+            array[:] = 0  # Adam starts from nothing
+        elif name.startswith(("learner.", "policy.")):
+            array[:] = 0.08 * rng.standard_normal(array.shape)
+        elif name.endswith("obs") and of.kind.startswith("tabular."):
+            array[:] = rng.integers(0, of.dim("states"), array.shape)
+        elif array.dtype == np.float32:
+            some = 0.3 * rng.standard_normal(min(array.size, MOST_RANDOM), np.float32)
+            array[:] = np.resize(some, array.shape)
+
+
+def sum_tree(capacity: int, fanout: int, rng: Any) -> Any:
+    """A K-ary sum tree over random priorities, root first, in the layout of `replay.tree`."""
+    import numpy as np
+
+    widths = tree_levels(capacity, fanout)
+    level = np.zeros(widths[-1], np.float32)
+    level[:capacity] = rng.uniform(0.1, 1.0, capacity)
+    tree = [level]
+    for width in reversed(widths[:-1]):
+        sums = tree[0].reshape(-1, fanout).sum(axis=1)
+        above = np.zeros(width, np.float32)
+        above[: len(sums)] = sums
+        tree.insert(0, above)
+    return np.concatenate(tree)

@@ -1,0 +1,256 @@
+"""`Calibration`: what this host's kernels cost, as it was measured; its JSON."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from pearl_devices import Kernel
+from pearl_estimators.estimates import Estimate
+from pearl_estimators.host.interference import Shares
+from pearl_estimators.host.linear_fit import Fit, Point, family, point, predict
+
+SCHEMA = 1
+SOURCES = (
+    "benchmark_kernels",
+    "calibrate_host",
+    "features",
+    "interference",
+    "journal",
+    "linear_fit",
+    "random_kernels",
+    "timer",
+)
+"""Modules here on which a calibration depends."""
+MAPPINGS = ("host", "versions", "skipped", "runtime", "doubts", "upheld")
+NOISY = 1.1  # slow-down while measuring above which the machine counts as shared, assumed
+
+
+class CalibrationError(ValueError):
+    """A stored calibration cannot be used, or the measuring failed; the text says what to do."""
+
+
+class OutOfTimeError(CalibrationError):
+    """Measuring took longer than it may."""
+
+
+class CalibrationWarning(UserWarning):
+    """Something about the calibration that a plan's reader should know; planning went on."""
+
+
+class OutdatedError(CalibrationError):
+    """A stored calibration is sound but of other versions; it is measured anew."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What this host's kernels cost, per family and variant.
+
+    host: CPU model and cores. versions: of the libraries and of the kernels' sources. created:
+    UTC, ISO 8601. wall_s: seconds the measuring took. load: one-minute load average after it.
+    contention: mean slow-down seen (wall over CPU time, slowest over fastest round); above 1.1 the
+    machine was shared, `noisy`, and all bands are wider. fits: the models. skipped: family and
+    variant → why it was not timed. runtime: what several lanes cost (`firing_s` of a lane for each
+    firing, `handoff_s` from one lane to another, `carry_s_per_byte` of each for a byte between);
+    empty where no runtime is installed, or two cores were not to be had. points: what was timed.
+    groups: of which of `points.GROUPS` nothing is lacking. apart_s: `exchange.exchange_s` while
+    calls on two cores were timed, for which their estimates hold; 0 where there were none. beside:
+    what calls on two cores cost each other. doubts: family and variant → measured / estimated of a
+    run that contradicted it; timed again at the next quiet start. upheld: the same of families that
+    were timed again since and had not changed: a run as far off as then is no new doubt. again:
+    UTC, when what was timed under load or is in doubt was last timed again; empty for never.
+    """
+
+    host: Mapping[str, str]
+    versions: Mapping[str, str]
+    created: str
+    wall_s: float
+    load: float
+    contention: float
+    fits: tuple[Fit, ...]
+    skipped: Mapping[str, str] = field(default_factory=dict)
+    runtime: Mapping[str, float] = field(default_factory=dict)
+    points: tuple[Point, ...] = ()
+    groups: tuple[str, ...] = ()
+    apart_s: float = 0.0
+    beside: Shares = field(default_factory=dict)
+    doubts: Mapping[str, float] = field(default_factory=dict)
+    upheld: Mapping[str, float] = field(default_factory=dict)
+    again: str = ""
+    schema: int = SCHEMA
+
+    def __post_init__(self) -> None:
+        for name in MAPPINGS:
+            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
+        for name in ("wall_s", "load", "contention", "apart_s"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= 0):
+                raise ValueError(f"calibration: {name} is {value}; it must be finite, at least 0")
+        beside = {k: MappingProxyType(dict(row)) for k, row in dict(self.beside).items()}
+        object.__setattr__(self, "beside", MappingProxyType(beside))
+        numbers = {
+            f"{of}.{name}": value
+            for of in ("runtime", "doubts", "upheld")
+            for name, value in getattr(self, of).items()
+        }
+        for name, row in beside.items():
+            numbers |= {f"beside.{name}.{other}": share for other, share in row.items()}
+        for name, value in numbers.items():
+            if not (math.isfinite(value) and value >= 0):
+                raise ValueError(f"calibration: {name} is {value}; it must be finite, at least 0")
+
+    @property
+    def noisy(self) -> bool:
+        return self.contention > NOISY
+
+    def find(self, kernel: Kernel, variant: str) -> Fit | None:
+        """The fit for a kernel and variant, or None where none was made."""
+        wanted = family(kernel)
+        for each in self.fits:
+            if (each.family, each.variant) == (wanted, variant):
+                return each
+        return None
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain object with a checksum over everything else."""
+        body = {f.name: getattr(self, f.name) for f in fields(self)}
+        for name in MAPPINGS:
+            body[name] = dict(body[name])
+        body["beside"] = {name: dict(row) for name, row in self.beside.items()}
+        body["fits"] = [_plain_fit(each) for each in self.fits]
+        body["points"] = [{**vars(each), "terms": dict(each.terms)} for each in self.points]
+        body = json.loads(json.dumps(body, allow_nan=False))
+        return sealed(body)
+
+    @classmethod
+    def from_json(cls, value: object) -> Calibration:
+        """The inverse of `to_json`; what is incomplete, edited or not a number is a
+        CalibrationError."""
+        body = unsealed(value, SCHEMA, "calibration")
+        try:
+            made = [_fit_from(each) for each in body["fits"]]
+            points = tuple(Point(**each) for each in body["points"])
+            groups = tuple(body["groups"])
+            return cls(**{**body, "fits": tuple(made), "points": points, "groups": groups})
+        except (KeyError, TypeError, ValueError) as error:
+            raise CalibrationError(f"calibration: {error}") from None
+
+
+@dataclass(frozen=True)
+class Check:
+    """One held-out kernel: predicted and measured seconds, and whether the band held it."""
+
+    kernel: str
+    variant: str
+    predicted_s: float
+    measured_s: float
+    low_s: float
+    high_s: float
+
+    @property
+    def error(self) -> float:
+        """predicted / measured - 1."""
+        return self.predicted_s / self.measured_s - 1
+
+    @property
+    def held(self) -> bool:
+        return self.low_s <= self.measured_s <= self.high_s
+
+
+def _fit_from(each: dict[str, Any]) -> Fit:
+    lists = {name: tuple(each[name]) for name in ("flops", "bytes")}
+    return Fit(**{**each, **lists})
+
+
+def _plain_fit(fit: Fit) -> dict[str, Any]:
+    found = {f.name: getattr(fit, f.name) for f in fields(fit)}
+    return {**found, "costs": dict(fit.costs)}
+
+
+def checksum(body: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+
+
+def sealed(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The object with a checksum over everything else."""
+    return {**body, "checksum": checksum(body)}
+
+
+def unsealed(value: object, schema: int, what: str) -> dict[str, Any]:
+    """What `sealed` was given; anything else, or of another schema, is a CalibrationError."""
+    if not isinstance(value, dict):
+        raise CalibrationError(f"{what}: an object is needed, this is {value!r:.60}")
+    if value.get("schema") != schema:
+        raise CalibrationError(
+            f"{what}: schema is {value.get('schema')!r}; this version reads {schema}"
+        )
+    body = {k: v for k, v in value.items() if k != "checksum"}
+    if value.get("checksum") != checksum(body):
+        raise CalibrationError(
+            f"{what}: the checksum does not match; the file was edited or damaged"
+        )
+    return body
+
+
+def estimate_from(found: Fit, calibration: Calibration, kernel: Kernel, variant: str) -> Estimate:
+    """The calibrated rung: the fit's prediction with its 90 % band."""
+    guess = predict(found, point(kernel, variant, 1.0))
+    source = f"calibrated on this host {calibration.created[:10]}, {found.points} points"
+    if guess.extrapolated:
+        source += "; outside the calibrated sizes, band doubled"
+    if doubt := calibration.doubts.get(f"{found.family} {variant}"):
+        source += f"; in doubt: a run took {doubt:.2f} x the estimate, timed again when quiet"
+    if calibration.noisy:
+        source += "; noisy: the machine was shared while measuring, band widened"
+    return Estimate(
+        guess.seconds,
+        low_s=guess.low_s,
+        high_s=guess.high_s,
+        rung="calibrated",
+        bound_by=guess.bound_by,
+        source=source,
+    )
+
+
+def host() -> dict[str, str]:
+    """CPU model and cores, as far as the operating system tells."""
+    import platform
+
+    model = platform.processor() or platform.machine()
+    listing = Path("/proc/cpuinfo")
+    if listing.exists():
+        wanted = ("model name", "cpu family", "model", "stepping")
+        lines = listing.read_text(encoding="utf-8", errors="replace").split("\n\n")[0]
+        parts = [line.partition(":") for line in lines.splitlines()]
+        pairs = {name.strip(): value.strip() for name, _, value in parts}
+        model = ", ".join(pairs[name] for name in wanted if name in pairs) or model
+    return {"cpu": model, "cores": str(os.cpu_count() or 1)}
+
+
+def versions() -> dict[str, str]:
+    """Versions of what a kernel's time depends on; imports none of it."""
+    from importlib.metadata import PackageNotFoundError, version
+    from importlib.util import find_spec
+
+    found = {"python": ".".join(map(str, sys.version_info[:3]))}
+    for name in ("pearl-toolkit", "numpy", "numba", "scipy", "torch", "gymnasium"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "absent"
+    digest = hashlib.sha256()
+    sources = [Path(__file__).with_name(f"{name}.py") for name in SOURCES]
+    where = find_spec("pearl_devices.primitives")
+    for folder in where.submodule_search_locations or () if where else ():
+        sources += sorted(Path(folder).rglob("*.py"))
+    for source in sources:
+        digest.update(source.read_bytes())
+    return {**found, "kernels": digest.hexdigest()[:16]}

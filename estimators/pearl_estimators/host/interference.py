@@ -1,0 +1,194 @@
+"""What calls on two cores cost each other: a kernel's time while another core runs another kernel,
+over its time alone.
+
+Cores that share execution units, a cache or the way to memory slow each other; how much, nothing
+tells but a measurement. Measured are a kernel that acts beside one that learns, each of middle
+size, for these are what lanes have apart: the other runs in a fork of this process, and both are
+timed, alone and together in turns, by the CPU time that a call takes.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import select
+import struct
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from statistics import median
+from typing import NamedTuple
+
+from pearl_devices import Kernel, UnsupportedError
+from pearl_devices.base import Call
+from pearl_estimators.host.timer import HELD
+
+ACTS = ("env_step", "inference", "replay_insert")
+LEARNS = ("replay_sample", "replay_update", "update", "learn")
+"""First words of the kinds of kernels that lanes have apart."""
+
+ROUNDS, TRIES, STRETCH_S = 3, 9, 0.006
+"""Comparisons of a pair of which the median counts, made at most, and the length of each stretch in
+them."""
+DOUBTED = 0.05
+"""Longer by more is measured again after a pause, and the least counts: what other programs take
+comes and goes. PAUSE_S: the pause (both assumed)."""
+PAUSE_S = 0.3
+SETTLE_S = 0.001
+"""What the other side has to begin before this one looks at the clock (assumed)."""
+ANSWER = "dd"
+LONGEST_S, ANSWER_S = 2.0, 10.0
+"""The other side ends a stretch by itself after so long, and is given up if it says nothing."""
+
+Shares = Mapping[str, Mapping[str, float]]
+"""Of a kernel, by `named`, and one beside it: the share of its own time that it takes longer."""
+
+Bind = Callable[[Kernel, str], Call]
+
+
+def named(kernel: Kernel, variant: str) -> str:
+    """The family and variant of a kernel in `Shares`."""
+    return f"{kernel.kind.partition('.')[0]} {variant}"
+
+
+def side(kernel: Kernel) -> int | None:
+    """0: it acts, 1: it learns, None: neither, or both."""
+    word = kernel.kind.partition(".")[0]
+    return 0 if word in ACTS else 1 if word in LEARNS else None
+
+
+def measured(kernels: Iterable[tuple[Kernel, str]], known: Shares, bind: Bind) -> Shares:
+    """`known`, and the shares of the families among these (kernel, variant) that lack there; none
+    where the system cannot fork, and none of two that never had a core each. Of each family the
+    kernel of the middle number of flops runs."""
+    if not hasattr(os, "fork"):
+        return known
+    families: tuple[dict[str, list[Kernel]], ...] = ({}, {})
+    variants: dict[str, str] = {}
+    for kernel, variant in kernels:
+        which, name = side(kernel), named(kernel, variant)
+        if which is not None and not variant.endswith("-pair"):
+            families[which].setdefault(name, []).append(kernel)
+            variants[name] = variant
+    lacking = {(a, b) for a in families[0] for b in families[1] if b not in known.get(a, {})}
+    calls: tuple[dict[str, Call], ...] = ({}, {})
+    for of, bound in zip(families, calls, strict=True):
+        for name, several in of.items():
+            if not any(name in pair for pair in lacking):
+                continue
+            middle = sorted(several, key=lambda k: k.flops)[len(several) // 2]
+            try:
+                bound[name] = bind(middle, variants[name])
+            except (UnsupportedError, ImportError):  # the calibration says so
+                continue
+            bound[name]()
+    found = {name: dict(row) for name, row in known.items()}
+    for learning, learns in calls[1].items():
+        with _beside(learns) as other:
+            for acting, acts in calls[0].items():
+                if (acting, learning) not in lacking:
+                    continue
+                compared = _compared(acts, other)
+                if compared is None:
+                    continue
+                mine, its = compared
+                if max(compared) > DOUBTED:
+                    time.sleep(PAUSE_S)
+                    again = _compared(acts, other) or compared
+                    mine, its = min(mine, again[0]), min(its, again[1])
+                found.setdefault(acting, {})[learning] = mine
+                found.setdefault(learning, {})[acting] = its
+    return found
+
+
+def _compared(call: Call, other: _Other) -> tuple[float, float] | None:
+    """What `call` and the other's call each take longer beside the other, of comparisons in which
+    each had a core to itself; None where there were none."""
+    found: list[tuple[float, float]] = []
+    for _ in range(TRIES):
+        alone = _stretch(call)
+        other.start()
+        time.sleep(STRETCH_S)
+        its_alone = other.stop()
+        other.start()
+        time.sleep(SETTLE_S)
+        beside = _stretch(call)
+        its_beside = other.stop()
+        held = max(s.contention for s in (alone, beside, its_alone, its_beside)) <= HELD
+        longer = beside.seconds / alone.seconds, its_beside.seconds / its_alone.seconds
+        if held:
+            found.append((longer[0] - 1, longer[1] - 1))
+        if len(found) == ROUNDS:
+            break
+    if not found:
+        return None
+    mine, its = (median(f[place] for f in found) for place in (0, 1))
+    return max(0.0, mine), max(0.0, its)
+
+
+class _Stretch(NamedTuple):
+    """CPU seconds of a call, over many, and the wall seconds of all over their CPU seconds."""
+
+    seconds: float
+    contention: float
+
+
+def _stretch(
+    call: Call, on: Callable[[], bool] = lambda: True, longest_s: float = STRETCH_S
+) -> _Stretch:
+    """Calls for `longest_s`, or until `on` says no."""
+    calls, cpu_s, wall_s = 0, time.process_time(), time.perf_counter()
+    while True:
+        call()
+        calls += 1
+        now_s = time.perf_counter()
+        if not on() or now_s - wall_s > longest_s:
+            taken_s = max(time.process_time() - cpu_s, 1e-9)
+            return _Stretch(taken_s / calls, (now_s - wall_s) / taken_s)
+
+
+class _Other:
+    """A fork of this process that calls something while it is told to."""
+
+    def __init__(self, flag: mmap.mmap, ask: int, told: int) -> None:
+        self._flag, self._ask, self._told = flag, ask, told
+
+    def start(self) -> None:
+        self._flag[0] = 1
+        os.write(self._ask, b"r")
+
+    def stop(self) -> _Stretch:
+        """Its calls since `start`."""
+        self._flag[0] = 0
+        if not select.select([self._told], [], [], ANSWER_S)[0]:
+            raise TimeoutError(f"the process beside this one has not answered for {ANSWER_S:g} s")
+        answer = os.read(self._told, struct.calcsize(ANSWER))
+        if not answer:
+            raise ChildProcessError("the process beside this one has ended; the call in it failed")
+        return _Stretch(*struct.unpack(ANSWER, answer))
+
+
+@contextmanager
+def _beside(call: Call) -> Iterator[_Other]:
+    """While it lasts a process that runs `call`. It ends with this one: its pipe closes then."""
+    flag = mmap.mmap(-1, mmap.PAGESIZE)
+    asked, ask = os.pipe()
+    told, tell = os.pipe()
+    process = os.fork()
+    if not process:
+        os.close(ask)
+        try:
+            while os.read(asked, 1):
+                stretch = _stretch(call, lambda: flag[0] == 1, LONGEST_S)
+                os.write(tell, struct.pack(ANSWER, *stretch))
+        finally:
+            os._exit(0)
+    os.close(asked)
+    os.close(tell)
+    try:
+        yield _Other(flag, ask, told)
+    finally:
+        os.close(ask)
+        os.close(told)
+        os.waitpid(process, 0)
+        flag.close()

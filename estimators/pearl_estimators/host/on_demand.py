@@ -1,0 +1,345 @@
+"""The calibrated rung: this host's CPU kernels, timed once and kept in a file."""
+
+from __future__ import annotations
+
+import calendar
+import time
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+
+from pearl_devices import Device, Kernel
+from pearl_estimators.host.benchmark_kernels import CORES, GROUPS, group
+from pearl_estimators.host.calibration import (
+    Calibration,
+    CalibrationError,
+    CalibrationWarning,
+    Check,
+    OutdatedError,
+)
+from pearl_estimators.host.calibration_file import hold, path, store, stored
+from pearl_estimators.host.child_process import in_child
+from pearl_estimators.host.journal import empty, gathered, group_of, journal_of, timeable, told
+from pearl_estimators.host.linear_fit import Point, family
+from pearl_estimators.host.timer import HELD, share_had
+
+SECONDS = 30.0
+"""What measuring on first use is to take."""
+UNFINISHED_S = 3600.0
+"""How old the last timing of an unfinished measuring may be for a forced one to go on with it."""
+PASSED_S = 600.0
+"""For so long what could not be timed is not tried again by this process (assumed)."""
+AGAIN_S, AGAIN_LIMIT_S, AGAIN_EVERY_S = 10.0, 60.0, 3600.0
+"""What timing again is to take, when it is ended, and how long after the last time none is done."""
+CHANGED = 1.15
+"""Times further apart than this factor are of a host that has changed."""
+DOUBT_S = 2.0
+"""How long a mark waits for a process that measures."""
+
+
+_known: dict[tuple[Path, int, int], Calibration] = {}
+_passed: dict[str, tuple[float, str]] = {}
+"""Group → when (monotonic seconds) it was passed over, and why."""
+_looked: set[Path] = set()
+"""Calibrations of which this process has looked for something to be timed again."""
+
+
+def _say(text: str) -> None:
+    warnings.warn(text, CalibrationWarning, stacklevel=3)
+
+
+def calibrate(
+    platform: str = "host",
+    *,
+    seconds: float = SECONDS,
+    force: bool = False,
+    groups: Iterable[str] | None = None,
+    limit_s: float | None = None,
+) -> Calibration:
+    """This host's calibration: the stored one, or measured now in a child process and stored.
+
+    platform: `host`, the only machine that can be measured from here. seconds: what measuring may
+    take, compiling included. groups: what of `points.GROUPS` is needed; of these only those are
+    timed that have not been; by default all. force: measure even if a sound one is stored. limit_s:
+    wall seconds after which measuring is ended, for what compiling takes has no other bound;
+    2 · seconds + 120 by default. Raises CalibrationError (a ValueError) where measuring fails or is
+    ended so. However it ends, the next call goes on with what was timed; of `force` only within
+    UNFINISHED_S. A stored file that is damaged is made anew, with a CalibrationWarning.
+    """
+    if platform != "host":
+        raise ValueError(
+            f"calibrate: platform is {platform!r}; only 'host', the machine this runs on, can be "
+            "measured, other platforms are estimated from their data sheets"
+        )
+    limit_s = limit_of(seconds) if limit_s is None else limit_s
+    for name, value in (("seconds", seconds), ("limit_s", limit_s)):
+        if not value > 0:
+            raise ValueError(f"calibrate: {name} is {value}; it must be above 0")
+    wanted = set(GROUPS) if groups is None else set(groups) & set(GROUPS)
+    found, why = _measured(wanted, seconds, limit_s, force)
+    if why:
+        raise CalibrationError(
+            f"{why}; the {len(found.points)} kernels timed so far are kept, and the next try goes "
+            "on with the others"
+        )
+    return found
+
+
+def limit_of(seconds: float) -> float:
+    """The default limit of a measuring that is to take so many seconds."""
+    return 2 * seconds + 120
+
+
+def _measured(
+    wanted: set[str], seconds: float, limit_s: float, force: bool = False
+) -> tuple[Calibration, str]:
+    """The calibration with all of `wanted`; or as far as it came, and why it came no further."""
+    file = path()
+    known = None if force else _remembered(file)
+    if known is not None and wanted <= set(known.groups):
+        return known, ""
+    try:
+        with hold(file, limit_s) as held:
+            known = None if force else _remembered(file)  # another process may have measured
+            if not held:
+                why = f"another process was measuring this host for more than {limit_s:.0f} s"
+                return known or empty(), why
+            journal = journal_of(file)
+            if before := told(journal, UNFINISHED_S if force else None):
+                known = gathered(known, before)
+            else:
+                journal.unlink(missing_ok=True)
+            lacking = wanted - set(known.groups if known else ())
+            result, why = _timed(known or empty(), lacking, seconds, limit_s)
+            if not why or not force:
+                _keep(result)
+            return result, why
+    except OSError as error:
+        why = f"{error.filename or file}: {error.strerror}; set PEARL_CACHE_DIR to another folder"
+        return known or empty(), why
+
+
+def _timed(
+    known: Calibration, groups: set[str], seconds: float, limit_s: float
+) -> tuple[Calibration, str]:
+    """`known` with what was found of these groups and is lacking in it, and why that is not all."""
+    journal, begin_s, why = journal_of(path()), time.monotonic(), ""
+    if groups:
+        given = {"groups": sorted(groups), "known": known.to_json(), "journal": str(journal)}
+        try:
+            in_child("measure", seconds, timeout_s=limit_s, given=given)
+        except CalibrationError as error:
+            why = str(error)
+    return gathered(known, told(journal), time.monotonic() - begin_s), why
+
+
+def _keep(result: Calibration) -> None:
+    """Stores what a journal told, which is then done with."""
+    if result.points or result.skipped:
+        store(result)
+    journal_of(path()).unlink(missing_ok=True)
+
+
+def _remembered(file: Path) -> Calibration | None:
+    """The stored calibration, read again only where the file has changed; None where there is none
+    or it has to be made anew."""
+    try:
+        stat = file.stat()
+    except OSError:
+        return None
+    key = file, stat.st_mtime_ns, stat.st_size
+    if key not in _known:
+        try:
+            found = stored()
+        except OutdatedError:
+            return None
+        except CalibrationError as error:
+            _say(f"{error}; it is made anew")
+            return None
+        if found is None:
+            return None
+        _known[key] = found
+    return _known[key]
+
+
+def calibration(device: Device, kernels: Iterable[Kernel] = ()) -> Calibration:
+    """The calibration of a CPU of this host for these kernels, timed on first use.
+
+    What cannot be timed within the limit is left to the next rung for PASSED_S, and what was timed
+    under load, or is in doubt, is timed again where this host is quiet now; a CalibrationWarning
+    says so. A device that is not a CPU of this host is a ValueError.
+    """
+    if device.kind != "cpu" or not device.real:
+        raise ValueError(
+            f"device {device.name!r} (kind {device.kind}) is not a CPU of this host; only those "
+            "are calibrated"
+        )
+    needed = needed_groups(kernels)
+    wanted = needed - set(passed())
+    if not wanted:
+        return _remembered(path()) or empty()
+    found, why = _measured(wanted, SECONDS, limit_of(SECONDS))
+    if why:
+        pass_over(wanted - set(found.groups), why)
+        return found
+    return _again(found, wanted)
+
+
+def passed() -> dict[str, str]:
+    """Groups that are passed over now, and why."""
+    now_s = time.monotonic()
+    return {name: why for name, (at_s, why) in _passed.items() if now_s - at_s < PASSED_S}
+
+
+def pass_over(groups: Iterable[str], why: str) -> None:
+    """For a while leave kernels of these groups that were not timed to the next rung, and say so.
+    Groups that are passed over already are left as they are."""
+    fresh = sorted(set(groups) - set(passed()))
+    if not fresh:
+        return
+    _passed.update(dict.fromkeys(fresh, (time.monotonic(), why)))
+    _say(
+        f"{why}; what is not timed yet of {', '.join(fresh)} is estimated from the data sheet; "
+        "`pearl calibrate` times it"
+    )
+
+
+def lacking(kernels: Iterable[Kernel]) -> list[str]:
+    """What of `points.GROUPS` would be timed now for these kernels: what they need, less what the
+    stored calibration has and what is passed over."""
+    found = _remembered(path())
+    return sorted(needed_groups(kernels) - set(found.groups if found else ()) - set(passed()))
+
+
+def needed_groups(kernels: Iterable[Kernel]) -> set[str]:
+    """What of `points.GROUPS` estimates of these kernels rest on."""
+    return {"shared", *(group(kernel.kind) for kernel in kernels)} & set(GROUPS)
+
+
+def untimed(known: Calibration, kernel: Kernel, variant: str) -> bool:
+    """Whether a calibration is to have this kernel in this variant and has it not, or not yet."""
+    named = f"{family(kernel)} {variant}"
+    return (
+        named in timeable() and named not in known.skipped and known.find(kernel, variant) is None
+    )
+
+
+def comparable(known: Calibration, kernel: Kernel, variants: Sequence[str]) -> list[str]:
+    """Of variants on a CPU of this host those to choose from. Beside a timed one a datasheet says
+    nothing: it is off by more than variants are apart. So an untimed one is left out; where all
+    are, the first stays, which is the backend's own preference."""
+    found = [v for v in variants if not untimed(known, kernel, v)]
+    return found or list(variants[:1])
+
+
+# ---------------------------------------------------------------------- timed again
+
+
+def quiet() -> bool:
+    """Whether the cores are free now, two where there are so many."""
+    return share_had(min(CORES, 2)) >= 1 / HELD
+
+
+def _again(found: Calibration, wanted: set[str]) -> Calibration:
+    """`found`, with what of `wanted` was timed under load or is in doubt, and what lanes cost where
+    that is lacking, timed again: where this host is quiet, once a process, and not within
+    AGAIN_EVERY_S of the last time."""
+    file = path()
+    if file in _looked:
+        return found
+    _looked.add(file)
+    due = [p for p in found.points if group_of(p) in wanted and _due(p, found)]
+    lanes = CORES > 1 and not found.runtime
+    if not (due or lanes) or _recent(found.again) or not quiet():
+        return found
+    reasons = {
+        "timed under load": sum(p.loaded for p in due),
+        "contradicted by a run": sum(p.named in found.doubts and not p.loaded for p in due),
+    }
+    what = [f"{n} kernels {why}" for why, n in reasons.items() if n]
+    what += ["what lanes cost"] if lanes else []
+    _say(f"this host is quiet: timing again {', '.join(what)}, up to {AGAIN_LIMIT_S:.0f} s")
+    try:
+        with hold(file, AGAIN_LIMIT_S) as held:
+            if not held:
+                return found
+            kept = tuple(p for p in found.points if p not in due)
+            groups = {group_of(p) for p in due} or {"shared"}
+            _, why = _timed(replace(found, points=kept), groups, AGAIN_S, AGAIN_LIMIT_S)
+            result = settled(found, gathered(found, told(journal_of(file))))
+            _keep(result)
+    except OSError as error:
+        why, result = f"{error.filename or file}: {error.strerror}", found
+    if why:
+        _say(f"{why}; what was not timed again counts as before")
+    return result
+
+
+def _due(point: Point, known: Calibration) -> bool:
+    return point.loaded or point.named in known.doubts
+
+
+def _recent(stamp: str) -> bool:
+    if not stamp:
+        return False
+    then = calendar.timegm(time.strptime(stamp, "%Y-%m-%dT%H:%M:%SZ"))
+    return abs(time.time() - then) < AGAIN_EVERY_S
+
+
+def settled(before: Calibration, after: Calibration) -> Calibration:
+    """`after`, in which points were timed again, without the doubts that this answers: families all
+    of whose points were timed again, not under load. Those that had not changed are upheld."""
+    old = {p.key: p for p in before.points}
+    doubts, upheld = dict(after.doubts), dict(after.upheld)
+    for name, factor in before.doubts.items():
+        mine = [p for p in after.points if p.named == name and p.key in old]
+        if any(p.loaded or p == old[p.key] for p in mine):
+            continue
+        del doubts[name]
+        upheld.pop(name, None)
+        if mine and alike(median(p.seconds / old[p.key].seconds for p in mine), 1.0):
+            upheld[name] = factor
+    return replace(after, doubts=doubts, upheld=upheld, again=after.created)
+
+
+def alike(a: float, b: float) -> bool:
+    """Whether two factors are within CHANGED of each other."""
+    return max(a, b) <= CHANGED * min(a, b)
+
+
+def doubt(factors: Mapping[str, float]) -> list[str]:
+    """Mark families that a run contradicts in the stored calibration, to be timed again; which.
+
+    factors: family and variant → measured / estimated seconds. One that was timed again for such a
+    factor and had not changed is not marked again.
+    """
+    file = path()
+    if not factors or _remembered(file) is None:
+        return []
+    try:
+        with hold(file, DOUBT_S) as held:
+            known = _remembered(file)
+            if known is None or not held:
+                return []
+            fitted = {f"{f.family} {f.variant}" for f in known.fits}
+            fresh = {
+                name: factor
+                for name, factor in factors.items()
+                if name in fitted
+                and not (name in known.upheld and alike(factor, known.upheld[name]))
+                and not (name in known.doubts and alike(factor, known.doubts[name]))
+            }
+            if fresh:
+                store(replace(known, doubts={**known.doubts, **fresh}))
+    except OSError as error:
+        _say(f"{error.filename or file}: {error.strerror}; the run's doubts are not kept")
+        return []
+    return sorted(fresh)
+
+
+def check(calibration: Calibration, *, seconds: float = 8.0) -> list[Check]:
+    """Time kernels that no fit has seen, in a child process, beside what `calibration` predicts."""
+    rows = in_child("check", seconds, timeout_s=2 * seconds + 120, given=calibration.to_json())
+    return [Check(**row) for row in rows]

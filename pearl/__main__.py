@@ -1,0 +1,6 @@
+"""`python -m pearl COMMAND` is `pearl COMMAND`."""
+
+from pearl.cli import main
+
+if __name__ == "__main__":
+    main()

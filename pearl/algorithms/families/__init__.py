@@ -1,0 +1,1 @@
+"""Families of algorithms that share a task graph: replay, rollout, tabular."""

@@ -1,0 +1,259 @@
+"""The task graph that algorithms with a replay share: act, insert, sample, update, copy.
+
+The rates and tokens are those of the table in `docs/theory.md`. With N environments and replay
+ratio rho = gradient steps per env step, rho·N = n/d in lowest terms: an iteration is d
+vector steps and n gradient steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from math import gcd
+
+from pearl.algorithms.networks import own_networks
+from pearl.graph.task_graph import Edge, Fusion, Task, TaskGraph
+from pearl_devices import Kernel, kernel
+from pearl_devices.buffers import specs
+from pearl_devices.kernel import Arg, Dim
+from pearl_devices.work import KINDS
+from pearl_devices.work import size as size_of
+
+LEARNING = ("replay_sample", "update", "replay_update", "param_sync")
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What the loop needs to know: environment, replay and batch. act is 0 for discrete actions;
+    normalise: what env_step normalises, as its sizes; the statistics are one state, so that it then
+    stays whole. groups: a firing acts in envs / groups of the environments, in turn. network: what
+    builds networks that are no dense layers; shape: of an observation. frames: `stack` and `ends`,
+    where observations are stacks of frames (see `pearl_devices.primitives.replay.frames`).
+    """
+
+    program: str
+    env_args: dict[str, str | int | float | bool]
+    envs: int
+    obs: int
+    act: int
+    capacity: int
+    prioritised: bool
+    fanout: int
+    batch: int
+    n_step: int
+    replay_ratio: Fraction
+    normalise: Mapping[str, int] = field(default_factory=dict)
+    groups: int = 1
+    network: str | None = None
+    shape: tuple[int, ...] = ()
+    frames: Mapping[str, int] = field(default_factory=dict)
+
+
+def rates(sizes: Sizes) -> tuple[int, int]:
+    """(vector steps, gradient steps) of one iteration."""
+    per_vector_step = sizes.replay_ratio * sizes.envs / sizes.groups
+    return per_vector_step.denominator, per_vector_step.numerator
+
+
+def build(
+    name: str,
+    sizes: Sizes,
+    *,
+    networks: Mapping[str, tuple[int, ...]],
+    policy: str,
+    losses: str,
+    act: str | None = None,
+    acting: str | None = None,
+    head: Mapping[str, int] | None = None,
+    extra: Mapping[str, int] | None = None,
+    options: Mapping[str, Arg] | None = None,
+) -> TaskGraph:
+    """The graph of one algorithm.
+
+    name: of its kernels, `update.<name>` and, where there is a native one, `learn.<name>`.
+    networks: name → widths, input first. policy: the network that acts, copied to the acting side.
+    losses: the torch loss, `module:callable`. act: likewise a program that chooses actions; without
+    one they are chosen as `inference.<acting>` does (acting is `name` by default). extra: further
+    sizes of the update kernel. head: further sizes of both. options: keyword arguments of the torch
+    loss.
+    """
+    acts, steps = rates(sizes)
+    envs = sizes.envs // sizes.groups
+    modules = own_networks(sizes.network, sizes.obs, sizes.shape, networks)
+    networks = {n: (w[0], w[-1]) if n in modules else w for n, w in networks.items()}
+    # Under uniform replay one firing may do all gradient steps of an iteration (a block);
+    # under prioritised replay that would make priorities stale, so a firing is one step there.
+    block = 1 if sizes.prioritised else steps
+    learns = steps // block
+    replay: dict[str, Dim] = {
+        "envs": envs,
+        "obs": sizes.obs,
+        "act": sizes.act,
+        "capacity": sizes.capacity,
+        "prioritised": int(sizes.prioritised),
+        "fanout": sizes.fanout,
+    }
+    if sizes.frames:
+        replay |= {**sizes.frames, "apart": sizes.envs}
+    stack = {"stack": sizes.frames["stack"]} if sizes.frames else {}
+    # An environment's next row is a whole round of groups further.
+    drawn: dict[str, Dim] = {
+        **replay, "envs": sizes.envs, "batch": sizes.batch, "n_step": sizes.n_step
+    }  # fmt: skip
+    learned: dict[str, Dim] = {**networks, **(head or {}), **(extra or {})}
+    spaces: dict[str, Dim] = {"obs": sizes.obs, "act": sizes.act}
+    env_step = kernel(
+        "env_step",
+        {**spaces, **sizes.normalise, **stack},
+        program=sizes.program,
+        args=sizes.env_args,
+        envs=envs,
+    )
+    inference = kernel(
+        f"inference.{acting or name}",
+        {**spaces, policy: networks[policy], **(head or {})},
+        program=act,
+        modules={name: own for name, own in modules.items() if name == policy},
+        envs=envs,
+    )
+    insert = kernel("replay_insert", replay)
+    sample = kernel("replay_sample", drawn, steps=block)
+    learn = kernel(
+        f"update.{name}",
+        {**learned, **spaces},
+        program=losses,
+        args=options,
+        modules=modules,
+        batch=sizes.batch,
+        steps=block,
+    )
+    shared = 0 if sizes.normalise else envs
+    size = size_of(inference)
+    sync = kernel("param_sync", args={"network": policy}, params=size)
+    tasks = [
+        Task("inference", inference, reads=("policy",), environments=envs),
+        Task("env_step", env_step, writes=("environments",), environments=shared),
+        Task("replay_insert", insert, writes=("replay",)),
+        Task("replay_sample", sample, reads=("replay",)),
+        Task("update", learn, writes=("learner",)),
+        Task("param_sync", sync, reads=("learner",), writes=("policy",), copies=True),
+    ]
+    if sizes.prioritised:
+        priorities = kernel(
+            "replay_update",
+            batch=sizes.batch,
+            steps=block,
+            capacity=sizes.capacity,
+            fanout=sizes.fanout,
+        )
+        tasks.insert(5, Task("replay_update", priorities, writes=("replay",)))
+    edges = _edges(
+        acts,
+        learns,
+        sizes.prioritised,
+        sizes.groups,
+        action=nbytes(inference, "act.action"),
+        obs=nbytes(inference, "env.obs"),
+        transition=nbytes(insert, "step."),
+        batch=nbytes(sample, "batch."),
+        td=nbytes(learn, "batch.td"),
+        params=4.0 * size,
+    )
+    members = ("replay_sample", "update") + (("replay_update",) if sizes.prioritised else ())
+    fusions = []
+    # All gradient steps in one native call.
+    if f"learn.{name}" in KINDS and not modules and not sizes.frames:
+        fused = kernel(f"learn.{name}", {**drawn, **learned}, steps=steps)
+        fusions.append(Fusion("learn", members, fused))
+    # All of it in one native call, which acts and then learns: so it must be in program order.
+    native = not (sizes.normalise or modules or sizes.frames) and sizes.groups == 1
+    if f"iteration.{name}" in KINDS and 1 in (acts, learns) and native:
+        fused = kernel(
+            f"iteration.{name}",
+            {**drawn, **learned},
+            program=sizes.program,
+            args=sizes.env_args,
+            steps=steps,
+            vector_steps=acts,
+        )
+        fusions.append(Fusion("iteration", tuple(t.name for t in tasks), fused))
+    return TaskGraph(
+        name,
+        tuple(tasks),
+        tuple(edges),
+        states={
+            "environments": nbytes(env_step, "env."),
+            "policy": 4.0 * size,
+            "learner": nbytes(learn, "learner."),
+            "replay": nbytes(insert, "replay."),
+        },
+        fusions=tuple(fusions),
+        env_steps=acts * envs,
+        updates=steps,
+        batch=sizes.batch,
+    )
+
+
+def nbytes(of: Kernel, prefix: str) -> float:
+    """Bytes of the kernel's buffers whose names start with `prefix`."""
+    size = {"float32": 4, "float64": 8, "int64": 8, "uint64": 8, "uint8": 1}
+    total = 0
+    for name, (shape, dtype) in specs(of).items():
+        if name.startswith(prefix):
+            count = 1
+            for extent in shape:
+                count *= extent
+            total += count * size[dtype]
+    return float(total)
+
+
+def _edges(
+    d: int,
+    u: int,
+    prioritised: bool,
+    groups: int,
+    *,
+    action: float,
+    obs: float,
+    transition: float,
+    batch: float,
+    td: float,
+    params: float,
+) -> list[Edge]:
+    """d acting firings and u learning firings an iteration; gcd(d, u) = 1."""
+    back = d + u - gcd(d, u)  # tokens of the state edges back to replay_insert
+    edges = [
+        Edge("inference", "env_step", bytes=action),
+        Edge("env_step", "inference", tokens_seq=groups, bytes=obs),
+        Edge("env_step", "replay_insert", bytes=transition, limit="insertion_lag"),
+        Edge("replay_insert", "replay_sample", u, d),
+        Edge("replay_sample", "replay_insert", d, u, back),
+        Edge("replay_sample", "update", bytes=batch, limit="prefetch"),
+    ]
+    if prioritised:
+        edges += [
+            Edge("update", "replay_update", bytes=td, limit="priority_staleness"),
+            Edge("replay_sample", "replay_update"),
+            Edge("replay_update", "replay_sample", tokens_seq=1),
+            Edge("replay_update", "replay_insert", d, u, back),
+        ]
+    if u >= d:  # param_sync fires with the acting side
+        edges += [
+            Edge("update", "param_sync", d, u, d - 1),
+            Edge("param_sync", "inference", tokens_seq=1, bytes=params, limit="policy_lag"),
+            Edge("inference", "param_sync"),
+            Edge("param_sync", "update", u, d, u),
+        ]
+    else:  # param_sync fires with the learning side
+        edges += [
+            Edge("update", "param_sync"),
+            Edge("param_sync", "inference", d, u, u + d - 1, bytes=params, limit="policy_lag"),
+            Edge("inference", "param_sync", u, d),
+            Edge("param_sync", "update", tokens_seq=1),
+        ]
+    edges += [
+        Edge(name, name, tokens_seq=1)
+        for name in ("env_step", "replay_insert", "update", "param_sync")
+    ]
+    return edges

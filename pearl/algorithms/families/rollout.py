@@ -1,0 +1,166 @@
+"""The task graph that on-policy algorithms share: act, step and store T times, then judge the
+rollout, learn from it, and copy the parameters.
+
+An iteration is one rollout. The acting side has copies of both networks: the actor chooses, and the
+critic judges the whole rollout at once when it is complete, which costs less than step by step and
+gives the same numbers. The learning side gets the rollout with its advantages in one message. All
+actions of a rollout come from one copy of the parameters, so no edge may have slack.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from pearl.algorithms.environments import env_step as env_step_of
+from pearl.algorithms.environments import normalised
+from pearl.algorithms.families.replay import nbytes
+from pearl.graph.task_graph import Edge, Fusion, Task, TaskGraph
+from pearl_devices import Buffers, kernel
+from pearl_devices.kernel import Dim
+from pearl_devices.work import parameters
+
+if TYPE_CHECKING:
+    from pearl.spec.system import System
+
+LEARNING: tuple[str, ...] = ()
+"""Learning starts with the first rollout: no task waits for more."""
+
+
+def layers(system: System) -> dict[str, tuple[int, ...]]:
+    """Widths of the actor (observation → logits of the actions, or means of a continuous one) and
+    of the critic (observation → value)."""
+    env, hidden = system.env, system.algorithm.hidden
+    return {"actor": (env.obs, *hidden, env.actions or env.act), "critic": (env.obs, *hidden, 1)}
+
+
+def build(system: System, name: str, *, losses: str, epochs: int, minibatches: int) -> TaskGraph:
+    """The graph of one algorithm.
+
+    name: of its kernels, update.<name> and iteration.<name>. losses: the torch loss,
+    `module:callable`. epochs: passes over a rollout; minibatches: gradient steps of one.
+    """
+    a, env, nets = system.algorithm, system.env, layers(system)
+    horizon, rows = a.rollout_steps, a.rollout_steps * a.num_envs
+    spaces: dict[str, Dim] = {"envs": a.num_envs, "obs": env.obs, "act": env.act}
+    curved: dict[str, Dim] = {"tanh": int(a.activation == "tanh")}
+    learned: dict[str, Dim] = {
+        **spaces, **curved, **nets, "horizon": horizon, "epochs": epochs,
+        "batch": rows // minibatches, "steps": epochs * minibatches,
+    }  # fmt: skip
+    sizes = {"actor": parameters(nets["actor"]) + env.act, "critic": parameters(nets["critic"])}
+    params = sum(sizes.values())
+    inference = kernel("inference.ppo", {**spaces, **curved}, actor=nets["actor"])
+    env_step = env_step_of(system)
+    insert = kernel("rollout_insert", spaces, horizon=horizon)
+    gae = kernel("gae", {**spaces, **curved}, horizon=horizon, critic=nets["critic"])
+    update = kernel(f"update.{name}", learned, program=losses)
+    sync = kernel("param_sync", {**sizes}, args={"network": "actor+critic"}, params=params)
+    whole = 0 if normalised(system) else a.num_envs
+    tasks = (
+        Task("inference", inference, reads=("policy",), environments=a.num_envs),
+        Task("env_step", env_step, writes=("environments",), environments=whole),
+        Task("rollout_insert", insert, writes=("rollout",)),
+        Task("gae", gae, reads=("policy",), writes=("rollout",)),
+        Task("update", update, writes=("learner",)),
+        Task("param_sync", sync, reads=("learner",), writes=("policy",), copies=True),
+    )
+    drawn = nbytes(inference, "act.log_prob") + nbytes(inference, "act.sample")
+    used = ("obs", "action", "log_prob", "value", "advantage", "returns")
+    edges = (
+        Edge("inference", "env_step", bytes=nbytes(inference, "act.action")),
+        Edge("env_step", "inference", tokens_seq=1, bytes=nbytes(inference, "env.obs")),
+        Edge("inference", "rollout_insert", bytes=drawn),
+        Edge("env_step", "rollout_insert", bytes=nbytes(insert, "step.")),
+        Edge("rollout_insert", "gae", 1, horizon),
+        Edge("gae", "rollout_insert", horizon, 1, horizon),
+        Edge("gae", "update", bytes=sum(nbytes(update, f"rollout.{n}") for n in used)),
+        Edge("update", "param_sync"),
+        Edge("param_sync", "update", tokens_seq=1),
+        Edge("param_sync", "inference", horizon, 1, horizon, bytes=4.0 * params),
+        Edge("inference", "param_sync", 1, horizon),
+        *(
+            Edge(task, task, tokens_seq=1)
+            for task in ("env_step", "rollout_insert", "update", "param_sync")
+        ),
+    )
+    fusions: list[Fusion] = []
+    if not normalised(system):
+        acting = {n: learned[n] for n in (*spaces, *curved, "actor", "horizon")}
+        program, args = env.id, dict(env.args)
+        fused = kernel("rollout.ppo", acting, program=program, args=args)
+        fusions.append(Fusion("rollout", ("inference", "env_step", "rollout_insert"), fused))
+        fused = kernel(f"iteration.{name}", learned, program=program, args=args)
+        fusions.append(Fusion("iteration", tuple(t.name for t in tasks), fused))
+    return TaskGraph(
+        name,
+        tasks,
+        edges,
+        states={
+            "environments": nbytes(env_step, "env."),
+            "policy": 4.0 * params,
+            "learner": nbytes(update, "learner."),
+            "rollout": nbytes(gae, "rollout."),
+        },
+        fusions=tuple(fusions),
+        env_steps=rows,
+        updates=epochs * minibatches,
+        batch=rows // minibatches,
+    )
+
+
+def start(buffers: Buffers, system: System, seed: int, *, updates: int) -> None:
+    """First values that all share: both networks with their copies, and the constants.
+
+    updates: gradient steps of one rollout. Orthogonal networks; the actor's last layer starts near
+    0, so that the first policy is nearly uniform, or has means near the middle.
+    """
+    from pearl_devices.primitives.math.rng import key
+    from pearl_devices.primitives.updates.policies import orthogonal_params
+
+    a, env = system.algorithm, system.env
+    for name, gain in (("actor", 0.01), ("critic", 1.0)):
+        widths = layers(system)[name]
+        first = orthogonal_params(widths, key(seed, f"network {name}"), final_gain=gain)
+        for side in ("learner", "policy"):
+            buffers[f"{side}.{name}"][: first.size] = first
+            buffers[f"{side}.{name}"][first.size :] = a.log_std
+        buffers[f"hyper.lr.{name}"][:] = a.learning_rate
+    rollouts = math.ceil(system.train.steps / (a.rollout_steps * a.num_envs))
+    buffers["hyper.anneal"][:] = rollouts * updates if a.anneal else 0
+    buffers["hyper.adam"][:] = a.adam.beta1, a.adam.beta2, a.adam.eps
+    buffers["hyper.clip_norm"][:] = a.max_grad_norm
+    buffers["hyper.discount"][:] = a.discount
+    buffers["hyper.gae_lambda"][:] = a.gae_lambda
+    buffers["hyper.entropy"][:] = a.entropy
+    buffers["hyper.value_weight"][:] = a.value_weight
+    buffers["hyper.normalise"][:] = a.normalise_advantages
+    if env.act:
+        buffers["act.low"][:] = env.act_low
+        buffers["act.high"][:] = env.act_high
+
+
+def log_prob_and_entropy(nets: Any, batch: Any) -> tuple[Any, Any]:
+    """In torch, of batch.action under the policy now: log densities (B,) and entropies (B,), of a
+    soft-max over logits, or of a Gaussian with `nets.log_std()`, both summed over components."""
+    import torch
+
+    out = nets.actor(batch.obs)
+    action = batch.action
+    if not hasattr(nets, "log_std"):
+        logits = torch.log_softmax(out, dim=1)
+        chosen = logits.gather(1, action.unsqueeze(1)).squeeze(1)
+        return chosen, -(logits.exp() * logits).sum(1)
+    log_std = nets.log_std()
+    away = (action - out) * torch.exp(-log_std)
+    each = -0.5 * away.square() - log_std - 0.5 * math.log(2 * math.pi)
+    entropy = (log_std + 0.5 + 0.5 * math.log(2 * math.pi)).sum()
+    return each.sum(1), entropy.expand(len(out))
+
+
+def normal(advantage: Any) -> Any:
+    """In torch: mean 0, unbiased standard deviation 1 (1e-8 added), as the native variant has it;
+    one row alone is left as it is."""
+    if len(advantage) < 2:
+        return advantage
+    return (advantage - advantage.mean()) / (advantage.std() + 1e-8)

@@ -1,0 +1,76 @@
+"""What the tabular algorithms share: their tasks and first values.
+
+An iteration is one vector step of N environments and N updates of the table, one after the other.
+There is one table: acting reads what learning writes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pearl.algorithms.families.replay import nbytes
+from pearl.graph.task_graph import Edge, Task, TaskGraph
+from pearl_devices import Buffers, kernel
+
+if TYPE_CHECKING:
+    from pearl.spec.system import System
+
+POLICY = "q"
+LEARNING = ()
+
+
+def build(name: str, system: System) -> TaskGraph:
+    """The graph of q_learning: act, step, update; or of sarsa: act, update, step.
+
+    SARSA's update is about the step before, whose next action has just been chosen, and comes
+    before the environments go on.
+    """
+    envs, env = system.algorithm.num_envs, system.env
+    sizes = {"envs": envs, "obs": 1, "act": 0, "states": env.states}
+    table = {**sizes, "actions": env.actions}
+    env_step = kernel("env_step", sizes, program=env.id, args=dict(env.args))
+    choose, learn = kernel("tabular.choose", table), kernel(f"tabular.{name}", table)
+    tasks = [
+        Task("inference", choose, reads=("table",)),
+        Task("env_step", env_step, writes=("environments",)),
+        Task("update", learn, writes=("table",)),
+    ]
+    action, transition = nbytes(choose, "act.action"), nbytes(env_step, "step.")
+    edges = [
+        Edge("inference", "env_step", bytes=action),
+        Edge("env_step", "inference", tokens_seq=1, bytes=nbytes(choose, "env.obs")),
+        Edge("update", "inference", tokens_seq=1),
+        Edge("env_step", "env_step", tokens_seq=1),
+        Edge("update", "update", tokens_seq=1),
+    ]
+    if name == "sarsa":
+        tasks = [tasks[0], tasks[2], tasks[1]]
+        edges += [
+            Edge("inference", "update", bytes=action),
+            Edge("env_step", "update", tokens_seq=1, bytes=transition),
+            Edge("update", "env_step"),
+        ]
+    else:
+        edges.append(Edge("env_step", "update", bytes=transition))
+    return TaskGraph(
+        name,
+        tuple(tasks),
+        tuple(edges),
+        states={
+            "environments": nbytes(env_step, "env."),
+            "table": nbytes(learn, "policy.") + nbytes(learn, "learner."),
+        },
+        env_steps=envs,
+        updates=1,
+        batch=envs,
+    )
+
+
+def initialise(buffers: Buffers, system: System, seed: int) -> None:
+    """Fill the arrays of a fresh run: the table, and every constant."""
+    a = system.algorithm
+    buffers["policy.q"][:] = a.initial_value
+    buffers["hyper.lr.q"][:] = a.learning_rate, a.learning_rate_power
+    buffers["hyper.discount"][:] = a.discount
+    e = a.exploration
+    buffers["explore"][:] = e.initial, e.final, e.steps, 0.0

@@ -1,0 +1,5 @@
+"""The command line: `pearl COMMAND`."""
+
+from pearl.cli.commands import main
+
+__all__ = ["main"]

@@ -1,0 +1,95 @@
+"""What a spec may name: algorithms, platforms, their devices, and methods of solving."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+
+from pearl_devices import Device, Platform
+
+Entry = dict[str, str]
+"""name and summary."""
+
+
+def _first_paragraph(text: str | None) -> str:
+    """The first paragraph of a docstring, on one line."""
+    paragraph = " ".join((text or "").split("\n\n")[0].split())
+    return paragraph.removesuffix(".")
+
+
+def algorithms() -> list[Entry]:
+    """Every algorithm with the first paragraph of its documentation."""
+    from pearl.algorithms import ALGORITHMS
+
+    return [
+        {"name": name, "summary": _first_paragraph(import_module(module).__doc__)}
+        for name, module in ALGORITHMS.items()
+    ]
+
+
+def methods() -> list[Entry]:
+    """Every method that `solve` knows."""
+    from pearl.solvers import SOLVERS
+
+    return [
+        {"name": name, "summary": _first_paragraph(import_module(method.__module__).__doc__)}
+        for name, method in SOLVERS.items()
+    ]
+
+
+def machines() -> dict[str, Platform]:
+    """The platforms a spec may name: `host`, which is this machine, and those that ship."""
+    from pearl.spec.platform_files import read_platform
+    from pearl.spec.reading import shipped
+    from pearl.spec.yaml_reader import parse
+    from pearl_devices.discover import host
+
+    found = {"host": host()}
+    for name, text in sorted(shipped("pearl_configs.platforms").items()):
+        platform, _, problems = read_platform(parse(text.encode(), name).data, default_name=name)
+        if platform is None:
+            raise ValueError(f"shipped platform {name} cannot be read: {problems}")
+        found[name] = platform
+    return found
+
+
+def platforms() -> list[Entry]:
+    """Every platform with its devices."""
+    return [
+        {"name": name, "summary": "; ".join(f"{d.name}: {_device(d)}" for d in platform.devices)}
+        for name, platform in machines().items()
+    ]
+
+
+def devices() -> list[Entry]:
+    """Every device of every platform, as `platform/device`, then those of the catalogue."""
+    from pearl.spec.catalogue import catalogue
+    from pearl.spec.platform_files import read_platform
+
+    known = [
+        {"name": f"{name}/{d.name}", "summary": _device(d)}
+        for name, platform in machines().items()
+        for d in platform.devices
+    ]
+    for name in catalogue():
+        platform, _, problems = read_platform({"devices": {name: name}})
+        if platform is None:
+            raise ValueError(f"device {name} of the catalogue cannot be read: {problems}")
+        known.append({"name": name, "summary": _device(platform.devices[0])})
+    return known
+
+
+def _device(device: Device) -> str:
+    about = f"{device.kind}, {device.width} {device.width_unit}"
+    if device.simulated:
+        about += ", simulated"
+    return f"{device.model} ({about})" if device.model else about
+
+
+LISTS: Mapping[str, Callable[[], list[Entry]]] = {
+    "algorithms": algorithms,
+    "platforms": platforms,
+    "devices": devices,
+    "methods": methods,
+}
+"""What `pearl list` takes → what it lists."""

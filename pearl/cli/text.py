@@ -1,0 +1,218 @@
+"""What the commands print besides reports: devices, calibrations, differences between plans."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from pearl.formatting import band, count, listed, percent, ratio, si
+from pearl.report.tables import Column, Table
+from pearl.report.text import table_text
+
+if TYPE_CHECKING:
+    from pearl.planning.plans import Plan
+    from pearl_devices import Platform
+    from pearl_estimators.gpu.calibration import GpuCalibration
+    from pearl_estimators.host.calibration import Calibration, Check
+
+
+def platform_object(platform: Platform) -> dict[str, Any]:
+    """A platform as a plain object, every field of every device and link."""
+
+    def record(thing: Any) -> dict[str, Any]:
+        return {f.name: getattr(thing, f.name) for f in fields(thing)}
+
+    return {
+        "platform": platform.name,
+        "host": platform.host,
+        "devices": [record(d) for d in platform.devices],
+        "links": [record(link) for link in platform.links],
+    }
+
+
+def platform_text(platform: Platform) -> str:
+    """Every device with its figures and where they come from."""
+    lines = []
+    for d in platform.devices:
+        kind = f"{d.kind}, simulated" if d.simulated else d.kind
+        lines.append(f"{d.name} ({kind})  {d.model}".rstrip())
+        facts = (
+            ("width", f"{d.width} {d.width_unit}", "width"),
+            ("memory", si(d.memory_bytes, "B"), "memory_bytes"),
+            ("peak", si(d.peak_flops_per_s, "FLOP/s"), "peak_flops_per_s"),
+            ("bandwidth", si(d.memory_bytes_per_s, "B/s"), "memory_bytes_per_s"),
+            ("overhead", si(d.overhead_s, "s"), "overhead_s"),
+            ("power", f"{d.idle_power_w:g} to {d.active_power_w:g} W", "active_power_w"),
+        )
+        for label, value, key in facts:
+            source = f"  [{d.sources[key]}]" if key in d.sources else ""
+            lines.append(f"  {label:<10} {value}{source}")
+    for link in platform.links:
+        lines.append(
+            f"{link.name} (link)  {si(link.bytes_per_s, 'B/s')}, latency {si(link.latency_s, 's')}"
+        )
+    return "\n".join(lines)
+
+
+def calibration_text(found: Calibration, path: str) -> str:
+    """The fitted kernels in a table, and how the measuring went."""
+    rows = tuple(
+        (f.family, f.variant, f"{100 * f.error:.0f} %", f"× {math.exp(f.band):.2f}", str(f.points))
+        for f in found.fits
+    )
+    heading = (
+        Column("kernel"),
+        Column("variant"),
+        Column("median error", "right"),
+        Column("90 % band", "right"),
+        Column("points", "right"),
+    )
+    notes = [f"left out: {name}: {why}" for name, why in found.skipped.items()]
+    if found.noisy:
+        notes.append("The machine was shared while measuring, so all bands are wider.")
+    if loaded := sum(p.loaded for p in found.points):
+        notes.append(
+            f"{loaded} of its kernels were timed under load; they are timed again when it is quiet."
+        )
+    if found.doubts:
+        doubts = [f"{name} ({factor:.2f} x)" for name, factor in found.doubts.items()]
+        notes.append(f"Contradicted by a run, and timed again when it is quiet: {listed(doubts)}")
+    pairs = [(share, a, b) for a, row in found.beside.items() for b, share in row.items()]
+    if pairs:
+        share, a, b = max(pairs)
+        notes.append(f"On two cores at once at most {percent(share)} slower: {a} beside {b}")
+    notes.append(f"{si(found.wall_s, 's')}, kept in {path}")
+    return table_text(Table("Calibrated kernels", heading, rows, tuple(notes)))
+
+
+def gpu_calibration_text(found: GpuCalibration, path: str) -> str:
+    """The fitted operators in a table."""
+    heading = (
+        Column("operator"),
+        *(Column(n, "right") for n in ("points", "left-out error", "overhead", "flops", "bytes")),
+        Column("corrected by neighbours"),
+    )
+    rows = tuple(
+        (
+            f.operator,
+            str(f.points),
+            f"{100 * f.error:.1f} %",
+            si(f.overhead_s, "s"),
+            si(f.flops_per_s, "FLOP/s"),
+            si(f.bytes_per_s, "B/s"),
+            "yes" if f.places else "no",
+        )
+        for f in found.fits
+    )
+    notes = (f"from {found.source}, kept in {path}",)
+    return table_text(Table(f"Operators of {found.model}", heading, rows, notes))
+
+
+def checks_text(rows: Sequence[Check]) -> str:
+    """Kernels that no fit has seen: predicted beside measured."""
+    cells = tuple(
+        (
+            row.kernel,
+            row.variant,
+            si(row.predicted_s, "s"),
+            si(row.measured_s, "s"),
+            ratio(row.measured_s, row.predicted_s),
+            band(row.low_s, row.high_s, "s"),
+            "yes" if row.held else "no",
+        )
+        for row in rows
+    )
+    heading = (
+        Column("kernel", folds=True),
+        Column("variant"),
+        Column("predicted", "right"),
+        Column("measured", "right"),
+        Column("ratio", "right"),
+        Column("90 % band", "right"),
+        Column("held"),
+    )
+    note = f"the band held {sum(row.held for row in rows)} of {len(rows)}"
+    return table_text(Table("Held-out kernels", heading, cells, (note,)))
+
+
+def front_text(plans: Sequence[Plan]) -> str:
+    """A front: power, throughput and where everything runs, a row a plan."""
+
+    def where(plan: Plan) -> str:
+        places: dict[str, list[str]] = {}
+        for t in plan.tasks:
+            share = f" ({t.shares[t.replica]} envs)" if t.shares else ""
+            places.setdefault(t.device, []).append(t.task + share)
+        return "; ".join(f"{device}: {', '.join(names)}" for device, names in places.items())
+
+    cells = []
+    for plan in plans:
+        per_j = plan.value / plan.power_w if plan.power_w > 0 else math.inf
+        cells.append(
+            (
+                si(plan.power_w, "W"),
+                count(plan.value),
+                f"{per_j:,.3g}" if math.isfinite(per_j) else "",
+                si(plan.pace_s, "s") if plan.pace_s is not None else "",
+                plan.status,
+                where(plan),
+            )
+        )
+    unit = plans[0].value_unit
+    heading = (
+        Column("power", "right"),
+        Column(unit, "right"),
+        Column(f"{unit.removesuffix('/s')}/J", "right"),
+        Column("paced", "right"),
+        Column("status"),
+        Column("where", folds=True),
+    )
+    note = "paced: slowed down to one iteration in that time, to stay within the power"
+    notes = (note,) if any(p.pace_s is not None for p in plans) else ()
+    return table_text(Table("Throughput and power", heading, tuple(cells), notes))
+
+
+def difference(before: Plan, after: Plan) -> dict[str, Any]:
+    """What changed between two plans: their values, and the tasks that moved (None: not there)."""
+
+    def where(plan: Plan) -> dict[str, dict[str, str]]:
+        return {
+            t.task: {"device": t.device, "lane": t.lane, "variant": t.variant} for t in plan.tasks
+        }
+
+    old, new = where(before), where(after)
+    return {
+        "value_before": before.value,
+        "value_after": after.value,
+        "value_unit": after.value_unit,
+        "comparable": before.value_unit == after.value_unit,
+        "tasks": [
+            {"task": name, "before": old.get(name), "after": new.get(name)}
+            for name in dict.fromkeys((*old, *new))
+            if old.get(name) != new.get(name)
+        ],
+    }
+
+
+def difference_text(before: Plan, after: Plan) -> str:
+    """The same in a table."""
+
+    def shown(place: dict[str, str] | None) -> str:
+        return f"{place['lane']} on {place['device']}, {place['variant']}" if place else "absent"
+
+    found = difference(before, after)
+    change = f"value {count(before.value)} → {count(after.value)} {after.value_unit}"
+    if not found["comparable"]:
+        change = (
+            f"value {count(before.value)} {before.value_unit} → {count(after.value)} "
+            f"{after.value_unit}; the units differ, so they do not compare"
+        )
+    elif before.value > 0:
+        change += f" ({100 * (after.value / before.value - 1):+.1f} %)"
+    if not found["tasks"]:
+        return f"{change}\nevery task runs where it did"
+    rows = tuple((t["task"], shown(t["before"]), shown(t["after"])) for t in found["tasks"])
+    heading = (Column("task"), Column("before", folds=True), Column("after", folds=True))
+    return f"{change}\n\n{table_text(Table('Tasks that moved', heading, rows))}"

@@ -1,0 +1,123 @@
+"""The batch size at which a task would move to another device."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from itertools import pairwise
+
+from pearl.errors import InfeasibleError, SpecError
+from pearl.explanation.resolve import LEAST_S, devices_in
+from pearl.spec.system import System
+
+MOST = 16_384
+"""The largest batch size that is looked at (assumed: beyond it nobody trains)."""
+
+
+@dataclass(frozen=True)
+class Move:
+    """From this batch size on the task is on `dst`; one sample less and it is on `src`."""
+
+    batch: int
+    src: str
+    dst: str
+
+
+@dataclass(frozen=True)
+class Crossover:
+    """Where a task is as the batch grows from `least` to `most`: first on `starts_on`, then as the
+    moves say. batch, device: of the spec. proven: every plan behind it is."""
+
+    task: str
+    batch: int
+    device: str
+    least: int
+    most: int
+    starts_on: str
+    moves: tuple[Move, ...]
+    proven: bool
+
+
+def crossover(
+    system: System,
+    task: str = "update",
+    *,
+    least: int = 1,
+    most: int = MOST,
+    method: str | None = None,
+    time_limit_s: float = 5.0,
+) -> Crossover | None:
+    """Plan anew for batch sizes that are powers of two, and between two of them on whose devices
+    the task differs by bisection; moves there and back between two neighbours are not seen.
+
+    learning_starts grows with the batch where it must; the range ends where the spec allows no
+    larger batch, or where time does. None where the task can run on one device only, the algorithm
+    has no batch size of its own, or no plan was found. An unknown task is a SpecError.
+    """
+    from pearl.planner.planner import problem
+    from pearl.solvers import solve
+    from pearl.spec.reading import load
+
+    deadline = time.monotonic() + time_limit_s
+    proven = True
+
+    def device_at(batch: int) -> str | None:
+        nonlocal proven
+        left = deadline - time.monotonic()
+        if left < LEAST_S:
+            return None
+        changed = {"algorithm.batch_size": batch}
+        if hasattr(system.algorithm, "learning_starts"):
+            changed["algorithm.learning_starts"] = max(batch, system.algorithm.learning_starts)
+        try:
+            at = load(system.raw, set=changed)
+        except SpecError:  # a batch that the replay, or the spec's rules, cannot hold
+            return None
+        try:
+            graph, costs = problem(at)
+            found = solve(
+                graph,
+                costs,
+                objective=at.objective,
+                method=method,
+                limits=at.limits,
+                time_limit_s=left,
+            )
+        except InfeasibleError:
+            return None
+        proven = proven and found.status == "optimal"
+        return devices_in(found, [task])[0]
+
+    graph, costs = problem(system)
+    if task not in [t.name for t in graph.tasks]:
+        raise SpecError(f"no task {task!r}; there are {[t.name for t in graph.tasks]}")
+    now = getattr(system.algorithm, "batch_size", None)
+    if now is None:  # its batches follow from other options
+        return None
+    here = device_at(now)
+    if here is None or len({m.device for m in costs.of(task)}) < 2:
+        return None
+    powers = [2**k for k in range(most.bit_length()) if least <= 2**k <= most]
+    where: dict[int, str] = {now: here}
+    for outward in ([b for b in powers if b > now], [b for b in reversed(powers) if b < now]):
+        for batch in outward:
+            device = device_at(batch)
+            if device is None:
+                break
+            where[batch] = device
+    moves = []
+    between = list(pairwise(sorted(where)))
+    while between:
+        low, high = between.pop(0)
+        if where[low] == where[high]:
+            continue
+        middle = (low + high) // 2
+        device = device_at(middle) if high - low > 1 else None
+        if device is None:
+            proven = proven and high - low == 1
+            moves.append(Move(high, where[low], where[high]))
+        else:
+            where[middle] = device
+            between = [(low, middle), (middle, high), *between]
+    first, last = min(where), max(where)
+    return Crossover(task, now, here, first, last, where[first], tuple(moves), proven)

@@ -1,0 +1,206 @@
+"""One sentence each to what people ask: why the GPU is slower than the CPU, why it idles, and where
+the replay should live. Every sentence is put together from the costs and from solves; none is given
+where the platform leaves no choice to ask about."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from pearl.explanation.resolve import Again, classes, devices_in, devices_of, restricted
+from pearl.formatting import count, figure, listed, percent, si
+from pearl.planning.costs import Mode
+from pearl.planning.plans import Plan
+from pearl.planning.timing import delay_s
+from pearl_devices import Device
+from pearl_devices.work import KINDS
+from pearl_estimators.roofline import launches, overhead_s
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A question and its answer."""
+
+    question: str
+    answer: str
+
+
+def answers(again: Again) -> tuple[Sentence, ...]:
+    """The questions that this platform raises, answered; none without a GPU or a second device."""
+    found: list[Sentence] = []
+    for gpu in (d for d in again.costs.platform.devices if d.kind == "gpu"):
+        slower = why_slower(again, gpu)
+        if slower:
+            found.append(Sentence(f"Why is {gpu.name} slower than the CPU?", slower))
+        found.append(Sentence(f"Why does {gpu.name} idle?", why_idle(again, gpu)))
+    replay = where_replay(again)
+    if found and replay:
+        found.append(Sentence("Where should the replay live?", replay))
+    return tuple(found)
+
+
+def why_slower(again: Again, gpu: Device) -> str:
+    """The task that takes the CPU longest of those that both can run, on each of them: what the
+    GPU's time is made of, and what its messages add. Empty where no task runs on both."""
+    platform = again.costs.platform
+    cpus = [d.name for d in platform.devices if d.kind == "cpu"]
+    pairs: list[tuple[float, str, Mode, float, Mode]] = []
+    for task in again.graph.tasks:
+        there = [m for m in again.costs.of(task.name) if m.device == gpu.name]
+        here = [
+            (_a_firing_s(again, m, task.name), m)
+            for m in again.costs.modes
+            if task.name in m.tasks and m.share is None and m.device in cpus
+        ]
+        if there and here:
+            best = min(there, key=lambda m: m.estimate.latency_s)
+            cpu_s, cpu = min(here, key=lambda pair: pair[0])
+            total = cpu_s * again.graph.repetition[task.name]
+            pairs.append((total, task.name, best, cpu_s, cpu))
+    if not pairs:
+        return ""
+    _, name, mode, cpu_s, cpu = max(pairs, key=lambda p: p[0])
+    gpu_s = mode.estimate.latency_s
+    apart = f"{name} takes {si(gpu_s, 's')} a firing on {gpu.name}"
+    beside = f"{si(cpu_s, 's')} on {cpu.device}"
+    if cpu.fused:
+        beside += f" (its share of one call with {len(cpu.tasks) - 1} other tasks)"
+    waits = _messages_s(again, name, gpu.name, cpu.device)
+    text = f"{_made_of(again, name, mode, gpu)}; its messages to and from {cpu.device} add "
+    text += f"{si(waits, 's')} a firing"
+    if gpu_s > cpu_s:
+        return f"{apart} and {beside}: {text}."
+    if gpu_s + waits > cpu_s:
+        both = si(gpu_s + waits, "s")
+        return f"By itself it is not: {apart} and {beside}; but {text}, {both} in all."
+    return f"It is not: {apart} and {beside}: {text}."
+
+
+def _a_firing_s(again: Again, mode: Mode, task: str) -> float:
+    q = again.graph.repetition
+    if not mode.fused:
+        return mode.estimate.latency_s
+    return mode.estimate.latency_s * again.costs.shares(mode, q)[task] / q[task]
+
+
+def _made_of(again: Again, task: str, mode: Mode, gpu: Device) -> str:
+    """Where the time of a mode goes: its launches and its arithmetic where it is a roofline."""
+    kernel, e = again.graph.task(task).kernel, mode.estimate
+    if e.rung != "datasheet" or kernel.kind not in KINDS or e.latency_s <= 0:
+        return f"{e.bound_by} bounds it there (rung {e.rung})"
+    start = overhead_s(kernel, gpu, mode.variant)
+    work = kernel.flops / (gpu.peak_flops_per_s * mode.width / gpu.width)
+    return (
+        f"starting its {count(launches(kernel, mode.variant))} operations is "
+        f"{si(start, 's')} of that, {percent(start / e.latency_s)}, while its "
+        f"{si(kernel.flops, 'FLOP')} are {si(work, 's')} of arithmetic"
+    )
+
+
+def _messages_s(again: Again, task: str, device: str, other: str) -> float:
+    """Seconds by which messages delay one firing of `task` on one device, with the tasks of other
+    classes on the other. Of parallel edges, which share a message, the largest counts."""
+    mates = next(g for g in classes(again.graph, again.limits) if task in g)
+    q = again.graph.repetition
+    found: dict[tuple[str, str], float] = {}
+    for e in again.graph.edges:
+        if e.bytes > 0 and (e.src == task or e.dst == task):
+            away = e.dst if e.src == task else e.src
+            ends = (device, other) if e.src == task else (other, device)
+            if away not in mates:
+                seconds = sum(delay_s(k, e.bytes) for k in again.costs.platform.route(*ends))
+                seconds *= q[e.src] / q[task]
+                found[e.src, e.dst] = max(seconds, found.get((e.src, e.dst), 0.0))
+    return math.fsum(found.values())
+
+
+def why_idle(again: Again, gpu: Device) -> str:
+    """How busy the GPU is, and what it waits for; if it has nothing to do, what the best plan that
+    uses it would give."""
+    plan = again.plan
+    lanes = [k for k in plan.lanes if k.device == gpu.name and k.width]
+    if lanes:
+        load = max(k.load for k in lanes)
+        if load > 0.999:
+            return f"It does not: {gpu.name} is busy {percent(load)} of the period."
+        return (
+            f"{gpu.name} is busy {percent(load)} of the period of {si(plan.period_s, 's')}; "
+            f"for the rest it waits: {_elsewhere(plan, gpu.name)}."
+        )
+    able = [
+        (sum(t.share_of_period for t in plan.tasks if t.task in g), g)
+        for g in classes(again.graph, again.limits)
+        if gpu.name in devices_of(g, again.costs, again.limits)
+    ]
+    if not able:
+        return f"Nothing can run on {gpu.name}: no task may, or has an estimate for it."
+    group = max(able)[1]
+    what = f"{listed(group)} on {gpu.name}"
+    answer = again.solve(costs=restricted(again.costs, {group: gpu.name}, {}), waiting=2)
+    if answer is None:
+        return f"{gpu.name} has no task in this plan; no time was left to try {what}."
+    if answer.plan is None:
+        return f"{gpu.name} has no task in this plan: with {what} there is none: {answer.reason}"
+    return (
+        f"{gpu.name} has no task, because with {what} {_best(answer.proven)} gives "
+        f"{_compared(again, answer.plan)}."
+    )
+
+
+def _best(proven: bool) -> str:
+    return "the best plan" if proven else "the best plan found"
+
+
+def _compared(again: Again, other: Plan) -> str:
+    """Its value beside that of the plan."""
+    best, unit = again.plan, other.value_unit
+    if unit == "s":
+        now, more = si(other.value, unit), other.value / best.value - 1
+    else:
+        now, more = f"{count(other.value)} {unit}", again.gain(other.value)
+    return f"{now} instead of {figure(best.value, unit)} ({100 * more:+,.1f} %)"
+
+
+def _elsewhere(plan: Plan, device: str) -> str:
+    """What bounds the period away from a device."""
+    b = plan.bottleneck
+    if plan.pace_s is not None:
+        return f"the plan is paced at {si(plan.pace_s, 's')} to keep a limit"
+    if b.kind == "cycle":
+        placed = {t.task: t for t in plan.tasks}
+        away = [placed[n] for n in b.tasks if n in placed and placed[n].device != device]
+        sends = [n for n in b.tasks if n not in placed]
+        parts = [f"{t.task} ({si(t.seconds, 's')} on {t.device})" for t in away]
+        parts += [f"the transfer {n}" for n in sends]
+        return f"the critical cycle also takes {listed(parts)}" if parts else "its own cycle is it"
+    load = max((k.load for k in plan.lanes if k.lane == b.name), default=1.0)
+    return f"{b.kind} {b.name} is busy {percent(load)} of it with {listed(b.tasks)}"
+
+
+def where_replay(again: Again) -> str:
+    """Where the replay is, and what the best plan with it elsewhere gives; empty for a graph
+    without replay or with one device."""
+    tasks = [t.name for t in again.graph.tasks if t.kernel.kind.startswith("replay")]
+    if not tasks or len(again.costs.platform.devices) < 2:
+        return ""
+    group = next(g for g in classes(again.graph, again.limits) if tasks[0] in g)
+    here = devices_in(again.plan, group)[0]
+    others = [d for d in devices_of(group, again.costs, again.limits) if d != here]
+    if not others:
+        return f"On {here}: no other device may or can run {listed(group)}."
+    bans = {group: frozenset({here})}
+    answer = again.solve(costs=restricted(again.costs, {}, bans), waiting=2)
+    if answer is None:
+        return f"On {here}, by this plan; no time was left to try {' or '.join(others)}."
+    if answer.plan is None:
+        return f"On {here}: elsewhere there is no plan: {answer.reason}"
+    there = devices_in(answer.plan, group)[0]
+    crossing = [
+        f"{c.src} → {c.dst} over {c.link}"
+        for c in answer.plan.edges
+        if c.link and c.bytes > 0 and (c.src in group) != (c.dst in group)
+    ]
+    cost = f", where {listed(crossing)} would be sent" if crossing else ""
+    return (
+        f"On {here}: on {there} {_best(answer.proven)} gives {_compared(again, answer.plan)}{cost}."
+    )

@@ -1,0 +1,210 @@
+"""The plans that come close to the best one.
+
+The best assignment of devices, then the next-best, and so on, by partition of what is left (Lawler
+1972): after each one found, one solve for each class of tasks moves that class off its device while
+the classes before it stay. Beside them, on the devices of the best plan, the best plan without a
+variant it uses, without a fused call, and with one lane fewer.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from pearl.explanation.resolve import (
+    SAME,
+    Again,
+    Answer,
+    classes,
+    devices_in,
+    devices_of,
+    placements,
+    restricted,
+    without_modes,
+)
+from pearl.formatting import listed
+from pearl.graph.limits import Limits
+from pearl.planning.costs import CostTable
+from pearl.planning.plans import Placement, Plan
+
+MOST = 8
+"""Runner-ups listed at most (assumed: nobody reads more)."""
+
+
+Group = tuple[str, ...]
+"""Tasks that share a device."""
+
+
+@dataclass(frozen=True)
+class RunnerUp:
+    """A plan that comes close. differs: task → where and how it runs, of those that changed.
+
+    loss: how much less it is worth, as a share of the best plan's value. proven: none is better
+    with the same choice of devices (variants, fused calls, lanes for those that differ so).
+    """
+
+    plan: Plan
+    differs: tuple[str, ...]
+    loss: float
+    proven: bool
+
+
+@dataclass(frozen=True)
+class RunnerUps:
+    """The plans within a share of the best, best first. complete: no other assignment of devices
+    within it was missed, proved."""
+
+    plans: tuple[RunnerUp, ...]
+    complete: bool
+
+
+def runner_ups(again: Again, within: float) -> RunnerUps:
+    """Plans worth at least (1 − within) of the best one, no two alike but for names of lanes."""
+    elsewhere, complete = _other_devices(again.until(0.8), within)
+    found: dict[object, RunnerUp] = {}
+    for answer in [*elsewhere, *_same_devices(again)]:
+        plan = answer.plan
+        if plan is None or signature(plan) in {signature(again.plan), *found}:
+            continue
+        loss = -again.gain(plan.value)
+        if loss <= within + SAME:
+            differs = differences(again.plan, plan)
+            whole = _of_whole_problem(plan, again)
+            found[signature(plan)] = RunnerUp(whole, differs, max(0.0, loss), answer.proven)
+    best = sorted(found.values(), key=lambda r: (r.loss, r.differs))
+    return RunnerUps(tuple(best[:MOST]), complete and len(best) <= MOST)
+
+
+def signature(plan: Plan) -> object:
+    """What makes two plans the same but for the names of lanes and their orders."""
+    lanes: dict[str, list[str]] = {}
+    for t in plan.tasks:
+        lanes.setdefault(t.lane, []).append(t.task)
+    how = tuple(
+        sorted((t.task, t.device, t.variant, t.width, bool(t.fused_with)) for t in plan.tasks)
+    )
+    return how, frozenset(tuple(sorted(tasks)) for tasks in lanes.values())
+
+
+def differences(best: Plan, other: Plan) -> tuple[str, ...]:
+    """What the other plan does otherwise, a line each; lanes only where nothing else differs."""
+    lines = []
+    for task in dict.fromkeys(t.task for t in best.tasks):
+        before, after = placements(best, task), placements(other, task)
+        if [_place(t) for t in before] == [_place(t) for t in after]:
+            continue
+        was, now = before[0], after[0]
+        parts = [f"in {len(after)} copies"] if len(after) != len(before) else []
+        there, here = devices_in(other, [task]), devices_in(best, [task])
+        parts += [f"on {listed(there)}"] if there != here else []
+        parts += [now.variant] if was.variant != now.variant else []
+        if there == here and was.width != now.width:
+            parts.append(f"{now.width} {now.width_unit} wide")
+        if bool(was.fused_with) != bool(now.fused_with):
+            parts.append("in one call" if now.fused_with else "apart")
+        lines.append(f"{task} {', '.join(parts or ['shared out otherwise'])}")
+    if not lines:
+        counts = [len({t.lane for t in p.tasks}) for p in (other, best)]
+        lines.append(f"{counts[0]} lanes instead of {counts[1]}")
+    return tuple(lines)
+
+
+def _place(t: Placement) -> tuple[str, str, int, bool, tuple[int, ...]]:
+    return t.device, t.variant, t.width, bool(t.fused_with), t.shares
+
+
+def _of_whole_problem(plan: Plan, again: Again) -> Plan:
+    """The plan with the bound of the whole problem: what it was solved for left things out."""
+    best = again.plan
+    bound = best.bound_value
+    gap = 1 - bound / plan.value if plan.objective == "makespan" else 1 - plan.value / bound
+    gap = max(0.0, gap)
+    return replace(
+        plan,
+        spec_sha256=best.spec_sha256,
+        host=best.host,
+        status="optimal" if gap <= SAME else "feasible",
+        bound_value=bound,
+        bound_s=min(best.bound_s, plan.period_s),
+        gap=gap,
+        problem=best.problem,
+    )
+
+
+def _same_devices(again: Again) -> Iterator[Answer]:
+    best = again.plan
+    tasks_of = dict.fromkeys(t.task for t in best.tasks)
+    where = {t: devices_in(best, [t]) for t in tasks_of}
+    costs = restricted(again.costs, {(t,): d[0] for t, d in where.items() if len(d) == 1}, {})
+    tries: list[tuple[CostTable, Limits]] = []
+    for t in best.tasks:
+        used = [
+            m for m in costs.modes if t.task in m.tasks and m.key == (t.device, t.variant, t.width)
+        ]
+        if len(used) < sum(t.task in m.tasks for m in costs.modes):
+            tries.append((without_modes(costs, used), again.limits))
+    for tasks in dict.fromkeys(frozenset((t.task, *t.fused_with)) for t in best.tasks):
+        if len(tasks) > 1:
+            calls = [m for m in costs.modes if frozenset(m.tasks) == tasks]
+            tries.append((without_modes(costs, calls), again.limits))
+    lanes = len({t.lane for t in best.tasks})
+    if lanes > len({t.device for t in best.tasks}):
+        tries.append((costs, replace(again.limits, max_lanes=lanes - 1)))
+    for n, (table, limits) in enumerate(tries):
+        answer = again.solve(costs=table, limits=limits, waiting=3 * (len(tries) - n))
+        if answer is not None:
+            yield answer
+
+
+@dataclass(frozen=True)
+class _Node:
+    """The best plan of a part of all device assignments: those with the classes of `fixed` where
+    they are, and no class of `banned` on the devices named."""
+
+    plan: Plan
+    proven: bool
+    fixed: Mapping[Group, str]
+    banned: Mapping[Group, frozenset[str]]
+
+
+def _other_devices(again: Again, within: float) -> tuple[list[Answer], bool]:
+    """Next-best assignments of devices, best first, down to the share; and whether these are all,
+    proved."""
+    allowed = {
+        g: set(devices_of(g, again.costs, again.limits)) for g in classes(again.graph, again.limits)
+    }
+    movable = [g for g, devices in allowed.items() if len(devices) > 1]
+    heap: list[tuple[float, int, _Node]] = []
+    found: list[Answer] = []
+    sure = again.plan.status == "optimal"
+    node, number = _Node(again.plan, sure, {}, {}), 0
+    while True:
+        held = dict(node.fixed)
+        for g in movable:
+            if g in node.fixed:
+                continue
+            here = devices_in(node.plan, g)
+            sure = sure and len(here) == 1  # copies apart are no single choice to leave out
+            device = here[0]
+            bans = {**node.banned, g: node.banned.get(g, frozenset()) | {device}}
+            if allowed[g] - bans[g]:
+                table = restricted(again.costs, held, bans)
+                child = again.solve(costs=table, waiting=2 * len(movable))
+                if child is None:
+                    return found, False
+                if child.plan is not None:
+                    number += 1
+                    part = _Node(child.plan, child.proven, dict(held), bans)
+                    heapq.heappush(heap, (-again.gain(child.plan.value), number, part))
+                    reach = -again.gain(child.plan.bound_value)
+                    sure = sure and (child.proven or reach > within)
+                else:
+                    sure = sure and child.proven
+            held[g] = device
+        if not heap or heap[0][0] > within + SAME:
+            return found, sure
+        if len(found) == MOST:
+            return found, False
+        _, _, node = heapq.heappop(heap)
+        found.append(Answer(node.plan, "", node.proven))

@@ -1,0 +1,181 @@
+"""Solving a plan's problem again with something changed: by its own method, in a shared time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import networkx as nx
+
+from pearl.errors import InfeasibleError
+from pearl.graph.limits import Limits
+from pearl.graph.task_graph import TaskGraph
+from pearl.planning.costs import CostTable, Mode
+from pearl.planning.plans import Placement, Plan
+from pearl.solvers import SOLVERS, solve
+
+LEAST_S = 0.02
+"""Less time than this is not worth a solve (assumed)."""
+
+SAME = 1e-6
+"""Relative difference below which two values count as equal: the tolerance of a proof."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a solve gave: a plan, or why there is none. proven: it is the best there is, or proved
+    that there is none."""
+
+    plan: Plan | None
+    reason: str
+    proven: bool
+
+
+@dataclass(frozen=True)
+class Again:
+    """A plan, its problem, and the time (`time.monotonic()` seconds) until which to solve anew."""
+
+    plan: Plan
+    graph: TaskGraph
+    costs: CostTable
+    limits: Limits
+    deadline: float
+
+    @property
+    def out_of_time(self) -> bool:
+        return self.deadline - time.monotonic() < LEAST_S
+
+    @property
+    def method(self) -> str | None:
+        """The plan's own, so that a difference is the change's and not the method's."""
+        return self.plan.method if self.plan.method in SOLVERS else None
+
+    def until(self, share: float) -> Again:
+        """The same with only this share of the time that is left."""
+        now = time.monotonic()
+        return replace(self, deadline=now + share * (self.deadline - now))
+
+    def solve(
+        self,
+        *,
+        graph: TaskGraph | None = None,
+        costs: CostTable | None = None,
+        limits: Limits | None = None,
+        waiting: int = 1,
+    ) -> Answer | None:
+        """The best plan with a part of the problem replaced; None where no time is left.
+
+        waiting: how many solves share what is left; one may take twice its share.
+        """
+        if self.out_of_time:
+            return None
+        left = self.deadline - time.monotonic()
+        try:
+            found = solve(
+                graph or self.graph,
+                costs or self.costs,
+                objective=self.plan.objective,
+                method=self.method,
+                limits=limits or self.limits,
+                time_limit_s=max(LEAST_S, min(left, 2 * left / max(waiting, 1))),
+                seed=self.plan.seed,
+            )
+        except InfeasibleError as error:
+            return Answer(None, str(error), bool(error.conflict))
+        return Answer(found, "", found.status == "optimal")
+
+    def gain(self, value: float) -> float:
+        """How much better a value is than the plan's, as a share of the plan's."""
+        if self.plan.objective == "makespan":
+            return self.plan.value / value - 1
+        return value / self.plan.value - 1
+
+    @property
+    def throughput(self) -> float:
+        return throughput(self.plan)
+
+    @property
+    def efficiency(self) -> float | None:
+        return efficiency(self.plan)
+
+
+def throughput(plan: Plan) -> float:
+    """Env steps per second; iterations where the graph has no env_step."""
+    return plan.rates["env_steps_per_s"] or 1 / plan.period_s
+
+
+def efficiency(plan: Plan) -> float | None:
+    """Env steps (iterations) per joule; None where no energy is known."""
+    if plan.env_steps_per_j is not None:
+        return plan.env_steps_per_j
+    energy = plan.energy_per_iteration_j
+    return 1 / energy if energy > 0 else None
+
+
+def placements(plan: Plan, task: str) -> list[Placement]:
+    """How a task runs: one placement, or one for each of its copies."""
+    return [t for t in plan.tasks if t.task == task]
+
+
+def devices_in(plan: Plan, tasks: Iterable[str]) -> list[str]:
+    """The devices on which a plan has these tasks, copies included; one, unless copies differ."""
+    return list(dict.fromkeys(p.device for t in tasks for p in placements(plan, t)))
+
+
+def without_modes(costs: CostTable, dropped: Iterable[Mode]) -> CostTable:
+    """The table without these modes of it."""
+    gone = {id(m) for m in dropped}
+    return replace(costs, modes=tuple(m for m in costs.modes if id(m) not in gone))
+
+
+def restricted(
+    costs: CostTable,
+    fixed: Mapping[tuple[str, ...], str],
+    banned: Mapping[tuple[str, ...], frozenset[str]],
+) -> CostTable:
+    """The table where the tasks of some classes have only one device, or not certain ones."""
+    only = {t: device for tasks, device in fixed.items() for t in tasks}
+    never = {t: devices for tasks, devices in banned.items() for t in tasks}
+    return without_modes(
+        costs,
+        [
+            m
+            for m in costs.modes
+            for t in m.tasks
+            if only.get(t, m.device) != m.device or m.device in never.get(t, ())
+        ],
+    )
+
+
+def classes(graph: TaskGraph, limits: Limits) -> tuple[tuple[str, ...], ...]:
+    """Tasks that must share a device, because of a state, a group or limits.together."""
+    sets: list[Iterable[str]] = [
+        *([t.name for t in graph.tasks if s in t.home] for s in graph.states),
+        *(
+            [t.name for t in graph.tasks if t.group == g]
+            for g in {t.group for t in graph.tasks}
+            if g
+        ),
+        *limits.together,
+    ]
+    ties = nx.Graph()
+    ties.add_nodes_from(t.name for t in graph.tasks)
+    for names in sets:
+        nx.add_path(ties, names)
+    order = {t.name: i for i, t in enumerate(graph.tasks)}
+    found = [tuple(sorted(c, key=order.__getitem__)) for c in nx.connected_components(ties)]
+    return tuple(sorted(found, key=lambda tasks: order[tasks[0]]))
+
+
+def devices_of(tasks: tuple[str, ...], costs: CostTable, limits: Limits) -> list[str]:
+    """The devices that every one of these tasks may use, in the platform's order."""
+
+    def allowed(task: str, device: str) -> bool:
+        return (
+            device in limits.devices.get(task, (device,))
+            and limits.pin.get(task, device) == device
+            and any(m.device == device and task in m.tasks for m in costs.modes)
+        )
+
+    return [d.name for d in costs.platform.devices if all(allowed(t, d.name) for t in tasks)]

@@ -1,0 +1,211 @@
+"""What throughput and efficiency would become if something changed: solved again, never guessed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from pearl.explanation.resolve import SAME, Again, efficiency, throughput, without_modes
+from pearl.graph.limits import Limits
+from pearl.graph.task_graph import TaskGraph
+from pearl.planning.costs import CostTable, Mode
+from pearl.planning.plans import Plan
+from pearl_devices import Platform
+from pearl_devices.given import LARGEST
+
+FASTER = 0.8
+"""A task 20 % faster takes this share of its time, and of its energy above idle."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """One change of the problem: what it is about, in words, and the problem with it."""
+
+    kind: Literal["slack", "lanes", "link", "task", "device"]
+    name: str
+    text: str
+    costs: CostTable
+    limits: Limits
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """What a change would give: the best plan for the same objective.
+
+    value: of the objective. throughput, efficiency: env steps (iterations) per second and per
+    joule. All None with `infeasible`, which says why there is no plan. gain: of the objective, as a
+    share of the plan's value. proven: it is the best.
+    changes: whether any of them differs from the plan's, or there is no plan.
+    """
+
+    kind: Literal["slack", "lanes", "link", "task", "device"]
+    name: str
+    text: str
+    value: float | None
+    throughput: float | None
+    efficiency: float | None
+    gain: float | None
+    proven: bool
+    changes: bool
+    infeasible: str | None = None
+
+
+def what_ifs(again: Again) -> tuple[tuple[WhatIf, ...], tuple[str, ...]]:
+    """Every change solved anew, by falling gain, and the changes for which no time was left.
+
+    One more slack where the graph allows any (none for makespan, which knows no slack); one more
+    core and lane on each device; each link twice as fast; each task 20 % faster, those that take
+    most of the period first; each device removed (the host cannot be: nothing runs on it then).
+    """
+    found: list[WhatIf] = []
+    left_out: list[str] = []
+    changes = list(_changes(again))
+    for n, change in enumerate(changes):
+        answer = again.solve(costs=change.costs, limits=change.limits, waiting=len(changes) - n)
+        if answer is None:
+            left_out.append(change.text)
+        elif answer.plan is None:
+            found.append(
+                WhatIf(
+                    change.kind,
+                    change.name,
+                    change.text,
+                    None,
+                    None,
+                    None,
+                    None,
+                    answer.proven,
+                    True,
+                    answer.reason,
+                )
+            )
+        else:
+            found.append(_valued(again, change, answer.plan, answer.proven))
+    found.sort(key=lambda w: -w.gain if w.gain is not None else float("inf"))
+    return tuple(found), tuple(left_out)
+
+
+def _valued(again: Again, change: Change, plan: Plan, proven: bool) -> WhatIf:
+    if change.kind != "device" and not proven and again.gain(plan.value) < 0:
+        plan = again.plan  # it is still open to whoever has more
+    now, per_j = throughput(plan), efficiency(plan)
+    pairs = [
+        (plan.value, again.plan.value),
+        (now, again.throughput),
+        (per_j or 0.0, again.efficiency or 0.0),
+    ]
+    return WhatIf(
+        change.kind,
+        change.name,
+        change.text,
+        plan.value,
+        now,
+        per_j,
+        again.gain(plan.value),
+        proven and again.plan.status == "optimal",
+        any(abs(a - b) > SAME * max(a, b) for a, b in pairs),
+    )
+
+
+def _changes(again: Again) -> Iterator[Change]:
+    if again.plan.objective != "makespan":
+        yield from _slack(again.graph, again.costs, again.limits)
+    yield from _lanes(again.costs, again.limits)
+    yield from _links(again.costs, again.limits)
+    taken = {t.task: -t.share_of_period for t in again.plan.tasks}
+    for task in sorted(taken, key=lambda t: taken[t]):
+        costs = faster(again.costs, again.graph, task)
+        percent = f"{100 * (1 - FASTER):.0f} %"
+        yield Change("task", task, f"{task} {percent} faster", costs, again.limits)
+    yield from _devices(again.costs, again.limits)
+
+
+def _slack(graph: TaskGraph, costs: CostTable, limits: Limits) -> Iterator[Change]:
+    keys = {e.limit: e for e in graph.edges if e.limit}
+    for key, edge in keys.items():
+        raised = {key: getattr(limits, key) + 1}
+        if key == "prefetch" and "priority_staleness" in keys:
+            # Both are slack on one cycle, and the staleness limit holds for their sum.
+            raised["priority_staleness"] = limits.priority_staleness + 1
+        steps = [f"{k} {getattr(limits, k)} → {v}" for k, v in raised.items()]
+        text = f"{' and '.join(steps)} ({edge.src} → {edge.dst})"
+        yield Change("slack", key, text, costs, replace(limits, **raised))
+
+
+def _lanes(costs: CostTable, limits: Limits) -> Iterator[Change]:
+    platform = costs.platform
+    for device in platform.devices:
+        more = replace(device, width=device.width + 1, max_lanes=device.max_lanes + 1)
+        text = f"one more {device.width_unit.removesuffix('s')} and lane on {device.name}"
+        allowed = limits
+        if limits.max_lanes is not None:
+            allowed = replace(limits, max_lanes=limits.max_lanes + 1)
+            text += f", max_lanes {limits.max_lanes} → {limits.max_lanes + 1}"
+        wider = replace(
+            platform, devices=tuple(more if d == device else d for d in platform.devices)
+        )
+        yield Change("lanes", device.name, text, replace(costs, platform=wider), allowed)
+
+
+def _links(costs: CostTable, limits: Limits) -> Iterator[Change]:
+    platform = costs.platform
+    for link in platform.links:
+        fast = replace(
+            link,
+            latency_s=link.latency_s / 2,
+            bytes_per_s=min(link.bytes_per_s * 2, LARGEST),
+            per_message_s=link.per_message_s / 2,
+        )
+        links = tuple(fast if k is link else k for k in platform.links)
+        table = replace(costs, platform=replace(platform, links=links))
+        yield Change("link", link.name, f"link {link.name} twice as fast", table, limits)
+
+
+def _devices(costs: CostTable, limits: Limits) -> Iterator[Change]:
+    platform = costs.platform
+    for device in platform.devices if len(platform.devices) > 1 else ():
+        table = without_modes(costs, [m for m in costs.modes if m.device == device.name])
+        if device.name == platform.host:
+            yield Change(
+                "device", device.name, f"nothing on {device.name}, the host", table, limits
+            )
+            continue
+        table = replace(table, platform=without_device(platform, device.name))
+        # A limit may name the device: what it allows is then less, what it asks cannot be met.
+        memory = {d: size for d, size in limits.memory_bytes.items() if d != device.name}
+        devices = {t: tuple(d for d in ds if d != device.name) for t, ds in limits.devices.items()}
+        pinned = {t: () for t, d in limits.pin.items() if d == device.name}
+        pins = {t: d for t, d in limits.pin.items() if d != device.name}
+        less = replace(limits, memory_bytes=memory, devices={**devices, **pinned}, pin=pins)
+        yield Change("device", device.name, f"without {device.name}", table, less)
+
+
+def without_device(platform: Platform, name: str) -> Platform:
+    """The platform without a device and its links. The host cannot go: a ValueError."""
+    if name == platform.host:
+        raise ValueError(f"platform {platform.name!r}: {name!r} is the host; it cannot be removed")
+    return replace(
+        platform,
+        devices=tuple(d for d in platform.devices if d.name != name),
+        links=tuple(k for k in platform.links if name not in (k.a, k.b)),
+    )
+
+
+def faster(costs: CostTable, graph: TaskGraph, task: str, factor: float = FASTER) -> CostTable:
+    """The table with the time of one task, its energy and its pair terms times `factor`. Of a fused
+    call only the task's share of the time is."""
+
+    def scaled(mode: Mode) -> Mode:
+        if task not in mode.tasks:
+            return mode
+        part = costs.shares(mode, graph.repetition)[task] if mode.fused else 1.0
+        by, e = 1 - part * (1 - factor), mode.estimate
+        names = ("latency_s", "occupancy_s", "low_s", "high_s", "energy_j")
+        return replace(mode, estimate=replace(e, **{n: getattr(e, n) * by for n in names}))
+
+    extra = {
+        (a, b): seconds * (factor if a[0] == task else 1.0)
+        for (a, b), seconds in costs.pair_extra_s.items()
+    }
+    return replace(costs, modes=tuple(scaled(m) for m in costs.modes), pair_extra_s=extra)

@@ -1,0 +1,69 @@
+"""Numbers as people read them: three digits, SI prefixes, thousands grouped. For reports only;
+`pearl.spec.units` writes numbers that can be read back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+NONE = "–"
+PREFIXES = {-4: "p", -3: "n", -2: "µ", -1: "m", 0: "", 1: "k", 2: "M", 3: "G", 4: "T"}
+
+
+def si(value: float | None, unit: str) -> str:
+    """Three significant digits with an SI prefix: `si(3.12e-05, "s")` is `31.2 µs`."""
+    if value is None or not math.isfinite(value):
+        return NONE
+    if value == 0:
+        return f"0 {unit}"
+    rounded = float(f"{value:.2e}")
+    if math.isinf(rounded):  # the largest float, rounded up
+        rounded = value
+    power = math.floor(math.log10(abs(rounded)) / 3)
+    power = max(-4, min(power, 0 if unit == "s" else 4))
+    number = rounded / 1000.0**power
+    decimals = max(0, 2 - max(0, math.floor(math.log10(abs(number)))))
+    return f"{number:,.{decimals}f} {PREFIXES[power]}{unit}"
+
+
+def band(low: float, high: float, unit: str) -> str:
+    """Both ends under one prefix: `24.0–37.5 µs`."""
+    top = si(high, unit)
+    number, _, symbol = top.partition(" ")
+    if high <= 0 or not math.isfinite(high) or float(number.replace(",", "")) == 0:
+        return top
+    scale = float(f"{high:.2e}") / float(number.replace(",", ""))
+    decimals = len(number.partition(".")[2])
+    return f"{low / scale:,.{decimals}f}–{number} {symbol}"
+
+
+def count(value: float | None) -> str:
+    """A plain number, grouped by thousands: `25,104`, `3.21`."""
+    if value is None or not math.isfinite(value):
+        return NONE
+    return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
+
+
+def figure(value: float | None, unit: str) -> str:
+    """A number under a heading that names its unit where that is a rate; with it where it is SI."""
+    return si(value, unit) if unit in ("s", "J", "W") else count(value)
+
+
+def percent(share: float | None) -> str:
+    """A share as a percentage with one decimal."""
+    if share is None or not math.isfinite(share):
+        return NONE
+    return f"{100 * share:.1f} %"
+
+
+def listed(names: Sequence[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    names = list(names)
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def ratio(measured: float | None, predicted: float | None) -> str:
+    """measured / predicted with two decimals."""
+    if measured is None or not predicted:
+        return NONE
+    return f"{measured / predicted:.2f}"

@@ -1,0 +1,105 @@
+"""`Limits`: what the user allows a plan to do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from pearl.errors import SpecError
+from pearl_devices.given import is_names, is_number, is_whole, misfit, shown
+
+SLACK_LIMITS = ("policy_lag", "prefetch", "insertion_lag", "priority_staleness")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds on a plan; the defaults bound nothing but slack, which is 0.
+
+    power_w: average power at most. period_s: time of one iteration at most.
+    min_throughput_per_s: env steps per second at least (iterations for a graph without env_step).
+    policy_lag, prefetch, insertion_lag, priority_staleness: most slack of those edges, firings.
+    memory_bytes: device → bytes at most. devices: task → devices it may use. variants: task →
+    variants it may use. pin: task → device. together: pairs of tasks on one device.
+    env_groups: groups of environments, one a firing; part of the graph and not a bound.
+    any_order: rows of whichever copy of the actors is ready are stored next
+        (`pearl.planner.any_order`).
+    max_lanes: lanes in the whole plan at most (None: as many as the devices have), and cores that
+        one call may take: with 1, the plan runs in one thread.
+    replicas: task → copies at most that its environments may be shared out among (default 1).
+    """
+
+    power_w: float | None = None
+    period_s: float | None = None
+    min_throughput_per_s: float | None = None
+    policy_lag: int = 0
+    prefetch: int = 0
+    insertion_lag: int = 0
+    priority_staleness: int = 0
+    memory_bytes: Mapping[str, float] = field(default_factory=dict)
+    devices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    variants: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    pin: Mapping[str, str] = field(default_factory=dict)
+    together: tuple[tuple[str, str], ...] = ()
+    env_groups: int = 1
+    any_order: bool = False
+    max_lanes: int | None = None
+    replicas: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        problems = []
+        for name in ("memory_bytes", "devices", "variants", "pin", "replicas"):
+            value = getattr(self, name)
+            if not isinstance(value, Mapping):
+                raise SpecError(f"limits: {name} is {shown(value)}; a mapping is needed")
+            object.__setattr__(self, name, MappingProxyType(dict(value)))
+        for name in ("devices", "variants"):
+            problems += [
+                f"limits: {name} of {task} are {shown(value)}; a tuple of names is needed"
+                for task, value in getattr(self, name).items()
+                if not is_names(value)
+            ]
+        problems += [
+            f"limits: pin of {task} is {shown(value)}; the name of a device is needed"
+            for task, value in self.pin.items()
+            if not isinstance(value, str)
+        ]
+        for name in ("power_w", "period_s", "min_throughput_per_s"):
+            value = getattr(self, name)
+            if value is not None and (wrong := misfit(value, above=True)):
+                problems.append(f"limits: {name} {wrong}")
+        counts = [(name, getattr(self, name), 0) for name in SLACK_LIMITS]
+        counts += [(f"replicas of {task}", n, 1) for task, n in self.replicas.items()]
+        counts.append(("env_groups", self.env_groups, 1))
+        if self.max_lanes is not None:
+            counts.append(("max_lanes", self.max_lanes, 1))
+        for name, number, least in counts:
+            if not is_whole(number) or number < least:
+                problems.append(
+                    f"limits: {name} is {shown(number)}; it must be a whole number of at least "
+                    f"{least}"
+                )
+        if not isinstance(self.together, list | tuple):
+            raise SpecError(
+                f"limits: together is {shown(self.together)}; a tuple of pairs of tasks is needed"
+            )
+        for pair in self.together:
+            if not is_names(pair) or len(pair) != 2:
+                problems.append(
+                    f"limits: together has {shown(pair)}; each entry is a pair of tasks"
+                )
+        for device, size in self.memory_bytes.items():
+            if size != math.inf and (wrong := misfit(size, above=True)):
+                problems.append(f"limits: memory of {device} {wrong}")
+        if not isinstance(self.any_order, bool):
+            problems.append(f"limits: any_order is {shown(self.any_order)}; it is True or False")
+        if problems:
+            raise SpecError(*problems)
+
+
+def bad_time(time_limit_s: object) -> list[str]:
+    """What is wrong with a time that something may take: a line, or none."""
+    if time_limit_s == math.inf or (is_number(time_limit_s) and time_limit_s > 0):
+        return []
+    return [f"time_limit_s is {shown(time_limit_s)}; it must be seconds above 0"]

@@ -1,0 +1,347 @@
+"""The period of a timed dataflow graph: single-rate expansion, maximum cycle ratio, simulation.
+
+An arc (src, dst, seconds, tokens) says: iteration n of `dst` starts no earlier than `seconds`
+after iteration n − tokens of `src` started. The least period that all arcs allow is the maximum
+over cycles of seconds / tokens (Reiter 1968), and self-timed execution attains it (Baccelli,
+Cohen, Olsder and Quadrat, Synchronization and Linearity, 1992).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pearl.errors import SpecError
+from pearl.graph.task_graph import Edge, TaskGraph
+from pearl.time_limit import drained, look, watched
+
+Arc = tuple[int, int, float, int]
+"""src node, dst node, seconds, tokens."""
+
+Unit = tuple[str, ...]
+"""What runs as one call: a single task, or the tasks of a fused mode."""
+
+
+@dataclass(frozen=True)
+class Expansion:
+    """Single-rate expansion: one node for every firing of an iteration, one for every fused call.
+
+    units: single tasks and fused sets, in the order of the graph's tasks. nodes: (unit, firing).
+    node: (task, firing) → node. arcs: (src node, dst node, tokens, edge of the graph).
+    """
+
+    graph: TaskGraph
+    units: tuple[Unit, ...]
+    nodes: tuple[tuple[int, int], ...]
+    node: dict[tuple[str, int], int]
+    arcs: tuple[tuple[int, int, int, int], ...]
+
+    def firings(self, unit: int) -> int:
+        """Nodes of a unit: the repetitions of a task, 1 for a fused call."""
+        tasks = self.units[unit]
+        return self.graph.repetition[tasks[0]] if len(tasks) == 1 else 1
+
+    def rows(self, edge: Edge) -> list[tuple[int, int, int]]:
+        """The arcs (src node, dst node, tokens) that one edge stands for, fewest tokens each.
+
+        Firing f of dst waits for firing F = ⌊(f·c + a − m) / p⌋ of src, a = 0 … c − 1: an arc from
+        copy F mod q with −⌊F / q⌋ tokens. What one fused call settles within itself is left out.
+        """
+        q = self.graph.repetition
+        p, c, m = edge.production, edge.consumption, edge.tokens
+        least: dict[tuple[int, int], int] = {}
+        for f in watched(range(q[edge.dst])):
+            for a in watched(range(c)) if c > 1 else (0,):
+                firing = (f * c + a - m) // p
+                src = self.node[edge.src, firing % q[edge.src]]
+                dst = self.node[edge.dst, f]
+                tokens = -(firing // q[edge.src])
+                inside = src == dst and len(self.units[self.nodes[src][0]]) > 1
+                if not (inside and tokens == 0):
+                    least[src, dst] = min(tokens, least.get((src, dst), tokens))
+        return [(src, dst, tokens) for (src, dst), tokens in least.items()]
+
+
+def expand(graph: TaskGraph, fused: Sequence[Unit] = ()) -> Expansion:
+    """The single-rate expansion of `graph` with each of `fused` contracted into one call.
+
+    Raises SpecError naming the tasks of a cycle without tokens: a deadlock of the graph, or, with
+    `fused`, a call that would have to wait for itself.
+    """
+    member = {t: tuple(unit) for unit in fused for t in unit}
+    units = tuple(dict.fromkeys(member.get(t.name, (t.name,)) for t in graph.tasks))
+    nodes: list[tuple[int, int]] = []
+    node: dict[tuple[str, int], int] = {}
+    for u, unit in enumerate(units):
+        for f in watched(range(graph.repetition[unit[0]])):
+            if len(unit) == 1 or f == 0:
+                nodes.append((u, f))
+            node[unit[0], f] = len(nodes) - 1
+        for t in unit[1:]:
+            node.update({(t, f): len(nodes) - 1 for f in watched(range(graph.repetition[t]))})
+    bare = Expansion(graph, units, tuple(nodes), node, ())
+    arcs = tuple((s, d, m, e) for e, edge in enumerate(graph.edges) for s, d, m in bare.rows(edge))
+    cycle = token_free_cycle(len(nodes), [(s, d, 0.0, m) for s, d, m, _ in arcs])
+    if cycle:
+        names = ["+".join(units[nodes[n][0]]) for n in cycle]
+        around = " → ".join(n for i, n in enumerate(names) if i == 0 or n != names[i - 1])
+        raise SpecError(
+            f"graph {graph.name!r}: deadlock: the cycle {around} → {names[0]} has no token, so "
+            "none of its firings can ever start; give one of its edges tokens"
+            + (", or do not fuse these tasks" if fused else "")
+        )
+    return Expansion(graph, units, tuple(nodes), node, arcs)
+
+
+def token_free_cycle(n: int, arcs: Sequence[Arc]) -> list[int]:
+    """The nodes of a cycle whose tokens sum to 0 or less; empty if there is none.
+
+    Where no arc has negative tokens an order of those without any says that there is none; else
+    integer Bellman-Ford with lengths tokens·(n + 1) − 1: negative around just such cycles.
+    """
+    if min((a[3] for a in arcs), default=0) >= 0:
+        free = [(s, d) for s, d, _, m in watched(arcs) if m == 0]
+        if len(_topological(n, free)) == n:
+            return []
+    out: list[list[tuple[int, int]]] = [[] for _ in range(n)]
+    for s, d, _, m in watched(arcs):
+        out[s].append((d, m * (n + 1) - 1))
+    distance, parent, hops = [0] * n, [-1] * n, [0] * n
+    queue, waiting = deque(range(n)), [True] * n
+    for here in drained(queue):
+        waiting[here] = False
+        for there, length in out[here]:
+            if distance[here] + length < distance[there]:
+                distance[there] = distance[here] + length
+                parent[there] = here
+                hops[there] = hops[here] + 1
+                if hops[there] >= n:
+                    return _ancestry_cycle(parent, there)
+                if not waiting[there]:
+                    waiting[there] = True
+                    queue.append(there)
+    return []
+
+
+def _ancestry_cycle(parent: list[int], node: int) -> list[int]:
+    for _ in range(len(parent)):
+        node = parent[node]
+    cycle, here = [node], parent[node]
+    while here != node:
+        cycle.append(here)
+        here = parent[here]
+    return cycle[::-1]
+
+
+def max_cycle_ratio(
+    n: int, arcs: Sequence[Arc], names: Sequence[str] | None = None
+) -> tuple[float, list[int]]:
+    """The largest seconds / tokens over all cycles and the nodes of a cycle that attains it.
+
+    (0, []) without a cycle. Tokens of one arc may be negative; a cycle whose tokens sum to 0 or
+    less is a SpecError that names it (by `names`, else by number).
+    """
+    cycle = token_free_cycle(n, arcs)
+    if cycle:
+        around = " → ".join(str(names[i] if names else i) for i in [*cycle, cycle[0]])
+        raise SpecError(f"the cycle {around} has no token; no firing on it can ever start")
+    return howard(n, arcs)
+
+
+def howard(n: int, arcs: Sequence[Arc]) -> tuple[float, list[int]]:
+    """`max_cycle_ratio` by policy iteration, without the check: a cycle of positive seconds whose
+    tokens sum to 0 or less gives (inf, cycle).
+
+    Multichain form of Howard's algorithm (Cochet-Terrasson, Cohen, Gaubert, McGettrick and Quadrat
+    1998): a policy picks an arc out of every node; each node gets the ratio of the cycle that its
+    policy leads to and its value relative to it; arcs to a higher ratio, then arcs of higher value,
+    replace the policy's until none is left.
+    """
+    out = _leading_to_cycles(n, arcs)
+    alive = [u for u in range(n) if out[u]]
+    if not alive:
+        return 0.0, []
+    policy: list[tuple[int, float, int]] = [(0, 0.0, 0)] * n
+    for u in watched(alive):
+        policy[u] = max(out[u], key=lambda a: a[1] / a[2] if a[2] > 0 else math.inf)
+    ratio, value = [0.0] * n, [0.0] * n
+    longest = max(abs(w) for arcs_out in out for _, w, _ in arcs_out)
+    top, rounds_left = -math.inf, n + 100
+    while True:
+        best, best_cycle = _evaluate(alive, policy, ratio, value)
+        if best == math.inf:
+            return best, best_cycle
+        if best > top:
+            top, rounds_left = best, n + 100
+        rounds_left -= 1  # only rounding can keep values moving for longer at one ratio
+        changed = False
+        for u in watched(alive):
+            reach = ratio[u] + 1e-14 * abs(ratio[u])
+            for arc in out[u]:
+                if ratio[arc[0]] > reach:
+                    policy[u], reach, changed = arc, ratio[arc[0]], True
+        if changed and rounds_left:
+            continue
+        small = 1e-14 * (longest + max(map(abs, value)))
+        for u in watched(alive):
+            here, mine = ratio[u], value[u] + small
+            floor = here - 1e-14 * abs(here)
+            for arc in out[u]:
+                there, seconds, tokens = arc
+                gain = seconds - here * tokens + value[there]
+                if gain > mine and ratio[there] >= floor and arc is not policy[u]:
+                    policy[u], mine, changed = arc, gain, True
+        if not changed or not rounds_left:
+            return best, best_cycle
+
+
+def _leading_to_cycles(n: int, arcs: Sequence[Arc]) -> list[list[tuple[int, float, int]]]:
+    """Arcs out of each node, without those to nodes from which no cycle can be reached."""
+    into: list[list[int]] = [[] for _ in range(n)]
+    degree = [0] * n
+    for s, d, _, _ in watched(arcs):
+        into[d].append(s)
+        degree[s] += 1
+    dead = [u for u in range(n) if degree[u] == 0]
+    for u in watched(dead):
+        for s in into[u]:
+            degree[s] -= 1
+            if degree[s] == 0:
+                dead.append(s)
+    out: list[list[tuple[int, float, int]]] = [[] for _ in range(n)]
+    for s, d, w, m in watched(arcs):
+        if degree[s] > 0 and degree[d] > 0:
+            out[s].append((d, w, m))
+    return out
+
+
+def _evaluate(
+    alive: list[int],
+    policy: list[tuple[int, float, int]],
+    ratio: list[float],
+    value: list[float],
+) -> tuple[float, list[int]]:
+    """Ratio and value of every node under a policy, in place; the best ratio and its cycle."""
+    best, best_cycle = -math.inf, []
+    done = [0] * len(policy)  # 0 new, 1 on the path, 2 settled
+    for start in watched(alive):
+        path, u = [], start
+        while done[u] == 0:
+            done[u] = 1
+            path.append(u)
+            u = policy[u][0]
+        if done[u] == 1:
+            cycle = path[path.index(u) :]
+            seconds = math.fsum(policy[x][1] for x in cycle)
+            tokens = sum(policy[x][2] for x in cycle)
+            if tokens <= 0:
+                if seconds > 0 or tokens < 0:
+                    return math.inf, cycle
+                ratio[u] = 0.0
+            else:
+                ratio[u] = seconds / tokens
+            if ratio[u] > best:
+                best, best_cycle = ratio[u], cycle
+            done[u] = 2
+        for x in watched(reversed(path)):
+            if done[x] == 2:
+                continue
+            there, w, m = policy[x]
+            ratio[x] = ratio[there]
+            value[x] = w - ratio[x] * m + value[there]
+            done[x] = 2
+    return best, best_cycle
+
+
+def start_times(n: int, arcs: Sequence[Arc], period_s: float) -> list[float]:
+    """Least start times ≥ 0 of a periodic schedule: firing n of node i at start[i] + n · period_s.
+
+    period_s must be at least the maximum cycle ratio; rounding around critical cycles is absorbed.
+    """
+    out: list[list[tuple[int, float]]] = [[] for _ in range(n)]
+    for s, d, w, m in watched(arcs):
+        out[s].append((d, w - m * period_s))
+    start = [0.0] * n
+    small = 1e-12 * (period_s + max((abs(a[2]) for a in arcs), default=0.0))
+    early = _topological(n, [(s, d) for s, d, _, m in arcs if m == 0])
+    queue = deque(dict.fromkeys([*early, *range(n)]))  # in this order most are final at once
+    waiting, passes = [True] * n, [0] * n
+    for here in drained(queue):
+        waiting[here] = False
+        for there, length in out[here]:
+            if start[here] + length > start[there] + small:
+                start[there] = start[here] + length
+                if not waiting[there] and passes[there] <= n:
+                    passes[there] += 1
+                    waiting[there] = True
+                    queue.append(there)
+    return start
+
+
+def simulate(
+    n: int,
+    arcs: Sequence[Arc],
+    iterations: int,
+    factors: NDArray[np.float64] | None = None,
+) -> NDArray[np.float64]:
+    """Self-timed execution: start times in seconds, shape (iterations, n).
+
+    Every firing starts as soon as its arcs allow, none before 0. factors: (iterations, n), by
+    which the seconds of the arcs that leave a node are multiplied; None for constant times. Arcs
+    may have negative tokens (entries that run ahead in a lane; what they ask of iterations beyond
+    the last is left out); a cycle without tokens is a SpecError. O(arcs · iterations).
+    """
+    if token_free_cycle(n, arcs):
+        max_cycle_ratio(n, arcs)
+    shift = [0] * n  # retiming that leaves no negative tokens: shortest paths in tokens
+    changed = True
+    while changed:
+        changed = False
+        for s, d, _, m in watched(arcs):
+            if shift[s] + m < shift[d]:
+                shift[d], changed = shift[s] + m, True
+    into: list[list[tuple[int, float, int]]] = [[] for _ in range(n)]
+    same: list[tuple[int, int]] = []
+    for s, d, w, m in watched(arcs):
+        into[d].append((s, w, m))
+        if m + shift[s] - shift[d] == 0:
+            same.append((s, d))
+    order = _topological(n, same)
+    start = np.zeros((iterations, n))
+    rows: list[list[float]] = [[0.0] * n for _ in watched(range(iterations))]
+    scale = None if factors is None else factors.tolist()
+    for turn in range(iterations - min(shift, default=0)):
+        look()
+        for j in watched(order):
+            k = turn + shift[j]
+            if not 0 <= k < iterations:
+                continue
+            ready = 0.0
+            for i, w, m in into[j]:
+                if 0 <= k - m < iterations:
+                    t = rows[k - m][i] + (w if scale is None else w * scale[k - m][i])
+                    if t > ready:
+                        ready = t
+            rows[k][j] = ready
+    start[:] = rows
+    return start
+
+
+def _topological(n: int, arcs: Sequence[tuple[int, int]]) -> list[int]:
+    out: list[list[int]] = [[] for _ in range(n)]
+    degree = [0] * n
+    for s, d in watched(arcs):
+        out[s].append(d)
+        degree[d] += 1
+    order = [u for u in range(n) if degree[u] == 0]
+    for u in watched(order):
+        for d in out[u]:
+            degree[d] -= 1
+            if degree[d] == 0:
+                order.append(d)
+    return order

@@ -1,0 +1,46 @@
+"""The sequential program of a graph: which task can fire when, one at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pearl.errors import SpecError
+from pearl.graph.task_graph import TaskGraph
+
+
+def program_order(graph: TaskGraph) -> tuple[str, ...]:
+    """The firings of one iteration in the order of the sequential program: always the first task,
+    in the graph's order, that can fire."""
+    tokens = [e.tokens for e in graph.edges]
+    left = dict(graph.repetition)
+    order: list[str] = []
+    while any(left.values()):
+        able = (n for n, count in left.items() if count and not blocked(graph, tokens, n))
+        name = next(able, None)
+        if name is None:
+            raise SpecError(
+                f"graph {graph.name!r}: no task can fire after {order}; firings left are {left}"
+            )
+        fire(graph, tokens, name)
+        left[name] -= 1
+        order.append(name)
+    return tuple(order)
+
+
+def blocked(graph: TaskGraph, tokens: Sequence[int], name: str) -> str | None:
+    """Why `name` cannot fire now, or None. A data channel has the least capacity that its rates
+    allow: one slot where a firing gives what a firing takes."""
+    for e, here in zip(graph.edges, tokens, strict=True):
+        if e.dst == name and here < e.consumption:
+            return f"{e.src} has not given it what it needs"
+        if e.src == name and e.is_channel and here + e.production > e.least_capacity:
+            return f"{e.dst} has not yet read what it gave before"
+    return None
+
+
+def fire(graph: TaskGraph, tokens: list[int], name: str) -> None:
+    """Takes from `tokens` (one number an edge) what a firing consumes, and adds what it gives."""
+    for i, e in enumerate(graph.edges):
+        tokens[i] += (e.production if e.src == name else 0) - (
+            e.consumption if e.dst == name else 0
+        )

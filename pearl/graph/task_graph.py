@@ -1,0 +1,374 @@
+"""`TaskGraph`: tasks that fire again and again, and edges that carry bytes, rates and tokens.
+
+Synchronous dataflow (Lee and Messerschmitt 1987). See `docs/theory.md`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from functools import cached_property
+from types import MappingProxyType
+
+from pearl.errors import SpecError
+from pearl.graph.limits import SLACK_LIMITS
+from pearl.graph.parallel_edges import EdgeKey, numbered
+from pearl_devices import Kernel
+from pearl_devices.given import is_names, is_whole, misfit, shown
+
+RESERVED = ">+#"
+"""Characters that no task's name may hold: transfers are called `src>device`, fused calls `a+b`,
+copies of a split task `task#0`."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Which copy of a split task this is. shares: the environments of all its copies."""
+
+    task: str
+    replica: int
+    shares: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Task:
+    """A kernel that fires again and again. A name that is empty or holds one of `RESERVED` is a
+    SpecError, unless it is that of a copy.
+
+    reads, writes: names of the mutable state it touches (`TaskGraph.states` gives their bytes).
+        All tasks of one state run on one device, except a copying task for what it writes.
+    copies: it links two states (param_sync) and stays with the state that it reads.
+    group: tasks of one group run on one device.
+    environments: how many one firing handles and replicas may share out; 0: it stays whole.
+    part: of a task that `pearl.planning.replicas` split, which copy it is.
+    """
+
+    name: str
+    kernel: Kernel
+    reads: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ()
+    copies: bool = False
+    group: str | None = None
+    environments: int = 0
+    part: Part | None = None
+
+    def __post_init__(self) -> None:
+        problems = [
+            f"task {shown(self.name)}: {name} is {shown(getattr(self, name))}; {needed} is needed"
+            for name, fits, needed in (
+                ("name", isinstance(self.name, str), "text"),
+                ("kernel", isinstance(self.kernel, Kernel), "a Kernel"),
+                ("reads", is_names(self.reads), "a tuple of the names of states"),
+                ("writes", is_names(self.writes), "a tuple of the names of states"),
+                ("copies", isinstance(self.copies, bool), "True or False"),
+                ("group", self.group is None or isinstance(self.group, str), "text or None"),
+                (
+                    "environments",
+                    is_whole(self.environments) and self.environments >= 0,
+                    "a whole number of at least 0",
+                ),
+            )
+            if not fits
+        ]
+        if problems:
+            raise SpecError(*problems)
+        object.__setattr__(self, "reads", tuple(self.reads))
+        object.__setattr__(self, "writes", tuple(self.writes))
+        found = [c for c in RESERVED if c in self.name] if self.part is None else []
+        if not self.name or found:
+            what = f"holds {' and '.join(map(repr, found))}" if found else "is empty"
+            raise SpecError(
+                f"task {self.name!r}: its name {what}; give it another: plans write "
+                "transfers as 'src>device', fused calls as 'a+b' and copies as 'task#0'"
+            )
+
+    @property
+    def home(self) -> tuple[str, ...]:
+        """The states that hold this task to a device."""
+        return self.reads if self.copies else tuple(dict.fromkeys(self.reads + self.writes))
+
+
+@dataclass(frozen=True)
+class Edge:
+    """`dst` consumes what `src` produces.
+
+    production, consumption: tokens per firing. tokens_seq: tokens of the sequential program.
+    slack: relaxation on top, in firings of the rarer side. bytes: per firing of src; 0 for an edge
+    that only orders. limit: the key of `Limits` up to which slack may grow; None keeps it at 0.
+    """
+
+    src: str
+    dst: str
+    production: int = 1
+    consumption: int = 1
+    tokens_seq: int = 0
+    slack: int = 0
+    bytes: float = 0.0
+    limit: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("src", "dst"):
+            if not isinstance(getattr(self, name), str):
+                raise SpecError(
+                    f"edge {shown(self.src)} → {shown(self.dst)}: {name} is "
+                    f"{shown(getattr(self, name))}; the name of a task is needed"
+                )
+        where = f"edge {self.src} → {self.dst}"
+        for name in ("production", "consumption", "tokens_seq", "slack"):
+            value = getattr(self, name)
+            if not is_whole(value):
+                raise SpecError(
+                    f"{where}: {name} is {shown(value)}; a whole number is needed, at most 2^53"
+                )
+            if type(value) is not int:  # numpy's
+                object.__setattr__(self, name, int(value))
+        if self.limit is not None and self.limit not in SLACK_LIMITS:
+            raise SpecError(
+                f"{where}: limit is {shown(self.limit)}; it names what bounds the slack, one of "
+                f"{', '.join(SLACK_LIMITS)}"
+            )
+        if self.production < 1 or self.consumption < 1:
+            raise SpecError(
+                f"{where}: rates are {self.production} → {self.consumption}; at least 1 each"
+            )
+        if self.tokens_seq < 0 or self.slack < 0:
+            raise SpecError(
+                f"{where}: tokens {self.tokens_seq}, slack {self.slack}; both must be at least 0"
+            )
+        if wrong := misfit(self.bytes):
+            raise SpecError(f"{where}: bytes {wrong}")
+
+    @property
+    def tokens(self) -> int:
+        return self.tokens_seq + self.slack * max(self.production, self.consumption)
+
+    @property
+    def is_channel(self) -> bool:
+        """Whether it carries data from one task to another, so that its buffer has a capacity."""
+        return self.bytes > 0 and self.src != self.dst
+
+    @property
+    def least_capacity(self) -> int:
+        """Tokens that a channel must hold at least, so that its rates can go on for ever."""
+        p, c = self.production, self.consumption
+        return self.tokens + p + c - math.gcd(p, c)
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """A set of tasks that may run as one call an iteration, on one lane (a fused mode)."""
+
+    name: str
+    tasks: tuple[str, ...]
+    kernel: Kernel
+
+    def __post_init__(self) -> None:
+        where, tasks = f"fusion {shown(self.name)}", self.tasks
+        if not is_names(tasks) or len(set(tasks)) < max(2, len(tasks)):
+            raise SpecError(f"{where}: tasks is {shown(tasks)}; needed are two or more, each once")
+        if not isinstance(self.kernel, Kernel):
+            raise SpecError(f"{where}: kernel is {shown(self.kernel)}; a Kernel is needed")
+        object.__setattr__(self, "tasks", tuple(tasks))
+
+
+@dataclass(frozen=True)
+class TaskGraph:
+    """A timed dataflow graph of one training loop.
+
+    states: mutable state → its bytes. fusions: what the algorithm allows to run as one call.
+    env_steps: environment steps of one iteration, 0 where there is no env_step; updates: gradient
+    steps of one iteration; batch: samples of one gradient step.
+    Raises SpecError for unknown names, inconsistent rates (naming a cycle that disagrees) and
+    deadlock (naming a cycle without tokens).
+    """
+
+    name: str
+    tasks: tuple[Task, ...]
+    edges: tuple[Edge, ...]
+    states: Mapping[str, float] = field(default_factory=dict)
+    fusions: tuple[Fusion, ...] = ()
+    env_steps: int = 0
+    updates: int = 0
+    batch: int = 0
+
+    def __post_init__(self) -> None:
+        self._check_types()
+        names = [t.name for t in self.tasks]
+        problems = []
+        if not names:
+            problems.append(f"graph {self.name!r} has no task; it needs at least one")
+        problems += [f"graph {self.name!r}: task {n!r} appears twice" for n in _repeated(names)]
+        fused = [" and ".join(sorted(f.tasks)) for f in self.fusions]
+        problems += [f"graph {self.name!r}: {n} are fused twice" for n in _repeated(fused)]
+        for e in self.edges:
+            problems += [
+                f"edge {e.src} → {e.dst}: no task {end!r}; there are {names}"
+                for end in (e.src, e.dst)
+                if end not in self._by_name
+            ]
+        for task in self.tasks:
+            problems += [
+                f"task {task.name}: no state {s!r}; there are {sorted(self.states)}"
+                for s in task.reads + task.writes
+                if s not in self.states
+            ]
+        for fusion in self.fusions:
+            problems += [
+                f"fusion {fusion.name}: no task {n!r}; there are {names}"
+                for n in fusion.tasks
+                if n not in self._by_name
+            ]
+        if problems:
+            raise SpecError(*problems)
+        _ = self.repetition
+        self._check_states()
+
+    def _check_types(self) -> None:
+        """Tuples of the nouns, and numbers that can be."""
+        where = f"graph {shown(self.name)}"
+        problems = []
+        for name, kind in (("tasks", Task), ("edges", Edge), ("fusions", Fusion)):
+            given = getattr(self, name)
+            if not isinstance(given, list | tuple):
+                given = (given,)
+            problems += [
+                f"{where}: {name} has {shown(each)}; a tuple of {kind.__name__}s is needed"
+                for each in given
+                if not isinstance(each, kind)
+            ]
+            object.__setattr__(self, name, tuple(given))
+        if not isinstance(self.name, str):
+            problems.append(f"{where}: name is {shown(self.name)}; text is needed")
+        if isinstance(self.states, Mapping):
+            object.__setattr__(self, "states", MappingProxyType(dict(self.states)))
+            problems += [
+                f"{where}: bytes of state {shown(s)} {wrong}"
+                for s, size in self.states.items()
+                if (wrong := misfit(size))
+            ]
+        else:
+            problems.append(
+                f"{where}: states is {shown(self.states)}; a mapping from names to bytes is needed"
+            )
+        problems += [
+            f"{where}: {name} is {shown(getattr(self, name))}; it must be a whole number of at "
+            "least 0"
+            for name in ("env_steps", "updates", "batch")
+            if not is_whole(getattr(self, name)) or getattr(self, name) < 0
+        ]
+        if problems:
+            raise SpecError(*problems)
+
+    def task(self, name: str) -> Task:
+        """The task called `name`; a KeyError names those there are."""
+        if name not in self._by_name:
+            raise KeyError(f"no task {name!r}; there are {list(self._by_name)}")
+        return self._by_name[name]
+
+    @cached_property
+    def _by_name(self) -> Mapping[str, Task]:
+        return {t.name: t for t in self.tasks}
+
+    @cached_property
+    def _touching(self) -> Mapping[str, list[Edge]]:
+        """Task → the edges into and out of it, self-loops left out."""
+        found: dict[str, list[Edge]] = {name: [] for name in self._by_name}
+        for e in self.edges:
+            if e.src != e.dst:
+                found[e.src].append(e)
+                found[e.dst].append(e)
+        return found
+
+    def origin(self, name: str) -> tuple[str, int]:
+        """The task that `name` is, or is a copy of, and which copy (0 of a whole task)."""
+        part = self.task(name).part
+        return (part.task, part.replica) if part else (name, 0)
+
+    @cached_property
+    def repetition(self) -> Mapping[str, int]:
+        """Firings of each task in one iteration: the least positive solution of the balance
+        equations (one for each connected component)."""
+        for e in self.edges:
+            if e.src == e.dst and e.production != e.consumption:
+                raise SpecError(
+                    f"edge {e.src} → {e.dst}: a self-loop produces {e.production} and consumes "
+                    f"{e.consumption} a firing; they must be equal"
+                )
+        rate: dict[str, Fraction] = {}
+        for root in (t.name for t in self.tasks):
+            if root in rate:
+                continue
+            rate[root] = Fraction(1)
+            queue, parent = [root], {root: ""}
+            while queue:
+                here = queue.pop()
+                for e in self._touching[here]:
+                    there = e.dst if here == e.src else e.src
+                    ratio = Fraction(e.production, e.consumption)
+                    implied = rate[here] * (ratio if here == e.src else 1 / ratio)
+                    if there not in rate:
+                        rate[there], parent[there] = implied, here
+                        queue.append(there)
+                    elif rate[there] != implied:
+                        raise SpecError(self._disagreement(parent, here, there))
+            scale = math.lcm(*(rate[n].denominator for n in parent))
+            common = math.gcd(*(int(rate[n] * scale) for n in parent))
+            for n in parent:
+                rate[n] = rate[n] * scale / common
+        return MappingProxyType({t.name: int(rate[t.name]) for t in self.tasks})
+
+    def _disagreement(self, parent: Mapping[str, str], a: str, b: str) -> str:
+        def up(n: str) -> list[str]:
+            path = [n]
+            while parent[path[-1]]:
+                path.append(parent[path[-1]])
+            return path
+
+        left, right = up(a), up(b)
+        meet = next(n for n in left if n in right)
+        around = [*left[: left.index(meet) + 1][::-1], *right[: right.index(meet)], meet]
+        return (
+            f"graph {self.name!r}: rates disagree around the cycle {' – '.join(around)}; "
+            "production · firings of the source must equal consumption · firings of the "
+            "destination on every edge, else tokens pile up or run out"
+        )
+
+    def _reached(self, start: str) -> set[str]:
+        """The tasks that edges lead to from `start`, itself included."""
+        found, queue = {start}, [start]
+        while queue:
+            here = queue.pop()
+            new = {e.dst for e in self._touching[here]} - found
+            found |= new
+            queue += new
+        return found
+
+    def _check_states(self) -> None:
+        problems = []
+        for state in self.states:
+            touch = [t for t in self.tasks if state in t.reads + t.writes]
+            for i, a in enumerate(touch):
+                for b in touch[i + 1 :]:
+                    if state not in a.writes + b.writes:
+                        continue
+                    for src, dst in ((a.name, b.name), (b.name, a.name)):
+                        if dst not in self._reached(src):
+                            problems.append(
+                                f"graph {self.name!r}: {a.name} and {b.name} share state {state!r} "
+                                f"and one writes it, but no path of edges leads from {src} to "
+                                f"{dst}; without one their order would depend on timing"
+                            )
+        if problems:
+            raise SpecError(*problems)
+
+    def with_slack(self, slack: Mapping[EdgeKey, int]) -> TaskGraph:
+        """The same graph with the slack of the edges of `slack` set, by their keys."""
+        edges = (replace(e, slack=slack.get(k, e.slack)) for k, e in numbered(self.edges).items())
+        return replace(self, edges=tuple(edges))
+
+
+def _repeated(names: list[str]) -> list[str]:
+    return sorted(n for n, times in Counter(names).items() if times > 1)

@@ -1,0 +1,105 @@
+"""The plan of a spec with `any_order`: each copy of the actors has a lane, the rest shares one."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import replace
+
+from pearl.errors import InfeasibleError, SpecError
+from pearl.graph.limits import Limits
+from pearl.graph.parallel_edges import numbered
+from pearl.graph.period import expand
+from pearl.graph.sequential import program_order
+from pearl.graph.task_graph import TaskGraph
+from pearl.planning.costs import CostTable, split_costs
+from pearl.planning.plan_builder import Proof, assemble
+from pearl.planning.plans import Plan
+from pearl.planning.replicas import Split, split_graph
+from pearl.planning.timing import Assignment, timing
+
+ACTING = ("inference", "env_step")
+NOTE = (
+    "in any order: rows of whichever copy is ready are stored next, so that a run is not "
+    "reproducible; rates are those of mean times in lock-step"
+)
+
+
+def check(graph: TaskGraph, limits: Limits) -> int:
+    """How many copies there are to be; a SpecError says why there cannot be any."""
+    copies = limits.replicas.get("env_step", 1)
+    tasks = {t.name: t for t in graph.tasks}
+    problems = []
+    if copies < 2 or limits.replicas.get("inference", 1) != copies:
+        problems.append(
+            "limits.any_order: needs copies of the actors, as many of inference as of env_step: "
+            "limits.replicas: {inference: 4, env_step: 4}, say"
+        )
+    if "replay_insert" not in tasks:
+        problems.append(
+            f"limits.any_order: {graph.name} has no replay; its rollouts belong to one policy"
+        )
+    if not problems:
+        envs = tasks["env_step"].environments
+        if not envs or envs % copies:
+            problems.append(
+                f"limits.any_order: {envs} environments that can be shared out among {copies} "
+                "copies; they must be a multiple of the copies, and not normalised"
+            )
+        if tasks["replay_sample"].kernel.dim("n_step") > 1:
+            problems.append(
+                "limits.any_order: algorithm.n_step must be 1, for the next row of an environment "
+                "may be anywhere"
+            )
+        if limits.env_groups > 1:
+            problems.append("limits.any_order: env_groups must be 1")
+        if limits.prefetch or limits.insertion_lag or limits.priority_staleness:
+            problems.append("limits.any_order: of the slack limits only policy_lag may be above 0")
+    if problems:
+        raise SpecError(*problems)
+    return copies
+
+
+def solve(graph: TaskGraph, costs: CostTable, limits: Limits) -> Plan:
+    """The plan with these lanes, each task in its fastest mode on the host; nothing is proven. Its
+    period is that of mean times in lock-step: a run in any order is as fast or faster."""
+    begin, copies = time.perf_counter(), check(graph, limits)
+    envs = graph.task("env_step").environments
+    split = Split(ACTING, (envs // copies,) * copies)
+    torn = split_graph(graph, split)
+    lag = {
+        key: limits.policy_lag for key, e in numbered(torn.edges).items() if e.limit == "policy_lag"
+    }
+    x = expand(torn.with_slack(lag))
+    table, host = split_costs(costs, split), costs.platform.host
+    modes, lanes = [], []
+    for unit in x.units:
+        able = [m for m in table.of(*unit) if m.device == host]
+        if not able:
+            raise InfeasibleError(
+                f"limits.any_order: {unit[0]} cannot run on the host",
+                [{"kind": "task", "name": unit[0], "need": 1, "limit": 0, "unit": "modes"}],
+            )
+        modes.append(min(able, key=lambda m: m.estimate.occupancy_s))
+        part = torn.task(unit[0]).part
+        lanes.append(part.replica if part else copies)
+    room = costs.platform.device(host).max_lanes
+    if copies + 1 > min(room, limits.max_lanes or room):
+        raise SpecError(
+            f"limits.any_order: {copies} copies need {copies + 1} lanes; max_lanes allows "
+            f"{min(room, limits.max_lanes or room)}"
+        )
+    assignment = Assignment(x, table, tuple(modes), tuple(lanes))
+    timed = timing(assignment)
+    seen: Counter[str] = Counter()
+    place: dict[tuple[str, int], int] = {}
+    for at, task in enumerate(program_order(torn)):
+        place[task, seen[task]] = at
+        seen[task] += 1
+    orders = {
+        name: tuple((i, 0) for i in sorted(nodes, key=lambda i: place[timed.names[i]]))
+        for name, nodes in timed.lanes.items()
+    }
+    spent_s = time.perf_counter() - begin
+    proof = Proof("throughput", "any_order", 0, spent_s, 0.0, 0.0, late=False)
+    return replace(assemble(assignment, orders, proof), note=NOTE)

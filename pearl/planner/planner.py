@@ -1,0 +1,168 @@
+"""`plan`: spec → task graph → cost table → plan."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pearl.algorithms import algorithm
+from pearl.errors import InfeasibleError, SpecError
+from pearl.formatting import listed
+from pearl.graph.limits import Limits, bad_time
+from pearl.graph.task_graph import TaskGraph
+from pearl.planner import any_order
+from pearl.planner.energy_front import pareto
+from pearl.planning.costs import CostTable, tabulate, with_lanes
+from pearl.planning.plans import Plan, Problem
+from pearl.solvers import solve
+from pearl.spec.reading import System, load
+from pearl_devices import Kernel
+from pearl_estimators.host import on_demand
+
+WORTH = 1.15
+"""The least gain for which a plan has a second lane. Below it, what no estimate has in it decides:
+lanes share caches and memory (assumed; DQN with eight native environments: 1.22 predicted, 1.13
+measured, with one 1.14 and 0.71: `benchmarks.two_cores`)."""
+
+LANES_ASSUMED = {"firing_s": 1e-6, "handoff_s": 2.5e-6, "carry_s_per_byte": 2e-11}
+"""What lanes cost where it was not measured: rounded up from readings of
+`pearl.runtime.lanes.overhead` on 2 × AMD EPYC, virtual, 2026."""
+GUESSED = "what lanes cost is assumed, for two cores of this host were not free to measure it"
+
+
+def as_system(spec: System | str | Path | Mapping[str, Any]) -> System:
+    """`spec` itself if it is a System, else what `load` makes of it."""
+    return spec if isinstance(spec, System) else load(spec)
+
+
+def problem(system: System) -> tuple[TaskGraph, CostTable]:
+    """What the solver is given for a system: its task graph and the cost of every mode."""
+    graph = algorithm(system.algorithm.name).graph(system)
+    return graph, tabulate(graph, system.platform, system.limits)
+
+
+def plan(
+    system: System | str | Path,
+    *,
+    method: str | None = None,
+    time_limit_s: float = 20.0,
+    seed: int = 0,
+) -> Plan:
+    """The best plan found for a system within `time_limit_s` seconds, with the proof it has.
+
+    Always works, whether the devices are here or not. Raises SpecError for a spec or method that is
+    wrong and InfeasibleError where no plan meets the limits.
+    """
+    problems = bad_time(time_limit_s)
+    if problems:
+        raise SpecError(*problems)
+    system = as_system(system)
+    graph, costs = problem(system)
+
+    def solved(costs: CostTable, limits: Limits, share: float) -> Plan:
+        found = solve(
+            graph,
+            costs,
+            objective=system.objective,
+            method=method,
+            limits=limits,
+            time_limit_s=share * time_limit_s,
+            seed=seed,
+        )
+        about = Problem(graph, costs, limits, system)
+        return replace(found, spec_sha256=system.sha256, host=system.platform.name, problem=about)
+
+    if system.limits.any_order:
+        found = any_order.solve(graph, costs, system.limits)
+        about = Problem(graph, costs, system.limits, system)
+        found = replace(found, spec_sha256=system.sha256, host=system.platform.name, problem=about)
+        return _noted(found, system)
+    lanes_cost = runtime(system)
+    if not lanes_cost:
+        return _noted(solved(costs, system.limits, 1.0), system)
+    several = with_lanes(costs, graph, **lanes_cost)
+    guessed = [GUESSED] if LANES_ASSUMED.items() <= lanes_cost.items() else []
+    try:
+        one = solved(costs, replace(system.limits, max_lanes=1), 0.5)
+    except InfeasibleError:
+        return _noted(solved(several, system.limits, 0.5), system, *guessed)
+    many = solved(several, system.limits, 0.5)
+    lanes = sum(k.width > 0 for k in many.lanes)
+    gain = many.value / one.value if one.value > 0 else math.inf
+    if system.objective == "makespan":
+        gain = 1 / gain
+    if lanes > 1 and gain >= WORTH:
+        return _noted(many, system, f"{lanes} lanes give {gain:.2f} x what one gives", *guessed)
+    if lanes > 1:
+        return _noted(
+            one,
+            system,
+            f"a second lane does not pay: {lanes} lanes would give {gain:.2f} x what one "
+            f"gives, less than the {WORTH:g} x below which what lanes cost each other decides",
+            *guessed,
+        )
+    why = "a second lane does not pay: the best plan of several has one"
+    return _noted(one, system, why, *guessed)
+
+
+def _noted(found: Plan, system: System, *notes: str) -> Plan:
+    """The plan with these notes, and with what of this host it takes from the data sheet for the
+    time being, and why."""
+    late = on_demand.passed()
+    here = {d.name for d in system.platform.devices if d.kind == "cpu" and d.real}
+    tasks = [t.task for t in found.tasks if t.device in here and t.rung == "datasheet"]
+    whys = [late[g] for g in sorted(on_demand.needed_groups(kernels(system)) & late.keys())]
+    if tasks and whys:
+        names = listed(list(dict.fromkeys(tasks)))
+        why = "; ".join(dict.fromkeys(whys))
+        notes += (f"not timed on this host, but from the data sheet: {names} ({why})",)
+    return replace(found, note="; ".join(notes)) if notes else found
+
+
+def kernels(system: System) -> list[Kernel]:
+    """The kernels of a system, fused ones too: what its plans need estimates of."""
+    graph = algorithm(system.algorithm.name).graph(system)
+    return [t.kernel for t in graph.tasks] + [f.kernel for f in graph.fusions]
+
+
+def spare(system: System) -> None:
+    """To be called before a system is planned in order to be trained at once. Where every plan is
+    one lane on one CPU of this host, a plan needs no times to be trained by: while something else
+    has a part of the cores, none are measured for it."""
+    devices, limits = system.platform.devices, system.limits
+    if len(devices) > 1 or not (devices[0].kind == "cpu" and devices[0].real):
+        return
+    if 1 not in (limits.max_lanes, devices[0].max_lanes):
+        return
+    missing = on_demand.lacking(kernels(system))
+    if missing and not on_demand.quiet():
+        why = "this host is busy, and one lane on one CPU needs no timing to be trained"
+        on_demand.pass_over(missing, why)
+
+
+def runtime(system: System) -> dict[str, Any]:
+    """What several lanes cost on this host, for `with_lanes`, as its calibration measured it, else
+    as assumed; empty where a plan has one lane anyway, or lanes are not this host's alone."""
+    devices = system.platform.devices
+    here = [d for d in devices if d.kind == "cpu" and d.real]
+    if not here or system.platform.name != "host" or system.limits.max_lanes == 1:
+        return {}
+    if here[0].max_lanes == 1 and len(devices) == 1:
+        return {}
+    known = on_demand.calibration(here[0])
+    return {**(known.runtime or LANES_ASSUMED), "beside": known.beside}
+
+
+def front(
+    system: System | str | Path, *, gap: float = 0.01, time_limit_s: float = 60.0
+) -> list[Plan]:
+    """The plans between least power and most throughput for a system; see `pareto`."""
+    system = as_system(system)
+    graph, costs = problem(system)
+    plans = pareto(graph, costs, limits=system.limits, gap=gap, time_limit_s=time_limit_s)
+    about = Problem(graph, costs, system.limits, system)
+    named = {"spec_sha256": system.sha256, "host": system.platform.name}
+    return [replace(p, **named, problem=about) for p in plans]  # type: ignore[arg-type]

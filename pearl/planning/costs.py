@@ -1,0 +1,364 @@
+"""`CostTable`: the modes of every task with labelled estimates. All a solver sees."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from types import MappingProxyType
+
+from pearl.errors import InfeasibleError, SpecError
+from pearl.graph.limits import Limits
+from pearl.graph.task_graph import TaskGraph
+from pearl.planning.replicas import Split, copy_name, resized, splits
+from pearl_devices import Kernel, Platform, backend
+from pearl_devices.base import ASKED
+from pearl_devices.given import is_names, is_number, is_whole, misfit, shown
+from pearl_estimators import Estimate, estimate
+from pearl_estimators.host.calibration import CalibrationError
+from pearl_estimators.host.interference import Shares, named, side
+from pearl_estimators.host.on_demand import calibration, comparable
+
+
+@dataclass(frozen=True)
+class Mode:
+    """One way of running a task, or with several `tasks` a fused mode: all their firings of one
+    iteration as one call on one lane, whose time is `estimate`.
+
+    share: the environments of a copy of a split task that this mode is for; None: all of them.
+    """
+
+    tasks: tuple[str, ...]
+    device: str
+    variant: str
+    width: int
+    estimate: Estimate
+    share: int | None = None
+
+    def __post_init__(self) -> None:
+        tasks, share = self.tasks, self.share
+        if not is_names(tasks) or not tasks or len(set(tasks)) < len(tasks):
+            raise SpecError(f"mode: tasks is {shown(tasks)}; needed are names of tasks, each once")
+        where = f"mode of {', '.join(tasks)} on {shown(self.device)}"
+        for name, fits, needed in (
+            ("device", isinstance(self.device, str), "the name of a device"),
+            ("variant", isinstance(self.variant, str), "text"),
+            ("width", is_whole(self.width), "a whole number"),
+            ("estimate", isinstance(self.estimate, Estimate), "an Estimate"),
+            ("share", share is None or (is_whole(share) and share > 0), "a whole number above 0"),
+        ):
+            if not fits:
+                raise SpecError(
+                    f"{where}: {name} is {shown(getattr(self, name))}; {needed} is needed"
+                )
+        object.__setattr__(self, "tasks", tuple(tasks))
+        object.__setattr__(self, "width", int(self.width))
+
+    @property
+    def fused(self) -> bool:
+        return len(self.tasks) > 1
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """What distinguishes the modes of one task: device, variant, width."""
+        return self.device, self.variant, self.width
+
+
+Choice = tuple[str, tuple[str, str, int]]
+"""A task and the key of one of its modes."""
+
+
+@dataclass(frozen=True)
+class CostTable:
+    """The modes of every task on one platform.
+
+    pair_extra_s: seconds added to every firing of the first (task, mode) when the second holds too.
+        May be negative as long as the task's time is not; for latency and occupancy alike.
+    """
+
+    platform: Platform
+    modes: tuple[Mode, ...]
+    pair_extra_s: Mapping[tuple[Choice, Choice], float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._check_types()
+        names = [d.name for d in self.platform.devices]
+        seen: set[object] = set()
+        order: dict[frozenset[str], tuple[str, ...]] = {}
+        for mode in self.modes:
+            key = mode.tasks, mode.share, mode.key
+            if key in seen:
+                raise SpecError(
+                    f"cost table: {', '.join(mode.tasks)}: two modes of variant {mode.variant!r}, "
+                    f"width {mode.width} on {mode.device}; a plan names a mode by device, variant "
+                    "and width, so these must differ: give one of the two another variant"
+                )
+            seen.add(key)
+            first = order.setdefault(frozenset(mode.tasks), mode.tasks)
+            if first != mode.tasks:
+                raise SpecError(
+                    f"cost table: fused modes of {', '.join(first)} and of "
+                    f"{', '.join(mode.tasks)}: the same tasks; write them in one order"
+                )
+            if mode.device not in names:
+                raise SpecError(
+                    f"mode of {', '.join(mode.tasks)}: no device {mode.device!r}; there are {names}"
+                )
+            device = self.platform.device(mode.device)
+            if not 1 <= mode.width <= device.width:
+                raise SpecError(
+                    f"mode of {', '.join(mode.tasks)} on {mode.device}: width {mode.width}; "
+                    f"allowed are 1 to {device.width} {device.width_unit}"
+                )
+
+    def _check_types(self) -> None:
+        if not isinstance(self.platform, Platform):
+            raise SpecError(f"cost table: platform is {shown(self.platform)}; a Platform is needed")
+        modes = self.modes if isinstance(self.modes, list | tuple) else (self.modes,)
+        for mode in modes:
+            if not isinstance(mode, Mode):
+                raise SpecError(f"cost table: modes has {shown(mode)}; a tuple of Modes is needed")
+        object.__setattr__(self, "modes", tuple(modes))
+        if not isinstance(self.pair_extra_s, Mapping):
+            raise SpecError(
+                f"cost table: pair_extra_s is {shown(self.pair_extra_s)}; a mapping is needed"
+            )
+        object.__setattr__(self, "pair_extra_s", MappingProxyType(dict(self.pair_extra_s)))
+        for pair, seconds in self.pair_extra_s.items():
+            match pair:
+                case ((str(a), (str(), str(), int())), (str(b), (str(), str(), int()))):
+                    size = -seconds if is_number(seconds) and seconds < 0 else seconds
+                    if wrong := misfit(size):
+                        raise SpecError(f"pair term of {a} with {b}, in seconds, {wrong}")
+                case _:
+                    raise SpecError(
+                        f"cost table: pair_extra_s has {shown(pair)}; needed are two pairs of a "
+                        "task and the key of its mode: (device, variant, width)"
+                    )
+
+    def of(self, *tasks: str) -> tuple[Mode, ...]:
+        """The modes of one whole task, or the fused modes of exactly these tasks."""
+        return self._whole.get(tasks, ())
+
+    @cached_property
+    def _whole(self) -> Mapping[tuple[str, ...], tuple[Mode, ...]]:
+        """Tasks → their modes, without those of copies."""
+        found: dict[tuple[str, ...], list[Mode]] = {}
+        for m in self.modes:
+            if m.share is None:
+                found.setdefault(m.tasks, []).append(m)
+        return {tasks: tuple(modes) for tasks, modes in found.items()}
+
+    def shares(self, mode: Mode, repetition: Mapping[str, int]) -> dict[str, float]:
+        """What part of a call belongs to each of its tasks: in proportion to what all their firings
+        take when run apart on the same device and variant (equal where one of them cannot be)."""
+        apart = {
+            task: alone.estimate.latency_s * repetition[task]
+            for task in mode.tasks
+            for alone in self.of(task)
+            if (alone.device, alone.variant) == (mode.device, mode.variant)
+        }
+        if len(apart) < len(mode.tasks) or not sum(apart.values()) > 0:
+            apart = dict.fromkeys(mode.tasks, 1.0)
+        return {task: seconds / sum(apart.values()) for task, seconds in apart.items()}
+
+
+def bad_problem(graph: object, costs: object, limits: object) -> list[str]:
+    """Which of the three that make a problem is something else: a line each."""
+    nouns = (("graph", graph, TaskGraph), ("costs", costs, CostTable), ("limits", limits, Limits))
+    return [
+        f"{name} is {shown(value)}; a {kind.__name__} is needed"
+        for name, value, kind in nouns
+        if not isinstance(value, kind)
+    ]
+
+
+def tabulate(graph: TaskGraph, platform: Platform, limits: Limits | None = None) -> CostTable:
+    """Ask every device's backend what it offers for every task and fusion, and estimate each.
+
+    A task that no allowed device can run is an InfeasibleError naming it; a device that lacks a
+    figure for its estimates is a SpecError.
+    """
+    try:
+        return _tabulated(graph, platform, limits or Limits())
+    except CalibrationError:
+        raise
+    except ValueError as error:
+        raise SpecError(f"platform {platform.name}: {error}") from None
+
+
+def _tabulated(graph: TaskGraph, platform: Platform, limits: Limits) -> CostTable:
+    modes: list[Mode] = []
+    jobs: list[tuple[tuple[str, ...], Kernel, int | None]] = [
+        ((t.name,), t.kernel, None) for t in graph.tasks
+    ]
+    jobs += [(f.tasks, f.kernel, None) for f in graph.fusions]
+    wanted = {(t, n) for s in splits(graph, limits) for t in s.tasks for n in s.shares}
+    for name, n in sorted(wanted):
+        task = graph.task(name)
+        jobs.append(((name,), resized(task.kernel, n, task.environments), n))
+    known = {
+        device.name: calibration(device, [kernel for _, kernel, _ in jobs])  # all it lacks at once
+        for device in platform.devices
+        if device.kind == "cpu" and device.real
+    }
+    for tasks, kernel, share in jobs:
+        found = []
+        for device in platform.devices:
+            if any(device.name not in limits.devices.get(t, (device.name,)) for t in tasks):
+                continue
+            if any(limits.pin.get(t, device.name) != device.name for t in tasks):
+                continue
+            offered = []
+            for variant, width in backend(device.kind).offers(kernel, device):
+                default = () if variant in ASKED else (variant,)
+                if any(variant not in limits.variants.get(t, default) for t in tasks):
+                    continue
+                if device.width_unit == "cores" and width > (limits.max_lanes or width):
+                    continue  # several cores are several threads
+                offered.append((variant, width))
+            if device.name in known:
+                kept = comparable(known[device.name], kernel, [v for v, _ in offered])
+                offered = [(v, width) for v, width in offered if v in kept]
+            for variant, width in offered:
+                cost = estimate(kernel, device, variant=variant, width=width)
+                found.append(Mode(tasks, device.name, variant, width, cost, share))
+        if not found and len(tasks) == 1 and share is None:
+            name = tasks[0]
+            named = [v for v in limits.variants.get(name, ()) if v in ASKED]
+            raise InfeasibleError(
+                f"no device can run task {name!r} (kernel {kernel.kind}) under the limits; "
+                f"devices are {[d.name for d in platform.devices]}, allowed for it are "
+                f"{limits.devices.get(name, 'all')}, pinned to {limits.pin.get(name, 'none')}, "
+                f"variants {limits.variants.get(name, 'all')}"
+                + "".join(f"; {v} {ASKED[v]}" for v in named),
+                [{"kind": "task", "name": name, "need": 1, "limit": 0, "unit": "modes"}],
+            )
+        modes += found
+    return CostTable(platform, tuple(modes))
+
+
+def with_lanes(
+    costs: CostTable,
+    graph: TaskGraph,
+    firing_s: float,
+    handoff_s: float,
+    carry_s_per_byte: float,
+    beside: Shares = MappingProxyType({}),
+) -> CostTable:
+    """The table for plans of several lanes: the runtime takes firing_s of a lane for each call
+    beside the kernel, its result is seen by another lane handoff_s later, and each byte that it
+    receives or sends takes carry_s_per_byte, for it lies in the cache of another core (the last two
+    charged within a lane too: an order of lanes is not known yet). beside: what a call that acts
+    and one that learns cost each other; each is charged what the fastest calls of the other side
+    cost it for the part of a period that they run, as if the two had lanes of their own."""
+    modes, slower = [], _slower(costs, graph, beside)
+    for m in costs.modes:
+        e = m.estimate
+        busy = firing_s + carry_s_per_byte * _carried_bytes(m, graph)
+        busy += slower.get(_family(m, graph), 0.0) * e.occupancy_s
+        more = busy + handoff_s
+        cost = replace(
+            e,
+            latency_s=e.latency_s + more,
+            occupancy_s=e.occupancy_s + busy,
+            low_s=e.low_s + more,
+            high_s=e.high_s + more,
+        )
+        modes.append(replace(m, estimate=cost))
+    return replace(costs, modes=tuple(modes))
+
+
+def _family(mode: Mode, graph: TaskGraph) -> str:
+    """Of the kernel that a mode calls, as in `interference.Shares`."""
+    if mode.fused:
+        kernel = next(f.kernel for f in graph.fusions if f.tasks == mode.tasks)
+    else:
+        kernel = graph.task(mode.tasks[0]).kernel
+    return named(kernel, mode.variant)
+
+
+def _slower(costs: CostTable, graph: TaskGraph, beside: Shares) -> dict[str, float]:
+    """The share of its time that a call of a family takes longer for what the other side does."""
+    sides = [_fastest(costs, graph, which) for which in (0, 1)]
+    period_s = max(math.fsum(s for _, s in calls) for calls in sides)
+    here = {d.name for d in costs.platform.devices if d.kind == "cpu" and d.real}
+    loads: dict[str, float] = {}
+    for mode, seconds in (call for calls in sides for call in calls if period_s > 0):
+        if mode.device in here:
+            name = _family(mode, graph)
+            loads[name] = loads.get(name, 0.0) + seconds / period_s
+    return {
+        name: math.fsum(share * loads.get(other, 0.0) for other, share in row.items())
+        for name, row in beside.items()
+    }
+
+
+def _fastest(costs: CostTable, graph: TaskGraph, which: int) -> list[tuple[Mode, float]]:
+    """The modes in which one side's tasks take least time in all, and the seconds of each an
+    iteration."""
+    mine = {t.name for t in graph.tasks if side(t.kernel) == which}
+    modes = [m for m in costs.modes if m.share is None and mine.issuperset(m.tasks)]
+
+    def seconds(mode: Mode) -> float:
+        firings = 1 if mode.fused else graph.repetition[mode.tasks[0]]
+        return firings * mode.estimate.latency_s
+
+    alone = {
+        task: min((m for m in modes if m.tasks == (task,)), key=seconds, default=None)
+        for task in mine
+    }
+    ways = [[m for m in alone.values() if m]]
+    for fused in (m for m in modes if m.fused):
+        ways.append([fused, *(m for t, m in alone.items() if m and t not in fused.tasks)])
+    calls = [[(m, seconds(m)) for m in way] for way in ways]
+    return min(calls, key=lambda way: math.fsum(s for _, s in way))
+
+
+def _carried_bytes(mode: Mode, graph: TaskGraph) -> float:
+    """Bytes that a call of the mode receives from tasks outside it and sends to them; of a copy its
+    share."""
+    firings = graph.repetition if mode.fused else dict.fromkeys(mode.tasks, 1)
+    total = 0.0
+    for e in graph.edges:
+        if e.src in firings and e.src in mode.tasks and e.dst not in mode.tasks:
+            total += firings[e.src] * e.bytes
+        elif e.dst in mode.tasks and e.src not in mode.tasks:
+            total += firings[e.dst] * e.bytes * e.consumption / e.production
+    whole = graph.task(mode.tasks[0]).environments
+    return total * mode.share / whole if mode.share is not None and whole else total
+
+
+def split_costs(costs: CostTable, split: Split) -> CostTable:
+    """The table for the graph of a choice of replicas: each copy has the modes for its share.
+
+    Pair terms hold for copies in proportion to their shares, so that all copies of two tasks in
+    the same modes together add what the whole tasks would.
+    """
+    if not split.tasks:
+        return costs
+    whole = sum(split.shares)
+    modes: list[Mode] = []
+    for m in costs.modes:
+        if not set(m.tasks) & set(split.tasks):
+            modes.append(m)
+        elif m.share is not None:
+            modes += [
+                replace(m, tasks=(copy_name(m.tasks[0], i),), share=None)
+                for i, share in enumerate(split.shares)
+                if share == m.share
+            ]
+
+    def copies(task: str) -> list[tuple[str, float]]:
+        if task not in split.tasks:
+            return [(task, 1.0)]
+        return [(copy_name(task, i), share / whole) for i, share in enumerate(split.shares)]
+
+    pairs = {
+        ((a, a_key), (b, b_key)): extra * mine * other
+        for ((first, a_key), (second, b_key)), extra in costs.pair_extra_s.items()
+        for a, mine in copies(first)
+        for b, other in copies(second)
+    }
+    return CostTable(costs.platform, tuple(modes), pairs)

@@ -1,0 +1,309 @@
+"""A `Plan` against a graph and its costs: what disagrees, its timed graph, and its run in time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pearl.errors import SpecError
+from pearl.graph.parallel_edges import EdgeKey, numbered
+from pearl.graph.period import Arc, expand, howard, simulate, token_free_cycle
+from pearl.graph.task_graph import Edge, TaskGraph
+from pearl.planning.costs import CostTable, Mode, split_costs
+from pearl.planning.plan_builder import makespan_s
+from pearl.planning.plans import Entry, Plan
+from pearl.planning.replicas import Split, copy_name, split_graph
+from pearl.planning.timing import Assignment, Orders, Timing, channel_arcs, timing
+from pearl_devices import Platform
+from pearl_estimators import Estimate
+
+
+def plan_timing(plan: Plan, graph: TaskGraph, costs: CostTable) -> tuple[Timing, list[Arc]]:
+    """The timed graph of a plan and all its arcs: dependences, rings, and capacities.
+
+    Raises SpecError naming what in the plan disagrees with graph or costs.
+    """
+    plan, graph, split = unfolded(plan, graph)
+    assignment = _assignment_of(plan, graph, split_costs(costs, split))
+    timed = timing(assignment)
+    arcs = [*timed.arcs, *timed.ring(_orders_of(plan, timed))]
+    for channel in plan.edges:
+        if channel.capacity is not None:
+            edge = Edge(
+                channel.src,
+                channel.dst,
+                channel.production,
+                channel.consumption,
+                channel.tokens_seq,
+                channel.slack,
+            )
+            rows = channel_arcs(assignment.expansion, edge, channel.capacity)
+            arcs += [(s, d, timed.latency_s[s], m) for s, d, m in rows]
+    return timed, arcs
+
+
+def completions(
+    plan: Plan, graph: TaskGraph, platform: Platform, iterations: int
+) -> NDArray[np.float64]:
+    """Self-timed run of a plan from time 0, with the times that the plan itself states: when each
+    iteration is complete, in seconds, shape (iterations,). The clock of an emulated run.
+
+    Honours `pace_s`. O(firings · iterations).
+    """
+    plan, graph, _ = unfolded(plan, graph)
+    timed, arcs = plan_timing(plan, graph, stated_costs(plan, graph, platform))
+    n = len(timed.names)
+    beyond = 1 + max((abs(m) for _, _, _, m in arcs), default=0)
+    if plan.pace_s:
+        arcs = [*arcs, (n, n, plan.pace_s, 1), *((n, i, 0.0, 0) for i in range(n))]
+    start = simulate(n + bool(plan.pace_s), arcs, iterations + beyond)[:iterations, :n]
+    ends: NDArray[np.float64] = (start + np.array(timed.latency_s)).max(axis=1)
+    return np.maximum.accumulate(ends)
+
+
+def stated_costs(plan: Plan, graph: TaskGraph, platform: Platform) -> CostTable:
+    """The modes a plan chose, at the times it states (pair terms are in them already)."""
+    call_s: dict[tuple[str, ...], list[float]] = {}
+    chosen: dict[tuple[str, ...], tuple[str, str, int]] = {}
+    for t in plan.tasks:
+        tasks = tuple(n.name for n in graph.tasks if n.name in (t.task, *t.fused_with))
+        calls = t.firings if t.fused_with else 1
+        times = call_s.setdefault(tasks, [0.0, 0.0])
+        times[0] += t.seconds * calls
+        times[1] += t.occupancy_s * calls
+        chosen.setdefault(tasks, (t.device, t.variant, t.width))
+    try:
+        return CostTable(
+            platform,
+            tuple(
+                Mode(tasks, *chosen[tasks], Estimate(latency, min(occupancy, latency)))
+                for tasks, (latency, occupancy) in call_s.items()
+            ),
+        )
+    except ValueError as error:
+        raise SpecError(f"plan: the times that it states are not sound: {error}") from None
+
+
+def check_plan(plan: Plan, graph: TaskGraph, costs: CostTable) -> None:
+    """Whether a plan fits a graph and its costs: every task placed once with a mode that exists,
+    orders complete, widths and lanes within the devices, states together, tokens those of the graph
+    plus slack, and the period as computed anew. Raises SpecError with all that disagrees.
+    """
+    plan, graph, split = unfolded(plan, graph)
+    costs = split_costs(costs, split)
+    timed, arcs = plan_timing(plan, graph, costs)
+    a = timed.assignment
+    problems = []
+    for device in costs.platform.devices:
+        lanes = [k for k in plan.lanes if k.device == device.name and k.width > 0]
+        if len(lanes) > device.max_lanes:
+            problems.append(
+                f"plan: device {device.name} has {len(lanes)} lanes; it allows {device.max_lanes}"
+            )
+        if sum(k.width for k in lanes) > device.width:
+            problems.append(
+                f"plan: lanes of {device.name} are {sum(k.width for k in lanes)} "
+                f"{device.width_unit} wide together; it has {device.width}"
+            )
+        problems += [
+            f"plan: task {t.task} is {t.width} wide on lane {k.lane}, which is {k.width} wide"
+            for k in lanes
+            for t in plan.tasks
+            if t.lane == k.lane and t.width > k.width
+        ]
+    for state in graph.states:
+        where = {t.name: a.device_of(t.name) for t in graph.tasks if state in t.home}
+        if len(set(where.values())) > 1:
+            problems.append(f"plan: state {state} must be on one device, but tasks are on {where}")
+    for t in graph.tasks:
+        mates = {o.name: a.device_of(o.name) for o in graph.tasks if t.group and o.group == t.group}
+        if len(set(mates.values())) > 1:
+            problems.append(
+                f"plan: group {t.group} must be on one device, but tasks are on {mates}"
+            )
+    cycle = token_free_cycle(len(timed.names), arcs)
+    if cycle:
+        around = ", ".join(f"{timed.names[i][0]}[{timed.names[i][1]}]" for i in cycle)
+        problems.append(f"plan: the orders deadlock: {around} wait for each other")
+    else:
+        ratio = max(howard(len(timed.names), arcs)[0], plan.pace_s or 0.0)
+        if abs(ratio - plan.period_s) > 1e-6 * max(ratio, plan.period_s):
+            problems.append(
+                f"plan: period_s is {plan.period_s:.9g}; with these costs it is {ratio:.9g}: the "
+                "plan was made with other estimates or altered"
+            )
+        if plan.objective == "makespan":
+            value = makespan_s(timed, arcs)
+            if abs(value - plan.value) > 1e-6 * max(value, plan.value):
+                problems.append(
+                    f"plan: its makespan is {plan.value:.9g} s; with these costs it is "
+                    f"{value:.9g} s: the plan was made with other estimates or altered"
+                )
+    if problems:
+        raise SpecError(*dict.fromkeys(problems))
+
+
+def unfolded(plan: Plan, graph: TaskGraph) -> tuple[Plan, TaskGraph, Split]:
+    """A plan with replicas as one of the graph in which its split tasks are copies; a plan without
+    replicas, or unfolded already, as it is. Raises SpecError where the replicas do not add up."""
+    torn = {t.task: t for t in plan.tasks if t.replicas > 1}
+    if not torn:
+        return plan, graph, Split()
+    environments = {t.name: t.environments for t in graph.tasks}
+    problems = []
+    for task, t in torn.items():
+        rows = sorted(o.replica for o in plan.tasks if o.task == task)
+        if not environments.get(task):
+            problems.append(f"plan: task {task} has {t.replicas} replicas; it cannot be split")
+        elif len(rows) != t.replicas or rows != list(range(len(rows))):
+            needed = f"needed are 0 to {t.replicas - 1}"
+            problems.append(f"plan: task {task} has replicas {rows}; {needed}")
+        elif len(t.shares) != t.replicas or sum(t.shares) != environments[task]:
+            problems.append(
+                f"plan: task {task} shares out {list(t.shares)} environments among {t.replicas} "
+                f"replicas; there must be one share each, {environments[task]} in all"
+            )
+    if len({t.shares for t in plan.tasks if t.replicas > 1}) > 1:
+        problems.append("plan: tasks that are split must have the same shares; these differ")
+    if min((s for t in torn.values() for s in t.shares), default=1) < 1:
+        problems.append("plan: every replica needs at least 1 environment")
+    if problems:
+        raise SpecError(*problems)
+    split = Split(tuple(torn), next(iter(torn.values())).shares)
+
+    def name(task: str, replica: int) -> str:
+        origin, arrow, to = task.partition(">")
+        return copy_name(origin, replica) + arrow + to if origin in torn else task
+
+    whole = replace(
+        plan,
+        tasks=tuple(
+            replace(t, task=name(t.task, t.replica), replicas=1, shares=(), replica=0)
+            for t in plan.tasks
+        ),
+        lanes=tuple(
+            replace(k, order=tuple(Entry(name(e.task, e.replica), e.offset) for e in k.order))
+            for k in plan.lanes
+        ),
+        edges=tuple(
+            replace(c, src=name(c.src, c.src_replica), dst=name(c.dst, c.dst_replica))
+            for c in plan.edges
+        ),
+    )
+    return whole, split_graph(graph, split), split
+
+
+def _assignment_of(plan: Plan, graph: TaskGraph, costs: CostTable) -> Assignment:
+    names = [t.name for t in graph.tasks]
+    placed = [t.task for t in plan.tasks]
+    problems = [
+        f"plan: task {n} is placed {placed.count(n)} times; it must be once"
+        for n in names
+        if placed.count(n) != 1
+    ]
+    problems += [
+        f"plan: task {n!r} is not in the graph; there are {names}" for n in placed if n not in names
+    ]
+    devices = [d.name for d in costs.platform.devices]
+    problems += [
+        f"plan: task {t.task} is on {t.device!r}; devices are {devices}"
+        for t in plan.tasks
+        if t.device not in devices
+    ]
+    slack: dict[EdgeKey, int] = {}
+    given, edges = numbered(plan.edges), numbered(graph.edges)
+    for key, e in edges.items():
+        c = given.get(key)
+        same = c and (c.production, c.consumption, c.tokens_seq) == (
+            e.production,
+            e.consumption,
+            e.tokens_seq,
+        )
+        if c is None or not same or c.slack < 0:
+            problems.append(
+                f"plan: edge {e.src} → {e.dst} of the graph ({e.production} → {e.consumption}, "
+                f"{e.tokens_seq} tokens) is missing or different in the plan"
+            )
+        else:
+            slack[key] = c.slack
+    problems += [
+        f"plan: edge {src} → {dst} is {which + 1} times in the plan, {which} times in the graph"
+        for src, dst, which in given
+        if (src, dst, which) not in edges
+    ]
+    if problems:
+        raise SpecError(*problems)
+    order = {n: k for k, n in enumerate(names)}
+    fused = {
+        tuple(sorted((t.task, *t.fused_with), key=lambda n: order.get(n, -1)))
+        for t in plan.tasks
+        if t.fused_with
+    }
+    sets = {frozenset(m.tasks): m.tasks for m in costs.modes if m.fused}
+    unknown = [f for f in fused if frozenset(f) not in sets]
+    if unknown:
+        raise SpecError(*(f"plan: there is no fused mode of {', '.join(f)}" for f in unknown))
+    x = expand(graph.with_slack(slack), [sets[frozenset(f)] for f in sorted(fused)])
+    modes: list[Mode] = []
+    lanes: list[int] = []
+    numbers: dict[str, dict[str, int]] = {}
+    for unit in x.units:
+        t = plan.task(unit[0])
+        match = [m for m in costs.of(*unit) if m.key == (t.device, t.variant, t.width)]
+        if not match:
+            raise SpecError(
+                f"plan: {'+'.join(unit)} has no mode {t.variant!r} of width {t.width} on "
+                f"{t.device}; there are {[m.key for m in costs.of(*unit)]}"
+            )
+        modes.append(match[0])
+        mine = numbers.setdefault(t.device, {})
+        lanes.append(mine.setdefault(t.lane, len(mine)))
+    return Assignment(x, costs, tuple(modes), tuple(lanes))
+
+
+def _orders_of(plan: Plan, timed: Timing) -> Orders:
+    a = timed.assignment
+    links = {link.name for link in a.costs.platform.links}
+    where = {t.task: t.lane for t in plan.tasks}
+    lane_name = {
+        name: name if name in links else where[timed.names[members[0]][0].split("+")[0]]
+        for name, members in timed.lanes.items()
+    }
+    listed = {k.lane: k for k in plan.lanes}
+    number = {name: i for i, name in enumerate(timed.names)}
+    units = {t: unit for unit in a.expansion.units for t in unit}
+    orders: dict[str, tuple[tuple[int, int], ...]] = {}
+    for name, members in timed.lanes.items():
+        if lane_name[name] not in listed:
+            raise SpecError(f"plan: lane {lane_name[name]} is used but not listed among its lanes")
+        lane = listed[lane_name[name]]
+        seen: dict[str, int] = {}
+        ring: dict[int, int] = {}
+        for entry in lane.order:
+            firing = seen.get(entry.task, 0)
+            seen[entry.task] = firing + 1
+            unit = units.get(entry.task, (entry.task,))
+            i = number.get(("+".join(unit), firing if len(unit) == 1 else 0))
+            if i is None or i not in members:
+                raise SpecError(
+                    f"plan: lane {lane.lane}: entry {entry.task} (firing {firing}) does not run "
+                    "there"
+                )
+            ring.setdefault(i, entry.offset)
+        expected = [
+            (t, a.expansion.graph.repetition[t])
+            for i in members
+            for t in units.get(timed.names[i][0].split("+")[0], ())
+        ]
+        missing = [timed.names[i] for i in members if i not in ring]
+        short = [t for t, q in expected if seen.get(t, 0) != q]
+        if missing or short:
+            raise SpecError(
+                f"plan: lane {lane.lane}: the order is incomplete: "
+                f"{', '.join(dict.fromkeys([*(m[0] for m in missing), *short]))} must stand in it "
+                "once a firing"
+            )
+        orders[name] = tuple(ring.items())
+    return orders

@@ -1,0 +1,292 @@
+"""`Plan`: what runs where, in which order, what it is worth, and the proof. JSON and validation."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pearl.errors import SpecError
+from pearl.files import write_atomically
+from pearl.json_files import read_object
+from pearl_devices.given import is_number, is_whole, shown
+
+if TYPE_CHECKING:
+    from pearl.explanation import Explanation
+    from pearl.graph.limits import Limits
+    from pearl.graph.task_graph import TaskGraph
+    from pearl.planning.costs import CostTable
+    from pearl.spec.system import System
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One firing in a lane's order; it runs `offset` iterations ahead of the ring's start. replica:
+    the copy of a task that is split."""
+
+    task: str
+    offset: int = 0
+    replica: int = 0
+
+
+@dataclass(frozen=True)
+class Lane:
+    """A serial executor: `width` units of `device`, or a link (width 0). One entry a firing; the
+    n-th entry of a task (of one of its replicas, where it is split) is its firing n. load: share of
+    the period it is taken, 0 to 1."""
+
+    lane: str
+    device: str
+    width: int
+    width_unit: str
+    order: tuple[Entry, ...]
+    load: float
+
+
+@dataclass(frozen=True)
+class Placement:
+    """How one task runs. seconds, occupancy_s, low_s, high_s: per firing. A member of a fused mode
+    names the others in fused_with and carries a share of the call's time.
+
+    A task that is split has `replicas` entries, with `replica` from 0 and in `shares` the
+    environments of each. block: gradient steps of one firing."""
+
+    task: str
+    device: str
+    lane: str
+    width: int
+    width_unit: str
+    variant: str
+    firings: int
+    seconds: float
+    occupancy_s: float
+    low_s: float
+    high_s: float
+    share_of_period: float
+    rung: str
+    bound_by: str
+    fused_with: tuple[str, ...] = ()
+    replicas: int = 1
+    shares: tuple[int, ...] = ()
+    block: int = 1
+    replica: int = 0
+
+
+@dataclass(frozen=True)
+class Channel:
+    """An edge as the plan runs it, one for each pair of replicas that talk. capacity: None for
+    edges that carry no data."""
+
+    src: str
+    dst: str
+    production: int
+    consumption: int
+    tokens: int
+    tokens_seq: int
+    slack: int
+    capacity: int | None
+    bytes: float
+    link: str | None
+    src_replica: int = 0
+    dst_replica: int = 0
+
+
+@dataclass(frozen=True)
+class Bottleneck:
+    """What bounds the period: a lane, a link or a critical cycle, with its tasks."""
+
+    kind: Literal["lane", "link", "cycle"]
+    name: str
+    tasks: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What a plan is the answer to. system: the spec behind it, None for `solve`."""
+
+    graph: TaskGraph
+    costs: CostTable
+    limits: Limits
+    system: System | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A solved placement with value, bound, status, method and seed. Field meanings: CONTRACT in
+    `docs/contract.md`. All times in seconds, energies in joules, power in watts.
+
+    note: what else was weighed, in words: why there is no second lane, say.
+    problem: what was solved, so that the plan can be explained; None for a plan from a file. It is
+    neither written nor compared.
+    """
+
+    pearl_version: str
+    spec_sha256: str
+    host: str
+    objective: str
+    status: Literal["optimal", "feasible", "time_limit"]
+    method: str
+    seed: int
+    solve_s: float
+    value: float
+    value_unit: str
+    bound_value: float
+    gap: float
+    period_s: float
+    bound_s: float
+    pace_s: float | None
+    simulated_period_s: float
+    rates: Mapping[str, float]
+    energy_per_iteration_j: float
+    power_w: float
+    env_steps_per_j: float | None
+    bottleneck: Bottleneck
+    lanes: tuple[Lane, ...]
+    tasks: tuple[Placement, ...]
+    edges: tuple[Channel, ...]
+    schema: int = field(default=SCHEMA)
+    note: str = ""
+    problem: Problem | None = field(default=None, compare=False, repr=False)
+
+    def task(self, name: str) -> Placement:
+        """The placement of `name`; a KeyError names the tasks there are."""
+        for placement in self.tasks:
+            if placement.task == name:
+                return placement
+        raise KeyError(f"plan has no task {name!r}; it has {[t.task for t in self.tasks]}")
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain object as `docs/contract.md` describes it; no NaN or infinity."""
+        found: dict[str, Any] = plain(asdict(replace(self, problem=None)))
+        del found["problem"]
+        return found
+
+    def explain(self, *, within: float = 0.05, time_limit_s: float = 10.0) -> Explanation:
+        """What bounds this plan, what comes close, and what would change it: see
+        `pearl.explanation.explain`. A plan from a file does not know its problem: a SpecError."""
+        from pearl.explanation import explain
+
+        if self.problem is None:
+            raise SpecError(
+                "this plan comes from a file and does not hold the graph and costs it was made "
+                "for; make it anew with pearl.plan or pearl.solve, or give them to "
+                "pearl.explanation.explain(plan, graph, costs, limits)"
+            )
+        p = self.problem
+        return explain(
+            self,
+            p.graph,
+            p.costs,
+            p.limits,
+            system=p.system,
+            within=within,
+            time_limit_s=time_limit_s,
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan as JSON, whole or not at all."""
+        text = json.dumps(self.to_json(), indent=1, allow_nan=False) + "\n"
+        write_atomically(path, text.encode())
+
+
+def plain(value: Any) -> Any:
+    """`value` with tuples as lists, numpy numbers as Python's, NaN and infinities as None."""
+    if isinstance(value, Mapping):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(v) for v in value]
+    if hasattr(value, "item"):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def pearl_version() -> str:
+    """The version of this pearl, as plans and checkpoints name it."""
+    try:
+        return version("pearl-toolkit")
+    except PackageNotFoundError:
+        return "0+source"
+
+
+def load_plan(source: str | Path | Mapping[str, Any]) -> Plan:
+    """A plan from its JSON file or object. Unknown keys are ignored; what is missing or of a wrong
+    kind is a SpecError naming file and key."""
+    where = "plan"
+    if not isinstance(source, Mapping):
+        where = str(source)
+        source = read_object(Path(source), "a plan is what `pearl plan --json FILE` writes")
+    if source.get("schema") != SCHEMA:
+        raise SpecError(
+            f"{where}: schema is {source.get('schema')!r}; this version reads schema {SCHEMA}"
+        )
+    nested: dict[str, Callable[[Any], Any]] = {
+        "bound_value": lambda v: 0.0 if v is None else v,
+        "bottleneck": lambda v: build(Bottleneck, v, f"{where}: bottleneck"),
+        "lanes": lambda v: list_of(Lane, v, f"{where}: lanes"),
+        "tasks": lambda v: list_of(Placement, v, f"{where}: tasks"),
+        "edges": lambda v: list_of(Channel, v, f"{where}: edges"),
+    }
+    values = {k: nested[k](v) if k in nested else v for k, v in source.items() if k != "problem"}
+    plan: Plan = build(Plan, values, where)
+    unproven = "bound_value" in source and source["bound_value"] is None
+    return replace(plan, bound_value=math.inf) if unproven else plan
+
+
+def list_of(kind: type, values: Any, where: str) -> tuple[Any, ...]:
+    if not isinstance(values, Sequence) or isinstance(values, str):
+        raise SpecError(f"{where}: a list is needed, this is {shown(values)}")
+    return tuple(build(kind, v, f"{where}[{i}]") for i, v in enumerate(values))
+
+
+_PLAIN: dict[str, Callable[[object], bool]] = {
+    "int": is_whole,
+    "float": is_number,
+    "str": lambda item: isinstance(item, str),
+    "bool": lambda item: isinstance(item, bool),
+}
+
+
+def fits(item: Any, kind: str) -> bool:
+    """Whether a value is of a field's type as written: a number, text, one of some words, a list or
+    an object of these, or None where that is allowed. Types beyond have a reader of their own."""
+    if kind.endswith(" | None"):
+        return item is None or fits(item, kind.removesuffix(" | None"))
+    if kind.startswith("tuple[") and kind[6:].partition(",")[0] in _PLAIN:
+        inner = kind[6:].partition(",")[0]
+        return isinstance(item, list | tuple) and all(fits(each, inner) for each in item)
+    if kind.startswith("Mapping[str, "):
+        inner = kind.removeprefix("Mapping[str, ")[:-1]
+        return isinstance(item, Mapping) and all(fits(each, inner) for each in item.values())
+    if kind.startswith("Literal["):
+        return isinstance(item, str) and repr(item) in kind[len("Literal[") : -1].split(", ")
+    return kind not in _PLAIN or _PLAIN[kind](item)
+
+
+def build(kind: type, value: Any, where: str) -> Any:
+    if not isinstance(value, Mapping):
+        raise SpecError(f"{where}: an object is needed, this is {shown(value)}")
+    given: dict[str, Any] = {}
+    for f in fields(kind):
+        if f.name not in value:
+            optional = f.default is not f.default_factory  # either is set
+            if not optional:
+                raise SpecError(f"{where}: key {f.name!r} is missing")
+            continue
+        item = value[f.name]
+        if not fits(item, str(f.type)):
+            needed = str(f.type).replace("tuple[", "list of ").replace(", ...]", "")
+            raise SpecError(f"{where}: {f.name} is {shown(item)}; a {needed} is needed")
+        if f.name == "order" and kind is Lane:
+            item = list_of(Entry, item, f"{where}: order")
+        elif isinstance(item, list):
+            item = tuple(item)
+        given[f.name] = item
+    return kind(**given)

@@ -1,0 +1,291 @@
+"""`Run`: what training did, beside what the plan had said; its JSON and the files of its folder."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal
+
+from pearl.errors import SpecError
+from pearl.files import write_atomically
+from pearl.json_files import read_object
+from pearl.planning.plans import SCHEMA, Plan, build, fits, list_of, load_plan, plain
+from pearl_devices.given import shown
+
+Status = Literal["done", "interrupted", "failed"]
+STATUSES = ("done", "interrupted", "failed")
+ENERGY_SOURCES = (
+    *("nvml", "rapl", "modelled", "nvml+rapl"),
+    *("modelled+nvml", "modelled+rapl", "modelled+nvml+rapl", None),
+)
+"""Where an energy comes from: counted, modelled, or some devices so and others so."""
+
+
+@dataclass(frozen=True)
+class TaskTiming:
+    """One task's time per firing as predicted and as measured (median), over `firings` firings.
+
+    profiled: measured in a separate stretch, as the members of a fused mode must be.
+    measured_s is None where nothing was measured.
+    """
+
+    task: str
+    predicted_s: float
+    measured_s: float | None
+    firings: int
+    profiled: bool = False
+
+
+TOLERANCE = 0.15
+"""A period or a task is off where it takes so much more, or less, than was predicted."""
+
+
+@dataclass(frozen=True)
+class TaskDrift:
+    """Seconds a firing of one call, as predicted and as measured; off: measured / predicted - 1."""
+
+    task: str
+    predicted_s: float
+    measured_s: float
+    off: float
+
+
+@dataclass(frozen=True)
+class Drift:
+    """How far a run was from its plan. predicted_s, measured_s: of an iteration, the latter over
+    the steady stretch, waits included, evaluation and checkpoints not; None where the run ended
+    before it. off: measured / predicted - 1. tasks: every call that was timed. decisions: what
+    re-planning decided, and why. apart: of a plan that takes two cores of this host and is off, how
+    many times as long these take to exchange bytes as when the host was calibrated, where that
+    is another time (`exchange.ALIKE`); else None. waited: the share of measured_s, 0 … 1, in which
+    the lane that bounds the period was ready to run and had no core; None where the system does not
+    say, and where the plan has more threads than there are cores, which wait for each other."""
+
+    predicted_s: float
+    measured_s: float | None
+    off: float | None
+    tasks: tuple[TaskDrift, ...]
+    decisions: tuple[str, ...] = ()
+    apart: float | None = None
+    waited: float | None = None
+
+
+@dataclass(frozen=True)
+class Run:
+    """The outcome of one training run; keys as in `docs/contract.md`, SI units.
+
+    wall_s, cpu_s: the whole run, child processes included. steady: {wall_s, cpu_s, env_steps,
+    updates, and waited_s where it is known} of the stretch from the first iteration after the start
+    of learning plus a tenth of the steps to the end; env_steps_per_s, env_steps_per_cpu_s and
+    updates_per_s are taken from it, and are None where the run ended before it. returns:
+    {mean_last_20, episodes, eval_mean, eval_returns, eval_cut (how many of these were cut)} of the
+    best policy in the final evaluation, {last_eval_mean, last_eval_returns, last_eval_cut} of the
+    one of the end in the same episodes, best_is_last (then evaluated once; None: not evaluated).
+    energy_j: of the platform's devices over wall_s; energy_source: nvml or rapl (measured),
+    modelled, several joined with + where devices differ, or None where energy_j is None.
+    message: why it failed. restarts: of environments and of lanes, named in `events` with what else
+    went wrong; lost_transitions: env steps that were done for nothing by them.
+    simulated: times come from a model's clock and not from this machine's.
+    lags: of a plan with several lanes, what was seen to lag (policy_lag: param_syncs, at inference;
+    priority_staleness: draws whose priorities were not yet written, at a draw) → by how many → how
+    often, in the iterations that were timed.
+    drift: how far it was from the plan; None for a simulated run, which has no other times.
+    out: the run folder, where there is one; not part of the JSON.
+    """
+
+    status: Status
+    env_steps: int
+    updates: int
+    wall_s: float
+    cpu_s: float
+    steady: Mapping[str, float]
+    env_steps_per_s: float | None
+    env_steps_per_cpu_s: float | None
+    updates_per_s: float | None
+    predicted_env_steps_per_s: float | None
+    returns: Mapping[str, Any]
+    peak_rss_bytes: int
+    energy_j: float | None
+    energy_source: str | None
+    simulated: bool
+    tasks: tuple[TaskTiming, ...]
+    plan: Plan
+    lags: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    message: str | None = None
+    restarts: int = 0
+    lost_transitions: int = 0
+    events: tuple[str, ...] = ()
+    drift: Drift | None = None
+    out: str | None = None
+    schema: int = field(default=SCHEMA)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "steady", MappingProxyType(dict(self.steady)))
+        object.__setattr__(self, "returns", MappingProxyType(dict(self.returns)))
+        problems = []
+        if self.status not in STATUSES:
+            problems.append(f"run: status is {self.status!r}; it is one of {list(STATUSES)}")
+        if self.energy_source not in ENERGY_SOURCES:
+            problems.append(
+                f"run: energy_source is {self.energy_source!r}; it is one of {list(ENERGY_SOURCES)}"
+            )
+        if (self.energy_j is None) != (self.energy_source is None):
+            problems.append(
+                f"run: energy_j is {self.energy_j} but energy_source is {self.energy_source}; "
+                "an energy without its source, or a source without energy, says nothing"
+            )
+        if problems:
+            raise SpecError(*problems)
+
+    def __hash__(self) -> int:
+        return hash((self.status, self.env_steps, self.wall_s, self.out))
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain object as `docs/contract.md` describes it; no NaN or infinity, without `out`."""
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "out"}
+        values["tasks"] = [vars(t) for t in self.tasks]
+        values["plan"] = self.plan.to_json()
+        values["drift"] = None if self.drift is None else asdict(self.drift)
+        return plain(values)  # type: ignore[no-any-return]
+
+    def save(self, path: str | Path) -> None:
+        """Write the run as JSON, whole or not at all."""
+        text = json.dumps(self.to_json(), indent=1, allow_nan=False) + "\n"
+        write_atomically(path, text.encode())
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What `Trainer.train` tells its `progress` callable a few times a second.
+
+    mean_return: of the last 20 episodes, None before the first ends. env_steps_per_s: lately.
+    eval_mean: of the latest evaluation, None before. phase: warm-up, training, evaluation, …
+    """
+
+    env_steps: int
+    total_steps: int
+    mean_return: float | None
+    env_steps_per_s: float
+    predicted_env_steps_per_s: float
+    eval_mean: float | None
+    phase: str
+
+
+RETURNS = {
+    "mean_last_20": "float | None",
+    "episodes": "int | None",
+    "eval_mean": "float | None",
+    "eval_returns": "tuple[float, ...] | None",
+    "last_eval_mean": "float | None",
+    "best_is_last": "bool | None",
+}
+"""Key of a run's `returns` → its type, where a report relies on it."""
+
+
+def load_run(path: str | Path) -> Run:
+    """The run stored in a run folder or a `run.json`.
+
+    Unknown keys are ignored; what is missing or of the wrong kind is a SpecError naming file and
+    key.
+    """
+    file = Path(path)
+    if file.is_dir():
+        file = file / "run.json"
+    where = str(file)
+    source = read_object(file, "a run folder is what `pearl train` leaves")
+    if source.get("schema") != SCHEMA:
+        raise SpecError(
+            f"{where}: schema is {source.get('schema')!r}; this version reads schema {SCHEMA}"
+        )
+    for key in ("steady", "returns", "plan"):
+        if not isinstance(source.get(key), Mapping):
+            raise SpecError(f"{where}: {key} is {shown(source.get(key))}; an object is needed")
+    for key, value in source["returns"].items():
+        if not fits(value, RETURNS.get(key, "")):
+            raise SpecError(f"{where}: returns.{key} is {shown(value)}; a {RETURNS[key]} is needed")
+    values = dict(source)
+    values["tasks"] = list_of(TaskTiming, source.get("tasks"), f"{where}: tasks")
+    values["plan"] = load_plan(source["plan"])
+    if source.get("drift") is not None:
+        found = build(Drift, source["drift"], f"{where}: drift")
+        tasks = list_of(TaskDrift, source["drift"].get("tasks"), f"{where}: drift.tasks")
+        values["drift"] = replace(found, tasks=tasks)
+    values["out"] = str(file.parent)
+    run: Run = build(Run, values, where)
+    return run
+
+
+CHECKPOINT = "checkpoint.safetensors"
+SPEC_MARK = "# The spec of this run, as pearl read it.\n"
+"""The first line of a run folder's `spec.yaml`."""
+
+_MARKS: Mapping[str, tuple[str, ...]] = {
+    "plan.json": ('"schema":', '"tasks":', '"period_s":'),
+    "run.json": ('"schema":', '"steady":', '"plan":'),
+    "metrics.csv": ("env_steps,updates,wall_s",),
+    "spec.yaml": (SPEC_MARK,),
+    "report.html": ('<meta name="generator" content="PEARL">',),
+}
+"""File of a run folder → the words by which one that a run wrote is known."""
+
+
+def check_folder(folder: Path) -> None:
+    """A SpecError where a run in `folder` would overwrite a file that no run wrote. A folder with a
+    checkpoint is a run's."""
+    if (folder / CHECKPOINT).exists():
+        return
+    problems = []
+    for name, marks in _MARKS.items():
+        try:
+            text = (folder / name).read_text(encoding="utf-8", errors="replace")
+            ours = all(mark in text for mark in marks)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError:
+            ours = False
+        if not ours:
+            problems.append(
+                f"{folder / name}: no run of pearl wrote this, and a run in {folder} would "
+                "overwrite it; name another folder, or move it away"
+            )
+    if problems:
+        raise SpecError(*problems)
+
+
+Row = Mapping[str, float]
+"""One line of `metrics.csv`: column → number; empty cells are left out."""
+
+
+def load_metrics(path: str | Path) -> tuple[Row, ...]:
+    """The rows of a run's `metrics.csv`; none if there is no such file.
+
+    A cell that is no number is a SpecError naming file, line and column.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return ()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(f"{path}: cannot be read: {error}") from None
+    rows: list[Row] = []
+    reader = csv.DictReader(text.splitlines())
+    for line in reader:
+        row: dict[str, float] = {}
+        for column, cell in line.items():
+            if not column or not cell:
+                continue
+            try:
+                number = float(cell)
+            except ValueError:
+                raise SpecError(
+                    f"{path}:{reader.line_num}: {column} is {cell!r}; a number is needed"
+                ) from None
+            if math.isfinite(number):
+                row[column] = number
+        rows.append(row)
+    return tuple(rows)

@@ -1,0 +1,297 @@
+"""What an assignment is worth: its timed graph with transfers, loads, order bound and energy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from pearl.errors import SpecError
+from pearl.graph.period import Arc, Expansion, howard
+from pearl.graph.task_graph import Edge
+from pearl.planning.costs import CostTable, Mode
+from pearl.time_limit import watched
+from pearl_devices import Link
+
+Orders = Mapping[str, tuple[tuple[int, int], ...]]
+"""Lane or link → its ring: (node of the timed graph, offset in iterations) in execution order."""
+
+
+@dataclass(frozen=True)
+class Hop:
+    """What one task sends over one link: `messages` an iteration of `size_bytes` each.
+
+    `least_bytes` is the smallest payload that travels on to a further hop."""
+
+    task: str
+    to: str
+    link: Link
+    size_bytes: float
+    messages: int
+    before: tuple[str, str] | None = None
+    least_bytes: float = math.inf
+
+    @property
+    def occupancy_s(self) -> float:
+        """Of whoever pays for the copy: the link, or a lane."""
+        return self.link.per_message_s + self.size_bytes / self.link.bytes_per_s
+
+    @property
+    def energy_j(self) -> float:
+        """Of an iteration."""
+        return self.messages * self.size_bytes * self.link.energy_j_per_byte
+
+
+def delay_s(link: Link, size_bytes: float) -> float:
+    """What a message costs in a cycle."""
+    return link.latency_s + size_bytes / link.bytes_per_s
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """The mode of every unit of an expansion and the number of its lane on the mode's device."""
+
+    expansion: Expansion
+    costs: CostTable
+    modes: tuple[Mode, ...]
+    lanes: tuple[int, ...]
+
+    def lane(self, unit: int) -> str:
+        return f"{self.modes[unit].device}.{self.lanes[unit]}"
+
+    @cached_property
+    def unit_of(self) -> dict[str, int]:
+        return {t: u for u, unit in enumerate(self.expansion.units) for t in unit}
+
+    def device_of(self, task: str) -> str:
+        return self.modes[self.unit_of[task]].device
+
+    @cached_property
+    def extra_s(self) -> tuple[float, ...]:
+        """The pair terms of each unit. They concern modes of single tasks, not fused calls."""
+        key = {
+            unit[0]: self.modes[u].key
+            for u, unit in enumerate(self.expansion.units)
+            if len(unit) == 1
+        }
+        extra = [0.0] * len(self.modes)
+        for ((a, a_key), (b, b_key)), seconds in self.costs.pair_extra_s.items():
+            if key.get(a) == a_key and key.get(b) == b_key:
+                extra[self.unit_of[a]] += seconds
+        for u, seconds in enumerate(extra):
+            if self.modes[u].estimate.occupancy_s + seconds < -1e-15:
+                raise SpecError(
+                    f"pair terms of task {self.expansion.units[u][0]!r} on {self.modes[u].device} "
+                    f"add up to {seconds} s; it takes {self.modes[u].estimate.occupancy_s} s, "
+                    "and its time must stay at least 0"
+                )
+        return tuple(extra)
+
+    def latency_s(self, unit: int) -> float:
+        return max(0.0, self.modes[unit].estimate.latency_s + self.extra_s[unit])
+
+    def occupancy_s(self, unit: int) -> float:
+        return max(0.0, self.modes[unit].estimate.occupancy_s + self.extra_s[unit])
+
+    def payload(self, edge: Edge) -> tuple[float, int]:
+        """Bytes of one message of an edge's source, and messages an iteration. A fused call sends
+        what all its firings produced as one message."""
+        q = self.expansion.graph.repetition[edge.src]
+        single = len(self.expansion.units[self.unit_of[edge.src]]) == 1
+        return (edge.bytes, q) if single else (edge.bytes * q, 1)
+
+    def route(self, edge: Edge) -> tuple[Link, ...]:
+        if self.unit_of[edge.src] == self.unit_of[edge.dst]:
+            return ()
+        return self.costs.platform.route(self.device_of(edge.src), self.device_of(edge.dst))
+
+    @cached_property
+    def hops(self) -> dict[tuple[str, str], Hop]:
+        """(task, device reached) → transfer. Consumers on one device share it, at the size of the
+        largest; a message for two devices behind the host is uploaded once."""
+        found: dict[tuple[str, str], Hop] = {}
+        host = self.costs.platform.host
+        for edge in self.expansion.graph.edges:
+            route = self.route(edge)
+            size, messages = self.payload(edge)
+            stops = (
+                [self.device_of(edge.dst)] if len(route) == 1 else [host, self.device_of(edge.dst)]
+            )
+            before = None
+            for link, to in zip(route, stops, strict=False):
+                old = found.get((edge.src, to))
+                largest = max(size, old.size_bytes) if old else size
+                least = min(size, old.least_bytes) if old else size
+                found[edge.src, to] = Hop(edge.src, to, link, largest, messages, before, least)
+                before = (edge.src, to)
+        return found
+
+    @cached_property
+    def copying_s(self) -> tuple[float, ...]:
+        """What copies that lanes pay for add to the occupancy of each firing of a unit.
+
+        A copy that leaves a device is its producer's, one a firing. One that enters a device is
+        that of the first consumer there, in the order of the graph's tasks, in equal shares over
+        its firings. Of a link between two devices other than the host the sender pays.
+        """
+        added = [0.0] * len(self.modes)
+        paid = {key: hop for key, hop in self.hops.items() if hop.link.paid_by == "lane"}
+        entered: dict[tuple[str, str], int] = {}
+        for edge in self.expansion.graph.edges:
+            u, to = self.unit_of[edge.dst], self.device_of(edge.dst)
+            if (edge.src, to) in paid and self.device_of(edge.src) != to:
+                entered[edge.src, to] = min(u, entered.get((edge.src, to), u))
+        host = self.costs.platform.host
+        for (task, to), hop in paid.items():
+            if hop.before or self.device_of(task) == host:
+                u = entered[task, to]
+                added[u] += hop.messages * hop.occupancy_s / self.expansion.firings(u)
+            else:
+                added[self.unit_of[task]] += (
+                    hop.messages * hop.occupancy_s / self.expansion.firings(self.unit_of[task])
+                )
+        return tuple(added)
+
+    @cached_property
+    def idle_power_w(self) -> float:
+        """Drawn all the time by every device that is on: the host, those that stay on when unused,
+        and those that run something."""
+        platform, used = self.costs.platform, {m.device for m in self.modes}
+        return math.fsum(
+            d.idle_power_w
+            for d in platform.devices
+            if d.name in used or d.name == platform.host or d.when_unused == "idle"
+        )
+
+    @cached_property
+    def dynamic_j(self) -> float:
+        """Energy of one iteration above idle: firings and transfers."""
+        firings = [
+            self.expansion.firings(u) * m.estimate.energy_j for u, m in enumerate(self.modes)
+        ]
+        return math.fsum([*firings, *(h.energy_j for h in self.hops.values())])
+
+    def paced_s(self, period_s: float, power_w: float | None) -> float:
+        """The period at which average power stays within power_w; infinite if idling exceeds it."""
+        if power_w is None or self.dynamic_j + self.idle_power_w * period_s <= power_w * period_s:
+            return period_s
+        spare = power_w - self.idle_power_w
+        return max(period_s, self.dynamic_j / spare) if spare > 0 else math.inf
+
+    def energy_j(self, period_s: float) -> float:
+        return self.idle_power_w * period_s + self.dynamic_j
+
+
+@dataclass(frozen=True)
+class Timing:
+    """The timed graph of an assignment, before its lanes have an order.
+
+    names: (task, unit joined by +, or `src>device`; firing) of each node, firings of tasks first;
+    copies that a lane or nobody pays for are no nodes: their time is in arcs, and what a lane pays
+    in its occupancy_s.
+    arcs: dependences. lanes: lane or link → its nodes.
+    """
+
+    assignment: Assignment
+    names: tuple[tuple[str, int], ...]
+    latency_s: tuple[float, ...]
+    occupancy_s: tuple[float, ...]
+    arcs: tuple[Arc, ...]
+    lanes: Mapping[str, tuple[int, ...]]
+
+    @cached_property
+    def loads_s(self) -> dict[str, float]:
+        """Seconds of an iteration that each lane and link is taken."""
+        return {k: math.fsum(self.occupancy_s[i] for i in v) for k, v in self.lanes.items()}
+
+    @cached_property
+    def order_bound_s(self) -> float:
+        """No order of the lanes gives a smaller period: max(loads, maximum cycle ratio)."""
+        ratio, _ = howard(len(self.names), self.arcs)
+        return max(ratio, *self.loads_s.values())
+
+    def ring(self, orders: Orders) -> list[Arc]:
+        """The arcs that lane orders add: one token around each ring, shifted by the offsets."""
+        arcs: list[Arc] = []
+        for order in orders.values():
+            for i, (a, ahead) in enumerate(order):
+                b, next_ahead = order[(i + 1) % len(order)]
+                tokens = next_ahead - ahead + (i + 1 == len(order))
+                arcs.append((a, b, self.occupancy_s[a], tokens))
+        return arcs
+
+
+def timing(assignment: Assignment) -> Timing:
+    """Firings and transfers as nodes; edges, and transfers between devices, as arcs.
+
+    A token to another device is a message even if the edge carries no bytes: it costs the link's
+    latency in cycles and its per-message cost in the load. A consumer waits for its own bytes of a
+    shared transfer.
+    """
+    x = assignment.expansion
+    names = [("+".join(x.units[u]), f) for u, f in x.nodes]
+    latency = [assignment.latency_s(u) for u, _ in x.nodes]
+    occupancy = [assignment.occupancy_s(u) + assignment.copying_s[u] for u, _ in x.nodes]
+    lanes: dict[str, list[int]] = {}
+    for i, (u, _) in watched(enumerate(x.nodes)):
+        lanes.setdefault(assignment.lane(u), []).append(i)
+    arcs: list[Arc] = []
+    sent: dict[tuple[str, str, int], tuple[int, float]] = {}  # copy → node, seconds to its start
+    hops = sorted(assignment.hops.items(), key=lambda item: item[1].before is not None)
+    for (task, to), hop in hops:
+        for f in watched(range(hop.messages)):
+            if hop.before is None:
+                src = x.node[task, f]
+                begin = src, latency[src]
+            else:
+                src, wait = sent[*hop.before, f]
+                earlier = assignment.hops[hop.before].link
+                begin = src, wait + delay_s(earlier, hop.least_bytes)
+            if hop.link.paid_by != "link":
+                sent[task, to, f] = begin
+                continue
+            i = len(names)
+            names.append((f"{task}>{to}", f))
+            latency.append(delay_s(hop.link, hop.size_bytes))
+            occupancy.append(hop.occupancy_s)
+            lanes.setdefault(hop.link.name, []).append(i)
+            arcs.append((begin[0], i, begin[1], 0))
+            sent[task, to, f] = i, 0.0
+    for src, dst, tokens, e in watched(x.arcs):
+        edge = x.graph.edges[e]
+        route = assignment.route(edge)
+        if not route:
+            arcs.append((src, dst, latency[src], tokens))
+            continue
+        size, to, f = assignment.payload(edge)[0], assignment.device_of(edge.dst), x.nodes[src][1]
+        last = assignment.hops[edge.src, to]
+        node, wait = sent[edge.src, to, f]
+        arcs.append((node, dst, wait + delay_s(last.link, size), tokens))
+        if last.before and size > last.least_bytes:
+            node, wait = sent[*last.before, f]
+            whole = math.fsum(delay_s(link, size) for link in route)
+            arcs.append((node, dst, wait + whole, tokens))
+    return Timing(
+        assignment,
+        tuple(names),
+        tuple(latency),
+        tuple(occupancy),
+        tuple(_strongest(arcs)),
+        {lane: tuple(nodes) for lane, nodes in lanes.items()},
+    )
+
+
+def _strongest(arcs: list[Arc]) -> list[Arc]:
+    """One arc for each pair of nodes and number of tokens: the longest."""
+    most: dict[tuple[int, int, int], float] = {}
+    for s, d, w, m in watched(arcs):
+        most[s, d, m] = max(w, most.get((s, d, m), 0.0))
+    return [(s, d, w, m) for (s, d, m), w in most.items()]
+
+
+def channel_arcs(x: Expansion, edge: Edge, capacity: int) -> list[tuple[int, int, int]]:
+    """The arcs (src node, dst node, tokens) by which a channel's capacity holds its producer back;
+    none within a fused call."""
+    back = Edge(edge.dst, edge.src, edge.consumption, edge.production, capacity - edge.tokens)
+    return [(s, d, m) for s, d, m in x.rows(back) if s != d or len(x.units[x.nodes[s][0]]) == 1]

@@ -1,0 +1,1 @@
+"""Reports of plans and runs, as tables, text and HTML."""

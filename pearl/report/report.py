@@ -1,0 +1,137 @@
+"""`Report`: what a plan decided and, with a run, what came of it. Terminal text, HTML, JSON.
+
+The content is in `pearl.report.tables`; `pearl.report.text` prints it, and
+`pearl.report.html` makes a page of it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pearl.errors import SpecError
+from pearl.files import write_atomically
+from pearl.planning.plans import Plan
+from pearl.planning.runs import Row, Run, load_metrics, load_run
+from pearl.report import tables as tables
+from pearl.report.text import plain, plain_console, print_facts, print_table, terminal_width
+
+if TYPE_CHECKING:
+    from pearl.explanation import Explanation
+    from pearl.spec.system import Stated
+
+SUFFIXES = (".html", ".json", ".txt")
+SAVED_WIDTH = 120
+
+
+@dataclass(frozen=True)
+class Report:
+    """A plan, and where there is one the run that followed it.
+
+    system: the spec behind the plan, for the heading. metrics: rows of `metrics.csv` for the
+    learning curve; None reads them from the run's folder, where it has one. every_edge: list all
+    edges and not only those with slack or a link. explanation: of the plan, for its section.
+    """
+
+    plan: Plan
+    run: Run | None = None
+    system: Stated | None = None
+    metrics: tuple[Row, ...] | None = None
+    every_edge: bool = False
+    explanation: Explanation | None = None
+
+    def __str__(self) -> str:
+        return self.text(terminal_width())
+
+    def text(self, width: int) -> str:
+        """The report as plain text in lines of at most `width` characters (at least 60)."""
+        from rich.text import Text
+
+        from pearl.explanation.sections import show
+
+        console, out = plain_console(max(width, 60))
+        console.print(Text(self.title()))
+        if self.run is not None and self.run.simulated:
+            console.print(Text(tables.SIMULATED))
+        print_facts(console, tables.plan_facts(self.plan))
+        for table in self.plan_tables():
+            print_table(console, table)
+            if table.title == "Lanes":
+                console.print(Text(tables.bound_sentence(self.plan)))
+        if self.explanation is not None:
+            console.print()
+            show(console, self.explanation)
+        if self.run is not None:
+            for table in tables.comparison(self.run):
+                print_table(console, table)
+            console.print()
+            console.print(Text("Run"))
+            print_facts(console, tables.run_facts(self.run))
+        return plain(out)
+
+    def plan_tables(self) -> tuple[tables.Table, ...]:
+        """The tables about the plan, in the order of the report."""
+        edges = tables.edges(self.plan, every=self.every_edge)
+        return (
+            tables.assignment(self.plan),
+            tables.lanes(self.plan),
+            *((edges,) if edges else ()),
+        )
+
+    def title(self) -> str:
+        """What this is about: the system's name, algorithm and environment, and the platform."""
+        what = "run" if self.run is not None else "plan"
+        if self.system is None:
+            return f"PEARL {what}, platform {self.plan.host}"
+        s = self.system
+        on = f"{s.algorithm.name} on {s.algorithm.env}, platform {self.plan.host}"
+        return f"PEARL {what} {s.name}: {on}"
+
+    def learning(self) -> tuple[Row, ...]:
+        """The rows of the learning curve; none without a run folder."""
+        if self.metrics is not None:
+            return self.metrics
+        if self.run is None or self.run.out is None:
+            return ()
+        return load_metrics(Path(self.run.out) / "metrics.csv")
+
+    def to_json(self) -> dict[str, Any]:
+        """The run's object, which holds the plan; the plan's where there is no run. An explanation
+        stands under `explanation`."""
+        found = self.plan.to_json() if self.run is None else self.run.to_json()
+        if self.explanation is not None:
+            found["explanation"] = self.explanation.to_json()
+        return found
+
+    def save(self, path: str | Path) -> None:
+        """Write the report, whole or not at all, in the format of the suffix: .html, .json or .txt.
+
+        Any other suffix is a SpecError.
+        """
+        suffix = Path(path).suffix.lower()
+        if suffix == ".html":
+            from pearl.report.html import page
+
+            text = page(self)
+        elif suffix == ".json":
+            text = json.dumps(self.to_json(), indent=1, allow_nan=False) + "\n"
+        elif suffix == ".txt":
+            text = self.text(SAVED_WIDTH) + "\n"
+        else:
+            raise SpecError(
+                f"report {path}: suffix {suffix or 'none'!r}; the suffix chooses the format, "
+                f"allowed are {', '.join(SUFFIXES)}"
+            )
+        write_atomically(path, text.encode())
+
+
+def load_report(folder: str | Path) -> Report:
+    """The report of a run folder; the heading names the system where there is a `spec.yaml`, of
+    which nothing is imported."""
+    from pearl.spec.reading import state
+
+    run = load_run(folder)
+    spec = Path(run.out or ".") / "spec.yaml"
+    return Report(run.plan, run, state(spec) if spec.exists() else None)

@@ -1,0 +1,387 @@
+"""What a report says, before anyone draws it: facts, sentences and tables of ready text.
+
+The terminal and the HTML page show these same objects, so they cannot disagree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Literal
+
+from pearl.formatting import NONE, band, count, listed, percent, ratio, si
+from pearl.planning.plans import Channel, Entry, Lane, Placement, Plan
+from pearl.planning.runs import TOLERANCE, Drift, Run
+
+
+@dataclass(frozen=True)
+class Column:
+    """A heading; figures stand right, words left. folds: long text that may take several lines."""
+
+    name: str
+    align: Literal["left", "right"] = "left"
+    folds: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """A titled table of ready text, with sentences under it. bars: a share from 0 to 1 for each
+    row, drawn as a bar behind the last column; empty where the table has none."""
+
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...] = ()
+    bars: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Call:
+    """Neighbouring entries of a lane's order that belong together, and how long they take it:
+    repeats of one task, or all firings of a fused mode."""
+
+    tasks: tuple[str, ...]
+    offset: int
+    firings: int
+    seconds: float
+
+
+def _value(value: float, unit: str) -> str:
+    return si(value, unit) if unit in ("s", "J", "W") else f"{count(value)} {unit}"
+
+
+def plan_facts(plan: Plan) -> tuple[tuple[str, str], ...]:
+    """Label and text of what heads a report about a plan."""
+    proof = {
+        "optimal": "optimal, proved",
+        "feasible": f"feasible, gap to the proved bound {percent(plan.gap)}",
+        "time_limit": f"stopped at the time limit, gap to the proved bound {percent(plan.gap)}",
+    }[plan.status]
+    predicted = _value(plan.value, plan.value_unit)
+    period = f"{si(plan.period_s, 's')} an iteration, at least {si(plan.bound_s, 's')}"
+    if plan.objective == "makespan":
+        predicted += f" until the first iteration is complete, at least {si(plan.bound_value, 's')}"
+        period = f"{si(plan.period_s, 's')} an iteration where iterations follow one another"
+    facts = [
+        ("predicted", predicted),
+        ("objective", plan.objective.replace("_", " ")),
+        ("status", proof),
+        ("method", f"{plan.method}, seed {plan.seed}, solved in {si(plan.solve_s, 's')}"),
+        ("period", period),
+    ]
+    if plan.note:
+        facts.append(("note", plan.note))
+    if plan.pace_s is not None:
+        facts.append(("pace", f"an iteration every {si(plan.pace_s, 's')}, to keep a limit"))
+    energy = f"{si(plan.energy_per_iteration_j, 'J')} an iteration, {si(plan.power_w, 'W')}"
+    if plan.env_steps_per_j is not None:
+        energy += f", {count(plan.env_steps_per_j)} env steps/J"
+    facts.append(("energy", f"{energy} (modelled)"))
+    return tuple(facts)
+
+
+def run_facts(run: Run) -> tuple[tuple[str, str], ...]:
+    """Label and text of what heads a report about a run."""
+    returns = run.returns
+    clock = "of the model's clock (simulated)" if run.simulated else "wall"
+    facts = [
+        ("status", run.status if run.message is None else f"{run.status}: {run.message}"),
+        ("env steps", f"{count(run.env_steps)}, with {count(run.updates)} gradient steps"),
+        *(
+            [("failures mended", f"{run.restarts}, {run.lost_transitions} transitions lost")]
+            if run.restarts
+            else []
+        ),
+        ("time", f"{si(run.wall_s, 's')} {clock}, {si(run.cpu_s, 's')} CPU"),
+        ("peak memory", si(run.peak_rss_bytes, "B")),
+    ]
+    if returns.get("mean_last_20") is not None:
+        text = f"{returns['mean_last_20']:,.1f} mean of the last 20 episodes"
+        if returns.get("episodes") is not None:
+            text += f" of {count(returns['episodes'])}"
+        facts.append(("return", text))
+    if returns.get("eval_mean") is not None:
+        episodes = len(returns.get("eval_returns") or ())
+        text = f"{returns['eval_mean']:,.1f} mean of {episodes} episodes"
+        if returns.get("best_is_last"):
+            text += "; the last policy is the best"
+        elif returns.get("last_eval_mean") is not None:
+            text = (
+                f"{returns['eval_mean']:,.1f} of the best policy, {returns['last_eval_mean']:,.1f} "
+                f"of the last; means of the same {episodes} episodes"
+            )
+        facts.append(("evaluation", text))
+    if run.energy_j is None:
+        facts.append(("energy", "not metered"))
+    else:
+        how = run.energy_source or ""
+        if "modelled" not in how:
+            how = f"measured, {how}"
+        elif how != "modelled":
+            how = f"partly {how.replace('+', ', partly measured, ', 1)}"
+        facts.append(("energy", f"{si(run.energy_j, 'J')} over the run ({how})"))
+    if run.drift is not None:
+        facts += [("re-planning", text) for text in run.drift.decisions]
+    return tuple(facts)
+
+
+SIMULATED = (
+    "simulated: the times and rates of this run come from the clock of a model; "
+    "none was measured on the devices named"
+)
+
+
+def bound_sentence(plan: Plan) -> str:
+    """What bounds the period, in a sentence, and what would help."""
+    b, period = plan.bottleneck, si(plan.period_s, "s")
+    if plan.pace_s is not None and plan.pace_s >= plan.period_s:
+        return (
+            f"The pace bounds the period: iterations start {si(plan.pace_s, 's')} apart to keep a "
+            "limit, though the devices could go faster."
+        )
+    if b.kind == "cycle":
+        around = " → ".join((*b.tasks, b.tasks[0])) if b.tasks else b.name
+        return (
+            f"The cycle {around} bounds the period of {period}: each firing waits for the one "
+            "before. A faster task among them helps, or slack where the limits allow it; more "
+            "lanes do not."
+        )
+    lane = next((x for x in plan.lanes if x.lane == b.name), None)
+    taken = f"{si(lane.load * plan.period_s, 's')} of {period}" if lane else period
+    if b.kind == "link":
+        what = f" ({listed(b.tasks)})" if b.tasks else ""
+        return f"Link {b.name} bounds the period: its transfers{what} take {taken}."
+    part = ""
+    if lane and plan.period_s > 0 and len(b.tasks) > 1:
+        time_s: dict[tuple[str, ...], float] = {}
+        for call in calls(plan, lane):
+            time_s[call.tasks] = time_s.get(call.tasks, 0.0) + call.seconds
+        tasks, most_s = max(time_s.items(), key=lambda item: item[1])
+        part = f"; the largest part is {' + '.join(tasks)}, {percent(most_s / plan.period_s)}"
+    return f"Lane {b.name} bounds the period: its firings take {taken}{part}."
+
+
+NOTABLE = 0.01
+"""A smaller share of the time without a core is not worth a word."""
+
+
+def drift_sentence(drift: Drift) -> str:
+    """How far the period was from the predicted one, and which tasks were."""
+    away = [t for t in drift.tasks if abs(t.off) > TOLERANCE]
+    text = (
+        f"An iteration took {si(drift.measured_s, 's')} where {si(drift.predicted_s, 's')} were "
+        f"predicted ({ratio(drift.measured_s, drift.predicted_s)} x); "
+    )
+    if drift.measured_s is not None and drift.waited is not None and drift.waited >= NOTABLE:
+        net_s = drift.measured_s * (1 - drift.waited)
+        text += (
+            f"{percent(drift.waited)} of that time was not this run's (its lane was ready and had "
+            f"no core), net of it {ratio(net_s, drift.predicted_s)} x; "
+        )
+    tasks = [f"{t.task} ({ratio(t.measured_s, t.predicted_s)} x)" for t in away]
+    if not drift.tasks:
+        return text + "no task was timed."
+    verb = "are" if len(tasks) > 1 else "is"
+    limit = percent(TOLERANCE).replace(".0", "")
+    if drift.apart is not None:
+        text += (
+            f"two cores took {ratio(drift.apart, 1.0)} x as long to exchange bytes as when this "
+            "host was calibrated (the host of a virtual machine moves its processors, or others "
+            "had them); "
+        )
+    if not tasks:
+        return f"{text}no task is off by more than {limit}."
+    return f"{text}off by more than {limit} {verb} {listed(tasks)}."
+
+
+def assignment(plan: Plan) -> Table:
+    """Every task with where, how and how long."""
+    rows = tuple(
+        (
+            f"{t.task}, {t.shares[t.replica]} envs" if t.shares else t.task,
+            t.lane,
+            f"{t.device}, {t.width} {_unit(t.width_unit, t.width)}",
+            t.variant,
+            count(t.firings),
+            si(t.seconds, "s"),
+            band(t.low_s, t.high_s, "s"),
+            percent(t.share_of_period),
+            t.rung,
+            t.bound_by,
+        )
+        for t in plan.tasks
+    )
+    columns = (
+        Column("task"),
+        Column("lane"),
+        Column("device"),
+        Column("variant"),
+        Column("firings", "right"),
+        Column("a firing", "right"),
+        Column("90 % band", "right"),
+        Column("of period", "right"),
+        Column("estimate"),
+        Column("bound by"),
+    )
+    notes = [*_assignment_notes(plan.tasks), *([_sentence(plan.note)] if plan.note else [])]
+    return Table("Assignment", columns, rows, tuple(notes))
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:] + "."
+
+
+def _unit(unit: str, number: int) -> str:
+    return unit.removesuffix("s") if unit == "cores" and number == 1 else unit
+
+
+def _assignment_notes(tasks: Sequence[Placement]) -> list[str]:
+    notes, seen = [], set()
+    for t in tasks:
+        call = frozenset((t.task, *t.fused_with))
+        if t.fused_with and call not in seen:
+            seen.add(call)
+            members = [x.task for x in tasks if x.task in call]
+            notes.append(f"{listed(members)} run as one call; each is shown with its share of it.")
+        if t.replicas > 1 and t.replica == 0:
+            shares = f" with {listed([str(s) for s in t.shares])} environments" if t.shares else ""
+            notes.append(f"{t.task} runs as {t.replicas} replicas{shares}.")
+        if t.block > 1 and not t.fused_with:
+            notes.append(f"{t.task} runs in blocks of {t.block} gradient steps.")
+    return notes
+
+
+def lanes(plan: Plan) -> Table:
+    """Every lane with its order and load."""
+    rows = tuple(
+        (
+            x.lane,
+            f"{x.device}, {x.width} {_unit(x.width_unit, x.width)}" if x.width else "link",
+            order(plan, x),
+            percent(x.load),
+        )
+        for x in plan.lanes
+    )
+    columns = (
+        Column("lane"),
+        Column("device"),
+        Column("order", folds=True),
+        Column("load", "right"),
+    )
+    return Table("Lanes", columns, rows, bars=tuple(x.load for x in plan.lanes))
+
+
+def calls(plan: Plan, lane: Lane, *, apart: bool = False) -> list[Call]:
+    """A lane's order as calls; a fused mode is one call an iteration.
+
+    apart: repeated firings of one task stay separate calls.
+    """
+    placed = {(t.task, t.replica): t for t in plan.tasks}
+
+    def members(entry: Entry) -> tuple[tuple[str, ...], int]:
+        if (entry.task, entry.replica) not in placed:  # a transfer on a link
+            return (entry.task,), entry.offset
+        call = {entry.task, *placed[entry.task, entry.replica].fused_with}
+        return tuple(dict.fromkeys(t.task for t in plan.tasks if t.task in call)), entry.offset
+
+    found = []
+    for (tasks, offset), group in groupby(lane.order, key=members):
+        firings = [placed.get((e.task, e.replica)) for e in group]
+        times = [t.occupancy_s if t else 0.0 for t in firings]
+        if apart and len(tasks) == 1:
+            found += [Call(tasks, offset, 1, seconds) for seconds in times]
+        else:
+            found.append(Call(tasks, offset, len(times), sum(times)))
+    return found
+
+
+def order(plan: Plan, lane: Lane) -> str:
+    """The calls of a lane in order, repeats counted: `env_step, update × 8`."""
+    parts = []
+    for call in calls(plan, lane):
+        text = " + ".join(call.tasks)
+        if len(call.tasks) > 1:
+            text += " in one call"
+        elif call.firings > 1:
+            text += f" × {call.firings}"
+        parts.append(f"{text} (iteration {call.offset:+d})" if call.offset else text)
+    return ", ".join(parts) or NONE
+
+
+def edges(plan: Plan, *, every: bool = False) -> Table | None:
+    """Edges with slack or a link (or `every` edge); None where there are none."""
+    shown = [e for e in plan.edges if every or e.slack or e.link]
+    if not shown:
+        return None
+    rows = tuple(
+        (
+            f"{e.src} → {e.dst}",
+            f"{e.production} → {e.consumption}",
+            _tokens(e),
+            NONE if e.capacity is None else count(e.capacity),
+            si(e.bytes, "B") if e.bytes else NONE,
+            e.link or NONE,
+        )
+        for e in shown
+    )
+    columns = (
+        Column("edge"),
+        Column("rates", "right"),
+        Column("tokens", "right"),
+        Column("capacity", "right"),
+        Column("a firing", "right"),
+        Column("link"),
+    )
+    return Table("Edges" if every else "Edges with slack or a link", columns, rows)
+
+
+def _tokens(edge: Channel) -> str:
+    return f"{edge.tokens} (slack {edge.slack})" if edge.slack else count(edge.tokens)
+
+
+def comparison(run: Run) -> tuple[Table, ...]:
+    """Prediction beside measurement: the rates, then, where tasks were timed, their times."""
+    found = "simulated" if run.simulated else "measured"
+    third = Column(f"{found} / predicted", "right")
+    plan_rates = run.plan.rates
+    rates = (
+        ("env steps/s", run.predicted_env_steps_per_s, run.env_steps_per_s),
+        ("gradient steps/s", plan_rates.get("updates_per_s"), run.updates_per_s),
+        ("env steps per CPU-second", None, run.env_steps_per_cpu_s),
+    )
+    heading = (Column(""), Column("predicted", "right"), Column(found, "right"), third)
+    steady = run.steady
+    note = (
+        f"Rates are those of the steady stretch: {count(steady.get('env_steps'))} env steps in "
+        f"{si(steady.get('wall_s'), 's')}"
+    )
+    # Where something else had the cores, the gap to the prediction shows here.
+    note += "." if run.simulated else f" wall, {si(steady.get('cpu_s'), 's')} CPU."
+    head = Table(
+        f"Prediction beside {'simulation' if run.simulated else 'measurement'}",
+        heading,
+        tuple((n, count(p), count(m), ratio(m, p)) for n, p, m in rates if (p, m) != (None, None)),
+        (note,) if steady.get("env_steps") else (),
+    )
+    if run.drift is not None and run.drift.off is not None:
+        head = replace(head, notes=(*head.notes, drift_sentence(run.drift)))
+    if all(t.measured_s is None for t in run.tasks):
+        return (head,)
+    profiled = [t.task for t in run.tasks if t.profiled]
+    tasks = Table(
+        "Time per firing",
+        (Column("task"), *heading[1:], Column("firings", "right")),
+        tuple(
+            (
+                t.task + ("*" if t.profiled else ""),
+                si(t.predicted_s, "s"),
+                si(t.measured_s, "s"),
+                ratio(t.measured_s, t.predicted_s),
+                count(t.firings),
+            )
+            for t in run.tasks
+        ),
+        ("* timed apart, in a separate profiled stretch.",) if profiled else (),
+    )
+    return head, tasks

@@ -1,0 +1,104 @@
+"""Tables and facts as plain text for a terminal. What they say is made in `pearl.report.tables`."""
+
+from __future__ import annotations
+
+import io
+import shutil
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from pearl.report import tables as tables
+
+BAR = 20
+GAP = 2
+FOLDED = 24
+
+
+def plain_console(width: int) -> tuple[Console, io.StringIO]:
+    """A console of `width` characters a line without colours, and what is printed on it."""
+    from rich.console import Console
+
+    out = io.StringIO()
+    console = Console(
+        file=out, width=width, color_system=None, force_terminal=False, legacy_windows=False
+    )
+    return console, out
+
+
+def plain(out: io.StringIO) -> str:
+    """What was printed, without blanks at the ends of lines."""
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+
+
+def print_facts(console: Console, facts: tuple[tuple[str, str], ...]) -> None:
+    """Labels and texts in two columns."""
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    for label, text in facts:
+        grid.add_row(Text(f"  {label}"), Text(text))
+    console.print(grid)
+
+
+def table_text(table: tables.Table) -> str:
+    """One table as plain text for this terminal."""
+    console, out = plain_console(terminal_width())
+    print_table(console, table)
+    return plain(out).strip("\n")
+
+
+def terminal_width() -> int:
+    """Characters a line of this terminal, at least 60."""
+    return max(shutil.get_terminal_size((100, 24)).columns, 60)
+
+
+def print_table(console: Console, table: tables.Table) -> None:
+    """Columns that do not fit beside the others follow below, each line headed as before."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    widths = [
+        min(max(map(len, (column.name, *cells))), FOLDED if column.folds else console.width)
+        for column, *cells in zip(table.columns, *table.rows, strict=True)
+    ]
+    console.print()
+    console.print(Text(table.title))
+    groups = _fitting(widths, console.width - (BAR + GAP if table.bars else 0))
+    for shown in groups:
+        drawn = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+        for i in shown:
+            column = table.columns[i]
+            drawn.add_column(Text(column.name), justify=column.align, overflow="fold")
+        bars = table.bars if shown[-1] == len(table.columns) - 1 else ()
+        if bars:
+            drawn.add_column("", no_wrap=True)
+        for number, row in enumerate(table.rows):
+            cells = [Text(row[i]) for i in shown]
+            if bars:
+                full = round(BAR * min(max(bars[number], 0.0), 1.0))
+                cells.append(Text("█" * full + "░" * (BAR - full)))
+            drawn.add_row(*cells)
+        if shown is not groups[0]:
+            console.print()
+        console.print(drawn)
+    for note in table.notes:
+        console.print(Text(note))
+
+
+def _fitting(widths: Sequence[int], room: int) -> list[list[int]]:
+    """Column numbers in groups that fit into `room` characters; the first heads every group."""
+    groups, used = [[0]], widths[0]
+    for i in range(1, len(widths)):
+        if used + GAP + widths[i] > room and len(groups[-1]) > 1:
+            groups.append([0])
+            used = widths[0]
+        groups[-1].append(i)
+        used += GAP + widths[i]
+    return groups

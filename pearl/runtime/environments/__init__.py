@@ -1,0 +1,1 @@
+"""Environments of the user: resets, steps, and a watchdog for those that do not answer."""

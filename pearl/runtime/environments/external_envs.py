@@ -1,0 +1,154 @@
+"""Environments outside the arrays, as the lanes see them: who hears of their failures, how long
+they may take, and how they come back. Native ones are none of these.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import monotonic
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pearl_devices import Call
+
+if TYPE_CHECKING:
+    from pearl.runtime.protocol.single_lane import Job
+    from pearl_devices.primitives.envs.gym_envs import Step
+
+TIME_LIMIT_S = 60.0
+"""What a step of an environment may take where the spec does not say (assumed)."""
+
+Environments = Mapping[str, "Step"]
+"""Name of a task, of its group too where it has several → its environments."""
+
+
+class Asked(Protocol):
+    """Environments that are asked for steps. name: of their kind. since_s: since when (monotonic)
+    one of them has been asked and has not answered; None: none is being asked."""
+
+    name: str
+    since_s: float | None
+
+
+EVENTS = 100
+"""So many failures are told in words; all are counted."""
+
+
+@dataclass
+class Log:
+    """What went wrong and was mended. restarts: of lanes and environments. lost_transitions: steps
+    that were done, in part at least, and not stored. failure: why the run is to stop."""
+
+    restarts: int = 0
+    lost_transitions: int = 0
+    events: list[str] = field(default_factory=list)
+    failure: str | None = None
+
+    def note(self, text: str, *, lost: int = 0, restarts: int = 1) -> None:
+        self.restarts += restarts
+        self.lost_transitions += lost
+        if len(self.events) < EVENTS:
+            self.events.append(text)
+
+
+def found(job: Job, call: Call) -> Step | None:
+    """The environments behind a bound call, where they live outside the arrays."""
+    if job.kernel.kind != "env_step" or job.variant == "native":
+        return None
+    from pearl_devices.primitives.envs.gym_envs import stepping
+
+    return stepping(call)
+
+
+def hearing(log: Log, *, restart: bool) -> Callable[[str, int], None]:
+    """What is done about a failure: the environment starts anew either way, so that the iteration
+    can be completed; unless `restart` the run stops then."""
+
+    def hear(text: str, lost: int) -> None:
+        log.note(text, lost=lost)
+        if not restart and log.failure is None:
+            log.failure = text
+
+    return hear
+
+
+_awake = {"looked_s": 0.0, "since_s": 0.0}
+"""When `late` was last asked, and since when this process has surely not been stopped."""
+
+
+def late(environments: Mapping[str, Asked], limit_s: float) -> str | None:
+    """Which environment has been asked for longer than `limit_s`, in words. It is asked several
+    times in that time; where it was not, the process was stopped (Ctrl-Z, say), and the time
+    begins anew."""
+    now_s = monotonic()
+    if now_s - _awake["looked_s"] > limit_s:
+        _awake["since_s"] = now_s
+    _awake["looked_s"] = now_s
+    for name, env in environments.items():
+        since_s = env.since_s
+        if since_s is not None and now_s - max(since_s, _awake["since_s"]) > limit_s:
+            return f"environment {env.name!r} of {name} has not answered for {limit_s:g} s"
+    return None
+
+
+@contextmanager
+def watched(environments: Mapping[str, Asked], limit_s: float) -> Iterator[None]:
+    """Interrupts an environment of this thread that does not answer within `limit_s`, as an error
+    raised inside it. Only the main thread of a process can be interrupted so; elsewhere nothing
+    happens here. Code that never returns to Python is not reached (`last_resort` is for that)."""
+    if not environments or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def tick(number: int, frame: FrameType | None) -> None:
+        if late(environments, limit_s):
+            raise TimeoutError(f"it has not answered for {limit_s:g} s (train.env_time_limit)")
+
+    before = signal.signal(signal.SIGALRM, tick)
+    timer = signal.setitimer(signal.ITIMER_REAL, limit_s / 4, limit_s / 4)
+    try:
+        yield
+    finally:  # of lanes whose environments are watched, amid an evaluation
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_REAL, *timer)
+
+
+@contextmanager
+def limited(here: Mapping[str, Asked], all_: Mapping[str, Asked], limit_s: float) -> Iterator[None]:
+    """Interrupts environments of this thread that do not answer; where that is of no use for any
+    of this process, it ends."""
+    if not all_:
+        yield
+        return
+    from pearl.runtime.environments.watchdog import guarded
+
+    with guarded(all_, limit_s), watched(here, limit_s):
+        yield
+
+
+def snapshot(environments: Environments) -> dict[str, list[dict[str, Any]]]:
+    """What brings them back, as JSON."""
+    return {name: env.snapshot() for name, env in environments.items()}
+
+
+def restore(environments: Environments, kept: Mapping[str, Any]) -> None:
+    """Brings them back; a ValueError names one that is not, or does not come back the same."""
+    for name, env in environments.items():
+        if name not in kept:
+            raise ValueError(
+                f"environments {env.name!r} of {name} are not in the checkpoint; it cannot go on"
+            )
+        try:
+            env.restore(kept[name])
+        except ValueError:
+            raise
+        except Exception as error:  # a damaged entry, or whatever a program of others raises
+            raise ValueError(
+                f"environments {env.name!r} of {name} cannot come back by what the checkpoint "
+                f"says of them: {type(error).__name__}: {error}"
+            ) from error

@@ -1,0 +1,298 @@
+"""Actors of uneven speed: the lane that learns takes the transitions of whichever copy is ready.
+
+Every copy of the actors has a thread or a process of its own (`actor`) and one place for its next
+transitions: it acts with parameters that were the newest when its last ones were stored, steps, and
+waits. An iteration stores as many rows and does as many gradient steps as in order, so that the
+replay ratio is exact; whose rows they are depends on timing, and a run is not reproducible. No row
+is stored whose parameters are more than `policy_lag` param_syncs old: each row has a deadline, the
+last store before the param_sync that would make it too old. Among as many stores as there are
+deadlines within them, those rows are next, and a copy begins no step for which none would be left.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from pearl.graph.sequential import program_order
+from pearl.graph.task_graph import TaskGraph
+from pearl.planning.replicas import resized
+from pearl.runtime.environments.external_envs import Environments
+from pearl.runtime.lanes.async_actor import (
+    ALL,
+    STEPS,
+    Actor,
+    call,
+    called,
+    granted,
+    slot_of,
+    version,
+    words,
+)
+from pearl.runtime.lanes.engine import Engine, Hosting, Work
+from pearl.runtime.lanes.lane_runner import SLEEP_S
+from pearl.runtime.protocol import progress_counters
+from pearl.runtime.protocol.binding import Lags
+from pearl.runtime.protocol.control_block import Board
+from pearl.runtime.protocol.lane_schedule import Protocol
+from pearl.runtime.protocol.progress_counters import Bell
+from pearl.runtime.protocol.single_lane import LaneError, note
+from pearl_devices import Buffers, Call, backend
+
+ACTED = "any_order.acted"
+"""Array (copies): 0, or 1 and the version of the parameters with which the transitions of a copy
+were acted that wait to be stored. Part of a checkpoint."""
+
+
+class AnyOrder(Engine):
+    """The lanes of an any-order plan. graph: the algorithm's, nothing split."""
+
+    def __init__(self, work: Work, hosting: Hosting, graph: TaskGraph) -> None:
+        self._whole, self._warm = graph, work.span.warm
+        work.span = replace(work.span, total=sys.maxsize)  # a fast copy does more than its share
+        super().__init__(work, hosting)
+
+    @staticmethod
+    def words(protocol: Protocol) -> tuple[str, ...]:
+        return words(protocol)
+
+    def called(self, number: int) -> str:
+        return called(self.work.protocol, number)
+
+    def bind(self, number: int, look: Callable[[], None]) -> Any:
+        w = self.work
+        if number == w.protocol.home:
+            return Learner(w, self._whole, self._warm, self.board, w.bells, look, self.spins)
+        given = (w.protocol, number, w.jobs, w.arrays, self.board, w.bells, look)
+        return Actor(*given, spins=self.spins)
+
+    def stalls(self, number: int) -> bool:
+        acted, stepped = self._counts_of(number)
+        return acted > stepped
+
+    def run(self, end: int, stop: int, *, timed: bool = False) -> int:
+        """Iterations up to `end`; at `stop` no copy is amid a step."""
+        self._last = time.monotonic(), ()
+        self._look()
+        learner: Learner = self.own
+        while learner.iteration < end:
+            learner.iterate(timed=timed and learner.iteration == end - 1)
+        return self.halt() if end == stop else end
+
+    def halt(self) -> int:
+        """Lets every copy end the step that it is at, and begin no other."""
+        learner: Learner = self.own
+        learner.halt()
+        board, at = self.board, learner.iteration
+        board.write(board.flushed(self.work.protocol.home), at)
+        board.write(board.flush, at)
+        self._ring()
+        learner.until(lambda: all(board.read(board.flushed(n)) >= at for n in range(board.lanes)))
+        return at
+
+
+class Learner:
+    """The lane that learns, in the place of a `Runner`. iteration: how far it is. lags: how many
+    param_syncs old the parameters were that the rows stored had been acted with."""
+
+    def __init__(
+        self,
+        work: Work,
+        graph: TaskGraph,
+        warm: int,
+        board: Board,
+        bells: Sequence[Bell],
+        look: Callable[[], None],
+        spins: int,
+    ) -> None:
+        p = self.protocol = work.protocol
+        self.arrays, self.board, self.bells, self.look = work.arrays, board, bells, look
+        self.name, self.iteration = called(p, p.home), 0
+        self.times_ns: dict[str, list[int]] = {}
+        self.lags: Lags = {"policy_lag": {}}
+        self.environments: Environments = {}
+        self._warm, self._learning, self._spins = warm, set(work.learning), spins
+        self._copies = range(len(p.split.shares))
+        self._order = tuple(t for t in program_order(graph) if t not in ("inference", "env_step"))
+        self._bound = max(
+            c.slack for c in p.plan.edges if (c.src, c.dst) == ("param_sync", "inference#0")
+        )
+        self._rooms = rooms(self._order, len(self._copies), self._bound)
+        self._granted, self._stored, self._version = ([0 for _ in self._copies] for _ in range(3))
+        self._newest, self._looked = 0, time.monotonic()
+        self._acted = [board.count(f"inference#{i}") for i in self._copies]
+        self._stepped = [board.count(f"env_step#{i}") for i in self._copies]
+        flushed = [board.flushed(n) for n in range(board.lanes)]
+        self._watched = np.array([*self._acted, *self._stepped, *flushed], np.int64)
+        self._lane_of = {
+            i: n for n, k in enumerate(p.lanes) for i in self._copies if f"env_step#{i}" in k.tasks
+        }
+        self._storing = [_store(work, graph, i) for i in self._copies]
+        slots = range(p.slots["param_sync"])
+        given = p, work.jobs, work.arrays
+        self._copying = [call(*given, "param_sync", slot) for slot in slots]
+        self._others = {
+            t: call(*given, t) for t in self._order if t not in ("replay_insert", "param_sync")
+        }
+
+    def segment(self, at: int) -> None:
+        """Goes on from iteration `at` with what the arrays say that waits."""
+        q = self.protocol.graph.repetition
+        self.iteration, self._newest = at, max(at, self._warm) * q["param_sync"]
+        for i in self._copies:
+            acted, done = int(self.arrays[ACTED][i]), at * q[f"env_step#{i}"]
+            if acted and not 0 <= self._newest - (acted - 1) <= self._bound:
+                raise LaneError(
+                    f"{ACTED} of copy {i} is {acted}: its transitions were acted with version "
+                    f"{acted - 1} of the parameters, where the newest is {self._newest} and "
+                    f"{self._bound} older at most may be"
+                )
+            self._granted[i], self._stored[i] = done, done - (acted > 0)
+            self._version[i] = acted - 1
+            self.board.write(self.board.count(granted(i)), done)
+
+    def waits_for(self) -> list[str]:
+        board, copies = self.board, self._copies
+        return [f"env_step#{i}" for i in copies if board.read(self._stepped[i]) < self._granted[i]]
+
+    def iterate(self, *, timed: bool) -> None:
+        """One iteration; timed: with a clock around its calls."""
+        takes = 0
+        for task in self._order:
+            begin = time.perf_counter_ns()
+            if task == "replay_insert":
+                for _ in self._copies:
+                    self._take(self._rooms[takes])
+                    takes += 1
+            elif self.iteration < self._warm and task in self._learning:
+                continue
+            elif task == "param_sync":
+                self._copy()
+            else:
+                self._others[task]()
+            if timed:
+                note(self.times_ns, task, time.perf_counter_ns() - begin)
+        self.iteration += 1
+        now = time.monotonic()
+        if now - self._looked > SLEEP_S:
+            self._looked = now
+            self.look()
+
+    def halt(self) -> None:
+        board, copies = self.board, self._copies
+        self.until(lambda: all(board.read(self._stepped[i]) == self._granted[i] for i in copies))
+        for i in copies:
+            self.arrays[ACTED][i] = self._version[i] + 1 if self._under_way(i) else 0
+
+    def _take(self, room: Sequence[int]) -> None:
+        """Stores the rows of one copy. room: at k − 1 the stores before the k-th param_sync from
+        now on, this one included."""
+        self._grant(room[self._bound])
+        self.until(lambda: self._choice(room) is not None)
+        copy = self._choice(room)
+        assert copy is not None
+        self._storing[copy]()
+        age, seen = self._newest - self._version[copy], self.lags["policy_lag"]
+        seen[age] = seen.get(age, 0) + 1
+        self._stored[copy] += 1
+        self._grant(room[self._bound] - 1)
+
+    def _under_way(self, copy: int) -> bool:
+        return self._granted[copy] > self._stored[copy]
+
+    def _grant(self, room: int) -> None:
+        """Lets copies begin a step with the newest parameters, as far as `room` stores suffice for
+        all that is under way then."""
+        board, busy = self.board, sum(map(self._under_way, self._copies))
+        for i in self._copies:
+            if busy < room and not self._under_way(i):
+                busy += 1
+                self._version[i], self._granted[i] = self._newest, self._granted[i] + 1
+                board.write(board.count(version(i)), self._newest)
+                lane, cell = self._lane_of[i], board.count(granted(i))
+                sleeping = board.address + progress_counters.CELL * board.sleeps(0)
+                value = self._granted[i]
+                if progress_counters.publish(board.address, cell, value, sleeping, lane, lane + 1):
+                    self.bells[lane].ring()
+
+    def _choice(self, room: Sequence[int]) -> int | None:
+        """Whose rows to store now: of the copies that are ready the one that acted first, unless
+        others must not wait any longer."""
+        due = sorted(
+            (room[self._version[i] + self._bound - self._newest], i)
+            for i in self._copies
+            if self._under_way(i)
+        )
+        tight = next((end for place, (end, _) in enumerate(due, 1) if place >= end), sys.maxsize)
+        ready = [
+            (self._version[i], i)
+            for end, i in due
+            if end <= tight and self.board.read(self._stepped[i]) > self._stored[i]
+        ]
+        return min(ready)[1] if ready else None
+
+    def _copy(self) -> None:
+        """New parameters, into a slot that nobody reads."""
+        slots = len(self._copying)
+        slot = slot_of(self._newest + 1, slots)
+
+        def read(copy: int) -> bool:
+            reading = self.board.read(self._acted[copy]) < self._granted[copy]
+            return reading and slot_of(self._version[copy], slots) == slot
+
+        self.until(lambda: not any(map(read, self._copies)), ALL)
+        self._copying[slot]()
+        self._newest += 1
+
+    def until(self, true: Callable[[], bool], what: int = STEPS) -> None:
+        """Waits for the actors: spins, then sleeps until `what`, and looks then whether one has
+        failed."""
+        board, watched, mine = self.board, self._watched, self.board.sleeps(self.protocol.home)
+        while not true():
+            seen = board.cells[
+                watched * (progress_counters.CELL // 8)
+            ]  # one that is old is one changed
+            if true():
+                return
+            if progress_counters.changed(board.address, watched, seen, self._spins):
+                continue
+            board.write(mine, what)
+            if not progress_counters.changed(board.address, watched, seen, 0):
+                self.bells[self.protocol.home].sleep(SLEEP_S)
+            board.write(mine, 0)
+            self.look()
+
+
+def rooms(order: Sequence[str], copies: int, bound: int) -> list[list[int]]:
+    """For every store of an iteration the stores before each of the next `bound` + 1 param_syncs,
+    itself included."""
+    events = [t for t in order for _ in range(copies if t == "replay_insert" else 1)]
+    events = [t for t in events if t in ("replay_insert", "param_sync")]
+    found = []
+    for first in (n for n, t in enumerate(events) if t == "replay_insert"):
+        room, stores, at = list[int](), 0, first
+        while len(room) <= bound:
+            if events[at % len(events)] == "param_sync":
+                room.append(stores)
+            else:
+                stores += 1
+            at += 1
+        found.append(room)
+    return found
+
+
+def _store(work: Work, graph: TaskGraph, copy: int) -> Call:
+    """replay_insert of the rows of one copy."""
+    shares, job = work.protocol.split.shares, work.jobs["replay_insert"]
+    kernel = resized(graph.task("replay_insert").kernel, shares[copy], sum(shares))
+    first = sum(shares[:copy])
+    rows: Buffers = {
+        n: a[first : first + shares[copy]] if n.startswith("step.") else a
+        for n, a in work.arrays.items()
+    }
+    return backend(job.device_kind).bind(kernel, job.variant, rows)

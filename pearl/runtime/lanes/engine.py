@@ -1,0 +1,370 @@
+"""The lanes of a plan at work: one after the other in this thread, in threads, or in processes.
+
+Whichever way, the same firings happen in the same order on the same slots, so that the results are
+the same bit for bit. The lane that updates runs in this thread; the others are workers.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pearl.runtime import waiting
+from pearl.runtime.environments import external_envs
+from pearl.runtime.environments.external_envs import Log
+from pearl.runtime.lanes.lane_runner import AHEAD, CROWDED, SPINS, Runner
+from pearl.runtime.lanes.workers import LaneDied, Process, Thread, Worker
+from pearl.runtime.protocol import channels, recovery
+from pearl.runtime.protocol.binding import Lags
+from pearl.runtime.protocol.control_block import Board, Span
+from pearl.runtime.protocol.lane_schedule import Protocol
+from pearl.runtime.protocol.progress_counters import Bell
+from pearl.runtime.protocol.single_lane import Job, LaneError
+from pearl_devices import Buffers
+
+Hosting = Literal["one", "threads", "processes"]
+
+CELLS = "runtime.cells"
+
+PATIENCE_S = 120.0
+"""A run in which nothing fires for so long stops and says who waits for whom (assumed)."""
+
+
+@dataclass
+class Work:
+    """What the lanes work on. about: what a worker process needs to build the same (JSON). pace_s:
+    iterations of the lane that updates are released no faster; tokens hold the others to it.
+    restored: what brings environments outside the arrays back. env_time_limit_s: for one step of
+    such an environment. restart_envs: the run goes on after one has failed. log: what went wrong.
+    """
+
+    protocol: Protocol
+    jobs: Mapping[str, Job]
+    arrays: Buffers
+    learning: Sequence[str]
+    span: Span
+    about: Mapping[str, Any]
+    jitter_s: float = 0.0
+    pace_s: float | None = None
+    restored: Mapping[str, Any] = field(default_factory=dict)
+    env_time_limit_s: float = 60.0
+    restart_envs: bool = False
+    log: Log = field(default_factory=Log)
+    memory: channels.Memory | None = None
+    bells: list[Bell] = field(default_factory=list)
+
+
+class Engine:
+    """Lanes hosted in one of three ways. Use it as a context: leaving it ends all workers."""
+
+    def __init__(self, work: Work, hosting: Hosting) -> None:
+        self.work, self.hosting = work, hosting
+        p = work.protocol
+        words = self.words(p)
+        self.cells = channels.Memory([(CELLS, (Board.size(len(words), len(p.lanes)),), "int64")])
+        self.board = Board(words, len(p.lanes), self.cells.arrays[CELLS])
+        work.bells = [Bell() for _ in p.lanes]
+        crowded = hosting != "one" and len(p.lanes) > len(os.sched_getaffinity(0))
+        self.spins = CROWDED if crowded else SPINS
+        self._hear = external_envs.hearing(work.log, restart=work.restart_envs)
+        self._progress: dict[int, tuple[tuple[int, ...], float]] = {}
+        self._deaths: dict[int, tuple[tuple[int, ...], int]] = {}
+        self._ended_cpu_s = 0.0
+        self._workers: dict[int, Worker] = {}
+        self._all: list[Runner] = []
+        self._last: tuple[float, tuple[int, ...]] = (time.monotonic(), ())
+        self._ahead = max(f.offset for k in p.lanes for f in k.firings)
+        self._paced = self._reached = 0
+        self.times_ns: dict[str, list[int]] = {}
+        self.lags: Lags = {}
+
+    def __enter__(self) -> Engine:
+        p = self.work.protocol
+        try:
+            for number in range(len(p.lanes)):
+                if number != p.home and self.hosting == "threads":
+                    self._workers[number] = Thread(self, number)
+                elif number != p.home and self.hosting == "processes":
+                    self._workers[number] = Process(self, number)
+            self.own = self.runner(p.home, self._look)
+            if self.hosting == "one":
+                self._all = [
+                    self.own if n == p.home else self.runner(n, self._look)
+                    for n in range(len(p.lanes))
+                ]
+            for worker in self._workers.values():
+                worker.ready()
+            self.work.restored = {}  # who takes the place of a worker begins with new environments
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._end()
+
+    @staticmethod
+    def words(protocol: Protocol) -> tuple[str, ...]:
+        """The counts that the lanes share."""
+        return tuple(t.name for t in protocol.graph.tasks)
+
+    def called(self, number: int) -> str:
+        """A lane by name."""
+        return self.work.protocol.lanes[number].name
+
+    def bind(self, number: int, look: Callable[[], None]) -> Any:
+        """A lane of this process with its calls: a `Runner` or what has its place."""
+        w = self.work
+        return Runner(
+            w.protocol,
+            number,
+            w.jobs,
+            w.arrays,
+            self.board,
+            w.bells,
+            w.learning,
+            w.span,
+            look,
+            spins=self.spins,
+            jitter_s=w.jitter_s,
+        )
+
+    def runner(self, number: int, look: Callable[[], None]) -> Any:
+        """The same with its environments as they were, and heard."""
+        w, found = self.work, self.bind(number, look)
+        for env in found.environments.values():
+            env.on_failure = self._hear
+        if w.restored:
+            external_envs.restore(found.environments, w.restored)
+        return found
+
+    def start(self, at: int) -> None:
+        """Begin with iteration `at`: all tasks have fired for just the iterations before it."""
+        p, board = self.work.protocol, self.board
+        self._begun = recovery.Begun.of(self.work.arrays, at)
+        for task, firings in p.graph.repetition.items():
+            board.write(board.count(task), at * firings)
+        for n in range(board.lanes):
+            board.write(board.flushed(n), at)
+        board.write(board.limit, at)
+        board.write(board.flush, at)
+        self._paced = self._reached = at
+        for runner in self._runners():
+            runner.segment(at)
+        for worker in self._workers.values():
+            worker.begin()
+
+    def run(self, end: int, stop: int, *, timed: bool = False) -> int:
+        """Iterations up to `end`, at `stop` at the latest; returns how far this thread's lane came.
+
+        Only at `stop` is every task as far as every other; until then the other lanes may be ahead
+        of this one as far as tokens allow, by as many iterations as it is asked for here and
+        `AHEAD` at most, so that `halt` takes no longer than such a stretch.
+        """
+        board, ahead = self.board, max(min(end - self._reached, AHEAD), self._ahead, 1)
+        self._reached = end
+        if end + self._ahead >= stop:
+            self._settle(stop, timed=timed)
+            return stop
+        board.write(board.limit, max(board.read(board.limit), min(stop, end + ahead)))
+        self._ring()
+        self._advance(end, timed=timed)
+        for worker in self._workers.values():
+            for text, lost in worker.failures():
+                self._hear(text, lost)
+        return end
+
+    def _advance(self, end: int, *, timed: bool) -> None:
+        """This thread's lanes up to iteration `end`, with a pace one iteration at a time."""
+        pace_s, go = self.work.pace_s, self._serial if self.hosting == "one" else self.own.run
+        if pace_s is None:
+            go(end, timed=timed)
+            return
+        released = time.perf_counter()
+        for each in range(self._paced + 1, end + 1):
+            go(each, timed=timed and each == end)
+            released += pace_s
+            time.sleep(max(0.0, released - time.perf_counter()))
+        self._paced = end
+
+    def _settle(self, end: int, *, timed: bool) -> None:
+        board = self.board
+        board.write(board.limit, end)
+        board.write(board.flush, end)
+        self._ring()
+        self._advance(end, timed=timed)
+        if self.hosting == "one":
+            if min(r.round for r in self._all) < end:
+                raise LaneError("the plan's lanes wait for each other: " + self._stuck())
+            for runner in self._all:
+                runner.segment(end)
+            return
+        self.own.flush(end)
+        while any(board.read(board.flushed(n)) < end for n in range(board.lanes)):
+            self._look()
+            time.sleep(0)
+
+    def halt(self) -> int:
+        """Bring all lanes to the limit that the others were last given; which iteration that is."""
+        limit = self.board.read(self.board.limit)
+        if self.board.read(self.board.flush) < limit:
+            self._settle(limit, timed=False)
+        return limit
+
+    def cpu_s(self) -> float:
+        """Seconds of this process and of the lanes in others, so far."""
+        others_s = sum(w.cpu_s() for w in self._workers.values())
+        return time.process_time() + self._ended_cpu_s + others_s
+
+    def threads(self) -> dict[str, list[waiting.Thread]]:
+        """Lane → the threads that run it; where one runs all, it is this one's."""
+        others = {self.called(n): [w.thread] for n, w in self._workers.items() if w.thread}
+        return {self.called(self.work.protocol.home): waiting.here(), **others}
+
+    def _ring(self) -> None:
+        for bell in self.work.bells:
+            bell.ring()
+
+    def _serial(self, end: int, *, timed: bool = False) -> None:
+        """All lanes in this thread, each as far as it can go before the next."""
+        flush = self.board.read(self.board.flush) == end
+        limit = end if flush else self.board.read(self.board.limit)
+        target = end - (0 if flush else self.own.ahead)
+        while sum(
+            r.attempt(limit, target if r is self.own else limit, timed and end, flush=flush)
+            for r in self._all
+        ):
+            if not flush and self.own.round >= target:
+                return
+
+    def _stuck(self) -> str:
+        runners = self._runners()
+        return "; ".join(f"{r.name} waits for {', '.join(r.waits_for())}" for r in runners)
+
+    def _look(self) -> None:
+        """Whether a worker has failed, or nothing fires any more."""
+        now = time.monotonic()
+        for number, worker in list(self._workers.items()):
+            try:
+                worker.check()
+                self._check_environments(number, worker, now)
+            except LaneDied as death:
+                self._again(number, worker, death)
+        counts = self._counts()
+        if counts != self._last[1]:
+            self._last = now, counts
+        elif now - self._last[0] > PATIENCE_S:
+            raise LaneError(f"nothing has fired for {PATIENCE_S:.0f} s: {self._stuck()}")
+
+    def _counts(self) -> tuple[int, ...]:
+        return tuple(self.board.read(c) for c in range(len(self.board.tasks)))
+
+    def _counts_of(self, number: int) -> tuple[int, ...]:
+        tasks = self.work.protocol.lanes[number].tasks
+        return tuple(self.board.read(self.board.count(t)) for t in tasks)
+
+    def _check_environments(self, number: int, worker: Worker, now: float) -> None:
+        """Hears what befell a worker's environments, and ends a worker that one of them keeps."""
+        for text, lost in worker.failures():
+            self._hear(text, lost)
+        at = self._counts_of(number)
+        if self._progress.get(number, ((), 0.0))[0] != at or not self.stalls(number):
+            self._progress[number] = at, now
+        w, name = self.work, self.called(number)
+        why = worker.overdue(w.env_time_limit_s, stalled_s=now - self._progress[number][1])
+        if why is None:
+            return
+        worker.kill()
+        if isinstance(worker, Process) and w.restart_envs:
+            raise LaneDied(f"lane {name}: {why}")
+        raise LaneError(f"lane {name}: {why}")
+
+    def stalls(self, number: int) -> bool:
+        """Whether a lane is at an env_step and has all that it needs."""
+        return recovery.stalls(self.work.protocol, number, self.board)
+
+    def environments(self) -> dict[str, Any]:
+        """What brings the environments outside the arrays back, as they are between segments."""
+        found = {
+            n: s for r in self._runners() for n, s in external_envs.snapshot(r.environments).items()
+        }
+        for number, worker in self._workers.items():
+            found |= worker.environments(self.board.read(self.board.flushed(number)))
+        return found
+
+    def close(self) -> None:
+        self._end()
+
+    @property
+    def environments_here(self) -> dict[str, Any]:
+        """The environments outside the arrays that this thread steps."""
+        return {name: env for r in self._runners() for name, env in r.environments.items()}
+
+    @property
+    def environments_in_process(self) -> dict[str, Any]:
+        """Those too that other threads of this process step."""
+        threads = [w.runner for w in self._workers.values() if isinstance(w, Thread)]
+        others = {name: env for r in threads for name, env in r.environments.items()}
+        return self.environments_here | others
+
+    def _runners(self) -> list[Any]:
+        """The lanes of this thread."""
+        return self._all or [self.own]
+
+    def _again(self, number: int, worker: Worker, death: LaneDied) -> None:
+        """Another process for a lane whose own has died, from the first firing not complete on."""
+        w = self.work
+        obstacle = recovery.obstacle(w.protocol, number)
+        if obstacle:
+            raise LaneError(f"{death}; it is not started again: {obstacle}")
+        at = self._counts_of(number)
+        before, times = self._deaths.get(number, (at, 0))
+        times = times + 1 if before == at else 1
+        self._deaths[number] = at, times
+        if times >= recovery.ATTEMPTS:
+            raise LaneError(f"{death}, for the {times}rd time at one firing")
+        self._ended_cpu_s += worker.cpu_s()
+        worker.end(self)
+        lost = recovery.mend(
+            w.protocol, number, w.jobs, w.arrays, self.board, self._begun, w.span, w.learning
+        )
+        w.log.note(f"{death}; it was started again", lost=lost or 0)
+        again = self._workers[number] = Process(self, number, anew=lost is not None)
+        self._progress.pop(number, None)
+        try:
+            again.ready()
+        except LaneDied as another:
+            self._again(number, again, another)
+        else:
+            again.begin()
+
+    def take(
+        self, times_ns: Mapping[str, list[int]], lags: Mapping[str, Mapping[Any, int]]
+    ) -> None:
+        """What a lane that ends has measured."""
+        for name, values in times_ns.items():
+            self.times_ns.setdefault(name, []).extend(values)
+        for name, seen in lags.items():
+            mine = self.lags.setdefault(name, {})
+            for lag, count in seen.items():
+                mine[int(lag)] = mine.get(int(lag), 0) + count
+
+    def _end(self) -> None:
+        self.board.write(self.board.stop, 1)
+        for bell in self.work.bells:
+            bell.ring()
+        for worker in self._workers.values():
+            worker.end(self)
+            for text, lost in worker.failures():
+                self._hear(text, lost)
+        if hasattr(self, "own"):
+            for runner in self._runners():
+                self.take(runner.times_ns, runner.lags)
+        self._workers = {}
+        for bell in self.work.bells:
+            bell.close()
+        self.work.bells = []
+        self.cells.close()

@@ -1,0 +1,307 @@
+"""One lane at work: its calls bound, its waits kept, its firings counted."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from time import perf_counter_ns
+from typing import Any
+
+from pearl.runtime.protocol import progress_counters, recovery
+from pearl.runtime.protocol.binding import Binder, Step
+from pearl.runtime.protocol.control_block import Board, Span
+from pearl.runtime.protocol.lane_schedule import Protocol
+from pearl.runtime.protocol.progress_counters import Bell
+from pearl.runtime.protocol.single_lane import Job
+from pearl.runtime.protocol.single_lane import note as keep
+from pearl_devices import Buffers, Call
+from pearl_devices.base import Pending
+
+SPINS = 500
+"""Calls of sched_yield before a lane sleeps: some 50 us on an idle core (EPYC, 2026)."""
+
+CROWDED = 5
+"""The same where lanes outnumber cores."""
+
+SLEEP_S = 0.05
+"""A lane sleeps at most so long before it looks again whether it is to stop."""
+
+AHEAD = 64
+"""Iterations that a worker's lane may be ahead of the main thread's, where tokens allow more."""
+
+POLL_S = 5e-5
+"""The same while firings of its own are under way that nobody will ring for (assumed)."""
+
+
+class Stopped(Exception):
+    """The run ends: a lane that waits must not wait on."""
+
+
+class Runner:
+    """A lane with its calls bound.
+
+    A segment is a stretch of iterations that begins and ends with all lanes at the same one:
+    entries that run ahead fire in rounds before it, and none beyond its end. begin: the segment's
+    first iteration; round: the next round; entry: the next call in it. look: called while it waits;
+    it may raise Stopped. jitter_s: sleeps before calls, up to so long, to show that nothing depends
+    on timing. anew: its native environments have been started anew amid their episodes. settled:
+    called at the end of a segment. environments: those outside the arrays.
+    """
+
+    def __init__(
+        self,
+        protocol: Protocol,
+        number: int,
+        jobs: Mapping[str, Job],
+        arrays: Buffers,
+        board: Board,
+        bells: Sequence[Bell],
+        learning: Sequence[str],
+        span: Span,
+        look: Callable[[], None],
+        *,
+        spins: int = SPINS,
+        jitter_s: float = 0.0,
+        anew: bool = False,
+    ) -> None:
+        self.number, self.board, self.bells, self.look = number, board, bells, look
+        self.name, self.spins = protocol.lanes[number].name, spins
+        self.times_ns: dict[str, list[int]] = {}
+        binder = Binder(protocol, jobs, arrays, board, learning, span)
+        self.lags, self.environments = binder.lags, dict[str, Any]()
+        self.settled: Callable[[int], None] | None = None
+        self.steps = tuple(binder.step(f) for f in protocol.lanes[number].firings)
+        self.environments.update(binder.environments())
+        self._under_way: dict[str, deque[tuple[Pending | None, Step, int]]] = {
+            s.name: deque() for s in self.steps if s.late
+        }
+        self.ahead = max(s.offset for s in self.steps)
+        self.begin = self.round = self.entry = self.resumed = 0
+        if anew:
+            for step, f in zip(self.steps, protocol.lanes[number].firings, strict=True):
+                step.calls = recovery.marked(protocol, f, jobs, arrays, step.calls)
+        if jitter_s:
+            for step in self.steps:
+                step.calls = [_sleepy(c, jitter_s, random.Random(number)) for c in step.calls]
+
+    def segment(self, begin: int) -> None:
+        """A new segment from iteration `begin` on."""
+        self.begin, self.round, self.entry = begin, begin - self.ahead, 0
+
+    def resume(self, begin: int) -> None:
+        """Goes on in a segment from where the counts say that this lane has come."""
+        self.segment(begin)
+        published = [p for s in self.steps for p in s.published]
+        self.round = min((self.board.read(c) - base) // growth + 1 for c, base, growth in published)
+        self.resumed = self.round + 1
+
+    def follow(self) -> None:
+        """What a worker does: iterations up to the limit of the board, until told to stop."""
+        board, mine = self.board, self.board.sleeps(self.number)
+        self.resume(board.read(board.flushed(self.number)))
+        while not board.read(board.stop):
+            limit, flush = board.read(board.limit), board.read(board.flush)
+            if self.round + self.ahead < limit:
+                self.run(min(limit, self.round + self.ahead + AHEAD), timed=True)
+            elif flush > self.begin:
+                self.flush(flush)
+            else:
+                board.write(mine, 1)
+                if board.read(board.limit) == limit and board.read(board.flush) == flush:
+                    self.bells[self.number].sleep(SLEEP_S)
+                board.write(mine, 0)
+                self.look()
+
+    def run(self, limit: int, *, timed: bool = False) -> None:
+        """All rounds without an entry of iteration `limit` or later, waiting where it must. timed:
+        with a clock around the calls of the last of them."""
+        end = limit - self.ahead
+        while self.round < min(max(self.begin, self.resumed), end):
+            self._partly(self.round, self.begin, limit)
+        if self.round < end - timed:
+            self._wholly(end - timed)
+        if timed and self.begin <= self.round < end:
+            steps = self.steps
+            try:
+                self.steps = tuple(replace(s, calls=self._timers(s, end - 1)) for s in steps)
+                self._wholly(end)
+            finally:
+                self.steps = steps
+
+    def flush(self, end: int) -> None:
+        """The rest of the segment, which ends before iteration `end`; the next begins there."""
+        while self.round < end:
+            self._partly(self.round, self.begin, end)
+        while not self._completed():
+            self.look()
+            time.sleep(POLL_S)
+        self.segment(end)
+        if self.settled is not None:
+            self.settled(end)
+        self.board.write(self.board.flushed(self.number), end)
+
+    def _wholly(self, end: int) -> None:
+        address, spins, steps = self.board.address, self.spins, self.steps
+        sleeping, lanes = address + progress_counters.CELL * self.board.sleeps(0), self.board.lanes
+        spin, publish = progress_counters.spin, progress_counters.publish
+        number = self.round
+        while number < end:
+            for s in steps:
+                if s.which is not None and not spin(
+                    address, s.which, s.base, s.step, number, spins
+                ):
+                    self._sleep(s, number)
+                if s.late:
+                    self._fire(s, number)
+                    continue
+                if s.first <= number < s.last:
+                    s.calls[number % len(s.calls)]()
+                for cell, base, growth in s.published:
+                    if publish(address, cell, base + number * growth, sleeping, 0, lanes):
+                        self._wake()
+                if self._under_way:
+                    self._completed()
+            number += 1
+            self.round = number
+
+    def _partly(self, number: int, low: int, high: int) -> None:
+        """One round of which only iterations low … high − 1 fire, and what is complete does not."""
+        for s in self.steps[self.entry :]:
+            if low <= number + s.offset < high and not self._complete(s, number):
+                if s.which is not None:
+                    self._sleep(s, number)
+                self._fire(s, number)
+            self.entry += 1
+        self.round, self.entry = number + 1, 0
+
+    def _complete(self, s: Step, number: int) -> bool:
+        return all(self.board.read(c) >= base + number * growth for c, base, growth in s.published)
+
+    def _fire(self, s: Step, number: int) -> None:
+        working = s.first <= number < s.last
+        pending = s.calls[number % len(s.calls)]() if working else None
+        if s.late:
+            self._under_way[s.name].append((pending, s, number))
+            self._completed()
+        else:
+            self._publish(s, number)
+
+    def _publish(self, s: Step, number: int) -> None:
+        for cell, base, growth in s.published:
+            self.board.write(cell, base + number * growth)
+        self._wake()
+
+    def _completed(self) -> bool:
+        """Counts the firings that have become complete, each task's in order; whether all are."""
+        for waiting in self._under_way.values():
+            while waiting:
+                pending, s, number = waiting[0]
+                if pending is not None and not pending.done():
+                    break
+                waiting.popleft()
+                self._publish(s, number)
+        return not any(self._under_way.values())
+
+    def attempt(self, limit: int, target: int, timed: int, *, flush: bool) -> bool:
+        """Goes on to round `target` until it must wait or reaches an entry of iteration `limit`,
+        which it passes over with `flush`; whether anything fired. timed: from the iteration before
+        this one on with a clock around calls, 0: without."""
+        board, fired = self.board, False
+        if self._under_way and not self._completed():
+            fired = True  # not yet stuck
+            time.sleep(POLL_S)
+        while self.round < target:
+            s = self.steps[self.entry]
+            if self.begin <= self.round + s.offset < limit:
+                if s.which is not None and not progress_counters.reached(
+                    board.address, s.which, s.base, s.step, self.round
+                ):
+                    return fired
+                if timed and self.round + self.ahead >= timed - 1:
+                    s = replace(s, calls=self._timers(s, self.round))
+                self._fire(s, self.round)
+                fired = True
+            elif not flush and self.round + s.offset >= limit:
+                return fired
+            self.entry += 1
+            if self.entry == len(self.steps):
+                self.entry, self.round = 0, self.round + 1
+        return fired
+
+    def _timers(self, s: Step, number: int) -> list[Call]:
+        """The calls with a clock around them, in round `number`."""
+
+        def note(begin: int) -> None:
+            keep(self.times_ns, s.name, perf_counter_ns() - begin)
+
+        def timer(call: Call) -> Call:
+            def timed() -> Pending | None:
+                begin = perf_counter_ns()
+                pending = call()
+                if pending is None:
+                    note(begin)
+                if s.lag is not None:
+                    s.lag(number)
+                return pending and _Timed(pending, lambda: note(begin))
+
+            return timed
+
+        return [timer(call) for call in s.calls]
+
+    def waits_for(self) -> list[str]:
+        """The tasks that the next call waits for."""
+        s, board = self.steps[self.entry], self.board
+        if s.which is None:
+            return []
+        return [
+            board.tasks[w]
+            for w, base, step in zip(s.which, s.base, s.step, strict=True)
+            if board.read(int(w)) < base + self.round * step
+        ]
+
+    def _sleep(self, s: Step, number: int) -> None:
+        board, mine = self.board, self.board.sleeps(self.number)
+        assert s.which is not None
+        while True:
+            board.write(mine, 1)
+            ready = progress_counters.reached(board.address, s.which, s.base, s.step, number)
+            if not ready and self._under_way and not self._completed():
+                time.sleep(POLL_S)
+            elif not ready:
+                self.bells[self.number].sleep(SLEEP_S)
+            board.write(mine, 0)
+            if ready or progress_counters.spin(
+                board.address, s.which, s.base, s.step, number, self.spins
+            ):
+                return
+            self.look()
+
+    def _wake(self) -> None:
+        for lane, bell in enumerate(self.bells):
+            if lane != self.number and self.board.read(self.board.sleeps(lane)):
+                bell.ring()
+
+
+@dataclass(slots=True)
+class _Timed:
+    """A pending firing that notes how long it took, as far as somebody looked."""
+
+    pending: Pending
+    note: Callable[[], None]
+
+    def done(self) -> bool:
+        done = self.pending.done()
+        if done:
+            self.note()
+        return done
+
+
+def _sleepy(call: Call, jitter_s: float, r: random.Random) -> Call:
+    def sleepy() -> Pending | None:
+        time.sleep(r.uniform(0, jitter_s))
+        return call()
+
+    return sleepy

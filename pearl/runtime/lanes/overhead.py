@@ -1,0 +1,135 @@
+"""What the runtime itself takes in a plan of several lanes, measured as a task.
+
+The calibration of a host calls `measured` by name, beside the kernels.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from statistics import median
+
+import numpy as np
+
+from pearl.runtime.protocol import progress_counters
+from pearl.runtime.protocol.progress_counters import CELL, Ints
+from pearl_devices.primitives.math.core_latency import ANSWERS, CARRIED, exchange_s, fill, total
+
+FIRINGS, ROUNDS, BLOCKS = 6, 100, 15
+
+
+def measured() -> dict[str, float]:
+    """firing_s: what a firing takes of its lane beside its kernel. handoff_s: from the end of a
+    call in one lane to the call in another process that has waited awake for it. carry_s_per_byte:
+    what the lane that writes a byte, and the lane that reads it, each take because it lies in the
+    other core's cache."""
+    bare_s, carried_s = exchange_s(0, BLOCKS), exchange_s(CARRIED, BLOCKS)
+    alone_s = _alone_s(CARRIED)
+    carry_s = max(0.0, 2 * (carried_s - bare_s) - alone_s)
+    return {
+        "firing_s": _firing_s(),
+        "handoff_s": _handoff_s(),
+        "carry_s_per_byte": carry_s / (2 * CARRIED),
+    }
+
+
+def _firing_s() -> float:
+    """CPU seconds of what a lane does around a call that does nothing: the loop, a wait that is
+    over, a count published, nobody asleep."""
+    cells = np.zeros((FIRINGS + 2) * CELL // 8, np.int64)
+    address, sleeping = int(cells.ctypes.data), int(cells.ctypes.data) + FIRINGS * CELL
+    nothing = np.zeros(0, np.int64)
+    waits = np.zeros(1, np.int64)
+    steps = [
+        (waits + i, waits, waits, nothing.__len__, ((i, 1, 1),), 0, 1 << 60) for i in range(FIRINGS)
+    ]
+    times = []
+    for _ in range(BLOCKS):
+        begin = time.process_time()
+        for number in range(ROUNDS):
+            for which, base, step, call, published, first, last in steps:
+                progress_counters.spin(address, which, base, step, number, 1)
+                if first <= number < last:
+                    call()
+                for cell, count, growth in published:
+                    progress_counters.publish(
+                        address, cell, count + number * growth, sleeping, 0, 2
+                    )
+        times.append((time.process_time() - begin) / (ROUNDS * FIRINGS))
+    return median(times)
+
+
+def _handoff_s() -> float:
+    """Half of the time between a count and its answer by a lane of another process, both with the
+    loop of `runner` around: the fastest of several blocks, in which both had a core."""
+    with tempfile.NamedTemporaryFile() as shared:
+        cells = np.memmap(shared.name, np.int64, "w+", shape=3 * CELL // 8)
+        command = [sys.executable, "-m", "pearl.runtime.lanes.overhead", shared.name]
+        other = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+        try:
+            times = []
+            _begin(cells, other)
+            for block in range(BLOCKS):
+                begin = time.perf_counter()
+                turn(cells, 0, 1, (1 + block * ANSWERS, 1 + (block + 1) * ANSWERS), YIELDS)
+                times.append((time.perf_counter() - begin) / (2 * ANSWERS))
+            other.wait(timeout=10)
+        finally:
+            other.kill()
+            other.wait()
+    return min(times)
+
+
+YIELDS = 1 << 24
+"""Looks at a count before the other side is given up: more than a second of an idle core."""
+START_S = 60.0
+"""What the other process may take to start."""
+
+
+def _begin(cells: Ints, other: subprocess.Popen[bytes]) -> None:
+    """Waits until the other process has answered its first count."""
+    end_s = time.monotonic() + START_S
+    while True:
+        try:
+            return turn(cells, 0, 1, (0, 1), YIELDS)
+        except TimeoutError:
+            if other.poll() is not None or time.monotonic() > end_s:
+                raise
+
+
+def turn(cells: Ints, mine: int, its: int, numbers: tuple[int, int], yields: int) -> None:
+    """For each number: sets count `mine` to what follows it and waits until `its` has come as far;
+    of the other side (mine above its) first waits, then sets."""
+    address, waits = int(cells.ctypes.data), np.zeros(1, np.int64)
+    which, step, sleepers = waits + its, waits + 1, address + 2 * CELL
+    for number in range(*numbers):
+        if mine < its:
+            progress_counters.publish(address, mine, number + 1, sleepers, 0, 0)
+        if not progress_counters.spin(address, which, step, step, number, yields):
+            raise TimeoutError("the other lane did not answer")
+        if mine > its:
+            progress_counters.publish(address, mine, number + 1, sleepers, 0, 0)
+
+
+def _alone_s(size: int) -> float:
+    """Seconds that one core takes to write `size` bytes and read them."""
+    carried, times = np.zeros(size // 8, np.int64), []
+    for number in range(BLOCKS):
+        begin = time.perf_counter()
+        for _ in range(ANSWERS):
+            fill(carried, number)
+            total(carried)
+        times.append((time.perf_counter() - begin) / ANSWERS)
+    return min(times)
+
+
+if __name__ == "__main__":
+    turn(
+        np.memmap(sys.argv[1], np.int64, "r+", shape=3 * CELL // 8),
+        1,
+        0,
+        (0, 1 + ANSWERS * BLOCKS),
+        YIELDS,
+    )

@@ -1,0 +1,199 @@
+"""The calls of a lane bound to the slots, rows and groups that they see."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import gcd, lcm
+from typing import Any
+
+import numpy as np
+
+from pearl.runtime.environments import external_envs
+from pearl.runtime.protocol import channels
+from pearl.runtime.protocol.control_block import Board, Span
+from pearl.runtime.protocol.lane_schedule import Firing, Protocol, Slots
+from pearl.runtime.protocol.progress_counters import Ints
+from pearl.runtime.protocol.single_lane import Job
+from pearl_devices import Buffers, Call, backend
+from pearl_devices.base import Pending
+
+Lags = dict[str, dict[int, int]]
+"""What lags → by how many firings → how often that was seen."""
+
+
+@dataclass(slots=True)
+class Step:
+    """A call of the round as the loop needs it. which, base, step: what it waits for, None for
+    nothing. calls: by round modulo their number. first, last: rounds in which it works. published:
+    (cell, count after round 0, growth a round). late: it may return before it is complete. lag:
+    what it is to note when it is timed, by round."""
+
+    name: str
+    offset: int
+    which: Ints | None
+    base: Ints
+    step: Ints
+    calls: Sequence[Call]
+    first: int
+    last: int
+    published: tuple[tuple[int, int, int], ...]
+    late: bool = False
+    lag: Callable[[int], None] | None = None
+
+
+class Binder:
+    """Binds the calls of one lane. lags: where what they notice of staleness is kept."""
+
+    def __init__(
+        self,
+        protocol: Protocol,
+        jobs: Mapping[str, Job],
+        arrays: Buffers,
+        board: Board,
+        learning: Sequence[str],
+        span: Span,
+    ) -> None:
+        self.protocol, self.jobs, self.arrays = protocol, jobs, arrays
+        self.board, self.learning, self.span = board, learning, span
+        self.lags: Lags = {}
+        self._bound: dict[tuple[Job, int, tuple[tuple[str, int], ...]], Call] = {}
+        self._homes: dict[tuple[Job, int], tuple[Buffers, Call]] = {}
+
+    def step(self, f: Firing) -> Step:
+        """A firing of the round with its calls."""
+        protocol, board, span = self.protocol, self.board, self.span
+        task, job = f.tasks[0], self.jobs[f.tasks[0]]
+        periods = [s.count // gcd(s.count, s.step) for s in (f.group, *f.slots.values())]
+        calls = []
+        for number in range(lcm(*periods)):
+            slots = {sender: s.at(number) for sender, s in f.slots.items()}
+            key = (job, f.group.at(number), tuple(sorted(slots.items())))
+            if key not in self._bound:
+                self._bound[key] = self._call(job, task, slots, f.group.at(number))
+            calls.append(self._bound[key])
+        learns = protocol.graph.origin(task)[0] in self.learning
+        begins = max(span.warm if learns else 0, span.drained)
+        ends = sys.maxsize if protocol.graph.task(task).copies else span.total
+        waits = [(board.count(w.task), w.base, w.step) for w in f.waits]
+        columns = [np.array(c, np.int64) for c in zip(*waits, strict=True)] if waits else []
+        nothing = np.zeros(0, np.int64)
+        which, base, step = columns or (None, nothing, nothing)
+        q = protocol.graph.repetition
+        return Step(
+            job.name,
+            f.offset,
+            which,
+            base,
+            step,
+            calls,
+            begins - f.works(0),
+            ends - f.works(0),
+            tuple((board.count(t), n, q[t]) for t, n in f.done.items()),
+            f.late,
+            self._lag(f),
+        )
+
+    def _lag(self, f: Firing) -> Callable[[int], None] | None:
+        """What notes, right after a firing, how old what it has just read is: the parameters of
+        inference by the versions that their writer left, the priorities of a draw by how many of
+        them were written by then. Counted in param_syncs and in draws."""
+        task, board = self.protocol.graph.task(f.tasks[0]), self.board
+        kind = task.kernel.kind.partition(".")[0]
+        if len(f.tasks) > 1:
+            return None
+        if kind == "inference" and f.due:
+            ((sender, due),) = f.due.items()
+            versions = self.arrays[channels.version(sender)]
+            oldest = self.span.warm * due.step  # before, nothing was copied
+            slot = f.slots.get(sender, Slots(1, 0, 0))
+            seen = self.lags.setdefault("policy_lag", {})
+
+            def old_parameters(number: int) -> None:
+                newest = due.first + number * due.step + 1
+                lag = max(0, newest - max(oldest, int(versions[slot.at(number)])))
+                seen[lag] = seen.get(lag, 0) + 1
+
+            return old_parameters
+        writers = [t.name for t in self.protocol.graph.tasks if t.kernel.kind == "replay_update"]
+        if kind == "replay_sample" and writers:
+            (writer,) = writers
+            behind = self.protocol.delay[writer] - self.protocol.delay[task.name]
+            cell, q = board.count(writer), f.per_round
+            first = f.offset * q + f.index
+            seen = self.lags.setdefault("priority_staleness", {})
+
+            def old_priorities(number: int) -> None:
+                lag = first + number * q - board.read(cell) + behind
+                seen[lag] = seen.get(lag, 0) + 1
+
+            return old_priorities
+        return None
+
+    def _call(self, job: Job, task: str, slots: Mapping[str, int], group: int) -> Call:
+        device, kernel = backend(job.device_kind), job.kernel
+        seen = channels.view(self.protocol, self.arrays, kernel, task, slots, group)
+        if self.protocol.graph.task(task).copies and len(job.tasks) == 1:
+            versions = self.arrays[channels.version(task)]
+            call = device.bind(kernel, job.variant, seen)
+            return _versioned(call, self.board, task, versions, slots.get(task, 0))
+        if kernel.kind != "env_step" or job.variant == "native":
+            return device.bind(kernel, job.variant, seen)
+        return self._outside(job, task, seen, group)
+
+    def _outside(self, job: Job, task: str, seen: Buffers, group: int) -> Call:
+        """A call of environments that live outside the arrays. They exist once: they have messages
+        of their own where these have several slots, and copy from and to the slot asked for."""
+        protocol = self.protocol
+        if (job, group) not in self._homes:
+            own = channels.view(protocol, self.arrays, job.kernel, task, {}, group)
+            for name in [n for n in own if self._in_slots(n)]:
+                own[name] = np.zeros_like(own[name])
+            call = backend(job.device_kind).bind(job.kernel, job.variant, own)
+            self._homes[job, group] = own, call
+        home, call = self._homes[job, group]
+        moved = [n for n in seen if self._in_slots(n)]
+        given = [(home[n], seen[n]) for n in moved if n.startswith("act.")]
+        taken = [(seen[n], home[n]) for n in moved if n.startswith("step.")]
+        if not moved:
+            return call
+
+        def step() -> Pending | None:
+            for to, here in given:
+                to[...] = here
+            pending = call()
+            for to, here in taken:
+                to[...] = here
+            return pending
+
+        return step
+
+    def environments(self) -> dict[str, Any]:
+        """Those outside the arrays that were bound, by task and, of several, group."""
+        found: dict[str, Any] = {}
+        for (job, group), (_, call) in self._homes.items():
+            env = external_envs.found(job, call)
+            if env is not None:
+                part = self.protocol.graph.task(job.tasks[0]).part
+                env.first = group * env.envs + (sum(part.shares[: part.replica]) if part else 0)
+                found[f"{job.name}@{group}" if group else job.name] = env
+        return found
+
+    def _in_slots(self, name: str) -> bool:
+        senders = [t for t, count in self.protocol.slots.items() if count > 1]
+        return name.startswith(("act.", "step.")) and any(
+            channels.is_sent(name, self.protocol, t) for t in senders
+        )
+
+
+def _versioned(call: Call, board: Board, task: str, versions: Ints, slot: int) -> Call:
+    """A copying call that says which version it leaves in its slot."""
+    cell = board.count(task)
+
+    def copy() -> Pending | None:
+        pending = call()
+        versions[slot] = board.read(cell) + 1
+        return pending
+
+    return copy

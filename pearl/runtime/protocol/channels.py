@@ -1,0 +1,170 @@
+"""The arrays of a run with several lanes: where they lie, which slot and which rows a call sees.
+
+What one task sends to another (`firings.MESSAGES`) has as many slots as firings may be under way:
+slot 0 bears the array's own name, slot k the name with `@k`. A copy of a split task sees its rows
+of what has one row an environment, and has a random stream and a ring of episodes of its own, `#i`.
+Every group of environments has what these consist of for itself, `@k` likewise. `version.TASK`
+says which version of the parameters each slot holds.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import weakref
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pearl.graph.task_graph import TaskGraph
+from pearl.runtime.protocol.lane_schedule import MESSAGES, Protocol
+from pearl_devices import Buffers, Kernel
+from pearl_devices.buffers import specs
+
+Layout = list[tuple[str, tuple[int, ...], str]]
+"""Name, shape and dtype of every array, in the order in which they lie in memory."""
+
+ALIGNED = 64
+ROWS = ("env.", "act.action", "act.log_prob", "act.sample", "step.")
+"""Arrays with one row an environment."""
+OWN = ("rng.", "episode.")
+"""Arrays of which every copy of a split task has its own."""
+GROUPED = ("env.", "rng.env_step", "normalise.return")
+"""Arrays of which every group of environments has its own."""
+
+
+def sent(protocol: Protocol, sender: str) -> tuple[str, ...]:
+    return MESSAGES[protocol.graph.task(sender).kernel.kind.partition(".")[0]]
+
+
+def is_sent(name: str, protocol: Protocol, sender: str) -> bool:
+    """Whether an array is what this task sends. `batch.td` is the update's, not the sample's."""
+    prefixes = sent(protocol, sender)
+    return name.startswith(prefixes) and (name != "batch.td" or "batch.td" in prefixes)
+
+
+def further(protocol: Protocol, whole: TaskGraph, arrays: Buffers) -> Layout:
+    """The arrays that a run of this plan has beside those of one lane."""
+    found: Layout = []
+    for sender, count in protocol.slots.items():
+        origin = protocol.graph.origin(sender)
+        if origin[1] > 0 and sender not in {t.name for t in whole.tasks}:
+            continue  # the first copy stands for all: they share slots, each its rows
+        for name in arrays:
+            if (
+                "@" not in name
+                and is_sent(name, protocol, sender)
+                and _written(protocol, sender, name)
+            ):
+                array = arrays[name]
+                found += [(f"{name}@{k}", array.shape, array.dtype.name) for k in range(1, count)]
+    for task in protocol.graph.tasks:
+        for name in (n for n in specs(task.kernel) if n in arrays):
+            array, source = arrays[name], own(protocol, task.name, name)
+            if source != name:
+                found.append((source, array.shape, array.dtype.name))
+            if name.startswith(GROUPED):
+                groups = range(1, protocol.groups.get(task.name, 1))
+                found += [(f"{source}@{k}", array.shape, array.dtype.name) for k in groups]
+        if task.copies and not protocol.alone:
+            found.append((version(task.name), (protocol.slots[task.name],), "int64"))
+    return list(dict.fromkeys(found))
+
+
+def version(task: str) -> str:
+    """The array that says which version of what a copying task sends each slot holds: the number of
+    the firing that wrote it, from 1; 0: what was there at the start."""
+    return f"version.{task}"
+
+
+def own(protocol: Protocol, task: str, name: str) -> str:
+    """What a task calls an array, in the whole: a copy has its own of some."""
+    part = protocol.graph.task(task).part
+    return f"{name}#{part.replica}" if part and name.startswith(OWN) else name
+
+
+def _written(protocol: Protocol, sender: str, name: str) -> bool:
+    return name in specs(protocol.graph.task(sender).kernel) and name not in ("act.low", "act.high")
+
+
+def view(
+    protocol: Protocol,
+    arrays: Buffers,
+    kernel: Kernel,
+    task: str,
+    slots: Mapping[str, int],
+    group: int = 0,
+) -> Buffers:
+    """The arrays as one call sees them. slots: sender → the slot of what it sends. group: which
+    environments it is about."""
+    part = protocol.graph.task(task).part
+    seen = dict(arrays)
+    for name, (shape, _) in specs(kernel).items():
+        source = own(protocol, task, name)
+        for sender, slot in slots.items():
+            if slot and is_sent(name, protocol, sender):
+                source = f"{name}@{slot}"
+        if group and name.startswith(GROUPED):
+            source = f"{source}@{group}"
+        array = arrays[source]
+        if part and name.startswith(ROWS) and array.shape != shape:
+            first = sum(part.shares[: part.replica])
+            array = array[first : first + part.shares[part.replica]]
+        seen[name] = array
+    return seen
+
+
+class Memory:
+    """Arrays in one piece of anonymous memory that other processes map by its handle: nothing is
+    left behind, however a process ends."""
+
+    def __init__(self, layout: Layout, handle: int | None = None) -> None:
+        places, size = [], 0
+        for _, shape, dtype in layout:
+            places.append(size)
+            size += -(-max(1, math.prod(shape) * np.dtype(dtype).itemsize) // ALIGNED) * ALIGNED
+        self.handle = os.memfd_create("pearl") if handle is None else handle
+        if handle is None:
+            os.ftruncate(self.handle, max(size, 1))
+        self._closing = weakref.finalize(self, os.close, self.handle)
+        self._map = mmap.mmap(self.handle, max(size, 1))
+        self.layout = layout
+        self.arrays: Buffers = {}
+        for (name, shape, dtype), at in zip(layout, places, strict=True):
+            count = math.prod(shape)
+            flat: npt.NDArray[Any] = np.frombuffer(self._map, dtype, count, at)
+            self.arrays[name] = flat.reshape(shape)
+
+    def close(self) -> None:
+        self._closing()
+
+
+def layout_of(arrays: Buffers) -> Layout:
+    return [(name, array.shape, array.dtype.name) for name, array in arrays.items()]
+
+
+def moved(arrays: Buffers) -> Memory:
+    """The same arrays in shared memory, with their values."""
+    memory = Memory(layout_of(arrays))
+    for name, array in arrays.items():
+        memory.arrays[name][...] = array
+    return memory
+
+
+def current(protocol: Protocol, name: str, iteration: int) -> str:
+    """The slot with the newest version of what param_sync sends, after so many iterations."""
+    for sender, count in protocol.slots.items():
+        if is_sent(name, protocol, sender) and count > 1:
+            slot = (iteration * protocol.graph.repetition[sender] - 1) % count
+            return f"{name}@{slot}" if slot else name
+    return name
+
+
+def episodes(arrays: Buffers) -> Iterable[tuple[Any, Any]]:
+    """(returns, count) of every ring of finished episodes."""
+    copies = [n for n in arrays if n.startswith("episode.count#")]
+    for count in copies or ["episode.count"]:
+        yield arrays[count.replace("count", "returns")], arrays[count]

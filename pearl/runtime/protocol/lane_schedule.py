@@ -1,0 +1,359 @@
+"""What each lane of a plan does: its firings in order, what each waits for, and which slot of every
+message it reads and writes.
+
+The counts and slots are those of `docs/protocol.md`. Firing n of a task is its n-th since the
+start, empty ones included; firing n does the work number n − delay, where the delay is the slack of
+the edges without initial tokens on its way (prefetch, deferred priorities, insertion lag): so many
+firings are empty at the start, and as many more follow at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from pearl.errors import SpecError
+from pearl.graph.parallel_edges import EdgeKey, numbered
+from pearl.graph.task_graph import Edge, TaskGraph
+from pearl.planning.plan_validation import unfolded
+from pearl.planning.plans import Entry, Plan
+
+MESSAGES = {
+    "inference": ("act.action", "act.log_prob", "act.sample"),
+    "env_step": ("step.",),
+    "replay_sample": ("batch.",),
+    "update": ("batch.td",),
+    "param_sync": ("policy.",),
+}
+"""Kind of task → the arrays that it sends to others. The rest is state."""
+
+
+@dataclass(frozen=True)
+class Wait:
+    """A count that must be at least base + round · step."""
+
+    task: str
+    base: int
+    step: int
+
+
+@dataclass(frozen=True)
+class Slots:
+    """Which copy of a message a call touches in round r: (first + r · step) modulo count."""
+
+    count: int
+    first: int
+    step: int
+
+    def at(self, number: int) -> int:
+        return (self.first + number * self.step) % self.count
+
+
+@dataclass(frozen=True)
+class Firing:
+    """One call of a lane's round: a task's firing, or all firings of a fused unit.
+
+    tasks: the unit. offset: iterations that it runs ahead. index: which firing of the iteration.
+    waits: on tasks of other lanes, and on late ones. done: task → count after the call, in round 0;
+    it grows by the task's firings an iteration. slots: task that sends → slot it touches. due: task
+    that sends → the version that it would touch without slack. group: which environments it is
+    about. late: the call returns before it is complete. delay: firings by which its work lags.
+    """
+
+    tasks: tuple[str, ...]
+    offset: int
+    index: int
+    waits: tuple[Wait, ...]
+    done: Mapping[str, int]
+    slots: Mapping[str, Slots]
+    due: Mapping[str, Slots]
+    group: Slots
+    late: bool
+    delay: int
+    per_round: int
+
+    def works(self, number: int) -> int:
+        """The iteration whose work the call of round `number` does."""
+        return (
+            ((number + self.offset) * self.per_round) + self.index - self.delay
+        ) // self.per_round
+
+
+@dataclass(frozen=True)
+class LaneFirings:
+    """A lane's round."""
+
+    name: str
+    firings: tuple[Firing, ...]
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(t for f in self.firings for t in f.tasks))
+
+
+class Protocol:
+    """A plan on a graph as what its lanes do.
+
+    lanes: in the plan's order, links left out. home: number of the lane that updates. drain:
+    iterations after the last in which delayed work is done.
+    Raises SpecError where the plan cannot be run as it is.
+    """
+
+    def __init__(self, plan: Plan, graph: TaskGraph) -> None:
+        self.plan, graph, self.split = unfolded(plan, graph)
+        channels = numbered(self.plan.edges)
+        graph = graph.with_slack({key: c.slack for key, c in channels.items()})
+        strictest = _strictest(graph)
+        self.graph = replace(graph, edges=tuple(strictest.values()))
+        self.capacity = {k[:2]: channels[k].capacity for k in strictest if k in channels}
+        self.lane_of = {t.task: t.lane for t in self.plan.tasks}
+        self.delay = _delays(self.graph)
+        self.groups = _groups(self.graph)
+        self.late = {t.task for t in self.plan.tasks if t.occupancy_s < (1 - 1e-9) * t.seconds} - {
+            t for p in self.plan.tasks if p.fused_with for t in (p.task, *p.fused_with)
+        }
+        self.unit = {
+            t.task: tuple(n.name for n in self.graph.tasks if n.name in (t.task, *t.fused_with))
+            for t in self.plan.tasks
+        }
+        lanes = [k for k in self.plan.lanes if k.width > 0]
+        q = self.graph.repetition
+        self.drain = max(-(-d // q[t]) for t, d in self.delay.items())
+        self.slots = {t: self._count(t) for t in self._senders}
+        self.lanes = tuple(LaneFirings(k.lane, tuple(self._round(k.lane, k.order))) for k in lanes)
+        updating = [i for i, k in enumerate(self.lanes) if "update" in k.tasks]
+        self.home = updating[0] if updating else 0
+
+    @property
+    def alone(self) -> bool:
+        """Whether one lane does everything at once: no waits, no slots, no delays."""
+        return (
+            len(self.lanes) == 1
+            and not self.late
+            and not any(self.delay.values())
+            and all(n == 1 for n in (*self.slots.values(), *self.groups.values()))
+        )
+
+    @cached_property
+    def _senders(self) -> dict[str, tuple[str, ...]]:
+        """Task that sends → the tasks that read it, itself left out."""
+        found: dict[str, tuple[str, ...]] = {}
+        for task in self.graph.tasks:
+            sent = MESSAGES.get(task.kernel.kind.partition(".")[0])
+            if sent:
+                found[task.name] = tuple(self._readers(task.name))
+        return found
+
+    def _readers(self, sender: str) -> Iterable[str]:
+        kinds = {
+            "inference": ("env_step", "rollout_insert"),
+            "env_step": ("replay_insert", "rollout_insert", "update"),
+            "replay_sample": ("update", "replay_update"),
+            "update": ("replay_update",),
+            "param_sync": ("inference",),
+        }[self.graph.task(sender).kernel.kind.partition(".")[0]]
+        outgoing = {e.dst for e in self.graph.edges if e.src == sender}
+        for task in self.graph.tasks:
+            kind = task.kernel.kind.partition(".")[0]
+            if kind in kinds and task.name in outgoing:
+                yield task.name
+
+    def _edge(self, src: str, dst: str) -> Edge:
+        return next(e for e in self.graph.edges if (e.src, e.dst) == (src, dst))
+
+    def _read(self, sender: str, reader: str) -> tuple[int, int, int]:
+        """(p, c, m): work w of the reader reads what work ⌈((w + 1)c − m)/p⌉ − 1 of the sender
+        wrote, −1 being what was there at the start."""
+        e = self._edge(sender, reader)
+        tokens = e.tokens if e.tokens_seq else 0
+        return e.production, e.consumption, tokens
+
+    def _count(self, sender: str) -> int:
+        """Slots of what a task sends: one, and one more for each that may be under way."""
+        one = len([k for k in self.plan.lanes if k.width > 0]) == 1
+        if one and not (
+            self.late
+            or any(e.slack for e in self.graph.edges)
+            or any(g > 1 for g in self.groups.values())
+        ):
+            return 1
+        count = 1
+        back = {(e.src, e.dst) for e in self.graph.edges}
+        for reader in self._senders[sender]:
+            e = self._edge(sender, reader)
+            if self.unit[reader] == self.unit[sender]:
+                continue
+            if (reader, sender) in back:
+                reverse = self._edge(reader, sender)
+                total = e.tokens + -(-reverse.tokens * e.consumption // reverse.production)
+                count = max(count, -(-total // e.production))
+            else:
+                room = self.capacity.get((sender, reader))
+                count = max(count, -(-(room or 1) // e.production))
+            lag = self.delay[reader] - self.delay[sender]
+            if not e.tokens_seq and e.production == e.consumption:
+                count = max(count, 1 + lag)
+        return count
+
+    def _round(self, lane: str, order: tuple[Entry, ...]) -> Iterable[Firing]:
+        seen: dict[str, int] = {}
+        begun: set[tuple[str, ...]] = set()
+        for entry in order:
+            task, offset = entry.task, entry.offset
+            index = seen.get(task, 0)
+            seen[task] = index + 1
+            unit = self.unit[task]
+            if len(unit) > 1:
+                if unit in begun:
+                    continue
+                begun.add(unit)
+                yield self._firing(lane, unit, offset, None)
+            else:
+                yield self._firing(lane, unit, offset, index)
+
+    def _firing(self, lane: str, unit: tuple[str, ...], offset: int, index: int | None) -> Firing:
+        """index: None for a fused unit, which does all firings of its tasks in an iteration."""
+        q = self.graph.repetition
+        waits: dict[str, Wait] = {}
+        done: dict[str, int] = {}
+        slots: dict[str, Slots] = {}
+        due: dict[str, Slots] = {}
+        delays = {self.delay[t] for t in unit}
+        if index is None and delays != {0}:
+            raise SpecError(
+                f"plan: {'+'.join(unit)} run as one call, and slack asks some of them to lag "
+                "behind; leave that slack at 0"
+            )
+        for task in unit:
+            numbers = range(q[task]) if index is None else [index]
+            done[task] = offset * q[task] + numbers[-1] + 1
+            for n in numbers:
+                n += offset * q[task]
+                for wait in self._needs(lane, unit, task, n):
+                    old = waits.get(wait.task)
+                    if old is None or wait.base > old.base:
+                        waits[wait.task] = wait
+                for sender, at in self._touched(unit, task, n).items():
+                    if index is None and sender in slots and slots[sender] != at:
+                        raise SpecError(
+                            f"plan: {'+'.join(unit)} run as one call, but its firings use several "
+                            f"versions of what {sender} sends; leave slack on that edge at 0"
+                        )
+                    slots[sender] = at
+                due |= self._due(task, n)
+        first, at_first = unit[0], offset * q[unit[0]] + (index or 0)
+        return Firing(
+            unit,
+            offset,
+            0 if index is None else index,
+            tuple(waits.values()),
+            done,
+            slots,
+            due,
+            Slots(self.groups.get(first, 1), at_first, q[first]),
+            first in self.late,
+            max(delays),
+            1 if index is None else q[first],
+        )
+
+    def _needs(self, lane: str, unit: tuple[str, ...], task: str, n: int) -> Iterable[Wait]:
+        """What firing n of a task in round 0 waits for on other lanes."""
+        q = self.graph.repetition
+        for e in self.graph.edges:
+            if e.dst == task and e.src not in unit and self._apart(e.src, lane):
+                need = -(-((n + 1) * e.consumption - e.tokens) // e.production)
+                yield Wait(e.src, need, q[e.src])
+        if task in self._senders:
+            work = n - self.delay[task]
+            for reader in self._senders[task]:
+                if reader in unit or not self._apart(reader, lane):
+                    continue
+                p, c, m = self._read(task, reader)
+                read = ((work - self.slots[task] + 1) * p + m) // c
+                yield Wait(reader, read + self.delay[reader], q[reader])
+
+    def _apart(self, task: str, lane: str) -> bool:
+        """Whether a lane must look at a task's count before it relies on its firings."""
+        return self.lane_of[task] != lane or task in self.late
+
+    def _due(self, task: str, n: int) -> dict[str, Slots]:
+        """The versions of parameters that firing n in round 0 would read without slack."""
+        found: dict[str, Slots] = {}
+        for e in self.graph.edges:
+            if e.dst == task and self.graph.task(e.src).copies:
+                at = -(-((n + 1) * e.consumption - e.tokens_seq) // e.production) - 1
+                found[e.src] = Slots(1, at, self.graph.repetition[e.src])
+        return found
+
+    def _touched(self, unit: tuple[str, ...], task: str, n: int) -> dict[str, Slots]:
+        """Slots that firing n of a task in round 0 uses, by who sends what is in them, where there
+        is more than one."""
+        q = self.graph.repetition
+        work = n - self.delay[task]
+        found: dict[str, Slots] = {}
+        if task in self._senders:
+            found[task] = Slots(self.slots[task], work, q[task])
+        for sender, readers in self._senders.items():
+            if task in readers and sender not in unit:
+                p, c, m = self._read(sender, task)
+                at = -(-((work + 1) * c - m) // p) - 1
+                found[sender] = Slots(self.slots[sender], at, q[sender])
+        return {sender: at for sender, at in found.items() if at.count > 1}
+
+
+def _strictest(graph: TaskGraph) -> dict[EdgeKey, Edge]:
+    """The edges, of parallel ones the one with the fewest tokens: its destination then waits for
+    none of the others."""
+    edges = numbered(graph.edges)
+    least: dict[tuple[str, str], EdgeKey] = {}
+    for key, e in edges.items():
+        other = edges[least.setdefault(key[:2], key)]
+        if e.tokens * other.production < other.tokens * e.production:
+            least[key[:2]] = key
+    return {key: edges[key] for key in least.values()}
+
+
+def _groups(graph: TaskGraph) -> dict[str, int]:
+    """Acting task → groups that its environments are in: each firing is about the next of them, and
+    the sequential program has a token for each on the way from env_step back to inference."""
+    found: dict[str, int] = {}
+    for e in graph.edges:
+        kinds = [graph.task(n).kernel.kind.partition(".")[0] for n in (e.src, e.dst)]
+        if kinds == ["env_step", "inference"] and e.tokens_seq > 1:
+            found |= {e.src: e.tokens_seq, e.dst: e.tokens_seq}
+    return found
+
+
+def _delays(graph: TaskGraph) -> dict[str, int]:
+    """Firings by which the work of each task lags behind its firings."""
+    delay = dict.fromkeys((t.name for t in graph.tasks), 0)
+    late = [e for e in graph.edges if e.slack and not e.tokens_seq]
+    for e in late:
+        if not _carries(graph, e):
+            raise SpecError(
+                f"plan: slack {e.slack} on {e.src} → {e.dst} would be empty firings of {e.dst}, "
+                "and this version cannot delay its work; leave it at 0"
+            )
+        if e.production != e.consumption:
+            raise SpecError(
+                f"plan: slack on {e.src} → {e.dst}, whose rates are {e.production} → "
+                f"{e.consumption}, cannot be run; leave it at 0"
+            )
+    for _ in graph.tasks:
+        for e in graph.edges:
+            same = e.production == e.consumption and not e.tokens_seq and e.src != e.dst
+            if same and _carries(graph, e):
+                delay[e.dst] = max(delay[e.dst], delay[e.src] + e.slack)
+    return delay
+
+
+def _carries(graph: TaskGraph, e: Edge) -> bool:
+    """Whether the consumer works on what the producer sends, and not just after it."""
+    src, dst = (graph.task(n).kernel.kind.partition(".")[0] for n in (e.src, e.dst))
+    return (src, dst) in {
+        ("env_step", "replay_insert"),
+        ("replay_sample", "update"),
+        ("replay_sample", "replay_update"),
+        ("update", "replay_update"),
+    }

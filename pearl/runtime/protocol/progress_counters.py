@@ -1,0 +1,105 @@
+"""Counts of firings that lanes share, and how a lane waits for them.
+
+Every task has one count, written by its lane alone: how many of its firings are complete. A lane
+that waits spins with `sched_yield`, then blocks on an eventfd. Stores release and loads acquire, so
+that whoever has seen a count sees what the firing wrote.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+
+import numpy as np
+import numpy.typing as npt
+
+from pearl_devices.primitives.code_cache import compiled
+from pearl_devices.primitives.math.atomics import CELL as CELL
+from pearl_devices.primitives.math.atomics import fence, give_way, load, store
+
+Ints = npt.NDArray[np.int64]
+
+_compiled = compiled(nogil=True, error_model="numpy")
+
+
+@_compiled
+def reached(address: int, which: Ints, base: Ints, step: Ints, number: int) -> bool:
+    """Whether every count `which` is at least base + number · step."""
+    for i in range(which.size):
+        if load(address + CELL * which[i]) < base[i] + number * step[i]:
+            return False
+    return True
+
+
+@_compiled
+def spin(address: int, which: Ints, base: Ints, step: Ints, number: int, yields: int) -> bool:
+    """`reached`, tried again after each of `yields` calls of sched_yield."""
+    for i in range(which.size):
+        need = base[i] + number * step[i]
+        while load(address + CELL * which[i]) < need:
+            if yields <= 0:
+                return False
+            yields -= 1
+            give_way()
+    return True
+
+
+@_compiled
+def changed(address: int, which: Ints, seen: Ints, yields: int) -> bool:
+    """Whether a count `which` is another than the one seen, tried again after each of `yields`
+    calls of sched_yield."""
+    while True:
+        for i in range(which.size):
+            if load(address + CELL * which[i]) != seen[i]:
+                return True
+        if yields <= 0:
+            return False
+        yields -= 1
+        give_way()
+
+
+@_compiled
+def publish(address: int, which: int, value: int, sleepers: int, first: int, last: int) -> bool:
+    """Sets a count; whether one of the lanes first … last sleeps (cells of 1 from `sleepers`)."""
+    store(address + CELL * which, value)
+    fence()
+    asleep = 0
+    for lane in range(first, last):
+        asleep += load(sleepers + CELL * lane)
+    return asleep != 0
+
+
+@_compiled
+def put(address: int, value: int) -> None:
+    """Sets one cell."""
+    store(address, value)
+    fence()
+
+
+@_compiled
+def get(address: int) -> int:
+    """Reads one cell."""
+    return int(load(address))
+
+
+class Bell:
+    """An eventfd on which one lane sleeps. It outlives a missed ring: every sleep is bounded."""
+
+    def __init__(self, handle: int | None = None) -> None:
+        self.handle = os.eventfd(0, os.EFD_NONBLOCK) if handle is None else handle
+        self._poll = select.poll()
+        self._poll.register(self.handle, select.POLLIN)
+
+    def ring(self) -> None:
+        os.eventfd_write(self.handle, 1)
+
+    def sleep(self, seconds: float) -> None:
+        """Until it rings, at most so long."""
+        if self._poll.poll(seconds * 1000):
+            try:
+                os.eventfd_read(self.handle)
+            except BlockingIOError:
+                return
+
+    def close(self) -> None:
+        os.close(self.handle)

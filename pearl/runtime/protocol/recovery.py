@@ -1,0 +1,175 @@
+"""What a lane leaves behind whose process has died, and how it is made whole again.
+
+The counts say which of its firings are complete. The one after them may be half done; it is done
+again. That is possible where doing it again gives the same: tasks that send messages write the same
+slot, the replay's rows lie where the cursor was, and random streams go back to the number of their
+firing. It is not for a gradient step, whose parameters and moments would be changed twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pearl.runtime.protocol import channels
+from pearl.runtime.protocol.control_block import Board, Span
+from pearl.runtime.protocol.lane_schedule import Firing, Protocol
+from pearl.runtime.protocol.single_lane import Job
+from pearl_devices import Buffers, Call
+from pearl_devices.buffers import ANEW, specs
+
+REPEATABLE = (
+    "inference",
+    "env_step",
+    "replay_insert",
+    "replay_sample",
+    "replay_update",
+    "param_sync",
+)
+"""Families of kernels whose half-done firing can be done again."""
+
+ATTEMPTS = 3
+"""A lane that dies so often at one firing is not started again."""
+
+RESET = 2**63
+"""Added to a firing's number for the random stream from which its environments start anew."""
+
+
+@dataclass(frozen=True)
+class Begun:
+    """What was counted when the lanes began, at iteration `at`: array → its counts."""
+
+    at: int
+    counted: Mapping[str, tuple[int, ...]]
+
+    @staticmethod
+    def of(arrays: Buffers, at: int) -> Begun:
+        names = [n for n in arrays if n.startswith("rng.") or n == "replay.cursor"]
+        return Begun(at, {n: tuple(int(v) for v in arrays[n]) for n in names})
+
+
+def obstacle(protocol: Protocol, number: int) -> str | None:
+    """Why a lane whose process died cannot go on in another, or None."""
+    stored = any(t.kernel.kind == "replay_insert" for t in protocol.graph.tasks)
+    for firing in protocol.lanes[number].firings:
+        for task in firing.tasks:
+            kernel = protocol.graph.task(task).kernel
+            family = kernel.kind.partition(".")[0]
+            if firing.late:
+                return f"several firings of {task} may have been under way"
+            if family not in REPEATABLE or len(firing.tasks) > 1:
+                return f"{'+'.join(firing.tasks)} may be half done, and cannot be done twice"
+            if family in ("env_step", "inference") and not stored:
+                return (
+                    f"{task} belongs to a rollout of the policy's own episodes, which would be "
+                    "torn (only algorithms with a replay go on)"
+                )
+            if family == "replay_insert" and kernel.dims.get("stack"):
+                return f"the frames of {task} may be half stored"
+            if protocol.groups.get(task, 1) > 1:
+                return f"the environments of {task} are in groups, of which one may be half done"
+            if kernel.dims.get("normalise_obs") or kernel.dims.get("normalise_reward"):
+                return f"the running mean and variance of {task} may be half written"
+    return None
+
+
+def mend(
+    protocol: Protocol,
+    number: int,
+    jobs: Mapping[str, Job],
+    arrays: Buffers,
+    board: Board,
+    begun: Begun,
+    span: Span,
+    learning: Sequence[str],
+) -> int | None:
+    """Sets what the firings of a dead lane without an `obstacle` count to what is complete, and
+    starts native environments anew that were being stepped. Returns how many transitions the firing
+    that was cut off had; None if it was no env_step."""
+    _, cut_off = next_firing(protocol, number, board)
+    lost = None
+    for task in protocol.lanes[number].tasks:
+        kernel, q = protocol.graph.task(task).kernel, protocol.graph.repetition[task]
+        count = board.read(board.count(task))
+        learns = protocol.graph.origin(task)[0] in learning
+        works = _works(protocol, task, begun.at * q, count, span, learns)
+        per = kernel.dim("steps") if kernel.kind == "replay_sample" else 1
+        for name in specs(kernel):
+            if name.startswith("rng."):
+                own = channels.own(protocol, task, name)
+                arrays[own][1] = np.uint64(begun.counted[own][1] + len(works) * per)
+        if kernel.kind == "replay_insert":
+            rows, (head, filled) = len(works) * kernel.dim("envs"), begun.counted["replay.cursor"]
+            capacity = arrays["replay.reward"].size
+            arrays["replay.cursor"][:] = (head + rows) % capacity, min(filled + rows, capacity)
+        if kernel.kind == "env_step" and task in cut_off.tasks:
+            lost = kernel.dim("envs")
+            if jobs[task].variant == "native":
+                from pearl_devices.primitives.envs.native_envs import reset_envs
+
+                seen = channels.view(protocol, arrays, kernel, task, {})
+                reset_envs(str(kernel.program), seen, RESET + count)
+    return lost
+
+
+def _works(
+    protocol: Protocol, task: str, before: int, count: int, span: Span, learns: bool
+) -> range:
+    """The numbers of the firings before … count − 1 of a task that did work; not of a copying one,
+    which counts nothing in the arrays."""
+    q, delay = protocol.graph.repetition[task], protocol.delay[task]
+    begins = max(before, max(span.warm if learns else 0, span.drained) * q + delay)
+    return range(begins, max(begins, min(count, span.total * q + delay)))
+
+
+def next_firing(protocol: Protocol, number: int, board: Board) -> tuple[int, Firing]:
+    """The first firing of a lane that its counts say is not complete, and its round."""
+    q, found = protocol.graph.repetition, []
+    for place, firing in enumerate(protocol.lanes[number].firings):
+        rounds = min(
+            (board.read(board.count(t)) - base) // q[t] + 1 for t, base in firing.done.items()
+        )
+        found.append((rounds, place))
+    at, place = min(found)
+    return at, protocol.lanes[number].firings[place]
+
+
+def stalls(protocol: Protocol, number: int, board: Board) -> bool:
+    """Whether a lane has all that its next firing needs, and this is an env_step."""
+    at, firing = next_firing(protocol, number, board)
+    kinds = [protocol.graph.task(t).kernel.kind for t in firing.tasks]
+    return kinds == ["env_step"] and all(
+        board.read(board.count(w.task)) >= w.base + at * w.step for w in firing.waits
+    )
+
+
+def steps_outside(protocol: Protocol, number: int, jobs: Mapping[str, Job]) -> bool:
+    """Whether a lane steps environments that live outside the arrays."""
+    placed = [jobs[t] for t in protocol.lanes[number].tasks]
+    return any(j.kernel.kind == "env_step" and j.variant != "native" for j in placed)
+
+
+def marked(
+    protocol: Protocol, f: Firing, jobs: Mapping[str, Job], arrays: Buffers, calls: Sequence[Call]
+) -> Sequence[Call]:
+    """The calls of a native env_step, of which the first marks its transitions as a new start that
+    no n-step return enters. Others are left as they are."""
+    job, first = jobs[f.tasks[0]], [True]
+    if job.kernel.kind != "env_step" or job.variant != "native":
+        return calls
+
+    def marking(call: Call, number: int) -> Call:
+        slots = {sender: s.at(number) for sender, s in f.slots.items()}
+        flags = channels.view(protocol, arrays, job.kernel, f.tasks[0], slots)["step.truncated"]
+
+        def step() -> None:
+            call()
+            if first:
+                flags[...] |= ANEW
+                first.clear()
+
+        return step
+
+    return [marking(call, number) for number, call in enumerate(calls)]

@@ -1,0 +1,1 @@
+"""Explanations of problems without a solution: sets of limits that contradict each other."""

@@ -1,0 +1,294 @@
+"""Why no plan meets the limits: a smallest set of limits that no plan meets together.
+
+Deletion filter (Chinneck and Dravnieks 1991): each limit is left out in turn, and stays out where
+there is still no plan. What remains conflicts, and every proper part of it can be met.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from pearl.errors import InfeasibleError
+from pearl.graph.limits import Limits
+from pearl.graph.task_graph import TaskGraph
+from pearl.planning.costs import CostTable
+from pearl.solvers.infeasible.limit_sets import (
+    MEMORY,
+    NUMBERS,
+    Limit,
+    all_limits,
+    least_s,
+    met,
+    only,
+)
+from pearl.solvers.model.search_space import programs
+from pearl.time_limit import OutOfTimeError, extended
+
+SECONDS, LEAST_S = 5.0, 1.0
+"""What finding a smallest conflict may take at most, and may take even where the time given to the
+solver is up (assumed: without a word on why there is no plan the answer is worth little)."""
+
+
+def explain(graph: TaskGraph, costs: CostTable, limits: Limits, deadline: float) -> InfeasibleError:
+    """The error for limits that no plan meets: a smallest conflicting set, with numbers.
+
+    It is found by the caller's deadline (`time.monotonic()` seconds) but for `LEAST_S`;
+    OutOfTimeError where that is not enough to say anything.
+    """
+    deadline = _until(deadline)
+    with extended(deadline):
+        kept, smallest = _filtered(graph, costs, limits, deadline)
+        if kept:
+            return _error(kept, smallest, graph, costs, limits, deadline)
+        conflict: list[dict[str, Any]] = []
+        numbers = [k for k in all_limits(limits) if k.key in NUMBERS]
+        for limit in numbers:
+            conflict += _described(limit, numbers, graph, costs, limits, deadline)[1]
+    return InfeasibleError(
+        f"graph {graph.name!r}: some assignments would meet the limits if their lanes needed "
+        "no order, but none does with one; allow a longer period or more power",
+        conflict,
+    )
+
+
+def sharpened(
+    error: InfeasibleError, graph: TaskGraph, costs: CostTable, limits: Limits, deadline: float
+) -> InfeasibleError:
+    """An error about one task, class of tasks or memory, together with the smallest conflicting set
+    of limits behind it, where that names more."""
+    kinds = [entry["kind"] for entry in error.conflict]
+    if not kinds or set(kinds) - {"task", "together", "memory"}:
+        return error
+    deadline = _until(deadline)
+    try:
+        with extended(deadline):
+            kept, smallest = _filtered(graph, costs, limits, deadline)
+            if not kept:
+                return error
+            found = _error(kept, smallest, graph, costs, limits, deadline)
+    except OutOfTimeError:
+        return error
+    if len(found.conflict) <= len(error.conflict):
+        return error
+    return InfeasibleError(f"{error}: {found}", found.conflict)
+
+
+def _error(
+    kept: Sequence[Limit],
+    smallest: bool,
+    graph: TaskGraph,
+    costs: CostTable,
+    limits: Limits,
+    deadline: float,
+) -> InfeasibleError:
+    """The error that names these limits."""
+    parts: list[str] = []
+    conflict: list[dict[str, Any]] = []
+    for limit in kept:
+        text, entries = _described(limit, kept, graph, costs, limits, deadline)
+        parts.append(text)
+        conflict += entries
+    if len(kept) == 1:
+        message = f"no plan {parts[0]}"
+    else:
+        message = f"no plan {', and '.join(parts)}: " + (
+            "without any one of these there would be a plan for the others"
+            if smallest
+            else "one of these has to give"
+        )
+    return InfeasibleError(message, conflict)
+
+
+def none_found(
+    method: str, graph: TaskGraph, costs: CostTable, limits: Limits, deadline: float
+) -> InfeasibleError:
+    """Why a method that proves nothing, or had no time to, has no plan: there is none, or it did
+    not find one."""
+    until = _until(deadline)
+    with suppress(OutOfTimeError), extended(until):
+        if not met(graph, costs, limits, list(all_limits(limits)), until):
+            return explain(graph, costs, limits, deadline)
+    return InfeasibleError(
+        f"method {method} found no plan of graph {graph.name!r} that meets the limits; whether "
+        "there is one is not decided: give more time, use method 'milp', or relax a limit"
+    )
+
+
+def _until(deadline: float) -> float:
+    now = time.monotonic()
+    return now + min(SECONDS, max(LEAST_S, deadline - now))
+
+
+def _filtered(
+    graph: TaskGraph, costs: CostTable, limits: Limits, deadline: float
+) -> tuple[list[Limit], bool]:
+    """A set of limits that conflict, and whether every part of it can be met."""
+    kept = list(all_limits(limits))
+    smallest = True
+    try:
+        if met(graph, costs, limits, kept, deadline):
+            return [], True
+    except OutOfTimeError:
+        return kept, False
+    for limit in list(kept):
+        rest = [k for k in kept if k != limit]
+        try:
+            if not met(graph, costs, limits, rest, deadline):
+                kept = rest
+        except OutOfTimeError:
+            smallest = False
+    return kept, smallest
+
+
+def _shortest_s(
+    graph: TaskGraph, costs: CostTable, limits: Limits, kept: Sequence[Limit], deadline: float
+) -> float | None:
+    """The shortest period under these limits; None if there was no time to find it."""
+    alone, ignore = only(limits, kept)
+    try:
+        return min(least_s(p, alone, deadline) for p in programs(graph, costs, alone, ignore))
+    except (OutOfTimeError, InfeasibleError):
+        return None
+
+
+def _described(
+    limit: Limit,
+    kept: Sequence[Limit],
+    graph: TaskGraph,
+    costs: CostTable,
+    limits: Limits,
+    deadline: float,
+) -> tuple[str, list[dict[str, Any]]]:
+    """One limit of the conflict in words, with what would do without it, and as entries."""
+    rest = [k for k in kept if k != limit]
+    rate = "env steps/s" if graph.env_steps else "iterations/s"
+
+    def entry(
+        kind: str, name: str, need: float | None, at: float | None, unit: str
+    ) -> list[dict[str, Any]]:
+        return [{"kind": kind, "name": name, "need": need, "limit": at, "unit": unit}]
+
+    if limit.key in ("period_s", "min_throughput_per_s"):
+        others = [k for k in rest if k.key not in NUMBERS[1:]]
+        best = _shortest_s(graph, costs, limits, others, deadline)
+        if limit.key == "period_s":
+            asked = limits.period_s or 0.0
+            text = f"meets period {asked:.6g} s"
+            if best is not None and best < math.inf:
+                text += f"; the shortest reachable is at least {best:.6g} s"
+            return text, entry("period", graph.name, best, asked, "s")
+        asked = limits.min_throughput_per_s or 0.0
+        reachable = (graph.env_steps or 1) / best if best else None
+        text = f"meets min_throughput {asked:.6g} {rate}"
+        if reachable is not None:
+            text += f"; the best reachable is at most {reachable:.6g}"
+        return text, entry("min_throughput", graph.name, asked, reachable, rate)
+    if limit.key == "power_w":
+        cap = limits.power_w or 0.0
+        always = sum(
+            d.idle_power_w
+            for d in costs.platform.devices
+            if d.name == costs.platform.host or d.when_unused == "idle"
+        )
+        text = f"stays within the power limit of {cap:.6g} W"
+        if always >= cap:
+            need: float | None = always
+            text += f": devices that are always on draw {always:.6g} W doing nothing"
+        else:
+            need = _least_power_w(graph, costs, limits, rest, deadline)
+            text += f": about {need:.4g} W would do" if need is not None else ""
+        return text, entry("power", graph.name, need, cap, "W")
+    if limit.key == MEMORY:
+        return _memory(graph, costs, limits, kept)
+    if limit.key == "max_lanes":
+        most = limits.max_lanes
+        text = f"has at most {most} lane{'' if most == 1 else 's'} (max_lanes)"
+        fewest = _fewest_lanes(graph, costs, limits, rest, deadline)
+        text += f"; {fewest} would do" if fewest else ""
+        return text, entry("lanes", graph.name, fewest, limits.max_lanes, "lanes")
+    if limit.key == "together":
+        text = f"puts {limit.name} on one device (together)"
+        return text, entry("together", limit.name, 1, 0, "devices")
+    value = getattr(limits, limit.key)[limit.name]
+    shown = value if isinstance(value, str) else ", ".join(value)
+    word = {"pin": "pinned to", "devices": "allowed only on", "variants": "allowed only as"}
+    text = f"has {limit.name} {word[limit.key]} {shown or 'nothing'}"
+    return text, entry(limit.key, limit.name, None, None, "")
+
+
+def _fewest_lanes(
+    graph: TaskGraph, costs: CostTable, limits: Limits, rest: Sequence[Limit], deadline: float
+) -> float | None:
+    """The least max_lanes with which the other limits can be met; None if it was not found."""
+    most = sum(d.max_lanes for d in costs.platform.devices)
+    for lanes in range((limits.max_lanes or 0) + 1, most + 1):
+        wider = replace(limits, max_lanes=lanes)
+        try:
+            if met(graph, costs, wider, [*rest, Limit("max_lanes")], deadline):
+                return lanes
+        except OutOfTimeError:
+            return None
+    return None
+
+
+def _least_power_w(
+    graph: TaskGraph, costs: CostTable, limits: Limits, rest: Sequence[Limit], deadline: float
+) -> float | None:
+    """The least power cap, to a thousandth, with which the other limits can be met; None if there
+    was no time to find it."""
+    cap = limits.power_w or 0.0
+    low, high = cap, 2 * cap + sum(d.idle_power_w for d in costs.platform.devices)
+    try:
+        while not met(
+            graph, costs, replace(limits, power_w=high), [*rest, Limit("power_w")], deadline
+        ):
+            low, high = high, 4 * high
+            if high > 1e12:
+                return None
+        while high - low > 1e-3 * high:
+            middle = (low + high) / 2
+            capped = replace(limits, power_w=middle)
+            if met(graph, costs, capped, [*rest, Limit("power_w")], deadline):
+                high = middle
+            else:
+                low = middle
+    except OutOfTimeError:
+        return None
+    return high
+
+
+def _memory(
+    graph: TaskGraph, costs: CostTable, limits: Limits, kept: Sequence[Limit]
+) -> tuple[str, list[dict[str, Any]]]:
+    """What all needs together, what devices have, and the largest share; no numbers where there was
+    no time to count them."""
+    alone, _ = only(limits, [k for k in kept if k.key != MEMORY])
+    try:
+        program = programs(graph, costs, alone, frozenset({MEMORY}))[0]
+    except OutOfTimeError:
+        bare = {"kind": "memory", "name": graph.name, "need": None, "limit": None, "unit": "bytes"}
+        return "fits into memory", [bare]
+    total = sum(program.memory_bytes)
+    used = sorted({m.device for modes in program.options for m in modes})
+    room = {
+        d: min(costs.platform.device(d).memory_bytes, limits.memory_bytes.get(d, math.inf))
+        for d in used
+    }
+    x = program.expansion
+    largest = max(range(len(program.classes)), key=lambda c: program.memory_bytes[c])
+    names = {t for u in program.classes[largest] for t in x.units[u]}
+    text = (
+        f"fits into memory: all together need {total:.3g} bytes and the limits are "
+        f"{', '.join(f'{d} {size:.3g} bytes' for d, size in room.items())}; the largest share is "
+        f"{', '.join(sorted(names))} with {program.memory_bytes[largest]:.3g} bytes"
+    )
+    entries = [
+        {"kind": "memory", "name": d, "need": total, "limit": size, "unit": "bytes"}
+        for d, size in room.items()
+    ]
+    return text, entries

@@ -1,0 +1,1 @@
+"""Assignments of hundreds of tasks and more: annealing and bounds from loads."""

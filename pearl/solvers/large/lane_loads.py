@@ -1,0 +1,122 @@
+"""How long lanes and links are taken in an iteration, kept up to date move by move.
+
+What local search on large graphs looks at instead of the exact period, which is at least the
+largest of these loads. Pair terms are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pearl.solvers.model.list_schedule import Place
+from pearl.solvers.model.search_space import Program
+
+POWER = 12
+"""Loads are added up to this power, so that the largest counts most and the others still count."""
+
+Line = tuple[str, int]
+"""A device and the number of a lane, or a link and −1."""
+
+
+class LaneLoads:
+    """The loads of an assignment. seconds: lane or link → seconds taken. joules: energy of modes
+    and transfers. size: the power sum of the loads over `unit_s`."""
+
+    def __init__(self, p: Program, places: Sequence[Place], unit_s: float) -> None:
+        self.p, self.places, self.unit_s = p, list(places), unit_s
+        x = p.expansion
+        unit = {t: u for u, tasks in enumerate(x.units) for t in tasks}
+        self.consumers: list[dict[str, dict[int, float]]] = [{} for _ in x.units]
+        self.feeds: list[set[int]] = [set() for _ in x.units]
+        self.messages: list[int] = [
+            x.graph.repetition[tasks[0]] if len(tasks) == 1 else 1 for tasks in x.units
+        ]
+        for e in x.graph.edges:
+            i, j = unit[e.src], unit[e.dst]
+            if i != j:
+                size = e.bytes * (1 if len(x.units[i]) == 1 else x.graph.repetition[e.src])
+                row = self.consumers[i].setdefault(e.src, {})
+                row[j] = max(size, row.get(j, 0.0))
+                self.feeds[j].add(i)
+        self.seconds: dict[Line, float] = {}
+        self.joules, self.size = 0.0, 0.0
+        self.sent: list[list[tuple[Line, float, float]]] = [[] for _ in x.units]
+        for u in range(len(x.units)):
+            self._work(u, 1)
+        for u in range(len(x.units)):
+            self._send(u)
+
+    def soft_s(self) -> float:
+        """About the largest load, in seconds, from above."""
+        return float(self.unit_s * max(0.0, self.size) ** (1 / POWER))
+
+    def largest_s(self) -> float:
+        return max(self.seconds.values(), default=0.0)
+
+    def move(self, units: Sequence[int], places: Sequence[Place]) -> list[Place]:
+        """Put units elsewhere; where they were, with which to call it again to take it back."""
+        old = [self.places[u] for u in units]
+        touched = dict.fromkeys(w for u in units for w in (u, *sorted(self.feeds[u])))
+        for w in touched:
+            for line, seconds, joules in self.sent[w]:
+                self._add(line, -seconds)
+                self.joules -= joules
+        for u, place in zip(units, places, strict=True):
+            self._work(u, -1)
+            self.places[u] = place
+            self._work(u, 1)
+        for w in touched:
+            self._send(w)
+        return old
+
+    def _add(self, line: Line, seconds: float) -> None:
+        old = self.seconds.get(line, 0.0)
+        new = self.seconds[line] = max(0.0, old + seconds)
+        self.size += (new / self.unit_s) ** POWER - (old / self.unit_s) ** POWER
+
+    def _work(self, u: int, sign: int) -> None:
+        option, lane = self.places[u]
+        m = self.p.options[u][option]
+        firings = self.p.expansion.firings(u)
+        self._add((m.device, lane), sign * firings * m.estimate.occupancy_s)
+        self.joules += sign * firings * m.estimate.energy_j
+
+    def _send(self, u: int) -> None:
+        """The copies of what a unit produces: once for each device they go to, and once up."""
+        platform = self.p.costs.platform
+        option, lane = self.places[u]
+        here = self.p.options[u][option].device
+        found: list[tuple[Line, float, float]] = []
+        for row in self.consumers[u].values():
+            stops: dict[str, tuple[float, int]] = {}  # device → largest message, first consumer
+            for j, size in row.items():
+                there = self.p.options[j][self.places[j][0]].device
+                if there == here:
+                    continue
+                largest, first = stops.get(there, (0.0, j))
+                stops[there] = max(largest, size), min(first, j)
+            hops: dict[str, float] = {}
+            for there, (size, first) in stops.items():
+                route = platform.route(here, there)
+                way = [there] if len(route) == 1 else [platform.host, there]
+                for link, to in zip(route, way, strict=True):
+                    before = hops.get(to, -1.0)
+                    if size <= before:
+                        continue
+                    hops[to] = size
+                    n = self.messages[u]
+                    busy = n * (link.per_message_s + size / link.bytes_per_s)
+                    joules = n * size * link.energy_j_per_byte
+                    if before >= 0:  # a larger message instead of the smaller one
+                        busy -= n * (link.per_message_s + before / link.bytes_per_s)
+                        joules -= n * before * link.energy_j_per_byte
+                    line: Line = (link.name, -1)
+                    if link.paid_by == "lane":
+                        line = here, lane
+                        if here == platform.host or to != way[0]:
+                            line = there, self.places[first][1]
+                    found.append((line, 0.0 if link.paid_by == "nobody" else busy, joules))
+        self.sent[u] = found
+        for line, seconds, joules in found:
+            self._add(line, seconds)
+            self.joules += joules

@@ -1,0 +1,379 @@
+"""Assignments of many tasks: the largest load of any lane or link made small by annealing, and what
+no assignment undercuts.
+
+Where there are many tasks, loads and not cycles bound the period, and a program that takes every
+copy into account is too large to be solved to proof. Then annealing finds the plan, and the bound
+is the larger one of two: the linear relaxation in `load_bound`, and a count of large tasks.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pearl.planning.costs import Mode
+from pearl.planning.timing import Assignment
+from pearl.solvers.model.search_space import Program
+from pearl.time_limit import look, watched
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+_PAYER = {"link": 0.0, "lane": 1.0, "nobody": 2.0}
+
+MOVES = 50_000
+"""Moves of a whole annealing run for each item (assumed; for a thousand items 25 s on one core)."""
+
+STAGES = ((4, 5.0, 0.06, 0.75), (8, 0.25, 0.03, 0.15), (12, 0.15, 0.005, 0.10))
+"""Power, first and last temperature over what moving a mean item changes, share of the moves
+(assumed: best of a few tried on graphs of 200 to 1,000 tasks)."""
+
+RUNS = 3
+"""Whole annealing runs at most."""
+
+SHORT = 0.03
+"""Share of a whole run that the first one takes."""
+
+_CHUNKS = 20
+"""Parts of a stage, which the time left is shared out to."""
+
+LOOK_S = 0.2
+"""Seconds between two looks at the clock, once it is known how long moves take."""
+
+
+@dataclass(frozen=True)
+class Balance:
+    """A program as arrays for `annealing`, whose docstring tells most of them.
+
+    options: (items, lanes) → the option of each unit of the item there. lanes: (device, number).
+    """
+
+    program: Program
+    lanes: tuple[tuple[str, int], ...]
+    seconds: Floats
+    memory: Floats
+    capacity: Floats
+    device: Ints
+    host: int
+    direct: Ints
+    up: Ints
+    links: Floats
+    item: Ints
+    messages: Floats
+    first: Ints
+    user: Ints
+    size: Floats
+    near_first: Ints
+    near: Ints
+    make_first: Ints
+    make: Ints
+
+    def assignment(self, place: Ints) -> Assignment:
+        """The assignment with each item on the lane given, in its least occupancy."""
+        p = self.program
+        modes: list[Mode | None] = [None] * len(p.options)
+        lanes = [0] * len(p.options)
+        for c, members in enumerate(p.classes):
+            device, number = self.lanes[place[c]]
+            share = _width(p, device)
+            for u in members:
+                modes[u], lanes[u] = _best(p, u, device, share), number
+        chosen = tuple(m for m in modes if m is not None)
+        return Assignment(p.expansion, p.costs, chosen, tuple(lanes))
+
+    def place_of(self, a: Assignment) -> Ints | None:
+        """The lanes of an assignment that keeps every item on one lane; else None."""
+        number = {lane: k for k, lane in enumerate(self.lanes)}
+        place = np.zeros(len(self.program.classes), np.int64)
+        for c, members in enumerate(self.program.classes):
+            found = {number.get((a.modes[u].device, a.lanes[u]), -1) for u in members}
+            if len(found) > 1 or -1 in found or self.seconds[c, min(found)] == math.inf:
+                return None
+            place[c] = found.pop()
+        return place
+
+
+def balance(program: Program) -> Balance:
+    """A program as arrays. Items are its classes; lanes of a device share its width evenly."""
+    p = program
+    x, platform = p.expansion, p.costs.platform
+    names = [d.name for d in platform.devices]
+    index = {n: k for k, n in enumerate(names)}
+    lanes = tuple((n, k) for n in names for k in range(min(p.lanes[n], max(1, len(p.classes)))))
+    seconds = np.full((len(p.classes), len(lanes)), math.inf)
+    for c, members in watched(enumerate(p.classes)):
+        times: dict[str, float] = {}
+        for n in names:
+            best = [_best(p, u, n, _width(p, n)) for u in members]
+            if all(best):
+                times[n] = math.fsum(
+                    x.firings(u) * m.estimate.occupancy_s
+                    for u, m in zip(members, best, strict=True)
+                    if m
+                )
+        for k, (n, _) in enumerate(lanes):
+            seconds[c, k] = times.get(n, math.inf)
+    number = {link.name: k for k, link in enumerate(platform.links)}
+    direct = np.full((len(names), len(names)), -1, np.int64)
+    up = np.full(len(names), -1, np.int64)
+    for link in platform.links:
+        a, b = index[link.a], index[link.b]
+        direct[a, b] = direct[b, a] = number[link.name]
+        if platform.host in (link.a, link.b):
+            up[a if link.b == platform.host else b] = number[link.name]
+    cables = [[k.per_message_s, 1 / k.bytes_per_s, _PAYER[k.paid_by]] for k in platform.links]
+    unit = {t: u for u, tasks in enumerate(x.units) for t in tasks}
+    item_of = {u: c for c, members in enumerate(p.classes) for u in members}
+    producers: dict[str, dict[int, tuple[int, float]]] = {}
+    for edge in watched(x.graph.edges):
+        i, j = unit[edge.src], unit[edge.dst]
+        if item_of[i] == item_of[j]:
+            continue
+        size = edge.bytes if len(x.units[i]) == 1 else edge.bytes * x.graph.repetition[edge.src]
+        users = producers.setdefault(edge.src, {})
+        users[j] = item_of[j], max(size, users.get(j, (0, 0.0))[1])
+    makers = list(producers)
+    rows = [[users[j] for j in sorted(users)] for users in producers.values()]
+    item = np.array([item_of[unit[t]] for t in makers], np.int64)
+    near: list[set[int]] = [set() for _ in p.classes]
+    make: list[set[int]] = [set() for _ in p.classes]
+    for q, row in enumerate(rows):
+        make[item[q]].add(q)
+        for c, _ in row:
+            make[c].add(q)
+            near[c].add(int(item[q]))
+            near[item[q]].add(c)
+    near_first, near_list = _packed([sorted(s) for s in near])
+    make_first, make_list = _packed([sorted(s) for s in make])
+    first, user = _packed([[c for c, _ in row] for row in rows])
+    return Balance(
+        program=p,
+        lanes=lanes,
+        seconds=seconds,
+        memory=np.array(p.memory_bytes),
+        capacity=np.array([p.capacity_bytes[n] * (1 + 1e-12) for n in names]),
+        device=np.array([index[n] for n, _ in lanes], np.int64),
+        host=index[platform.host],
+        direct=direct,
+        up=up,
+        links=np.array(cables).reshape(-1, 3),
+        item=item,
+        messages=np.array(
+            [x.graph.repetition[t] if len(x.units[unit[t]]) == 1 else 1 for t in makers], float
+        ),
+        first=first,
+        user=user,
+        size=np.array([s for row in rows for _, s in row], float),
+        near_first=near_first,
+        near=near_list,
+        make_first=make_first,
+        make=make_list,
+    )
+
+
+def _width(p: Program, device: str) -> int:
+    return p.costs.platform.device(device).width // max(1, p.lanes[device])
+
+
+def _best(p: Program, u: int, device: str, width: int) -> Mode | None:
+    fitting = [m for m in p.options[u] if m.device == device and m.width <= width]
+    return min(fitting, key=lambda m: (m.estimate.occupancy_s, m.estimate.latency_s), default=None)
+
+
+def _packed(rows: list[list[int]]) -> tuple[Ints, Ints]:
+    first = np.zeros(len(rows) + 1, np.int64)
+    np.cumsum([len(r) for r in rows], out=first[1:])
+    return first, np.array([v for r in rows for v in r], np.int64)
+
+
+def greedy(b: Balance) -> Ints | None:
+    """Largest items first, each where the lane is then least loaded; None where memory is in the
+    way. Copies are not looked at."""
+    load = np.zeros(len(b.lanes))
+    free = b.capacity.copy()
+    place = np.zeros(len(b.seconds), np.int64)
+    quickest = b.seconds.min(axis=1)
+    tight = b.memory / max(float(b.memory.max(initial=0.0)), 1e-300)
+    fits = np.isfinite(b.capacity).any() and b.memory.sum() > 0.5 * b.capacity.sum()
+    for c in np.lexsort((-quickest, -tight)) if fits else np.argsort(-quickest, kind="stable"):
+        after = np.where(free[b.device] >= b.memory[c], load + b.seconds[c], math.inf)
+        k = int(after.argmin())
+        if after[k] == math.inf:
+            return None
+        place[c] = k
+        load[k] += b.seconds[c, k]
+        free[b.device[k]] -= b.memory[c]
+    return place
+
+
+class Search(threading.Thread):
+    """Annealing by the clock in a thread of its own: a short run to have something, then whole runs
+    from where the last one ended, until told to stop.
+
+    best: the largest load found and its lanes, in seconds. enough: set to stop it.
+    """
+
+    def __init__(
+        self, b: Balance, start: Ints, seed: int, deadline: float, runs: int = RUNS
+    ) -> None:
+        super().__init__(daemon=True)
+        self.b, self.start_place, self.seed = b, start, seed
+        self.deadline, self.runs = deadline, runs
+        self.best: tuple[float, Ints] = (math.inf, start)
+        self.enough = False
+        self._moves_per_s = 0.0
+
+    def run(self) -> None:
+        place, share = self.start_place.copy(), SHORT
+        for run in range(1 + self.runs):
+            self._anneal(place, share, 1 + self.seed * 1000 + run)
+            share = 1.0
+            if self._over:
+                return
+
+    @property
+    def _over(self) -> bool:
+        return self.enough or time.monotonic() > self.deadline
+
+    def _anneal(self, place: Ints, share: float, seed: int) -> None:
+        """One run, with at most `share` of the moves of a whole one and no more than there is time
+        for. place: changed."""
+        b = self.b
+        scratch = place.copy()
+        state = np.array([(seed * 0x9E3779B97F4A7C15 + 1) % 2**64 or 1], np.uint64)
+        step = len(b.lanes) / max(1, len(b.seconds))
+        total = share * MOVES * max(40, len(b.seconds))
+        parts = 1.0
+        for power, hot, cold, part in STAGES:
+            most = self._moves(place, scratch, state, 0, 1.0, 1.0, 1.0, power)
+            target = min(most, self.best[0]) or 1.0
+            unit = power * step
+            for chunk in range(_CHUNKS):
+                if self._over:
+                    return
+                from_hot = hot * (cold / hot) ** (chunk / _CHUNKS) * unit
+                to_cold = hot * (cold / hot) ** ((chunk + 1) / _CHUNKS) * unit
+                moves, now = total * part / _CHUNKS, time.monotonic()
+                if self._moves_per_s and self.deadline < math.inf:
+                    seconds = (self.deadline - now) * part / _CHUNKS / parts
+                    moves = min(moves, self._moves_per_s * seconds)
+                self._chunk(place, scratch, state, int(moves) + 1, from_hot, to_cold, target, power)
+                self._moves_per_s = moves / max(time.monotonic() - now, 1e-9)
+                parts -= part / _CHUNKS
+
+    def _chunk(
+        self,
+        place: Ints,
+        scratch: Ints,
+        state: NDArray[np.uint64],
+        steps: int,
+        hot: float,
+        cold: float,
+        target: float,
+        power: int,
+    ) -> None:
+        """`_moves`, with a look at the clock about every `LOOK_S`."""
+        most = int(self._moves_per_s * LOOK_S) or steps
+        for done in range(0, steps, most):
+            if self._over:
+                return
+            end = min(steps, done + most)
+            from_hot, to_cold = (hot * (cold / hot) ** (k / steps) for k in (done, end))
+            self._moves(place, scratch, state, end - done, from_hot, to_cold, target, power)
+
+    def _moves(
+        self,
+        place: Ints,
+        scratch: Ints,
+        state: NDArray[np.uint64],
+        steps: int,
+        hot: float,
+        cold: float,
+        target: float,
+        power: int,
+    ) -> float:
+        from pearl.solvers.large.annealing import anneal
+
+        b = self.b
+        most = float(
+            anneal(
+                b.seconds,
+                b.memory,
+                b.capacity,
+                b.device,
+                b.host,
+                b.direct,
+                b.up,
+                b.links,
+                b.item,
+                b.messages,
+                b.first,
+                b.user,
+                b.size,
+                b.near_first,
+                b.near,
+                b.make_first,
+                b.make,
+                place,
+                scratch,
+                state,
+                steps,
+                hot,
+                cold,
+                target,
+                power,
+            )
+        )
+        if most < self.best[0]:
+            self.best = most, scratch.copy()
+        return most
+
+
+def counting_bound(b: Balance, most: float) -> float:
+    """No assignment has a period below this: the k largest items must find room.
+
+    For a set of items and a period, a lane takes at most so many of them as its quickest ones fit;
+    the period is too short if all lanes together take fewer than there are. `most`: a period known
+    to be enough.
+    """
+    quickest = b.seconds.min(axis=1)
+    order = np.argsort(-quickest, kind="stable")
+    p = b.program
+    several = {n for n, k in b.lanes if k > 0}
+    seconds = b.seconds.copy()
+    for c, members in enumerate(p.classes):  # on several lanes of a device members may part
+        for k, (n, _) in enumerate(b.lanes):
+            if n in several and len(members) > 1 and seconds[c, k] < math.inf:
+                seconds[c, k] = max(
+                    p.expansion.firings(u)
+                    * min(m.estimate.occupancy_s for m in p.options[u] if m.device == n)
+                    for u in members
+                )
+    bound = 0.0
+    for k in _sizes(len(order)):
+        look()
+        sums = np.cumsum(np.sort(seconds[order[:k]], axis=0), axis=0)
+
+        def room(period: float, sums: Floats = sums) -> int:
+            return int((sums <= period * (1 + 1e-12)).sum())
+
+        if room(most) < k:
+            continue
+        low, high = bound, most
+        if room(low) >= k:
+            continue
+        while high - low > 1e-9 * high:
+            middle = (low + high) / 2
+            low, high = (low, middle) if room(middle) >= k else (middle, high)
+        bound = low
+    return bound
+
+
+def _sizes(n: int) -> list[int]:
+    """All set sizes of few items, some sixty of many."""
+    return sorted({*range(1, min(n, 60) + 1), *(int(n * f / 60) for f in range(1, 61))} - {0})

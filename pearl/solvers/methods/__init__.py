@@ -1,0 +1,1 @@
+"""Solution methods, one file each, and the parts that several share."""

@@ -1,0 +1,158 @@
+"""Every assignment that a problem allows, by plain enumeration: replicas, fusions, slack of every
+edge from 0 to its limit, modes and lanes, with no symmetry but that of lanes alike."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+from pearl.errors import InfeasibleError, SpecError
+from pearl.graph.limits import Limits
+from pearl.graph.parallel_edges import EdgeKey, numbered
+from pearl.graph.period import expand
+from pearl.graph.task_graph import TaskGraph
+from pearl.planning.costs import CostTable, Mode, split_costs
+from pearl.planning.replicas import GRAINS, Split, split_graph, split_limits, splits
+from pearl.planning.timing import Assignment, timing
+from pearl.solvers.model.search_space import (
+    Program,
+    check_names,
+    cost_of,
+    fusion_choices,
+    program_of,
+)
+
+PLANS = 20_000
+"""Assignments at most, and orders of one assignment at most."""
+
+
+def every_program(graph: TaskGraph, costs: CostTable, limits: Limits) -> list[Program]:
+    """Every choice of replicas, fused modes and slack within the limits, with every mode. Errors as
+    `choices.programs`, and a SpecError where there are more than PLANS."""
+    check_names(graph, costs, limits)
+    expand(graph)
+    found: list[Program] = []
+    first_error: InfeasibleError | None = None
+    for split in _every_split(graph, limits):
+        torn = split_graph(graph, split)
+        table, allowed = split_costs(costs, split), split_limits(limits, split)
+        vectors = _every_slack(torn, limits)
+        for slack, fused in itertools.product(vectors, list(fusion_choices(torn, table))):
+            try:
+                x = expand(torn.with_slack(slack), fused)
+            except SpecError:  # a fused call that would wait for itself
+                continue
+            try:
+                found.append(program_of(x, table, allowed, every_mode=True))
+            except InfeasibleError as error:
+                first_error = first_error or error
+            refuse_more(len(found), "choices of replicas, fused modes and slack")
+    if not found and first_error:
+        raise first_error
+    return found
+
+
+def refuse_more(number: float, what: str) -> None:
+    if number > PLANS:
+        raise SpecError(
+            f"method exhaustive: there are more than {PLANS} {what}; that many at most are "
+            "enumerated: use method 'milp'"
+        )
+
+
+def _every_split(graph: TaskGraph, limits: Limits) -> Iterator[Split]:
+    """Replicas by trying all shares, against the rules of `pearl.planning.replicas`: largest
+    first, and multiples of an eighth of the environments (what is left over on the first) or nearly
+    equal."""
+    splits(graph, limits)  # for its errors
+    yield Split()
+    able = [t for t in graph.tasks if t.environments and limits.replicas.get(t.name, 1) > 1]
+    for chosen in itertools.product((True, False), repeat=len(able)):
+        tasks = [t for t, taken in zip(able, chosen, strict=True) if taken]
+        if not tasks or len({t.environments for t in tasks}) > 1:
+            continue
+        whole, most = tasks[0].environments, min(limits.replicas[t.name] for t in tasks)
+        unit = math.ceil(whole / GRAINS)
+        for copies in range(2, most + 1):
+            refuse_more(float(whole - 1) ** copies, "ways to share out environments")
+            for shares in itertools.product(range(1, whole), repeat=copies):
+                falling = all(a >= b for a, b in itertools.pairwise(shares))
+                if sum(shares) != whole or not falling:
+                    continue
+                grained = [shares[0] - whole % unit, *shares[1:]]
+                whole_grains = all(n % unit == 0 and n > 0 for n in grained)
+                if shares[0] - shares[-1] <= 1 or (
+                    whole_grains and all(a >= b for a, b in itertools.pairwise(grained))
+                ):
+                    yield Split(tuple(t.name for t in tasks), shares)
+
+
+def _every_slack(graph: TaskGraph, limits: Limits) -> list[dict[EdgeKey, int]]:
+    """Slack of every edge with a limit, each from 0 up; prefetch and deferral within the limit of
+    staleness together. By rising sum."""
+    keyed = {key: e for key, e in numbered(graph.edges).items() if e.limit}
+    ranges = [range(max(e.slack, getattr(limits, e.limit or "")) + 1) for e in keyed.values()]
+    refuse_more(math.prod(float(len(r)) for r in ranges), "choices of slack")
+    found = []
+    for slack in itertools.product(*ranges):
+        of = {
+            limit: max(
+                (n for e, n in zip(keyed.values(), slack, strict=True) if e.limit == limit),
+                default=None,
+            )
+            for limit in ("prefetch", "priority_staleness")
+        }
+        ahead, late = of["prefetch"], of["priority_staleness"]
+        if ahead is None or late is None or ahead + late <= limits.priority_staleness:
+            found.append(dict(zip(keyed, slack, strict=True)))
+    return sorted(found, key=lambda v: sum(v.values()))
+
+
+def least_cost(choices: Sequence[Program], objective: str, limits: Limits) -> float:
+    """The least cost (seconds or joules of an iteration) of any assignment, orders left out."""
+    return min(
+        (cost_of(objective, a, timing(a).order_bound_s, limits)[0] for a in assignments(choices)),
+        default=math.inf,
+    )
+
+
+def count(choices: Sequence[Program]) -> int:
+    """Combinations of modes and lanes, before rules that couple tasks; stops above PLANS."""
+    return sum(1 for _ in itertools.islice(_every(choices), PLANS + 1))
+
+
+def assignments(choices: Sequence[Program]) -> Iterator[Assignment]:
+    total = count(choices)
+    if total > PLANS:
+        modes = sum(math.prod(len(m) for m in p.options) for p in choices)
+        raise SpecError(
+            f"method exhaustive: this graph has {modes} choices of modes and more than {PLANS} "
+            f"assignments to lanes; at most {PLANS} are enumerated: use method 'milp'"
+        )
+    for program, assignment in _every(choices):
+        if not program.broken(assignment):
+            yield assignment
+
+
+def _every(choices: Sequence[Program]) -> Iterator[tuple[Program, Assignment]]:
+    for program in choices:
+        for modes in itertools.product(*program.options):
+            if any(len({modes[u].device for u in c}) > 1 for c in program.classes):
+                continue
+            for lanes in _partitions(modes, program.lanes, (), {}):
+                yield program, Assignment(program.expansion, program.costs, modes, lanes)
+
+
+def _partitions(
+    modes: Sequence[Mode], most: Mapping[str, int], lanes: tuple[int, ...], used: Mapping[str, int]
+) -> Iterator[tuple[int, ...]]:
+    """Lane numbers unit by unit; a new lane of a device takes the next number."""
+    u = len(lanes)
+    if u == len(modes):
+        yield lanes
+        return
+    device = modes[u].device
+    have = used.get(device, 0)
+    for lane in range(min(have + 1, most[device])):
+        yield from _partitions(modes, most, (*lanes, lane), {**used, device: max(have, lane + 1)})

@@ -1,0 +1,243 @@
+"""Every assignment and every order: the oracle that other methods are tested against.
+
+All replicas, fusions, slack of every edge from 0 to its limit, modes and lanes are enumerated;
+then, from the least order bound upwards, all orders with offsets of lanes with at most 3 firings,
+until the bound of what is left is no better than the best plan. Longer lanes are searched as
+`orders` does: there the bound may stay below. Of plans that cost the same, one of least slack is
+taken.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pearl.graph.limits import SLACK_LIMITS, Limits
+from pearl.graph.task_graph import TaskGraph
+from pearl.planning.costs import CostTable
+from pearl.planning.timing import Assignment, Orders, Timing, timing
+from pearl.solvers.infeasible.iis import explain, none_found
+from pearl.solvers.methods.enumeration import PLANS, assignments, every_program
+from pearl.solvers.model.dag_instance import ends_s, listed_by, makespan_programs
+from pearl.solvers.model.lane_sequencing import FAR, Ordered, best_orders, token_distances
+from pearl.solvers.model.list_orders import ring_period
+from pearl.solvers.model.result import SAME, Found, Outcome
+from pearl.solvers.model.search_space import cost_of
+
+FIRINGS = 3
+"""Firings of a lane at most for which every order is tried."""
+
+
+def solve(
+    graph: TaskGraph,
+    costs: CostTable,
+    objective: str,
+    limits: Limits,
+    deadline: float,
+    seed: int,
+) -> Outcome:
+    """The best plan by enumeration. More than PLANS assignments are a SpecError saying how many;
+    InfeasibleError where no plan meets the limits. `seed` changes nothing."""
+    if objective == "makespan":
+        return _soonest(graph, costs, limits, deadline)
+    choices = every_program(graph, costs, limits)
+    ranked = []
+    late = False
+    for number, assignment in enumerate(assignments(choices)):
+        if number % 64 == 0 and time.monotonic() > deadline:
+            late = True
+            break
+        bound = timing(assignment).order_bound_s
+        cost, _ = cost_of(objective, assignment, bound, limits)
+        if cost < math.inf:
+            ranked.append((cost, number, assignment))
+    ranked.sort(key=lambda r: r[:2])
+    best: Found | None = None
+    loose = 0.0 if late else math.inf
+    for least, _, assignment in ranked:
+        if best and least >= best.cost * (1 - SAME):
+            break
+        if time.monotonic() > deadline:
+            late, loose = True, min(loose, least)
+            break
+        timed = timing(assignment)
+        ordered = _every_order(timed) or best_orders(timed, deadline=deadline)
+        cost, paced = cost_of(objective, assignment, ordered.period_s, limits)
+        proven, _ = cost_of(objective, assignment, ordered.bound_s, limits)
+        if proven < cost:
+            loose = min(loose, proven)
+        if cost < (best.cost if best else math.inf):
+            best = Found(assignment, ordered, paced, cost)
+    if best is None and late:
+        raise none_found("exhaustive", graph, costs, limits, deadline)
+    if best is None:
+        raise explain(graph, costs, limits, deadline)
+    spare = [
+        (_slack(a), number, a)
+        for least, number, a in ranked
+        if least <= best.cost * (1 + SAME) and _slack(a) < _slack(best.assignment)
+    ]
+    for _, _, assignment in sorted(spare, key=lambda r: r[:2]):
+        if time.monotonic() > deadline:
+            break
+        timed = timing(assignment)
+        ordered = _every_order(timed) or best_orders(timed, deadline=deadline)
+        cost, paced = cost_of(objective, assignment, ordered.period_s, limits)
+        if cost <= best.cost * (1 + SAME):
+            best = Found(assignment, ordered, paced, cost)
+            break
+    return Outcome(best, min(best.cost, loose), late)
+
+
+def _soonest(graph: TaskGraph, costs: CostTable, limits: Limits, deadline: float) -> Outcome:
+    """The plan whose first iteration ends soonest, by enumeration: entries that run ahead change
+    nothing in the first iteration, so all orders without offsets are all there are."""
+    makespan_programs(graph, costs, limits)  # for its errors
+    none = replace(limits, **dict.fromkeys(SLACK_LIMITS, 0))  # type: ignore[arg-type]
+    ranked = []
+    for number, a in enumerate(assignments(every_program(graph, costs, none))):
+        timed = timing(a)
+        start = _starts(timed, {})
+        firings = range(len(a.expansion.nodes))
+        lanes = [a.lane(u) for u in range(len(a.modes))]
+        loads = [timed.loads_s[lane] for lane in lanes]
+        assert start is not None
+        ranked.append((max(*(start[i] + timed.latency_s[i] for i in firings), *loads), number, a))
+        if number % 64 == 0 and time.monotonic() > deadline:
+            break
+    late = time.monotonic() > deadline
+    best: Found | None = None
+    loose = 0.0 if late else math.inf
+    for least, _, a in sorted(ranked, key=lambda r: r[:2]):
+        if best and least >= best.cost * (1 - SAME):
+            break
+        if best and time.monotonic() > deadline:
+            late, loose = True, min(loose, least)
+            break
+        found, proven = _soonest_order(a, least)
+        loose = loose if proven else min(loose, least)
+        if found and found.cost < (best.cost if best else math.inf):
+            best = found
+    if best is None and late:
+        raise none_found("exhaustive", graph, costs, limits, deadline)
+    if best is None:
+        raise explain(graph, costs, limits, deadline)
+    return Outcome(best, min(best.cost, loose), late)
+
+
+def _soonest_order(a: Assignment, least: float) -> tuple[Found | None, bool]:
+    """The best of all orders of an assignment, and whether these are all; where they are too many,
+    the one in the order in which firings could start."""
+    timed = timing(a)
+    rings = [list(itertools.permutations(m)) for m in timed.lanes.values() if len(m) <= FIRINGS]
+    every = len(rings) == len(timed.lanes) and math.prod(map(len, rings)) <= PLANS
+    if not every:
+        free = _starts(timed, {}) or []
+        keys = [(t, t, float(i)) for i, t in enumerate(free)]
+        listed, start = listed_by(timed, keys)
+        return _timed(timed, listed, start), False
+    best: Found | None = None
+    for choice in itertools.product(*rings):
+        orders = dict(zip(timed.lanes, (tuple((i, 0) for i in r) for r in choice), strict=True))
+        if any(not _in_turn(timed, r) for r in choice):
+            continue
+        found_start = _starts(timed, orders)
+        if found_start is not None:
+            if best is None or ends_s(timed, found_start) < best.cost:
+                best = _timed(timed, orders, found_start)
+            if best.cost <= least * (1 + 1e-12):
+                break
+    return best, True
+
+
+def _timed(timed: Timing, orders: Orders, start: Sequence[float]) -> Found:
+    period = ring_period(timed, orders)
+    ordered = Ordered(orders, period, timed.order_bound_s)
+    return Found(timed.assignment, ordered, period, ends_s(timed, start))
+
+
+def _in_turn(timed: Timing, ring: Sequence[int]) -> bool:
+    """Whether each task's firings stand in their own order; another one never helps."""
+    firings: dict[str, list[int]] = {}
+    for i in ring:
+        firings.setdefault(timed.names[i][0], []).append(timed.names[i][1])
+    return all(f == sorted(f) for f in firings.values())
+
+
+def _starts(timed: Timing, orders: Orders) -> list[float] | None:
+    """When each node of the first iteration starts; None where the orders deadlock."""
+    n = len(timed.names)
+    arcs = [(s, d, w) for s, d, w, m in timed.arcs if m == 0]
+    for ring in orders.values():
+        arcs += [(a, b, timed.occupancy_s[a]) for (a, _), (b, _) in itertools.pairwise(ring)]
+    out: list[list[tuple[int, float]]] = [[] for _ in range(n)]
+    waits = [0] * n
+    for s, d, w in arcs:
+        out[s].append((d, w))
+        waits[d] += 1
+    start = [0.0] * n
+    sequence = [i for i in range(n) if waits[i] == 0]
+    for i in sequence:
+        for d, w in out[i]:
+            start[d] = max(start[d], start[i] + w)
+            waits[d] -= 1
+            if waits[d] == 0:
+                sequence.append(d)
+    return start if len(sequence) == n else None
+
+
+def _slack(a: Assignment) -> int:
+    return sum(e.slack for e in a.expansion.graph.edges if e.limit)
+
+
+def _every_order(timed: Timing) -> Ordered | None:
+    """The best of all orders; None where a lane has more than FIRINGS, or there are too many."""
+    if max(len(members) for members in timed.lanes.values()) > FIRINGS:
+        return None
+    distance = token_distances(len(timed.names), timed.arcs)
+    bound = timed.order_bound_s
+    reach = 2 + math.ceil(sum(a[2] for a in timed.arcs) / bound) if bound > 0 else 2
+    rings = []
+    for members in timed.lanes.values():
+        rows = []
+        for order in itertools.permutations(members[1:]):
+            ahead = []
+            for i in order:  # the paths between two firings bound how far one runs ahead
+                back, forth = int(distance[i, members[0]]), int(distance[members[0], i])
+                low = 1 - back if back < FAR else (forth - reach if forth < FAR else -reach)
+                high = forth if forth < FAR else low + reach
+                ahead.append(range(low, high + 1))
+            for offsets in itertools.product(*ahead):
+                ring = _listed(timed, ((members[0], 0), *zip(order, offsets, strict=True)))
+                if ring:
+                    rows.append(ring)
+        rings.append(rows)
+    if math.prod(len(r) for r in rings) > PLANS:
+        return None
+    best: Orders = {}
+    period = math.inf
+    for choice in itertools.product(*rings):
+        orders = dict(zip(timed.lanes, choice, strict=True))
+        value = ring_period(timed, orders)
+        if value < period:
+            best, period = orders, value
+        if period <= bound * (1 + 1e-12):
+            break
+    return Ordered(best, period, period)
+
+
+def _listed(timed: Timing, ring: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...] | None:
+    """A ring turned so that each task's entries stand in the order of its firings and no offset is
+    negative; None where a task's firings are out of order, which never helps."""
+    for _ in ring:
+        seen: dict[str, list[int]] = {}
+        for i, _o in ring:
+            seen.setdefault(timed.names[i][0], []).append(timed.names[i][1])
+        if all(f == sorted(f) for f in seen.values()):
+            least = min(o for _, o in ring)
+            return tuple((i, o - least) for i, o in ring)
+        ring = (*ring[1:], (ring[0][0], ring[0][1] + 1))
+    return None

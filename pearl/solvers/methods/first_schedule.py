@@ -1,0 +1,71 @@
+"""A schedule for local search to start from: the best of HEFT's, PEFT's and all on one device."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+
+from pearl.graph.limits import Limits
+from pearl.solvers.methods import heft, peft
+from pearl.solvers.methods.moves import assigned
+from pearl.solvers.methods.relaxation_bounds import anywhere, valued
+from pearl.solvers.model.dag_instance import Iteration
+from pearl.solvers.model.list_schedule import Place, build
+from pearl.solvers.model.result import Found
+from pearl.solvers.model.search_space import Program
+from pearl.time_limit import OutOfTimeError, look
+
+
+def start(it: Iteration, objective: str, limits: Limits, deadline: float) -> Found | None:
+    """The best simple plan of a program: HEFT's, PEFT's, or all on one device as far as possible;
+    else any that keeps the rules. Limits on period, throughput and power may be broken."""
+    free = replace(limits, period_s=None, min_throughput_per_s=None, power_w=None)
+    gathered: list[Found | None] = []
+    listed: list[Found | None] = []
+    with suppress(OutOfTimeError):  # those first that take the least time
+        for schedule in _gathered(it):
+            gathered.append(schedule)
+        for method in (heft, peft):
+            if time.monotonic() > deadline:
+                break
+            listed.append(method.schedule(it))
+    found = [f for f in (valued(f, objective, free) for f in [*listed, *gathered]) if f]
+    if not found:
+        look()
+        return valued(anywhere(it, limits, deadline), objective, free)
+    return min(found, key=lambda f: f.cost)
+
+
+def _gathered(it: Iteration) -> Iterator[Found | None]:
+    """Every class on one device where it can be, else where it is fastest; one lane each, or as
+    many as there are."""
+    p = it.program
+    rank = heft.upward_rank(it)
+    for device in [d.name for d in p.costs.platform.devices]:
+        options: list[int] = [0] * len(p.options)
+        for members in p.classes:
+            for u in members:
+                common = set.intersection(*(set(it.devices[w]) for w in members))
+                quick = {
+                    d: sum(_quickest(p, w, d)[0] * p.expansion.firings(w) for w in members)
+                    for d in common
+                }
+                where = device if device in common else min(quick, key=lambda d: (quick[d], d))
+                options[u] = _quickest(p, u, where)[1]
+        for spread in (False, True):
+            used: dict[str, int] = {}
+            places: list[Place] = []
+            for u, o in enumerate(options):
+                d = p.options[u][o].device
+                places.append((o, used.get(d, 0) % p.lanes[d] if spread else 0))
+                used[d] = used.get(d, 0) + 1
+            if not p.broken(assigned(p, places)):
+                yield build(it, [-r for r in rank], places).found()
+
+
+def _quickest(p: Program, unit: int, device: str) -> tuple[float, int]:
+    return min(
+        (m.estimate.latency_s, o) for o, m in enumerate(p.options[unit]) if m.device == device
+    )

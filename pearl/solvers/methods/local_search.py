@@ -1,0 +1,365 @@
+"""Local search: better modes, lanes and orders step by step, from the best simple plan.
+
+Simulated annealing (Kirkpatrick, Gelatt and Vecchi 1983) over the mode and lane of every task and,
+for makespan, the order in which firings are placed; it starts from the best of HEFT, PEFT and all
+on one device. Large makespan problems whose tasks fire once go through tabu search instead
+(`tabu`). Seeded: two calls give the same plan unless time runs out first; for throughput and power
+efficiency of large graphs cooling follows the clock, so they may differ there.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from pearl.graph.limits import Limits
+from pearl.graph.task_graph import TaskGraph
+from pearl.planning.costs import CostTable
+from pearl.planning.timing import Assignment, timing
+from pearl.solvers.infeasible.iis import none_found
+from pearl.solvers.large.lane_loads import LaneLoads
+from pearl.solvers.methods.first_schedule import start
+from pearl.solvers.methods.moves import accept, assigned, groups_of, moved, places_of
+from pearl.solvers.methods.relaxation_bounds import bound, open_programs, valued
+from pearl.solvers.model.dag_instance import Iteration, iteration, scheduled, starts
+from pearl.solvers.model.lane_sequencing import best_orders
+from pearl.solvers.model.list_schedule import Place, build
+from pearl.solvers.model.result import SAME, Found, Outcome
+from pearl.solvers.model.search_space import Program, cost_of
+from pearl.time_limit import OutOfTimeError
+
+MOVES = 3_000
+"""Moves of annealing at most, for each choice of fusions and slack."""
+
+TABU_MOVES = 60_000
+"""Moves of tabu search at most."""
+
+LARGE = 30
+"""Firings from which tabu search pays for loading its compiled code."""
+
+COLD_S = 8.0
+"""Seconds that compiling tabu search may take on first use (6.4 s measured on one core)."""
+
+EXACT = 60
+"""Firings from which the loads of lanes and links stand for the bound over all orders, which takes
+10 ms and more there."""
+
+LOAD_MOVES = 2_000_000
+"""Moves by loads at most."""
+
+SHARE = 0.7
+"""Share of the time left that moves by loads may take; lane orders take the rest."""
+
+KEPT = 4
+"""Assignments of least order bound whose lane orders are searched at the end."""
+
+
+def solve(
+    graph: TaskGraph,
+    costs: CostTable,
+    objective: str,
+    limits: Limits,
+    deadline: float,
+    seed: int,
+) -> Outcome:
+    """The best plan found, with a bound from a relaxation.
+
+    Raises InfeasibleError where no plan meets the limits, or where none is found that does.
+    """
+    choices = open_programs(graph, costs, objective, limits)
+    best: Found | None = None
+    late = False
+    for number, program in enumerate(choices):
+        left = deadline - time.monotonic()
+        if left <= 0 and best:
+            break
+        until = time.monotonic() + left / (len(choices) - number)
+        found: Found | None = None
+        try:
+            it = iteration(program)
+            first = start(it, objective, limits, until)
+            if first is None:
+                continue
+            found = valued(first, objective, limits)
+            found = improve(it, first, objective, limits, until, seed)
+        except OutOfTimeError:
+            if best is None and found is None:
+                raise
+            late = True
+        if found and (best is None or found.cost < best.cost):
+            best = found
+    if best is None:
+        raise none_found("local_search", graph, costs, limits, deadline)
+    late = late or time.monotonic() > deadline
+    return Outcome(best, bound(choices, objective, limits, best, deadline), late)
+
+
+def improve(
+    it: Iteration,
+    first: Found,
+    objective: str,
+    limits: Limits,
+    deadline: float,
+    seed: int,
+    *,
+    enough: float = 0.0,
+) -> Found | None:
+    """The best plan that the search reaches from `first`; None if none meets the limits. Makespan:
+    it may stop at `enough` seconds."""
+    if objective == "makespan":
+        lanes = plain_lanes(it)
+        if (
+            lanes
+            and len(it.order) >= LARGE
+            and (compiled() or deadline - time.monotonic() > COLD_S)
+        ):
+            return tabu_search(it, lanes, first, TABU_MOVES, enough, deadline, seed)
+        return _anneal_schedule(it, first, deadline, seed)
+    if len(it.order) > EXACT:
+        shared = _anneal_loads(it.program, first, objective, limits, deadline, seed)
+        return _ordered(it.program, [shared], first, objective, limits, deadline)
+    kept = _anneal_steady(it.program, first, objective, limits, deadline, seed)
+    return _ordered(it.program, kept, first, objective, limits, deadline)
+
+
+def plain_lanes(it: Iteration) -> list[tuple[str, int]]:
+    """Device and number of every lane, if tabu search knows all that the program asks for: each
+    unit fires once, no class, memory, width, lane limit, pair term or busy link couples them; else
+    nothing."""
+    p = it.program
+    total: dict[str, float] = dict.fromkeys(p.capacity_bytes, 0.0)
+    for members, size in zip(p.classes, p.memory_bytes, strict=True):
+        for d in {m.device for u in members for m in p.options[u]}:
+            total[d] += size
+    used = [d.name for d in p.costs.platform.devices if any(d.name in row for row in it.devices)]
+    lanes = {d: min(p.lanes[d], len(p.options)) for d in used}
+    plain = (
+        len(it.order) == len(p.options)
+        and all(len(members) == 1 for members in p.classes)
+        and all(total[d] <= p.capacity_bytes[d] for d in total)
+        and len(plain_widths(p)) == len(used)
+        and not p.costs.pair_extra_s
+        and not any(link.paid_by == "link" for link in p.costs.platform.links)
+    )
+    return [(d, k) for d in lanes for k in range(lanes[d])] if plain else []
+
+
+def plain_widths(p: Program) -> list[str]:
+    """The devices whose lanes may all be as wide as their widest mode, in a program that does not
+    limit the number of all lanes."""
+    used = dict.fromkeys(m.device for o in p.options for m in o)
+    widest = {d: max(m.width for o in p.options for m in o if m.device == d) for d in used}
+    if p.max_lanes < math.inf:
+        return []
+    return [
+        d
+        for d in used
+        if widest[d] * min(p.lanes[d], len(p.options)) <= p.costs.platform.device(d).width
+    ]
+
+
+def compiled() -> bool:
+    """Whether the compiled code of tabu search is kept on disk, as it is from its first use on."""
+    from pearl.solvers.methods import tabu
+
+    return any(Path(tabu.cache_path()).glob("tabu._search-*.nbi"))
+
+
+def tabu_search(
+    it: Iteration,
+    lanes: list[tuple[str, int]],
+    first: Found,
+    moves: int,
+    enough: float,
+    deadline: float,
+    seed: int,
+) -> Found:
+    """Tabu search from a schedule until a makespan of `enough` seconds, `moves` or the deadline."""
+    import numpy as np
+
+    from pearl.solvers.methods import tabu
+
+    p, n = it.program, len(it.order)
+    s = tabu.shop(it, lanes)
+    ways = [tabu.ways(p.options[u], lanes) for u in it.unit]
+    taken = places_of(p, first.assignment)
+    way = np.array([s.first[v] + ways[v].index(taken[u]) for v, u in enumerate(it.unit)])
+    begin = np.array(starts(timing(first.assignment), first.ordered.orders)[:n])
+    search = tabu.Search(s, way, begin, seed)
+    search.run(moves, deadline, enough * (1 + 1e-9))
+    start = [float(t) for t in search.best_start]
+    busy = [float(t) for t in s.occupancy[search.best_way]]
+    keys = [(start[v], start[v] + busy[v], float(it.place[v])) for v in range(n)]
+    places: list[Place] = [(0, 0)] * n
+    for v, u in enumerate(it.unit):
+        places[u] = ways[v][int(search.best_way[v] - s.first[v])]
+    return min(first, scheduled(assigned(p, places), keys, {}), key=lambda f: f.cost)
+
+
+def _anneal_schedule(it: Iteration, first: Found, deadline: float, seed: int) -> Found:
+    """Makespan: places and the order of placing, each candidate built and timed."""
+    p, r, group = it.program, random.Random(seed), groups_of(it.program)
+    places = places_of(p, first.assignment)
+    begin = starts(timing(first.assignment), first.ordered.orders)
+    priority = [begin[v] for v in range(len(it.order))]
+    best = value = first.cost
+    best_found = first
+    for move in range(MOVES):
+        if time.monotonic() > deadline:
+            break
+        heat = 0.05 * best_found.cost * (1 - move / MOVES) ** 2
+        new_priority = priority
+        new = places
+        if r.random() < 0.5:
+            new_priority = priority[:]
+            v = r.randrange(len(priority))
+            new_priority[v] = priority[r.randrange(len(priority))] + r.uniform(-1e-3, 1e-3) * value
+        else:
+            new = moved(p, places, group, r) or places
+            if new is places:
+                continue
+        made = build(it, new_priority, new)
+        cost = made.end_s()
+        if accept(r, value, cost, heat):
+            places, priority, value = new, new_priority, cost
+            if cost < best * (1 - SAME):
+                found = made.found()
+                if found and found.cost < best_found.cost:
+                    best_found = found
+                best = cost
+    return best_found
+
+
+def _anneal_steady(
+    p: Program, first: Found, objective: str, limits: Limits, deadline: float, seed: int
+) -> list[list[Place]]:
+    """Throughput and power efficiency: the best few places by the bound over all orders."""
+    r, group = random.Random(seed), groups_of(p)
+
+    def score(a: Assignment) -> float:
+        period = timing(a).order_bound_s
+        cost, _ = cost_of(objective, a, period, limits)
+        if cost < math.inf:
+            return cost
+        free = replace(limits, period_s=None, min_throughput_per_s=None, power_w=None)
+        return 1e3 * cost_of(objective, a, period, free)[0]
+
+    places = places_of(p, first.assignment)
+    value = score(first.assignment)
+    kept: dict[tuple[Place, ...], float] = {tuple(places): value}
+    seen = dict(kept)
+    for move in range(MOVES):
+        if time.monotonic() > deadline - 0.2 * max(0.0, deadline - time.monotonic()):
+            break
+        new = moved(p, places, group, r)
+        if new is None:
+            continue
+        key = tuple(new)
+        if key not in seen:
+            if time.monotonic() > deadline:
+                break
+            seen[key] = score(assigned(p, new))
+        cost = seen[key]
+        if accept(r, value, cost, 0.1 * min(kept.values()) * (1 - move / MOVES) ** 2):
+            places, value = new, cost
+            if key not in kept:
+                kept[key] = cost
+                if len(kept) > KEPT:
+                    del kept[max(kept, key=lambda k: kept[k])]
+    return [list(key) for key, _ in sorted(kept.items(), key=lambda item: item[1])]
+
+
+def _anneal_loads(
+    p: Program, first: Found, objective: str, limits: Limits, deadline: float, seed: int
+) -> list[Place]:
+    """Throughput and power efficiency of large graphs: places by the loads of lanes and links."""
+    r, group = random.Random(seed), groups_of(p)
+    loads = LaneLoads(p, places_of(p, first.assignment), first.period_s)
+    room = dict(p.capacity_bytes)
+    for members, size in zip(p.classes, p.memory_bytes, strict=True):
+        room[first.assignment.modes[members[0]].device] -= size
+    by_rule = len(plain_widths(p)) < len({m.device for o in p.options for m in o})
+    idle_w = first.assignment.idle_power_w
+
+    def score() -> float:
+        soft = loads.soft_s()
+        return soft if objective == "throughput" else loads.joules + idle_w * soft
+
+    def worth() -> float:
+        largest = loads.largest_s()
+        return largest if objective == "throughput" else loads.joules + idle_w * largest
+
+    value, best = score(), worth()
+    best_places, heat = loads.places[:], 0.02 * value
+    began = time.monotonic()
+    span = max(1e-9, SHARE * (deadline - began))
+    for move in range(LOAD_MOVES):
+        gone = move / LOAD_MOVES
+        if move % 64 == 0:
+            gone = max(gone, (time.monotonic() - began) / span)
+            heat = 0.02 * best * max(0.0, 1 - gone) ** 2
+            if gone >= 1:
+                break
+        u = r.randrange(len(p.options))
+        c = group[u]
+        members = p.classes[c]
+        option = r.randrange(len(p.options[u]))
+        here, to = p.options[u][loads.places[u][0]].device, p.options[u][option].device
+        if here == to:
+            units, new = [u], [(option, r.randrange(min(p.lanes[to], len(p.options))))]
+        else:
+            if room[to] < p.memory_bytes[c]:
+                continue
+            units, new = list(members), []
+            for w in members:
+                ways = [o for o, m in enumerate(p.options[w]) if m.device == to]
+                if not ways:
+                    break
+                way = option if w == u else r.choice(ways)
+                new.append((way, r.randrange(min(p.lanes[to], len(p.options)))))
+            if len(new) < len(members):
+                continue
+        old = loads.move(units, new)
+        cost = score()
+        allowed = accept(r, value, cost, heat)
+        if allowed and by_rule:
+            allowed = not p.broken(assigned(p, loads.places))
+        if not allowed:
+            loads.move(units, old)
+            continue
+        value = cost
+        room[here] += p.memory_bytes[c] if here != to else 0.0
+        room[to] -= p.memory_bytes[c] if here != to else 0.0
+        exact = worth()
+        if exact < best:
+            best, best_places = exact, loads.places[:]
+    return best_places
+
+
+def _ordered(
+    p: Program,
+    kept: Sequence[Sequence[Place]],
+    first: Found,
+    objective: str,
+    limits: Limits,
+    deadline: float,
+) -> Found | None:
+    """The best plan of some places, lane orders searched, least bound first; or `first`."""
+    best = valued(first, objective, limits)
+    for places in kept:
+        a = assigned(p, places)
+        if p.broken(a):
+            continue
+        timed = timing(a)
+        least, _ = cost_of(objective, a, timed.order_bound_s, limits)
+        if best and least >= best.cost * (1 - SAME):
+            continue
+        ordered = best_orders(timed, deadline=deadline)
+        cost, paced = cost_of(objective, a, ordered.period_s, limits)
+        if cost < (best.cost if best else math.inf):
+            best = Found(a, ordered, paced, cost)
+    return best

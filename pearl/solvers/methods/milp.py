@@ -1,0 +1,268 @@
+"""Assignment by a mixed-integer linear program (HiGHS), then lane orders, then the next-best one.
+
+Many tasks go through annealing and a bound of loads first (`many_tasks`), and no further where the
+period form would be too large.
+
+The period form of `docs/theory.md`: minimise P (or the energy of an iteration) over modes and
+lanes, with node potentials u_dst − u_src + tokens · P ≥ latency + transfer for every arc of the
+expansion and a load of at most P on every lane and link.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+
+from pearl.graph.limits import Limits
+from pearl.graph.task_graph import TaskGraph
+from pearl.planning.costs import CostTable, Mode
+from pearl.planning.timing import Assignment, timing
+from pearl.solvers.infeasible.iis import explain
+from pearl.solvers.large.many_tasks import FIRST, ManyTasks, concerns
+from pearl.solvers.model.lane_sequencing import best_orders
+from pearl.solvers.model.result import SAME, Found, Outcome
+from pearl.solvers.model.search_space import Program, cost_of, programs
+from pearl.solvers.period.order_cuts import blamed, worth
+from pearl.solvers.period.period_form import PeriodForm
+from pearl.time_limit import OutOfTimeError
+
+ORDERING_S = 2e-3
+"""Time kept for the lane orders of many tasks, for each firing (1e-3 s measured on one core)."""
+
+
+def solve(
+    graph: TaskGraph,
+    costs: CostTable,
+    objective: str,
+    limits: Limits,
+    deadline: float,
+    seed: int,
+) -> Outcome:
+    """The best plan over all programs, with the proven bound. deadline: `time.monotonic()` seconds.
+
+    Raises InfeasibleError where no plan meets the limits, OutOfTimeError where none was found in
+    time. Deterministic for fewer than MANY tasks, where `seed` changes nothing; annealing of more
+    goes by the clock.
+    """
+    search = _Search(programs(graph, costs, limits), objective, limits, deadline, seed)
+    try:
+        search.run()
+    except OutOfTimeError:
+        search.late = True
+    finally:
+        annealed = search.stop()
+    with suppress(OutOfTimeError):
+        search.best = _better(search.best, annealed, objective, limits, deadline)
+    best, bound = search.best, search.bound
+    if best is None:
+        if search.late or bound < math.inf:
+            raise OutOfTimeError
+        raise explain(graph, costs, limits, deadline)
+    return Outcome(best, min(bound, best.cost), search.late)
+
+
+class _Search:
+    """The search over some programs. best: the best plan so far; late: time ran out."""
+
+    def __init__(
+        self,
+        choices: Sequence[Program],
+        objective: str,
+        limits: Limits,
+        deadline: float,
+        seed: int,
+    ) -> None:
+        self.choices, self.objective, self.limits = choices, objective, limits
+        self.deadline, self.seed = deadline, seed
+        self.best: Found | None = None
+        self.late = False
+        self._open = dict.fromkeys(range(len(choices)), 0.0)  # program → no plan of it costs less
+        self._loose = math.inf  # least bound of assignments whose orders were not exhausted
+        self._annealing: dict[int, ManyTasks] = {}
+
+    @property
+    def bound(self) -> float:
+        """No plan costs less that is not `best`."""
+        return min(self._loose, *self._open.values(), math.inf)
+
+    def stop(self) -> list[Assignment]:
+        """What annealing found, after which nothing goes on in the background."""
+        return [a for search in self._annealing.values() for a in search.stop()]
+
+    def run(self) -> None:
+        choices, objective, limits = self.choices, self.objective, self.limits
+        self.best = _first(choices, objective, limits, self.deadline)
+        self._anneal()
+        small = [i for i in self._open if i not in self._annealing or self._annealing[i].small]
+        models = {i: PeriodForm(choices[i], objective, limits, self.best) for i in small}
+        self.late = any(self._worth(self._open[i]) for i in self._open if i not in models)
+        while open_models := [i for i in models if i in self._open]:
+            i = min(open_models, key=lambda i: (self._open[i], i))  # least dual bound first
+            if not self._worth(self._open[i]):
+                break
+            left = self.deadline - time.monotonic()
+            if left <= 0:
+                self.late = True
+                break
+            self._next(i, models[i], left)
+
+    def _worth(self, cost: float) -> bool:
+        """Whether a plan of this cost would be better than the best."""
+        return self.best is None or cost < self.best.cost * (1 - SAME)
+
+    def _next(self, i: int, model: PeriodForm, seconds: float) -> None:
+        """The best assignment of a program that is not cut off, its orders, and the next cut."""
+        objective, limits = self.objective, self.limits
+        dual, assignment, finished = model.run(self.best.cost if self.best else math.inf, seconds)
+        self._open[i] = max(self._open[i], dual)
+        if assignment is None:
+            bound = self._open.pop(i)
+            if not finished:
+                self.late = True
+                self._loose = min(self._loose, bound)
+            return
+        timed = timing(assignment)
+        least, _ = cost_of(objective, assignment, timed.order_bound_s, limits)
+        if finished and dual >= least * (1 - 1e-6):  # equal, to the solver's tolerance
+            self._open[i] = max(self._open[i], least)
+        to_blame = None
+        if self._worth(least):
+            best = self.best
+            below = _period_at(objective, assignment, best.cost, limits) if best else math.inf
+            ordered = best_orders(timed, below_s=below, deadline=self.deadline)
+            cost, paced = cost_of(objective, assignment, ordered.period_s, limits)
+            proven, _ = cost_of(objective, assignment, ordered.bound_s, limits)
+            if proven < cost:
+                self._loose = min(self._loose, proven)
+            if cost < (best.cost if best else math.inf):
+                best = self.best = Found(assignment, ordered, paced, cost)
+            if best and least < best.cost * (1 - SAME):
+                worth_s = worth(self.choices[i], assignment, objective, best.cost)
+                to_blame = blamed(self.choices[i], assignment, worth_s)
+        model.cut(assignment, to_blame)
+
+    def _anneal(self) -> None:
+        """Plans and bounds from the loads of programs of many tasks; some searches go on in the
+        background."""
+        for i, program in enumerate(self.choices):
+            if not concerns(program, self.objective, self.limits):
+                continue
+            best = self.best
+            same = best is not None and best.assignment.expansion is program.expansion
+            known = best.assignment if best and same else None
+            known_s = best.period_s if best else program.serial_s
+            search = self._annealing[i] = ManyTasks(program, known, known_s, self.seed)
+            now = time.monotonic()
+            left = max(0.0, self.deadline - now)
+            ordering = min(0.1 * left, ORDERING_S * len(program.expansion.nodes))
+            share = FIRST if search.small else 1.0
+            until = now + (left - ordering) * share / (len(self.choices) - i)
+            search.run(self.deadline - ordering, until)
+            self._open[i] = search.bound_s
+            found = search.found()
+            self.best = _better(best, found, self.objective, self.limits, self.deadline)
+
+
+def _better(
+    best: Found | None,
+    candidates: Sequence[Assignment],
+    objective: str,
+    limits: Limits,
+    deadline: float,
+) -> Found | None:
+    """The best of a plan and some assignments with the best orders found for them."""
+    for a in candidates:
+        timed = timing(a)
+        least, _ = cost_of(objective, a, timed.order_bound_s, limits)
+        if best and least >= best.cost * (1 - SAME):
+            continue
+        below = _period_at(objective, a, best.cost, limits) if best else math.inf
+        ordered = best_orders(timed, below_s=below, deadline=deadline)
+        cost, paced = cost_of(objective, a, ordered.period_s, limits)
+        if cost < (best.cost if best else math.inf):
+            best = Found(a, ordered, paced, cost)
+    return best
+
+
+def least_cost(choices: Sequence[Program], objective: str, limits: Limits) -> float:
+    """The least cost (seconds or joules of an iteration) of any assignment, orders left out."""
+    known = math.inf
+    for program in choices:
+        model = PeriodForm(program, objective, limits, None)
+        _, assignment, _ = model.run(known, 600.0)
+        if assignment:
+            bound = timing(assignment).order_bound_s
+            known = min(known, cost_of(objective, assignment, bound, limits)[0])
+    return known
+
+
+def _period_at(objective: str, a: Assignment, cost: float, limits: Limits) -> float:
+    """The period at which an assignment costs `cost`: no use in a longer one."""
+    if objective == "throughput":
+        return cost
+    if a.idle_power_w == 0:
+        return math.inf
+    return max(0.0, (cost - a.dynamic_j) / a.idle_power_w)
+
+
+def _first(
+    choices: Sequence[Program], objective: str, limits: Limits, deadline: float
+) -> Found | None:
+    """A plan to scale by and to beat: all on one device as far as possible, or each at its best."""
+    trials: list[tuple[float, int, Assignment]] = []
+    for program in choices:
+        for a in _simple(program):
+            if not program.broken(a) and not (trials and time.monotonic() > deadline):
+                cost, _ = cost_of(objective, a, timing(a).order_bound_s, limits)
+                if cost < math.inf:
+                    trials.append((cost, len(trials), a))
+    best: Found | None = None
+    for least, _, a in sorted(trials, key=lambda t: t[:2])[:3]:
+        if best and (least >= best.cost * (1 - SAME) or time.monotonic() > deadline):
+            break
+        with suppress(OutOfTimeError):
+            ordered = best_orders(timing(a), deadline=deadline, nodes=20)
+            cost, paced = cost_of(objective, a, ordered.period_s, limits)
+            if cost < (best.cost if best else math.inf):
+                best = Found(a, ordered, paced, cost)
+    return best
+
+
+def _simple(program: Program) -> Iterator[Assignment]:
+    def seconds(m: Mode) -> float:
+        return m.estimate.occupancy_s
+
+    def joules(m: Mode) -> float:
+        return m.estimate.energy_j
+
+    for taste in (seconds, joules):
+        for favourite in [*(d.name for d in program.costs.platform.devices), None]:
+            modes: list[Mode | None] = [None] * len(program.options)
+            for members in program.classes:
+                common = set.intersection(
+                    *({m.device for m in program.options[u]} for u in members)
+                )
+                device = (
+                    favourite
+                    if favourite in common
+                    else min(
+                        sorted(common),
+                        key=lambda d: sum(
+                            program.expansion.firings(u)
+                            * min(taste(m) for m in program.options[u] if m.device == d)
+                            for u in members
+                        ),
+                    )
+                )
+                for u in members:
+                    modes[u] = min((m for m in program.options[u] if m.device == device), key=taste)
+            chosen = tuple(m for m in modes if m is not None)
+            yield Assignment(program.expansion, program.costs, chosen, (0,) * len(chosen))
+            used: dict[str, int] = {}
+            lanes = []
+            for m in chosen:
+                used[m.device] = used.get(m.device, -1) + 1
+                lanes.append(used[m.device] % program.lanes[m.device])
+            yield Assignment(program.expansion, program.costs, chosen, tuple(lanes))

@@ -1,0 +1,83 @@
+"""Places of units (mode and lane), and random moves from one set of places to the next."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+
+from pearl.planning.timing import Assignment
+from pearl.solvers.model.list_schedule import Place
+from pearl.solvers.model.search_space import Program
+
+
+def compact(a: Assignment) -> list[int]:
+    """Lane numbers from 0 up on every device."""
+    seen: dict[str, dict[int, int]] = {}
+    found = []
+    for m, lane in zip(a.modes, a.lanes, strict=True):
+        mine = seen.setdefault(m.device, {})
+        found.append(mine.setdefault(lane, len(mine)))
+    return found
+
+
+def assigned(p: Program, places: Sequence[Place]) -> Assignment:
+    modes = tuple(p.options[u][o] for u, (o, _) in enumerate(places))
+    return Assignment(p.expansion, p.costs, modes, tuple(lane for _, lane in places))
+
+
+def moved(
+    p: Program, places: Sequence[Place], group: Sequence[int], r: random.Random
+) -> list[Place] | None:
+    """Places after one random move: a class to another device, a unit to another mode or lane, two
+    units' lanes exchanged; None if a rule is broken."""
+    new = list(places)
+    u = r.randrange(len(new))
+    members = p.classes[group[u]]
+    device = p.options[u][new[u][0]].device
+    kind = r.random()
+    if kind < 0.4:
+        common = set.intersection(*({m.device for m in p.options[w]} for w in members))
+        others = sorted(common - {device})
+        if not others:
+            return None
+        to = r.choice(others)
+        for w in members:
+            options = [o for o, m in enumerate(p.options[w]) if m.device == to]
+            new[w] = r.choice(options), r.randrange(min(p.lanes[to], len(new)))
+    elif kind < 0.8:
+        options = [o for o, m in enumerate(p.options[u]) if m.device == device]
+        new[u] = r.choice(options), r.randrange(min(p.lanes[device], len(new)))
+    else:
+        w = r.randrange(len(new))
+        if p.options[w][new[w][0]].device == device:
+            new[u], new[w] = (new[u][0], new[w][1]), (new[w][0], new[u][1])
+        elif len(members) == len(p.classes[group[w]]) == 1:
+            to = p.options[w][new[w][0]].device
+            here = [o for o, m in enumerate(p.options[w]) if m.device == device]
+            there = [o for o, m in enumerate(p.options[u]) if m.device == to]
+            if not here or not there:
+                return None
+            new[u], new[w] = (r.choice(there), new[w][1]), (r.choice(here), new[u][1])
+    if new == list(places) or p.broken(assigned(p, new)):
+        return None
+    return new
+
+
+def accept(r: random.Random, old: float, new: float, heat: float) -> bool:
+    return new <= old or (heat > 0 and r.random() < math.exp(-(new - old) / heat))
+
+
+def places_of(p: Program, a: Assignment) -> list[Place]:
+    return [
+        (p.options[u].index(m), lane)
+        for u, (m, lane) in enumerate(zip(a.modes, compact(a), strict=True))
+    ]
+
+
+def groups_of(p: Program) -> list[int]:
+    group = [0] * len(p.options)
+    for c, members in enumerate(p.classes):
+        for u in members:
+            group[u] = c
+    return group

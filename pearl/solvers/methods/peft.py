@@ -1,0 +1,96 @@
+"""PEFT, predict earliest finish time: HEFT with a look ahead by an optimistic cost table.
+
+Arabnejad and Barbosa 2014, "List scheduling algorithm for heterogeneous systems by an optimistic
+cost table", IEEE Transactions on Parallel and Distributed Systems 25(3). A mode stands for what is
+a processor there. Works on the token-free arcs of one iteration; asked for throughput or power
+efficiency, the plan is valued like any other.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+
+from pearl.graph.limits import Limits
+from pearl.graph.task_graph import TaskGraph
+from pearl.planning.costs import CostTable
+from pearl.solvers.methods.relaxation_bounds import best_of, listed_outcome
+from pearl.solvers.model.dag_instance import Iteration
+from pearl.solvers.model.list_schedule import Schedule
+from pearl.solvers.model.result import Found, Outcome
+from pearl.time_limit import look, watched
+
+
+def solve(
+    graph: TaskGraph,
+    costs: CostTable,
+    objective: str,
+    limits: Limits,
+    deadline: float,
+    seed: int,
+) -> Outcome:
+    """PEFT's schedule, with a bound from a relaxation. Deterministic; `seed` changes nothing.
+
+    Raises InfeasibleError where no plan meets the limits, or where PEFT's does not.
+    """
+    return listed_outcome("peft", schedule, graph, costs, objective, limits, deadline)
+
+
+def schedule(it: Iteration) -> Found | None:
+    """PEFT's schedule of one iteration of a program; None if it got stuck for want of lanes,
+    widths or memory."""
+    table = optimistic_costs(it)
+    return best_of(lambda lanes: _listed(it, table, lanes))
+
+
+def optimistic_costs(it: Iteration) -> list[list[float]]:
+    """For each firing and option of its unit, the longest of the shortest ways from its end to the
+    end of the iteration, no lane ever busy (equation 6 of the paper)."""
+    p = it.program
+    table: list[list[float]] = [[] for _ in it.order]
+    for v in watched(reversed(it.order)):
+        u = it.unit[v]
+        row = [0.0] * len(p.options[u])
+        for s, size, _ in it.after[v]:
+            w = it.unit[s]
+            mean = it.mean_delay_s(u, w, size)
+            ways = [
+                (m.device, cost + m.estimate.latency_s)
+                for m, cost in zip(p.options[w], table[s], strict=True)
+            ]
+            away = min(way for _, way in ways) + mean
+            at: dict[str, float] = {}
+            for device, way in ways:
+                at[device] = min(way, at.get(device, math.inf))
+            for o, m in enumerate(p.options[u]):
+                row[o] = max(row[o], min(away, at.get(m.device, math.inf)))
+        if it.turn[v] >= 0:  # the next firing of the task runs in the same mode
+            for o, m in enumerate(p.options[u]):
+                row[o] = max(row[o], table[it.turn[v]][o] + m.estimate.occupancy_s)
+        table[v] = row
+    return table
+
+
+def _listed(it: Iteration, table: list[list[float]], most_lanes: float) -> Schedule | None:
+    made = Schedule(it, most_lanes)
+    rank = [math.fsum(row) / len(row) for row in table]
+    waits = list(it.waits)
+    ready = [(-rank[v], it.place[v], v) for v in range(len(rank)) if waits[v] == 0]
+    heapq.heapify(ready)
+    while ready:
+        look()
+        v = heapq.heappop(ready)[2]
+        places = [
+            (end + table[v][place[0]], end, *place)
+            for place in made.places(v)
+            for _, end in [made.at(v, place)]
+        ]
+        if not places:
+            return None
+        _, _, option, lane = min(places)
+        made.put(v, (option, lane))
+        for d in it.nexts[v]:
+            waits[d] -= 1
+            if waits[d] == 0:
+                heapq.heappush(ready, (-rank[d], it.place[d], d))
+    return made

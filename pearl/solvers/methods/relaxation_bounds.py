@@ -1,0 +1,168 @@
+"""What methods without a proof of their own share: a bound from a relaxation, and list schedules as
+plans."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from pearl.graph.limits import Limits
+from pearl.graph.period import howard
+from pearl.graph.task_graph import TaskGraph
+from pearl.planning.costs import CostTable
+from pearl.solvers.infeasible.iis import none_found
+from pearl.solvers.model.dag_instance import (
+    Iteration,
+    fastest,
+    iteration,
+    least_s,
+    makespan_programs,
+    shared_s,
+)
+from pearl.solvers.model.list_schedule import Schedule, build
+from pearl.solvers.model.result import SAME, Found, Outcome
+from pearl.solvers.model.search_space import Program, cost_of, programs
+from pearl.solvers.period.period_form import PeriodForm
+from pearl.time_limit import OutOfTimeError
+
+TERMS = 200_000
+"""Transfer variables of a linear relaxation at most (assumed: a few seconds); above, the bound is
+that of loads and cycles alone."""
+
+
+def open_programs(
+    graph: TaskGraph, costs: CostTable, objective: str, limits: Limits
+) -> list[Program]:
+    """The programs of an objective; SpecError for limits that it does not know."""
+    if objective == "makespan":
+        return makespan_programs(graph, costs, limits)
+    return programs(graph, costs, limits)
+
+
+def best_of(make: Callable[[float], Schedule | None]) -> Found | None:
+    """A finished schedule, with one lane a device where the first try got stuck."""
+    for most_lanes in (math.inf, 1):
+        made = make(most_lanes)
+        found = made.found() if made else None
+        if found:
+            return found
+    return None
+
+
+def listed_outcome(
+    method: str,
+    schedule: Callable[[Iteration], Found | None],
+    graph: TaskGraph,
+    costs: CostTable,
+    objective: str,
+    limits: Limits,
+    deadline: float,
+) -> Outcome:
+    """A list scheduler's best plan over all programs, with the bound of the relaxation."""
+    choices = open_programs(graph, costs, objective, limits)
+    best: Found | None = None
+    stuck = []
+    late = False
+    for number, program in enumerate(choices):
+        if number and time.monotonic() > deadline:
+            late = True
+            break
+        try:
+            it = iteration(program)
+            found = valued(schedule(it), objective, limits)
+        except OutOfTimeError:
+            if best is None:
+                raise
+            late = True
+            break
+        if found is None:
+            stuck.append(it)
+        elif best is None or found.cost < best.cost:
+            best = found
+    for it in [] if best else stuck:
+        found = valued(anywhere(it, limits, deadline), objective, limits)
+        if found and (best is None or found.cost < best.cost):
+            best = found
+    if best is None:
+        raise none_found(method, graph, costs, limits, deadline)
+    return Outcome(best, bound(choices, objective, limits, best, deadline), late)
+
+
+def valued(found: Found | None, objective: str, limits: Limits) -> Found | None:
+    """A schedule's assignment and orders as a plan for an objective; None if it breaks a limit."""
+    if found is None or objective == "makespan":
+        return found
+    cost, paced = cost_of(objective, found.assignment, found.ordered.period_s, limits)
+    return replace(found, period_s=paced, cost=cost) if cost < math.inf else None
+
+
+def anywhere(it: Iteration, limits: Limits, deadline: float) -> Found | None:
+    """A schedule on any assignment that keeps all rules, found by the period form."""
+    free = replace(limits, period_s=None, min_throughput_per_s=None, power_w=None)
+    seconds = max(1.0, deadline - time.monotonic())
+    _, a, _ = PeriodForm(it.program, "throughput", free, None).run(math.inf, seconds)
+    if a is None:
+        return None
+    places = [(it.program.options[u].index(m), a.lanes[u]) for u, m in enumerate(a.modes)]
+    return build(it, [float(k) for k in it.place], places).found()
+
+
+def bound(
+    choices: Sequence[Program], objective: str, limits: Limits, best: Found, deadline: float
+) -> float:
+    """What no plan of any program undercuts, in seconds or joules: from relaxations only, never
+    from the assignment found. At most the cost of `best`; 0 where there was no time for it."""
+    try:
+        return _least(choices, objective, limits, best, deadline)
+    except OutOfTimeError:
+        return 0.0
+
+
+def _least(
+    choices: Sequence[Program], objective: str, limits: Limits, best: Found, deadline: float
+) -> float:
+    least = best.cost
+    for program in choices:
+        if least <= 0:
+            break
+        if objective == "makespan":
+            floor = least_s(iteration(program), deadline)
+        else:
+            floor = _steady_floor(program, objective, limits)
+            x = program.expansion
+            devices = len(program.costs.platform.devices)
+            if (
+                floor < least * (1 - SAME)
+                and len(x.graph.edges) * devices**2 <= TERMS
+                and time.monotonic() < deadline
+            ):
+                seconds = max(0.1, deadline - time.monotonic())
+                model = PeriodForm(program, objective, limits, best)
+                floor = max(floor, model.relaxation(seconds))
+        least = min(least, floor)
+    return max(0.0, least)
+
+
+def _steady_floor(program: Program, objective: str, limits: Limits) -> float:
+    """Loads shared evenly and cycles in the fastest modes; for energy, the frugal modes and what
+    is always on for that long."""
+    quick = fastest(program)
+    x = program.expansion
+    latency = [min(seconds for seconds, _ in row.values()) for row in quick]
+    arcs = [(s, d, latency[x.nodes[s][0]], m) for s, d, m, _ in x.arcs]
+    period = max(howard(len(x.nodes), arcs)[0], shared_s(program, quick))
+    if objective == "throughput":
+        return period
+    platform = program.costs.platform
+    always = math.fsum(
+        d.idle_power_w
+        for d in platform.devices
+        if d.name == platform.host or d.when_unused == "idle"
+    )
+    dynamic = math.fsum(
+        x.firings(u) * min(m.estimate.energy_j for m in modes)
+        for u, modes in enumerate(program.options)
+    )
+    return dynamic + always * period

@@ -1,0 +1,1 @@
+"""The problem as solvers see it: search space, linear programs, lane orders, results."""

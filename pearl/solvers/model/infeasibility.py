@@ -1,0 +1,96 @@
+"""Sentences for tasks that no device can take under the limits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pearl.errors import InfeasibleError
+from pearl.graph.limits import Limits
+from pearl.graph.period import Expansion, Unit
+from pearl.planning.costs import CostTable, Mode
+
+
+def no_mode(unit: Unit, costs: CostTable, limits: Limits) -> InfeasibleError:
+    offered = sorted({m.device for m in costs.of(*unit)})
+    asked = [
+        f"{key} {dict(value)[t] if not isinstance(value[t], str) else value[t]!r}"
+        for t in unit
+        for key, value in (
+            ("pinned to", limits.pin),
+            ("devices", limits.devices),
+            ("variants", limits.variants),
+        )
+        if t in value
+    ]
+    why = (
+        f"the cost table has modes on {offered}, the limits ask for {', '.join(asked)}"
+        if offered and asked
+        else "no device has an estimate for it"
+        if not offered
+        else f"none of its modes on {offered} can be used"
+    )
+    return InfeasibleError(
+        f"task {'+'.join(unit)!r} has no mode left: {why}",
+        [{"kind": "task", "name": "+".join(unit), "need": 1, "limit": 0, "unit": "modes"}],
+    )
+
+
+def no_common_device(
+    names: Sequence[str],
+    reasons: Mapping[str, str],
+    options: Sequence[Sequence[Mode]],
+    members: Sequence[int],
+    limits: Limits,
+    x: Expansion,
+) -> InfeasibleError:
+    held = sorted({reasons[t] for t in names if t in reasons})
+    where = "; ".join(
+        f"{'+'.join(x.units[u])}: {sorted({m.device for m in options[u]})}"
+        + "".join(f" (pinned to {limits.pin[t]})" for t in x.units[u] if t in limits.pin)
+        for u in members
+    )
+    return InfeasibleError(
+        f"tasks {', '.join(names)} must run on one device ({', '.join(held)}), but none is open to "
+        f"all of them: {where}",
+        [
+            {
+                "kind": "together",
+                "name": ", ".join(names),
+                "need": 1,
+                "limit": 0,
+                "unit": "devices",
+            }
+        ],
+    )
+
+
+def too_large(
+    x: Expansion, members: Sequence[int], size: float, capacity: Mapping[str, float]
+) -> InfeasibleError:
+    names = {t for u in members for t in x.units[u]}
+    states = states_of(x, names)
+    what = ", ".join(f"state {s} needs {x.graph.states[s]:.3g} bytes" for s in states)
+    tasks = ", ".join(t.name for t in x.graph.tasks if t.name in names)
+    lines = "; ".join(
+        f"memory of {d} is too small: {what or 'scratch'}, with tasks {tasks} {size:.3g} bytes in "
+        f"all, limit {limit:.3g} bytes"
+        for d, limit in capacity.items()
+    )
+    return InfeasibleError(
+        lines,
+        [
+            {"kind": "memory", "name": d, "need": size, "limit": limit, "unit": "bytes"}
+            for d, limit in capacity.items()
+        ],
+    )
+
+
+def states_of(x: Expansion, names: set[str]) -> list[str]:
+    """States that live with these tasks: with those they hold, else with the first that touches."""
+    found = []
+    for s in x.graph.states:
+        touch = [t.name for t in x.graph.tasks if s in t.reads + t.writes]
+        homes = [t.name for t in x.graph.tasks if s in t.home]
+        if (homes or touch) and (homes or touch)[0] in names:
+            found.append(s)
+    return found

@@ -1,0 +1,142 @@
+"""A mixed-integer linear program, gathered term by term and given to HiGHS.
+
+HiGHS runs in a process of its own (`highs`, `solver_process`).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pearl.errors import SpecError
+from pearl.solvers.model import highs, solver_process
+from pearl.time_limit import look
+
+Terms = list[tuple[int, float]]
+"""Σ coefficient · variable, as (variable, coefficient) pairs."""
+
+TOLERANCE = 1e-7
+"""HiGHS' tolerance for optimality of a linear program, in the program's own units."""
+
+LARGEST = 1e15
+"""HiGHS takes no coefficient from here up (its option large_matrix_value)."""
+
+GAP = 1e-9
+"""Relative distance of value and bound at which a program with whole numbers counts as solved."""
+
+
+@dataclass
+class Linear:
+    """Variables low ≤ v ≤ high, some of them whole, and rows low ≤ Σ coefficient · v ≤ high."""
+
+    lower: list[float] = field(default_factory=list)
+    upper: list[float] = field(default_factory=list)
+    integer: list[bool] = field(default_factory=list)
+    rows: list[int] = field(default_factory=list)
+    columns: list[int] = field(default_factory=list)
+    values: list[float] = field(default_factory=list)
+    low: list[float] = field(default_factory=list)
+    high: list[float] = field(default_factory=list)
+
+    def variable(self, high: float = math.inf, low: float = 0.0, integer: bool = False) -> int:
+        self.lower.append(low)
+        self.upper.append(high)
+        self.integer.append(integer)
+        return len(self.upper) - 1
+
+    def add(self, terms: Sequence[tuple[int, float]], low: float, high: float) -> None:
+        look()
+        row = len(self.low)
+        for column, value in terms:
+            self.rows.append(row)
+            self.columns.append(column)
+            self.values.append(value)
+        self.low.append(low)
+        self.high.append(high)
+
+    def minimise(
+        self, objective: Terms, below: float, seconds: float
+    ) -> tuple[float, NDArray[np.float64] | None, bool]:
+        """(proven lower bound, solution, whether the solver finished); a finished run without a
+        solution and with an infinite bound says that there is none of at most `below`."""
+        found = self._solved(objective, seconds, below)
+        if found is None:
+            return 0.0, None, False
+        if found.status == "infeasible":
+            return math.inf, None, True
+        dual = max(0.0, found.bound) if math.isfinite(found.bound) else 0.0
+        return dual, found.x, found.status == "optimal" and found.x is not None
+
+    def relax(
+        self,
+        objective: Terms,
+        seconds: float,
+        method: highs.Method = "choose",
+    ) -> tuple[float, NDArray[np.float64] | None]:
+        """With fractions allowed: (lower bound, solution); (0, None) if there was no time enough.
+
+        The bound is that of the dual solution, to the solver's tolerance.
+        """
+        found = self._solved(objective, seconds, method=method, relaxed=True)
+        if found is None or found.status != "optimal":
+            return 0.0, None
+        return max(0.0, found.value - TOLERANCE * max(1.0, abs(found.value))), found.x
+
+    def _solved(
+        self,
+        objective: Terms,
+        seconds: float,
+        below: float = math.inf,
+        method: highs.Method = "choose",
+        relaxed: bool = False,
+    ) -> highs.Solved | None:
+        """What HiGHS found of an objective of at most `below`; None where it did not come back in
+        the time given."""
+        from scipy.sparse import csr_array
+
+        until = time.monotonic() + seconds
+        columns, upper = len(self.upper), np.array(self.upper, np.float64)
+        cost = np.zeros(columns)
+        for v, c in objective:
+            cost[v] += c
+        rows, column, values = list(self.rows), list(self.columns), list(self.values)
+        low, high = list(self.low), list(self.high)
+        if len(objective) == 1:  # a bound of a variable is worth more to presolve than a row
+            (v, c), *_ = objective
+            upper[v] = min(upper[v], below / c)
+        elif below < math.inf:
+            rows += [len(low)] * len(objective)
+            column += [v for v, _ in objective]
+            values += [c for _, c in objective]
+            low.append(-math.inf)
+            high.append(below)
+        shape = len(low), columns
+        matrix = csr_array((values, (rows, column)), shape=shape)  # sums what is there twice
+        largest = max(np.abs(cost).max(initial=0.0), np.abs(matrix.data).max(initial=0.0))
+        if not largest < LARGEST:
+            raise SpecError(
+                "the times, sizes and energies of this problem are too far apart for a linear "
+                f"program: a coefficient is {largest:.3g}, HiGHS takes less than {LARGEST:g}; give "
+                "numbers nearer to each other, or another method"
+            )
+        program = highs.Program(
+            cost=cost,
+            lower=np.array(self.lower, np.float64),
+            upper=upper,
+            low=np.array(low, np.float64),
+            high=np.array(high, np.float64),
+            values=matrix.data.astype(np.float64),
+            integer=np.zeros(columns, np.int32) if relaxed else np.array(self.integer, np.int32),
+            first=matrix.indptr.astype(np.int32),
+            column=matrix.indices.astype(np.int32),
+            until=until,
+            gap=GAP,
+            method=method,
+        )
+        answer = solver_process.answer(highs.__file__, program.packed(), until)
+        return None if answer is None else highs.Solved.unpacked(answer)

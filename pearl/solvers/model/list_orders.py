@@ -1,0 +1,104 @@
+"""List orders of lanes for one assignment, and the period of any orders."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from contextlib import suppress
+
+from pearl.graph.period import Arc, howard, token_free_cycle
+from pearl.planning.timing import Orders, Timing, channel_arcs
+from pearl.time_limit import OutOfTimeError, look, watched, within
+
+
+def listed_orders(timing: Timing, deadline: float) -> tuple[Orders, float]:
+    """The best of some list orders, and its period; past the deadline the first of them."""
+    best: tuple[Orders, float] | None = None
+    for room, priority in itertools.product((True, False), (0, 1)):
+        if best is None:
+            best = _listed(timing, priority, room)
+            continue
+        with suppress(OutOfTimeError), within(deadline):
+            look()
+            found = _listed(timing, priority, room)
+            best = min(best, found or best, key=lambda o: o[1])
+    assert best is not None
+    return best
+
+
+def ring_period(timing: Timing, orders: Orders) -> float:
+    """The exact period with these orders; infinite if they deadlock."""
+    arcs = [*timing.arcs, *timing.ring(orders)]
+    if token_free_cycle(len(timing.names), arcs):
+        return math.inf
+    return howard(len(timing.names), arcs)[0]
+
+
+def in_turn(timing: Timing) -> list[Arc]:
+    """Firings of one task on one lane in their own order, without loss: they are interchangeable
+    but for their tokens, which come and are needed in that order."""
+    arcs: list[Arc] = []
+    for members in timing.lanes.values():
+        rows: dict[str, list[int]] = {}
+        for i in members:
+            rows.setdefault(timing.names[i][0], []).append(i)
+        for row in rows.values():
+            row.sort(key=lambda i: timing.names[i][1])
+            for k, i in enumerate(row):
+                last = k + 1 == len(row)
+                arcs.append((i, row[0 if last else k + 1], timing.occupancy_s[i], int(last)))
+    return arcs
+
+
+def _room(timing: Timing) -> list[Arc]:
+    """What holds producers back where every channel has its least capacity."""
+    x = timing.assignment.expansion
+    channels = (e for e in x.graph.edges if e.is_channel)
+    rows = (row for e in channels for row in channel_arcs(x, e, e.least_capacity))
+    return [(s, d, timing.latency_s[s], m) for s, d, m in rows]
+
+
+def _listed(timing: Timing, priority: int, room: bool) -> tuple[Orders, float] | None:
+    """List order: of the firings that could start first, the one with the longest way to go
+    (priority 1) or of the earliest task (0) goes next; no entry runs ahead.
+
+    room: channels have their least capacity, so that a lane reads what it wrote before it writes
+    again; None where that deadlocks.
+    """
+    n = len(timing.names)
+    out: list[list[tuple[int, float]]] = [[] for _ in range(n)]
+    waits = [0] * n
+    for s, d, w, m in watched([*timing.arcs, *in_turn(timing), *(_room(timing) if room else ())]):
+        if m == 0:
+            out[s].append((d, w))
+            waits[d] += 1
+    sequence, left = [i for i in range(n) if waits[i] == 0], waits[:]
+    for i in watched(sequence):
+        for d, _ in out[i]:
+            left[d] -= 1
+            if left[d] == 0:
+                sequence.append(d)
+    tail = [0.0] * n
+    for i in watched(reversed(sequence)):
+        tail[i] = max((w + tail[d] for d, w in out[i]), default=timing.latency_s[i])
+    lane_of = {i: lane for lane, members in timing.lanes.items() for i in members}
+    free = dict.fromkeys(timing.lanes, 0.0)
+    arrival = [0.0] * n
+    ready = {i for i in range(n) if waits[i] == 0}
+    order: dict[str, list[tuple[int, int]]] = {lane: [] for lane in timing.lanes}
+    while ready:
+        look()
+        begin = {i: max(arrival[i], free[lane_of[i]]) for i in ready}
+        i = min(ready, key=lambda k: (begin[k], -tail[k] if priority else 0.0, k))
+        ready.remove(i)
+        order[lane_of[i]].append((i, 0))
+        free[lane_of[i]] = begin[i] + timing.occupancy_s[i]
+        for d, w in out[i]:
+            arrival[d] = max(arrival[d], begin[i] + w)
+            waits[d] -= 1
+            if waits[d] == 0:
+                ready.add(d)
+    if sum(len(entries) for entries in order.values()) < n:
+        return None
+    orders = {lane: tuple(entries) for lane, entries in order.items()}
+    return orders, ring_period(timing, orders)

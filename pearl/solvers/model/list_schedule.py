@@ -1,0 +1,299 @@
+"""Building a schedule of one iteration firing by firing, each at its earliest time.
+
+What list schedulers share. A firing may be put into a gap between others (insertion); a transfer
+takes its links when they have a gap, after Sinnen and Sousa 2005, "Communication contention in task
+scheduling"; the unit of a firing gets its mode and lane with its first firing.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from pearl.planning.costs import Mode
+from pearl.planning.timing import Assignment
+from pearl.solvers.model.dag_instance import Iteration, Key, scheduled
+from pearl.solvers.model.result import Found
+from pearl.time_limit import look
+
+Place = tuple[int, int]
+"""A number of an option of a unit, and of a lane of that option's device."""
+
+
+@dataclass
+class _Line:
+    """What a lane or link does when: intervals that do not overlap, in order."""
+
+    starts: list[float] = field(default_factory=list)
+    ends: list[float] = field(default_factory=list)
+
+    def gap(self, ready: float, seconds: float) -> float:
+        """The first time from `ready` at which it is free for so long."""
+        k = bisect_right(self.ends, ready)
+        while k < len(self.starts) and self.starts[k] < ready + seconds:
+            ready = max(ready, self.ends[k])
+            k += 1
+        return ready
+
+    def take(self, start: float, seconds: float) -> None:
+        k = bisect_left(self.starts, start)
+        while k < len(self.starts) and self.starts[k] == start and self.ends[k] == start:
+            k += 1
+        self.starts.insert(k, start)
+        self.ends.insert(k, start + seconds)
+
+    def give_back(self, start: float, seconds: float) -> None:
+        k = bisect_left(self.starts, start)
+        while self.starts[k] != start or self.ends[k] != start + seconds:
+            k += 1
+        del self.starts[k], self.ends[k]
+
+
+class Schedule:
+    """A schedule in the making.
+
+    most_lanes: lanes of one device at most, beside what the program allows.
+    """
+
+    def __init__(self, it: Iteration, most_lanes: float = math.inf) -> None:
+        self.it, self.most_lanes = it, most_lanes
+        p = it.program
+        units = p.expansion.units
+        self.taken: list[Place | None] = [None] * len(units)
+        self.start = [math.nan] * len(it.order)
+        self.lines: dict[tuple[str, int], _Line] = {}
+        self.widths: dict[str, list[int]] = {d.name: [] for d in p.costs.platform.devices}
+        self.links = {link.name: _Line() for link in p.costs.platform.links}
+        self.sent: dict[tuple[str, int, str], tuple[float, float]] = {}  # copy → start, free again
+        self.largest: dict[str, float] = {}
+        for row in it.after:
+            for _, size, task in row:
+                self.largest[task] = max(size, self.largest.get(task, 0.0))
+        self.where: list[str | None] = [None] * len(p.classes)
+        self.group = {u: c for c, members in enumerate(p.classes) for u in members}
+        self.room = dict(p.capacity_bytes)
+        self.tight = any(
+            sum(
+                size
+                for members, size in zip(p.classes, p.memory_bytes, strict=True)
+                if any(m.device == d for m in p.options[members[0]])
+            )
+            > room
+            for d, room in self.room.items()
+        )
+        self.common = [
+            set.intersection(*({m.device for m in p.options[u]} for u in members))
+            for members in p.classes
+        ]
+        self.turn_before = {v: u for u, v in enumerate(it.turn) if v >= 0}
+        self.paired: dict[tuple[int, int], list[tuple[int, int, float]]] = {}
+        unit = {tasks[0]: u for u, tasks in enumerate(units) if len(tasks) == 1}
+        number = {(u, m.key): o for u in unit.values() for o, m in enumerate(p.options[u])}
+        for ((a, a_key), (b, b_key)), extra in p.costs.pair_extra_s.items():
+            if a in unit and b in unit:
+                first = number.get((unit[a], a_key))
+                second = number.get((unit[b], b_key))
+                if first is not None and second is not None:
+                    self.paired.setdefault((unit[a], first), []).append((unit[b], second, extra))
+
+    def mode(self, unit: int, option: int) -> Mode:
+        return self.it.program.options[unit][option]
+
+    def times(self, unit: int, option: int) -> tuple[float, float]:
+        """Latency and occupancy of an option, with the pair terms that hold so far."""
+        e = self.mode(unit, option).estimate
+        latency, occupancy = e.latency_s, e.occupancy_s
+        for other, o, extra in self.paired.get((unit, option), ()):
+            place = self.taken[other]
+            if place and place[0] == o:
+                latency, occupancy = max(0.0, latency + extra), max(0.0, occupancy + extra)
+        return latency, occupancy
+
+    def places(self, v: int) -> Iterator[Place]:
+        """Where a firing may go: where its unit is, or any option and lane that leaves the other
+        units a place, as far as that is seen."""
+        u = self.it.unit[v]
+        if self.taken[u] is not None:
+            yield self.taken[u]  # type: ignore[misc]
+            return
+        p = self.it.program
+        c = self.group[u]
+        for o, m in enumerate(p.options[u]):
+            if m.device not in self.common[c] or self.where[c] not in (None, m.device):
+                continue
+            if self.tight and self.where[c] is None and not self._leaves_room(c, m.device):
+                continue
+            widths = self.widths[m.device]
+            whole = p.costs.platform.device(m.device).width
+            for lane, width in enumerate(widths):
+                if sum(widths) - width + max(width, m.width) <= whole:
+                    yield o, lane
+            if (
+                len(widths) < min(p.lanes[m.device], self.most_lanes)
+                and sum(widths) + m.width <= whole
+                and self._leaves_lanes(u, m.device)
+            ):
+                yield o, len(widths)
+
+    def _leaves_lanes(self, unit: int, device: str) -> bool:
+        """Whether a lane may be opened there and every unit still finds a device."""
+        p = self.it.program
+        used = {d for d, w in self.widths.items() if w} | {device}
+        left = p.max_lanes - sum(len(w) for w in self.widths.values()) - 1
+        if left >= len(self.widths):
+            return left >= 0
+        if left > 0:
+            return True
+        return left == 0 and all(
+            place is not None or u == unit or any(m.device in used for m in p.options[u])
+            for u, place in enumerate(self.taken)
+        )
+
+    def _leaves_room(self, c: int, device: str) -> bool:
+        """Whether a class fits on a device and what is left can be packed, largest first."""
+        p = self.it.program
+        room = {**self.room, device: self.room[device] - p.memory_bytes[c]}
+        if room[device] < -1e-12 * p.capacity_bytes[device]:
+            return False
+        rest = [k for k, d in enumerate(self.where) if d is None and k != c]
+        for k in sorted(rest, key=lambda k: (len(self.common[k]), -p.memory_bytes[k])):
+            best = max(self.common[k], key=lambda d: (room[d], d), default=None)
+            if best is None or p.memory_bytes[k] > room[best]:
+                return False
+            room[best] -= p.memory_bytes[k]
+        return True
+
+    def at(self, v: int, place: Place) -> tuple[float, float]:
+        """When a firing would start and be complete there."""
+        undo: list[tuple[_Line, float, float]] = []
+        begin, _, _ = self._begin(v, place, undo, {})
+        for line, start, seconds in reversed(undo):
+            line.give_back(start, seconds)
+        return begin, begin + self.times(self.it.unit[v], place[0])[0]
+
+    def put(self, v: int, place: Place) -> float:
+        """Start a firing there as early as possible; when it is complete."""
+        u, (option, lane) = self.it.unit[v], place
+        m = self.mode(u, option)
+        if self.taken[u] is None:
+            self.taken[u] = place
+            c = self.group[u]
+            if self.where[c] is None:
+                self.where[c] = m.device
+                self.room[m.device] -= self.it.program.memory_bytes[c]
+            widths = self.widths[m.device]
+            while lane >= len(widths):
+                self.lines[m.device, len(widths)] = _Line()
+                widths.append(0)
+            widths[lane] = max(widths[lane], m.width)
+        begin, _, occupancy = self._begin(v, place, [], self.sent)
+        self.start[v] = begin
+        self.lines[m.device, lane].take(begin, occupancy)
+        return begin + self.times(u, option)[0]
+
+    def _begin(
+        self,
+        v: int,
+        place: Place,
+        undo: list[tuple[_Line, float, float]],
+        new: dict[tuple[str, int, str], tuple[float, float]],
+    ) -> tuple[float, str, float]:
+        u, (option, lane) = self.it.unit[v], place
+        device = self.mode(u, option).device
+        ready = 0.0
+        for s, size, task in self.it.before[v]:
+            ready = max(ready, self._arrival(s, size, task, device, undo, new))
+        occupancy = self.times(u, option)[1]
+        if v in self.turn_before:
+            ready = max(ready, self.start[self.turn_before[v]] + occupancy)
+        line = self.lines.get((device, lane))
+        return (line.gap(ready, occupancy) if line else ready), device, occupancy
+
+    def _arrival(
+        self,
+        s: int,
+        size: float,
+        task: str,
+        device: str,
+        undo: list[tuple[_Line, float, float]],
+        new: dict[tuple[str, int, str], tuple[float, float]],
+    ) -> float:
+        w = self.it.unit[s]
+        option = self.taken[w][0]  # type: ignore[index]
+        source = self.mode(w, option).device
+        end = self.start[s] + self.times(w, option)[0]
+        if source == device:
+            return end
+        platform = self.it.program.costs.platform
+        route = platform.route(source, device)
+        if all(k.paid_by != "link" for k in route):
+            return end + self.it.delay_s(source, device, size)
+        f = self.it.program.expansion.nodes[s][1]
+        stops = [device] if len(route) == 1 else [platform.host, device]
+        ready, arrived = end, end
+        for link, stop in zip(route, stops, strict=True):
+            begin = ready
+            if link.paid_by == "link":
+                key = (task, f, stop)
+                known = self.sent.get(key) or new.get(key)
+                if known is None:
+                    seconds = link.per_message_s + self.largest[task] / link.bytes_per_s
+                    line = self.links[link.name]
+                    begin = line.gap(ready, seconds)
+                    line.take(begin, seconds)
+                    undo.append((line, begin, seconds))
+                    new[key] = begin, begin + seconds
+                else:
+                    begin = known[0]
+            arrived = begin + link.latency_s + size / link.bytes_per_s
+            ready = arrived
+        return arrived
+
+    def end_s(self) -> float:
+        """When the last firing is complete."""
+        latency = [self.times(u, place[0])[0] for u, place in enumerate(self.taken) if place]
+        return max(t + latency[u] for t, u in zip(self.start, self.it.unit, strict=True))
+
+    def found(self) -> Found | None:
+        """The finished schedule, valued exactly; None if it breaks a rule that couples tasks."""
+        p = self.it.program
+        places = [place for place in self.taken if place is not None]
+        a = Assignment(
+            p.expansion,
+            p.costs,
+            tuple(self.mode(u, o) for u, (o, _) in enumerate(places)),
+            tuple(lane for _, lane in places),
+        )
+        if p.broken(a):
+            return None
+        keys: list[Key] = []
+        for v, u in enumerate(self.it.unit):
+            free = self.start[v] + self.times(u, places[u][0])[1]
+            keys.append((self.start[v], free, float(self.it.place[v])))
+        copies: dict[tuple[str, int], Key] = {}
+        x = p.expansion
+        for (task, f, stop), (begin, free) in self.sent.items():
+            v = x.node[task, f]
+            copies[f"{task}>{stop}", f] = (begin, free, self.it.place[v] + 0.5)
+        return scheduled(a, keys, copies)
+
+
+def build(it: Iteration, priority: Sequence[float], places: Sequence[Place]) -> Schedule:
+    """The schedule of given places: of the firings whose predecessors are placed, the one of the
+    least priority goes next, as early as possible."""
+    made = Schedule(it)
+    waits = list(it.waits)
+    ready = [(priority[v], it.place[v], v) for v in it.order if waits[v] == 0]
+    heapq.heapify(ready)
+    while ready:
+        look()
+        v = heapq.heappop(ready)[2]
+        made.put(v, places[it.unit[v]])
+        for d in it.nexts[v]:
+            waits[d] -= 1
+            if waits[d] == 0:
+                heapq.heappush(ready, (priority[d], it.place[d], d))
+    return made

@@ -1,0 +1,320 @@
+"""What a solver may choose from: replicas, fusions, slack, modes, lanes, memory; why none is left.
+
+A `Program` is one choice of replicas, fused modes and slack, on its own expansion. Everything that
+the limits forbid for a task alone is removed here; what couples tasks is `broken`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import networkx as nx
+
+from pearl.errors import InfeasibleError, SpecError
+from pearl.graph.limits import Limits
+from pearl.graph.parallel_edges import EdgeKey, numbered
+from pearl.graph.period import Expansion, Unit, expand
+from pearl.graph.task_graph import TaskGraph
+from pearl.planning.costs import CostTable, Mode, split_costs
+from pearl.planning.replicas import split_graph, split_limits, splits
+from pearl.planning.timing import Assignment
+from pearl.solvers.model.infeasibility import no_common_device, no_mode, states_of, too_large
+
+OBJECTIVES = ("throughput", "power_efficiency", "makespan")
+
+
+@dataclass(frozen=True)
+class Program:
+    """One choice of replicas, fused modes and slack.
+
+    options: the modes each unit may take. classes: units that share a device. memory_bytes: what
+    each class needs where it is. capacity_bytes, lanes: what each device has.
+    """
+
+    expansion: Expansion
+    costs: CostTable
+    options: tuple[tuple[Mode, ...], ...]
+    classes: tuple[tuple[int, ...], ...]
+    memory_bytes: tuple[float, ...]
+    capacity_bytes: Mapping[str, float]
+    lanes: Mapping[str, int]
+    max_lanes: float
+
+    def broken(self, a: Assignment) -> bool:
+        """Whether an assignment of this program breaks a rule that couples tasks."""
+        need: dict[str, float] = {}
+        for members, size in zip(self.classes, self.memory_bytes, strict=True):
+            devices = {a.modes[u].device for u in members}
+            if len(devices) > 1:
+                return True
+            device = devices.pop()
+            need[device] = need.get(device, 0.0) + size
+        if any(size > self.capacity_bytes[d] * (1 + 1e-12) for d, size in need.items()):
+            return True
+        width: dict[tuple[str, int], int] = {}
+        for u, mode in enumerate(a.modes):
+            key = (mode.device, a.lanes[u])
+            width[key] = max(mode.width, width.get(key, 0))
+        for d in self.costs.platform.devices:
+            mine = [w for (name, _), w in width.items() if name == d.name]
+            if len(mine) > self.lanes[d.name] or sum(mine) > d.width:
+                return True
+        return len(width) > self.max_lanes
+
+    @cached_property
+    def serial_s(self) -> float:
+        """No period is longer: everything one after the other, each in its slowest mode."""
+        x, total = self.expansion, 0.0
+        for u, options in enumerate(self.options):
+            total += x.firings(u) * max(m.estimate.latency_s for m in options)
+        for ((a, _), _), extra in self.costs.pair_extra_s.items():
+            total += max(extra, 0.0) * x.graph.repetition.get(a, 0)
+        slowest = [
+            (k.latency_s + k.per_message_s, 1 / k.bytes_per_s) for k in self.costs.platform.links
+        ]
+        if slowest:
+            fixed, per_byte = max(f for f, _ in slowest), max(b for _, b in slowest)
+            for e in x.graph.edges:
+                total += 2 * x.graph.repetition[e.src] * (fixed + e.bytes * per_byte)
+        return total
+
+
+def programs(
+    graph: TaskGraph, costs: CostTable, limits: Limits, ignore: frozenset[str] = frozenset()
+) -> list[Program]:
+    """Every choice of replicas, fused modes and slack that leaves each task a mode.
+
+    ignore: limits to leave out ("memory", "lanes"), to find out which one is in the way.
+    Raises SpecError for names that do not exist, InfeasibleError where some task has no mode left.
+    """
+    check_names(graph, costs, limits)
+    expand(graph)  # a deadlock of the graph itself is an error; one that fusing closes is not
+    found, first_error = [], None
+    for split in splits(graph, limits):
+        torn = split_graph(graph, split)
+        table, allowed = split_costs(costs, split), split_limits(limits, split)
+        for slack in slack_choices(torn, limits):
+            relaxed = torn.with_slack(slack)
+            for fused in fusion_choices(torn, table):
+                try:
+                    expansion = expand(relaxed, fused)
+                except SpecError:
+                    continue
+                try:
+                    found.append(program_of(expansion, table, allowed, ignore))
+                except InfeasibleError as error:
+                    first_error = first_error or error
+    if not found and first_error:
+        raise first_error
+    return found
+
+
+def fusion_choices(graph: TaskGraph, costs: CostTable) -> Iterator[tuple[Unit, ...]]:
+    """Every set of disjoint fused units for which there are modes, the empty one first."""
+    sets = list(dict.fromkeys(m.tasks for m in costs.modes if m.fused))
+    for size in range(len(sets) + 1):
+        for chosen in itertools.combinations(sets, size):
+            members = [t for unit in chosen for t in unit]
+            if len(members) == len(set(members)):
+                yield chosen
+
+
+def slack_choices(graph: TaskGraph, limits: Limits) -> list[dict[EdgeKey, int]]:
+    """Slack at the limits: more never makes the period longer. Where edges with the keys prefetch
+    and priority_staleness are both there, they share the latter's limit: every split is tried.
+    """
+    keyed = {key: e for key, e in numbered(graph.edges).items() if e.limit}
+    fixed = {
+        key: max(e.slack, getattr(limits, e.limit or ""))
+        for key, e in keyed.items()
+        if e.limit not in ("prefetch", "priority_staleness")
+    }
+    ahead = [key for key, e in keyed.items() if e.limit == "prefetch"]
+    late = [key for key, e in keyed.items() if e.limit == "priority_staleness"]
+    if not late:
+        return [fixed | {key: max(keyed[key].slack, limits.prefetch) for key in ahead}]
+    most = min(limits.prefetch, limits.priority_staleness) if ahead else 0
+    return [
+        fixed
+        | {key: max(keyed[key].slack, k) for key in ahead}
+        | {key: max(keyed[key].slack, limits.priority_staleness - k) for key in late}
+        for k in range(most + 1)
+    ]
+
+
+def check_names(graph: TaskGraph, costs: CostTable, limits: Limits) -> None:
+    tasks = [t.name for t in graph.tasks]
+    devices = [d.name for d in costs.platform.devices]
+    named_tasks = [
+        ("devices", limits.devices),
+        ("pin", limits.pin),
+        ("variants", limits.variants),
+        ("replicas", limits.replicas),
+        ("together", [t for pair in limits.together for t in pair]),
+    ]
+    problems = [
+        f"limits.{key}: no task {n!r}; there are {tasks}"
+        for key, names in named_tasks
+        for n in names
+        if n not in tasks
+    ]
+    named_devices = [
+        ("pin", limits.pin.values()),
+        ("memory", limits.memory_bytes),
+        ("devices", [d for ds in limits.devices.values() for d in ds]),
+    ]
+    problems += [
+        f"limits.{key}: no device {n!r}; there are {devices}"
+        for key, names in named_devices
+        for n in names
+        if n not in devices
+    ]
+    problems += [
+        f"cost table: mode of {', '.join(m.tasks)}: no task {t!r}; there are {tasks}"
+        for m in costs.modes
+        for t in m.tasks
+        if t not in tasks
+    ]
+    problems += [
+        f"edge {e.src} → {e.dst}: slack limit {e.limit!r} is unknown"
+        for e in graph.edges
+        if e.limit is not None and not hasattr(limits, e.limit)
+    ]
+    if problems:
+        raise SpecError(*problems)
+
+
+def _allowed(mode: Mode, limits: Limits) -> bool:
+    return all(
+        mode.device in limits.devices.get(t, (mode.device,))
+        and limits.pin.get(t, mode.device) == mode.device
+        and mode.variant in limits.variants.get(t, (mode.variant,))
+        for t in mode.tasks
+    )
+
+
+def _useful(modes: Sequence[Mode], costs: CostTable) -> tuple[Mode, ...]:
+    """Without modes that another one of the device beats in time, energy and width; modes with a
+    pair term stay."""
+    special = {choice for pair in costs.pair_extra_s for choice in pair}
+
+    def rank(m: Mode) -> tuple[float, float, float, int]:
+        e = m.estimate
+        return e.latency_s, e.occupancy_s, e.energy_j, m.width
+
+    kept: list[Mode] = []
+    for m in sorted(modes, key=rank):
+        beaten = any(
+            k.device == m.device and all(a <= b for a, b in zip(rank(k), rank(m), strict=True))
+            for k in kept
+            if (k.tasks[0], k.key) not in special or k.fused
+        )
+        if not beaten or (not m.fused and (m.tasks[0], m.key) in special):
+            kept.append(m)
+    return tuple(m for m in modes if m in kept)
+
+
+def program_of(
+    x: Expansion,
+    costs: CostTable,
+    limits: Limits,
+    ignore: frozenset[str] = frozenset(),
+    *,
+    every_mode: bool = False,
+) -> Program:
+    """The program on one expansion; InfeasibleError where some task has no mode left.
+
+    every_mode: keep modes that another one beats in every respect.
+    """
+    platform = costs.platform
+    options = [[m for m in costs.of(*unit) if _allowed(m, limits)] for unit in x.units]
+    for unit, modes in zip(x.units, options, strict=True):
+        if not modes:
+            raise no_mode(unit, costs, limits)
+    capacity = {
+        d.name: math.inf
+        if "memory" in ignore
+        else min(d.memory_bytes, limits.memory_bytes.get(d.name, math.inf))
+        for d in platform.devices
+    }
+    classes, reasons = _classes(x, limits)
+    needs = [_memory(x, members) for members in classes]
+    for members, size in zip(classes, needs, strict=True):
+        common = set.intersection(*({m.device for m in options[u]} for u in members))
+        names = [t for u in members for t in x.units[u]]
+        if not common:
+            raise no_common_device(names, reasons, options, members, limits, x)
+        fits = {d for d in common if size <= capacity[d]}
+        if not fits:
+            raise too_large(x, members, size, {d: capacity[d] for d in sorted(common)})
+        for u in members:
+            options[u] = [m for m in options[u] if m.device in fits]
+    free = "lanes" in ignore
+    lanes = {
+        d.name: min(d.max_lanes, d.width, math.inf if free else limits.max_lanes or math.inf)
+        for d in platform.devices
+    }
+    return Program(
+        x,
+        costs,
+        tuple(tuple(modes) if every_mode else _useful(modes, costs) for modes in options),
+        tuple(tuple(c) for c in classes),
+        tuple(needs),
+        capacity,
+        {d: int(n) for d, n in lanes.items()},
+        math.inf if free or limits.max_lanes is None else limits.max_lanes,
+    )
+
+
+def _classes(x: Expansion, limits: Limits) -> tuple[list[list[int]], dict[str, str]]:
+    """Units that share a device, and for each task by what it is held."""
+    unit = {t: u for u, tasks in enumerate(x.units) for t in tasks}
+    ties = nx.Graph()
+    ties.add_nodes_from(range(len(x.units)))
+    reasons: dict[str, str] = {}
+    sets = [(f"state {s}", [t.name for t in x.graph.tasks if s in t.home]) for s in x.graph.states]
+    groups = dict.fromkeys(t.group for t in x.graph.tasks if t.group)
+    sets += [(f"group {g}", [t.name for t in x.graph.tasks if t.group == g]) for g in groups]
+    sets += [("limits.together", list(pair)) for pair in limits.together]
+    for reason, tasks in sets:
+        for t in tasks[1:]:
+            ties.add_edge(unit[tasks[0]], unit[t])
+        if len(tasks) > 1:
+            reasons.update({t: reasons.get(t, reason) for t in tasks})
+    return [sorted(c) for c in nx.connected_components(ties)], reasons
+
+
+def _memory(x: Expansion, members: Sequence[int]) -> float:
+    """Scratch of the kernels and the states that live with them."""
+    names = {t for u in members for t in x.units[u]}
+    scratch = {f.tasks: f.kernel.resident_bytes for f in x.graph.fusions}
+    total = 0.0
+    for u in members:
+        tasks = x.units[u]
+        total += (
+            scratch[tasks]
+            if tasks in scratch and len(tasks) > 1
+            else sum(x.graph.task(t).kernel.resident_bytes for t in tasks)
+        )
+    return total + sum(x.graph.states[s] for s in states_of(x, names))
+
+
+def longest_s(graph: TaskGraph, limits: Limits) -> float:
+    """The longest period that the limits allow."""
+    longest = limits.period_s or math.inf
+    if limits.min_throughput_per_s:
+        longest = min(longest, (graph.env_steps or 1) / limits.min_throughput_per_s)
+    return longest
+
+
+def cost_of(objective: str, a: Assignment, period_s: float, limits: Limits) -> tuple[float, float]:
+    """What is minimised (seconds or joules of an iteration) and the period after pacing; infinite
+    where a limit on period or power cannot be met."""
+    paced = a.paced_s(period_s, limits.power_w)
+    if paced > longest_s(a.expansion.graph, limits) * (1 + 1e-9):
+        return math.inf, paced
+    return (paced if objective == "throughput" else a.energy_j(paced)), paced

@@ -1,0 +1,144 @@
+"""What of an assignment its lane orders cannot do without: cuts that leave out many assignments.
+
+Where the best orders of an assignment are too slow, some of its tasks are to blame and the others
+could be anywhere. Those are found by leaving out one task after the other (a deletion filter), and
+every assignment that keeps the blamed ones where they are is cut off in one row: a combinatorial
+Benders cut (Codato and Fischetti 2006).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+
+from pearl.planning.costs import Mode
+from pearl.planning.timing import Assignment, timing
+from pearl.solvers.model.lane_sequencing import no_order_below
+from pearl.solvers.model.search_space import Program
+from pearl_devices import Device, Link, Platform
+
+FIRINGS = 100
+"""Firings of a graph at most for which tasks are left out (assumed; a trial takes some
+milliseconds for twenty firings)."""
+
+NODES = 60
+"""Searched nodes of one trial at most."""
+
+_ELSEWHERE = "(elsewhere)"
+
+Blamed = dict[int, tuple[float, float]]
+"""Unit → the least latency and occupancy with which, on its device and lane, it is to blame."""
+
+
+def blamed(
+    program: Program, a: Assignment, worth_s: Callable[[Collection[int]], float]
+) -> Blamed | None:
+    """Units of an assignment that, where they are, have no orders below a period however the others
+    are run; None where that is not decided.
+
+    worth_s: from the units kept where they are, the period from which a plan is of no use.
+    Modes count by their times alone, each the quickest of its device as long as that is enough.
+    """
+    if len(a.expansion.nodes) > FIRINGS or any(s < 0 for s in a.costs.pair_extra_s.values()):
+        return None
+    costs = replace(a.costs, platform=_with_elsewhere(a.costs.platform), pair_extra_s={}, modes=())
+    apart = [_quickest(options, a.modes[u], None) for u, options in enumerate(program.options)]
+    best = [
+        _quickest(options, a.modes[u], a.modes[u].device)
+        for u, options in enumerate(program.options)
+    ]
+
+    def too_slow(modes: dict[int, Mode]) -> bool:
+        chosen = [modes.get(u, mode) for u, mode in enumerate(apart)]
+        lanes = [a.lanes[u] if u in modes else u for u in range(len(chosen))]
+        relaxed = Assignment(a.expansion, costs, tuple(chosen), tuple(lanes))
+        return no_order_below(timing(relaxed), worth_s(modes), NODES)
+
+    kept = dict(enumerate(best))
+    if not too_slow(kept):
+        kept = dict(enumerate(a.modes))
+        if not too_slow(kept):
+            return None
+        for u in range(len(best)):
+            trial = {**kept, u: best[u]}
+            if best[u] != kept[u] and too_slow(trial):
+                kept = trial
+    lane = [a.lane(u) for u in range(len(a.modes))]
+    alone_first = sorted(kept, key=lambda u: (lane.count(lane[u]), apart[u].estimate.latency_s))
+    for u in alone_first:
+        trial = {w: m for w, m in kept.items() if w != u}
+        if _may_leave(a, u, trial) and too_slow(trial):
+            kept = trial
+    return {u: (m.estimate.latency_s, m.estimate.occupancy_s) for u, m in kept.items()}
+
+
+def _quickest(options: Sequence[Mode], chosen: Mode, device: str | None) -> Mode:
+    """A mode that no option is quicker than; device: of the options there, else of all."""
+    some = [m.estimate for m in options if device in (None, m.device)]
+    occupancy = min(e.occupancy_s for e in some)
+    latency = min(e.latency_s for e in some)
+    estimate = replace(
+        chosen.estimate, latency_s=latency, occupancy_s=occupancy, low_s=latency, high_s=latency
+    )
+    return replace(chosen, device=device or _ELSEWHERE, estimate=estimate)
+
+
+def _with_elsewhere(platform: Platform) -> Platform:
+    """The platform and a device to which messages cost nothing. Copies that lanes pay for are left
+    out of lanes: whose they are depends on where all consumers are."""
+    links = [
+        replace(k, paid_by="nobody" if k.paid_by == "lane" else k.paid_by) for k in platform.links
+    ]
+    free = [Link(d.name, _ELSEWHERE, 0.0, 1e30, paid_by="nobody") for d in platform.devices]
+    return Platform(
+        platform.name,
+        (*platform.devices, Device(_ELSEWHERE, "null")),
+        (*links, *free),
+        platform.host,
+    )
+
+
+def _may_leave(a: Assignment, unit: int, kept: Collection[int]) -> bool:
+    """Whether leaving a unit out makes no message later: the second of two hops starts when the
+    smallest message that goes on is up."""
+    edges = a.expansion.graph.edges
+    size: dict[str, float] = {}
+    for e in edges:
+        if a.unit_of[e.dst] == unit:
+            size[e.src] = min(a.payload(e)[0], size.get(e.src, math.inf))
+    return not any(
+        a.unit_of[e.dst] in kept and a.payload(e)[0] > size[e.src] and len(a.route(e)) > 1
+        for e in edges
+        if e.src in size
+    )
+
+
+def worth(
+    program: Program, a: Assignment, objective: str, cost: float
+) -> Callable[[Collection[int]], float]:
+    """For `blamed`: the period from which plans with these units where they are cost at least
+    `cost`, in seconds or joules of an iteration."""
+    if objective == "throughput":
+        return lambda _: cost
+    platform = a.costs.platform
+    x = program.expansion
+
+    def joules(u: int, device: str | None) -> float:
+        some = [m for m in program.options[u] if device in (None, m.device)]
+        return x.firings(u) * min(m.estimate.energy_j for m in some)
+
+    anywhere = [joules(u, None) for u in range(len(a.modes))]
+    here = [joules(u, m.device) for u, m in enumerate(a.modes)]
+
+    def period_s(kept: Collection[int]) -> float:
+        used = {a.modes[u].device for u in kept}
+        idle_w = math.fsum(
+            d.idle_power_w
+            for d in platform.devices
+            if d.name in used or d.name == platform.host or d.when_unused == "idle"
+        )
+        dynamic = math.fsum(here[u] if u in kept else anywhere[u] for u in range(len(here)))
+        return (cost - dynamic) / idle_w if idle_w > 0 else math.inf
+
+    return period_s

@@ -1,0 +1,427 @@
+"""The period form of `docs/theory.md` as a mixed-integer linear program for HiGHS."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pearl.graph.limits import Limits
+from pearl.planning.costs import Mode
+from pearl.planning.timing import Assignment, delay_s
+from pearl.solvers.model.linear import Linear, Terms
+from pearl.solvers.model.result import Found
+from pearl.solvers.model.search_space import Program, longest_s
+from pearl.solvers.period.order_cuts import Blamed
+from pearl.solvers.period.symmetry import orbits
+from pearl.solvers.period.transfers import Copies
+from pearl.time_limit import watched
+
+SCALE = 100.0
+"""A known plan's period and energy in the program's units: the solver's tolerance of 1e-6 is then
+1e-8 of them."""
+
+
+class PeriodForm:
+    """The program of one choice of fusions and slack, to which cuts are added.
+
+    Left out, without loss: modes that another one of their device beats in all that counts; rows of
+    arcs that lie on no cycle, which a schedule can always keep; and of assignments that differ only
+    by exchanging devices alike in everything, all but one.
+    """
+
+    def __init__(
+        self, program: Program, objective: str, limits: Limits, known: Found | None
+    ) -> None:
+        self.program, self.objective = program, objective
+        known_s = known.period_s if known else program.serial_s
+        platform = program.costs.platform
+        known_j = (
+            known.assignment.energy_j(known.period_s)
+            if known
+            else sum(d.idle_power_w for d in platform.devices) * program.serial_s
+            + sum(
+                program.expansion.firings(u) * max(m.estimate.energy_j for m in modes)
+                for u, modes in enumerate(program.options)
+            )
+        )
+        self.per_s = SCALE / known_s if known_s > 0 else 1.0
+        self.per_j = SCALE / known_j if known_j > 0 else 1.0
+        self.linear = Linear()
+        longest = longest_s(program.expansion.graph, limits) * self.per_s
+        self.period = self.linear.variable(high=longest)
+        self.frugal = objective == "power_efficiency" or limits.power_w is not None
+        self.x: dict[tuple[int, int, int], int] = {}
+        self._assign()
+        self.pair: dict[tuple[int, int], list[tuple[tuple[int, int], int, float]]] = {}
+        self._pair_terms()
+        self.copies = Copies(program, self.linear, self._places, self._used)
+        self._arcs()
+        self._loads()
+        self._memory()
+        self.energy = self._energy(self.copies.joules, limits, known)
+        if objective == "power_efficiency":
+            self.objective_terms = self.energy
+        else:
+            self.objective_terms = [(self.period, 1.0)]
+
+    def on(self, unit: int, device: str, sign: float = 1.0) -> Terms:
+        """Whether a unit is on a device, times `sign`."""
+        return [(v, sign * c) for v, c in self._used.get((unit, device), ())]
+
+    def _of(self, unit: int, option: int) -> Terms:
+        return [(v, 1.0) for (o, _), v in self._by_unit[unit].items() if o == option]
+
+    def _assign(self) -> None:
+        """One mode and lane a unit; classes on one device; lanes within counts and widths."""
+        p, linear = self.program, self.linear
+        platform = p.costs.platform
+        widest = {d.name: [0] * len(p.options) for d in platform.devices}
+        for u, modes in enumerate(p.options):
+            for m in modes:
+                widest[m.device][u] = max(widest[m.device][u], m.width)
+        self.own = {  # devices where every unit may have a lane of its own
+            d.name: sum(w > 0 for w in widest[d.name]) <= p.lanes[d.name]
+            and sum(widest[d.name]) <= d.width
+            and p.max_lanes == math.inf
+            for d in platform.devices
+        }
+        kept = [self._undominated(u) for u in range(len(p.options))]
+        # _places: (unit, device, lane) → its variables; _used: (unit, device) → terms worth 1 there
+        self._places: dict[tuple[int, str, int], Terms] = {}
+        self._used: dict[tuple[int, str], Terms] = {}
+        self._by_unit: list[dict[tuple[int, int], int]] = [{} for _ in p.options]
+        for members in p.classes:
+            devices = {m.device for u in members for m in p.options[u]}
+            whole = {}
+            for device in [d.name for d in platform.devices if d.name in devices]:
+                if len(members) > 1:
+                    whole[device] = linear.variable(1.0, integer=True)
+                for u in members:
+                    self._ways(u, device, kept[u], whole.get(device))
+            if whole:
+                linear.add([(v, 1.0) for v in whole.values()], 1.0, 1.0)
+            else:
+                linear.add([t for d in sorted(devices) for t in self.on(members[0], d)], 1.0, 1.0)
+        for orbit in orbits(p, kept):
+            self._in_turn(orbit)
+        open_lanes: Terms = []
+        for d in platform.devices:
+            if not self.own[d.name] and (p.lanes[d.name] > 1 or p.max_lanes < math.inf):
+                open_lanes += self._lanes(d.name, float(d.width))
+        if open_lanes and p.max_lanes < math.inf:
+            linear.add(open_lanes, 0.0, float(p.max_lanes))
+
+    def _undominated(self, u: int) -> list[int]:
+        """The options of a unit without those that another one of the device beats in time, and in
+        energy and width where these count; options with a pair term stay."""
+        p = self.program
+        unit = p.expansion.units[u]
+        special = {choice for pair in p.costs.pair_extra_s for choice in pair}
+
+        def rank(m: Mode) -> tuple[float, float, float, int]:
+            e = m.estimate
+            wide = p.lanes[m.device] > 1 and not self.own[m.device]
+            joules = e.energy_j if self.frugal else 0.0
+            return e.latency_s, e.occupancy_s, joules, m.width if wide else 0
+
+        best: list[int] = []
+        for o in sorted(range(len(p.options[u])), key=lambda o: rank(p.options[u][o])):
+            m = p.options[u][o]
+            tied = len(unit) == 1 and (unit[0], m.key) in special
+            if tied or not any(
+                p.options[u][k].device == m.device
+                and (len(unit) > 1 or (unit[0], p.options[u][k].key) not in special)
+                and all(a <= b for a, b in zip(rank(p.options[u][k]), rank(m), strict=True))
+                for k in best
+            ):
+                best.append(o)
+        return sorted(best)
+
+    def _ways(self, u: int, device: str, kept: list[int], whole: int | None) -> None:
+        """The variables of a unit on a device, one for each option and lane. whole: its class is on
+        this device; where there is one way only, that is the variable."""
+        p = self.program
+        options = [o for o in kept if p.options[u][o].device == device]
+        lanes = [u] if self.own[device] else range(min(p.lanes[device], len(p.options)))
+        ways = list(itertools.product(options, lanes))
+        single = whole is not None and len(ways) == 1
+        for o, lane in ways:
+            v = whole if whole is not None and single else self.linear.variable(1.0, integer=True)
+            self.x[u, o, lane] = self._by_unit[u][o, lane] = v
+            self._places.setdefault((u, device, lane), []).append((v, 1.0))
+        mine = [(self.x[u, o, lane], 1.0) for o, lane in ways]
+        if whole is None:
+            self._used[u, device] = mine
+        else:
+            self._used[u, device] = [(whole, 1.0)]
+            if not single:
+                self.linear.add([*mine, (whole, -1.0)], 0.0, 0.0)
+
+    def _in_turn(self, orbit: list[str]) -> None:
+        """Devices that are alike are taken into use in the order of their first classes."""
+        p = self.program
+        for before, device in itertools.pairwise(orbit):
+            earlier: Terms = []
+            for members in p.classes:
+                here = self.on(members[0], device, -1.0)
+                if here:
+                    self.linear.add([*earlier, *here], 0.0, math.inf)
+                earlier = [*earlier, *self.on(members[0], before)]
+
+    def _lanes(self, device: str, total_width: float) -> Terms:
+        """Lanes of a device within its width, numbered by their first unit; the variables that say
+        which are open."""
+        p, linear = self.program, self.linear
+        widths: Terms = []
+        opened: Terms = []
+        mine = sorted({(lane, u) for u, d, lane in self._places if d == device})
+        for lane in sorted({lane for lane, _ in mine}):
+            width, used = linear.variable(total_width), linear.variable(1.0)
+            widths.append((width, 1.0))
+            opened.append((used, 1.0))
+            earlier: Terms = []
+            for u in [u for k, u in mine if k == lane]:
+                row = [
+                    (v, -float(p.options[u][o].width))
+                    for (o, k), v in self._by_unit[u].items()
+                    if k == lane and p.options[u][o].device == device
+                ]
+                here = [(v, -1.0) for v, _ in row]
+                linear.add([(width, 1.0), *row], 0.0, math.inf)
+                linear.add([(used, 1.0), *here], 0.0, math.inf)
+                if lane > 0:
+                    linear.add([*earlier, *here], 0.0, math.inf)
+                    earlier = [*earlier, *self._places.get((u, device, lane - 1), ())]
+        if widths:
+            linear.add(widths, 0.0, total_width)
+        return opened
+
+    def _pair_terms(self) -> None:
+        """v = 1 where both modes of a pair term hold, by lane of the first."""
+        p = self.program
+        unit = {tasks[0]: u for u, tasks in enumerate(p.expansion.units) if len(tasks) == 1}
+        for ((a, a_key), (b, b_key)), extra in p.costs.pair_extra_s.items():
+            if a not in unit or b not in unit or extra == 0:
+                continue
+            first = [o for o, m in enumerate(p.options[unit[a]]) if m.key == a_key]
+            second = [o for o, m in enumerate(p.options[unit[b]]) if m.key == b_key]
+            if not first or not second:
+                continue
+            (o,), (o2,) = first, second
+            both = self._of(unit[b], o2)
+            total: Terms = []
+            for (u, k, lane), x in list(self.x.items()):
+                if (u, k) == (unit[a], o):
+                    v = self.linear.variable(1.0)
+                    total.append((v, 1.0))
+                    self.linear.add([(v, -1.0), (x, 1.0)], 0.0, math.inf)
+                    self.pair.setdefault((unit[a], lane), []).append(((unit[a], o), v, extra))
+            self.linear.add([*((v, -1.0) for v, _ in total), *both], 0.0, math.inf)
+            ones = [(v, -1.0) for v, _ in [*self._of(unit[a], o), *both]]
+            self.linear.add([*total, *ones], -1.0, math.inf)
+
+    def _arcs(self) -> None:
+        """Rows of the arcs that lie on cycles: those within a strongly connected component."""
+        from scipy.sparse import coo_array
+        from scipy.sparse.csgraph import connected_components
+
+        p, per_s = self.program, self.per_s
+        x, linear = p.expansion, self.linear
+        ends = np.array([(s, d) for s, d, _, _ in x.arcs], dtype=int).reshape(-1, 2)
+        shape = (len(x.nodes), len(x.nodes))
+        adjacent = coo_array((np.ones(len(ends)), (ends[:, 0], ends[:, 1])), shape=shape)
+        _, component = connected_components(adjacent, connection="strong")
+        heaviest: dict[tuple[int, int, int], float] = {}
+        for src, dst, tokens, e in watched(x.arcs):
+            if component[src] != component[dst]:
+                continue
+            edge = x.graph.edges[e]
+            i = x.nodes[src][0]
+            q = x.graph.repetition[edge.src] if len(x.units[i]) > 1 else 1
+            key = (src, dst, tokens)
+            heaviest[key] = max(edge.bytes * q, heaviest.get(key, 0.0))
+        latency: dict[int, Terms] = {}
+        potential: dict[int, int] = {}
+        fixed: set[int] = set()
+        for (src, dst, tokens), size in heaviest.items():
+            i, j = x.nodes[src][0], x.nodes[dst][0]
+            if i not in latency:
+                latency[i] = self._latency(i)
+            terms = list(latency[i])
+            if i != j:
+                for (name, _), used in self.copies.crossing(i, j).items():
+                    wait = delay_s(self.copies.links[name], size)
+                    if wait:
+                        terms += [(v, -c * wait * per_s) for v, c in used]
+            if tokens:
+                terms.append((self.period, float(tokens)))
+            if src != dst:
+                for node in (src, dst):
+                    if node not in potential:
+                        still = component[node] not in fixed
+                        fixed.add(component[node])
+                        reach = 0.0 if still else math.inf
+                        potential[node] = linear.variable(reach, -reach)
+                terms += [(potential[dst], 1.0), (potential[src], -1.0)]
+            linear.add(terms, 0.0, math.inf)
+
+    def _latency(self, u: int) -> Terms:
+        modes = self.program.options[u]
+        terms = [
+            (v, -modes[o].estimate.latency_s * self.per_s) for (o, _), v in self._by_unit[u].items()
+        ]
+        for (k, _), extras in self.pair.items():
+            if k == u:
+                terms += [(v, -extra * self.per_s) for _, v, extra in extras]
+        return terms
+
+    def _loads(self) -> None:
+        p = self.program
+        lanes: dict[tuple[str, int], Terms] = {}
+        for (u, o, lane), v in self.x.items():
+            mode, q = p.options[u][o], p.expansion.firings(u)
+            lanes.setdefault((mode.device, lane), []).append((v, q * mode.estimate.occupancy_s))
+        for (u, lane), extras in self.pair.items():
+            for (_, o), v, extra in extras:
+                device = p.options[u][o].device
+                lanes[device, lane].append((v, p.expansion.firings(u) * extra))
+        for place, terms in self.copies.lane_load.items():
+            lanes.setdefault(place, []).extend(terms)
+        for terms in [*lanes.values(), *self.copies.link_load.values()]:
+            row = [(self.period, 1.0), *((v, -s * self.per_s) for v, s in terms if s)]
+            self.linear.add(row, 0.0, math.inf)
+
+    def _memory(self) -> None:
+        p = self.program
+        for device, capacity in p.capacity_bytes.items():
+            if capacity < math.inf:
+                terms: Terms = []
+                for members, size in zip(p.classes, p.memory_bytes, strict=True):
+                    terms += self.on(members[0], device, size / capacity)
+                if terms:
+                    self.linear.add(terms, 0.0, 1.0)
+
+    def _energy(self, joules: Terms, limits: Limits, known: Found | None) -> Terms:
+        """Energy of an iteration over the known plan's; with a power cap, at most cap · P."""
+        p, platform = self.program, self.program.costs.platform
+        if self.objective == "throughput" and limits.power_w is None:
+            return []
+        always = {
+            d.name for d in platform.devices if d.name == platform.host or d.when_unused == "idle"
+        }
+        on_w = sum(d.idle_power_w for d in platform.devices if d.name in always)
+        to_joule = self.per_j / self.per_s
+        terms = [(self.period, on_w * to_joule)]
+        terms += [(v, j * self.per_j) for v, j in joules]
+        for (u, o, _), v in self.x.items():
+            energy = p.expansion.firings(u) * p.options[u][o].estimate.energy_j
+            terms.append((v, energy * self.per_j))
+        longest = self._longest(limits, known, on_w, joules) * self.per_s
+        self.linear.upper[self.period] = min(self.linear.upper[self.period], longest * (1 + 1e-6))
+        for device in platform.devices:
+            if device.name in always or device.idle_power_w == 0:
+                continue
+            on, z = self.linear.variable(1.0), self.linear.variable()
+            for u in range(len(p.options)):
+                uses = self.on(u, device.name, -1.0)
+                if uses:
+                    self.linear.add([(on, 1.0), *uses], 0.0, math.inf)
+            # z ≥ idle · (P − longest · (1 − on)), z in program time so that the numbers stay near 1
+            self.linear.add([(z, 1.0), (self.period, -1.0), (on, -longest)], -longest, math.inf)
+            terms.append((z, device.idle_power_w * to_joule))
+        if limits.power_w is not None:
+            self.linear.add([*terms, (self.period, -limits.power_w * to_joule)], -math.inf, 0.0)
+        return terms
+
+    def _longest(
+        self,
+        limits: Limits,
+        known: Found | None,
+        on_w: float,
+        joules: Terms,
+    ) -> float:
+        """An upper bound on the period of an optimum, the big constant of the energy rows."""
+        p = self.program
+        cap = limits.power_w
+        if known and self.objective == "throughput":
+            return known.period_s
+        bounds = []
+        if known:
+            energy = known.assignment.energy_j(known.period_s)
+            bounds.append(max(p.serial_s, energy / cap if cap else 0.0))
+            if on_w > 0:
+                bounds.append(energy / on_w)
+        elif cap is None:
+            bounds.append(p.serial_s)
+        else:
+            dynamic = sum(j for _, j in joules) + sum(
+                p.expansion.firings(u) * max(m.estimate.energy_j for m in modes)
+                for u, modes in enumerate(p.options)
+            )
+            extra = [
+                d.idle_power_w
+                for d in p.costs.platform.devices
+                if d.when_unused == "off" and d.name != p.costs.platform.host
+            ]
+            spare = [
+                cap - on_w - sum(some)
+                for size in range(len(extra) + 1)
+                for some in itertools.combinations(extra, size)
+            ]
+            least = min((s for s in spare if s > 0), default=math.inf)
+            bounds.append(max(p.serial_s, dynamic / least))
+        return min(bounds)
+
+    def cut(self, a: Assignment, blamed: Blamed | None = None) -> None:
+        """Leave this assignment out from now on, and every other one that has the units to blame on
+        the same lanes in modes no quicker than those."""
+        held: dict[int, None] = {}
+        others: dict[int, None] = {}
+        for u, mode in enumerate(a.modes):
+            if blamed is not None and u not in blamed:
+                continue
+            lane = u if self.own[mode.device] else a.lanes[u]
+            held[self.x[u, self.program.options[u].index(mode), lane]] = None
+            if blamed is None:
+                continue
+            latency_s, occupancy_s = blamed[u]
+            for (o, k), v in self._by_unit[u].items():
+                m = self.program.options[u][o]
+                e = m.estimate
+                slower = e.latency_s >= latency_s and e.occupancy_s >= occupancy_s
+                if slower and (m.device, k) == (mode.device, lane):
+                    others[v] = None
+        self.linear.add([(v, 1.0) for v in {**held, **others}], 0.0, len(held) - 1.0)
+
+    @property
+    def _unit(self) -> float:
+        return self.per_s if self.objective == "throughput" else self.per_j
+
+    def run(self, below: float, seconds: float) -> tuple[float, Assignment | None, bool]:
+        """The best assignment not cut off that costs at most `below`: (proven lower bound of the
+        cost, assignment, whether the solver finished); no assignment and an infinite bound if
+        there is none."""
+        most = below * self._unit
+        dual, x, finished = self.linear.minimise(self.objective_terms, most, seconds)
+        if self.objective == "throughput" and dual < math.inf:  # cuts never make it less
+            floor = self.linear.lower[self.period]
+            self.linear.lower[self.period] = max(floor, min(dual * (1 - 1e-7), most))
+        return dual / self._unit, None if x is None else self._read(x), finished
+
+    def relaxation(self, seconds: float) -> float:
+        """A lower bound of the cost, seconds or joules: this program with fractions allowed; 0 if
+        there was not time enough."""
+        return self.linear.relax(self.objective_terms, seconds)[0] / self._unit
+
+    def _read(self, x: NDArray[np.float64]) -> Assignment:
+        p = self.program
+        modes: list[Mode] = []
+        lanes: list[int] = []
+        for u, ways in enumerate(self._by_unit):
+            o, lane = max(ways, key=lambda way: x[ways[way]])
+            modes.append(p.options[u][o])
+            lanes.append(lane)
+        return Assignment(p.expansion, p.costs, tuple(modes), tuple(lanes))

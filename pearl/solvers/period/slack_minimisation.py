@@ -1,0 +1,267 @@
+"""Fewest tokens: slack that a plan does not need is taken back.
+
+Plans are sought with slack at its limits, where no period is longer than with less. Then, for the
+assignment found, slack vectors are tried by rising sum, from none. A vector fails where a cycle is
+longer than the period asked; only a token on that very cycle can mend it, so what is tried next is
+one more slack on each of its edges (the first vector that passes has the least sum). This is the
+search for the least storage of Stuijk, Geilen and Basten 2006, with slack in the place of buffers.
+Other assignments may reach the same value with less: an exact method is asked again with each of
+the smaller vectors.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pearl.errors import InfeasibleError, SpecError
+from pearl.graph.limits import SLACK_LIMITS, Limits
+from pearl.graph.parallel_edges import EdgeKey, numbered
+from pearl.graph.period import Arc, expand, howard, token_free_cycle
+from pearl.graph.task_graph import Edge, TaskGraph
+from pearl.planning.timing import Assignment, Orders, Timing, timing
+from pearl.solvers.model.lane_sequencing import best_orders
+from pearl.solvers.model.list_orders import ring_period
+from pearl.solvers.model.result import SAME, Found, Outcome
+
+VECTORS = 1000
+"""Slack vectors tried at most with the plan's orders (assumed: about a second)."""
+
+REORDERED = 24
+"""Slack vectors for which new orders are sought at most (assumed: likewise)."""
+
+NODES = 60
+"""Searched nodes of one such vector at most."""
+
+SMALLER = 10
+"""Smaller slack vectors at most for which everything is solved again (assumed)."""
+
+_SAME = 1e-9
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """What a vector gave: the assignment and orders that pass, or the edges that may mend it."""
+
+    passed: tuple[Assignment, Orders] | None = None
+    mends: tuple[EdgeKey, ...] = ()
+    unknown: bool = False
+
+
+def fewest_tokens(found: Found, limits: Limits) -> tuple[Found, bool]:
+    """The plan with the least slack, over all edges together, at which its assignment still has its
+    period, and whether no orders of that assignment need less.
+
+    Deterministic: what is tried is bounded in number, not in time. Where the bounds are reached the
+    slack is the least for the plan's own orders, or taken back edge by edge.
+    """
+    assignment = found.assignment
+    edges = _relaxable(assignment.expansion.graph)
+    if not any(e.slack for e in edges.values()):
+        return found, True
+    most = found.period_s * (1 + _SAME)
+    caps = _caps(edges, limits)
+    sought = 0
+
+    def any_orders(vector: Mapping[EdgeKey, int]) -> _Trial:
+        nonlocal sought
+        trial = _with_slack(assignment, vector)
+        if trial is None:
+            return _Trial(mends=tuple(caps))
+        timed = timing(trial)
+        mends = _mends(timed, timed.arcs, edges, most)
+        if mends is not None:
+            return _Trial(mends=mends)
+        if ring_period(timed, found.ordered.orders) <= most:
+            return _Trial((trial, found.ordered.orders))
+        sought += 1
+        if sought > REORDERED:
+            raise _EnoughError
+        ordered = best_orders(timed, below_s=most * (1 + _SAME), nodes=NODES)
+        if ordered.period_s <= most:
+            return _Trial((trial, ordered.orders))
+        return _Trial(mends=tuple(caps), unknown=ordered.bound_s <= most)
+
+    def these_orders(vector: Mapping[EdgeKey, int]) -> _Trial:
+        trial = _with_slack(assignment, vector)
+        if trial is None:
+            return _Trial(mends=tuple(caps))
+        timed = timing(trial)
+        arcs = [*timed.arcs, *timed.ring(found.ordered.orders)]
+        mends = _mends(timed, arcs, edges, most)
+        if mends is not None:
+            return _Trial(mends=mends)
+        return _Trial((trial, found.ordered.orders))
+
+    best, proven = _least(caps, edges, limits, any_orders)
+    if best is None or not proven:
+        fixed, _ = _least(caps, edges, limits, these_orders)
+        best = min((b for b in (best, fixed) if b), key=_total, default=None)
+    if best is None:
+        best = _edge_by_edge(assignment, found.ordered.orders, edges, most), found.ordered.orders
+    if _total(best) >= sum(e.slack for e in edges.values()):
+        return found, proven
+    chosen, orders = best
+    period = ring_period(timing(chosen), orders)
+    return replace(
+        found, assignment=chosen, ordered=replace(found.ordered, orders=orders, period_s=period)
+    ), proven
+
+
+def fewest_of_all(
+    found: Found,
+    graph: TaskGraph,
+    limits: Limits,
+    again: Callable[[TaskGraph, Limits], Outcome],
+) -> tuple[Found, bool]:
+    """A plan that costs as little with less slack, if there is one, and whether there surely is no
+    plan with less than that.
+
+    again: solves a graph under limits with an exact method. It is asked with every smaller vector
+    of slack on the graph's own edges, by rising sum; with none where they are more than SMALLER.
+    """
+    edges = _relaxable(graph)
+    caps = _caps(edges, limits)
+    torn, taken = found.assignment.expansion.graph, dict.fromkeys(edges, 0)
+    for (src, dst, which), e in _relaxable(torn).items():
+        key = torn.origin(src)[0], torn.origin(dst)[0], which
+        taken[key] = max(taken[key], e.slack)
+    total = sum(taken.values())
+    if total == 0:
+        return found, True
+    if math.comb(total - 1 + len(edges), len(edges)) > SMALLER:
+        return found, False
+    none = replace(limits, **dict.fromkeys(SLACK_LIMITS, 0))  # type: ignore[arg-type]
+    proven = True
+    for least in range(total):
+        for vector in itertools.product(range(least + 1), repeat=len(edges)):
+            slack = dict(zip(edges, vector, strict=True))
+            if sum(vector) != least or not _allowed(slack, caps, edges, limits):
+                continue
+            try:
+                outcome = again(graph.with_slack(slack), none)
+            except InfeasibleError:
+                proven = False
+                continue
+            if outcome.best.cost <= found.cost * (1 + SAME):
+                return outcome.best, proven
+            proven = proven and outcome.bound > found.cost * (1 + SAME)
+    return found, proven
+
+
+class _EnoughError(Exception):
+    """The bound on what is tried is reached."""
+
+
+def _total(passed: tuple[Assignment, Orders]) -> int:
+    return sum(e.slack for e in passed[0].expansion.graph.edges if e.limit)
+
+
+def _relaxable(graph: TaskGraph) -> dict[EdgeKey, Edge]:
+    """The edges whose slack has a limit."""
+    return {key: e for key, e in numbered(graph.edges).items() if e.limit}
+
+
+def _caps(edges: Mapping[EdgeKey, Edge], limits: Limits) -> dict[EdgeKey, int]:
+    return {key: max(e.slack, getattr(limits, e.limit or "")) for key, e in edges.items()}
+
+
+def _least(
+    caps: Mapping[EdgeKey, int],
+    edges: Mapping[EdgeKey, Edge],
+    limits: Limits,
+    test: Callable[[Mapping[EdgeKey, int]], _Trial],
+) -> tuple[tuple[Assignment, Orders] | None, bool]:
+    """The first vector by rising sum that passes, and whether all before it surely fail."""
+    keys = list(caps)
+    heap = [(0, (0,) * len(keys))]
+    seen = set(heap)
+    proven = True
+    for _ in range(VECTORS):
+        if not heap:
+            return None, False
+        total, vector = heapq.heappop(heap)
+        try:
+            trial = test(dict(zip(keys, vector, strict=True)))
+        except _EnoughError:
+            return None, False
+        if trial.passed:
+            return trial.passed, proven
+        proven = proven and not trial.unknown
+        for mend in trial.mends:
+            more = tuple(n + (key == mend) for key, n in zip(keys, vector, strict=True))
+            entry = (total + 1, more)
+            if entry not in seen and _allowed(
+                dict(zip(keys, more, strict=True)), caps, edges, limits
+            ):
+                seen.add(entry)
+                heapq.heappush(heap, entry)
+    return None, False
+
+
+def _allowed(
+    vector: Mapping[EdgeKey, int],
+    caps: Mapping[EdgeKey, int],
+    edges: Mapping[EdgeKey, Edge],
+    limits: Limits,
+) -> bool:
+    """Whether slack is within its limits; prefetch and deferral share that of staleness."""
+    if any(n > caps[key] for key, n in vector.items()):
+        return False
+    ahead = [key for key, e in edges.items() if e.limit == "prefetch"]
+    late = [key for key, e in edges.items() if e.limit == "priority_staleness"]
+    if not ahead or not late:
+        return True
+    given = max(edges[key].slack for key in ahead) + max(edges[key].slack for key in late)
+    taken = max(vector[key] for key in ahead) + max(vector[key] for key in late)
+    return taken <= max(limits.priority_staleness, given)
+
+
+def _with_slack(assignment: Assignment, vector: Mapping[EdgeKey, int]) -> Assignment | None:
+    x = assignment.expansion
+    try:
+        relaxed = expand(x.graph.with_slack(vector), [u for u in x.units if len(u) > 1])
+    except SpecError:
+        return None
+    return replace(assignment, expansion=relaxed)
+
+
+def _mends(
+    timed: Timing, arcs: Sequence[Arc], edges: Mapping[EdgeKey, Edge], most: float
+) -> tuple[EdgeKey, ...] | None:
+    """None if no cycle is longer than `most`; else the edges that lie on one that is."""
+    n = len(timed.names)
+    cycle = token_free_cycle(n, arcs)
+    if not cycle:
+        ratio, cycle = howard(n, arcs)
+        if ratio <= most:
+            return None
+    x = timed.assignment.expansion
+    firings = len(x.nodes)
+    found: dict[EdgeKey, None] = {}
+    for i, j in zip(cycle, [*cycle[1:], cycle[0]], strict=True):
+        if j >= firings:
+            continue  # tokens lie on the arcs into consumers
+        senders = x.units[x.nodes[i][0]] if i < firings else (timed.names[i][0].split(">")[0],)
+        takers = x.units[x.nodes[j][0]]
+        for key, e in edges.items():
+            if e.src in senders and e.dst in takers:
+                found[key] = None
+    return tuple(found)
+
+
+def _edge_by_edge(
+    assignment: Assignment, orders: Orders, edges: Mapping[EdgeKey, Edge], most: float
+) -> Assignment:
+    for key, e in edges.items():
+        low, high = 0, e.slack
+        while low < high:
+            middle = (low + high) // 2
+            trial = _with_slack(assignment, {key: middle})
+            period = ring_period(timing(trial), orders) if trial else math.inf
+            low, high = (low, middle) if period <= most else (middle + 1, high)
+        assignment = _with_slack(assignment, {key: low}) or assignment
+    return assignment

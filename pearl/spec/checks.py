@@ -1,0 +1,335 @@
+"""From a document to a `System`: every section against its model, then what must agree."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from pydantic import TypeAdapter
+from pydantic_core import ValidationError
+
+from pearl.errors import SpecError
+from pearl.graph.limits import SLACK_LIMITS, Limits
+from pearl.spec import trust
+from pearl.spec.algorithm_options import MODELS, Acting, Algorithm, OnPolicy, Own, Ppo
+from pearl.spec.env_spaces import env_spec, unknown_env
+from pearl.spec.messages import Complaint, complaints, nearest
+from pearl.spec.models import TASKS, LimitsSection, Spec, Train
+from pearl.spec.platform_files import read_platform, unfold
+from pearl.spec.system import EnvSpec, Stated
+from pearl.spec.yaml_reader import Document, Where, parse, read_bytes, show
+from pearl_devices import Platform
+from pearl_devices.discover import host
+from pearl_devices.named import refuse_standard
+
+SECTIONS: Mapping[str, TypeAdapter[Any]] = {
+    key: TypeAdapter(hint) for key, hint in get_type_hints(Spec, include_extras=True).items()
+}
+"""Top-level key → what checks it."""
+
+ENVIRONMENT = re.compile(r"([A-Za-z_][\w.]*:)?[\w./-]+")
+"""What an environment may be called: a gymnasium id, `module:Id-v0`, or `module:callable`."""
+
+Lines = list[tuple[Where, str]]
+"""The way to a value, and the line that says what is wrong with it."""
+
+
+def shipped(folder: str = "pearl_configs") -> dict[str, str]:
+    """Name → YAML text of the configs (or, in `pearl_configs.platforms`, platforms) that ship."""
+    found = (f for f in files(folder).iterdir() if f.name.endswith(".yaml"))
+    return {f.name.removesuffix(".yaml"): f.read_text(encoding="utf-8") for f in found}
+
+
+class Check:
+    """One pass over a document. `lines` collects every problem; nothing is raised.
+
+    imports: whether code that the spec names may be imported; without, an environment that is such
+    code is not asked for its spaces. env: what was found of the environment, None if nothing was.
+    """
+
+    def __init__(self, document: Document, folder: Path | None, *, imports: bool) -> None:
+        self.document, self.folder, self.imports = document, folder, imports
+        self.lines: Lines = []
+        self.env: EnvSpec | None = None
+
+    def complain(self, found: list[Complaint]) -> None:
+        self.lines += [(where, self.document.say(where, what)) for where, what in found]
+
+    def stated(self, name: str, path: str | None) -> Stated | None:
+        """What the spec states, or None with the reasons in `lines`."""
+        data = self.document.data
+        for key in data:
+            if key not in SECTIONS:
+                allowed = ", ".join(SECTIONS)
+                what = f"unknown key{nearest(key, SECTIONS)}; allowed are {allowed}"
+                self.complain([((key,), what)])
+        named = self.section("name", data.get("name"))
+        platform, written = self.platform(data.get("platform", "host"))
+        limits_given = data.get("limits", {})
+        if written == "host" and isinstance(limits_given, Mapping):
+            limits_given = {"max_lanes": 1, **limits_given}
+        algorithm = self.algorithm(data.get("algorithm"))
+        objective = self.section("objective", data.get("objective", "throughput"))
+        section = self.section("limits", limits_given, LimitsSection)
+        train = self.section("train", data.get("train", {}), Train)
+        if algorithm is not None and section is not None:
+            self.complain(list(_of_groups(algorithm, section)))
+        if train is not None and train.on_env_failure == "restart" and not _stores(algorithm):
+            what = (
+                "given 'restart'; only algorithms with a replay take it: an environment that "
+                "starts anew tears the rollout that others learn from; allowed: stop"
+            )
+            self.complain([(("train", "on_env_failure"), what)])
+        if algorithm is not None:
+            self.complain(list(disagreements(algorithm)))
+            self.ask(algorithm)
+        if isinstance(limits_given, Mapping):
+            self.complain(list(unknown_names(limits_given, platform)))
+            if objective == "makespan":
+                self.complain(list(not_of_makespan(limits_given)))
+        if self.lines or platform is None:
+            return None
+        name = named or name
+        raw = {
+            "name": name,
+            "algorithm": _written("algorithm", algorithm),
+            "platform": written,
+            "objective": objective,
+            "limits": _written("limits", section),
+            "train": _written("train", train),
+        }
+        return Stated(
+            name=name,
+            path=path,
+            sha256=trust.digest(raw),
+            algorithm=algorithm,
+            platform=platform,
+            objective=objective,
+            limits=_limits(section),
+            train=train,
+            raw=raw,
+        )
+
+    def ask(self, algorithm: Acting) -> None:
+        """What there is to know of the environment, unless its name or the network's is refused."""
+        refused = list(misnamed(algorithm))
+        self.complain(refused)
+        known = algorithm.spaces is not None or ":" not in algorithm.env
+        if not refused and (self.imports or known):
+            self.env, found = env_spec(algorithm)
+            self.complain(found)
+
+    def section(self, key: str, data: Any, model: type = Spec) -> Any:
+        """The checked section, or None if it is wrong; `model` names the keys it may have."""
+        try:
+            return SECTIONS[key].validate_python(data)
+        except ValidationError as error:
+            others = MODELS if key == "algorithm" else {}
+            self.complain(complaints(error, data, (key,), model, others))
+            return None
+
+    def algorithm(self, data: Any) -> Acting | None:
+        """The algorithm's options; where they are wrong the environment is still looked up."""
+        from pearl.algorithms import ALGORITHMS
+        from pearl.algorithms import algorithm as module
+
+        if not isinstance(data, Mapping):
+            needed = "a mapping with at least name and env"
+            given = "missing" if "algorithm" not in self.document.data else f"given {show(data)}"
+            self.complain([(("algorithm",), f"{given}; needed: {needed}")])
+            return None
+        found: Acting | None = None
+        name = data.get("name")
+        if isinstance(name, str) and name in ALGORITHMS:
+            found = self.section("algorithm", data, MODELS[name])
+        elif isinstance(name, str) and "." in name:
+            found = self.section("algorithm", data, Own)
+            if found is not None:
+                try:
+                    refuse_standard(name)
+                    if self.imports:
+                        module(name)
+                except ValueError as error:
+                    self.complain([(("algorithm", "name"), f"given {show(name)}; {error}")])
+                except KeyError as error:
+                    self.complain([(("algorithm", "name"), error.args[0])])
+        else:
+            given = (
+                f"given {show(name)}{nearest(name, ALGORITHMS)}" if "name" in data else "missing"
+            )
+            what = f"{given}; allowed are {', '.join(ALGORITHMS)}, a module path"
+            self.complain([(("algorithm", "name"), what)])
+        env = data.get("env")
+        if found is None and isinstance(env, str) and "spaces" not in data:
+            self.complain(unknown_env(env))
+        return found
+
+    def platform(self, data: Any) -> tuple[Platform | None, Any]:
+        """The platform and how the resolved spec writes it, or None with the reasons in `lines`."""
+        where: Where = ("platform",)
+        if isinstance(data, Mapping):
+            platform, entry, found = read_platform(data, where)
+            self.complain(found)
+            return platform, entry and unfold(entry, "inline")
+        if not isinstance(data, str):
+            needed = "host, a shipped name, a path, or a mapping"
+            self.complain([(where, f"given {show(data)}; allowed: {needed}")])
+            return None, None
+        if data == "host":
+            return host(), "host"
+        try:
+            document, name = self.platform_file(data)
+        except SpecError as error:
+            origin = self.document.say(where, f"given {show(data)}")
+            self.lines += [(where, f"{origin}; {line}") for line in error.problems]
+            return None, None
+        self.lines += document.problems
+        platform, entry, found = read_platform(document.data, (), name)
+        self.lines += [(("platform", *at), document.say(at, what)) for at, what in found]
+        return platform, entry and unfold(entry, name)
+
+    def platform_file(self, given: str) -> tuple[Document, str]:
+        """The document of a shipped platform or of a path, seen from the spec's folder."""
+        texts = shipped("pearl_configs.platforms")
+        if given in texts:
+            return parse(texts[given].encode(), f"{given}.yaml"), given
+        if "/" not in given and not given.endswith((".yaml", ".yml")):
+            known = ["host", *sorted(texts)]
+            near = nearest(given, known)
+            raise SpecError(
+                f"no platform of that name{near}; allowed are {', '.join(known)}, a path"
+            )
+        # A value from --set or from a mapping has no file; it is seen from the current folder.
+        from_file = self.folder and self.document.origins.get(("platform",)) != "--set"
+        path = self.folder / given if self.folder and from_file else Path(given)
+        return parse(read_bytes(path, str(path)), str(path)), path.stem
+
+
+def disagreements(algorithm: Acting) -> Iterator[Complaint]:
+    """What the options of one algorithm say against each other."""
+    a = algorithm
+    if isinstance(a, OnPolicy):
+        yield from _of_rollouts(a)
+    if not isinstance(a, Algorithm):
+        return
+    if a.frame_stack and a.normalise.observations:
+        what = f"given {a.frame_stack}; frames are stored as they are: leave normalise.observations"
+        yield ("algorithm", "frame_stack"), f"{what} off, and let the network scale them"
+    if a.replay.capacity < a.batch_size:
+        what = f"given {a.replay.capacity}; at least batch_size ({a.batch_size}) is needed"
+        yield ("algorithm", "replay", "capacity"), what
+    if a.replay.capacity < a.num_envs * a.n_step:
+        need = f"num_envs · n_step ({a.num_envs * a.n_step})"
+        what = f"given {a.replay.capacity}; at least {need} is needed, or no transition is whole"
+        yield ("algorithm", "replay", "capacity"), what
+    if a.learning_starts < a.batch_size:
+        what = f"given {a.learning_starts}; at least batch_size ({a.batch_size}) is needed"
+        yield ("algorithm", "learning_starts"), what
+    if a.replay.beta_final < a.replay.beta:
+        what = f"given {a.replay.beta_final}; at least beta ({a.replay.beta}) is needed"
+        yield ("algorithm", "replay", "beta_final"), what
+
+
+def misnamed(algorithm: Acting) -> Iterator[Complaint]:
+    """The environment, where its name is of no form that there is, and what names code of Python's
+    standard library."""
+    if not ENVIRONMENT.fullmatch(algorithm.env):
+        allowed = "a gymnasium id, module:Id-v0 or module:callable"
+        yield ("algorithm", "env"), f"given {show(algorithm.env)}; allowed: {allowed}"
+    network = algorithm.network if isinstance(algorithm, Algorithm) else None
+    for key, given in (("env", algorithm.env), ("network", network)):
+        if given is not None and ":" in given:
+            try:
+                refuse_standard(given)
+            except ValueError as error:
+                yield ("algorithm", key), f"given {show(given)}; {error}"
+
+
+def _stores(a: Acting | None) -> bool:
+    """Whether an algorithm learns from single transitions that it stores; None is not known."""
+    return a is None or hasattr(a, "replay")
+
+
+def _of_rollouts(a: OnPolicy) -> Iterator[Complaint]:
+    rows = a.rollout_steps * a.num_envs
+    if isinstance(a, Ppo) and rows % a.minibatches:
+        need = f"a divisor of rollout_steps · num_envs ({rows})"
+        yield ("algorithm", "minibatches"), f"given {a.minibatches}; {need} is needed"
+
+
+def _of_groups(algorithm: Acting, limits: LimitsSection) -> Iterator[Complaint]:
+    """Environment groups that the algorithm or its number of environments does not allow."""
+    groups, envs = limits.env_groups, algorithm.num_envs
+    if groups > 1 and not isinstance(algorithm, Algorithm):
+        what = f"given {groups}; {algorithm.name} acts in all environments at once: 1 is allowed"
+        yield ("limits", "env_groups"), what
+    elif envs % groups:
+        what = f"given {groups}; a divisor of num_envs ({envs}) is needed, so that groups are equal"
+        yield ("limits", "env_groups"), what
+
+
+def not_of_makespan(limits: Mapping[str, Any]) -> Iterator[Complaint]:
+    """Limits, as written, that mean nothing for a single iteration."""
+    for key in ("power", "period", "min_throughput"):
+        if limits.get(key) is not None:
+            what = (
+                f"given {show(limits[key])}; objective makespan is about the first iteration alone "
+                "and knows no such limit: leave it out, or choose throughput or power_efficiency"
+            )
+            yield ("limits", key), what
+
+
+def unknown_names(limits: Mapping[str, Any], platform: Platform | None) -> Iterator[Complaint]:
+    """Tasks and devices in `limits`, as written, that do not exist; devices only if they are known.
+
+    What is not of the right type is passed over: the section's model says so.
+    """
+    devices = tuple(d.name for d in platform.devices) if platform else None
+
+    def mapping(key: str) -> Mapping[str, Any]:
+        found = limits.get(key)
+        return found if isinstance(found, Mapping) else {}
+
+    def listed(value: Any) -> list[Any]:
+        return value if isinstance(value, list) else []
+
+    tasks: list[tuple[Where, Any]] = []
+    places: list[tuple[Where, Any]] = [(("memory", d), d) for d in mapping("memory")]
+    for key in ("devices", "variants", "pin", "replicas"):
+        tasks += [((key, task), task) for task in mapping(key)]
+    for task, names in mapping("devices").items():
+        places += [(("devices", task, i), name) for i, name in enumerate(listed(names))]
+    places += [(("pin", task), name) for task, name in mapping("pin").items()]
+    for i, pair in enumerate(listed(limits.get("together"))):
+        tasks += [(("together", i, j), task) for j, task in enumerate(listed(pair))]
+    for kind, uses, known in (("task", tasks, TASKS), ("device", places, devices)):
+        for where, name in uses:
+            if known is not None and isinstance(name, str) and name not in known:
+                near = nearest(name, known)
+                allowed = f"allowed are {', '.join(known)}"
+                yield ("limits", *where), f"no {kind} {show(name)}{near}; {allowed}"
+
+
+def _written(key: str, value: Any) -> Any:
+    return SECTIONS[key].dump_python(value, mode="json", exclude_none=True)
+
+
+def _limits(section: LimitsSection) -> Limits:
+    return Limits(
+        power_w=section.power,
+        period_s=section.period,
+        min_throughput_per_s=section.min_throughput,
+        memory_bytes=section.memory,
+        devices=section.devices,
+        variants=section.variants,
+        pin=section.pin,
+        together=tuple((a, b) for a, b in section.together),
+        max_lanes=section.max_lanes,
+        replicas=section.replicas,
+        env_groups=section.env_groups,
+        any_order=section.any_order,
+        **{key: getattr(section, key) for key in SLACK_LIMITS},
+    )

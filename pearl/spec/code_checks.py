@@ -1,0 +1,26 @@
+"""What `pearl check --import` looks at beyond what a spec states: the code that it names."""
+
+from __future__ import annotations
+
+from pearl.algorithms import algorithm
+from pearl.errors import SpecError
+from pearl.spec.env_spaces import misstated
+from pearl.spec.system import System
+from pearl.spec.yaml_reader import dotted
+from pearl_devices.named import reason
+
+
+def check_code(system: System) -> None:
+    """Build the task graph of `system` with its algorithm and networks, and its environment where
+    the spec states the spaces: a SpecError where that fails."""
+    a, problems = system.algorithm, []
+    if ":" in a.env and a.spaces is not None:
+        problems = [f"{dotted(where)}: {what}" for where, what in misstated(a, system.env)]
+    try:
+        algorithm(a.name).graph(system)
+    except SpecError as error:
+        problems += error.problems
+    except Exception as error:  # an algorithm of the user's own may raise anything
+        problems.append(f"algorithm.name: {a.name}: its task graph fails: {reason(error)}")
+    if problems:
+        raise SpecError(*problems)

@@ -1,0 +1,158 @@
+"""What an environment takes and gives: from the spec, or by asking gymnasium (imported on use)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+from pearl.spec.algorithm_options import DISCRETE, TABULAR, Acting, Spaces
+from pearl.spec.algorithm_options import Algorithm as Replaying
+from pearl.spec.messages import Complaint, nearest
+from pearl.spec.system import EnvSpec
+from pearl.spec.yaml_reader import Where, show
+from pearl_devices.named import environment, reason
+
+
+def env_spec(algorithm: Acting) -> tuple[EnvSpec | None, list[Complaint]]:
+    """The environment of `algorithm`, or what is wrong with it."""
+    where: Where = ("algorithm", "env")
+    if algorithm.spaces is not None:
+        env, problems = _given(algorithm, algorithm.spaces)
+        where = ("algorithm", "spaces")
+    else:
+        env, problems = _asked(algorithm)
+    discrete = DISCRETE.get(algorithm.name)
+    if env is not None and discrete is not None and bool(env.actions) != discrete:
+        has = f"{env.actions} discrete actions" if env.actions else "continuous actions"
+        needs = "discrete" if discrete else "continuous"
+        problems = [(where, f"{algorithm.env} has {has}; {algorithm.name} needs {needs} ones")]
+    stack = algorithm.frame_stack if isinstance(algorithm, Replaying) else 0
+    if env is not None and stack and env.obs % stack:
+        what = f"given {stack}; obs ({env.obs}) is that of a whole stack, so a multiple of it"
+        problems = [*problems, (("algorithm", "frame_stack"), what)]
+    elif env is not None:
+        env = replace(env, stack=stack)
+    if env is not None and not problems and algorithm.name in TABULAR and not env.states:
+        what = f"{algorithm.env} has no discrete observations; {algorithm.name} needs them"
+        problems = [(where, f"{what}: it keeps a value for each")]
+    return env, problems
+
+
+def unknown_env(env: str) -> list[Complaint]:
+    """Whether gymnasium knows an id, asked where the rest of the section is wrong anyway."""
+    import gymnasium
+
+    if ":" in env or env in gymnasium.registry:
+        return []
+    try:
+        gymnasium.spec(env)
+    except gymnasium.error.Error:
+        known = f"gymnasium knows {len(gymnasium.registry)} ids, and `module:callable` is allowed"
+        what = f"no environment {show(env)}{nearest(env, gymnasium.registry)}; {known}"
+        return [(("algorithm", "env"), what)]
+    return []
+
+
+def misstated(algorithm: Acting, stated: EnvSpec) -> list[Complaint]:
+    """Where the environment itself, which is built for that, is not as the spec states it."""
+    env, problems = _asked(algorithm)
+    for key in ("obs", "actions", "act"):
+        given, has = getattr(stated, key), getattr(env, key, None)
+        if env is not None and given != has:
+            what = f"given {key} {given}; {algorithm.env} has {has}"
+            problems = [*problems, (("algorithm", "spaces"), what)]
+    return problems
+
+
+def _given(algorithm: Acting, spaces: Spaces) -> tuple[EnvSpec | None, list[Complaint]]:
+    where: Where = ("algorithm", "spaces")
+    if bool(spaces.obs) == bool(spaces.states):
+        given = f"obs {spaces.obs}, states {spaces.states}"
+        return None, [(where, f"given {given}; exactly one of the two must be above 0")]
+    shape, obs = spaces.shape or (), spaces.obs or spaces.states
+    if shape and math.prod(shape) != obs:
+        what = f"given {list(shape)}; its product is {math.prod(shape)}, and obs is {obs}"
+        return None, [((*where, "shape"), f"{what}; they must be equal")]
+    if bool(spaces.actions) == bool(spaces.act):
+        given = f"actions {spaces.actions}, act {spaces.act}"
+        return None, [(where, f"given {given}; exactly one of the two must be above 0")]
+    low, high = spaces.low, spaces.high
+    if spaces.actions:
+        if low is not None or high is not None:
+            return None, [(where, "given low or high; discrete actions have no bounds")]
+        low = high = ()
+    elif low is None or high is None:
+        return None, [(where, "low or high is missing; a continuous action needs both bounds")]
+    else:
+        low, high = (b * spaces.act if len(b) == 1 else b for b in (low, high))
+        if not len(low) == len(high) == spaces.act:
+            sizes = f"{len(low)} lower and {len(high)} upper bounds"
+            return None, [(where, f"given {sizes}; {spaces.act} each are needed, or one for all")]
+        if any(a >= b for a, b in zip(low, high, strict=True)):
+            return None, [(where, "a lower bound is not below its upper bound; it must be")]
+    return (
+        EnvSpec(
+            algorithm.env,
+            algorithm.env_args,
+            obs,
+            shape,
+            spaces.states,
+            spaces.actions,
+            spaces.act,
+            low,
+            high,
+            spaces.max_episode_steps,
+        ),
+        [],
+    )
+
+
+def _asked(algorithm: Acting) -> tuple[EnvSpec | None, list[Complaint]]:
+    import gymnasium
+
+    where: Where = ("algorithm", "env")
+    unknown = unknown_env(algorithm.env)
+    if unknown:
+        return None, unknown
+    try:
+        env = environment(algorithm.env, algorithm.env_args)
+        observation, action = env.observation_space, env.action_space
+        cut = env.spec.max_episode_steps if env.spec is not None else None
+        env.close()
+    except (Exception, SystemExit) as error:  # whatever its own code raises
+        return None, [(where, f"{show(algorithm.env)} cannot be built: {reason(error)}")]
+    box, discrete = gymnasium.spaces.Box, gymnasium.spaces.Discrete
+    flat = isinstance(observation, gymnasium.Space) and observation.is_np_flattenable
+    size = int(gymnasium.spaces.utils.flatdim(observation)) if flat else 0
+    if size == 0:
+        what = "is empty" if flat else "has no fixed size"
+        what = f"observations are {type(observation).__name__}, which {what}"
+        return None, [(where, f"{what}; a space that gymnasium can flatten is needed")]
+    sizes: dict[str, Any] = {"obs": size}
+    stack = algorithm.frame_stack if isinstance(algorithm, Replaying) else 0
+    if stack and not (isinstance(observation, box) and str(observation.dtype) == "uint8"):
+        what = f"given {stack}; {show(algorithm.env)} observes {observation}, and frames are a Box"
+        return None, [(("algorithm", "frame_stack"), f"{what} of uint8; leave it at 0")]
+    if isinstance(observation, box):
+        sizes["shape"] = tuple(int(extent) for extent in observation.shape)
+    elif isinstance(observation, discrete):
+        sizes["states"] = int(observation.n)
+    if stack:
+        sizes = {"obs": stack * sizes["obs"], "shape": (stack, *sizes["shape"])}
+    if isinstance(action, discrete):
+        if action.start != 0:
+            return None, [(where, f"actions start at {action.start}; they must start at 0")]
+        sizes["actions"] = int(action.n)
+    elif isinstance(action, box) and len(action.shape) == 1 and action.shape[0]:
+        if not action.is_bounded():
+            return None, [(where, "the action is unbounded; a bounded Box is needed")]
+        low, high = (tuple(float(b) for b in bound) for bound in (action.low, action.high))
+        if not all(a < b for a, b in zip(low, high, strict=True)):
+            what = f"the action's bounds are {list(low)} and {list(high)}"
+            return None, [(where, f"{what}; each lower one must be below its upper one")]
+        sizes |= {"act": action.shape[0], "act_low": low, "act_high": high}
+    else:
+        return None, [(where, f"actions are {action}; Discrete or a Box of one axis is needed")]
+    spec = EnvSpec(algorithm.env, algorithm.env_args, max_episode_steps=cut, **sizes)
+    return spec, []

@@ -1,0 +1,128 @@
+"""What pydantic found wrong → `what was given; what is allowed`, with the nearest right name."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
+
+from pydantic_core import ErrorDetails, ValidationError
+
+from pearl.spec.yaml_reader import Where, show
+
+Complaint = tuple[Where, str]
+"""The way to a value, and what is wrong with it."""
+
+_ALLOWED = {
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "int_parsing_size": "a smaller number",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "string_type": "text",
+    "bool_type": "true or false",
+    "dict_type": "a mapping",
+    "dataclass_type": "a mapping",
+    "tuple_type": "a list",
+    "list_type": "a list",
+    "greater_than": "above {gt}",
+    "greater_than_equal": "at least {ge}",
+    "less_than": "below {lt}",
+    "less_than_equal": "at most {le}",
+    "too_short": "at least {min_length} items",
+    "too_long": "at most {max_length} items",
+    "string_too_short": "at least {min_length} characters",
+    "string_too_long": "at most {max_length} characters",
+}
+
+
+def nearest(given: object, names: Iterable[str]) -> str:
+    """` (did you mean x?)` for the most similar name, or nothing."""
+    found = difflib.get_close_matches(str(given)[:200], list(names), 1, 0.6)
+    return f" (did you mean {found[0]}?)" if found else ""
+
+
+def allow(error: object) -> str:
+    """The second half of a line from a ValueError that says what is allowed, or also why not."""
+    return str(error) if ";" in str(error) else f"allowed: {error}"
+
+
+def complaints(
+    error: ValidationError, data: Any, where: Where, model: type, others: Mapping[str, type] = {}
+) -> list[Complaint]:
+    """Every problem in `error`; `data` was checked against `model` and stands at `where`.
+
+    others: name → further models, so that a key of theirs is recognised.
+    """
+    found: list[Complaint] = []
+    for detail in error.errors(include_url=False):
+        path = _path(detail, data)
+        found.append(((*where, *path), _what(detail, path, model, others)))
+    return found
+
+
+def _path(detail: ErrorDetails, data: Any) -> Where:
+    """The error's location without what pydantic adds (tags of unions, `[key]`)."""
+    path: Where = ()
+    for part in detail["loc"]:
+        inside = (isinstance(data, Mapping) and part in data) or (
+            isinstance(data, list) and isinstance(part, int) and part < len(data)
+        )
+        if inside:
+            path, data = (*path, part), data[part]
+        elif detail["type"] == "missing" and part == detail["loc"][-1]:
+            path = (*path, part)
+    return path
+
+
+def _what(detail: ErrorDetails, path: Where, model: type, others: Mapping[str, type]) -> str:
+    kind, context = detail["type"], detail.get("ctx", {})
+    owner = model_at(model, path[:-1])
+    if kind in ("unexpected_keyword_argument", "extra_forbidden"):
+        key, allowed = path[-1], sorted(fields_of(owner))
+        for name, other in others.items():
+            if other is not model and key in fields_of(model_at(other, path[:-1])):
+                return f"a key of algorithm {name}; this algorithm takes {', '.join(allowed)}"
+        return f"unknown key{nearest(key, allowed)}; allowed are {', '.join(allowed)}"
+    if kind == "missing":
+        description = fields_of(owner)[str(path[-1])].description.rstrip(".")
+        return f"missing; needed: {description[:1].lower()}{description[1:]}"
+    given = f"given {show(detail['input'])}"
+    if kind == "literal_error":
+        names = [n.strip("'") for n in context["expected"].replace(" or ", ", ").split(", ")]
+        return f"{given}{nearest(detail['input'], names)}; allowed: {' or '.join(names)}"
+    if kind == "value_error":
+        return f"{given}; {allow(context['error'])}"
+    allowed_text = _ALLOWED.get(kind)
+    if allowed_text is None:
+        return f"{given}; {detail['msg'][:1].lower()}{detail['msg'][1:]}"
+    return f"{given}; allowed: {allowed_text.format(**context)}"
+
+
+def fields_of(model: Any) -> Mapping[str, Any]:
+    """Key → field of a model; nothing for what is no model."""
+    found: Mapping[str, Any] = getattr(model, "__pydantic_fields__", {})
+    return found
+
+
+def model_at(model: Any, path: Where) -> Any:
+    """The model of the value at `path` inside `model`, or None where there is none."""
+    at = model
+    for part in path:
+        at = _core(at)
+        if fields_of(at):
+            field = fields_of(at).get(str(part))
+            at = field.annotation if field is not None else None
+        else:  # dict[str, M] or tuple[M, ...]
+            at = next((a for a in get_args(at) if a is not str and a is not Ellipsis), None)
+    at = _core(at)
+    return at if fields_of(at) else None
+
+
+def _core(annotation: Any) -> Any:
+    """What stands inside `Annotated[…]` and `… | None`: a model or a container, if there is one."""
+    if get_origin(annotation) in (Annotated, Union, UnionType):
+        inner = [_core(a) for a in get_args(annotation)]
+        return next((a for a in inner if fields_of(a) or get_origin(a) is not None), None)
+    return annotation

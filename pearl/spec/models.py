@@ -1,0 +1,210 @@
+"""What a spec may say, section by section, as frozen dataclasses checked by pydantic.
+
+What `load` accepts and what editors are told (the JSON Schema) are the same declarations; the
+options of the algorithms are in `pearl.spec.algorithm_options`, platforms in
+`pearl.spec.platform_files`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Discriminator, Field, StrictBool, StrictInt, StrictStr, Tag
+from pydantic.dataclasses import dataclass
+
+from pearl.seeds import SEEDS
+from pearl.spec.algorithm_options import (
+    STRICT,
+    A2c,
+    Ddpg,
+    Dqn,
+    Own,
+    Ppo,
+    QLearning,
+    Sac,
+    Sarsa,
+    Td3,
+    tag,
+)
+from pearl.spec.platform_files import PlatformFile
+from pearl.spec.quantities import Bytes, PerSecond, Seconds, Watts
+
+TASKS = (
+    "env_step",
+    "inference",
+    "replay_insert",
+    "replay_sample",
+    "replay_update",
+    "rollout_insert",
+    "gae",
+    "update",
+    "param_sync",
+)
+"""The tasks that a spec may name in its limits."""
+
+
+Names = Annotated[tuple[StrictStr, ...], Field(min_length=1)]
+Pair = Annotated[tuple[StrictStr, ...], Field(min_length=2, max_length=2)]
+Pairs = tuple[Pair, ...]
+Copies = Annotated[StrictInt, Field(ge=1, le=64)]
+
+
+Objective = Literal["throughput", "power_efficiency", "makespan"]
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class LimitsSection:
+    """What a plan may do. Slack limits are 0 by default: the sequential program."""
+
+    power: Watts | None = Field(default=None, description="Average power at most, e.g. 350 W.")
+    period: Seconds | None = Field(
+        default=None, description="Time of one iteration at most, e.g. 2 ms."
+    )
+    min_throughput: PerSecond | None = Field(
+        default=None, description="Env steps per second at least, e.g. 5000 /s."
+    )
+    policy_lag: StrictInt = Field(
+        default=0, ge=0, le=1000, description="Param syncs by which acting may lag behind."
+    )
+    prefetch: StrictInt = Field(
+        default=0, ge=0, le=1000, description="Batches drawn ahead of the gradient step."
+    )
+    insertion_lag: StrictInt = Field(
+        default=0, ge=0, le=1000, description="Vector steps that may wait for insertion."
+    )
+    priority_staleness: StrictInt = Field(
+        default=0,
+        ge=0,
+        le=1000,
+        description="Gradient steps whose priorities a draw may not have seen yet.",
+    )
+    env_groups: StrictInt = Field(
+        default=1,
+        ge=1,
+        le=10_000,
+        description="Groups that the environments are split in; each acts with what the last of "
+        "them saw, so that one can step while another's actions are computed. With a replay only.",
+    )
+    any_order: StrictBool = Field(
+        default=False,
+        description="Store the transitions of whichever copy of the actors is ready, at most "
+        "policy_lag param syncs old. Such runs are not reproducible.",
+    )
+    memory: dict[str, Bytes] = Field(
+        default_factory=dict, description="Device → memory at most, e.g. {gpu: 8 GiB}."
+    )
+    devices: dict[str, Names] = Field(
+        default_factory=dict, description="Task → the devices it may use."
+    )
+    variants: dict[str, Names] = Field(
+        default_factory=dict, description="Task → the variants it may use."
+    )
+    pin: dict[str, StrictStr] = Field(default_factory=dict, description="Task → its device.")
+    together: Pairs = Field(default=(), description="Pairs of tasks that share a device.")
+    replicas: dict[str, Copies] = Field(
+        default_factory=dict,
+        description="Acting task → copies at most, each on a share of the environments, e.g. "
+        "{env_step: 4}.",
+    )
+    max_lanes: StrictInt | None = Field(
+        default=None,
+        ge=1,
+        le=10_000,
+        description="Lanes of the plan at most. By default as many as the devices have, but 1 on "
+        "platform host: this version trains in one process with one lane.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Train:
+    """How long to train, and what to do meanwhile. Env steps count over all environments."""
+
+    steps: StrictInt = Field(
+        default=50_000, ge=1, le=10**12, description="Env steps, rounded up to an iteration."
+    )
+    seed: StrictInt = Field(default=0, ge=0, lt=SEEDS, description="Seed of every random stream.")
+    evaluate_every: StrictInt = Field(
+        default=5000, ge=0, le=10**12, description="Env steps between evaluations; 0 is never."
+    )
+    evaluate_episodes: StrictInt = Field(
+        default=5, ge=1, le=10_000, description="Greedy episodes of one evaluation."
+    )
+    final_episodes: StrictInt = Field(
+        default=20,
+        ge=0,
+        le=10_000,
+        description="Greedy episodes that judge the best policy; 0 judges none.",
+    )
+    evaluate_max_steps: StrictInt | None = Field(
+        default=None,
+        ge=1,
+        le=10**12,
+        description="Env steps after which an evaluation cuts an episode; by default the limit of "
+        "the environment, or 10,000 where it has none.",
+    )
+    checkpoint_every: StrictInt | None = Field(
+        default=None,
+        ge=0,
+        le=10**12,
+        description="Env steps between checkpoints; 0 writes one at the end only. By default "
+        "10000, or more where the run would wait for them for over 2 % of its time.",
+    )
+    checkpoint_replay: StrictBool = Field(
+        default=True,
+        description="Whether checkpoints hold the replay. Without it a run that goes on fills it "
+        "anew before it learns on, and does not equal one that went through.",
+    )
+    lanes: Literal["one", "threads", "processes"] = Field(
+        default="processes",
+        description="Where lanes beside the one that updates run: in processes or threads of their "
+        "own, or one after the other in one thread. The results are the same.",
+    )
+    on_env_failure: Literal["restart", "stop"] = Field(
+        default="stop",
+        description="What to do once an environment has raised an error, given NaN or a wrong "
+        "shape, or not answered: restart it, or stop with a checkpoint.",
+    )
+    env_time_limit: Seconds | None = Field(
+        default=None,
+        description="What one step of an environment may take at most, by default 60 s; native "
+        "ones are not timed.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Spec:
+    """A system: an algorithm, a platform, an objective, limits, and how long to train."""
+
+    algorithm: Annotated[
+        Annotated[Dqn, Tag("dqn")]
+        | Annotated[Ddpg, Tag("ddpg")]
+        | Annotated[Td3, Tag("td3")]
+        | Annotated[Sac, Tag("sac")]
+        | Annotated[Ppo, Tag("ppo")]
+        | Annotated[A2c, Tag("a2c")]
+        | Annotated[QLearning, Tag("q_learning")]
+        | Annotated[Sarsa, Tag("sarsa")]
+        | Annotated[Own, Tag("own")],
+        Discriminator(tag),
+    ] = Field(description="What is trained, and on which environment.")
+    name: StrictStr | None = Field(
+        default=None,
+        min_length=1,
+        max_length=100,
+        description="Name of the system in reports; the file's name by default.",
+    )
+    platform: StrictStr | PlatformFile = Field(
+        default="host",
+        description="Where: host (this machine), a shipped name, a path, or a platform inline.",
+    )
+    objective: Objective = Field(
+        default="throughput",
+        description="What the plan is best at: env steps per second, env steps per joule, or the "
+        "time until the first iteration is complete.",
+    )
+    limits: LimitsSection = Field(
+        default_factory=LimitsSection, description="What the plan may do."
+    )
+    train: Train = Field(
+        default_factory=Train, description="How long to train, and what to do meanwhile."
+    )

@@ -1,0 +1,156 @@
+"""`load`: a YAML system spec → `System`. The only place that parses text and units.
+
+`python -m pearl.spec.reading` prints the JSON Schema of specs, kept for editors in `configs/`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from pearl.errors import SpecError
+from pearl.spec.checks import Check, Lines, shipped
+from pearl.spec.messages import nearest
+from pearl.spec.models import Spec
+from pearl.spec.system import EnvSpec, Stated, System
+from pearl.spec.template import init_text
+from pearl.spec.yaml_reader import Document, Where, dotted, parse, plain, read_bytes, scalar, show
+
+__all__ = ["EnvSpec", "System", "init_text", "json_schema", "load", "parse_set", "shipped", "state"]
+
+
+def load(
+    spec: str | Path | Mapping[str, Any], *, set: Mapping[str, object] | None = None
+) -> System:
+    """Read a spec: a path, the name of a shipped one (`dqn_cartpole`), or a mapping.
+
+    set: dotted key → value laid over the spec, checked like the rest (`{"train.steps": 1000}`).
+    Asks gymnasium for the sizes of the environment's spaces unless the spec states them.
+    Raises SpecError with one line for every problem.
+    """
+    stated, env = _read(spec, set, imports=True)
+    assert env is not None
+    return System(**vars(stated), env=env)
+
+
+def state(
+    spec: str | Path | Mapping[str, Any], *, set: Mapping[str, object] | None = None
+) -> Stated:
+    """As `load`, but without importing anything that the spec names (`pearl.spec.trust.named`):
+    modules of its own it does not look at, and environments that are one it does not ask for their
+    spaces.
+    """
+    return _read(spec, set, imports=False)[0]
+
+
+def _read(
+    spec: str | Path | Mapping[str, Any], set: Mapping[str, object] | None, *, imports: bool
+) -> tuple[Stated, EnvSpec | None]:
+    document, name, path = _open(spec)
+    lines: Lines = list(document.problems)
+    for key, value in (set or {}).items():
+        lines += _lay_over(document, key, value)
+    unread = [where for where, _ in lines]
+    check = Check(document, None if path is None else Path(path).parent, imports=imports)
+    stated = check.stated(name, path)
+    lines += check.lines
+    if lines or stated is None:
+        raise SpecError(*_in_order(lines, unread))
+    return stated, check.env
+
+
+def parse_set(argument: str) -> tuple[str, object]:
+    """`'train.steps=1000'` → `('train.steps', 1000)`, read as in a file (`[a, b]` is a list)."""
+    key, equals, value = argument.partition("=")
+    if not equals or not key.strip():
+        raise SpecError(f"--set {show(argument)}: not key.path=value")
+    key = key.strip()
+    if value.lstrip()[:1] not in ("[", "{", '"', "'"):
+        return key, scalar(value.strip())
+    document = parse(f"value: {value}".encode("utf-8", "replace"), f"--set {key}")
+    if document.problems:
+        raise SpecError(*(line for _, line in document.problems))
+    return key, document.data["value"]
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of specs, for editors."""
+    schema = TypeAdapter(Spec).json_schema()
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "PEARL system spec",
+        **{key: value for key, value in schema.items() if key != "title"},
+    }
+
+
+def _open(spec: str | Path | Mapping[str, Any]) -> tuple[Document, str, str | None]:
+    """The document behind `spec`, the name it gives a system, and its path if it is a file."""
+    if isinstance(spec, Mapping):
+        return plain(spec, "<spec>"), "spec", None
+    name = str(spec)
+    if isinstance(spec, str) and "/" not in name and not Path(name).suffix:
+        texts = shipped()
+        if name in texts:
+            return parse(texts[name].encode(), f"{name}.yaml"), name, None
+        if not _exists(Path(name)):
+            known = ", ".join(sorted(texts))
+            near = nearest(name, texts)
+            raise SpecError(f"{show(name)}: no file and no shipped spec{near}; shipped: {known}")
+    path = Path(name)
+    return parse(read_bytes(path, name), name), path.stem or "spec", name
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
+
+
+def _lay_over(document: Document, key: str, value: object) -> Lines:
+    """Put `value` at the dotted `key`; what is in the way is a problem."""
+    parts = tuple(key.split("."))
+    if not all(parts):
+        return [(parts, f"--set {show(key)}: not a dotted key such as train.steps")]
+    data = document.data
+    for i, part in enumerate(parts[:-1]):
+        if data.get(part) is None:
+            data[part] = {}
+        data = data[part]
+        if not isinstance(data, dict):
+            at = dotted(parts[: i + 1])
+            return [(parts, f"--set {dotted(parts)}: {at} is {show(data)}, which has no keys")]
+    laid = plain(value, "--set", parts)
+    for old in [where for where in document.origins if where[: len(parts)] == parts]:
+        del document.origins[old]
+    document.origins.update(laid.origins)
+    data[parts[-1]] = laid.data
+    return list(laid.problems)
+
+
+def _in_order(lines: Lines, unread: list[Where]) -> list[str]:
+    """Each line once, by line number within its file; nothing further about unreadable values."""
+
+    def position(line: str) -> tuple[str, int]:
+        file, _, rest = line.partition(":")
+        number = rest.partition(":")[0]
+        return file, int(number) if number.isdecimal() else 0
+
+    kept: dict[str, None] = {}
+    seen: set[Where] = set()
+    once = set(unread)
+    for where, line in lines:
+        if not (where in once and where in seen):
+            kept[line] = None
+        seen.add(where)
+    return sorted(kept, key=position)
+
+
+if __name__ == "__main__":
+    json.dump(json_schema(), sys.stdout, indent=1, ensure_ascii=False)
+    sys.stdout.write("\n")

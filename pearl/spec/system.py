@@ -1,0 +1,77 @@
+"""`System`: what a spec says, resolved; and `EnvSpec`, what is known of its environment. `Stated`
+is what a spec says without its environment having been asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import copy
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any, Literal
+
+from pearl.graph.limits import Limits
+from pearl.spec.models import Train
+from pearl_devices import Platform
+
+
+@dataclass(frozen=True)
+class EnvSpec:
+    """An environment and the sizes of its spaces.
+
+    id: gymnasium id or `module:callable`. args: its keyword arguments. obs: size of the flattened
+    observation; shape: its axes, before; stack: how many frames it is made of, 0 if it is whole.
+    states: how many discrete observations there are, 0 if they are not discrete (flattened, they
+    are one-hot). actions: how many discrete actions, 0 if continuous. act: size of the continuous
+    action, 0 if discrete; act_low, act_high: its bounds, one number a component.
+    max_episode_steps: env steps after which an episode is cut; None: never.
+    """
+
+    id: str
+    args: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+    obs: int = 1
+    shape: tuple[int, ...] = ()
+    states: int = 0
+    actions: int = 0
+    act: int = 0
+    act_low: tuple[float, ...] = ()
+    act_high: tuple[float, ...] = ()
+    max_episode_steps: int | None = None
+    stack: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "args", MappingProxyType(dict(self.args)))
+        object.__setattr__(self, "shape", self.shape or (self.obs,))
+
+
+@dataclass(frozen=True)
+class Stated:
+    """A spec, read and checked as far as that goes without importing anything that it names.
+
+    path: its file, None for a mapping. sha256: of the canonical JSON of `raw`. algorithm: the
+    options of its algorithm, a frozen dataclass of `pearl.spec.algorithm_options` (`Dqn`, `Ddpg`).
+    raw: the spec as plain data with every default and the platform written out; `load(raw)` gives
+    this system again.
+    """
+
+    name: str
+    path: str | None
+    sha256: str
+    algorithm: Any
+    platform: Platform
+    objective: Literal["throughput", "power_efficiency", "makespan"]
+    limits: Limits
+    train: Train
+    raw: Mapping[str, Any] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class System(Stated):
+    """A spec, read and checked. env: its environment, as the spec or gymnasium has it."""
+
+    env: EnvSpec
+
+    def lasting(self, steps: int) -> System:
+        """The same with so many `train.steps`, which schedules follow; `raw` stays."""
+        train = copy(self.train)  # `replace` would read its quantities again, with their units
+        object.__setattr__(train, "steps", steps)
+        return replace(self, train=train)

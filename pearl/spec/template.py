@@ -1,0 +1,59 @@
+"""`init_text`: a commented spec, written from the models, so that it never lags behind them."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Mapping
+from dataclasses import asdict
+from fractions import Fraction
+from typing import Any
+
+from pydantic_core import PydanticUndefined
+
+from pearl.spec.algorithm_options import MODELS
+from pearl.spec.messages import fields_of
+from pearl.spec.models import LimitsSection, Spec, Train
+
+
+def init_text(algorithm: str = "dqn", env: str = "CartPole-v1") -> str:
+    """A spec with every key, its default and what it means; it can be loaded as it is."""
+    lines = [
+        "# A system spec: what is trained, where, and what a plan may do. Every key with its",
+        "# default; delete what you do not change. Quantities carry their unit (8 GiB, 2 ms).",
+    ]
+    lines += ["", "algorithm:"]
+    lines += _keys(MODELS[algorithm], {"name": algorithm, "env": env}, 1)
+    for key in ("platform", "objective"):
+        field = fields_of(Spec)[key]
+        lines += ["", *_comment(field.description, 0), f"{key}: {field.default}"]
+    for key, model in (("limits", LimitsSection), ("train", Train)):
+        lines += ["", *_comment(fields_of(Spec)[key].description or "", 0), f"{key}:"]
+        lines += _keys(model, {}, 1)
+    return "\n".join(lines) + "\n"
+
+
+def _keys(model: type, values: Mapping[str, Any], depth: int) -> list[str]:
+    pad, lines = "  " * depth, []
+    for key, field in fields_of(model).items():
+        default = values.get(key, field.get_default(call_default_factory=True))
+        lines += _comment(field.description, depth)
+        if fields_of(type(default)):
+            inner = {k: v for k, v in asdict(default).items() if v is not None}
+            lines += [f"{pad}{key}:", *_keys(type(default), inner, depth + 1)]
+        elif default is None or default is PydanticUndefined:
+            lines.append(f"{pad}# {key}:")
+        else:
+            lines.append(f"{pad}{key}: {_value(default)}")
+    return lines
+
+
+def _value(default: Any) -> str:
+    if isinstance(default, str | Fraction):
+        return str(default)
+    return json.dumps(default)
+
+
+def _comment(words: str, depth: int) -> list[str]:
+    pad = "  " * depth + "# "
+    return textwrap.wrap(words or "", 96, initial_indent=pad, subsequent_indent=pad)

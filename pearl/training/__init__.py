@@ -1,0 +1,1 @@
+"""Training by a plan: compile, the session that runs, checkpoints, evaluation, export."""

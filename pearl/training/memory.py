@@ -1,0 +1,93 @@
+"""The memory that the arrays of a run take, beside what is free on this host."""
+
+from __future__ import annotations
+
+import errno
+import math
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pearl.errors import SpecError
+from pearl_devices import Kernel
+from pearl_devices.buffers import specs
+from pearl_devices.discover import free_memory
+
+if TYPE_CHECKING:
+    from pearl.spec.system import System
+
+
+def warning(system: System) -> str | None:
+    """What `check` says of a replay that is larger than the memory that is free; None where it
+    fits, where there is none, and where no device of this host would hold it."""
+    from pearl.algorithms import algorithm
+
+    free, _ = free_memory()
+    if free is None or not any(d.real for d in system.platform.devices):
+        return None
+    size = algorithm(system.algorithm.name).graph(system).states.get("replay", 0.0)
+    capacity = rows(system)
+    if size <= free or capacity is None:
+        return None
+    return (
+        f"algorithm.replay.capacity: given {capacity}; the replay takes {size:.3g} bytes, and "
+        f"{free:.3g} bytes of this host's memory are free now: lower it to at most "
+        f"{_fitting(capacity, free, size)}, or training will not start"
+    )
+
+
+def rows(system: System) -> int | None:
+    """The capacity of a system's replay, None where it has none."""
+    replay = getattr(system.algorithm, "replay", None)
+    return None if replay is None else int(replay.capacity)
+
+
+@contextmanager
+def fitting(kernels: Iterable[Kernel], capacity: int | None) -> Iterator[None]:
+    """Around the allocation of the arrays of a run. capacity: rows of its replay.
+
+    Raises SpecError where they are larger than the memory and swap that are free, and where the
+    system does not give as much as it has, as under a limit of the process.
+    """
+    sizes = {
+        name: math.prod(shape) * np.dtype(dtype).itemsize
+        for kernel in kernels
+        for name, (shape, dtype) in specs(kernel).items()
+    }
+    total = sum(sizes.values())
+    replay = sum(size for name, size in sizes.items() if name.startswith("replay."))
+    free, swap = free_memory()
+    if free is not None and total > free + swap:
+        room = f"{free + swap:.3g} bytes of memory and swap are free"
+        raise SpecError(_refusal(total, replay, room, capacity, free + swap))
+    try:
+        yield
+    except MemoryError:
+        raise SpecError(_refusal(total, replay, REFUSED, capacity, None)) from None
+    except OSError as error:
+        if error.errno != errno.ENOMEM:
+            raise
+        raise SpecError(_refusal(total, replay, REFUSED, capacity, None)) from None
+
+
+REFUSED = "the system does not give as much to this process (`ulimit -v`, say)"
+
+
+def _refusal(total: int, replay: int, room: str, capacity: int | None, free: float | None) -> str:
+    text = f"memory: the arrays of this run take at least {total:.3g} bytes, and {room}: "
+    if not replay or capacity is None:
+        return text + "train with fewer environments or smaller networks, or on another machine"
+    text = text.removesuffix(": ") + f"; its replay takes {replay:.3g} of them: lower "
+    text += f"algorithm.replay.capacity ({capacity})"
+    if free is not None and free > total - replay:
+        text += f" to at most {_fitting(capacity, free - (total - replay), replay)}"
+    return text + ", or train on another machine"
+
+
+def _fitting(capacity: int, free: float, size: float) -> int:
+    """The rows that fit in `free` bytes where `capacity` take `size`, to two digits downward."""
+    found = int(capacity * free / size)
+    unit = int("1".ljust(len(str(found)) - 1, "0"))
+    return found // unit * unit

@@ -1,0 +1,194 @@
+"""`Policy`: what training gives, in memory and as a small file of its own.
+
+The file is safetensors, without pickle: `parameters` and, where observations are normalised,
+`statistics`, as `Policy` has them. The key `pearl` of its metadata holds JSON: format,
+pearl_version, which (best, last), env_steps of the run so far, the spec, and the `description` of
+an exported policy. `FORMAT` rises when a reader of the version before would misread a file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pearl.errors import SpecError
+from pearl.files import write_atomically
+from pearl.planning.plans import pearl_version, plain
+from pearl_devices import Kernel
+
+if TYPE_CHECKING:
+    import torch
+
+    from pearl.spec.system import System
+
+FORMAT = 1
+FILES = {"best": "policy_best.safetensors", "last": "policy_last.safetensors"}
+"""Which policy → its file in a run folder."""
+
+
+class Policy:
+    """The trained policy without exploration.
+
+    kernel: that of the task `inference`. parameters: those of its network, a flat float32 vector,
+    or its table, as in `pearl_devices.buffers`. statistics: mean and variance of the observations,
+    float64 (2, O), where it normalises them; they stay as they are.
+    """
+
+    def __init__(
+        self,
+        system: System,
+        kernel: Kernel,
+        parameters: npt.NDArray[Any],
+        statistics: npt.NDArray[np.float64] | None = None,
+    ) -> None:
+        self.system = system
+        self.kernel = kernel
+        self.parameters = parameters
+        self.statistics = statistics
+        self._low = np.asarray(system.env.act_low, np.float32)
+        self._high = np.asarray(system.env.act_high, np.float32)
+
+    def copy(self) -> Policy:
+        """The same policy, which no training changes."""
+        statistics = None if self.statistics is None else self.statistics.copy()
+        return Policy(self.system, self.kernel, self.parameters.copy(), statistics)
+
+    def act(self, obs: npt.ArrayLike) -> npt.NDArray[Any]:
+        """Greedy actions for observations of shape (B, O), or one for shape (O,).
+
+        Of a tabular policy an observation is the number of a state: shape (B,), or one of shape ().
+        Discrete actions are int64 of shape (B,), continuous ones float32 of shape (B, A). Another
+        number of components, or no such state, is a ValueError.
+        """
+        from pearl_devices.cpu import act
+
+        size, states = self.kernel.dim("obs"), self.kernel.dims.get("states", 0)
+        rows = np.asarray(obs, np.float32)
+        if states:
+            rows = rows[..., np.newaxis]
+            if rows.size and not (rows.min() >= 0 and rows.max() < states):
+                raise ValueError(
+                    f"observations are {obs!r}; the policy knows states below {states}"
+                )
+        single = rows.ndim == 1
+        rows = np.ascontiguousarray(rows.reshape(1, -1) if single else rows)
+        if rows.ndim != 2 or rows.shape[1] != size:
+            takes = "(B,), numbers of states" if states else f"(B, {size})"
+            raise ValueError(f"observations have shape {np.shape(obs)}; the policy takes {takes}")
+        if self.statistics is not None:
+            rows = self._normalised(rows)
+        actions = act(self.kernel, self.parameters, rows, self._low, self._high)
+        return actions[0] if single else actions
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """`tensors` as those of torch."""
+        import torch
+
+        return {name: torch.from_numpy(array) for name, array in self.tensors().items()}
+
+    def tensors(self) -> dict[str, npt.NDArray[Any]]:
+        """Its parameters under torch's names, copies. Dense layers are those of
+        torch.nn.Sequential(Linear, ReLU or Tanh, Linear, …): `0.weight` (out, in), `0.bias`,
+        `2.weight`, …; a table is one torch.nn.Embedding, `0.weight` (states, actions); a module of
+        the user's own has its own names."""
+        kernel, flat = self.kernel, self.parameters
+        if kernel.dims.get("states"):
+            return {"0.weight": flat.copy()}
+        (name,) = kernel.networks
+        own = kernel.modules.get(name)
+        if own is not None:
+            import torch
+
+            from pearl_devices.primitives.torch.modules import named
+
+            return {n: t.numpy().copy() for n, t in named(own, torch.from_numpy(flat)).items()}
+        found: dict[str, npt.NDArray[Any]] = {}
+        at = 0
+        for layer, (i, o) in enumerate(pairwise(kernel.layers())):
+            weights, at = flat[at : at + i * o], at + i * o
+            found[f"{2 * layer}.weight"] = np.ascontiguousarray(weights.reshape(i, o).T)
+            found[f"{2 * layer}.bias"] = flat[at : at + o].copy()
+            at += o
+        return found
+
+    def save(self, path: str | Path, **about: Any) -> None:
+        """Write the policy to a file for `load`, atomically. about: further keys of its JSON."""
+        from safetensors.numpy import save
+
+        from pearl.training.policy_export import description
+
+        held: dict[str, npt.NDArray[Any]] = {"parameters": self.parameters}
+        if self.statistics is not None:
+            held["statistics"] = self.statistics
+        about |= {"format": FORMAT, "pearl_version": pearl_version()}
+        about |= {"spec": plain(self.system.raw), "description": description(self)}
+        text = json.dumps(about, allow_nan=False)
+        write_atomically(path, save(held, metadata={"pearl": text}))
+
+    @classmethod
+    def load(cls, path: str | Path, *, trust: bool = False) -> Policy:
+        """The policy in a file, or the best of a run folder. The replay is not read.
+
+        trust: import the code that its spec names though this user has not trained by that spec.
+        Without, such a file is a SpecError, and nothing is imported (`docs/trust.md`).
+        A file that is missing, damaged or of another format is a SpecError.
+        """
+        from pearl.algorithms import algorithm
+        from pearl.spec.reading import load
+        from pearl.spec.trust import require
+        from pearl_devices.buffers import specs
+
+        file = Path(path) / FILES["best"] if Path(path).is_dir() else Path(path)
+        held, about = _read(file)
+        require(about["spec"], path, trust=trust)
+        system = load(about["spec"])
+        source = algorithm(system.algorithm.name)
+        kernel = source.graph(system).task("inference").kernel
+        asked = getattr(system.algorithm, "normalise", None)
+        wanted = {"parameters": specs(kernel)[f"policy.{source.POLICY}"]}
+        if asked is not None and asked.observations:
+            wanted["statistics"] = ((2, kernel.dim("obs")), "float64")
+        given = {name: (array.shape, array.dtype.name) for name, array in held.items()}
+        if given != wanted:
+            raise SpecError(f"{file}: holds {given}; a policy of its spec has {wanted}")
+        return cls(system, kernel, held["parameters"], held.get("statistics"))
+
+    def _normalised(self, rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        asked = self.system.algorithm.normalise
+        assert self.statistics is not None
+        mean, variance = self.statistics
+        scaled = (rows - mean) / np.sqrt(variance + asked.epsilon)
+        if asked.clip > 0:
+            scaled = scaled.clip(-asked.clip, asked.clip)
+        found: npt.NDArray[np.float32] = scaled.astype(np.float32)
+        return found
+
+
+def _read(file: Path) -> tuple[dict[str, npt.NDArray[Any]], Mapping[str, Any]]:
+    from safetensors import SafetensorError, safe_open
+
+    if not file.is_file():
+        raise SpecError(
+            f"{file}: there is no policy here; `pearl train` writes one with each checkpoint"
+        )
+    try:
+        with safe_open(str(file), framework="numpy") as opened:
+            about = json.loads((opened.metadata() or {}).get("pearl", "null"))
+            names = {"parameters", "statistics"} & set(opened.keys())
+            held = {name: opened.get_tensor(name) for name in names}
+    except (SafetensorError, OSError, ValueError, RecursionError) as error:
+        raise SpecError(f"{file}: not a readable policy: {error}") from None
+    if not isinstance(about, dict) or "description" not in about or "spec" not in about:
+        raise SpecError(f"{file}: not a policy file of pearl (an exported one has no spec)")
+    if about.get("format") != FORMAT:
+        raise SpecError(
+            f"{file}: a policy of format {about.get('format')!r}, written by pearl "
+            f"{about.get('pearl_version')}; pearl {pearl_version()} reads format {FORMAT}"
+        )
+    return held, about

@@ -1,0 +1,70 @@
+"""A policy as a file: `Policy.tensors`, and what describes them as JSON.
+
+The file is safetensors, without pickle:
+`safetensors.torch.load_file(path)` gives what `load_state_dict` takes, and the description is the
+JSON text under `pearl_policy` in the file's metadata.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pearl.files import write_atomically
+from pearl.training.policy import Policy
+
+SCHEMA = 1
+
+
+def description(policy: Policy) -> dict[str, Any]:
+    """What a program needs beside the tensors to act as the policy does.
+
+    network: `layers` (widths, input first) and `activation`; or `module`, what built it, and the
+    `inputs` it takes; or `states`. The deviations that PPO and A2C explore with are left out.
+    outputs: `argmax` over the last `actions` outputs; `tanh` or
+    `clip` of the first `act` ones, scaled to low … high. normalise: what observations go through
+    first, (x - mean) / sqrt(variance + epsilon), clipped to ±clip (0: not), or null.
+    """
+    kernel, env = policy.kernel, policy.system.env
+    network: dict[str, Any]
+    if kernel.dims.get("states"):
+        network = {"states": kernel.dim("states")}
+    else:
+        (name,) = kernel.networks
+        own, activation = kernel.modules.get(name), "tanh" if kernel.dims.get("tanh") else "relu"
+        network = (
+            {"module": own.program, "inputs": list(own.inputs), "outputs": own.outputs}
+            if own
+            else {"layers": list(kernel.layers()), "activation": activation}
+        )
+    chosen: dict[str, Any] = {"rule": "argmax", "actions": env.actions}
+    if kernel.program is not None:
+        chosen = {"rule": kernel.program}
+    elif env.act:
+        rule = "clip" if kernel.kind == "inference.ppo" else "tanh"
+        bounds = {"low": list(env.act_low), "high": list(env.act_high)}
+        chosen = {"rule": rule, "act": env.act, **bounds}
+    normalise = None
+    if policy.statistics is not None:
+        asked, (mean, variance) = policy.system.algorithm.normalise, policy.statistics.tolist()
+        scale = {"epsilon": asked.epsilon, "clip": asked.clip}
+        normalise = {"mean": mean, "variance": variance, **scale}
+    return {
+        "schema": SCHEMA,
+        "algorithm": policy.system.algorithm.name,
+        "env": env.id,
+        "network": network,
+        "outputs": chosen,
+        "normalise": normalise,
+    }
+
+
+def export(policy: Policy, path: str | Path) -> dict[str, Any]:
+    """Write the policy to `path` (safetensors), atomically; returns its description."""
+    from safetensors.numpy import save
+
+    about = description(policy)
+    text = json.dumps(about, allow_nan=False)
+    write_atomically(path, save(policy.tensors(), metadata={"pearl_policy": text}))
+    return about

@@ -1,0 +1,70 @@
+"""Shows how training goes on standard error: a bar on a terminal, a line every tenth elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TextIO
+
+from pearl.formatting import count
+from pearl.planning.runs import Progress
+
+
+def line(now: Progress) -> str:
+    """Return and rate in words: `return 212.5, 24,310 env steps/s, 0.97 of predicted`."""
+    parts = []
+    if now.mean_return is not None:
+        parts.append(f"return {now.mean_return:,.1f}")
+    if now.eval_mean is not None:
+        parts.append(f"eval {now.eval_mean:,.1f}")
+    parts.append(f"{count(now.env_steps_per_s)} env steps/s")
+    if now.predicted_env_steps_per_s > 0:
+        parts.append(f"{now.env_steps_per_s / now.predicted_env_steps_per_s:.2f} of predicted")
+    return ", ".join(parts)
+
+
+@contextmanager
+def shown(stream: TextIO | None = None) -> Iterator[Callable[[Progress], None]]:
+    """A listener for `Trainer.train(progress=…)`; what it drew is complete when the block ends."""
+    stream = sys.stderr if stream is None else stream
+    if not stream.isatty():
+        yield _lines(stream)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    columns = (
+        TextColumn("{task.description:<10}"),
+        BarColumn(bar_width=24),
+        TextColumn("{task.completed:,.0f}/{task.total:,.0f}"),
+        TextColumn("{task.fields[line]}", markup=False),
+        TimeRemainingColumn(compact=True),
+    )
+    with Bar(*columns, console=Console(file=stream)) as bar:
+        task = bar.add_task("start", total=1, line="")
+
+        def draw(now: Progress) -> None:
+            bar.update(
+                task,
+                description=now.phase,
+                total=now.total_steps,
+                completed=now.env_steps,
+                line=line(now),
+            )
+
+        yield draw
+
+
+def _lines(stream: TextIO) -> Callable[[Progress], None]:
+    told = [0]
+
+    def tell(now: Progress) -> None:
+        tenth = 10 * now.env_steps // max(now.total_steps, 1)
+        if tenth > told[0]:
+            told[0] = tenth
+            share = f"{100 * now.env_steps // max(now.total_steps, 1)} %"
+            print(f"{share:>5}  {now.env_steps:,} env steps, {line(now)}", file=stream, flush=True)
+
+    return tell

@@ -1,0 +1,397 @@
+"""How far a run is from its plan's prediction; another plan, where one is better at the times that
+were measured; and what of a run goes on under it.
+
+A run that re-plans is not bit-reproducible: what is measured decides what it does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from pearl.errors import InfeasibleError, SpecError
+from pearl.formatting import listed, si
+from pearl.graph.parallel_edges import numbered
+from pearl.graph.period import howard
+from pearl.graph.task_graph import TaskGraph
+from pearl.planner import planner
+from pearl.planning.costs import CostTable, Mode, with_lanes
+from pearl.planning.plan_builder import makespan_s
+from pearl.planning.plan_validation import plan_timing
+from pearl.planning.plans import Plan
+from pearl.planning.replicas import resized
+from pearl.planning.runs import TOLERANCE, Drift, TaskDrift, TaskTiming
+from pearl.runtime.protocol import channels
+from pearl.runtime.protocol.single_lane import TIMES
+from pearl.solvers import solve
+from pearl.spec.system import System
+from pearl_devices import Buffers, Kernel
+from pearl_estimators import Estimate
+from pearl_estimators.host.linear_fit import family
+
+if TYPE_CHECKING:
+    from pearl.runtime.protocol.lane_schedule import Protocol
+    from pearl.runtime.protocol.single_lane import Job
+
+GAIN = planner.WORTH
+"""A plan must be so many times as good as the present one under the measured times. Less decides
+nothing, as with a second lane."""
+
+LOOKS = 5
+"""Looks at the clock, and so times of every call, that a decision rests on at least (assumed)."""
+
+SOLVE_S = 10.0
+"""Seconds that training waits for another plan at most (assumed), in each of two searches."""
+
+_NO_TIME = Estimate(0.0)
+
+PASSING = ("batch.", "step.", "act.", "loop.", "version.", "policy.", "best.")
+"""Arrays that another plan may lack or have more of: what one firing tells another, of which
+nothing is under way once a plan is drained, and copies of what is kept elsewhere."""
+
+Factors = Mapping[str, float]
+"""Kernel family and variant → measured seconds / those of the estimate."""
+
+
+# ---------------------------------------------------------------------- what is measured
+
+
+@dataclass(frozen=True)
+class Window:
+    """A stretch of iterations under one plan that is being measured: the iteration and the seconds
+    of iterations at its beginning, and the looks at the clock since."""
+
+    iteration: int
+    wall_s: float
+    looks: int = 0
+
+    def longer(self) -> Window:
+        return replace(self, looks=self.looks + 1)
+
+    def period_s(self, iteration: int, wall_s: float) -> float:
+        """Mean seconds of an iteration from the beginning until now."""
+        return (wall_s - self.wall_s) / max(iteration - self.iteration, 1)
+
+
+class Watch:
+    """Whether the period is so far from the predicted one that another plan is worth a search.
+    weighed_s: the period at which that was last done for this plan: it is not done again until the
+    period has changed as much."""
+
+    def __init__(self, predicted_s: float) -> None:
+        self.predicted_s, self.weighed_s = predicted_s, predicted_s
+        self.period_s, self.looks = predicted_s, 0
+
+    def due(self, window: Window, iteration: int, wall_s: float) -> bool:
+        self.period_s, self.looks = window.period_s(iteration, wall_s), window.looks
+        away = [off(self.period_s, s) for s in (self.predicted_s, self.weighed_s)]
+        return min(map(abs, away)) > TOLERANCE
+
+
+def off(measured: float, predicted: float) -> float:
+    """Measured over predicted, less 1."""
+    return measured / predicted - 1 if predicted > 0 else float(measured > 0)
+
+
+def drift(
+    plan: Plan,
+    period_s: float | None,
+    tasks: Sequence[TaskTiming],
+    decisions: Sequence[str],
+    waited: float | None = None,
+) -> Drift:
+    """The figures of a run. Members of a fused call, timed apart, are left out: the call is there.
+    period_s: of the steady stretch, None where the run ended before it."""
+    rows = tuple(
+        TaskDrift(t.task, t.predicted_s, t.measured_s, off(t.measured_s, t.predicted_s))
+        for t in tasks
+        if t.measured_s is not None and not t.profiled
+    )
+    away = None if period_s is None else off(period_s, plan.period_s)
+    far = away is not None and abs(away) > TOLERANCE and _cores(plan) > 1
+    apart = _apart() if far else None
+    return Drift(plan.period_s, period_s, away, rows, tuple(decisions), apart, waited)
+
+
+def _cores(plan: Plan) -> int:
+    """How many cores the plan takes."""
+    here = [t for t in plan.tasks if t.width_unit == "cores"]
+    widest = {t.lane: max(o.width for o in here if o.lane == t.lane) for t in here}
+    return sum(widest.values())
+
+
+def _apart() -> float | None:
+    """`Drift.apart`, now."""
+    from pearl_devices.primitives.math.core_latency import alike, exchange_s
+    from pearl_estimators.host.calibration import CalibrationError
+    from pearl_estimators.host.calibration_file import stored
+
+    try:
+        known = stored()
+    except CalibrationError:
+        return None
+    if known is None or not known.apart_s:
+        return None
+    now_s = exchange_s()
+    return None if alike(now_s, known.apart_s) else now_s / known.apart_s
+
+
+def recent(
+    times_ns: Mapping[str, list[int]], protocol: Protocol, looks: int
+) -> dict[str, list[int]]:
+    """The newest times of every call: as many as it has firings in so many iterations."""
+    q = protocol.graph.repetition
+    return {
+        name: times[-max(looks, 1) * (1 if "+" in name else q[name]) :]
+        for name, times in times_ns.items()
+    }
+
+
+def gathered(
+    before: Mapping[str, list[int]], more: Mapping[str, list[int]]
+) -> dict[str, list[int]]:
+    """Times of calls, those of another stretch behind them; of very many the newest."""
+    names = [*before, *(n for n in more if n not in before)]
+    return {n: [*before.get(n, ()), *more.get(n, ())][-TIMES:] for n in names}
+
+
+# ---------------------------------------------------------------------- what it would cost
+
+
+def factors(
+    costs: CostTable,
+    graph: TaskGraph,
+    protocol: Protocol,
+    jobs: Sequence[Job],
+    rows: Sequence[TaskTiming],
+) -> dict[str, float]:
+    """Measured seconds of the calls over those that `costs` says, by kernel family and variant.
+
+    rows: of `pearl.training.session.timings`; members of a fused call are there too, timed apart.
+    """
+    sums: dict[str, list[float]] = {}
+    measured = {r.task: r.measured_s for r in rows}
+    for job in jobs:
+        members = [(t,) for t in job.tasks] if len(job.tasks) > 1 else []
+        for tasks in [job.tasks, *members]:
+            placed, part = protocol.plan.task(tasks[0]), protocol.graph.task(tasks[0]).part
+            origins = tuple(protocol.graph.origin(t)[0] for t in tasks)
+            seconds = measured.get("+".join(tasks))
+            share = part.shares[part.replica] if part else None
+            key = (placed.device, placed.variant, placed.width)
+            for mode in costs.modes:
+                if seconds and (mode.tasks, mode.share, mode.key) == (origins, share, key):
+                    sum_s = sums.setdefault(_named(graph, mode), [0.0, 0.0])
+                    sum_s[0] += seconds
+                    sum_s[1] += mode.estimate.latency_s
+    return {name: found / said for name, (found, said) in sums.items() if said > 0}
+
+
+def corrected(costs: CostTable, graph: TaskGraph, by: Factors) -> CostTable:
+    """The table with the times and energies of every mode taken times the factor of its family and
+    variant. A fused mode that was not measured itself takes those of its members, each by its share
+    of the call; a mode of which nothing was measured keeps its estimate."""
+
+    def scaled(mode: Mode) -> Mode:
+        factor = by.get(_named(graph, mode))
+        if factor is None and mode.fused:
+            shares = costs.shares(mode, graph.repetition)
+            alone = {t: by.get(_named(graph, replace(mode, tasks=(t,))), 1.0) for t in mode.tasks}
+            factor = sum(shares[t] * alone[t] for t in mode.tasks)
+        if factor is None or factor == 1.0:
+            return mode
+        e, names = mode.estimate, ("latency_s", "occupancy_s", "low_s", "high_s", "energy_j")
+        values = {name: getattr(e, name) * factor for name in names}
+        source = f"{e.source}; times {factor:.3g}, as the run measured"
+        return replace(mode, estimate=replace(e, **values, source=source))
+
+    return replace(costs, modes=tuple(scaled(m) for m in costs.modes))
+
+
+def _kernel(graph: TaskGraph, mode: Mode) -> Kernel:
+    if mode.fused:
+        return next(f.kernel for f in graph.fusions if f.tasks == mode.tasks)
+    task = graph.task(mode.tasks[0])
+    return resized(task.kernel, mode.share, task.environments) if mode.share else task.kernel
+
+
+def _named(graph: TaskGraph, mode: Mode) -> str:
+    return f"{family(_kernel(graph, mode))}, {mode.variant}"
+
+
+def cost(
+    plan: Plan, graph: TaskGraph, costs: CostTable, system: System, beyond_s: float = 0.0
+) -> tuple[float, float]:
+    """(what the objective minimises: seconds or joules an iteration; the period in seconds) of a
+    plan, its orders and capacities as they are, under a cost table. beyond_s: what an iteration
+    takes beside. A plan that does not fit the table is a SpecError."""
+    timed, arcs = plan_timing(plan, graph, costs)
+    a = timed.assignment
+    natural_s = howard(len(timed.names), arcs)[0] + beyond_s
+    period_s = a.paced_s(natural_s, system.limits.power_w)
+    if system.objective == "makespan":
+        return makespan_s(timed, arcs) + beyond_s, period_s
+    return (a.energy_j(period_s) if system.objective == "power_efficiency" else period_s), period_s
+
+
+# ---------------------------------------------------------------------- what is decided
+
+
+@dataclass(frozen=True)
+class Decision:
+    """plan: the one to go on with, None: the present one. why: in words, from "an iteration took"
+    on."""
+
+    plan: Plan | None
+    why: str
+
+
+def decide(
+    system: System,
+    plan: Plan,
+    by: Factors,
+    table: CostTable,
+    graph: TaskGraph,
+    measured_s: float,
+) -> Decision:
+    """Whether there is a plan that is GAIN times as good as `plan`, both at the estimates of
+    `table` times the factors measured. The present plan takes what was measured; what that is more
+    than its calls explain (the loop, waits, whoever else has the cores) is added to the other plan
+    too, for none is known to be rid of it. What it is less is the present plan's alone.
+
+    Only plans that can take the run over are looked for: environments stay in their variant, which
+    holds their state, actors are not split anew, and devices that cannot be driven are left out.
+    """
+    limits = system.limits
+    if all(t.replicas == 1 for t in plan.tasks):
+        limits = replace(limits, replicas={})
+    one = corrected(_able(table, plan, system), graph, by)
+    lanes_cost = planner.runtime(system)
+    several = with_lanes(one, graph, **lanes_cost) if lanes_cost else one
+    count = sum(k.width > 0 for k in plan.lanes)
+    try:
+        mine = several if count > 1 else one
+        beyond_s = measured_s - cost(plan, graph, mine, system)[1]
+        now, now_s = cost(plan, graph, mine, system, beyond_s)
+    except SpecError as error:
+        return Decision(None, f"the plan is not one of the present problem: {error}")
+    options: list[tuple[float, float, Plan]] = []
+    for costs, most in ((one, 1), (several, limits.max_lanes)):
+        try:
+            found = solve(
+                graph,
+                costs,
+                objective=system.objective,
+                limits=replace(limits, max_lanes=most),
+                time_limit_s=SOLVE_S,
+            )
+        except InfeasibleError:
+            continue
+        value, period_s = cost(found, graph, costs, system, max(0.0, beyond_s))
+        if not options or value * GAIN <= options[0][0]:
+            options = [(value, period_s, found)]
+    if not options:
+        return Decision(None, "no plan meets the limits at the times measured")
+    ((value, period_s, found),) = options
+    gain = now / value if value > 0 else 1.0
+    least = f"{GAIN:g} x is the least that is worth a change"
+    told = (
+        f"the plan takes {si(now_s, 's')} an iteration, {si(abs(beyond_s), 's')} "
+        f"{'more' if beyond_s > 0 else 'less'} than its calls explain"
+    )
+    if gain < GAIN:
+        return Decision(None, f"{told}; the best found is {gain:.2f} x as good, and {least}")
+    guessed = _unmeasured(found, graph, by)
+    why = (
+        f"{told}, the new one {si(period_s, 's')}, {gain:.2f} x as good, and {least}; "
+        f"{moved(plan, found)}"
+        + (f"; not measured, and so at the estimate: {listed(guessed)}" if guessed else "")
+    )
+    note = f"made amid a run, at the times that it measured: {gain:.2f} x as good as the one before"
+    named = {"spec_sha256": system.sha256, "host": system.platform.name, "note": note}
+    return Decision(replace(found, **named), why)  # type: ignore[arg-type]
+
+
+def _able(costs: CostTable, plan: Plan, system: System) -> CostTable:
+    """The modes of plans that can take a run over from this one."""
+    steps = next((t.variant for t in plan.tasks if t.task == "env_step"), None)
+    real = {d.name for d in system.platform.devices if d.real}
+    kept = (
+        m
+        for m in costs.modes
+        if m.device in real and ("env_step" not in m.tasks or m.variant == steps)
+    )
+    return replace(costs, modes=tuple(kept))
+
+
+def _unmeasured(plan: Plan, graph: TaskGraph, by: Factors) -> list[str]:
+    """The tasks of a plan of whose mode nothing is known but the estimate."""
+    found = []
+    for t in plan.tasks:
+        alone = Mode((t.task,), t.device, t.variant, t.width, _NO_TIME)
+        call = {t.task, *t.fused_with}
+        fused = [f for f in graph.fusions if set(f.tasks) == call]
+        names = [
+            _named(graph, alone),
+            *(_named(graph, replace(alone, tasks=f.tasks)) for f in fused),
+        ]
+        if not any(n in by for n in names):
+            found.append(f"{t.task} ({t.variant})")
+    return list(dict.fromkeys(found))
+
+
+def moved(before: Plan, after: Plan) -> str:
+    """Which tasks run elsewhere or otherwise, in words."""
+
+    def where(plan: Plan) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for t in plan.tasks:
+            mates = f" in a call of {1 + len(t.fused_with)}" if t.fused_with else ""
+            here = f"{t.lane} {t.variant}{'' if t.width == 1 else f' x {t.width}'}{mates}"
+            found[t.task] = f"{found[t.task]} and {here}" if t.task in found else here
+        return found
+
+    old, new = where(before), where(after)
+    parts = [f"{t}: {old[t]} → {new[t]}" for t in old if t in new and old[t] != new[t]]
+    slack = {key: e.slack for key, e in numbered(before.edges).items()}
+    for key, e in numbered(after.edges).items():
+        was = slack.get(key, e.slack)
+        if was != e.slack:
+            parts.append(f"slack of {e.src} → {e.dst}: {was} → {e.slack}")
+    parts = list(dict.fromkeys(parts))
+    return (
+        "moved: " + ", ".join(parts) if parts else "every task runs where it did, in another order"
+    )
+
+
+# ---------------------------------------------------------------------- what goes on
+
+
+def misfits(old: Buffers, new: Buffers) -> list[str]:
+    """The arrays of a run's state that one of two plans has and the other has not, or otherwise."""
+
+    def state(arrays: Buffers) -> dict[str, tuple[tuple[int, ...], str]]:
+        kept = {n: a for n, a in arrays.items() if not n.startswith(PASSING)}
+        return {n: (a.shape, a.dtype.name) for n, a in kept.items()}
+
+    a, b = state(old), state(new)
+    return sorted(n for n in a.keys() | b.keys() if a.get(n) != b.get(n))
+
+
+def carry(
+    before: Protocol, old: Buffers, reached: int, after: Protocol, new: Buffers, iteration: int
+) -> None:
+    """The state of a run from the arrays of one plan into those of another, whose first iteration
+    is `iteration`. Nothing is under way. reached: the iteration that the old plan came to, those in
+    which it was drained included. Every slot of the parameters holds the newest version."""
+    for name, array in new.items():
+        base = name.partition("@")[0]
+        if base.startswith("policy."):
+            array[...] = old[channels.current(before, base, reached)]
+        elif name in old and old[name].shape == array.shape:
+            array[...] = old[name]
+    for task in after.graph.tasks:
+        versions = new.get(channels.version(task.name))
+        if versions is not None:
+            versions[...] = iteration * after.graph.repetition[task.name]

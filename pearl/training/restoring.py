@@ -1,0 +1,201 @@
+"""Which rows of a run's arrays a checkpoint holds, and how they come back.
+
+The filled rows of a replay are its first ones; only they are written, and of the tree over their
+priorities the leaves. Native kernels do not check what they index by: so every number that one
+indexes, counts or loops by is checked here, before any array is changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pearl.errors import SpecError
+from pearl.graph.task_graph import TaskGraph
+from pearl.spec.system import System
+from pearl.training.checkpoint import Stored
+from pearl_devices import Buffers, Kernel
+from pearl_devices.buffers import ANEW, tree_levels
+
+Array = npt.NDArray[Any]
+
+REPLAY = "replay."
+CURSOR, CLOCK, TREE = "replay.cursor", "replay.clock", "replay.tree"
+ROWS = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
+HUGE = 2**62
+"""No count of a run comes near this."""
+FAR = 1e6
+"""No number in the state of a native environment comes near this; one far beyond it never wraps."""
+
+
+def kept(arrays: Buffers, graph: TaskGraph, *, replay: bool = True) -> Buffers:
+    """The arrays as a checkpoint holds them: views of their filled rows. replay: with the replay,
+    which otherwise begins empty in a run that goes on."""
+    if not replay or CURSOR not in arrays:
+        return {n: a for n, a in arrays.items() if not n.startswith(REPLAY)}
+    rows = _filled(arrays, arrays[CURSOR], arrays.get(CLOCK))
+    found = dict(arrays)
+    if TREE in found:
+        found[TREE] = _leaves(found[TREE], graph)
+    return {n: a[: rows[n]] if n in rows else a for n, a in found.items()}
+
+
+def restore(
+    stored: Stored, into: Buffers, graph: TaskGraph, *, without: tuple[str, ...] = ()
+) -> None:
+    """Copy a checkpoint's arrays, checked by `problems`, into those of a trainer. without: the
+    beginnings of names that are left as they are."""
+    for name in stored.places:
+        if name.startswith(without):
+            continue
+        out, rows = into[name], stored.places[name].shape
+        if name == TREE:
+            out[:] = 0
+            out = _leaves(out, graph)
+        if rows:
+            out[rows[0] :] = 0
+            out = out[: rows[0]]
+        stored.read_into(name, out)
+        if name == TREE and rows[0]:
+            _sum_up(into[TREE], graph, rows[0])
+
+
+def check(stored: Stored, into: Buffers, graph: TaskGraph, system: System, inserted: int) -> None:
+    """Whether a checkpoint can go into these arrays. inserted: rows that come into the replay at
+    once. Raises SpecError with a sentence for every array that cannot, before any is changed."""
+    places, names = stored.places, set(into)
+    if CURSOR not in places:  # the replay was not kept
+        names = {n for n in into if not n.startswith(REPLAY)}
+    rows, why = _counts(stored, into, inserted)
+    if why:
+        raise SpecError(f"{stored.path}: {why}")
+    shapes = {n: into[n].shape for n in names}
+    shapes |= {n: (count, *into[n].shape[1:]) for n, count in rows.items()}
+    wrong = []
+    for name in sorted(names | set(places)):
+        wanted = f"{into[name].dtype}{list(shapes[name])}" if name in names else "none"
+        found = f"{places[name].dtype}{list(places[name].shape)}" if name in places else "none"
+        if wanted != found:
+            wrong.append(
+                f"does not fit this spec and plan: {name}: checkpoint {found}, here {wanted}"
+            )
+    if not wrong:
+        wrong = [line for n in sorted(names) for line in _wrong(stored, n, into, graph, system)]
+    if wrong:
+        raise SpecError(*(f"{stored.path}: {line}" for line in wrong))
+
+
+def _wrong(
+    stored: Stored, name: str, into: Buffers, graph: TaskGraph, system: System
+) -> Iterator[str]:
+    """A sentence if an array has a value that a kernel must not see."""
+    limits = bounds(name, into, graph, system)
+    if limits is None:
+        return
+    low, high = limits
+    for piece in stored.pieces(name):
+        outside = ~((piece >= low) & (piece <= high))  # so NaN is outside
+        if outside.any():
+            given = piece[outside].flat[0]
+            yield f"{name} has {given:g}; from {low:g} to {high:g} is allowed"
+            return
+
+
+COUNTS = ("episode.count", "episode.lengths", "env.elapsed", "learner.", "version.", "any_order.")
+ACTIONS = ("act.action", "step.action", "batch.action", "replay.action", "rollout.action")
+STATES = ("env.obs", "step.obs", "step.next_obs")
+
+
+def bounds(
+    name: str, into: Buffers, graph: TaskGraph, system: System
+) -> tuple[float, float] | None:
+    """The least and the largest value that an array may hold; None where any will do."""
+    base, array = name.partition("@")[0].partition("#")[0], into[name]
+    whole = array.dtype.kind in "iu"
+    if base in ACTIONS and whole:
+        return 0, system.env.actions - 1
+    if base == "batch.index":
+        return 0, len(into["replay.reward"]) - 1
+    if base == "rollout.at":
+        return 0, len(into["rollout.reward"]) - 1
+    if base == "loop.more":
+        return 0, 0
+    if base.endswith(".terminated"):
+        return 0, 1
+    if base.endswith(".truncated"):
+        return 0, 1 | ANEW
+    if base == "replay.depth":
+        return 0, _kernel(graph, "replay_sample").dim("stack") - 1
+    if base == "replay.last_row" or (base.startswith(COUNTS) and whole):
+        return 0, HUGE
+    if base in STATES and "learner.q.visits" in into:  # a table, with a row a state
+        return 0, len(into["policy.q"]) - 1
+    if base == "env.state":
+        return -FAR, FAR
+    if base == TREE:
+        return 0, float(np.finfo(np.float32).max)
+    return None
+
+
+def _kernel(graph: TaskGraph, kind: str) -> Kernel:
+    return next(t.kernel for t in graph.tasks if t.kernel.kind == kind)
+
+
+def _tree(graph: TaskGraph) -> tuple[tuple[int, ...], int]:
+    """Widths of the tree's levels, and its fanout."""
+    kernel = _kernel(graph, "replay_sample")
+    fanout = kernel.dim("fanout")
+    return tree_levels(kernel.dim("capacity"), fanout), fanout
+
+
+def _leaves(tree: Array, graph: TaskGraph) -> Array:
+    return tree[tree.size - _tree(graph)[0][-1] :]
+
+
+def _sum_up(tree: Array, graph: TaskGraph, rows: int) -> None:
+    """The nodes above the first `rows` leaves, summed as the kernels sum them."""
+    from pearl_devices.primitives.replay.sum_tree import raise_range
+
+    levels, fanout = _tree(graph)
+    raise_range(tree, np.array(levels, np.int64), fanout, 0, rows - 1)
+
+
+def _filled(arrays: Mapping[str, Array], cursor: Array, clock: Array | None) -> dict[str, int]:
+    """How many of the first rows of each array of a replay hold anything."""
+    rows = [f"{REPLAY}{n}" for n in ROWS] + [TREE]
+    found = dict.fromkeys((n for n in rows if n in arrays), int(cursor[1]))
+    if clock is not None:
+        stored, cut = (int(n) for n in clock)
+        for count, names in ((stored, ("frame", "depth")), (cut, ("last", "last_row"))):
+            for name in (f"{REPLAY}{n}" for n in names):
+                found[name] = min(count, len(arrays[name]))
+    return found
+
+
+def _counts(stored: Stored, into: Buffers, inserted: int) -> tuple[dict[str, int], str | None]:
+    """The filled rows of a replay's arrays by the checkpoint's cursor and clock; or why these
+    cannot be. Where they are of another kind than here, nothing is said."""
+    found = {
+        n: stored.read(n)
+        for n, p in stored.places.items()
+        if n in (CURSOR, CLOCK) and n in into and p.shape == (2,) and p.dtype == np.dtype(np.int64)
+    }
+    if CURSOR not in found:
+        return {}, None
+    capacity = len(into["replay.reward"])
+    row, rows = (int(n) for n in found[CURSOR])
+    sound = 0 <= row < capacity and 0 <= rows <= capacity and row % inserted == 0
+    if not sound or (rows < capacity and row != rows):
+        return {}, (
+            f"{CURSOR} is [{row}, {rows}]; the next row to write of {capacity} and how many are "
+            f"filled are needed, {inserted} at a time"
+        )
+    if CLOCK in found:
+        number, cut = (int(n) for n in found[CLOCK])
+        counted = number % capacity == row and min(number, capacity) == rows
+        if not (counted and 0 <= cut <= number < HUGE):
+            return {}, f"{CLOCK} is [{number}, {cut}], where {CURSOR} is [{row}, {rows}]"
+    return _filled(into, found[CURSOR], found.get(CLOCK)), None

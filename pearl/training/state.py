@@ -1,0 +1,118 @@
+"""`State`: what has happened in a run so far, and how a checkpoint says it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from math import isfinite
+from typing import Any
+
+from pearl.errors import SpecError
+from pearl.runtime.environments.external_envs import Log
+
+
+@dataclass
+class State:
+    """What has happened so far: all that a checkpoint says beside the arrays. Seconds of iterations
+    only, without evaluation and checkpoints. drained: the iteration before which no work is under
+    way in any channel, because a run or a plan ended there. total_steps: env steps that the run is
+    to have; its schedules follow from it. evaluation_due: the evaluation at `iteration` was
+    interrupted. evaluation_cuts: episodes that evaluations have cut. log: what went
+    wrong and was mended. factors, decisions, replanned: what re-planning has measured (kernel
+    family, variant → measured / estimated seconds), what it decided, whether the plan changed.
+    refilled: the iteration from which the replay has been filled, above 0 where a checkpoint had
+    none; learnt: the iterations with gradient steps before it."""
+
+    iteration: int = 0
+    best_mean: float | None = None
+    last_mean: float | None = None
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+    drained: int = 0
+    total_steps: int = 0
+    evaluation_due: bool = False
+    evaluation_cuts: int = 0
+    log: Log = field(default_factory=Log)
+    steady: dict[str, float] = field(
+        default_factory=lambda: {"wall_s": 0.0, "cpu_s": 0.0, "env_steps": 0, "updates": 0}
+    )
+    factors: dict[str, float] = field(default_factory=dict)
+    decisions: list[str] = field(default_factory=list)
+    replanned: bool = False
+    refilled: int = 0
+    learnt: int = 0
+
+    def learning(self, warm: int) -> int:
+        """The iterations with gradient steps so far. warm: where they begin in this run."""
+        return self.learnt + max(self.iteration - warm, 0)
+
+    @staticmethod
+    def of(progress: Mapping[str, Any], where: str) -> State:
+        """The state that a checkpoint holds. The run that goes on has not failed.
+
+        Keys that this version does not know are left out and noted in `log`. Raises SpecError with
+        a line for every key that is missing or has a wrong value; each begins with `where`.
+        """
+        problems: list[str] = []
+        values = _values(State, progress, where, problems)
+        log = progress.get("log")
+        if not isinstance(log, Mapping):
+            problems.append(f"{where}: log is {log!r}; an object is needed")
+            log = {}
+        values["log"] = Log(**_values(Log, log, f"{where}: log", problems))
+        steady = State().steady
+        if "steady" in values and not values["steady"].keys() >= steady.keys():
+            problems.append(f"{where}: steady has {list(values['steady'])}, {list(steady)} needed")
+        if problems:
+            raise SpecError(*problems)
+        state = State(**values)
+        state.log.failure = None
+        unknown = sorted(progress.keys() - values.keys())
+        if unknown:
+            state.log.note(f"{where}: {', '.join(unknown)}: not known here, left out", restarts=0)
+        return state
+
+
+def _values(
+    kind: type, given: Mapping[str, Any], where: str, problems: list[str]
+) -> dict[str, Any]:
+    """The values of a dataclass's fields, those of its own dataclasses left out."""
+    found = {}
+    for f in fields(kind):
+        if f.type == "Log":
+            continue
+        what, fits = KINDS[str(f.type)]
+        if f.name not in given:
+            problems.append(f"{where}: key {f.name!r} is missing; {what} is needed")
+        elif not fits(given[f.name]):
+            problems.append(f"{where}: {f.name} is {given[f.name]!r}; {what} is needed")
+        else:
+            found[f.name] = given[f.name]
+    return found
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 2**53
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and isfinite(value)
+
+
+KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "int": ("a count", _is_count),
+    "int | None": ("a count or null", lambda v: v is None or _is_count(v)),
+    "float": ("a number", _is_number),
+    "float | None": ("a number or null", lambda v: v is None or _is_number(v)),
+    "bool": ("true or false", lambda v: type(v) is bool),
+    "str | None": ("a text or null", lambda v: v is None or isinstance(v, str)),
+    "list[str]": (
+        "a list of texts",
+        lambda v: isinstance(v, list) and all(isinstance(i, str) for i in v),
+    ),
+    "dict[str, float]": (
+        "an object of numbers",
+        lambda v: isinstance(v, Mapping) and all(map(_is_number, v.values())),
+    ),
+}
+"""Type of a field, as written → what it is in words, and whether a value is one."""

@@ -1,0 +1,204 @@
+"""An algorithm of the user's own: a module named in the spec, its torch loss, no native code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pearl
+from examples import own_algorithm
+from pearl.errors import SpecError
+from pearl_devices import Device, UnsupportedError, cpu, kernel
+from pearl_devices.buffers import specs
+from pearl_devices.work import ADAM_FLOPS, FOLLOW_FLOPS, backward_flops, forward_flops, parameters
+from tests.kernel_buffers import copied, equal, filled
+from tests.lanes import cut
+
+ROOT = Path(__file__).parents[2]
+HOST = Device("host", "cpu")
+SMALL: dict[str, Any] = {
+    "algorithm": {
+        "name": "examples.own_algorithm",
+        "env": "CartPole-v1",
+        "num_envs": 4,
+        "hidden": [16],
+        "batch_size": 16,
+        "learning_starts": 100,
+        "options": {"temperature": 0.05},
+    },
+    "train": {"steps": 800, "evaluate_every": 0, "final_episodes": 1, "checkpoint_every": 400},
+}
+
+
+def test_the_example_is_whole_in_less_than_sixty_lines() -> None:
+    assert len((ROOT / "examples/own_algorithm.py").read_text().splitlines()) < 60
+
+
+def test_the_example_learns_to_balance_the_pole() -> None:
+    changes = {"train.steps": 8000, "train.seed": 1, "algorithm.exploration.steps": 3000}
+    run = pearl.compile(own_algorithm.SPEC, set=changes).train()
+    assert run.returns["mean_last_20"] >= 80  # random play reaches about 22
+
+
+def test_the_spec_of_the_how_to_loads_and_its_options_reach_the_loss(tmp_path: Path) -> None:
+    (text,) = (
+        part.partition("```")[0]
+        for part in (ROOT / "docs/own_algorithm.md").read_text().split("```yaml\n")[1:]
+    )
+    (tmp_path / "spec.yaml").write_text(text)
+    trainer = pearl.compile(tmp_path / "spec.yaml")
+    assert dict(trainer.graph.task("update").kernel.args) == {"temperature": 0.05}
+    assert trainer.plan.task("update").variant == "torch"
+    assert trainer.graph.fusions == ()
+
+
+def test_options_change_what_is_learnt_and_a_wrong_one_is_refused_by_name() -> None:
+    results = []
+    for temperature in (0.05, 0.5):
+        changes = {"algorithm.options": {"temperature": temperature}, "train.steps": 200}
+        trainer = pearl.compile(SMALL, set=changes)
+        trainer.train()
+        results.append(trainer._arrays["learner.q"].copy())
+    assert not np.array_equal(*results)
+    with pytest.raises(UnsupportedError, match=r"own_algorithm:losses cannot .*'warmth'"):
+        pearl.compile(SMALL, set={"algorithm.options": {"warmth": 1}}).train()
+
+
+@pytest.mark.parametrize("replay", ["uniform", "prioritised"])
+def test_a_resumed_run_equals_one_that_was_never_cut(tmp_path: Path, replay: str) -> None:
+    system = pearl.load(SMALL, set={"algorithm.replay.kind": replay})
+    whole, half, resumed = (pearl.compile(system) for _ in range(3))
+    whole.train(out=tmp_path / "whole")
+    cut(half, 400, out=tmp_path / "half")
+    resumed.train(out=tmp_path / "half", resume=True)
+    for name, array in whole._arrays.items():
+        if not name.startswith(("batch.", "step.")):
+            np.testing.assert_array_equal(array, resumed._arrays[name], err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("no_such.module", "is no module that can be imported"),
+        ("pearl.graph.task_graph", "has no POLICY, LEARNING, graph, initialise, losses"),
+        ("not a.module", "allowed: the path of a module"),
+        ("mine", "allowed are dqn, ddpg, td3, sac, ppo, a2c, q_learning, sarsa, a module path"),
+    ],
+)
+def test_a_name_that_is_no_algorithm_is_a_line_that_says_why(name: str, says: str) -> None:
+    with pytest.raises(SpecError, match=r"algorithm\.name") as refused:
+        pearl.load(SMALL, set={"algorithm.name": name})
+    assert says in str(refused.value)
+
+
+# Kernels of an algorithm that nobody has counted
+
+
+def own_update(steps: int = 6) -> Any:
+    sizes: dict[str, Any] = {"value": (3, 8, 1), "level": (0, 1), "obs": 3, "act": 0}
+    sizes |= {"batch": 8, "steps": steps}
+    return kernel("update.mine", sizes, program="tests.own_losses:sometimes", args={"scale": 2.0})
+
+
+def test_its_work_is_two_passes_forward_and_one_backward_of_each_network() -> None:
+    k = kernel("update.mine", obs=3, act=0, batch=8, steps=2, value=(3, 8, 1))
+    once = 2 * forward_flops((3, 8, 1), 8) + backward_flops((3, 8, 1), 8)
+    assert k.flops == 2 * (once + (ADAM_FLOPS + FOLLOW_FLOPS) * parameters((3, 8, 1)))
+
+
+def test_it_runs_as_torch_only_and_only_with_a_program() -> None:
+    k = own_update()
+    assert cpu.offers(k, HOST) == (("torch", 1),)
+    assert cpu.offers(kernel("update.mine", {**k.dims}), HOST) == ()
+    acting = kernel("inference.mine", envs=2, obs=3, act=0, q=(3, 2))
+    assert cpu.offers(acting, HOST) == (("torch", 1),)
+
+
+def test_its_arrays_follow_from_its_networks() -> None:
+    names = specs(own_update())
+    for network, size in (("value", 41), ("level", 1)):
+        for suffix in ("", ".target", ".m", ".v"):
+            assert names[f"learner.{network}{suffix}"] == ((size,), "float32")
+        assert {f"hyper.lr.{network}", f"loss.{network}"} < names.keys()
+    assert "act.low" not in names
+
+
+def test_a_network_that_moves_now_and_then_counts_its_own_steps_of_adam() -> None:
+    k = own_update(steps=7)
+    buffers = filled([k])
+    for name in ("learner.level.m", "learner.level.v", "learner.level"):
+        buffers[name][:] = 0.0
+    cpu.bind(k, "torch", buffers)()
+    assert buffers["learner.value.steps"][0] == 7
+    assert buffers["learner.level.steps"][0] == 2
+    # A first step of Adam is the learning rate, whatever the gradient; the second is no larger.
+    assert 1e-4 < abs(buffers["learner.level"][0]) < 2.01e-3
+
+
+def test_its_noise_depends_on_the_gradient_step_and_not_on_the_grouping() -> None:
+    k = own_update(6)
+    block = filled([k])
+    single = copied(block)
+    cpu.bind(k, "torch", block)()
+    for s in range(6):
+        part = {n: a[s : s + 1].copy() if n.startswith("batch.") else a for n, a in single.items()}
+        cpu.bind(own_update(1), "torch", part)()
+        single["batch.td"][s] = part["batch.td"][0]
+    assert equal(block, single) == []
+
+
+def acting(program: str) -> Any:
+    q: tuple[int, ...] = (3, 8, 4)
+    return kernel("inference.mine", program=program, envs=16, obs=3, act=0, q=q)
+
+
+def test_a_program_may_choose_the_actions() -> None:
+    k = acting("tests.own_losses:softmax")
+    buffers = filled([k])
+    buffers["env.obs"][:] = np.random.default_rng(0).normal(size=buffers["env.obs"].shape)
+    greedy = cpu.act(k, buffers["policy.q"], buffers["env.obs"])
+    for temperature, least, most in ((1e-3, 0.95, 1.0), (1e3, 0.1, 0.5)):
+        buffers["explore"][:] = temperature, temperature, 1.0, 0.0
+        call = cpu.bind(k, "torch", buffers)
+        same = []
+        for _ in range(50):
+            call()
+            same.append(np.mean(buffers["act.action"] == greedy))
+        assert least <= np.mean(same) <= most
+    assert buffers["rng.inference"][1] == 100
+
+
+def test_the_start_is_random_whatever_the_program() -> None:
+    k = acting("tests.own_losses:softmax")
+    buffers = filled([k])
+    buffers["explore"][:] = 1e-3, 1e-3, 1.0, 16 * 200
+    call = cpu.bind(k, "torch", buffers)
+    counts = np.zeros(4)
+    for _ in range(200):
+        call()
+        counts += np.bincount(buffers["act.action"], minlength=4)
+    np.testing.assert_allclose(counts / 3200, 0.25, atol=0.04)
+
+
+def test_actions_of_the_wrong_shape_are_an_error_naming_the_program() -> None:
+    k = acting("tests.own_losses:wrong_shape")
+    buffers = filled([k])
+    buffers["explore"][:] = 0.0
+    with pytest.raises(ValueError, match=r"own_losses:wrong_shape returned \(16, 4\)"):
+        cpu.bind(k, "torch", buffers)()
+
+
+def test_continuous_actions_without_a_program_are_squashed_with_noise() -> None:
+    k = kernel("inference.mine", envs=64, obs=3, act=2, policy=(3, 8, 2))
+    buffers = filled([k])
+    buffers["act.low"][:], buffers["act.high"][:] = (-1.0, 0.0), (1.0, 4.0)
+    buffers["env.obs"][:] = np.random.default_rng(0).normal(size=buffers["env.obs"].shape)
+    buffers["explore"][:] = 0.0
+    cpu.bind(k, "torch", buffers)()
+    greedy = cpu.act(
+        k, buffers["policy.policy"], buffers["env.obs"], buffers["act.low"], buffers["act.high"]
+    )
+    np.testing.assert_allclose(buffers["act.action"], greedy, rtol=1e-5, atol=1e-6)

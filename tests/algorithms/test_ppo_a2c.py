@@ -1,0 +1,202 @@
+"""PPO and A2C as whole systems: graph, options, plans, training, resuming, learning."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pearl
+from pearl.algorithms import algorithm
+from pearl.errors import SpecError
+from pearl.graph.sequential import program_order
+from pearl.planning.plans import Plan
+from pearl.runtime.protocol import single_lane
+from pearl.spec.reading import init_text
+from pearl_devices import Buffers
+from tests.kernel_buffers import equal
+from tests.lanes import cut
+
+ENVS = {"discrete": "CartPole-v1", "continuous": "Pendulum-v1"}
+
+
+def spec(name: str, env: str = "CartPole-v1", **options: Any) -> dict[str, Any]:
+    own: dict[str, Any] = {"epochs": 2, "minibatches": 2} if name == "ppo" else {}
+    given = {"num_envs": 4, "rollout_steps": 8, "hidden": [16, 16], **own, **options}
+    train = {"steps": 640, "evaluate_every": 0, "final_episodes": 1, "checkpoint_every": 320}
+    return {"algorithm": {"name": name, "env": env, **given}, "train": train}
+
+
+def arrays(trainer: Any) -> Buffers:
+    left_out = ("step.", "loop.")
+    return {n: a for n, a in trainer._arrays.items() if not n.startswith(left_out)}
+
+
+def plan_with(given: dict[str, Any], **variants: str) -> Plan:
+    limits = {task: [variant] for task, variant in variants.items()}
+    return pearl.plan(pearl.load(given, set={"limits.variants": limits}))
+
+
+@pytest.mark.parametrize("name", ["ppo", "a2c"])
+@pytest.mark.parametrize("env", ENVS.values(), ids=ENVS)
+def test_an_iteration_is_one_rollout_and_its_gradient_steps(name: str, env: str) -> None:
+    graph = algorithm(name).graph(pearl.load(spec(name, env)))
+    acts = {"inference": 8, "env_step": 8, "rollout_insert": 8}
+    assert dict(graph.repetition) == {**acts, "gae": 1, "update": 1, "param_sync": 1}
+    steps = 4 if name == "ppo" else 1
+    assert (graph.env_steps, graph.updates, graph.batch) == (32, steps, 16 if steps == 4 else 32)
+    order = program_order(graph)
+    assert order == (
+        *("inference", "env_step", "rollout_insert") * 8,
+        "gae",
+        "update",
+        "param_sync",
+    )
+    assert all(e.limit is None for e in graph.edges)
+    assert {f.name for f in graph.fusions} == {"rollout", "iteration"}
+
+
+@pytest.mark.parametrize("platform", ["cpu_gpu", "cpu_h200", "cpu_gpu_fpga"])
+@pytest.mark.parametrize("name", ["ppo", "a2c"])
+def test_every_platform_has_a_plan(name: str, platform: str) -> None:
+    system = pearl.load(spec(name), set={"platform": platform})
+    found = pearl.plan(system)
+    assert found.status == "optimal"
+    large = {"platform": platform, "algorithm.hidden": [2048, 2048], "algorithm.num_envs": 512}
+    moved = pearl.plan(pearl.load(spec(name), set=large))
+    assert moved.task("update").device != system.platform.host
+    assert moved.task("env_step").device == system.platform.host
+
+
+@pytest.mark.parametrize("name", ["ppo", "a2c"])
+def test_options_of_a_replay_are_refused(name: str) -> None:
+    for key in ("replay", "batch_size", "learning_starts", "target", "n_step", "huber"):
+        with pytest.raises(SpecError, match=rf"algorithm.{key}: a key of algorithm dqn"):
+            pearl.load(spec(name), set={f"algorithm.{key}": 1})
+
+
+def test_minibatches_must_divide_the_rollout() -> None:
+    with pytest.raises(SpecError, match=r"minibatches: given 5; a divisor .* \(32\) is needed"):
+        pearl.load(spec("ppo", minibatches=5))
+
+
+@pytest.mark.parametrize("name", ["ppo", "a2c"])
+def test_init_writes_a_spec_that_loads(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text(init_text(name, "Pendulum-v1"), encoding="utf-8")
+    assert pearl.load(path).algorithm.name == name
+
+
+def test_options_reach_their_arrays() -> None:
+    given = spec(
+        "ppo", "Pendulum-v1", clip=0.3, value_clip=0.4, entropy=0.05, value_weight=0.6,
+        gae_lambda=0.8, anneal=True, log_std=-0.7, normalise_advantages=False, max_grad_norm=2.0,
+        learning_rate=0.002, activation="relu",
+    )  # fmt: skip
+    trainer = pearl.compile(given)
+    wanted = {
+        "clip": 0.3, "value_clip": 0.4, "entropy": 0.05, "value_weight": 0.6, "gae_lambda": 0.8,
+        "normalise": 0.0, "clip_norm": 2.0, "anneal": 80.0, "lr.actor": 0.002, "lr.critic": 0.002,
+    }  # fmt: skip
+    for name, value in wanted.items():
+        assert trainer._arrays[f"hyper.{name}"][0] == value, name
+    assert trainer._arrays["learner.actor"][-1] == np.float32(-0.7)
+    assert trainer._arrays["policy.actor"][-1] == np.float32(-0.7)
+    assert trainer.graph.task("update").kernel.dim("tanh") == 0
+    rms = pearl.compile(spec("a2c"))._arrays["hyper.rmsprop"]
+    assert tuple(rms) == (0.99, 1e-5)
+    assert tuple(pearl.compile(spec("a2c", optimiser="adam"))._arrays["hyper.rmsprop"]) == (0, 0)
+
+
+@pytest.mark.parametrize("name", ["ppo", "a2c"])
+@pytest.mark.parametrize("env", ENVS.values(), ids=ENVS)
+def test_equal_seeds_give_equal_arrays_and_a_resumed_run_is_one_that_was_never_cut(
+    name: str, env: str, tmp_path: Path
+) -> None:
+    system = pearl.load(spec(name, env, anneal=True))
+    plan = pearl.plan(system)
+    whole, half, resumed = (pearl.compile(system, plan=plan) for _ in range(3))
+    other = pearl.compile(system, plan=plan, seed=1)
+    whole.train(out=tmp_path / "whole")
+    cut(half, 320, out=tmp_path / "half")
+    resumed.train(out=tmp_path / "half", resume=True)
+    other.train()
+    assert equal(arrays(whole), arrays(resumed)) == []
+    assert not np.array_equal(whole._arrays["learner.actor"], other._arrays["learner.actor"])
+    obs = np.ones(whole._acting.dim("obs"))
+    assert np.array_equal(whole.policy.act(obs), resumed.policy.act(obs))
+
+
+@pytest.mark.parametrize("name", ["ppo", "a2c"])
+@pytest.mark.parametrize("fused", ["rollout", "iteration"])
+def test_fused_modes_train_as_the_tasks_one_by_one(name: str, fused: str) -> None:
+    system = pearl.load(spec(name))
+    plan = pearl.plan(system)
+    together, apart = pearl.compile(system, plan=plan), pearl.compile(system, plan=plan)
+    for trainer in (together, apart):
+        trainer._jobs = {
+            t.name: single_lane.Job((t.name,), t.kernel, "cpu", "native")
+            for t in trainer.graph.tasks
+        }
+    (fusion,) = (f for f in together.graph.fusions if f.name == fused)
+    call = single_lane.Job(fusion.tasks, fusion.kernel, "cpu", "native")
+    together._jobs |= dict.fromkeys(fusion.tasks, call)
+    for trainer in (together, apart):
+        trainer._arrays.clear()
+        trainer._start(trainer.seed)
+    order = program_order(together.graph)
+    for trainer in (together, apart):
+        steps = single_lane.bind(order, trainer._jobs, (), trainer._arrays)
+        single_lane.run([s.call for s in steps], 20, trainer._arrays)
+    ours = arrays(together)
+    assert equal({n: ours[n] for n in arrays(apart)}, arrays(apart)) == []
+    assert together._arrays["learner.step"][0] == 20 * together.graph.updates
+
+
+@pytest.mark.parametrize("name", ["ppo", "a2c"])
+@pytest.mark.parametrize("env", ENVS.values(), ids=ENVS)
+def test_torch_and_gymnasium_train_too(name: str, env: str) -> None:
+    given = spec(name, env)
+    torch = dict.fromkeys(("inference", "rollout_insert", "gae", "update"), "torch")
+    plan = plan_with(given, env_step="gymnasium", **torch)
+    assert {plan.task(t).variant for t in (*torch, "env_step")} == {"torch", "gymnasium"}
+    system = pearl.load(given, set={"limits.variants": {}})
+    run = pearl.compile(system, plan=plan).train()
+    assert run.status == "done"
+    assert run.updates == 20 * (4 if name == "ppo" else 1)
+
+
+def test_a_spec_that_normalises_trains_without_fused_calls() -> None:
+    given = spec("ppo", "Pendulum-v1", normalise={"observations": True, "rewards": True})
+    trainer = pearl.compile(given)
+    assert trainer.graph.fusions == ()
+    assert trainer.train().status == "done"
+
+
+@pytest.mark.slow
+def test_ppo_balances_the_pole() -> None:
+    run = pearl.compile("ppo_cartpole", seed=1).train()
+    assert run.returns["eval_mean"] >= 475
+
+
+@pytest.mark.slow
+def test_a2c_balances_the_pole() -> None:
+    run = pearl.compile("a2c_cartpole", seed=1).train()
+    assert run.returns["eval_mean"] >= 475
+
+
+@pytest.mark.slow
+def test_ppo_swings_the_pendulum_up() -> None:
+    run = pearl.compile("ppo_pendulum", seed=1).train()
+    assert run.returns["mean_last_20"] >= -300
+
+
+@pytest.mark.slow
+def test_ppo_learns_on_torch_and_gymnasium() -> None:
+    variants = {"update": ["torch"], "inference": ["torch"], "env_step": ["gymnasium"]}
+    changes = {"limits.variants": variants, "train.steps": 30_000, "train.evaluate_every": 0}
+    trainer = pearl.compile("ppo_cartpole", set=changes)
+    assert {trainer.plan.task(t).variant for t in variants} == {"torch", "gymnasium"}
+    assert trainer.train().returns["mean_last_20"] >= 150

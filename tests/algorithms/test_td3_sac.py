@@ -1,0 +1,297 @@
+"""TD3 and SAC: the contract, what is particular to their gradient steps, and whole runs."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from types import ModuleType
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+
+import pearl
+from pearl.runtime.protocol import single_lane
+from pearl_devices import Buffers, Device, Kernel, cpu, kernel
+from pearl_devices.primitives.math import nets, rng
+from pearl_devices.primitives.updates import sac, td3
+from pearl_devices.work import parameters
+from tests.backend_contract import BackendContract
+from tests.kernel_buffers import copied, equal, filled
+from tests.lanes import cut
+
+CRITIC = (5, 16, 16, 1)
+NETWORKS: dict[str, dict[str, Any]] = {
+    "td3": {"actor": (3, 16, 2), "critic1": CRITIC, "critic2": CRITIC, "policy_delay": 2},
+    "sac": {"actor": (3, 16, 4), "critic1": CRITIC, "critic2": CRITIC, "alpha": (0, 1)},
+}
+SPACES: dict[str, Any] = {"obs": 3, "act": 2}
+STORE: dict[str, Any] = {**SPACES, "envs": 4, "capacity": 64, "prioritised": 1, "fanout": 4}
+
+
+def update(algorithm: str, **changes: Any) -> Kernel:
+    sizes = {**SPACES, **NETWORKS[algorithm], "batch": 8, "steps": 2, **changes}
+    return kernel(f"update.{algorithm}", sizes, program=f"pearl.algorithms.{algorithm}:losses")
+
+
+def acting(envs: int = 4) -> Kernel:
+    return kernel("inference.sac", SPACES, envs=envs, actor=NETWORKS["sac"]["actor"])
+
+
+def kernels(algorithm: str) -> tuple[Kernel, ...]:
+    draw = {**STORE, "batch": 8, "steps": 2, "n_step": 2}
+    actor = NETWORKS[algorithm]["actor"]
+    inference = kernel("inference.ddpg", SPACES, envs=4, actor=actor)
+    return (
+        acting() if algorithm == "sac" else inference,
+        kernel("replay_insert", STORE),
+        kernel("replay_sample", draw),
+        update(algorithm),
+        kernel("replay_update", capacity=64, fanout=4, batch=8, steps=2),
+        kernel(f"learn.{algorithm}", {**draw, **NETWORKS[algorithm]}),
+        kernel("param_sync", params=parameters(actor), args={"network": "actor"}),
+    )
+
+
+class TestCpuWithTd3(BackendContract):
+    backend: ClassVar[ModuleType] = cpu
+    device: ClassVar[Device] = Device("host", "cpu", width=2)
+    kernels: ClassVar[tuple[Kernel, ...]] = kernels("td3")
+
+
+class TestCpuWithSac(BackendContract):
+    backend: ClassVar[ModuleType] = cpu
+    device: ClassVar[Device] = Device("host", "cpu", width=2)
+    kernels: ClassVar[tuple[Kernel, ...]] = kernels("sac")
+
+
+# One gradient step
+
+
+def started(k: Kernel, seed: int = 3) -> Buffers:
+    """Arrays whose networks are as a run draws them and whose optimiser has not moved yet."""
+    buffers = filled([k], seed)
+    for place, (name, layers) in enumerate(k.networks.items()):
+        if layers[0]:
+            buffers[f"learner.{name}"][:] = nets.init_params(layers, seed + place)
+        for suffix in (".m", ".v"):
+            buffers[f"learner.{name}{suffix}"][:] = 0
+    return buffers
+
+
+@pytest.mark.parametrize("algorithm", NETWORKS)
+def test_the_losses_that_ship_agree_with_the_native_step_to_rounding(algorithm: str) -> None:
+    k = update(algorithm, steps=5, batch=32)
+    native = started(k)
+    other = copied(native)
+    cpu.bind(k, "native", native)()
+    cpu.bind(k, "torch", other)()
+    for name in equal(native, other):
+        difference = np.linalg.norm(native[name].astype(float) - other[name])
+        assert difference <= 1e-4 * np.linalg.norm(native[name].astype(float)), name
+    assert native["rng.update"][1] == other["rng.update"][1] == 5
+
+
+@pytest.mark.parametrize("variant", ["native", "torch"])
+@pytest.mark.parametrize("algorithm", NETWORKS)
+def test_termination_does_not_bootstrap_and_truncation_does(algorithm: str, variant: str) -> None:
+    k = update(algorithm, steps=1, batch=2)
+    buffers = started(k)
+    for name in ("obs", "action", "next_obs", "reward", "weight"):
+        buffers[f"batch.{name}"][0, 1] = buffers[f"batch.{name}"][0, 0]
+    buffers["batch.discount"][0] = 0.0, 0.97
+    joined = np.concatenate([buffers["batch.obs"][0], buffers["batch.action"][0]], axis=1)
+    values = [nets.forward_numpy(CRITIC, buffers[f"learner.critic{i}"], joined) for i in (1, 2)]
+    ended = np.mean([abs(v[0, 0] - buffers["batch.reward"][0, 0]) for v in values])
+    cpu.bind(k, variant, buffers)()
+    np.testing.assert_allclose(buffers["batch.td"][0, 0], ended, rtol=1e-5)
+    assert abs(buffers["batch.td"][0, 1] - ended) > 1e-3
+
+
+@pytest.mark.parametrize("variant", ["native", "torch"])
+def test_td3_moves_the_actor_and_all_targets_in_every_second_step_only(variant: str) -> None:
+    k = update("td3", steps=1)
+    buffers = started(k)
+    call = cpu.bind(k, variant, buffers)
+    for step in range(1, 6):
+        before = copied(buffers)
+        call()
+        changed = set(equal(before, buffers))
+        late = {"learner.actor"} | {f"learner.{n}.target" for n in ("actor", "critic1", "critic2")}
+        assert late <= changed if step % 2 == 0 else not late & changed
+        assert {"learner.critic1", "learner.critic2"} <= changed
+    assert buffers["learner.actor.steps"][0] == 2
+
+
+def test_td3_smooths_by_clipped_noise_inside_the_bounds() -> None:
+    low, high = np.array([-2.0, 0.0], np.float32), np.array([2.0, 1.0], np.float32)
+    noise = np.random.default_rng(0).normal(size=(5000, 2)).astype(np.float32)
+    middle = np.tile(np.array([0.0, 0.5], np.float32), (5000, 1))
+    action = middle.copy()
+    td3.smooth(action, noise, np.array([0.2, 0.3]), low, high)
+    shares = (action - middle) / (0.5 * (high - low))
+    np.testing.assert_allclose(shares, np.clip(0.2 * noise, -0.3, 0.3), atol=1e-6)
+    edge = np.tile(high, (5000, 1))
+    td3.smooth(edge, noise, np.array([0.2, 0.3]), low, high)
+    assert (edge <= high).all()
+    assert (edge[noise > 0] == np.tile(high, (5000, 1))[noise > 0]).all()
+
+
+@pytest.mark.parametrize("scale", [0.1, 3.0, 30.0])
+def test_the_density_of_a_squashed_gaussian_is_exact_even_far_out(scale: float) -> None:
+    """Against torch's own transformed normal in float64, by a formula that stays finite."""
+    random = np.random.default_rng(1)
+    z = (scale * random.normal(size=(200, 4))).astype(np.float32)
+    noise = random.normal(size=(200, 2)).astype(np.float32)
+    low, high = np.array([-2.0, 0.0], np.float32), np.array([2.0, 1.0], np.float32)
+    squashed, action = np.zeros((2, 200, 2), np.float32)
+    density = np.zeros(200, np.float32)
+    sac.sample(z, noise, low, high, squashed, action, density)
+    mean, log_std = torch.tensor(z).double().chunk(2, 1)
+    normal: Any = torch.distributions.Normal(mean, log_std.clamp(-20, 2).exp())
+    u = mean + normal.scale * torch.tensor(noise).double()
+    tanh: Any = torch.distributions.TanhTransform()
+    exact = (normal.log_prob(u) - tanh.log_abs_det_jacobian(u, torch.tanh(u))).sum(1)
+    np.testing.assert_allclose(density, exact.numpy(), rtol=2e-5, atol=2e-5)
+    np.testing.assert_allclose(squashed, torch.tanh(u).numpy(), atol=2e-6)
+    half = 0.5 * (high - low)
+    np.testing.assert_allclose(action, low + half + half * torch.tanh(u).numpy(), atol=4e-6)
+
+
+def test_the_temperature_rises_where_entropy_is_below_its_target() -> None:
+    for target, sign in ((-20.0, -1.0), (20.0, 1.0)):
+        k = update("sac", steps=1)
+        buffers = started(k)
+        buffers["learner.alpha"][:] = math.log(0.5)
+        buffers["hyper.target_entropy"][:] = target
+        cpu.bind(k, "native", buffers)()
+        moved = float(buffers["learner.alpha"][0]) - math.log(0.5)
+        assert moved == pytest.approx(sign * 1e-3, rel=1e-3)  # Adam's first step
+
+
+def test_sac_has_no_target_of_actor_and_temperature() -> None:
+    names = set(filled([update("sac")]))
+    assert {"learner.critic1.target", "learner.critic2.target"} <= names
+    assert not {"learner.actor.target", "learner.alpha.target"} & names
+
+
+# Acting
+
+
+def test_sac_draws_from_its_policy_in_both_variants_alike_and_is_random_at_the_start() -> None:
+    k = acting(envs=64)
+    native = filled([k])
+    native["env.obs"][:] = np.random.default_rng(0).normal(size=native["env.obs"].shape)
+    native["explore"][:] = 0.0, 0.0, 0.0, 128.0  # two firings of random action
+    native["act.low"][:], native["act.high"][:] = (-2.0, 0.0), (2.0, 1.0)
+    other = copied(native)
+    calls = [cpu.bind(k, "native", native), cpu.bind(k, "torch", other)]
+    seen = []
+    for _ in range(402):
+        for call in calls:
+            call()
+        np.testing.assert_allclose(native["act.action"], other["act.action"], atol=1e-5)
+        seen.append(native["act.action"].copy())
+    low, half = native["act.low"], 0.5 * (native["act.high"] - native["act.low"])
+    scaled = (np.array(seen) - low - half) / half
+    assert np.abs(scaled[:2]).max() > 0.9
+    out = nets.forward_numpy(k.layers(), native["policy.actor"], native["env.obs"])
+    u = np.arctanh(np.clip(scaled[2:], -1 + 1e-6, 1 - 1e-6))
+    deviation = np.exp(out[:, 2:])
+    tame = np.abs(out[:, :2]) + 4 * deviation < 6  # arctanh bears these
+    standard = ((u - out[:, :2]) / deviation)[:, tame]
+    assert standard.mean() == pytest.approx(0.0, abs=0.02)
+    assert standard.std() == pytest.approx(1.0, abs=0.02)
+    greedy = cpu.act(
+        k, native["policy.actor"], native["env.obs"], native["act.low"], native["act.high"]
+    )
+    np.testing.assert_allclose(greedy, low + half + half * np.tanh(out[:, :2]), atol=1e-5)
+
+
+def test_pairs_of_normal_numbers_are_normal_and_depend_on_their_index_alone() -> None:
+    base = np.uint64(rng.stream(np.uint64(7), np.uint64(3)))
+    whole, tail = np.zeros(100_001, np.float32), np.zeros(5, np.float32)
+    rng.normals(base, 0, whole)
+    rng.normals(base, 100, tail)
+    assert np.array_equal(tail, whole[100:105])
+    for part in (whole[::2], whole[1::2]):
+        assert part.mean() == pytest.approx(0.0, abs=0.02)
+        assert part.std() == pytest.approx(1.0, abs=0.02)
+        assert np.mean(np.abs(part) < 1) == pytest.approx(0.6827, abs=0.01)
+    assert abs(np.corrcoef(whole[:-1:2], whole[1::2])[0, 1]) < 0.02
+
+
+# Whole runs
+
+
+def spec(algorithm: str, replay: str) -> dict[str, Any]:
+    return {
+        "algorithm": {
+            "name": algorithm,
+            "env": "Pendulum-v1",
+            "num_envs": 2,
+            "hidden": [16, 16],
+            "batch_size": 16,
+            "replay": {"kind": replay, "capacity": 500, "fanout": 8},
+            "learning_starts": 100,
+        },
+        "train": {"steps": 400, "evaluate_every": 0, "final_episodes": 1, "checkpoint_every": 200},
+    }
+
+
+def state(trainer: Any) -> Buffers:
+    skipped = ("batch.", "step.")
+    return {n: a for n, a in trainer._arrays.items() if not n.startswith(skipped)}
+
+
+@pytest.mark.parametrize("replay", ["uniform", "prioritised"])
+@pytest.mark.parametrize("algorithm", NETWORKS)
+def test_a_resumed_run_equals_one_that_was_never_cut(
+    algorithm: str, replay: str, tmp_path: Path
+) -> None:
+    system = pearl.load(spec(algorithm, replay))
+    plan = pearl.plan(system)
+    whole, half, resumed = (pearl.compile(system, plan=plan) for _ in range(3))
+    whole.train(out=tmp_path / "whole")
+    cut(half, 200, out=tmp_path / "half")
+    resumed.train(out=tmp_path / "half", resume=True)
+    assert equal(state(whole), state(resumed)) == []
+
+
+@pytest.mark.parametrize("replay", ["uniform", "prioritised"])
+@pytest.mark.parametrize("algorithm", NETWORKS)
+def test_the_fused_mode_trains_as_the_tasks_one_by_one(algorithm: str, replay: str) -> None:
+    system = pearl.load(spec(algorithm, replay))
+    fused, apart = pearl.compile(system), pearl.compile(system)
+    fusion = next(f for f in fused.graph.fusions if f.name == "learn")
+    call = single_lane.Job(fusion.tasks, fusion.kernel, "cpu", "native")
+    for trainer in (fused, apart):
+        trainer._jobs = {
+            t.name: single_lane.Job((t.name,), t.kernel, "cpu", "native")
+            for t in trainer.graph.tasks
+        }
+    fused._jobs |= dict.fromkeys(fusion.tasks, call)
+    for trainer in (fused, apart):
+        trainer._arrays.clear()
+        trainer._start(trainer.seed)
+    fused.train()
+    apart.train()
+    assert equal(state(fused), state(apart)) == []
+    assert not np.array_equal(fused._arrays["learner.critic1"], fused._arrays["learner.critic2"])
+
+
+def test_options_reach_their_arrays() -> None:
+    changes = {
+        "algorithm.temperature": 0.2,
+        "algorithm.target_entropy": -0.5,
+        "algorithm.temperature_learning_rate": 0.0,
+    }
+    arrays = pearl.compile(spec("sac", "uniform"), set=changes)._arrays
+    assert arrays["learner.alpha"][0] == pytest.approx(math.log(0.2))
+    assert arrays["hyper.target_entropy"][0] == -0.5
+    assert arrays["hyper.lr.alpha"][0] == 0.0
+    assert pearl.compile(spec("sac", "uniform"))._arrays["hyper.target_entropy"][0] == -1.0
+    trainer = pearl.compile(spec("td3", "uniform"), set={"algorithm.policy_delay": 3})
+    assert trainer.graph.task("update").kernel.dim("policy_delay") == 3
+    assert tuple(trainer._arrays["hyper.smoothing"]) == (0.2, 0.5)

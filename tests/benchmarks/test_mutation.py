@@ -1,0 +1,227 @@
+"""The mutation benchmark: which lines it changes, and what it makes of tests that see it or not."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import mutation
+from benchmarks.mutants import Mutant, mutants, sound
+from benchmarks.mutation_choice import PACKAGES, Choice
+
+ROOT = Path(__file__).parents[2]
+
+
+def changes(source):
+    text = source.encode()
+    return {m.after for m in mutants("a.py", text) if sound(m, text)}
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("x = a < b", {"x = a <= b"}),
+        ("x = a is not b", {"x = a is b"}),
+        ("x = a < b <= c", {"x = a <= b <= c", "x = a < b < c"}),
+        ("x = (a + b) % c", {"x = (a - b) % c", "x = (a + b) * c", "x = (a) % c"}),
+        ("x = a * b", {"x = a + b", "x = a"}),
+        ("x = a and not b", {"x = a or not b", "x = a and b"}),
+        ("x = min(a, 2)", {"x = max(a, 2)", "x = min(a, 3)", "x = min(a, 1)"}),
+        ("x = True, 0.5", {"x = False, 0.5", "x = True, 1.0"}),
+        ("def f(a: int = 1): g(a)", {"def f(a: int = 2): g(a)", "def f(a: int = 0): g(a)",
+                                     "def f(a: int = 1): pass"}),
+        ("while a: x[a] -= b", {"while (not (a)): x[a] -= b", "while a: x[a] += b",
+                                "while a: pass"}),
+        ("if a: raise ValueError('a', 1 + 2)", {"if (not (a)): raise ValueError('a', 1 + 2)",
+                                                "if a: pass"}),
+    ],
+)  # fmt: skip
+def test_a_line_gets_every_small_change(line, expected):
+    assert changes(line) == expected
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '"""1 + 2 < 3"""',
+        "__all__ = [a + b]",
+        "x: Literal[1, 2] | None",
+        "Name = int | None",
+        "x = 'a' + b",
+        "x = f'{1 + 2}'",
+        "assert a < 1",
+        "@dataclass(frozen=True)\nclass A: ...",
+        "if TYPE_CHECKING: x = 1",
+        "if __name__ == '__main__': main(1)",
+    ],
+)
+def test_what_is_no_work_of_the_program_is_left_alone(line):
+    assert changes(line) == set()
+
+
+def test_a_mutant_knows_its_function_and_changes_one_line():
+    source = b"A = (\n    1\n)\nclass B:\n    def c(self):\n        return 2  # two\n"
+    assert mutants("a.py", b"a, b = 1, c")[0].where == "a b"
+    first, *_, last = mutants("a.py", source)
+    assert (first.where, first.line) == ("A", 2)
+    assert (last.where, last.line) == ("B.c", 6)
+    assert last.applied(source) == source.replace(b"return 2", b"return 1")
+
+
+SUMS = """
+LIMIT = 3
+
+
+def total(n):
+    s = i = 0
+    while i < n:
+        s += i
+        i = i + 1
+    return s
+
+
+def largest(a, b):
+    return max(a, b) * 1
+
+
+def within(n):
+    return n < LIMIT
+
+
+def unused(n):
+    return n < 3
+"""
+TESTS = """
+from pearl.sums import largest, total, within
+
+
+def test_total():
+    assert total(4) == 6
+
+
+def test_largest():
+    assert largest(2, 2) == 2
+
+
+def test_within():
+    assert within(2) and not within(4)
+"""
+
+
+@pytest.fixture
+def tree(tmp_path):
+    root = tmp_path / "tree"
+    for name, text in {
+        "pearl/__init__.py": "",
+        "pearl/sums.py": SUMS,
+        "tests/__init__.py": "",
+        "tests/test_sums.py": TESTS,
+        "pyproject.toml": '[tool.pytest.ini_options]\npythonpath = ["."]\n',
+        mutation.EQUIVALENT: json.dumps(
+            [
+                {
+                    "file": "pearl/sums.py",
+                    "where": "largest",
+                    "before": "return max(a, b) * 1",
+                    "after": "return max(a, b)",
+                    "why": "One times a number is the number.",
+                }
+            ]
+        ),
+    }.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    subprocess.run(["git", "init", "-q"], cwd=root, check=True)
+    return root
+
+
+def run(tree, *more):
+    """Exit status, output and outcomes (after → outcome) of the benchmark on a small tree."""
+    code = """if True:
+        import sys
+        from benchmarks import mutation, mutation_runs
+        mutation_runs.LIBRARIES, mutation.ALLOWANCE_S = ("hypothesis",), 2.0
+        sys.exit(mutation.main(sys.argv[1:]))
+    """
+    results = tree.parent / "results.json"
+    where = ["--root", str(tree), "--resume", str(results), "--jobs", "2", *more]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *where], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+    kept = json.loads(results.read_text())["mutants"] if results.exists() else []
+    return done.returncode, done.stdout + done.stderr, {m["after"]: m for m in kept}
+
+
+def test_mutants_are_killed_survive_or_hang_and_the_tree_stays_as_it_is(tree):
+    before = {f: f.read_bytes() for f in tree.rglob("*") if f.is_file() and ".git" not in f.parts}
+    status, said, found = run(tree, "--count", "100", "--json", str(tree.parent / "all.json"))
+    ended = {after: m["outcome"] for after, m in found.items()}
+    assert {
+        "s -= i": "killed",
+        "return min(a, b) * 1": "survived",  # tested with equal numbers alone
+        "i = i": "out of time",
+        "LIMIT = 2": "killed",  # by way of the function that mentions it
+        "LIMIT = 4": "survived",
+        "return n < 4": "survived",
+    }.items() <= ended.items()
+    assert found["return n < 4"]["tests"] == 0  # nothing calls it
+    assert found["LIMIT = 2"]["tests"] == 1
+    assert found["s -= i"]["test"] == "tests/test_sums.py::test_total"
+    whole = json.loads((tree.parent / "all.json").read_text())
+    labels = {m["after"]: m["outcome"] for m in whole["mutants"]}
+    assert labels["return max(a, b)"] == "equivalent"
+    assert status == 1
+    assert "pearl/sums.py:14 function: survived" in said
+    killed = sum(o == "killed" for o in labels.values())
+    decided = killed + sum(o == "survived" for o in labels.values())
+    assert f"mutants killed of those decided | {killed / decided:.1%} | at least 90%" in said
+    after = {f: f.read_bytes() for f in tree.rglob("*") if f.is_file() and ".git" not in f.parts}
+    assert after == before
+
+    # What is decided is not tried again; what is left alive may be, on the tests of now.
+    assert run(tree, "--count", "100")[2] == found
+    tests = tree / "tests/test_sums.py"
+    tests.write_text(TESTS.replace("largest(2, 2) == 2", "largest(2, 3) == 3"))
+    status, said, _ = run(tree)
+    assert status == 1
+    assert "name another file" in said
+    results = (tree.parent / "results.json").rename(tree.parent / "before.json")
+    again = run(tree, "--again", str(results), "--module", "sums")[2]
+    assert "s -= i" not in again
+    assert again["return min(a, b) * 1"]["outcome"] == "killed"
+
+
+def test_a_tree_whose_tests_fail_is_refused(tree):
+    tests = tree / "tests/test_sums.py"
+    tests.write_text(TESTS.replace("== 6", "== 7"))
+    status, said, found = run(tree, "--count", "3")
+    assert status == 1
+    assert "these tests fail without a mutant:\ntests/test_sums.py::test_total" in said
+    assert not found
+
+
+def test_modules_are_drawn_by_their_lines_and_a_seed_draws_the_same():
+    first, again = (mutation.drawn(ROOT, 3, 40, "re") for _ in range(2))
+    assert first == again
+    assert len(set(first)) == 40
+    assert {m.file.split("/")[0] for m in first} == set(PACKAGES)
+    assert mutation.drawn(ROOT, 4, 40, "re") != first
+    assert {m.file for m in mutation.drawn(ROOT, 3, 5, "pearl/period.py")} == {"pearl/period.py"}
+
+
+def test_what_is_called_equivalent_is_in_the_tree():
+    for entry in json.loads((ROOT / mutation.EQUIVALENT).read_text()):
+        source = (ROOT / entry["file"]).read_bytes()
+        there = {mutation.key(m) for m in mutants(entry["file"], source)}
+        assert mutation.key(entry) in there, entry
+        assert entry["why"].endswith(".")
+
+
+def test_a_mutant_of_a_kernel_finds_other_machine_code_stale():
+    choice = Choice(ROOT, {}, {})
+    stale = choice.stale(Mutant("devices/pearl_devices/primitives/rng.py", 1, "mix", "", "", ""))
+    primitives = "pearl_devices.primitives"
+    assert {f"{primitives}.rng.uniform", f"{primitives}.replay.draw"} <= stale
+    assert f"{primitives}.tree.find_leaf" not in stale

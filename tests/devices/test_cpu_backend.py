@@ -1,0 +1,253 @@
+"""The CPU backend keeps the contract, and what is particular to it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from types import ModuleType
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from pearl_devices import (
+    Device,
+    Kernel,
+    UnsupportedError,
+    backend,
+    cpu,
+    kernel,
+    null,
+    torch_threads,
+)
+from pearl_devices.work import parameters
+from pearl_estimators.host.benchmark_kernels import bound, training
+from tests.backend_contract import BackendContract
+from tests.kernel_buffers import equal, filled
+
+Q, ACTOR, CRITIC = (4, 16, 16, 2), (3, 16, 1), (4, 16, 16, 1)
+ENVS = 4
+DISCRETE: dict[str, Any] = {
+    "obs": 4,
+    "act": 0,
+    "envs": ENVS,
+    "capacity": 64,
+    "prioritised": 1,
+    "fanout": 4,
+}
+CONTINUOUS: dict[str, Any] = {
+    "obs": 3,
+    "act": 1,
+    "envs": ENVS,
+    "capacity": 64,
+    "prioritised": 0,
+    "fanout": 4,
+}
+DRAWS: dict[str, Any] = {"batch": 8, "steps": 2}
+
+
+def dqn_kernels(program: str | None = "tests.kernel_losses:dqn") -> tuple[Kernel, ...]:
+    return (
+        kernel("env_step", program="CartPole-v1", envs=ENVS, obs=4, act=0),
+        kernel("inference.dqn", envs=ENVS, obs=4, act=0, q=Q),
+        kernel("replay_insert", **DISCRETE),
+        kernel("replay_sample", n_step=2, **DRAWS, **DISCRETE),
+        kernel("update.dqn", program=program, obs=4, act=0, q=Q, double=1, **DRAWS),
+        kernel("replay_update", capacity=64, fanout=4, **DRAWS),
+        kernel("learn.dqn", q=Q, double=1, n_step=2, **DRAWS, **DISCRETE),
+        kernel("param_sync", params=parameters(Q), args={"network": "q"}),
+    )
+
+
+def ddpg_kernels() -> tuple[Kernel, ...]:
+    nets: dict[str, Any] = {"actor": ACTOR, "critic": CRITIC}
+    return (
+        kernel("env_step", program="Pendulum-v1", envs=ENVS, obs=3, act=1),
+        kernel("inference.ddpg", envs=ENVS, obs=3, act=1, actor=ACTOR),
+        kernel("replay_insert", **CONTINUOUS),
+        kernel("replay_sample", n_step=1, **DRAWS, **CONTINUOUS),
+        kernel("update.ddpg", program="tests.kernel_losses:ddpg", obs=3, act=1, **nets, **DRAWS),
+        kernel("learn.ddpg", n_step=1, **nets, **DRAWS, **CONTINUOUS),
+        kernel("param_sync", params=parameters(ACTOR), args={"network": "actor"}),
+    )
+
+
+class TestCpuWithDqn(BackendContract):
+    backend: ClassVar[ModuleType] = cpu
+    device: ClassVar[Device] = Device("host", "cpu", width=2)
+    kernels: ClassVar[tuple[Kernel, ...]] = dqn_kernels()
+
+
+class TestCpuWithDdpg(BackendContract):
+    backend: ClassVar[ModuleType] = cpu
+    device: ClassVar[Device] = Device("host", "cpu", width=2)
+    kernels: ClassVar[tuple[Kernel, ...]] = ddpg_kernels()
+
+
+class TestNull(BackendContract):
+    backend: ClassVar[ModuleType] = null
+    device: ClassVar[Device] = Device("nothing", "null")
+    kernels: ClassVar[tuple[Kernel, ...]] = dqn_kernels()
+    unknown: ClassVar[Kernel | None] = None
+
+
+HOST = Device("host", "cpu")
+
+
+def variants(k: Kernel) -> list[str]:
+    return [variant for variant, _ in cpu.offers(k, HOST)]
+
+
+def test_the_backend_table_names_this_module() -> None:
+    assert backend("cpu") is cpu
+
+
+def test_torch_updates_are_offered_only_with_a_loss() -> None:
+    update = dqn_kernels(program=None)[4]
+    assert variants(update) == ["native"]
+    assert variants(dqn_kernels()[4]) == ["native", "torch"]
+
+
+def test_an_environment_is_native_only_without_arguments_and_with_its_own_sizes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cpu, "find_spec", lambda name: None)  # as without envpool
+    sizes: dict[str, Any] = {"envs": 2, "obs": 4, "act": 0}
+    assert variants(kernel("env_step", program="CartPole-v1", **sizes)) == ["native", "gymnasium"]
+    changed = kernel("env_step", program="CartPole-v1", args={"sutton_barto_reward": True}, **sizes)
+    assert variants(changed) == ["gymnasium"]
+    assert variants(kernel("env_step", program="Acrobot-v1", **sizes)) == ["gymnasium"]
+    assert variants(kernel("env_step", **sizes)) == []
+
+
+def test_a_missing_or_misshapen_array_is_named() -> None:
+    k = dqn_kernels()[7]
+    buffers = filled([k])
+    del buffers["policy.q"]
+    with pytest.raises(KeyError, match=r"policy\.q"):
+        cpu.bind(k, "native", buffers)
+    buffers["policy.q"] = np.zeros(3, np.float32)
+    with pytest.raises(ValueError, match=r"policy\.q"):
+        cpu.bind(k, "native", buffers)
+
+
+def test_a_loss_that_cannot_be_found_is_unsupported() -> None:
+    for program in ("tests.no_such_module:dqn", "tests.kernel_losses:no_such_loss", "nonsense"):
+        k = dqn_kernels(program=program)[4]
+        with pytest.raises(UnsupportedError, match="module:callable"):
+            cpu.bind(k, "torch", filled([k]))
+
+
+@pytest.mark.parametrize("name", ["wrong_network", "wrong_shape"])
+def test_a_loss_that_breaks_the_protocol_is_an_error_naming_it(name: str) -> None:
+    k = dqn_kernels(program=f"tests.kernel_losses:{name}")[4]
+    call = cpu.bind(k, "torch", filled([k]))
+    with pytest.raises(ValueError, match=f"kernel_losses:{name}"):
+        call()
+
+
+def test_act_is_greedy_and_agrees_with_inference_without_exploration() -> None:
+    k = dqn_kernels()[1]
+    buffers = filled([k])
+    buffers["explore"][:] = 0.0
+    buffers["env.obs"][:] = np.random.default_rng(1).normal(size=(ENVS, 4))
+    cpu.bind(k, "native", buffers)()
+    greedy = cpu.act(k, buffers["policy.q"], buffers["env.obs"])
+    assert greedy.dtype == np.int64
+    assert np.array_equal(greedy, buffers["act.action"])
+
+    k = kernel("inference.dqn", envs=ENVS, obs=4, act=0, q=(4, 16, 3), duelling=1)
+    buffers = filled([k])
+    buffers["explore"][:] = 0.0
+    buffers["env.obs"][:] = np.random.default_rng(1).normal(size=(ENVS, 4))
+    greedy = cpu.act(k, buffers["policy.q"], buffers["env.obs"])
+    assert set(greedy) <= {0, 1}
+    for variant in ("native", "torch"):
+        cpu.bind(k, variant, buffers)()
+        assert np.array_equal(greedy, buffers["act.action"])
+
+    k = ddpg_kernels()[1]
+    buffers = filled([k])
+    buffers["explore"][:] = 0.0
+    buffers["env.obs"][:] = np.random.default_rng(1).normal(size=(ENVS, 3))
+    cpu.bind(k, "native", buffers)()
+    low, high = buffers["act.low"], buffers["act.high"]
+    greedy = cpu.act(k, buffers["policy.actor"], buffers["env.obs"], low, high)
+    assert greedy.dtype == np.float32
+    np.testing.assert_allclose(greedy, buffers["act.action"], rtol=1e-5)
+    with pytest.raises(ValueError, match=r"inference\.ddpg: a policy needs low and high"):
+        cpu.act(k, buffers["policy.actor"], buffers["env.obs"])
+
+
+@pytest.mark.parametrize("algorithm", ["dqn", "ddpg"])
+def test_the_whole_loop_gives_the_same_bits_twice(algorithm: str) -> None:
+    kernels = dqn_kernels() if algorithm == "dqn" else ddpg_kernels()
+    skip = {"replay_sample", "replay_update", f"update.{algorithm}"}
+    runs = []
+    for _ in range(2):
+        buffers = filled(kernels, seed=5)
+        calls = [cpu.bind(k, "native", buffers) for k in kernels if k.kind not in skip]
+        order = [calls[1], calls[0], *calls[2:]]
+        for _ in range(200):
+            for call in order:
+                call()
+        runs.append(buffers)
+    assert equal(*runs) == []
+    finished, cursor = runs[0]["episode.count"][0], runs[0]["replay.cursor"]
+    assert finished > 0
+    assert tuple(cursor) == (200 * ENVS % 64, 64)
+    assert runs[0]["learner.step"][0] == 400
+
+
+def test_native_kernels_load_no_other_blas_and_no_torch() -> None:
+    code = (
+        "import sys\n"
+        "from pearl_devices.primitives import ddpg, dqn, envs, nets, replay\n"
+        "print(sorted({'scipy.linalg', 'torch', 'gymnasium'} & set(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["[]"]
+
+
+def test_no_call_of_a_compiled_kernel_looks_its_types_up_in_python() -> None:
+    """numba tells tuples apart by what is in them: of two classes of equal contents it takes the
+    second for the first, and then types every call anew, which takes half a millisecond."""
+    wide = Device("cpu", "cpu", width=2)
+    offered = {k: [v for v, _ in cpu.offers(k, wide) if v.startswith("native")] for k in training()}
+    most: dict[str, Kernel] = {}
+    for k, names in offered.items():
+        if len(names) > len(offered[most.setdefault(k.kind, k)]):
+            most[k.kind] = k
+    calls = [(f"{k.kind} {v}", bound(k, v)) for k in most.values() for v in offered[k]]
+    for _, call in calls:
+        call()
+    slow = {}
+    for name, call in calls:
+        seen: list[str] = []
+        sys.setprofile(lambda frame, event, _, seen=seen: seen.append(frame.f_code.co_filename))  # type: ignore[misc]
+        try:
+            call()
+        finally:
+            sys.setprofile(None)
+        if any("numba" in file for file in seen):
+            slow[name] = len(seen)
+    assert sum(name.endswith("pair") for name, _ in calls) == 6
+    assert not slow
+
+
+def test_torch_has_one_thread_while_its_kernels_are_bound_and_then_those_it_had() -> None:
+    import torch
+
+    with torch_threads.kept():
+        pass
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        update = dqn_kernels()[4]
+        with torch_threads.kept():
+            for _ in range(2):
+                cpu.bind(update, "torch", filled([update]))
+                assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

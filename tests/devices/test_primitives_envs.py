@@ -1,0 +1,429 @@
+"""Environments: the native ones against gymnasium's own, and the gymnasium variant."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+from gymnasium.vector import AutoresetMode
+
+from pearl_devices import Buffers, Kernel, UnsupportedError, cpu, kernel
+from pearl_devices.buffers import ANEW
+from pearl_devices.primitives import NATIVE_ENVS
+from pearl_devices.primitives.envs import gym_envs
+from tests.kernel_buffers import copied, equal, filled
+
+
+def env_kernel(program: str, envs: int, obs: int, act: int, **args: Any) -> Kernel:
+    return kernel("env_step", program=program, args=args, envs=envs, obs=obs, act=act)
+
+
+def native_kernel(program: str, envs: int) -> Kernel:
+    sizes = NATIVE_ENVS[program]
+    return env_kernel(program, envs, sizes.obs, sizes.act)
+
+
+def random_actions(buffers: Buffers, random: np.random.Generator, actions: int = 2) -> None:
+    action = buffers["act.action"]
+    if action.dtype == np.int64:
+        action[:] = random.integers(0, actions, action.shape)
+    else:
+        action[:] = random.uniform(-3.0, 3.0, action.shape)
+
+
+STATE = {"CartPole-v1": 4, "Acrobot-v1": 4}
+"""State variables of an environment; two for the others."""
+
+
+@pytest.mark.parametrize("program", sorted(NATIVE_ENVS))
+def test_the_native_table_says_what_gymnasium_registers(program: str) -> None:
+    env, sizes = gymnasium.make(program), NATIVE_ENVS[program]
+    assert env.observation_space.shape == (sizes.obs,)
+    assert env.spec is not None
+    assert env.spec.max_episode_steps == sizes.step_limit
+    if isinstance(env.action_space, Discrete):
+        assert (sizes.act, sizes.actions) == (0, env.action_space.n)
+    else:
+        assert (env.action_space.shape, sizes.actions) == ((sizes.act,), 0)
+
+
+def lively(program: str, obs: Any, random: np.random.Generator, share: float) -> Any:
+    """An action that brings the environment everywhere: a share random, else with the motion."""
+    sizes = NATIVE_ENVS[program]
+    if program in ("CartPole-v1", "Pendulum-v1") or random.random() < share:
+        if sizes.actions:
+            return int(random.integers(sizes.actions))
+        return random.uniform(-1.3, 1.3, 1).astype(np.float32) * (2 if sizes.obs == 3 else 1)
+    speed = obs[5] if program == "Acrobot-v1" else obs[1]
+    if sizes.actions:
+        return sizes.actions - 1 if speed > 0 else 0
+    return np.sign([speed]).astype(np.float32)
+
+
+@pytest.mark.parametrize("program", sorted(NATIVE_ENVS))
+def test_native_steps_equal_gymnasiums_over_100_000_steps_of_its_own_episodes(program: str) -> None:
+    """gymnasium's seeded episodes; each step starts from its state, so that nothing builds up."""
+    k, size = native_kernel(program, envs=1), STATE.get(program, 2)
+    buffers = filled([k])
+    call = cpu.bind(k, "native", buffers)
+    env, random = gymnasium.make(program, disable_env_checker=True), np.random.default_rng(0)
+    raw: Any = env.unwrapped
+    obs, _ = env.reset(seed=100)
+    equal_steps = terminations = truncations = 0
+    for i in range(100_000):
+        fresh = buffers["env.elapsed"][0] == 0
+        buffers["env.state"][0, :3] = (0.0, 0.0, not fresh)
+        buffers["env.state"][0, :size] = raw.state
+        buffers["env.obs"][0] = obs
+        action = lively(program, obs, random, 0.3 if i % 20_000 < 15_000 else 1.0)
+        buffers["act.action"][0] = action
+        call()
+        obs, reward, terminated, truncated, _ = env.step(action)
+        assert buffers["step.terminated"][0] == terminated
+        assert buffers["step.truncated"][0] == truncated
+        assert buffers["step.reward"][0] == np.float32(reward)
+        assert np.abs(buffers["step.next_obs"][0] - obs).max() <= 1e-6
+        if terminated or truncated:
+            terminations, truncations = terminations + terminated, truncations + truncated
+            equal_steps += 1
+            obs, _ = env.reset()
+            continue
+        state = buffers["env.state"][0, :size]
+        if np.array_equal(state, raw.state):
+            equal_steps += 1
+        else:  # sine and cosine of numpy and of the C library may differ in the last bit
+            assert program in ("Acrobot-v1", "CartPole-v1", "Pendulum-v1")
+            np.testing.assert_allclose(state, raw.state, rtol=1e-12, atol=1e-14)
+    assert equal_steps >= 90_000
+    assert terminations >= (0 if program == "Pendulum-v1" else 100)
+    assert truncations >= (0 if program == "CartPole-v1" else 1)
+
+
+def test_native_first_states_are_within_gymnasiums_bounds_and_spread_over_them() -> None:
+    bounds: dict[str, list[tuple[float, float]]] = {
+        "CartPole-v1": [(-0.05, 0.05)] * 4,
+        "Pendulum-v1": [(-np.pi, np.pi), (-1.0, 1.0)],
+        "Acrobot-v1": [(-0.1, 0.1)] * 4,
+        "MountainCar-v0": [(-0.6, -0.4), (0.0, 0.0)],
+        "MountainCarContinuous-v0": [(-0.6, -0.4), (0.0, 0.0)],
+    }
+    assert set(bounds) == set(NATIVE_ENVS)
+    for program, limits in bounds.items():
+        buffers = filled([native_kernel(program, envs=500)])
+        cpu.bind(native_kernel(program, envs=500), "native", buffers)
+        for column, (low, high) in enumerate(limits):
+            values = buffers["env.state"][:, column]
+            assert low - 1e-8 <= values.min() <= low + 0.02 * (high - low)
+            assert high + 1e-8 >= values.max() >= high - 0.02 * (high - low)
+            assert abs(values.mean() - (low + high) / 2) <= 0.06 * (high - low)
+
+
+@pytest.mark.parametrize("program", sorted(NATIVE_ENVS))
+def test_native_episodes_restart_in_the_same_firing_and_are_counted(program: str) -> None:
+    k = native_kernel(program, envs=3)
+    buffers, random = filled([k]), np.random.default_rng(1)
+    call = cpu.bind(k, "native", buffers)
+    returns, lengths = np.zeros(3), np.zeros(3, int)
+    expected = []
+    for _ in range(2 * NATIVE_ENVS[program].step_limit + 50):
+        random_actions(buffers, random)
+        call()
+        returns += buffers["step.reward"]
+        lengths += 1
+        ended = (buffers["step.terminated"] | buffers["step.truncated"]).astype(bool)
+        for n in np.flatnonzero(ended):
+            expected.append((returns[n], lengths[n]))
+            assert not np.array_equal(buffers["env.obs"][n], buffers["step.next_obs"][n])
+            if program == "CartPole-v1":
+                assert np.abs(buffers["env.obs"][n]).max() <= 0.05
+        returns[ended], lengths[ended] = 0, 0
+        np.testing.assert_array_equal(buffers["env.elapsed"], lengths)
+    count = int(buffers["episode.count"][0])
+    assert count == len(expected) > 5
+    np.testing.assert_allclose(
+        buffers["episode.returns"][:count], [value for value, _ in expected], rtol=1e-5
+    )
+    assert buffers["episode.lengths"][:count].tolist() == [length for _, length in expected]
+
+
+def test_pendulum_is_truncated_at_200_steps_and_never_terminated() -> None:
+    k = native_kernel("Pendulum-v1", envs=2)
+    buffers = filled([k])
+    call = cpu.bind(k, "native", buffers)
+    flags = []
+    for _ in range(401):
+        call()
+        flags.append(buffers["step.truncated"].copy())
+        assert not buffers["step.terminated"].any()
+    assert [i for i, flag in enumerate(flags) if flag.any()] == [199, 399]
+
+
+def test_the_ring_of_episodes_wraps() -> None:
+    k = native_kernel("CartPole-v1", envs=2)
+    buffers = filled([k])
+    call = cpu.bind(k, "native", buffers)
+    buffers["episode.count"][0] = 4095
+    while buffers["episode.count"][0] < 4097:
+        call()
+    assert buffers["episode.returns"][4095] > 0
+    assert buffers["episode.returns"][0] > 0
+    assert buffers["episode.returns"][1] == 0
+
+
+@pytest.mark.parametrize("program", sorted(NATIVE_ENVS))
+def test_native_runs_resume_bit_for_bit_from_their_arrays(program: str) -> None:
+    k, random = native_kernel(program, envs=2), np.random.default_rng(0)
+    whole = filled([k])
+    call = cpu.bind(k, "native", whole)
+    for _ in range(130):
+        random_actions(whole, random)
+        call()
+    resumed = copied(whole)
+    again = cpu.bind(k, "native", resumed)
+    for _ in range(130):
+        random_actions(whole, random)
+        resumed["act.action"][:] = whole["act.action"]
+        call()
+        again()
+    assert equal(whole, resumed) == []
+
+
+def test_starts_depend_on_seed_and_environment() -> None:
+    k = native_kernel("CartPole-v1", envs=64)
+    first, second = filled([k], seed=0), filled([k], seed=1)
+    for buffers in (first, second):
+        cpu.bind(k, "native", buffers)
+    states = np.concatenate([first["env.state"][:, :4], second["env.state"][:, :4]]).ravel()
+    assert np.unique(states).size == states.size
+    assert abs(states.mean()) < 0.01
+    assert np.abs(states).max() < 0.05
+
+
+# The gymnasium variant
+
+
+class Counter(gymnasium.Env[Any, Any]):
+    """Observes (number of the episode, step); terminates after `length` steps, or is truncated."""
+
+    def __init__(self, length: int = 3, truncate: bool = False, fault: str = "") -> None:
+        self.observation_space = Box(-np.inf, np.inf, (1, 2), np.float64)
+        self.action_space = Discrete(3, start=-1)
+        self.length, self.truncate, self.fault = length, truncate, fault
+        self.episode, self.at = -1, 0
+
+    def _see(self) -> Any:
+        if self.fault == "shape":
+            return np.zeros((1, 2 if self.at < 2 else 3))
+        value = np.nan if self.fault == "obs" and self.at == 2 else self.at
+        return np.array([[self.episode, value]], np.float64)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.episode, self.at = self.episode + 1, 0
+        return self._see(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert action in (-1, 0, 1)
+        self.at += 1
+        reward = np.nan if self.fault == "reward" and self.at == 2 else float(action)
+        ended = self.at >= self.length
+        return self._see(), reward, ended and not self.truncate, ended and self.truncate, {}
+
+
+COUNTER = "tests.devices.test_primitives_envs:Counter"
+
+
+@pytest.mark.parametrize("truncate", [False, True])
+def test_a_callable_environment_gives_true_successors_at_episode_ends(truncate: bool) -> None:
+    k = env_kernel(COUNTER, 2, 2, 0, length=3, truncate=truncate)
+    buffers = filled([k])
+    buffers["act.action"][:] = (0, 2)
+    call = cpu.bind(k, "gymnasium", buffers)
+    for firing in range(10):
+        call()
+        episode, at = divmod(firing, 3)
+        assert buffers["step.obs"].tolist() == [[episode, at]] * 2
+        assert buffers["step.next_obs"].tolist() == [[episode, at + 1]] * 2
+        ended = at == 2
+        assert buffers["step.terminated"].tolist() == [ended and not truncate] * 2
+        assert buffers["step.truncated"].tolist() == [ended and truncate] * 2
+        assert buffers["env.obs"].tolist() == [[episode + ended, 0 if ended else at + 1]] * 2
+        assert buffers["step.reward"].tolist() == [-1.0, 1.0]
+    assert buffers["episode.count"][0] == 6
+    assert buffers["episode.returns"][:4].tolist() == [-3.0, 3.0, -3.0, 3.0]
+    assert set(buffers["episode.lengths"][:6]) == {3}
+
+
+@pytest.mark.parametrize(
+    ("fault", "text"), [("obs", "observation"), ("reward", "reward"), ("shape", "shape")]
+)
+def test_a_faulty_environment_is_an_error_naming_environment_and_fault(
+    fault: str, text: str
+) -> None:
+    k = env_kernel(COUNTER, 2, 2, 0, fault=fault)
+    buffers = filled([k])
+    call = cpu.bind(k, "gymnasium", buffers)
+    call()
+    with pytest.raises(ValueError, match=text) as error:
+        call()
+    assert "Counter'" in str(error.value)
+    assert fault == "shape" or "number 0" in str(error.value)
+
+
+def test_gymnasiums_batched_cartpole_never_yields_a_reset_as_a_transition() -> None:
+    k = native_kernel("CartPole-v1", envs=8)
+    buffers, random = filled([k]), np.random.default_rng(0)
+    call = cpu.bind(k, "gymnasium", buffers)
+    assert type(call.env).__name__ == "CartPoleVectorEnv"  # type: ignore[attr-defined]
+    native = filled([k])
+    check = cpu.bind(k, "native", native)
+    for firing in range(700):
+        random_actions(buffers, random)
+        held = buffers["env.obs"].copy()
+        state = np.array(call.env.state.T)  # type: ignore[attr-defined]
+        call()
+        np.testing.assert_array_equal(buffers["step.obs"], held)
+        native["env.state"][:, :4], native["env.obs"][:] = state, held
+        native["act.action"][:] = buffers["act.action"]
+        check()
+        for name in ("next_obs", "reward", "terminated"):
+            np.testing.assert_allclose(
+                buffers[f"step.{name}"], native[f"step.{name}"], rtol=3e-7, atol=1e-9
+            )
+        ended = (buffers["step.terminated"] | buffers["step.truncated"]).astype(bool)
+        if ended.any():
+            assert np.abs(buffers["env.obs"][ended]).max() <= 0.05
+        np.testing.assert_array_equal(buffers["env.obs"][~ended], buffers["step.next_obs"][~ended])
+        assert firing < 600 or buffers["episode.count"][0] > 30
+    count = int(buffers["episode.count"][0])
+    assert (buffers["episode.returns"][:count] == buffers["episode.lengths"][:count]).all()
+
+
+def test_a_pole_that_does_not_fall_is_truncated_at_500_steps_with_a_true_successor() -> None:
+    k = native_kernel("CartPole-v1", envs=2)
+    for variant in ("native", "gymnasium"):
+        buffers = filled([k])
+        call = cpu.bind(k, variant, buffers)
+        for _ in range(2000):
+            obs = buffers["env.obs"]  # a controller that balances
+            buffers["act.action"][:] = obs @ np.array([0.1, 0.5, 1.0, 1.0]) > 0
+            call()
+            if buffers["step.truncated"].any():
+                break
+        n = int(np.argmax(buffers["step.truncated"]))
+        assert buffers["step.truncated"][n] == 1
+        assert buffers["step.terminated"][n] == 0
+        assert buffers["episode.lengths"][: buffers["episode.count"][0]].max() == 500
+        gap = np.abs(buffers["step.next_obs"][n] - buffers["step.obs"][n]).max()
+        assert gap < 1.0
+        assert buffers["env.elapsed"][n] == 0
+
+
+@pytest.mark.parametrize("program", ["CartPole-v1", "Pendulum-v1"])
+def test_the_gymnasium_variant_is_reproducible_and_depends_on_the_seed(program: str) -> None:
+    k, runs = native_kernel(program, envs=2), []
+    for seed in (0, 0, 1):
+        buffers, random = filled([k], seed=seed), np.random.default_rng(5)
+        call = cpu.bind(k, "gymnasium", buffers)
+        for _ in range(220):
+            random_actions(buffers, random)
+            call()
+        runs.append(buffers)
+    assert equal(runs[0], runs[1]) == []
+    assert "env.obs" in equal(runs[0], runs[2])
+    assert not np.array_equal(runs[0]["env.obs"][0], runs[0]["env.obs"][1])
+
+
+def test_single_environments_give_the_episodes_that_gymnasium_gives_for_their_seeds() -> None:
+    k, random = native_kernel("Acrobot-v1", envs=2), np.random.default_rng(3)
+    buffers = filled([k])
+    numbers = gym_envs.seeds(buffers, 2)
+    call = cpu.bind(k, "gymnasium", buffers)
+    envs: list[Any] = [gymnasium.make("Acrobot-v1") for _ in numbers]
+    seen = [env.reset(seed=seed)[0] for env, seed in zip(envs, numbers, strict=True)]
+    for _ in range(1100):
+        random_actions(buffers, random, actions=3)
+        np.testing.assert_array_equal(buffers["env.obs"], seen)
+        call()
+        for n, env in enumerate(envs):
+            obs, reward, terminated, truncated, _ = env.step(buffers["act.action"][n])
+            np.testing.assert_array_equal(buffers["step.next_obs"][n], obs)
+            assert buffers["step.reward"][n] == reward
+            assert buffers["step.terminated"][n] == terminated
+            assert buffers["step.truncated"][n] == truncated
+            seen[n] = env.reset()[0] if terminated or truncated else obs
+    assert buffers["episode.count"][0] >= 4
+
+
+def test_an_image_like_or_discrete_observation_is_flattened() -> None:
+    k = env_kernel("FrozenLake-v1", 2, 16, 0)
+    buffers = filled([k])
+    call = cpu.bind(k, "gymnasium", buffers)
+    for _ in range(30):
+        call()
+        assert buffers["step.next_obs"].sum(axis=1).tolist() == [1.0, 1.0]
+
+
+def test_a_vector_environment_that_is_reset_by_mask_restarts_in_the_same_firing() -> None:
+    class Masked(gymnasium.vector.SyncVectorEnv):
+        pass
+
+    env = Masked([Counter] * 6, autoreset_mode=AutoresetMode.DISABLED)
+    make: Any = lambda num_envs, **_: env  # noqa: E731
+    gymnasium.register("Masked-v0", entry_point=COUNTER, vector_entry_point=make)
+    try:
+        k = env_kernel("Masked-v0", 6, 2, 0)
+        buffers = filled([k])
+        call = cpu.bind(k, "gymnasium", buffers)
+        assert call.env is env  # type: ignore[attr-defined]
+        for firing in range(7):
+            call()
+            episode, at = divmod(firing, 3)
+            assert buffers["step.next_obs"].tolist() == [[episode, at + 1]] * 6
+            assert buffers["env.obs"][0, 1] == (at + 1) % 3
+    finally:
+        del gymnasium.registry["Masked-v0"]
+
+
+def test_environments_bound_amid_a_run_mark_their_first_transitions_as_a_new_start() -> None:
+    k = env_kernel(COUNTER, 2, 2, 0)
+    buffers = filled([k])
+    call = cpu.bind(k, "gymnasium", buffers)
+    call()
+    assert not buffers["step.truncated"].any()
+    call = cpu.bind(k, "gymnasium", buffers)
+    call()
+    assert buffers["step.truncated"].tolist() == [ANEW, ANEW]
+    call()
+    assert not buffers["step.truncated"].any()
+
+
+@pytest.mark.parametrize(
+    ("program", "sizes", "text"),
+    [
+        ("NoSuchEnv-v0", (4, 0), "NoSuchEnv-v0"),
+        ("tests.no_such_module:Counter", (2, 0), "no_such_module"),
+        ("tests.devices.test_primitives_envs:no_such_name", (2, 0), "no_such_name"),
+        ("CartPole-v1", (5, 0), r"\(4, 0\)"),
+        ("Pendulum-v1", (3, 0), r"\(3, 1\)"),
+    ],
+)
+def test_an_environment_that_cannot_be_made_or_does_not_fit_is_unsupported(
+    program: str, sizes: tuple[int, int], text: str
+) -> None:
+    k = env_kernel(program, 2, *sizes)
+    with pytest.raises(UnsupportedError, match=text):
+        cpu.bind(k, "gymnasium", filled([k]))
+
+
+def test_arguments_reach_the_environment_and_a_wrong_one_is_unsupported() -> None:
+    k = env_kernel("CartPole-v1", 2, 4, 0, sutton_barto_reward=True)
+    buffers = filled([k])
+    cpu.bind(k, "gymnasium", buffers)()
+    assert buffers["step.reward"].tolist() == [0.0, 0.0]
+    k = env_kernel("CartPole-v1", 2, 4, 0, no_such_argument=1)
+    with pytest.raises(UnsupportedError, match="no_such_argument"):
+        cpu.bind(k, "gymnasium", filled([k]))

@@ -1,0 +1,399 @@
+"""Native updates against torch autograd in float64, and what they are made of."""
+
+from __future__ import annotations
+
+import re
+from types import SimpleNamespace
+from typing import Any
+
+import numba
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from pearl_devices import Buffers, Kernel, cpu, kernel
+from pearl_devices.primitives.math import nets, rng
+from pearl_devices.primitives.torch.off_policy import run, squash, views
+from pearl_devices.work import parameters
+from tests import kernel_losses
+from tests.kernel_buffers import copied, equal, filled
+
+Q, ACTOR, CRITIC = (4, 64, 64, 3), (3, 32, 24, 2), (5, 24, 40, 1)
+BATCH = 64
+
+
+class Reference:
+    """The same networks in float64, moved by torch.optim.Adam."""
+
+    def __init__(
+        self, buffers: Buffers, widths: dict[str, tuple[int, ...]], duelling: bool = False
+    ) -> None:
+        self.widths, self.buffers = widths, buffers
+        self.flat: dict[str, Tensor] = {}
+        self.target: dict[str, Tensor] = {}
+        self.optimiser: dict[str, torch.optim.Adam] = {}
+        beta1, beta2, eps = (float(x) for x in buffers["hyper.adam"])
+        for name in widths:
+            flat = torch.tensor(buffers[f"learner.{name}"], dtype=torch.float64)
+            self.flat[name] = flat.requires_grad_()
+            if f"learner.{name}.target" in buffers:
+                target = buffers[f"learner.{name}.target"]
+                self.target[name] = torch.tensor(target, dtype=torch.float64)
+            self.optimiser[name] = torch.optim.Adam(
+                [flat], lr=float(buffers[f"hyper.lr.{name}"][0]), betas=(beta1, beta2), eps=eps
+            )
+        self.duelling = duelling
+        self.norms: dict[str, float] = {}
+        self.losses: dict[str, float] = {}
+
+    def call(self, name: str, flat: Tensor, *inputs: Tensor) -> Tensor:
+        if not inputs:
+            return flat
+        out = run(views(flat, self.widths[name]), torch.cat(inputs, 1))
+        if name == "actor" and out.shape[1] == self.buffers["act.low"].size:
+            low, high = (torch.tensor(self.buffers[f"act.{x}"]).double() for x in ("low", "high"))
+            return squash(out, low, high)
+        if self.duelling:
+            advantage = out[:, 1:]
+            return out[:, 0, None] + (advantage - advantage.mean(dim=1)[:, None])
+        return out.squeeze(1) if name.startswith("critic") else out
+
+    def step(self, losses: Any, batch: Any, hyper: Any) -> Tensor:
+        clip_norm = float(self.buffers["hyper.clip_norm"][0])
+
+        class Nets:
+            target = type("Target", (), {})()
+
+        for name in self.widths:
+            setattr(Nets, name, staticmethod(lambda *x, n=name: self.call(n, self.flat[n], *x)))
+        for name in self.target:
+            frozen = lambda *x, n=name: self.call(n, self.target[n], *x).detach()  # noqa: E731
+            setattr(Nets.target, name, frozen)
+        steps = losses(Nets, batch, hyper)
+        while True:
+            try:
+                name, loss = next(steps)
+            except StopIteration as end:
+                td = end.value
+                break
+            self.optimiser[name].zero_grad()
+            self.flat[name].grad = torch.autograd.grad(loss, self.flat[name])[0]
+            if clip_norm > 0:
+                norm = torch.nn.utils.clip_grad_norm_([self.flat[name]], clip_norm)
+                self.norms[name] = float(norm)
+            self.optimiser[name].step()
+            self.losses[name] = float(loss.detach())
+        late = hyper.step % hyper.policy_delay == 0
+        tau = float(self.buffers["hyper.tau"][0]) if late else 0.0
+        for name, target in self.target.items():
+            target += tau * (self.flat[name].detach() - target)
+        assert isinstance(td, Tensor)
+        return td.detach()
+
+
+def in_double(buffers: Buffers, s: int) -> Any:
+    fields = ("obs", "action", "reward", "next_obs", "discount", "weight")
+    batch = {f: torch.from_numpy(buffers[f"batch.{f}"][s].copy()) for f in fields}
+    wide = {f: x.double() if x.is_floating_point() else x for f, x in batch.items()}
+    return type("Batch", (), wide)()
+
+
+def near(a: np.ndarray, b: Tensor) -> float:
+    """Relative error in the 2-norm."""
+    reference = b.detach().numpy()
+    return float(np.linalg.norm(a - reference) / np.linalg.norm(reference))
+
+
+class Noise:
+    """The numbers of rng.update, in float64."""
+
+    def __init__(self, key: np.uint64, firing: int) -> None:
+        self.base, self.drawn = np.uint64(rng.stream(key, np.uint64(firing))), 0
+
+    def normal(self, *shape: int) -> Tensor:
+        out = np.zeros(shape, np.float32)
+        rng.normals(self.base, self.drawn, out.reshape(-1))
+        self.drawn += out.size + out.size % 2
+        return torch.from_numpy(out).double()
+
+
+def hyper(k: Kernel, buffers: Buffers, step: int) -> Any:
+    """What a loss is given in gradient step number `step`, from 1."""
+    given: dict[str, Any] = {"double": 0, "policy_delay": 1, "step": step, **k.dims}
+    given["huber"] = buffers["hyper.huber"][0]
+    if k.dim("act"):
+        given["act_low"], given["act_high"] = (
+            torch.tensor(buffers[f"act.{end}"]).double() for end in ("low", "high")
+        )
+    if "rng.update" in buffers:
+        given["noise"] = Noise(buffers["rng.update"][0], step - 1)
+        given["smoothing"] = buffers.get("hyper.smoothing")
+        given["target_entropy"] = float(buffers.get("hyper.target_entropy", [0.0])[0])
+    return SimpleNamespace(**given)
+
+
+def fresh(k: Kernel, widths: dict[str, tuple[int, ...]], seed: int = 0) -> Buffers:
+    buffers = filled([k], seed)
+    for name, layers in widths.items():
+        other = 10 * (name == "critic2")
+        if layers[0]:
+            buffers[f"learner.{name}"][:] = nets.init_params(layers, seed + other)
+        if f"learner.{name}.target" in buffers:
+            buffers[f"learner.{name}.target"][:] = nets.init_params(layers, seed + other + 1)
+        buffers[f"learner.{name}.m"][:] = 0
+        buffers[f"learner.{name}.v"][:] = 0
+    return buffers
+
+
+def dqn_case(
+    double: int, steps: int = 1, duelling: int = 0
+) -> tuple[Kernel, dict[str, tuple[int, ...]]]:
+    program = "tests.kernel_losses:dqn"
+    sizes: dict[str, Any] = {"obs": 4, "act": 0, "q": Q, "batch": BATCH, "steps": steps}
+    k = kernel("update.dqn", sizes, program=program, double=double, duelling=duelling)
+    return k, {"q": Q}
+
+
+def ddpg_case(steps: int = 1) -> tuple[Kernel, dict[str, tuple[int, ...]]]:
+    program = "tests.kernel_losses:ddpg"
+    sizes: dict[str, Any] = {"obs": 3, "act": 2, "batch": BATCH, "steps": steps}
+    k = kernel("update.ddpg", sizes, program=program, actor=ACTOR, critic=CRITIC)
+    return k, {"actor": ACTOR, "critic": CRITIC}
+
+
+def twin_case(algorithm: str, steps: int = 1) -> tuple[Kernel, dict[str, tuple[int, ...]]]:
+    sizes: dict[str, Any] = {"obs": 3, "act": 2, "batch": BATCH, "steps": steps}
+    widths: dict[str, tuple[int, ...]] = {"actor": ACTOR, "critic1": CRITIC, "critic2": CRITIC}
+    if algorithm == "sac":
+        widths |= {"actor": (3, 32, 24, 4), "alpha": (0, 1)}
+    else:
+        sizes["policy_delay"] = 2
+    program = f"tests.kernel_losses:{algorithm}"
+    return kernel(f"update.{algorithm}", {**sizes, **widths}, program=program), widths
+
+
+def single_step(k: Kernel) -> Kernel:
+    dims: dict[str, Any] = {**k.dims, "steps": 1}
+    return kernel(k.kind, program=k.program, **dims)
+
+
+CASES = {
+    "dqn": dqn_case(double=0, steps=5),
+    "double dqn": dqn_case(double=1, steps=5),
+    "duelling dqn": dqn_case(double=1, steps=5, duelling=1),
+    "ddpg": ddpg_case(steps=5),
+    "td3": twin_case("td3", steps=5),
+    "sac": twin_case("sac", steps=5),
+}
+
+
+def losses_of(k: Kernel) -> Any:
+    return getattr(kernel_losses, k.kind.removeprefix("update."))
+
+
+@pytest.mark.parametrize("variant", ["native", "torch"])
+@pytest.mark.parametrize("clip_norm", [0.0, 0.05])
+@pytest.mark.parametrize("huber", [0.0, 0.7])
+@pytest.mark.parametrize("case", CASES)
+def test_five_gradient_steps_equal_torch_in_float64(
+    case: str, huber: float, clip_norm: float, variant: str
+) -> None:
+    k, widths = CASES[case]
+    buffers = fresh(k, widths, seed=3)  # with others some input of a ReLU is 0 to rounding
+    buffers["hyper.huber"][0], buffers["hyper.clip_norm"][0] = huber, clip_norm
+    if k.dim("act"):
+        buffers["act.low"][:], buffers["act.high"][:] = (-2.0, -1.0), (2.0, 3.0)
+    reference = Reference(buffers, widths, bool(k.dims.get("duelling")))
+    cpu.bind(k, variant, buffers)()
+    for s in range(5):
+        given = hyper(k, buffers, s + 1)
+        td = reference.step(losses_of(k), in_double(buffers, s), given)
+        assert near(buffers["batch.td"][s], td) < 1e-5
+    if clip_norm:
+        assert max(reference.norms.values()) > clip_norm
+    assert buffers["learner.step"][0] == 5
+    for name in widths:
+        late = name == "actor" and "policy_delay" in k.dims
+        assert buffers[f"learner.{name}.steps"][0] == (2 if late else 5)
+        assert near(buffers[f"learner.{name}"], reference.flat[name]) < 1e-5
+        assert buffers[f"loss.{name}"][0] == pytest.approx(reference.losses[name], rel=1e-4)
+    for name, target in reference.target.items():
+        assert near(buffers[f"learner.{name}.target"], target) < 1e-5
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_gradients_equal_torch_in_float64_to_1e_5(case: str) -> None:
+    k, widths = CASES[case]
+    one = single_step(k)
+    if "policy_delay" in one.dims:
+        one = kernel(one.kind, {**one.dims, "policy_delay": 1}, program=one.program)
+    buffers = fresh(one, widths)
+    reference = Reference(buffers, widths, bool(k.dims.get("duelling")))
+    cpu.bind(one, "native", buffers)()
+    reference.step(losses_of(k), in_double(buffers, 0), hyper(one, buffers, 1))
+    for name in widths:
+        grad = reference.flat[name].grad
+        assert grad is not None
+        # The first moment after the first step is (1 - beta1) times the gradient.
+        assert near(buffers[f"learner.{name}.m"] / 0.1, grad) < 1e-5
+
+
+@pytest.mark.parametrize("layers", [(4, 2), (4, 8, 2), (3, 8, 16, 8, 5), (6, 1, 2)])
+def test_networks_of_any_depth_and_width_agree_with_torch(layers: tuple[int, ...]) -> None:
+    program = "tests.kernel_losses:dqn"
+    sizes: dict[str, Any] = {"obs": layers[0], "act": 0, "q": layers, "batch": 7, "steps": 2}
+    k = kernel("update.dqn", sizes, program=program, double=1)
+    native = fresh(k, {"q": layers})
+    other = copied(native)
+    cpu.bind(k, "native", native)()
+    cpu.bind(k, "torch", other)()
+    for name in ("learner.q", "learner.q.target", "learner.q.m", "batch.td"):
+        np.testing.assert_allclose(native[name], other[name], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("variant", ["native", "torch"])
+@pytest.mark.parametrize("case", ["double dqn", "ddpg", "td3", "sac"])
+def test_a_hard_target_moves_only_every_so_many_steps(case: str, variant: str) -> None:
+    k, widths = CASES[case]
+    one = single_step(k)
+    buffers = fresh(one, widths)
+    buffers["hyper.target_every"][0] = 3
+    call = cpu.bind(one, variant, buffers)
+    for step in range(1, 8):
+        before = copied(buffers)
+        call()
+        for name in [name for name in widths if f"learner.{name}.target" in buffers]:
+            target, online = buffers[f"learner.{name}.target"], buffers[f"learner.{name}"]
+            expected = online if step % 3 == 0 else before[f"learner.{name}.target"]
+            assert np.array_equal(target, expected)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_hyper_parameters_are_read_at_each_firing(case: str) -> None:
+    k, widths = CASES[case]
+    buffers = fresh(k, widths)
+    call = cpu.bind(k, "native", buffers)
+    for name in widths:
+        buffers[f"hyper.lr.{name}"][0] = 0.0
+    before = copied(buffers)
+    call()
+    for name in widths:
+        assert np.array_equal(buffers[f"learner.{name}"], before[f"learner.{name}"])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_block_of_steps_equals_single_steps_bit_for_bit(case: str) -> None:
+    k, widths = CASES[case]
+    one = single_step(k)
+    block = fresh(k, widths)
+    cpu.bind(k, "native", block)()
+    single = fresh(k, widths)
+    for s in range(5):
+        part = {n: a[s : s + 1].copy() if n.startswith("batch.") else a for n, a in single.items()}
+        cpu.bind(one, "native", part)()
+        single["batch.td"][s] = part["batch.td"][0]
+    assert equal(block, single) == []
+
+
+def test_termination_does_not_bootstrap_and_truncation_does() -> None:
+    widths: dict[str, tuple[int, ...]] = {"q": Q}
+    one = kernel("update.dqn", obs=4, act=0, q=Q, batch=2, steps=1, double=0)
+    buffers = fresh(one, widths)
+    buffers["batch.obs"][0, 1] = buffers["batch.obs"][0, 0]
+    buffers["batch.next_obs"][0, 1] = buffers["batch.next_obs"][0, 0]
+    buffers["batch.action"][0], buffers["batch.reward"][0] = (1, 1), (0.5, 0.5)
+    buffers["batch.discount"][0] = (0.0, 0.97)
+    params, target = buffers["learner.q"].copy(), buffers["learner.q.target"].copy()
+    cpu.bind(one, "native", buffers)()
+    q = nets.forward_numpy(Q, params, buffers["batch.obs"][0])[:, 1]
+    after = nets.forward_numpy(Q, target, buffers["batch.next_obs"][0]).max(axis=1)
+    expected = np.abs(q - (0.5 + np.array([0.0, 0.97]) * after))
+    np.testing.assert_allclose(buffers["batch.td"][0], expected, rtol=1e-5)
+
+
+def test_initial_parameters_are_uniform_within_one_over_root_fan_in() -> None:
+    layers = (100, 50, 4)
+    flat = nets.init_params(layers, 0, final_scale=3e-3)
+    assert flat.dtype == np.float32
+    assert flat.size == parameters(layers)
+    assert np.array_equal(flat, nets.init_params(layers, 0, final_scale=3e-3))
+    assert not np.array_equal(flat, nets.init_params(layers, 1, final_scale=3e-3))
+    first, last = flat[: 100 * 50 + 50], flat[100 * 50 + 50 :]
+    assert 0.099 < np.abs(first).max() <= 0.1
+    assert first.std() == pytest.approx(0.1 / np.sqrt(3), rel=0.05)
+    assert 2.5e-3 < np.abs(last).max() <= 3e-3
+    assert np.abs(nets.init_params(layers, 0)[-204:]).max() > 0.1
+
+
+@pytest.mark.parametrize("algorithm", ["dqn", "ddpg"])
+def test_inference_explores_as_asked_and_both_variants_choose_alike(algorithm: str) -> None:
+    k = kernel("inference.dqn", envs=8, obs=4, act=0, q=Q)
+    if algorithm == "ddpg":
+        k = kernel("inference.ddpg", envs=8, obs=3, act=2, actor=ACTOR)
+    native = filled([k])
+    native["env.obs"][:] = np.random.default_rng(0).normal(size=native["env.obs"].shape)
+    if algorithm == "ddpg":
+        native["act.low"][:], native["act.high"][:] = (-2.0, 0.0), (2.0, 1.0)
+        native["explore"][:] = (0.1, 0, 0, 16)
+    other = copied(native)
+    calls = [cpu.bind(k, "native", native), cpu.bind(k, "torch", other)]
+    seen = []
+    for _ in range(400):
+        for call in calls:
+            call()
+        np.testing.assert_allclose(native["act.action"], other["act.action"], rtol=1e-5, atol=1e-5)
+        seen.append(native["act.action"].copy())
+    assert native["rng.inference"][1] == other["rng.inference"][1] == 400
+    actions = np.array(seen)
+    if algorithm == "dqn":
+        # explore: 1 -> 0.1 over 100 env steps, all random in the first 16: two firings of 8.
+        greedy = cpu.act(k, native["policy.q"], native["env.obs"])
+        off = (actions != greedy)[20:].mean()
+        assert off == pytest.approx(0.1 * 2 / 3, abs=0.02)
+        assert set(np.unique(actions)) == {0, 1, 2}
+    else:
+        low, high = native["act.low"], native["act.high"]
+        mean = cpu.act(k, native["policy.actor"], native["env.obs"], low, high)
+        assert (actions >= low).all()
+        assert (actions <= high).all()
+        noise = (actions[2:] - mean) / (0.5 * (high - low))
+        inside = noise[:, (mean - low > 0.5 * (high - low)).all(1) & (high - mean > 0.05).all(1)]
+        assert noise.std() == pytest.approx(0.1, rel=0.1) or inside.size == 0
+        assert np.abs(actions[:2] - mean).max() > 0.5
+
+
+def test_exploration_anneals_linearly_in_env_steps() -> None:
+    from pearl_devices.primitives.updates.dqn import epsilon
+
+    explore = np.array([0.8, 0.2, 1000.0, 100.0])
+    assert [epsilon(explore, s) for s in (0.0, 99.0)] == [1.0, 1.0]
+    values = [epsilon(explore, float(s)) for s in (100, 500, 1000, 9999)]
+    np.testing.assert_allclose(values, [0.74, 0.5, 0.2, 0.2])
+
+
+@pytest.mark.parametrize("algorithm", ["q", "actor"])
+def test_param_sync_copies_the_learners_network(algorithm: str) -> None:
+    k = kernel("param_sync", params=37, args={"network": algorithm})
+    buffers = filled([k])
+    before = buffers[f"learner.{algorithm}"].copy()
+    assert not np.array_equal(before, buffers[f"policy.{algorithm}"])
+    cpu.bind(k, "native", buffers)()
+    assert np.array_equal(buffers[f"policy.{algorithm}"], before)
+    assert np.array_equal(buffers[f"learner.{algorithm}"], before)
+
+
+def test_kernels_that_divide_are_compiled_with_the_numpy_error_model() -> None:
+    """Python's error model checks each division for zero, and Adam's loop would not vectorise."""
+    assert nets.adam.targetoptions["error_model"] == "numpy"
+    flags = nets.adam.targetoptions["fastmath"]
+    assert not flags & {"fast", "reassoc", "arcp", "afn"}  # they would break bit equality
+    compiler: Any = numba
+    signature = tuple(
+        compiler.typeof(a) for a in (*[np.ones(64, np.float32)] * 4, 1, 0.1, np.ones(3), 0.0)
+    )
+    for error_model, vector in (("numpy", True), ("python", False)):
+        again = compiler.njit(fastmath=flags, error_model=error_model)(nets.adam.py_func)
+        again.compile(signature)
+        code = next(iter(again.inspect_llvm().values()))
+        assert bool(re.search(r"fdiv [a-z ]*<\d+ x float>", code)) == vector, error_model

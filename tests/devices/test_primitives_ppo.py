@@ -1,0 +1,586 @@
+"""PPO and A2C: acting, rollouts, advantages and gradient steps against float64 references."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import pairwise
+from types import ModuleType
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from pearl_devices import Buffers, Device, Kernel, cpu, kernel
+from pearl_devices.primitives.math import rng, tanh
+from pearl_devices.primitives.updates import policies, ppo
+from pearl_devices.work import parameters, parts
+from tests.backend_contract import BackendContract
+from tests.kernel_buffers import copied, equal, filled
+
+Layers = tuple[int, ...]
+DISCRETE: dict[str, Any] = {"envs": 4, "obs": 4, "act": 0}
+CONTINUOUS: dict[str, Any] = {"envs": 4, "obs": 3, "act": 2}
+HORIZON = 16
+
+
+def sizes(spaces: dict[str, Any], hidden: Layers = (24, 16), tanh: int = 1) -> dict[str, Any]:
+    nets = {"actor": (spaces["obs"], *hidden, spaces["act"] or 3)}
+    nets["critic"] = (spaces["obs"], *hidden, 1)
+    return {**spaces, **nets, "tanh": tanh, "horizon": HORIZON}
+
+
+def only(given: dict[str, Any], *left_out: str) -> dict[str, Any]:
+    return {n: size for n, size in given.items() if n not in left_out}
+
+
+def update(
+    spaces: dict[str, Any], name: str = "ppo", epochs: int = 2, minibatches: int = 4, **more: Any
+) -> Kernel:
+    rows = spaces["envs"] * HORIZON
+    steps: dict[str, Any] = {"epochs": epochs, "steps": epochs * minibatches}
+    return kernel(
+        f"update.{name}",
+        {**sizes(spaces, **more), **steps, "batch": rows // minibatches},
+        program=f"pearl.algorithms.{name}:losses",
+    )
+
+
+def acting(spaces: dict[str, Any], **more: Any) -> Kernel:
+    return kernel("inference.ppo", only(sizes(spaces, **more), "critic", "horizon"))
+
+
+def judging(spaces: dict[str, Any], **more: Any) -> Kernel:
+    return kernel("gae", only(sizes(spaces, **more), "actor"))
+
+
+CARTPOLE = {**sizes(DISCRETE), "actor": (4, 24, 16, 2), "epochs": 2, "batch": 16, "steps": 8}
+PENDULUM = {**sizes({"envs": 4, "obs": 3, "act": 1}), "epochs": 1, "batch": 64, "steps": 1}
+
+
+def contract(spaces: dict[str, Any], whole: dict[str, Any], env: str) -> tuple[Kernel, ...]:
+    kernels = (acting(spaces), judging(spaces), kernel("rollout_insert", spaces, horizon=HORIZON))
+    fused = (
+        kernel("rollout.ppo", only(whole, "critic", "epochs", "batch", "steps"), program=env),
+        kernel("iteration.ppo", whole, program=env),
+    )
+    return (*kernels, update(spaces), update(spaces, "a2c", 1, 1), *fused)
+
+
+class TestCpuWithDiscretePpo(BackendContract):
+    backend: ClassVar[ModuleType] = cpu
+    device: ClassVar[Device] = Device("host", "cpu", width=2)
+    kernels: ClassVar[tuple[Kernel, ...]] = contract(
+        DISCRETE, {**CARTPOLE, "actor": sizes(DISCRETE)["actor"]}, "CartPole-v1"
+    )
+
+
+class TestCpuWithContinuousPpo(BackendContract):
+    backend: ClassVar[ModuleType] = cpu
+    device: ClassVar[Device] = Device("host", "cpu", width=2)
+    kernels: ClassVar[tuple[Kernel, ...]] = contract(
+        {"envs": 4, "obs": 3, "act": 1}, PENDULUM, "Pendulum-v1"
+    )
+
+
+# tanh
+
+
+def test_the_fast_tanh_errs_by_less_than_4e_7() -> None:
+    x = np.concatenate([np.linspace(-12, 12, 2_000_001), np.geomspace(1e-30, 1, 1000), [0.0]])
+    x = x.astype(np.float32)
+    fast = x.copy()
+    tanh.bend(fast)
+    true = np.tanh(x.astype(np.float64))
+    assert np.abs(fast - true).max() < 4e-7
+    whole = true != 0
+    assert np.abs(fast[whole] / true[whole] - 1).max() < 4e-7
+    assert np.abs(fast).max() <= 1.0
+    ends = np.array([np.inf, -np.inf, np.nan, 1e30], np.float32)
+    tanh.bend(ends)
+    np.testing.assert_allclose(ends, [1, -1, np.nan, 1], atol=3e-7)
+
+
+def test_the_fast_tanh_gives_the_same_bits_wherever_a_number_stands() -> None:
+    x = np.random.default_rng(0).normal(size=1003).astype(np.float32)
+    whole = x.copy()
+    tanh.bend(whole)
+    for size in (1, 2, 3, 7, 8, 15, 16, 33):
+        piece = x[100 : 100 + size].copy()
+        tanh.bend(piece)
+        assert np.array_equal(piece, whole[100 : 100 + size])
+
+
+def test_the_derivative_through_tanh() -> None:
+    x = torch.linspace(-3, 3, 101, dtype=torch.float64, requires_grad=True)
+    (exact,) = torch.autograd.grad(torch.tanh(x).sum(), x)
+    a, d = np.tanh(x.detach().numpy()).astype(np.float32), np.ones(101, np.float32)
+    tanh.through_bend(d, a)
+    np.testing.assert_allclose(d, exact.numpy(), atol=1e-6)
+
+
+# Acting
+
+
+def test_discrete_actions_have_the_probabilities_of_the_softmax() -> None:
+    z = np.tile(np.array([[0.3, -1.0, 1.2]], np.float32), (50_000, 1))
+    action, log_prob = np.zeros(50_000, np.int64), np.zeros(50_000, np.float32)
+    none = np.zeros(0, np.float32)
+    counter = np.array([7, 0], np.uint64)
+    policies.draw_discrete(action, counter, z, none, none, none, none.reshape(0, 0), log_prob)
+    exact = torch.log_softmax(torch.tensor(z[0]).double(), 0).numpy()
+    np.testing.assert_allclose(np.bincount(action) / 50_000, np.exp(exact), atol=0.01)
+    np.testing.assert_allclose(log_prob, exact[action], atol=1e-6)
+    assert counter[1] == 1
+
+
+def test_continuous_actions_have_the_density_of_the_gaussian_and_are_clipped_for_the_env() -> None:
+    k = kernel("inference.ppo", envs=20_000, obs=2, act=2, tanh=1, actor=(2, 8, 2))
+    b = filled([k])
+    b["env.obs"][:] = 0.5
+    b["policy.actor"][-2:] = math.log(0.5), math.log(2.0)
+    b["act.low"][:], b["act.high"][:] = (-2.0, 0.0), (2.0, 1.0)
+    cpu.bind(k, "native", b)()
+    mean = _network(b["policy.actor"], (2, 8, 2), torch.full((1, 2), 0.5).double(), True)[0]
+    normal: Any = torch.distributions.Normal(mean, torch.tensor([0.5, 2.0]).double())
+    exact = normal.log_prob(torch.tensor(b["act.sample"]).double()).sum(1)
+    np.testing.assert_allclose(b["act.log_prob"], exact, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(b["act.sample"].mean(0), mean, atol=0.06)
+    np.testing.assert_allclose(b["act.sample"].std(0), [0.5, 2.0], rtol=0.03)
+    low, half = b["act.low"], 0.5 * (b["act.high"] - b["act.low"])
+    scaled = np.clip(low + half + half * b["act.sample"], low, b["act.high"])
+    np.testing.assert_allclose(b["act.action"], scaled, atol=1e-6)
+    assert np.abs(b["act.sample"]).max() > 1.5
+
+
+@pytest.mark.parametrize("spaces", [DISCRETE, CONTINUOUS], ids=["discrete", "continuous"])
+@pytest.mark.parametrize("tanh", [0, 1])
+def test_the_torch_variant_acts_alike(spaces: dict[str, Any], tanh: int) -> None:
+    k = acting({**spaces, "envs": 64}, tanh=tanh)
+    native = filled([k])
+    native["env.obs"][:] = np.random.default_rng(1).normal(size=native["env.obs"].shape)
+    other = copied(native)
+    calls = [cpu.bind(k, "native", native), cpu.bind(k, "torch", other)]
+    for _ in range(20):
+        for call in calls:
+            call()
+        for name in ("act.action", "act.log_prob"):
+            np.testing.assert_allclose(native[name], other[name], atol=1e-5)
+
+
+def test_greedy_actions_are_the_likeliest_or_the_mean_inside_the_bounds() -> None:
+    k = acting(DISCRETE)
+    params, obs = filled([k])["policy.actor"], np.random.default_rng(0).normal(size=(20, 4))
+    logits = _network(params, k.layers(), torch.tensor(obs), True)
+    chosen = cpu.act(k, params, obs.astype(np.float32))
+    assert np.array_equal(chosen, logits.argmax(1))
+    k = acting(CONTINUOUS)
+    params, obs = 3 * filled([k])["policy.actor"], obs[:, :3]
+    low, high = np.array([-2.0, 0.0], np.float32), np.array([2.0, 1.0], np.float32)
+    mean = _network(params, k.layers(), torch.tensor(obs), True).numpy()
+    half = 0.5 * (high - low)
+    chosen = cpu.act(k, params, obs.astype(np.float32), low, high)
+    np.testing.assert_allclose(chosen, np.clip(low + half + half * mean, low, high), atol=1e-5)
+    assert (np.abs(mean) > 1).any()
+
+
+def test_orthogonal_layers_are_orthogonal_and_the_last_has_its_own_gain() -> None:
+    flat = policies.orthogonal_params((4, 16, 8, 3), 5, final_gain=0.01)
+    offset = 0
+    for (i, o), gain in zip(pairwise((4, 16, 8, 3)), (2**0.5, 2**0.5, 0.01), strict=True):
+        w = flat[offset : offset + i * o].reshape(i, o).astype(float)
+        gram = w @ w.T if i <= o else w.T @ w
+        np.testing.assert_allclose(gram, gain**2 * np.eye(min(i, o)), atol=1e-6)
+        assert not flat[offset + i * o : offset + i * o + o].any()
+        offset += i * o + o
+
+
+# Rollouts and advantages
+
+
+def test_a_rollout_keeps_the_steps_in_order_and_begins_anew() -> None:
+    k = kernel("rollout_insert", CONTINUOUS, horizon=3)
+    b = filled([k])
+    call = cpu.bind(k, "native", b)
+    for t in range(4):
+        for name in ("obs", "reward", "next_obs", "terminated", "truncated"):
+            b[f"step.{name}"][:] = t
+        b["step.action"][:], b["act.sample"][:], b["act.log_prob"][:] = 100, 10 + t, 20 + t
+        call()
+    assert b["rollout.obs"][:, 0, 0].tolist() == [3, 1, 2]
+    assert b["rollout.action"][:, 0, 1].tolist() == [13, 11, 12]
+    assert b["rollout.log_prob"][:, 3].tolist() == [23, 21, 22]
+    assert b["rollout.truncated"][:, 1].tolist() == [3, 1, 2]
+    assert b["rollout.at"][0] == 1
+
+
+def judged(spaces: dict[str, Any], **more: Any) -> tuple[Kernel, Buffers]:
+    """A rollout in which episodes end in every way, at its end too."""
+    k = judging(spaces, **more)
+    b, random = filled([k]), np.random.default_rng(2)
+    for name in ("obs", "next_obs", "reward"):
+        b[f"rollout.{name}"][:] = random.normal(size=b[f"rollout.{name}"].shape)
+    b["rollout.terminated"][:] = random.random(b["rollout.terminated"].shape) < 0.15
+    b["rollout.truncated"][:] = random.random(b["rollout.truncated"].shape) < 0.15
+    b["rollout.terminated"][-1], b["rollout.truncated"][-1] = (1, 0, 1, 0), (0, 1, 1, 0)
+    b["hyper.gae_lambda"][:] = 0.9
+    return k, b
+
+
+@pytest.mark.parametrize("variant", ["native", "torch"])
+@pytest.mark.parametrize("tanh", [0, 1])
+def test_advantages_are_the_sum_of_discounted_errors_to_the_end_of_the_episode(
+    variant: str, tanh: int
+) -> None:
+    """Equation 16 of Schulman et al. 2016, summed forwards from each step."""
+    k, b = judged({**DISCRETE, "envs": 4}, tanh=tanh)
+    cpu.bind(k, variant, b)()
+    layers, gamma, trace = k.layers("critic"), 0.97, 0.9
+
+    def value(name: str) -> np.ndarray[Any, Any]:
+        flat = torch.tensor(b[f"rollout.{name}"]).double().reshape(-1, 4)
+        found = _network(b["policy.critic"], layers, flat, bool(tanh))
+        return found.reshape(HORIZON, 4).numpy()
+
+    now, after = value("obs"), value("next_obs")
+    terminated, truncated = b["rollout.terminated"], b["rollout.truncated"]
+    for n in range(4):
+        for t in range(HORIZON):
+            total, weight = 0.0, 1.0
+            for s in range(t, HORIZON):
+                over = terminated[s, n] or truncated[s, n]
+                ahead = after[s, n] if over or s == HORIZON - 1 else now[s + 1, n]
+                ahead = 0.0 if terminated[s, n] else ahead
+                total += weight * (b["rollout.reward"][s, n] + gamma * ahead - now[s, n])
+                weight *= gamma * trace
+                if over:
+                    break
+            assert b["rollout.advantage"][t, n] == pytest.approx(total, abs=2e-5)
+            assert b["rollout.returns"][t, n] == pytest.approx(total + now[t, n], abs=2e-5)
+    np.testing.assert_allclose(b["rollout.value"], now, atol=1e-5)
+
+
+def test_with_lambda_1_the_return_of_a_whole_episode_is_the_sum_of_its_rewards() -> None:
+    k, b = judged(DISCRETE)
+    b["rollout.terminated"][:], b["rollout.truncated"][:] = 0, 0
+    b["rollout.terminated"][-1] = 1
+    b["hyper.gae_lambda"][:] = 1.0
+    cpu.bind(k, "native", b)()
+    powers = 0.97 ** np.arange(HORIZON)
+    np.testing.assert_allclose(
+        b["rollout.returns"][0], powers @ b["rollout.reward"].astype(float), atol=1e-4
+    )
+
+
+def test_many_environments_are_judged_as_few_are() -> None:
+    """More rows than one pass takes."""
+    k = judging({"envs": 300, "obs": 4, "act": 0})
+    b, random = filled([k]), np.random.default_rng(0)
+    for name in ("obs", "next_obs", "reward"):
+        b[f"rollout.{name}"][:] = random.normal(size=b[f"rollout.{name}"].shape)
+    b["rollout.truncated"][:] = random.random((HORIZON, 300)) < 0.1
+    other = copied(b)
+    cpu.bind(k, "native", b)()
+    cpu.bind(k, "torch", other)()
+    for name in ("value", "advantage", "returns"):
+        np.testing.assert_allclose(b[f"rollout.{name}"], other[f"rollout.{name}"], atol=1e-5)
+
+
+# Gradient steps
+
+
+def _network(flat: Any, layers: Layers, x: Tensor, tanh: bool) -> Tensor:
+    """In float64; flat may be numpy or a tensor with gradient, and longer than the network."""
+    given = flat if isinstance(flat, Tensor) else torch.tensor(flat).double()
+    offset = 0
+    for layer, (i, o) in enumerate(pairwise(layers)):
+        x = x @ given[offset : offset + i * o].reshape(i, o) + given[offset + i * o :][:o]
+        offset += i * o + o
+        if layer < len(layers) - 2:
+            x = torch.tanh(x) if tanh else x.clamp(min=0)
+    return x
+
+
+def _loss(k: Kernel, b: Buffers, actor: Tensor, critic: Tensor, chosen: Any) -> list[Tensor]:
+    """The two losses of a minibatch, from torch's own distributions."""
+    rows: dict[str, Any] = {}
+    for name, array in ppo.rows_of(b)._asdict().items():
+        rows[name] = torch.tensor(array[chosen])
+        if rows[name].dtype == torch.float32:
+            rows[name] = rows[name].double()
+    act, tanh = k.dim("act"), bool(k.dim("tanh"))
+    out = _network(actor, k.layers("actor"), rows["obs"], tanh)
+    if act:
+        normal: Any = torch.distributions.Normal(out, actor[-act:].exp())
+        log_prob, entropy = normal.log_prob(rows["action"]).sum(1), normal.entropy().sum(1)
+    else:
+        categorical: Any = torch.distributions.Categorical(logits=out)
+        log_prob, entropy = categorical.log_prob(rows["action"]), categorical.entropy()
+    advantage = rows["advantage"]
+    if b["hyper.normalise"][0]:
+        advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+    ratio, clip = (log_prob - rows["log_prob"]).exp(), float(b["hyper.clip"][0])
+    policy = -ratio * advantage
+    if clip:
+        policy = torch.maximum(policy, -ratio.clamp(1 - clip, 1 + clip) * advantage)
+    value = _network(critic, k.layers("critic"), rows["obs"], tanh).squeeze(1)
+    error, limit = (value - rows["returns"]) ** 2, float(b["hyper.value_clip"][0])
+    if limit:
+        held = rows["value"] + torch.clamp(value - rows["value"], -limit, limit)
+        error = torch.maximum(error, (held - rows["returns"]) ** 2)
+    first = policy.mean() - b["hyper.entropy"][0] * entropy.mean()
+    return [first, b["hyper.value_weight"][0] * error.mean()]
+
+
+def _orders(k: Kernel, b: Buffers) -> Iterator[np.ndarray[Any, Any]]:
+    """The minibatches of one firing."""
+    base = np.uint64(rng.stream(b["rng.update"][0], b["rng.update"][1]))
+    order = np.arange(k.dim("batch") * k.dim("steps") // k.dim("epochs"))
+    for epoch in range(k.dim("epochs")):
+        if k.dim("batch") < order.size:
+            ppo.shuffle(base, epoch, order)
+        yield from order.copy().reshape(-1, k.dim("batch"))
+
+
+def reference(k: Kernel, b: Buffers) -> dict[str, Tensor]:
+    """Parameters and moments after one firing, in float64, with torch's autograd."""
+    names = ("actor", "critic")
+    p = {n: torch.tensor(b[f"learner.{n}"]).double() for n in names}
+    m = {n: torch.tensor(b[f"learner.{n}.m"]).double() for n in names}
+    v = {n: torch.tensor(b[f"learner.{n}.v"]).double() for n in names}
+    total, done = b["hyper.anneal"][0], int(b["learner.step"][0])
+    share = max(1 - done / total, 0) if total else 1.0
+    beta1, beta2, eps = b["hyper.adam"]
+    decay, inside = b["hyper.rmsprop"]
+    for step, chosen in enumerate(_orders(k, b), start=1 + int(b["learner.actor.steps"][0])):
+        for n in names:
+            p[n].requires_grad_()
+        losses = _loss(k, b, p["actor"], p["critic"], chosen)
+        grads = torch.autograd.grad(losses[0] + losses[1], [p[n] for n in names])
+        norm, most = torch.cat(grads).norm(), b["hyper.clip_norm"][0]
+        for n, grad in zip(names, grads, strict=True):
+            g = grad * min(1.0, most / (norm + 1e-6)) if most else grad
+            p[n], rate = p[n].detach(), share * b[f"hyper.lr.{n}"][0]
+            if decay:
+                v[n] = decay * v[n] + (1 - decay) * g**2
+                p[n] = p[n] - rate * g / (v[n] + inside).sqrt()
+            else:
+                m[n] = beta1 * m[n] + (1 - beta1) * g
+                v[n] = beta2 * v[n] + (1 - beta2) * g**2
+                root = (v[n] / (1 - beta2**step)).sqrt() + eps
+                p[n] = p[n] - rate * m[n] / (1 - beta1**step) / root
+    found = {f"learner.{n}": p[n] for n in names} | {f"learner.{n}.v": v[n] for n in names}
+    return found | ({} if decay else {f"learner.{n}.m": m[n] for n in names})
+
+
+def learning(k: Kernel, seed: int = 4) -> Buffers:
+    """Arrays of a rollout whose ratios and values lie on both sides of every clip."""
+    b, random = filled([k], seed), np.random.default_rng(seed)
+    for name in ("obs", "advantage", "returns"):
+        b[f"rollout.{name}"][:] = random.normal(size=b[f"rollout.{name}"].shape)
+    for name in ("actor", "critic"):
+        widths = k.layers(name)
+        b[f"learner.{name}"][: parameters(widths)] = policies.orthogonal_params(
+            widths, seed, final_gain=0.5
+        )
+        b[f"learner.{name}.m"][:], b[f"learner.{name}.v"][:] = 0, 0
+    shape = b["rollout.log_prob"].shape
+    obs = torch.tensor(ppo.rows_of(b).obs).double()
+    out = _network(b["learner.actor"], k.layers("actor"), obs, bool(k.dim("tanh")))
+    if k.dim("act"):
+        b["learner.actor"][-k.dim("act") :] = -0.5, 0.3
+        b["rollout.action"][:] = random.normal(size=b["rollout.action"].shape)
+        std = torch.tensor([-0.5, 0.3]).double().exp()
+        normal: Any = torch.distributions.Normal(out, std)
+        exact = normal.log_prob(torch.tensor(ppo.rows_of(b).action).double()).sum(1)
+    else:
+        b["rollout.action"][:] = random.integers(0, 3, shape)
+        taken = torch.tensor(ppo.rows_of(b).action)[:, None]
+        exact = torch.log_softmax(out, 1).gather(1, taken).squeeze(1)
+    b["rollout.log_prob"][:] = exact.reshape(shape).numpy() + random.normal(0, 0.3, shape)
+    value = _network(b["learner.critic"], k.layers("critic"), obs, bool(k.dim("tanh")))
+    b["rollout.value"][:] = value.reshape(shape).numpy() + random.normal(0, 0.3, shape)
+    b["hyper.clip"][:], b["hyper.entropy"][:], b["hyper.value_weight"][:] = 0.2, 0.02, 0.7
+    b["hyper.normalise"][:], b["hyper.clip_norm"][:] = 1, 0.5
+    return b
+
+
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "as it is": ({}, {}),
+    "relu": ({"tanh": 0}, {}),
+    "one layer": ({"hidden": (20,)}, {}),
+    "deep": ({"hidden": (16, 24, 8, 40)}, {}),
+    "value clipping": ({}, {"value_clip": 0.2}),
+    "no clipping": ({}, {"clip": 0.0, "clip_norm": 0.0}),
+    "advantages as given": ({}, {"normalise": 0.0}),
+    "annealed": ({}, {"anneal": 32.0}),
+    "rmsprop": ({}, {"rmsprop": (0.99, 1e-5)}),
+    "one minibatch": ({"epochs": 1, "minibatches": 1}, {}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("spaces", [DISCRETE, CONTINUOUS], ids=["discrete", "continuous"])
+def test_all_gradient_steps_of_a_rollout_are_those_of_the_reference(
+    spaces: dict[str, Any], case: str
+) -> None:
+    shape, constants = CASES[case]
+    k = update(spaces, **shape)
+    b = learning(k)
+    for name, value in constants.items():
+        b[f"hyper.{name}"][:] = value
+    b["learner.step"][:] = 16
+    before, exact = copied(b), reference(k, b)
+    cpu.bind(k, "native", b)()
+    for name, wanted in exact.items():
+        moved = np.linalg.norm(wanted.numpy() - before[name])
+        assert moved > 0, name
+        assert np.linalg.norm(b[name] - wanted.numpy()) <= 2e-3 * moved, name
+    assert b["learner.step"][0] == 16 + k.dim("steps")
+    assert b["learner.actor.steps"][0] == k.dim("steps")
+    assert b["rng.update"][1] == 1
+
+
+@pytest.mark.parametrize("name", ["ppo", "a2c"])
+@pytest.mark.parametrize("spaces", [DISCRETE, CONTINUOUS], ids=["discrete", "continuous"])
+def test_the_torch_variant_with_the_losses_that_ship_agrees_to_rounding(
+    spaces: dict[str, Any], name: str
+) -> None:
+    k = update(spaces, name) if name == "ppo" else update(spaces, name, 1, 1)
+    native = learning(k)
+    if name == "a2c":  # drawn from the policy as it is: the ratio is 1
+        _draw_again(k, native)
+        native["hyper.clip"][:], native["hyper.rmsprop"][:] = 0.0, (0.99, 1e-5)
+    else:
+        native["hyper.value_clip"][:] = 0.2
+    other = copied(native)
+    for b, variant in ((native, "native"), (other, "torch")):
+        call = cpu.bind(k, variant, b)
+        call()
+        if name == "ppo":
+            call()
+    for array in equal(native, other):
+        apart = np.linalg.norm(native[array].astype(float) - other[array])
+        if name == "a2c" and array == "loss.actor":
+            continue  # the surrogate's value is another, its gradient the same
+        assert apart <= 1e-4 * np.linalg.norm(native[array].astype(float)), array
+
+
+def _draw_again(k: Kernel, b: Buffers) -> None:
+    """Fills the rollout with actions drawn by the native variant from learner.actor."""
+    wanted = ("envs", "obs", "act", "tanh", "actor")
+    act = kernel("inference.ppo", {n: k.dims[n] for n in wanted})
+    a = filled([act])
+    a["policy.actor"][:] = b["learner.actor"]
+    call = cpu.bind(act, "native", a)
+    for t in range(HORIZON):
+        a["env.obs"][:] = b["rollout.obs"][t]
+        call()
+        b["rollout.action"][t] = a["act.sample" if k.dim("act") else "act.action"]
+        b["rollout.log_prob"][t] = a["act.log_prob"]
+
+
+@pytest.mark.parametrize("spaces", [DISCRETE, CONTINUOUS], ids=["discrete", "continuous"])
+def test_the_first_ratio_is_exactly_1(spaces: dict[str, Any]) -> None:
+    """Density and draw have the same bits, so that clipping at any width changes nothing yet."""
+    k = update(spaces, "a2c", 1, 1)
+    b = learning(k)
+    _draw_again(k, b)
+    results = []
+    for clip in (0.0, 1e-7, 0.2):
+        each = copied(b)
+        each["hyper.clip"][:] = clip
+        cpu.bind(k, "native", each)()
+        results.append(each["learner.actor"])
+    assert np.array_equal(results[0], results[1])
+    assert np.array_equal(results[0], results[2])
+
+
+def test_a_ratio_beyond_the_clip_gives_no_gradient_where_it_would_gain() -> None:
+    up, down = np.float32(math.log(1.3)), np.float32(math.log(0.7))
+    zero, clip = np.float32(0), np.float32(0.2)
+    for log_ratio, advantage, moves in (
+        *((up, 1.0, False), (down, -1.0, False)),
+        *((up, -1.0, True), (down, 1.0, True), (zero, 1.0, True)),
+    ):
+        loss, slope = ppo.surrogate(log_ratio, zero, np.float32(advantage), clip)
+        ratio = math.exp(log_ratio)
+        assert (slope != 0) == moves
+        held = min(max(ratio, 0.8), 1.2) * advantage
+        assert loss == pytest.approx(-min(ratio * advantage, held), rel=1e-5)
+
+
+def test_advantages_get_mean_0_and_unbiased_deviation_1_and_one_row_stays() -> None:
+    x = np.random.default_rng(0).normal(3, 5, 37).astype(np.float32)
+    wanted = (x - x.mean()) / (x.std(ddof=1) + 1e-8)
+    ppo.normalise(x)
+    np.testing.assert_allclose(x, wanted, atol=1e-5)
+    one = np.array([7.0], np.float32)
+    ppo.normalise(one)
+    assert one[0] == 7.0
+    same = np.full(5, 2.5, np.float32)
+    ppo.normalise(same)
+    assert not same.any()
+
+
+def test_every_epoch_sees_every_row_once_in_another_order() -> None:
+    order = np.arange(64)
+    seen = []
+    for epoch in range(3):
+        ppo.shuffle(np.uint64(11), epoch, order)
+        assert sorted(order.tolist()) == list(range(64))
+        seen.append(order.tolist())
+    assert seen[0] != seen[1] != seen[2]
+
+
+def test_the_step_size_falls_in_a_line_and_stays_at_0() -> None:
+    assert [ppo.annealed(float(n), 8.0) for n in (0, 2, 8, 9)] == [1.0, 0.75, 0.0, 0.0]
+    assert ppo.annealed(100.0, 0.0) == 1.0
+
+
+# Fused calls
+
+
+@pytest.mark.parametrize(
+    ("whole", "env"), [(CARTPOLE, "CartPole-v1"), (PENDULUM, "Pendulum-v1")], ids=["cp", "pe"]
+)
+@pytest.mark.parametrize("kind", ["rollout.ppo", "iteration.ppo"])
+def test_fused_calls_give_the_bits_of_their_parts(
+    kind: str, whole: dict[str, Any], env: str
+) -> None:
+    sizes_of = only(whole, "critic", "epochs", "batch", "steps") if "roll" in kind else whole
+    fused = kernel(kind, sizes_of, program=env)
+    one = filled([fused])
+    for name in ("actor", "critic"):
+        if f"learner.{name}" in one:
+            one[f"learner.{name}"][:] = one[f"policy.{name}"]
+    if "hyper.clip" in one:
+        one["hyper.clip"][:], one["hyper.normalise"][:], one["hyper.entropy"][:] = 0.2, 1, 0.01
+        one["hyper.value_weight"][:], one["hyper.gae_lambda"][:] = 0.5, 0.95
+    apart = copied(one)
+    call = cpu.bind(fused, "native", one)
+    pieces = [(cpu.bind(part, "native", apart), n) for part, n in parts(fused)]
+    for _ in range(12):
+        call()
+        for _ in range(HORIZON):
+            for piece, n in pieces:
+                if n == HORIZON:
+                    piece()
+        for piece, n in pieces:
+            if n == 1:
+                piece()
+    assert equal(one, apart) == []
+    assert one["episode.count"][0] > 0 or env == "Pendulum-v1"
+    if "loop.more" in one:
+        one["loop.more"][:] = 2
+        for name in one:
+            apart[name][...] = one[name]
+        apart["loop.more"][:] = 0
+        call()
+        again = cpu.bind(fused, "native", apart)
+        for _ in range(3):
+            again()
+        one["loop.more"][:] = 0
+        assert equal(one, apart) == []

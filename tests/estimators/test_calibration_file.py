@@ -1,0 +1,404 @@
+"""The calibration's file: refused when it cannot be trusted, made anew, kept however measuring
+ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pearl_devices import Device, kernel
+from pearl_devices.cache_folder import cache_folder
+from pearl_estimators import estimate
+from pearl_estimators.host import child_process, on_demand
+from pearl_estimators.host.benchmark_kernels import GROUPS, training, variants
+from pearl_estimators.host.calibration import (
+    Calibration,
+    CalibrationError,
+    CalibrationWarning,
+    OutdatedError,
+    OutOfTimeError,
+    checksum,
+)
+from pearl_estimators.host.calibration_file import hold, path, store, stored
+from pearl_estimators.host.journal import gathered, journal_of, teller, told
+from tests.calibrations import KERNELS, LANES, Child, measure, synthetic
+
+HOST = Device("host", "cpu", width=2, real=True, idle_power_w=10.0, active_power_w=50.0)
+ACTS = kernel("inference.dqn", envs=8, obs=4, act=0, q=(4, 64, 2))
+
+
+@pytest.fixture(scope="module")
+def calibration() -> Calibration:
+    return replace(measure(1.0, kernels=KERNELS, prepare=synthetic(0.02)), runtime=LANES)
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache folder, of a process that has just started; machine code stays where it is."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", os.environ.get("NUMBA_CACHE_DIR") or str(cache_folder()))
+    monkeypatch.setenv("PEARL_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(on_demand, "_passed", {})
+    monkeypatch.setattr(on_demand, "_looked", set())
+    return tmp_path
+
+
+def stands(monkeypatch: pytest.MonkeyPatch, child: Child) -> Child:
+    monkeypatch.setattr(on_demand, "in_child", child)
+    return child
+
+
+# --- the file
+
+
+def rewrite(file: Path, change: Callable[[dict], None], sealed: bool = True) -> None:
+    value = json.loads(file.read_text())
+    change(value)
+    if sealed:
+        body = {k: v for k, v in value.items() if k != "checksum"}
+        value["checksum"] = checksum(body)
+    file.write_text(json.dumps(value))
+
+
+def test_a_stored_calibration_comes_back_the_same(cache, calibration):
+    assert stored() is None
+    store(calibration)
+    assert stored() == calibration
+    assert on_demand.calibrate() == calibration
+    assert [p.name for p in cache.glob(".calibration-*")] == []
+
+
+def test_json_holds_no_nan_and_survives_a_round_trip(calibration):
+    text = json.dumps(calibration.to_json(), allow_nan=False)
+    assert Calibration.from_json(json.loads(text)) == calibration
+
+
+DAMAGED = {
+    "cut": lambda text: text[:-200],
+    "empty": lambda _: "",
+    "null": lambda _: "null",
+    "a list": lambda _: "[]",
+    "no calibration": lambda _: '{"schema": 1}',
+    "bytes": lambda _: "\x00\xff",
+    "deep": lambda _: "[" * 100_000,
+    "deep and closed": lambda _: '{"schema": 1, "fits": ' + "[" * 50_000 + "]" * 50_000 + "}",
+    "edited": lambda text: text.replace('"load": ', '"load": 1'),
+}
+
+
+@pytest.mark.parametrize("what", DAMAGED)
+def test_a_damaged_file_is_made_anew_with_a_line_that_says_so(
+    cache, calibration, monkeypatch, what
+):
+    store(calibration)
+    path().write_text(DAMAGED[what](path().read_text()), encoding="latin-1")
+    with pytest.raises(CalibrationError, match=r"calibration-"):
+        stored()
+    standing = stands(monkeypatch, Child())
+    with pytest.warns(CalibrationWarning, match=r"calibration-.*: .*; it is made anew"):
+        assert on_demand.lacking([ACTS]) == ["inference.dqn", "shared"]
+    with pytest.warns(CalibrationWarning, match=r"it is made anew"):
+        assert estimate(ACTS, HOST).rung == "calibrated"
+    assert standing.asked == [["inference.dqn", "shared"]]
+    found = stored()
+    assert found is not None
+    assert found.groups == ("inference.dqn", "shared")
+
+
+def test_a_file_of_an_older_form_is_measured_anew(cache, calibration):
+    def older(value: dict) -> None:
+        value["versions"]["kernels"] = "older"
+        value["fits"][0]["form"] = "max"
+
+    store(calibration)
+    rewrite(path(), older)
+    with pytest.raises(OutdatedError, match=r"other versions of kernels"):
+        stored()
+
+
+def test_an_edited_file_is_refused(cache, calibration):
+    store(calibration)
+    rewrite(path(), lambda v: v["fits"][0].update(band=0.01), sealed=False)
+    with pytest.raises(CalibrationError, match=r"checksum does not match"):
+        stored()
+
+
+def test_another_hosts_file_is_refused(cache, calibration):
+    store(replace(calibration, host={"cpu": "Elbrus 8C", "cores": "8"}))
+    with pytest.raises(CalibrationError, match=r"another host .Elbrus 8C, 8 cores"):
+        stored()
+
+
+def test_another_schema_is_refused(cache, calibration):
+    store(calibration)
+    rewrite(path(), lambda v: v.update(schema=99))
+    with pytest.raises(CalibrationError, match=r"schema is 99; this version reads 1"):
+        stored()
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-1.0", '"fast"', "null"])
+def test_numbers_that_cannot_be_are_refused_even_with_a_right_checksum(cache, calibration, number):
+    store(calibration)
+    rewrite(path(), lambda v: v["fits"][0].update(band=json.loads(number)))
+    with pytest.raises(CalibrationError, match=r"calibration-"):
+        stored()
+
+
+def test_other_versions_are_outdated_and_measured_anew(cache, calibration, monkeypatch):
+    store(replace(calibration, versions={**calibration.versions, "numba": "0.1"}))
+    with pytest.raises(OutdatedError, match=r"other versions of numba"):
+        stored()
+    standing = stands(monkeypatch, Child(synthetic(times=2.0)))
+    found = on_demand.calibrate(seconds=5.0)
+    assert on_demand.calibrate(seconds=5.0) == found == stored()
+    assert not {p.seconds for p in found.points} & {p.seconds for p in calibration.points}
+    assert len(standing.asked) == 1
+
+
+def test_force_replaces_even_an_unsound_file(cache, monkeypatch):
+    path().write_text("{")
+    stands(monkeypatch, Child())
+    assert on_demand.calibrate(force=True) == stored()
+
+
+def test_two_first_uses_measure_once(cache, monkeypatch):
+    standing = stands(monkeypatch, Child())
+    threads = [
+        threading.Thread(target=on_demand.calibrate, kwargs={"groups": ["tabular"]})
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(standing.asked) == 1
+
+
+@pytest.mark.parametrize("seconds", [0.0, -3.0])
+def test_measuring_needs_time(cache, seconds):
+    with pytest.raises(ValueError, match=r"calibrate: seconds is"):
+        on_demand.calibrate(seconds=seconds)
+    with pytest.raises(ValueError, match=r"calibrate: limit_s is"):
+        on_demand.calibrate(limit_s=seconds)
+
+
+def test_only_a_cpu_of_this_host_is_calibrated():
+    for device in (Device("far", "cpu"), Device("gpu", "gpu", real=True)):
+        with pytest.raises(ValueError, match=r"is not a CPU of this host"):
+            on_demand.calibration(device)
+
+
+def test_only_what_is_needed_and_lacking_is_timed(cache, monkeypatch):
+    standing = stands(monkeypatch, Child())
+    needed = [kernel("replay_update", batch=8, steps=1, capacity=64, fanout=8)]
+    on_demand.calibration(HOST, needed)
+    on_demand.calibration(HOST, needed)
+    needed.append(next(training(["dqn"])))
+    on_demand.calibration(HOST, needed)
+    on_demand.calibration(HOST, needed)
+    assert standing.asked == [["shared"], ["dqn"]]
+
+
+# --- a measuring that does not come to its end
+
+DQN = ["dqn", "inference.dqn", "shared"]
+WHOLE = sum(1 for k in training(DQN) for _ in variants(k))
+
+
+def late(most: int) -> Child:
+    why = "measuring this host took more than 180 s and was ended"
+    return Child(synthetic(times=3.0), most, OutOfTimeError(why))
+
+
+@pytest.mark.parametrize("most", [0, 3, 200, 600])
+def test_what_was_timed_before_the_limit_is_kept_and_the_next_try_goes_on(cache, monkeypatch, most):
+    stands(monkeypatch, late(most))
+    with pytest.raises(CalibrationError, match=r"was ended; the \d+ kernels timed so far are kept"):
+        on_demand.calibrate(groups=DQN)
+    first = stored()
+    kept = len(first.points) if first else 0
+    assert kept == min(most, WHOLE)
+    second = stands(monkeypatch, Child(synthetic(times=2.0)))
+    found = on_demand.calibrate(groups=DQN)
+    assert second.points == ([WHOLE - kept] if kept < WHOLE else [])
+    assert set(DQN) <= set(found.groups)
+    assert found.points[:kept] == (first.points if first else ())
+    assert stored() == found
+    assert not journal_of(path()).exists()
+
+
+def test_a_plan_goes_on_with_the_next_rung_where_time_runs_out(cache, monkeypatch):
+    """Families that were timed keep their fits; no other child is started for the rest."""
+    first = next(k for k, v in KERNELS if k.kind == "env_step" and v == "native")
+    standing = stands(monkeypatch, late(20))
+    said = r"took more than 180 s and was ended; what is not timed yet of .*inference.dqn"
+    with pytest.warns(CalibrationWarning, match=said):
+        found = estimate(ACTS, HOST)
+    assert (found.rung, estimate(first, HOST).rung) == ("datasheet", "calibrated")
+    assert "not timed on this host yet" in found.source
+    assert standing.limits == [180.0]
+    assert "inference.dqn" not in on_demand.lacking([ACTS])
+    monkeypatch.setattr(on_demand, "_passed", {})  # another process
+    stands(monkeypatch, Child())
+    assert estimate(ACTS, HOST).rung == "calibrated"
+
+
+def test_an_environment_of_a_family_that_is_late_starts_no_process_of_its_own(cache, monkeypatch):
+    stands(monkeypatch, late(0))
+    monkeypatch.setattr("pearl_estimators.host.env_timing.in_child", None)
+    of = next(k for k, _ in KERNELS if k.kind == "env_step")
+    with pytest.warns(CalibrationWarning):
+        assert estimate(of, HOST).rung == "datasheet"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(143)])
+def test_ctrl_c_keeps_what_was_timed(cache, monkeypatch, error):
+    stands(monkeypatch, Child(most=40, error=error))
+    with pytest.raises(type(error)):
+        on_demand.calibrate(groups=DQN)
+    assert len(told(journal_of(path()))) == 40
+    second = stands(monkeypatch, Child())
+    on_demand.calibrate(groups=DQN)
+    assert second.points == [WHOLE - 40]
+
+
+def test_a_line_of_the_journal_that_is_cut_damaged_or_of_other_versions_does_not_count(
+    cache, calibration, monkeypatch
+):
+    point = {**vars(calibration.points[0]), "terms": dict(calibration.points[0].terms)}
+    journal = journal_of(path())
+    tell = teller(journal)
+    tell({"point": point})
+    whole = journal.read_text()
+    with journal.open("a") as out:
+        out.write(whole.replace('"seconds": ', '"seconds": 1'))
+        out.write("[" * 100_000 + "\n")
+        out.write("null\n\n")
+        out.write(whole[:-40])
+    tell({"point": {**point, "seconds": -1.0}})  # on the line that was cut
+    tell({"point": {**point, "seconds": -1.0}})
+    tell({"point": {"family": "gae"}})
+    tell({"skipped": {"gae torch": "no torch"}})
+    assert [list(found) for found in told(journal)] == [["schema", "point"], ["schema", "skipped"]]
+    assert gathered(None, told(journal)).points == calibration.points[:1]
+    monkeypatch.setattr("pearl_estimators.host.journal.versions", lambda: {"numba": "0.1"})
+    assert told(journal) == []
+
+
+def test_a_forced_measuring_goes_on_with_its_own_beginning_and_spares_the_old_file(
+    cache, calibration, monkeypatch
+):
+    store(calibration)
+    stands(monkeypatch, late(50))
+    with pytest.raises(CalibrationError, match=r"the 50 kernels timed so far are kept"):
+        on_demand.calibrate(force=True, groups=DQN)
+    assert stored() == calibration
+    second = stands(monkeypatch, Child(synthetic(times=2.0)))
+    found = on_demand.calibrate(force=True, groups=DQN)
+    assert second.points == [WHOLE - 50]
+    assert not {p.seconds for p in found.points} & {p.seconds for p in calibration.points}
+
+
+def test_a_forced_measuring_does_not_go_on_with_an_old_beginning(cache, monkeypatch):
+    stands(monkeypatch, late(50))
+    with pytest.raises(CalibrationError):
+        on_demand.calibrate(force=True, groups=DQN)
+    then = time.time() - on_demand.UNFINISHED_S - 1
+    os.utime(journal_of(path()), (then, then))
+    second = stands(monkeypatch, Child())
+    on_demand.calibrate(force=True, groups=DQN)
+    assert second.points == [WHOLE]
+
+
+def test_a_process_that_waits_for_another_ones_measuring_waits_no_longer_than_its_limit(
+    cache, monkeypatch
+):
+    standing = stands(monkeypatch, Child())
+    with hold(path(), 1.0) as held:
+        assert held
+        with pytest.raises(CalibrationError, match=r"another process was measuring"):
+            on_demand.calibrate(limit_s=0.1)
+    assert standing.asked == []
+
+
+def test_a_cache_folder_that_cannot_be_written_stops_no_plan(monkeypatch, cache):
+    monkeypatch.setenv("PEARL_CACHE_DIR", str(cache / "file" / "folder"))
+    (cache / "file").write_text("")
+    with pytest.warns(CalibrationWarning, match=r"Not a directory; set PEARL_CACHE_DIR"):
+        assert estimate(ACTS, HOST).rung == "datasheet"
+    with pytest.raises(CalibrationError, match=r"set PEARL_CACHE_DIR"):
+        on_demand.calibrate()
+
+
+CALIBRATES = "from pearl_estimators.host.on_demand import calibrate; calibrate(groups=['tabular'])"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
+def test_ctrl_c_ends_a_real_measuring_at_once_with_all_its_processes(cache):
+    """The real thing, of the smallest group: what it left is a beginning for the next one."""
+    begun = subprocess.Popen([sys.executable, "-c", CALIBRATES], stderr=subprocess.PIPE)
+    journal = journal_of(path())
+    end_s = time.monotonic() + 120
+    while not told(journal) and time.monotonic() < end_s and begun.poll() is None:
+        time.sleep(0.02)
+    children = [int(p) for p in _children(begun.pid)]
+    assert len(children) == 1
+    begun.send_signal(signal.SIGINT)
+    asked_s = time.monotonic()
+    _, trouble = begun.communicate(timeout=30)
+    assert time.monotonic() - asked_s < 5
+    assert b"KeyboardInterrupt" in trouble
+    assert not Path(f"/proc/{children[0]}").exists()
+    kept = gathered(None, told(journal)).points
+    assert kept
+    found = on_demand.calibrate(groups=["tabular"], seconds=1.0)
+    assert found.groups == ("tabular",)
+    assert {p.key for p in kept} <= {p.key for p in found.points}
+    assert not journal.exists()
+
+
+def _children(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+
+# --- the child process
+
+
+def test_a_child_that_fails_says_its_last_line(cache):
+    with pytest.raises(CalibrationError, match=r"measuring this host failed: .*float"):
+        child_process.in_child("measure", "soon", timeout_s=60.0)  # type: ignore[arg-type]
+
+
+def to_measure(folder: Path) -> dict[str, object]:
+    """What a child is given that has minutes of measuring to do."""
+    known = on_demand.empty().to_json()
+    return {"groups": list(GROUPS), "known": known, "journal": str(folder / "journal")}
+
+
+def test_a_child_that_takes_too_long_is_ended(cache):
+    start = time.monotonic()
+    with pytest.raises(CalibrationError, match=r"took more than 0 s and was ended"):
+        child_process.in_child("measure", 30.0, timeout_s=0.2, given=to_measure(cache))
+    assert time.monotonic() - start < 20
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs a POSIX system")
+def test_a_child_ends_when_its_parent_does(cache):
+    reader, writer = os.pipe()
+    code = "from pearl_estimators.host.calibrate_host import main; main(['measure', '600'])"
+    grandchild = subprocess.Popen([sys.executable, "-c", code], stdin=reader)
+    os.close(reader)
+    os.write(writer, json.dumps(to_measure(cache)).encode() + b"\n")
+    time.sleep(0.5)
+    assert grandchild.poll() is None
+    os.close(writer)  # as the death of the parent does
+    assert grandchild.wait(timeout=30) == 1

@@ -1,0 +1,321 @@
+"""The ladder and its lower rungs: given times, the datasheet roofline, modelled power, timing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pearl_devices import Device, Kernel, UnsupportedError, backend, kernel
+from pearl_estimators import Estimate, estimate
+from pearl_estimators.host.benchmark_kernels import bound
+from pearl_estimators.host.timer import time_call
+from pearl_estimators.roofline import launches, overhead_s
+from tests.estimator_contract import EstimatorContract
+
+CPU = Device(
+    "cpu",
+    "cpu",
+    width=16,
+    peak_flops_per_s=3e12,
+    memory_bytes_per_s=200e9,
+    idle_power_w=60.0,
+    active_power_w=185.0,
+)
+GPU = Device(
+    "gpu",
+    "gpu",
+    width=82,
+    width_unit="sm",
+    peak_flops_per_s=35e12,
+    memory_bytes_per_s=936e9,
+    overhead_s=5e-6,
+    idle_power_w=18.0,
+    active_power_w=350.0,
+)
+NULL = Device("null", "null", width=4, figures={"latency_s": 1e-3, "latency_s.update.dqn": 5e-3})
+STORE = {"envs": 8, "obs": 4, "act": 0, "capacity": 51_200, "fanout": 16, "prioritised": 1}
+DRAW = {**STORE, "batch": 64, "steps": 2, "n_step": 1}
+DQN = kernel(
+    "update.dqn",
+    program="tests.kernel_losses:dqn",
+    obs=4,
+    act=0,
+    q=(4, 64, 64, 2),
+    batch=64,
+    steps=2,
+    double=1,
+)
+DDPG = kernel(
+    "update.ddpg",
+    program="tests.kernel_losses:ddpg",
+    obs=3,
+    act=1,
+    actor=(3, 64, 64, 1),
+    critic=(4, 64, 64, 64, 1),
+    batch=64,
+    steps=1,
+)
+TWIN: dict[str, Any] = {
+    "obs": 3,
+    "act": 1,
+    "critic1": (4, 64, 64, 1),
+    "critic2": (4, 64, 64, 1),
+    "batch": 64,
+    "steps": 2,
+}
+TD3 = kernel(
+    "update.td3",
+    TWIN,
+    program="pearl.algorithms.td3:losses",
+    actor=(3, 64, 64, 1),
+    policy_delay=2,
+)
+SAC = kernel(
+    "update.sac", TWIN, program="pearl.algorithms.sac:losses", actor=(3, 64, 64, 2), alpha=(0, 1)
+)
+OWN = kernel(
+    "update.mine", obs=4, act=0, q=(4, 64, 64, 2), batch=64, steps=1, program="my_module:losses"
+)
+SYNC = kernel("param_sync", args={"network": "q"}, params=5000)
+ACT = kernel("inference.dqn", envs=8, obs=4, act=0, q=(4, 64, 64, 2))
+
+
+class TestCpuDatasheet(EstimatorContract):
+    device = CPU
+    rung = "datasheet"
+    kernels = (
+        kernel("env_step", program="CartPole-v1", envs=8, obs=4, act=0),
+        kernel("env_step", program="Pendulum-v1", envs=8, obs=3, act=1),
+        kernel("env_step", program="Ant-v5", envs=8, obs=105, act=8),
+        ACT,
+        kernel("replay_insert", STORE),
+        kernel("replay_sample", DRAW),
+        kernel("replay_sample", {**DRAW, "prioritised": 0, "n_step": 3}),
+        kernel("replay_update", DRAW),
+        DQN,
+        DDPG,
+        TD3,
+        SAC,
+        OWN,
+        kernel("learn.dqn", DRAW, q=(4, 64, 64, 2), double=1),
+        SYNC,
+    )
+
+
+class TestGpuDatasheet(EstimatorContract):
+    device = GPU
+    rung = "datasheet"
+    kernels = (ACT, DQN, DDPG, TD3, SAC, OWN, SYNC)
+
+
+class TestNull(EstimatorContract):
+    device = NULL
+    rung = "given"
+    kernels = (ACT, DQN, SYNC)
+
+
+def test_a_null_device_charges_its_figures():
+    assert estimate(ACT, NULL).latency_s == 1e-3
+    assert estimate(DQN, NULL).latency_s == 5e-3
+    with pytest.raises(ValueError, match=r"gives no time for kernel inference.dqn; .*latency_s"):
+        estimate(ACT, replace(NULL, figures={}))
+
+
+def test_no_variant_means_the_first_that_is_offered():
+    assert backend("cpu").offers(DQN, CPU)[0] == ("native", 1)
+    assert estimate(DQN, CPU) == estimate(DQN, CPU, variant="native")
+    assert estimate(DQN, CPU) != estimate(DQN, CPU, variant="torch")
+
+
+def test_a_kernel_that_a_device_cannot_run_is_refused():
+    for k in (kernel("replay_sample", DRAW), replace(DQN, program=None)):
+        with pytest.raises(ValueError, match=f"kernel {k.kind}: device 'gpu' .*cannot run it"):
+            estimate(k, GPU)
+
+
+def test_small_kernels_on_a_gpu_are_bound_by_overhead_and_a_roofline_without_it_is_far_off():
+    e = estimate(DQN, GPU, width=82)
+    assert DQN.flops < 1e8
+    assert e.bound_by == "overhead"
+    bare = estimate(DQN, replace(GPU, overhead_s=0.0), width=82)
+    assert bare.latency_s < 0.25 * e.latency_s
+    assert bare.bound_by != "overhead"
+
+
+def test_large_kernels_are_bound_by_compute_and_copies_by_memory():
+    big = kernel("inference.dqn", envs=8192, obs=1024, act=0, q=(1024, 4096, 4096, 64))
+    e = estimate(big, GPU, width=82)
+    assert e.bound_by == "compute"
+    assert e.latency_s == pytest.approx(6 * 5e-6 + big.flops / 35e12)
+    copy = kernel("param_sync", args={"network": "q"}, params=10**9)
+    e = estimate(copy, GPU, width=82)
+    assert e.bound_by == "memory"
+    assert e.latency_s == pytest.approx(5e-6 + 8e9 / 936e9)
+
+
+def test_half_the_width_has_half_the_rate():
+    big = kernel("inference.dqn", envs=8192, obs=1024, act=0, q=(1024, 4096, 4096, 64))
+    whole, half = (estimate(big, GPU, width=w).latency_s - 6 * 5e-6 for w in (82, 41))
+    assert half == pytest.approx(2 * whole)
+
+
+def test_replay_on_a_cpu_waits_for_memory_rather_than_moves_it():
+    e = estimate(kernel("replay_sample", DRAW), CPU)
+    assert e.bound_by == "memory"
+    uniform = estimate(kernel("replay_sample", {**DRAW, "prioritised": 0}), CPU)
+    assert uniform.latency_s < 0.5 * e.latency_s
+
+
+def test_environments_nobody_timed_have_the_widest_band():
+    def spread(program: str) -> float:
+        k = kernel("env_step", program=program, envs=8, obs=4, act=1)
+        e = estimate(k, CPU, variant="gymnasium")
+        return e.high_s / e.low_s
+
+    assert spread("CartPole-v1") == spread("Pendulum-v1")
+    assert spread("Ant-v5") > 10 * spread("CartPole-v1")
+    k = kernel("env_step", program="Ant-v5", envs=8, obs=4, act=1)
+    assert "Ant-v5 never timed" in estimate(k, CPU).source
+
+
+class Dispatched(TorchDispatchMode):
+    """Counts the operations that torch dispatches, views apart."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        returns = function._schema.returns
+        view = any(r.alias_info is not None and not r.alias_info.is_write for r in returns)
+        self.count += not (view or "detach" in str(function))
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    "k",
+    [
+        DQN,
+        kernel("update.dqn", DQN.dims | {"q": (4, 32, 2), "double": 0}, program=DQN.program),
+        DDPG,
+        TD3,
+        SAC,
+        kernel("update.dqn", DQN.dims | {"q": (4, 64, 64, 3), "duelling": 1}, program=DQN.program),
+        ACT,
+        kernel("inference.ddpg", envs=8, obs=3, act=1, actor=(3, 64, 1)),
+    ],
+    ids=lambda k: k.kind,
+)
+def test_launches_are_what_torch_dispatches_within_a_tenth(k):
+    call = bound(k, "torch")
+    call()
+    with Dispatched() as counted:
+        call()
+    assert launches(k, "torch") == pytest.approx(counted.count, rel=0.1)
+    assert torch.get_num_threads() >= 1
+
+
+def test_the_work_of_an_algorithm_nobody_counted_is_said_to_be_assumed():
+    assert "passes assumed" in estimate(OWN, CPU).source
+    assert "passes assumed" not in estimate(SAC, CPU, variant="torch").source
+
+
+def test_a_compiled_call_is_one_launch():
+    assert {launches(k, "native") for k in (DQN, DDPG, ACT, SYNC)} == {1}
+    assert overhead_s(DQN, CPU, "native") < 0.02 * overhead_s(DQN, CPU, "torch")
+
+
+def test_an_estimate_refuses_what_cannot_be():
+    with pytest.raises(ValueError, match=r"occupancy_s 2.0 exceeds latency_s 1.0"):
+        Estimate(1.0, occupancy_s=2.0)
+    with pytest.raises(ValueError, match=r"latency_s is nan"):
+        Estimate(float("nan"))
+
+
+def test_a_gpu_is_planned_for_and_not_trained_on():
+    assert backend("gpu").offers(DQN, GPU) == (("torch", 82),)
+    with pytest.raises(UnsupportedError, match=r"update.dqn, variant 'torch'.*plans for GPUs"):
+        backend("gpu").bind(DQN, "torch", {})
+
+
+def test_estimating_imports_neither_torch_nor_numba_nor_gymnasium():
+    code = (
+        "import sys\n"
+        "from pearl_devices import Device, kernel\n"
+        "from pearl_estimators import estimate\n"
+        "k = kernel('inference.dqn', envs=8, obs=4, act=0, q=(4, 64, 2))\n"
+        "estimate(k, Device('c', 'cpu')), estimate(k, Device('g', 'gpu'))\n"
+        "figures = {'clock_hz': 1e8, 'm20k_blocks': 1e4, 'm20k_bits': 20480}\n"
+        "estimate(k, Device('f', 'fpga', width=64, figures=figures))\n"
+        "heavy = {'torch', 'numba', 'gymnasium', 'scipy'} & set(sys.modules)\n"
+        "sys.exit(', '.join(heavy) or 0)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+class Machine:
+    """A machine whose clocks move only when work is done: `cpu` per call, `stolen` beside it."""
+
+    def __init__(self, cpu: list[float], stolen: float = 0.0) -> None:
+        self.cpu, self.stolen, self.calls = cpu, stolen, 0
+        self.cpu_s = self.wall_s = 0.0
+
+    def call(self) -> None:
+        took = self.cpu[self.calls % len(self.cpu)]
+        self.calls += 1
+        self.cpu_s += took
+        self.wall_s += took + self.stolen
+
+    def time(self, **options: object):
+        return time_call(self.call, wall=lambda: self.wall_s, cpu=lambda: self.cpu_s, **options)  # type: ignore[arg-type]
+
+
+def test_a_steady_call_is_timed_without_spread():
+    timing = Machine([1e-3]).time(seconds=0.4)
+    assert timing.median_s == pytest.approx(1e-3)
+    assert timing.spread == pytest.approx(0.0, abs=1e-9)
+    assert timing.contention == pytest.approx(1.0)
+    assert timing.repeats == 400
+
+
+def test_a_core_taken_by_others_shows_as_contention_and_not_in_the_time():
+    timing = Machine([1e-3], stolen=0.5e-3).time(seconds=0.4)
+    assert timing.median_s == pytest.approx(1e-3)
+    assert timing.contention == pytest.approx(1.5)
+
+
+def test_a_call_that_waits_is_timed_by_the_wall():
+    timing = Machine([1e-6], stolen=1e-3).time(seconds=0.1, computes=False)
+    assert timing.median_s == pytest.approx(1.001e-3)
+
+
+def test_a_call_longer_than_its_share_is_timed_once_a_block_and_three_times_at_least():
+    machine = Machine([1.0, 1.0, 1.0, 1.0, 2.0])
+    timing = machine.time(seconds=0.1, blocks=5)
+    assert timing.repeats == 3
+    assert machine.time(seconds=4.0, blocks=5).repeats == 4
+    assert (timing.low_s, timing.median_s, timing.high_s) == (1.0, 1.0, 2.0)
+    assert timing.spread == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(("seconds", "blocks"), [(0.0, 8), (-1.0, 8), (0.1, 1)])
+def test_timing_needs_time_and_two_blocks(seconds, blocks):
+    with pytest.raises(ValueError, match=r"time_call: "):
+        time_call(lambda: None, seconds=seconds, blocks=blocks)
+
+
+def test_a_call_that_takes_no_time_is_an_error():
+    with pytest.raises(ValueError, match=r"no time the clock can see"):
+        Machine([0.0]).time(seconds=0.1)
+
+
+def test_kernels_stay_hashable_by_what_they_are() -> None:
+    assert len({DQN, kernel("update.dqn", DQN.dims, program=DQN.program), ACT}) == 2
+    assert isinstance(DQN, Kernel)

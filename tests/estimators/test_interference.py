@@ -1,0 +1,178 @@
+"""What calls on two cores cost each other: measured where the truth is known, charged by hand."""
+
+import mmap
+import struct
+import time
+from dataclasses import replace
+
+import pytest
+
+import pearl
+from pearl.planner import planner
+from pearl.planning.costs import with_lanes
+from pearl_devices import kernel
+from pearl_estimators.host import interference
+from pearl_estimators.host.benchmark_kernels import CORES
+from pearl_estimators.host.calibration import Calibration
+from pearl_estimators.host.interference import measured, named, side
+
+ACTING = kernel("inference.dqn", envs=1, obs=4, act=0, q=(4, 8, 2))
+LEARNING = kernel(
+    "update.ddpg", obs=3, act=1, batch=64, steps=1, actor=(3, 64, 1), critic=(4, 64, 1),
+)  # fmt: skip
+JOBS = [(ACTING, "native"), (LEARNING, "native")]
+
+
+def work():
+    return sum(range(3000))
+
+
+def bind_of_calls_that_meet():
+    """One that learns leaves the time when it ran last; one that acts does twice its work beside
+    it. And which kernels were bound."""
+    stamp, bound = mmap.mmap(-1, mmap.PAGESIZE), []
+
+    def learn():
+        stamp[:8] = struct.pack("d", time.monotonic())
+        work()
+
+    def act():
+        work()
+        if time.monotonic() - struct.unpack("d", stamp[:8])[0] < 3e-4:
+            work()
+
+    def bind(of, variant):
+        bound.append((of, variant))
+        return act if of is ACTING else learn
+
+    return bind, bound
+
+
+@pytest.mark.skipif(CORES < 2, reason="calls beside each other need two cores")
+def test_what_a_call_takes_longer_beside_another_is_found(monkeypatch):
+    monkeypatch.setattr(interference, "ROUNDS", 9)
+    monkeypatch.setattr(interference, "TRIES", 300)  # other tests may have the cores
+    bind, _ = bind_of_calls_that_meet()
+    found = measured(JOBS, {}, bind)
+    if not found:
+        pytest.skip("two cores were not free at once")
+    assert found["inference native"]["update native"] == pytest.approx(1.0, abs=0.25)
+    assert found["update native"]["inference native"] < 0.25
+
+
+def test_of_two_that_never_had_a_core_each_nothing_is_said(monkeypatch):
+    """Neither with the numbers that were taken, nor as nothing that matters."""
+    monkeypatch.setattr(interference, "HELD", 0.0)
+    bind, bound = bind_of_calls_that_meet()
+    assert measured(JOBS, {}, bind) == {}
+    assert len(bound) == 2
+
+
+def test_what_is_known_is_not_measured_again(monkeypatch):
+    monkeypatch.setattr(interference, "HELD", float("inf"))
+    bind, bound = bind_of_calls_that_meet()
+    known = {"inference native": {"update native": 7.0}, "update native": {"inference native": 8.0}}
+    assert measured(JOBS, known, bind) == known
+    assert not bound
+    more = kernel("update.dqn", obs=4, act=0, batch=8, steps=1, double=0, q=(4, 8, 2))
+    found = measured([*JOBS, (more, "torch")], known, bind)
+    assert found["inference native"]["update native"] == 7.0
+    assert found["update native"] == known["update native"]
+    assert set(found["inference native"]) == {"update native", "update torch"}
+
+
+def test_of_a_family_the_middle_kernel_runs_and_none_on_two_cores():
+    bind, bound = bind_of_calls_that_meet()
+    sizes = {"obs": 4, "act": 0, "steps": 1, "double": 0, "q": (4, 8, 2)}
+    small, middle, large = (kernel("update.dqn", sizes, batch=n) for n in (8, 64, 128))
+    several = [(large, "native"), (small, "native"), (middle, "native"), (large, "native-pair")]
+    measured([*several, (ACTING, "native")], {}, bind)
+    assert bound == [(ACTING, "native"), (middle, "native")]
+
+
+def test_a_call_that_fails_beside_another_is_said():
+    def bind(of, _):
+        calls = []
+
+        def act():
+            calls.append(1)
+            if of is LEARNING and len(calls) > 1:
+                raise ZeroDivisionError
+
+        return act
+
+    with pytest.raises(ChildProcessError, match="the call in it failed"):
+        measured(JOBS, {}, bind)
+
+
+def test_sides():
+    assert (side(ACTING), side(LEARNING)) == (0, 1)
+    assert side(kernel("param_sync", args={"network": "q"}, params=9)) is None
+    assert named(LEARNING, "torch") == "update torch"
+
+
+def test_a_calibration_keeps_them_and_refuses_nonsense():
+    found = Calibration({}, {}, "", 1.0, 0.0, 1.0, (), beside={"a": {"b": 0.5}})
+    assert Calibration.from_json(found.to_json()).beside == {"a": {"b": 0.5}}
+    with pytest.raises(ValueError, match=r"beside\.a\.b is -0\.5; it must be finite, at least 0"):
+        replace(found, beside={"a": {"b": -0.5}})
+
+
+def problem(**limits):
+    system = pearl.load(
+        {
+            "algorithm": {
+                "name": "dqn",
+                "env": "CartPole-v1",
+                "num_envs": 4,
+                "hidden": [64, 64],
+                "batch_size": 64,
+                "replay": {"kind": "uniform", "capacity": 4000},
+                "replay_ratio": "1/4",
+            },
+            "limits": limits,
+            "train": {"steps": 1000},
+        }
+    )
+    return (system, *planner.problem(system))
+
+
+def test_each_side_pays_for_what_the_other_does_meanwhile():
+    _, graph, costs = problem(variants={t: ["native"] for t in ("env_step", "inference", "update")})
+    learn = {"inference native": 0.25, "env_step native": 0.5}
+    beside = {
+        "learn native": learn,
+        "inference native": {"learn native": 1.0, "update native": 1.0},
+    }
+    more = with_lanes(costs, graph, 0.0, 0.0, 0.0, beside)
+
+    def least(*tasks):
+        firings = 1 if len(tasks) > 1 else graph.repetition[tasks[0]]
+        return firings * min(m.estimate.latency_s for m in costs.of(*tasks))
+
+    learned = ("replay_sample", "update")
+    assert least(*learned) < least("replay_sample") + least("update")  # so it is what is fastest
+    acting = least("env_step"), least("inference"), least("replay_insert")
+    period = max(sum(acting), least(*learned))
+    extra = {
+        (m.tasks, m.variant): a.estimate.occupancy_s / m.estimate.occupancy_s - 1
+        for m, a in zip(costs.modes, more.modes, strict=True)
+    }
+    assert extra[learned, "native"] == pytest.approx((0.5 * acting[0] + 0.25 * acting[1]) / period)
+    assert extra[("inference",), "native"] == pytest.approx(least(*learned) / period)
+    assert extra[("env_step",), "native"] == extra[("update",), "native"] == pytest.approx(0.0)
+
+
+@pytest.mark.skipif(CORES < 2, reason="a second lane needs a second core")
+def test_lanes_that_slow_each_other_much_are_not_taken(monkeypatch):
+    system, graph, _ = problem(policy_lag=1, max_lanes=2)
+    names = {named(t.kernel, v) for t in graph.tasks for v in ("native", "gymnasium")}
+    names |= {named(f.kernel, "native") for f in graph.fusions}
+    free = {"firing_s": 0.0, "handoff_s": 0.0, "carry_s_per_byte": 0.0}
+    plans = {}
+    for share in (0.0, 1.0):
+        beside = {n: dict.fromkeys(names, share) for n in names}
+        monkeypatch.setattr(planner, "runtime", lambda _, b=beside: {**free, "beside": b})
+        plans[share] = planner.plan(system)
+    used = {s: len({t.lane for t in p.tasks}) for s, p in plans.items()}
+    assert used == {0.0: 2, 1.0: 1}, [p.note for p in plans.values()]

@@ -1,0 +1,495 @@
+"""Explanations: every figure is that of a fresh solve, and what is said is what was computed."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import pearl
+from pearl.errors import SpecError
+from pearl.explanation import Explanation, explain
+from pearl.explanation.bound import bound_of
+from pearl.explanation.crossover import crossover
+from pearl.explanation.near_optimal import runner_ups, signature
+from pearl.explanation.resolve import Again, classes, devices_of, restricted
+from pearl.explanation.what_if import WhatIf, faster
+from pearl.graph.limits import Limits
+from pearl.graph.task_graph import Edge, Task, TaskGraph
+from pearl.planner.planner import problem
+from pearl.planning.costs import CostTable, Mode
+from pearl.planning.plan_validation import check_plan
+from pearl.planning.plans import Plan, load_plan
+from pearl.report.report import Report
+from pearl.solvers import solve
+from pearl_devices import Kernel, Link, Platform
+from tests.cli.test_cli import Ran
+from tests.cli.test_schemas import problems
+from tests.graphs import devices, dqn, dqn_costs, loop, mode, random_problem, star, tasks
+from tests.solvers import test_pearl_original as original
+
+US = 1e-6
+FAST = {"platform": "cpu_gpu", "limits": {}}
+HEAVY = {
+    **FAST,
+    "algorithm.hidden": [512, 512],
+    "algorithm.batch_size": 1024,
+    "algorithm.learning_starts": 1024,
+}
+
+
+def two_devices(latency_s: float = 0.0) -> tuple[TaskGraph, CostTable]:
+    """a (10 us) on d0 feeds b (6 us), which d1 has and d0 too in 9 us; b feeds the next a."""
+    graph = TaskGraph(
+        "two",
+        tasks("a", "b"),
+        (Edge("a", "b", bytes=1), Edge("b", "a", tokens_seq=1, bytes=1, limit="policy_lag")),
+    )
+    found = (mode("a", "d0", 10 * US), mode("b", "d0", 9 * US), mode("b", "d1", 6 * US))
+    platform = star(devices("d0", "d1", lanes=1), latency_s, 1e30)
+    return graph, CostTable(platform, found)
+
+
+def explained(graph: TaskGraph, costs: CostTable, **more: object) -> Explanation:
+    return solve(graph, costs).explain(**more)  # type: ignore[arg-type]
+
+
+def by_name(e: Explanation, kind: str, name: str) -> WhatIf:
+    return next(w for w in e.what_ifs if (w.kind, w.name) == (kind, name))
+
+
+def test_what_ifs_of_a_graph_by_hand() -> None:
+    e = explained(*two_devices(latency_s=1 * US))
+    assert e.throughput == pytest.approx(1 / (18 * US))  # 10 + 1 + 6 + 1
+
+    def period_us(kind: str, name: str) -> float:
+        w = by_name(e, kind, name)
+        assert w.throughput is not None
+        assert w.gain == pytest.approx(w.throughput * 18 * US - 1)
+        assert w.proven
+        return 1 / w.throughput / US
+
+    assert period_us("slack", "policy_lag") == pytest.approx(10)  # a's own lane bounds it then
+    assert period_us("link", "d0-d1") == pytest.approx(17)
+    assert period_us("task", "a") == pytest.approx(16)
+    assert period_us("task", "b") == pytest.approx(16.8)
+    assert period_us("lanes", "d0") == pytest.approx(18)
+    assert period_us("device", "d1") == pytest.approx(19)
+    gains = [w.gain for w in e.what_ifs if w.gain is not None]
+    assert gains == sorted(gains, reverse=True)
+    assert [w.name for w in e.what_ifs if not w.changes] == ["d0", "d1"]
+    host = by_name(e, "device", "d0")
+    assert host.infeasible is not None
+    assert "'a'" in host.infeasible
+    assert "nothing on d0, the host: " in str(e)
+    assert e.what_ifs[-1] is host
+
+
+def test_a_device_that_nothing_can_do_without_is_said_to_be_so() -> None:
+    graph, costs = two_devices()
+    only = replace(
+        costs, modes=tuple(m for m in costs.modes if m.device != "d0" or m.tasks != ("b",))
+    )
+    e = explained(graph, only)
+    gone = by_name(e, "device", "d1")
+    assert (gone.throughput, gone.gain, gone.changes, gone.proven) == (None, None, True, True)
+    assert "'b'" in (gone.infeasible or "")
+    assert re.search(r"without d1 +no plan", str(e))
+
+
+@pytest.mark.parametrize("objective", ["throughput", "power_efficiency"])
+def test_what_ifs_are_fresh_solves_of_the_changed_problem(objective: str) -> None:
+    graph = dqn(4, fused=True)
+    platform = star(devices("cpu", "acc", lanes=2, idle_power_w=20.0, active_power_w=90.0), 2e-6)
+    table = dqn_costs(platform, {"cpu": 1.0, "acc": 3.0})
+    learn = ("replay_sample", "update", "replay_update")
+    modes = tuple(
+        replace(m, estimate=replace(m.estimate, energy_j=50 * m.estimate.latency_s))
+        for m in (*table.modes, mode(learn, "cpu", 120 * US))
+    )
+    costs, limits = CostTable(platform, modes), Limits(policy_lag=1)
+    plan = solve(graph, costs, limits=limits, objective=objective)
+    e = plan.explain(time_limit_s=60.0)
+    assert e.left_out == ()
+
+    def check(kind: str, name: str, fresh: Plan) -> None:
+        w = by_name(e, kind, name)
+        assert w.throughput == pytest.approx(fresh.rates["env_steps_per_s"])
+        assert w.efficiency == pytest.approx(fresh.env_steps_per_j)
+        assert w.gain == pytest.approx(fresh.value / plan.value - 1)
+
+    def again(**changed: object) -> Plan:
+        given: dict[str, object] = {"graph": graph, "costs": costs, "limits": limits, **changed}
+        return solve(**given, objective=objective)  # type: ignore[arg-type]
+
+    check("slack", "policy_lag", again(limits=replace(limits, policy_lag=2)))
+    both = replace(limits, prefetch=1, priority_staleness=1)
+    check("slack", "prefetch", again(limits=both))
+    check("slack", "priority_staleness", again(limits=replace(limits, priority_staleness=1)))
+    slow = platform.links[0]
+    fast = replace(slow, latency_s=slow.latency_s / 2, bytes_per_s=2 * slow.bytes_per_s)
+    table = replace(costs, platform=replace(platform, links=(fast,)))
+    check("link", slow.name, again(costs=table))
+    alone = Platform("star", platform.devices[:1])
+    left = tuple(m for m in modes if m.device == "cpu")
+    check("device", "acc", again(costs=CostTable(alone, left)))
+    # A fused call of 4 firings each: apart they take 4 · (9 + 30 + 3) us, of which update 120.
+    scaled = tuple(
+        replace(
+            m,
+            estimate=replace(
+                m.estimate,
+                **{
+                    n: getattr(m.estimate, n) * (0.8 if not m.fused else 1 - 0.2 * 30 / 42)
+                    for n in ("latency_s", "occupancy_s", "low_s", "high_s", "energy_j")
+                },
+            ),
+        )
+        if "update" in m.tasks
+        else m
+        for m in modes
+    )
+    check("task", "update", again(costs=CostTable(platform, scaled)))
+
+
+def test_one_more_lane_is_one_more_lane() -> None:
+    graph = dqn(1)
+    costs = dqn_costs(Platform("one", devices("cpu", lanes=1, width=1)), {"cpu": 1.0})
+    limits = Limits(policy_lag=2, insertion_lag=2, prefetch=1, priority_staleness=2, max_lanes=1)
+    plan = solve(graph, costs, limits=limits)
+    w = by_name(plan.explain(), "lanes", "cpu")
+    more = Platform("one", devices("cpu", lanes=2, width=2))
+    fresh = solve(graph, replace(costs, platform=more), limits=replace(limits, max_lanes=2))
+    assert w.throughput == pytest.approx(fresh.rates["env_steps_per_s"])
+    assert w.gain is not None
+    assert w.gain > 0.1
+    assert "max_lanes 1 → 2" in w.text
+
+
+def test_pair_terms_of_a_faster_task_shrink_with_it() -> None:
+    graph, costs = original.graph(), original.costs()
+    quick = faster(costs, graph, "train", 0.5)
+    for pair, seconds in costs.pair_extra_s.items():
+        factor = 0.5 if pair[0][0] == "train" else 1.0
+        assert quick.pair_extra_s[pair] == seconds * factor
+    plan = solve(graph, quick)
+    assert plan.rates["samples_per_s"] == pytest.approx(512e3 / (0.03 + 0.1))
+
+
+def test_the_runner_ups_of_the_composers_table_are_its_next_best_pairs() -> None:
+    e = explained(original.graph(), original.costs(), within=0.31)
+    found = [
+        ((r.plan.task("sample").device, r.plan.task("train").device), r.loss)
+        for r in e.runner_ups.plans
+    ]
+    pairs = [("FPGA", "GPU1"), ("CPU", "GPU2")]
+    assert [p for p, _ in found] == pairs
+    for pair, loss in found:
+        assert loss == pytest.approx(1 - original.SAMPLES_PER_MS[pair] / 2226.087, abs=1e-6)
+    assert e.runner_ups.complete
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_runner_ups_are_all_assignments_of_devices_within_the_share(seed: int) -> None:
+    graph, costs = random_problem(seed, most_tasks=4)
+    within = 0.25
+    limits = Limits()
+    best = solve(graph, costs)
+    groups = classes(graph, limits)
+    values = {}
+    for choice in itertools.product(*(devices_of(g, costs, limits) for g in groups)):
+        try:
+            plan = solve(graph, restricted(costs, dict(zip(groups, choice, strict=True)), {}))
+        except pearl.InfeasibleError:
+            continue
+        values[choice] = plan.value
+    found = runner_ups(Again(best, graph, costs, limits, float("inf")), within)
+    own = tuple(best.task(g[0]).device for g in groups)
+    close = {c: v for c, v in values.items() if v >= best.value * (1 - within) and c != own}
+    got: dict[tuple[str, ...], float] = {}
+    for r in found.plans:
+        where = tuple(r.plan.task(g[0]).device for g in groups)
+        if where != own:
+            got[where] = max(r.plan.value, got.get(where, 0.0))
+    if found.complete:
+        assert set(got) == set(close)
+    assert set(got) <= set(close)
+    for where, value in got.items():
+        assert value == pytest.approx(close[where], rel=1e-5)
+    assert found.complete or len(found.plans) >= 8
+
+
+@pytest.mark.parametrize("seed", range(20, 30))
+def test_runner_ups_are_valid_distinct_and_not_better(seed: int, tmp_path: Path) -> None:
+    graph, costs = random_problem(seed)
+    limits = Limits()
+    for objective in ("throughput", "power_efficiency"):
+        best = solve(graph, costs, objective=objective)
+        again = Again(best, graph, costs, limits, float("inf"))
+        found = runner_ups(again, 0.5).plans
+        assert len({signature(p) for p in (best, *(r.plan for r in found))}) == 1 + len(found)
+        assert [r.loss for r in found] == sorted(r.loss for r in found)
+        for n, r in enumerate(found):
+            assert r.plan.value <= best.value * (1 + 1e-6)
+            assert r.loss == pytest.approx(max(0.0, 1 - r.plan.value / best.value), abs=1e-9)
+            assert r.plan.bound_value == best.bound_value
+            assert r.differs
+            r.plan.save(tmp_path / f"{n}.json")
+            loaded = load_plan(tmp_path / f"{n}.json")
+            assert loaded == r.plan
+            check_plan(loaded, graph, costs)
+
+
+@pytest.mark.parametrize("seed", range(40, 60))
+def test_the_parts_of_the_bound_add_up_to_the_period(seed: int) -> None:
+    graph, costs = random_problem(seed)
+    plan = solve(graph, costs)
+    b = bound_of(plan, graph, costs)
+    assert b.kind == plan.bottleneck.kind
+    assert b.seconds / b.tokens == pytest.approx(plan.period_s, rel=1e-6)
+    assert sum(p.seconds for p in b.parts) == pytest.approx(b.seconds)
+    assert sum(p.share for p in b.parts) == pytest.approx(1, rel=1e-6)
+    named = {t for p in b.parts for t in p.task.split("+")}
+    assert named <= set(plan.bottleneck.tasks) or b.kind == "cycle"
+    if b.next_share is not None:
+        assert 0 <= b.next_share <= 1 + 1e-6
+
+
+def test_a_plan_for_makespan_is_bound_by_its_longest_path() -> None:
+    graph, costs = two_devices(latency_s=1 * US)
+    plan = solve(graph, costs, objective="makespan", method="heft")
+    e = plan.explain()
+    assert plan.value == pytest.approx(17 * US)
+    assert (e.bound.kind, e.bound.name) == ("path", "a → a>d1 → b")
+    assert [p.seconds for p in e.bound.parts] == pytest.approx([10 * US, 1 * US, 6 * US])
+    faster_a = by_name(e, "task", "a")
+    assert faster_a.value == pytest.approx(15 * US)
+    assert faster_a.gain == pytest.approx(17 / 15 - 1)
+    assert by_name(e, "link", "d0-d1").value == pytest.approx(16.5 * US)
+    assert by_name(e, "device", "d1").value == pytest.approx(19 * US)
+    assert "The longest path" in str(e)
+    assert re.search(r"a 20 % faster +15.0 µs \(-11.8 %\)", str(e))
+    assert problems(Report(plan, explanation=e).to_json(), "plan") == []
+
+
+def test_a_paced_plan_is_bound_by_its_pace() -> None:
+    found = devices("cpu", idle_power_w=10.0, active_power_w=100.0)
+    costs = CostTable(Platform("one", found), (mode("a", "cpu", 10 * US, energy=9e-4),))
+    graph = loop("a")
+    plan = solve(graph, costs, limits=Limits(power_w=40.0))
+    assert plan.pace_s is not None
+    e = plan.explain()
+    assert e.bound.kind == "pace"
+    assert e.bound.period_s == plan.pace_s
+    assert "The pace" in str(e)
+
+
+def test_copies_of_a_task_are_explained_as_one_task() -> None:
+    """8 environments of 2 us each in copies on their own lanes, beside a learner of 12 us."""
+    found = Platform("one", devices("cpu", lanes=3))
+    graph = TaskGraph(
+        "split",
+        (Task("env", Kernel("env"), environments=8), Task("learn", Kernel("learn"))),
+        (Edge("env", "learn", bytes=8), Edge("learn", "env", tokens_seq=2)),
+    )
+    each = [
+        replace(mode("env", "cpu", 2 * n * US), share=n if n < 8 else None) for n in range(1, 9)
+    ]
+    costs = CostTable(found, (*each, mode("learn", "cpu", 12 * US)))
+    whole = solve(graph, costs)
+    split = solve(graph, costs, limits=Limits(replicas={"env": 2}))
+    assert (whole.period_s, split.period_s) == pytest.approx((16 * US, 12 * US))
+    e = split.explain(within=0.3)
+    assert e.bound.name == next(t.lane for t in split.tasks if t.task == "learn")
+    assert next(w.name for w in e.what_ifs if w.kind == "task") == "learn"
+    assert {w.name for w in e.what_ifs if w.kind == "task"} == {"env", "learn"}
+    for r in e.runner_ups.plans:
+        check_plan(r.plan, graph, costs)
+    assert e.to_json()
+    bound = bound_of(whole, graph, costs)
+    assert [(p.task, p.firings) for p in bound.parts] == [("env", 1)]
+
+
+def test_a_plan_from_a_file_asks_for_its_problem(tmp_path: Path) -> None:
+    graph, costs = two_devices()
+    plan = solve(graph, costs)
+    plan.save(tmp_path / "plan.json")
+    assert "problem" not in plan.to_json()
+    loaded = load_plan(tmp_path / "plan.json")
+    assert loaded == plan
+    with pytest.raises(SpecError, match=r"comes from a file.*explain\(plan, graph, costs"):
+        loaded.explain()
+    mine, other = plan.explain(), explain(loaded, graph, costs)
+    assert mine.what_ifs == other.what_ifs
+    assert mine.bound == other.bound
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [({"within": -0.1}, "within is -0.1"), ({"time_limit_s": 0.0}, "time_limit_s is 0.0")],
+)
+def test_wrong_arguments_are_refused(given: dict[str, float], why: str) -> None:
+    with pytest.raises(SpecError, match=why):
+        explained(*two_devices(), **given)
+
+
+def test_a_plan_of_another_problem_is_refused() -> None:
+    graph, costs = two_devices()
+    with pytest.raises(SpecError, match="not in the graph"):
+        explain(solve(graph, costs), loop("a", "c"), costs)
+
+
+def test_what_time_did_not_allow_is_listed_and_not_guessed() -> None:
+    plan = pearl.plan(pearl.load("dqn_cartpole", set=FAST))
+    e = plan.explain(time_limit_s=1e-3)
+    whole = plan.explain(time_limit_s=60.0)
+    assert not e.runner_ups.complete
+    assert len(e.what_ifs) + len(e.left_out) == len(whole.what_ifs)
+    assert {w.text for w in e.what_ifs}.isdisjoint(e.left_out)
+    assert set(e.left_out)
+    assert "No time was left for: " in str(e)
+    assert whole.left_out == ()
+
+
+def test_the_gpus_sentences_hold_the_figures_of_the_costs() -> None:
+    system = pearl.load("dqn_cartpole", set=FAST)
+    graph, costs = problem(system)
+    plan = pearl.plan(system)
+    said = {s.question: s.answer for s in plan.explain().answers}
+    update = next(m for m in costs.of("update") if m.device == "gpu").estimate
+    slower = said["Why is gpu slower than the CPU?"]
+    assert f"update takes {update.latency_s / US:.0f} µs a firing on gpu" in slower
+    gpu = system.platform.device("gpu")
+    started = float(re.search(r"its (\d+) operations is", slower)[1])  # type: ignore[index]
+    assert f"{started * gpu.overhead_s / US:.0f} µs" in slower
+    pinned = solve(graph, costs, limits=Limits(pin={"update": "gpu", "param_sync": "gpu"}))
+    idle = said["Why does gpu idle?"]
+    assert f"{pinned.value:,.0f} env steps/s instead of {plan.value:,.0f}" in idle
+    assert f"{100 * (pinned.value / plan.value - 1):+.1f} %" in idle
+    assert "no other device" in said["Where should the replay live?"]
+
+
+def test_the_gpus_sentences_follow_the_costs() -> None:
+    slow, quick = (
+        {
+            s.question: s.answer
+            for s in pearl.plan(pearl.load("dqn_cartpole", set=c)).explain().answers
+        }
+        for c in (FAST, HEAVY)
+    )
+    assert not slow["Why is gpu slower than the CPU?"].startswith("It is not")
+    assert quick["Why is gpu slower than the CPU?"].startswith("It is not")
+    plan = pearl.plan(pearl.load("dqn_cartpole", set=HEAVY))
+    load = next(k.load for k in plan.lanes if k.device == "gpu")
+    assert f"gpu is busy {100 * load:.1f} % of the period" in quick["Why does gpu idle?"]
+
+
+def test_the_replays_home_is_compared_with_the_best_plan_elsewhere() -> None:
+    system = pearl.load("dqn_cartpole", set={**FAST, "platform": "cpu_gpu_fpga"})
+    graph, costs = problem(system)
+    plan = pearl.plan(system)
+    said = {s.question: s.answer for s in plan.explain().answers}["Where should the replay live?"]
+    replay = ("replay_insert", "replay_sample", "replay_update")
+    there = solve(graph, costs, limits=Limits(pin=dict.fromkeys(replay, "fpga")))
+    assert said.startswith("On cpu: on fpga the best plan gives")
+    assert f"{there.value:,.0f} env steps/s instead of {plan.value:,.0f}" in said
+
+
+def test_without_a_gpu_no_question_is_answered() -> None:
+    assert explained(*two_devices()).answers == ()
+
+
+def test_the_update_moves_at_the_batch_size_that_is_named() -> None:
+    system = pearl.load("dqn_cartpole", set=FAST)
+    found = crossover(system, most=4096, time_limit_s=60.0)
+    assert found is not None
+    assert (found.batch, found.device, found.least, found.most) == (64, "cpu", 1, 4096)
+    (move,) = found.moves
+    assert (move.src, move.dst) == ("cpu", "gpu")
+    for batch, device in ((move.batch - 1, "cpu"), (move.batch, "gpu")):
+        start = max(batch, system.algorithm.learning_starts)
+        sized = {"algorithm.batch_size": batch, "algorithm.learning_starts": start}
+        at = pearl.load("dqn_cartpole", set={**FAST, **sized})
+        assert pearl.plan(at).task("update").device == device
+
+
+def test_a_task_with_one_device_has_no_crossover() -> None:
+    system = pearl.load("dqn_cartpole", set=FAST)
+    assert crossover(system, "env_step") is None
+    with pytest.raises(SpecError, match="no task 'updates'"):
+        crossover(system, "updates")
+
+
+def test_the_report_holds_the_explanation_in_every_form(tmp_path: Path) -> None:
+    plan = pearl.plan(pearl.load("dqn_cartpole", set=FAST))
+    e = plan.explain()
+    report = Report(plan, explanation=e)
+    for width in (60, 100, 140):
+        text = report.text(width)
+        assert max(map(len, text.splitlines())) <= width
+        assert "Explanation" in text
+        assert "What would change it" in text
+    for suffix in ("html", "json", "txt"):
+        report.save(tmp_path / f"report.{suffix}")
+    html = (tmp_path / "report.html").read_text()
+    assert "<h2>Explanation</h2>" in html
+    assert "What would change it" in html
+    stored = json.loads((tmp_path / "report.json").read_text())
+    assert problems(stored, "plan") == []
+    assert len(stored["explanation"]["what_ifs"]) == len(e.what_ifs)
+    assert "Explanation" not in str(Report(plan))
+    assert "<h2>Explanation</h2>" not in _html(Report(plan), tmp_path)
+
+
+def _html(report: Report, folder: Path) -> str:
+    report.save(folder / "page.html")
+    return (folder / "page.html").read_text()
+
+
+def test_names_are_escaped_in_the_page(tmp_path: Path) -> None:
+    evil = "<b onclick='alert(1)' & co"
+    found = (
+        *devices("host"),
+        replace(devices(evil)[0], kind="gpu"),
+    )
+    platform = Platform("evil", found, (Link("host", evil, 1 * US, 1e9),))
+    graph = TaskGraph(
+        "evil",
+        (Task(evil, Kernel("k")), Task("b", Kernel("k"))),
+        (Edge(evil, "b", bytes=8), Edge("b", evil, tokens_seq=1)),
+    )
+    modes = tuple(
+        Mode((t,), d, "v", 1, mode(t, d, s).estimate)
+        for t in (evil, "b")
+        for d, s in (("host", 5 * US), (evil, 4 * US))
+    )
+    plan = solve(graph, CostTable(platform, modes))
+    e = plan.explain()
+    assert e.answers
+    page = _html(Report(plan, explanation=e), tmp_path)
+    assert evil not in page
+    assert "&lt;b onclick=&#39;alert(1)&#39; &amp; co" in page
+
+
+def test_the_command_explains_and_writes_plans_that_come_close(tmp_path: Path) -> None:
+    spec = ("dqn_cartpole", "--set", "platform=cpu_gpu", "--set", "limits={}")
+    ran = Ran("plan", *spec, "--explain", "--runner-ups", tmp_path, "--json", tmp_path / "p.json")
+    assert ran.status == 0, ran.err
+    assert "What would change it" in ran.out
+    stored = json.loads((tmp_path / "p.json").read_text())
+    assert problems(stored, "plan") == []
+    close = stored["explanation"]["runner_ups"]["plans"]
+    assert close
+    system = pearl.load("dqn_cartpole", set=FAST)
+    for n, r in enumerate(close, 1):
+        plan = load_plan(tmp_path / f"plan-{n}.json")
+        assert plan == load_plan(r["plan"])
+        assert plan.host == "cpu_gpu"
+        check_plan(plan, *problem(system))
+        assert pearl.compile(system, plan=plan, emulate=True).plan == plan
+    assert "explanation" not in Ran("plan", *spec, "--json", "-").object()
+    assert Ran("plan", *spec, "--runner-ups", tmp_path).status == 2

@@ -1,0 +1,162 @@
+"""How many threads a GPU needs: closed form against sweep, halvings, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import pearl
+from pearl.cli.commands import app
+from pearl.errors import SpecError
+from pearl.planner.gpu_balance import Machine, balance, halvings
+from pearl.spec.catalogue import catalogue
+from pearl.spec.platform_files import read_platform, unfold
+from tests.cli.test_schemas import problems
+
+LINK = {
+    "between": ["cpu", "gpu"],
+    "source": "test",
+    "latency": "10 us",
+    "bandwidth": "16 GB/s",
+}
+SLOW = {
+    "algorithm": {
+        "name": "dqn",
+        "env": "Slow-v0",  # nobody timed it: 60 us an environment
+        "spaces": {"obs": 4, "actions": 2},
+        "num_envs": 256,
+        "replay_ratio": "1/64",
+        "batch_size": 64,
+    },
+    "platform": {"devices": {"cpu": "xeon_gold_6326", "gpu": "a100_sxm_40gb"}, "links": [LINK]},
+}
+
+
+def system(**changes: Any) -> pearl.System:
+    return pearl.load(SLOW, set=changes)
+
+
+def test_a_system_bound_by_its_threads_needs_them_and_not_its_sms() -> None:
+    found = balance(system(**{"platform.devices.cpu": "xeon_gold_6326"}))
+    assert found.cores[0].busiest == "actors"
+    few = balance(system(**{"platform.devices.cpu": FEW}))
+    assert few.halved_sms is not None
+    assert few.halved_sms > 0.9
+    assert few.halved_cores is not None
+    assert few.halved_cores <= 0.6
+
+
+FEW = {
+    "kind": "cpu",
+    "source": "test",
+    "width": 4,
+    "max_lanes": 4,
+    "peak": "1 TFLOP/s",
+    "memory_bandwidth": "50 GB/s",
+    "overhead": "1 us",
+    "idle_power": "20 W",
+    "active_power": "80 W",
+}
+
+
+@pytest.mark.parametrize("ratio", ["1/64", "1/16", "1/8", "1/4"])
+@pytest.mark.parametrize("gpu", ["a100_sxm_40gb", "t4"])
+def test_the_closed_form_is_within_a_grid_step_of_the_sweep(ratio: str, gpu: str) -> None:
+    changes = {"algorithm.replay_ratio": ratio, "platform.devices.gpu": gpu}
+    found = balance(system(**changes))
+    threads = [p.cores for p in found.cores]
+    for point in found.points:
+        assert point.closed is not None
+        if point.swept is None:
+            assert point.closed > threads[-1]
+            continue
+        place = threads.index(point.swept)
+        below = threads[place - 1] if place else 0
+        assert below <= point.closed <= point.swept * 1.05
+
+
+def test_throughput_never_falls_with_cores_or_sms() -> None:
+    found = balance(system())
+    for sweep in (found.cores, found.sms):
+        rates = [p.env_steps_per_s for p in sweep]
+        assert all(b >= a * (1 - 1e-9) for a, b in pairwise(rates))
+    assert [p.cores for p in found.cores] == [1, 2, 4, 8, 16]
+    assert halvings(108) == (1, 3, 6, 13, 27, 54, 108)
+
+
+def test_actors_beyond_the_cores_take_turns() -> None:
+    machine = Machine(system())
+    eight, sixteen = machine.at(8, 8, 108), machine.at(16, 8, 108)
+    assert sixteen.actors_s == pytest.approx(2 * machine.acting_s(16))
+    assert eight.actors_s == pytest.approx(machine.acting_s(32))
+
+
+def test_without_a_gpu_two_cores_double_the_actors_and_four_actors_add_nothing() -> None:
+    two = {**FEW, "width": 2, "max_lanes": 2}
+    platform = {"devices": {"cpu": two}}
+    machine = Machine(pearl.load({**SLOW, "platform": platform}))
+    one, both, four = (machine.at(a, 2, None).env_steps_per_s for a in (1, 2, 4))
+    assert both >= 1.6 * one
+    assert four <= 1.15 * both
+
+
+def test_a_platform_with_two_gpus_is_refused() -> None:
+    devices = {"cpu": FEW, "gpu": "t4", "gpu2": "l4"}
+    links = [LINK, {**LINK, "between": ["cpu", "gpu2"]}]
+    with pytest.raises(SpecError, match="one CPU and at most one GPU"):
+        balance(pearl.load({**SLOW, "platform": {"devices": devices, "links": links}}))
+
+
+def test_the_command_writes_what_its_schema_says_and_a_drawing(tmp_path) -> None:
+    file = tmp_path / "spec.yaml"
+    file.write_text(json.dumps(SLOW))
+    drawn = tmp_path / "b.svg"
+    run = CliRunner().invoke(app, ["balance", str(file), "--plot", str(drawn), "--json", "-"])
+    assert run.exit_code == 0, run.output
+    assert problems(json.loads(run.stdout), "balance") == []
+    assert drawn.read_text().startswith("<svg")
+    shown = CliRunner().invoke(app, ["balance", str(file)]).stdout
+    assert "threads : SM" in shown
+    assert "half the threads" in shown
+
+
+def test_gpu_timings_are_fitted_by_a_command_and_written_as_its_schema_says(
+    tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PEARL_CACHE_DIR", str(tmp_path))
+    rows = ["operator,batch,m,k,n,streams,seconds"]
+    for i in range(1, 13):
+        flops = 2 * (64 * i) ** 3
+        rows.append(f"linear,1,{64 * i},{64 * i},{64 * i},0,{2e-5 + flops / 1e13}")
+        rows.append(f"elementwise,1,{100 * i},1,{100 * i},2,{5e-6 + 8e4 * i * i / 8e11}")
+    (tmp_path / "rows.csv").write_text("\n".join(rows) + "\n")
+    arguments = ["calibrate-gpu", str(tmp_path / "rows.csv"), "--model", "Tesla T4"]
+    arguments += ["--multiprocessors", "40", "--source", "a test"]
+    run = CliRunner().invoke(app, [*arguments, "--json", "-"])
+    assert run.exit_code == 0, run.output
+    assert problems(json.loads(run.stdout), "calibrate-gpu") == []
+    assert "elementwise" in CliRunner().invoke(app, arguments).stdout
+
+
+@pytest.mark.parametrize("name", sorted(catalogue()))
+def test_every_number_of_the_catalogue_has_a_source_and_is_read_back(name: str) -> None:
+    platform, entry, found = read_platform({"devices": {name: name}})
+    assert found == []
+    assert platform is not None
+    assert entry is not None
+    (device,) = platform.devices
+    numbers = {"width", "max_lanes", "memory_bytes", "peak_flops_per_s", "memory_bytes_per_s"}
+    numbers |= {"overhead_s", "idle_power_w", "active_power_w", *device.figures}
+    assert {n for n in numbers if not device.sources.get(n)} == set()
+    again, _, _ = read_platform(unfold(entry, "again"))
+    assert again is not None
+    assert again.devices == platform.devices
+
+
+def test_an_unknown_device_names_the_nearest() -> None:
+    with pytest.raises(SpecError, match=r"did you mean a100_sxm_40gb\?"):
+        system(**{"platform.devices.gpu": "a100_sxm_40g"})

@@ -1,0 +1,172 @@
+"""The front between throughput and power: against enumeration, its ends, gaps, time and errors."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+import pearl
+from pearl.errors import InfeasibleError, SpecError
+from pearl.graph.limits import Limits
+from pearl.graph.task_graph import TaskGraph
+from pearl.planning.costs import CostTable
+from pearl.planning.plan_validation import check_plan
+from pearl.planning.plans import Plan
+from pearl.planning.timing import timing
+from pearl.solvers import solve
+from pearl.solvers.methods import enumeration
+from pearl.solvers.model.lane_sequencing import best_orders
+from pearl.solvers.model.search_space import programs
+from tests.graphs import devices, dqn, dqn_costs, loop, mode, random_problem, star
+
+GAP = 0.1
+
+
+def small_problems(count: int) -> list[tuple[TaskGraph, CostTable]]:
+    found: list[tuple[TaskGraph, CostTable]] = []
+    seed = 5000
+    while len(found) < count:
+        graph, costs = random_problem(seed, most_tasks=3, most_devices=3)
+        seed += 1
+        try:
+            size = enumeration.count(programs(graph, costs, Limits()))
+        except InfeasibleError:
+            continue
+        if 4 <= size <= 60:
+            found.append((graph, costs))
+    return found
+
+
+def every_point(graph: TaskGraph, costs: CostTable) -> list[tuple[float, float]]:
+    """Power and iterations a second of every assignment with good orders, not slowed down."""
+    found = []
+    for a in enumeration.assignments(enumeration.every_program(graph, costs, Limits())):
+        period = best_orders(timing(a)).period_s
+        found.append((a.energy_j(period) / period, 1 / period))
+    return found
+
+
+def rate(plan: Plan) -> float:
+    return 1 / plan.period_s
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_no_plan_dominates_the_front_and_none_lies_far_above_it(number: int) -> None:
+    graph, costs = small_problems(4)[number]
+    plans = pearl.pareto(graph, costs, gap=GAP, time_limit_s=60)
+    points = every_point(graph, costs)
+    for plan in plans:
+        check_plan(plan, graph, costs)
+        assert plan.status == "optimal"
+        for power, speed in points:
+            less, more = power < plan.power_w * (1 - 1e-6), speed > rate(plan) * (1 + 1e-6)
+            as_little = power <= plan.power_w * (1 + 1e-9)
+            as_fast = speed >= rate(plan) * (1 - 1e-9)
+            assert not (less and as_fast)
+            assert not (more and as_little)
+    for power, speed in points:
+        assert any(
+            p.power_w <= power * (1 + GAP) * (1 + 1e-5)
+            and rate(p) * (1 + GAP) * (1 + 1e-5) >= speed
+            for p in plans
+        )
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_gaps_are_small_or_empty(number: int) -> None:
+    graph, costs = small_problems(4)[number]
+    plans = pearl.pareto(graph, costs, gap=GAP, time_limit_s=60)
+    frugal = solve(graph, costs, objective="power_efficiency")
+    for a, b in pairwise(plans):
+        assert a.power_w < b.power_w
+        assert a.value < b.value
+        near = [b.power_w <= a.power_w * (1 + GAP + 1e-6), b.value <= a.value * (1 + GAP + 1e-6)]
+        if all(near) or (b.power_w <= frugal.power_w and any(near)):
+            continue
+        below = b.power_w / (1 + GAP) if not near[0] else b.power_w * (1 - 2e-6)
+        between = solve(graph, costs, limits=Limits(power_w=max(below * (1 - 1e-6), a.power_w)))
+        assert between.value <= a.value * (1 + 1e-6)
+
+
+def test_the_ends_are_most_throughput_and_least_power() -> None:
+    graph, costs = small_problems(1)[0]
+    plans = pearl.pareto(graph, costs, gap=GAP)
+    assert plans[-1].value == pytest.approx(solve(graph, costs).value, rel=1e-6)
+    assert plans[0].power_w <= min(power for power, _ in every_point(graph, costs)) * (1 + 1e-6)
+
+
+def test_limits_hold_all_along_the_front() -> None:
+    graph, costs = small_problems(2)[1]
+    free = pearl.pareto(graph, costs, gap=0.3)
+    limits = Limits(
+        power_w=(free[0].power_w + free[-1].power_w) / 2, period_s=free[0].period_s * 0.9
+    )
+    plans = pearl.pareto(graph, costs, limits=limits, gap=0.3)
+    for plan in plans:
+        assert plan.power_w <= (limits.power_w or 0) * (1 + 1e-9)
+        assert plan.period_s <= (limits.period_s or 0) * (1 + 1e-6)
+    assert plans[0].period_s == pytest.approx(limits.period_s, rel=1e-6)
+
+
+def test_of_plans_as_fast_the_one_of_least_power_is_taken() -> None:
+    found = devices("a", "b", idle_power_w=10.0, active_power_w=20.0)
+    modes = (
+        mode("x", "a", 2.0, energy=2.0),
+        mode("y", "a", 1.0, energy=30.0),
+        mode("y", "b", 1.0, energy=3.0),
+    )
+    ring = replace(
+        loop("x", "y"),
+        edges=tuple(replace(e, tokens_seq=2) for e in loop("x", "y").edges),
+    )
+    ring = replace(ring, edges=(*ring.edges, *(replace(ring.edges[0], src=t, dst=t) for t in "xy")))
+    plans = pearl.pareto(ring, CostTable(star(found), modes), gap=0.5)
+    assert plans[-1].period_s == pytest.approx(2.0)
+    assert plans[-1].power_w == pytest.approx(20.0 + 5.0 / 2.0)
+    assert plans[-1].objective == "throughput"
+    assert plans[-1].status == "optimal"
+
+
+def test_a_platform_without_power_figures_has_one_plan() -> None:
+    costs = CostTable(star(devices("a", "b")), (mode("x", "a", 2.0), mode("x", "b", 1.0)))
+    plans = pearl.pareto(loop("x"), costs)
+    assert [p.value for p in plans] == [pytest.approx(1.0)]
+
+
+def test_a_device_that_draws_nothing_does_not_break_the_front() -> None:
+    modes = (mode("x", "a", 2.0), mode("x", "b", 1.0, energy=1.0))
+    plans = pearl.pareto(loop("x"), CostTable(star(devices("a", "b")), modes), gap=0.5)
+    assert plans[0].power_w == 0.0
+    assert plans[0].value == pytest.approx(0.5)
+    assert plans[-1].value == pytest.approx(1.0)
+
+
+def test_time_is_kept_and_what_is_not_proven_is_said() -> None:
+    found = tuple(
+        replace(d, idle_power_w=20.0, active_power_w=200.0, when_unused="off")
+        for d in devices("cpu", "gpu1", "gpu2", "fpga")
+    )
+    costs = dqn_costs(star(found, 5e-6, 16e9), {"cpu": 1.0, "gpu1": 1.6, "gpu2": 1.2, "fpga": 0.9})
+    modes = tuple(
+        replace(m, estimate=replace(m.estimate, energy_j=m.estimate.latency_s * (30 + 40 * i)))
+        for i, m in enumerate(costs.modes)
+    )
+    began = time.monotonic()
+    plans = pearl.pareto(dqn(4), CostTable(costs.platform, modes), gap=1e-4, time_limit_s=1.0)
+    assert time.monotonic() - began < 20.0  # a generous multiple: the machine may be busy
+    assert any(p.status != "optimal" for p in plans)
+    assert all(math.isfinite(p.value) for p in plans)
+
+
+def test_arguments_that_make_no_sense_are_spec_errors() -> None:
+    costs = CostTable(star(devices("a")), (mode("x", "a", 1.0),))
+    with pytest.raises(SpecError, match="gap is 0"):
+        pearl.pareto(loop("x"), costs, gap=0.0)
+    with pytest.raises(SpecError, match="time_limit_s is -1"):
+        pearl.pareto(loop("x"), costs, time_limit_s=-1.0)
+    with pytest.raises(InfeasibleError, match="period"):
+        pearl.pareto(loop("x"), costs, limits=Limits(period_s=0.5))

@@ -1,0 +1,203 @@
+"""Plans: their JSON, their check against graph and costs, and their timing."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pearl.errors import SpecError
+from pearl.graph.limits import Limits
+from pearl.graph.task_graph import TaskGraph
+from pearl.planning.costs import CostTable
+from pearl.planning.plan_validation import check_plan, completions, stated_costs, unfolded
+from pearl.planning.plans import Plan, load_plan
+from pearl.solvers import solve
+from tests.graphs import devices, dqn, dqn_costs, loop, mode, star
+
+PLATFORM = star(devices("cpu", "gpu"), 2e-6, 16e9)
+COSTS = dqn_costs(PLATFORM, {"cpu": 1.0, "gpu": 1.7})
+GRAPH = dqn(4)
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    pinned = Limits(pin={"update": "gpu", "env_step": "cpu", "replay_insert": "cpu"})
+    return solve(GRAPH, COSTS, limits=pinned)
+
+
+def test_a_plan_survives_its_file(plan: Plan, tmp_path: Path) -> None:
+    plan.save(tmp_path / "plan.json")
+    assert load_plan(tmp_path / "plan.json") == plan
+
+
+def test_every_field_is_filled(plan: Plan) -> None:
+    data = plan.to_json()
+    allowed_null = {"pace_s", "env_steps_per_j", "capacity", "link"}
+
+    def missing(value: object, key: str) -> list[str]:
+        if value is None:
+            return [key] if key not in allowed_null else []
+        if isinstance(value, dict):
+            return [m for k, v in value.items() for m in missing(v, k)]
+        if isinstance(value, list):
+            return [m for v in value for m in missing(v, key)]
+        return []
+
+    assert missing(data, "plan") == []
+    assert {lane["lane"] for lane in data["lanes"]} >= {"cpu-gpu"}
+    assert data["rates"]["samples_per_s"] == pytest.approx(4 * 64 / plan.period_s)
+
+
+def test_orders_have_one_entry_a_firing(plan: Plan) -> None:
+    entries = [e.task for lane in plan.lanes for e in lane.order]
+    for task in plan.tasks:
+        assert entries.count(task.task) == task.firings
+    assert entries.count("replay_sample>gpu") == 4
+
+
+def test_loads_and_shares_agree(plan: Plan) -> None:
+    for lane in plan.lanes:
+        if lane.width:
+            shares = sum(t.share_of_period for t in plan.tasks if t.lane == lane.lane)
+            assert lane.load == pytest.approx(shares)
+        assert 0 < lane.load <= 1 + 1e-9
+
+
+def test_capacities_are_those_of_data_channels_and_at_least_the_least(plan: Plan) -> None:
+    for e in plan.edges:
+        if e.bytes and e.src != e.dst:
+            assert e.capacity is not None
+            assert e.capacity >= e.tokens + e.production + e.consumption - 1
+        else:
+            assert e.capacity is None
+
+
+def test_a_self_timed_run_of_a_plan_attains_its_period(plan: Plan) -> None:
+    ends = completions(plan, GRAPH, PLATFORM, 600)
+    assert ends.shape == (600,)
+    assert np.all(np.diff(ends) >= 0)
+    found = [(ends[500] - ends[500 - c]) / c for c in range(1, 61)]
+    assert any(np.isclose(x, plan.period_s, rtol=1e-9, atol=0) for x in found)
+
+
+def test_a_paced_plan_runs_at_its_pace() -> None:
+    found = star(devices("a", idle_power_w=10.0, active_power_w=20.0))
+    costs = CostTable(found, (mode("x", "a", 1.0, energy=10.0),))
+    paced = solve(loop("x"), costs, limits=Limits(power_w=15.0))
+    ends = completions(paced, loop("x"), found, 20)
+    assert np.allclose(np.diff(ends), 2.0)
+    check_plan(paced, loop("x"), costs)
+
+
+def test_without_a_spread_of_times_the_simulated_period_is_the_period(plan: Plan) -> None:
+    assert plan.simulated_period_s == plan.period_s
+
+
+def test_a_spread_of_times_slows_a_loop_between_lanes_down() -> None:
+    platform = star(devices("a", "b"))
+    modes = (mode("x", "a", 1.0, band=0.5), mode("y", "b", 1.0, band=0.5))
+    found = solve(loop("x", "y", tokens=2), CostTable(platform, modes))
+    assert found.simulated_period_s > 1.02 * found.period_s
+    assert found.simulated_period_s < 1.5 * found.period_s
+
+
+def test_the_check_accepts_what_the_solver_made(plan: Plan) -> None:
+    check_plan(plan, GRAPH, COSTS)
+
+
+def test_the_check_names_what_disagrees(plan: Plan) -> None:
+    slower = dqn_costs(PLATFORM, {"cpu": 0.9, "gpu": 1.7})
+    with pytest.raises(SpecError, match="period_s is"):
+        check_plan(plan, GRAPH, slower)
+    with pytest.raises(SpecError, match="task update is placed 0 times"):
+        check_plan(
+            replace(plan, tasks=tuple(t for t in plan.tasks if t.task != "update")), GRAPH, COSTS
+        )
+    with pytest.raises(SpecError, match="edge"):
+        check_plan(plan, dqn(2), COSTS)
+    lane = next(k for k in plan.lanes if "update" in [e.task for e in k.order])
+    short = replace(lane, order=lane.order[:-1])
+    lanes = tuple(short if k is lane else k for k in plan.lanes)
+    with pytest.raises(SpecError, match="order is incomplete"):
+        check_plan(replace(plan, lanes=lanes), GRAPH, COSTS)
+
+
+def test_the_check_finds_orders_that_deadlock(plan: Plan) -> None:
+    lane = max((k for k in plan.lanes if k.width), key=lambda k: len(k.order))
+    turned = replace(lane, order=lane.order[::-1])
+    lanes = tuple(turned if k is lane else k for k in plan.lanes)
+    with pytest.raises(SpecError, match="deadlock"):
+        check_plan(replace(plan, lanes=lanes), GRAPH, COSTS)
+
+
+def test_states_apart_are_found() -> None:
+    graph = TaskGraph("g", GRAPH.tasks, GRAPH.edges, GRAPH.states)
+    found = solve(graph, COSTS, limits=Limits(max_lanes=1, devices={"update": ("cpu",)}))
+    moved = tuple(
+        replace(t, device="gpu", lane="gpu.0") if t.task == "replay_update" else t
+        for t in found.tasks
+    )
+    with pytest.raises(SpecError):
+        check_plan(replace(found, tasks=moved), graph, COSTS)
+
+
+@pytest.mark.parametrize("text", ["[]", "{", '{"schema": 2}', '{"schema": 1}', "null", "1e999"])
+def test_files_that_are_no_plan_are_spec_errors(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(text)
+    with pytest.raises(SpecError, match=r"plan\.json"):
+        load_plan(path)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [
+        ("fused_with", [1], "tasks[0]: fused_with is [1]; a list of str is needed"),
+        ("fused_with", "update", "tasks[0]: fused_with is 'update'; a list of str is needed"),
+        ("shares", [0.5], "tasks[0]: shares is [0.5]; a list of int is needed"),
+        ("shares", None, "tasks[0]: shares is None; a list of int is needed"),
+        ("seconds", -1.0, "the times that it states are not sound: "),
+        ("occupancy_s", -1e9, "the times that it states are not sound: "),
+        ("variant", None, "tasks[0]: variant is None; a str is needed"),
+    ],
+)
+def test_a_plan_of_somebody_else_is_wrong_in_a_sentence(
+    plan: Plan, key: str, value: object, says: str
+) -> None:
+    changed = plan.to_json()
+    changed["tasks"][0][key] = value
+
+    def checked() -> None:
+        found = load_plan(changed)
+        check_plan(found, GRAPH, stated_costs(found, GRAPH, PLATFORM))
+
+    with pytest.raises(SpecError) as refused:
+        checked()
+    assert says in str(refused.value)
+
+
+def test_a_plan_of_more_replicas_than_it_has_is_wrong_however_many(plan: Plan) -> None:
+    tasks = [replace(t, environments=4) if t.name == "inference" else t for t in GRAPH.tasks]
+    graph = replace(GRAPH, tasks=tuple(tasks))
+    placed = [replace(t, replicas=10**30) if t.task == "inference" else t for t in plan.tasks]
+    with pytest.raises(SpecError, match=r"inference has replicas \[0\]; needed are 0 to 9{30}$"):
+        unfolded(replace(plan, tasks=tuple(placed)), graph)
+
+
+@pytest.mark.parametrize("capacity", ["2", 2.5, [2], True])
+def test_what_may_be_missing_in_a_plan_is_of_its_kind_else(plan: Plan, capacity: object) -> None:
+    changed = plan.to_json()
+    changed["edges"][0]["capacity"] = capacity
+    with pytest.raises(SpecError, match=r"edges\[0\]: capacity is .* a int \| None is needed"):
+        load_plan(changed)
+
+
+def test_unknown_keys_are_ignored_and_wrong_kinds_named(plan: Plan) -> None:
+    data = json.loads(json.dumps(plan.to_json()))
+    assert load_plan({**data, "later": 1}) == plan
+    with pytest.raises(SpecError, match="period_s is 'x'"):
+        load_plan({**data, "period_s": "x"})

@@ -1,0 +1,219 @@
+"""Replicas: how environments are shared out, what a split graph is, and what plans make of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pearl.algorithms import algorithm
+from pearl.errors import InfeasibleError, SpecError
+from pearl.graph.limits import Limits
+from pearl.graph.task_graph import Part, TaskGraph
+from pearl.planning.costs import CostTable, split_costs, tabulate
+from pearl.planning.plan_validation import check_plan, completions
+from pearl.planning.plans import Plan, load_plan
+from pearl.planning.replicas import Split, resized, share_choices, split_graph, split_limits, splits
+from pearl.solvers import solve
+from pearl.solvers.methods.enumeration import every_program
+from pearl.solvers.model.search_space import programs
+from pearl.spec.reading import load
+from pearl_devices import kernel
+from tests.cli.test_schemas import problems as schema_problems
+from tests.graphs import act_and_learn, devices, mode, share_modes, star
+
+FAST_AND_SLOW = CostTable(
+    star(devices("a", "b", lanes=2)),
+    (
+        *share_modes("act", "a", {8: 8.0, 7: 7.0, 6: 6.0, 5: 5.0, 4: 4.0}, 8),
+        *share_modes("act", "b", {8: 14.0, 4: 7.0, 3: 5.0, 2: 4.0, 1: 2.0}, 8),
+        mode("learn", "a", 3.0),
+    ),
+)
+"""`act` takes 1 s an environment on a and more on b; shares of 5 and 3 take 5 s on each."""
+
+
+def ring_with_lag() -> TaskGraph:
+    """Acting and learning overlap: the period is the longest of the tasks."""
+    graph = act_and_learn()
+    edges = tuple(replace(e, tokens_seq=2) if e.dst == "act" else e for e in graph.edges)
+    return replace(graph, edges=edges)
+
+
+@given(st.integers(2, 64), st.integers(2, 6))
+def test_shares_add_up_and_fall(environments: int, most: int) -> None:
+    found = share_choices(environments, most)
+    assert len(found) == len(set(found))
+    for shares in found:
+        assert sum(shares) == environments
+        assert 2 <= len(shares) <= most
+        assert list(shares) == sorted(shares, reverse=True)
+        assert shares[-1] >= 1
+    for copies in range(2, min(most, environments) + 1):
+        assert any(len(s) == copies and s[0] - s[-1] <= 1 for s in found)
+
+
+def test_eight_environments_are_shared_out_in_every_way() -> None:
+    assert sorted(share_choices(8, 2)) == [(4, 4), (5, 3), (6, 2), (7, 1)]
+
+
+def test_the_oracle_enumerates_the_same_choices_by_itself() -> None:
+    limits = Limits(replicas={"act": 3, "learn": 2})
+    for envs in (3, 8, 9):
+        graph = act_and_learn(envs, both=True)
+        names = tuple(mode(t, "a", 1.0) for t in ("act", "learn")) + tuple(
+            replace(mode(t, "a", 1.0), share=n) for t in ("act", "learn") for n in range(1, envs)
+        )
+        costs = CostTable(star(devices("a")), names)
+
+        def of(programs_found: list) -> set:  # type: ignore[type-arg]
+            return {tuple(t.part for t in p.expansion.graph.tasks) for p in programs_found}
+
+        ours, oracle = programs(graph, costs, limits), every_program(graph, costs, limits)
+        assert of(ours) == of(oracle)
+        assert len(ours) == len(splits(graph, limits)) == len(oracle)
+
+
+def test_a_split_graph_shares_out_bytes_states_and_memory() -> None:
+    graph = split_graph(act_and_learn(), Split(("act",), (5, 3)))
+    assert [t.name for t in graph.tasks] == ["act#0", "act#1", "learn"]
+    assert graph.tasks[1].part == Part("act", 1, (5, 3))
+    assert graph.states == {"envs#0": 5e6, "envs#1": 3e6, "net": 1e6}
+    assert graph.tasks[0].kernel.resident_bytes == pytest.approx(5e3)
+    size = {(e.src, e.dst): e.bytes for e in graph.edges}
+    assert size["act#0", "learn"] == pytest.approx(500.0)
+    assert size["act#1", "learn"] == pytest.approx(300.0)
+    assert size["learn", "act#0"] == size["learn", "act#1"] == 100.0  # a whole copy for each
+    assert ("act#0", "act#1") not in size
+    assert set(graph.repetition.values()) == {1}
+
+
+def test_copies_of_two_split_tasks_talk_pairwise() -> None:
+    graph = split_graph(act_and_learn(both=True), Split(("act", "learn"), (4, 4)))
+    assert {(e.src, e.dst) for e in graph.edges if e.src != e.dst} == {
+        ("act#0", "learn#0"),
+        ("learn#0", "act#0"),
+        ("act#1", "learn#1"),
+        ("learn#1", "act#1"),
+    }
+
+
+def test_limits_hold_for_every_copy() -> None:
+    limits = Limits(
+        pin={"act": "a"}, together=(("act", "learn"),), replicas={"act": 2}, policy_lag=1
+    )
+    torn = split_limits(limits, Split(("act",), (4, 4)))
+    assert torn.pin == {"act#0": "a", "act#1": "a"}
+    assert torn.together == (("act#0", "learn"), ("act#1", "learn"))
+    assert torn.policy_lag == 1
+
+
+def test_pair_terms_of_copies_add_up_to_those_of_the_whole_tasks() -> None:
+    a = ("act", ("a", "v", 1))
+    b = ("learn", ("a", "v", 1))
+    costs = replace(FAST_AND_SLOW, pair_extra_s={(a, b): 0.8, (b, a): 1.6})
+    table = split_costs(costs, Split(("act",), (5, 3)))
+    assert sum(table.pair_extra_s.values()) == pytest.approx(0.8 + 1.6)
+    assert table.pair_extra_s[("act#0", a[1]), b] == pytest.approx(0.5)
+
+
+def test_kernels_of_known_kinds_are_counted_anew() -> None:
+    whole = kernel("inference.dqn", envs=8, layers=(4, 64, 2), obs=4, act=0)
+    part = resized(whole, 2, 8)
+    assert part.dims["envs"] == 2
+    assert part.flops == pytest.approx(whole.flops / 4)
+    assert part.bytes_in > whole.bytes_in / 4  # the weights are read in full
+
+
+@pytest.mark.parametrize("method", ["milp", "exhaustive"])
+def test_uneven_shares_balance_a_fast_and_a_slow_lane(method: str) -> None:
+    graph = ring_with_lag()
+    alone = solve(graph, FAST_AND_SLOW, method=method)
+    assert alone.period_s == pytest.approx(8.0)
+    limits = Limits(replicas={"act": 2})
+    plan = solve(graph, FAST_AND_SLOW, limits=limits, method=method)
+    assert plan.period_s == pytest.approx(5.0)
+    assert plan.status == "optimal"
+    rows = [t for t in plan.tasks if t.task == "act"]
+    assert [(t.replica, t.replicas, t.shares, t.device) for t in rows] == [
+        (0, 2, (5, 3), "a"),
+        (1, 2, (5, 3), "b"),
+    ]
+    assert plan.rates["env_steps_per_s"] == pytest.approx(8 / 5.0)
+
+
+def split_plan() -> Plan:
+    return solve(ring_with_lag(), FAST_AND_SLOW, limits=Limits(replicas={"act": 2}))
+
+
+def test_a_plan_with_replicas_survives_json_its_schema_and_its_check() -> None:
+    plan = split_plan()
+    value = json.loads(json.dumps(plan.to_json(), allow_nan=False))
+    assert schema_problems(value, "plan") == []
+    again = load_plan(value)
+    assert again == plan
+    check_plan(again, ring_with_lag(), FAST_AND_SLOW)
+    named = {e.task for k in again.lanes for e in k.order if k.width > 0}
+    assert named == {"act", "learn"}
+    pairs = {(c.src, c.src_replica, c.dst, c.dst_replica) for c in again.edges}
+    assert ("act", 1, "learn", 0) in pairs
+
+
+def test_the_clock_of_a_plan_with_replicas_is_its_period() -> None:
+    plan = split_plan()
+    ends = completions(plan, ring_with_lag(), FAST_AND_SLOW.platform, 40)
+    assert (ends[-1] - ends[9]) / 30 == pytest.approx(plan.period_s)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"shares": (6, 3)}, "8 in all"),
+        ({"shares": (5, 2, 1)}, "one share each"),
+        ({"replica": 0}, r"replicas \[0, 0\]"),
+    ],
+)
+def test_replicas_that_do_not_add_up_are_refused(change: dict[str, object], text: str) -> None:
+    plan = split_plan()
+    rows = tuple(replace(t, **change) if t.task == "act" else t for t in plan.tasks)  # type: ignore[arg-type]
+    with pytest.raises(SpecError, match=text):
+        check_plan(replace(plan, tasks=rows), ring_with_lag(), FAST_AND_SLOW)
+
+
+def test_a_task_that_cannot_be_split_is_refused_by_name() -> None:
+    with pytest.raises(SpecError, match=r"'learn' cannot be split.*\['act'\]"):
+        solve(ring_with_lag(), FAST_AND_SLOW, limits=Limits(replicas={"learn": 2}))
+    with pytest.raises(SpecError, match="replicas of act is 0"):
+        Limits(replicas={"act": 0})
+
+
+def test_each_copy_of_a_state_may_lie_elsewhere_but_must_fit() -> None:
+    small = star(devices("a", "b", memory_bytes=7e6))
+    costs = replace(FAST_AND_SLOW, platform=small)
+    with pytest.raises(InfeasibleError, match="memory"):
+        solve(ring_with_lag(), costs)
+    plan = solve(ring_with_lag(), costs, limits=Limits(replicas={"act": 2}))
+    assert plan.period_s == pytest.approx(5.0)
+
+
+SPEC = {
+    "algorithm": {"name": "dqn", "env": "CartPole-v1", "num_envs": 8, "hidden": [64]},
+    "platform": "cpu_gpu",
+    "limits": {"replicas": {"env_step": 2, "inference": 2}, "policy_lag": 1},
+}
+
+
+def test_algorithms_offer_their_acting_tasks_and_specs_say_how_many_copies() -> None:
+    system = load(SPEC)
+    graph = algorithm("dqn").graph(system)
+    assert {t.name for t in graph.tasks if t.environments} == {"inference", "env_step"}
+    costs = tabulate(graph, system.platform, system.limits)
+    assert {m.share for m in costs.modes if m.tasks == ("env_step",)} == {None, *range(1, 8)}
+    assert {m.share for m in costs.modes if m.tasks == ("update",)} == {None}
+    plan = solve(graph, costs, limits=system.limits, time_limit_s=10)
+    check_plan(plan, graph, costs)
+    with pytest.raises(SpecError, match=r"limits\.replicas.*envstep"):
+        load({**SPEC, "limits": {"replicas": {"envstep": 2}}})

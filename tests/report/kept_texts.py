@@ -1,0 +1,186 @@
+"""Texts and drawings that the package prints of plans, runs and figures made by hand.
+
+They are kept in `tests/report/texts`, so that a change of any of them is seen:
+`python -m tests.report.kept_texts` writes them anew.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from pearl.cli import listing
+from pearl.cli import text as cli_text
+from pearl.explanation import sections
+from pearl.planner.gpu_balance import Balance, BalancePoint, Point
+from pearl.planning.costs import CostTable
+from pearl.planning.plans import Bottleneck
+from pearl.planning.runs import Drift, TaskDrift
+from pearl.report import balance_text
+from pearl.report.html import page
+from pearl.report.report import Report
+from pearl.solvers import solve
+from pearl_estimators.gpu.calibration import GpuCalibration, OperatorFit
+from pearl_estimators.host.calibration import Calibration, Check
+from pearl_estimators.host.linear_fit import Fit
+from tests.examples import example_run, fused_plan, two_device_plan
+from tests.graphs import devices, loop, mode, star
+from tests.report.kept_figures import FIGURES
+
+FOLDER = Path(__file__).parent / "texts"
+
+
+def curve() -> tuple[dict[str, float], ...]:
+    return tuple(
+        {"env_steps": 500.0 * i, "mean_return_20": i * (5 - i / 40), "eval_mean": 6.0 * (i // 9)}
+        for i in range(1, 61)
+    )
+
+
+def drifted() -> Report:
+    plan = two_device_plan()
+    tasks = (TaskDrift("env_step", 120e-6, 180e-6, 0.5), TaskDrift("update", 60e-6, 48e-6, -0.2))
+    drift = Drift(500e-6, 610e-6, 0.22, tasks, ("at 4,096: planned again",), 1.7, 0.25)
+    lags = {"policy_lag": {"0": 10, "1": 90}, "priority_staleness": {"2": 5}}
+    more = {"restarts": 2, "lost_transitions": 16, "events": ("lane cpu/1 died", "again")}
+    return Report(plan, example_run(plan, drift=drift, lags=lags, **more), every_edge=True)
+
+
+def bare(report: Report) -> str:
+    """The page without its style."""
+    return re.sub(r"<style>.*?</style>", "", page(report), flags=re.DOTALL)
+
+
+def changed() -> str:
+    before, after = two_device_plan(), fused_plan()
+    moved = replace(after.tasks[1], lane="cpu/1", variant="torch")
+    found = [
+        cli_text.difference_text(before, after),
+        cli_text.difference_text(before, before),
+        cli_text.difference_text(after, replace(after, value=12_000.0, value_unit="iterations/s")),
+        cli_text.difference_text(
+            after, replace(after, value=17_500.0, tasks=(after.tasks[0], moved, *after.tasks[2:]))
+        ),
+    ]
+    return "\n\n".join(found)
+
+
+def front() -> str:
+    plan = two_device_plan()
+    paced = replace(plan, power_w=80.0, value=7_300.0, pace_s=1.1e-3, status="optimal")
+    shared = replace(plan.tasks[1], shares=(5, 3), replica=1)
+    split = replace(plan, power_w=0.0, tasks=(plan.tasks[0], shared, *plan.tasks[2:]))
+    return cli_text.front_text([plan, paced]) + "\n\n" + cli_text.front_text([split])
+
+
+def calibrated() -> str:
+    fits = (
+        Fit("update.dqn", "native", {"call": 1e-6}, 0.27, 0.034, 40, (1e3, 1e6), (1e3, 1e6)),
+        Fit("env_step CartPole-v1", "torch", {"call": 2e-6}, 0.1, 0.126, 8, (1e3, 1e6), (1e3, 1e6)),
+    )
+    more = {"skipped": {"update.sac native-pair": "two cores are needed"}}
+    beside = {"update.dqn": {"inference.dqn": 0.125, "update.dqn": 0.5}}
+    found = Calibration(
+        {"cpu": "x"}, {"numpy": "2"}, "2026-01-02T03:04:05Z", 31.4, 0.5, 1.2, fits,
+        **more, beside=beside, doubts={"update.dqn native": 1.84},
+    )  # fmt: skip
+    quiet = replace(found, contention=1.05, beside={}, skipped={}, doubts={})
+    return "\n\n".join(cli_text.calibration_text(f, "c.json") for f in (found, quiet))
+
+
+def operators() -> str:
+    fit = OperatorFit(
+        "linear", 132, 4.5e-6, 6.1e13, 7.2e11, 128, ((1.0, 2.0),), (0.1,), (2.0, 3.0), 0.05, 0.02,
+        0.1, 0.04, 0.062, 31, (1.0, 1.0), (9.0, 9.0),
+    )  # fmt: skip
+    plain = replace(fit, operator="softmax", places=(), weights=(), error=0.1, points=30)
+    fits = (fit, plain)
+    return cli_text.gpu_calibration_text(GpuCalibration("H100", "by hand", "", fits), "g.json")
+
+
+def checks() -> str:
+    rows = (
+        Check("update.dqn batch 64", "native", 31e-6, 33e-6, 25e-6, 40e-6),
+        Check("inference.dqn envs 8", "torch", 12e-6, 20e-6, 10e-6, 15e-6),
+    )
+    return cli_text.checks_text(rows)
+
+
+def balances() -> Balance:
+    def at(actors: int, sms: int | None, rate: float) -> Point:
+        busiest = "gpu" if actors > 4 else "actors"
+        return Point(actors, actors, sms, rate, rate / 90, busiest, 8e-4 / actors, 2e-4, 3e-5)  # type: ignore[arg-type]
+
+    cores = tuple(at(n, 16, 1000.0 * n**0.8) for n in (1, 2, 4, 8))
+    sms = tuple(at(8, n, 400.0 * n) for n in (2, 4, 16))
+    points = (BalancePoint(2, 5.25, 8, 2.625), BalancePoint(16, None, None, None))
+    return Balance("dqn", "cpu_gpu", cores, sms, cores[1:], points, 0.62, 0.875)
+
+
+def without_gpu() -> Balance:
+    found = balances()
+    alone = tuple(replace(p, sms=None, busiest="actors") for p in found.cores)
+    return replace(found, cores=alone, actors=alone, sms=(), points=(), halved_sms=None)
+
+
+def explanations() -> str:
+    graph = loop("a", "b")
+    platform = star(devices("d0", "d1", lanes=1), 1e-6, 1e12)
+    modes = (mode("a", "d0", 10e-6), mode("b", "d0", 9e-6), mode("b", "d1", 6e-6, energy=1e-6))
+    found = solve(graph, CostTable(platform, modes)).explain()
+    return sections.text(replace(found, seconds=1.0))
+
+
+def lists() -> str:
+    found = {
+        "platforms": [p for p in listing.platforms() if p["name"] != "host"],
+        "devices": [d for d in listing.devices() if not d["name"].startswith("host/")],
+    }
+    return json.dumps(found, indent=1)
+
+
+def platforms() -> str:
+    found = [p for name, p in listing.machines().items() if name != "host"]
+    return "\n\n".join(map(cli_text.platform_text, found))
+
+
+TEXTS: dict[str, Callable[[], str]] = {
+    "run.txt": lambda: Report(two_device_plan(), example_run()).text(100),
+    "fused.txt": lambda: Report(fused_plan(), example_run(fused_plan()), every_edge=True).text(64),
+    "drifted.txt": lambda: drifted().text(120),
+    "simulated.txt": lambda: Report(
+        two_device_plan(), example_run(simulated=True, energy_j=None, energy_source=None)
+    ).text(100),
+    "cycle.txt": lambda: Report(
+        replace(two_device_plan(), bottleneck=Bottleneck("cycle", "", ("a", "b")), pace_s=1e-3)
+    ).text(80),
+    "run.html": lambda: bare(Report(two_device_plan(), example_run(), metrics=curve())),
+    "fused.html": lambda: bare(Report(fused_plan(), example_run(fused_plan(), simulated=True))),
+    "drifted.html": lambda: bare(drifted()),
+    "difference.txt": changed,
+    "front.txt": front,
+    "calibration.txt": calibrated,
+    "operators.txt": operators,
+    "checks.txt": checks,
+    "balance.txt": lambda: balance_text.balance_text(balances()),
+    "balance_without_gpu.txt": lambda: balance_text.balance_text(without_gpu()),
+    "balance.svg": lambda: balance_text.balance_svg(balances()),
+    "balance_without_gpu.svg": lambda: balance_text.balance_svg(without_gpu()),
+    "explanation.txt": explanations,
+    "lists.json": lists,
+    "platforms.txt": platforms,
+    **FIGURES,
+}
+
+
+def main() -> None:
+    FOLDER.mkdir(exist_ok=True)
+    for name, made in TEXTS.items():
+        (FOLDER / name).write_text(made(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

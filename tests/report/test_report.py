@@ -1,0 +1,399 @@
+"""The report: what it says, that it says it at any width, and that its page is safe and whole."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from pearl.errors import SpecError
+from pearl.formatting import band, count, percent, ratio, si
+from pearl.planning.plans import Bottleneck, Plan
+from pearl.planning.runs import TaskTiming, load_metrics, load_run
+from pearl.report.html import learning_curve, ticks, timeline
+from pearl.report.report import Report
+from pearl.report.tables import bound_sentence, calls, order
+from tests.examples import example_run, fused_plan, two_device_plan
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (31.2e-6, "s", "31.2 µs"),
+        (999.96e-6, "s", "1.00 ms"),
+        (1e-9, "s", "1.00 ns"),
+        (4500.0, "s", "4,500 s"),
+        (0.0, "J", "0 J"),
+        (2.2261e6, "B", "2.23 MB"),
+        (162.0, "W", "162 W"),
+        (-0.25, "J", "-250 mJ"),
+        (None, "s", "–"),
+        (math.inf, "B", "–"),
+    ],
+)
+def test_si_gives_three_digits_and_a_prefix(value: float | None, unit: str, text: str) -> None:
+    assert si(value, unit) == text
+
+
+def test_figures_without_a_unit_group_thousands() -> None:
+    assert (count(25104.4), count(3.21), count(7), count(None)) == ("25,104", "3.21", "7", "–")
+    assert (percent(0.125), percent(math.nan)) == ("12.5 %", "–")
+    assert (ratio(3.0, 2.0), ratio(None, 2.0), ratio(1.0, 0.0)) == ("1.50", "–", "–")
+
+
+def test_a_band_has_one_prefix() -> None:
+    assert band(24e-6, 37.5e-6, "s") == "24.0–37.5 µs"
+    assert band(950e-6, 1.2e-3, "s") == "0.95–1.20 ms"
+    assert band(0.0, 0.0, "s") == "0 s"
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 140])
+@pytest.mark.parametrize("plan", [two_device_plan(), fused_plan()], ids=["two", "fused"])
+def test_no_line_of_the_text_is_wider_than_asked(plan: Plan, width: int) -> None:
+    text = Report(plan, example_run(plan)).text(width)
+    assert max(map(len, text.splitlines())) <= width
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_the_text_names_every_task_device_rung_and_bound(width: int) -> None:
+    plan = two_device_plan()
+    text = Report(plan, example_run(plan)).text(width)
+    for task in plan.tasks:
+        for word in (task.task, task.device, task.lane, task.variant, task.rung, task.bound_by):
+            assert word in text
+    assert "16,000 env steps/s" in text
+    assert "gap to the proved bound 2.4 %" in text
+
+
+def test_prediction_stands_beside_measurement_with_their_ratio() -> None:
+    plan = two_device_plan()
+    text = Report(plan, example_run(plan)).text(140)
+    rates = next(x for x in text.splitlines() if x.startswith("env steps/s"))
+    assert rates.split() == ["env", "steps/s", "16,000", "14,667", "0.92"]
+    update = next(x for x in text.splitlines() if x.startswith("update*"))
+    assert update.split() == ["update*", "60.0", "µs", "65.4", "µs", "1.09", "50,000"]
+    assert "measured / predicted" in text
+
+
+def test_a_plan_alone_speaks_of_no_measurement() -> None:
+    text = Report(two_device_plan()).text(100)
+    assert "measured" not in text
+
+
+def test_a_simulated_run_never_claims_to_be_measured() -> None:
+    run = example_run(simulated=True)
+    text = Report(run.plan, run).text(120)
+    assert "simulated: the times and rates" in text
+    assert "simulated / predicted" in text
+    assert "measured /" not in text
+    assert not re.search(r"(?<!none was )measured", text)
+
+
+@pytest.mark.parametrize(
+    ("energy_j", "source", "text"),
+    [
+        (61.0, "modelled", "61.0 J over the run (modelled)"),
+        (61.0, "nvml", "61.0 J over the run (measured, nvml)"),
+        (None, None, "not metered"),
+    ],
+)
+def test_energy_always_names_its_source(
+    energy_j: float | None, source: str | None, text: str
+) -> None:
+    report = Report(two_device_plan(), example_run(energy_j=energy_j, energy_source=source))
+    assert text in report.text(100)
+    assert "98.8 env steps/J (modelled)" in report.text(100)
+
+
+def test_an_energy_without_a_source_cannot_be_built() -> None:
+    with pytest.raises(SpecError, match="energy without its source"):
+        example_run(energy_j=3.0, energy_source=None)
+    with pytest.raises(SpecError, match="guessed"):
+        example_run(energy_source="guessed")
+
+
+def test_what_bounds_the_period_is_one_sentence_for_each_kind() -> None:
+    plan = two_device_plan()
+    assert bound_sentence(plan) == (
+        "Lane gpu0/0 bounds the period: its firings take 500 µs of 500 µs; "
+        "the largest part is update, 96.0 %."
+    )
+    assert "largest part is replay_sample + update + replay_update, 64.6 %" in bound_sentence(
+        fused_plan()
+    )
+    link = replace(plan, bottleneck=Bottleneck("link", "cpu-gpu0", ("replay_sample>gpu0",)))
+    assert "transfers (replay_sample>gpu0) take 90.0 µs of 500 µs" in bound_sentence(link)
+    around = ("inference", "env_step")
+    cycle = replace(plan, bottleneck=Bottleneck("cycle", "acting", around))
+    assert "cycle inference → env_step → inference bounds" in bound_sentence(cycle)
+    paced = replace(plan, pace_s=plan.period_s)
+    assert bound_sentence(paced).startswith("The pace bounds the period")
+
+
+def test_only_edges_with_slack_or_a_link_are_listed_unless_all_are_asked_for() -> None:
+    plan = two_device_plan()
+    few = Report(plan).text(120)
+    assert "replay_sample → update" in few
+    assert "inference → env_step" not in few
+    assert "inference → env_step" in Report(plan, every_edge=True).text(120)
+    quiet = replace(plan, edges=plan.edges[:5])
+    assert "Edges" not in Report(quiet).text(120)
+
+
+def test_fused_tasks_are_named_as_one_call() -> None:
+    text = Report(fused_plan()).text(140)
+    assert "replay_sample, update and replay_update run as one call" in text
+
+
+def test_a_lanes_order_counts_repeats_and_marks_offsets() -> None:
+    plan = two_device_plan()
+    cpu, gpu, link = plan.lanes
+    assert order(plan, cpu) == "inference, env_step, replay_insert, replay_sample × 8"
+    assert order(plan, gpu) == "update × 8 (iteration -1), param_sync (iteration -1)"
+    assert order(plan, link) == "replay_sample>gpu0 × 8, param_sync>cpu"
+    fused = fused_plan()
+    assert order(fused, fused.lanes[0]).endswith(
+        "replay_insert, replay_sample + update + replay_update in one call"
+    )
+
+
+def test_the_timeline_is_to_scale_and_draws_a_fused_mode_as_one_call() -> None:
+    plan = two_device_plan()
+    drawing = timeline(plan)
+    updates = [b for b in drawing.boxes if b.hint.startswith("update")]
+    assert len(updates) == 8
+    sync = next(b for b in drawing.boxes if b.hint.startswith("param_sync"))
+    assert updates[0].width == pytest.approx(3 * sync.width)
+    assert sync.x + sync.width == pytest.approx(960 - 20)
+    fused = fused_plan()
+    [*_, last] = calls(fused, fused.lanes[0], apart=True)
+    assert (last.tasks, last.firings) == (("replay_sample", "update", "replay_update"), 24)
+    assert last.seconds == pytest.approx(24 * 12e-6)
+
+
+def test_ticks_are_round_and_inside() -> None:
+    assert ticks(0, 500e-6) == pytest.approx([0, 1e-4, 2e-4, 3e-4, 4e-4, 5e-4])
+    assert ticks(-1600, -120) == [-1500, -1000, -500]
+    assert ticks(3, 3) == [3]
+
+
+class _Page(HTMLParser):
+    """Collects tags, attributes and text; the void ones need no closing."""
+
+    VOID = frozenset(("meta", "br", "hr", "img", "link"))
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.open: list[str] = []
+        self.attributes: list[tuple[str, str]] = []
+        self.words: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += [(k, v or "") for k, v in attrs]
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += [(k, v or "") for k, v in attrs]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+
+def _page(report: Report, folder: Path) -> tuple[str, _Page]:
+    report.save(folder / "report.html")
+    text = (folder / "report.html").read_text(encoding="utf-8")
+    page = _Page()
+    page.feed(text)
+    page.close()
+    assert page.open == []
+    return text, page
+
+
+def _curve() -> tuple[dict[str, float], ...]:
+    return tuple(
+        {"env_steps": 500.0 * i, "mean_return_20": 5.0 * i, "eval_mean": 6.0 * (i // 10)}
+        for i in range(1, 101)
+    )
+
+
+def test_the_page_stands_alone_and_is_well_formed(tmp_path: Path) -> None:
+    plan = two_device_plan()
+    text, page = _page(Report(plan, example_run(plan), metrics=_curve()), tmp_path)
+    assert {"script", "link", "img", "iframe", "object"}.isdisjoint(page.tags)
+    fetching = {"src", "href", "xlink:href", "data", "action"}
+    assert fetching.isdisjoint(k for k, _ in page.attributes)
+    assert "url(" not in text
+    assert "@import" not in text
+    drawings = re.findall(r"<svg.*?</svg>", text, flags=re.DOTALL)
+    assert len(drawings) > 3
+    for drawing in drawings:
+        ElementTree.fromstring(drawing)
+    assert "prefers-color-scheme: dark" in text
+    assert all(math.isfinite(float(n)) for n in re.findall(r'\bwidth="([^"]*)"', text))
+
+
+def test_every_name_is_escaped(tmp_path: Path) -> None:
+    evil = '<script>alert("x")</script>'
+    plan = two_device_plan()
+    tasks = tuple(replace(t, task=t.task + evil, device=evil, variant=evil) for t in plan.tasks)
+    lanes = tuple(
+        replace(
+            lane,
+            lane=evil + lane.lane,
+            device=evil,
+            order=tuple(replace(e, task=e.task + evil) for e in lane.order),
+        )
+        for lane in plan.lanes
+    )
+    edges = tuple(replace(e, src=evil, link=evil) for e in plan.edges)
+    plan = replace(
+        plan,
+        host=evil,
+        method=evil,
+        tasks=tasks,
+        lanes=lanes,
+        edges=edges,
+        bottleneck=Bottleneck("cycle", evil, (evil,)),
+        pearl_version=evil,
+    )
+    run = example_run(plan, tasks=(TaskTiming(evil, 1e-5, 2e-5, 10),), simulated=True)
+    text, page = _page(Report(plan, run, every_edge=True), tmp_path)
+    assert "script" not in page.tags
+    assert "<script" not in text
+    assert 'alert("x")' not in text
+    assert any(evil in word for word in page.words)
+
+
+def test_the_page_and_the_terminal_say_the_same(tmp_path: Path) -> None:
+    plan = fused_plan()
+    run = example_run(plan)
+    _, page = _page(Report(plan, run), tmp_path)
+    words = " ".join(page.words)
+    for text in (
+        bound_sentence(plan),
+        "run as one call",
+        "61.0 J over the run (modelled)",
+        "14,667",
+    ):
+        assert text in words
+        assert text in Report(plan, run).text(200)
+
+
+def test_a_learning_curve_needs_two_different_points() -> None:
+    assert learning_curve(()) is None
+    assert learning_curve([{"env_steps": 5.0, "mean_return_20": 1.0}]) is None
+    flat = [{"env_steps": 5.0 * i, "mean_return_20": 1.0} for i in range(5)]
+    assert learning_curve(flat) is None
+    drawing = learning_curve(_curve())
+    assert drawing is not None
+    assert [name for _, name in drawing.legend] == [
+        "mean of the last 20 training episodes",
+        "latest evaluation of the greedy policy",
+    ]
+
+
+def test_a_report_of_a_plan_with_zero_times_can_be_drawn(tmp_path: Path) -> None:
+    plan = two_device_plan()
+    tasks = tuple(
+        replace(t, seconds=0.0, occupancy_s=0.0, low_s=0.0, high_s=0.0) for t in plan.tasks
+    )
+    _page(Report(replace(plan, tasks=tasks, period_s=0.0)), tmp_path)
+
+
+def test_a_run_that_timed_no_task_shows_rates_only(tmp_path: Path) -> None:
+    plan = two_device_plan()
+    untimed = tuple(TaskTiming(t.task, t.seconds, None, 0) for t in plan.tasks)
+    report = Report(plan, example_run(plan, tasks=untimed, env_steps_per_cpu_s=None))
+    text, _ = _page(report, tmp_path)
+    for shown in (text, report.text(120)):
+        assert "14,667" in shown
+        assert "Time per firing" not in shown
+        assert "time per firing" not in shown
+        assert "CPU-second" not in shown
+
+
+@pytest.mark.parametrize("with_run", [False, True])
+def test_saved_json_is_that_of_the_run_or_else_the_plan(tmp_path: Path, with_run: bool) -> None:
+    plan = two_device_plan()
+    run = example_run(plan) if with_run else None
+    report = Report(plan, run)
+    report.save(tmp_path / "report.json")
+    stored = json.loads((tmp_path / "report.json").read_text())
+    assert stored == (run.to_json() if run else plan.to_json())
+
+
+def test_text_is_saved_and_other_suffixes_are_refused(tmp_path: Path) -> None:
+    report = Report(two_device_plan())
+    report.save(tmp_path / "report.txt")
+    assert (tmp_path / "report.txt").read_text(encoding="utf-8") == report.text(120) + "\n"
+    for name in ("report.pdf", "report"):
+        with pytest.raises(SpecError, match=r"\.html, \.json, \.txt"):
+            report.save(tmp_path / name)
+    assert [p.name for p in tmp_path.iterdir()] == ["report.txt"]
+
+
+def test_a_run_survives_its_json(tmp_path: Path) -> None:
+    run = example_run()
+    run.save(tmp_path / "run.json")
+    again = load_run(tmp_path)
+    assert again.out == str(tmp_path)
+    assert again.to_json() == run.to_json()
+    assert replace(again, out=None) == run
+
+
+def test_a_run_with_what_is_unknown_or_not_finite_writes_null(tmp_path: Path) -> None:
+    run = example_run(env_steps_per_s=None, updates_per_s=math.nan)
+    stored = json.loads(json.dumps(run.to_json(), allow_nan=False))
+    assert stored["env_steps_per_s"] is None
+    assert stored["updates_per_s"] is None
+    assert "– " in Report(run.plan, run).text(120)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "not JSON"),
+        ("[1]", "an object is needed"),
+        ('{"schema": 9}', "schema is 9"),
+        ('{"schema": 1}', "steady is None; an object is needed"),
+    ],
+)
+def test_a_damaged_run_is_an_error_naming_the_file(
+    tmp_path: Path, content: str, message: str
+) -> None:
+    (tmp_path / "run.json").write_text(content)
+    with pytest.raises(SpecError, match=re.escape(str(tmp_path))) as caught:
+        load_run(tmp_path)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["status", "wall_s", "tasks", "returns", "simulated", "plan"])
+def test_a_run_without_a_key_is_an_error_naming_it(tmp_path: Path, key: str) -> None:
+    value = example_run().to_json()
+    del value[key]
+    (tmp_path / "run.json").write_text(json.dumps(value))
+    with pytest.raises(SpecError, match=key):
+        load_run(tmp_path)
+
+
+def test_metrics_leave_out_empty_cells_and_name_bad_ones(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    assert load_metrics(path) == ()
+    path.write_text("env_steps,mean_return_20,eval_mean\n8,,\n16,21.5,nan\n")
+    assert load_metrics(path) == ({"env_steps": 8.0}, {"env_steps": 16.0, "mean_return_20": 21.5})
+    path.write_text("env_steps,mean_return_20\n8,many\n")
+    with pytest.raises(SpecError, match=r"metrics\.csv:2: mean_return_20 is 'many'"):
+        load_metrics(path)

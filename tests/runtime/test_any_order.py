@@ -1,0 +1,394 @@
+"""Actors of uneven speed in any order: in threads and in processes, with environments of all kinds,
+no row is older than the bound, the replay ratio is exact, and what goes wrong is named."""
+
+import gc
+import os
+import random
+import signal
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pearl import load
+from pearl.errors import SpecError
+from pearl.planner import planner
+from pearl.runtime.lanes.async_learner import rooms
+from pearl.training import checkpoint, session
+from pearl.training.trainer import CHECKPOINT, Trainer, compile
+from pearl_devices.base import UnsupportedError
+from pearl_devices.buffers import ANEW
+from pearl_devices.primitives.envs.classic import cartpole_move
+from tests import faulty_envs
+from tests.lanes import replay_spec, told
+from tests.runtime.test_faults import WALK, children, handles, running
+
+HOSTS = ("threads", "processes")
+SPARED = ("threads", pytest.param("processes", marks=pytest.mark.slow))
+"""The same where other tests here show already what processes have of their own."""
+COPIES = {"one": 4, "threads": 4, "processes": 2}
+UNEVEN = "tests.uneven_envs:Uneven"
+DYING = "tests.uneven_envs:Dying"
+
+
+def any_order_system(lag, lanes="threads", train=None, variant="native", **options):
+    """Copies of the actors, and a core for each and for the lane that learns."""
+    copies = COPIES[lanes]
+    limits = {
+        "max_lanes": copies + 1,
+        "replicas": {"inference": copies, "env_step": copies},
+        "any_order": True,
+        "policy_lag": lag,
+        "variants": {"env_step": [variant]},
+    }
+    spec = replay_spec("dqn", limits, **{"replay_ratio": "1/8"} | options)
+    spec["train"] |= train or {}
+    system = load(spec)
+    host = replace(system.platform.devices[0], width=copies + 1, max_lanes=copies + 1)
+    system = replace(system, platform=replace(system.platform, devices=(host,)))
+    return told(system, lanes=lanes)
+
+
+def outside_system(lag, lanes, env, args=None, num_envs=4, **train):
+    """The same with an environment outside the arrays."""
+    given = {"env": env, "num_envs": num_envs, "env_args": args or {}}
+    return any_order_system(lag, lanes, train, "gymnasium", **given)
+
+
+def trainer_of(system):
+    """The plan is made first: it measures the environments, which must not fail then."""
+    plan = planner.plan(system)
+    faulty_envs.BORN[0] = 0
+    for name in ("armed", "claim"):
+        if system.algorithm.env_args.get(name):
+            Path(system.algorithm.env_args[name]).touch()
+    return Trainer(system, plan, seed=3)
+
+
+def steps_of(trainer):
+    rings = [n for n in trainer._arrays if n.startswith("rng.env_step#")]
+    return [int(trainer._arrays[n][1]) for n in rings]
+
+
+def slow_s(lag):
+    """What the slow copy takes, so that others come to the bound before it is done."""
+    return 0.002 + 0.004 * lag
+
+
+def uneven(monkeypatch, lag):
+    """Copy 0 of env_step sleeps where the others do not."""
+    from pearl_devices import cpu
+
+    bind, bound = cpu.bind, []
+
+    def binding(kernel, variant, buffers):
+        call = bind(kernel, variant, buffers)
+        if kernel.kind != "env_step":
+            return call
+        bound.append(call)
+        sleep_s = slow_s(lag) if len(bound) == 1 else 0.0001
+
+        def step():
+            time.sleep(sleep_s)
+            call()
+
+        return step
+
+    monkeypatch.setattr(cpu, "bind", binding)
+
+
+def assert_bound_and_ratio(trainer, run, lag, steps, ratio=8):
+    copies = len(steps_of(trainer))
+    per_take = trainer.graph.task("env_step").environments // copies
+    ages = {int(age): count for age, count in run.lags["policy_lag"].items()}
+    assert sum(ages.values()) == steps // per_take
+    assert max(ages) <= lag
+    assert run.updates == trainer._arrays["learner.step"][0] == (steps - 64) // ratio
+    assert steps // per_take <= sum(steps_of(trainer)) <= steps // per_take + copies
+    return ages
+
+
+@pytest.mark.parametrize(
+    ("lanes", "env", "lag"),
+    [
+        *(("threads", "native", lag) for lag in (0, 1, 6)),
+        *(("threads", UNEVEN, lag) for lag in (0, 3)),
+        *(("processes", env, 3) for env in ("native", UNEVEN)),
+        *(pytest.param("processes", UNEVEN, lag, marks=pytest.mark.slow) for lag in (0, 1, 6)),
+    ],
+)
+def test_in_any_order_no_row_is_older_than_the_bound_and_the_ratio_is_exact(
+    lanes, env, lag, monkeypatch, tmp_path
+):
+    if env == "native":
+        system = any_order_system(lag, lanes)
+        uneven(monkeypatch, lag)  # in threads; elsewhere they are as fast as they are
+    else:
+        args = {"claim": str(tmp_path / "claim"), "slow_s": 2 * slow_s(lag)}
+        system = outside_system(lag, lanes, env, args, num_envs=8)
+    trainer = trainer_of(system)
+    assert "not reproducible" in str(trainer.report())
+    run = trainer.train(steps=1600)
+    ages = assert_bound_and_ratio(trainer, run, lag, 1600)
+    if env != "native" or lanes == "threads":
+        assert max(ages) == lag
+        slow, *fast = sorted(steps_of(trainer))
+        assert slow < min(fast) or lag == 0
+    assert not children()
+
+
+@pytest.mark.parametrize(
+    ("options", "ratio"),
+    [
+        ({"num_envs": 4, "replay_ratio": "1/8"}, 8),  # two vector steps an update
+        ({"num_envs": 8, "replay_ratio": "1"}, 1),
+    ],
+)
+@pytest.mark.parametrize("lag", [0, 1, 3])
+def test_the_bound_holds_whatever_the_firings_of_an_iteration(lag, options, ratio, monkeypatch):
+    system = any_order_system(lag, **options)
+    uneven(monkeypatch, lag)
+    trainer = trainer_of(system)
+    run = trainer.train(steps=800)
+    ages = assert_bound_and_ratio(trainer, run, lag, 800, ratio)
+    assert max(ages) == lag
+    # What evaluation reads is what param_sync copied last, whichever slot that was.
+    read = trainer._arrays[trainer._newest("policy.q")]
+    np.testing.assert_array_equal(read, trainer._arrays["learner.q"])
+
+
+def test_a_row_has_as_many_stores_as_come_before_the_copy_that_would_make_it_too_old():
+    order = ("replay_insert", "replay_insert", "update", "param_sync", "update", "param_sync")
+    assert rooms(order, copies=2, bound=2) == [[4, 4, 8], [3, 3, 7], [2, 2, 6], [1, 1, 5]]
+
+
+def stop_at(env_steps):
+    asked = []
+
+    def interrupt(now):
+        if now.env_steps >= env_steps and not asked:
+            asked.append(now)
+            signal.raise_signal(signal.SIGINT)
+
+    return interrupt
+
+
+@pytest.mark.parametrize("lanes", SPARED)
+def test_a_run_in_any_order_goes_on_from_its_checkpoint(lanes, monkeypatch, tmp_path):
+    monkeypatch.setattr(session, "PROGRESS_S", 0.0)
+    system = any_order_system(4, lanes)
+    run = trainer_of(system).train(steps=1600, out=tmp_path, progress=stop_at(800))
+    assert run.status == "interrupted"
+    resumed = trainer_of(system)
+    assert resumed.train(steps=1600, out=tmp_path, resume=True).status == "done"
+    assert resumed._arrays["learner.step"][0] == (1600 - 64) // 8
+    assert not [t for t in threading.enumerate() if t.name.startswith("cpu.")]
+    assert not children()
+
+
+@pytest.mark.parametrize("acted", [1, 10**6])
+def test_transitions_acted_with_parameters_that_cannot_be_are_refused(acted, tmp_path):
+    system = any_order_system(4)
+    trainer_of(system).train(steps=1600, out=tmp_path)
+    stored = checkpoint.load(tmp_path / CHECKPOINT)
+    arrays = {name: stored.read(name) for name in stored.places}
+    arrays["any_order.acted"][1] = acted
+    checkpoint.save(tmp_path / CHECKPOINT, arrays, stored.about)
+    with pytest.raises(UnsupportedError, match=f"any_order.acted of copy 1 is {acted}: "):
+        trainer_of(system).train(steps=2400, out=tmp_path, resume=True)
+    assert not [t for t in threading.enumerate() if t.name.startswith("cpu.")]
+
+
+def unfollowed(arrays):
+    """How many stored rows whose episode went on have no row that goes on from where they end."""
+    rows = int(arrays["replay.cursor"][1])
+    obs = {o.tobytes() for o in arrays["replay.obs"][:rows]}
+    over = (arrays["replay.terminated"][:rows] | arrays["replay.truncated"][:rows]) & 1 > 0
+    ends = arrays["replay.next_obs"][:rows]
+    return sum(e.tobytes() not in obs for e, o in zip(ends, over, strict=True) if not o)
+
+
+@pytest.mark.parametrize("lanes", HOSTS)
+def test_environments_outside_the_arrays_come_back_amid_their_episodes(
+    lanes, monkeypatch, tmp_path
+):
+    monkeypatch.setattr(session, "PROGRESS_S", 0.0)
+    system = outside_system(4, lanes, WALK)
+    run = trainer_of(system).train(steps=800, out=tmp_path, progress=stop_at(400))
+    assert run.status == "interrupted"
+    resumed = trainer_of(system)
+    assert resumed.train(steps=800, out=tmp_path, resume=True).status == "done"
+    arrays = resumed._arrays
+    assert int(arrays["replay.cursor"][1]) == 800
+    assert unfollowed(arrays) <= 4  # the newest row of each
+    assert not (arrays["replay.truncated"] & ANEW).any()
+
+
+@pytest.mark.parametrize("lanes", SPARED)
+def test_a_finished_run_in_any_order_can_be_resumed_for_more(lanes, tmp_path):
+    system = outside_system(2, lanes, WALK)
+    for steps in (400, 400, 800):
+        trainer = trainer_of(system)
+        run = trainer.train(steps=steps, out=tmp_path, resume=(tmp_path / CHECKPOINT).exists())
+        assert (run.status, run.env_steps) == ("done", steps)
+    assert unfollowed(trainer._arrays) <= 4
+
+
+@pytest.mark.parametrize("lanes", HOSTS)
+def test_a_failing_environment_of_an_actor_is_named_and_started_anew(lanes, tmp_path):
+    args = {"fault": "raise", "armed": str(tmp_path / "armed"), "which": 0}
+    system = outside_system(4, lanes, WALK, args, on_env_failure="restart")
+    run = trainer_of(system).train(steps=800)
+    assert (run.status, run.env_steps, run.restarts, run.lost_transitions) == ("done", 800, 1, 1)
+    (event,) = run.events
+    assert event.startswith(f"environment '{WALK}', number ")
+    assert "step 19: RuntimeError: the simulator has diverged" in event
+
+
+@pytest.mark.parametrize("lanes", SPARED)
+def test_by_default_a_failing_environment_of_an_actor_stops_with_a_checkpoint(lanes, tmp_path):
+    args = {"fault": "raise", "armed": str(tmp_path / "armed"), "which": 0}
+    system = outside_system(4, lanes, WALK, args, checkpoint_every=0)
+    trainer = trainer_of(system)
+    run = trainer.train(steps=40_000, out=tmp_path / "run")
+    assert run.status == "failed"
+    assert f"environment '{WALK}', number " in run.message
+    assert 0 < run.env_steps < 40_000
+    faulty_envs.BORN[0] = 4
+    again = Trainer(system, trainer.plan, seed=3)
+    steps = run.env_steps + 400
+    run = again.train(steps=steps, out=tmp_path / "run", resume=True)
+    assert (run.status, run.env_steps, run.restarts) == ("done", steps, 1)
+
+
+@pytest.mark.parametrize(
+    ("lanes", "fault", "policy"),
+    [
+        *(("threads", "block", policy) for policy in ("restart", "stop")),
+        ("processes", "hard", "restart"),
+        ("processes", "block", "stop"),
+        pytest.param("processes", "block", "restart", marks=pytest.mark.slow),
+        pytest.param("processes", "hard", "stop", marks=pytest.mark.slow),
+    ],
+)
+def test_an_environment_of_an_actor_that_does_not_answer_is_no_hang(lanes, fault, policy, tmp_path):
+    args = {"fault": fault, "armed": str(tmp_path / "armed"), "which": 0, "at": 120}
+    options = {"on_env_failure": policy, "env_time_limit": "300 ms", "checkpoint_every": 200}
+    trainer = trainer_of(outside_system(4, lanes, WALK, args, **options))
+    begin = time.monotonic()
+    run = trainer.train(steps=1600, out=tmp_path / "run")
+    assert time.monotonic() - begin < 30.0
+    reachable = lanes != "threads"
+    assert run.status == ("done" if policy == "restart" and reachable else "failed")
+    told = " ".join([*run.events, run.message or ""])
+    assert "has not" in told
+    if not reachable:
+        assert "(actor " in run.message
+        assert f"environment '{WALK}' of env_step#" in run.message
+    assert (tmp_path / "run" / CHECKPOINT).exists()
+    assert not children()
+
+
+def killing_living(times, apart):
+    """A progress listener that kills a random worker that is alive, every `apart` env steps."""
+    dice, killed, last = random.Random(0), [], [0]
+
+    def kill(progress):
+        alive = [p for p in sorted(children()) if running(p) and p not in killed]
+        if len(killed) < times and progress.env_steps >= last[0] + apart and alive:
+            killed.append(dice.choice(alive))
+            os.kill(killed[-1], signal.SIGKILL)
+            last[0] = progress.env_steps
+
+    kill.killed = killed
+    return kill
+
+
+@pytest.mark.parametrize(
+    ("kills", "env"), [(3, "native"), (3, WALK), pytest.param(50, WALK, marks=pytest.mark.slow)]
+)
+def test_killed_actors_are_started_again_and_no_row_is_torn(kills, env, monkeypatch, tmp_path):
+    monkeypatch.setattr(session, "PROGRESS_S", 0.0)
+    monkeypatch.setattr(session, "ROUNDS", 2)
+    lag, steps = 4, 400 * kills
+    replay = {"capacity": 20_000, "kind": "uniform"}
+    if env == "native":
+        system = any_order_system(lag, "processes", num_envs=2, replay=replay)
+    else:
+        system = outside_system(lag, "processes", env, num_envs=2)
+    trainer, before = trainer_of(system), handles()
+    # What a copy was at is stored by then: it is not killed for the third time at one step.
+    kill = killing_living(kills, 8 * (lag + 2))
+    run = trainer.train(steps=steps, progress=kill, out=tmp_path)
+    assert (run.status, len(kill.killed), run.restarts) == ("done", kills, kills), run.message
+    assert "(actor " in run.events[0]
+    assert "ended with signal 9; it was started again" in run.events[0]
+    arrays = trainer._arrays
+    assert_bound_and_ratio(trainer, run, lag, steps)
+    assert run.lost_transitions <= kills
+    if env == "native":
+        state = arrays["replay.obs"][:steps].astype(np.float64)
+        for n in range(steps):
+            cartpole_move(state, n, arrays["replay.action"][n])
+        np.testing.assert_allclose(state, arrays["replay.next_obs"][:steps], rtol=1e-4, atol=1e-5)
+        anew = int((arrays["replay.truncated"][:steps] & ANEW > 0).sum())
+        assert anew <= run.lost_transitions
+        assert unfollowed(arrays) <= 4 + run.lost_transitions
+    assert not children()
+    del trainer, arrays
+    gc.collect()
+    new = {os.readlink(f"/proc/self/fd/{h}") for h in handles() - before}
+    assert not [name for name in new if "memfd" in name or "eventfd" in name or "pipe" in name]
+
+
+def test_an_actor_that_dies_whenever_it_is_started_ends_the_run_by_name(tmp_path):
+    system = outside_system(4, "processes", DYING, {"armed": str(tmp_path / "armed")})
+    run = trainer_of(system).train(steps=800, out=tmp_path / "run")
+    assert run.status == "failed"
+    assert "(actor " in run.message
+    assert "exit status 3, for the 3rd time" in run.message
+    assert not children()
+
+
+def test_an_actor_that_fails_ends_a_run_in_any_order_by_name(monkeypatch):
+    from pearl_devices import cpu
+
+    bind = cpu.bind
+
+    def binding(kernel, variant, buffers):
+        call = bind(kernel, variant, buffers)
+        return call if kernel.kind != "env_step" else lambda: 1 / 0
+
+    trainer = trainer_of(any_order_system(4))
+    monkeypatch.setattr(cpu, "bind", binding)
+    run = trainer.train(steps=1600)
+    assert run.status == "failed"
+    assert "(actor " in run.message
+    assert "ZeroDivisionError" in run.message
+
+
+def test_copies_without_a_thread_or_process_of_their_own_are_refused():
+    with pytest.raises(SpecError, match=r"train.lanes is one; set it to threads or processes"):
+        trainer_of(any_order_system(4, "one")).train(steps=100)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"n_step": 3}, "n_step must be 1"),
+        ({"num_envs": 6}, "multiple of the copies"),
+    ],
+)
+def test_what_cannot_be_had_in_any_order_is_said(change, text):
+    with pytest.raises(SpecError, match=text):
+        planner.plan(any_order_system(4, **change))
+
+
+def test_a_plan_with_copies_of_the_actors_can_be_given(tmp_path):
+    system = any_order_system(1)
+    found = planner.plan(system)
+    found.save(tmp_path / "plan.json")
+    assert compile(system, plan=tmp_path / "plan.json").plan == found

@@ -1,0 +1,148 @@
+"""The counts that lanes share: what is reached, what has changed, who is woken, in what order."""
+
+import re
+import threading
+import time
+
+import numba
+import numpy as np
+import pytest
+
+from pearl.runtime.protocol import progress_counters
+from pearl.runtime.protocol.progress_counters import CELL, Bell
+
+WORDS = CELL // 8
+
+
+@pytest.fixture
+def cells():
+    """Six cells that hold 10, 20, … 60; the words between them are −1."""
+    found = np.full(6 * WORDS, -1, np.int64)
+    found[::WORDS] = range(10, 70, 10)
+    return found
+
+
+def ints(*values):
+    return np.array(values, np.int64)
+
+
+def test_a_cell_is_a_cache_line_of_its_own(cells):
+    progress_counters.put(cells.ctypes.data + 2 * CELL, 7)
+    assert progress_counters.get(cells.ctypes.data + 2 * CELL) == 7
+    assert cells[::WORDS].tolist() == [10, 20, 7, 40, 50, 60]
+    assert (np.delete(cells.reshape(6, WORDS), 0, 1) == -1).all()
+
+
+@pytest.mark.parametrize(
+    ("base", "step", "number", "there"),
+    [
+        ((20, 40), (0, 0), 9, True),
+        ((21, 40), (0, 0), 9, False),
+        ((20, 41), (0, 0), 9, False),
+        ((14, 10), (2, 10), 3, True),  # needs 20 and 40
+        ((15, 10), (2, 10), 3, False),
+        ((14, 11), (2, 10), 3, False),
+        ((29, 10), (-3, 10), 3, True),
+    ],
+)
+def test_counts_are_reached_where_each_is_at_least_what_the_round_needs(
+    cells, base, step, number, there
+):
+    given = cells.ctypes.data, ints(1, 3), ints(*base), ints(*step), number
+    assert progress_counters.reached(*given) is there
+    for yields in (0, 3):
+        assert progress_counters.spin(*given, yields) is there
+
+
+def later(seconds, address, value):
+    def write():
+        time.sleep(seconds)
+        progress_counters.put(address, value)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    return thread
+
+
+def test_who_spins_sees_what_another_thread_writes(cells):
+    address = cells.ctypes.data
+    thread = later(0.05, address + CELL, 25)
+    assert progress_counters.spin(address, ints(0, 1), ints(0, 1), ints(1, 8), 3, 10**9)
+    thread.join()
+    thread = later(0.05, address + CELL, 30)
+    assert progress_counters.changed(address, ints(0, 1), ints(10, 25), 10**9)
+    thread.join()
+
+
+def test_what_has_changed_is_another_number_than_was_seen(cells):
+    address = cells.ctypes.data
+    for yields in (0, 2):
+        assert not progress_counters.changed(address, ints(1, 3), ints(20, 40), yields)
+        for seen in ((20, 41), (20, 39), (19, 40)):
+            assert progress_counters.changed(address, ints(1, 3), ints(*seen), yields)
+
+
+@pytest.mark.parametrize(
+    ("asleep", "first", "last", "wakes"),
+    [
+        ((0, 0, 0), 0, 3, False),
+        ((1, 0, 0), 0, 3, True),
+        ((0, 0, 1), 0, 3, True),
+        ((0, 0, 1), 0, 2, False),
+        ((1, 0, 0), 1, 3, False),
+        ((0, 1, 0), 1, 2, True),
+        ((1, 0, 1), 0, 3, True),
+    ],
+)
+def test_who_publishes_learns_whether_a_lane_of_these_sleeps(cells, asleep, first, last, wakes):
+    cells[3 * WORDS :: WORDS] = asleep
+    address = cells.ctypes.data
+    assert progress_counters.publish(address, 1, 99, address + 3 * CELL, first, last) is wakes
+    assert cells[::WORDS].tolist() == [10, 99, 30, *asleep]
+
+
+INT = numba.types.int64
+INTS = numba.types.Array(INT, 1, "C")
+ORDER = {
+    # Dekker: who publishes then looks for sleepers, who sleeps says so and then looks at the
+    # counts. Without the fences both may see what was there before, and a wake-up is lost.
+    progress_counters.publish: ((INT,) * 6, r"^store release,fence seq_cst(,load acquire)+$"),
+    progress_counters.put: ((INT,) * 2, r"^store release,fence seq_cst$"),
+    progress_counters.get: ((INT,), r"^load acquire$"),
+    progress_counters.reached: ((INT, INTS, INTS, INTS, INT), r"^(load acquire,?)+$"),
+    progress_counters.spin: ((INT, INTS, INTS, INTS, INT, INT), r"^(load acquire,?)+$"),
+    progress_counters.changed: ((INT, INTS, INTS, INT), r"^(load acquire,?)+$"),
+}
+
+
+@pytest.mark.parametrize("function", ORDER, ids=lambda f: f.py_func.__name__)
+def test_memory_is_read_and_written_in_order(function):
+    types, order = ORDER[function]
+    again = numba.njit(nogil=True, error_model="numpy")(function.py_func)
+    again.compile(types)
+    text = again.inspect_llvm(types)
+    found = re.findall(r"(load|store) atomic i64.*? (\w+), align|^ *(fence) (seq_cst)", text, re.M)
+    assert re.match(order, ",".join(" ".join(filter(None, words)) for words in found))
+
+
+def test_a_bell_ends_a_sleep_and_rings_once():
+    bell = Bell()
+    begin = time.monotonic()
+    bell.sleep(0.05)
+    assert time.monotonic() - begin >= 0.04
+    bell.ring()
+    bell.ring()
+    begin = time.monotonic()
+    bell.sleep(30.0)
+    assert time.monotonic() - begin < 20.0
+    begin = time.monotonic()
+    bell.sleep(0.05)  # both were heard
+    assert time.monotonic() - begin >= 0.04
+    other = Bell(bell.handle)
+    other.ring()
+    begin = time.monotonic()
+    bell.sleep(30.0)
+    assert time.monotonic() - begin < 20.0
+    bell.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        other.ring()

@@ -1,0 +1,114 @@
+"""A process whose environment never returns from C says which one it was, and ends."""
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from pearl.planner import planner
+from pearl.runtime.environments import watchdog
+from pearl.training.checkpoint import load as load_checkpoint
+from pearl.training.trainer import CHECKPOINT, Trainer
+from tests.lanes import planned, replay_spec, spread, told
+from tests.runtime.test_any_order import outside_system
+from tests.runtime.test_faults import children, gone
+
+STUCK, SLOW = "tests.uneven_envs:Stuck", "tests.uneven_envs:Slow"
+TRAIN = {"env_time_limit": "300 ms", "checkpoint_every": 40}
+
+
+def trainer(lanes, args):
+    """Environments in this thread: alone, or with a worker that draws batches; or in threads of
+    actors."""
+    if lanes == "threads":
+        system = outside_system(4, lanes, STUCK, args, **TRAIN)
+        return Trainer(system, planner.plan(system), seed=3)
+    spec = replay_spec("dqn", env=STUCK, num_envs=4, env_args=args)
+    spec["limits"] = {"max_lanes": 1, "variants": {"env_step": ["gymnasium"]}}
+    spec["train"] |= TRAIN
+    system, plan = planned(spec, variants=("native", "gymnasium"))
+    if lanes == "processes":
+        plan = spread(plan, {t.task: int(t.task == "replay_sample") for t in plan.tasks})
+    return Trainer(told(system, lanes=lanes), plan, seed=3)
+
+
+def run(folder, lanes, holding):
+    """What the process that is to end does."""
+    folder = Path(folder)
+    ready = trainer(lanes, {"armed": str(folder / "armed"), "holding": holding == "holding"})
+
+    def arm(progress):
+        if (folder / "run" / CHECKPOINT).exists() and not (folder / "armed").exists():
+            (folder / "workers").write_text(" ".join(map(str, children())))
+            (folder / "armed").touch()
+
+    ready.train(steps=10**7, out=folder / "run", progress=arm)
+
+
+@pytest.mark.parametrize(
+    ("lanes", "holding"),
+    [("one", "holding"), ("one", "releasing"), ("processes", "holding"), ("threads", "holding")],
+)
+def test_a_step_that_never_returns_from_c_ends_the_process_by_name(lanes, holding, tmp_path):
+    code = "import sys; from tests.runtime.test_last_resort import run; run(*sys.argv[1:])"
+    command = [sys.executable, "-c", code, str(tmp_path), lanes, holding]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (tmp_path / "armed").exists(), done.stderr
+    assert done.returncode == watchdog.STATUS
+    line = done.stderr.strip().splitlines()[-1]
+    assert f"environment '{STUCK}' of env_step" in line
+    assert "1.2 s" in line
+    held = "has held the interpreter's lock" in line
+    assert held == (holding == "holding")
+    assert load_checkpoint(tmp_path / "run" / CHECKPOINT).about["progress"]["iteration"] > 0
+    workers = [int(p) for p in (tmp_path / "workers").read_text().split()]
+    assert len(workers) == (lanes == "processes")
+    assert gone(workers, 5.0)
+
+
+def slow_run(folder):
+    """What the process that is stopped amid a step does."""
+    spec = replay_spec("dqn", env=SLOW, num_envs=1, env_args={"going": f"{folder}/going"})
+    spec["limits"] = {"max_lanes": 1, "variants": {"env_step": ["gymnasium"]}}
+    spec["train"] |= TRAIN
+    system, plan = planned(spec, variants=("native", "gymnasium"))
+    done = Trainer(system, plan, seed=3).train(steps=24)
+    print(done.status, done.restarts, done.env_steps)
+
+
+def test_a_process_that_was_stopped_for_longer_goes_on(tmp_path):
+    code = "import sys; from tests.runtime.test_last_resort import slow_run; slow_run(sys.argv[1])"
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            end = time.monotonic() + 60
+            while not (tmp_path / "going").exists():
+                assert time.monotonic() < end
+                time.sleep(0.01)
+            process.send_signal(signal.SIGSTOP)
+            time.sleep(watchdog.TIMES * 0.3 + 0.5)
+            process.send_signal(signal.SIGCONT)
+            told, _ = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert told.split() == ["done", "0", "24"]
+
+
+class Asked:
+    """An environment that is asked time and again, and answers just within the limit."""
+
+    name, since_s = "answers", None
+
+
+def test_a_process_whose_environments_answer_goes_on_and_no_thread_is_left():
+    before, env = threading.active_count(), Asked()
+    with watchdog.guarded({"env_step": env}, 0.05):
+        for _ in range(8):
+            env.since_s = time.monotonic()
+            time.sleep(0.06)
+            env.since_s = None
+    assert threading.active_count() == before

@@ -1,0 +1,373 @@
+"""A plan with several lanes computes the same, wherever its lanes run and whatever the timing."""
+
+import functools
+import os
+import random
+import signal
+import threading
+import time
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from pearl import load
+from pearl.errors import SpecError
+from pearl.runtime.lanes import engine
+from pearl.training.trainer import Trainer
+from tests.lanes import SECONDS, differing, planned, replay_spec, spread, told, trained
+
+SLACK = {"policy_lag": 2, "prefetch": 1, "insertion_lag": 1}
+CASES = {
+    "dqn": ("dqn", {}, {}),
+    "dqn, prioritised": (
+        "dqn",
+        {"priority_staleness": 2},
+        {"replay": {"capacity": 1000, "kind": "prioritised", "fanout": 8}},
+    ),
+    "ddpg": ("ddpg", {}, {}),
+    "td3": ("td3", {}, {}),
+    "sac": ("sac", {}, {}),
+}
+
+
+@functools.cache
+def slack_plan(case):
+    name, limits, options = CASES[case]
+    return planned(replay_spec(name, {**SLACK, **limits}, **options))
+
+
+@functools.cache
+def alone(case):
+    """The run of `slack_plan` in one thread."""
+    return trained(*slack_plan(case), "one")
+
+
+def jitter(monkeypatch, seconds):
+    monkeypatch.setattr(engine, "Work", functools.partial(engine.Work, jitter_s=seconds))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_threads_with_random_sleeps_compute_what_one_thread_computes(case, monkeypatch):
+    system, plan = slack_plan(case)
+    assert len([k for k in plan.lanes if k.order]) > 1
+    assert sum(c.slack for c in plan.edges) > 0
+    jitter(monkeypatch, 0.0003)
+    assert differing(alone(case), trained(system, plan, "threads")) == []
+
+
+@pytest.mark.parametrize("case", ["dqn, prioritised", "sac"])
+def test_processes_with_random_sleeps_compute_what_one_thread_computes(case, monkeypatch):
+    system, plan = slack_plan(case)
+    jitter(monkeypatch, 0.0003)
+    assert differing(alone(case), trained(system, plan, "processes")) == []
+
+
+@functools.cache
+def sequential(case):
+    """The plan without slack on one lane, and its run: the sequential program."""
+    name, _, options = CASES[case]
+    spec = replay_spec(name, **options)
+    spec["limits"]["max_lanes"] = 1
+    system, plan = planned(spec)
+    trainer = trained(system, plan, "one")
+    assert trainer.protocol.alone
+    return system, plan, trainer
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_without_slack_several_lanes_compute_what_the_sequential_program_computes(case):
+    system, plan, single = sequential(case)
+    tasks = [t.task for t in plan.tasks]
+    r = random.Random(7)
+    for lanes in (2, 3, len(tasks)):
+        order = r.sample(tasks, len(tasks))
+        where = {t: i % lanes for i, t in enumerate(order)}
+        several = trained(system, spread(plan, where), "threads")
+        assert len(several.protocol.lanes) == lanes
+        assert differing(single, several) == []
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_slack_changes_what_is_computed(case):
+    assert differing(alone(case), sequential(case)[2]) != []
+
+
+ROLLOUTS = {
+    "ppo": {"rollout_steps": 16, "minibatches": 2, "epochs": 2},
+    "a2c": {"rollout_steps": 8},
+}
+
+
+@pytest.mark.parametrize("name", ["ppo", "a2c", "q_learning", "sarsa"])
+def test_algorithms_without_a_replay_compute_the_same_on_several_lanes(name):
+    spec = replay_spec("dqn")
+    options = {"name": name, "env": "CartPole-v1", "num_envs": 4, **ROLLOUTS.get(name, {})}
+    if name not in ROLLOUTS:
+        options |= {"env": "FrozenLake-v1"}
+    spec |= {"algorithm": options, "limits": {"max_lanes": 1}}
+    system, plan = planned(spec, variants=("native", "gymnasium"))
+    single = trained(system, plan, "one")
+    tasks = [t.task for t in plan.tasks]
+    for lanes in (2, len(tasks)):
+        where = {t: i % lanes for i, t in enumerate(random.Random(3).sample(tasks, len(tasks)))}
+        several = trained(system, spread(plan, where), "threads")
+        assert not several.protocol.alone
+        assert differing(single, several) == []
+
+
+@pytest.mark.parametrize(
+    ("variant", "hosting"),
+    [("native", "threads"), ("gymnasium", "threads"), ("gymnasium", "processes")],
+)
+def test_groups_of_environments_compute_the_same_everywhere(variant, hosting, monkeypatch):
+    limits = {"env_groups": 4, "policy_lag": 3}
+    system, plan = planned(replay_spec("dqn", limits, n_step=3), variants=("native", variant))
+    if variant == "gymnasium":
+        tasks = [replace(t, variant=variant) if t.task == "env_step" else t for t in plan.tasks]
+        plan = replace(plan, tasks=tuple(tasks))
+    one = trained(system, plan, "one")
+    assert one.protocol.groups == {"inference": 4, "env_step": 4}
+    first = {one._arrays[f"env.obs{at}"][0, 0] for at in ("", "@1", "@2", "@3")}
+    assert len(first) == 4
+    jitter(monkeypatch, 0.0002)
+    assert differing(one, trained(system, plan, hosting)) == []
+
+
+def test_a_row_finds_its_environments_next_one_in_whatever_group_it_is():
+    limits = {"env_groups": 4, "max_lanes": 1}
+    system, plan = planned(replay_spec("dqn", limits, n_step=3))
+    a = trained(system, plan, "one")._arrays
+    replay = {n: a[f"replay.{n}"] for n in ("obs", "next_obs", "terminated", "truncated")}
+    head, filled = (int(v) for v in a["replay.cursor"])
+    followed = 0
+    for row in range(filled - 8):
+        at = (head - filled + row) % len(replay["obs"])
+        after = (at + 8) % len(replay["obs"])
+        if not replay["terminated"][at] and not replay["truncated"][at]:
+            assert (replay["next_obs"][at] == replay["obs"][after]).all()
+            followed += 1
+    assert followed > 500
+
+
+def test_returns_over_several_steps_end_at_the_newest_row_of_each_group():
+    """Rows hold their own number as reward; the cursor stands amid a round of four groups of two,
+    so that of two neighbouring rows one may be followed and the other may not."""
+    from pearl_devices import buffers, kernel
+    from pearl_devices.primitives.replay.ring import bind_sample
+
+    sizes = {"envs": 8, "obs": 1, "act": 0, "capacity": 32, "prioritised": 0, "fanout": 8}
+    draw = kernel("replay_sample", {**sizes, "batch": 400, "steps": 1, "n_step": 3})
+    a = buffers.allocate([draw], {})
+    a["replay.reward"][:] = range(32)
+    a["hyper.discount"][:] = 1.0
+    for stored in (20, 32 + 12):
+        a["replay.cursor"][:] = stored % 32, min(stored, 32)
+        bind_sample(draw, a)()
+        held = range(max(0, stored - 32), stored)
+        for index, found in zip(a["batch.index"][0], a["batch.reward"][0], strict=True):
+            row = next(r for r in held if r % 32 == index)
+            assert found == sum(r % 32 for r in (row, row + 8, row + 16) if r < stored)
+
+
+def test_slack_that_cannot_be_run_is_said():
+    system, plan, _ = sequential("dqn")
+    edges = [
+        replace(e, slack=1) if (e.src, e.dst) == ("inference", "env_step") else e
+        for e in plan.edges
+    ]
+    with pytest.raises(SpecError, match="inference → env_step would be empty firings of env_step"):
+        Trainer(system, replace(plan, edges=tuple(edges)))
+
+
+def test_groups_must_be_equal_and_need_a_replay():
+    with pytest.raises(SpecError, match="a divisor of num_envs"):
+        load(replay_spec("dqn", {"env_groups": 3}))
+    spec = replay_spec("dqn", {"env_groups": 2})
+    spec["algorithm"] = {"name": "ppo", "env": "CartPole-v1"}
+    with pytest.raises(SpecError, match="acts in all environments at once"):
+        load(spec)
+
+
+@functools.cache
+def replicas_plan():
+    limits = {
+        "policy_lag": 2,
+        "prefetch": 1,
+        "priority_staleness": 3,
+        "max_lanes": 5,
+        "replicas": {"env_step": 2, "inference": 2},
+    }
+    replay = {"capacity": 1000, "kind": "prioritised", "fanout": 8}
+    system, plan = planned(replay_spec("dqn", limits, replay=replay), cores=5)
+    assert plan.task("env_step").replicas == 2
+    return system, plan
+
+
+def test_copies_of_actors_compute_the_same_everywhere_and_have_rows_of_their_own(monkeypatch):
+    system, plan = replicas_plan()
+    one = trained(system, plan, "one")
+    jitter(monkeypatch, 0.0002)
+    several = trained(system, plan, "threads")
+    assert differing(one, several) == []
+    rows = {t.task: t for t in several.run.tasks}
+    assert rows["env_step#1"].measured_s > 0
+    assert differing(one, trained(system, plan, "processes")) == []
+
+
+@pytest.mark.parametrize("hosting", ["one", "threads"])
+def test_the_lag_that_is_recorded_is_the_plans(hosting):
+    system, plan = slack_plan("dqn, prioritised")
+    slack = {(c.src, c.dst): c.slack for c in plan.edges}
+    lags = trained(system, plan, hosting).run.lags
+    late = slack["replay_sample", "update"] + slack["update", "replay_update"]
+    assert late > 0
+    assert max(lags["priority_staleness"], key=lags["priority_staleness"].get) == str(late)
+    system, plan = planned(replay_spec("dqn", {"policy_lag": 2}))
+    asked = {(c.src, c.dst): c.slack for c in plan.edges}["param_sync", "inference"]
+    lags = trained(system, plan, hosting).run.lags["policy_lag"]
+    assert asked > 0
+    assert max(lags, key=lags.get) == str(asked)
+    assert max(map(int, lags)) == asked
+
+
+def test_pauses_for_evaluations_and_checkpoints_change_no_bits(tmp_path):
+    system, plan = slack_plan("dqn, prioritised")
+    often = told(system, evaluate_every=300, checkpoint_every=200, evaluate_episodes=1)
+    paused = trained(often, plan, "threads", out=tmp_path)
+    assert differing(alone("dqn, prioritised"), paused) == []
+
+
+def children():
+    mine = str(os.getpid())
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if fields[1] == mine and fields[0] != "Z":
+            found.append(stat)
+    return found
+
+
+@pytest.mark.parametrize("hosting", ["one", "threads", "processes"])
+def test_ctrl_c_leaves_a_checkpoint_and_no_process_and_the_run_goes_on_bit_for_bit(
+    hosting, tmp_path
+):
+    system, plan = slack_plan("dqn, prioritised")
+    before = len(children())
+    system = told(system, lanes=hosting)
+
+    asked = []
+
+    def interrupt(now):
+        if now.env_steps >= 800 and not asked:
+            asked.append(now)
+            signal.raise_signal(signal.SIGINT)
+
+    trainer = Trainer(system, plan, seed=3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pearl.training.session.PROGRESS_S", 0.0)
+        run = trainer.train(steps=2000, out=tmp_path, progress=interrupt)
+    assert run.status == "interrupted"
+    assert 800 <= run.env_steps < 2000
+    assert len(children()) == before
+    resumed = Trainer(system, plan, seed=3)
+    assert resumed.train(steps=2000, out=tmp_path, resume=True).status == "done"
+    assert differing(alone("dqn, prioritised"), resumed) == []
+
+
+def test_the_replay_ratio_is_exact_at_the_end_and_within_a_hundredth_on_the_way(monkeypatch):
+    roomy = replay_spec("dqn", {**SLACK}, replay={"capacity": 8000, "kind": "uniform"})
+    system, plan = planned(roomy)
+    system = told(system, lanes="threads")
+    jitter(monkeypatch, 0.0002)
+    trainer = Trainer(system, plan, seed=3)
+    a, seen, over = trainer._arrays, [], threading.Event()
+
+    def watch():
+        while not over.is_set():
+            draws = int(a["rng.replay_sample"][1])
+            rows = int(a["replay.cursor"][1])
+            if int(a["rng.replay_sample"][1]) == draws:
+                seen.append((rows, draws))
+            time.sleep(0.0005)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    trainer.train(steps=4000)
+    over.set()
+    watcher.join()
+    ratio = Fraction(1, 4)
+    assert a["learner.step"][0] == ratio * (4000 - 64)
+    per = trainer.graph.env_steps
+    pairs = [
+        ((rows2 - rows) * ratio, draws2 - draws)
+        for i, (rows, draws) in enumerate(seen)
+        for rows2, draws2 in seen[i + 1 :]
+        if rows >= 64 + per and rows2 - rows >= 100 * per
+    ]
+    assert len(pairs) > 100
+    assert all(abs(draws - expected) <= expected / 100 for expected, draws in pairs)
+
+
+@pytest.mark.parametrize("hosting", ["one", "threads"])
+def test_a_paced_plan_keeps_its_pace_on_several_lanes(hosting):
+    system, plan = slack_plan("dqn")
+    paced = replace(plan, pace_s=0.002)
+    begin = time.perf_counter()
+    slow = trained(system, paced, hosting, steps=1600)
+    assert time.perf_counter() - begin >= 200 * 0.002
+    assert differing(slow, trained(system, plan, hosting, steps=1600)) == []
+
+
+class Later:
+    """A firing that is complete some time after its call returned."""
+
+    def __init__(self, due_s, write):
+        self.due_s, self.write = due_s, write
+
+    def done(self):
+        if time.perf_counter() < self.due_s:
+            return False
+        if self.write:
+            self.write()
+            self.write = None
+        return True
+
+
+def late_backend(monkeypatch, seconds):
+    """Inference on the host computes its actions only when it is complete, `seconds` after it was
+    issued."""
+    from pearl_devices import cpu
+
+    bind = cpu.bind
+
+    def binding(kernel, variant, buffers):
+        call = bind(kernel, variant, buffers)
+        if not kernel.kind.startswith("inference"):
+            return call
+        return lambda: Later(time.perf_counter() + seconds, call)
+
+    monkeypatch.setattr(cpu, "bind", binding)
+
+
+@pytest.mark.parametrize("hosting", ["one", "threads"])
+def test_a_call_that_is_complete_later_is_waited_for_by_its_readers_alone(hosting, monkeypatch):
+    """Eight environments in groups of one: while one waits for its action, others step."""
+    limits = {"env_groups": 8, "policy_lag": 7, "max_lanes": 1}
+    system, plan = planned(
+        replay_spec("dqn", limits),
+        seconds={**SECONDS, "inference": 8 * SECONDS["env_step"]},
+        occupied={"inference": 1e-6},
+    )
+    assert plan.task("inference").occupancy_s < plan.task("inference").seconds
+    assert "inference" in Trainer(system, plan).protocol.late
+    at_once = trained(system, plan, "one", steps=600)
+    late_backend(monkeypatch, 0.004)
+    begin = time.perf_counter()
+    later = trained(system, plan, hosting, steps=600)
+    assert time.perf_counter() - begin < 600 * 0.004 / 2
+    assert differing(at_once, later) == []

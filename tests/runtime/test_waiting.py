@@ -1,0 +1,146 @@
+"""The time that a run was ready to compute and had no core: measured, kept, and said."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pearl.planning.runs import Drift, load_run
+from pearl.report.report import Report
+from pearl.report.tables import drift_sentence
+from pearl.runtime import waiting
+from pearl.training import session
+from pearl.training.state import State
+from tests.cli.test_schemas import problems
+from tests.lanes import planned, replay_spec, trained
+
+HERE = (os.getpid(), threading.get_native_id())
+COUNTED = Path("/proc/self/schedstat").exists()
+counted = pytest.mark.skipif(not COUNTED, reason="this system does not count it")
+CORES = len(os.sched_getaffinity(0))
+
+
+@contextmanager
+def shared_core(others: int = 1) -> Iterator[None]:
+    """This thread on one core, with other processes there that always compute."""
+    before = os.sched_getaffinity(0)
+    core = min(before)
+    os.sched_setaffinity(0, {core})
+    command = [sys.executable, "-c", "while True: pass"]  # of this thread's affinity and niceness
+    running = [subprocess.Popen(command) for _ in range(others)]
+    try:
+        yield
+    finally:
+        for other in running:
+            other.kill()
+            other.wait(timeout=30)
+        os.sched_setaffinity(0, before)
+
+
+@counted
+def test_a_run_on_a_shared_core_says_what_was_not_its_own(tmp_path: Path) -> None:
+    system, plan = planned(replay_spec("dqn", {"max_lanes": 1}))
+    with shared_core():
+        run = trained(system, plan, "one", steps=200_000, out=tmp_path).run
+    assert run.drift.waited is not None
+    assert 0.2 < run.drift.waited < 1.0
+    assert run.steady["waited_s"] == pytest.approx(run.drift.waited * run.steady["wall_s"])
+    assert problems(run.to_json(), "run") == []
+    assert load_run(tmp_path).drift == run.drift
+    share = f"{100 * run.drift.waited:.1f} % of that time was not this run's"
+    assert share in " ".join(str(Report(plan, run, system)).split())
+    assert share in (tmp_path / "report.html").read_text().replace("&#39;", "'")
+
+
+@counted
+def test_sleeping_is_not_waiting() -> None:
+    before = waiting.waits({"a": [HERE]})
+    time.sleep(0.5)
+    slept_s = waiting.between(before, waiting.waits({"a": [HERE]}), "a")
+    assert slept_s is not None
+    assert slept_s < 0.25
+
+
+@counted
+def test_computing_beside_another_is_waiting() -> None:
+    with shared_core(3):
+        before, end = waiting.waits({"a": [HERE]}), time.monotonic() + 0.5
+        while time.monotonic() < end:
+            pass
+        waited_s = waiting.between(before, waiting.waits({"a": [HERE]}), "a")
+    assert waited_s is not None
+    assert waited_s > 0.3  # and computed for less than 0.2 s
+
+
+def test_nothing_is_said_where_threads_wait_for_each_other_or_nothing_is_counted() -> None:
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    try:
+        assert waiting.waits({"a": [HERE], "b": [HERE]}) == {}
+        assert len(waiting.waits({"a": [HERE]})) == COUNTED
+    finally:
+        os.sched_setaffinity(0, before)
+    assert waiting.waits({"a": [(HERE[0], 2**22 + 1)]}) == {}
+    assert waiting.between({}, {}, "a") is None
+
+
+def test_of_several_lanes_the_one_that_bounds_the_period_counts() -> None:
+    then = {("a", (1, 1)): 5.0, ("a", (1, 2)): 1.0, ("b", (2, 2)): 0.0}
+    now = {("a", (1, 1)): 6.0, ("a", (1, 2)): 3.0, ("b", (2, 2)): 9.0, ("b", (3, 3)): 70.0}
+    assert waiting.between(then, now, "a") == 2.0  # of its threads that which waited longer
+    assert waiting.between(then, now, "b") == 9.0  # not that which began since
+    assert waiting.between(then, now, "a link") == 9.0
+
+
+@counted
+@pytest.mark.skipif(CORES < 2, reason="two lanes need two cores")
+@pytest.mark.parametrize("lanes", ["threads", "processes"])
+def test_every_lane_is_watched_by_its_name(lanes: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    system, plan = planned(replay_spec("dqn", {"max_lanes": 2, "prefetch": 1}), cores=2)
+    names = {each.lane for each in plan.lanes if each.order}
+    assert len(names) == 2
+    assert plan.bottleneck.name in names
+    seen: list[Mapping[str, Any]] = []
+    plain = waiting.waits
+    monkeypatch.setattr(waiting, "waits", lambda given: (seen.append(given), plain(given))[1])
+    run = trained(system, plan, lanes, steps=1000).run
+    assert set(seen[-1]) == names
+    processes = {thread[0] for own in seen[-1].values() for thread in own}
+    assert len(processes) == (2 if lanes == "processes" else 1)
+    assert len({thread for own in seen[-1].values() for thread in own}) == 2
+    assert run.drift.waited is not None
+
+
+def test_a_stretch_that_was_not_watched_leaves_nothing_to_say() -> None:
+    job: Any = SimpleNamespace(
+        schedule=SimpleNamespace(steady=0),
+        clock=SimpleNamespace(simulated=False),
+        graph=SimpleNamespace(env_steps=1, updates=1),
+    )
+    state = State(iteration=1)
+    session._count(job, state, 1, 2.0, 1.0, 0.5)
+    session._count(job, state, 1, 2.0, 1.0, 9.0)  # no more than the stretch took
+    assert state.steady["waited_s"] == 2.5
+    session._count(job, state, 1, 2.0, 1.0, None)
+    session._count(job, state, 1, 2.0, 1.0, 0.5)
+    assert "waited_s" not in state.steady
+
+
+def test_the_sentence_gives_what_is_left_without_the_share() -> None:
+    drift = Drift(1e-3, 0.97e-3, -0.03, (), (), None, 0.25)
+    text = drift_sentence(drift)
+    assert "(0.97 x); 25.0 % of that time was not this run's" in text
+    assert "net of it 0.73 x" in text
+    for quiet in (None, 0.0, 0.009):
+        assert "this run's" not in drift_sentence(replace(drift, waited=quiet))

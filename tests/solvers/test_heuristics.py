@@ -1,0 +1,300 @@
+"""HEFT, PEFT and local search: the papers' figures, the contract, bounds that hold."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from itertools import combinations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from pearl.errors import InfeasibleError, SpecError
+from pearl.graph.limits import Limits
+from pearl.graph.task_graph import Edge, TaskGraph
+from pearl.planning.costs import CostTable
+from pearl.planning.plan_validation import check_plan
+from pearl.planning.timing import Assignment, timing
+from pearl.solvers import OFFERED, solve
+from pearl.solvers.large.lane_loads import LaneLoads
+from pearl.solvers.methods import heft, peft
+from pearl.solvers.model.dag_instance import iteration, makespan_programs
+from pearl.solvers.model.lane_sequencing import best_orders
+from pearl.solvers.model.search_space import programs
+from pearl_devices import Link, Platform
+from tests.graphs import devices, dqn, dqn_costs, loop, mode, problems, random_problem, star, tasks
+from tests.solver_contract import TOLERANCE, SolverContract, two_devices
+
+HEURISTICS = ("heft", "peft", "local_search")
+
+# Topcuoglu, Hariri and Wu 2002, figure 2: seconds of ten tasks on three processors, and what an
+# edge costs between two different ones.
+SECONDS = {
+    1: (14, 16, 9),
+    2: (13, 19, 18),
+    3: (11, 13, 19),
+    4: (13, 8, 17),
+    5: (12, 13, 10),
+    6: (13, 16, 9),
+    7: (7, 15, 11),
+    8: (5, 11, 14),
+    9: (18, 12, 20),
+    10: (21, 7, 16),
+}
+COMMUNICATION = {
+    (1, 2): 18,
+    (1, 3): 12,
+    (1, 4): 9,
+    (1, 5): 11,
+    (1, 6): 14,
+    (2, 8): 19,
+    (2, 9): 16,
+    (3, 7): 23,
+    (4, 8): 27,
+    (4, 9): 23,
+    (5, 9): 13,
+    (6, 8): 15,
+    (7, 10): 17,
+    (8, 10): 11,
+    (9, 10): 13,
+}
+
+
+def paper_example() -> tuple[TaskGraph, CostTable]:
+    """Three processors joined by links on which no message waits; a byte takes a second."""
+    names = ("p1", "p2", "p3")
+    links = tuple(Link(a, b, 0.0, 1.0, paid_by="nobody") for a, b in combinations(names, 2))
+    platform = Platform("three", devices(*names, lanes=1, width=1), links)
+    graph = TaskGraph(
+        "ten",
+        tasks(*(f"n{i}" for i in SECONDS)),
+        tuple(Edge(f"n{a}", f"n{b}", bytes=c) for (a, b), c in COMMUNICATION.items()),
+    )
+    modes = tuple(
+        mode(f"n{i}", name, s)
+        for i, row in SECONDS.items()
+        for name, s in zip(names, row, strict=True)
+    )
+    return graph, CostTable(platform, modes)
+
+
+def test_heft_has_the_upward_ranks_of_the_paper() -> None:
+    it = iteration(makespan_programs(*paper_example(), Limits())[0])
+    published = [108, 77, 80, 80, 69, 63.333, 42.667, 35.667, 44.333, 14.667]
+    assert heft.upward_rank(it) == pytest.approx(published, abs=1e-3)
+
+
+def test_heft_schedules_the_example_of_its_paper_in_80() -> None:
+    graph, costs = paper_example()
+    plan = solve(graph, costs, objective="makespan", method="heft")
+    assert plan.value == pytest.approx(80)
+    assert plan.value_unit == "s"
+    assert plan.bound_value <= 80
+    where = {t.task: t.device for t in plan.tasks}
+    assert [where[f"n{i}"] for i in (1, 2, 3, 4, 5, 6)] == ["p3", "p1", "p3", "p2", "p3", "p2"]
+
+
+def test_local_search_beats_heft_on_the_example_of_its_paper() -> None:
+    plan = solve(*paper_example(), objective="makespan", method="local_search")
+    assert plan.value < 80 * (1 - TOLERANCE)
+
+
+def test_the_optimistic_cost_table_is_that_of_equation_6() -> None:
+    # x → y, 3 s apart: behind x on a is min(5 on a, 3 + 1 on b), on b min(1, 3 + 5)
+    platform = star(devices("a", "b", lanes=1, width=1), 3.0)
+    graph = TaskGraph("xy", tasks("x", "y"), (Edge("x", "y"),))
+    seconds = {("x", "a"): 1.0, ("x", "b"): 1.0, ("y", "a"): 5.0, ("y", "b"): 1.0}
+    costs = CostTable(platform, tuple(mode(t, d, s) for (t, d), s in seconds.items()))
+    it = iteration(makespan_programs(graph, costs, Limits())[0])
+    assert peft.optimistic_costs(it) == [[pytest.approx(4.0), pytest.approx(1.0)], [0.0, 0.0]]
+
+
+def test_peft_sees_what_heft_does_not() -> None:
+    # x ends first on a, but all that follows runs well on b only
+    platform = star(devices("a", "b", lanes=1, width=1), 10.0)
+    graph = TaskGraph("xy", tasks("x", "y"), (Edge("x", "y"),))
+    seconds = {("x", "a"): 1.0, ("x", "b"): 2.0, ("y", "a"): 20.0, ("y", "b"): 1.0}
+    costs = CostTable(platform, tuple(mode(t, d, s) for (t, d), s in seconds.items()))
+    values = {m: solve(graph, costs, objective="makespan", method=m).value for m in HEURISTICS}
+    assert values["heft"] == pytest.approx(12.0)
+    assert values["peft"] == values["local_search"] == pytest.approx(3.0)
+
+
+class ListContract(SolverContract):
+    def test_power_efficiency_takes_the_frugal_mode(self) -> None:
+        """List schedulers look at time alone: the fast mode, and what it costs."""
+        modes = (mode("x", "a", 2.0, energy=1.0), mode("x", "b", 1.0, energy=5.0))
+        plan = self.solve(loop("x"), CostTable(two_devices(), modes), objective="power_efficiency")
+        assert plan.task("x").device == "b"
+        assert plan.energy_per_iteration_j == pytest.approx(5.0)
+        assert plan.bound_value == pytest.approx(1.0)
+        assert plan.status == "feasible"
+
+
+class TestHeft(ListContract):
+    method = "heft"
+
+
+class TestPeft(ListContract):
+    method = "peft"
+
+
+class TestLocalSearch(SolverContract):
+    method = "local_search"
+
+
+@pytest.mark.parametrize("method", HEURISTICS)
+@pytest.mark.parametrize("objective", ["throughput", "power_efficiency"])
+def test_bounds_of_heuristics_are_not_above_the_optimum(method: str, objective: str) -> None:
+    compared = 0
+    for seed in range(25):
+        graph, costs = random_problem(seed, most_tasks=4, most_devices=3)
+        try:
+            best = solve(graph, costs, objective=objective)
+        except InfeasibleError:
+            with pytest.raises(InfeasibleError):
+                solve(graph, costs, objective=objective, method=method)
+            continue
+        plan = solve(graph, costs, objective=objective, method=method)
+        assert plan.bound_value >= best.value * (1 - TOLERANCE)
+        assert plan.value <= best.bound_value * (1 + TOLERANCE)
+        compared += 1
+    assert compared > 10
+
+
+@pytest.mark.parametrize("objective", ["throughput", "power_efficiency"])
+def test_local_search_is_never_below_heft(objective: str) -> None:
+    for seed in range(100, 115):
+        graph, costs = random_problem(seed)
+        try:
+            plan = solve(graph, costs, objective=objective, method="heft")
+        except InfeasibleError:
+            continue
+        better = solve(graph, costs, objective=objective, method="local_search")
+        assert better.value >= plan.value * (1 - TOLERANCE)
+
+
+@pytest.mark.parametrize("method", OFFERED)
+def test_dqn_on_two_devices_gets_a_plan_that_passes_its_check(method: str) -> None:
+    if method == "exhaustive":
+        pytest.skip("more plans than it enumerates")
+    graph = dqn(4, fused=True)
+    found = devices("cpu", "gpu", idle_power_w=10.0, active_power_w=20.0)
+    costs = dqn_costs(star(found, 1e-6, 16e9), {"cpu": 1.0, "gpu": 1.5})
+    learn = mode(("replay_sample", "update", "replay_update"), "gpu", 80e-6)
+    costs = replace(costs, modes=(*costs.modes, learn))
+    for objective in OFFERED[method]:
+        check_plan(solve(graph, costs, objective=objective, method=method), graph, costs)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(problems())
+def test_random_problems_give_every_heuristic_a_plan_or_one_of_our_errors(
+    problem: tuple[TaskGraph, CostTable],
+) -> None:
+    graph, costs = problem
+    for method in ("heft", "peft"):
+        for objective in OFFERED[method]:
+            try:
+                plan = solve(graph, costs, objective=objective, method=method, time_limit_s=5.0)
+            except (SpecError, InfeasibleError):
+                continue
+            check_plan(plan, graph, costs)
+
+
+def test_an_iteration_without_time_or_energy_is_an_error_saying_so() -> None:
+    costs = CostTable(star(devices("a")), (mode("x", "a", 0.0),))
+    with pytest.raises(SpecError, match="takes 0 s"):
+        solve(loop("x"), costs, method="heft")
+    costs = CostTable(star(devices("a")), (mode("x", "a", 1.0),))
+    with pytest.raises(SpecError, match="costs 0 J"):
+        solve(loop("x"), costs, method="heft", objective="power_efficiency")
+
+
+def test_memory_that_earliest_finish_would_overfill_is_shared_out() -> None:
+    names = [f"t{i}" for i in range(4)]
+    found = devices("a", "b", memory_bytes=2e9, lanes=1, width=1)
+    graph = TaskGraph(
+        "four",
+        tuple(replace(t, writes=(t.name,)) for t in tasks(*names)),
+        tuple(Edge(n, n, tokens_seq=1) for n in names),
+        dict.fromkeys(names, 1e9),
+    )
+    # all are fastest on a, which holds two of them
+    modes = tuple(mode(n, d, s) for n in names for d, s in (("a", 1.0), ("b", 100.0)))
+    costs = CostTable(star(found), modes)
+    for method in HEURISTICS:
+        plan = solve(graph, costs, method=method)
+        check_plan(plan, graph, costs)
+        assert sorted(t.device for t in plan.tasks) == ["a", "a", "b", "b"]
+
+
+def test_max_lanes_that_earliest_finish_would_use_up_reach_all_tasks() -> None:
+    # x runs on either, y only on b: with one lane both must be there
+    modes = (mode("x", "a", 1.0), mode("x", "b", 9.0), mode("y", "b", 1.0))
+    for method in HEURISTICS:
+        plan = solve(
+            loop("x", "y"),
+            CostTable(two_devices(), modes),
+            method=method,
+            limits=Limits(max_lanes=1),
+        )
+        assert {t.device for t in plan.tasks} == {"b"}
+
+
+def large_problem(seed: int, n: int, paid_by: str) -> tuple[TaskGraph, CostTable]:
+    """An acyclic graph on four devices; every task has a loop of its own."""
+    r = random.Random(seed)
+    names = [f"t{i}" for i in range(n)]
+    pairs = dict.fromkeys(
+        (names[r.randrange(max(0, i - 9), i)], names[i]) for i in range(1, n) for _ in range(2)
+    )
+    edges = [Edge(a, b, bytes=r.uniform(0, 1)) for a, b in pairs]
+    edges += [Edge(a, a, tokens_seq=1) for a in names]
+    found = devices("a", "b", "c", "d", lanes=1, width=1)
+    links = tuple(
+        Link(x.name, y.name, 0.01, 1.0, 0.05, 0.1, paid_by=paid_by)  # type: ignore[arg-type]
+        for x, y in combinations(found, 2)
+        if x.name == "a" or r.random() < 0.5
+    )
+    modes = tuple(mode(t, d.name, r.uniform(1, 3), energy=1.0) for t in names for d in found)
+    return TaskGraph("large", tasks(*names), tuple(edges)), CostTable(
+        Platform("p", found, links), modes
+    )
+
+
+@pytest.mark.parametrize("paid_by", ["link", "lane", "nobody"])
+def test_loads_kept_move_by_move_are_those_of_the_timed_graph(paid_by: str) -> None:
+    r = random.Random(1)
+    graph, costs = large_problem(0, 12, paid_by)
+    p = programs(graph, costs, Limits())[0]
+    loads = LaneLoads(p, [(0, 0)] * 12, 1.0)
+    for _ in range(40):
+        u = r.randrange(12)
+        old = loads.move([u], [(r.randrange(4), 0)])
+        if r.random() < 0.3:
+            loads.move([u], old)
+    modes = tuple(p.options[u][o] for u, (o, _) in enumerate(loads.places))
+    a = Assignment(p.expansion, costs, modes, (0,) * 12)
+    exact = timing(a).loads_s
+    for (name, lane), seconds in loads.seconds.items():
+        key = name if lane < 0 else f"{name}.{lane}"
+        assert seconds == pytest.approx(exact.get(key, 0.0), abs=1e-9)
+    assert loads.largest_s() == pytest.approx(max(exact.values()))
+    assert loads.largest_s() <= loads.soft_s() * (1 + 1e-9)
+    assert loads.joules == pytest.approx(a.dynamic_j)
+
+
+def test_without_cycles_lane_orders_that_run_ahead_reach_the_largest_load() -> None:
+    graph, costs = large_problem(3, 40, "link")
+    p = programs(graph, costs, Limits())[0]
+    a = Assignment(p.expansion, costs, tuple(o[i % 4] for i, o in enumerate(p.options)), (0,) * 40)
+    ordered = best_orders(timing(a), nodes=1)
+    assert ordered.period_s == pytest.approx(max(timing(a).loads_s.values()))
+
+
+def test_local_search_on_a_large_graph_ends_close_to_its_bound() -> None:
+    graph, costs = large_problem(4, 80, "link")
+    plan = solve(graph, costs, method="local_search", time_limit_s=4.0)
+    check_plan(plan, graph, costs)
+    assert plan.period_s <= 0.9 * solve(graph, costs, method="heft").period_s

@@ -1,0 +1,421 @@
+"""The objective makespan: by hand, against enumeration, and on job shops."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks.solver_jobshop import read_jobshop
+from pearl.errors import InfeasibleError, SpecError
+from pearl.graph.limits import Limits
+from pearl.graph.period import token_free_cycle
+from pearl.graph.task_graph import Edge, Fusion, TaskGraph
+from pearl.planning.costs import CostTable, Mode
+from pearl.planning.plan_builder import makespan_s
+from pearl.planning.plan_validation import check_plan, completions
+from pearl.planning.plans import Plan, load_plan
+from pearl.planning.timing import Assignment, timing
+from pearl.solvers import OFFERED, default_method, solve
+from pearl.solvers.methods import cpsat, heft, local_search
+from pearl.solvers.methods.cpsat_model import ticks_per_s
+from pearl.solvers.model.dag_instance import iteration, least_s, makespan_programs
+from pearl_devices import Device, Kernel, Link, Platform
+from tests.graphs import devices, loop, mode, random_problem, star, tasks
+from tests.solver_contract import TOLERANCE
+
+METHODS = [
+    pytest.param(
+        m,
+        marks=pytest.mark.skipif(
+            m == "cpsat" and not cpsat.installed(), reason="needs the extra cpsat"
+        ),
+    )
+    for m, offered in OFFERED.items()
+    if "makespan" in offered
+]
+
+
+def shortest(graph: TaskGraph, costs: CostTable, method: str, **options: object) -> Plan:
+    plan = solve(graph, costs, objective="makespan", method=method, **options)  # type: ignore[arg-type]
+    check_plan(plan, graph, costs)
+    assert plan.bound_value <= plan.value
+    assert plan.gap == pytest.approx(1 - plan.bound_value / plan.value)
+    assert (plan.status == "optimal") == (plan.gap <= 1e-6)
+    return plan
+
+
+def dag(*edges: tuple[str, str], size: float = 0.0) -> TaskGraph:
+    names = dict.fromkeys(n for e in edges for n in e)
+    return TaskGraph("dag", tasks(*names), tuple(Edge(a, b, bytes=size) for a, b in edges))
+
+
+@pytest.mark.parametrize("method", METHODS)
+class TestByHand:
+    def test_messages_through_the_host_wait_for_the_links_there(self, method: str) -> None:
+        """Two results of 1 s messages from a to c through the host h: uploaded one after the other,
+        downloaded one after the other."""
+        costs = CostTable(
+            Platform(
+                "via",
+                devices("h", "a", "c", lanes=2),
+                (Link("h", "a", 0.0, 1e6), Link("h", "c", 0.0, 1e6)),
+                "h",
+            ),
+            (mode("x", "a", 1.0), mode("y", "a", 1.0), mode("z", "c", 1.0)),
+        )
+        plan = shortest(dag(("x", "z"), ("y", "z"), size=1e6), costs, method)
+        assert plan.value == pytest.approx(1 + 1 + 1 + 1 + 1)  # work, 2 uploads, download, work
+        if method in ("cpsat", "exhaustive"):
+            assert plan.status == "optimal"
+
+    def test_makespan_and_period_say_little_about_each_other(self, method: str) -> None:
+        costs = CostTable(star(devices("a", "b")), (mode("x", "a", 1.0), mode("y", "b", 1.0)))
+        both = TaskGraph(
+            "both", tasks("x", "y"), (Edge("x", "y", tokens_seq=1), Edge("y", "x", tokens_seq=1))
+        )
+        plan = shortest(both, costs, method)
+        assert (plan.value, plan.period_s) == (pytest.approx(1.0), pytest.approx(1.0))
+        plan = shortest(dag(("x", "y")), costs, method)
+        assert (plan.value, plan.period_s) == (pytest.approx(2.0), pytest.approx(1.0))
+
+    def test_a_chain_on_two_devices_pays_its_transfer(self, method: str) -> None:
+        costs = CostTable(
+            star(devices("a", "b"), 0.25, 10.0), (mode("x", "a", 1.0), mode("y", "b", 2.0))
+        )
+        plan = shortest(dag(("x", "y"), size=5.0), costs, method)
+        assert plan.value == pytest.approx(1 + 0.25 + 0.5 + 2)
+        assert plan.value_unit == "s"
+        assert plan.status == "optimal"
+
+    def test_tokens_that_are_there_at_first_are_not_waited_for(self, method: str) -> None:
+        costs = CostTable(star(devices("a", "b")), (mode("x", "a", 1.0), mode("y", "b", 2.0)))
+        graph = TaskGraph(
+            "g", tasks("x", "y"), (Edge("x", "y", tokens_seq=1), Edge("y", "x", tokens_seq=1))
+        )
+        plan = shortest(graph, costs, method)
+        assert plan.value == pytest.approx(2.0)
+        assert plan.period_s == pytest.approx(2.0)
+
+    def test_latency_ends_an_iteration_and_occupancy_frees_the_lane(self, method: str) -> None:
+        costs = CostTable(
+            star(devices("a", lanes=1, width=1)),
+            (mode("x", "a", 3.0, occupancy=1.0), mode("y", "a", 3.0, occupancy=1.0)),
+        )
+        graph = TaskGraph("g", tasks("x", "y"), ())
+        assert shortest(graph, costs, method).value == pytest.approx(4.0)
+
+    def test_firings_of_one_task_follow_each_other(self, method: str) -> None:
+        costs = CostTable(
+            star(devices("a", "b", lanes=1)), (mode("x", "a", 1.0), mode("y", "b", 2.0))
+        )
+        graph = TaskGraph("g", tasks("x", "y"), (Edge("x", "y", 3, 1),))
+        plan = shortest(graph, costs, method)
+        assert plan.value == pytest.approx(1 + 3 * 2)
+        assert [e.task for k in plan.lanes for e in k.order if e.task == "y"] == ["y"] * 3
+
+    def test_messages_wait_for_a_link_that_does_one_thing_at_a_time(self, method: str) -> None:
+        modes = (*(mode(n, "a", 1.0) for n in "uv"), *(mode(n, "b", 1.0) for n in "xy"))
+        edges = (("u", "x"), ("v", "y"))
+        for paid_by, expected in (("link", 1 + 10 + 10 + 1), ("nobody", 1 + 10 + 1)):
+            platform = Platform(
+                "p",
+                devices("a", "b"),
+                (Link("a", "b", 0.0, 1.0, paid_by=paid_by),),  # type: ignore[arg-type]
+            )
+            plan = shortest(dag(*edges, size=10.0), CostTable(platform, modes), method)
+            assert plan.value == pytest.approx(expected)
+
+    def test_a_message_to_two_consumers_on_a_device_is_sent_once(self, method: str) -> None:
+        modes = (mode("u", "a", 1.0), *(mode(n, "b", 1.0) for n in "xy"))
+        platform = star(devices("a", "b"), 0.0, 1.0)
+        plan = shortest(dag(("u", "x"), ("u", "y"), size=10.0), CostTable(platform, modes), method)
+        assert plan.value == pytest.approx(1 + 10 + 1)
+
+    def test_a_copy_that_a_lane_pays_for_takes_its_lane(self, method: str) -> None:
+        modes = (mode("u", "b", 1.0), mode("v", "b", 1.0), mode("x", "a", 1.0))
+        link = Link("a", "b", 0.0, 1.0, paid_by="lane")
+        platform = Platform("p", devices("a", "b", lanes=1), (link,), "a")
+        plan = shortest(dag(("u", "x"), ("u", "v"), size=5.0), CostTable(platform, modes), method)
+        assert plan.value == pytest.approx(1 + 5 + 1)
+
+    def test_a_fused_mode_replaces_the_sum(self, method: str) -> None:
+        graph = replace(dag(("x", "y")), fusions=(Fusion("f", ("x", "y"), Kernel("f")),))
+        modes = (mode("x", "a", 1.0), mode("y", "a", 1.0), mode(("x", "y"), "a", 1.2))
+        plan = shortest(graph, CostTable(star(devices("a")), modes), method)
+        assert plan.value == pytest.approx(1.2)
+        assert plan.task("x").fused_with == ("y",)
+
+    def test_equal_lanes_run_side_by_side(self, method: str) -> None:
+        names = [f"t{i}" for i in range(6)]
+        graph = TaskGraph("six", tasks(*names), ())
+        costs = CostTable(
+            star(devices("a", lanes=3, width=3)), tuple(mode(n, "a", 1.0) for n in names)
+        )
+        assert shortest(graph, costs, method).value == pytest.approx(2.0)
+        plan = shortest(graph, costs, method, limits=Limits(max_lanes=2))
+        assert plan.value == pytest.approx(3.0)
+
+    def test_lane_width_is_shared_out(self, method: str) -> None:
+        graph = TaskGraph("two", tasks("x", "y"), ())
+        found = star(devices("a", lanes=2, width=3))
+        narrow = CostTable(found, (mode("x", "a", 1.0, width=2), mode("y", "a", 1.0)))
+        wide = CostTable(found, tuple(mode(n, "a", 1.0, width=2) for n in "xy"))
+        assert shortest(graph, narrow, method).value == pytest.approx(1.0)
+        assert shortest(graph, wide, method).value == pytest.approx(2.0)
+
+    def test_pins_pairs_and_memory_are_kept(self, method: str) -> None:
+        found = devices("a", "b", lanes=1, memory_bytes=1e9)
+        graph = TaskGraph(
+            "g", tuple(replace(t, writes=(t.name,)) for t in tasks("x", "y", "z")),
+            tuple(Edge(t, t, tokens_seq=1) for t in "xyz"), dict.fromkeys("xyz", 4e8),
+        )  # fmt: skip
+        costs = CostTable(
+            star(found), tuple(mode(t, d, s) for t in "xyz" for d, s in (("a", 1.0), ("b", 10.0)))
+        )
+        plan = shortest(graph, costs, method)  # a holds two of the three
+        assert plan.value == pytest.approx(10.0)
+        plan = shortest(graph, costs, method, limits=Limits(pin={"x": "b"}, together=(("x", "y"),)))
+        assert plan.value == pytest.approx(20.0)
+        with pytest.raises(InfeasibleError, match="memory"):
+            shortest(graph, costs, method, limits=Limits(memory_bytes={"a": 4e8, "b": 5e8}))
+
+    def test_slack_is_left_as_the_graph_has_it(self, method: str) -> None:
+        costs = CostTable(star(devices("a", "b")), (mode("x", "a", 1.0), mode("y", "b", 1.0)))
+        graph = TaskGraph("g", tasks("x", "y"), (Edge("x", "y", limit="prefetch", bytes=1.0),))
+        plan = shortest(graph, costs, method, limits=Limits(prefetch=3))
+        assert plan.value == pytest.approx(2.0)
+        assert plan.edges[0].slack == 0
+
+    def test_limits_on_what_repeats_are_errors_naming_the_limit(self, method: str) -> None:
+        costs = CostTable(star(devices("a")), (mode("x", "a", 1.0),))
+        for limits, name in (
+            (Limits(power_w=5.0), "power"),
+            (Limits(period_s=5.0), "period"),
+            (Limits(min_throughput_per_s=5.0), "min_throughput"),
+        ):
+            with pytest.raises(SpecError, match=rf"limits\.{name} is 5.*makespan.*max_lanes"):
+                shortest(loop("x"), costs, method, limits=limits)
+
+    def test_a_faster_device_or_a_scale_of_times_changes_the_optimum_as_it_should(
+        self, method: str
+    ) -> None:
+        graph, costs = random_problem(5, most_tasks=4, most_devices=1)
+        plan = shortest(graph, costs, method)
+        modes = tuple(
+            replace(m, estimate=replace(m.estimate, **{
+                f: getattr(m.estimate, f) * 1e6
+                for f in ("latency_s", "occupancy_s", "low_s", "high_s")
+            }))
+            for m in costs.modes
+        )  # fmt: skip
+        pairs = {k: 1e6 * v for k, v in costs.pair_extra_s.items()}
+        slow = shortest(graph, CostTable(costs.platform, modes, pairs), method)
+        assert slow.value == pytest.approx(1e6 * plan.value, rel=TOLERANCE)
+
+    def test_the_same_call_gives_the_same_plan(self, method: str) -> None:
+        graph, costs = random_problem(3, most_tasks=4, most_devices=2)
+        first, second = (shortest(graph, costs, method, seed=1) for _ in range(2))
+        assert replace(first, solve_s=0.0) == replace(second, solve_s=0.0)
+
+    def test_a_plan_survives_json_and_a_changed_value_is_noticed(self, method: str) -> None:
+        graph, costs = random_problem(2, most_tasks=4, most_devices=2)
+        plan = shortest(graph, costs, method)
+        assert load_plan(json.loads(json.dumps(plan.to_json(), allow_nan=False))) == plan
+        with pytest.raises(SpecError, match="makespan"):
+            check_plan(replace(plan, value=plan.value * 1.01), graph, costs)
+
+
+def least(graph: TaskGraph, costs: CostTable, most: int = 4000) -> float:
+    """The least makespan of all modes, lanes and orders; NaN for more than `most` orders of one
+    assignment."""
+    best = math.inf
+    for p in makespan_programs(graph, costs, Limits()):
+        for modes in itertools.product(*p.options):
+            for lanes in itertools.product(*(range(p.lanes[m.device]) for m in modes)):
+                a = Assignment(p.expansion, costs, modes, lanes)
+                if p.broken(a):
+                    continue
+                timed = timing(a)
+                rings = [list(itertools.permutations(k)) for k in timed.lanes.values()]
+                if math.prod(map(len, rings)) > most:
+                    return math.nan
+                for choice in itertools.product(*rings):
+                    orders = {
+                        lane: tuple((i, 0) for i in ring)
+                        for lane, ring in zip(timed.lanes, choice, strict=True)
+                    }
+                    arcs = [*timed.arcs, *timed.ring(orders)]
+                    if not token_free_cycle(len(timed.names), arcs):
+                        best = min(best, makespan_s(timed, arcs))
+    return best
+
+
+def tiny_problems() -> list[tuple[TaskGraph, CostTable, float]]:
+    found = []
+    for seed in range(40):
+        graph, costs = random_problem(seed, most_tasks=3, most_devices=2, rates=seed % 4 == 0)
+        try:
+            value = least(graph, costs, 200)
+        except InfeasibleError:
+            continue
+        if math.isfinite(value):
+            found.append((graph, costs, value))
+    return found
+
+
+def test_no_method_ends_below_enumeration_and_no_bound_is_above_it() -> None:
+    problems = tiny_problems()
+    assert len(problems) > 15
+    reached = dict.fromkeys((p.values[0] for p in METHODS), 0)
+    for graph, costs, value in problems:
+        for method in reached:
+            if method == "cpsat" and not cpsat.installed():
+                continue
+            plan = shortest(graph, costs, str(method))
+            assert plan.value >= value * (1 - 1e-9)
+            assert plan.bound_value <= value * (1 + 1e-9)
+            reached[method] += plan.value <= value * (1 + TOLERANCE)
+    assert reached["local_search"] >= 0.9 * len(problems)
+    assert reached["heft"] >= 0.4 * len(problems)
+    if cpsat.installed():
+        assert reached["cpsat"] == len(problems)
+
+
+def test_the_value_is_when_an_emulated_run_completes_its_first_iteration() -> None:
+    for seed in range(10):
+        graph, costs = random_problem(seed, most_tasks=4, most_devices=1)
+        plan = shortest(graph, costs, "local_search")
+        first = completions(plan, graph, costs.platform, 1)[0]
+        assert first == pytest.approx(plan.value, rel=1e-9)
+
+
+def test_pairs_of_method_and_objective_that_are_not_offered_name_those_that_are() -> None:
+    costs = CostTable(star(devices("a")), (mode("x", "a", 1.0),))
+    with pytest.raises(SpecError, match=r"'milp' does not know.*'makespan'.*'heft', 'peft'"):
+        solve(loop("x"), costs, objective="makespan", method="milp")
+    with pytest.raises(SpecError, match=r"'cpsat' does not know.*'throughput'.*'milp'"):
+        solve(loop("x"), costs, method="cpsat")
+
+
+def test_without_ortools_the_default_is_local_search_and_cpsat_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cpsat, "installed", lambda: False)
+    costs = CostTable(star(devices("a")), (mode("x", "a", 1.0),))
+    assert default_method("makespan") == "local_search"
+    assert solve(loop("x"), costs, objective="makespan").method == "local_search"
+    with pytest.raises(SpecError, match=r"pearl-toolkit\[cpsat\]"):
+        solve(loop("x"), costs, objective="makespan", method="cpsat")
+
+
+def test_ticks_are_exact_for_whole_numbers_and_fine_for_others() -> None:
+    assert ticks_per_s([3.0, 7.0], 100.0, 10) == (1.0, True)
+    assert ticks_per_s([0.003, 0.0125], 1.0, 10) == (1e4, True)
+    scale, exact = ticks_per_s([math.pi * 1e-5], 1e-3, 20)
+    assert not exact
+    assert 20 / (scale * 1e-3) < 1e-6
+
+
+# Fattahi, Saidi Mehrabad and Jolai 2007, the first of their small instances; optimum 66.
+SFJS01 = "2 2\n2 2 0 25 1 37 2 0 32 1 24\n2 2 0 45 1 65 2 0 21 1 65\n"
+
+
+@pytest.mark.skipif(not cpsat.installed(), reason="needs the extra cpsat")
+def test_a_flexible_job_shop_is_solved_to_proof(tmp_path: Path) -> None:
+    (tmp_path / "sfjs01.txt").write_text(SFJS01)
+    plan = shortest(*read_jobshop(tmp_path / "sfjs01.txt"), "cpsat")
+    assert plan.value == pytest.approx(66)
+    assert plan.status == "optimal"
+    assert plan.period_s <= plan.value
+
+
+def test_machines_counted_from_one_and_an_average_in_the_first_line_are_read(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "one.txt").write_text("1 2 1.5\n2 2 1 5 2 7 1 2 3\n")
+    graph, costs = read_jobshop(tmp_path / "one.txt")
+    assert [t.name for t in graph.tasks] == ["j0o0", "j0o1"]
+    assert [(m.device, m.estimate.latency_s) for m in costs.modes] == [
+        ("m0", 5.0),
+        ("m1", 7.0),
+        ("m1", 3.0),
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "2 2\n1 1 0 5\n", "1 1\n2 1 0 5\n", "1 1\n1 1 0 x\n"])
+def test_a_broken_job_shop_file_is_an_error_naming_it(tmp_path: Path, text: str) -> None:
+    (tmp_path / "broken.txt").write_text(text)
+    with pytest.raises(ValueError, match=r"broken\.txt"):
+        read_jobshop(tmp_path / "broken.txt")
+
+
+def random_shop(seed: int, jobs: int, machines: int) -> tuple[TaskGraph, CostTable]:
+    """A flexible job shop with times that are no whole numbers and transfers between machines."""
+    r = random.Random(seed)
+    names = [f"m{k}" for k in range(machines)]
+    platform = Platform(
+        "shop",
+        tuple(Device(n, "null") for n in names),
+        tuple(Link(a, b, 0.1, 1.0, paid_by="nobody") for a, b in itertools.combinations(names, 2)),
+    )
+    edges: list[Edge] = []
+    modes: list[Mode] = []
+    for j in range(jobs):
+        for o in range(4):
+            if o:
+                edges.append(Edge(f"j{j}o{o - 1}", f"j{j}o{o}", bytes=r.uniform(0, 1)))
+            modes += [
+                mode(f"j{j}o{o}", k, s := r.uniform(1, 10), occupancy=s * r.choice([1, 0.7]))
+                for k in r.sample(names, r.randint(1, 3))
+            ]
+    found = tasks(*dict.fromkeys(m.tasks[0] for m in modes))
+    return TaskGraph("shop", found, tuple(edges)), CostTable(platform, tuple(modes))
+
+
+def test_tabu_search_improves_on_heft_by_its_own_account_and_by_simulation() -> None:
+    better = 0
+    for seed in range(4):
+        graph, costs = random_shop(seed, 10, 4)
+        it = iteration(makespan_programs(graph, costs, Limits())[0])
+        first = heft.schedule(it)
+        lanes = local_search.plain_lanes(it)
+        assert first
+        assert lanes == [(f"m{k}", 0) for k in range(4)]
+        found = local_search.tabu_search(it, lanes, first, 2000, 0.0, math.inf, seed)
+        again = local_search.tabu_search(it, lanes, first, 2000, 0.0, math.inf, seed)
+        assert found.cost == again.cost
+        assert found.ordered.orders == again.ordered.orders
+        better += found.cost < first.cost * (1 - 1e-3)
+        check_plan(shortest(graph, costs, "local_search", time_limit_s=20.0), graph, costs)
+    assert better == 4
+
+
+def bound_of(graph: TaskGraph, costs: CostTable) -> float:
+    return least_s(iteration(makespan_programs(graph, costs, Limits())[0]))
+
+
+def test_the_bound_is_the_longest_way_with_what_every_plan_must_wait_for() -> None:
+    # Two firings of x, the second when the first has left the lane; y needs both.
+    piped = CostTable(
+        Platform("one", devices("a")), (mode("x", "a", 5.0, occupancy=1.0), mode("y", "a", 2.0))
+    )
+    late = TaskGraph("late", tasks("x", "y"), (Edge("x", "y", 1, 2),))
+    assert bound_of(late, piped) == pytest.approx(1 + 5 + 2)
+    # Whichever device y is on, it is at least as late as on the better one.
+    platform = star(devices("a", "b"), 0.5, 1e6)
+    costs = CostTable(platform, (mode("x", "a", 1.0), mode("y", "a", 9.0), mode("y", "b", 2.0)))
+    assert bound_of(dag(("x", "y"), size=1e6), costs) == pytest.approx(1 + 0.5 + 1 + 2)
+    # The work of one lane where that is more than any way through the graph.
+    many = TaskGraph("many", tasks("x", "y", "z"), ())
+    alone = CostTable(
+        Platform("one", devices("a", lanes=1)), tuple(mode(t, "a", 3.0) for t in "xyz")
+    )
+    assert bound_of(many, alone) == pytest.approx(9.0)
+    two = CostTable(Platform("one", devices("a", lanes=2)), tuple(mode(t, "a", 3.0) for t in "xyz"))
+    assert bound_of(many, two) == pytest.approx(4.5)

@@ -1,0 +1,318 @@
+"""HiGHS in a process of its own: what it leaves alone, and how it ends."""
+
+import ast
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pearl.solvers import solve
+from pearl.solvers.model import highs, linear, solver_process
+from tests.graphs import random_problem
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = [ROOT / "pearl", ROOT / "devices", ROOT / "estimators"]
+
+
+def small():
+    """x + y ≥ 1.5 in whole numbers at least cost 2 x + 3 y: x = 2."""
+    form = linear.Linear()
+    x, y = (form.variable(10.0, integer=True) for _ in range(2))
+    form.add([(x, 1.0), (y, 0.5), (y, 0.5)], 1.5, float("inf"))
+    form.add([(x, 1), (y, 1)], 0, 100)
+    return form, [(x, 2.0), (y, 3.0)]
+
+
+def hard():
+    """Market split (Cornuéjols and Dawande 1998), 6 × 50: hours of branching."""
+    r = np.random.default_rng(1)
+    form = linear.Linear()
+    xs = [form.variable(1.0, integer=True) for _ in range(50)]
+    for _ in range(6):
+        row = r.integers(0, 100, 50)
+        form.add(list(zip(xs, row.astype(float), strict=True)), row.sum() // 2, row.sum() // 2)
+    return form, [(x, float(c)) for x, c in zip(xs, r.uniform(1, 2, 50), strict=True)]
+
+
+def children():
+    """The processes that this one started, ended ones that were not waited for too."""
+    tasks = Path("/proc/self/task").glob("*/children")
+    return {int(p) for t in tasks for p in t.read_text().split()}
+
+
+def running(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def gone(pids, seconds=10.0):
+    begin = time.monotonic()
+    while any(running(p) for p in pids):
+        if time.monotonic() - begin > seconds:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+@pytest.fixture(autouse=True)
+def none_before():
+    solver_process.end()
+    yield
+    solver_process.end()
+
+
+def test_no_file_descriptor_of_a_process_is_swapped():
+    for package in PACKAGES:
+        for file in package.rglob("*.py"):
+            names = {
+                getattr(node, "attr", getattr(node, "id", getattr(node, "name", None)))
+                for node in ast.walk(ast.parse(file.read_text()))
+            }
+            assert not names & {"dup2", "redirect_stdout"}, file
+
+
+THREADS = """
+import sys, threading
+from pearl.solvers import solve
+from tests.graphs import random_problem
+
+def work(seed):
+    solve(*random_problem(seed, most_tasks=7, most_devices=2), time_limit_s=60)
+
+# on 6012 and 6013 HiGHS 1.12 prints by itself
+threads = [threading.Thread(target=work, args=(seed,)) for seed in (6012, 6013, 3, 4, 5, 6)]
+for t in threads:
+    t.start()
+count = 0
+while any(t.is_alive() for t in threads):
+    print(count, flush=True)
+    count += 1
+    threads[0].join(0.001)
+for t in threads:
+    t.join()
+print("end", count, flush=True)
+"""
+
+
+def test_threads_that_solve_at_once_leave_standard_output_alone():
+    shown = subprocess.run(
+        [sys.executable, "-c", THREADS],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": ":".join([str(ROOT), *filter(None, sys.path)])},
+        timeout=300,
+        check=True,
+    )
+    *lines, last = shown.stdout.splitlines()
+    assert len(lines) > 10
+    assert lines == [str(k) for k in range(len(lines))]
+    assert last == f"end {len(lines)}"
+    assert shown.stderr == ""
+
+
+def test_a_program_keeps_its_whole_numbers_its_bounds_and_terms_that_come_twice():
+    form, cost = small()
+    bound, x, finished = form.minimise(cost, float("inf"), 60.0)
+    assert (bound, list(x), finished) == (4.0, [2.0, 0.0], True)
+    assert form.minimise(cost, 3.9, 60.0) == (float("inf"), None, True)
+    assert form.minimise([cost[0]], -1.0, 60.0) == (float("inf"), None, True)
+    bound, x = form.relax(cost, 60.0)
+    assert bound == pytest.approx(3.0, abs=1e-6)
+    assert list(x) == pytest.approx([1.5, 0.0])
+    assert form.relax(cost, 60.0, "ipm")[0] == pytest.approx(3.0, abs=1e-6)
+
+
+@pytest.mark.parametrize("seconds", [1e9, float("inf")])
+def test_a_solve_may_have_all_the_time_there_is(seconds):
+    form, cost = small()
+    assert form.relax(cost, seconds)[0] == pytest.approx(3.0, abs=1e-6)
+    assert form.minimise(cost, float("inf"), seconds)[0] == 4.0
+
+
+def test_a_long_wait_is_waited_for_in_parts(monkeypatch, tmp_path):
+    monkeypatch.setattr(solver_process, "LONG_S", 0.05)
+    script = tmp_path / "slow.py"
+    script.write_text(
+        "import sys, time\nfrom multiprocessing.connection import Connection\n"
+        "time.sleep(0.5)\nConnection(int(sys.argv[1]), readable=False).send_bytes(b'late')\n"
+    )
+    assert solver_process.answer(str(script), b"anything", time.monotonic() + 60.0) == b"late"
+
+
+def test_one_process_serves_many_solves_and_ends_when_told():
+    form, cost = small()
+    before = children()
+    form.minimise(cost, float("inf"), 60.0)
+    mine = children() - before
+    for _ in range(3):
+        form.relax(cost, 60.0)
+        assert children() - before == mine
+    assert len(mine) == 1
+    solver_process.end()
+    assert not children() - before
+    assert form.relax(cost, 60.0)[0] > 0
+
+
+def test_as_many_processes_wait_as_are_said_and_no_more():
+    form, cost = small()
+    before = children()
+    threads = [threading.Thread(target=form.relax, args=(cost, 60.0)) for _ in range(5)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert len(children() - before) <= solver_process.SPARE
+
+
+def test_a_solve_that_does_not_heed_its_limit_is_ended(monkeypatch, tmp_path):
+    script = tmp_path / "deaf.py"
+    script.write_text("import time\ntime.sleep(600)\n")
+    before, begin = children(), time.monotonic()
+    assert solver_process.answer(str(script), b"anything", begin + 0.2) is None
+    assert time.monotonic() - begin >= 0.2 + solver_process.GRACE_S
+    assert not children() - before
+
+
+def test_a_process_that_ends_amid_a_solve_is_an_error_and_the_next_solve_has_a_new_one(tmp_path):
+    script = tmp_path / "brief.py"
+    script.write_text("import sys\nsys.exit(7)\n")
+    with pytest.raises(RuntimeError, match=r"the process of brief.py ended .*status 7"):
+        solver_process.answer(str(script), b"anything", time.monotonic() + 60.0)
+    form, cost = small()
+    before = children()
+    form.relax(cost, 60.0)
+    (process,) = children() - before
+    os.kill(process, signal.SIGKILL)  # while it waits
+    os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT)  # all its threads are gone
+    assert form.relax(cost, 60.0)[0] > 0
+    assert process not in children()
+
+
+def test_the_time_limit_of_a_search_holds():
+    form, cost = hard()
+    begin = time.monotonic()
+    _, _, finished = form.minimise(cost, float("inf"), 1.0)
+    assert not finished
+    assert time.monotonic() - begin < 1.0 + solver_process.GRACE_S + 5.0
+
+
+STUCK = """
+import sys, time
+from tests.solvers.test_solver_process import children, hard
+from pearl import solver_process
+
+before = children()
+form, cost = hard()
+form.relax(cost, 60.0)
+print(*(children() - before), flush=True)
+try:
+    form.minimise(cost, float("inf"), 600.0)
+except KeyboardInterrupt:
+    print("heard", len(children() - before), flush=True)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_signal_amid_a_solve_is_heard_and_leaves_no_process(number):
+    process = subprocess.Popen(
+        [sys.executable, "-c", STUCK],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": ":".join([str(ROOT), *filter(None, sys.path)])},
+        process_group=0,
+    )
+    alarm = threading.Timer(60.0, process.kill)
+    alarm.start()
+    try:
+        (solver,) = map(int, process.stdout.readline().split())
+        time.sleep(0.5)
+        assert running(solver)
+        begin = time.monotonic()
+        os.killpg(process.pid, number)  # as a terminal does
+        if number == signal.SIGINT:
+            assert process.stdout.readline() == "heard 0\n"
+        status = process.wait(timeout=30)
+        assert status == (0 if number == signal.SIGINT else -number)
+        assert time.monotonic() - begin < 5.0
+        assert gone([solver])
+        assert process.stderr.read() == ""
+    finally:
+        alarm.cancel()
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        process.stderr.close()
+
+
+def test_a_fork_has_processes_of_its_own():
+    form, cost = small()
+    form.relax(cost, 60.0)
+    before = children()
+    (waiting,) = solver_process._spare
+    pipes = [waiting.messages.fileno(), waiting.answers.fileno()]
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            open_ones = [p for p in pipes if Path(f"/proc/self/fd/{p}").exists()]
+            same = form.relax(cost, 60.0)[0] == pytest.approx(3.0, abs=1e-6)
+            status = 0 if same and not open_ones and len(children()) == 1 else 2
+        finally:
+            solver_process.end()
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert form.relax(cost, 60.0)[0] > 0
+    assert children() == before
+
+
+def test_a_plan_is_found_without_scipys_optimisers():
+    code = (
+        "import sys\nfrom pearl.solvers import solve\nfrom tests.graphs import random_problem\n"
+        "solve(*random_problem(3, most_tasks=4, most_devices=2))\n"
+        "print({'scipy.optimize', 'highspy'} & set(sys.modules))"
+    )
+    shown = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": ":".join([str(ROOT), *filter(None, sys.path)])},
+        check=True,
+    )
+    assert shown.stdout.strip() == "set()"
+
+
+def test_what_is_said_comes_back_as_it_was():
+    r = np.random.default_rng(0)
+    program = highs.Program(
+        *(r.uniform(size=n) for n in (3, 3, 3, 2, 2, 4)),
+        *(r.integers(0, 9, n).astype(np.int32) for n in (3, 3, 4)),
+        until=2.5,
+        gap=1e-9,
+        method="ipm",
+    )
+    again = highs.Program.unpacked(program.packed())
+    for name, value in vars(program).items():
+        assert np.array_equal(getattr(again, name), value), name
+    for x in (None, r.uniform(size=3)):
+        back = highs.Solved.unpacked(highs.Solved("stopped", 1.0, -np.inf, x).packed())
+        assert (back.status, back.value, back.bound) == ("stopped", 1.0, -np.inf)
+        assert (back.x is None) == (x is None)
+        assert x is None or np.array_equal(back.x, x)
+
+
+def test_a_solved_plan_leaves_its_process_for_the_next():
+    before = children()
+    solve(*random_problem(3, most_tasks=4, most_devices=2))
+    mine = children() - before
+    solve(*random_problem(4, most_tasks=4, most_devices=2))
+    assert len(mine) == 1
+    assert children() - before == mine

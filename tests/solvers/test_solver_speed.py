@@ -1,0 +1,155 @@
+"""What makes the solver fast: cuts from lane orders, bounds from loads, annealing of many tasks."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from xml.etree import ElementTree
+
+import pytest
+
+from benchmarks.instances import large, small
+from benchmarks.solver_plot import panels, svg
+from benchmarks.solver_scale import LIMIT_S, apart
+from benchmarks.solver_speed import timed, yardstick
+from pearl.graph.limits import Limits
+from pearl.planning.plan_validation import check_plan
+from pearl.planning.timing import Assignment, timing
+from pearl.solvers import solve
+from pearl.solvers.large.load_annealing import Search, balance, counting_bound, greedy
+from pearl.solvers.large.load_bound import LoadProgram
+from pearl.solvers.model.lane_sequencing import best_orders
+from pearl.solvers.model.search_space import Program, programs
+from pearl.solvers.period.order_cuts import blamed, worth
+from pearl.solvers.period.period_form import PeriodForm
+
+
+def program_of(seed: int, tasks: int, devices: int, modes: int) -> Program:
+    graph, costs = small(seed, tasks=tasks, devices=devices, modes=modes)
+    (program,) = programs(graph, costs, Limits())
+    return program
+
+
+def assignments(p: Program) -> list[Assignment]:
+    lanes = (0,) * len(p.options)
+    found = (Assignment(p.expansion, p.costs, m, lanes) for m in itertools.product(*p.options))
+    return [a for a in found if not p.broken(a)]
+
+
+def test_no_plan_better_than_the_best_is_cut_off_with_an_assignment() -> None:
+    general, several = 0, 0
+    for seed in range(12):
+        p = program_of(seed, tasks=6, devices=3, modes=1)
+        valued = [(best_orders(timing(a)), a) for a in assignments(p)]
+        periods = [o.period_s for o, _ in valued]
+        gaps = [(o, a) for o, a in valued if timing(a).order_bound_s < o.bound_s * (1 - 1e-6)]
+        for ordered, a in gaps[:5]:
+            units = blamed(p, a, worth(p, a, "throughput", ordered.period_s))
+            if units is None:
+                continue
+            general += 1
+            several += len(units) < len(p.options)
+            cut = [
+                k
+                for k, (_, b) in enumerate(valued)
+                if all(
+                    b.modes[u].device == a.modes[u].device
+                    and b.modes[u].estimate.latency_s >= latency
+                    and b.modes[u].estimate.occupancy_s >= occupancy
+                    for u, (latency, occupancy) in units.items()
+                )
+            ]
+            assert any(valued[k][1] is a for k in cut)
+            assert min(periods[k] for k in cut) >= ordered.period_s * (1 - 1e-8)
+    assert general > 20
+    assert several > 5
+
+
+def test_cuts_leave_the_optimum_of_enumeration() -> None:
+    for seed in range(100, 110):
+        graph, costs = small(seed, tasks=4, devices=3, modes=2)
+        plan = solve(graph, costs, time_limit_s=30)
+        best = solve(graph, costs, method="exhaustive", time_limit_s=60)
+        assert plan.status == "optimal"
+        assert plan.period_s == pytest.approx(best.period_s, rel=1e-7)
+
+
+@pytest.mark.parametrize("ratio", [0.0, 1.0, 3.0])
+def test_the_bound_of_loads_is_the_period_forms_relaxation(ratio: float) -> None:
+    graph, costs = large(3, ratio, tasks=40, devices=4)
+    (p,) = programs(graph, costs, Limits())
+    found = LoadProgram(p, p.serial_s).solve(time.monotonic() + 60)
+    whole = PeriodForm(p, "throughput", Limits(), None).relaxation(60)
+    assert found == pytest.approx(whole, rel=1e-5)
+
+
+def test_the_bound_of_loads_is_below_every_optimum() -> None:
+    for seed in range(8):
+        p = program_of(seed, tasks=5, devices=3, modes=2)
+        best = min(timing(a).order_bound_s for a in assignments(p))
+        bound = LoadProgram(p, best).solve(time.monotonic() + 60)
+        assert 0 < bound <= best * (1 + 1e-6)
+
+
+def test_a_bound_without_time_is_zero() -> None:
+    p = program_of(0, tasks=4, devices=2, modes=2)
+    assert LoadProgram(p, 1.0).solve(time.monotonic() - 1) == 0.0
+
+
+def test_annealed_loads_are_those_of_the_assignment() -> None:
+    graph, costs = large(1, 1.0, tasks=60, devices=5)
+    (p,) = programs(graph, costs, Limits())
+    b = balance(p)
+    start = greedy(b)
+    assert start is not None
+    search = Search(b, start, seed=1, deadline=math.inf, runs=1)
+    search.run()
+    largest, place = search.best
+    found = b.assignment(place)
+    assert not p.broken(found)
+    assert max(timing(found).loads_s.values()) == pytest.approx(largest)
+    before = max(timing(b.assignment(start)).loads_s.values())
+    assert largest < before
+    assert counting_bound(b, largest) <= largest
+
+
+@pytest.mark.parametrize("ratio", [0.0, 1.0])
+def test_many_tasks_are_planned_close_to_a_proven_bound(ratio: float) -> None:
+    graph, costs = large(2, ratio, tasks=80, devices=4)
+    plan = solve(graph, costs, time_limit_s=4.0)
+    check_plan(plan, graph, costs)
+    assert 0 < plan.bound_s <= plan.period_s
+    assert plan.gap < 0.1
+
+
+def test_a_scale_run_tells_its_own_time_and_memory() -> None:
+    result = apart(0, 1.0, 40, 4, 1.0)
+    assert result.tasks == 40
+    assert 0 <= result.above < math.inf
+    assert 1e7 < result.peak_bytes < 1e9
+    assert result.cpu_s > 0
+    assert LIMIT_S < 30
+
+
+def test_a_ring_is_proven_and_timed_beside_a_linear_program() -> None:
+    proven, wall_s, cpu_s = timed(1, 5)
+    assert proven
+    assert cpu_s > 0
+    assert wall_s > 0
+    assert min(yardstick()()) > 0
+
+
+def test_cost_against_size_is_drawn_from_the_results() -> None:
+    proofs = {"4": [{"cpu_s": 0.01}, {"cpu_s": 0.03}], "12": [{"cpu_s": 0.5}]}
+    solves = [
+        {"devices": 16, "tasks": n, "ratio": 1, "seed": 0, "above": 3 / n} for n in (62, 1000)
+    ]
+    parts = {"speed": {"to_proof": proofs}, "scale": {"solves": solves}}
+    drawn = ElementTree.fromstring(svg(panels({"parts": parts})))
+    texts = [e.text for e in drawn.iter() if e.tag.endswith("text")]
+    assert {"median", "worst", "16 devices", "4", "12", "62", "1000"} <= set(texts)
+    lines = [e.get("points", "").split() for e in drawn.iter() if e.tag.endswith("polyline")]
+    assert [len(points) for points in lines] == [2, 2, 2]
+    with pytest.raises(ValueError, match="no part scale"):
+        panels({"parts": {"speed": parts["speed"]}})

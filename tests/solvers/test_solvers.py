@@ -1,0 +1,278 @@
+"""Both methods keep the contract and agree with each other; metamorphic checks."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from pearl.errors import InfeasibleError, SpecError
+from pearl.graph.limits import Limits
+from pearl.graph.period import expand
+from pearl.graph.task_graph import Edge, Task, TaskGraph
+from pearl.planning.costs import CostTable, Mode
+from pearl.planning.plans import Plan
+from pearl.planning.timing import Assignment, timing
+from pearl.solvers import solve
+from pearl.solvers.methods import enumeration, milp
+from pearl.solvers.model.lane_sequencing import best_orders
+from pearl.solvers.model.search_space import programs
+from pearl_devices import Device, Kernel, Platform
+from pearl_estimators import Estimate
+from tests.graphs import (
+    COUNT,
+    devices,
+    dqn,
+    dqn_costs,
+    loop,
+    mode,
+    problems,
+    random_problem,
+    star,
+)
+from tests.solver_contract import TOLERANCE, SolverContract
+
+
+class TestMilp(SolverContract):
+    method = "milp"
+
+
+class TestExhaustive(SolverContract):
+    method = "exhaustive"
+
+
+def few_plans(most: int, start: int = 0, most_tasks: int = 5) -> list[tuple[TaskGraph, CostTable]]:
+    """COUNT random problems of 4 to `most` assignments."""
+    found = []
+    seed = start
+    while len(found) < COUNT:
+        graph, costs = random_problem(seed, most_tasks=most_tasks)
+        seed += 1
+        try:
+            size = enumeration.count(programs(graph, costs, Limits()))
+        except InfeasibleError:
+            continue
+        if 4 <= size <= most:
+            found.append((graph, costs))
+    return found
+
+
+@pytest.mark.parametrize("objective", ["throughput", "power_efficiency"])
+def test_the_program_finds_the_least_order_bound_of_all_assignments(objective: str) -> None:
+    for graph, costs in few_plans(2000, most_tasks=8):
+        choices = programs(graph, costs, Limits())
+        expected = enumeration.least_cost(choices, objective, Limits())
+        assert milp.least_cost(choices, objective, Limits()) == pytest.approx(
+            expected, rel=TOLERANCE
+        )
+
+
+@pytest.mark.parametrize("objective", ["throughput", "power_efficiency"])
+def test_plans_with_orders_are_as_good_as_enumeration_finds(objective: str) -> None:
+    compared = 0
+    for graph, costs in few_plans(500, start=1000):
+        try:
+            plan = solve(graph, costs, objective=objective)
+        except InfeasibleError:
+            with pytest.raises(InfeasibleError):
+                solve(graph, costs, objective=objective, method="exhaustive")
+            continue
+        oracle = solve(graph, costs, objective=objective, method="exhaustive")
+        assert plan.value <= oracle.bound_value * (1 + TOLERANCE)
+        assert oracle.value <= plan.bound_value * (1 + TOLERANCE)
+        if plan.status == oracle.status == "optimal":
+            compared += 1
+            assert plan.value == pytest.approx(oracle.value, rel=TOLERANCE)
+    assert compared > COUNT // 2
+
+
+@pytest.mark.parametrize("objective", ["throughput", "power_efficiency"])
+def test_a_power_cap_and_a_period_limit_agree_with_enumeration(objective: str) -> None:
+    for graph, costs in few_plans(300, start=2000)[: COUNT // 3]:
+        try:
+            free = solve(graph, costs, objective="throughput")
+        except InfeasibleError:
+            continue
+        for limits in (
+            Limits(power_w=0.8 * free.power_w),
+            Limits(period_s=1.2 * free.period_s),
+        ):
+            values = []
+            for method in ("milp", "exhaustive"):
+                try:
+                    plan = solve(graph, costs, objective=objective, method=method, limits=limits)
+                    values.append(plan.value)
+                    assert limits.power_w is None or plan.power_w <= limits.power_w * (1 + 1e-9)
+                    assert limits.period_s is None or plan.period_s <= limits.period_s * (1 + 1e-9)
+                except InfeasibleError:
+                    values.append(0.0)
+            assert values[0] == pytest.approx(values[1], rel=TOLERANCE)
+
+
+def solved(graph: TaskGraph, costs: CostTable) -> Plan | None:
+    try:
+        return solve(graph, costs)
+    except InfeasibleError:
+        return None
+
+
+def scaled(costs: CostTable, factor: float) -> CostTable:
+    """Every time, of modes, pair terms and links, times `factor`."""
+    modes = []
+    for m in costs.modes:
+        e = m.estimate
+        times = (e.latency_s, e.occupancy_s, e.low_s, e.high_s)
+        modes.append(replace(m, estimate=Estimate(*(t * factor for t in times), e.energy_j)))
+    links = tuple(
+        replace(
+            link,
+            latency_s=link.latency_s * factor,
+            per_message_s=link.per_message_s * factor,
+            bytes_per_s=link.bytes_per_s / factor,
+        )
+        for link in costs.platform.links
+    )
+    pairs = {k: v * factor for k, v in costs.pair_extra_s.items()}
+    return CostTable(replace(costs.platform, links=links), tuple(modes), pairs)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_scaling_all_times_scales_the_period(seed: int) -> None:
+    graph, costs = random_problem(seed)
+    plan, slow = solved(graph, costs), solved(graph, scaled(costs, 1000.0))
+    assert (plan is None) == (slow is None)
+    if plan and slow:
+        assert slow.period_s == pytest.approx(1000 * plan.period_s, rel=TOLERANCE)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_faster_device_never_makes_the_optimum_worse(seed: int) -> None:
+    graph, costs = random_problem(seed)
+    costs = CostTable(costs.platform, costs.modes)
+    faster = CostTable(
+        costs.platform,
+        tuple(
+            replace(m, estimate=scaled(CostTable(costs.platform, (m,)), 0.5).modes[0].estimate)
+            if m.device == "d0"
+            else m
+            for m in costs.modes
+        ),
+    )
+    plan, better = solved(graph, costs), solved(graph, faster)
+    if plan and better:
+        assert better.bound_s <= plan.period_s * (1 + TOLERANCE)
+        if better.status == "optimal":
+            assert better.period_s <= plan.period_s * (1 + TOLERANCE)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_renaming_tasks_changes_nothing(seed: int) -> None:
+    graph, costs = random_problem(seed)
+
+    def new(n: str) -> str:
+        return f"z{9 - int(n[1:])}"
+
+    renamed = replace(
+        graph,
+        tasks=tuple(replace(t, name=new(t.name)) for t in graph.tasks),
+        edges=tuple(replace(e, src=new(e.src), dst=new(e.dst)) for e in graph.edges),
+        fusions=tuple(replace(f, tasks=tuple(map(new, f.tasks))) for f in graph.fusions),
+    )
+    other = CostTable(
+        costs.platform,
+        tuple(replace(m, tasks=tuple(map(new, m.tasks))) for m in costs.modes),
+        {((new(a), ak), (new(b), bk)): v for ((a, ak), (b, bk)), v in costs.pair_extra_s.items()},
+    )
+    plan, same = solved(graph, costs), solved(renamed, other)
+    assert (plan is None) == (same is None)
+    if plan and same:
+        assert same.period_s == pytest.approx(plan.period_s, rel=TOLERANCE)
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@given(problems())
+def test_random_problems_give_a_plan_or_one_of_our_errors(
+    problem: tuple[TaskGraph, CostTable],
+) -> None:
+    graph, costs = problem
+    try:
+        plan = solve(graph, costs, time_limit_s=5.0)
+    except (SpecError, InfeasibleError):
+        return
+    assert plan.period_s > 0
+
+
+def test_slack_of_prefetch_and_deferral_shares_the_staleness_limit() -> None:
+    platform = star(devices("cpu", "gpu"), 1e-6, 16e9)
+    costs = dqn_costs(platform, {"cpu": 1.0, "gpu": 1.5})
+    plan = solve(dqn(4), costs, limits=Limits(prefetch=2, priority_staleness=1))
+    slack = {(e.src, e.dst): e.slack for e in plan.edges}
+    taken = slack["replay_sample", "update"] + slack["update", "replay_update"]
+    assert taken <= 1
+    assert plan.period_s <= solve(dqn(4), costs).period_s * (1 + TOLERANCE)
+
+
+def test_dqn_on_one_lane_takes_the_sum_of_its_firings() -> None:
+    costs = dqn_costs(star(devices("cpu", lanes=1)), {"cpu": 1.0})
+    plan = solve(dqn(8), costs)
+    assert plan.period_s == pytest.approx((20 + 40 + 5 + 8 * (9 + 30 + 3) + 4) * 1e-6)
+    assert plan.status == "optimal"
+    assert plan.bottleneck.kind == "lane"
+    assert plan.rates["env_steps_per_s"] == pytest.approx(8 / plan.period_s)
+
+
+def test_dqn_with_eight_steps_on_four_devices_is_solved_to_optimality() -> None:
+    platform = star(devices("cpu", "gpu1", "gpu2", "fpga"), 5e-6, 16e9)
+    costs = dqn_costs(platform, {"cpu": 1.0, "gpu1": 1.6, "gpu2": 1.2, "fpga": 0.9})
+    plan = solve(dqn(8), costs)
+    assert plan.status == "optimal"
+
+
+def test_more_plans_than_can_be_enumerated_is_an_error_that_counts_them() -> None:
+    names = [f"t{i}" for i in range(9)]
+    platform = star(devices("a", "b", "c", "d", lanes=4))
+    costs = CostTable(platform, tuple(mode(n, d, 1.0) for n in names for d in "abcd"))
+    with pytest.raises(SpecError, match="262144 choices of modes"):
+        solve(loop(*names), costs, method="exhaustive")
+
+
+def test_a_broken_time_limit_is_an_error() -> None:
+    costs = CostTable(star(devices("a")), (mode("x", "a", 1.0),))
+    with pytest.raises(SpecError, match="time_limit_s is 0"):
+        solve(loop("x"), costs, time_limit_s=0)
+
+
+def test_importing_the_solvers_does_not_import_scipy() -> None:
+    code = "import sys, pearl.solvers; print('scipy' in sys.modules)"
+    path = {"PYTHONPATH": ":".join(p for p in sys.path if p)}
+    shown = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=path, check=True
+    )
+    assert shown.stdout.strip() == "False"
+
+
+def test_solving_writes_nothing_to_standard_output(capfd: pytest.CaptureFixture[str]) -> None:
+    for seed in (6012, 6013):  # on these HiGHS 1.12 prints by itself
+        graph, costs = random_problem(seed, most_tasks=7, most_devices=2)
+        solved(graph, costs)
+    assert capfd.readouterr().out == ""
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_without_cycles_orders_reach_the_largest_load_also_with_tasks_of_no_time(seed):
+    r = random.Random(seed)
+    names = [f"t{i}" for i in range(12)]
+    seconds = {n: r.choice([0.0, 0.0, 1.0, 2.5]) for n in names}
+    lanes = {n: r.randrange(3) for n in names}
+    edges = [Edge(names[i], names[j]) for j in range(12) for i in range(j) if r.random() < 0.3]
+    graph = TaskGraph("acyclic", tuple(Task(n, Kernel(n)) for n in names), tuple(edges))
+    device = Device("cpu", "null", width=3, max_lanes=3)
+    modes = tuple(Mode((n,), "cpu", "v", 1, Estimate(s, s, s, s)) for n, s in seconds.items())
+    costs = CostTable(Platform("one", (device,)), modes)
+    assignment = Assignment(expand(graph), costs, modes, tuple(lanes[n] for n in names))
+    timed = timing(assignment)
+    assert best_orders(timed, nodes=0).period_s == pytest.approx(timed.order_bound_s)

@@ -1,0 +1,231 @@
+"""The time limit of a solve and Ctrl-C, on problems far too large for the time given."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from pathlib import Path
+
+import pytest
+
+from pearl import time_limit
+from pearl.errors import InfeasibleError
+from pearl.graph.task_graph import Edge, Task, TaskGraph
+from pearl.planning.costs import CostTable
+from pearl.solvers import OFFERED, solve
+from pearl.time_limit import STRIDE, OutOfTimeError, drained, extended, look, watched, within
+from pearl_devices import Kernel
+from tests.graphs import devices, mode, star
+from tests.solvers.test_solver_process import children, gone
+
+ROOT = Path(__file__).parents[2]
+
+LATE_S = 8.0
+"""How far beyond its limit a solve may end here: what it may be is 1 s, on a machine that has
+nothing else to do."""
+
+
+def audio():
+    """A decoder of four actors: frames of 1,152 samples, turned from 48,000 to 44,100 a second."""
+    edges = (
+        Edge("mp3", "src", 1152, 480, bytes=4608.0),
+        Edge("src", "app", 441, 1, bytes=1764.0),
+        Edge("app", "dac", 1, 1, bytes=4.0),
+    )
+    return TaskGraph(
+        "audio", tuple(Task(n, Kernel(n)) for n in ("mp3", "src", "app", "dac")), edges
+    )
+
+
+def one_to_many(n=20_000):
+    edges = (Edge("a", "b", n, 1, bytes=8.0 * n), Edge("b", "a", 1, n, tokens_seq=n))
+    return TaskGraph("rate", tuple(Task(n, Kernel(n)) for n in "ab"), edges)
+
+
+def table(graph):
+    places = zip(("a", "b"), (1e-5, 7e-6), strict=True)
+    times = [(d, s) for d, s in places]
+    modes = [mode(t.name, d, s * (1 + i)) for i, t in enumerate(graph.tasks) for d, s in times]
+    return CostTable(star(devices("a", "b")), tuple(modes))
+
+
+@pytest.mark.parametrize("make", [audio, one_to_many])
+@pytest.mark.parametrize(
+    ("method", "objective"),
+    [(m, o) for m, offered in OFFERED.items() for o in offered if o != "power_efficiency"],
+)
+def test_the_time_limit_holds_for_graphs_of_ten_thousand_firings(make, method, objective):
+    graph, begin = make(), time.monotonic()
+    try:
+        solve(graph, table(graph), objective=objective, method=method, time_limit_s=0.01)
+    except InfeasibleError as error:
+        text = str(error)
+    else:
+        text = "a plan"
+    assert time.monotonic() - begin < LATE_S
+    assert text == "a plan" or "whether there is one is not decided: give more time" in text
+
+
+def test_what_has_no_time_says_how_large_the_graph_is_and_the_way_out():
+    graph = one_to_many(200_000)
+    with pytest.raises(InfeasibleError) as error:
+        solve(graph, table(graph), time_limit_s=0.01)
+    assert str(error.value) == (
+        "no plan of graph 'rate' that meets the limits was found in 0.01 s; whether there is one "
+        "is not decided: give more time (time_limit_s, `pearl plan --time-limit`), relax a limit, "
+        "or give it rates with fewer than the 200,001 firings that an iteration has now"
+    )
+
+
+def test_the_decoder_has_as_many_firings_as_is_said():
+    assert sum(audio().repetition.values()) == 10_601
+
+
+def test_loops_look_at_the_clock_before_they_begin_and_every_so_often(monkeypatch):
+    looks = []
+    monkeypatch.setattr(time_limit, "look", lambda: looks.append(1))
+    assert list(watched(range(2 * STRIDE + 1))) == list(range(2 * STRIDE + 1))
+    assert len(looks) == 3
+    looks.clear()
+    queue = deque(range(2 * STRIDE + 1))
+    assert list(drained(queue)) == list(range(2 * STRIDE + 1))
+    assert len(looks) == 3
+    growing = [0]
+    for item in watched(growing):
+        if item < 10:
+            growing.append(item + 1)
+    assert growing == list(range(11))
+    queue = deque([0])
+    seen = []
+    for item in drained(queue):
+        seen.append(item)
+        if item < 10:
+            queue.append(item + 1)
+    assert seen == list(range(11))
+
+
+def test_a_limit_within_another_is_never_later_and_ends_with_its_block():
+    now = time.monotonic()
+    look()
+    with within(now + 3600):
+        look()
+        with within(now - 1), pytest.raises(OutOfTimeError):
+            look()
+        look()
+    with within(now - 1):
+        with within(now + 3600), pytest.raises(OutOfTimeError):
+            look()
+        with extended(now + 3600):
+            look()
+        with pytest.raises(OutOfTimeError):
+            list(watched([1]))
+        with pytest.raises(OutOfTimeError):
+            list(drained(deque([1])))
+    look()
+
+
+def test_a_call_beside_has_the_limit_of_who_made_it_and_ends_when_that_one_gives_up():
+    heard = []
+
+    def loop():
+        try:
+            while True:
+                look()
+                time.sleep(0.001)
+        except OutOfTimeError:
+            heard.append(True)
+
+    for seconds, gives_up in ((0.05, False), (3600.0, True)):
+        given_up = threading.Event()
+        with within(time.monotonic() + seconds):
+            thread = threading.Thread(target=time_limit.beside(given_up, loop))
+        thread.start()
+        if gives_up:
+            given_up.set()
+        thread.join(30.0)
+        assert not thread.is_alive()
+    assert heard == [True, True]
+
+
+SOLVE = """
+import sys, threading
+from benchmarks.instances import large, small
+from pearl import solver_process
+from pearl.solvers import solve
+from pearl.solvers import cpsat, linear, local_search
+from tests.solvers.test_solver_process import children
+
+what = sys.argv[1]
+
+def began(module, name):
+    known = getattr(module, name)
+    def told(*args, **more):
+        print("began", flush=True)
+        return known(*args, **more)
+    setattr(module, name, told)
+
+if what == "cpsat":
+    graph, costs = large(0, 1.0, tasks=60, devices=4)
+    began(cpsat, "_solved")
+    cpsat.SHORT = 1e9
+    more = {"objective": "makespan", "method": "cpsat"}
+elif what == "milp":
+    graph, costs = large(0, 1.0, tasks=500, devices=8)
+    began(linear.solver_process, "answer")
+    more = {}
+else:
+    graph, costs = large(0, 1.0, tasks=100, devices=4)
+    began(local_search, what)
+    more = {"method": "local_search"}
+try:
+    solve(graph, costs, time_limit_s=600.0, **more)
+except KeyboardInterrupt:
+    print("heard", flush=True)
+    for thread in threading.enumerate():
+        if thread is not threading.main_thread():
+            thread.join(40)  # what is being compiled is compiled to its end
+    solver_process.end()
+    print(threading.active_count(), "thread", len(children()), "processes", flush=True)
+"""
+
+
+@pytest.mark.parametrize("what", ["cpsat", "milp", "_anneal_loads"])
+def test_ctrl_c_is_heard_amid_a_search_and_leaves_nothing_behind(what):
+    process = subprocess.Popen(
+        [sys.executable, "-c", SOLVE, what],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": ":".join([str(ROOT), *filter(None, sys.path)])},
+    )
+    alarm = threading.Timer(180.0, process.kill)
+    alarm.start()
+    try:
+        assert process.stdout.readline() == "began\n"
+        time.sleep(0.3)
+        begin = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        said = ""
+        while said != "heard\n":
+            said = process.stdout.readline()
+            assert said in ("began\n", "heard\n")
+        assert time.monotonic() - begin < LATE_S
+        assert process.stdout.read() == "1 thread 0 processes\n"
+        assert process.wait(timeout=30) == 0
+    finally:
+        alarm.cancel()
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def test_no_process_of_a_solve_whose_time_is_up_goes_on():
+    before = children()
+    graph = one_to_many(200_000)
+    with pytest.raises(InfeasibleError):
+        solve(graph, table(graph), time_limit_s=1e-3)
+    waiting = children() - before
+    assert len(waiting) <= 1
+    assert gone([p for p in waiting if p not in children()])

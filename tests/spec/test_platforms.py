@@ -1,0 +1,236 @@
+"""Platform files: sourced numbers with units."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pearl.errors import SpecError
+from pearl.planner.planner import plan
+from pearl.spec.checks import shipped
+from pearl.spec.platform_files import WIDTH_UNITS, read_platform, unfold
+from pearl.spec.reading import load
+from pearl.spec.yaml_reader import parse
+from pearl_devices import BACKENDS, Platform
+
+PLATFORMS = shipped("pearl_configs.platforms")
+BASE = "algorithm: {name: dqn, env: E-v0, spaces: {obs: 4, actions: 2}}\n"
+DEVICE = {
+    "kind": "cpu",
+    "source": "datasheet",
+    "width": 2,
+    "peak": "1 TFLOP/s",
+    "memory_bandwidth": "10 GB/s",
+    "overhead": "1 us",
+    "idle_power": "1 W",
+    "active_power": "10 W",
+}
+
+
+def read(name: str) -> Platform:
+    platform, _, problems = read_platform(parse(PLATFORMS[name].encode(), name).data)
+    assert problems == []
+    assert platform is not None
+    return platform
+
+
+def refused(device: dict[str, Any], **rest: Any) -> list[str]:
+    with pytest.raises(SpecError) as caught:
+        load(
+            {
+                "algorithm": {"name": "dqn", "env": "E", "spaces": {"obs": 4, "actions": 2}},
+                "platform": {"devices": {"cpu": device}, **rest},
+            }
+        )
+    return list(caught.value.problems)
+
+
+def test_three_platforms_ship() -> None:
+    assert sorted(PLATFORMS) == ["cpu_gpu", "cpu_gpu_fpga", "cpu_h200"]
+
+
+@pytest.mark.parametrize("name", sorted(PLATFORMS))
+def test_every_number_of_a_shipped_platform_has_a_source(name: str) -> None:
+    platform = read(name)
+    for device in platform.devices:
+        numbers = {
+            "width",
+            "max_lanes",
+            "memory_bytes",
+            "peak_flops_per_s",
+            "memory_bytes_per_s",
+            "overhead_s",
+            "idle_power_w",
+            "active_power_w",
+            *device.figures,
+        }
+        assert {n for n in numbers if not device.sources.get(n)} == set()
+    for link in platform.links:
+        numbers = {"latency_s", "bytes_per_s", "per_message_s", "energy_j_per_byte"}
+        assert {n for n in numbers if not link.sources.get(n)} == set()
+
+
+@pytest.mark.parametrize("name", sorted(PLATFORMS))
+def test_a_shipped_platform_names_itself_and_is_not_this_machine(name: str) -> None:
+    platform = read(name)
+    assert platform.name == name
+    assert not any(device.real for device in platform.devices)
+
+
+@pytest.mark.parametrize("name", sorted(PLATFORMS))
+def test_an_unfolded_platform_reads_back_equal(name: str) -> None:
+    platform, entry, _ = read_platform(parse(PLATFORMS[name].encode(), name).data)
+    assert entry is not None
+    again, _, problems = read_platform(unfold(entry, name))
+    assert problems == []
+    assert again == platform
+
+
+def test_the_fpga_has_the_figures_of_the_agilex_agf014() -> None:
+    fpga = read("cpu_gpu_fpga").device("fpga")
+    assert fpga.width == fpga.figures["dsp"] == 4510
+    assert (fpga.figures["m20k_blocks"], fpga.figures["m20k_bits"]) == (7110, 20480)
+    assert (fpga.figures["mlab_blocks"], fpga.figures["mlab_bits"]) == (24360, 640)
+    assert fpga.figures["clock_hz"] == 250e6
+    assert fpga.peak_flops_per_s == pytest.approx(2 * 4510 * 250e6)
+    assert fpga.memory_bytes_per_s == 77e9
+    assert (fpga.simulated, fpga.when_unused, fpga.max_lanes) == (True, "off", 2)
+    link = read("cpu_gpu_fpga").route("cpu", "fpga")[0]
+    assert (link.bytes_per_s, link.latency_s) == (16e9, 1e-3)
+
+
+def test_the_cpu_peak_is_cores_times_clock_times_flops_per_cycle() -> None:
+    cpu = read("cpu_gpu").device("cpu")
+    assert cpu.peak_flops_per_s == pytest.approx(16 * 2.9e9 * 64)
+
+
+def test_the_larger_platform_is_the_smaller_one_and_an_fpga() -> None:
+    small, large = read("cpu_gpu"), read("cpu_gpu_fpga")
+    assert large.devices[:2] == small.devices
+    assert large.links[:1] == small.links
+
+
+def test_device_kinds_are_those_of_the_backends() -> None:
+    assert set(WIDTH_UNITS) == set(BACKENDS)
+
+
+def test_a_number_without_a_source_is_refused() -> None:
+    device = {key: value for key, value in DEVICE.items() if key != "source"}
+    problems = refused({**device, "width": {"value": 2, "source": "counted"}})
+    assert problems == [
+        f"<spec>: platform.devices.cpu.{key}: the number has no source; "
+        "write {value: …, source: …}, or give the entry a source"
+        for key in ("peak", "memory_bandwidth", "overhead", "idle_power", "active_power")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("peak", 1e12, "given 1000000000000.0; the unit is missing; "
+         "a rate of arithmetic carries its unit, for example 60 TFLOP/s"),
+        ("peak", "0 TFLOP/s", "given '0 TFLOP/s'; allowed: "
+         "a rate of arithmetic above 0, for example 60 TFLOP/s"),
+        ("overhead", "-1 us", "given '-1 us'; allowed: a time at least 0, for example 1 ms"),
+        ("width", 0, "given 0; allowed: a whole number above 0, without unit"),
+        ("width", 1.5, "given 1.5; allowed: a whole number above 0, without unit"),
+        ("max_lanes", True, "given true; allowed: a whole number above 0, without unit"),
+        ("memory", {"value": "1 GiB", "sauce": "x"}, "given a mapping; allowed: "
+         "a mapping with the keys value and source, nothing else"),
+        ("memory", {"value": "1 GiB", "source": ""}, "given a mapping; allowed: "
+         "a source in words (datasheet, measurement, or assumed)"),
+        ("when_unused", "of", "given 'of' (did you mean off?); allowed: idle or off"),
+    ],
+)  # fmt: skip
+def test_a_wrong_number_is_refused(key: str, value: object, message: str) -> None:
+    assert refused({**DEVICE, key: value}) == [f"<spec>: platform.devices.cpu.{key}: {message}"]
+
+
+OWN_FPGA = {**DEVICE, "kind": "fpga", "width": 1000}
+
+
+def test_an_fpga_of_ones_own_is_refused_where_no_plan_could_be_made_for_it() -> None:
+    (problem,) = refused({**OWN_FPGA, "figures": {"clock_hz": "300 MHz", "dsp": 1000}})
+    assert problem == (
+        "<spec>: platform.devices.cpu: device 'cpu' of kind fpga has no figure 'ram_blocks'; it "
+        "gives ['clock_hz', 'dsp']; needed, above 0, are clock_hz and the memory on chip: "
+        "ram_blocks, ram_block_bits (of one) and ram_word_bits (its widest word), or of an Intel "
+        "device m20k_blocks, m20k_bits"
+    )
+    (problem,) = refused({**OWN_FPGA, "figures": {"ram_blocks": 2}})
+    assert "no figure 'clock_hz'" in problem
+
+
+def test_a_board_of_another_maker_is_planned_for() -> None:
+    figures = {
+        "clock_hz": "300 MHz",
+        "ram_blocks": 2000,
+        "ram_block_bits": "36864 bit",
+        "ram_word_bits": "72 bit",
+    }
+    board = {**OWN_FPGA, "figures": figures}
+    link = {"between": ["cpu", "board"], "source": "s", "latency": "1 us", "bandwidth": "9 GB/s"}
+    found = plan(
+        load(
+            {
+                "algorithm": {"name": "dqn", "env": "E", "spaces": {"obs": 4, "actions": 2}},
+                "platform": {"devices": {"cpu": DEVICE, "board": board}, "links": [link]},
+                "limits": {"pin": {"update": "board"}},
+            }
+        )
+    )
+    assert found.task("update").device == "board"
+    assert found.task("update").rung == "closed_form"
+
+
+def test_a_null_device_without_a_time_is_a_sentence_in_a_plan() -> None:
+    system = load(
+        {
+            "algorithm": {"name": "dqn", "env": "E", "spaces": {"obs": 4, "actions": 2}},
+            "platform": {"devices": {"cpu": {**DEVICE, "kind": "null"}}},
+        }
+    )
+    with pytest.raises(SpecError, match=r"platform inline: device 'cpu' of kind null gives no ti"):
+        plan(system)
+
+
+def test_a_figure_takes_the_unit_that_its_name_states() -> None:
+    assert refused({**DEVICE, "figures": {"clock_hz": 250, "dsp": "4510 bit"}}) == [
+        "<spec>: platform.devices.cpu.figures.clock_hz: given 250; the unit is missing; "
+        "a frequency carries its unit, for example 250 MHz",
+        "<spec>: platform.devices.cpu.figures.dsp: given '4510 bit'; allowed: "
+        "a number above 0, without unit",
+    ]
+
+
+def test_a_busy_device_draws_no_less_than_an_idle_one() -> None:
+    (problem,) = refused({**DEVICE, "idle_power": "20 W"})
+    assert "busy cannot draw less than idle" in problem
+
+
+def test_a_link_joins_devices_that_exist() -> None:
+    link = {"between": ["cpu", "gpu"], "latency": "1 us", "bandwidth": "1 GB/s", "source": "x"}
+    assert refused(DEVICE, links=[link]) == [
+        "<spec>: platform.links[0].between: given 'gpu'; allowed are cpu"
+    ]
+
+
+def test_a_platform_file_is_found_beside_the_spec_and_names_its_own_lines(tmp_path: Path) -> None:
+    (tmp_path / "box.yaml").write_text(yaml.safe_dump({"devices": {"cpu": DEVICE}}))
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(BASE + "platform: box.yaml\n")
+    system = load(spec)
+    assert system.platform.name == "box"
+    assert system.platform.devices[0].peak_flops_per_s == 1e12
+    (tmp_path / "box.yaml").write_text("devices:\n  cpu:\n    kind: cqu\n")
+    with pytest.raises(SpecError) as caught:
+        load(spec)
+    assert caught.value.problems[0] == (
+        f"{tmp_path / 'box.yaml'}:2: devices.cpu.width: missing; "
+        "needed: cores of a CPU, SMs of a GPU, processing elements"
+    )
+    wrong = f"{tmp_path / 'box.yaml'}:3: devices.cpu.kind: given 'cqu' (did you mean cpu?)"
+    assert wrong in str(caught.value)

@@ -1,0 +1,95 @@
+"""Quantities: text with a unit → SI, and back."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pearl.spec.units import DIMENSIONS, dimension_of, quantity, text
+
+
+@pytest.mark.parametrize(
+    ("written", "dimension", "value"),
+    [
+        ("16 GB/s", "bytes_per_s", 16e9),
+        ("1 GiB/s", "bytes_per_s", 2**30),
+        ("4.8 TB/s", "bytes_per_s", 4.8e12),
+        ("8 GiB", "bytes", 8 * 2**30),
+        ("1KiB", "bytes", 1024),
+        ("141 GB", "bytes", 141e9),
+        ("20480 bit", "bits", 20480),
+        ("250 MHz", "hz", 250e6),
+        ("2.9 GHz", "hz", 2.9e9),
+        ("1 ms", "s", 1e-3),
+        ("5 us", "s", 5e-6),
+        ("5 µs", "s", 5e-6),
+        ("16 ns", "s", 16e-9),
+        ("2 min", "s", 120),
+        ("1e-3 s", "s", 1e-3),
+        ("60 TFLOP/s", "flops_per_s", 60e12),
+        ("350 W", "w", 350),
+        ("20 mW", "w", 0.02),
+        ("5000 /s", "per_s", 5000),
+        ("60 pJ/B", "j_per_byte", 60e-12),
+    ],
+)
+def test_a_quantity_is_read_exactly(written: str, dimension: str, value: float) -> None:
+    assert quantity(written, dimension) == value
+
+
+@pytest.mark.parametrize(
+    ("given_value", "dimension", "message"),
+    [
+        (16, "w", "the unit is missing; a power carries its unit, for example 350 W"),
+        ("16", "hz", "the unit is missing; a frequency carries its unit, for example 250 MHz"),
+        (
+            "16 gb/s",
+            "bytes_per_s",
+            "'gb/s' is no unit of bandwidth (did you mean GB/s?); "
+            "a bandwidth carries its unit, for example 16 GB/s",
+        ),
+        ("2 mmin", "s", "'mmin' is no unit of time; a time carries its unit, for example 1 ms"),
+        ("1e999 W", "w", "too large; a power carries its unit, for example 350 W"),
+        ("fast", "w", "not a number with a unit; a power carries its unit, for example 350 W"),
+        (True, "w", "a power carries its unit, for example 350 W"),
+        (None, "w", "a power carries its unit, for example 350 W"),
+    ],
+)
+def test_what_is_no_quantity_names_the_unit(
+    given_value: object, dimension: str, message: str
+) -> None:
+    with pytest.raises(ValueError, match="unit") as caught:
+        quantity(given_value, dimension)
+    assert str(caught.value) == message
+
+
+@given(
+    st.floats(min_value=0, allow_infinity=False, allow_nan=False), st.sampled_from([*DIMENSIONS])
+)
+def test_text_and_quantity_are_inverse(value: float, dimension: str) -> None:
+    assert quantity(text(value, dimension), dimension) == value
+
+
+@given(st.text(max_size=80), st.sampled_from([*DIMENSIONS]))
+def test_any_text_is_a_number_or_a_value_error(written: str, dimension: str) -> None:
+    refusal = "for example"
+    try:
+        value = quantity(written, dimension)
+    except ValueError as error:
+        value, refusal = 0.0, str(error)
+    assert isinstance(value, float)
+    assert "for example" in refusal
+
+
+def test_every_example_is_read() -> None:
+    for key, dimension in DIMENSIONS.items():
+        assert quantity(dimension.example, key) > 0
+
+
+def test_a_name_states_its_dimension() -> None:
+    assert dimension_of("clock_hz") == "hz"
+    assert dimension_of("ddr_bytes_per_s") == "bytes_per_s"
+    assert dimension_of("m20k_bits") == "bits"
+    assert dimension_of("dsp") is None
+    assert dimension_of("m20k_blocks") is None

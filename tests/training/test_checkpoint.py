@@ -1,0 +1,111 @@
+"""Checkpoints come back whole, or say why not."""
+
+import json
+import os
+from dataclasses import fields
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+from safetensors.numpy import save as encode
+
+from pearl.errors import SpecError
+from pearl.planning.plans import pearl_version, plain
+from pearl.runtime.environments.external_envs import Log
+from pearl.training import checkpoint
+from pearl.training.state import State
+
+ARRAYS = {
+    "a": np.arange(6, dtype=np.float32).reshape(2, 3),
+    "key": np.array([2**63 + 1, 5], np.uint64),
+    "flag": np.array([1, 0], np.uint8),
+}
+ABOUT = {"spec": {}, "plan": {}, "emulate": False, "seed": 3, "progress": {}, "environments": {}}
+
+
+def test_arrays_and_description_come_back_equal(tmp_path):
+    size = checkpoint.save(tmp_path / "c", ARRAYS, ABOUT)
+    assert size == (tmp_path / "c").stat().st_size
+    stored = checkpoint.load(tmp_path / "c")
+    assert stored.about["seed"] == 3
+    assert stored.about["pearl_version"] == pearl_version()
+    others = load_file(tmp_path / "c")  # what everyone reads
+    assert stored.places.keys() == others.keys() == ARRAYS.keys()
+    for name, array in ARRAYS.items():
+        for found in (stored.read(name), others[name]):
+            assert found.dtype == array.dtype
+            np.testing.assert_array_equal(found, array)
+
+
+def test_a_failed_write_leaves_the_previous_checkpoint(tmp_path, monkeypatch):
+    checkpoint.save(tmp_path / "c", ARRAYS, ABOUT)
+
+    def full(handle):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        checkpoint.save(tmp_path / "c", ARRAYS, {**ABOUT, "seed": 4})
+    assert checkpoint.load(tmp_path / "c").about["seed"] == 3
+    assert [p.name for p in tmp_path.iterdir()] == ["c"]
+
+
+@pytest.mark.parametrize("cut", [0, 4, 60, -1])
+def test_a_truncated_file_is_named(tmp_path, cut):
+    checkpoint.save(tmp_path / "c", ARRAYS, ABOUT)
+    data = (tmp_path / "c").read_bytes()
+    (tmp_path / "c").write_bytes(data[:cut])
+    with pytest.raises(SpecError, match=r"c: not a readable checkpoint"):
+        checkpoint.load(tmp_path / "c")
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(SpecError, match="there is no checkpoint here"):
+        checkpoint.load(tmp_path / "none")
+
+
+@pytest.mark.parametrize("key", ABOUT)
+def test_a_description_that_lacks_a_key_or_has_a_wrong_one_is_a_sentence(key, tmp_path):
+    for about in ({k: v for k, v in ABOUT.items() if k != key}, {**ABOUT, key: [1]}):
+        checkpoint.save(tmp_path / "c", ARRAYS, about)
+        with pytest.raises(SpecError, match=f"c: {key} is (missing|.1.); .* is needed") as caught:
+            checkpoint.load(tmp_path / "c")
+        assert len(caught.value.problems) == 1
+
+
+def test_another_format_is_refused_with_the_version_that_wrote_it(tmp_path):
+    for version, text in (
+        ("9.1", "written by pearl 9.1; .* reads format"),
+        (None, "older version"),
+    ):
+        about = {**ABOUT, "format": 1} | ({"pearl_version": version} if version else {})
+        text_of = json.dumps({k: v for k, v in about.items() if v is not None})
+        (tmp_path / "c").write_bytes(encode(ARRAYS, metadata={"pearl": text_of}))
+        with pytest.raises(SpecError, match=f"format 1, .*{text}"):
+            checkpoint.load(tmp_path / "c")
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "null", "3", "{}"])
+def test_what_is_no_description_is_a_sentence(text, tmp_path):
+    (tmp_path / "c").write_bytes(encode(ARRAYS, metadata={"pearl": text}))
+    with pytest.raises(SpecError, match=r"c: not a (readable )?checkpoint"):
+        checkpoint.load(tmp_path / "c")
+
+
+def test_a_state_reads_what_it_knows():
+    progress = plain(vars(State(iteration=7)) | {"log": vars(Log(failure="it failed"))})
+    known = State.of(progress, "c: progress")
+    assert (known.iteration, known.log.failure, known.log.events) == (7, None, [])
+    later = State.of({**progress, "colour": "blue"}, "c: progress")
+    assert later.iteration == 7
+    assert later.log.events == ["c: progress: colour: not known here, left out"]
+    assert later.log.restarts == 0
+
+
+@pytest.mark.parametrize("key", [f.name for f in fields(State)])
+def test_a_state_without_a_key_or_with_a_wrong_one_is_a_sentence(key):
+    progress = plain(vars(State()) | {"log": vars(Log())})
+    for wrong in ({k: v for k, v in progress.items() if k != key}, {**progress, key: {"a": "b"}}):
+        with pytest.raises(SpecError, match=f"^c: .*{key}.* needed|^c: log: key") as caught:
+            State.of(wrong, "c")
+        assert all(line.startswith("c: ") for line in caught.value.problems)

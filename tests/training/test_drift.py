@@ -1,0 +1,475 @@
+"""A run says how far it is from its plan; with `replan` it goes on with a better one, whole.
+
+What calls take is invented here: lanes take down times that the test gives, and the clock of the
+run says what the present plan takes at those.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import signal
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pearl
+from pearl.errors import SpecError
+from pearl.planner import planner
+from pearl.planning.plans import Plan, load_plan
+from pearl.planning.runs import Run, load_run
+from pearl.report.report import Report
+from pearl.runtime.lanes import lane_runner
+from pearl.runtime.protocol import single_lane
+from pearl.spec.system import System
+from pearl.training import checkpoint, replanning, trainer
+from tests.cli.test_schemas import problems
+from tests.lanes import SECONDS, _costs, differing, planned, replay_spec, told
+
+LIMITS = {"policy_lag": 1, "prefetch": 1}
+CHECKPOINT = 800
+
+
+class _Clock:
+    """A clock for which every iteration takes what the trainer's plan takes at the true times."""
+
+    simulated = False
+
+    def __init__(self, period_s: float, at: int) -> None:
+        self._period_s, self._at = period_s, at
+
+    def start(self) -> None:
+        pass
+
+    def stop(self, iteration: int) -> float:
+        spent_s = (iteration - self._at) * self._period_s
+        self._at = iteration
+        return spent_s
+
+
+class Machine:
+    """A host on which calls take the seconds `true` while the planner is told `said`."""
+
+    def __init__(
+        self,
+        patch: pytest.MonkeyPatch,
+        said: Mapping[str, float],
+        true: Mapping[str, float] = SECONDS,
+        limits: Mapping[str, Any] = LIMITS,
+        **options: Any,
+    ) -> None:
+        spec = replay_spec("dqn", limits, **options)
+        spec["train"] |= {"steps": 4000, "checkpoint_every": CHECKPOINT}
+        self.system, self.plan = planned(spec, seconds=said)
+        self.graph, self.said = _costs(self.system, said, {}, ("native",))
+        _, self.true = _costs(self.system, true, {}, ("native",))
+
+        def note(times_ns: dict[str, list[int]], name: str, spent_ns: int) -> None:
+            times_ns.setdefault(name, []).append(round(true[name] * 1e9))
+
+        def clock(own: pearl.Trainer, iterations: int, at: int) -> _Clock:
+            return _Clock(self.takes_s(own.plan), at)
+
+        patch.setattr(single_lane, "note", note)
+        patch.setattr(lane_runner, "keep", note)
+        patch.setattr(trainer, "problem", lambda system: (self.graph, self.said))
+        patch.setattr(planner, "runtime", lambda system: {})
+        patch.setattr(pearl.Trainer, "_clock", clock)
+
+    def takes_s(self, plan: Plan) -> float:
+        return replanning.cost(plan, self.graph, self.true, self.system)[1]
+
+    def trainer(self, lanes: str = "one") -> pearl.Trainer:
+        return pearl.Trainer(told(self.system, lanes=lanes), self.plan, seed=3)
+
+
+UPDATE_WRONG = {**SECONDS, "update": SECONDS["update"] / 3}
+TWO_LANES = {**LIMITS, "max_lanes": 2}
+SLOWER = {
+    **SECONDS,
+    "inference": 60e-6,
+    "replay_insert": 100e-6,
+    "replay_sample": 200e-6,
+    "update": 450e-6,
+}
+"""With two lanes, and the update said to take a third of this, the plan draws batches ahead, so
+that work is under way at a checkpoint; at these times the best plan does not."""
+PREFETCHING = {**SLOWER, "update": SLOWER["update"] / 3}
+
+
+def off(run: Run) -> set[str]:
+    assert run.drift is not None
+    return {t.task for t in run.drift.tasks if abs(t.off) > 0.15}
+
+
+def test_tasks_that_take_three_times_what_was_said_are_named(monkeypatch, tmp_path) -> None:
+    machine = Machine(monkeypatch, UPDATE_WRONG)
+    own = machine.trainer()
+    run = own.train(out=tmp_path)
+    assert run.drift is not None
+    assert run.drift.predicted_s == machine.plan.period_s
+    assert run.drift.measured_s == pytest.approx(machine.takes_s(machine.plan))
+    assert run.drift.off == pytest.approx(machine.takes_s(machine.plan) / machine.plan.period_s - 1)
+    assert off(run) == {"update"}
+    (update,) = (t for t in run.drift.tasks if t.task == "update")
+    assert update.off == pytest.approx(2.0, rel=1e-3)
+    assert own.plan is machine.plan
+    assert run.drift.decisions == run.events == ()
+    text = str(own.report(run))
+    sentence = "off by more than 15 % is update (3.00 x)."
+    assert sentence in " ".join(text.split())
+    assert sentence in (tmp_path / "report.html").read_text()
+
+
+def test_the_drift_is_in_run_json_and_the_rows_of_metrics_have_the_period(
+    monkeypatch, tmp_path
+) -> None:
+    machine = Machine(monkeypatch, UPDATE_WRONG)
+    run = machine.trainer().train(out=tmp_path)
+    value = json.loads((tmp_path / "run.json").read_text())
+    assert problems(value, "run") == []
+    assert value["drift"]["off"] == run.drift.off
+    assert load_run(tmp_path).drift == run.drift
+    with (tmp_path / "metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert {float(r["predicted_period_s"]) for r in rows} == {machine.plan.period_s}
+    learning = [float(r["period_s"]) for r in rows if r["period_s"]]
+    assert 0 < len(learning) < len(rows)  # none before learning, which is another loop
+    assert learning == pytest.approx([machine.takes_s(machine.plan)] * len(learning))
+
+
+def test_a_run_without_drift_of_an_older_version_is_read(monkeypatch, tmp_path) -> None:
+    Machine(monkeypatch, SECONDS).trainer().train(out=tmp_path)
+    value = json.loads((tmp_path / "run.json").read_text())
+    del value["drift"]
+    (tmp_path / "run.json").write_text(json.dumps(value))
+    run = load_run(tmp_path)
+    assert run.drift is None
+    assert "Prediction beside measurement" in str(Report(run.plan, run))
+
+
+@pytest.mark.parametrize("bad", [3, {"predicted_s": 1}, {"tasks": "update"}])
+def test_a_damaged_drift_is_refused_with_its_key(monkeypatch, tmp_path, bad) -> None:
+    Machine(monkeypatch, SECONDS).trainer().train(steps=400, out=tmp_path)
+    value = json.loads((tmp_path / "run.json").read_text())
+    value["drift"] = {**value["drift"], **bad} if "tasks" in str(bad) else bad
+    (tmp_path / "run.json").write_text(json.dumps(value))
+    with pytest.raises(SpecError, match="drift"):
+        load_run(tmp_path)
+
+
+def test_predictions_that_hold_change_nothing_and_no_plan_is_looked_for(
+    monkeypatch, tmp_path
+) -> None:
+    machine = Machine(monkeypatch, SECONDS)
+    monkeypatch.setattr(replanning, "decide", lambda *_: pytest.fail("a plan was looked for"))
+    own, plain = machine.trainer(), machine.trainer()
+    run = own.train(out=tmp_path / "a", replan=True)
+    plain.train(out=tmp_path / "b")
+    assert run.drift.decisions == ()
+    assert differing(own, plain) == []
+
+
+@pytest.mark.parametrize("lanes", ["one", "threads"])
+def test_a_plan_that_is_kept_leaves_every_bit_as_without_replan(
+    monkeypatch, tmp_path, lanes
+) -> None:
+    slow = {task: seconds / 3 for task, seconds in SECONDS.items()}
+    machine = Machine(monkeypatch, slow)
+    own, plain = machine.trainer(lanes), machine.trainer(lanes)
+    run = own.train(out=tmp_path / "a", replan=True)
+    plain.train(out=tmp_path / "b")
+    (decision,) = run.drift.decisions  # and not anew at every checkpoint
+    assert decision in run.events
+    assert "Plan kept: the plan takes" in decision
+    assert own.plan is machine.plan
+    assert differing(own, plain) == []
+    assert run.restarts == 0
+
+
+@pytest.mark.parametrize(
+    ("said", "true", "limits"),
+    [(UPDATE_WRONG, SECONDS, LIMITS), (PREFETCHING, SLOWER, TWO_LANES)],
+    ids=["batches ahead after", "batches ahead before"],
+)
+@pytest.mark.parametrize("lanes", ["one", "threads"])
+def test_a_better_plan_takes_over_with_the_same_replay_streams_and_counters(
+    monkeypatch, tmp_path, lanes, said, true, limits
+) -> None:
+    machine = Machine(monkeypatch, said, true, limits)
+    own, plain = machine.trainer(lanes), machine.trainer(lanes)
+    carry, at_change = replanning.carry, []
+
+    def watched(before, old, reached, after, new, iteration):
+        carry(before, old, reached, after, new, iteration)
+        kept = [n for n in new if not n.startswith(replanning.PASSING)]
+        at_change.append((iteration, {n: (old[n].copy(), new[n].copy()) for n in kept}))
+
+    monkeypatch.setattr(replanning, "carry", watched)
+    run = own.train(out=tmp_path / "a", replan=True)
+    plain.train(out=tmp_path / "b")
+    assert run.status == "done"
+
+    ((iteration, arrays),) = at_change
+    assert iteration * 8 % CHECKPOINT == 0
+    assert {"learner.q", "replay.obs", "rng.env_step", "learner.q.m", "env.state"} <= set(arrays)
+    for name, (old, new) in arrays.items():
+        np.testing.assert_array_equal(old, new, err_msg=name)
+    updates = (iteration * 8 - 64) // 4
+    assert arrays["learner.step"][1][0] == updates  # nothing was under way any more
+    assert arrays["replay.cursor"][1][1] == min(iteration * 8, 1000)
+
+    for name in (
+        "learner.step",
+        "replay.cursor",
+        "rng.env_step",
+        "rng.inference",
+        "rng.replay_sample",
+    ):
+        np.testing.assert_array_equal(own._arrays[name], plain._arrays[name], err_msg=name)
+    assert run.updates == (4000 - 64) // 4
+
+    (decision,) = run.drift.decisions
+    assert decision in run.events
+    assert f"env step {iteration * 8}: " in decision
+    assert "off by more than 15 % is update (3.00 x)." in decision
+    assert "Plan changed: the plan takes" in decision
+    assert "moved: " in decision
+    assert {own.protocol.drain, plain.protocol.drain} == {0, 1}
+    assert machine.takes_s(machine.plan) > replanning.GAIN * machine.takes_s(own.plan)
+    assert run.drift.off == pytest.approx(0.0, abs=1e-3)  # the new plan is as predicted
+    assert off(run) == set()
+    assert run.plan == own.plan == load_plan(tmp_path / "a" / "plan.json")
+    assert "Plan changed" in str(own.report(run))
+    for lags in run.lags.values():
+        assert max(map(int, lags)) <= 1
+
+
+def test_what_the_run_did_before_the_change_is_what_it_does_without(monkeypatch, tmp_path) -> None:
+    machine = Machine(monkeypatch, UPDATE_WRONG)
+    own, plain = machine.trainer(), machine.trainer()
+    seen: list[Any] = []
+    change = pearl.Trainer._change
+
+    def watched(self, plan, schedule, state, folder, text):
+        seen.append((state.iteration, {n: a.copy() for n, a in self._arrays.items()}))
+        change(self, plan, schedule, state, folder, text)
+
+    monkeypatch.setattr(pearl.Trainer, "_change", watched)
+    own.train(out=tmp_path / "a", replan=True)
+    ((iteration, arrays),) = seen
+    plain.train(steps=iteration * 8, out=tmp_path / "b")
+    assert machine.plan.edges[0].slack == 0
+    for name in ("learner.q", "learner.q.m", "replay.obs", "env.state", "rng.inference"):
+        np.testing.assert_array_equal(arrays[name], plain._arrays[name], err_msg=name)
+
+
+def test_a_run_that_changed_its_plan_resumes_with_the_plan_it_had(monkeypatch, tmp_path) -> None:
+    machine = Machine(monkeypatch, UPDATE_WRONG)
+    first = machine.trainer()
+    first.train(steps=2400, out=tmp_path, replan=True)
+    assert first.plan != machine.plan
+    resumed = machine.trainer()
+    run = resumed.train(steps=4000, out=tmp_path, resume=True)
+    assert resumed.plan == first.plan
+    assert run.plan == load_plan(tmp_path / "plan.json")
+    assert (run.status, run.env_steps, run.updates) == ("done", 4000, (4000 - 64) // 4)
+    assert len(run.drift.decisions) == 1  # told by the run before, and kept
+    other = pearl.Trainer(
+        pearl.load(machine.system.raw, set={"algorithm.discount": 0.9}), machine.plan
+    )
+    with pytest.raises(SpecError, match=r"algorithm\.discount"):
+        other.train(steps=4000, out=tmp_path, resume=True)
+
+
+def test_a_plan_whose_checkpoint_cannot_be_written_is_not_taken(monkeypatch, tmp_path) -> None:
+    machine = Machine(monkeypatch, PREFETCHING, SLOWER, TWO_LANES)
+    own, plain = machine.trainer(), machine.trainer()
+    save = pearl.Trainer._save
+
+    def full(self, path, done):
+        if self.plan != machine.plan:
+            raise OSError(28, "No space left on device")
+        save(self, path, done)
+
+    monkeypatch.setattr(pearl.Trainer, "_save", full)
+    run = own.train(out=tmp_path / "a", replan=True)
+    plain.train(out=tmp_path / "b")
+    (decision,) = run.drift.decisions
+    assert "Plan kept, though there is a better one" in decision
+    assert "No space left" in decision
+    assert own.plan == machine.plan
+    assert differing(own, plain) == []
+
+
+def test_ctrl_c_while_a_plan_is_looked_for_ends_the_run_with_a_checkpoint(
+    monkeypatch, tmp_path
+) -> None:
+    machine = Machine(monkeypatch, UPDATE_WRONG)
+    own, decide = machine.trainer(), replanning.decide
+
+    def asked(*given: Any) -> replanning.Decision:
+        signal.raise_signal(signal.SIGINT)
+        return decide(*given)
+
+    monkeypatch.setattr(replanning, "decide", asked)
+    run = own.train(out=tmp_path, replan=True)
+    assert run.status == "interrupted"
+    assert CHECKPOINT <= run.env_steps < 4000
+    (decision,) = run.drift.decisions
+    assert decision.endswith("Plan kept: the search for another was interrupted.")
+    resumed = machine.trainer()
+    assert resumed.train(out=tmp_path, resume=True).status == "done"
+    assert resumed.plan == own.plan == machine.plan
+
+
+def test_a_drain_that_fails_leaves_the_old_plan_and_every_bit(monkeypatch, tmp_path) -> None:
+    machine = Machine(monkeypatch, PREFETCHING, SLOWER, TWO_LANES)
+    own, plain = machine.trainer(), machine.trainer()
+    lanes = pearl.Trainer._lanes
+
+    def failing(self, schedule, state):
+        if schedule.total == state.iteration:
+            raise single_lane.LaneError("a lane died")
+        return lanes(self, schedule, state)
+
+    monkeypatch.setattr(pearl.Trainer, "_lanes", failing)
+    run = own.train(out=tmp_path / "a", replan=True)
+    plain.train(out=tmp_path / "b")
+    assert "it cannot go on: a lane died" in run.drift.decisions[0]
+    assert (run.status, run.restarts) == ("done", 0)
+    assert differing(own, plain) == []
+
+
+def test_a_state_that_another_plan_would_not_take_is_not_given_up(monkeypatch, tmp_path) -> None:
+    machine = Machine(monkeypatch, UPDATE_WRONG)
+    own, plain = machine.trainer(), machine.trainer()
+    monkeypatch.setattr(replanning, "misfits", lambda old, new: ["rng.inference#1"])
+    run = own.train(out=tmp_path / "a", replan=True)
+    plain.train(out=tmp_path / "b")
+    assert "it cannot go on: its arrays are others: rng.inference#1" in run.drift.decisions[0]
+    assert differing(own, plain) == []
+
+
+def test_a_fused_call_is_compared_as_one_and_its_members_are_timed_apart(
+    monkeypatch, tmp_path
+) -> None:
+    monkeypatch.setattr(replanning, "GAIN", 1e9)  # whatever this machine says, the plan stays
+    spec = replay_spec("dqn", {"max_lanes": 1})
+    spec["train"] |= {"steps": 1600, "checkpoint_every": CHECKPOINT}
+    system = pearl.load(spec)
+    plan = pearl.plan(system)
+    call = [t.name for t in plan.problem.graph.tasks]
+    assert set(plan.task("update").fused_with) == set(call) - {"update"}
+    far = replace(plan, period_s=plan.period_s / 1000)  # whatever this machine takes, it is more
+    run = pearl.Trainer(system, far, seed=3).train(out=tmp_path, replan=True)
+    assert run.status == "done"
+    assert [t.task for t in run.drift.tasks] == ["+".join(call)]
+    assert len(run.drift.decisions) == 1
+    about = checkpoint.load(tmp_path / trainer.CHECKPOINT).about
+    measured = about["progress"]["factors"]
+    assert {"iteration.dqn, native", "update.dqn, native"} <= set(measured)
+    assert all(factor > 0 for factor in measured.values())
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({}, "needs `out`"),
+        ({"checkpoint_every": 0}, "checkpoint_every is 0"),
+        ({"emulate": True}, "an emulated run has none"),
+    ],
+)
+def test_a_run_that_cannot_change_its_plan_says_so(monkeypatch, setting, message) -> None:
+    machine = Machine(monkeypatch, SECONDS)
+    system = machine.system
+    if "checkpoint_every" in setting:
+        system = told(system, checkpoint_every=0)
+    own = pearl.Trainer(system, machine.plan, emulate="emulate" in setting)
+    with pytest.raises(SpecError, match=message):
+        own.train(replan=True)
+
+
+def test_factors_reach_all_modes_of_a_family_and_leave_the_others(monkeypatch) -> None:
+    machine = Machine(monkeypatch, SECONDS)
+    system: System = machine.system
+    graph = machine.graph
+    table = pearl.costs.tabulate(graph, system.platform, system.limits)
+    by = {"update.dqn, native": 3.0}
+    after = replanning.corrected(table, graph, by)
+    for old, new in zip(table.modes, after.modes, strict=True):
+        ratio = new.estimate.latency_s / old.estimate.latency_s
+        if old.tasks == ("update",) and old.variant == "native":
+            assert ratio == pytest.approx(3.0)
+            assert "times 3, as the run measured" in new.estimate.source
+        elif old.fused and "update" in old.tasks and old.variant == "native":
+            assert 1.0 < ratio < 3.0  # by the share of its members
+        else:
+            assert new == old
+
+
+def test_what_the_calls_do_not_explain_makes_another_plan_no_better(monkeypatch) -> None:
+    machine = Machine(monkeypatch, UPDATE_WRONG)
+    by = {"update.dqn, native": 3.0}
+    now_s = machine.takes_s(machine.plan)
+
+    def decided(measured_s: float) -> replanning.Decision:
+        return replanning.decide(
+            machine.system, machine.plan, by, machine.said, machine.graph, measured_s
+        )
+
+    found = decided(now_s)
+    assert found.plan is not None
+    best_s = machine.takes_s(found.plan)
+    assert f"{now_s / best_s:.2f} x as good" in found.why
+    assert decided(3 * now_s).plan is None  # waits that no plan is known to be rid of
+    assert f"{3 * now_s / (best_s + 2 * now_s):.2f} x as good" in decided(3 * now_s).why
+    assert decided(best_s).plan is None  # it is that fast already, whatever its calls seem to take
+
+
+def test_a_short_window_decides_nothing_and_the_same_drift_is_weighed_once() -> None:
+    window = replanning.Window(100, 1.0)
+    for _ in range(3):
+        window = window.longer()
+    assert window.looks == 3
+    watch = replanning.Watch(1e-3)
+    assert not watch.due(window, 200, 1.0 + 100 * 1.1e-3)
+    assert watch.due(window, 200, 1.0 + 100 * 1.3e-3)
+    assert watch.due(window, 200, 1.0 + 100 * 0.7e-3)
+    watch.weighed_s = 1.3e-3
+    assert not watch.due(window, 200, 1.0 + 100 * 1.35e-3)
+    assert watch.due(window, 200, 1.0 + 100 * 2e-3)
+    assert replanning.recent({"a": [1, 2, 3]}, _Firings({"a": 1}), 2) == {"a": [2, 3]}
+    assert replanning.recent({"a": [1, 2, 3, 4]}, _Firings({"a": 2}), 1) == {"a": [3, 4]}
+    assert replanning.gathered({"a": [1]}, {"a": [2], "b": [3]}) == {"a": [1, 2], "b": [3]}
+
+
+class _Firings:
+    """What `recent` needs of a protocol."""
+
+    def __init__(self, repetition: Mapping[str, int]) -> None:
+        self.graph = self
+        self.repetition = repetition
+
+
+def test_the_command_has_the_option_and_tells_decisions_from_problems(
+    monkeypatch, tmp_path, capsys
+) -> None:
+    from pearl.cli import commands
+
+    machine = Machine(monkeypatch, UPDATE_WRONG)
+    monkeypatch.setattr("pearl.spec.reading.state", lambda spec, set: machine.system)
+    monkeypatch.setattr(commands, "_load", lambda spec, pairs: machine.system)
+    monkeypatch.setattr("pearl.spec.reading.state", lambda spec, set: machine.system)
+    monkeypatch.setattr(trainer, "make_plan", lambda system: machine.plan)
+    out = Path(tmp_path) / "run"
+    with pytest.raises(SystemExit) as ended:
+        commands.app(["train", "dqn_cartpole", "--replan", "--out", str(out)])
+    told_text = capsys.readouterr()
+    assert ended.value.code == 0, told_text.err
+    assert "Plan changed" in " ".join(told_text.out.split())
+    assert "events, the last" not in told_text.err

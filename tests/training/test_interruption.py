@@ -1,0 +1,323 @@
+"""Signals and listeners that raise end a run whole; a stretch of iterations is bounded by time."""
+
+import json
+import os
+import signal
+import time
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+import pearl
+from pearl.planning.runs import load_run
+from pearl.runtime.protocol import single_lane
+from pearl.training import evaluation, session
+from pearl.training.checkpoint import load as load_checkpoint
+from pearl.training.interruption import interruptible
+from pearl.training.trainer import CHECKPOINT, Trainer
+from tests.lanes import planned, replay_spec, told
+from tests.training.test_trainer import SMALL, arrays, assert_equal
+
+EVALUATED = {
+    **SMALL,
+    "train": {**SMALL["train"], "evaluate_every": 240, "evaluate_episodes": 3, "seed": 2},
+}
+
+
+@pytest.fixture(scope="module")
+def plan():
+    return pearl.plan(pearl.load(SMALL))
+
+
+@contextmanager
+def handled(number):
+    """What the process does about a signal meanwhile: it is noted."""
+    seen = []
+    before = signal.signal(number, lambda given, _: seen.append(given))
+    try:
+        yield seen
+    finally:
+        signal.signal(number, before)
+
+
+def test_what_may_be_given_up_is_given_up_and_the_second_ctrl_c_is_raised():
+    with interruptible() as interruption:
+        assert interruption.unless_asked(lambda: 3) == 3
+        assert not interruption.asked
+        signal.raise_signal(signal.SIGINT)  # nothing to give up: noted
+        assert interruption.asked
+        assert interruption.unless_asked(lambda: 3) is None
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    with interruptible() as interruption:
+
+        def given_up():
+            signal.raise_signal(signal.SIGINT)
+            raise AssertionError("it went on")
+
+        assert interruption.unless_asked(given_up) is None
+
+        def pressed_twice():
+            try:
+                signal.raise_signal(signal.SIGINT)
+            finally:
+                signal.raise_signal(signal.SIGINT)
+
+    with interruptible() as interruption, pytest.raises(KeyboardInterrupt):
+        interruption.unless_asked(pressed_twice)
+
+
+def test_an_interrupt_that_is_nobodys_signal_is_not_swallowed():
+    def raises():
+        raise KeyboardInterrupt
+
+    with interruptible() as interruption, pytest.raises(KeyboardInterrupt):
+        interruption.unless_asked(raises)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_signals_that_end_a_process_are_raised_again_and_ignored_ones_stay_ignored(number):
+    with handled(number) as seen:
+        with interruptible(), interruptible() as inner:
+            signal.raise_signal(number)
+            assert (inner.asked, seen) == (True, [])
+        assert seen == [number]
+
+        def failing():
+            with interruptible():
+                signal.raise_signal(number)
+                raise ValueError("raised")
+
+        with pytest.raises(ValueError, match="raised"):
+            failing()
+        assert seen == [number, number]
+    before = signal.signal(number, signal.SIG_IGN)  # as under nohup
+    try:
+        with interruptible() as interruption:
+            signal.raise_signal(number)
+            assert not interruption.asked
+        assert signal.getsignal(number) is signal.SIG_IGN
+    finally:
+        signal.signal(number, before)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_such_a_signal_ends_the_run_whole_before_it_is_raised_again(number, plan, tmp_path):
+    whole, cut, resumed = (pearl.compile(SMALL, plan=plan) for _ in range(3))
+    whole.train()
+    left = []
+
+    def ended(given, _):
+        left.append((given, load_run(tmp_path).status, (tmp_path / ".lock").exists()))
+        left.append(load_checkpoint(tmp_path / CHECKPOINT).about["progress"]["iteration"] > 0)
+
+    before = signal.signal(number, ended)
+    try:
+        run = cut.train(out=tmp_path, progress=lambda _: signal.raise_signal(number))
+    finally:
+        signal.signal(number, before)
+    assert (run.status, left) == ("interrupted", [(number, "interrupted", False), True])
+    assert 0 < run.env_steps < 800
+    resumed.train(out=tmp_path, resume=True)
+    assert_equal(arrays(whole), arrays(resumed))
+
+
+def test_a_second_ctrl_c_raises(plan, tmp_path):
+    def twice(_):
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        pearl.compile(SMALL, plan=plan).train(out=tmp_path, progress=twice)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_ctrl_c_before_the_first_iteration_ends_the_run_at_once(plan, tmp_path, monkeypatch):
+    whole, cut, resumed = (pearl.compile(SMALL, plan=plan) for _ in range(3))
+    whole.train()
+    bind = single_lane.bind
+
+    def pressed(*given):
+        signal.raise_signal(signal.SIGINT)
+        return bind(*given)
+
+    monkeypatch.setattr(single_lane, "bind", pressed)
+    run = cut.train(out=tmp_path)
+    assert (run.status, run.env_steps) == ("interrupted", 0)
+    monkeypatch.undo()
+    resumed.train(out=tmp_path, resume=True)
+    assert_equal(arrays(whole), arrays(resumed))
+
+
+@pytest.mark.parametrize("which", ["periodic", "final"])
+def test_ctrl_c_amid_an_evaluation_ends_it_at_once_and_it_is_made_when_the_run_goes_on(
+    which, tmp_path, monkeypatch
+):
+    system = pearl.load(EVALUATED)
+    plan = pearl.plan(system)
+    whole, cut, resumed = (pearl.compile(system, plan=plan) for _ in range(3))
+    there = whole.train()
+    make, steps, evaluations = evaluation.make_env, [], []
+
+    def made(*given):
+        env = make(*given)
+        evaluations.append(env)
+        step = env.step
+
+        def pressing(action):
+            if len(evaluations) == (2 if which == "periodic" else 4):
+                steps.append(action)
+                if len(steps) == 3:
+                    signal.raise_signal(signal.SIGINT)
+                    time.sleep(0)
+            return step(action)
+
+        env.step = pressing
+        return env
+
+    monkeypatch.setattr(evaluation, "make_env", made)
+    run = cut.train(out=tmp_path)
+    assert (run.status, len(steps)) == ("interrupted", 3)
+    assert run.env_steps == (480 if which == "periodic" else 800)
+    assert run.returns["eval_returns"] == []
+    monkeypatch.undo()
+    again = resumed.train(out=tmp_path, resume=True)
+    assert again.status == "done"
+    assert again.returns == there.returns
+    assert_equal(arrays(whole), arrays(resumed))  # the best policy among them
+    with (tmp_path / "metrics.csv").open() as file:
+        assert len(file.readlines()) > 3
+
+
+@pytest.mark.parametrize("error", [ValueError("no\nmore"), SystemExit(3)])
+def test_what_a_listener_raises_ends_the_run_whole_and_is_raised(error, plan, tmp_path):
+    whole, cut, resumed = (pearl.compile(SMALL, plan=plan) for _ in range(3))
+    whole.train()
+
+    def listen(now):
+        raise error
+
+    with pytest.raises(type(error)) as raised:
+        cut.train(out=tmp_path, progress=listen)
+    assert raised.value is error
+    run = load_run(tmp_path)
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    assert (run.status, run.message) == ("failed", f"the progress listener raised {text}")
+    assert 0 < run.env_steps < 800
+    assert resumed.train(out=tmp_path, resume=True).status == "done"
+    assert_equal(arrays(whole), arrays(resumed))
+
+
+def test_what_a_listener_raises_at_the_last_step_is_raised_too(plan, tmp_path, monkeypatch):
+    monkeypatch.setattr(session, "PROGRESS_S", 0.0)
+
+    def listen(now):
+        if now.env_steps == now.total_steps:
+            raise ValueError("late")
+
+    with pytest.raises(ValueError, match="late"):
+        pearl.compile(SMALL, plan=plan).train(out=tmp_path, progress=listen)
+    assert json.loads((tmp_path / "run.json").read_text())["status"] == "failed"
+    assert pearl.compile(SMALL, plan=plan).train(out=tmp_path, resume=True).status == "done"
+
+
+@pytest.mark.parametrize(
+    ("rounds", "done", "seconds", "expected"),
+    [
+        (1, 1, 0.001, 2),  # at most twice as many
+        (64, 64, 0.01, 64),
+        (64, 64, 0.8, 16),
+        (64, 8, 0.1, 16),
+        (16, 16, 3.3, 1),  # an iteration takes longer than a stretch may
+        (1, 1, 0.5, 1),
+        (1, 0, 0.0, 2),
+    ],
+)
+def test_a_stretch_takes_a_fifth_of_a_second(rounds, done, seconds, expected, monkeypatch):
+    monkeypatch.setattr(session.time, "perf_counter", lambda: 7.0 + seconds)
+    assert session.stretch(rounds, done, 7.0) == expected
+
+
+def rounds_of(monkeypatch, seconds):
+    """How many iterations each native call of a lane does, of which one takes at least so long."""
+    found, run = [], single_lane.run
+
+    def slow(calls, rounds, arrays):
+        found.append(rounds)
+        time.sleep(rounds * seconds)
+        run(calls, rounds, arrays)
+
+    monkeypatch.setattr(single_lane, "run", slow)
+    return found
+
+
+def test_stretches_of_slow_iterations_are_short_and_change_no_bit(plan, monkeypatch):
+    fast, slow = (pearl.compile(SMALL, plan=plan) for _ in range(2))
+    with monkeypatch.context() as patch:
+        patch.setattr("pearl.training.trainer.ROWS", 1)
+        rounds = rounds_of(patch, 0.0)
+        fast.train()
+        assert max(rounds) > 10
+    monkeypatch.setattr("pearl.training.trainer.ROWS", 1)
+    rounds = rounds_of(monkeypatch, 0.025)
+    slow.train()
+    assert max(rounds) <= 10  # 0.2 s, in which the call with a clock is not slow
+    first = rounds.index(0, 5) if 0 in rounds[5:] else None
+    assert first is not None  # where learning starts, one iteration alone again
+    assert_equal(arrays(fast), arrays(slow))
+
+
+def test_other_lanes_are_ahead_by_no_more_than_a_stretch(monkeypatch):
+    monkeypatch.setattr(session, "STRETCH_S", 1e-9)
+    monkeypatch.setattr(session, "PROGRESS_S", 0.0)
+    system, plan = planned(replay_spec("dqn", {"policy_lag": 2}))
+    assert sum(k.width > 0 for k in plan.lanes) > 1
+    pressed = []
+
+    def press(now):
+        if now.env_steps >= 400 and not pressed:
+            pressed.append(now.env_steps)
+            signal.raise_signal(signal.SIGINT)
+
+    run = Trainer(told(system, lanes="one"), plan, seed=3).train(progress=press)
+    assert run.status == "interrupted"
+    assert (run.env_steps - pressed[0]) // 8 <= 6
+
+
+@pytest.mark.parametrize("where", ["between", "at a mark"])
+def test_a_loss_that_is_not_finite_for_a_moment_counts_at_fixed_iterations_alone(
+    where, plan, monkeypatch
+):
+    """Where a stretch ends depends on the clock; what ends a run must not."""
+    trainer = pearl.compile(SMALL, plan=plan)
+    run = single_lane.OneLane.run
+
+    def spoiling(self, end, stop, **timed):
+        end = run(self, end, stop, **timed)
+        marked = end == session.Schedule.next_look(schedule[0], end - 1)
+        if end > 30 and marked == (where == "at a mark"):
+            trainer._arrays["loss.q"][0] = np.inf
+        return end
+
+    schedule, begin = [], session.train
+
+    def noting(job, state):
+        schedule.append(job.schedule)
+        return begin(job, state)
+
+    monkeypatch.setattr("pearl.training.trainer.train", noting)
+    monkeypatch.setattr(single_lane.OneLane, "run", spoiling)
+    monkeypatch.setattr("pearl.training.trainer.ROWS", 8)
+    assert trainer.train().status == ("done" if where == "between" else "failed")
+
+
+def test_nohup_lets_a_run_live_on(plan, tmp_path):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        run = pearl.compile(SMALL, plan=plan).train(
+            out=tmp_path, progress=lambda _: os.kill(os.getpid(), signal.SIGHUP)
+        )
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert run.status == "done"

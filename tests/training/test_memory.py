@@ -1,0 +1,153 @@
+"""A replay beyond the memory of this host: `check` warns, training says so before it allocates."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pearl.errors import SpecError
+from pearl.spec.reading import load
+from pearl.spec.system import System
+from pearl.training import memory
+from pearl.training.trainer import Trainer
+from pearl_devices import kernel
+from pearl_devices.buffers import allocate
+from pearl_devices.discover import free_memory
+from tests.cli.test_cli import Ran
+from tests.devices.test_discover import tree
+from tests.lanes import planned
+
+SPEC = {
+    "algorithm": {
+        "name": "dqn",
+        "env": "CartPole-v1",
+        "replay": {"capacity": 1000},
+        "num_envs": 2,
+        "batch_size": 8,
+        "learning_starts": 8,
+    },
+    "train": {"steps": 100},
+}
+
+
+def sized(capacity: int) -> System:
+    found: System = load(SPEC, set={"algorithm.replay.capacity": capacity})
+    return found
+
+
+def free(monkeypatch: pytest.MonkeyPatch, left: float | None, swap: float = 0.0) -> None:
+    monkeypatch.setattr(memory, "free_memory", lambda: (left, swap))
+
+
+def replay_bytes(capacity: int) -> float:
+    from pearl.algorithms import algorithm
+
+    return float(algorithm("dqn").graph(sized(capacity)).states["replay"])
+
+
+def test_check_warns_of_a_replay_beyond_the_memory_that_is_free(monkeypatch, tmp_path) -> None:
+    size = replay_bytes(100_000)
+    free(monkeypatch, size)
+    assert memory.warning(sized(100_000)) is None
+    free(monkeypatch, size - 1, swap=1e12)  # a replay in swap is no replay
+    said = memory.warning(sized(100_000))
+    assert said is not None
+    assert said.startswith(
+        f"algorithm.replay.capacity: given 100000; the replay takes {size:.3g} bytes, and "
+        f"{size - 1:.3g} bytes of this host's memory are free now: lower it to at most 99000, or"
+    )
+    free(monkeypatch, None)
+    assert memory.warning(sized(2**31)) is None
+    free(monkeypatch, 1.0)
+    elsewhere = replace(
+        sized(1000), platform=load("dqn_cartpole", set={"platform": "cpu_gpu"}).platform
+    )
+    assert memory.warning(elsewhere) is None
+    assert memory.warning(load("q_learning_frozenlake")) is None
+    ran = Ran("check", "dqn_cartpole", "--json", str(tmp_path / "c.json"))
+    assert "warning: algorithm.replay.capacity: given" in ran.out
+    assert ran.status == 0
+    ran = Ran("check", "q_learning_frozenlake")
+    assert "warning" not in ran.out
+
+
+def test_training_by_a_plan_says_that_the_memory_is_too_small(monkeypatch, tmp_path) -> None:
+    system, plan = planned(SPEC)
+    free(monkeypatch, 1000.0, swap=20.0)
+    folder = tmp_path / "run"
+    with pytest.raises(SpecError) as caught:
+        Trainer(system, plan).train(out=folder)
+    (line,) = caught.value.problems
+    assert line.startswith("memory: the arrays of this run take at least ")
+    assert "1.02e+03 bytes of memory and swap are free; its replay takes " in line
+    assert "lower algorithm.replay.capacity (1000), or train on another machine" in line
+    assert not (folder / "plan.json").exists()
+    need = float(line.split("at least ")[1].split()[0])
+    free(monkeypatch, need - replay_bytes(1000) / 2)
+    with pytest.raises(SpecError, match=r"capacity \(1000\) to at most [45]\d0, or train on"):
+        Trainer(system, plan).train()
+    free(monkeypatch, 2.0 * need)
+    assert Trainer(system, plan).train().status == "done"
+
+
+def test_arrays_are_allowed_up_to_what_is_free(monkeypatch) -> None:
+    k = kernel("replay_insert", envs=2, obs=3, act=0, capacity=64, prioritised=0, fanout=8)
+    sizes = {name: array.nbytes for name, array in allocate([k]).items()}
+    total = sum(sizes.values())
+    rest = sum(size for name, size in sizes.items() if not name.startswith("replay."))
+    assert 0 < rest < total
+    free(monkeypatch, total - 8.0, swap=8.0)
+    with memory.fitting([k, k], 64):
+        pass
+    for left, more in ((total - 1, " to at most 6"), (rest + 1, " to at most 0"), (rest, "")):
+        free(monkeypatch, float(left))
+        with pytest.raises(SpecError) as caught, memory.fitting([k, k], 64):
+            pass
+        assert f"lower algorithm.replay.capacity (64){more}" in str(caught.value)
+        assert str(caught.value).count("at most") == bool(more)
+
+
+def test_memory_that_the_system_refuses_is_a_sentence(monkeypatch) -> None:
+    system, plan = planned(SPEC)
+    free(monkeypatch, None)
+
+    def refused(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("pearl.training.trainer.buffers.allocate", refused)
+    with pytest.raises(SpecError, match=r"the system does not give as much to this process .*low"):
+        Trainer(system, plan).train()
+    with pytest.raises(OSError, match="x"), memory.fitting([], None):
+        raise OSError(5, "x")
+    with pytest.raises(SpecError, match="fewer environments or smaller networks"):  # noqa: SIM117
+        with memory.fitting([], None):
+            raise OSError(12, "Cannot allocate memory")
+
+
+def test_free_memory_is_the_least_of_machine_and_control_groups(tmp_path: Path) -> None:
+    files = {
+        "proc/meminfo": "MemTotal: 9000 kB\nMemAvailable:    8000 kB\nSwapFree:  20 kB\n",
+        "proc/self/cgroup": "0::/a/b\n",
+    }
+    assert free_memory(tree(tmp_path, files)) == (8000 * 1024, 20 * 1024)
+    files |= {
+        "sys/fs/cgroup/a/memory.max": "6000",
+        "sys/fs/cgroup/a/memory.current": "5000",
+        "sys/fs/cgroup/a/memory.stat": "anon 4500\ninactive_file 300\n",
+        "sys/fs/cgroup/a/b/memory.max": "max",
+        "sys/fs/cgroup/a/b/memory.current": "5000",
+    }
+    assert free_memory(tree(tmp_path, files))[0] == 1300
+    files["sys/fs/cgroup/a/memory.current"] = "9000"
+    assert free_memory(tree(tmp_path, files))[0] == 0
+    assert free_memory(tmp_path / "nowhere") == (None, 0.0)
+    one = {
+        "proc/self/cgroup": "3:memory:/x\n",
+        "sys/fs/cgroup/memory/x/memory.limit_in_bytes": "700",
+        "sys/fs/cgroup/memory/x/memory.usage_in_bytes": "200",
+    }
+    assert free_memory(tree(tmp_path / "one", one))[0] == 500
+    found, _ = free_memory()
+    assert found is None or found > 1e6

@@ -1,0 +1,244 @@
+"""Training follows the plan, is reproducible, resumes exactly, and refuses what it cannot do."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import pearl
+from pearl.errors import SpecError
+from pearl.runtime.protocol import single_lane
+from pearl.training import session
+from pearl.training.evaluation import Evaluation
+from pearl_devices.primitives.math.rng import key
+from tests.lanes import cut
+
+SMALL = {
+    "algorithm": {
+        "name": "dqn",
+        "env": "CartPole-v1",
+        "num_envs": 4,
+        "hidden": [16, 16],
+        "batch_size": 16,
+        "replay": {"kind": "prioritised", "capacity": 1000, "fanout": 8},
+        "n_step": 2,
+        "learning_starts": 100,
+    },
+    "platform": "host",
+    "train": {"steps": 800, "evaluate_every": 0, "final_episodes": 2, "checkpoint_every": 400},
+}
+DDPG = {
+    "algorithm": {
+        "name": "ddpg",
+        "env": "Pendulum-v1",
+        "num_envs": 2,
+        "hidden": [16, 16],
+        "batch_size": 16,
+        "replay": {"kind": "uniform", "capacity": 1000},
+        "replay_ratio": "1/4",
+        "learning_starts": 100,
+    },
+    "platform": "host",
+    "train": {"steps": 400, "evaluate_every": 0, "final_episodes": 1},
+}
+
+
+@pytest.fixture(scope="module")
+def plan():
+    return pearl.plan(pearl.load(SMALL))
+
+
+def arrays(trainer):
+    passing = ("batch.", "step.", "loop.", "version.")
+    return {n: a for n, a in trainer._arrays.items() if not n.startswith(passing)}
+
+
+def assert_equal(one, other):
+    assert one.keys() == other.keys()
+    for name in one:
+        np.testing.assert_array_equal(one[name], other[name], err_msg=name)
+
+
+def test_equal_seeds_give_equal_arrays_and_other_seeds_do_not(plan):
+    trainers = [pearl.compile(SMALL, plan=plan, seed=s) for s in (3, 3, 4)]
+    runs = [t.train() for t in trainers]
+    assert_equal(arrays(trainers[0]), arrays(trainers[1]))
+    assert runs[0].returns == runs[1].returns
+    assert not np.array_equal(arrays(trainers[0])["learner.q"], arrays(trainers[2])["learner.q"])
+
+
+def test_training_again_starts_again(plan):
+    trainer = pearl.compile(SMALL, plan=plan, seed=3)
+    trainer.train()
+    first = {n: a.copy() for n, a in arrays(trainer).items()}
+    trainer.train()
+    assert_equal(first, arrays(trainer))
+
+
+def test_the_fused_mode_trains_as_the_tasks_one_by_one():
+    system = pearl.load(SMALL)
+    fused = pearl.compile(system)
+    assert fused.plan.task("update").fused_with
+    apart = pearl.compile(system)
+    apart._jobs = {
+        t.name: single_lane.Job((t.name,), t.kernel, "cpu", "native") for t in apart.graph.tasks
+    }
+    apart._arrays.clear()
+    apart._start(apart.seed)
+    fused.train()
+    apart.train()
+    for name in ("learner.q", "learner.q.m", "policy.q", "replay.tree", "env.state", "replay.obs"):
+        np.testing.assert_array_equal(fused._arrays[name], apart._arrays[name], err_msg=name)
+
+
+@pytest.mark.parametrize("spec", [SMALL, DDPG], ids=["dqn", "ddpg"])
+def test_a_resumed_run_equals_one_that_was_never_cut(spec, tmp_path):
+    plan = pearl.plan(pearl.load(spec))
+    whole = pearl.compile(spec, plan=plan)
+    whole.train(out=tmp_path / "whole")
+    half, steps = pearl.compile(spec, plan=plan), spec["train"]["steps"]
+    assert cut(half, steps // 2, out=tmp_path / "half").env_steps < steps
+    resumed = pearl.compile(spec, plan=plan)
+    run = resumed.train(out=tmp_path / "half", resume=True)
+    assert run.env_steps == spec["train"]["steps"]
+    assert_equal(arrays(whole), arrays(resumed))
+
+
+def test_resuming_with_another_spec_lists_the_keys(plan, tmp_path):
+    pearl.compile(SMALL, plan=plan).train(out=tmp_path)
+    other = pearl.load(SMALL, set={"algorithm.discount": 0.9})
+    with pytest.raises(SpecError, match=r"algorithm.discount was 0.99 and is now 0.9"):
+        pearl.compile(other, plan=plan).train(out=tmp_path, resume=True)
+
+
+def test_a_folder_that_holds_a_run_is_not_overwritten(plan, tmp_path):
+    pearl.compile(SMALL, plan=plan).train(out=tmp_path)
+    with pytest.raises(SpecError, match="already holds a run"):
+        pearl.compile(SMALL, plan=plan).train(out=tmp_path)
+
+
+def test_the_replay_ratio_is_exact():
+    run = pearl.compile(DDPG).train()
+    warm = -(-100 // 4) * 4  # an iteration is two vector steps of two environments
+    assert run.env_steps == 400
+    assert run.updates * 4 == run.env_steps - warm
+
+
+def test_steps_are_rounded_up_to_a_whole_iteration(plan):
+    assert pearl.compile(SMALL, plan=plan).train(steps=101).env_steps == 104
+
+
+def test_saved_and_loaded_it_acts_the_same(plan, tmp_path):
+    trainer = pearl.compile(SMALL, plan=plan)
+    trainer.train()
+    trainer.save(tmp_path / "file")
+    loaded = pearl.Trainer.load(tmp_path / "file")
+    obs = np.random.default_rng(0).normal(size=(32, 4))
+    np.testing.assert_array_equal(trainer.policy.act(obs), loaded.policy.act(obs))
+    assert trainer.evaluate(2, seed=1) == loaded.evaluate(2, seed=1)
+    assert loaded.system == trainer.system
+
+
+def test_observations_of_another_size_are_refused(plan):
+    policy = pearl.compile(SMALL, plan=plan).policy
+    assert policy.act(np.zeros(4)).shape == ()
+    with pytest.raises(ValueError, match=r"shape \(3,\); the policy takes \(B, 4\)"):
+        policy.act(np.zeros(3))
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_and_keeps_the_last_checkpoint(
+    plan, tmp_path, monkeypatch
+):
+    trainer = pearl.compile(SMALL, plan=plan)
+    path = tmp_path / "checkpoint.safetensors"
+    monkeypatch.setattr(session, "PROGRESS_S", 0.0)
+
+    def poison(update):
+        if path.exists():
+            trainer._arrays["learner.q"][:] = np.nan
+
+    run = trainer.train(out=tmp_path, progress=poison)
+    assert run.status == "failed"
+    assert np.isfinite(pearl.Trainer.load(path)._arrays["learner.q"]).all()
+
+
+def test_the_best_evaluated_policy_is_kept(plan, monkeypatch):
+    scores = iter([3.0, 9.0, 5.0])
+    kept = []
+
+    def judge(self, parameters, episodes, which):
+        kept.append((which, self._arrays[self._name].copy()))
+        return Evaluation((1.0 if which == "final" else next(scores),), 0, 500)
+
+    monkeypatch.setattr(pearl.Trainer, "_judge", judge)
+    system = pearl.load(SMALL, set={"train.evaluate_every": 240})
+    trainer = pearl.compile(system, plan=pearl.plan(system))
+    trainer.train()
+    assert [which for which, _ in kept] == [
+        *("periodic 60", "periodic 120", "periodic 180", "final", "final")
+    ]
+    np.testing.assert_array_equal(trainer.policy.parameters, kept[1][1])
+
+
+def test_devices_that_are_not_here_are_refused_in_a_sentence():
+    with pytest.raises(SpecError, match="which this machine lacks; emulate the plan"):
+        pearl.compile(pearl.load(SMALL, set={"platform": "cpu_gpu"}))
+
+
+def test_an_emulated_run_computes_what_the_host_would_and_keeps_the_models_time(plan):
+    system = pearl.load(SMALL, set={"platform": "cpu_gpu_fpga", "limits.pin": {"update": "fpga"}})
+    emulated = pearl.compile(system, emulate=True)
+    run = emulated.train()
+    assert run.simulated
+    assert run.env_steps_per_cpu_s is None
+    assert run.env_steps_per_s == pytest.approx(emulated.plan.rates["env_steps_per_s"], rel=0.05)
+    host = pearl.compile(SMALL, plan=plan)
+    host.train()
+    assert_equal(arrays(host), arrays(emulated))
+
+
+def test_the_torch_variant_learns_the_same_to_rounding():
+    torch = {"update": ["torch"], "inference": ["torch"]}
+    system = pearl.load(SMALL, set={"limits.variants": torch})
+    slow, fast = pearl.compile(system), pearl.compile(SMALL)
+    assert slow.plan.task("update").variant == "torch"
+    slow.train(steps=140)
+    fast.train(steps=140)
+    np.testing.assert_allclose(
+        slow._arrays["learner.q"], fast._arrays["learner.q"], rtol=0, atol=1e-4
+    )
+
+
+def test_a_plan_of_another_problem_is_refused(plan):
+    with pytest.raises(SpecError, match="plan"):
+        pearl.compile(DDPG, plan=plan)
+    with pytest.raises(SpecError, match="period_s"):
+        pearl.compile(SMALL, plan=replace(plan, period_s=plan.period_s * 2))
+
+
+def test_the_loop_pauses_where_something_happens():
+    schedule = session.Schedule(1000, 25, 130, 60, 0, 1000)
+    looks, at = [], 0
+    while at < 1000:
+        at = schedule.next_look(at)
+        looks.append(at)
+    assert looks == sorted({25, 130, 1000, *range(60, 1000, 60)})
+    assert [schedule.next_stop(at) for at in (0, 60, 961)] == [60, 120, 1000]
+
+
+def test_keys_of_streams_differ_by_seed_and_task():
+    assert len({key(s, t) for s in range(5) for t in ("env_step", "inference")}) == 10
+
+
+def test_a_duelling_network_trains_fused_and_in_torch_alike():
+    duelling = {"algorithm.duelling": True}
+    torch = {**duelling, "limits.variants": {"update": ["torch"], "inference": ["torch"]}}
+    fast, slow = (pearl.compile(pearl.load(SMALL, set=s)) for s in (duelling, torch))
+    assert fast.graph.task("inference").kernel.layers()[-1] == 3  # a value and two advantages
+    for trainer in (fast, slow):
+        trainer.train(steps=140)
+    np.testing.assert_allclose(
+        slow._arrays["learner.q"], fast._arrays["learner.q"], rtol=0, atol=1e-4
+    )
+    greedy = fast.policy.act(np.random.default_rng(0).normal(size=(32, 4)))
+    assert set(greedy) <= {0, 1}
