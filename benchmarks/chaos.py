@@ -80,7 +80,7 @@ class Case:
             ring = {"capacity": int(WRAPS * self.steps), "kind": "uniform"}
             if self.algorithm == "dqn":
                 ring |= {"kind": "prioritised", "fanout": 8}
-                acting["n_step"] = 3
+                acting["n_step"] = 1 if self.any_order else 3
             acting |= {"hidden": [16, 16], "batch_size": 16, "replay_ratio": "1/4"}
             acting |= {"learning_starts": 64, "replay": ring}
             limits["policy_lag"] = 2

@@ -208,7 +208,9 @@ def test_modules_are_drawn_by_their_lines_and_a_seed_draws_the_same():
     assert len(set(first)) == 40
     assert {m.file.split("/")[0] for m in first} == set(PACKAGES)
     assert mutation.drawn(ROOT, 4, 40, "re") != first
-    assert {m.file for m in mutation.drawn(ROOT, 3, 5, "pearl/period.py")} == {"pearl/period.py"}
+    assert {m.file for m in mutation.drawn(ROOT, 3, 5, "pearl/graph/period.py")} == {
+        "pearl/graph/period.py"
+    }
 
 
 def test_what_is_called_equivalent_is_in_the_tree():
@@ -221,7 +223,9 @@ def test_what_is_called_equivalent_is_in_the_tree():
 
 def test_a_mutant_of_a_kernel_finds_other_machine_code_stale():
     choice = Choice(ROOT, {}, {})
-    stale = choice.stale(Mutant("devices/pearl_devices/primitives/rng.py", 1, "mix", "", "", ""))
+    stale = choice.stale(
+        Mutant("devices/pearl_devices/primitives/math/rng.py", 1, "mix", "", "", "")
+    )
     primitives = "pearl_devices.primitives"
-    assert {f"{primitives}.rng.uniform", f"{primitives}.replay.draw"} <= stale
-    assert f"{primitives}.tree.find_leaf" not in stale
+    assert {f"{primitives}.math.rng.uniform", f"{primitives}.replay.ring.draw"} <= stale
+    assert f"{primitives}.replay.sum_tree.find_leaf" not in stale

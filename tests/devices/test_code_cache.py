@@ -83,7 +83,7 @@ def test_a_constant_changed_in_one_file_reaches_callers_in_others(
     before, misses = printed(tree, variable, warm)
     assert misses == "0"
     assert printed(tree, variable, warm) == [before, "1"]  # there is something to be stale
-    file = tree / "pearl_devices" / "primitives" / "rng.py"
+    file = tree / "pearl_devices" / "primitives" / "math" / "rng.py"
     shifts = "(27, 30, 31, 11, 40)"
     assert shifts in file.read_text()
     file.write_text(file.read_text().replace(shifts, "(29, 30, 31, 11, 40)"))

@@ -207,7 +207,7 @@ def test_the_time_limit_of_a_search_holds():
 STUCK = """
 import sys, time
 from tests.solvers.test_solver_process import children, hard
-from pearl import solver_process
+from pearl.solvers.model import solver_process
 
 before = children()
 form, cost = hard()

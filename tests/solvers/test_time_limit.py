@@ -153,9 +153,9 @@ def test_a_call_beside_has_the_limit_of_who_made_it_and_ends_when_that_one_gives
 SOLVE = """
 import sys, threading
 from benchmarks.instances import large, small
-from pearl import solver_process
 from pearl.solvers import solve
-from pearl.solvers import cpsat, linear, local_search
+from pearl.solvers.methods import cpsat, local_search
+from pearl.solvers.model import linear, solver_process
 from tests.solvers.test_solver_process import children
 
 what = sys.argv[1]

@@ -20,6 +20,7 @@ import pytest
 import pearl
 from pearl.errors import SpecError
 from pearl.planner import planner
+from pearl.planning.costs import tabulate
 from pearl.planning.plans import Plan, load_plan
 from pearl.planning.runs import Run, load_run
 from pearl.report.report import Report
@@ -398,7 +399,7 @@ def test_factors_reach_all_modes_of_a_family_and_leave_the_others(monkeypatch) -
     machine = Machine(monkeypatch, SECONDS)
     system: System = machine.system
     graph = machine.graph
-    table = pearl.costs.tabulate(graph, system.platform, system.limits)
+    table = tabulate(graph, system.platform, system.limits)
     by = {"update.dqn, native": 3.0}
     after = replanning.corrected(table, graph, by)
     for old, new in zip(table.modes, after.modes, strict=True):

@@ -52,7 +52,7 @@ def test_a_run_goes_on_bit_for_bit_from_a_replay_that_is_not_full(case: str, tmp
 MEMORY = """
 import resource, sys
 import numpy as np
-from pearl import checkpoint
+from pearl.training import checkpoint
 about = {"spec": {}, "plan": {}, "emulate": False, "seed": 0, "progress": {}, "environments": {}}
 array = np.ones((40, 2**20), np.float32)
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

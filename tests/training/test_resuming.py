@@ -252,13 +252,13 @@ def test_rows_of_metrics_are_on_disk_whole_before_a_resumed_run_goes_on(tmp_path
     with (tmp_path / "metrics.csv").open("a") as file:
         file.write("200,1,2.0\r\n9999,")  # rows that are not whole
     seen = []
-    run = session.lane.OneLane.run
+    run = session.single_lane.OneLane.run
 
     def looked(self, end, stop, **timed):
         seen.append(rows(tmp_path))
         return run(self, end, stop, **timed)
 
-    monkeypatch.setattr(session.lane.OneLane, "run", looked)
+    monkeypatch.setattr(session.single_lane.OneLane, "run", looked)
     pearl.compile(DDPG, plan=plan).train(steps=400, out=tmp_path, resume=True)
     assert seen[0] == first  # all of them, before the first further iteration
     after = rows(tmp_path)
