@@ -2,22 +2,142 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from functools import cache
 from importlib import import_module
-from typing import cast
+from typing import Any, cast
 
-from pearl_devices.base import Backend, Buffers, Call, Device, Link, Platform, UnsupportedError
+from pearl_devices.base import (
+    Backend,
+    Buffers,
+    Call,
+    Device,
+    DeviceKindError,
+    FigureError,
+    FiringCost,
+    Link,
+    Platform,
+    UnsupportedError,
+)
+from pearl_devices.given import is_whole, shown
 from pearl_devices.kernel import Kernel
+from pearl_devices.named import CALLABLE, function, reason
 from pearl_devices.work import kernel
 
-BACKENDS = {kind: f"pearl_devices.{kind}" for kind in ("cpu", "gpu", "fpga", "null")}
-"""Device kind → the module that is its `Backend`. A new kind is one file and one line."""
+BACKENDS = {
+    "cpu": "pearl_devices.cpu",
+    "gpu": "pearl_devices.gpu",
+    "fpga": "pearl_devices.fpga",
+    "null": "pearl_devices.null",
+}
+"""Device kind → the module that is its `Backend`. A new kind is one file and one line here."""
+
+NEEDED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "offers": (callable, "def offers(kernel, device), the (variant, width) pairs that it can run"),
+    "bind": (callable, "def bind(kernel, variant, buffers), a call that computes one firing"),
+    "WIDTH_UNIT": (
+        lambda given: isinstance(given, str) and given.isidentifier(),
+        "one word for the unit that a device's width counts, such as 'cores'",
+    ),
+    "SIMULATED": (
+        lambda given: isinstance(given, bool),
+        "True where no such hardware is driven, else False",
+    ),
+    "ESTIMATE": (
+        lambda given: (
+            callable(given) or (isinstance(given, str) and CALLABLE.fullmatch(given) is not None)
+        ),
+        "a function (kernel, device, variant, width) that returns what a firing costs, or the name "
+        "of one as 'module:function', such as 'pearl_estimators.roofline:roofline'",
+    ),
+}
+"""Name that a device kind's file must define → whether a value fits, and the value it needs."""
 
 
 def backend(kind: str) -> Backend:
-    """The backend of a device kind, imported on use; an unknown kind is a KeyError naming all."""
+    """The backend of a device kind, imported on use.
+
+    Raises:
+        KeyError: no such kind; the text names all.
+        DeviceKindError: its file is missing, cannot be imported or lacks a name of `NEEDED`.
+    """
     if kind not in BACKENDS:
         raise KeyError(f"no device kind {kind!r}; there are {sorted(BACKENDS)}")
-    return cast(Backend, import_module(BACKENDS[kind]))
+    return _backend(kind, BACKENDS[kind])
+
+
+@cache
+def _backend(kind: str, module: str) -> Backend:
+    try:
+        found = import_module(module)
+    except (Exception, SystemExit) as error:  # a file is a program, and may raise anything
+        if isinstance(error, ModuleNotFoundError) and error.name == module:
+            why = f"there is no such file; write one that defines {', '.join(NEEDED)}"
+        else:
+            why = f"it cannot be imported: {type(error).__name__}: {reason(error)}"
+        raise DeviceKindError(f"{_file(kind, module)}: {why}") from error
+    for name, (fits, needed) in NEEDED.items():
+        if not hasattr(found, name):
+            raise DeviceKindError(f"{_file(kind, module)}: it has no {name}; needed is {needed}")
+        if not fits(getattr(found, name)):
+            given = shown(getattr(found, name))
+            raise DeviceKindError(f"{_file(kind, module)}: {name} is {given}; needed is {needed}")
+    return cast(Backend, found)
+
+
+def _file(kind: str, module: str = "") -> str:
+    """A device kind and its file, as errors name them."""
+    return f"device kind {kind!r}, {(module or BACKENDS[kind]).replace('.', '/')}.py"
+
+
+def offers(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
+    """The ways `device` can run `kernel`: (variant, width) pairs; empty if it cannot.
+
+    Raises:
+        DeviceKindError: the kind's `offers` fails, or returns anything else.
+    """
+    kind = backend(device.kind)
+    try:
+        found = tuple(kind.offers(kernel, device))
+        fits = all(isinstance(v, str) and is_whole(w) and 1 <= w <= device.width for v, w in found)
+    except FigureError:
+        raise
+    except Exception as error:
+        raise failed("offers", kernel, device, error) from error
+    if not fits or len(set(found)) < len(found):
+        raise DeviceKindError(
+            f"{_file(device.kind)}: offers gives {shown(found)} for kernel {kernel.kind} on "
+            f"{device.name!r}; needed are pairs of a variant and a whole number from 1 to "
+            f"{device.width}, each pair once"
+        )
+    return found
+
+
+def estimator(kind: str) -> Callable[[Kernel, Device, str, int], Any]:
+    """The function that is the `ESTIMATE` of a device kind.
+
+    Raises:
+        DeviceKindError: it is named by a `module:function` that cannot be imported.
+    """
+    given = backend(kind).ESTIMATE
+    if callable(given):
+        return given
+    try:
+        return function(given)
+    except ValueError as error:
+        raise DeviceKindError(f"{_file(kind)}: ESTIMATE is {given!r}: {error}") from error
+
+
+def failed(name: str, kernel: Kernel, device: Device, error: object) -> DeviceKindError:
+    """The error that says why function `name` of a device kind failed for `kernel`.
+
+    error: an exception that it raised, or in words what is wrong with what it returned.
+    """
+    if isinstance(error, Exception):
+        error = f"{type(error).__name__}: {reason(error)}"
+    return DeviceKindError(
+        f"{_file(device.kind)}: {name} fails for kernel {kernel.kind} on {device.name!r}: {error}"
+    )
 
 
 __all__ = [
@@ -26,10 +146,15 @@ __all__ = [
     "Buffers",
     "Call",
     "Device",
+    "DeviceKindError",
+    "FigureError",
+    "FiringCost",
     "Kernel",
     "Link",
     "Platform",
     "UnsupportedError",
     "backend",
+    "estimator",
     "kernel",
+    "offers",
 ]

@@ -1,4 +1,4 @@
-"""What a device is (`Device`, `Link`, `Platform`) and how a kernel runs on it (`Backend`)."""
+"""Devices, links and platforms, and the interface of a device kind (`Backend`)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, Required, TypedDict
 
 from pearl_devices.given import is_whole, misfit, shown
 from pearl_devices.kernel import Kernel
@@ -46,6 +46,14 @@ class UnsupportedError(Exception):
     """A kernel was bound to a device or variant that cannot run it; the text says which and why."""
 
 
+class DeviceKindError(ValueError):
+    """The file of a device kind is missing, incomplete or fails; the text names file and reason."""
+
+
+class FigureError(ValueError):
+    """A device gives too little to be planned for; the text names device and figure."""
+
+
 def _check(owner: str, name: str, value: object, *, positive: bool) -> None:
     if wrong := misfit(value, above=positive):
         raise ValueError(f"{owner}: {name} {wrong}")
@@ -55,23 +63,30 @@ def _check(owner: str, name: str, value: object, *, positive: bool) -> None:
 class Device:
     """One place where kernels run.
 
-    kind: the backend, a key of `pearl_devices.BACKENDS`: cpu, gpu, fpga, null.
-    width, width_unit: how much of it there is to share between lanes: cores, sm, pe.
-    max_lanes: how many serial executors may run side by side on it.
-    peak_flops_per_s: float32, all of its width; memory_bytes_per_s: its main memory.
+    kind: its backend, a key of `pearl_devices.BACKENDS`.
+    width: units that lanes share.
+    width_unit: the unit, as its kind names it: cores, sm, pe, ….
+    max_lanes: serial executors that may run side by side on it.
+    memory_bytes: size of its main memory.
+    peak_flops_per_s: float32, all of its width.
+    memory_bytes_per_s: bandwidth of its main memory.
     overhead_s: cost of starting one kernel (call, launch or doorbell).
-    idle_power_w, active_power_w: the whole device, doing nothing and fully busy.
+    idle_power_w, active_power_w: draw of the whole device, doing nothing and fully busy.
     when_unused: `idle` if it draws idle power even when a plan leaves it out, `off` if not.
     simulated: no such hardware is driven; figures come from a model.
     real: it is part of this machine and kernels can be bound to it.
+    model: the name it is sold by.
     figures: further numbers of its kind (dsp, m20k_bits, clock_hz, l2_bytes, …), SI units.
-    sources: field or figure → where the number comes from; "assumed" where nothing was found.
+    sources: field or figure → the origin of the number; "assumed" where nothing was found.
+
+    Raises:
+        ValueError: a number is out of range; the text names device and field.
     """
 
     name: str
     kind: str
     width: int = 1
-    width_unit: Literal["cores", "sm", "pe"] = "cores"
+    width_unit: str = "cores"
     max_lanes: int = 1
     memory_bytes: float = math.inf
     peak_flops_per_s: float = 1e9
@@ -248,8 +263,46 @@ class Platform:
         return self.route(src, self.host) + self.route(self.host, dst)
 
 
+class FiringCost(TypedDict, total=False):
+    """Cost of one firing of a kernel on a device, as a device kind's own `ESTIMATE` returns it.
+
+    latency_s: start to result, above 0.
+    occupancy_s: time that the lane is taken, at most latency_s; by default equal.
+    low_s, high_s: 90 % band of latency_s; by default exact.
+    energy_j: joules above idle; by default modelled from the device's power.
+    rung: origin of the number, as in `pearl_estimators.Estimate`; by default closed_form.
+    bound_by: compute, memory, overhead or given (the default).
+    source: formula, file or datasheet; by default the kind.
+    """
+
+    latency_s: Required[float]
+    occupancy_s: float
+    low_s: float
+    high_s: float
+    energy_j: float
+    rung: str
+    bound_by: str
+    source: str
+
+
 class Backend(Protocol):
-    """How one kind of device runs kernels. A device kind is a module with these two functions."""
+    """A device kind: a module that defines these names; see `pearl_devices.BACKENDS`.
+
+    WIDTH_UNIT: the unit of `Device.width`.
+    SIMULATED: no such hardware is driven; the default of `simulated` in platform files.
+    ESTIMATE: function (kernel, device, variant, width) → FiringCost, or the name of one in another
+        module, which may also return a `pearl_estimators.Estimate`. It raises FigureError where the
+        device lacks a figure.
+
+    Two more are optional. `check(device)` raises FigureError where a figure of a platform file is
+    missing. `COUNTER` measures energy: a function, or its name as `module:function`, from the
+    number of a device among those of its kind to (`pearl_estimators.energy.Counter`, "") or
+    (None, the reason why there is none).
+    """
+
+    WIDTH_UNIT: str
+    SIMULATED: bool
+    ESTIMATE: str | Callable[[Kernel, Device, str, int], FiringCost]
 
     def offers(self, kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
         """The ways `device` can run `kernel`: (variant, width) pairs; empty if it cannot.
@@ -260,5 +313,6 @@ class Backend(Protocol):
     def bind(self, kernel: Kernel, variant: str, buffers: Buffers) -> Call:
         """Prepare `kernel` once over `buffers`; the hot path calls the result.
 
-        Raises UnsupportedError, naming kernel and variant, where it cannot.
+        Raises:
+            UnsupportedError: it cannot run this kernel in this variant; the text names both.
         """

@@ -26,6 +26,11 @@ from pearl_devices.buffers import specs
 from pearl_devices.kernel import Kernel
 from pearl_devices.primitives import NATIVE_ENVS
 
+WIDTH_UNIT = "cores"
+SIMULATED = False
+ESTIMATE = "pearl_estimators.cpu:calibrated_or_roofline"
+COUNTER = "pearl_estimators.energy:rapl"
+
 _TORCH_UPDATE = {
     "torch": "torch.off_policy:bind_update",
     "torch-bf16": "torch.off_policy:bind_update_bfloat16",

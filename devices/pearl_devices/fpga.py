@@ -1,16 +1,20 @@
-"""An FPGA that is never driven: an n×n systolic array for networks, a K-ary sum tree for replay.
+"""A simulated FPGA: an n×n systolic array for networks, a K-ary sum tree for replay.
 
-A bound kernel computes the same numbers with the native code of the host's CPU; its time comes from
-the closed forms of `pearl_estimators.fpga`, of designs that nobody has built, on a virtual clock.
+No board is driven. A bound kernel computes the same numbers with the native code of the host's CPU.
+Its time is the closed form of a design that nobody has built, on a virtual clock.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pearl_devices.base import Buffers, Call, Device, UnsupportedError
+from pearl_devices.base import Buffers, Call, Device, FigureError, UnsupportedError
 from pearl_devices.kernel import Kernel
 from pearl_devices.work import F32, activations_bytes, parameters, tree_depth
+
+WIDTH_UNIT = "pe"  # a float32 multiply-add unit
+SIMULATED = True
+ESTIMATE = "pearl_estimators.fpga:closed_form"
 
 ARRAYS = (8, 16, 32, 64)
 DSP_PER_LEVEL = 2  # assumed: an adder and a comparator a level, as in PEARL's released model
@@ -27,11 +31,15 @@ class OnChip:
 
 
 def figure(device: Device, name: str) -> float:
-    """One of `device.figures`, above 0; a missing one, or 0, is a ValueError naming those given."""
+    """One of `device.figures`, above 0.
+
+    Raises:
+        FigureError: the figure is missing or 0; the text names those given and those needed.
+    """
     found = device.figures.get(name, 0.0)
     if not found > 0:
         what = f"gives {name} as {found:g}" if name in device.figures else f"has no figure {name!r}"
-        raise ValueError(
+        raise FigureError(
             f"device {device.name!r} of kind fpga {what}; it gives {sorted(device.figures)}; "
             "needed, above 0, are clock_hz and the memory on chip: ram_blocks, ram_block_bits (of "
             "one) and ram_word_bits (its widest word), or of an Intel device m20k_blocks, m20k_bits"
@@ -40,14 +48,22 @@ def figure(device: Device, name: str) -> float:
 
 
 def on_chip(device: Device) -> OnChip:
-    """The memory on chip that the figures of a device tell; too few figures are a ValueError."""
+    """The memory on chip by the figures of a device.
+
+    Raises:
+        FigureError: a figure is missing or 0.
+    """
     if {"m20k_blocks", "m20k_bits"} & device.figures.keys():
         return OnChip(figure(device, "m20k_blocks"), figure(device, "m20k_bits"), M20K_WORD_BITS)
     return OnChip(*(figure(device, n) for n in ("ram_blocks", "ram_block_bits", "ram_word_bits")))
 
 
 def check(device: Device) -> None:
-    """A ValueError where a figure is missing that designs are offered and estimated by."""
+    """Checks the figures that designs are offered and estimated by.
+
+    Raises:
+        FigureError: a figure is missing or 0.
+    """
     figure(device, "clock_hz")
     on_chip(device)
 

@@ -1,9 +1,14 @@
-"""NVIDIA GPUs as this version knows them: it plans for them and emulates them."""
+"""NVIDIA GPUs: planned for and emulated; no kernel is bound to one by this version."""
 
 from __future__ import annotations
 
 from pearl_devices.base import Buffers, Call, Device, UnsupportedError
 from pearl_devices.kernel import Kernel
+
+WIDTH_UNIT = "sm"  # a streaming multiprocessor
+SIMULATED = False
+ESTIMATE = "pearl_estimators.gpu.calibration:calibrated_or_roofline"
+COUNTER = "pearl_estimators.energy:nvml"
 
 
 def offers(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:

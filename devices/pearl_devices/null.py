@@ -1,9 +1,19 @@
-"""A device that computes nothing: it charges the fixed time its estimate says, for tests."""
+"""A null device: computes nothing and charges the times that its figures give, for tests."""
 
 from __future__ import annotations
 
-from pearl_devices.base import Buffers, Call, Device, UnsupportedError
+from pearl_devices.base import (
+    Buffers,
+    Call,
+    Device,
+    FigureError,
+    FiringCost,
+    UnsupportedError,
+)
 from pearl_devices.kernel import Kernel
+
+WIDTH_UNIT = "cores"
+SIMULATED = False
 
 
 def offers(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
@@ -18,3 +28,23 @@ def bind(kernel: Kernel, variant: str, buffers: Buffers) -> Call:
             f"kernel {kernel.kind} has no variant {variant!r} on a null device; it has null"
         )
     return lambda: None
+
+
+def given_time(kernel: Kernel, device: Device, variant: str, width: int) -> FiringCost:
+    """The figure `latency_s.KIND` for one kernel kind, else `latency_s`.
+
+    Raises:
+        FigureError: the device gives neither.
+    """
+    for name in (f"latency_s.{kernel.kind}", "latency_s"):
+        if name in device.figures:
+            source = device.sources.get(name, "given by the platform")
+            return {"latency_s": device.figures[name], "rung": "given", "source": source}
+    raise FigureError(
+        f"device {device.name!r} of kind null gives no time for kernel {kernel.kind}; give the "
+        f"figure latency_s or latency_s.{kernel.kind}, in seconds; it gives "
+        f"{sorted(device.figures)}"
+    )
+
+
+ESTIMATE = given_time

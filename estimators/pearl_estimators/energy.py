@@ -1,4 +1,4 @@
-"""Energy of a stretch of time: counted by the hardware where it can, else modelled; it says which.
+"""Energy of a window of time: counted by the hardware, else modelled, and labelled with its source.
 
 NVML counts the millijoules of an NVIDIA GPU since its driver was loaded (Volta and newer). The
 number moves only about every 100 ms, and behind it an A100 or H100 samples a quarter of the time
@@ -16,13 +16,12 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
-from pearl_devices import Device
+from pearl_devices import Device, backend
 from pearl_devices.discover import visible_gpus
+from pearl_devices.named import function
 from pearl_estimators.power import energy_j
-
-Source = Literal["nvml", "rapl", "modelled"]
 
 POWERCAP = Path("/sys/class/powercap")
 NVML_REFRESH_S = 0.1  # arXiv 2312.02741, section 4; Nvidia documents none
@@ -32,9 +31,15 @@ POLL_S = 60.0  # RAPL counts to 262 kJ (max_energy_range_uj); at 1 kW that takes
 
 
 class Counter(Protocol):
-    """Joules counted since it was opened; `shortest_s`: windows below it are not to be trusted."""
+    """An energy counter of a device.
 
-    source: Source
+    source: its name in reports, such as rapl.
+    shortest_s: least length of a window, in seconds, that it measures well.
+    note: what the count includes.
+    joules: joules counted since it was opened.
+    """
+
+    source: str
     shortest_s: float
     note: str
 
@@ -47,7 +52,7 @@ class Rapl:
     `open` gives None, and why, where there are none or they may not be read.
     """
 
-    source: Source = "rapl"
+    source = "rapl"
     shortest_s = REFRESHES * RAPL_REFRESH_S
     note = "whole CPU packages, other processes included"
 
@@ -88,7 +93,7 @@ def _microjoules(zone: Path) -> float:
 class Nvml:
     """One NVIDIA GPU. `open` gives None, and why, where it counts no energy."""
 
-    source: Source = "nvml"
+    source = "nvml"
     shortest_s = REFRESHES * NVML_REFRESH_S
     note = "the counter moves every 0.1 s; A100 and H100 sample a quarter of the time"
 
@@ -114,16 +119,30 @@ class Nvml:
         ) / 1e3
 
 
+def rapl(place: int) -> tuple[Counter | None, str]:
+    """The counter of CPU devices: all packages of this machine, whichever device it is."""
+    return Rapl.open(POWERCAP)
+
+
+def nvml(place: int) -> tuple[Counter | None, str]:
+    """The counter of GPU number `place` of those that this process may use."""
+    return Nvml.open(place, import_module("pynvml"))
+
+
+MODELLED = "modelled"
+
+
 @dataclass(frozen=True)
 class Energy:
-    """Joules that one device drew in a window of `seconds`, and how that is known.
+    """Joules that one device drew in a window of `seconds`.
 
+    source: the counter, or MODELLED.
     note: what the number includes, or why it is modelled.
     """
 
     device: str
     joules: float
-    source: Source
+    source: str
     seconds: float
     note: str = ""
 
@@ -154,24 +173,19 @@ class EnergyMeter:
         self._poller: threading.Thread | None = None
 
     @classmethod
-    def of(
-        cls, devices: Iterable[Device], powercap: Path = POWERCAP, nvml: Any = None
-    ) -> EnergyMeter:
-        """A meter of the devices of this machine: RAPL for its CPU, NVML for its GPUs, in order.
-
-        powercap: where the kernel shows RAPL. nvml: what stands for the module `pynvml`.
-        """
+    def of(cls, devices: Iterable[Device]) -> EnergyMeter:
+        """A meter of the devices of this machine, each by the `COUNTER` of its kind."""
         counters: dict[str, Counter] = {}
         absent: dict[str, str] = {}
-        known, gpus = tuple(devices), 0
-        for device in known:
+        known = tuple(devices)
+        for i, device in enumerate(known):
             found: Counter | None = None
             why = f"a device of kind {device.kind} has no counter"
-            if device.kind == "cpu":
-                found, why = Rapl.open(powercap)
-            elif device.kind == "gpu":
-                found, why = Nvml.open(gpus, nvml or import_module("pynvml"))
-                gpus += 1
+            opener = getattr(backend(device.kind), "COUNTER", None)
+            if opener is not None:
+                place = sum(d.kind == device.kind for d in known[:i])
+                opener = function(opener) if isinstance(opener, str) else opener
+                found, why = opener(place)
             if found is None:
                 absent[device.name] = why
             else:
@@ -219,10 +233,10 @@ class EnergyMeter:
         if counter is not None:
             why = f"{seconds:.3g} s are too short for {counter.source}: {counter.shortest_s:g} s"
         joules = energy_j(device, seconds, busy_s.get(device.name, 0.0))
-        return Energy(device.name, joules, "modelled", seconds, why)
+        return Energy(device.name, joules, MODELLED, seconds, why)
 
 
 def total(parts: Iterable[Energy]) -> tuple[float, str]:
-    """Joules of all, and every source among them, joined with +: `rapl`, `modelled+nvml`, …"""
+    """Joules of all parts, and their sources, joined with +: `rapl`, `modelled+nvml`, …"""
     known = tuple(parts)
     return sum(e.joules for e in known), "+".join(sorted({e.source for e in known}))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from math import isqrt
 
-from pearl_devices import Device, Kernel
+from pearl_devices import Device, FigureError, Kernel
 from pearl_devices import kernel as counted
 from pearl_devices.fpga import figure, tree_width
 from pearl_devices.work import ADAM_FLOPS, parameters, products, row_bytes, tree_depth
@@ -105,7 +105,7 @@ def closed_form(kernel: Kernel, device: Device, variant: str, width: int) -> Est
     """
     least = {"tree": 0, "engine": 1}.get(variant)
     if least is not None and width < least + tree_width(kernel):
-        raise ValueError(
+        raise FigureError(
             f"kernel {kernel.kind} on {device.name!r}: {variant} needs at least "
             f"{least + tree_width(kernel)} pe, given {width}"
         )

@@ -137,7 +137,7 @@ def _warn_of_measuring(system: System) -> None:
     from pearl.planner.planner import kernels
     from pearl_estimators.host import on_demand
 
-    if not any(d.real and d.kind == "cpu" for d in system.platform.devices):
+    if not any(on_demand.calibrated_here(d) for d in system.platform.devices):
         return
     if missing := on_demand.lacking(kernels(system)):
         what = f"timing kernels of this host once ({', '.join(missing)})"
@@ -203,6 +203,7 @@ def check(
     json_file: Json = None,
 ) -> Result:
     """Read a spec and say everything that is wrong with it, importing nothing that it names."""
+    from pearl.planner.planner import check_estimates
     from pearl.spec import trust
     from pearl.spec.code_checks import check_code
     from pearl.spec.reading import state
@@ -212,8 +213,11 @@ def check(
     unseen = [] if imports else trust.named(stated.raw)
     if imports:
         check_code(_load(spec, set))
-    # Sizes are those of the environment and the networks, which may be code not looked at.
-    warned = None if unseen else memory.warning(_load(spec, set))
+    warned = None
+    if not unseen:  # else sizes are those of an environment or networks not looked at
+        system = _load(spec, set)
+        check_estimates(system)
+        warned = memory.warning(system)
     found = {
         "schema": SCHEMA,
         "status": "valid",
@@ -252,6 +256,7 @@ class Kind(StrEnum):
     algorithms = auto()
     platforms = auto()
     devices = auto()
+    kinds = auto()
     methods = auto()
 
 

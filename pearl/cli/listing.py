@@ -1,11 +1,12 @@
-"""What a spec may name: algorithms, platforms, their devices, and methods of solving."""
+"""Names that a spec may use: algorithms, platforms, devices and their kinds, and methods."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
 
-from pearl_devices import Device, Platform
+from pearl.errors import SpecError
+from pearl_devices import BACKENDS, Device, Platform, backend, estimator
 
 Entry = dict[str, str]
 """name and summary."""
@@ -62,7 +63,12 @@ def platforms() -> list[Entry]:
 
 
 def devices() -> list[Entry]:
-    """Every device of every platform, as `platform/device`, then those of the catalogue."""
+    """Every device of every platform, as `platform/device`, then those of the catalogue.
+
+    Raises:
+        SpecError: as for `kinds`, since a platform may use any kind.
+    """
+    kinds()
     from pearl.spec.catalogue import catalogue
     from pearl.spec.platform_files import read_platform
 
@@ -79,6 +85,23 @@ def devices() -> list[Entry]:
     return known
 
 
+def kinds() -> list[Entry]:
+    """Every device kind, with the first paragraph of its file and the unit of its width.
+
+    Raises:
+        SpecError: the file of a kind is missing or incomplete.
+    """
+    found = []
+    for name in BACKENDS:
+        try:
+            kind, _ = backend(name), estimator(name)
+        except ValueError as error:
+            raise SpecError(str(error)) from None
+        about = f"width in {kind.WIDTH_UNIT}" + (", simulated" if kind.SIMULATED else "")
+        found.append({"name": name, "summary": f"{_first_paragraph(kind.__doc__)} ({about})"})
+    return found
+
+
 def _device(device: Device) -> str:
     about = f"{device.kind}, {device.width} {device.width_unit}"
     if device.simulated:
@@ -90,6 +113,7 @@ LISTS: Mapping[str, Callable[[], list[Entry]]] = {
     "algorithms": algorithms,
     "platforms": platforms,
     "devices": devices,
+    "kinds": kinds,
     "methods": methods,
 }
-"""What `pearl list` takes → what it lists."""
+"""Argument of `pearl list` → the function that lists."""

@@ -14,7 +14,7 @@ from pearl.planning.plans import Plan
 from pearl.planning.timing import delay_s
 from pearl_devices import Device
 from pearl_devices.work import KINDS
-from pearl_estimators.roofline import launches, overhead_s
+from pearl_estimators.roofline import ROOFLINE, launches, overhead_s
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,12 @@ class Sentence:
 
 
 def answers(again: Again) -> tuple[Sentence, ...]:
-    """The questions that this platform raises, answered; none without a GPU or a second device."""
+    """Answers to the questions that this platform raises; none without an accelerator, which is a
+    device of another kind than the host's that is not simulated."""
+    platform = again.costs.platform
+    host = platform.device(platform.host)
     found: list[Sentence] = []
-    for gpu in (d for d in again.costs.platform.devices if d.kind == "gpu"):
+    for gpu in (d for d in platform.devices if d.kind != host.kind and not d.simulated):
         slower = why_slower(again, gpu)
         if slower:
             found.append(Sentence(f"Why is {gpu.name} slower than the CPU?", slower))
@@ -43,7 +46,8 @@ def why_slower(again: Again, gpu: Device) -> str:
     """The task that takes the CPU longest of those that both can run, on each of them: what the
     GPU's time is made of, and what its messages add. Empty where no task runs on both."""
     platform = again.costs.platform
-    cpus = [d.name for d in platform.devices if d.kind == "cpu"]
+    kind = platform.device(platform.host).kind
+    cpus = [d.name for d in platform.devices if d.kind == kind]
     pairs: list[tuple[float, str, Mode, float, Mode]] = []
     for task in again.graph.tasks:
         there = [m for m in again.costs.of(task.name) if m.device == gpu.name]
@@ -86,7 +90,7 @@ def _a_firing_s(again: Again, mode: Mode, task: str) -> float:
 def _made_of(again: Again, task: str, mode: Mode, gpu: Device) -> str:
     """Where the time of a mode goes: its launches and its arithmetic where it is a roofline."""
     kernel, e = again.graph.task(task).kernel, mode.estimate
-    if e.rung != "datasheet" or kernel.kind not in KINDS or e.latency_s <= 0:
+    if not e.source.startswith(ROOFLINE) or kernel.kind not in KINDS or e.latency_s <= 0:
         return f"{e.bound_by} bounds it there (rung {e.rung})"
     start = overhead_s(kernel, gpu, mode.variant)
     work = kernel.flops / (gpu.peak_flops_per_s * mode.width / gpu.width)

@@ -21,7 +21,7 @@ from pearl.errors import SpecError
 from pearl.graph.task_graph import Task, TaskGraph
 from pearl.planning.replicas import resized
 from pearl.spec.system import System
-from pearl_devices import Device, Kernel, backend
+from pearl_devices import Kernel, offers
 from pearl_devices.base import ASKED
 from pearl_estimators import estimate
 from pearl_estimators.power import dynamic_energy_j
@@ -96,8 +96,8 @@ class Machine:
         self.graph: TaskGraph = algorithm(system.algorithm.name).graph(system)
         if not self.graph.env_steps:
             raise SpecError("balance: this algorithm has no env_step, so it has no actors")
-        cpus = [d for d in system.platform.devices if d.kind == "cpu"]
-        gpus = [d for d in system.platform.devices if d.kind == "gpu"]
+        cpus = [d for d in system.platform.devices if d.width_unit == "cores"]
+        gpus = [d for d in system.platform.devices if d.width_unit == "sm"]
         if len(cpus) != 1 or len(gpus) > 1:
             names = [f"{d.name} ({d.kind})" for d in system.platform.devices]
             raise SpecError(
@@ -105,7 +105,7 @@ class Machine:
                 "most one GPU are needed"
             )
         self.cpu, self.gpu = cpus[0], gpus[0] if gpus else None
-        self.on_gpu = tuple(t for t in self.graph.tasks if self.gpu and _runs(t.kernel, self.gpu))
+        self.on_gpu = tuple(t for t in self.graph.tasks if self.gpu and offers(t.kernel, self.gpu))
         on_cpu = tuple(t for t in self.graph.tasks if t not in self.on_gpu)
         self.acting = tuple(t for t in on_cpu if t.environments)
         self.host = tuple(t for t in on_cpu if not t.environments)
@@ -120,7 +120,7 @@ class Machine:
         allowed = self.system.limits.variants.get(task.name)
         found = [
             estimate(of, self.cpu, variant=variant, width=width).latency_s
-            for variant, width in backend("cpu").offers(of, self.cpu)
+            for variant, width in offers(of, self.cpu)
             if width == 1 and (variant in allowed if allowed else variant not in ASKED)
         ]
         if not found:
@@ -139,8 +139,7 @@ class Machine:
         """Seconds that the network tasks of one iteration keep `sms` SMs busy."""
         assert self.gpu is not None
         return sum(
-            self.graph.repetition[t.name]
-            * estimate(t.kernel, self.gpu, variant="torch", width=sms).latency_s
+            self.graph.repetition[t.name] * estimate(t.kernel, self.gpu, width=sms).latency_s
             for t in self.on_gpu
         )
 
@@ -193,10 +192,6 @@ class Machine:
         points = [self.at(c, c, sms) for c in threads]
         swept = next((p.cores for p in points if p.actors_s <= p.gpu_s), None)
         return BalancePoint(sms, closed, swept, closed / sms if closed is not None else None)
-
-
-def _runs(of: Kernel, device: Device) -> bool:
-    return bool(backend(device.kind).offers(of, device))
 
 
 def halvings(most: int) -> tuple[int, ...]:

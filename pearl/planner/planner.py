@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,20 @@ def problem(system: System) -> tuple[TaskGraph, CostTable]:
     """What the solver is given for a system: its task graph and the cost of every mode."""
     graph = algorithm(system.algorithm.name).graph(system)
     return graph, tabulate(graph, system.platform, system.limits)
+
+
+def check_estimates(system: System) -> None:
+    """Estimates every mode of a system without timing anything: a CPU of this host counts as one of
+    a data sheet.
+
+    Raises:
+        SpecError: a device lacks a figure, or the file of its kind fails.
+    """
+    platform = system.platform
+    sheets = tuple(replace(device, real=False) for device in platform.devices)
+    graph = algorithm(system.algorithm.name).graph(system)
+    with suppress(InfeasibleError):
+        tabulate(graph, replace(platform, devices=sheets), system.limits)
 
 
 def plan(
@@ -112,7 +127,7 @@ def _noted(found: Plan, system: System, *notes: str) -> Plan:
     """The plan with these notes, and with what of this host it takes from the data sheet for the
     time being, and why."""
     late = on_demand.passed()
-    here = {d.name for d in system.platform.devices if d.kind == "cpu" and d.real}
+    here = {d.name for d in system.platform.devices if on_demand.calibrated_here(d)}
     tasks = [t.task for t in found.tasks if t.device in here and t.rung == "datasheet"]
     whys = [late[g] for g in sorted(on_demand.needed_groups(kernels(system)) & late.keys())]
     if tasks and whys:
@@ -133,7 +148,7 @@ def spare(system: System) -> None:
     one lane on one CPU of this host, a plan needs no times to be trained by: while something else
     has a part of the cores, none are measured for it."""
     devices, limits = system.platform.devices, system.limits
-    if len(devices) > 1 or not (devices[0].kind == "cpu" and devices[0].real):
+    if len(devices) > 1 or not on_demand.calibrated_here(devices[0]):
         return
     if 1 not in (limits.max_lanes, devices[0].max_lanes):
         return
@@ -147,7 +162,7 @@ def runtime(system: System) -> dict[str, Any]:
     """What several lanes cost on this host, for `with_lanes`, as its calibration measured it, else
     as assumed; empty where a plan has one lane anyway, or lanes are not this host's alone."""
     devices = system.platform.devices
-    here = [d for d in devices if d.kind == "cpu" and d.real]
+    here = [d for d in devices if on_demand.calibrated_here(d)]
     if not here or system.platform.name != "host" or system.limits.max_lanes == 1:
         return {}
     if here[0].max_lanes == 1 and len(devices) == 1:

@@ -12,13 +12,13 @@ from pearl.errors import InfeasibleError, SpecError
 from pearl.graph.limits import Limits
 from pearl.graph.task_graph import TaskGraph
 from pearl.planning.replicas import Split, copy_name, resized, splits
-from pearl_devices import Kernel, Platform, backend
+from pearl_devices import Kernel, Platform, offers
 from pearl_devices.base import ASKED
 from pearl_devices.given import is_names, is_number, is_whole, misfit, shown
 from pearl_estimators import Estimate, estimate
 from pearl_estimators.host.calibration import CalibrationError
 from pearl_estimators.host.interference import Shares, named, side
-from pearl_estimators.host.on_demand import calibration, comparable
+from pearl_estimators.host.on_demand import calibrated_here, calibration, comparable
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,7 @@ def _tabulated(graph: TaskGraph, platform: Platform, limits: Limits) -> CostTabl
     known = {
         device.name: calibration(device, [kernel for _, kernel, _ in jobs])  # all it lacks at once
         for device in platform.devices
-        if device.kind == "cpu" and device.real
+        if calibrated_here(device)
     }
     for tasks, kernel, share in jobs:
         found = []
@@ -211,7 +211,7 @@ def _tabulated(graph: TaskGraph, platform: Platform, limits: Limits) -> CostTabl
             if any(limits.pin.get(t, device.name) != device.name for t in tasks):
                 continue
             offered = []
-            for variant, width in backend(device.kind).offers(kernel, device):
+            for variant, width in offers(kernel, device):
                 default = () if variant in ASKED else (variant,)
                 if any(variant not in limits.variants.get(t, default) for t in tasks):
                     continue
@@ -283,7 +283,7 @@ def _slower(costs: CostTable, graph: TaskGraph, beside: Shares) -> dict[str, flo
     """The share of its time that a call of a family takes longer for what the other side does."""
     sides = [_fastest(costs, graph, which) for which in (0, 1)]
     period_s = max(math.fsum(s for _, s in calls) for calls in sides)
-    here = {d.name for d in costs.platform.devices if d.kind == "cpu" and d.real}
+    here = {d.name for d in costs.platform.devices if calibrated_here(d)}
     loads: dict[str, float] = {}
     for mode, seconds in (call for calls in sides for call in calls if period_s > 0):
         if mode.device in here:

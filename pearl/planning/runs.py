@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -19,11 +20,8 @@ from pearl_devices.given import shown
 
 Status = Literal["done", "interrupted", "failed"]
 STATUSES = ("done", "interrupted", "failed")
-ENERGY_SOURCES = (
-    *("nvml", "rapl", "modelled", "nvml+rapl"),
-    *("modelled+nvml", "modelled+rapl", "modelled+nvml+rapl", None),
-)
-"""Where an energy comes from: counted, modelled, or some devices so and others so."""
+ENERGY_SOURCE = re.compile(r"\w+(\+\w+)*")
+"""Names of counters or `modelled`, joined with + where devices differ."""
 
 
 @dataclass(frozen=True)
@@ -130,9 +128,11 @@ class Run:
         problems = []
         if self.status not in STATUSES:
             problems.append(f"run: status is {self.status!r}; it is one of {list(STATUSES)}")
-        if self.energy_source not in ENERGY_SOURCES:
+        source = self.energy_source
+        if source is not None and not ENERGY_SOURCE.fullmatch(source):
             problems.append(
-                f"run: energy_source is {self.energy_source!r}; it is one of {list(ENERGY_SOURCES)}"
+                f"run: energy_source is {source!r}; it is modelled, the name of a counter such as "
+                "nvml or rapl, or several joined with +"
             )
         if (self.energy_j is None) != (self.energy_source is None):
             problems.append(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
     BeforeValidator,
@@ -23,7 +23,12 @@ from pearl.spec.messages import Complaint, allow, complaints, nearest
 from pearl.spec.quantities import Figure, Number, Sourced
 from pearl.spec.units import dimension_of
 from pearl.spec.yaml_reader import Where, show
-from pearl_devices import Device, Link, Platform, fpga
+from pearl_devices import BACKENDS, Device, Link, Platform, backend, estimator
+
+if TYPE_CHECKING:
+    Kind = str
+else:
+    Kind = Literal[tuple(BACKENDS)]
 
 Count = Annotated[Sourced, Number(None, whole=True)]
 Bytes = Annotated[Sourced, Number("bytes")]
@@ -38,7 +43,7 @@ Watts = Annotated[Sourced, Number("w", zero=True)]
 class DeviceEntry:
     """One device of a platform file."""
 
-    kind: Literal["cpu", "gpu", "fpga", "null"] = Field(description="Which backend runs it.")
+    kind: Kind = Field(description="Which backend runs it.")
     model: StrictStr = Field(default="", max_length=200, description="What it is sold as.")
     source: StrictStr | None = Field(
         default=None,
@@ -60,7 +65,7 @@ class DeviceEntry:
         description="Its draw when a plan leaves it out; off for simulated devices, else idle.",
     )
     simulated: StrictBool | None = Field(
-        default=None, description="No such hardware is driven; true for fpga by default."
+        default=None, description="No such hardware is driven; as its kind says by default."
     )
     figures: dict[str, Annotated[Any, Figure()]] = Field(
         default_factory=dict,
@@ -131,12 +136,6 @@ class PlatformFile:
 
 
 PLATFORM: TypeAdapter[PlatformFile] = TypeAdapter(PlatformFile)
-WIDTH_UNITS: Mapping[str, Literal["cores", "sm", "pe"]] = {
-    "cpu": "cores",
-    "gpu": "sm",
-    "fpga": "pe",
-    "null": "cores",
-}
 
 
 def read_platform(
@@ -152,8 +151,6 @@ def read_platform(
     for name, device in entry.devices.items():
         try:
             devices.append(_device(name, device, (*where, "devices", name), problems))
-            if device.kind == "fpga":
-                fpga.check(devices[-1])
         except ValueError as error:
             problems.append(((*where, "devices", name), str(error)))
     links = []
@@ -212,15 +209,17 @@ def _figures(entry: DeviceEntry, at: Where, problems: list[Complaint]) -> dict[s
 def _device(name: str, entry: DeviceEntry, at: Where, problems: list[Complaint]) -> Device:
     numbers = _numbers(entry, at, problems)
     figures = _figures(entry, at, problems)
-    simulated = entry.kind == "fpga" if entry.simulated is None else entry.simulated
+    kind = backend(entry.kind)
+    estimator(entry.kind)
+    simulated = kind.SIMULATED if entry.simulated is None else entry.simulated
     renamed = {DEVICE_FIELDS.get(key, key): number for key, number in numbers.items()}
     value = {key: number.value for key, number in renamed.items()}
     sources = {key: number.source or "" for key, number in (renamed | figures).items()}
-    return Device(
+    device = Device(
         name=name,
         kind=entry.kind,
         width=int(value["width"]),
-        width_unit=WIDTH_UNITS[entry.kind],
+        width_unit=kind.WIDTH_UNIT,
         max_lanes=int(value.get("max_lanes", 1)),
         memory_bytes=value.get("memory_bytes", math.inf),
         peak_flops_per_s=value["peak_flops_per_s"],
@@ -234,6 +233,9 @@ def _device(name: str, entry: DeviceEntry, at: Where, problems: list[Complaint])
         figures={key: number.value for key, number in figures.items()},
         sources=sources,
     )
+    if check := getattr(kind, "check", None):
+        check(device)
+    return device
 
 
 DEVICE_FIELDS = {

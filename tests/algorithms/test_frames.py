@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pearl
+from pearl.testing.kernel_buffers import filled
 from pearl_devices import Buffers, Kernel, cpu, kernel
 from pearl_devices.buffers import ANEW
 from pearl_devices.work import row_bytes
-from tests.kernel_buffers import filled
 
 ENVS, CAPACITY, DRAWN, FRAME = 3, 36, 24, 4
 RING: dict[str, Any] = {"act": 0, "capacity": CAPACITY, "fanout": 4}

@@ -12,10 +12,10 @@ from gymnasium.wrappers import NormalizeObservation, NormalizeReward
 from gymnasium.wrappers.utils import RunningMeanStd
 
 import pearl
+from pearl.testing.kernel_buffers import filled
 from pearl_devices import cpu, kernel
 from pearl_devices.primitives import NATIVE_ENVS
 from pearl_devices.primitives.envs import normalise
-from tests.kernel_buffers import filled
 from tests.lanes import cut
 
 BOTH = {"normalise_obs": 1, "normalise_reward": 1}

@@ -11,10 +11,10 @@ import pytest
 import pearl
 from examples import own_algorithm
 from pearl.errors import SpecError
+from pearl.testing.kernel_buffers import copied, equal, filled
 from pearl_devices import Device, UnsupportedError, cpu, kernel
 from pearl_devices.buffers import specs
 from pearl_devices.work import ADAM_FLOPS, FOLLOW_FLOPS, backward_flops, forward_flops, parameters
-from tests.kernel_buffers import copied, equal, filled
 from tests.lanes import cut
 
 ROOT = Path(__file__).parents[2]

@@ -13,9 +13,9 @@ from torch import nn
 import pearl
 from examples import catch_image
 from pearl.errors import SpecError
+from pearl.testing.kernel_buffers import copied
 from pearl_devices import cpu
 from pearl_devices.primitives.torch import modules
-from tests.kernel_buffers import copied
 from tests.lanes import cut
 
 DENSE: dict[str, Any] = {

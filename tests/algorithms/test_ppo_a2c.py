@@ -15,8 +15,8 @@ from pearl.graph.sequential import program_order
 from pearl.planning.plans import Plan
 from pearl.runtime.protocol import single_lane
 from pearl.spec.reading import init_text
+from pearl.testing.kernel_buffers import equal
 from pearl_devices import Buffers
-from tests.kernel_buffers import equal
 from tests.lanes import cut
 
 ENVS = {"discrete": "CartPole-v1", "continuous": "Pendulum-v1"}

@@ -11,8 +11,8 @@ import pytest
 
 import pearl
 from pearl.errors import SpecError
+from pearl.testing.kernel_buffers import filled
 from pearl_devices import Buffers, cpu, kernel
-from tests.kernel_buffers import filled
 
 Array = npt.NDArray[np.float64]
 

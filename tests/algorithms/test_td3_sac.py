@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from types import ModuleType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,12 +12,12 @@ import torch
 
 import pearl
 from pearl.runtime.protocol import single_lane
+from pearl.testing import BackendContract
+from pearl.testing.kernel_buffers import copied, equal, filled
 from pearl_devices import Buffers, Device, Kernel, cpu, kernel
 from pearl_devices.primitives.math import nets, rng
 from pearl_devices.primitives.updates import sac, td3
 from pearl_devices.work import parameters
-from tests.backend_contract import BackendContract
-from tests.kernel_buffers import copied, equal, filled
 from tests.lanes import cut
 
 CRITIC = (5, 16, 16, 1)
@@ -55,13 +54,11 @@ def kernels(algorithm: str) -> tuple[Kernel, ...]:
 
 
 class TestCpuWithTd3(BackendContract):
-    backend: ClassVar[ModuleType] = cpu
     device: ClassVar[Device] = Device("host", "cpu", width=2)
     kernels: ClassVar[tuple[Kernel, ...]] = kernels("td3")
 
 
 class TestCpuWithSac(BackendContract):
-    backend: ClassVar[ModuleType] = cpu
     device: ClassVar[Device] = Device("host", "cpu", width=2)
     kernels: ClassVar[tuple[Kernel, ...]] = kernels("sac")
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from types import ModuleType
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
+from pearl.testing import BackendContract
+from pearl.testing.kernel_buffers import equal, filled
 from pearl_devices import (
     Device,
     Kernel,
@@ -17,13 +18,10 @@ from pearl_devices import (
     backend,
     cpu,
     kernel,
-    null,
     torch_threads,
 )
 from pearl_devices.work import parameters
 from pearl_estimators.host.benchmark_kernels import bound, training
-from tests.backend_contract import BackendContract
-from tests.kernel_buffers import equal, filled
 
 Q, ACTOR, CRITIC = (4, 16, 16, 2), (3, 16, 1), (4, 16, 16, 1)
 ENVS = 4
@@ -73,19 +71,16 @@ def ddpg_kernels() -> tuple[Kernel, ...]:
 
 
 class TestCpuWithDqn(BackendContract):
-    backend: ClassVar[ModuleType] = cpu
     device: ClassVar[Device] = Device("host", "cpu", width=2)
     kernels: ClassVar[tuple[Kernel, ...]] = dqn_kernels()
 
 
 class TestCpuWithDdpg(BackendContract):
-    backend: ClassVar[ModuleType] = cpu
     device: ClassVar[Device] = Device("host", "cpu", width=2)
     kernels: ClassVar[tuple[Kernel, ...]] = ddpg_kernels()
 
 
 class TestNull(BackendContract):
-    backend: ClassVar[ModuleType] = null
     device: ClassVar[Device] = Device("nothing", "null")
     kernels: ClassVar[tuple[Kernel, ...]] = dqn_kernels()
     unknown: ClassVar[Kernel | None] = None

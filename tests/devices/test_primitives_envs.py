@@ -10,11 +10,11 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode
 
+from pearl.testing.kernel_buffers import copied, equal, filled
 from pearl_devices import Buffers, Kernel, UnsupportedError, cpu, kernel
 from pearl_devices.buffers import ANEW
 from pearl_devices.primitives import NATIVE_ENVS
 from pearl_devices.primitives.envs import gym_envs
-from tests.kernel_buffers import copied, equal, filled
 
 
 def env_kernel(program: str, envs: int, obs: int, act: int, **args: Any) -> Kernel:

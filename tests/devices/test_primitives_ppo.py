@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from itertools import pairwise
-from types import ModuleType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,12 +12,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from pearl.testing import BackendContract
+from pearl.testing.kernel_buffers import copied, equal, filled
 from pearl_devices import Buffers, Device, Kernel, cpu, kernel
 from pearl_devices.primitives.math import rng, tanh
 from pearl_devices.primitives.updates import policies, ppo
 from pearl_devices.work import parameters, parts
-from tests.backend_contract import BackendContract
-from tests.kernel_buffers import copied, equal, filled
 
 Layers = tuple[int, ...]
 DISCRETE: dict[str, Any] = {"envs": 4, "obs": 4, "act": 0}
@@ -70,7 +69,6 @@ def contract(spaces: dict[str, Any], whole: dict[str, Any], env: str) -> tuple[K
 
 
 class TestCpuWithDiscretePpo(BackendContract):
-    backend: ClassVar[ModuleType] = cpu
     device: ClassVar[Device] = Device("host", "cpu", width=2)
     kernels: ClassVar[tuple[Kernel, ...]] = contract(
         DISCRETE, {**CARTPOLE, "actor": sizes(DISCRETE)["actor"]}, "CartPole-v1"
@@ -78,7 +76,6 @@ class TestCpuWithDiscretePpo(BackendContract):
 
 
 class TestCpuWithContinuousPpo(BackendContract):
-    backend: ClassVar[ModuleType] = cpu
     device: ClassVar[Device] = Device("host", "cpu", width=2)
     kernels: ClassVar[tuple[Kernel, ...]] = contract(
         {"envs": 4, "obs": 3, "act": 1}, PENDULUM, "Pendulum-v1"

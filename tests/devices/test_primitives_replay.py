@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pearl.testing.kernel_buffers import copied, equal, filled
 from pearl_devices import Buffers, Kernel, cpu, kernel
 from pearl_devices.buffers import tree_levels
 from pearl_devices.primitives.math import rng
 from pearl_devices.primitives.replay import sum_tree as sum_tree
-from tests.kernel_buffers import copied, equal, filled
 
 ENVS, CAPACITY, FANOUT, DRAWN = 3, 36, 4, 16
 

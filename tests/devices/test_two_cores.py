@@ -19,6 +19,7 @@ import pearl
 from pearl.planner import planner
 from pearl.planning.costs import with_lanes
 from pearl.runtime.lanes import overhead
+from pearl.testing.kernel_buffers import copied, equal, filled
 from pearl.training.trainer import Trainer
 from pearl_devices import Buffers, Device, Kernel, UnsupportedError, cpu, kernel
 from pearl_devices.primitives import HELPER
@@ -27,7 +28,6 @@ from pearl_estimators.host import env_timing
 from pearl_estimators.host.timer import Timing, time_call
 from tests.algorithms.test_td3_sac import started
 from tests.devices import test_primitives_nets as reference
-from tests.kernel_buffers import copied, equal, filled
 
 STORE: dict[str, Any] = {"envs": 4, "capacity": 64, "prioritised": 1, "fanout": 4, "n_step": 2}
 HOST = Device("host", "cpu", width=2, real=True)

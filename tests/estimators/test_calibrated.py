@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from benchmarks.estimators_host import Row, bars, unseen
+from pearl.testing import EstimatorContract
 from pearl_devices import Device, Kernel, UnsupportedError, kernel
 from pearl_devices.work import parts
 from pearl_estimators import estimate
@@ -41,7 +42,6 @@ from pearl_estimators.host.linear_fit import (
 from pearl_estimators.host.random_kernels import DRAWS, drawn, sizes
 from pearl_estimators.host.timer import Timing, time_call
 from tests.calibrations import KERNELS, LANES, measure, synthetic, truth
-from tests.estimator_contract import EstimatorContract
 
 HOST = Device("host", "cpu", width=2, real=True, idle_power_w=10.0, active_power_w=50.0)
 

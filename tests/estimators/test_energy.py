@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -82,7 +83,10 @@ def test_rapl_counts_on_after_its_counter_starts_again(tmp_path: Path) -> None:
 
 
 def meter(root: Path, nvml: Nvml, clock: Clock) -> EnergyMeter:
-    made = EnergyMeter.of((CPU, GPU), root, nvml)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pearl_estimators.energy.POWERCAP", root)
+        patch.setitem(sys.modules, "pynvml", nvml)  # type: ignore[misc]
+        made = EnergyMeter.of((CPU, GPU))
     made._clock = clock
     return made
 

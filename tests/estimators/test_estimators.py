@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from pearl.testing import EstimatorContract
 from pearl_devices import Device, Kernel, UnsupportedError, backend, kernel
 from pearl_estimators import Estimate, estimate
 from pearl_estimators.host.benchmark_kernels import bound
 from pearl_estimators.host.timer import time_call
-from pearl_estimators.roofline import launches, overhead_s
-from tests.estimator_contract import EstimatorContract
+from pearl_estimators.roofline import call_overhead_s, launches
 
 CPU = Device(
     "cpu",
@@ -228,7 +228,7 @@ def test_the_work_of_an_algorithm_nobody_counted_is_said_to_be_assumed():
 
 def test_a_compiled_call_is_one_launch():
     assert {launches(k, "native") for k in (DQN, DDPG, ACT, SYNC)} == {1}
-    assert overhead_s(DQN, CPU, "native") < 0.02 * overhead_s(DQN, CPU, "torch")
+    assert call_overhead_s(DQN, CPU, "native") < 0.02 * call_overhead_s(DQN, CPU, "torch")
 
 
 def test_an_estimate_refuses_what_cannot_be():

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from pearl.testing import EstimatorContract
 from pearl_devices import Device, Kernel, UnsupportedError, backend, kernel
 from pearl_devices import fpga as device_kind
 from pearl_devices.buffers import allocate
@@ -18,7 +19,6 @@ from pearl_estimators.fpga import (
     tree_cycles,
 )
 from pearl_estimators.host.benchmark_kernels import fill
-from tests.estimator_contract import EstimatorContract
 
 FPGA = Device(
     "fpga",

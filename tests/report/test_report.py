@@ -114,8 +114,8 @@ def test_energy_always_names_its_source(
 def test_an_energy_without_a_source_cannot_be_built() -> None:
     with pytest.raises(SpecError, match="energy without its source"):
         example_run(energy_j=3.0, energy_source=None)
-    with pytest.raises(SpecError, match="guessed"):
-        example_run(energy_source="guessed")
+    with pytest.raises(SpecError, match=r"energy_source is 'rapl\+'; it is modelled, the name of"):
+        example_run(energy_source="rapl+")
 
 
 def test_what_bounds_the_period_is_one_sentence_for_each_kind() -> None:

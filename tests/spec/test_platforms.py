@@ -11,10 +11,10 @@ import yaml
 from pearl.errors import SpecError
 from pearl.planner.planner import plan
 from pearl.spec.checks import shipped
-from pearl.spec.platform_files import WIDTH_UNITS, read_platform, unfold
+from pearl.spec.platform_files import read_platform, unfold
 from pearl.spec.reading import load
 from pearl.spec.yaml_reader import parse
-from pearl_devices import BACKENDS, Platform
+from pearl_devices import BACKENDS, Platform, backend
 
 PLATFORMS = shipped("pearl_configs.platforms")
 BASE = "algorithm: {name: dqn, env: E-v0, spaces: {obs: 4, actions: 2}}\n"
@@ -113,8 +113,15 @@ def test_the_larger_platform_is_the_smaller_one_and_an_fpga() -> None:
     assert large.links[:1] == small.links
 
 
-def test_device_kinds_are_those_of_the_backends() -> None:
-    assert set(WIDTH_UNITS) == set(BACKENDS)
+@pytest.mark.parametrize("kind", BACKENDS)
+def test_unit_and_simulation_of_a_device_are_those_of_its_kind(kind: str) -> None:
+    figures = {"clock_hz": "1 GHz", "m20k_blocks": 100, "m20k_bits": "20480 bit"}
+    described = {"devices": {"a": {**DEVICE, "kind": kind, "figures": figures}}}
+    platform, _, problems = read_platform(described)
+    assert platform is not None, problems
+    (device,) = platform.devices
+    found = backend(kind)
+    assert (device.width_unit, device.simulated) == (found.WIDTH_UNIT, found.SIMULATED)
 
 
 def test_a_number_without_a_source_is_refused() -> None:

@@ -34,7 +34,7 @@ from pearl_estimators.gpu.operators import (
     predict_operations,
 )
 from pearl_estimators.host.calibration import CalibrationError, sealed, unsealed
-from pearl_estimators.roofline import KERNEL_BAND, launches
+from pearl_estimators.roofline import KERNEL_BAND, launches, roofline
 
 SCHEMA = 1
 COLUMNS = ("operator", "batch", "m", "k", "n", "streams", "seconds")
@@ -176,6 +176,14 @@ def stored_gpu(model: str) -> GpuCalibration | None:
             f"{file}: {error}; delete it, or calibrate the GPU anew from its timings"
         ) from None
     return _known[key]
+
+
+def calibrated_or_roofline(kernel: Kernel, device: Device, variant: str, width: int) -> Estimate:
+    """The best rung for a kernel on a GPU: calibrated where its model was timed, else roofline."""
+    timed = stored_gpu(device.model) if device.model else None
+    if timed is None:
+        return roofline(kernel, device, variant, width)
+    return estimate_gpu(timed, kernel, device, variant, width)
 
 
 def estimate_gpu(

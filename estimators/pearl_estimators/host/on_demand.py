@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
-from pearl_devices import Device, Kernel
+from pearl_devices import Device, Kernel, backend
 from pearl_estimators.host.benchmark_kernels import CORES, GROUPS, group
 from pearl_estimators.host.calibration import (
     Calibration,
@@ -164,6 +164,15 @@ def _remembered(file: Path) -> Calibration | None:
     return _known[key]
 
 
+ESTIMATE = "pearl_estimators.cpu:calibrated_or_roofline"
+"""Estimator of the device kinds that this calibration is for."""
+
+
+def calibrated_here(device: Device) -> bool:
+    """Whether kernels of `device` are timed by the calibration of this host."""
+    return device.real and backend(device.kind).ESTIMATE == ESTIMATE
+
+
 def calibration(device: Device, kernels: Iterable[Kernel] = ()) -> Calibration:
     """The calibration of a CPU of this host for these kernels, timed on first use.
 
@@ -171,7 +180,7 @@ def calibration(device: Device, kernels: Iterable[Kernel] = ()) -> Calibration:
     under load, or is in doubt, is timed again where this host is quiet now; a CalibrationWarning
     says so. A device that is not a CPU of this host is a ValueError.
     """
-    if device.kind != "cpu" or not device.real:
+    if not calibrated_here(device):
         raise ValueError(
             f"device {device.name!r} (kind {device.kind}) is not a CPU of this host; only those "
             "are calibrated"

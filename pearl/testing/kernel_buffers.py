@@ -1,4 +1,4 @@
-"""Arrays with sensible contents, for tests that run kernels."""
+"""Arrays with random contents that kernels can run on, for contracts and tests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pearl_devices.primitives.math.rng import key
 
 
 def filled(kernels: Iterable[Kernel], seed: int = 0) -> Buffers:
-    """The arrays of `kernels`, with random contents that every kernel can run on."""
+    """The arrays of `kernels`, with contents drawn from `seed` that every kernel can run on."""
     buffers = allocate(kernels)
     random = np.random.default_rng(seed)
     fixed = {
@@ -50,6 +50,7 @@ def filled(kernels: Iterable[Kernel], seed: int = 0) -> Buffers:
 
 
 def copied(buffers: Buffers) -> Buffers:
+    """A copy of every array."""
     return {name: array.copy() for name, array in buffers.items()}
 
 

@@ -1,0 +1,100 @@
+"""Estimates of CPUs: calibrated on this host, else by roofline; fused kernels by their parts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pearl_devices import Device, Kernel, offers
+from pearl_devices.buffers import specs
+from pearl_devices.work import cuts
+from pearl_estimators.estimates import Estimate
+from pearl_estimators.roofline import cpu_roofline
+
+UNTIMED = "not timed on this host yet"
+
+
+def calibrated_or_roofline(kernel: Kernel, device: Device, variant: str, width: int) -> Estimate:
+    """The best rung for a kernel on a CPU.
+
+    Kernels of this host are calibrated: timed on first use, which takes about half a minute. Those
+    that could not be timed, and CPUs of a data sheet, have the roofline. A fused kernel is no
+    slower than its parts one by one.
+    """
+    alone = _alone(kernel, device, variant, width)
+    found = [_together(kernel, cut, device, variant, width) for cut in cuts(kernel)]
+    if not found:
+        return alone
+    together = min(found, key=lambda e: e.latency_s)
+    # There is no roofline of whole iterations, and no call is slower than its parts one by one.
+    unknown = alone.rung == "datasheet" and kernel.kind.startswith(("iteration.", "rollout."))
+    better = alone.rung == "datasheet" and together.rung != "datasheet"
+    return together if unknown or better or together.latency_s < alone.latency_s else alone
+
+
+def _alone(kernel: Kernel, device: Device, variant: str, width: int) -> Estimate:
+    if device.real:
+        from pearl_estimators.host.calibration import estimate_from
+        from pearl_estimators.host.on_demand import calibration, untimed
+
+        known = calibration(device, [kernel])
+        fitted = known.find(kernel, variant)
+        if fitted is not None:
+            return estimate_from(fitted, known, kernel, variant)
+        if untimed(known, kernel, variant):
+            guess = cpu_roofline(kernel, device, variant, width)
+            return replace(guess, source=f"{guess.source}; {UNTIMED}")
+        if kernel.kind == "env_step":
+            return _own_environment(kernel, device, variant)
+    return cpu_roofline(kernel, device, variant, width)
+
+
+def _own_environment(kernel: Kernel, device: Device, variant: str) -> Estimate:
+    """An environment outside the calibration: timed, or the roofline with the reason why not."""
+    from pearl_estimators.host.calibration import CalibrationError
+    from pearl_estimators.host.env_timing import measured
+
+    try:
+        return measured(kernel, variant)
+    except CalibrationError as error:
+        guess = cpu_roofline(kernel, device, variant, 1)
+        return replace(guess, source=f"{guess.source}; it could not be timed: {error}")
+
+
+# Measured by this project, EPYC, 2026: an empty compiled call from Python, and each array it takes.
+CALL_S, ARRAY_S = 0.06e-6, 0.05e-6
+CALL_SHARE = 0.9  # most that calling from Python may be of a part's time, assumed
+
+
+def _together(
+    kernel: Kernel,
+    cut: tuple[tuple[Kernel, int], ...],
+    device: Device,
+    variant: str,
+    width: int,
+) -> Estimate:
+    """A fused kernel as the sum of its parts, less the calls from Python that it saves.
+
+    One call does the work of all parts; many whole iterations are one call too. The band is the sum
+    of the parts' bands.
+    """
+    found = [(p, n, _part(p, device, variant, width)) for p, n in cut]
+    calls = [n * (CALL_S + ARRAY_S * len(specs(p))) for p, n, _ in found]
+    saved = sum(calls) - (0.0 if kernel.kind.startswith("iteration.") else max(calls))
+    whole = sum(n * e.latency_s for _, n, e in found)
+    left = 1 - min(saved / whole, CALL_SHARE)
+    longest = max(found, key=lambda each: each[1] * each[2].latency_s)[2]
+    return replace(
+        longest,
+        latency_s=left * whole,
+        occupancy_s=left * whole,
+        low_s=left * sum(n * e.low_s for _, n, e in found),
+        high_s=left * sum(n * e.high_s for _, n, e in found),
+        source=f"sum of its {len(found)} parts in one call; the longest: {longest.source}",
+    )
+
+
+def _part(kernel: Kernel, device: Device, variant: str, width: int) -> Estimate:
+    """A part of a fused kernel: on one core where it has no variant for several."""
+    if variant.endswith("-pair") and variant not in dict(offers(kernel, device)):
+        return calibrated_or_roofline(kernel, device, variant.removesuffix("-pair"), 1)
+    return calibrated_or_roofline(kernel, device, variant, width)

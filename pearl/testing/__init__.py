@@ -1,0 +1,24 @@
+"""Contracts: the tests that every extension must pass, as classes to inherit. They need pytest.
+
+A device kind, for example:
+
+    from pearl.testing import BackendContract, EstimatorContract
+    from pearl_devices import Device, kernel
+
+    class TestNpu(BackendContract, EstimatorContract):
+        device = Device("npu", "npu", width=64, width_unit="pe")
+        kernels = (kernel("inference.dqn", envs=8, obs=4, act=0, q=(4, 16, 2)),)
+        rung = "closed_form"
+"""
+
+import pytest
+
+pytest.register_assert_rewrite(
+    "pearl.testing.backend_contract",
+    "pearl.testing.estimator_contract",
+)
+
+from pearl.testing.backend_contract import BackendContract  # noqa: E402
+from pearl.testing.estimator_contract import EstimatorContract  # noqa: E402
+
+__all__ = ["BackendContract", "EstimatorContract"]
