@@ -40,7 +40,7 @@ def storage() -> dict[str, float]:
     from pearl.algorithms.initial_values import CUT_EVERY
     from pearl_devices import kernel
     from pearl_devices.buffers import allocate
-    from pearl_devices.work import row_bytes
+    from pearl_devices.kernels.replay import row_bytes
 
     ring = {"envs": 8, "obs": 4, "act": 0, "capacity": CAPACITY, "prioritised": 1, "fanout": 16}
     insert = kernel("replay_insert", **ring)

@@ -67,8 +67,8 @@ def products(load: Workload, own: bool) -> float:
 
     from pearl import load as read
     from pearl.algorithms import algorithm
+    from pearl_devices.kernels import kind_of
     from pearl_devices.primitives.math.products import affine
-    from pearl_devices.work import products as shapes
 
     torch.set_num_threads(1)
     random, system = np.random.default_rng(0), read(load.ours())
@@ -76,7 +76,7 @@ def products(load: Workload, own: bool) -> float:
     update = graph.task("update").kernel
     made = [
         [np.asarray(random.normal(size=s), np.float32) for s in ((m, k), (k, n), (m, n), n)]
-        for m, k, n in shapes(update)
+        for m, k, n in kind_of(update).products(update)
     ]
     tensors = [[torch.from_numpy(array) for array in one] for one in made]
     lists: list[Callable[[], object]] = [

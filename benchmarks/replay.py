@@ -6,7 +6,7 @@ CartPole with their returns and computes the weights. CPU time of one thread; th
 turns, each run in a process of its own; medians. A peer runs in the interpreter that
 `--peer tianshou=…/bin/python` names, else in this one.
 
-Two limits stand beside them. `bytes`: what a round must move (`pearl_devices.work` counts it) at
+Two limits stand beside them. `bytes`: what a round must move (`pearl_devices.kernels` counts it) at
 the bandwidth of a copy that no cache holds. `lines`: reading the cache lines that a round touches,
 one a node and one a column of a row, at random in memory of the replay's size and nothing else.
 """
@@ -70,7 +70,8 @@ def filled(fanout: int) -> tuple[Any, Any, Any]:
     """A full replay with random priorities: (buffers, sample kernel, update kernel)."""
     import numpy as np
 
-    from pearl_devices.buffers import allocate, tree_levels
+    from pearl_devices.buffers import allocate
+    from pearl_devices.kernels.replay import tree_levels
     from pearl_devices.primitives.replay.sum_tree import raise_range
 
     sample, update = kernels(fanout)
@@ -106,7 +107,7 @@ def ours_tree(fanout: int) -> float:
     """The tree alone: one leaf from each share of the total, then new priorities for them."""
     import numpy as np
 
-    from pearl_devices.buffers import tree_levels
+    from pearl_devices.kernels.replay import tree_levels
     from pearl_devices.primitives.math.rng import bits
     from pearl_devices.primitives.native import bound
     from pearl_devices.primitives.replay.ring import set_priorities
@@ -205,7 +206,7 @@ def touching() -> float:
     """Seconds to read, at random, as many cache lines as a round touches, in as much memory."""
     import numpy as np
 
-    from pearl_devices.buffers import tree_levels
+    from pearl_devices.kernels.replay import tree_levels
     from pearl_devices.primitives.native import bound
 
     columns, levels = 6, len(tree_levels(ROWS, 16)) - 1

@@ -21,8 +21,8 @@ from pearl_devices.base import (
 )
 from pearl_devices.given import is_whole, shown
 from pearl_devices.kernel import Kernel
+from pearl_devices.kernels import kernel
 from pearl_devices.named import CALLABLE, function, reason
-from pearl_devices.work import kernel
 
 BACKENDS = {
     "cpu": "pearl_devices.cpu",

@@ -13,7 +13,7 @@ from pearl_devices.given import is_whole, misfit, shown
 from pearl_devices.kernel import Kernel
 
 Buffers = MutableMapping[str, Any]
-"""Named numpy arrays: everything a kernel reads or writes. `pearl_devices.work` lists the names."""
+"""Named numpy arrays: all that a kernel reads or writes, by names of `kernels.arrays`."""
 
 
 class Pending(Protocol):

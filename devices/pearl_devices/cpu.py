@@ -12,9 +12,7 @@ kernels are bound (`torch_threads`).
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any, cast
 
 import numpy as np
@@ -24,135 +22,35 @@ from pearl_devices import torch_threads
 from pearl_devices.base import Buffers, Call, Device, UnsupportedError
 from pearl_devices.buffers import specs
 from pearl_devices.kernel import Kernel
-from pearl_devices.primitives import NATIVE_ENVS
+from pearl_devices.kernels import Variant, kind_of
 
 WIDTH_UNIT = "cores"
 SIMULATED = False
 ESTIMATE = "pearl_estimators.cpu:calibrated_or_roofline"
 COUNTER = "pearl_estimators.energy:rapl"
 
-_TORCH_UPDATE = {
-    "torch": "torch.off_policy:bind_update",
-    "torch-bf16": "torch.off_policy:bind_update_bfloat16",
-}
-
-VARIANTS: Mapping[str, Mapping[str, str]] = {
-    "env_step": {
-        "native": "envs.native_envs:bind_step",
-        "gymnasium": "envs.gym_envs:bind_step",
-        "envpool": "envs.envpool_envs:bind_step",
-    },
-    "inference.dqn": {
-        "native": "updates.dqn:bind_inference",
-        "torch": "torch.off_policy:bind_inference",
-    },
-    "inference.ddpg": {
-        "native": "updates.ddpg:bind_inference",
-        "torch": "torch.off_policy:bind_inference",
-    },
-    "inference.sac": {
-        "native": "updates.sac:bind_inference",
-        "torch": "torch.off_policy:bind_inference",
-    },
-    "replay_insert": {"native": "replay.ring:bind_insert"},
-    "replay_sample": {"native": "replay.ring:bind_sample"},
-    "replay_update": {"native": "replay.ring:bind_priorities"},
-    "update.dqn": {"native": "updates.dqn:bind_update", "torch": "torch.off_policy:bind_update"},
-    "update.ddpg": {
-        "native": "updates.ddpg:bind_update",
-        "native-pair": "updates.ddpg_pair:bind_learn",
-        **_TORCH_UPDATE,
-    },
-    "update.td3": {
-        "native": "updates.td3:bind_learn",
-        "native-pair": "updates.td3_pair:bind_learn",
-        **_TORCH_UPDATE,
-    },
-    "update.sac": {
-        "native": "updates.sac:bind_learn",
-        "native-pair": "updates.sac_pair:bind_learn",
-        **_TORCH_UPDATE,
-    },
-    "param_sync": {"native": "math.nets:bind_sync"},
-    "learn.dqn": {"native": "updates.dqn:bind_learn"},
-    "learn.ddpg": {
-        "native": "updates.ddpg:bind_learn",
-        "native-pair": "updates.ddpg_pair:bind_learn",
-    },
-    "learn.td3": {"native": "updates.td3:bind_learn", "native-pair": "updates.td3_pair:bind_learn"},
-    "learn.sac": {"native": "updates.sac:bind_learn", "native-pair": "updates.sac_pair:bind_learn"},
-    "inference.ppo": {
-        "native": "updates.policies:bind_inference",
-        "torch": "torch.on_policy:bind_inference",
-    },
-    "rollout_insert": {
-        "native": "replay.rollouts:bind_insert",
-        "torch": "torch.on_policy:bind_insert",
-    },
-    "gae": {
-        "native": "replay.rollouts:bind_advantages",
-        "torch": "torch.on_policy:bind_advantages",
-    },
-    "update.ppo": {"native": "updates.ppo:bind_update", "torch": "torch.on_policy:bind_update"},
-    "update.a2c": {"native": "updates.ppo:bind_update", "torch": "torch.on_policy:bind_update"},
-    "rollout.ppo": {"native": "updates.ppo_iteration:bind_rollout"},
-    "iteration.ppo": {"native": "updates.ppo_iteration:bind_iteration"},
-    "iteration.a2c": {"native": "updates.ppo_iteration:bind_iteration"},
-    "iteration.dqn": {"native": "updates.dqn:bind_iteration"},
-    "iteration.ddpg": {"native": "updates.ddpg:bind_iteration"},
-    "iteration.td3": {"native": "updates.td3:bind_iteration"},
-    "iteration.sac": {"native": "updates.sac:bind_iteration"},
-    "tabular.choose": {"native": "updates.tabular:bind_choose"},
-    "tabular.q_learning": {"native": "updates.tabular:bind_q_learning"},
-    "tabular.sarsa": {"native": "updates.tabular:bind_sarsa"},
-}
-"""Kernel kind → variant → `module:function` in `pearl_devices.primitives`, imported on use."""
-
-OPEN: Mapping[str, Mapping[str, str]] = {
-    "inference": {"torch": "torch.off_policy:bind_inference"},
-    "update": {"torch": "torch.off_policy:bind_update"},
-}
-"""The same for the kinds of an algorithm of the user's own, by family."""
-
-
-PAIRS = ("native-pair",)
-"""Variants that take two cores."""
-
 LEAST_PAIR = 4
 """The smallest batch that two cores share."""
 
 
-def _variants(kernel: Kernel) -> Mapping[str, str]:
+def _variants(kernel: Kernel) -> dict[str, Variant]:
     """The variants that can run `kernel`."""
-    family, _, algorithm = kernel.kind.partition(".")
-    found = VARIANTS.get(kernel.kind) or (OPEN.get(family, {}) if algorithm else {})
-    return {name: where for name, where in found.items() if _can(kernel, name)}
+    found = kind_of(kernel).variants
+    return {name: variant for name, variant in found.items() if _can(kernel, name, variant)}
 
 
-def _can(kernel: Kernel, variant: str) -> bool:
-    if variant in PAIRS and (sys.platform != "linux" or kernel.dim("batch") < LEAST_PAIR):
+def _can(kernel: Kernel, name: str, variant: Variant) -> bool:
+    if variant.cores > 1 and (sys.platform != "linux" or kernel.dim("batch") < LEAST_PAIR):
         return False  # they wake each other by an eventfd, and each takes a part of the batch
-    if kernel.modules and variant != "torch":
+    if kernel.modules and name != "torch":
         return False
-    if kernel.kind.partition(".")[0] in ("env_step", "rollout", "iteration"):
-        if variant == "native":
-            sizes = NATIVE_ENVS.get(str(kernel.program))
-            given = tuple(kernel.dims.get(name, 0) for name in ("obs", "act", "stack"))
-            return sizes is not None and not kernel.args and given == (sizes.obs, sizes.act, 0)
-        if variant == "envpool":
-            plain = not (kernel.dims.get("states") or kernel.dims.get("stack"))
-            named = kernel.program is not None and ":" not in kernel.program
-            return plain and named and find_spec("envpool") is not None
-        return kernel.program is not None
-    if kernel.kind.startswith("update.") and variant in _TORCH_UPDATE:
-        return kernel.program is not None
-    return True
+    return variant.fits(kernel)
 
 
 def offers(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
     """The ways to run `kernel` on a CPU, as (variant, cores); empty for a kind it cannot run."""
-    widths = {variant: 2 if variant in PAIRS else 1 for variant in _variants(kernel)}
-    return tuple((variant, width) for variant, width in widths.items() if width <= device.width)
+    found = _variants(kernel).items()
+    return tuple((name, v.cores) for name, v in found if v.cores <= device.width)
 
 
 def bind(kernel: Kernel, variant: str, buffers: Buffers) -> Call:
@@ -183,11 +81,8 @@ def bind(kernel: Kernel, variant: str, buffers: Buffers) -> Call:
             )
     if variant.startswith("torch"):
         torch_threads.one()
-    module, _, function = variants[variant].partition(":")
-    if module == "replay.ring" and kernel.dims.get("stack"):
-        module = "replay.frames"
-    binder = getattr(import_module(f"pearl_devices.primitives.{module}"), function)
-    return cast(Call, binder(kernel, buffers))
+    module, _, function = variants[variant].program(kernel).partition(":")
+    return cast(Call, getattr(import_module(module), function)(kernel, buffers))
 
 
 def act(
@@ -206,7 +101,8 @@ def act(
     tabular.choose params is the table and an observation the number of a state. Where the kernel
     has a program, the program chooses (`torch_nets.bind_inference`).
     """
-    if kernel.kind == "tabular.choose":
+    kind = kind_of(kernel)
+    if kind.structure == "table":
         return np.asarray(np.argmax(params[np.asarray(obs, np.int64)[:, 0]], axis=1), np.int64)
     if kernel.program is not None:
         from pearl_devices.primitives.torch.off_policy import act_greedily
@@ -230,7 +126,7 @@ def act(
     if low is None or high is None:
         raise ValueError(f"{kernel.kind}: a policy needs low and high, the bounds of its actions")
     half = np.float32(0.5) * (high - low)
-    if kernel.kind == "inference.ppo":
+    if "act.sample" in kind.arrays(kernel):
         clipped: npt.NDArray[np.float32] = np.clip(low + half + half * out, low, high)
         return clipped
     actions: npt.NDArray[np.float32] = low + half + half * np.tanh(out[:, : kernel.dim("act")])

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from pearl_devices.base import Buffers, Call, Device, FigureError, UnsupportedError
 from pearl_devices.kernel import Kernel
-from pearl_devices.work import F32, activations_bytes, parameters, tree_depth
+from pearl_devices.kernels.counting import F32, activations_bytes, parameters
+from pearl_devices.kernels.replay import tree_depth
 
 WIDTH_UNIT = "pe"  # a float32 multiply-add unit
 SIMULATED = True

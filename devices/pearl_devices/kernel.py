@@ -32,9 +32,9 @@ class Module:
 
 @dataclass(frozen=True)
 class Kernel:
-    """One kind of work with its size. Build it with `pearl_devices.work.kernel`, which counts.
+    """One kind of work with its size. Build it with `pearl_devices.kernels.kernel`, which counts.
 
-    kind: the family, for example `update.dqn`; `pearl_devices.work.KINDS` documents each.
+    kind: for example `update.dqn`; the records in `pearl_devices.kernels` say what each takes.
     dims: named sizes; a size is an integer or, for a network, the tuple of its widths. So the
         networks of a kernel are its tuple-valued sizes, under the networks' own names.
     flops: floating point operations of one firing (a multiply-add counts as two).

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from pearl_devices import Device, Kernel, offers
 from pearl_devices.buffers import specs
-from pearl_devices.work import cuts
+from pearl_devices.kernels import kind_of
 from pearl_estimators.estimates import Estimate
 from pearl_estimators.roofline import cpu_roofline
 
@@ -21,7 +21,7 @@ def calibrated_or_roofline(kernel: Kernel, device: Device, variant: str, width: 
     slower than its parts one by one.
     """
     alone = _alone(kernel, device, variant, width)
-    found = [_together(kernel, cut, device, variant, width) for cut in cuts(kernel)]
+    found = [_together(kernel, cut, device, variant, width) for cut in kind_of(kernel).cuts(kernel)]
     if not found:
         return alone
     together = min(found, key=lambda e: e.latency_s)

@@ -14,7 +14,9 @@ from math import isqrt
 from pearl_devices import Device, FigureError, Kernel
 from pearl_devices import kernel as counted
 from pearl_devices.fpga import figure, tree_width
-from pearl_devices.work import ADAM_FLOPS, parameters, products, row_bytes, tree_depth
+from pearl_devices.kernels import kind_of
+from pearl_devices.kernels.counting import ADAM_FLOPS, parameters
+from pearl_devices.kernels.replay import row_bytes, tree_depth
 from pearl_estimators.estimates import Bound, Estimate
 
 BELOW, ABOVE = 0.2, 0.5  # assumed: a built design is rather slower than its form than faster
@@ -40,7 +42,7 @@ def network_cycles(kernel: Kernel, array: int) -> int:
 
     Activations and biases are applied as results leave the array, at no cycle of their own.
     """
-    return sum(gemm_cycles(m, k, n, array) for m, k, n in products(kernel))
+    return sum(gemm_cycles(m, k, n, array) for m, k, n in kind_of(kernel).products(kernel))
 
 
 def optimiser_cycles(kernel: Kernel, array: int) -> int:

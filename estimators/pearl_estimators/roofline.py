@@ -8,11 +8,10 @@ layers are predicted within 12 %, so the band here is doubt about the overhead.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from pearl_devices import Device, Kernel
-from pearl_devices.work import passes, passes_assumed
+from pearl_devices.kernels import kind_of
 from pearl_estimators.estimates import Bound, Estimate
 
 ROOFLINE = "roofline"
@@ -47,90 +46,10 @@ KNOWN_ENV_BAND = Band(2.0, 3.0)  # the same program, another machine: assumed
 UNKNOWN_ENV_BAND = Band(8.0, 16.0)  # the spread of environments behind UNKNOWN_ENV_S
 
 
-def _forward(layers: tuple[int, ...]) -> int:
-    """A product with bias each layer, an activation between two."""
-    return 2 * (len(layers) - 1) - 1
-
-
-def _backward(layers: tuple[int, ...]) -> int:
-    """Gradient of weights and of biases each layer; of input and activation between two."""
-    return 2 * (len(layers) - 1) + 2 * (len(layers) - 2)
-
-
-_OPTIMISER = 10  # Adam on one flat vector, and reading the loss
-_TARGET, _COPY_OUT, _JOIN = 1, 1, 1
-_SQUASH = 6  # tanh, scaled to the bounds
-_ADD_VALUE, _ADD_VALUE_BACK = 3, 7  # mean, sum and difference of a duelling network
-_DRAW = 30  # SAC: clamp, deviation, density and squashed action of a sample, and their gradients
-_ADVANTAGES, _TRACE = 17, 4  # generalised advantages: of a rollout, and of each of its steps
-_ROW = 7  # copies that store one vector step
-_LOSS = {"dqn": 16, "ddpg": 18, "td3": 32, "sac": 60, "ppo": 78, "a2c": 50}
-# By algorithm: choice, gather, target, Huber, weight, mean, |td|, and their gradients.
-_LOSS_ASSUMED = 16  # of each network of an algorithm that nobody has counted
-
-
-def _gradient_step(kernel: Kernel) -> float:
-    """Operations that eager torch starts in one gradient step, on average."""
-    algorithm = kernel.kind.partition(".")[2]
-    runs = passes(kernel)
-    once = float(_COPY_OUT + _LOSS.get(algorithm, _LOSS_ASSUMED * len(runs)))
-    for name, p in runs.items():
-        layers = kernel.layers(name)
-        ahead, back = _forward(layers), _backward(layers)
-        if name in kernel.modules:  # assumed: two gradients a layer, an operation each
-            ahead = kernel.modules[name].operations
-            back = 2 * ahead
-        once += p.forward * ahead + p.backward * back
-        once += p.through * ahead  # gradient of input and activation, layer by layer
-        once += p.adam * _OPTIMISER + p.follow * _TARGET
-        if name == "q" and kernel.dims.get("duelling"):
-            once += p.forward * _ADD_VALUE + _ADD_VALUE_BACK
-        elif name.startswith("critic"):
-            once += p.forward * _JOIN
-        elif name == "actor":
-            once += p.forward * (_DRAW if algorithm == "sac" else _SQUASH)
-    return once
-
-
 def launches(kernel: Kernel, variant: str) -> float:
-    """How many operations one firing starts: 1 where a variant is one compiled call.
-
-    For eager torch, counted from the algorithm: forward passes, backward passes, loss, optimiser
-    and target of every gradient step. The tests count what torch dispatches.
-    """
-    if not variant.startswith("torch"):
-        return 1
-    if kernel.kind.startswith("inference."):
-        own = next(iter(kernel.modules.values()), None)
-        return (own.operations if own else _forward(kernel.layers())) + _COPY_OUT
-    if kernel.kind.startswith("update."):
-        return kernel.dim("steps") * _gradient_step(kernel)
-    if kernel.kind == "gae":
-        return 2 * _forward(kernel.layers()) + _ADVANTAGES + _TRACE * kernel.dim("horizon")
-    if kernel.kind == "rollout_insert":
-        return _ROW
-    return 1  # param_sync: one copy
-
-
-def accesses(kernel: Kernel) -> float:
-    """Steps of replay that each wait for the one before: rows fetched and decisions in the tree.
-
-    A draw from a tree over C rows takes log2(C) decisions whatever the fanout; so does writing a
-    priority. A row lies anywhere in memory.
-    """
-    dims = kernel.dims
-    draws = float(kernel.dim("batch") * kernel.dim("steps")) if "batch" in dims else 0.0
-    decisions = math.log2(kernel.dim("capacity")) if "capacity" in dims else 0.0
-    prioritised = bool(dims.get("prioritised", kernel.kind == "replay_update"))
-    if kernel.kind == "replay_insert":
-        return kernel.dim("envs") * (1.0 + decisions * prioritised)
-    if kernel.kind == "replay_update":
-        return draws * decisions
-    if kernel.kind == "replay_sample":
-        return draws * (kernel.dim("n_step") + decisions * prioritised)
-    if kernel.kind.startswith("learn."):
-        return draws * (kernel.dim("n_step") + 2.0 * decisions * prioritised)
-    return 0.0
+    """How many operations one firing starts: 1 where a variant is one compiled call; of eager torch
+    those that the kind counts."""
+    return kind_of(kernel).operations(kernel) if variant.startswith("torch") else 1
 
 
 def overhead_s(kernel: Kernel, device: Device, variant: str) -> float:
@@ -203,13 +122,15 @@ def roofline(kernel: Kernel, device: Device, variant: str, width: int) -> Estima
 def cpu_roofline(kernel: Kernel, device: Device, variant: str, width: int) -> Estimate:
     """The datasheet rung of a CPU: as `roofline`, with calls in place of launches.
 
-    Replay on a CPU waits for memory rather than moves it: each of its `accesses` adds
+    Replay on a CPU waits for memory rather than moves it: each of its accesses adds
     SERIAL_STEP_S, which nothing hides.
     """
     if kernel.kind == "env_step":
         return _env_step(kernel, variant)
     calls_s = call_overhead_s(kernel, device, variant)
-    return _roofline(kernel, device, variant, width, calls_s, SERIAL_STEP_S * accesses(kernel))
+    return _roofline(
+        kernel, device, variant, width, calls_s, SERIAL_STEP_S * kind_of(kernel).accesses(kernel)
+    )
 
 
 def _roofline(
@@ -224,6 +145,6 @@ def _roofline(
         ACCESS_BAND if waits_s else KERNEL_BAND,
         f"{ROOFLINE}: {launches(kernel, variant):g} launches + max(flops / rate, bytes / "
         f"bandwidth) of {device.model or device.name}; band assumed"
-        + ("; passes assumed, nobody counted them" if passes_assumed(kernel) else ""),
+        + ("; passes assumed, nobody counted them" if kind_of(kernel).assumed else ""),
         waits_s,
     )

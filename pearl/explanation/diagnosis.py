@@ -13,7 +13,7 @@ from pearl.planning.costs import Mode
 from pearl.planning.plans import Plan
 from pearl.planning.timing import delay_s
 from pearl_devices import Device
-from pearl_devices.work import KINDS
+from pearl_devices.kernels import KINDS
 from pearl_estimators.roofline import ROOFLINE, launches, overhead_s
 
 

@@ -18,7 +18,7 @@ from pearl.errors import SpecError
 from pearl.graph.limits import Limits
 from pearl.graph.task_graph import Edge, Part, Task, TaskGraph
 from pearl_devices import Kernel
-from pearl_devices.work import KINDS, kernel
+from pearl_devices.kernels import kernel, kind_of
 
 V = TypeVar("V")
 
@@ -96,7 +96,7 @@ def copy_name(task: str, replica: int) -> str:
 def resized(of: Kernel, share: int, environments: int) -> Kernel:
     """A kernel for `share` of its environments: counted anew where its kind is known, else in
     proportion."""
-    if of.kind in KINDS and "envs" in of.dims:
+    if kind_of(of).structure != "unknown" and "envs" in of.dims:
         dims = {**of.dims, "envs": share}
         return kernel(of.kind, dims, program=of.program, args=of.args, modules=of.modules)
     part = share / environments

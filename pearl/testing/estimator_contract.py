@@ -10,7 +10,7 @@ import pytest
 
 from pearl_devices import Device, Kernel, offers
 from pearl_devices.base import ASKED
-from pearl_devices.work import kernel
+from pearl_devices.kernels import kernel
 from pearl_estimators import Estimate, estimate, power
 
 

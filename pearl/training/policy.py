@@ -36,8 +36,8 @@ class Policy:
     """The trained policy without exploration.
 
     kernel: that of the task `inference`. parameters: those of its network, a flat float32 vector,
-    or its table, as in `pearl_devices.buffers`. statistics: mean and variance of the observations,
-    float64 (2, O), where it normalises them; they stay as they are.
+    or its table, as in `pearl_devices.kernels.arrays`. statistics: mean and variance of the
+    observations, float64 (2, O), where it normalises them; they stay as they are.
     """
 
     def __init__(

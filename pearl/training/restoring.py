@@ -18,7 +18,8 @@ from pearl.graph.task_graph import TaskGraph
 from pearl.spec.system import System
 from pearl.training.checkpoint import Stored
 from pearl_devices import Buffers, Kernel
-from pearl_devices.buffers import ANEW, tree_levels
+from pearl_devices.kernels.arrays import ANEW
+from pearl_devices.kernels.replay import tree_levels
 
 Array = npt.NDArray[Any]
 

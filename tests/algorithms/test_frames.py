@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 import pearl
 from pearl.testing.kernel_buffers import filled
 from pearl_devices import Buffers, Kernel, cpu, kernel
-from pearl_devices.buffers import ANEW
-from pearl_devices.work import row_bytes
+from pearl_devices.kernels.arrays import ANEW
+from pearl_devices.kernels.replay import row_bytes
 
 ENVS, CAPACITY, DRAWN, FRAME = 3, 36, 24, 4
 RING: dict[str, Any] = {"act": 0, "capacity": CAPACITY, "fanout": 4}

@@ -14,7 +14,13 @@ from pearl.errors import SpecError
 from pearl.testing.kernel_buffers import copied, equal, filled
 from pearl_devices import Device, UnsupportedError, cpu, kernel
 from pearl_devices.buffers import specs
-from pearl_devices.work import ADAM_FLOPS, FOLLOW_FLOPS, backward_flops, forward_flops, parameters
+from pearl_devices.kernels.counting import (
+    ADAM_FLOPS,
+    FOLLOW_FLOPS,
+    backward_flops,
+    forward_flops,
+    parameters,
+)
 from tests.lanes import cut
 
 ROOT = Path(__file__).parents[2]

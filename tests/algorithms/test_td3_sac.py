@@ -15,9 +15,9 @@ from pearl.runtime.protocol import single_lane
 from pearl.testing import BackendContract
 from pearl.testing.kernel_buffers import copied, equal, filled
 from pearl_devices import Buffers, Device, Kernel, cpu, kernel
+from pearl_devices.kernels.counting import parameters
 from pearl_devices.primitives.math import nets, rng
 from pearl_devices.primitives.updates import sac, td3
-from pearl_devices.work import parameters
 from tests.lanes import cut
 
 CRITIC = (5, 16, 16, 1)

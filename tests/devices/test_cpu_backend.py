@@ -20,7 +20,8 @@ from pearl_devices import (
     kernel,
     torch_threads,
 )
-from pearl_devices.work import parameters
+from pearl_devices.kernels import environments
+from pearl_devices.kernels.counting import parameters
 from pearl_estimators.host.benchmark_kernels import bound, training
 
 Q, ACTOR, CRITIC = (4, 16, 16, 2), (3, 16, 1), (4, 16, 16, 1)
@@ -106,7 +107,7 @@ def test_torch_updates_are_offered_only_with_a_loss() -> None:
 def test_an_environment_is_native_only_without_arguments_and_with_its_own_sizes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(cpu, "find_spec", lambda name: None)  # as without envpool
+    monkeypatch.setattr(environments, "find_spec", lambda name: None)  # as without envpool
     sizes: dict[str, Any] = {"envs": 2, "obs": 4, "act": 0}
     assert variants(kernel("env_step", program="CartPole-v1", **sizes)) == ["native", "gymnasium"]
     changed = kernel("env_step", program="CartPole-v1", args={"sutton_barto_reward": True}, **sizes)

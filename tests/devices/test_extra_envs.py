@@ -11,7 +11,9 @@ import pytest
 
 import pearl
 from pearl_devices import Buffers, UnsupportedError, cpu, kernel
-from pearl_devices.buffers import EPISODES, allocate
+from pearl_devices.buffers import allocate
+from pearl_devices.kernels import environments
+from pearl_devices.kernels.arrays import EPISODES
 
 
 def spec(env: str, algorithm: str, **more: Any) -> dict[str, Any]:
@@ -90,7 +92,7 @@ def test_training_uses_envpool_only_where_the_limits_name_it() -> None:
 def test_without_the_package_a_spec_that_names_envpool_says_what_it_needs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(cpu, "find_spec", lambda name: None)
+    monkeypatch.setattr(environments, "find_spec", lambda name: None)
     named = spec("CartPole-v1", "dqn", variants={"env_step": ["envpool"]})
     with pytest.raises(pearl.InfeasibleError, match=r"needs the package envpool"):
         pearl.plan(pearl.load(named))

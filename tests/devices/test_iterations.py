@@ -11,7 +11,7 @@ from pearl.graph.limits import Limits
 from pearl.graph.sequential import program_order
 from pearl.planning.costs import tabulate
 from pearl.runtime.protocol import single_lane
-from pearl_devices import Device, Platform, backend, buffers, kernel, work
+from pearl_devices import Device, Platform, backend, buffers, kernel, kernels
 from pearl_devices.primitives.math.rng import key
 
 DISCRETE = ("CartPole-v1", "Acrobot-v1", "MountainCar-v0")
@@ -162,7 +162,7 @@ def test_its_work_is_that_of_its_parts():
         for field in ("flops", "bytes_in", "bytes_out"):
             apart = sum(graph.repetition[t.name] * getattr(t.kernel, field) for t in graph.tasks)
             assert getattr(whole, field) == pytest.approx(apart)
-        assert {p.kind.partition(".")[0] for p, _ in work.parts(whole)} == {
+        assert {p.kind.partition(".")[0] for p, _ in kernels.parts(whole)} == {
             *("inference", "env_step", "replay_insert", "learn", "param_sync")
         }
 

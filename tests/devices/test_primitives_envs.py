@@ -12,7 +12,7 @@ from gymnasium.vector import AutoresetMode
 
 from pearl.testing.kernel_buffers import copied, equal, filled
 from pearl_devices import Buffers, Kernel, UnsupportedError, cpu, kernel
-from pearl_devices.buffers import ANEW
+from pearl_devices.kernels.arrays import ANEW
 from pearl_devices.primitives import NATIVE_ENVS
 from pearl_devices.primitives.envs import gym_envs
 

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from pearl.testing.kernel_buffers import copied, equal, filled
 from pearl_devices import Buffers, Kernel, cpu, kernel
+from pearl_devices.kernels.counting import parameters
 from pearl_devices.primitives.math import nets, rng
 from pearl_devices.primitives.torch.off_policy import run, squash, views
-from pearl_devices.work import parameters
 from tests import kernel_losses
 
 Q, ACTOR, CRITIC = (4, 64, 64, 3), (3, 32, 24, 2), (5, 24, 40, 1)

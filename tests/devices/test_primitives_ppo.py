@@ -15,9 +15,10 @@ from torch import Tensor
 from pearl.testing import BackendContract
 from pearl.testing.kernel_buffers import copied, equal, filled
 from pearl_devices import Buffers, Device, Kernel, cpu, kernel
+from pearl_devices.kernels import parts
+from pearl_devices.kernels.counting import parameters
 from pearl_devices.primitives.math import rng, tanh
 from pearl_devices.primitives.updates import policies, ppo
-from pearl_devices.work import parameters, parts
 
 Layers = tuple[int, ...]
 DISCRETE: dict[str, Any] = {"envs": 4, "obs": 4, "act": 0}

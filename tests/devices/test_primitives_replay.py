@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pearl.testing.kernel_buffers import copied, equal, filled
 from pearl_devices import Buffers, Kernel, cpu, kernel
-from pearl_devices.buffers import tree_levels
+from pearl_devices.kernels.replay import tree_levels
 from pearl_devices.primitives.math import rng
 from pearl_devices.primitives.replay import sum_tree as sum_tree
 

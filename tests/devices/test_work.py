@@ -9,25 +9,17 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from pearl_devices import Kernel, kernel
-from pearl_devices.buffers import allocate, tree_levels
-from pearl_devices.work import (
-    KINDS,
-    backward_flops,
-    forward_flops,
-    parameters,
-    product_rounds,
-    products,
-    row_bytes,
-    through_flops,
-    tree_depth,
-)
+from pearl_devices.buffers import allocate
+from pearl_devices.kernels import KINDS, dqn, kind_of
+from pearl_devices.kernels.counting import backward_flops, forward_flops, parameters, through_flops
+from pearl_devices.kernels.replay import row_bytes, tree_depth, tree_levels
 
 STORE = {"envs": 8, "obs": 4, "act": 0, "capacity": 1000, "fanout": 16}
 DRAW = {**STORE, "batch": 32, "steps": 2, "n_step": 1}
 
 
 def matmul_flops(of: Kernel) -> int:
-    return sum(2 * m * k * n for m, k, n in products(of))
+    return sum(2 * m * k * n for m, k, n in kind_of(of).products(of))
 
 
 def network(layers: tuple[int, ...]) -> torch.nn.Sequential:
@@ -121,7 +113,7 @@ def test_products_of_a_td3_update_are_those_that_torch_multiplies():
     k = kernel("update.td3", sizes, steps=6, policy_delay=3)
     late, other = (twin_products(network(layers), False, delayed) for delayed in (False, True))
     assert matmul_flops(k) == late + 2 * other
-    assert product_rounds(k) == 2
+    assert kind_of(k).rounds(k) == 2
     once = kernel("update.td3", sizes, steps=1, policy_delay=3)
     assert once.flops == pytest.approx(k.flops / 6)
 
@@ -225,7 +217,7 @@ def test_learn_is_the_sum_of_its_parts(prioritised):
     whole = kernel("learn.dqn", sizes)
     for name in ("flops", "bytes_in", "bytes_out"):
         assert getattr(whole, name) == sum(getattr(kernel(p, sizes), name) for p in parts)
-    assert products(whole) == products(kernel("update.dqn", sizes))
+    assert kind_of(whole).products(whole) == dqn.UPDATE.products(kernel("update.dqn", sizes))
 
 
 def test_an_unknown_kind_names_all_kinds():
@@ -247,7 +239,7 @@ def test_a_tabular_step_by_hand(name):
     assert k.flops == 7 * (4 + 10)
     assert k.bytes_in == 7 * (4 * 8 + (4 * (2 * 1 + 1) + 8 + 2))
     assert k.bytes_out == 7 * 24
-    assert products(k) == ()
+    assert kind_of(k).products(k) == ()
 
 
 def test_a_copy_of_parameters_by_hand():

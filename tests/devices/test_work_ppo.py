@@ -12,17 +12,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from pearl_devices import Device, Kernel, kernel
-from pearl_devices.work import (
-    ADAM_FLOPS,
-    CLIP_FLOPS,
-    DRAW_FLOPS,
-    GAE_FLOPS,
-    ON_POLICY_LOSS_FLOPS,
-    cuts,
-    parameters,
-    parts,
-    products,
-)
+from pearl_devices.kernels import kind_of, parts
+from pearl_devices.kernels.counting import ADAM_FLOPS, parameters
+from pearl_devices.kernels.on_policy import CLIP_FLOPS, DRAW_FLOPS, ON_POLICY_LOSS_FLOPS
+from pearl_devices.kernels.rollouts import GAE_FLOPS
 from pearl_estimators import estimate
 from pearl_estimators.host.benchmark_kernels import bound
 from pearl_estimators.roofline import launches
@@ -71,7 +64,7 @@ def test_the_products_of_an_update_are_those_that_torch_multiplies() -> None:
     with counter:
         obs = torch.randn(32, 4)
         (run(ACTOR, obs).sum() + run(CRITIC, obs).sum()).backward()  # type: ignore[no-untyped-call]
-    assert sum(2 * m * k * n for m, k, n in products(PPO)) == counter.get_total_flops()
+    assert sum(2 * m * k * n for m, k, n in kind_of(PPO).products(PPO)) == counter.get_total_flops()
     size = parameters(ACTOR) + parameters(CRITIC)
     row = 2 * (rest(ACTOR) + rest(CRITIC)) + ON_POLICY_LOSS_FLOPS + 2 * DRAW_FLOPS
     own = counter.get_total_flops() + 32 * row + (ADAM_FLOPS + CLIP_FLOPS) * size
@@ -123,8 +116,8 @@ def test_an_iteration_is_cut_into_its_parts_or_a_whole_rollout_and_the_rest() ->
     nets: dict[str, Any] = {"actor": (4, 16, 2), "critic": (4, 16, 1)}
     more: dict[str, Any] = {"epochs": 1, "batch": 32, "steps": 1}
     whole = kernel("iteration.a2c", {**sizes, **nets, **more}, program="CartPole-v1")
-    fine, coarse = cuts(whole)
+    fine, coarse = kind_of(whole).cuts(whole)
     assert fine == parts(whole)
     assert [k.kind for k, _ in coarse] == ["rollout.ppo", "gae", "update.a2c", "param_sync"]
     assert sum(n * k.flops for k, n in coarse) == pytest.approx(sum(n * k.flops for k, n in fine))
-    assert cuts(fine[0][0]) == ()
+    assert kind_of(fine[0][0]).cuts(fine[0][0]) == ()

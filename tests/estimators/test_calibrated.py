@@ -14,7 +14,7 @@ import pytest
 from benchmarks.estimators_host import Row, bars, unseen
 from pearl.testing import EstimatorContract
 from pearl_devices import Device, Kernel, UnsupportedError, kernel
-from pearl_devices.work import parts
+from pearl_devices.kernels import parts
 from pearl_estimators import estimate
 from pearl_estimators.host import calibrate_host
 from pearl_estimators.host.benchmark_kernels import (

@@ -114,7 +114,7 @@ def test_a_result_stationary_grid_counted_cycle_by_cycle():
 )
 def test_one_draw_takes_three_cycles_a_level_and_one(leaves, fanout, cycles):
     k = kernel("replay_update", batch=1, steps=1, capacity=leaves, fanout=fanout)
-    from pearl_devices.work import tree_depth
+    from pearl_devices.kernels.replay import tree_depth
 
     assert tree_cycles(tree_depth(k), 1) == cycles
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pearl_devices import Device
-from pearl_devices.work import kernel
+from pearl_devices.kernels import kernel
 from pearl_estimators import estimate
 from pearl_estimators.gpu.calibration import (
     COLUMNS,

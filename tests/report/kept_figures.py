@@ -10,9 +10,9 @@ from unittest.mock import patch
 from pearl import load
 from pearl.algorithms import algorithm
 from pearl.spec.reading import shipped
-from pearl_devices import Kernel, backend, cpu
+from pearl_devices import Kernel, backend
 from pearl_devices.buffers import specs
-from pearl_devices.work import parts, product_rounds, products
+from pearl_devices.kernels import kind_of, parts
 from pearl_estimators import estimate
 from pearl_estimators.host import features
 from pearl_estimators.host.features import terms as terms_of
@@ -102,11 +102,11 @@ def all_counts() -> str:
     found: dict[str, Any] = {}
     with patch.object(features, "caches", lambda: CACHES):
         for key, k in kernels().items():
-            work = [k.flops, k.bytes_in, k.bytes_out, k.resident_bytes, product_rounds(k)]
+            work = [k.flops, k.bytes_in, k.bytes_out, k.resident_bytes, kind_of(k).rounds(k)]
             of = [[kernel_key(part), count] for part, count in parts(k)]
-            found[key] = [work, products(k), of]
+            found[key] = [work, kind_of(k).products(k), of]
             found[f"{key} buffers"] = dict(specs(k))
-            for variant in cpu.VARIANTS.get(k.kind, {}):
+            for variant in kind_of(k).variants:
                 found[f"{key} {variant}"] = dict(terms_of(k, variant))
     return lines(found)
 

@@ -20,7 +20,7 @@ from pearl.runtime.lanes.async_learner import rooms
 from pearl.training import checkpoint, session
 from pearl.training.trainer import CHECKPOINT, Trainer, compile
 from pearl_devices.base import UnsupportedError
-from pearl_devices.buffers import ANEW
+from pearl_devices.kernels.arrays import ANEW
 from pearl_devices.primitives.envs.classic import cartpole_move
 from tests import faulty_envs
 from tests.lanes import replay_spec, told

@@ -24,7 +24,7 @@ from pearl.training import session
 from pearl.training.checkpoint import load as load_checkpoint
 from pearl.training.trainer import CHECKPOINT, Trainer
 from pearl_devices.base import UnsupportedError
-from pearl_devices.buffers import ANEW
+from pearl_devices.kernels.arrays import ANEW
 from pearl_devices.primitives.envs.classic import cartpole_move
 from tests import faulty_envs
 from tests.lanes import differing, planned, replay_spec, trained

@@ -14,7 +14,7 @@ from pearl.spec.reading import load
 from pearl.training import checkpoint, evaluation
 from pearl.training.evaluation import Evaluation
 from pearl.training.trainer import CHECKPOINT, Trainer
-from pearl_devices.buffers import ANEW
+from pearl_devices.kernels.arrays import ANEW
 from tests.damage import trainer_of
 from tests.lanes import cut, told
 

@@ -3,7 +3,7 @@
 A kernel of eager torch is a queue of operators. The host needs `Device.overhead_s` to start each;
 the GPU works them off one after another. So a firing takes the overhead of one operator (start, and
 wait for the end) plus the longer of starting all and working off all. The operators are the matrix
-products of `pearl_devices.work.products`; what is left of the kernel's bytes moves at the rate that
+products of `pearl_devices.kernels`; what is left of the kernel's bytes moves at the rate that
 element-wise operators reach.
 """
 
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from pearl_devices import Device, Kernel
-from pearl_devices.work import product_rounds, products
+from pearl_devices.kernels import kind_of
 from pearl_estimators.estimates import Bound, Estimate
 from pearl_estimators.gpu.operators import (
     OPERATORS,
@@ -198,9 +198,9 @@ def estimate_gpu(
         raise CalibrationError(f"GPU {found.model}: no fit of {' or '.join(NEEDED)}")
     share = min(width / linear.multiprocessors, 1.0)
     linear = replace(linear, flops_per_s=linear.flops_per_s * share)
-    shapes = [Operation("linear", 1, m, k, n) for m, k, n in products(kernel)]
+    shapes = [Operation("linear", 1, m, k, n) for m, k, n in kind_of(kernel).products(kernel)]
     guesses = predict_operations(linear, shapes) if shapes else []
-    rounds = product_rounds(kernel)
+    rounds = kind_of(kernel).rounds(kernel)
     moved = kernel.bytes_in + kernel.bytes_out
     rest_s = max(moved - rounds * sum(s.bytes for s in shapes), 0.0) / elementwise.bytes_per_s
     queue_s = rest_s + rounds * sum(g.work_s for g in guesses)

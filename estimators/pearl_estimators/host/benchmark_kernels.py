@@ -11,7 +11,8 @@ from typing import Any
 
 from pearl_devices import Buffers, Device, Kernel, backend
 from pearl_devices.base import ASKED, Call
-from pearl_devices.buffers import allocate, specs, tree_levels
+from pearl_devices.buffers import allocate, specs
+from pearl_devices.kernels.replay import tree_levels
 from pearl_estimators.host.random_kernels import DRAWS, MOST_BYTES, drawn, sizes
 
 MOST_RANDOM = 1 << 20

@@ -14,9 +14,10 @@ from functools import cache
 from itertools import pairwise
 
 from pearl_devices import Kernel
-from pearl_devices.buffers import tree_levels
 from pearl_devices.discover import host
-from pearl_devices.work import ON_POLICY, parameters, parts, passes, row_bytes, size, tree_depth
+from pearl_devices.kernels import kind_of, parts
+from pearl_devices.kernels.counting import parameters, size
+from pearl_devices.kernels.replay import row_bytes, tree_depth, tree_levels
 from pearl_estimators.roofline import VECTOR_ENTRY_S, launches
 
 F32, LINE = 4, 64
@@ -225,9 +226,10 @@ def _acting(t: Terms, k: Kernel) -> None:
 
 def _learning(t: Terms, k: Kernel, cores: int) -> None:
     """Gradient steps; on two cores each has half of the batch and half of the parameters."""
-    algorithm, steps, curved = _shared(k), k.dim("steps"), bool(k.dims.get("tanh"))
+    kind = kind_of(k)
+    algorithm, steps, curved = kind.code, k.dim("steps"), bool(k.dims.get("tanh"))
     batch = -(-k.dim("batch") // cores)
-    runs, held, moved, crossed = passes(k), 0.0, 0.0, 0.0
+    runs, held, moved, crossed = kind.passes(k), 0.0, 0.0, 0.0
     for name, p in runs.items():
         layers, learned = k.layers(name), size(k, name)
         _forward(t, layers, batch, steps * p.forward, curved)
@@ -265,12 +267,6 @@ def _learning(t: Terms, k: Kernel, cores: int) -> None:
     t.add(f"rows {algorithm}", rows)
     t.add(f"components {algorithm}", rows * k.dim("act"))
     t.add(f"outputs {algorithm}", rows * k.layers(_policy(k))[-1])
-
-
-def _shared(k: Kernel) -> str:
-    """The algorithm whose code takes the gradient steps: that of PPO and A2C is the same."""
-    algorithm = k.kind.partition(".")[2]
-    return "on_policy" if algorithm in ON_POLICY else algorithm
 
 
 def _policy(k: Kernel) -> str:
@@ -373,7 +369,7 @@ def _torch_forward(t: Terms, k: Kernel, layers: tuple[int, ...], rows: int, time
 def _torch_learning(t: Terms, k: Kernel) -> None:
     algorithm, steps, batch = k.kind.partition(".")[2], k.dim("steps"), k.dim("batch")
     held = 0.0
-    for name, p in passes(k).items():
+    for name, p in kind_of(k).passes(k).items():
         layers, learned = k.layers(name), size(k, name)
         _torch_forward(t, k, layers, batch, steps * p.forward)
         for layer, (i, o) in enumerate(pairwise(layers)):

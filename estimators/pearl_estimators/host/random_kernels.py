@@ -15,8 +15,8 @@ import numpy as np
 
 from pearl_devices import Kernel, kernel
 from pearl_devices.kernel import Dim
+from pearl_devices.kernels.replay import row_bytes
 from pearl_devices.primitives import NATIVE_ENVS
-from pearl_devices.work import row_bytes
 
 MOST_BYTES = 2**28
 TRIES = 1000

@@ -17,8 +17,8 @@ from pearl.graph.task_graph import Edge, Fusion, Task, TaskGraph
 from pearl_devices import Kernel, kernel
 from pearl_devices.buffers import specs
 from pearl_devices.kernel import Arg, Dim
-from pearl_devices.work import KINDS
-from pearl_devices.work import size as size_of
+from pearl_devices.kernels import KINDS
+from pearl_devices.kernels.counting import size as size_of
 
 LEARNING = ("replay_sample", "update", "replay_update", "param_sync")
 

@@ -18,7 +18,7 @@ from pearl.algorithms.families.replay import nbytes
 from pearl.graph.task_graph import Edge, Fusion, Task, TaskGraph
 from pearl_devices import Buffers, kernel
 from pearl_devices.kernel import Dim
-from pearl_devices.work import parameters
+from pearl_devices.kernels.counting import parameters
 
 if TYPE_CHECKING:
     from pearl.spec.system import System

@@ -18,7 +18,8 @@ from pearl.runtime.protocol.control_block import Board, Span
 from pearl.runtime.protocol.lane_schedule import Firing, Protocol
 from pearl.runtime.protocol.single_lane import Job
 from pearl_devices import Buffers, Call
-from pearl_devices.buffers import ANEW, specs
+from pearl_devices.buffers import specs
+from pearl_devices.kernels.arrays import ANEW
 
 REPEATABLE = (
     "inference",

@@ -34,8 +34,8 @@ from gymnasium.spaces.utils import flatdim, flatten
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from pearl_devices.base import Buffers, Call, EnvironmentFailed, UnsupportedError
-from pearl_devices.buffers import ANEW
 from pearl_devices.kernel import Kernel
+from pearl_devices.kernels.arrays import ANEW
 from pearl_devices.named import CALLABLE, environment, registered
 from pearl_devices.primitives.envs.gym_resume import (
     LOG,

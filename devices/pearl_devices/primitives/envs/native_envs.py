@@ -19,8 +19,8 @@ import numpy as np
 from numba.extending import overload
 
 from pearl_devices.base import Buffers, Call, UnsupportedError
-from pearl_devices.buffers import EPISODES
 from pearl_devices.kernel import Kernel
+from pearl_devices.kernels.arrays import EPISODES
 from pearl_devices.primitives import NATIVE_ENVS
 from pearl_devices.primitives.envs.classic import (
     acrobot_move,

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from pearl_devices.base import Buffers, Call
-from pearl_devices.buffers import ANEW
 from pearl_devices.kernel import Kernel
+from pearl_devices.kernels.arrays import ANEW
 from pearl_devices.primitives.native import bound, exact
 from pearl_devices.primitives.replay.ring import (
     BATCH,

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from pearl_devices.base import Buffers, Call
-from pearl_devices.buffers import ANEW, tree_levels
 from pearl_devices.kernel import Kernel
+from pearl_devices.kernels.arrays import ANEW
+from pearl_devices.kernels.replay import tree_levels
 from pearl_devices.primitives.math.rng import stream, uniform
 from pearl_devices.primitives.native import bound, exact
 from pearl_devices.primitives.replay.sum_tree import find_strata, raise_leaves, raise_range

@@ -37,7 +37,7 @@ from pearl_devices.primitives.replay.ring import (
 class Net(NamedTuple):
     """A network that learns, its target (empty where it has none), and the scratch of its passes.
 
-    Arrays as learner.* in `pearl_devices.buffers`; acts, deltas, grad as `nets.backward` has them.
+    Arrays as learner.* in `kernels.arrays`; acts, deltas, grad as `nets.backward` has them.
     """
 
     layers: Any

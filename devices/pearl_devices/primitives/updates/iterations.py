@@ -14,11 +14,11 @@ import numpy as np
 
 from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
+from pearl_devices.kernels import parts
 from pearl_devices.primitives.envs.native_envs import bind_step, marked
 from pearl_devices.primitives.math.nets import bind_sync
 from pearl_devices.primitives.native import bound, fast, parts_only
 from pearl_devices.primitives.replay.ring import bind_insert
-from pearl_devices.work import parts
 
 
 class Loop(NamedTuple):

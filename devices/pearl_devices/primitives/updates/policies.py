@@ -18,10 +18,10 @@ import numpy.typing as npt
 
 from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
+from pearl_devices.kernels.counting import parameters
 from pearl_devices.primitives.math.nets import forward, scratch
 from pearl_devices.primitives.math.rng import normals, stream, uniform
 from pearl_devices.primitives.native import bound, by_action, fast
-from pearl_devices.work import parameters
 
 HALF_LOG_2_PI = np.float32(0.5 * math.log(2.0 * math.pi))
 HALF, ONE, ZERO = np.float32(0.5), np.float32(1.0), np.float32(0.0)

@@ -9,6 +9,7 @@ from typing import Any
 
 from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
+from pearl_devices.kernels import parts
 from pearl_devices.primitives.envs.native_envs import bind_step, marked
 from pearl_devices.primitives.envs.native_envs import step as step_env
 from pearl_devices.primitives.math.nets import bind_sync, copy_both
@@ -18,7 +19,6 @@ from pearl_devices.primitives.replay.rollouts import advantages, insert
 from pearl_devices.primitives.updates import policies, ppo
 from pearl_devices.primitives.updates.policies import infer
 from pearl_devices.primitives.updates.ppo import update
-from pearl_devices.work import parts
 
 
 @fast

@@ -1,0 +1,120 @@
+"""The kinds of kernels: one record each (`record.KernelKind`), in one file a family.
+
+`KINDS` is their table. A kind that it does not have is one of an algorithm of the user's own,
+`inference.NAME` or `update.NAME`, or a record in a module of the user's own, `module:NAME`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+
+from pearl_devices.kernel import Arg, Dim, Kernel, Module
+from pearl_devices.kernels import (
+    ddpg,
+    dqn,
+    environments,
+    off_policy,
+    on_policy,
+    param_sync,
+    replay,
+    rollouts,
+    sac,
+    tabular,
+    td3,
+)
+from pearl_devices.kernels.record import KernelKind, Parts, Passes, Product, Structure, Variant
+
+KINDS: Mapping[str, KernelKind] = {
+    kind.name: kind
+    for kind in (
+        environments.ENV_STEP,
+        replay.REPLAY_INSERT, replay.REPLAY_SAMPLE, replay.REPLAY_UPDATE,
+        param_sync.PARAM_SYNC,
+        dqn.INFERENCE, dqn.UPDATE, dqn.LEARN, dqn.ITERATION,
+        ddpg.INFERENCE, ddpg.UPDATE, ddpg.LEARN, ddpg.ITERATION,
+        td3.UPDATE, td3.LEARN, td3.ITERATION,
+        sac.INFERENCE, sac.UPDATE, sac.LEARN, sac.ITERATION,
+        on_policy.INFERENCE, rollouts.ROLLOUT_INSERT, rollouts.GAE, on_policy.ROLLOUT,
+        on_policy.PPO, on_policy.PPO_ITERATION, on_policy.A2C, on_policy.A2C_ITERATION,
+        tabular.CHOOSE, tabular.Q_LEARNING, tabular.SARSA,
+    )
+}  # fmt: skip
+"""Name → record."""
+
+UNKNOWN = KernelKind(arrays=lambda k: {}, name="unknown", structure="unknown")
+"""The record of a kind that nobody knows: nothing runs it, and it has no arrays."""
+
+
+def kind_of(kernel: Kernel) -> KernelKind:
+    """The record of a kernel's kind; UNKNOWN where there is none."""
+    return KINDS.get(kernel.kind) or _own(kernel.kind, "horizon" in kernel.dims) or UNKNOWN
+
+
+@cache
+def _own(kind: str, rollout: bool) -> KernelKind | None:
+    """The record of a kind of the user's own algorithm, which learns from a replay or a rollout."""
+    family, _, name = kind.partition(".")
+    if name and family == "inference":
+        return off_policy.inference(name, native=False)
+    if name and family == "update":
+        return on_policy.update(name) if rollout else off_policy.update(name)
+    return None
+
+
+def kernel(
+    kind: str,
+    sizes: Mapping[str, Dim] | None = None,
+    /,
+    *,
+    program: str | None = None,
+    args: Mapping[str, Arg] | None = None,
+    modules: Mapping[str, Module] | None = None,
+    **dims: Dim,
+) -> Kernel:
+    """A `Kernel` of `kind` with its work counted. Its sizes are `sizes` and `dims` together, those
+    that the module of its record names.
+
+    Raises:
+        KeyError: no such kind; the text names all.
+    """
+    dims = {**(sizes or {}), **dims}
+    found = KINDS.get(kind) or _own(kind, "horizon" in dims)
+    if found is None:
+        raise KeyError(
+            f"no kernel kind {kind!r}; there are {sorted(KINDS)}, and inference.NAME and "
+            "update.NAME of any algorithm"
+        )
+    return found.kernel(dims, program=program, args=args, modules=modules)
+
+
+def parts(kernel: Kernel) -> Parts:
+    """The kernels that a fused one runs as one call, each with its firings; empty for others."""
+    return kind_of(kernel).parts(kernel)
+
+
+def acts(kernel: Kernel) -> bool:
+    """Whether a kernel steps environments, alone or with others in one call."""
+    kind = kind_of(kernel)
+    return kind.structure == "environment" or any(acts(part) for part, _ in kind.parts(kernel))
+
+
+def repeats(kernel: Kernel) -> bool:
+    """Whether one call can run many firings (`loop.more`)."""
+    return "loop.more" in kind_of(kernel).arrays(kernel)
+
+
+__all__ = [
+    "KINDS",
+    "KernelKind",
+    "Parts",
+    "Passes",
+    "Product",
+    "Structure",
+    "Variant",
+    "acts",
+    "kernel",
+    "kind_of",
+    "parts",
+    "repeats",
+]

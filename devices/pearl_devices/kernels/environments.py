@@ -1,0 +1,95 @@
+"""env_step: one step of every environment, native, through gymnasium or through envpool."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from pearl_devices.kernel import Kernel
+from pearl_devices.kernels.arrays import EPISODES, STATE, actions, step
+from pearl_devices.kernels.counting import F32, action_bytes
+from pearl_devices.kernels.record import KernelKind, Spec, Work, primitive
+from pearl_devices.primitives import NATIVE_ENVS
+
+
+def native(k: Kernel) -> bool:
+    """Whether its environment has a native implementation, with these sizes and no arguments."""
+    sizes = NATIVE_ENVS.get(str(k.program))
+    given = tuple(k.dims.get(name, 0) for name in ("obs", "act", "stack"))
+    return sizes is not None and not k.args and given == (sizes.obs, sizes.act, 0)
+
+
+def _envpool(k: Kernel) -> bool:
+    plain = not (k.dims.get("states") or k.dims.get("stack"))
+    named = k.program is not None and ":" not in k.program
+    return plain and named and find_spec("envpool") is not None
+
+
+def _named(k: Kernel) -> bool:
+    return k.program is not None
+
+
+def _work(k: Kernel) -> Work:
+    n, obs, act = k.dim("envs"), k.dim("obs"), action_bytes(k)
+    # To normalise: about 12 flops and 12 bytes read and written for each number (float32 and the
+    # mean and variance of its column).
+    numbers = n * (2 * obs * bool(k.dims.get("normalise_obs")))
+    numbers += n * bool(k.dims.get("normalise_reward"))
+    # About 60 flops a state variable: classic control with a sine, a cosine and two quotients.
+    return (
+        60.0 * n * obs + 12.0 * numbers,
+        float(n * ((8 + F32) * obs + act) + 12 * numbers),  # state in float64, observation, action
+        # Both observations, the next one, reward, flags.
+        float(n * ((8 + 3 * F32) * obs + act + 6) + F32 * numbers),
+        0.0,
+    )
+
+
+def _arrays(k: Kernel) -> dict[str, Spec]:
+    n = k.dim("envs")
+    return {
+        "env.obs": ((n, k.dim("obs")), "float32"),
+        "env.state": ((n, STATE), "float64"),
+        "env.elapsed": ((n,), "int64"),
+        "env.return": ((n,), "float64"),
+        "episode.returns": ((EPISODES,), "float64"),
+        "episode.lengths": ((EPISODES,), "int64"),
+        "episode.count": ((1,), "int64"),
+        **actions(k),
+        "rng.env_step": ((2,), "uint64"),
+        **step(k),
+        **_statistics(k),
+    }
+
+
+def _statistics(k: Kernel) -> dict[str, Spec]:
+    """Running mean and variance of an env_step that normalises."""
+    n, found = k.dim("envs"), dict[str, Spec]()
+    for what, columns in (("obs", k.dim("obs")), ("reward", 1)):
+        if k.dims.get(f"normalise_{what}"):
+            found[f"normalise.{what}"] = ((2, columns), "float64")
+            found[f"normalise.{what}.count"] = ((1,), "float64")
+            found["normalise.options"] = ((3,), "float64")
+    if "normalise.reward" in found:
+        found["normalise.return"] = ((n,), "float64")
+    return found
+
+
+ENV_STEP = KernelKind(
+    name="env_step",
+    structure="environment",
+    count=_work,
+    arrays=_arrays,
+    writes=("env.", "episode.", "rng.env_step", "step.", "normalise."),
+    sends=("step.",),
+    per_copy=("rng.", "episode."),
+    per_group=("env.", "rng.env_step", "normalise.return"),
+    repeatable=True,
+    side="acts",
+    variants={
+        "native": primitive("envs.native_envs:bind_step", fits=native),
+        "gymnasium": primitive("envs.gym_envs:bind_step", fits=_named),
+        "envpool": primitive("envs.envpool_envs:bind_step", fits=_envpool),
+    },
+)
+"""Sizes: envs, obs, act; normalise_obs and normalise_reward (1) where it normalises
+(`primitives.envs.normalise`); states where observations are the numbers of so many states."""

@@ -1,0 +1,225 @@
+"""The kinds of algorithms that learn from rollouts, such as PPO and A2C.
+
+Sizes of inference.ppo: envs, obs, act, tanh (hidden layers of tanh: 0 or 1), actor. Of update.*:
+envs, obs, act, horizon, tanh, actor, critic, epochs, batch (of a minibatch), steps (gradient steps
+of all epochs). Of rollout.ppo and iteration.*: those of their parts together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pearl_devices.kernel import Kernel
+from pearl_devices.kernels import torch_operations
+from pearl_devices.kernels.arrays import bounds, learner
+from pearl_devices.kernels.counting import (
+    ADAM_BYTES_READ,
+    ADAM_BYTES_WRITTEN,
+    F32,
+    action_bytes,
+    gradient_products,
+    gradient_work,
+    parameters,
+    sum_of,
+)
+from pearl_devices.kernels.environments import ENV_STEP, native
+from pearl_devices.kernels.off_policy import (
+    acting_arrays,
+    acting_products,
+    acting_work,
+    joined,
+    with_loss,
+)
+from pearl_devices.kernels.param_sync import PARAM_SYNC
+from pearl_devices.kernels.record import KernelKind, Parts, Passes, Spec, Work, primitive
+from pearl_devices.kernels.rollouts import GAE, ROLLOUT_INSERT, results, rows
+
+# Counted from the formulas. For each discrete action or component of a continuous one, a draw and
+# its log density (exp, uniform or normal, square, logarithms); ratio, clipping, value error and
+# their gradients, a row of a minibatch; square, sum and scale of a gradient that is clipped, a
+# parameter.
+DRAW_FLOPS, ON_POLICY_LOSS_FLOPS, CLIP_FLOPS = 20, 40, 3
+
+
+def _passes(k: Kernel) -> Mapping[str, Passes]:
+    return dict.fromkeys(("actor", "critic"), Passes(1, 1, follow=0, target=False))
+
+
+def _choices(k: Kernel) -> int:
+    """Discrete actions, or components of a continuous one."""
+    return k.layers("actor")[-1]
+
+
+def _draw_work(k: Kernel) -> Work:
+    flops, read, written, resident = acting_work(k)
+    n = k.dim("envs")
+    more = F32 + (F32 * k.dim("act") or 8)  # density, and what was drawn
+    return flops + DRAW_FLOPS * n * _choices(k), read, written + n * more, resident
+
+
+def _draw_arrays(k: Kernel) -> dict[str, Spec]:
+    """Densities and samples beside the actions, and no constants of exploration."""
+    n, act = k.dim("envs"), k.dim("act")
+    specs = {name: spec for name, spec in acting_arrays(k).items() if name != "explore"}
+    specs["policy.actor"] = ((parameters(k.layers()) + act,), "float32")
+    specs["act.log_prob"] = ((n,), "float32")
+    return {**specs, **({"act.sample": ((n, act), "float32")} if act else {})}
+
+
+INFERENCE = KernelKind(
+    name="inference.ppo",
+    structure="network",
+    count=_draw_work,
+    arrays=_draw_arrays,
+    writes=("act.action", "act.log_prob", "act.sample", "rng.inference"),
+    sends=("act.action", "act.log_prob", "act.sample"),
+    per_copy=("rng.",),
+    per_group=("env.",),
+    repeatable=True,
+    side="acts",
+    stochastic=True,
+    products=acting_products,
+    operations=torch_operations.of_inference,
+    variants={
+        "native": primitive("updates.policies:bind_inference"),
+        "torch": primitive("torch.on_policy:bind_inference"),
+    },
+)
+
+
+def _update_work(k: Kernel) -> Work:
+    """All gradient steps on a rollout; their number is `steps`."""
+    flops, _, _, resident = gradient_work(k, _passes(k))
+    stored, steps = k.dim("batch") * k.dim("steps"), k.dim("steps")
+    size = sum(parameters(k.layers(name)) for name in ("actor", "critic"))
+    flops += stored * (ON_POLICY_LOSS_FLOPS + DRAW_FLOPS * _choices(k)) + CLIP_FLOPS * steps * size
+    row = F32 * (k.dim("obs") + 4) + action_bytes(k)  # log density, value, advantage, return
+    read = float(stored * row + steps * ADAM_BYTES_READ * size)
+    return flops, read, float(steps * ADAM_BYTES_WRITTEN * size), resident
+
+
+_READ = ("rollout.obs", "rollout.action", "rollout.log_prob")
+
+
+def _update_arrays(k: Kernel) -> dict[str, Spec]:
+    names = ("clip_norm", "clip", "value_clip", "entropy", "value_weight", "normalise", "anneal")
+    specs: dict[str, Spec] = {
+        **{name: spec for name, spec in rows(k).items() if name in _READ},
+        **results(k),
+        **{f"hyper.{name}": ((1,), "float64") for name in names},
+        "hyper.adam": ((3,), "float64"),
+        "hyper.rmsprop": ((2,), "float64"),
+        "learner.step": ((1,), "int64"),
+        "rng.update": ((2,), "uint64"),
+        **bounds(k.dim("act")),
+    }
+    for name, more in (("actor", k.dim("act")), ("critic", 0)):
+        specs |= learner(name, parameters(k.layers(name)) + more, target=False)
+    return specs
+
+
+def update(
+    name: str,
+    *,
+    native: bool = False,
+    loss_operations: float | None = None,
+    example: str | None = None,
+    assumed: bool = True,
+) -> KernelKind:
+    """The kind that takes the gradient steps on a rollout. native: the code that PPO and A2C share
+    computes its loss; else the torch loss alone does, and the work of the passes is assumed."""
+    variants = {"native": primitive("updates.ppo:bind_update")} if native else {}
+    torch = primitive("torch.on_policy:bind_update", fits=with_loss)
+    return KernelKind(
+        name=f"update.{name}",
+        structure="gradient",
+        count=_update_work,
+        arrays=_update_arrays,
+        writes=("learner.", "loss.", "rng.update"),
+        side="learns",
+        stochastic=True,
+        products=lambda k: gradient_products(k, _passes(k)),
+        passes=_passes,
+        assumed=assumed,
+        operations=lambda k: torch_operations.of_gradient_steps(
+            k, _passes(k), loss_operations, torch_operations.SQUASH
+        ),
+        code="on_policy" if native else name,
+        example=example,
+        variants={**variants, "torch": torch},
+    )
+
+
+def _rollout_parts(k: Kernel) -> Parts:
+    steps = k.dim("horizon")
+    acting = {n: k.dims[n] for n in ("envs", "obs", "act", "tanh", "actor")}
+    return (
+        (INFERENCE.kernel(acting), steps),
+        (ENV_STEP.kernel(k.dims, program=k.program, args=k.args), steps),
+        (ROLLOUT_INSERT.kernel(k.dims), steps),
+    )
+
+
+_ROLLOUT_KINDS = (INFERENCE, ENV_STEP, ROLLOUT_INSERT)
+
+ROLLOUT = KernelKind(
+    name="rollout.ppo",
+    structure="fused",
+    count=lambda k: sum_of(_rollout_parts(k)),
+    arrays=lambda k: joined(_rollout_parts(k), _ROLLOUT_KINDS),
+    writes=tuple(name for kind in _ROLLOUT_KINDS for name in kind.writes),
+    stochastic=True,
+    parts=_rollout_parts,
+    cuts=lambda k: (_rollout_parts(k),),
+    products=acting_products,
+    rounds=lambda k: float(k.dim("horizon")),
+    variants={"native": primitive("updates.ppo_iteration:bind_rollout", fits=native)},
+)
+
+
+def iteration(of: KernelKind) -> KernelKind:
+    """The kind that runs a rollout, judges it and learns from it by `of`, in one call."""
+
+    def rest(k: Kernel) -> Parts:
+        sizes = {"actor": parameters(k.layers("actor")) + k.dim("act")}
+        sizes["critic"] = parameters(k.layers("critic"))
+        args = {"network": "actor+critic"}
+        judging = {n: size for n, size in k.dims.items() if n != "actor"}
+        return (
+            (GAE.kernel(judging), 1),
+            (of.kernel(k.dims), 1),
+            (PARAM_SYNC.kernel(sizes, args=args, params=sum(sizes.values())), 1),
+        )
+
+    def parts(k: Kernel) -> Parts:
+        return (*_rollout_parts(k), *rest(k))
+
+    def cuts(k: Kernel) -> tuple[Parts, ...]:
+        acting = {n: k.dims[n] for n in ("envs", "obs", "act", "horizon", "tanh", "actor")}
+        rollout = ROLLOUT.kernel(acting, program=k.program, args=k.args)
+        return parts(k), ((rollout, 1), *rest(k))
+
+    kinds = (*_ROLLOUT_KINDS, GAE, of, PARAM_SYNC)
+    return KernelKind(
+        name=f"iteration.{of.algorithm}",
+        structure="fused",
+        count=lambda k: sum_of(parts(k)),
+        arrays=lambda k: {"loop.more": ((1,), "int64"), **joined(parts(k), kinds)},
+        writes=tuple(name for kind in kinds for name in kind.writes),
+        stochastic=True,
+        parts=parts,
+        cuts=cuts,
+        products=of.products,
+        passes=of.passes,
+        code=of.code,
+        variants={"native": primitive("updates.ppo_iteration:bind_iteration", fits=native)},
+    )
+
+
+PPO = update(
+    "ppo", native=True, loss_operations=78, example="pearl.algorithms.ppo:losses", assumed=False
+)
+A2C = update(
+    "a2c", native=True, loss_operations=50, example="pearl.algorithms.a2c:losses", assumed=False
+)
+PPO_ITERATION, A2C_ITERATION = iteration(PPO), iteration(A2C)

@@ -1,0 +1,104 @@
+"""Rollouts: vector steps stored one after another, then judged as a whole.
+
+Sizes of rollout_insert: envs, obs, act, horizon (vector steps of a rollout). Of gae: those, tanh
+(hidden layers of tanh: 0 or 1) and the network critic.
+"""
+
+from __future__ import annotations
+
+from pearl_devices.kernel import Kernel
+from pearl_devices.kernels import torch_operations
+from pearl_devices.kernels.arrays import step, transition
+from pearl_devices.kernels.counting import F32, activations_bytes, forward_flops, parameters
+from pearl_devices.kernels.record import KernelKind, Spec, Work, primitive
+from pearl_devices.kernels.replay import row_bytes
+
+GAE_FLOPS = 9
+"""Delta, advantage and return of a step."""
+_ADVANTAGES, _TRACE = 17, 4
+"""Torch operations of generalised advantages: of a rollout, and of each of its steps."""
+_ROW = 7
+"""Copies that store one vector step."""
+
+
+def rows(k: Kernel) -> dict[str, Spec]:
+    """The stored rollout."""
+    lead = (k.dim("horizon"), k.dim("envs"))
+    ends = dict.fromkeys(("rollout.terminated", "rollout.truncated"), (lead, "uint8"))
+    return {**transition("rollout", lead, k), **ends, "rollout.log_prob": (lead, "float32")}
+
+
+def results(k: Kernel) -> dict[str, Spec]:
+    """Values, advantages and returns of a rollout."""
+    names = ("rollout.value", "rollout.advantage", "rollout.returns")
+    return dict.fromkeys(names, ((k.dim("horizon"), k.dim("envs")), "float32"))
+
+
+def _insert_work(k: Kernel) -> Work:
+    moved = float(k.dim("envs") * (row_bytes(k) + F32))
+    return 0.0, moved, moved, 0.0
+
+
+def _insert_arrays(k: Kernel) -> dict[str, Spec]:
+    n, act = k.dim("envs"), k.dim("act")
+    return {
+        **step(k),
+        **({"act.sample": ((n, act), "float32")} if act else {}),
+        "act.log_prob": ((n,), "float32"),
+        **rows(k),
+        "rollout.at": ((1,), "int64"),
+    }
+
+
+def _gae_work(k: Kernel) -> Work:
+    layers, envs = k.layers(), k.dim("envs")
+    stored = envs * k.dim("horizon")
+    # Values of every row, and of what follows the last ones.
+    return (
+        forward_flops(layers, stored + envs) + GAE_FLOPS * stored,
+        float(F32 * parameters(layers) + stored * (F32 * (layers[0] + 1) + 2)),
+        float(3 * F32 * stored),
+        activations_bytes(layers, min(stored, 128)),
+    )
+
+
+def _gae_arrays(k: Kernel) -> dict[str, Spec]:
+    return {
+        **rows(k),
+        "rollout.at": ((1,), "int64"),
+        **results(k),
+        "policy.critic": ((parameters(k.layers("critic")),), "float32"),
+        "hyper.discount": ((1,), "float64"),
+        "hyper.gae_lambda": ((1,), "float64"),
+    }
+
+
+def _gae_operations(k: Kernel) -> float:
+    return 2 * torch_operations.forward(k.layers()) + _ADVANTAGES + _TRACE * k.dim("horizon")
+
+
+ROLLOUT_INSERT = KernelKind(
+    name="rollout_insert",
+    structure="store",
+    count=_insert_work,
+    arrays=_insert_arrays,
+    writes=("rollout.",),
+    operations=lambda k: _ROW,
+    variants={
+        "native": primitive("replay.rollouts:bind_insert"),
+        "torch": primitive("torch.on_policy:bind_insert"),
+    },
+)
+
+GAE = KernelKind(
+    name="gae",
+    structure="advantages",
+    count=_gae_work,
+    arrays=_gae_arrays,
+    writes=("rollout.",),
+    operations=_gae_operations,
+    variants={
+        "native": primitive("replay.rollouts:bind_advantages"),
+        "torch": primitive("torch.on_policy:bind_advantages"),
+    },
+)
