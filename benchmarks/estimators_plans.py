@@ -24,6 +24,7 @@ from typing import Any
 
 import pearl
 from benchmarks.bars import Bar, Part
+from pearl.explanation import explain
 from pearl.explanation.near_optimal import signature
 from pearl.planner import planner
 from pearl.planning.plans import Plan
@@ -104,7 +105,7 @@ def candidates(system: System) -> list[Plan]:
         others.append(replace(pearl.plan(alone), spec_sha256=system.sha256))
         with several_lanes_wanted():
             others.append(pearl.plan(system))
-    close = chosen.explain(within=WITHIN, time_limit_s=4.0).runner_ups.plans[:NEAREST]
+    close = explain(chosen, within=WITHIN, time_limit_s=4.0).runner_ups.plans[:NEAREST]
     for plan in [*others, *(r.plan for r in close)]:
         found.setdefault(signature(plan), plan)
     return list(found.values())

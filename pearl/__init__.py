@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pearl.errors import InfeasibleError, SpecError
+    from pearl.explanation import explain
     from pearl.graph.limits import Limits
     from pearl.graph.task_graph import Edge, Task, TaskGraph
     from pearl.planner.energy_front import pareto
@@ -58,6 +59,7 @@ __all__ = [
     "Trainer",
     "calibrate",
     "estimate",
+    "explain",
     "load",
     "pareto",
     "plan",
@@ -66,6 +68,7 @@ __all__ = [
 
 _HOMES = {
     "pearl.planning.costs": ("CostTable", "Mode"),
+    "pearl.explanation": ("explain",),
     "pearl.errors": ("InfeasibleError", "SpecError"),
     "pearl.graph.task_graph": ("Edge", "Task", "TaskGraph"),
     "pearl.graph.limits": ("Limits",),

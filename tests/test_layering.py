@@ -49,5 +49,5 @@ def test_the_listed_packages_are_those_in_the_tree():
 
 
 def test_no_submodule_bears_the_name_of_a_public_function():
-    functions = {"load", "plan", "compile", "solve", "pareto", "estimate", "calibrate"}
+    functions = {"load", "plan", "compile", "solve", "pareto", "estimate", "calibrate", "explain"}
     assert not functions & {p.stem for p in (ROOT / "pearl").iterdir()}

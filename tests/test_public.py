@@ -20,7 +20,7 @@ NAMES = {
         "SpecError",
         "System",
     ),
-    *("Task", "TaskGraph", "Trainer", "calibrate", "estimate", "load", "pareto"),
+    *("Task", "TaskGraph", "Trainer", "calibrate", "estimate", "explain", "load", "pareto"),
     *("plan", "solve"),
 }
 
@@ -49,6 +49,9 @@ def test_signatures_are_those_of_the_contract():
     ]
     assert parameters(pearl.pareto) == ["graph", "costs", "limits", "gap", "time_limit_s"]
     assert parameters(pearl.estimate) == ["kernel", "device", "variant", "width"]
+    assert parameters(pearl.explain) == [
+        *("plan", "graph", "costs", "limits", "system", "within", "time_limit_s")
+    ]
     assert parameters(pearl.calibrate) == ["platform", "seconds", "force", "groups", "limit_s"]
 
 

@@ -134,12 +134,12 @@ def _load(spec: str, pairs: list[str] | None) -> System:
 
 def _warn_of_measuring(system: System) -> None:
     """A plan for this host's CPU times kernels that never were: say so before a silent while."""
-    from pearl.planner.planner import kernels
+    from pearl.planner.planner import graph_of, kernels
     from pearl_estimators.host import on_demand
 
     if not any(on_demand.calibrated_here(d) for d in system.platform.devices):
         return
-    if missing := on_demand.lacking(kernels(system)):
+    if missing := on_demand.lacking(kernels(graph_of(system))):
         what = f"timing kernels of this host once ({', '.join(missing)})"
         most_s = on_demand.limit_of(on_demand.SECONDS)
         print(
@@ -360,6 +360,7 @@ def plan(
 ) -> Result:
     """Decide where everything runs, and predict what that gives."""
     from pearl.cli.text import difference, difference_text
+    from pearl.explanation import explain as explained
     from pearl.planner.planner import plan as make_plan
     from pearl.planning.plans import load_plan
     from pearl.report.report import Report
@@ -371,7 +372,7 @@ def plan(
     system = _load(spec, [*(set or ()), *asked])
     _warn_of_measuring(system)
     found = make_plan(system, method=method, time_limit_s=time_limit, seed=seed)
-    explanation = found.explain() if explain else None
+    explanation = explained(found) if explain else None
     report = Report(found, None, system, explanation=explanation)
     text, value = str(report), report.to_json()
     if explanation is not None and runner_ups is not None:
@@ -464,7 +465,7 @@ def train(
     json_file: Json = None,
 ) -> Result:
     """Plan, train, and report prediction beside measurement."""
-    from pearl.planner.planner import spare
+    from pearl.planner.planner import graph_of, spare
     from pearl.spec.reading import state
     from pearl.training.interruption import ENDING, interruptible
     from pearl.training.progress import shown
@@ -478,7 +479,7 @@ def train(
     kept = plan_of_run(folder, system) if resume and plan_file is None else None
     planned = plan_file or kept
     if planned is None:
-        spare(system)
+        spare(system, graph_of(system))
     if planned is None or replan:
         _warn_of_measuring(system)
     trainer = compile_system(system, plan=planned, emulate=emulate, seed=seed)

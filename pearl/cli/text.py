@@ -8,8 +8,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from pearl.formatting import band, count, listed, percent, ratio, si
-from pearl.report.tables import Column, Table
-from pearl.report.text import table_text
+from pearl.text_tables import Column, Table, table_text
 
 if TYPE_CHECKING:
     from pearl.planning.plans import Plan

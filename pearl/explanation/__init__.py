@@ -1,4 +1,4 @@
-"""`explain`: what bounds a plan, which plans come close, and what would change it.
+"""`explain`: the bound of a plan, the plans that come close to it, and changes that would help.
 
 Every figure is computed: from the timed graph of the plan, or by solving again with something
 changed, all within one time. What time did not allow is listed, never guessed.
@@ -74,26 +74,48 @@ def _object(value: Any) -> Any:
 
 def explain(
     plan: Plan,
-    graph: TaskGraph,
-    costs: CostTable,
+    graph: TaskGraph | None = None,
+    costs: CostTable | None = None,
     limits: Limits = Limits(),  # noqa: B008 (frozen)
     *,
     system: System | None = None,
     within: float = 0.05,
     time_limit_s: float = 10.0,
 ) -> Explanation:
-    """Explain a plan of this problem within `time_limit_s` seconds.
+    """Explain a plan: its bound, the plans that come close, and changes that would help.
 
-    Solves again by the plan's own method. system: the spec behind the problem, for the batch sizes
-    at which the update would move. Raises SpecError where plan and problem disagree, and for
-    `within` outside 0 … 1 or a time of 0.
+    The problem is solved again by the plan's own method.
+
+    graph, costs, limits, system: the problem of the plan; by default the one for which the plan was
+    made here. A plan from a file does not hold its problem.
+    system: the spec behind the problem, for the batch sizes at which the update would move.
+    within: how close a runner-up must come, as a share of the plan's value, 0 to 1.
+    time_limit_s: seconds for all of it.
+
+    Raises:
+        SpecError: the problem is missing or is not the plan's, or a number is out of range.
     """
     problems = []
+    own = graph is None and costs is None
+    if (graph is None) != (costs is None) or (own and (system or limits != Limits())):
+        problems.append(
+            "explain: a problem is a graph and its costs, with limits and system; give both, or "
+            "nothing for the problem that the plan was made for"
+        )
     if not is_number(within) or not 0 <= within <= 1:
         problems.append(f"within is {shown(within)}; it must be a share from 0 to 1")
     problems += bad_time(time_limit_s)
     if problems:
         raise SpecError(*problems)
+    if graph is None or costs is None:
+        p = plan.problem
+        if p is None:
+            raise SpecError(
+                "this plan comes from a file and does not hold the graph and costs it was made "
+                "for; make it anew with pearl.plan or pearl.solve, or give them to "
+                "pearl.explain(plan, graph, costs, limits)"
+            )
+        graph, costs, limits, system = p.graph, p.costs, p.limits, p.system
     began = time.monotonic()
     bound = bound_of(plan, graph, costs)
     plan = replace(plan, problem=Problem(graph, costs, limits, system))

@@ -8,6 +8,9 @@ from itertools import pairwise
 
 from pearl.errors import InfeasibleError, SpecError
 from pearl.explanation.resolve import LEAST_S, devices_in
+from pearl.planner.planner import problem
+from pearl.solvers import solve
+from pearl.spec.reading import load
 from pearl.spec.system import System
 
 MOST = 16_384
@@ -54,9 +57,6 @@ def crossover(
     larger batch, or where time does. None where the task can run on one device only, the algorithm
     has no batch size of its own, or no plan was found. An unknown task is a SpecError.
     """
-    from pearl.planner.planner import problem
-    from pearl.solvers import solve
-    from pearl.spec.reading import load
 
     deadline = time.monotonic() + time_limit_s
     proven = True

@@ -5,16 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pearl.explanation import Explanation
 from pearl.explanation.bound import Bound
 from pearl.explanation.crossover import Crossover
 from pearl.explanation.what_if import WhatIf
 from pearl.formatting import NONE, count, figure, listed, percent, si
-from pearl.report.tables import Column, Table
-from pearl.report.text import plain, plain_console, print_table, terminal_width
+from pearl.text_tables import (
+    Column,
+    Table,
+    plain,
+    plain_console,
+    print_table,
+    terminal_width,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from pearl.explanation import Explanation
 
 TITLE = "Explanation"
 VISIBLE = 0.001

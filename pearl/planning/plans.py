@@ -16,7 +16,6 @@ from pearl.json_files import read_object
 from pearl_devices.given import is_number, is_whole, shown
 
 if TYPE_CHECKING:
-    from pearl.explanation import Explanation
     from pearl.graph.limits import Limits
     from pearl.graph.task_graph import TaskGraph
     from pearl.planning.costs import CostTable
@@ -166,28 +165,6 @@ class Plan:
         found: dict[str, Any] = plain(asdict(replace(self, problem=None)))
         del found["problem"]
         return found
-
-    def explain(self, *, within: float = 0.05, time_limit_s: float = 10.0) -> Explanation:
-        """What bounds this plan, what comes close, and what would change it: see
-        `pearl.explanation.explain`. A plan from a file does not know its problem: a SpecError."""
-        from pearl.explanation import explain
-
-        if self.problem is None:
-            raise SpecError(
-                "this plan comes from a file and does not hold the graph and costs it was made "
-                "for; make it anew with pearl.plan or pearl.solve, or give them to "
-                "pearl.explanation.explain(plan, graph, costs, limits)"
-            )
-        p = self.problem
-        return explain(
-            self,
-            p.graph,
-            p.costs,
-            p.limits,
-            system=p.system,
-            within=within,
-            time_limit_s=time_limit_s,
-        )
 
     def save(self, path: str | Path) -> None:
         """Write the plan as JSON, whole or not at all."""

@@ -8,8 +8,7 @@ from html import escape
 
 from pearl.formatting import count, si
 from pearl.planner.gpu_balance import Balance, Point
-from pearl.report.tables import Column, Table
-from pearl.report.text import table_text
+from pearl.text_tables import Column, Table, table_text
 
 WIDTH, HEIGHT, EDGE = 420, 260, 64
 COLOURS = ("#1b6ca8", "#c0532b")

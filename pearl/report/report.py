@@ -1,6 +1,6 @@
 """`Report`: what a plan decided and, with a run, what came of it. Terminal text, HTML, JSON.
 
-The content is in `pearl.report.tables`; `pearl.report.text` prints it, and
+The content is in `pearl.report.tables`; `pearl.text_tables` prints it, and
 `pearl.report.html` makes a page of it.
 """
 
@@ -16,7 +16,14 @@ from pearl.files import write_atomically
 from pearl.planning.plans import Plan
 from pearl.planning.runs import Row, Run, load_metrics, load_run
 from pearl.report import tables as tables
-from pearl.report.text import plain, plain_console, print_facts, print_table, terminal_width
+from pearl.text_tables import (
+    Table,
+    plain,
+    plain_console,
+    print_facts,
+    print_table,
+    terminal_width,
+)
 
 if TYPE_CHECKING:
     from pearl.explanation import Explanation
@@ -71,7 +78,7 @@ class Report:
             print_facts(console, tables.run_facts(self.run))
         return plain(out)
 
-    def plan_tables(self) -> tuple[tables.Table, ...]:
+    def plan_tables(self) -> tuple[Table, ...]:
         """The tables about the plan, in the order of the report."""
         edges = tables.edges(self.plan, every=self.every_edge)
         return (

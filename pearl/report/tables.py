@@ -8,32 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Literal
 
 from pearl.formatting import NONE, band, count, listed, percent, ratio, si
 from pearl.planning.plans import Channel, Entry, Lane, Placement, Plan
 from pearl.planning.runs import TOLERANCE, Drift, Run
-
-
-@dataclass(frozen=True)
-class Column:
-    """A heading; figures stand right, words left. folds: long text that may take several lines."""
-
-    name: str
-    align: Literal["left", "right"] = "left"
-    folds: bool = False
-
-
-@dataclass(frozen=True)
-class Table:
-    """A titled table of ready text, with sentences under it. bars: a share from 0 to 1 for each
-    row, drawn as a bar behind the last column; empty where the table has none."""
-
-    title: str
-    columns: tuple[Column, ...]
-    rows: tuple[tuple[str, ...], ...]
-    notes: tuple[str, ...] = ()
-    bars: tuple[float, ...] = ()
+from pearl.text_tables import Column, Table
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pearl.errors import InfeasibleError, SpecError
+from pearl.explanation import explain
 from pearl.graph.limits import Limits
 from pearl.graph.task_graph import Edge, Fusion, Task, TaskGraph
 from pearl.planner.energy_front import pareto
@@ -150,11 +151,11 @@ def test_a_time_limit_is_seconds_above_zero(value: Any) -> None:
         with pytest.raises(SpecError, match=r"time_limit_s is .*; it must be seconds above 0"):
             call(GRAPH, COSTS, time_limit_s=value)
     with pytest.raises(SpecError, match=r"time_limit_s is .*; it must be seconds above 0"):
-        found.explain(time_limit_s=value)
+        explain(found, time_limit_s=value)
     with pytest.raises(SpecError, match=r"time_limit_s is .*; it must be seconds above 0"):
         plan("no such spec is looked for", time_limit_s=value)
     with pytest.raises(SpecError, match=r"within is 'x'; it must be a share from 0 to 1"):
-        found.explain(within="x")  # type: ignore[arg-type]
+        explain(found, within="x")  # type: ignore[arg-type]
 
 
 def test_lists_and_numbers_of_numpy_are_taken() -> None:

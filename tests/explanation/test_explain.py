@@ -55,7 +55,7 @@ def two_devices(latency_s: float = 0.0) -> tuple[TaskGraph, CostTable]:
 
 
 def explained(graph: TaskGraph, costs: CostTable, **more: object) -> Explanation:
-    return solve(graph, costs).explain(**more)  # type: ignore[arg-type]
+    return explain(solve(graph, costs), **more)  # type: ignore[arg-type]
 
 
 def by_name(e: Explanation, kind: str, name: str) -> WhatIf:
@@ -113,7 +113,7 @@ def test_what_ifs_are_fresh_solves_of_the_changed_problem(objective: str) -> Non
     )
     costs, limits = CostTable(platform, modes), Limits(policy_lag=1)
     plan = solve(graph, costs, limits=limits, objective=objective)
-    e = plan.explain(time_limit_s=60.0)
+    e = explain(plan, time_limit_s=60.0)
     assert e.left_out == ()
 
     def check(kind: str, name: str, fresh: Plan) -> None:
@@ -161,7 +161,7 @@ def test_one_more_lane_is_one_more_lane() -> None:
     costs = dqn_costs(Platform("one", devices("cpu", lanes=1, width=1)), {"cpu": 1.0})
     limits = Limits(policy_lag=2, insertion_lag=2, prefetch=1, priority_staleness=2, max_lanes=1)
     plan = solve(graph, costs, limits=limits)
-    w = by_name(plan.explain(), "lanes", "cpu")
+    w = by_name(explain(plan), "lanes", "cpu")
     more = Platform("one", devices("cpu", lanes=2, width=2))
     fresh = solve(graph, replace(costs, platform=more), limits=replace(limits, max_lanes=2))
     assert w.throughput == pytest.approx(fresh.rates["env_steps_per_s"])
@@ -262,7 +262,7 @@ def test_the_parts_of_the_bound_add_up_to_the_period(seed: int) -> None:
 def test_a_plan_for_makespan_is_bound_by_its_longest_path() -> None:
     graph, costs = two_devices(latency_s=1 * US)
     plan = solve(graph, costs, objective="makespan", method="heft")
-    e = plan.explain()
+    e = explain(plan)
     assert plan.value == pytest.approx(17 * US)
     assert (e.bound.kind, e.bound.name) == ("path", "a → a>d1 → b")
     assert [p.seconds for p in e.bound.parts] == pytest.approx([10 * US, 1 * US, 6 * US])
@@ -282,7 +282,7 @@ def test_a_paced_plan_is_bound_by_its_pace() -> None:
     graph = loop("a")
     plan = solve(graph, costs, limits=Limits(power_w=40.0))
     assert plan.pace_s is not None
-    e = plan.explain()
+    e = explain(plan)
     assert e.bound.kind == "pace"
     assert e.bound.period_s == plan.pace_s
     assert "The pace" in str(e)
@@ -303,7 +303,7 @@ def test_copies_of_a_task_are_explained_as_one_task() -> None:
     whole = solve(graph, costs)
     split = solve(graph, costs, limits=Limits(replicas={"env": 2}))
     assert (whole.period_s, split.period_s) == pytest.approx((16 * US, 12 * US))
-    e = split.explain(within=0.3)
+    e = explain(split, within=0.3)
     assert e.bound.name == next(t.lane for t in split.tasks if t.task == "learn")
     assert next(w.name for w in e.what_ifs if w.kind == "task") == "learn"
     assert {w.name for w in e.what_ifs if w.kind == "task"} == {"env", "learn"}
@@ -322,8 +322,11 @@ def test_a_plan_from_a_file_asks_for_its_problem(tmp_path: Path) -> None:
     loaded = load_plan(tmp_path / "plan.json")
     assert loaded == plan
     with pytest.raises(SpecError, match=r"comes from a file.*explain\(plan, graph, costs"):
-        loaded.explain()
-    mine, other = plan.explain(), explain(loaded, graph, costs)
+        explain(loaded)
+    for given in ({"graph": graph}, {"costs": costs}, {"limits": Limits(max_lanes=1)}):
+        with pytest.raises(SpecError, match="give both, or nothing"):
+            explain(plan, **given)  # type: ignore[arg-type]
+    mine, other = explain(plan), explain(loaded, graph, costs)
     assert mine.what_ifs == other.what_ifs
     assert mine.bound == other.bound
 
@@ -345,8 +348,8 @@ def test_a_plan_of_another_problem_is_refused() -> None:
 
 def test_what_time_did_not_allow_is_listed_and_not_guessed() -> None:
     plan = pearl.plan(pearl.load("dqn_cartpole", set=FAST))
-    e = plan.explain(time_limit_s=1e-3)
-    whole = plan.explain(time_limit_s=60.0)
+    e = explain(plan, time_limit_s=1e-3)
+    whole = explain(plan, time_limit_s=60.0)
     assert not e.runner_ups.complete
     assert len(e.what_ifs) + len(e.left_out) == len(whole.what_ifs)
     assert {w.text for w in e.what_ifs}.isdisjoint(e.left_out)
@@ -359,7 +362,7 @@ def test_the_gpus_sentences_hold_the_figures_of_the_costs() -> None:
     system = pearl.load("dqn_cartpole", set=FAST)
     graph, costs = problem(system)
     plan = pearl.plan(system)
-    said = {s.question: s.answer for s in plan.explain().answers}
+    said = {s.question: s.answer for s in explain(plan).answers}
     update = next(m for m in costs.of("update") if m.device == "gpu").estimate
     slower = said["Why is gpu slower than the CPU?"]
     assert f"update takes {update.latency_s / US:.0f} µs a firing on gpu" in slower
@@ -377,7 +380,7 @@ def test_the_gpus_sentences_follow_the_costs() -> None:
     slow, quick = (
         {
             s.question: s.answer
-            for s in pearl.plan(pearl.load("dqn_cartpole", set=c)).explain().answers
+            for s in explain(pearl.plan(pearl.load("dqn_cartpole", set=c))).answers
         }
         for c in (FAST, HEAVY)
     )
@@ -392,7 +395,7 @@ def test_the_replays_home_is_compared_with_the_best_plan_elsewhere() -> None:
     system = pearl.load("dqn_cartpole", set={**FAST, "platform": "cpu_gpu_fpga"})
     graph, costs = problem(system)
     plan = pearl.plan(system)
-    said = {s.question: s.answer for s in plan.explain().answers}["Where should the replay live?"]
+    said = {s.question: s.answer for s in explain(plan).answers}["Where should the replay live?"]
     replay = ("replay_insert", "replay_sample", "replay_update")
     there = solve(graph, costs, limits=Limits(pin=dict.fromkeys(replay, "fpga")))
     assert said.startswith("On cpu: on fpga the best plan gives")
@@ -426,7 +429,7 @@ def test_a_task_with_one_device_has_no_crossover() -> None:
 
 def test_the_report_holds_the_explanation_in_every_form(tmp_path: Path) -> None:
     plan = pearl.plan(pearl.load("dqn_cartpole", set=FAST))
-    e = plan.explain()
+    e = explain(plan)
     report = Report(plan, explanation=e)
     for width in (60, 100, 140):
         text = report.text(width)
@@ -468,7 +471,7 @@ def test_names_are_escaped_in_the_page(tmp_path: Path) -> None:
         for d, s in (("host", 5 * US), (evil, 4 * US))
     )
     plan = solve(graph, CostTable(platform, modes))
-    e = plan.explain()
+    e = explain(plan)
     assert e.answers
     page = _html(Report(plan, explanation=e), tmp_path)
     assert evil not in page

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pearl.cli import listing
 from pearl.cli import text as cli_text
-from pearl.explanation import sections
+from pearl.explanation import explain, sections
 from pearl.planner.gpu_balance import Balance, BalancePoint, Point
 from pearl.planning.costs import CostTable
 from pearl.planning.plans import Bottleneck
@@ -130,7 +130,7 @@ def explanations() -> str:
     graph = loop("a", "b")
     platform = star(devices("d0", "d1", lanes=1), 1e-6, 1e12)
     modes = (mode("a", "d0", 10e-6), mode("b", "d0", 9e-6), mode("b", "d1", 6e-6, energy=1e-6))
-    found = solve(graph, CostTable(platform, modes)).explain()
+    found = explain(solve(graph, CostTable(platform, modes)))
     return sections.text(replace(found, seconds=1.0))
 
 

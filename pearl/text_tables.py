@@ -1,20 +1,47 @@
-"""Tables and facts as plain text for a terminal. What they say is made in `pearl.report.tables`."""
+"""Tables and facts as plain text for a terminal."""
 
 from __future__ import annotations
 
 import io
 import shutil
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from pearl.report import tables as tables
-
 BAR = 20
 GAP = 2
 FOLDED = 24
+
+
+@dataclass(frozen=True)
+class Column:
+    """The heading of a column.
+
+    align: figures stand right, words left.
+    folds: long text that may take several lines.
+    """
+
+    name: str
+    align: Literal["left", "right"] = "left"
+    folds: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of ready text.
+
+    notes: sentences under it.
+    bars: a share from 0 to 1 for each row, drawn as a bar behind the last column; none if empty.
+    """
+
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...] = ()
+    bars: tuple[float, ...] = ()
 
 
 def plain_console(width: int) -> tuple[Console, io.StringIO]:
@@ -35,10 +62,10 @@ def plain(out: io.StringIO) -> str:
 
 def print_facts(console: Console, facts: tuple[tuple[str, str], ...]) -> None:
     """Labels and texts in two columns."""
-    from rich.table import Table
+    from rich.table import Table as Grid
     from rich.text import Text
 
-    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid = Grid.grid(padding=(0, 2, 0, 0))
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
     for label, text in facts:
@@ -46,7 +73,7 @@ def print_facts(console: Console, facts: tuple[tuple[str, str], ...]) -> None:
     console.print(grid)
 
 
-def table_text(table: tables.Table) -> str:
+def table_text(table: Table) -> str:
     """One table as plain text for this terminal."""
     console, out = plain_console(terminal_width())
     print_table(console, table)
@@ -58,10 +85,10 @@ def terminal_width() -> int:
     return max(shutil.get_terminal_size((100, 24)).columns, 60)
 
 
-def print_table(console: Console, table: tables.Table) -> None:
+def print_table(console: Console, table: Table) -> None:
     """Columns that do not fit beside the others follow below, each line headed as before."""
     from rich import box
-    from rich.table import Table
+    from rich.table import Table as Grid
     from rich.text import Text
 
     widths = [
@@ -72,7 +99,7 @@ def print_table(console: Console, table: tables.Table) -> None:
     console.print(Text(table.title))
     groups = _fitting(widths, console.width - (BAR + GAP if table.bars else 0))
     for shown in groups:
-        drawn = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+        drawn = Grid(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
         for i in shown:
             column = table.columns[i]
             drawn.add_column(Text(column.name), justify=column.align, overflow="fold")
