@@ -58,8 +58,8 @@ def trainer_of(case: str) -> Trainer:
 def names(trainer: Trainer) -> list[str]:
     """The arrays whose numbers something is indexed, counted or looped by."""
     found = []
-    for name, array in trainer._arrays.items():
-        limited = restoring.bounds(name, trainer._arrays, trainer.graph, trainer.system)
+    for name, array in trainer.session.arrays.items():
+        limited = restoring.bounds(name, trainer.session.arrays, trainer.graph, trainer.system)
         if array.dtype.kind in "iu" or limited is not None:
             found.append(name)
     return sorted(found)

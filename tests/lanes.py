@@ -16,10 +16,12 @@ from pearl.graph.task_graph import TaskGraph
 from pearl.planning.costs import CostTable, tabulate
 from pearl.planning.plans import Plan
 from pearl.planning.runs import Progress, Run
+from pearl.runtime.protocol import single_lane
 from pearl.solvers import solve
 from pearl.spec.reading import load
 from pearl.spec.system import System
-from pearl.training import session
+from pearl.training import loop
+from pearl.training.session import Session
 from pearl.training.trainer import Trainer
 
 SECONDS = {
@@ -126,6 +128,24 @@ def trained(
     return trainer
 
 
+def recalled(trainer: Trainer, *fused: single_lane.Job) -> None:
+    """The trainer with every task a native call of its own but those of `fused`."""
+    jobs = {
+        t.name: single_lane.Job((t.name,), t.kernel, "cpu", "native") for t in trainer.graph.tasks
+    }
+    for call in fused:
+        jobs |= dict.fromkeys(call.tasks, call)
+    made = replace(trainer.session.compiled, jobs=jobs)
+    trainer.session = Session(made, trainer.seed)
+
+
+def retold(trainer: Trainer, **changes: Any) -> Trainer:
+    """The trainer with other values in the section `train` of its system."""
+    made = trainer.session.compiled
+    trainer.session = Session(replace(made, system=told(made.system, **changes)), trainer.seed)
+    return trainer
+
+
 def told(system: System, **changes: Any) -> System:
     """A system with other values in its section `train`, taken as they are: `replace` would have
     quantities read again, with their unit."""
@@ -141,7 +161,7 @@ PASSING = ("batch.", "step.", "loop.", "act.", "best.")
 
 def differing(one: Trainer, other: Trainer) -> list[str]:
     """The arrays of a run that are not equal bit for bit, those left out that PASSING names."""
-    a, b = one._arrays, other._arrays
+    a, b = one.session.arrays, other.session.arrays
     names = [n for n in a if not n.startswith(PASSING) and "@" not in n]
     return [n for n in names if n not in b or not np.array_equal(a[n], b[n])]
 
@@ -165,7 +185,7 @@ def cut(trainer: Trainer, at: int, **options: Any) -> Run:
         if now.env_steps >= at:
             signal.raise_signal(signal.SIGINT)
 
-    with patch.object(session, "PROGRESS_S", 0.0):
+    with patch.object(loop, "PROGRESS_S", 0.0):
         run = trainer.train(progress=press, **options)
     assert (run.status, run.env_steps >= at) == ("interrupted", True)
     return run

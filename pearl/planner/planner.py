@@ -39,9 +39,14 @@ def as_system(spec: System | str | Path | Mapping[str, Any]) -> System:
     return spec if isinstance(spec, System) else load(spec)
 
 
+def graph_of(system: System) -> TaskGraph:
+    """The task graph that the algorithm of a system makes of the system."""
+    return algorithm(system.algorithm.name).graph(system)
+
+
 def problem(system: System) -> tuple[TaskGraph, CostTable]:
     """What the solver is given for a system: its task graph and the cost of every mode."""
-    graph = algorithm(system.algorithm.name).graph(system)
+    graph = graph_of(system)
     return graph, tabulate(graph, system.platform, system.limits)
 
 
@@ -75,7 +80,19 @@ def plan(
     if problems:
         raise SpecError(*problems)
     system = as_system(system)
-    graph, costs = problem(system)
+    return planned(system, graph_of(system), method=method, time_limit_s=time_limit_s, seed=seed)
+
+
+def planned(
+    system: System,
+    graph: TaskGraph,
+    *,
+    method: str | None = None,
+    time_limit_s: float = 20.0,
+    seed: int = 0,
+) -> Plan:
+    """The plan of a system whose graph is made already: see `plan`."""
+    costs = tabulate(graph, system.platform, system.limits)
 
     def solved(costs: CostTable, limits: Limits, share: float) -> Plan:
         found = solve(
@@ -94,42 +111,44 @@ def plan(
         found = any_order.solve(graph, costs, system.limits)
         about = Problem(graph, costs, system.limits, system)
         found = replace(found, spec_sha256=system.sha256, host=system.platform.name, problem=about)
-        return _noted(found, system)
+        return _noted(found, system, graph)
     lanes_cost = runtime(system)
     if not lanes_cost:
-        return _noted(solved(costs, system.limits, 1.0), system)
+        return _noted(solved(costs, system.limits, 1.0), system, graph)
     several = with_lanes(costs, graph, **lanes_cost)
     guessed = [GUESSED] if LANES_ASSUMED.items() <= lanes_cost.items() else []
     try:
         one = solved(costs, replace(system.limits, max_lanes=1), 0.5)
     except InfeasibleError:
-        return _noted(solved(several, system.limits, 0.5), system, *guessed)
+        return _noted(solved(several, system.limits, 0.5), system, graph, *guessed)
     many = solved(several, system.limits, 0.5)
     lanes = sum(k.width > 0 for k in many.lanes)
     gain = many.value / one.value if one.value > 0 else math.inf
     if system.objective == "makespan":
         gain = 1 / gain
     if lanes > 1 and gain >= WORTH:
-        return _noted(many, system, f"{lanes} lanes give {gain:.2f} x what one gives", *guessed)
+        why = f"{lanes} lanes give {gain:.2f} x what one gives"
+        return _noted(many, system, graph, why, *guessed)
     if lanes > 1:
         return _noted(
             one,
             system,
+            graph,
             f"a second lane does not pay: {lanes} lanes would give {gain:.2f} x what one "
             f"gives, less than the {WORTH:g} x below which what lanes cost each other decides",
             *guessed,
         )
     why = "a second lane does not pay: the best plan of several has one"
-    return _noted(one, system, why, *guessed)
+    return _noted(one, system, graph, why, *guessed)
 
 
-def _noted(found: Plan, system: System, *notes: str) -> Plan:
+def _noted(found: Plan, system: System, graph: TaskGraph, *notes: str) -> Plan:
     """The plan with these notes, and with what of this host it takes from the data sheet for the
     time being, and why."""
     late = on_demand.passed()
     here = {d.name for d in system.platform.devices if on_demand.calibrated_here(d)}
     tasks = [t.task for t in found.tasks if t.device in here and t.rung == "datasheet"]
-    whys = [late[g] for g in sorted(on_demand.needed_groups(kernels(system)) & late.keys())]
+    whys = [late[g] for g in sorted(on_demand.needed_groups(kernels(graph)) & late.keys())]
     if tasks and whys:
         names = listed(list(dict.fromkeys(tasks)))
         why = "; ".join(dict.fromkeys(whys))
@@ -137,13 +156,12 @@ def _noted(found: Plan, system: System, *notes: str) -> Plan:
     return replace(found, note="; ".join(notes)) if notes else found
 
 
-def kernels(system: System) -> list[Kernel]:
-    """The kernels of a system, fused ones too: what its plans need estimates of."""
-    graph = algorithm(system.algorithm.name).graph(system)
+def kernels(graph: TaskGraph) -> list[Kernel]:
+    """The kernels of a graph, fused ones too: what its plans need estimates of."""
     return [t.kernel for t in graph.tasks] + [f.kernel for f in graph.fusions]
 
 
-def spare(system: System) -> None:
+def spare(system: System, graph: TaskGraph) -> None:
     """To be called before a system is planned in order to be trained at once. Where every plan is
     one lane on one CPU of this host, a plan needs no times to be trained by: while something else
     has a part of the cores, none are measured for it."""
@@ -152,7 +170,7 @@ def spare(system: System) -> None:
         return
     if 1 not in (limits.max_lanes, devices[0].max_lanes):
         return
-    missing = on_demand.lacking(kernels(system))
+    missing = on_demand.lacking(kernels(graph))
     if missing and not on_demand.quiet():
         why = "this host is busy, and one lane on one CPU needs no timing to be trained"
         on_demand.pass_over(missing, why)

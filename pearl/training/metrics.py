@@ -17,7 +17,7 @@ from pearl.training.state import State
 from pearl_devices import Buffers
 
 if TYPE_CHECKING:
-    from pearl.training.session import Job
+    from pearl.training.loop import Loop
 
 
 def mean_return(arrays: Buffers, last: int = 20) -> float | None:
@@ -40,9 +40,9 @@ class Metrics:
     """A header and rows. Of a file that is there the rows up to the iteration of `state` are kept;
     it is replaced whole, then appended to. What a full disk does not take is noted in the log."""
 
-    def __init__(self, job: Job, state: State) -> None:
-        self._job = job
-        self._losses = sorted(n for n in job.arrays if n.startswith("loss."))
+    def __init__(self, loop: Loop, state: State) -> None:
+        self._loop = loop
+        self._losses = sorted(n for n in loop.arrays if n.startswith("loss."))
         columns = [
             *("env_steps", "updates", "wall_s", "cpu_s", "mean_return_20", "episodes", "eval_mean"),
             *(n.replace("loss.", "loss_") for n in self._losses),
@@ -50,15 +50,15 @@ class Metrics:
         ]
         self._last = state.iteration, state.wall_s
         self._file: TextIO | None = None
-        if job.metrics is not None:
-            kept = _rows(job.metrics, state.iteration * job.graph.env_steps)
+        if loop.metrics is not None:
+            kept = _rows(loop.metrics, state.iteration * loop.graph.env_steps)
             text = io.StringIO(newline="")
             writer = csv.DictWriter(text, columns, restval="", extrasaction="ignore")
             writer.writeheader()
             writer.writerows(kept)
             try:
-                write_atomically(job.metrics, text.getvalue().encode())
-                self._file = job.metrics.open("a", newline="", encoding="utf-8")
+                write_atomically(loop.metrics, text.getvalue().encode())
+                self._file = loop.metrics.open("a", newline="", encoding="utf-8")
             except OSError as error:
                 state.log.note(f"metrics.csv gets no new rows: {error.strerror}", restarts=0)
 
@@ -78,17 +78,17 @@ class Metrics:
         """The next row: what `state` and the arrays say now."""
         if not self._file:
             return
-        job, mean = self._job, mean_return(self._job.arrays)
-        learnt = state.learning(job.schedule.warm)
+        loop, mean = self._loop, mean_return(self._loop.arrays)
+        learnt = state.learning(loop.milestones.warm)
         values = [
-            state.iteration * job.graph.env_steps,
-            learnt * job.graph.updates,
+            state.iteration * loop.graph.env_steps,
+            learnt * loop.graph.updates,
             round(state.wall_s, 6),
             round(state.cpu_s, 6),
             "" if mean is None else round(mean, 4),
-            episode_count(job.arrays),
+            episode_count(loop.arrays),
             "" if state.last_mean is None else round(state.last_mean, 4),
-            *(float(job.arrays[name][0]) for name in self._losses),
+            *(float(loop.arrays[name][0]) for name in self._losses),
             *self._periods(state),
         ]
         try:
@@ -101,9 +101,9 @@ class Metrics:
     def _periods(self, state: State) -> tuple[float | str, float]:
         """Seconds of an iteration since the row before, beside the plan's; before learning it is
         another loop."""
-        (at, wall_s), predicted_s = self._last, self._job.plan.period_s
+        (at, wall_s), predicted_s = self._last, self._loop.plan.period_s
         self._last = state.iteration, state.wall_s
-        if at < self._job.schedule.warm or state.iteration == at:
+        if at < self._loop.milestones.warm or state.iteration == at:
             return "", predicted_s
         return (state.wall_s - wall_s) / (state.iteration - at), predicted_s
 

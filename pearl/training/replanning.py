@@ -1,5 +1,4 @@
-"""How far a run is from its plan's prediction; another plan, where one is better at the times that
-were measured; and what of a run goes on under it.
+"""Online re-planning: compare measured with predicted periods, and solve again with measured times.
 
 A run that re-plans is not bit-reproducible: what is measured decides what it does.
 """
@@ -22,11 +21,10 @@ from pearl.planning.plan_validation import plan_timing
 from pearl.planning.plans import Plan
 from pearl.planning.replicas import resized
 from pearl.planning.runs import TOLERANCE, Drift, TaskDrift, TaskTiming
-from pearl.runtime.protocol import channels
 from pearl.runtime.protocol.single_lane import TIMES
 from pearl.solvers import solve
 from pearl.spec.system import System
-from pearl_devices import Buffers, Kernel
+from pearl_devices import Kernel
 from pearl_estimators import Estimate
 from pearl_estimators.host.linear_fit import family
 
@@ -45,10 +43,6 @@ SOLVE_S = 10.0
 """Seconds that training waits for another plan at most (assumed), in each of two searches."""
 
 _NO_TIME = Estimate(0.0)
-
-PASSING = ("batch.", "step.", "act.", "loop.", "version.", "policy.", "best.")
-"""Arrays that another plan may lack or have more of: what one firing tells another, of which
-nothing is under way once a plan is drained, and copies of what is kept elsewhere."""
 
 Factors = Mapping[str, float]
 """Kernel family and variant → measured seconds / those of the estimate."""
@@ -363,35 +357,3 @@ def moved(before: Plan, after: Plan) -> str:
     return (
         "moved: " + ", ".join(parts) if parts else "every task runs where it did, in another order"
     )
-
-
-# ---------------------------------------------------------------------- what goes on
-
-
-def misfits(old: Buffers, new: Buffers) -> list[str]:
-    """The arrays of a run's state that one of two plans has and the other has not, or otherwise."""
-
-    def state(arrays: Buffers) -> dict[str, tuple[tuple[int, ...], str]]:
-        kept = {n: a for n, a in arrays.items() if not n.startswith(PASSING)}
-        return {n: (a.shape, a.dtype.name) for n, a in kept.items()}
-
-    a, b = state(old), state(new)
-    return sorted(n for n in a.keys() | b.keys() if a.get(n) != b.get(n))
-
-
-def carry(
-    before: Protocol, old: Buffers, reached: int, after: Protocol, new: Buffers, iteration: int
-) -> None:
-    """The state of a run from the arrays of one plan into those of another, whose first iteration
-    is `iteration`. Nothing is under way. reached: the iteration that the old plan came to, those in
-    which it was drained included. Every slot of the parameters holds the newest version."""
-    for name, array in new.items():
-        base = name.partition("@")[0]
-        if base.startswith("policy."):
-            array[...] = old[channels.current(before, base, reached)]
-        elif name in old and old[name].shape == array.shape:
-            array[...] = old[name]
-    for task in after.graph.tasks:
-        versions = new.get(channels.version(task.name))
-        if versions is not None:
-            versions[...] = iteration * after.graph.repetition[task.name]

@@ -1,14 +1,20 @@
-"""What may change where a run goes on from a checkpoint, and how many env steps it then has."""
+"""Resuming: the session and the state of a checkpoint, and the changes that a run may take in."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pearl.errors import SpecError
+from pearl.planning.plans import pearl_version, plain
+from pearl.training import checkpoint, restoring
+from pearl.training.compiled import compiled_again
+from pearl.training.session import Resumed, Session
 from pearl.training.state import State
-from pearl_devices import Buffers
+
+LOG = logging.getLogger("pearl")
 
 FIXED = ("train.seed",)
 """Keys of `train` that may not change; all others of `train` may, and none beside them."""
@@ -60,13 +66,82 @@ def total_steps(
     return total, before
 
 
-def constants(arrays: Buffers) -> Buffers:
-    """Copies of the arrays that are set from spec and total, and that training never changes."""
-    return {
-        name: array.copy()
-        for name, array in arrays.items()
-        if name.startswith("hyper.") or name.partition("@")[0] == "replay.beta"
-    }
+def resume(
+    session: Session,
+    stored: checkpoint.Stored,
+    steps: int | None,
+    *,
+    seed: int | None,
+    own_plan: bool,
+) -> tuple[Session, State, Resumed]:
+    """The session, the state and the checkpoint that a run goes on with.
+
+    steps, seed: as asked for; None where nothing was.
+    own_plan: go on with the plan of the checkpoint, in a new session if that plan is another.
+    Raises SpecError where the run cannot go on from this checkpoint.
+    """
+    c, file, about = session.compiled, stored.path, stored.about
+    check_spec(about["spec"], plain(c.system.raw), file)
+    check_seed(about["seed"], seed, file)
+    state, per = State.of(about["progress"], f"{file}: progress"), c.graph.env_steps
+    in_spec, spec_now = about["spec"]["train"]["steps"], c.system.train.steps
+    total, before = total_steps(state, per, steps, in_spec, spec_now, file)
+    state.total_steps = total
+    own = about["plan"] == c.plan.to_json()
+    if own_plan and not own:
+        session = Session(compiled_again(about, c.system, file, emulate=c.emulate), session.seed)
+    try:
+        given = session.take_in(stored, total)
+    except SpecError as error:
+        if own or own_plan:
+            raise
+        way = f"{file}: its own plan is another than the one given: leave that out (--plan)"
+        raise SpecError(*error.problems, way) from None
+    anew: list[str] = []
+    if total != before:
+        anew = sorted(n for n, a in given.items() if (session.arrays[n] != a).any())
+        for name in anew:
+            session.arrays[name][...] = given[name]
+        text = f"env step {state.iteration * per}: the run is now to end at {total} env steps"
+        names = f"; set anew for that: {', '.join(anew)}" if anew else ""
+        told(state, f"{text}, no longer at {before}{names}")
+    resumed = Resumed(stored, about["environments"], tuple(anew))
+    if restoring.CURSOR in session.arrays and restoring.CURSOR not in stored.places:
+        resumed = _refill(session, resumed, state)
+    if about["pearl_version"] != pearl_version():
+        state.log.note(
+            f"{file} was written by pearl {about['pearl_version']}, and pearl "
+            f"{pearl_version()} goes on: the run need not equal one that went through",
+            restarts=0,
+        )
+    return session, state, resumed
+
+
+def _refill(session: Session, resumed: Resumed, state: State) -> Resumed:
+    """Go on from a checkpoint without its replay.
+
+    Nothing is under way, environments outside the arrays start anew, and learning waits until the
+    replay is as full as it first was.
+    """
+    c = session.compiled
+    starts = c.system.algorithm.learning_starts
+    warm = state.refilled - (-starts // c.graph.env_steps)
+    state.learnt = state.learning(warm)
+    state.refilled = state.drained = state.iteration
+    if "any_order.acted" in session.arrays:
+        session.arrays["any_order.acted"][:] = 0
+    told(
+        state,
+        f"{resumed.stored.path} holds no replay: learning goes on once {starts} env "
+        "steps have filled it anew, and the run will not equal one that went through",
+    )
+    return Resumed(resumed.stored, None, (*resumed.anew, "env.", "any_order."))
+
+
+def told(state: State, text: str) -> None:
+    """Note with the run's events what the run is about to do, and log it at once."""
+    state.log.note(text, restarts=0)
+    LOG.warning(text)
 
 
 def _flat(value: Any, prefix: str = "") -> dict[str, Any]:

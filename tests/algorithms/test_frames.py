@@ -163,7 +163,7 @@ def test_the_replay_of_a_spec_with_frames_holds_each_frame_once() -> None:
     trainer = pearl.compile(spec(env_args={"side": 40}))
     kernels = {t.name: t.kernel for t in trainer.graph.tasks}
     assert trainer.system.env.shape == (3, 40, 40)
-    held = {n: a.nbytes for n, a in trainer._arrays.items() if n.startswith("replay.")}
+    held = {n: a.nbytes for n, a in trainer.session.arrays.items() if n.startswith("replay.")}
     frames = 2000 * 40 * 40
     assert frames <= sum(held.values()) <= 1.05 * frames
     assert row_bytes(kernels["replay_insert"]) == 40 * 40 + 1 + 4 + 8 + 2
@@ -193,8 +193,8 @@ def test_training_on_frames_is_that_on_whole_stacks(
             monkeypatch.setattr(cpu, "bind", bind)
         trainer = pearl.compile(spec(replay=replay), seed=3)
         assert trainer.train().status == "done"
-        assert whole == bool(trainer._arrays.get("replay.obs", np.zeros(1)).any())
-        results.append(trainer._arrays["learner.q"].copy())
+        assert whole == bool(trainer.session.arrays.get("replay.obs", np.zeros(1)).any())
+        results.append(trainer.session.arrays["learner.q"].copy())
     np.testing.assert_array_equal(*results)
 
 

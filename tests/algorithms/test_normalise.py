@@ -118,13 +118,13 @@ def test_a_resumed_run_equals_one_that_was_never_cut_and_evaluation_changes_noth
     whole.train(out=tmp_path / "whole")
     cut(half, 400, out=tmp_path / "half")
     resumed.train(out=tmp_path / "half", resume=True)
-    assert whole._arrays["normalise.obs.count"][0] > 800
-    for name, array in whole._arrays.items():
+    assert whole.session.arrays["normalise.obs.count"][0] > 800
+    for name, array in whole.session.arrays.items():
         if not name.startswith(("batch.", "step.")):
-            np.testing.assert_array_equal(array, resumed._arrays[name], err_msg=name)
-    before = whole._arrays["normalise.obs"].copy()
+            np.testing.assert_array_equal(array, resumed.session.arrays[name], err_msg=name)
+    before = whole.session.arrays["normalise.obs"].copy()
     whole.evaluate(3)
-    np.testing.assert_array_equal(whole._arrays["normalise.obs"], before)
+    np.testing.assert_array_equal(whole.session.arrays["normalise.obs"], before)
     loaded = pearl.Trainer.load(tmp_path / "whole")
     assert loaded.evaluate(2, seed=1) == whole.evaluate(2, seed=1)
 
@@ -132,7 +132,7 @@ def test_a_resumed_run_equals_one_that_was_never_cut_and_evaluation_changes_noth
 def test_the_policy_scales_observations_as_training_did() -> None:
     trainer = pearl.compile(SMALL, set={"train.evaluate_every": 0})
     trainer.train()
-    arrays, policy = trainer._arrays, trainer.policy
+    arrays, policy = trainer.session.arrays, trainer.policy
     mean, variance = arrays["normalise.obs"]
     raw = np.random.default_rng(0).normal(mean, np.sqrt(variance), (50, 4)).astype(np.float32)
     scaled = ((raw - mean) / np.sqrt(variance + 1e-8)).clip(-10, 10).astype(np.float32)

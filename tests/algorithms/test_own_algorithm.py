@@ -67,7 +67,7 @@ def test_options_change_what_is_learnt_and_a_wrong_one_is_refused_by_name() -> N
         changes = {"algorithm.options": {"temperature": temperature}, "train.steps": 200}
         trainer = pearl.compile(SMALL, set=changes)
         trainer.train()
-        results.append(trainer._arrays["learner.q"].copy())
+        results.append(trainer.session.arrays["learner.q"].copy())
     assert not np.array_equal(*results)
     with pytest.raises(UnsupportedError, match=r"own_algorithm:losses cannot .*'warmth'"):
         pearl.compile(SMALL, set={"algorithm.options": {"warmth": 1}}).train()
@@ -80,9 +80,9 @@ def test_a_resumed_run_equals_one_that_was_never_cut(tmp_path: Path, replay: str
     whole.train(out=tmp_path / "whole")
     cut(half, 400, out=tmp_path / "half")
     resumed.train(out=tmp_path / "half", resume=True)
-    for name, array in whole._arrays.items():
+    for name, array in whole.session.arrays.items():
         if not name.startswith(("batch.", "step.")):
-            np.testing.assert_array_equal(array, resumed._arrays[name], err_msg=name)
+            np.testing.assert_array_equal(array, resumed.session.arrays[name], err_msg=name)
 
 
 @pytest.mark.parametrize(

@@ -63,11 +63,13 @@ def test_it_runs_in_torch_alone_and_trains_its_parameters() -> None:
     variants = {t.task: t.variant for t in trainer.plan.tasks}
     assert variants["inference"] == variants["update"] == "torch"
     assert trainer.graph.fusions == ()
-    before = trainer._arrays["learner.q"].copy()
+    before = trainer.session.arrays["learner.q"].copy()
     assert before.size == 4 * 16 + 16 + 16 * 2 + 2
     trainer.train()
-    assert not np.array_equal(before, trainer._arrays["learner.q"])
-    np.testing.assert_array_equal(trainer._arrays["learner.q"], trainer._arrays["policy.q"])
+    assert not np.array_equal(before, trainer.session.arrays["learner.q"])
+    np.testing.assert_array_equal(
+        trainer.session.arrays["learner.q"], trainer.session.arrays["policy.q"]
+    )
 
 
 def test_a_gradient_step_equals_that_of_the_same_dense_layers() -> None:
@@ -75,7 +77,7 @@ def test_a_gradient_step_equals_that_of_the_same_dense_layers() -> None:
     trainers = [pearl.compile(spec, set={"limits.variants": {"update": ["torch"]}})
                 for spec in (own(), DENSE)]  # fmt: skip
     mine, ours = (t.graph.task("update").kernel for t in trainers)
-    module, plain = trainers[0]._arrays, copied(trainers[1]._arrays)
+    module, plain = trainers[0].session.arrays, copied(trainers[1].session.arrays)
     from pearl_devices.buffers import allocate
 
     allocate([ours], plain)
@@ -103,10 +105,10 @@ def transposed(flat: Any) -> Any:
 
 def test_first_values_depend_on_the_seed_alone() -> None:
     torch.manual_seed(5)
-    first = pearl.compile(own(), seed=1)._arrays["learner.q"]
+    first = pearl.compile(own(), seed=1).session.arrays["learner.q"]
     torch.manual_seed(6)
-    np.testing.assert_array_equal(first, pearl.compile(own(), seed=1)._arrays["learner.q"])
-    assert not np.array_equal(first, pearl.compile(own(), seed=2)._arrays["learner.q"])
+    np.testing.assert_array_equal(first, pearl.compile(own(), seed=1).session.arrays["learner.q"])
+    assert not np.array_equal(first, pearl.compile(own(), seed=2).session.arrays["learner.q"])
 
 
 def test_a_resumed_run_equals_one_that_was_never_cut(tmp_path: Path) -> None:
@@ -114,9 +116,9 @@ def test_a_resumed_run_equals_one_that_was_never_cut(tmp_path: Path) -> None:
     whole.train(out=tmp_path / "whole")
     cut(half, 300, out=tmp_path / "half")
     resumed.train(out=tmp_path / "half", resume=True)
-    for name, array in whole._arrays.items():
+    for name, array in whole.session.arrays.items():
         if not name.startswith(("batch.", "step.")):
-            np.testing.assert_array_equal(array, resumed._arrays[name], err_msg=name)
+            np.testing.assert_array_equal(array, resumed.session.arrays[name], err_msg=name)
 
 
 def test_actors_and_critics_may_be_modules_too() -> None:

@@ -17,7 +17,7 @@ from pearl.runtime.protocol import single_lane
 from pearl.spec.reading import init_text
 from pearl.testing.kernel_buffers import equal
 from pearl_devices import Buffers
-from tests.lanes import cut
+from tests.lanes import cut, recalled
 
 ENVS = {"discrete": "CartPole-v1", "continuous": "Pendulum-v1"}
 
@@ -31,7 +31,7 @@ def spec(name: str, env: str = "CartPole-v1", **options: Any) -> dict[str, Any]:
 
 def arrays(trainer: Any) -> Buffers:
     left_out = ("step.", "loop.")
-    return {n: a for n, a in trainer._arrays.items() if not n.startswith(left_out)}
+    return {n: a for n, a in trainer.session.arrays.items() if not n.startswith(left_out)}
 
 
 def plan_with(given: dict[str, Any], **variants: str) -> Plan:
@@ -101,13 +101,16 @@ def test_options_reach_their_arrays() -> None:
         "normalise": 0.0, "clip_norm": 2.0, "anneal": 80.0, "lr.actor": 0.002, "lr.critic": 0.002,
     }  # fmt: skip
     for name, value in wanted.items():
-        assert trainer._arrays[f"hyper.{name}"][0] == value, name
-    assert trainer._arrays["learner.actor"][-1] == np.float32(-0.7)
-    assert trainer._arrays["policy.actor"][-1] == np.float32(-0.7)
+        assert trainer.session.arrays[f"hyper.{name}"][0] == value, name
+    assert trainer.session.arrays["learner.actor"][-1] == np.float32(-0.7)
+    assert trainer.session.arrays["policy.actor"][-1] == np.float32(-0.7)
     assert trainer.graph.task("update").kernel.dim("tanh") == 0
-    rms = pearl.compile(spec("a2c"))._arrays["hyper.rmsprop"]
+    rms = pearl.compile(spec("a2c")).session.arrays["hyper.rmsprop"]
     assert tuple(rms) == (0.99, 1e-5)
-    assert tuple(pearl.compile(spec("a2c", optimiser="adam"))._arrays["hyper.rmsprop"]) == (0, 0)
+    assert tuple(pearl.compile(spec("a2c", optimiser="adam")).session.arrays["hyper.rmsprop"]) == (
+        0,
+        0,
+    )
 
 
 @pytest.mark.parametrize("name", ["ppo", "a2c"])
@@ -124,8 +127,10 @@ def test_equal_seeds_give_equal_arrays_and_a_resumed_run_is_one_that_was_never_c
     resumed.train(out=tmp_path / "half", resume=True)
     other.train()
     assert equal(arrays(whole), arrays(resumed)) == []
-    assert not np.array_equal(whole._arrays["learner.actor"], other._arrays["learner.actor"])
-    obs = np.ones(whole._acting.dim("obs"))
+    assert not np.array_equal(
+        whole.session.arrays["learner.actor"], other.session.arrays["learner.actor"]
+    )
+    obs = np.ones(whole.graph.task("inference").kernel.dim("obs"))
     assert np.array_equal(whole.policy.act(obs), resumed.policy.act(obs))
 
 
@@ -135,24 +140,17 @@ def test_fused_modes_train_as_the_tasks_one_by_one(name: str, fused: str) -> Non
     system = pearl.load(spec(name))
     plan = pearl.plan(system)
     together, apart = pearl.compile(system, plan=plan), pearl.compile(system, plan=plan)
-    for trainer in (together, apart):
-        trainer._jobs = {
-            t.name: single_lane.Job((t.name,), t.kernel, "cpu", "native")
-            for t in trainer.graph.tasks
-        }
     (fusion,) = (f for f in together.graph.fusions if f.name == fused)
     call = single_lane.Job(fusion.tasks, fusion.kernel, "cpu", "native")
-    together._jobs |= dict.fromkeys(fusion.tasks, call)
-    for trainer in (together, apart):
-        trainer._arrays.clear()
-        trainer._start(trainer.seed)
+    recalled(together, call)
+    recalled(apart)
     order = program_order(together.graph)
     for trainer in (together, apart):
-        steps = single_lane.bind(order, trainer._jobs, (), trainer._arrays)
-        single_lane.run([s.call for s in steps], 20, trainer._arrays)
+        steps = single_lane.bind(order, trainer.session.compiled.jobs, (), trainer.session.arrays)
+        single_lane.run([s.call for s in steps], 20, trainer.session.arrays)
     ours = arrays(together)
     assert equal({n: ours[n] for n in arrays(apart)}, arrays(apart)) == []
-    assert together._arrays["learner.step"][0] == 20 * together.graph.updates
+    assert together.session.arrays["learner.step"][0] == 20 * together.graph.updates
 
 
 @pytest.mark.parametrize("name", ["ppo", "a2c"])

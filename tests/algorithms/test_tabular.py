@@ -178,7 +178,7 @@ def test_equal_seeds_give_equal_tables(name: str) -> None:
     trainers = [pearl.compile(CONFIGS[name], set=changes, seed=s) for s in (1, 1, 2)]
     for trainer in trainers:
         trainer.train()
-    one, same, other = (t._arrays["policy.q"] for t in trainers)
+    one, same, other = (t.session.arrays["policy.q"] for t in trainers)
     np.testing.assert_array_equal(one, same)
     assert not np.array_equal(one, other)
 

@@ -18,7 +18,7 @@ from pearl_devices import Buffers, Device, Kernel, cpu, kernel
 from pearl_devices.kernels.counting import parameters
 from pearl_devices.primitives.math import nets, rng
 from pearl_devices.primitives.updates import sac, td3
-from tests.lanes import cut
+from tests.lanes import cut, recalled
 
 CRITIC = (5, 16, 16, 1)
 NETWORKS: dict[str, dict[str, Any]] = {
@@ -239,7 +239,7 @@ def spec(algorithm: str, replay: str) -> dict[str, Any]:
 
 def state(trainer: Any) -> Buffers:
     skipped = ("batch.", "step.")
-    return {n: a for n, a in trainer._arrays.items() if not n.startswith(skipped)}
+    return {n: a for n, a in trainer.session.arrays.items() if not n.startswith(skipped)}
 
 
 @pytest.mark.parametrize("replay", ["uniform", "prioritised"])
@@ -263,19 +263,14 @@ def test_the_fused_mode_trains_as_the_tasks_one_by_one(algorithm: str, replay: s
     fused, apart = pearl.compile(system), pearl.compile(system)
     fusion = next(f for f in fused.graph.fusions if f.name == "learn")
     call = single_lane.Job(fusion.tasks, fusion.kernel, "cpu", "native")
-    for trainer in (fused, apart):
-        trainer._jobs = {
-            t.name: single_lane.Job((t.name,), t.kernel, "cpu", "native")
-            for t in trainer.graph.tasks
-        }
-    fused._jobs |= dict.fromkeys(fusion.tasks, call)
-    for trainer in (fused, apart):
-        trainer._arrays.clear()
-        trainer._start(trainer.seed)
+    recalled(fused, call)
+    recalled(apart)
     fused.train()
     apart.train()
     assert equal(state(fused), state(apart)) == []
-    assert not np.array_equal(fused._arrays["learner.critic1"], fused._arrays["learner.critic2"])
+    assert not np.array_equal(
+        fused.session.arrays["learner.critic1"], fused.session.arrays["learner.critic2"]
+    )
 
 
 def test_options_reach_their_arrays() -> None:
@@ -284,11 +279,11 @@ def test_options_reach_their_arrays() -> None:
         "algorithm.target_entropy": -0.5,
         "algorithm.temperature_learning_rate": 0.0,
     }
-    arrays = pearl.compile(spec("sac", "uniform"), set=changes)._arrays
+    arrays = pearl.compile(spec("sac", "uniform"), set=changes).session.arrays
     assert arrays["learner.alpha"][0] == pytest.approx(math.log(0.2))
     assert arrays["hyper.target_entropy"][0] == -0.5
     assert arrays["hyper.lr.alpha"][0] == 0.0
-    assert pearl.compile(spec("sac", "uniform"))._arrays["hyper.target_entropy"][0] == -1.0
+    assert pearl.compile(spec("sac", "uniform")).session.arrays["hyper.target_entropy"][0] == -1.0
     trainer = pearl.compile(spec("td3", "uniform"), set={"algorithm.policy_delay": 3})
     assert trainer.graph.task("update").kernel.dim("policy_delay") == 3
-    assert tuple(trainer._arrays["hyper.smoothing"]) == (0.2, 0.5)
+    assert tuple(trainer.session.arrays["hyper.smoothing"]) == (0.2, 0.5)

@@ -17,7 +17,7 @@ from pearl import load
 from pearl.errors import SpecError
 from pearl.planner import planner
 from pearl.runtime.lanes.async_learner import rooms
-from pearl.training import checkpoint, session
+from pearl.training import checkpoint, loop
 from pearl.training.trainer import CHECKPOINT, Trainer, compile
 from pearl_devices.base import UnsupportedError
 from pearl_devices.kernels.arrays import ANEW
@@ -69,8 +69,8 @@ def trainer_of(system):
 
 
 def steps_of(trainer):
-    rings = [n for n in trainer._arrays if n.startswith("rng.env_step#")]
-    return [int(trainer._arrays[n][1]) for n in rings]
+    rings = [n for n in trainer.session.arrays if n.startswith("rng.env_step#")]
+    return [int(trainer.session.arrays[n][1]) for n in rings]
 
 
 def slow_s(lag):
@@ -106,7 +106,7 @@ def assert_bound_and_ratio(trainer, run, lag, steps, ratio=8):
     ages = {int(age): count for age, count in run.lags["policy_lag"].items()}
     assert sum(ages.values()) == steps // per_take
     assert max(ages) <= lag
-    assert run.updates == trainer._arrays["learner.step"][0] == (steps - 64) // ratio
+    assert run.updates == trainer.session.arrays["learner.step"][0] == (steps - 64) // ratio
     assert steps // per_take <= sum(steps_of(trainer)) <= steps // per_take + copies
     return ages
 
@@ -156,8 +156,8 @@ def test_the_bound_holds_whatever_the_firings_of_an_iteration(lag, options, rati
     ages = assert_bound_and_ratio(trainer, run, lag, 800, ratio)
     assert max(ages) == lag
     # What evaluation reads is what param_sync copied last, whichever slot that was.
-    read = trainer._arrays[trainer._newest("policy.q")]
-    np.testing.assert_array_equal(read, trainer._arrays["learner.q"])
+    read = trainer.session.arrays[trainer.session.newest("policy.q")]
+    np.testing.assert_array_equal(read, trainer.session.arrays["learner.q"])
 
 
 def test_a_row_has_as_many_stores_as_come_before_the_copy_that_would_make_it_too_old():
@@ -178,13 +178,13 @@ def stop_at(env_steps):
 
 @pytest.mark.parametrize("lanes", SPARED)
 def test_a_run_in_any_order_goes_on_from_its_checkpoint(lanes, monkeypatch, tmp_path):
-    monkeypatch.setattr(session, "PROGRESS_S", 0.0)
+    monkeypatch.setattr(loop, "PROGRESS_S", 0.0)
     system = any_order_system(4, lanes)
     run = trainer_of(system).train(steps=1600, out=tmp_path, progress=stop_at(800))
     assert run.status == "interrupted"
     resumed = trainer_of(system)
     assert resumed.train(steps=1600, out=tmp_path, resume=True).status == "done"
-    assert resumed._arrays["learner.step"][0] == (1600 - 64) // 8
+    assert resumed.session.arrays["learner.step"][0] == (1600 - 64) // 8
     assert not [t for t in threading.enumerate() if t.name.startswith("cpu.")]
     assert not children()
 
@@ -215,13 +215,13 @@ def unfollowed(arrays):
 def test_environments_outside_the_arrays_come_back_amid_their_episodes(
     lanes, monkeypatch, tmp_path
 ):
-    monkeypatch.setattr(session, "PROGRESS_S", 0.0)
+    monkeypatch.setattr(loop, "PROGRESS_S", 0.0)
     system = outside_system(4, lanes, WALK)
     run = trainer_of(system).train(steps=800, out=tmp_path, progress=stop_at(400))
     assert run.status == "interrupted"
     resumed = trainer_of(system)
     assert resumed.train(steps=800, out=tmp_path, resume=True).status == "done"
-    arrays = resumed._arrays
+    arrays = resumed.session.arrays
     assert int(arrays["replay.cursor"][1]) == 800
     assert unfollowed(arrays) <= 4  # the newest row of each
     assert not (arrays["replay.truncated"] & ANEW).any()
@@ -234,7 +234,7 @@ def test_a_finished_run_in_any_order_can_be_resumed_for_more(lanes, tmp_path):
         trainer = trainer_of(system)
         run = trainer.train(steps=steps, out=tmp_path, resume=(tmp_path / CHECKPOINT).exists())
         assert (run.status, run.env_steps) == ("done", steps)
-    assert unfollowed(trainer._arrays) <= 4
+    assert unfollowed(trainer.session.arrays) <= 4
 
 
 @pytest.mark.parametrize("lanes", HOSTS)
@@ -311,8 +311,8 @@ def killing_living(times, apart):
     ("kills", "env"), [(3, "native"), (3, WALK), pytest.param(50, WALK, marks=pytest.mark.slow)]
 )
 def test_killed_actors_are_started_again_and_no_row_is_torn(kills, env, monkeypatch, tmp_path):
-    monkeypatch.setattr(session, "PROGRESS_S", 0.0)
-    monkeypatch.setattr(session, "ROUNDS", 2)
+    monkeypatch.setattr(loop, "PROGRESS_S", 0.0)
+    monkeypatch.setattr(loop, "ROUNDS", 2)
     lag, steps = 4, 400 * kills
     replay = {"capacity": 20_000, "kind": "uniform"}
     if env == "native":
@@ -326,7 +326,7 @@ def test_killed_actors_are_started_again_and_no_row_is_torn(kills, env, monkeypa
     assert (run.status, len(kill.killed), run.restarts) == ("done", kills, kills), run.message
     assert "(actor " in run.events[0]
     assert "ended with signal 9; it was started again" in run.events[0]
-    arrays = trainer._arrays
+    arrays = trainer.session.arrays
     assert_bound_and_ratio(trainer, run, lag, steps)
     assert run.lost_transitions <= kills
     if env == "native":

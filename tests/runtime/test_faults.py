@@ -20,7 +20,7 @@ from pearl import files
 from pearl.errors import SpecError
 from pearl.planning.runs import load_run
 from pearl.spec.reading import load
-from pearl.training import session
+from pearl.training import loop
 from pearl.training.checkpoint import load as load_checkpoint
 from pearl.training.trainer import CHECKPOINT, Trainer
 from pearl_devices.base import UnsupportedError
@@ -99,8 +99,8 @@ def killing(times, seed=0):
 
 @pytest.mark.parametrize("kills", [5, pytest.param(50, marks=pytest.mark.slow)])
 def test_killed_workers_are_started_again_and_no_row_is_torn(kills, monkeypatch, tmp_path):
-    monkeypatch.setattr(session, "PROGRESS_S", 0.0)
-    monkeypatch.setattr(session, "ROUNDS", 1 if kills > 5 else 8)
+    monkeypatch.setattr(loop, "PROGRESS_S", 0.0)
+    monkeypatch.setattr(loop, "ROUNDS", 1 if kills > 5 else 8)
     system, plan = native_plan()
     kill, before = killing(kills), handles()
     trainer = trained(system, plan, "processes", steps=3600, progress=kill, out=tmp_path)
@@ -109,9 +109,9 @@ def test_killed_workers_are_started_again_and_no_row_is_torn(kills, monkeypatch,
     assert (run.env_steps, run.updates) == (3600, (3600 - 64) // 4)
     assert run.lost_transitions <= ENVS * kills
     assert "ended with signal 9; it was started again" in run.events[0]
-    anew = assert_transitions_happened(trainer._arrays)
+    anew = assert_transitions_happened(trainer.session.arrays)
     assert anew == run.lost_transitions
-    arrays = trainer._arrays
+    arrays = trainer.session.arrays
     firings = {"rng.env_step": 450, "rng.inference": 450, "rng.replay_sample": run.updates}
     assert {name: int(arrays[name][1]) for name in firings} == firings
     assert load_run(tmp_path).restarts == kills
@@ -123,7 +123,7 @@ def test_killed_workers_are_started_again_and_no_row_is_torn(kills, monkeypatch,
 
 
 def test_a_lane_that_cannot_be_repeated_ends_the_run_by_name(monkeypatch, tmp_path):
-    monkeypatch.setattr(session, "PROGRESS_S", 0.0)
+    monkeypatch.setattr(loop, "PROGRESS_S", 0.0)
     spec = replay_spec("dqn", {"policy_lag": 2}, normalise={"observations": True})
     spec["train"]["checkpoint_every"] = 400
     found = planned(spec)
@@ -229,7 +229,7 @@ def gym_normalised():
     ],
 )
 def test_an_interrupted_run_goes_on_to_what_it_would_have_been(case, lanes, monkeypatch, tmp_path):
-    monkeypatch.setattr(session, "PROGRESS_S", 0.0)
+    monkeypatch.setattr(loop, "PROGRESS_S", 0.0)
     system, plan = RESUMED[case]()
     whole = trained(system, plan, lanes, steps=1600)
 
@@ -247,7 +247,7 @@ def test_an_interrupted_run_goes_on_to_what_it_would_have_been(case, lanes, monk
 
 
 def test_an_environment_that_does_not_come_back_the_same_is_named(monkeypatch, tmp_path):
-    monkeypatch.setattr(session, "PROGRESS_S", 0.0)
+    monkeypatch.setattr(loop, "PROGRESS_S", 0.0)
     system, plan = gym_plan(args={"private": True})
 
     def stop(progress):
@@ -264,14 +264,14 @@ def test_an_environment_that_does_not_come_back_the_same_is_named(monkeypatch, t
 
 @pytest.mark.parametrize("lanes", HOSTS)
 def test_a_loss_that_is_not_finite_keeps_the_last_checkpoint(lanes, monkeypatch, tmp_path):
-    monkeypatch.setattr(session, "PROGRESS_S", 0.0)
+    monkeypatch.setattr(loop, "PROGRESS_S", 0.0)
     system, plan = native_plan()
     system = replace(system, train=replace(system.train, checkpoint_every=800, lanes=lanes))
     trainer = Trainer(system, plan, seed=3)
 
     def poison(progress):
         if (tmp_path / CHECKPOINT).exists():
-            trainer._arrays["learner.q"][:] = np.nan
+            trainer.session.arrays["learner.q"][:] = np.nan
 
     run = trainer.train(steps=8000, out=tmp_path, progress=poison)
     assert run.status == "failed"
@@ -433,9 +433,9 @@ def test_a_run_that_was_killed_goes_on_from_its_checkpoint_to_the_same_end(tmp_p
     assert before * plan_env_steps(system, plan) < 60_000
     assert start(tmp_path, 60_000, "resume").wait(timeout=60) == 0
     whole = trained(system, plan, "one", steps=60_000)
-    arrays = Trainer.load(tmp_path)._arrays
+    arrays = Trainer.load(tmp_path).session.arrays
     for name in ("learner.q", "learner.q.m", "replay.obs", "replay.tree", "env.state"):
-        np.testing.assert_array_equal(arrays[name], whole._arrays[name], err_msg=name)
+        np.testing.assert_array_equal(arrays[name], whole.session.arrays[name], err_msg=name)
 
 
 def test_restarting_environments_is_refused_where_it_would_tear_a_rollout():

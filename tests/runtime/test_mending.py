@@ -73,7 +73,7 @@ def test_mending_a_lane_sets_what_its_complete_firings_have_counted(case, monkey
     }  # fmt: skip
     assert {begun for begun, _ in seen} == {0, 600 // trainer.graph.env_steps}
     if case != "filling":
-        assert trainer._arrays["replay.cursor"][1] == 200
+        assert trainer.session.arrays["replay.cursor"][1] == 200
     if case == "delayed":
         assert trainer.protocol.delay["replay_insert"] > 0
         assert trainer.protocol.drain > 0

@@ -129,7 +129,7 @@ def test_groups_of_environments_compute_the_same_everywhere(variant, hosting, mo
         plan = replace(plan, tasks=tuple(tasks))
     one = trained(system, plan, "one")
     assert one.protocol.groups == {"inference": 4, "env_step": 4}
-    first = {one._arrays[f"env.obs{at}"][0, 0] for at in ("", "@1", "@2", "@3")}
+    first = {one.session.arrays[f"env.obs{at}"][0, 0] for at in ("", "@1", "@2", "@3")}
     assert len(first) == 4
     jitter(monkeypatch, 0.0002)
     assert differing(one, trained(system, plan, hosting)) == []
@@ -138,7 +138,7 @@ def test_groups_of_environments_compute_the_same_everywhere(variant, hosting, mo
 def test_a_row_finds_its_environments_next_one_in_whatever_group_it_is():
     limits = {"env_groups": 4, "max_lanes": 1}
     system, plan = planned(replay_spec("dqn", limits, n_step=3))
-    a = trained(system, plan, "one")._arrays
+    a = trained(system, plan, "one").session.arrays
     replay = {n: a[f"replay.{n}"] for n in ("obs", "next_obs", "terminated", "truncated")}
     head, filled = (int(v) for v in a["replay.cursor"])
     followed = 0
@@ -269,7 +269,7 @@ def test_ctrl_c_leaves_a_checkpoint_and_no_process_and_the_run_goes_on_bit_for_b
 
     trainer = Trainer(system, plan, seed=3)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pearl.training.session.PROGRESS_S", 0.0)
+        patch.setattr("pearl.training.loop.PROGRESS_S", 0.0)
         run = trainer.train(steps=2000, out=tmp_path, progress=interrupt)
     assert run.status == "interrupted"
     assert 800 <= run.env_steps < 2000
@@ -285,7 +285,7 @@ def test_the_replay_ratio_is_exact_at_the_end_and_within_a_hundredth_on_the_way(
     system = told(system, lanes="threads")
     jitter(monkeypatch, 0.0002)
     trainer = Trainer(system, plan, seed=3)
-    a, seen, over = trainer._arrays, [], threading.Event()
+    a, seen, over = trainer.session.arrays, [], threading.Event()
 
     def watch():
         while not over.is_set():

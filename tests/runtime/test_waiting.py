@@ -20,7 +20,7 @@ from pearl.planning.runs import Drift, load_run
 from pearl.report.report import Report
 from pearl.report.tables import drift_sentence
 from pearl.runtime import waiting
-from pearl.training import session
+from pearl.training import loop
 from pearl.training.state import State
 from tests.cli.test_schemas import problems
 from tests.lanes import planned, replay_spec, trained
@@ -123,17 +123,17 @@ def test_every_lane_is_watched_by_its_name(lanes: str, monkeypatch: pytest.Monke
 
 
 def test_a_stretch_that_was_not_watched_leaves_nothing_to_say() -> None:
-    job: Any = SimpleNamespace(
-        schedule=SimpleNamespace(steady=0),
+    parts: Any = SimpleNamespace(
+        milestones=SimpleNamespace(steady=0),
         clock=SimpleNamespace(simulated=False),
         graph=SimpleNamespace(env_steps=1, updates=1),
     )
     state = State(iteration=1)
-    session._count(job, state, 1, 2.0, 1.0, 0.5)
-    session._count(job, state, 1, 2.0, 1.0, 9.0)  # no more than the stretch took
+    loop._count(parts, state, 1, 2.0, 1.0, 0.5)
+    loop._count(parts, state, 1, 2.0, 1.0, 9.0)  # no more than the stretch took
     assert state.steady["waited_s"] == 2.5
-    session._count(job, state, 1, 2.0, 1.0, None)
-    session._count(job, state, 1, 2.0, 1.0, 0.5)
+    loop._count(parts, state, 1, 2.0, 1.0, None)
+    loop._count(parts, state, 1, 2.0, 1.0, 0.5)
     assert "waited_s" not in state.steady
 
 

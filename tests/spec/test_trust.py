@@ -21,6 +21,7 @@ import pearl
 from pearl.errors import SpecError
 from pearl.spec import trust
 from pearl.spec.reading import state
+from pearl.training.run import TrainingRun
 from pearl.training.state import State
 from pearl_devices import named
 from pearl_devices.primitives.envs import gym_envs
@@ -305,7 +306,7 @@ def run_of(spec: Path) -> Path:
     """A run folder as `train` leaves it, but for the training."""
     folder = spec.parent / "run"
     trainer = pearl.compile(spec, emulate=True)
-    trainer._save_run(folder, State())
+    trainer.session.save_run(folder, State())
     trust.note(trainer.system.raw)
     trainer.plan.save(folder / "plan.json")
     example_run(trainer.plan).save(folder / "run.json")
@@ -397,7 +398,7 @@ def test_training_notes_the_spec_before_anything_is_written(
     trap: Trap, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trainer = pearl.compile(written(tmp_path, env="trap_package:Make"), emulate=True)
-    monkeypatch.setattr(trainer, "_run", lambda *given, **options: None)
+    monkeypatch.setattr(TrainingRun, "train", lambda *given, **options: None)
     trainer.train(out=tmp_path / "run")
     (noted,) = (cache / "specs").iterdir()
     assert noted.name == trainer.system.sha256

@@ -16,7 +16,7 @@ from pearl.training.evaluation import Evaluation
 from pearl.training.trainer import CHECKPOINT, Trainer
 from pearl_devices.kernels.arrays import ANEW
 from tests.damage import trainer_of
-from tests.lanes import cut, told
+from tests.lanes import cut, retold
 
 MB = 10**6
 
@@ -56,7 +56,7 @@ def test_an_interval_of_the_user_stays_as_given_and_the_end_is_written_once(
 ):
     monkeypatch.setattr(checkpoint.Pace, "due", None)  # not asked
     trainer = trainer_of("dqn")
-    trainer.system = told(trainer.system, checkpoint_every=every)
+    retold(trainer, checkpoint_every=every)
     found, per = saves(monkeypatch), trainer.graph.env_steps
     trainer.train(steps=320, out=tmp_path)
     rounds = -(-every // per)
@@ -87,9 +87,7 @@ def test_without_one_checkpoints_are_written_where_they_are_due(
 
 
 def leaving_out(case: str) -> Trainer:
-    trainer = trainer_of(case)
-    trainer.system = told(trainer.system, checkpoint_replay=False)
-    return trainer
+    return retold(trainer_of(case), checkpoint_replay=False)
 
 
 @pytest.mark.parametrize("case", ["dqn", "slack", "frames"])
@@ -110,15 +108,15 @@ def test_a_run_without_its_replay_says_so_and_fills_it_anew(
     starts = first.system.algorithm.learning_starts
     why = f"holds no replay: learning goes on once {starts} env steps have filled it anew"
     assert why in "".join(again.events)
-    rows = int(resumed._arrays["replay.cursor"][1])
+    rows = int(resumed.session.arrays["replay.cursor"][1])
     assert 0 < rows <= 320 - run.env_steps
-    assert again.updates == resumed._arrays["learner.step"][0] > run.updates > 0
+    assert again.updates == resumed.session.arrays["learner.step"][0] > run.updates > 0
     per = first.graph.updates / first.graph.env_steps
     assert again.updates <= per * (320 - 2 * starts)
-    assert resumed._arrays["batch.index"].max() < rows
+    assert resumed.session.arrays["batch.index"].max() < rows
     if case == "frames":  # environments of others cannot be amid an episode of which frames lack
         envs = first.system.algorithm.num_envs
-        assert (resumed._arrays["replay.truncated"][:envs] & ANEW).all()
+        assert (resumed.session.arrays["replay.truncated"][:envs] & ANEW).all()
 
 
 def test_a_run_with_its_replay_says_nothing_of_it(tmp_path: Path):
@@ -132,7 +130,7 @@ def test_the_last_policy_stands_beside_the_best_and_is_judged_once(
     scores: tuple[float, ...], monkeypatch: pytest.MonkeyPatch
 ):
     trainer = trainer_of("dqn")
-    trainer.system = told(trainer.system, evaluate_every=160, evaluate_episodes=1, final_episodes=3)
+    retold(trainer, evaluate_every=160, evaluate_episodes=1, final_episodes=3)
     given, judged = iter(scores), []
 
     def evaluate(policy: Any, episodes: int, seed: int) -> Evaluation:

@@ -22,12 +22,15 @@ from pearl.errors import SpecError
 from pearl.planner import planner
 from pearl.planning.costs import tabulate
 from pearl.planning.plans import Plan, load_plan
+from pearl.planning.runs import CHECKPOINT as FILE
 from pearl.planning.runs import Run, load_run
 from pearl.report.report import Report
 from pearl.runtime.lanes import lane_runner
 from pearl.runtime.protocol import single_lane
 from pearl.spec.system import System
-from pearl.training import checkpoint, replanning, trainer
+from pearl.training import checkpoint, plan_change, replanning, trainer
+from pearl.training.compiled import Compiled
+from pearl.training.session import Session
 from tests.cli.test_schemas import problems
 from tests.lanes import SECONDS, _costs, differing, planned, replay_spec, told
 
@@ -72,14 +75,14 @@ class Machine:
         def note(times_ns: dict[str, list[int]], name: str, spent_ns: int) -> None:
             times_ns.setdefault(name, []).append(round(true[name] * 1e9))
 
-        def clock(own: pearl.Trainer, iterations: int, at: int) -> _Clock:
+        def clock(own: Compiled, iterations: int, at: int) -> _Clock:
             return _Clock(self.takes_s(own.plan), at)
 
         patch.setattr(single_lane, "note", note)
         patch.setattr(lane_runner, "keep", note)
-        patch.setattr(trainer, "problem", lambda system: (self.graph, self.said))
+        patch.setattr(plan_change, "problem", lambda system: (self.graph, self.said))
         patch.setattr(planner, "runtime", lambda system: {})
-        patch.setattr(pearl.Trainer, "_clock", clock)
+        patch.setattr(Compiled, "clock", clock)
 
     def takes_s(self, plan: Plan) -> float:
         return replanning.cost(plan, self.graph, self.true, self.system)[1]
@@ -203,14 +206,14 @@ def test_a_better_plan_takes_over_with_the_same_replay_streams_and_counters(
 ) -> None:
     machine = Machine(monkeypatch, said, true, limits)
     own, plain = machine.trainer(lanes), machine.trainer(lanes)
-    carry, at_change = replanning.carry, []
+    carry, at_change = plan_change.carry, []
 
     def watched(before, old, reached, after, new, iteration):
         carry(before, old, reached, after, new, iteration)
-        kept = [n for n in new if not n.startswith(replanning.PASSING)]
+        kept = [n for n in new if not n.startswith(plan_change.PASSING)]
         at_change.append((iteration, {n: (old[n].copy(), new[n].copy()) for n in kept}))
 
-    monkeypatch.setattr(replanning, "carry", watched)
+    monkeypatch.setattr(plan_change, "carry", watched)
     run = own.train(out=tmp_path / "a", replan=True)
     plain.train(out=tmp_path / "b")
     assert run.status == "done"
@@ -231,7 +234,9 @@ def test_a_better_plan_takes_over_with_the_same_replay_streams_and_counters(
         "rng.inference",
         "rng.replay_sample",
     ):
-        np.testing.assert_array_equal(own._arrays[name], plain._arrays[name], err_msg=name)
+        np.testing.assert_array_equal(
+            own.session.arrays[name], plain.session.arrays[name], err_msg=name
+        )
     assert run.updates == (4000 - 64) // 4
 
     (decision,) = run.drift.decisions
@@ -254,19 +259,19 @@ def test_what_the_run_did_before_the_change_is_what_it_does_without(monkeypatch,
     machine = Machine(monkeypatch, UPDATE_WRONG)
     own, plain = machine.trainer(), machine.trainer()
     seen: list[Any] = []
-    change = pearl.Trainer._change
+    change = plan_change.changed_to
 
-    def watched(self, plan, schedule, state, folder, text):
-        seen.append((state.iteration, {n: a.copy() for n, a in self._arrays.items()}))
-        change(self, plan, schedule, state, folder, text)
+    def watched(plan, session, milestones, state, folder, text):
+        seen.append((state.iteration, {n: a.copy() for n, a in session.arrays.items()}))
+        return change(plan, session, milestones, state, folder, text)
 
-    monkeypatch.setattr(pearl.Trainer, "_change", watched)
+    monkeypatch.setattr(plan_change, "changed_to", watched)
     own.train(out=tmp_path / "a", replan=True)
     ((iteration, arrays),) = seen
     plain.train(steps=iteration * 8, out=tmp_path / "b")
     assert machine.plan.edges[0].slack == 0
     for name in ("learner.q", "learner.q.m", "replay.obs", "env.state", "rng.inference"):
-        np.testing.assert_array_equal(arrays[name], plain._arrays[name], err_msg=name)
+        np.testing.assert_array_equal(arrays[name], plain.session.arrays[name], err_msg=name)
 
 
 def test_a_run_that_changed_its_plan_resumes_with_the_plan_it_had(monkeypatch, tmp_path) -> None:
@@ -287,17 +292,24 @@ def test_a_run_that_changed_its_plan_resumes_with_the_plan_it_had(monkeypatch, t
         other.train(steps=4000, out=tmp_path, resume=True)
 
 
-def test_a_plan_whose_checkpoint_cannot_be_written_is_not_taken(monkeypatch, tmp_path) -> None:
-    machine = Machine(monkeypatch, PREFETCHING, SLOWER, TWO_LANES)
+PRIORITISED = {"replay": {"capacity": 1000, "kind": "prioritised", "fanout": 8}}
+
+
+@pytest.mark.parametrize("options", [{}, PRIORITISED], ids=["uniform", "prioritised"])
+def test_a_plan_whose_checkpoint_cannot_be_written_is_not_taken(
+    options, monkeypatch, tmp_path
+) -> None:
+    limits = TWO_LANES | ({"priority_staleness": 2} if options else {})
+    machine = Machine(monkeypatch, PREFETCHING, SLOWER, limits, **options)
     own, plain = machine.trainer(), machine.trainer()
-    save = pearl.Trainer._save
+    save = Session.save
 
     def full(self, path, done):
-        if self.plan != machine.plan:
+        if self.compiled.plan != machine.plan:
             raise OSError(28, "No space left on device")
         save(self, path, done)
 
-    monkeypatch.setattr(pearl.Trainer, "_save", full)
+    monkeypatch.setattr(Session, "save", full)
     run = own.train(out=tmp_path / "a", replan=True)
     plain.train(out=tmp_path / "b")
     (decision,) = run.drift.decisions
@@ -331,14 +343,14 @@ def test_ctrl_c_while_a_plan_is_looked_for_ends_the_run_with_a_checkpoint(
 def test_a_drain_that_fails_leaves_the_old_plan_and_every_bit(monkeypatch, tmp_path) -> None:
     machine = Machine(monkeypatch, PREFETCHING, SLOWER, TWO_LANES)
     own, plain = machine.trainer(), machine.trainer()
-    lanes = pearl.Trainer._lanes
+    lanes = Session.lanes
 
-    def failing(self, schedule, state):
-        if schedule.total == state.iteration:
+    def failing(self, milestones, state, resumed):
+        if milestones.total == state.iteration:
             raise single_lane.LaneError("a lane died")
-        return lanes(self, schedule, state)
+        return lanes(self, milestones, state, resumed)
 
-    monkeypatch.setattr(pearl.Trainer, "_lanes", failing)
+    monkeypatch.setattr(Session, "lanes", failing)
     run = own.train(out=tmp_path / "a", replan=True)
     plain.train(out=tmp_path / "b")
     assert "it cannot go on: a lane died" in run.drift.decisions[0]
@@ -349,7 +361,7 @@ def test_a_drain_that_fails_leaves_the_old_plan_and_every_bit(monkeypatch, tmp_p
 def test_a_state_that_another_plan_would_not_take_is_not_given_up(monkeypatch, tmp_path) -> None:
     machine = Machine(monkeypatch, UPDATE_WRONG)
     own, plain = machine.trainer(), machine.trainer()
-    monkeypatch.setattr(replanning, "misfits", lambda old, new: ["rng.inference#1"])
+    monkeypatch.setattr(plan_change, "misfits", lambda old, new: ["rng.inference#1"])
     run = own.train(out=tmp_path / "a", replan=True)
     plain.train(out=tmp_path / "b")
     assert "it cannot go on: its arrays are others: rng.inference#1" in run.drift.decisions[0]
@@ -371,7 +383,7 @@ def test_a_fused_call_is_compared_as_one_and_its_members_are_timed_apart(
     assert run.status == "done"
     assert [t.task for t in run.drift.tasks] == ["+".join(call)]
     assert len(run.drift.decisions) == 1
-    about = checkpoint.load(tmp_path / trainer.CHECKPOINT).about
+    about = checkpoint.load(tmp_path / FILE).about
     measured = about["progress"]["factors"]
     assert {"iteration.dqn, native", "update.dqn, native"} <= set(measured)
     assert all(factor > 0 for factor in measured.values())
@@ -466,7 +478,7 @@ def test_the_command_has_the_option_and_tells_decisions_from_problems(
     monkeypatch.setattr("pearl.spec.reading.state", lambda spec, set: machine.system)
     monkeypatch.setattr(commands, "_load", lambda spec, pairs: machine.system)
     monkeypatch.setattr("pearl.spec.reading.state", lambda spec, set: machine.system)
-    monkeypatch.setattr(trainer, "make_plan", lambda system: machine.plan)
+    monkeypatch.setattr(trainer, "planned", lambda system, graph: machine.plan)
     out = Path(tmp_path) / "run"
     with pytest.raises(SystemExit) as ended:
         commands.app(["train", "dqn_cartpole", "--replan", "--out", str(out)])

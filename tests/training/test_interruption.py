@@ -12,7 +12,7 @@ import pytest
 import pearl
 from pearl.planning.runs import load_run
 from pearl.runtime.protocol import single_lane
-from pearl.training import evaluation, session
+from pearl.training import evaluation, loop
 from pearl.training.checkpoint import load as load_checkpoint
 from pearl.training.interruption import interruptible
 from pearl.training.trainer import CHECKPOINT, Trainer
@@ -210,7 +210,7 @@ def test_what_a_listener_raises_ends_the_run_whole_and_is_raised(error, plan, tm
 
 
 def test_what_a_listener_raises_at_the_last_step_is_raised_too(plan, tmp_path, monkeypatch):
-    monkeypatch.setattr(session, "PROGRESS_S", 0.0)
+    monkeypatch.setattr(loop, "PROGRESS_S", 0.0)
 
     def listen(now):
         if now.env_steps == now.total_steps:
@@ -235,8 +235,8 @@ def test_what_a_listener_raises_at_the_last_step_is_raised_too(plan, tmp_path, m
     ],
 )
 def test_a_stretch_takes_a_fifth_of_a_second(rounds, done, seconds, expected, monkeypatch):
-    monkeypatch.setattr(session.time, "perf_counter", lambda: 7.0 + seconds)
-    assert session.stretch(rounds, done, 7.0) == expected
+    monkeypatch.setattr(loop.time, "perf_counter", lambda: 7.0 + seconds)
+    assert loop.stretch(rounds, done, 7.0) == expected
 
 
 def rounds_of(monkeypatch, seconds):
@@ -255,11 +255,11 @@ def rounds_of(monkeypatch, seconds):
 def test_stretches_of_slow_iterations_are_short_and_change_no_bit(plan, monkeypatch):
     fast, slow = (pearl.compile(SMALL, plan=plan) for _ in range(2))
     with monkeypatch.context() as patch:
-        patch.setattr("pearl.training.trainer.ROWS", 1)
+        patch.setattr("pearl.training.run.ROWS", 1)
         rounds = rounds_of(patch, 0.0)
         fast.train()
         assert max(rounds) > 10
-    monkeypatch.setattr("pearl.training.trainer.ROWS", 1)
+    monkeypatch.setattr("pearl.training.run.ROWS", 1)
     rounds = rounds_of(monkeypatch, 0.025)
     slow.train()
     assert max(rounds) <= 10  # 0.2 s, in which the call with a clock is not slow
@@ -269,8 +269,8 @@ def test_stretches_of_slow_iterations_are_short_and_change_no_bit(plan, monkeypa
 
 
 def test_other_lanes_are_ahead_by_no_more_than_a_stretch(monkeypatch):
-    monkeypatch.setattr(session, "STRETCH_S", 1e-9)
-    monkeypatch.setattr(session, "PROGRESS_S", 0.0)
+    monkeypatch.setattr(loop, "STRETCH_S", 1e-9)
+    monkeypatch.setattr(loop, "PROGRESS_S", 0.0)
     system, plan = planned(replay_spec("dqn", {"policy_lag": 2}))
     assert sum(k.width > 0 for k in plan.lanes) > 1
     pressed = []
@@ -295,20 +295,20 @@ def test_a_loss_that_is_not_finite_for_a_moment_counts_at_fixed_iterations_alone
 
     def spoiling(self, end, stop, **timed):
         end = run(self, end, stop, **timed)
-        marked = end == session.Schedule.next_look(schedule[0], end - 1)
+        marked = end == loop.Milestones.next_look(marks[0], end - 1)
         if end > 30 and marked == (where == "at a mark"):
-            trainer._arrays["loss.q"][0] = np.inf
+            trainer.session.arrays["loss.q"][0] = np.inf
         return end
 
-    schedule, begin = [], session.train
+    marks, begin = [], loop.iterate
 
-    def noting(job, state):
-        schedule.append(job.schedule)
-        return begin(job, state)
+    def noting(parts, state):
+        marks.append(parts.milestones)
+        return begin(parts, state)
 
-    monkeypatch.setattr("pearl.training.trainer.train", noting)
+    monkeypatch.setattr("pearl.training.run.iterate", noting)
     monkeypatch.setattr(single_lane.OneLane, "run", spoiling)
-    monkeypatch.setattr("pearl.training.trainer.ROWS", 8)
+    monkeypatch.setattr("pearl.training.run.ROWS", 8)
     assert trainer.train().status == ("done" if where == "between" else "failed")
 
 

@@ -116,7 +116,7 @@ def test_memory_that_the_system_refuses_is_a_sentence(monkeypatch) -> None:
     def refused(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("pearl.training.trainer.buffers.allocate", refused)
+    monkeypatch.setattr("pearl.training.session.buffers.allocate", refused)
     with pytest.raises(SpecError, match=r"the system does not give as much to this process .*low"):
         Trainer(system, plan).train()
     with pytest.raises(OSError, match="x"), memory.fitting([], None):

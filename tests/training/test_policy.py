@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import pearl
 from pearl.cli.commands import app
 from pearl.errors import SpecError
-from pearl.training import session
+from pearl.training import loop
 from pearl.training.policy import FILES, Policy
 from pearl.training.state import State
 from pearl.training.trainer import CHECKPOINT, Trainer
@@ -65,7 +65,7 @@ def test_eval_and_export_read_the_policy_and_not_the_replay(tmp_path: Path):
 def test_until_one_is_evaluated_the_best_policy_is_the_last(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
-    monkeypatch.setattr(session, "PROGRESS_S", 0.0)
+    monkeypatch.setattr(loop, "PROGRESS_S", 0.0)
     trainer = trainer_of("dqn")
     first, asked = trainer.policy.parameters, list[Any]()
 
@@ -83,10 +83,10 @@ def test_until_one_is_evaluated_the_best_policy_is_the_last(
 def test_the_best_policy_stays_and_the_last_one_follows(tmp_path: Path):
     trainer = trainer_of("dqn")
     trainer.train(steps=160)
-    trainer._keep()
+    trainer.session.keep()
     best = trainer.policy.parameters
-    trainer._arrays[trainer._name] += 1
-    trainer._save_run(tmp_path, State(best_mean=9.0))
+    trainer.session.arrays[trainer.session.compiled.policy] += 1
+    trainer.session.save_run(tmp_path, State(best_mean=9.0))
     np.testing.assert_array_equal(Policy.load(tmp_path).parameters, best)
     np.testing.assert_array_equal(Policy.load(tmp_path / FILES["last"]).parameters, best + 1)
 

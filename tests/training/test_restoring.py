@@ -25,15 +25,15 @@ QUICK = ("slack", "frames", "ppo", "sarsa")
 def test_only_filled_rows_are_written_and_they_come_back_bit_for_bit(case: str, tmp_path: Path):
     trainer = trainer_of(case)
     trainer.train(steps=96, out=tmp_path)
-    rows = int(trainer._arrays["replay.cursor"][1])
-    capacity = len(trainer._arrays["replay.reward"])
+    rows = int(trainer.session.arrays["replay.cursor"][1])
+    capacity = len(trainer.session.arrays["replay.reward"])
     assert 0 < rows < capacity / 2
     held = load_file(tmp_path / CHECKPOINT)
     assert {len(held[f"replay.{n}"]) for n in ("action", "reward", "terminated", "tree")} == {rows}
     again = Trainer.load(tmp_path)
-    for name, array in trainer._arrays.items():
-        np.testing.assert_array_equal(again._arrays[name], array, err_msg=name)
-    assert again._arrays["replay.tree"][0] > 0
+    for name, array in trainer.session.arrays.items():
+        np.testing.assert_array_equal(again.session.arrays[name], array, err_msg=name)
+    assert again.session.arrays["replay.tree"][0] > 0
 
 
 @pytest.mark.parametrize("case", ["dqn", "frames"])
@@ -44,9 +44,9 @@ def test_a_run_goes_on_bit_for_bit_from_a_replay_that_is_not_full(case: str, tmp
     resumed = trainer_of(case)
     resumed.train(steps=192, out=tmp_path, resume=True)
     passing = ("batch.", "step.", "act.", "version.", "best.")
-    for name, array in whole._arrays.items():
+    for name, array in whole.session.arrays.items():
         if not name.startswith(passing) and "@" not in name:
-            np.testing.assert_array_equal(resumed._arrays[name], array, err_msg=name)
+            np.testing.assert_array_equal(resumed.session.arrays[name], array, err_msg=name)
 
 
 MEMORY = """
@@ -110,7 +110,7 @@ def test_a_number_that_a_kernel_must_not_see_is_refused_by_name(
     trainer = trainer_of(case)
     trainer.train(steps=STEPS, out=tmp_path)
     damaged(trainer, tmp_path, name, at, value)
-    before = {n: a.copy() for n, a in Trainer(trainer.system, trainer.plan)._arrays.items()}
+    before = {n: a.copy() for n, a in Trainer(trainer.system, trainer.plan).session.arrays.items()}
     fresh = Trainer(trainer.system, trainer.plan)
     with pytest.raises(SpecError, match=text) as caught:
         fresh.train(steps=STEPS + MORE, out=tmp_path, resume=True)
@@ -119,20 +119,20 @@ def test_a_number_that_a_kernel_must_not_see_is_refused_by_name(
     with pytest.raises(SpecError, match=text):
         Trainer.load(tmp_path)
     for array, name in ((a, n) for n, a in before.items() if not n.startswith("rng.")):
-        np.testing.assert_array_equal(fresh._arrays[name], array)
+        np.testing.assert_array_equal(fresh.session.arrays[name], array)
 
 
 def test_arrays_that_do_not_fit_are_listed_and_nothing_is_copied(tmp_path: Path):
     trainer_of("ppo").save(tmp_path / "c")
     other = trainer_of("a2c")
-    before = {n: a.copy() for n, a in other._arrays.items()}
+    before = {n: a.copy() for n, a in other.session.arrays.items()}
     with pytest.raises(SpecError) as caught:
-        other._take_in(checkpoint.load(tmp_path / "c"))
+        other.session.take_in(checkpoint.load(tmp_path / "c"))
     what = f"{tmp_path / 'c'}: does not fit this spec and plan: rollout."
     assert f"{what}at: checkpoint int64[1]" not in str(caught.value)
     assert f"{what}obs: checkpoint float32[16, 4, 4], here float32[8, 4, 4]" in str(caught.value)
     for name, array in before.items():
-        np.testing.assert_array_equal(other._arrays[name], array)
+        np.testing.assert_array_equal(other.session.arrays[name], array)
 
 
 @pytest.mark.parametrize(
@@ -173,5 +173,5 @@ def test_every_whole_number_but_pixels_and_random_streams_has_bounds(case: str):
     trainer = trainer_of(case)
     free = ("rng.", *(f"replay.{name}" for name in ("frame", "ahead", "last", "cursor", "clock")))
     for name in (n for n in names(trainer) if n != "replay.last_row"):
-        limits = restoring.bounds(name, trainer._arrays, trainer.graph, trainer.system)
+        limits = restoring.bounds(name, trainer.session.arrays, trainer.graph, trainer.system)
         assert limits is not None or name.startswith(free), name

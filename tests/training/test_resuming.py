@@ -12,7 +12,8 @@ import pearl
 from pearl.cli.commands import app, run_folder
 from pearl.errors import SpecError
 from pearl.planner import planner
-from pearl.training import checkpoint, resuming, session
+from pearl.runtime.protocol import single_lane
+from pearl.training import checkpoint, resuming
 from pearl.training.state import State
 from tests.lanes import cut
 from tests.training.test_trainer import DDPG, SMALL, arrays, assert_equal
@@ -73,9 +74,9 @@ def test_a_finished_run_is_extended_and_says_so(spec, how, tmp_path, caplog):
     assert said in run.events[0]
     assert said in caplog.text
     whole = pearl.compile(with_steps(spec, ends), plan=plan)
-    np.testing.assert_array_equal(second._arrays[follow], whole._arrays[follow])
+    np.testing.assert_array_equal(second.session.arrays[follow], whole.session.arrays[follow])
     for name in ("learner.q",) if spec is SMALL else ("learner.actor", "learner.critic"):
-        assert not np.array_equal(second._arrays[name], before[name])
+        assert not np.array_equal(second.session.arrays[name], before[name])
     assert checkpoint.load(tmp_path / FILE).about["progress"]["total_steps"] == ends
 
 
@@ -155,7 +156,7 @@ def test_a_run_goes_on_with_the_plan_in_its_checkpoint_unless_one_is_given(tmp_p
     torch = pearl.plan(pearl.load(DDPG, set=TORCH))
     native = pearl.plan(pearl.load(DDPG))
     pearl.compile(DDPG, plan=torch).train(steps=200, out=tmp_path)
-    monkeypatch.setattr("pearl.training.trainer.make_plan", lambda system: native)
+    monkeypatch.setattr("pearl.training.trainer.planned", lambda system, graph: native)
     again = pearl.compile(DDPG)  # which makes another plan, as after an upgrade
     assert again.plan == native
     run = again.train(steps=240, out=tmp_path, resume=True)
@@ -170,12 +171,11 @@ def test_a_plan_that_a_run_cannot_go_on_with_is_refused_with_the_way_out(tmp_pat
     with pytest.raises(SpecError, match="its own plan is another than the one given: leave that"):
         pearl.compile(DDPG, plan=native).train(out=tmp_path, resume=True)
     again = pearl.compile(DDPG)
-    again.plan = native
 
-    def gone(plan, system):
+    def gone(whole, torn, system):
         raise SpecError("plan: update runs as 'torch' on cpu, which offers nothing for it")
 
-    monkeypatch.setattr("pearl.training.trainer._check", gone)
+    monkeypatch.setattr("pearl.training.compiled._check", gone)
     with pytest.raises(SpecError) as error:
         again.train(out=tmp_path, resume=True)
     first, second = error.value.problems
@@ -193,7 +193,7 @@ def test_the_command_plans_nothing_where_a_run_goes_on(tmp_path, monkeypatch, ca
     def never(*_, **__):
         raise AssertionError("a plan was made")
 
-    monkeypatch.setattr("pearl.training.trainer.make_plan", never)
+    monkeypatch.setattr("pearl.training.trainer.planned", never)
     monkeypatch.setattr(planner, "plan", never)
     command = ["train", str(spec), "--out", str(out), "--resume"]
     assert status([*command, "--steps", "400", "--seed", "9"]) == 2
@@ -252,13 +252,13 @@ def test_rows_of_metrics_are_on_disk_whole_before_a_resumed_run_goes_on(tmp_path
     with (tmp_path / "metrics.csv").open("a") as file:
         file.write("200,1,2.0\r\n9999,")  # rows that are not whole
     seen = []
-    run = session.single_lane.OneLane.run
+    run = single_lane.OneLane.run
 
     def looked(self, end, stop, **timed):
         seen.append(rows(tmp_path))
         return run(self, end, stop, **timed)
 
-    monkeypatch.setattr(session.single_lane.OneLane, "run", looked)
+    monkeypatch.setattr(single_lane.OneLane, "run", looked)
     pearl.compile(DDPG, plan=plan).train(steps=400, out=tmp_path, resume=True)
     assert seen[0] == first  # all of them, before the first further iteration
     after = rows(tmp_path)

@@ -7,11 +7,12 @@ import pytest
 
 import pearl
 from pearl.errors import SpecError
-from pearl.runtime.protocol import single_lane
-from pearl.training import session
+from pearl.training import loop
 from pearl.training.evaluation import Evaluation
+from pearl.training.loop import Milestones
+from pearl.training.run import TrainingRun
 from pearl_devices.primitives.math.rng import key
-from tests.lanes import cut
+from tests.lanes import cut, recalled
 
 SMALL = {
     "algorithm": {
@@ -50,7 +51,7 @@ def plan():
 
 def arrays(trainer):
     passing = ("batch.", "step.", "loop.", "version.")
-    return {n: a for n, a in trainer._arrays.items() if not n.startswith(passing)}
+    return {n: a for n, a in trainer.session.arrays.items() if not n.startswith(passing)}
 
 
 def assert_equal(one, other):
@@ -80,15 +81,13 @@ def test_the_fused_mode_trains_as_the_tasks_one_by_one():
     fused = pearl.compile(system)
     assert fused.plan.task("update").fused_with
     apart = pearl.compile(system)
-    apart._jobs = {
-        t.name: single_lane.Job((t.name,), t.kernel, "cpu", "native") for t in apart.graph.tasks
-    }
-    apart._arrays.clear()
-    apart._start(apart.seed)
+    recalled(apart)
     fused.train()
     apart.train()
     for name in ("learner.q", "learner.q.m", "policy.q", "replay.tree", "env.state", "replay.obs"):
-        np.testing.assert_array_equal(fused._arrays[name], apart._arrays[name], err_msg=name)
+        np.testing.assert_array_equal(
+            fused.session.arrays[name], apart.session.arrays[name], err_msg=name
+        )
 
 
 @pytest.mark.parametrize("spec", [SMALL, DDPG], ids=["dqn", "ddpg"])
@@ -151,26 +150,26 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_keeps_the_last_checkpoint(
 ):
     trainer = pearl.compile(SMALL, plan=plan)
     path = tmp_path / "checkpoint.safetensors"
-    monkeypatch.setattr(session, "PROGRESS_S", 0.0)
+    monkeypatch.setattr(loop, "PROGRESS_S", 0.0)
 
     def poison(update):
         if path.exists():
-            trainer._arrays["learner.q"][:] = np.nan
+            trainer.session.arrays["learner.q"][:] = np.nan
 
     run = trainer.train(out=tmp_path, progress=poison)
     assert run.status == "failed"
-    assert np.isfinite(pearl.Trainer.load(path)._arrays["learner.q"]).all()
+    assert np.isfinite(pearl.Trainer.load(path).session.arrays["learner.q"]).all()
 
 
 def test_the_best_evaluated_policy_is_kept(plan, monkeypatch):
     scores = iter([3.0, 9.0, 5.0])
     kept = []
 
-    def judge(self, parameters, episodes, which):
-        kept.append((which, self._arrays[self._name].copy()))
-        return Evaluation((1.0 if which == "final" else next(scores),), 0, 500)
+    def judged(self, which, episodes, name):
+        kept.append((name, arrays(self)[self.session.compiled.policy].copy()))
+        return Evaluation((1.0 if name == "final" else next(scores),), 0, 500)
 
-    monkeypatch.setattr(pearl.Trainer, "_judge", judge)
+    monkeypatch.setattr(TrainingRun, "_judged", judged)
     system = pearl.load(SMALL, set={"train.evaluate_every": 240})
     trainer = pearl.compile(system, plan=pearl.plan(system))
     trainer.train()
@@ -205,7 +204,7 @@ def test_the_torch_variant_learns_the_same_to_rounding():
     slow.train(steps=140)
     fast.train(steps=140)
     np.testing.assert_allclose(
-        slow._arrays["learner.q"], fast._arrays["learner.q"], rtol=0, atol=1e-4
+        slow.session.arrays["learner.q"], fast.session.arrays["learner.q"], rtol=0, atol=1e-4
     )
 
 
@@ -217,13 +216,13 @@ def test_a_plan_of_another_problem_is_refused(plan):
 
 
 def test_the_loop_pauses_where_something_happens():
-    schedule = session.Schedule(1000, 25, 130, 60, 0, 1000)
+    marks = Milestones(1000, 25, 130, 60, 0, 1000)
     looks, at = [], 0
     while at < 1000:
-        at = schedule.next_look(at)
+        at = marks.next_look(at)
         looks.append(at)
     assert looks == sorted({25, 130, 1000, *range(60, 1000, 60)})
-    assert [schedule.next_stop(at) for at in (0, 60, 961)] == [60, 120, 1000]
+    assert [marks.next_stop(at) for at in (0, 60, 961)] == [60, 120, 1000]
 
 
 def test_keys_of_streams_differ_by_seed_and_task():
@@ -238,7 +237,7 @@ def test_a_duelling_network_trains_fused_and_in_torch_alike():
     for trainer in (fast, slow):
         trainer.train(steps=140)
     np.testing.assert_allclose(
-        slow._arrays["learner.q"], fast._arrays["learner.q"], rtol=0, atol=1e-4
+        slow.session.arrays["learner.q"], fast.session.arrays["learner.q"], rtol=0, atol=1e-4
     )
     greedy = fast.policy.act(np.random.default_rng(0).normal(size=(32, 4)))
     assert set(greedy) <= {0, 1}

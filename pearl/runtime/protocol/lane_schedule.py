@@ -18,6 +18,7 @@ from pearl.graph.parallel_edges import EdgeKey, numbered
 from pearl.graph.task_graph import Edge, TaskGraph
 from pearl.planning.plan_validation import unfolded
 from pearl.planning.plans import Entry, Plan
+from pearl.planning.replicas import Split
 
 MESSAGES = {
     "inference": ("act.action", "act.log_prob", "act.sample"),
@@ -100,8 +101,9 @@ class Protocol:
     Raises SpecError where the plan cannot be run as it is.
     """
 
-    def __init__(self, plan: Plan, graph: TaskGraph) -> None:
-        self.plan, graph, self.split = unfolded(plan, graph)
+    def __init__(self, plan: Plan, graph: TaskGraph, split: Split | None = None) -> None:
+        """split: of a plan and a graph that are unfolded already."""
+        self.plan, graph, self.split = (plan, graph, split) if split else unfolded(plan, graph)
         channels = numbered(self.plan.edges)
         graph = graph.with_slack({key: c.slack for key, c in channels.items()})
         strictest = _strictest(graph)

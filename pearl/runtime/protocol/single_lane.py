@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns
 
@@ -108,7 +108,7 @@ def one_lane_order(plan: Plan, graph: TaskGraph) -> tuple[str, ...]:
 
 
 def bind(
-    order: Sequence[str], by_task: dict[str, Job], learning: Iterable[str], arrays: Buffers
+    order: Sequence[str], by_task: Mapping[str, Job], learning: Iterable[str], arrays: Buffers
 ) -> tuple[Step, ...]:
     """The calls of one round. A fused mode is called once, at its first member's place."""
     learns = set(learning)

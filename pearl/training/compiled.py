@@ -1,0 +1,135 @@
+"""`Compiled`: a system with its graph and its plan, made once and never changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pearl.algorithms import algorithm
+from pearl.errors import SpecError
+from pearl.graph.sequential import program_order
+from pearl.graph.task_graph import TaskGraph
+from pearl.planner.planner import graph_of
+from pearl.planning.plan_validation import check_plan, completions, stated_costs, unfolded
+from pearl.planning.plans import Plan, load_plan
+from pearl.runtime.clock import Clock, RealClock, VirtualClock
+from pearl.runtime.protocol import single_lane
+from pearl.runtime.protocol.lane_schedule import Protocol
+from pearl.spec.system import System
+from pearl_devices import backend
+
+Hosting = Literal["one", "threads", "processes"]
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A system, its plan, and the calls that the plan makes of the system's tasks.
+
+    graph: the tasks of the algorithm; a task that the plan splits is one task here.
+    plan: of `graph`.
+    torn: `graph` with the replicas of split tasks as tasks of their own, without slack.
+    protocol: the firings of every lane, on `torn`.
+    jobs: task of `torn` → the call that runs the task; members of a fused mode share one.
+    order: tasks in the order of the plan's only lane; empty where there are several lanes.
+    emulate: the host computes everything, on the plan's virtual clock.
+    """
+
+    system: System
+    graph: TaskGraph
+    plan: Plan
+    torn: TaskGraph
+    protocol: Protocol
+    jobs: Mapping[str, single_lane.Job]
+    order: tuple[str, ...]
+    emulate: bool
+
+    @property
+    def hosting(self) -> Hosting:
+        """Where the lanes beside the one that updates run."""
+        if self.emulate or len(self.protocol.lanes) == 1:
+            return "one"
+        return self.system.train.lanes
+
+    @property
+    def any_order(self) -> bool:
+        """Whether actors and learner run without a common order."""
+        return self.system.limits.any_order and not self.emulate
+
+    @property
+    def calls(self) -> list[single_lane.Job]:
+        """The calls of an iteration, each once."""
+        return list({job.name: job for job in self.jobs.values()}.values())
+
+    @property
+    def policy(self) -> str:
+        """The array of the parameters that act."""
+        return f"policy.{algorithm(self.system.algorithm.name).POLICY}"
+
+    def clock(self, iterations: int, at: int) -> Clock:
+        """The clock of a run of so many iterations that begins with iteration `at`."""
+        if not self.emulate:
+            return RealClock()
+        platform = self.system.platform
+        return VirtualClock(completions(self.protocol.plan, self.torn, platform, iterations), at)
+
+
+def compiled(
+    system: System,
+    plan: Plan,
+    graph: TaskGraph | None = None,
+    *,
+    emulate: bool = False,
+    check: bool = False,
+) -> Compiled:
+    """A system compiled with a plan. graph: of the system, built here if not given.
+
+    check: hold the plan against graph and platform first, as one from a file needs it. The times
+    of the plan are taken as stated: nothing is estimated or measured.
+    Raises SpecError where the plan does not fit the system or cannot be run.
+    """
+    if graph is None:
+        graph = graph_of(system)
+    whole, torn, split = unfolded(plan, graph)
+    if check:
+        _check(whole, torn, system)
+    protocol = Protocol(whole, torn, split)
+    jobs = single_lane.jobs(whole, torn, system.platform, emulate=emulate)
+    order: tuple[str, ...] = ()
+    if protocol.alone:
+        order = program_order(graph) if emulate else single_lane.one_lane_order(plan, graph)
+    return Compiled(system, graph, plan, torn, protocol, jobs, order, emulate)
+
+
+def compiled_again(
+    about: Mapping[str, Any], system: System, file: Path, *, emulate: bool = False
+) -> Compiled:
+    """A system compiled with the plan of a checkpoint. about: the checkpoint's description.
+
+    Raises SpecError naming `file` where that plan cannot be followed here.
+    """
+    plan = load_plan(about["plan"])
+    try:
+        return compiled(system, plan, emulate=emulate, check=True)
+    except SpecError as error:
+        raise SpecError(
+            *(f"{file}: {problem}" for problem in error.problems),
+            f"{file}: the run cannot go on here with the plan it had; give another (--plan)",
+        ) from None
+
+
+def _check(whole: Plan, torn: TaskGraph, system: System) -> None:
+    """SpecError where a plan is not sound, or has modes that its devices do not offer."""
+    check_plan(whole, torn, stated_costs(whole, torn, system.platform))
+    problems = []
+    for job in set(single_lane.jobs(whole, torn, system.platform, emulate=False).values()):
+        device = system.platform.device(whole.task(job.tasks[0]).device)
+        offered = backend(device.kind).offers(job.kernel, device)
+        if job.variant not in [name for name, _ in offered]:
+            problems.append(
+                f"plan: {job.name} runs as {job.variant!r} on {device.name}, which offers "
+                f"{offered or 'nothing'} for it"
+            )
+    if problems:
+        raise SpecError(*sorted(problems))

@@ -1,0 +1,228 @@
+"""One training run: a session from its first iteration to its report."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pearl.planning.runs import CHECKPOINT, Progress, Run
+from pearl.report.report import Report
+from pearl.runtime.protocol import single_lane
+from pearl.solvers.model import solver_process
+from pearl.training import checkpoint, evaluation, plan_change, replanning
+from pearl.training.contradiction import contradicted
+from pearl.training.interruption import Interruption
+from pearl.training.loop import Loop, Milestones, iterate, unwritten
+from pearl.training.outcome import Finals, cpu_seconds, outcome, timings
+from pearl.training.session import Resumed, Session, Which
+from pearl.training.state import State
+from pearl_devices import torch_threads
+from pearl_devices.base import EnvironmentFailed
+from pearl_estimators.energy import EnergyMeter
+from pearl_estimators.host.on_demand import doubt
+
+if TYPE_CHECKING:
+    from pearl.runtime.lanes.engine import Engine
+
+Listener = Callable[[Progress], None]
+
+ROWS = 200
+"""Rows of metrics.csv in a whole run, about."""
+
+
+class TrainingRun:
+    """A run of a session from `state` on.
+
+    session: another one after a change of the plan.
+    folder: of the run's files; None: none are written.
+    """
+
+    def __init__(
+        self, session: Session, state: State, folder: Path | None, interruption: Interruption
+    ) -> None:
+        self.session, self.folder = session, folder
+        self._state, self._interruption = state, interruption
+
+    @torch_threads.kept()
+    def train(self, resumed: Resumed | None, progress: Listener | None, *, replan: bool) -> Run:
+        """Run to the end, and write the files of the run.
+
+        resumed: the checkpoint in which the state was read; None: the run begins.
+        replan: look for another plan where the period is off from the predicted one.
+        Raises what `progress` raised, once the run has ended.
+        """
+        solver_process.end()  # a run is measured, and its processes are its own
+        begin_s, begin_cpu_s = time.perf_counter(), cpu_seconds()
+        options, emulate = self.session.compiled.system.train, self.session.compiled.emulate
+        every, pace = options.checkpoint_every, None
+        if every is None:
+            every, pace = checkpoint.EVERY, checkpoint.Pace(time.monotonic())
+        milestones = self._milestones(every)
+        meter = EnergyMeter.of(() if emulate else self.session.compiled.system.platform.devices)
+        predicted_s = self.session.compiled.plan.period_s
+        watch = replanning.Watch(predicted_s) if replan else None
+        times_ns: dict[str, list[int]] = {}
+        lags: dict[str, Counter[int]] = {}
+        with meter:
+            while True:
+                state, session = self._state, self.session
+                with session.lanes(milestones, state, resumed) as lanes:
+                    loop = self._loop(lanes, milestones, watch, pace, progress)
+                    try:
+                        status = iterate(loop, state)
+                        session.at = state.iteration
+                        if status == "done":
+                            self._drain(lanes, milestones.total)
+                            session.environments = dict(session.environments()).copy
+                    except (single_lane.LaneError, EnvironmentFailed) as error:
+                        status, state.log.failure = "failed", " ".join(str(error).split())
+                times_ns = replanning.gathered(times_ns, lanes.times_ns)
+                for name, seen in lanes.lags.items():
+                    lags.setdefault(name, Counter()).update(seen)
+                if status != "off":
+                    break
+                assert self.folder
+                changed = plan_change.replan(session, loop, state, lanes.times_ns, self.folder)
+                if changed:
+                    self.session, self._state = changed
+                    watch, times_ns = replanning.Watch(self.session.compiled.plan.period_s), {}
+                resumed = Resumed.of(self.folder / CHECKPOINT)
+                solver_process.end()
+        if state.best_mean is None:
+            session.keep()
+        final, unsaved = None, None
+        if status == "done":
+            if self.folder is not None:
+                try:
+                    session.save_run(self.folder, state)
+                except OSError as error:
+                    unsaved = unwritten(state, loop, error)
+            try:
+                final = self._interruption.unless_asked(self._final)
+                status = "interrupted" if final is None else "done"
+            except EnvironmentFailed as error:
+                status, state.log.failure = "failed", str(error)
+        if unsaved and status == "done":
+            status, state.log.failure = "failed", unsaved
+        c = session.compiled
+        rows = timings(loop, c.protocol.plan, {} if emulate else times_ns)
+        wall_s, cpu_s = time.perf_counter() - begin_s, cpu_seconds() - begin_cpu_s
+        run = outcome(
+            loop,
+            state,
+            status,
+            rows,
+            wall_s=wall_s,
+            cpu_s=cpu_s,
+            energy=meter.read({c.system.platform.host: cpu_s}),
+            final=final,
+            lags=lags,
+            message=state.log.failure if status == "failed" else None,
+            out=None if self.folder is None else str(self.folder),
+        )
+        if run.drift is not None and c.plan.problem is not None:  # planned here and now
+            doubt(contradicted(c.protocol.plan, c.protocol.graph, run.drift))
+        if self.folder is not None:
+            run.save(self.folder / "run.json")
+            Report(c.plan, run, c.system).save(self.folder / "report.html")
+        if loop.raised is not None:
+            raise loop.raised
+        return run
+
+    def _milestones(self, checkpoint_every: int) -> Milestones:
+        """checkpoint_every: env steps."""
+        c, state = self.session.compiled, self._state
+        per = c.graph.env_steps
+        iterations = -(-state.total_steps // per)
+        warm = state.refilled - (-getattr(c.system.algorithm, "learning_starts", 0) // per)
+        return Milestones(
+            total=iterations,
+            warm=warm,
+            steady=warm + -(-iterations // 10),
+            evaluate_every=-(-c.system.train.evaluate_every // per),
+            checkpoint_every=-(-checkpoint_every // per),
+            metrics_every=max(iterations // ROWS, 1),
+        )
+
+    def _loop(
+        self,
+        lanes: single_lane.OneLane | Engine,
+        milestones: Milestones,
+        watch: replanning.Watch | None,
+        pace: checkpoint.Pace | None,
+        progress: Listener | None,
+    ) -> Loop:
+        session, state, folder = self.session, self._state, self.folder
+        c = session.compiled
+
+        def settled(iteration: int) -> None:
+            session.at = iteration
+
+        return Loop(
+            graph=c.graph,
+            plan=c.plan,
+            arrays=session.arrays,
+            lanes=lanes,
+            jobs=c.calls,
+            milestones=milestones,
+            clock=c.clock(milestones.total, state.iteration),
+            evaluate=self._periodic,
+            keep=session.keep,
+            settled=settled,
+            save=None if folder is None else lambda now: session.save_run(folder, now, pace),
+            due=lambda: pace is None or pace.due(session.nbytes(), time.monotonic()),
+            metrics=None if folder is None else folder / "metrics.csv",
+            progress=progress,
+            interruption=self._interruption,
+            watch=watch,
+        )
+
+    def _drain(self, lanes: single_lane.OneLane | Engine, total: int) -> None:
+        """Complete the work that lags behind by slack. total: iterations of the run."""
+        drain = self.session.compiled.protocol.drain
+        if drain:
+            self.session.at = lanes.run(total + drain, total + drain)
+            self._state.drained = total
+
+    # ------------------------------------------------------------------ evaluation
+
+    def _judged(self, which: Which, episodes: int, name: str) -> evaluation.Evaluation:
+        """Episodes of the best or the last policy. name: of their random stream.
+
+        Where an environment fails and the spec says `restart`, none, and a note.
+        """
+        from pearl_devices.primitives.math.rng import key
+
+        seed = key(self.session.seed, f"evaluation {name}")
+        try:
+            return evaluation.evaluate(self.session.policy(which), episodes, seed)
+        except EnvironmentFailed as error:
+            if self.session.compiled.system.train.on_env_failure != "restart":
+                raise
+            self._state.log.note(f"{error}; this evaluation is left out", restarts=0)
+            return evaluation.Evaluation((), 0, 0)
+
+    def _periodic(self) -> evaluation.Evaluation:
+        """The evaluation of the current policy amid a run."""
+        state, c = self._state, self.session.compiled
+        episodes = c.system.train.evaluate_episodes
+        found = self._judged("last", episodes, f"periodic {state.iteration}")
+        if found.cut and not state.evaluation_cuts:
+            at = state.iteration * c.graph.env_steps
+            state.log.note(f"env step {at}: in evaluation {found.text}", restarts=0)
+        state.evaluation_cuts += found.cut
+        return found
+
+    def _final(self) -> Finals:
+        """The evaluations of the best policy and the last, in the same episodes."""
+        episodes = self.session.compiled.system.train.final_episodes
+        best = last = self._judged("best", episodes, "final")
+        if not self.session.best_is_last():
+            last = self._judged("last", episodes, "final")
+        for found in {id(each): each for each in (best, last)}.values():
+            if found.cut:
+                self._state.log.note(f"in the final evaluation {found.text}", restarts=0)
+        return Finals(best, last)

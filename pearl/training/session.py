@@ -1,0 +1,309 @@
+"""`Session`: the arrays of a compiled system, the lanes over them, and their way to a file."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from math import gcd
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from pearl.algorithms import algorithm
+from pearl.algorithms.environments import start_normalisation
+from pearl.errors import SpecError
+from pearl.planning.plans import plain
+from pearl.planning.runs import CHECKPOINT
+from pearl.runtime.environments import external_envs
+from pearl.runtime.protocol import channels, single_lane
+from pearl.training import checkpoint, memory, restoring
+from pearl.training.compiled import Compiled
+from pearl.training.loop import Milestones
+from pearl.training.policy import FILES, Policy
+from pearl.training.state import State
+from pearl_devices import Buffers, UnsupportedError, buffers
+
+if TYPE_CHECKING:
+    from pearl.runtime.lanes.engine import Engine, Work
+
+Which = Literal["last", "best"]
+STATISTICS = "best.normalise"
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """A checkpoint that a run goes on from.
+
+    environments: brings the environments outside the arrays back; None: these start anew.
+    anew: beginnings of the names of arrays that are not taken from the checkpoint.
+    """
+
+    stored: checkpoint.Stored
+    environments: Mapping[str, Any] | None
+    anew: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, file: Path) -> Resumed:
+        """A checkpoint from which its own run goes on unchanged."""
+        stored = checkpoint.load(file)
+        return cls(stored, stored.about["environments"])
+
+
+class Session:
+    """The arrays of a compiled system as they are at some iteration of a run.
+
+    arrays: all of them, by name. Those that calls are bound to stay the same objects.
+    seed: of all random streams.
+    at: iterations done, those in which the lanes were drained included.
+    environments: returns what brings environments outside the arrays back.
+    """
+
+    def __init__(self, compiled: Compiled, seed: int) -> None:
+        self.compiled, self.seed, self.at = compiled, seed, 0
+        self.environments: Callable[[], Mapping[str, Any]] = dict
+        self._memory: channels.Memory | None = None
+        self.arrays = self._allocated()
+        self.start(seed)
+
+    def _allocated(self) -> Buffers:
+        """All arrays, in shared memory where lanes run in processes of their own."""
+        c, kernels = self.compiled, {}
+        for name, job in c.jobs.items():
+            origin, _ = c.torn.origin(name)
+            fused = len(job.tasks) > 1
+            kernels[job.name if fused else origin] = (
+                job.kernel if fused else c.graph.task(origin).kernel
+            )
+        arrays: Buffers = {}
+        with memory.fitting(kernels.values(), memory.rows(c.system)):
+            buffers.allocate(kernels.values(), arrays)
+            for name, shape, dtype in channels.further(c.protocol, c.graph, arrays):
+                arrays[name] = np.zeros(shape, dtype)
+            if c.any_order:
+                arrays["any_order.acted"] = np.zeros(len(c.protocol.split.shares), np.int64)
+            if c.hosting == "processes":
+                self._memory = channels.moved(arrays)
+                arrays = dict(self._memory.arrays)
+        return arrays
+
+    def start(self, seed: int, steps: int | None = None) -> None:
+        """Fill all arrays as they are before the first env step of a run.
+
+        steps: env steps of that run, by default the spec's.
+        """
+        from pearl_devices.primitives.math.rng import key
+
+        arrays, system = self.arrays, self.compiled.system
+        for array in arrays.values():
+            array[...] = 0
+        for name, array in arrays.items():
+            if name.startswith("rng."):
+                array[0] = key(seed, name.removeprefix("rng."))
+        lasting = system if steps is None else system.lasting(steps)
+        algorithm(system.algorithm.name).initialise(arrays, lasting, seed)
+        start_normalisation(arrays, system)
+        for name, array in arrays.items():
+            if "@" in name and not name.startswith("rng."):
+                array[...] = arrays[name.partition("@")[0]]
+        self.at = 0
+        for best, name in self._kept().items():
+            arrays[best] = arrays[name].copy()
+
+    # ------------------------------------------------------------------ policies
+
+    def _kept(self) -> dict[str, str]:
+        """Array of the best policy → the array that training changes."""
+        kept = {"best.policy": self.compiled.policy}
+        return kept | ({STATISTICS: "normalise.obs"} if "normalise.obs" in self.arrays else {})
+
+    def newest(self, name: str) -> str:
+        """The array that holds the newest version of `name`."""
+        return channels.current(self.compiled.protocol, name, self.at)
+
+    def keep(self) -> None:
+        """Make the current policy the best one."""
+        for best, name in self._kept().items():
+            self.arrays[best][...] = self.arrays[self.newest(name)]
+
+    def best_is_last(self) -> bool:
+        """Whether the current policy is the best one."""
+        a = self.arrays
+        return not any((a[b] != a[self.newest(n)]).any() for b, n in self._kept().items())
+
+    def policy(self, which: Which) -> Policy:
+        """The policy over this session's own arrays."""
+        c, names = self.compiled, self._kept().items()
+        found = {
+            name: self.arrays[best if which == "best" else self.newest(name)]
+            for best, name in names
+        }
+        acting = c.graph.task("inference").kernel
+        return Policy(c.system, acting, found[c.policy], found.get("normalise.obs"))
+
+    # ------------------------------------------------------------------ lanes
+
+    @contextmanager
+    def lanes(
+        self, milestones: Milestones, state: State, resumed: Resumed | None
+    ) -> Iterator[single_lane.OneLane | Engine]:
+        """The plan's lanes, ready at the iteration of `state`, ended with the context.
+
+        resumed: the checkpoint in which `state` was read, where it was.
+        """
+        c, options = self.compiled, self.compiled.system.train
+        learning = algorithm(c.system.algorithm.name).LEARNING
+        limit_s = options.env_time_limit or external_envs.TIME_LIMIT_S
+        restart = options.on_env_failure == "restart"
+        pace_s = None if c.emulate else c.plan.pace_s
+        before = resumed.environments if resumed else None
+        if c.protocol.alone:
+            with _bringing_back():
+                steps = single_lane.bind(c.order, c.jobs, learning, self.arrays)
+                found = {s.job.name: external_envs.found(s.job, s.call) for s in steps}
+                environments = {name: env for name, env in found.items() if env is not None}
+                for env in environments.values():
+                    env.on_failure = external_envs.hearing(state.log, restart=restart)
+                if before is not None:
+                    external_envs.restore(environments, before)
+            self.again(resumed)
+            self.environments = lambda: external_envs.snapshot(environments)
+            with external_envs.limited(environments, environments, limit_s):
+                yield single_lane.OneLane(
+                    steps, self.arrays, milestones.warm, iteration=state.iteration, pace_s=pace_s
+                )
+            return
+        from pearl.runtime.lanes.engine import Engine, Work
+        from pearl.runtime.protocol.control_block import Span
+
+        work = Work(
+            protocol=c.protocol,
+            jobs=c.jobs,
+            arrays=self.arrays,
+            learning=learning,
+            span=Span(milestones.warm, milestones.total, state.drained),
+            about={
+                "spec": plain(c.system.raw),
+                "plan": c.plan.to_json(),
+                "emulate": c.emulate,
+                "any_order": c.any_order,
+            },
+            pace_s=pace_s,
+            restored=before or {},
+            env_time_limit_s=limit_s,
+            restart_envs=restart,
+            log=state.log,
+            memory=self._memory,
+        )
+        engine = self._in_any_order(work) if c.any_order else Engine(work, c.hosting)
+        with _bringing_back():
+            engine.__enter__()
+        with (
+            closing(engine),
+            external_envs.limited(
+                engine.environments_here, engine.environments_in_process, limit_s
+            ),
+        ):
+            self.again(resumed)
+            self.environments = engine.environments
+            with _bringing_back():
+                engine.start(state.iteration)
+            yield engine
+
+    def _in_any_order(self, work: Work) -> Engine:
+        """The lanes of an any-order plan."""
+        from pearl.runtime.lanes.async_learner import AnyOrder
+
+        if self.compiled.hosting == "one":
+            raise SpecError(
+                "limits.any_order: each copy of the actors needs a thread or a process of its own, "
+                "and train.lanes is one; set it to threads or processes"
+            )
+        return AnyOrder(work, self.compiled.hosting, self.compiled.graph)
+
+    def again(self, resumed: Resumed | None) -> None:
+        """Copy the arrays of a checkpoint again: binding has reset environments outside them.
+
+        No call has run since they were first copied, so the replay is as it was.
+        """
+        if resumed:
+            without = (restoring.REPLAY, *resumed.anew)
+            restoring.restore(resumed.stored, self.arrays, self.compiled.graph, without=without)
+
+    # ------------------------------------------------------------------ checkpoints
+
+    def held(self) -> Buffers:
+        """The arrays as a checkpoint holds them."""
+        replay = self.compiled.system.train.checkpoint_replay
+        return restoring.kept(self.arrays, self.compiled.graph, replay=replay)
+
+    def nbytes(self) -> int:
+        """Bytes of the arrays in a checkpoint."""
+        return sum(array.nbytes for array in self.held().values())
+
+    def save(self, path: Path, done: State) -> None:
+        """Write the arrays and `done` to a checkpoint, atomically."""
+        progress: dict[str, Any] = plain(vars(done) | {"log": vars(done.log)})
+        about = {
+            "spec": plain(self.compiled.system.raw),
+            "plan": self.compiled.plan.to_json(),
+            "emulate": self.compiled.emulate,
+            "seed": self.seed,
+            "progress": progress,
+            "environments": self.environments(),
+        }
+        checkpoint.save(path, self.held(), about)
+
+    def save_run(self, folder: Path, done: State, pace: checkpoint.Pace | None = None) -> None:
+        """Write both policies and the checkpoint of a run. pace: is told how long it took.
+
+        Until a policy has been evaluated, the best one is the last.
+        """
+        begin_s = time.monotonic()
+        if done.best_mean is None:
+            self.keep()
+        env_steps = done.iteration * self.compiled.graph.env_steps
+        for which, name in FILES.items():
+            policy = self.policy("best" if which == "best" else "last")
+            policy.save(folder / name, which=which, env_steps=env_steps)
+        self.save(folder / CHECKPOINT, done)
+        if pace:
+            pace.wrote(self.nbytes(), time.monotonic() - begin_s)
+
+    def take_in(self, stored: checkpoint.Stored, steps: int | None = None) -> Buffers:
+        """Copy the arrays of a checkpoint, once all of them are sound.
+
+        Returns the constants of a run of `steps` env steps, by default the spec's.
+        Raises SpecError with a sentence for every array that does not fit.
+        """
+        c = self.compiled
+        kernels = [t.kernel for t in c.graph.tasks if t.kernel.kind == "replay_insert"]
+        inserted = kernels[0].dim("envs") if kernels else 1
+        if c.any_order:
+            inserted = gcd(*c.protocol.split.shares)
+        restoring.check(stored, self.arrays, c.graph, c.system, inserted)
+        self.seed = stored.about["seed"]
+        self.start(self.seed, steps)
+        given = _constants(self.arrays)
+        restoring.restore(stored, self.arrays, c.graph)
+        return given
+
+
+@contextmanager
+def _bringing_back() -> Iterator[None]:
+    """Errors while calls are bound and environments come back, as one kind of error."""
+    try:
+        yield
+    except (single_lane.LaneError, ValueError) as error:
+        raise UnsupportedError(str(error)) from error
+
+
+def _constants(arrays: Buffers) -> Buffers:
+    """Copies of the arrays that are set from spec and total, and that training never changes."""
+    return {
+        name: array.copy()
+        for name, array in arrays.items()
+        if name.startswith("hyper.") or name.partition("@")[0] == "replay.beta"
+    }

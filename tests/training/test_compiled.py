@@ -1,0 +1,64 @@
+"""A system is compiled once: one graph, one unfolding, one check; and never changes."""
+
+from dataclasses import FrozenInstanceError
+
+import pytest
+
+import pearl
+from pearl.algorithms import algorithm
+from pearl.planning import plan_validation, replicas
+from pearl.training import compiled
+from tests.lanes import planned, replay_spec, told
+
+SPLIT = {"max_lanes": 4, "replicas": {"env_step": 2}}
+
+
+def counted(counts, name, function):
+    def call(*given, **more):
+        counts[name] = counts.get(name, 0) + 1
+        return function(*given, **more)
+
+    return call
+
+
+@pytest.fixture
+def counts(monkeypatch):
+    """How often the work of compiling is done."""
+    found = {}
+    module = algorithm("dqn")
+    monkeypatch.setattr(module, "graph", counted(found, "graph", module.graph))
+    split_graph = counted(found, "split_graph", replicas.split_graph)
+    monkeypatch.setattr(plan_validation, "split_graph", split_graph)
+    check_plan = counted(found, "check_plan", plan_validation.check_plan)
+    monkeypatch.setattr(compiled, "check_plan", check_plan)
+    return found
+
+
+def test_compile_plans_on_one_graph_and_trains_on_it(counts):
+    trainer = pearl.compile("dqn_cartpole", set={"platform": "cpu_gpu"}, emulate=True)
+    assert counts == {"graph": 1}
+    assert trainer.graph is trainer.plan.problem.graph
+
+
+def test_a_plan_that_is_given_is_unfolded_and_checked_once(counts):
+    spec = replay_spec("dqn", SPLIT)
+    system, plan = planned(spec)
+    assert any(t.replicas > 1 for t in plan.tasks)
+    counts.clear()
+    trainer = pearl.compile(told(system, lanes="threads"), plan=plan)
+    assert counts == {"graph": 1, "split_graph": 1, "check_plan": 1}
+    assert trainer.protocol.split.tasks
+
+
+def test_an_emulated_plan_is_unfolded_no_more_than_that(counts):
+    system, plan = planned(replay_spec("dqn", SPLIT))
+    counts.clear()
+    trainer = pearl.compile(system, plan=plan, emulate=True)
+    assert trainer.train(steps=64).simulated
+    assert counts == {"graph": 1, "split_graph": 1, "check_plan": 1}
+
+
+def test_nothing_changes_what_is_compiled():
+    trainer = pearl.compile("dqn_cartpole", set={"platform": "cpu_gpu"}, emulate=True)
+    with pytest.raises(FrozenInstanceError):
+        trainer.session.compiled.plan = None
