@@ -112,7 +112,7 @@ def widened() -> None:
 
 def child(arguments: list[str]) -> None:
     """The command line on that host."""
-    from pearl.cli.commands import main as pearl
+    from pearl.cli import main as pearl
 
     widened()
     sys.argv = ["pearl", *arguments]

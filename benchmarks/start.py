@@ -35,7 +35,7 @@ Times = tuple[float, float]
 
 def child(arguments: list[str]) -> int:
     """What `first_step` starts: the command line, watched for its first gradient step."""
-    from pearl.cli.commands import main as pearl
+    from pearl.cli import main as pearl
     from pearl_devices import Buffers, Call, Kernel, cpu
 
     plain: Callable[[Kernel, str, Buffers], Call] = cpu.bind

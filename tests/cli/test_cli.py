@@ -17,11 +17,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from pearl.cli.commands import app, run_folder
+from pearl.cli import app
 from pearl.cli.listing import LISTS
 from pearl.cli.text import difference, difference_text
+from pearl.cli.training import run_folder
 from pearl.errors import InfeasibleError
-from pearl.planning.plans import load_plan
+from pearl.planning.plans import load_plan, pearl_version
 from pearl.planning.runs import Progress, load_run
 from pearl.training.progress import line, shown
 from pearl_estimators.host import on_demand
@@ -49,7 +50,7 @@ train:
   final_episodes: 2
 """
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
-COMMAND = [sys.executable, "-c", "from pearl.cli.commands import main; main()"]
+COMMAND = [sys.executable, "-c", "from pearl.cli import main; main()"]
 
 
 class Ran:
@@ -86,7 +87,7 @@ def test_help_imports_nothing_heavy() -> None:
     code = (
         "import sys\n"
         "from typer.testing import CliRunner\n"
-        "from pearl.cli.commands import app\n"
+        "from pearl.cli import app\n"
         "assert CliRunner().invoke(app, ['--help']).exit_code == 0\n"
         "heavy = {'torch', 'gymnasium', 'scipy', 'numba', 'numpy', 'networkx', 'pydantic'}\n"
         "print(sorted(heavy & set(sys.modules)))\n"
@@ -99,7 +100,7 @@ def test_planning_from_the_command_line_imports_neither_torch_nor_numba(spec: Pa
     code = (
         "import sys\n"
         "from typer.testing import CliRunner\n"
-        "from pearl.cli.commands import app\n"
+        "from pearl.cli import app\n"
         f"assert CliRunner().invoke(app, ['plan', {str(spec)!r}]).exit_code == 0\n"
         "print(sorted({'torch', 'numba'} & set(sys.modules)))\n"
     )
@@ -107,8 +108,22 @@ def test_planning_from_the_command_line_imports_neither_torch_nor_numba(spec: Pa
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.parametrize("module", ["pearl", "pearl.cli"])
+def test_the_package_run_as_a_module_is_the_command(module: str, tmp_path: Path) -> None:
+    def ran(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", module, *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+
+    said = ran("--version")
+    assert (said.returncode, said.stderr) == (0, "")
+    assert said.stdout == Ran("--version").out == f"pearl {pearl_version()}\n"
+    wrong = ran("check", "nosuch.yaml")
+    assert wrong.returncode == Ran("check", "nosuch.yaml").status == 2
+    assert wrong.stderr.startswith("error: nosuch.yaml")
+
+
 def test_every_command_has_help() -> None:
-    listed = re.findall(r"^  ([\w-]+)  ", Ran("--help").out, flags=re.MULTILINE)
+    listed = re.findall(r"^  (\w[\w-]+)  ", Ran("--help").out, flags=re.MULTILINE)
     assert set(listed) == {
         *("init", "check", "list", "devices", "calibrate", "plan", "train", "eval", "report"),
         *("pareto", "schema", "export", "balance", "calibrate-gpu"),

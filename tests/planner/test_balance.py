@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import pearl
-from pearl.cli.commands import app
+from pearl.cli import app
 from pearl.errors import SpecError
 from pearl.planner.gpu_balance import Machine, balance, halvings
 from pearl.spec.catalogue import catalogue

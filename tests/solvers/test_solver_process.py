@@ -196,6 +196,33 @@ def test_a_process_that_ends_amid_a_solve_is_an_error_and_the_next_solve_has_a_n
     assert process not in children()
 
 
+@pytest.mark.parametrize("moment", ["before it is asked", "while it solves"])
+def test_a_process_that_waited_and_is_killed_as_it_is_taken_makes_room_for_a_new_one(
+    moment, monkeypatch
+):
+    form, cost = small()
+    before = children()
+    form.relax(cost, 60.0)
+    (waited,) = children() - before
+    asked, tried = solver_process._asked, []
+
+    def killing(process, message, until):
+        tried.append(process.child.pid)
+        if process.child.pid == waited:
+            number = signal.SIGKILL if moment == "before it is asked" else signal.SIGSTOP
+            os.kill(waited, number)  # after it was seen alive
+            if number == signal.SIGKILL:
+                os.waitid(os.P_PID, waited, os.WEXITED | os.WNOWAIT)
+            else:
+                threading.Timer(0.2, os.kill, (waited, signal.SIGKILL)).start()
+        return asked(process, message, until)
+
+    monkeypatch.setattr(solver_process, "_asked", killing)
+    assert form.relax(cost, 60.0)[0] == pytest.approx(3.0, abs=1e-6)
+    assert (tried[0], len(tried)) == (waited, 2)
+    assert children() - before == {tried[1]}
+
+
 def test_the_time_limit_of_a_search_holds():
     form, cost = hard()
     begin = time.monotonic()

@@ -472,16 +472,18 @@ class _Firings:
 def test_the_command_has_the_option_and_tells_decisions_from_problems(
     monkeypatch, tmp_path, capsys
 ) -> None:
-    from pearl.cli import commands
+
+    from pearl.cli import app
+    from pearl.cli import training as command
 
     machine = Machine(monkeypatch, UPDATE_WRONG)
     monkeypatch.setattr("pearl.spec.reading.state", lambda spec, set: machine.system)
-    monkeypatch.setattr(commands, "_load", lambda spec, pairs: machine.system)
+    monkeypatch.setattr(command, "load_spec", lambda spec, pairs: machine.system)
     monkeypatch.setattr("pearl.spec.reading.state", lambda spec, set: machine.system)
     monkeypatch.setattr(trainer, "planned", lambda system, graph: machine.plan)
     out = Path(tmp_path) / "run"
     with pytest.raises(SystemExit) as ended:
-        commands.app(["train", "dqn_cartpole", "--replan", "--out", str(out)])
+        app(["train", "dqn_cartpole", "--replan", "--out", str(out)])
     told_text = capsys.readouterr()
     assert ended.value.code == 0, told_text.err
     assert "Plan changed" in " ".join(told_text.out.split())

@@ -7,7 +7,7 @@ import time
 import pytest
 
 import pearl
-from pearl.cli.commands import app
+from pearl.cli import app
 from pearl.planning.runs import load_run
 from pearl.runtime.environments import external_envs
 from pearl.training import evaluation

@@ -13,7 +13,7 @@ from safetensors.numpy import save as encode
 from typer.testing import CliRunner
 
 import pearl
-from pearl.cli.commands import app
+from pearl.cli import app
 from pearl.errors import SpecError
 from pearl.training import loop
 from pearl.training.policy import FILES, Policy

@@ -9,7 +9,8 @@ import pytest
 import yaml
 
 import pearl
-from pearl.cli.commands import app, run_folder
+from pearl.cli import app
+from pearl.cli.training import run_folder
 from pearl.errors import SpecError
 from pearl.planner import planner
 from pearl.runtime.protocol import single_lane

@@ -69,13 +69,31 @@ _busy: set[_Process] = set()
 
 
 def answer(script: str, message: bytes, until: float) -> bytes | None:
-    """What a process that runs `script` answers to a message; None if it took `GRACE_S` longer than
-    `until` (`time.monotonic()` seconds) and was ended.
+    """The answer of a process that runs `script`; None if it took `GRACE_S` longer than `until`
+    (`time.monotonic()` seconds) and was ended.
 
-    An exception in the meantime, KeyboardInterrupt too, ends the process. RuntimeError if it ended
-    by itself.
+    An exception in the meantime, KeyboardInterrupt too, ends the process. One that waited for its
+    next solve may have been killed just now: a new process is asked then.
+
+    Raises:
+        RuntimeError: a new process ended by itself.
     """
-    process = _taken(script)
+    process, new = _taken(script)
+    try:
+        return _asked(process, message, until)
+    except (EOFError, ConnectionError):
+        if new:
+            name = os.path.basename(script)
+            status = process.child.wait()
+            raise RuntimeError(
+                f"the process of {name} ended in the midst of a solve (status {status}; "
+                "-9 is what the kernel does to a process when memory runs out)"
+            ) from None
+    return answer(script, message, until)
+
+
+def _asked(process: _Process, message: bytes, until: float) -> bytes | None:
+    """The answer of this process, which then waits for its next solve or is ended."""
     answered = False
     try:
         process.messages.send_bytes(message)
@@ -85,29 +103,23 @@ def answer(script: str, message: bytes, until: float) -> bytes | None:
         found = process.answers.recv_bytes()
         answered = True
         return found
-    except (EOFError, BrokenPipeError):
-        name = os.path.basename(script)
-        raise RuntimeError(
-            f"the process of {name} ended in the midst of a solve (status {process.child.wait()}; "
-            "-9 is what the kernel does to a process when memory runs out)"
-        ) from None
     finally:
         _put_back(process, answered)
 
 
-def _taken(script: str) -> _Process:
-    """A process that waits, or a new one."""
+def _taken(script: str) -> tuple[_Process, bool]:
+    """A process that waits, or a new one, and whether it is new."""
     with _lock:
         for process in [c for c in _spare if c.script == script]:
             _spare.remove(process)
             if process.child.poll() is None:
                 _busy.add(process)
-                return process
+                return process, False
             process.end()
     process = _Process(script)
     with _lock:
         _busy.add(process)
-    return process
+    return process, True
 
 
 def _put_back(process: _Process, sound: bool) -> None:

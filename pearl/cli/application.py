@@ -1,0 +1,143 @@
+"""The application: registration of commands, their output, their errors, and their exit status.
+
+Exit status: 0 done; 1 infeasible or failed; 2 the spec or the arguments are wrong; 130 after
+Ctrl-C. Heavy modules are imported inside the commands, so that `pearl --help` is quick.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import json
+import sys
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+
+from pearl.errors import InfeasibleError, SpecError
+
+SCHEMA = 1
+DONE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130
+
+app = typer.Typer(
+    name="pearl",
+    help="Decides where each part of a deep reinforcement learning loop runs, and trains it so.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from pearl.planning.plans import pearl_version
+
+        print(f"pearl {pearl_version()}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a command found: text for people, the object for programs, the exit status."""
+
+    text: str
+    object: dict[str, Any]
+    status: int = DONE
+
+
+def command(function: Callable[..., Result]) -> Callable[..., None]:
+    """Register `function` as the command of its name; the one place for output, errors and exit."""
+
+    @functools.wraps(function)
+    def run(*args: Any, **options: Any) -> None:
+        target: str | None = options.get("json_file")
+        try:
+            with warnings.catch_warnings():
+                warnings.showwarning = _note
+                result = _attempt(lambda: function(*args, **options))
+            if target != "-":
+                print(result.text, flush=True) if result.text else None
+            _write_json(result.object, target)
+        except KeyboardInterrupt:
+            raise typer.Exit(INTERRUPTED) from None
+        except OSError as error:
+            if error.errno == errno.EPIPE:  # whoever reads our output has had enough
+                raise
+            error_line(f"{error.filename or 'output'}: {error.strerror or error}")
+            raise typer.Exit(FAILED) from None
+        raise typer.Exit(result.status)
+
+    app.command(name=function.__name__.strip("_").replace("_", "-"))(run)
+    return run
+
+
+def _attempt(work: Callable[[], Result]) -> Result:
+    from pearl_devices.base import EnvironmentFailed, UnsupportedError
+    from pearl_estimators.host.calibration import CalibrationError
+
+    try:
+        return work()
+    except SpecError as error:
+        for problem in error.problems:
+            error_line(problem)
+        problems = list(error.problems)
+        return Result("", {"schema": SCHEMA, "status": "invalid", "problems": problems}, WRONG)
+    except InfeasibleError as error:
+        error_line(str(error))
+        found = {"status": "infeasible", "message": str(error), "conflict": list(error.conflict)}
+        return Result("", {"schema": SCHEMA, **found}, FAILED)
+    except (UnsupportedError, EnvironmentFailed, CalibrationError) as error:
+        error_line(str(error))
+        failed = {"schema": SCHEMA, "status": "failed", "message": str(error)}
+        return Result("", failed, FAILED)
+
+
+def _note(message: Warning | str, *where: Any, **options: Any) -> None:
+    """A warning as a line of its own, without the place in the code that it comes from."""
+    print(f"note: {message}", file=sys.stderr, flush=True)
+
+
+def error_line(line: str) -> None:
+    """Print an error."""
+    print(f"error: {line}", file=sys.stderr, flush=True)
+
+
+def _write_json(value: dict[str, Any], target: str | None) -> None:
+    if target is None:
+        return
+    from pearl.planning.plans import plain
+
+    text = json.dumps(plain(value), indent=1, allow_nan=False) + "\n"
+    if target == "-":
+        print(text, end="", flush=True)
+        return
+    from pearl.files import write_atomically
+
+    write_atomically(target, text.encode())
+
+
+def main() -> None:
+    """Entry point of the `pearl` command."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure:  # a terminal without UTF-8 shows ? rather than nothing
+            reconfigure(errors="replace")
+    try:
+        app()
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)

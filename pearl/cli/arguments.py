@@ -1,0 +1,61 @@
+"""Arguments that several commands take, and the specs that they read."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from pearl.spec.system import System
+
+
+def overrides(pairs: list[str] | None) -> dict[str, object]:
+    from pearl.spec.reading import parse_set
+
+    return dict(parse_set(pair) for pair in pairs or ())
+
+
+def load_spec(spec: str, pairs: list[str] | None) -> System:
+    from pearl.spec.reading import load
+
+    return load(spec, set=overrides(pairs))
+
+
+def warn_of_measuring(system: System) -> None:
+    """A plan for this host's CPU times kernels that never were: say so before a silent while."""
+    from pearl.planner.planner import graph_of, kernels
+    from pearl_estimators.host import on_demand
+
+    if not any(on_demand.calibrated_here(d) for d in system.platform.devices):
+        return
+    if missing := on_demand.lacking(kernels(graph_of(system))):
+        what = f"timing kernels of this host once ({', '.join(missing)})"
+        most_s = on_demand.limit_of(on_demand.SECONDS)
+        print(
+            f"{what}, about a minute, at most {most_s:.0f} s; Ctrl-C keeps what was timed",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+Spec = Annotated[
+    str, typer.Argument(metavar="SPEC", help="The spec: a YAML file, or the name of a shipped one.")
+]
+RunDir = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="A folder left by `pearl train`.")]
+Trust = Annotated[
+    bool,
+    typer.Option("--trust", help="Import the code that a run names which is not of your training."),
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Override a key of the spec, as in limits.power=350 W."
+    ),
+]
+Json = Annotated[
+    str | None,
+    typer.Option("--json", metavar="FILE", help="Write the result as JSON; - is standard output."),
+]

@@ -1,0 +1,114 @@
+"""Commands that plan: `plan`, `pareto`, `balance`."""
+
+from __future__ import annotations
+
+from enum import StrEnum, auto
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pearl.cli.application import SCHEMA, Result, command
+from pearl.cli.arguments import Json, Set, Spec, load_spec, warn_of_measuring
+from pearl.errors import SpecError
+from pearl.seeds import SEEDS
+
+
+class Objective(StrEnum):
+    """What a plan is best at; the same names as in a spec."""
+
+    throughput = auto()
+    power_efficiency = auto()
+    makespan = auto()
+
+
+@command
+def plan(
+    spec: Spec,
+    diff: Annotated[
+        Path | None, typer.Option(metavar="OTHER.json", help="Show what differs from this plan.")
+    ] = None,
+    objective: Annotated[
+        Objective | None, typer.Option(help="What to be best at, instead of the spec's.")
+    ] = None,
+    method: Annotated[str | None, typer.Option(help="How to solve; see `list methods`.")] = None,
+    time_limit: Annotated[float, typer.Option(min=0.0, help="Seconds to solve at most.")] = 20.0,
+    seed: Annotated[int, typer.Option(min=0, max=SEEDS - 1, help="Seed of the solver.")] = 0,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Say what bounds it and what would help.")
+    ] = False,
+    runner_ups: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="With --explain: write the plans that come close there."),
+    ] = None,
+    set: Set = None,
+    json_file: Json = None,
+) -> Result:
+    """Decide where everything runs, and predict what that gives."""
+    from pearl.cli.text import difference, difference_text
+    from pearl.explanation import explain as explained
+    from pearl.planner.planner import plan as make_plan
+    from pearl.planning.plans import load_plan
+    from pearl.report.report import Report
+
+    if runner_ups is not None and not explain:
+        raise SpecError(f"--runner-ups {runner_ups}: add --explain, which finds them")
+    other = load_plan(diff) if diff else None
+    asked = [f"objective={objective.value}"] if objective else []
+    system = load_spec(spec, [*(set or ()), *asked])
+    warn_of_measuring(system)
+    found = make_plan(system, method=method, time_limit_s=time_limit, seed=seed)
+    explanation = explained(found) if explain else None
+    report = Report(found, None, system, explanation=explanation)
+    text, value = str(report), report.to_json()
+    if explanation is not None and runner_ups is not None:
+        runner_ups.mkdir(parents=True, exist_ok=True)
+        for n, close in enumerate(explanation.runner_ups.plans, 1):
+            close.plan.save(runner_ups / f"plan-{n}.json")
+        text += f"\n\n{len(explanation.runner_ups.plans)} plans that come close: {runner_ups}"
+    if other is not None:
+        value["diff"] = difference(other, found)
+        text = difference_text(other, found)
+    return Result(text, value)
+
+
+@command
+def pareto(
+    spec: Spec,
+    gap: Annotated[
+        float, typer.Option(min=0.0, help="Largest relative gap between neighbours.")
+    ] = 0.01,
+    time_limit: Annotated[float, typer.Option(min=0.0, help="Seconds to solve at most.")] = 60.0,
+    set: Set = None,
+    json_file: Json = None,
+) -> Result:
+    """Show what power buys: the plans between least power and most throughput."""
+    from pearl.cli.text import front_text
+    from pearl.planner.planner import front
+
+    system = load_spec(spec, set)
+    warn_of_measuring(system)
+    plans = front(system, gap=gap, time_limit_s=time_limit)
+    return Result(front_text(plans), {"schema": SCHEMA, "plans": [p.to_json() for p in plans]})
+
+
+@command
+def balance(
+    spec: Spec,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE.svg", help="Draw throughput and steps per joule.")
+    ] = None,
+    set: Set = None,
+    json_file: Json = None,
+) -> Result:
+    """Show how many actor threads the GPU needs: the ratio of threads to multiprocessors."""
+    from pearl.files import write_atomically
+    from pearl.planner.gpu_balance import balance as sweep
+    from pearl.report.balance_text import balance_svg, balance_text
+
+    system = load_spec(spec, set)
+    warn_of_measuring(system)
+    found = sweep(system)
+    if plot is not None:
+        write_atomically(plot, balance_svg(found).encode())
+    return Result(balance_text(found), {"schema": SCHEMA, **found.to_json()})

@@ -1,0 +1,120 @@
+"""Commands about specs: `init`, `check`, `list`, `schema`."""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum, auto
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pearl.cli.application import SCHEMA, Result, command
+from pearl.cli.arguments import Json, Set, Spec, load_spec, overrides
+from pearl.errors import SpecError
+
+
+@command
+def init(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write it.")] = Path(
+        "pearl.yaml"
+    ),
+    json_file: Json = None,
+) -> Result:
+    """Write a commented spec to start from."""
+    from pearl.files import make_folders
+    from pearl.spec.template import init_text
+
+    make_folders(file)
+    try:
+        with file.open("x", encoding="utf-8") as out:
+            out.write(init_text())
+    except FileExistsError:
+        raise SpecError(
+            f"{file}: exists already; init does not overwrite, name another file"
+        ) from None
+    found = {"schema": SCHEMA, "path": str(file)}
+    return Result(f"wrote {file}; next: pearl check {file}", found)
+
+
+@command
+def check(
+    spec: Spec,
+    imports: Annotated[
+        bool,
+        typer.Option("--import", help="Import the code that it names, to check that as well."),
+    ] = False,
+    set: Set = None,
+    json_file: Json = None,
+) -> Result:
+    """Read a spec and say everything that is wrong with it, importing nothing that it names."""
+    from pearl.planner.planner import check_estimates
+    from pearl.spec import trust
+    from pearl.spec.code_checks import check_code
+    from pearl.spec.reading import state
+    from pearl.training import memory
+
+    stated = state(spec, set=overrides(set))
+    unseen = [] if imports else trust.named(stated.raw)
+    if imports:
+        check_code(load_spec(spec, set))
+    warned = None
+    if not unseen:  # else sizes are those of an environment or networks not looked at
+        system = load_spec(spec, set)
+        check_estimates(system)
+        warned = memory.warning(system)
+    found = {
+        "schema": SCHEMA,
+        "status": "valid",
+        "name": stated.name,
+        "spec_sha256": stated.sha256,
+        "algorithm": stated.algorithm.name,
+        "env": stated.algorithm.env,
+        "platform": stated.platform.name,
+        "devices": [d.name for d in stated.platform.devices],
+        "objective": stated.objective,
+        "not_looked_at": [vars(each) for each in unseen],
+        "warnings": [warned] if warned else [],
+    }
+    text = (
+        f"{spec}: valid: {found['algorithm']} on {found['env']}, platform {found['platform']} "
+        f"({', '.join(d.name for d in stated.platform.devices)}), objective {found['objective']}"
+    )
+    lines = [f"warning: {warned}"] if warned else []
+    lines += [f"not looked at: {each}: {each.unknown}" for each in unseen]
+    if unseen:
+        lines.append("pearl check --import imports this code, which runs it, and looks")
+    return Result("\n".join([text, *lines]), found)
+
+
+class Kind(StrEnum):
+    """What `pearl list` lists."""
+
+    algorithms = auto()
+    platforms = auto()
+    devices = auto()
+    kinds = auto()
+    methods = auto()
+
+
+@command
+def list_(
+    kind: Annotated[Kind, typer.Argument(help="What to list.")],
+    json_file: Json = None,
+) -> Result:
+    """List what a spec may name."""
+    from pearl.cli.listing import LISTS
+
+    items = LISTS[kind]()
+    width = max(len(i["name"]) for i in items)
+    text = "\n".join(f"{i['name']:<{width}}  {i['summary']}" for i in items)
+    return Result(text, {"schema": SCHEMA, "kind": kind.value, "items": items})
+
+
+@command
+def schema(json_file: Json = None) -> Result:
+    """Print the JSON Schema of specs, for editors."""
+    from pearl.spec.reading import json_schema
+
+    found = json_schema()
+    return Result(json.dumps(found, indent=2), found)

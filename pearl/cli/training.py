@@ -1,0 +1,196 @@
+"""Commands about runs: `train`, `eval`, `export`, `report`."""
+
+from __future__ import annotations
+
+import re
+import sys
+from enum import StrEnum, auto
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pearl.cli.application import DONE, FAILED, INTERRUPTED, SCHEMA, Result, command, error_line
+from pearl.cli.arguments import (
+    Json,
+    RunDir,
+    Set,
+    Spec,
+    Trust,
+    load_spec,
+    overrides,
+    warn_of_measuring,
+)
+from pearl.errors import SpecError
+from pearl.seeds import SEEDS
+
+if TYPE_CHECKING:
+    from pearl.training.policy import Policy
+
+
+@command
+def train(
+    spec: Spec,
+    plan_file: Annotated[
+        Path | None, typer.Option("--plan", metavar="plan.json", help="Train by this plan.")
+    ] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(min=1, help="Env steps of the whole run; default: the spec's."),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, max=SEEDS - 1, help="Seed; default: the spec's.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Run folder; default: runs/NAME.")
+    ] = None,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume",
+            help="Go on from the folder's checkpoint, with its plan and seed; where there is none, "
+            "begin. --steps: another end of the run.",
+        ),
+    ] = False,
+    emulate: Annotated[
+        bool,
+        typer.Option("--emulate", help="Compute on the host, on the virtual clock of the plan."),
+    ] = False,
+    replan: Annotated[
+        bool,
+        typer.Option("--replan", help="Plan anew at checkpoints where the period is 15 % off."),
+    ] = False,
+    trust: Trust = False,
+    set: Set = None,
+    json_file: Json = None,
+) -> Result:
+    """Plan, train, and report prediction beside measurement."""
+    from pearl.planner.planner import graph_of, spare
+    from pearl.spec.reading import state
+    from pearl.training.interruption import ENDING, interruptible
+    from pearl.training.progress import shown
+    from pearl.training.trainer import compile as compile_system
+    from pearl.training.trainer import plan_of_run, require_own
+
+    folder = run_folder(state(spec, set=overrides(set)).name, out, resume=resume)
+    if resume:
+        require_own(folder, trust=trust)
+    system = load_spec(spec, set)
+    kept = plan_of_run(folder, system) if resume and plan_file is None else None
+    planned = plan_file or kept
+    if planned is None:
+        spare(system, graph_of(system))
+    if planned is None or replan:
+        warn_of_measuring(system)
+    trainer = compile_system(system, plan=planned, emulate=emulate, seed=seed)
+    with interruptible(*ENDING), shown() as progress:  # they end this after the progress bar
+        run = trainer.train(
+            steps=steps, seed=seed, out=folder, resume=resume, progress=progress, replan=replan
+        )
+    text = f"{trainer.report(run)}\n\nrun folder: {folder}"
+    if run.status == "failed":
+        error_line(f"{folder}: training failed: {run.message}")
+    decided = run.drift.decisions if run.drift else ()
+    mended = [event for event in run.events if event not in decided]
+    if mended and run.status != "failed":
+        print(f"{len(mended)} events, the last: {mended[-1]}", file=sys.stderr, flush=True)
+    status = {"done": DONE, "failed": FAILED, "interrupted": INTERRUPTED}[run.status]
+    return Result(text, run.to_json(), status)
+
+
+def run_folder(name: str, out: Path | None, *, resume: bool) -> Path:
+    """The folder of a run: `out`; else of runs/NAME, runs/NAME-2, … the first that is free, or to
+    resume the last there is.
+
+    A folder that holds a run already is a SpecError unless it is to be resumed. Of one to be
+    resumed that is not there the run begins.
+    """
+    if out is not None:
+        from pearl.planning.runs import check_folder
+
+        check_folder(out)
+        if (out / "plan.json").exists() and not resume:
+            raise SpecError(
+                f"--out {out}: holds a run already; add --resume to go on with it, or name another"
+            )
+        return out
+    name = re.sub(r"[^\w.-]+|^\.+", "-", name)
+    first, number = Path("runs") / name, 1
+    folder, last = first, None
+    while folder.exists():
+        last, number = folder, number + 1
+        folder = first.with_name(f"{name}-{number}")
+    return last if resume and last is not None else folder
+
+
+class Which(StrEnum):
+    """A policy that a run folder keeps."""
+
+    best = auto()
+    last = auto()
+
+
+Chosen = Annotated[Which, typer.Option(help="The best evaluated one, or that of the end.")]
+
+
+def _policy(run_dir: Path, which: Which, *, trust: bool) -> Policy:
+    from pearl.training.policy import FILES, Policy
+
+    return Policy.load(run_dir / FILES[which] if run_dir.is_dir() else run_dir, trust=trust)
+
+
+@command
+def eval_(
+    run_dir: RunDir,
+    trust: Trust = False,
+    policy: Chosen = Which.best,
+    episodes: Annotated[int, typer.Option(min=1, help="How many episodes.")] = 20,
+    seed: Annotated[int, typer.Option(min=0, max=SEEDS - 1, help="Seed of the environments.")] = 0,
+    json_file: Json = None,
+) -> Result:
+    """Judge a policy of a run on fresh episodes."""
+    from pearl.training.evaluation import evaluate
+
+    judged = evaluate(_policy(run_dir, policy, trust=trust), episodes, seed)
+    returns = judged.returns
+    mean = sum(returns) / len(returns)
+    found = {
+        "schema": SCHEMA,
+        "run": str(run_dir),
+        "policy": policy,
+        "episodes": episodes,
+        "seed": seed,
+        "mean": mean,
+        "returns": returns,
+        "cut": judged.cut,
+    }
+    spread = f"lowest {min(returns):,.1f}, highest {max(returns):,.1f}"
+    text = f"mean return {mean:,.1f} over {episodes} episodes ({spread})"
+    return Result(f"{text}\n{judged.text}" if judged.cut else text, found)
+
+
+@command
+def export(
+    run_dir: RunDir,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write it.")],
+    trust: Trust = False,
+    policy: Chosen = Which.best,
+    json_file: Json = None,
+) -> Result:
+    """Write a policy of a run as a torch state_dict (safetensors)."""
+    from pearl.training.policy_export import export as write
+
+    chosen = _policy(run_dir, policy, trust=trust)
+    found = write(chosen, file)
+    text = f"wrote {file}: {', '.join(chosen.tensors())}"
+    return Result(text, {**found, "path": str(file)})
+
+
+@command
+def report(run_dir: RunDir, json_file: Json = None) -> Result:
+    """Print and rewrite the report of a run."""
+    from pearl.report.report import load_report
+
+    found = load_report(run_dir)
+    found.save(run_dir / "report.html")
+    return Result(str(found), found.to_json())
