@@ -125,7 +125,9 @@ def _limited(system: System, asked: _Asked) -> Iterator[None]:
         return
     environments = {"evaluation": asked}
     limit_s = system.train.env_time_limit or external_envs.TIME_LIMIT_S
-    with external_envs.limited(environments, environments, limit_s):
+    from pearl.runtime.environments.watchdog import limited
+
+    with limited(environments, environments, limit_s):
         yield
 
 

@@ -27,7 +27,8 @@ from pearl.training.state import State
 from pearl_devices import Buffers, UnsupportedError, buffers
 
 if TYPE_CHECKING:
-    from pearl.runtime.lanes.engine import Engine, Work
+    from pearl.runtime.lanes.engine import Engine
+    from pearl.runtime.lanes.work import Work
 
 Which = Literal["last", "best"]
 STATISTICS = "best.normalise"
@@ -153,6 +154,8 @@ class Session:
 
         resumed: the checkpoint in which `state` was read, where it was.
         """
+        from pearl.runtime.environments.watchdog import limited
+
         c, options = self.compiled, self.compiled.system.train
         learning = algorithm(c.system.algorithm.name).LEARNING
         limit_s = options.env_time_limit or external_envs.TIME_LIMIT_S
@@ -170,12 +173,13 @@ class Session:
                     external_envs.restore(environments, before)
             self.again(resumed)
             self.environments = lambda: external_envs.snapshot(environments)
-            with external_envs.limited(environments, environments, limit_s):
+            with limited(environments, environments, limit_s):
                 yield single_lane.OneLane(
                     steps, self.arrays, milestones.warm, iteration=state.iteration, pace_s=pace_s
                 )
             return
-        from pearl.runtime.lanes.engine import Engine, Work
+        from pearl.runtime.lanes.engine import Engine
+        from pearl.runtime.lanes.work import Work
         from pearl.runtime.protocol.control_block import Span
 
         work = Work(
@@ -202,9 +206,7 @@ class Session:
             engine.__enter__()
         with (
             closing(engine),
-            external_envs.limited(
-                engine.environments_here, engine.environments_in_process, limit_s
-            ),
+            limited(engine.environments_here, engine.environments_in_process, limit_s),
         ):
             self.again(resumed)
             self.environments = engine.environments

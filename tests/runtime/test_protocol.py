@@ -14,7 +14,7 @@ import pytest
 
 from pearl import load
 from pearl.errors import SpecError
-from pearl.runtime.lanes import engine
+from pearl.runtime.lanes import work
 from pearl.training.trainer import Trainer
 from tests.lanes import SECONDS, differing, planned, replay_spec, spread, told, trained
 
@@ -45,7 +45,7 @@ def alone(case):
 
 
 def jitter(monkeypatch, seconds):
-    monkeypatch.setattr(engine, "Work", functools.partial(engine.Work, jitter_s=seconds))
+    monkeypatch.setattr(work, "Work", functools.partial(work.Work, jitter_s=seconds))
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -1,5 +1,7 @@
-"""Environments outside the arrays, as the lanes see them: who hears of their failures, how long
-they may take, and how they come back. Native ones are none of these.
+"""External environments: those whose state is not in the arrays of a run.
+
+Here are the log of their failures, their time limit, their snapshots and their restoration. Native
+environments live in the arrays and need none of this.
 """
 
 from __future__ import annotations
@@ -20,28 +22,36 @@ if TYPE_CHECKING:
     from pearl_devices.primitives.envs.gym_envs import Step
 
 TIME_LIMIT_S = 60.0
-"""What a step of an environment may take where the spec does not say (assumed)."""
+"""Seconds that a step of an environment may take, where the spec does not say (assumed)."""
 
 Environments = Mapping[str, "Step"]
 """Name of a task, of its group too where it has several → its environments."""
 
 
 class Asked(Protocol):
-    """Environments that are asked for steps. name: of their kind. since_s: since when (monotonic)
-    one of them has been asked and has not answered; None: none is being asked."""
+    """Environments that are asked for steps.
+
+    name: of their kind.
+    since_s: monotonic time at which the one was asked that has not answered; None: none was.
+    """
 
     name: str
     since_s: float | None
 
 
 EVENTS = 100
-"""So many failures are told in words; all are counted."""
+"""Failures that are told in words at most; all are counted."""
 
 
 @dataclass
 class Log:
-    """What went wrong and was mended. restarts: of lanes and environments. lost_transitions: steps
-    that were done, in part at least, and not stored. failure: why the run is to stop."""
+    """Failures of lanes and environments in a run.
+
+    restarts: of lanes and environments.
+    lost_transitions: steps that were done, in part at least, and not stored.
+    events: failures and notes in words, EVENTS at most.
+    failure: why the run is to stop; None: it goes on.
+    """
 
     restarts: int = 0
     lost_transitions: int = 0
@@ -49,6 +59,7 @@ class Log:
     failure: str | None = None
 
     def note(self, text: str, *, lost: int = 0, restarts: int = 1) -> None:
+        """Add an event. lost: transitions. restarts: 0 for a mere note."""
         self.restarts += restarts
         self.lost_transitions += lost
         if len(self.events) < EVENTS:
@@ -56,7 +67,7 @@ class Log:
 
 
 def found(job: Job, call: Call) -> Step | None:
-    """The environments behind a bound call, where they live outside the arrays."""
+    """The external environments behind a bound call; None where there are none."""
     if job.kernel.kind != "env_step" or job.variant == "native":
         return None
     from pearl_devices.primitives.envs.gym_envs import stepping
@@ -65,8 +76,11 @@ def found(job: Job, call: Call) -> Step | None:
 
 
 def hearing(log: Log, *, restart: bool) -> Callable[[str, int], None]:
-    """What is done about a failure: the environment starts anew either way, so that the iteration
-    can be completed; unless `restart` the run stops then."""
+    """A listener for failures of environments: text, transitions lost.
+
+    The environment starts anew either way, so that the iteration can be completed. Unless `restart`
+    the run then stops.
+    """
 
     def hear(text: str, lost: int) -> None:
         log.note(text, lost=lost)
@@ -77,13 +91,15 @@ def hearing(log: Log, *, restart: bool) -> Callable[[str, int], None]:
 
 
 _awake = {"looked_s": 0.0, "since_s": 0.0}
-"""When `late` was last asked, and since when this process has surely not been stopped."""
+"""Monotonic times: of the last call of `late`, and since which this process was not stopped."""
 
 
 def late(environments: Mapping[str, Asked], limit_s: float) -> str | None:
-    """Which environment has been asked for longer than `limit_s`, in words. It is asked several
-    times in that time; where it was not, the process was stopped (Ctrl-Z, say), and the time
-    begins anew."""
+    """The environment that has not answered for `limit_s`, in words; None where all have.
+
+    To be called several times in `limit_s`. Where it was not, the process had been stopped (Ctrl-Z,
+    say), and the time begins anew.
+    """
     now_s = monotonic()
     if now_s - _awake["looked_s"] > limit_s:
         _awake["since_s"] = now_s
@@ -97,9 +113,12 @@ def late(environments: Mapping[str, Asked], limit_s: float) -> str | None:
 
 @contextmanager
 def watched(environments: Mapping[str, Asked], limit_s: float) -> Iterator[None]:
-    """Interrupts an environment of this thread that does not answer within `limit_s`, as an error
-    raised inside it. Only the main thread of a process can be interrupted so; elsewhere nothing
-    happens here. Code that never returns to Python is not reached (`last_resort` is for that)."""
+    """Meanwhile an environment of this thread that does not answer within `limit_s` is interrupted
+    by a TimeoutError raised inside it.
+
+    Only the main thread of a process can be interrupted so; in other threads nothing happens here.
+    Code that never returns to Python is not reached: see `watchdog`.
+    """
     if not environments or threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -118,26 +137,17 @@ def watched(environments: Mapping[str, Asked], limit_s: float) -> Iterator[None]
         signal.setitimer(signal.ITIMER_REAL, *timer)
 
 
-@contextmanager
-def limited(here: Mapping[str, Asked], all_: Mapping[str, Asked], limit_s: float) -> Iterator[None]:
-    """Interrupts environments of this thread that do not answer; where that is of no use for any
-    of this process, it ends."""
-    if not all_:
-        yield
-        return
-    from pearl.runtime.environments.watchdog import guarded
-
-    with guarded(all_, limit_s), watched(here, limit_s):
-        yield
-
-
 def snapshot(environments: Environments) -> dict[str, list[dict[str, Any]]]:
-    """What brings them back, as JSON."""
+    """Name of a task → the JSON from which `restore` brings its environments back."""
     return {name: env.snapshot() for name, env in environments.items()}
 
 
 def restore(environments: Environments, kept: Mapping[str, Any]) -> None:
-    """Brings them back; a ValueError names one that is not, or does not come back the same."""
+    """Bring environments back as they were.
+
+    Raises:
+        ValueError: one is missing in `kept`, or does not come back the same.
+    """
     for name, env in environments.items():
         if name not in kept:
             raise ValueError(

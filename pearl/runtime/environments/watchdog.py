@@ -1,10 +1,10 @@
-"""The end of a process in which an environment never answers, whatever it is in.
+"""Watchdog: ends the process if an environment step neither returns nor can be interrupted.
 
-An environment that returns to Python now and then is interrupted (`outside.watched`), and the lane
-that learns notices one in another thread. Code in the main thread that never returns is not reached
-so, nor anything while code holds the interpreter's lock. Nothing can be mended then, and nothing
-saved; the process says so and ends. Worker processes need none of this: their parent ends them, and
-they end with it.
+An environment that returns to Python now and then is interrupted (`external_envs.watched`). The
+lane that learns notices an environment in another thread that does not answer. Neither reaches code
+in the main thread that never returns to Python, nor code that holds the interpreter's lock: then
+nothing can be mended or saved, and the process says so and ends. Worker processes need no watchdog:
+their parent ends them, and they end with their parent.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ import numpy as np
 import numpy.typing as npt
 from numba import types
 
-from pearl.runtime.environments.external_envs import Asked, late
+from pearl.runtime.environments.external_envs import Asked, late, watched
 from pearl_devices.primitives.code_cache import compiled
 from pearl_devices.primitives.math.atomics import load
 
 TIMES = 4
-"""So many times `train.env_time_limit` without an answer end the process."""
+"""Multiple of `train.env_time_limit` without an answer after which the process ends."""
 
 STATUS = 1
-"""What the process exits with: that of a run that failed."""
+"""Exit status of the process: that of a failed run."""
 
 LOOK_S = 0.02
 
@@ -90,6 +90,19 @@ def guarded(environments: Mapping[str, Asked], limit_s: float) -> Iterator[None]
         over.set()
         for thread in threads:
             thread.join()
+
+
+@contextmanager
+def limited(here: Mapping[str, Asked], all_: Mapping[str, Asked], limit_s: float) -> Iterator[None]:
+    """Meanwhile environments that do not answer are interrupted, or else this process ends.
+
+    here: the environments of this thread, which can be interrupted. all_: those of this process.
+    """
+    if not all_:
+        yield
+        return
+    with guarded(all_, limit_s), watched(here, limit_s):
+        yield
 
 
 def _said(why: str) -> bytes:

@@ -34,8 +34,9 @@ from pearl.runtime.lanes.async_actor import (
     version,
     words,
 )
-from pearl.runtime.lanes.engine import Engine, Hosting, Work
+from pearl.runtime.lanes.engine import Engine, Hosting
 from pearl.runtime.lanes.lane_runner import SLEEP_S
+from pearl.runtime.lanes.work import Work
 from pearl.runtime.protocol import progress_counters
 from pearl.runtime.protocol.binding import Lags
 from pearl.runtime.protocol.control_block import Board
@@ -67,7 +68,7 @@ class AnyOrder(Engine):
     def bind(self, number: int, look: Callable[[], None]) -> Any:
         w = self.work
         if number == w.protocol.home:
-            return Learner(w, self._whole, self._warm, self.board, w.bells, look, self.spins)
+            return AsyncLearner(w, self._whole, self._warm, self.board, w.bells, look, self.spins)
         given = (w.protocol, number, w.jobs, w.arrays, self.board, w.bells, look)
         return Actor(*given, spins=self.spins)
 
@@ -79,14 +80,14 @@ class AnyOrder(Engine):
         """Iterations up to `end`; at `stop` no copy is amid a step."""
         self._last = time.monotonic(), ()
         self._look()
-        learner: Learner = self.own
+        learner: AsyncLearner = self.own
         while learner.iteration < end:
             learner.iterate(timed=timed and learner.iteration == end - 1)
         return self.halt() if end == stop else end
 
     def halt(self) -> int:
         """Lets every copy end the step that it is at, and begin no other."""
-        learner: Learner = self.own
+        learner: AsyncLearner = self.own
         learner.halt()
         board, at = self.board, learner.iteration
         board.write(board.flushed(self.work.protocol.home), at)
@@ -96,9 +97,12 @@ class AnyOrder(Engine):
         return at
 
 
-class Learner:
-    """The lane that learns, in the place of a `Runner`. iteration: how far it is. lags: how many
-    param_syncs old the parameters were that the rows stored had been acted with."""
+class AsyncLearner:
+    """The lane that learns, in the place of a `Runner`.
+
+    iteration: iterations done.
+    lags: age, in param_syncs, of the parameters behind the rows that were stored.
+    """
 
     def __init__(
         self,
@@ -221,8 +225,8 @@ class Learner:
                     self.bells[lane].ring()
 
     def _choice(self, room: Sequence[int]) -> int | None:
-        """Whose rows to store now: of the copies that are ready the one that acted first, unless
-        others must not wait any longer."""
+        """Actor whose transitions to store next: first come, first served, unless the staleness
+        deadline of another would be missed (earliest deadline first)."""
         due = sorted(
             (room[self._version[i] + self._bound - self._newest], i)
             for i in self._copies

@@ -1,60 +1,35 @@
-"""The lanes of a plan at work: one after the other in this thread, in threads, or in processes.
+"""Execution of a plan's lanes: serially in this thread, in threads, or in processes.
 
-Whichever way, the same firings happen in the same order on the same slots, so that the results are
-the same bit for bit. The lane that updates runs in this thread; the others are workers.
+Each way the same firings happen in the same order on the same slots, so that results are equal bit
+for bit. The lane that updates runs in this thread; the other lanes are workers.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Literal
 
 from pearl.runtime import waiting
 from pearl.runtime.environments import external_envs
-from pearl.runtime.environments.external_envs import Log
 from pearl.runtime.lanes.lane_runner import AHEAD, CROWDED, SPINS, Runner
+from pearl.runtime.lanes.work import Work
 from pearl.runtime.lanes.workers import LaneDied, Process, Thread, Worker
 from pearl.runtime.protocol import channels, recovery
 from pearl.runtime.protocol.binding import Lags
-from pearl.runtime.protocol.control_block import Board, Span
+from pearl.runtime.protocol.control_block import Board
 from pearl.runtime.protocol.lane_schedule import Protocol
 from pearl.runtime.protocol.progress_counters import Bell
-from pearl.runtime.protocol.single_lane import Job, LaneError
-from pearl_devices import Buffers
+from pearl.runtime.protocol.single_lane import LaneError
 
 Hosting = Literal["one", "threads", "processes"]
 
 CELLS = "runtime.cells"
 
 PATIENCE_S = 120.0
-"""A run in which nothing fires for so long stops and says who waits for whom (assumed)."""
-
-
-@dataclass
-class Work:
-    """What the lanes work on. about: what a worker process needs to build the same (JSON). pace_s:
-    iterations of the lane that updates are released no faster; tokens hold the others to it.
-    restored: what brings environments outside the arrays back. env_time_limit_s: for one step of
-    such an environment. restart_envs: the run goes on after one has failed. log: what went wrong.
-    """
-
-    protocol: Protocol
-    jobs: Mapping[str, Job]
-    arrays: Buffers
-    learning: Sequence[str]
-    span: Span
-    about: Mapping[str, Any]
-    jitter_s: float = 0.0
-    pace_s: float | None = None
-    restored: Mapping[str, Any] = field(default_factory=dict)
-    env_time_limit_s: float = 60.0
-    restart_envs: bool = False
-    log: Log = field(default_factory=Log)
-    memory: channels.Memory | None = None
-    bells: list[Bell] = field(default_factory=list)
+"""Seconds without a firing after which a run ends, naming the lanes that wait (assumed)."""
 
 
 class Engine:
@@ -86,9 +61,9 @@ class Engine:
         try:
             for number in range(len(p.lanes)):
                 if number != p.home and self.hosting == "threads":
-                    self._workers[number] = Thread(self, number)
+                    self._workers[number] = Thread(self.board, partial(self.runner, number))
                 elif number != p.home and self.hosting == "processes":
-                    self._workers[number] = Process(self, number)
+                    self._workers[number] = self._process(number)
             self.own = self.runner(p.home, self._look)
             if self.hosting == "one":
                 self._all = [
@@ -116,7 +91,7 @@ class Engine:
         return self.work.protocol.lanes[number].name
 
     def bind(self, number: int, look: Callable[[], None]) -> Any:
-        """A lane of this process with its calls: a `Runner` or what has its place."""
+        """A lane of this process with its calls bound: a `Runner` or an object like one."""
         w = self.work
         return Runner(
             w.protocol,
@@ -132,8 +107,13 @@ class Engine:
             jitter_s=w.jitter_s,
         )
 
+    def _process(self, number: int, *, anew: bool = False) -> Process:
+        """A process for a lane. anew: in the place of one that has died."""
+        cells, name = self.cells.handle, self.called(number)
+        return Process(self.work, number, name, cells, self.spins, anew=anew)
+
     def runner(self, number: int, look: Callable[[], None]) -> Any:
-        """The same with its environments as they were, and heard."""
+        """The same, its environments restored, and their failures heard by this engine."""
         w, found = self.work, self.bind(number, look)
         for env in found.environments.values():
             env.on_failure = self._hear
@@ -245,7 +225,7 @@ class Engine:
         return "; ".join(f"{r.name} waits for {', '.join(r.waits_for())}" for r in runners)
 
     def _look(self) -> None:
-        """Whether a worker has failed, or nothing fires any more."""
+        """Raise LaneError where a worker has failed, or where nothing fires any more."""
         now = time.monotonic()
         for number, worker in list(self._workers.items()):
             try:
@@ -267,7 +247,7 @@ class Engine:
         return tuple(self.board.read(self.board.count(t)) for t in tasks)
 
     def _check_environments(self, number: int, worker: Worker, now: float) -> None:
-        """Hears what befell a worker's environments, and ends a worker that one of them keeps."""
+        """Collect environment failures from a worker; end it if a step exceeds its time limit."""
         for text, lost in worker.failures():
             self._hear(text, lost)
         at = self._counts_of(number)
@@ -287,7 +267,7 @@ class Engine:
         return recovery.stalls(self.work.protocol, number, self.board)
 
     def environments(self) -> dict[str, Any]:
-        """What brings the environments outside the arrays back, as they are between segments."""
+        """Snapshots of the environments outside the arrays, between two segments."""
         found = {
             n: s for r in self._runners() for n, s in external_envs.snapshot(r.environments).items()
         }
@@ -315,7 +295,7 @@ class Engine:
         return self._all or [self.own]
 
     def _again(self, number: int, worker: Worker, death: LaneDied) -> None:
-        """Another process for a lane whose own has died, from the first firing not complete on."""
+        """Start a lane whose process has died again, from its first incomplete firing on."""
         w = self.work
         obstacle = recovery.obstacle(w.protocol, number)
         if obstacle:
@@ -327,12 +307,12 @@ class Engine:
         if times >= recovery.ATTEMPTS:
             raise LaneError(f"{death}, for the {times}rd time at one firing")
         self._ended_cpu_s += worker.cpu_s()
-        worker.end(self)
+        self.take(*worker.end())
         lost = recovery.mend(
             w.protocol, number, w.jobs, w.arrays, self.board, self._begun, w.span, w.learning
         )
         w.log.note(f"{death}; it was started again", lost=lost or 0)
-        again = self._workers[number] = Process(self, number, anew=lost is not None)
+        again = self._workers[number] = self._process(number, anew=lost is not None)
         self._progress.pop(number, None)
         try:
             again.ready()
@@ -344,7 +324,7 @@ class Engine:
     def take(
         self, times_ns: Mapping[str, list[int]], lags: Mapping[str, Mapping[Any, int]]
     ) -> None:
-        """What a lane that ends has measured."""
+        """Add the times and lags that a lane has measured."""
         for name, values in times_ns.items():
             self.times_ns.setdefault(name, []).extend(values)
         for name, seen in lags.items():
@@ -357,7 +337,7 @@ class Engine:
         for bell in self.work.bells:
             bell.ring()
         for worker in self._workers.values():
-            worker.end(self)
+            self.take(*worker.end())
             for text, lost in worker.failures():
                 self._hear(text, lost)
         if hasattr(self, "own"):

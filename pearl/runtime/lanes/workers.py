@@ -1,4 +1,4 @@
-"""Who runs the lanes beside this thread's: threads, or processes of their own."""
+"""Workers: the threads or processes that run lanes beside the lane of this thread."""
 
 from __future__ import annotations
 
@@ -7,29 +7,31 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pearl.runtime import waiting
 from pearl.runtime.environments import external_envs
 from pearl.runtime.lanes.lane_runner import Stopped
+from pearl.runtime.lanes.work import Work
 from pearl.runtime.protocol import recovery
+from pearl.runtime.protocol.control_block import Board
 from pearl.runtime.protocol.single_lane import LaneError
 from pearl_devices.primitives.code_cache import sources
-
-if TYPE_CHECKING:
-    from pearl.runtime.lanes.engine import Engine
 
 READY_S = 120.0
 """A worker must be ready within this time: it imports, binds and perhaps compiles (assumed)."""
 
 GRACE_S = 1.0
-"""So much longer than it may a worker's environment takes before the worker is ended (assumed)."""
+"""Seconds beyond its time limit after which an environment's worker is ended (assumed)."""
 
 ANSWER_S = 10.0
-"""A worker that has been told to end, or to say something, does so within this time (assumed)."""
+"""Seconds within which a worker ends, or answers, once it was told to (assumed)."""
+
+Measured = tuple[Mapping[str, list[int]], Mapping[str, Mapping[Any, int]]]
+"""Times in ns by call, and how often each lag was seen."""
 
 
 class LaneDied(LaneError):
@@ -37,52 +39,57 @@ class LaneDied(LaneError):
 
 
 class Worker:
-    """A lane that somebody else runs: what the engine asks of it."""
+    """Interface between the engine and a lane hosted in another thread or process."""
 
     def ready(self) -> None:
-        """Wait until its calls are bound; a LaneError says why it cannot."""
+        """Wait until the calls are bound. Raises LaneError where they cannot be."""
 
     def begin(self) -> None:
-        """Let it follow the limit."""
+        """Let the lane follow the iteration limit."""
 
     def check(self) -> None:
-        """A LaneError if it has failed."""
+        """Raise LaneError if the lane has failed."""
 
     def environments(self, at: int) -> dict[str, Any]:
-        """What brings its environments outside the arrays back, as they are at iteration `at`."""
+        """Snapshots of the lane's environments outside the arrays, at iteration `at`."""
         return {}
 
     def failures(self) -> list[tuple[str, int]]:
-        """What has befallen its environments since it was last asked, and transitions lost."""
+        """Failures of environments since the last call: text, and transitions lost."""
         return []
 
     def overdue(self, limit_s: float, *, stalled_s: float) -> str | None:
-        """Why it is to be given up: an environment that keeps it for longer than `limit_s`.
-        stalled_s: seconds in which it has completed nothing, though it had all it needed."""
+        """Why the lane is to be given up: an environment keeps it for longer than `limit_s`.
+
+        stalled_s: seconds in which the lane completed nothing, though it had all it needed.
+        """
         return None
 
     def kill(self) -> None:
-        """Give it up, whatever it does."""
+        """Give the lane up, whatever it does."""
 
     def cpu_s(self) -> float:
-        """Seconds that are not counted as this process's."""
+        """CPU seconds that are not counted as this process's."""
         return 0.0
 
     @property
     def thread(self) -> waiting.Thread | None:
-        """The thread that runs it, once it has begun."""
+        """The thread that runs the lane; None before it has begun."""
         return None
 
-    def end(self, engine: Engine) -> None:
-        """Wait for its end, and take its times over."""
+    def end(self) -> Measured:
+        """Wait for the end of the lane; returns what the lane has measured."""
+        raise NotImplementedError
 
 
 class Thread(Worker):
-    def __init__(self, engine: Engine, number: int) -> None:
+    """A lane in a thread. runner: makes the lane, given what it calls while it waits."""
+
+    def __init__(self, board: Board, runner: Callable[[Callable[[], None]], Any]) -> None:
         self.error: BaseException | None = None
         self._left = False
-        self._board = engine.board
-        self.runner = engine.runner(number, self._look)
+        self._board = board
+        self.runner = runner(self._look)
         self._thread = threading.Thread(target=self._run, daemon=True, name=self.runner.name)
 
     def _look(self) -> None:
@@ -118,35 +125,43 @@ class Thread(Worker):
     def overdue(self, limit_s: float, *, stalled_s: float) -> str | None:
         return external_envs.late(self.runner.environments, limit_s)
 
-    def end(self, engine: Engine) -> None:
+    def end(self) -> Measured:
         if self._thread.is_alive():
             self._thread.join(timeout=0.0 if self._left else ANSWER_S)
-        engine.take(self.runner.times_ns, self.runner.lags)
+        return self.runner.times_ns, self.runner.lags
 
 
 class Process(Worker):
-    """A child of this process over the same memory. It is told what to do as JSON on its standard
-    input and answers in lines of JSON. anew: it takes the place of one that died."""
+    """A lane in a child process over the same memory.
 
-    def __init__(self, engine: Engine, number: int, *, anew: bool = False) -> None:
-        w = engine.work
+    The child reads its orders as JSON from its standard input and answers in lines of JSON.
+
+    number, name: of the lane.
+    cells: file descriptor of the memory in which the lanes count.
+    spins: how often the lane looks before it sleeps.
+    anew: the child takes the place of one that died.
+    """
+
+    def __init__(
+        self, w: Work, number: int, name: str, cells: int, spins: int, *, anew: bool
+    ) -> None:
         if w.memory is None:
             raise ValueError("lanes in processes need their arrays in shared memory")
-        handles = [w.memory.handle, engine.cells.handle, *(b.handle for b in w.bells)]
-        self.name = engine.called(number)
+        handles = [w.memory.handle, cells, *(b.handle for b in w.bells)]
+        self.name = name
         self.outside = recovery.steps_outside(w.protocol, number, w.jobs)
         about = {
             **w.about,
             "lane": number,
             "layout": w.memory.layout,
             "memory": w.memory.handle,
-            "cells": engine.cells.handle,
+            "cells": cells,
             "bells": [b.handle for b in w.bells],
             "learning": list(w.learning),
             "warm": w.span.warm,
             "total": w.span.total,
             "drained": w.span.drained,
-            "spins": engine.spins,
+            "spins": spins,
             "jitter_s": w.jitter_s,
             "anew": anew,
             "restored": dict(w.restored),
@@ -268,7 +283,7 @@ class Process(Worker):
         self._child.kill()
         self._child.wait()
 
-    def end(self, engine: Engine) -> None:
+    def end(self) -> Measured:
         assert self._child.stdin
         with suppress(OSError):
             self._child.stdin.close()
@@ -278,7 +293,7 @@ class Process(Worker):
             self.kill()
         self._listener.join(timeout=1.0)
         self._lines.close()
-        engine.take(self._says("times_ns") or {}, self._says("lags") or {})
+        return self._says("times_ns") or {}, self._says("lags") or {}
 
 
 def said(error: BaseException) -> str:

@@ -1,0 +1,49 @@
+"""`Work`: everything that the lanes of a run share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pearl.runtime.environments.external_envs import Log
+from pearl.runtime.protocol import channels
+from pearl.runtime.protocol.control_block import Span
+from pearl.runtime.protocol.lane_schedule import Protocol
+from pearl.runtime.protocol.progress_counters import Bell
+from pearl.runtime.protocol.single_lane import Job
+from pearl_devices import Buffers
+
+
+@dataclass
+class Work:
+    """The plan, the arrays and the options that the lanes of a run share.
+
+    jobs: task → the call that runs it.
+    learning: tasks that pass their tokens without work before learning begins.
+    span: the iterations in which tasks do real work.
+    about: spec, plan and options as JSON, from which a worker process builds the same.
+    jitter_s: longest random sleep before a call, for tests.
+    pace_s: least seconds between iterations of the lane that updates; tokens hold the others to it.
+    restored: brings environments outside the arrays back: name of a task → their snapshots.
+    env_time_limit_s: seconds that a step of such an environment may take.
+    restart_envs: the run goes on after an environment has failed.
+    log: failures of lanes and environments.
+    memory: the shared memory of the arrays, where lanes run in processes.
+    bells: one for every lane, rung when a count that it waits for has changed.
+    """
+
+    protocol: Protocol
+    jobs: Mapping[str, Job]
+    arrays: Buffers
+    learning: Sequence[str]
+    span: Span
+    about: Mapping[str, Any]
+    jitter_s: float = 0.0
+    pace_s: float | None = None
+    restored: Mapping[str, Any] = field(default_factory=dict)
+    env_time_limit_s: float = 60.0
+    restart_envs: bool = False
+    log: Log = field(default_factory=Log)
+    memory: channels.Memory | None = None
+    bells: list[Bell] = field(default_factory=list)
