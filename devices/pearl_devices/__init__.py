@@ -22,7 +22,7 @@ from pearl_devices.base import (
 from pearl_devices.given import is_whole, shown
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels import kernel
-from pearl_devices.named import CALLABLE, function, reason
+from pearl_devices.named import CALLABLE, function, reason, refuse_standard
 
 BACKENDS = {
     "cpu": "pearl_devices.cpu",
@@ -30,7 +30,8 @@ BACKENDS = {
     "fpga": "pearl_devices.fpga",
     "null": "pearl_devices.null",
 }
-"""Device kind → the module that is its `Backend`. A new kind is one file and one line here."""
+"""Device kind → the module that is its `Backend`. A new kind is one file and one line here; one of
+the user's own is called by its module path, such as my_package.npu, and needs no line."""
 
 NEEDED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "offers": (callable, "def offers(kernel, device), the (variant, width) pairs that it can run"),
@@ -57,22 +58,27 @@ NEEDED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
 def backend(kind: str) -> Backend:
     """The backend of a device kind, imported on use.
 
+    kind: a key of `BACKENDS` or a module path, which has a dot.
+
     Raises:
         KeyError: no such kind; the text names all.
         DeviceKindError: its file is missing, cannot be imported or lacks a name of `NEEDED`.
     """
-    if kind not in BACKENDS:
+    if kind not in BACKENDS and "." not in kind:
         raise KeyError(f"no device kind {kind!r}; there are {sorted(BACKENDS)}")
-    return _backend(kind, BACKENDS[kind])
+    return _backend(kind, BACKENDS.get(kind, kind))
 
 
 @cache
 def _backend(kind: str, module: str) -> Backend:
     try:
+        refuse_standard(module)
         found = import_module(module)
     except (Exception, SystemExit) as error:  # a file is a program, and may raise anything
-        if isinstance(error, ModuleNotFoundError) and error.name == module:
-            why = f"there is no such file; write one that defines {', '.join(NEEDED)}"
+        absent = error.name if isinstance(error, ModuleNotFoundError) else None
+        if absent and f"{module}.".startswith(f"{absent}."):
+            needed = ", ".join(NEEDED)
+            why = f"there is no such file on Python's path; write one that defines {needed}"
         else:
             why = f"it cannot be imported: {type(error).__name__}: {reason(error)}"
         raise DeviceKindError(f"{_file(kind, module)}: {why}") from error
@@ -87,7 +93,7 @@ def _backend(kind: str, module: str) -> Backend:
 
 def _file(kind: str, module: str = "") -> str:
     """A device kind and its file, as errors name them."""
-    return f"device kind {kind!r}, {(module or BACKENDS[kind]).replace('.', '/')}.py"
+    return f"device kind {kind!r}, {(module or BACKENDS.get(kind, kind)).replace('.', '/')}.py"
 
 
 def offers(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:

@@ -171,7 +171,7 @@ class Check:
         """The platform and how the resolved spec writes it, or None with the reasons in `lines`."""
         where: Where = ("platform",)
         if isinstance(data, Mapping):
-            platform, entry, found = read_platform(data, where)
+            platform, entry, found = read_platform(data, where, imports=self.imports)
             self.complain(found)
             return platform, entry and unfold(entry, "inline")
         if not isinstance(data, str):
@@ -187,7 +187,7 @@ class Check:
             self.lines += [(where, f"{origin}; {line}") for line in error.problems]
             return None, None
         self.lines += document.problems
-        platform, entry, found = read_platform(document.data, (), name)
+        platform, entry, found = read_platform(document.data, (), name, imports=self.imports)
         self.lines += [(("platform", *at), document.say(at, what)) for at, what in found]
         return platform, entry and unfold(entry, name)
 

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     BeforeValidator,
     Field,
+    PlainValidator,
     StrictBool,
     StrictStr,
     TypeAdapter,
+    WithJsonSchema,
 )
 from pydantic.dataclasses import dataclass
-from pydantic_core import ValidationError
+from pydantic_core import PydanticKnownError, ValidationError
 
 from pearl.spec.algorithm_options import STRICT
 from pearl.spec.catalogue import catalogue
@@ -25,10 +28,8 @@ from pearl.spec.units import dimension_of
 from pearl.spec.yaml_reader import Where, show
 from pearl_devices import BACKENDS, Device, Link, Platform, backend, estimator
 
-if TYPE_CHECKING:
-    Kind = str
-else:
-    Kind = Literal[tuple(BACKENDS)]
+MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
+"""Module path of a device kind of the user's own."""
 
 Count = Annotated[Sourced, Number(None, whole=True)]
 Bytes = Annotated[Sourced, Number("bytes")]
@@ -39,11 +40,33 @@ Seconds = Annotated[Sourced, Number("s", zero=True)]
 Watts = Annotated[Sourced, Number("w", zero=True)]
 
 
+def _kind(given: Any) -> str:
+    if isinstance(given, str) and (given in BACKENDS or MODULE.fullmatch(given)):
+        return given
+    names = ", ".join(map(repr, (*BACKENDS, "a module path such as my_package.npu")))
+    raise PydanticKnownError("literal_error", {"expected": names})
+
+
+Kind = Annotated[
+    str,
+    PlainValidator(_kind),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"enum": list(BACKENDS)},
+                {"pattern": f"^{MODULE.pattern}$"},
+            ],
+            "type": "string",
+        }
+    ),
+]
+
+
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class DeviceEntry:
     """One device of a platform file."""
 
-    kind: Kind = Field(description="Which backend runs it.")
+    kind: Kind = Field(description="Which backend runs it: a kind that ships, or a module.")
     model: StrictStr = Field(default="", max_length=200, description="What it is sold as.")
     source: StrictStr | None = Field(
         default=None,
@@ -139,9 +162,13 @@ PLATFORM: TypeAdapter[PlatformFile] = TypeAdapter(PlatformFile)
 
 
 def read_platform(
-    data: Any, where: Where = (), default_name: str = "inline"
+    data: Any, where: Where = (), default_name: str = "inline", *, imports: bool = True
 ) -> tuple[Platform | None, PlatformFile | None, list[Complaint]]:
-    """The platform in plain data, or what is wrong with it; `where` is the way to it."""
+    """The platform in plain data, or the problems with it; `where` is the way to it.
+
+    imports: whether device kinds by module path are imported; else their devices count as simulated
+    ones whose width has no unit.
+    """
     try:
         entry = PLATFORM.validate_python(data)
     except ValidationError as error:
@@ -150,7 +177,8 @@ def read_platform(
     devices = []
     for name, device in entry.devices.items():
         try:
-            devices.append(_device(name, device, (*where, "devices", name), problems))
+            known = imports or device.kind in BACKENDS
+            devices.append(_device(name, device, (*where, "devices", name), problems, known))
         except ValueError as error:
             problems.append(((*where, "devices", name), str(error)))
     links = []
@@ -206,12 +234,17 @@ def _figures(entry: DeviceEntry, at: Where, problems: list[Complaint]) -> dict[s
     return _with_sources(read, entry.source, (*at, "figures"), problems)
 
 
-def _device(name: str, entry: DeviceEntry, at: Where, problems: list[Complaint]) -> Device:
+def _device(
+    name: str, entry: DeviceEntry, at: Where, problems: list[Complaint], known: bool
+) -> Device:
     numbers = _numbers(entry, at, problems)
     figures = _figures(entry, at, problems)
-    kind = backend(entry.kind)
-    estimator(entry.kind)
-    simulated = kind.SIMULATED if entry.simulated is None else entry.simulated
+    kind = backend(entry.kind) if known else None
+    if kind is not None:
+        estimator(entry.kind)
+    simulated = entry.simulated
+    if simulated is None:
+        simulated = kind is None or kind.SIMULATED
     renamed = {DEVICE_FIELDS.get(key, key): number for key, number in numbers.items()}
     value = {key: number.value for key, number in renamed.items()}
     sources = {key: number.source or "" for key, number in (renamed | figures).items()}
@@ -219,7 +252,7 @@ def _device(name: str, entry: DeviceEntry, at: Where, problems: list[Complaint])
         name=name,
         kind=entry.kind,
         width=int(value["width"]),
-        width_unit=kind.WIDTH_UNIT,
+        width_unit=kind.WIDTH_UNIT if kind else "units",
         max_lanes=int(value.get("max_lanes", 1)),
         memory_bytes=value.get("memory_bytes", math.inf),
         peak_flops_per_s=value["peak_flops_per_s"],

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from pearl.errors import SpecError
+from pearl_devices import BACKENDS
 from pearl_devices.cache_folder import cache_folder, doubts
 
 KEPT = 10_000
@@ -40,14 +41,15 @@ class Named:
 
 def named(spec: Mapping[str, Any]) -> list[Named]:
     """The code that a spec, as plain data, names beside gymnasium's own environments and the
-    algorithms that ship. Imports nothing. What is not of a spec's form is passed over."""
+    algorithms and device kinds that ship. Imports nothing. Data not of a spec's form is passed
+    over."""
     from pearl.algorithms import ALGORITHMS
 
+    found = _device_kinds(spec.get("platform"))
     section = spec.get("algorithm")
     if not isinstance(section, Mapping):
-        return []
+        return found
     name, env, network = (section.get(key) for key in ("name", "env", "network"))
-    found = []
     if isinstance(name, str) and name not in ALGORITHMS:
         what = "whether it is an algorithm, and whether it takes these options"
         found.append(Named("algorithm.name", name, what))
@@ -63,6 +65,18 @@ def named(spec: Mapping[str, Any]) -> list[Named]:
         what = "whether it makes networks of these inputs and outputs"
         found.append(Named("algorithm.network", network, what))
     return found
+
+
+def _device_kinds(platform: object) -> list[Named]:
+    devices = platform.get("devices") if isinstance(platform, Mapping) else None
+    entries = devices.items() if isinstance(devices, Mapping) else ()
+    kinds = {name: entry.get("kind") for name, entry in entries if isinstance(entry, Mapping)}
+    what = "whether it is a device kind, and whether it takes these figures"
+    return [
+        Named(f"platform.devices.{name}.kind", kind, what)
+        for name, kind in kinds.items()
+        if isinstance(kind, str) and kind not in BACKENDS
+    ]
 
 
 def digest(spec: Mapping[str, Any]) -> str:

@@ -1,0 +1,232 @@
+"""A device kind is one file and one line; a faulty one is a sentence that names file and fault."""
+
+from __future__ import annotations
+
+import sys
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import pearl
+from pearl.errors import SpecError
+from pearl_devices import BACKENDS, Device, backend, estimator, kernel
+from pearl_estimators import estimate, power
+from tests.cli.test_cli import Ran
+
+GOOD = '''
+"""A processor in memory, for tests.
+
+More of it.
+"""
+from pearl_devices.base import FigureError
+
+WIDTH_UNIT = "banks"
+SIMULATED = True
+
+def offers(kernel, device):
+    return (("near", device.width),) if kernel.kind in ("replay_sample", "replay_insert") else ()
+
+def bind(kernel, variant, buffers):
+    from pearl_devices import backend
+    return backend("cpu").bind(kernel, "native", buffers)
+
+def ESTIMATE(kernel, device, variant, width):
+    if "bank_bytes_per_s" not in device.figures:
+        raise FigureError(f"device {device.name!r} gives no bank_bytes_per_s")
+    seconds = kernel.bytes_in / (width * device.figures["bank_bytes_per_s"])
+    return {"latency_s": seconds, "low_s": 0.5 * seconds, "high_s": 2 * seconds}
+'''
+NEAR = {
+    "kind": "pim",
+    "source": "made up",
+    "width": 8,
+    "peak": "1 TFLOP/s",
+    "memory_bandwidth": "100 GB/s",
+    "overhead": "1 us",
+    "idle_power": "1 W",
+    "active_power": "10 W",
+    "figures": {"bank_bytes_per_s": "2 GB/s"},
+}
+LINK = {"between": ["cpu", "near"], "source": "s", "latency": "1 us", "bandwidth": "16 GB/s"}
+SPEC: dict[str, Any] = {
+    "algorithm": {"name": "dqn", "env": "CartPole-v1", "num_envs": 4, "hidden": [16]},
+    "platform": {"devices": {"cpu": "xeon_gold_6326", "near": NEAR}, "links": [LINK]},
+    "limits": {"pin": {"replay_sample": "near", "replay_insert": "near"}},
+}
+
+NUMBERS = count()
+
+
+@pytest.fixture
+def kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Writes the file of a kind `pim` that the table names, and a spec that uses it."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def write(text: str | None, path: str = "") -> Path:
+        module = path or f"pim_{next(NUMBERS)}"
+        if not path:
+            monkeypatch.setitem(BACKENDS, "pim", module)
+        if text is not None:
+            file = tmp_path / f"{module.replace('.', '/')}.py"
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(text)
+        spec = tmp_path / "spec.yaml"
+        platform = SPEC["platform"]
+        near = {**NEAR, "kind": path or "pim"}
+        devices = {**platform["devices"], "near": near}
+        spec.write_text(yaml.safe_dump({**SPEC, "platform": {**platform, "devices": devices}}))
+        return spec
+
+    return write
+
+
+def test_a_kind_of_one_file_and_one_line_is_planned_listed_and_labelled(kind: Any) -> None:
+    spec = kind(GOOD)
+    system = pearl.load(spec)
+    near = system.platform.device("near")
+    assert (near.width_unit, near.simulated, near.when_unused) == ("banks", True, "off")
+    task = pearl.plan(system).task("replay_sample")
+    assert (task.device, task.width, task.width_unit) == ("near", 8, "banks")
+    assert (task.rung, task.variant) == ("closed_form", "near")
+    assert "pim   A processor in memory, for tests (width in banks, simulated)" in (
+        Ran("list", "kinds").out
+    )
+    assert Ran("check", spec).status == 0
+    k = system_kernel(system, "replay_sample")
+    found = estimate(k, near, width=4)
+    assert found.latency_s == pytest.approx(k.bytes_in / (4 * 2e9))
+    assert found.energy_j == pytest.approx(0.5 * 9 * found.latency_s)
+    assert power.SOURCE in found.source
+
+
+def system_kernel(system: pearl.System, task: str) -> Any:
+    from pearl.planner.planner import problem
+
+    return problem(system)[0].task(task).kernel
+
+
+def test_a_kind_may_say_its_own_energy_and_rung(kind: Any) -> None:
+    kind(GOOD.replace('"low_s"', '"energy_j": 7.0, "rung": "datasheet", "source": "s", "low_s"'))
+    near = Device("near", "pim", width=8, figures={"bank_bytes_per_s": 2e9})
+    found = estimate(SAMPLE, near)
+    assert (found.energy_j, found.rung, found.source) == (7.0, "datasheet", "s")
+
+
+SAMPLE = kernel("replay_insert", envs=4, obs=4, act=0, capacity=64, prioritised=0, fanout=4)
+
+
+def test_a_figure_that_a_kind_asks_for_is_the_users_to_give(kind: Any) -> None:
+    kind(GOOD)
+    with pytest.raises(ValueError, match=r"^device 'near' gives no bank_bytes_per_s$"):
+        estimate(SAMPLE, Device("near", "pim", width=8))
+
+
+def test_a_kind_by_module_path_is_imported_where_the_spec_is_the_users_word(kind: Any) -> None:
+    spec = kind(GOOD, "own_kinds.memory")
+    said = Ran("check", spec)
+    assert said.status == 0
+    assert "not looked at: platform.devices.near.kind own_kinds.memory: whether it is" in said.out
+    assert "own_kinds.memory" not in sys.modules
+    assert Ran("check", "--import", spec).status == 0
+    assert pearl.plan(spec).task("replay_sample").width_unit == "banks"
+    assert pearl.load(spec).sha256 == pearl.spec.reading.state(spec).sha256
+
+
+FAULTS = {
+    "no file": (None, "there is no such file on Python's path; write one that defines offers, b"),
+    "no Python": ("def offers(:", "it cannot be imported: SyntaxError: "),
+    "raises": ("1 / 0", "it cannot be imported: ZeroDivisionError: "),
+    "exits": ("raise SystemExit(3)", "it cannot be imported: SystemExit: "),
+    "no offers": (GOOD.replace("def offers", "def offer"), "it has no offers; needed is def off"),
+    "no bind": (GOOD.replace("def bind", "def bound"), "it has no bind; needed is def bind("),
+    "no unit": (GOOD.replace("WIDTH_UNIT", "UNIT"), "it has no WIDTH_UNIT; needed is one word"),
+    "no word": (GOOD.replace('"banks"', "3"), "WIDTH_UNIT is 3; needed is one word"),
+    "unsaid": (GOOD.replace("SIMULATED", "MADE_UP"), "it has no SIMULATED; needed is True where"),
+    "no estimate": (
+        GOOD.replace("ESTIMATE", "estimate"),
+        "it has no ESTIMATE; needed is a function (kernel, device, variant, width)",
+    ),
+    "no function": (f"{GOOD}\nESTIMATE = 3", "ESTIMATE is 3; needed is a function"),
+    "no module": (f"{GOOD}\nESTIMATE = 'no_such:f'", "ESTIMATE is 'no_such:f': No module named"),
+    "not in it": (
+        f"{GOOD}\nESTIMATE = 'pearl_estimators.roofline:no_such'",
+        "ESTIMATE is 'pearl_estimators.roofline:no_such': module 'pearl_estimators.roofline' has",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_half_registered_kind_is_a_sentence_that_names_file_and_lack(
+    kind: Any, fault: str
+) -> None:
+    text, why = FAULTS[fault]
+    spec = kind(text)
+    file = f"device kind 'pim', {BACKENDS['pim']}.py: "
+    for command in (
+        ("check", spec),
+        ("plan", spec),
+        ("train", "--emulate", spec),
+        ("list", "devices"),
+        ("list", "kinds"),
+    ):
+        ran = Ran(*command)
+        assert ran.status == 2, command
+        assert f"{file}{why}" in ran.err, command
+        assert len(ran.err.strip().splitlines()) == 1, command
+
+
+NONSENSE = {
+    "return None": "ESTIMATE fails for kernel replay_insert on 'near': it returns None; needed is",
+    "return 1.0": "it returns 1.0; needed is a mapping with latency_s, in seconds",
+    "return {}": "it returns {}; needed is a mapping with latency_s, in seconds",
+    "return {'latency_s': float('nan')}": "ValueError: estimate: latency_s is nan; it must be",
+    "return {'latency_s': -1.0}": "latency_s is -1.0; it must be",
+    "return {'latency_s': 0.0}": "latency_s is 0; it must be above 0",
+    "return {'latency_s': '1 s'}": "latency_s is '1 s'; it must be",
+    "return {'latency_s': 1.0, 'speed': 2}": "unexpected keyword argument 'speed'",
+    "return {'latency_s': 1.0, 'rung': 'guess'}": "rung is 'guess'; it is one of",
+    "return {'latency_s': 1.0, 'high_s': 0.5}": "latency_s 1.0 is outside its band 1.0 to 0.5",
+    "return 1 / 0": "ZeroDivisionError: division by zero",
+    "return device.figures['none']": "KeyError: 'none'",
+}
+
+
+@pytest.mark.parametrize("body", NONSENSE)
+def test_an_estimate_that_is_none_is_a_sentence_that_names_the_file(kind: Any, body: str) -> None:
+    spec = kind(GOOD.replace('    if "bank', f'    {body}\n    if "bank'))
+    for command in (("check", spec), ("plan", spec), ("train", "--emulate", spec)):
+        ran = Ran(*command)
+        assert ran.status == 2, command
+        assert f"device kind 'pim', {BACKENDS['pim']}.py: ESTIMATE fails for kernel" in ran.err
+        assert NONSENSE[body] in ran.err
+        assert len(ran.err.strip().splitlines()) == 1, command
+
+
+@pytest.mark.parametrize(
+    "body", ["3", "None", "('near',)", "(('near', 0),)", "(('near', 9),)", "((2, 1),)", "1 / 0"]
+)
+def test_offers_that_are_none_are_a_sentence_that_names_the_file(kind: Any, body: str) -> None:
+    spec = kind(GOOD.replace('    return (("near', f'    return {body}\n    return (("near'))
+    for command in (("check", spec), ("plan", spec)):
+        ran = Ran(*command)
+        assert ran.status == 2, command
+        assert f"device kind 'pim', {BACKENDS['pim']}.py: offers " in ran.err
+        assert len(ran.err.strip().splitlines()) == 1, command
+
+
+def test_a_kind_that_no_table_names_is_refused_with_those_there_are() -> None:
+    with pytest.raises(KeyError, match="no device kind 'tpu'; there are"):
+        backend("tpu")
+    with pytest.raises(ValueError, match=r"device kind 'json\.tool', json/tool\.py: .*standard li"):
+        backend("json.tool")
+    spec = {**SPEC, "platform": {"devices": {"cpu": {**NEAR, "kind": "cqu"}}}}
+    with pytest.raises(SpecError, match=r"given 'cqu' \(did you mean cpu\?\); allowed: cpu or gpu"):
+        pearl.load(spec)
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_the_estimate_of_every_kind_that_ships_resolves(name: str) -> None:
+    assert callable(estimator(name))
