@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pearl.algorithms import algorithm
 from pearl.errors import InfeasibleError, SpecError
 from pearl.formatting import listed
 from pearl.graph.limits import Limits, bad_time
@@ -19,6 +18,7 @@ from pearl.planner.energy_front import pareto
 from pearl.planning.costs import CostTable, tabulate, with_lanes
 from pearl.planning.plans import Plan, Problem
 from pearl.solvers import solve
+from pearl.spec.own_code import graph_of
 from pearl.spec.reading import System, load
 from pearl_devices import Kernel
 from pearl_estimators.host import on_demand
@@ -39,11 +39,6 @@ def as_system(spec: System | str | Path | Mapping[str, Any]) -> System:
     return spec if isinstance(spec, System) else load(spec)
 
 
-def graph_of(system: System) -> TaskGraph:
-    """The task graph that the algorithm of a system makes of the system."""
-    return algorithm(system.algorithm.name).graph(system)
-
-
 def problem(system: System) -> tuple[TaskGraph, CostTable]:
     """What the solver is given for a system: its task graph and the cost of every mode."""
     graph = graph_of(system)
@@ -59,7 +54,7 @@ def check_estimates(system: System) -> None:
     """
     platform = system.platform
     sheets = tuple(replace(device, real=False) for device in platform.devices)
-    graph = algorithm(system.algorithm.name).graph(system)
+    graph = graph_of(system)
     with suppress(InfeasibleError):
         tabulate(graph, replace(platform, devices=sheets), system.limits)
 

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pearl.runtime.environments import external_envs
+from pearl.spec.own_code import own_code
 from pearl.training.policy import Policy
 from pearl_devices import Kernel, UnsupportedError
 from pearl_devices.base import EnvironmentFailed
@@ -73,7 +74,7 @@ def evaluate(policy: Policy, episodes: int, seed: int) -> Evaluation:
     env = make_env(system.env.id, system.env.args, system.env.stack)
     asked, totals, cut = _Asked(system.env.id), [], 0
     try:
-        with _limited(system, asked):
+        with own_code(system, "the policy"), _limited(system, asked):
             for episode in range(episodes):
                 with asked.at(episode, 0):
                     obs, _ = env.reset(seed=key(seed, f"evaluation {episode}") % 2**31)

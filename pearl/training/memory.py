@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 def warning(system: System) -> str | None:
     """What `check` says of a replay that is larger than the memory that is free; None where it
     fits, where there is none, and where no device of this host would hold it."""
-    from pearl.algorithms import algorithm
+    from pearl.spec.own_code import graph_of
 
     free, _ = free_memory()
     if free is None or not any(d.real for d in system.platform.devices):
         return None
-    size = algorithm(system.algorithm.name).graph(system).states.get("replay", 0.0)
+    size = graph_of(system).states.get("replay", 0.0)
     capacity = rows(system)
     if size <= free or capacity is None:
         return None

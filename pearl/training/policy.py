@@ -20,6 +20,7 @@ import numpy.typing as npt
 from pearl.errors import SpecError
 from pearl.files import write_atomically
 from pearl.planning.plans import pearl_version, plain
+from pearl.training.policy_export import description
 from pearl_devices import Kernel
 
 if TYPE_CHECKING:
@@ -120,8 +121,6 @@ class Policy:
     def save(self, path: str | Path, **about: Any) -> None:
         """Write the policy to a file for `load`, atomically. about: further keys of its JSON."""
         from safetensors.numpy import save
-
-        from pearl.training.policy_export import description
 
         held: dict[str, npt.NDArray[Any]] = {"parameters": self.parameters}
         if self.statistics is not None:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pearl.files import write_atomically
-from pearl.training.policy import Policy
+
+if TYPE_CHECKING:
+    from pearl.training.policy import Policy
 
 SCHEMA = 1
 

@@ -12,6 +12,7 @@ from pearl.planning.runs import CHECKPOINT, Progress, Run
 from pearl.report.report import Report
 from pearl.runtime.protocol import single_lane
 from pearl.solvers.model import solver_process
+from pearl.spec.own_code import OwnCodeError, blamed
 from pearl.training import checkpoint, evaluation, plan_change, replanning
 from pearl.training.contradiction import contradicted
 from pearl.training.interruption import Interruption
@@ -66,6 +67,7 @@ class TrainingRun:
         watch = replanning.Watch(predicted_s) if replan else None
         times_ns: dict[str, list[int]] = {}
         lags: dict[str, Counter[int]] = {}
+        failing = False
         with meter:
             while True:
                 state, session = self._state, self.session
@@ -79,6 +81,11 @@ class TrainingRun:
                             session.environments = dict(session.environments()).copy
                     except (single_lane.LaneError, EnvironmentFailed) as error:
                         status, state.log.failure = "failed", " ".join(str(error).split())
+                    except Exception as error:  # code of the user's own may raise anything
+                        told = blamed(error, session.compiled.system, "a call")
+                        if told is None:
+                            raise
+                        status, state.log.failure, failing = "failed", str(told), True
                 times_ns = replanning.gathered(times_ns, lanes.times_ns)
                 for name, seen in lanes.lags.items():
                     lags.setdefault(name, Counter()).update(seen)
@@ -103,12 +110,12 @@ class TrainingRun:
             try:
                 final = self._interruption.unless_asked(self._final)
                 status = "interrupted" if final is None else "done"
-            except EnvironmentFailed as error:
+            except (EnvironmentFailed, OwnCodeError) as error:
                 status, state.log.failure = "failed", str(error)
         if unsaved and status == "done":
             status, state.log.failure = "failed", unsaved
         c = session.compiled
-        rows = timings(loop, c.protocol.plan, {} if emulate else times_ns)
+        rows = timings(loop, c.protocol.plan, {} if emulate or failing else times_ns)
         wall_s, cpu_s = time.perf_counter() - begin_s, cpu_seconds() - begin_cpu_s
         run = outcome(
             loop,

@@ -19,6 +19,7 @@ from pearl.planning.plans import plain
 from pearl.planning.runs import CHECKPOINT
 from pearl.runtime.environments import external_envs
 from pearl.runtime.protocol import channels, single_lane
+from pearl.spec.own_code import own_code
 from pearl.training import checkpoint, memory, restoring
 from pearl.training.compiled import Compiled
 from pearl.training.loop import Milestones
@@ -104,7 +105,9 @@ class Session:
             if name.startswith("rng."):
                 array[0] = key(seed, name.removeprefix("rng."))
         lasting = system if steps is None else system.lasting(steps)
-        algorithm(system.algorithm.name).initialise(arrays, lasting, seed)
+        name = system.algorithm.name
+        with own_code(system, f"algorithm.name: {name}: its initialise"):
+            algorithm(name).initialise(arrays, lasting, seed)
         start_normalisation(arrays, system)
         for name, array in arrays.items():
             if "@" in name and not name.startswith("rng."):
@@ -163,7 +166,7 @@ class Session:
         pace_s = None if c.emulate else c.plan.pace_s
         before = resumed.environments if resumed else None
         if c.protocol.alone:
-            with _bringing_back():
+            with _bringing_back(), own_code(c.system, "binding the kernels"):
                 steps = single_lane.bind(c.order, c.jobs, learning, self.arrays)
                 found = {s.job.name: external_envs.found(s.job, s.call) for s in steps}
                 environments = {name: env for name, env in found.items() if env is not None}
@@ -202,7 +205,7 @@ class Session:
             memory=self._memory,
         )
         engine = self._in_any_order(work) if c.any_order else Engine(work, c.hosting)
-        with _bringing_back():
+        with _bringing_back(), own_code(c.system, "binding the kernels"):
             engine.__enter__()
         with (
             closing(engine),
@@ -210,7 +213,7 @@ class Session:
         ):
             self.again(resumed)
             self.environments = engine.environments
-            with _bringing_back():
+            with _bringing_back(), own_code(c.system, "binding the kernels"):
                 engine.start(state.iteration)
             yield engine
 

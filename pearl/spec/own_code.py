@@ -1,0 +1,68 @@
+"""Errors of code that a spec names, told in one sentence with the place in that code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from traceback import extract_tb
+
+from pearl.algorithms import algorithm
+from pearl.errors import InfeasibleError, SpecError
+from pearl.graph.task_graph import TaskGraph
+from pearl.spec.system import System
+from pearl.spec.trust import named
+from pearl_devices import UnsupportedError
+from pearl_devices.base import EnvironmentFailed
+from pearl_devices.named import reason
+
+
+class OwnCodeError(SpecError):
+    """Code that a spec names has raised an error."""
+
+
+@contextmanager
+def own_code(system: System, doing: str) -> Iterator[None]:
+    """Meanwhile an error of code that the spec of `system` names becomes an OwnCodeError.
+
+    doing: what fails then, as in "the task graph".
+    Errors of PEARL's own kinds, and all errors of a spec that names no code, pass unchanged.
+    """
+    try:
+        yield
+    except (SpecError, InfeasibleError, UnsupportedError, EnvironmentFailed):
+        raise
+    except Exception as error:  # such code may raise anything
+        told = blamed(error, system, doing)
+        if told is None:
+            raise
+        raise told from error
+
+
+def blamed(error: Exception, system: System, doing: str) -> OwnCodeError | None:
+    """The error with its innermost place in code that the spec names, if there is one, else of all.
+
+    None where the spec names no code. doing: as in `own_code`.
+    """
+    if isinstance(error, OwnCodeError):
+        return error
+    names = [each.given for each in named(system.raw)]
+    if not names:
+        return None
+    modules = [sys.modules.get(name.partition(":")[0]) for name in names]
+    files = {getattr(module, "__file__", None) for module in modules}
+    frames = extract_tb(error.__traceback__)
+    at = next((f for f in reversed(frames) if f.filename in files), frames[-1])
+    said = f"{type(error).__name__}: {reason(error)} ({at.filename}, line {at.lineno})"
+    return OwnCodeError(f"{doing} fails: {said}")
+
+
+def graph_of(system: System) -> TaskGraph:
+    """The task graph that the algorithm of a system makes of the system.
+
+    Raises:
+        OwnCodeError: an algorithm of the user's own has raised an error.
+    """
+    name = system.algorithm.name
+    with own_code(system, f"algorithm.name: {name}: its task graph"):
+        return algorithm(name).graph(system)

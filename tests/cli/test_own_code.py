@@ -1,0 +1,89 @@
+"""Faulty code of the user's own is told in one sentence that names it, and never as a traceback."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import pearl
+from tests.cli.test_cli import Ran
+
+SOUND = (Path(__file__).parents[2] / "examples" / "own_algorithm.py").read_text()
+RAISING = '    raise IndexError("no such thing")'
+FAULTS = {
+    "at_import": ("import pearl\n", 'raise IndexError("no such thing")\n'),
+    "graph": ("def graph(system):", f"def graph(system):\n{RAISING}"),
+    "initialise": ("def initialise(buffers, system, seed):", None),
+    "losses": ("    import torch\n", f"{RAISING}\n"),
+}
+"""Where code fails → the text of a sound algorithm, and what stands in its place."""
+
+
+@pytest.fixture
+def spec(request: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A spec of an algorithm that fails at `request.param`."""
+    package = f"faulty_{request.param}"
+    (tmp_path / package).mkdir()
+    (tmp_path / package / "__init__.py").touch()
+    found, put = FAULTS[request.param]
+    assert found in SOUND
+    text = SOUND.replace(found, put or f"{found}\n{RAISING}")
+    text = text.replace("examples.own_algorithm", f"{package}.faulty")
+    (tmp_path / package / "faulty.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    train = {"steps": 3000, "evaluate_every": 0, "final_episodes": 0}
+    algorithm = {"name": f"{package}.faulty", "env": "CartPole-v1", "num_envs": 4}
+    path = tmp_path / "spec.yaml"
+    path.write_text(yaml.safe_dump({"algorithm": algorithm, "platform": "cpu_gpu", "train": train}))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("spec", "planned"),
+    [("at_import", False), ("graph", False), ("initialise", True), ("losses", True)],
+    indirect=["spec"],
+)
+def test_an_algorithm_that_fails_is_named_with_the_line(
+    spec: Path, planned: bool, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    for arguments in (["check", "--import"], ["plan"], ["train", "--emulate", "--out", str(out)]):
+        ran = Ran(*arguments, spec)
+        assert "Traceback" not in ran.err
+        if planned and arguments[0] != "train":
+            assert (ran.status, ran.err) == (0, "")
+            continue
+        assert ran.status in (1, 2)
+        (line,) = [each for each in ran.err.splitlines() if each.startswith("error:")]
+        assert "no such thing" in line
+        assert "faulty" in line
+        if "faulty_at_import" not in line:
+            assert "IndexError: no such thing" in line
+            assert f"{tmp_path}" in line
+            assert ".py, line " in line
+
+
+@pytest.mark.parametrize("spec", ["losses"], indirect=True)
+def test_a_run_that_its_own_losses_end_is_a_failed_run_with_its_files(
+    spec: Path, tmp_path: Path
+) -> None:
+    run = pearl.compile(spec, emulate=True).train(out=tmp_path / "run")
+    assert run.status == "failed"
+    assert "a call fails: IndexError: no such thing" in run.message
+    assert (tmp_path / "run" / "run.json").exists()
+
+
+def test_an_error_of_our_own_is_no_fault_of_a_spec_that_names_no_code(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from pearl.algorithms import dqn
+
+    def failing(system: Any) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(dqn, "graph", failing)
+    with pytest.raises(ZeroDivisionError):
+        pearl.compile("dqn_cartpole", set={"platform": "cpu_gpu"}, emulate=True)
