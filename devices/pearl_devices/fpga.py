@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 from pearl_devices.base import Buffers, Call, Device, FigureError, UnsupportedError
 from pearl_devices.kernel import Kernel
+from pearl_devices.kernels import kind_of
 from pearl_devices.kernels.counting import F32, activations_bytes, parameters
-from pearl_devices.kernels.replay import tree_depth
+from pearl_devices.kernels.replay import prioritised, tree_depth
 
 WIDTH_UNIT = "pe"  # a float32 multiply-add unit
 SIMULATED = True
@@ -71,9 +72,7 @@ def check(device: Device) -> None:
 
 def tree_width(kernel: Kernel) -> int:
     """DSP blocks of the replay engine: some per level of the tree, 1 where there is no tree."""
-    if kernel.kind != "replay_update" and not kernel.dim("prioritised"):
-        return 1
-    return DSP_PER_LEVEL * tree_depth(kernel)
+    return DSP_PER_LEVEL * tree_depth(kernel) if prioritised(kernel) else 1
 
 
 def tree_blocks(capacity: int, fanout: int, ram: OnChip) -> int:
@@ -96,8 +95,8 @@ def on_chip_blocks(kernel: Kernel, ram: OnChip) -> int:
     A network that learns keeps parameters, target, two moments and gradients, and the activations
     of a batch forward and backward; one that acts keeps its parameters and one set of activations.
     """
-    blocks, acting = 0, kernel.kind.startswith("inference.")
-    if kernel.kind == "replay_update" or kernel.dims.get("prioritised"):
+    blocks, acting = 0, kind_of(kernel).structure == "network"
+    if "capacity" in kernel.dims and prioritised(kernel):
         blocks += tree_blocks(kernel.dim("capacity"), kernel.dim("fanout"), ram)
     for widths in kernel.networks.values():
         copies, rows = (1, kernel.dim("envs")) if acting else (5, 2 * kernel.dim("batch"))
@@ -109,23 +108,22 @@ def on_chip_blocks(kernel: Kernel, ram: OnChip) -> int:
 def offers(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
     """Designs that fit: `systolic` and `engine` in several widths, `tree`, `copy`.
 
-    What does not fit in the multiply-add units (`Device.width`: DSP blocks, where one does float32)
-    or in the memory on chip is not offered;
-    nor is what no design computes: duelling networks, torch modules, TD3, SAC, PPO, A2C,
-    algorithms of the user's own.
+    A design is not offered where it exceeds the multiply-add units (`Device.width`: DSP blocks,
+    where one does float32) or the memory on chip. No design draws random numbers, stores frames,
+    or computes duelling networks, torch modules or algorithms of the user's own.
     """
-    kind = kernel.kind
-    if kernel.dims.get("duelling") or kernel.modules:
+    kind = kind_of(kernel)
+    if kernel.dims.get("duelling") or kernel.modules or kind.stochastic:
         return ()
-    if kind == "param_sync":
+    if kind.structure == "copy":
         return (("copy", 1),)
-    if kind in ("inference.dqn", "inference.ddpg", "update.dqn", "update.ddpg"):
+    if kind.structure in ("network", "gradient"):
         found = [("systolic", n * n) for n in ARRAYS]
     elif kernel.dims.get("stack"):
-        return ()  # frames
-    elif kind in ("replay_insert", "replay_sample", "replay_update"):
+        return ()
+    elif kind.structure in ("insert", "sample", "prioritise"):
         found = [("tree", tree_width(kernel))]
-    elif kind in ("learn.dqn", "learn.ddpg"):
+    elif kind.structure == "fused" and kind.side == "learns":
         found = [("engine", n * n + tree_width(kernel)) for n in ARRAYS]
     else:
         return ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pearl_devices.base import Buffers, Call, Device, UnsupportedError
 from pearl_devices.kernel import Kernel
+from pearl_devices.kernels import kind_of
 
 WIDTH_UNIT = "sm"  # a streaming multiprocessor
 SIMULATED = False
@@ -12,13 +13,14 @@ COUNTER = "pearl_estimators.energy:nvml"
 
 
 def offers(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
-    """Networks in eager torch, on all streaming multiprocessors; replay and environments stay off.
+    """Networks and rollouts in eager torch, on all streaming multiprocessors.
 
-    An update needs a program, the torch loss. Rollouts are stored and judged there too.
+    Gradient steps need a program, the torch loss. Replay and environments are not offered.
     """
-    family = kernel.kind.partition(".")[0]
-    networks = ("inference", "param_sync", "gae", "rollout_insert")
-    if family in networks or (family == "update" and kernel.program):
+    structure = kind_of(kernel).structure
+    if structure in ("network", "copy", "store", "advantages") or (
+        structure == "gradient" and kernel.program
+    ):
         return (("torch", device.width),)
     return ()
 

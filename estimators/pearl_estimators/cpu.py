@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from pearl_devices import Device, Kernel, offers
 from pearl_devices.buffers import specs
-from pearl_devices.kernels import kind_of
+from pearl_devices.kernels import acts, kind_of, repeats
 from pearl_estimators.estimates import Estimate
 from pearl_estimators.roofline import cpu_roofline
 
@@ -26,7 +26,7 @@ def calibrated_or_roofline(kernel: Kernel, device: Device, variant: str, width: 
         return alone
     together = min(found, key=lambda e: e.latency_s)
     # There is no roofline of whole iterations, and no call is slower than its parts one by one.
-    unknown = alone.rung == "datasheet" and kernel.kind.startswith(("iteration.", "rollout."))
+    unknown = alone.rung == "datasheet" and acts(kernel)
     better = alone.rung == "datasheet" and together.rung != "datasheet"
     return together if unknown or better or together.latency_s < alone.latency_s else alone
 
@@ -43,7 +43,7 @@ def _alone(kernel: Kernel, device: Device, variant: str, width: int) -> Estimate
         if untimed(known, kernel, variant):
             guess = cpu_roofline(kernel, device, variant, width)
             return replace(guess, source=f"{guess.source}; {UNTIMED}")
-        if kernel.kind == "env_step":
+        if kind_of(kernel).structure == "environment":
             return _own_environment(kernel, device, variant)
     return cpu_roofline(kernel, device, variant, width)
 
@@ -79,7 +79,7 @@ def _together(
     """
     found = [(p, n, _part(p, device, variant, width)) for p, n in cut]
     calls = [n * (CALL_S + ARRAY_S * len(specs(p))) for p, n, _ in found]
-    saved = sum(calls) - (0.0 if kernel.kind.startswith("iteration.") else max(calls))
+    saved = sum(calls) - (0.0 if repeats(kernel) else max(calls))
     whole = sum(n * e.latency_s for _, n, e in found)
     left = 1 - min(saved / whole, CALL_SHARE)
     longest = max(found, key=lambda each: each[1] * each[2].latency_s)[2]

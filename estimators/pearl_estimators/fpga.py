@@ -12,11 +12,10 @@ from __future__ import annotations
 from math import isqrt
 
 from pearl_devices import Device, FigureError, Kernel
-from pearl_devices import kernel as counted
 from pearl_devices.fpga import figure, tree_width
 from pearl_devices.kernels import kind_of
 from pearl_devices.kernels.counting import ADAM_FLOPS, parameters
-from pearl_devices.kernels.replay import row_bytes, tree_depth
+from pearl_devices.kernels.replay import prioritised, row_bytes, tree_depth
 from pearl_estimators.estimates import Bound, Estimate
 
 BELOW, ABOVE = 0.2, 0.5  # assumed: a built design is rather slower than its form than faster
@@ -66,26 +65,26 @@ def _times(kernel: Kernel, device: Device, width: int) -> tuple[float, float, fl
     """
     clock, ddr = figure(device, "clock_hz"), device.memory_bytes_per_s
     latency = device.figures.get("ddr_latency_s", DDR_LATENCY_S)
-    kind = kernel.kind
-    if kind == "param_sync":
+    structure = kind_of(kernel).structure
+    if structure == "copy":
         return 0.0, kernel.bytes_in / ddr, latency
-    if kind.startswith("inference."):
+    if structure == "network":
         array = isqrt(width)
         return network_cycles(kernel, array) / clock, 0.0, 0.0
-    if kind.startswith("update."):
+    if structure == "gradient":
         array, steps = isqrt(width), kernel.dim("steps")
         cycles = network_cycles(kernel, array) + optimiser_cycles(kernel, array)
         # Weights, targets and moments stay on chip; only the batch comes from DDR.
         batch = kernel.dim("batch") * _sample_bytes(kernel)
         return steps * cycles / clock, steps * batch / ddr, latency
-    inserts = kind == "replay_insert"
+    inserts = structure == "insert"
     requests = kernel.dim("envs") if inserts else kernel.dim("batch") * kernel.dim("steps")
     moved = 0.0
-    if kind != "replay_update":  # whole rows, each in bursts of its own
+    if structure != "prioritise":  # whole rows, each in bursts of its own
         moved = requests * (-(-row_bytes(kernel) // DDR_BURST_BYTES) * DDR_BURST_BYTES)
-    if kind == "replay_sample":  # reward and flags of the rows that an n-step return spans
+    if structure == "sample":  # reward and flags of the rows that an n-step return spans
         moved += requests * (kernel.dim("n_step") - 1) * DDR_BURST_BYTES
-    if kind != "replay_update" and not kernel.dim("prioritised"):
+    if not prioritised(kernel):
         return requests / clock, moved / ddr, latency
     busy = CYCLES_PER_LEVEL * requests
     drain = tree_cycles(tree_depth(kernel), requests) - busy
@@ -103,7 +102,9 @@ def closed_form(kernel: Kernel, device: Device, variant: str, width: int) -> Est
     Occupancy = max(compute, memory): the next firing may enter while the doorbell of this one is
     rung or its pipeline drains. `width` counts multiply-add units (DSP blocks): n² of an n×n array.
     An engine does its `steps` gradient steps one after another, so it keeps every latency.
-    Fewer units than the design needs are a ValueError.
+
+    Raises:
+        FigureError: the width is less than the design needs, or a figure is missing.
     """
     least = {"tree": 0, "engine": 1}.get(variant)
     if least is not None and width < least + tree_width(kernel):
@@ -118,13 +119,10 @@ def closed_form(kernel: Kernel, device: Device, variant: str, width: int) -> Est
 
 
 def _engine(kernel: Kernel, device: Device, width: int) -> Estimate:
-    algorithm = kernel.kind.partition(".")[2]
-    one = {**kernel.dims, "steps": 1}
-    parts = [counted(f"update.{algorithm}", one), counted("replay_sample", one)]
-    if kernel.dim("prioritised"):
-        parts.append(counted("replay_update", one))
+    kind = kind_of(kernel)
     array = isqrt(width - tree_width(kernel))
-    times = [_times(part, device, array * array) for part in parts]
+    one = kind.kernel({**kernel.dims, "steps": 1})
+    times = [_times(part, device, array * array) for part, _ in kind.parts(one)]
     steps = kernel.dim("steps")
     compute = steps * sum(c for c, _, _ in times)
     memory = steps * sum(m for _, m, _ in times)

@@ -65,7 +65,7 @@ def call_overhead_s(kernel: Kernel, device: Device, variant: str) -> float:
     `Device.overhead_s`, or NATIVE_CALL_S where the platform gives 0.
     """
     if variant.startswith("torch"):
-        gradients = kernel.kind.startswith("update.")
+        gradients = kind_of(kernel).structure == "gradient"
         return launches(kernel, variant) * (TORCH_GRADIENT_OP_S if gradients else TORCH_OP_S)
     return launches(kernel, variant) * (device.overhead_s or NATIVE_CALL_S)
 
@@ -114,7 +114,7 @@ def roofline(kernel: Kernel, device: Device, variant: str, width: int) -> Estima
     Latency = launches + max(flops / (peak · width share), bytes / bandwidth). Environments are not
     counted in flops; they cost a call and a time each.
     """
-    if kernel.kind == "env_step":
+    if kind_of(kernel).structure == "environment":
         return _env_step(kernel, variant)
     return _roofline(kernel, device, variant, width, overhead_s(kernel, device, variant), 0.0)
 
@@ -125,7 +125,7 @@ def cpu_roofline(kernel: Kernel, device: Device, variant: str, width: int) -> Es
     Replay on a CPU waits for memory rather than moves it: each of its accesses adds
     SERIAL_STEP_S, which nothing hides.
     """
-    if kernel.kind == "env_step":
+    if kind_of(kernel).structure == "environment":
         return _env_step(kernel, variant)
     calls_s = call_overhead_s(kernel, device, variant)
     return _roofline(

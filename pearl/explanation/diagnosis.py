@@ -13,7 +13,7 @@ from pearl.planning.costs import Mode
 from pearl.planning.plans import Plan
 from pearl.planning.timing import delay_s
 from pearl_devices import Device
-from pearl_devices.kernels import KINDS
+from pearl_devices.kernels import KINDS, kind_of
 from pearl_estimators.roofline import ROOFLINE, launches, overhead_s
 
 
@@ -184,7 +184,11 @@ def _elsewhere(plan: Plan, device: str) -> str:
 def where_replay(again: Again) -> str:
     """Where the replay is, and what the best plan with it elsewhere gives; empty for a graph
     without replay or with one device."""
-    tasks = [t.name for t in again.graph.tasks if t.kernel.kind.startswith("replay")]
+    tasks = [
+        t.name
+        for t in again.graph.tasks
+        if kind_of(t.kernel).structure in ("insert", "sample", "prioritise")
+    ]
     if not tasks or len(again.costs.platform.devices) < 2:
         return ""
     group = next(g for g in classes(again.graph, again.limits) if tasks[0] in g)

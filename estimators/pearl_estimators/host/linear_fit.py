@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pearl_devices import Kernel
+from pearl_devices.kernels import kind_of, repeats
 from pearl_estimators.estimates import Bound
 from pearl_estimators.host.features import MEMORY, OVERHEAD, terms
 from pearl_estimators.host.timer import HELD
@@ -31,11 +32,12 @@ INSIDE = 0.9  # share of new kernels that a band is to hold
 
 
 def family(kernel: Kernel) -> str:
-    """What is reported together and has one band: the kind, with its program for environments, and
-    the kind of replay."""
-    if kernel.kind == "env_step":
-        return f"env_step {kernel.program}"
-    if kernel.kind.startswith(("update.", "iteration.")):
+    """Name of the kernels that are reported together and share a band: the kind, with its program
+    for environments, and the kind of replay."""
+    structure = kind_of(kernel).structure
+    if structure == "environment":
+        return f"{kernel.kind} {kernel.program}"
+    if structure == "gradient" or repeats(kernel):
         return kernel.kind  # batches are drawn already, or little of the whole
     return f"{kernel.kind} prioritised" if kernel.dims.get("prioritised") else kernel.kind
 
