@@ -9,10 +9,10 @@ from typing import Any
 
 from benchmarks.bars import Part
 from benchmarks.protocol_waits import hosted
+from pearl import solve
 from pearl.algorithms import algorithm
 from pearl.planning.costs import tabulate
 from pearl.planning.plans import Plan
-from pearl.solvers import solve
 from pearl.spec.reading import load
 from pearl.spec.system import System
 from pearl.training.trainer import Trainer

@@ -12,12 +12,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from pearl import solve
 from pearl.algorithms import algorithm
 from pearl.planner import any_order
 from pearl.planning.costs import tabulate
 from pearl.planning.plans import Plan
 from pearl.planning.runs import Run
-from pearl.solvers import solve
 from pearl.spec.reading import load
 from pearl.spec.system import System
 from pearl.training.trainer import Trainer

@@ -13,9 +13,10 @@ import time
 from pathlib import Path
 
 from benchmarks.bars import AbsentError, Bar, Part
+from pearl import solve
 from pearl.graph.task_graph import Edge, Task, TaskGraph
 from pearl.planning.costs import CostTable, Mode
-from pearl.solvers import check_plan, solve
+from pearl.planning.plan_validation import check_plan
 from pearl_devices import Device, Kernel, Link, Platform
 from pearl_estimators import Estimate
 

@@ -19,6 +19,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from benchmarks.bars import AbsentError, Bar, Part
+from pearl import solve
 from pearl.errors import InfeasibleError, SpecError
 from pearl.graph.limits import Limits
 from pearl.graph.task_graph import Edge, Fusion, Task, TaskGraph
@@ -26,7 +27,6 @@ from pearl.planning.costs import Choice, CostTable, Mode
 from pearl.planning.plan_validation import check_plan
 from pearl.planning.plans import Plan
 from pearl.planning.timing import timing
-from pearl.solvers import solve
 from pearl.solvers.methods import cpsat, enumeration, milp
 from pearl.solvers.model.search_space import cost_of, programs
 from pearl_devices import Device, Kernel, Link, Platform

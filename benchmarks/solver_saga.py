@@ -20,9 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.bars import AbsentError, Bar, Part
+from pearl import solve
 from pearl.graph.task_graph import Edge, Task, TaskGraph
 from pearl.planning.costs import CostTable, Mode
-from pearl.solvers import check_plan, default_method, solve
+from pearl.planning.plan_validation import check_plan
+from pearl.solvers.solver import default_method
 from pearl_devices import Device, Kernel, Link, Platform
 from pearl_estimators import Estimate
 

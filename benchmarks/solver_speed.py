@@ -18,8 +18,8 @@ from scipy.optimize import linprog
 
 from benchmarks.bars import Bar, Part
 from benchmarks.instances import small
+from pearl import solve
 from pearl.planning.plan_validation import check_plan
-from pearl.solvers import solve
 
 MEDIAN_S, WORST_S = 0.3, 2.0
 """Asked: wall-clock seconds to proof."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pearl.planning.plans import Plan
     from pearl.planning.runs import Run
     from pearl.report.report import Report
-    from pearl.solvers import solve
+    from pearl.solvers.solver import solve
     from pearl.spec.reading import load
     from pearl.spec.system import System
     from pearl.training.policy import Policy
@@ -77,7 +77,7 @@ _HOMES = {
     "pearl.training.policy": ("Policy",),
     "pearl.report.report": ("Report",),
     "pearl.planning.runs": ("Run",),
-    "pearl.solvers": ("solve",),
+    "pearl.solvers.solver": ("solve",),
     "pearl.planner.energy_front": ("pareto",),
     "pearl.spec.reading": ("load",),
     "pearl.spec.system": ("System",),

@@ -11,13 +11,14 @@ from unittest.mock import patch
 
 import numpy as np
 
+from pearl import solve
 from pearl.algorithms import algorithm
 from pearl.graph.task_graph import TaskGraph
 from pearl.planning.costs import CostTable, tabulate
 from pearl.planning.plans import Plan
 from pearl.planning.runs import Progress, Run
 from pearl.runtime.protocol import single_lane
-from pearl.solvers import solve
+from pearl import solve
 from pearl.spec.reading import load
 from pearl.spec.system import System
 from pearl.training import loop

@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import pytest
 
+from pearl import solve
 from pearl.errors import InfeasibleError, SpecError
 from pearl.graph.limits import Limits
 from pearl.graph.task_graph import Edge, Task, TaskGraph
 from pearl.planning.costs import CostTable
 from pearl.planning.plan_validation import check_plan
 from pearl.planning.plans import Plan, load_plan
-from pearl.solvers import solve
 from pearl_devices import Kernel, Platform
 from tests.graphs import devices, loop, mode, random_problem, star
 

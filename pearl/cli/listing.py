@@ -30,11 +30,12 @@ def algorithms() -> list[Entry]:
 
 def methods() -> list[Entry]:
     """Every method that `solve` knows."""
-    from pearl.solvers import SOLVERS
+    from pearl.solvers import METHODS
 
+    modules = {name: method.loaded(name).__module__ for name, method in METHODS.items()}
     return [
-        {"name": name, "summary": _first_paragraph(import_module(method.__module__).__doc__)}
-        for name, method in SOLVERS.items()
+        {"name": name, "summary": _first_paragraph(import_module(module).__doc__)}
+        for name, module in modules.items()
     ]
 
 

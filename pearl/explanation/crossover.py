@@ -9,7 +9,7 @@ from itertools import pairwise
 from pearl.errors import InfeasibleError, SpecError
 from pearl.explanation.resolve import LEAST_S, devices_in
 from pearl.planner.planner import problem
-from pearl.solvers import solve
+from pearl.solvers.solver import solve
 from pearl.spec.reading import load
 from pearl.spec.system import System
 

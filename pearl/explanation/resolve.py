@@ -13,7 +13,8 @@ from pearl.graph.limits import Limits
 from pearl.graph.task_graph import TaskGraph
 from pearl.planning.costs import CostTable, Mode
 from pearl.planning.plans import Placement, Plan
-from pearl.solvers import SOLVERS, solve
+from pearl.solvers import METHODS
+from pearl.solvers.solver import solve
 
 LEAST_S = 0.02
 """Less time than this is not worth a solve (assumed)."""
@@ -49,7 +50,7 @@ class Again:
     @property
     def method(self) -> str | None:
         """The plan's own, so that a difference is the change's and not the method's."""
-        return self.plan.method if self.plan.method in SOLVERS else None
+        return self.plan.method if self.plan.method in METHODS else None
 
     def until(self, share: float) -> Again:
         """The same with only this share of the time that is left."""

@@ -18,8 +18,8 @@ from pearl.graph.task_graph import TaskGraph
 from pearl.planning.costs import CostTable, bad_problem
 from pearl.planning.plan_validation import plan_timing
 from pearl.planning.plans import Plan
-from pearl.solvers import solve
 from pearl.solvers.model.search_space import longest_s, programs
+from pearl.solvers.solver import solve
 from pearl_devices.given import is_number, shown
 
 NEAR = 1e-6

@@ -17,7 +17,7 @@ from pearl.planner import any_order
 from pearl.planner.energy_front import pareto
 from pearl.planning.costs import CostTable, tabulate, with_lanes
 from pearl.planning.plans import Plan, Problem
-from pearl.solvers import solve
+from pearl.solvers.solver import solve
 from pearl.spec.own_code import graph_of
 from pearl.spec.reading import System, load
 from pearl_devices import Kernel

@@ -1,154 +1,17 @@
-"""`solve`: the best plan for a graph and its costs, by one of the methods in `SOLVERS`."""
+"""Solvers: the best plan of a graph and its costs. A method is one file and its line in `METHODS`.
 
-from __future__ import annotations
+The file holds `solve(request: Request) -> Outcome` and is imported on first use;
+`pearl.testing.SolverContract` holds the tests that every method passes.
+"""
 
-import time
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import replace
+from pearl.solvers.model.request import OBJECTIVES, STEADY, Method
 
-from pearl.errors import InfeasibleError, SpecError
-from pearl.graph.limits import Limits, bad_time
-from pearl.graph.task_graph import TaskGraph
-from pearl.planning.costs import CostTable, bad_problem
-from pearl.planning.plan_builder import Proof, assemble
-from pearl.planning.plan_validation import check_plan
-from pearl.planning.plans import Plan, Problem
-from pearl.seeds import checked_seed
-from pearl.solvers.infeasible.iis import sharpened
-from pearl.solvers.methods import cpsat, exhaustive, heft, local_search, milp, peft
-from pearl.solvers.methods.relaxation_bounds import bound as floor
-from pearl.solvers.model.result import Outcome
-from pearl.solvers.model.search_space import OBJECTIVES, programs
-from pearl.solvers.period.slack_minimisation import fewest_of_all, fewest_tokens
-from pearl.time_limit import OutOfTimeError, within
-from pearl_devices.given import is_whole, shown
-
-Method = Callable[[TaskGraph, CostTable, str, Limits, float, int], Outcome]
-"""(graph, costs, objective, limits, deadline in `time.monotonic()` seconds, seed) → outcome."""
-
-SOLVERS: dict[str, Method] = {
-    "milp": milp.solve,
-    "exhaustive": exhaustive.solve,
-    "heft": heft.solve,
-    "peft": peft.solve,
-    "local_search": local_search.solve,
-    "cpsat": cpsat.solve,
+METHODS = {
+    "milp": Method("pearl.solvers.methods.milp:solve", STEADY),
+    "exhaustive": Method("pearl.solvers.methods.exhaustive:solve", OBJECTIVES),
+    "heft": Method("pearl.solvers.methods.heft:solve", OBJECTIVES),
+    "peft": Method("pearl.solvers.methods.peft:solve", OBJECTIVES),
+    "local_search": Method("pearl.solvers.methods.local_search:solve", OBJECTIVES),
+    "cpsat": Method("pearl.solvers.methods.cpsat:solve", ("makespan",)),
 }
-"""Method name → function."""
-
-_STEADY = ("throughput", "power_efficiency")
-
-OFFERED: dict[str, tuple[str, ...]] = {
-    "milp": _STEADY,
-    "exhaustive": OBJECTIVES,
-    "heft": OBJECTIVES,
-    "peft": OBJECTIVES,
-    "local_search": OBJECTIVES,
-    "cpsat": ("makespan",),
-}
-"""Method name → the objectives it can be asked for."""
-
-
-GRACE_S = 1.0
-"""How far what is begun may go beyond its time: what has the time to end by itself does."""
-
-ASSEMBLING_S, ASSEMBLING = 1e-3, 0.5
-"""Time kept for putting a plan together: for each firing (0.3 ms measured on one core), and as a
-share of the time given at most."""
-
-
-def default_method(objective: str) -> str:
-    """The method for an objective when none is named: milp; for makespan cpsat where OR-Tools is
-    installed, else local_search, which starts from HEFT's schedule and never ends above it."""
-    if objective != "makespan":
-        return "milp"
-    return "cpsat" if cpsat.installed() else "local_search"
-
-
-def solve(
-    graph: TaskGraph,
-    costs: CostTable,
-    *,
-    objective: str = "throughput",
-    method: str | None = None,
-    limits: Limits = Limits(),  # noqa: B008 (frozen)
-    time_limit_s: float = 20.0,
-    seed: int = 0,
-) -> Plan:
-    """The plan with the most env steps per second (`throughput`) or per joule (`power_efficiency`),
-    or whose first iteration is complete soonest (`makespan`).
-
-    Its value, bound, gap and status say what is proven. Raises SpecError for an unknown objective,
-    method or name, and InfeasibleError naming the limit that cannot be met.
-    """
-    problems = bad_problem(graph, costs, limits)
-    if not is_whole(seed) or seed < 0:
-        problems.append(f"seed is {shown(seed)}; it must be a whole number of at least 0")
-    if objective not in OBJECTIVES:
-        problems.append(
-            f"objective {shown(objective)} is not known; allowed are {list(OBJECTIVES)}"
-        )
-    if method is not None and method not in list(SOLVERS):
-        problems.append(f"method {shown(method)} is not known; allowed are {list(SOLVERS)}")
-    elif method is not None and objective in OBJECTIVES and objective not in OFFERED[method]:
-        able = [name for name, offered in OFFERED.items() if objective in offered]
-        problems.append(
-            f"method {method!r} does not know the objective {objective!r}, only "
-            f"{list(OFFERED[method])}; methods that know it are {able}"
-        )
-    problems += bad_time(time_limit_s)
-    if problems:
-        raise SpecError(*problems)
-    seed = checked_seed(seed)
-    began = time.monotonic()
-    name = method or default_method(objective)
-    firings = sum(graph.repetition.values())
-    end = began + time_limit_s
-    deadline = end - min(ASSEMBLING * time_limit_s, ASSEMBLING_S * firings)
-    try:
-        with within(deadline + GRACE_S):
-            outcome = SOLVERS[name](graph, costs, objective, limits, deadline, seed)
-    except InfeasibleError as error:
-        raise sharpened(error, graph, costs, limits, deadline) from None
-    except OutOfTimeError:
-        raise _no_time(graph, firings, time_limit_s) from None
-    best, bound = outcome.best, outcome.bound
-    with suppress(OutOfTimeError), within(deadline + GRACE_S):
-        if bound <= 0 and objective != "makespan":  # time ran out before there was any
-            bound = floor(programs(graph, costs, limits), objective, limits, best, began)
-        if objective != "makespan":
-            best, _ = fewest_tokens(best, limits)
-            if name == "milp" and not outcome.late:
-
-                def again(relaxed: TaskGraph, less: Limits) -> Outcome:
-                    return milp.solve(relaxed, costs, objective, less, deadline, seed)
-
-                best, _ = fewest_of_all(best, graph, limits, again)
-    proof = Proof(
-        objective=objective,
-        method=name,
-        seed=seed,
-        solve_s=time.monotonic() - began,
-        bound=bound,
-        period_bound_s=bound if objective == "throughput" else best.ordered.bound_s,
-        late=outcome.late,
-    )
-    try:
-        with within(max(end, time.monotonic()) + GRACE_S):
-            plan = assemble(best.assignment, best.ordered.orders, proof, power_w=limits.power_w)
-    except OutOfTimeError:
-        raise _no_time(graph, firings, time_limit_s) from None
-    return replace(plan, problem=Problem(graph, costs, limits))
-
-
-def _no_time(graph: TaskGraph, firings: int, time_limit_s: float) -> InfeasibleError:
-    return InfeasibleError(
-        f"no plan of graph {graph.name!r} that meets the limits was found in {time_limit_s:g} s; "
-        "whether there is one is not decided: give more time (time_limit_s, `pearl plan "
-        f"--time-limit`), relax a limit, or give it rates with fewer than the {firings:,} firings "
-        "that an iteration has now"
-    )
-
-
-__all__ = ["SOLVERS", "check_plan", "solve"]
+"""Name of a method, as in `pearl plan --method NAME` → its code and objectives."""

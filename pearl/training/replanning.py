@@ -22,7 +22,7 @@ from pearl.planning.plans import Plan
 from pearl.planning.replicas import resized
 from pearl.planning.runs import TOLERANCE, Drift, TaskDrift, TaskTiming
 from pearl.runtime.protocol.single_lane import TIMES
-from pearl.solvers import solve
+from pearl.solvers.solver import solve
 from pearl.spec.system import System
 from pearl_devices import Kernel
 from pearl_estimators import Estimate

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pearl import solve
 from pearl.errors import InfeasibleError, SpecError
 from pearl.explanation import explain
 from pearl.graph.limits import Limits
@@ -20,7 +21,6 @@ from pearl.graph.task_graph import Edge, Fusion, Task, TaskGraph
 from pearl.planner.energy_front import pareto
 from pearl.planner.planner import plan
 from pearl.planning.costs import CostTable, Mode
-from pearl.solvers import solve
 from pearl_devices import Device, Kernel, Link, Platform
 from pearl_devices.given import is_names, is_number, is_whole, misfit, shown
 from pearl_estimators import Estimate

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import pearl
+from pearl import solve
 from pearl.errors import SpecError
 from pearl.explanation import Explanation, explain
 from pearl.explanation.bound import bound_of
@@ -25,7 +26,6 @@ from pearl.planning.costs import CostTable, Mode
 from pearl.planning.plan_validation import check_plan
 from pearl.planning.plans import Plan, load_plan
 from pearl.report.report import Report
-from pearl.solvers import solve
 from pearl_devices import Kernel, Link, Platform
 from tests.cli.test_cli import Ran
 from tests.cli.test_schemas import problems

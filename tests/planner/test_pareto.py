@@ -10,6 +10,7 @@ from itertools import pairwise
 import pytest
 
 import pearl
+from pearl import solve
 from pearl.errors import InfeasibleError, SpecError
 from pearl.graph.limits import Limits
 from pearl.graph.task_graph import TaskGraph
@@ -17,7 +18,6 @@ from pearl.planning.costs import CostTable
 from pearl.planning.plan_validation import check_plan
 from pearl.planning.plans import Plan
 from pearl.planning.timing import timing
-from pearl.solvers import solve
 from pearl.solvers.methods import enumeration
 from pearl.solvers.model.lane_sequencing import best_orders
 from pearl.solvers.model.search_space import programs

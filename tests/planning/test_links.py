@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from pearl import solve
 from pearl.errors import InfeasibleError
 from pearl.graph.limits import Limits
 from pearl.graph.period import expand
@@ -16,7 +17,6 @@ from pearl.planning.costs import CostTable
 from pearl.planning.plan_validation import check_plan
 from pearl.planning.plans import load_plan
 from pearl.planning.timing import Assignment, timing
-from pearl.solvers import solve
 from pearl.solvers.methods import enumeration, milp
 from pearl.solvers.model.search_space import programs
 from pearl.solvers.period.symmetry import orbits

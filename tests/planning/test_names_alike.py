@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from pearl import solve
 from pearl.errors import InfeasibleError, SpecError
 from pearl.explanation import explain
 from pearl.graph.limits import Limits
@@ -16,7 +17,6 @@ from pearl.planning.costs import CostTable
 from pearl.planning.plan_validation import check_plan
 from pearl.planning.plans import Plan, load_plan
 from pearl.runtime.protocol.lane_schedule import Protocol
-from pearl.solvers import solve
 from pearl_devices import Device, Link, Platform
 from tests.graphs import (
     act_and_learn,

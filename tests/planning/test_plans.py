@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pearl import solve
 from pearl.errors import SpecError
 from pearl.graph.limits import Limits
 from pearl.graph.task_graph import TaskGraph
 from pearl.planning.costs import CostTable
 from pearl.planning.plan_validation import check_plan, completions, stated_costs, unfolded
 from pearl.planning.plans import Plan, load_plan
-from pearl.solvers import solve
 from tests.graphs import devices, dqn, dqn_costs, loop, mode, star
 
 PLATFORM = star(devices("cpu", "gpu"), 2e-6, 16e9)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pearl import solve
 from pearl.algorithms import algorithm
 from pearl.errors import InfeasibleError, SpecError
 from pearl.graph.limits import Limits
@@ -17,7 +18,6 @@ from pearl.planning.costs import CostTable, split_costs, tabulate
 from pearl.planning.plan_validation import check_plan, completions
 from pearl.planning.plans import Plan, load_plan
 from pearl.planning.replicas import Split, resized, share_choices, split_graph, split_limits, splits
-from pearl.solvers import solve
 from pearl.solvers.methods.enumeration import every_program
 from pearl.solvers.model.search_space import programs
 from pearl.spec.reading import load

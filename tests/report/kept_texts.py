@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from pearl import solve
 from pearl.cli import listing
 from pearl.cli import text as cli_text
 from pearl.explanation import explain, sections
@@ -22,7 +23,6 @@ from pearl.planning.runs import Drift, TaskDrift
 from pearl.report import balance_text
 from pearl.report.html import page
 from pearl.report.report import Report
-from pearl.solvers import solve
 from pearl_estimators.gpu.calibration import GpuCalibration, OperatorFit
 from pearl_estimators.host.calibration import Calibration, Check
 from pearl_estimators.host.linear_fit import Fit

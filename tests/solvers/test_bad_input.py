@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pearl import time_limit
+from pearl import solve, time_limit
 from pearl.errors import InfeasibleError, SpecError
 from pearl.graph.limits import Limits
 from pearl.graph.task_graph import Edge, Task, TaskGraph
@@ -20,7 +20,7 @@ from pearl.planner.energy_front import pareto
 from pearl.planning.costs import CostTable
 from pearl.planning.plan_validation import check_plan
 from pearl.planning.plans import Plan
-from pearl.solvers import OFFERED, solve
+from pearl.solvers import METHODS
 from pearl.solvers.infeasible import iis, limit_sets
 from pearl.solvers.methods import cpsat
 from pearl.solvers.period.period_form import PeriodForm
@@ -29,8 +29,12 @@ from pearl_estimators import Estimate
 from tests.cli.test_schemas import problems as schema_problems
 from tests.graphs import anything, devices, loop, mode, random_problem, star, tasks
 
-METHODS = {m: able for m, able in OFFERED.items() if m != "cpsat" or cpsat.installed()}
-WAYS = [(method, objective) for method, able in METHODS.items() for objective in able]
+WAYS = [
+    (name, objective)
+    for name, method in METHODS.items()
+    if name != "cpsat" or cpsat.installed()
+    for objective in method.objectives
+]
 """Every method with every objective it can be asked for."""
 
 QUIET = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
@@ -144,13 +148,13 @@ ONE = CostTable(star(devices("a", "b")), (mode("x", "a", 1.0), mode("y", "b", 1.
 def test_a_deadlock_names_its_cycle(method: str) -> None:
     graph = TaskGraph("g", tasks("x", "y"), (Edge("x", "y"), Edge("y", "x")))
     with pytest.raises(SpecError, match=r"deadlock: the cycle (x → y → x|y → x → y) has no token"):
-        solve(graph, ONE, method=method, objective=METHODS[method][0])
+        solve(graph, ONE, method=method, objective=METHODS[method].objectives[0])
 
 
 @pytest.mark.parametrize("method", list(METHODS))
 def test_a_task_that_no_device_can_run_is_named(method: str) -> None:
     with pytest.raises(InfeasibleError, match="task 'z' has no mode") as error:
-        solve(loop("x", "z"), X_ONLY, method=method, objective=METHODS[method][0])
+        solve(loop("x", "z"), X_ONLY, method=method, objective=METHODS[method].objectives[0])
     assert error.value.conflict[0]["name"] == "z"
 
 
@@ -252,7 +256,13 @@ def test_limits_that_leave_a_task_nowhere_to_go_are_all_named() -> None:
     )
     for method in METHODS:
         with pytest.raises(InfeasibleError) as error:
-            solve(loop(*"xyz"), costs, limits=limits, method=method, objective=METHODS[method][0])
+            solve(
+                loop(*"xyz"),
+                costs,
+                limits=limits,
+                method=method,
+                objective=METHODS[method].objectives[0],
+            )
         assert kinds(error.value) == {("pin", "x"), ("pin", "y"), ("together", "x, y")}
         assert "must run on one device" in str(error.value)
         assert "without any one of these" in str(error.value)

@@ -9,13 +9,14 @@ from itertools import combinations
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from pearl import solve
 from pearl.errors import InfeasibleError, SpecError
 from pearl.graph.limits import Limits
 from pearl.graph.task_graph import Edge, TaskGraph
 from pearl.planning.costs import CostTable
 from pearl.planning.plan_validation import check_plan
 from pearl.planning.timing import Assignment, timing
-from pearl.solvers import OFFERED, solve
+from pearl.solvers import METHODS
 from pearl.solvers.large.lane_loads import LaneLoads
 from pearl.solvers.methods import heft, peft
 from pearl.solvers.model.dag_instance import iteration, makespan_programs
@@ -174,7 +175,7 @@ def test_local_search_is_never_below_heft(objective: str) -> None:
         assert better.value >= plan.value * (1 - TOLERANCE)
 
 
-@pytest.mark.parametrize("method", OFFERED)
+@pytest.mark.parametrize("method", METHODS)
 def test_dqn_on_two_devices_gets_a_plan_that_passes_its_check(method: str) -> None:
     if method == "exhaustive":
         pytest.skip("more plans than it enumerates")
@@ -183,7 +184,7 @@ def test_dqn_on_two_devices_gets_a_plan_that_passes_its_check(method: str) -> No
     costs = dqn_costs(star(found, 1e-6, 16e9), {"cpu": 1.0, "gpu": 1.5})
     learn = mode(("replay_sample", "update", "replay_update"), "gpu", 80e-6)
     costs = replace(costs, modes=(*costs.modes, learn))
-    for objective in OFFERED[method]:
+    for objective in METHODS[method].objectives:
         check_plan(solve(graph, costs, objective=objective, method=method), graph, costs)
 
 
@@ -194,7 +195,7 @@ def test_random_problems_give_every_heuristic_a_plan_or_one_of_our_errors(
 ) -> None:
     graph, costs = problem
     for method in ("heft", "peft"):
-        for objective in OFFERED[method]:
+        for objective in METHODS[method].objectives:
             try:
                 plan = solve(graph, costs, objective=objective, method=method, time_limit_s=5.0)
             except (SpecError, InfeasibleError):

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.solver_jobshop import read_jobshop
+from pearl import solve
 from pearl.errors import InfeasibleError, SpecError
 from pearl.graph.limits import Limits
 from pearl.graph.period import token_free_cycle
@@ -21,23 +22,24 @@ from pearl.planning.plan_builder import makespan_s
 from pearl.planning.plan_validation import check_plan, completions
 from pearl.planning.plans import Plan, load_plan
 from pearl.planning.timing import Assignment, timing
-from pearl.solvers import OFFERED, default_method, solve
+from pearl.solvers import METHODS
 from pearl.solvers.methods import cpsat, heft, local_search
 from pearl.solvers.methods.cpsat_model import ticks_per_s
 from pearl.solvers.model.dag_instance import iteration, least_s, makespan_programs
+from pearl.solvers.solver import default_method
 from pearl_devices import Device, Kernel, Link, Platform
 from tests.graphs import devices, loop, mode, random_problem, star, tasks
 from tests.solver_contract import TOLERANCE
 
-METHODS = [
+SOONEST = [
     pytest.param(
         m,
         marks=pytest.mark.skipif(
             m == "cpsat" and not cpsat.installed(), reason="needs the extra cpsat"
         ),
     )
-    for m, offered in OFFERED.items()
-    if "makespan" in offered
+    for m, method in METHODS.items()
+    if "makespan" in method.objectives
 ]
 
 
@@ -55,7 +57,7 @@ def dag(*edges: tuple[str, str], size: float = 0.0) -> TaskGraph:
     return TaskGraph("dag", tasks(*names), tuple(Edge(a, b, bytes=size) for a, b in edges))
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", SOONEST)
 class TestByHand:
     def test_messages_through_the_host_wait_for_the_links_there(self, method: str) -> None:
         """Two results of 1 s messages from a to c through the host h: uploaded one after the other,
@@ -272,7 +274,7 @@ def tiny_problems() -> list[tuple[TaskGraph, CostTable, float]]:
 def test_no_method_ends_below_enumeration_and_no_bound_is_above_it() -> None:
     problems = tiny_problems()
     assert len(problems) > 15
-    reached = dict.fromkeys((p.values[0] for p in METHODS), 0)
+    reached = dict.fromkeys((p.values[0] for p in SOONEST), 0)
     for graph, costs, value in problems:
         for method in reached:
             if method == "cpsat" and not cpsat.installed():

@@ -10,10 +10,10 @@ from itertools import product
 
 import pytest
 
+from pearl import solve
 from pearl.graph.limits import Limits
 from pearl.graph.task_graph import Edge, Task, TaskGraph
 from pearl.planning.costs import Choice, CostTable, Mode
-from pearl.solvers import solve
 from pearl_devices import Device, Kernel, Link, Platform
 from pearl_estimators import Estimate
 

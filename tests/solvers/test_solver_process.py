@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pearl.solvers import solve
+from pearl import solve
 from pearl.solvers.model import highs, linear, solver_process
 from tests.graphs import random_problem
 
@@ -81,7 +81,7 @@ def test_no_file_descriptor_of_a_process_is_swapped():
 
 THREADS = """
 import sys, threading
-from pearl.solvers import solve
+from pearl import solve
 from tests.graphs import random_problem
 
 def work(seed):
@@ -303,7 +303,7 @@ def test_a_fork_has_processes_of_its_own():
 
 def test_a_plan_is_found_without_scipys_optimisers():
     code = (
-        "import sys\nfrom pearl.solvers import solve\nfrom tests.graphs import random_problem\n"
+        "import sys\nfrom pearl import solve\nfrom tests.graphs import random_problem\n"
         "solve(*random_problem(3, most_tasks=4, most_devices=2))\n"
         "print({'scipy.optimize', 'highspy'} & set(sys.modules))"
     )

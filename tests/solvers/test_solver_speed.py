@@ -13,10 +13,10 @@ from benchmarks.instances import large, small
 from benchmarks.solver_plot import panels, svg
 from benchmarks.solver_scale import LIMIT_S, apart
 from benchmarks.solver_speed import timed, yardstick
+from pearl import solve
 from pearl.graph.limits import Limits
 from pearl.planning.plan_validation import check_plan
 from pearl.planning.timing import Assignment, timing
-from pearl.solvers import solve
 from pearl.solvers.large.load_annealing import Search, balance, counting_bound, greedy
 from pearl.solvers.large.load_bound import LoadProgram
 from pearl.solvers.model.lane_sequencing import best_orders

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from pearl import solve
 from pearl.errors import InfeasibleError, SpecError
 from pearl.graph.limits import Limits
 from pearl.graph.period import expand
@@ -17,7 +18,6 @@ from pearl.graph.task_graph import Edge, Task, TaskGraph
 from pearl.planning.costs import CostTable, Mode
 from pearl.planning.plans import Plan
 from pearl.planning.timing import Assignment, timing
-from pearl.solvers import solve
 from pearl.solvers.methods import enumeration, milp
 from pearl.solvers.model.lane_sequencing import best_orders
 from pearl.solvers.model.search_space import programs

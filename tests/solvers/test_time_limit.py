@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from pearl import time_limit
+from pearl import solve, time_limit
 from pearl.errors import InfeasibleError
 from pearl.graph.task_graph import Edge, Task, TaskGraph
 from pearl.planning.costs import CostTable
-from pearl.solvers import OFFERED, solve
+from pearl.solvers import METHODS
 from pearl.time_limit import STRIDE, OutOfTimeError, drained, extended, look, watched, within
 from pearl_devices import Kernel
 from tests.graphs import devices, mode, star
@@ -55,7 +55,7 @@ def table(graph):
 @pytest.mark.parametrize("make", [audio, one_to_many])
 @pytest.mark.parametrize(
     ("method", "objective"),
-    [(m, o) for m, offered in OFFERED.items() for o in offered if o != "power_efficiency"],
+    [(m, o) for m, method in METHODS.items() for o in method.objectives if o != "power_efficiency"],
 )
 def test_the_time_limit_holds_for_graphs_of_ten_thousand_firings(make, method, objective):
     graph, begin = make(), time.monotonic()
@@ -153,9 +153,9 @@ def test_a_call_beside_has_the_limit_of_who_made_it_and_ends_when_that_one_gives
 SOLVE = """
 import sys, threading
 from benchmarks.instances import large, small
-from pearl.solvers import solve
-from pearl.solvers.methods import cpsat, local_search
 from pearl.solvers.model import linear, solver_process
+from pearl import solve
+from pearl.solvers.methods import cpsat, local_search
 from tests.solvers.test_solver_process import children
 
 what = sys.argv[1]

@@ -26,6 +26,7 @@ from pearl.solvers.infeasible.limit_sets import (
     met,
     only,
 )
+from pearl.solvers.model.request import Request
 from pearl.solvers.model.search_space import programs
 from pearl.time_limit import OutOfTimeError, extended
 
@@ -104,18 +105,17 @@ def _error(
     return InfeasibleError(message, conflict)
 
 
-def none_found(
-    method: str, graph: TaskGraph, costs: CostTable, limits: Limits, deadline: float
-) -> InfeasibleError:
+def none_found(request: Request) -> InfeasibleError:
     """Why a method that proves nothing, or had no time to, has no plan: there is none, or it did
     not find one."""
+    graph, costs, limits, deadline = request.graph, request.costs, request.limits, request.deadline
     until = _until(deadline)
     with suppress(OutOfTimeError), extended(until):
         if not met(graph, costs, limits, list(all_limits(limits)), until):
             return explain(graph, costs, limits, deadline)
     return InfeasibleError(
-        f"method {method} found no plan of graph {graph.name!r} that meets the limits; whether "
-        "there is one is not decided: give more time, use method 'milp', or relax a limit"
+        f"method {request.method} found no plan of graph {graph.name!r} that meets the limits; "
+        "whether there is one is not decided: give more time, use method 'milp', or relax a limit"
     )
 
 

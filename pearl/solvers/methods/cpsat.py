@@ -21,13 +21,12 @@ from typing import Any
 
 from pearl.errors import SpecError
 from pearl.graph.limits import Limits
-from pearl.graph.task_graph import TaskGraph
-from pearl.planning.costs import CostTable
 from pearl.solvers.infeasible.iis import none_found
 from pearl.solvers.methods import local_search
 from pearl.solvers.methods.cpsat_model import Model
 from pearl.solvers.methods.first_schedule import start
 from pearl.solvers.model.dag_instance import Iteration, iteration, least_s, makespan_programs
+from pearl.solvers.model.request import Request
 from pearl.solvers.model.result import SAME, Found, Outcome
 from pearl.solvers.model.solver_process import GRACE_S
 from pearl.time_limit import OutOfTimeError, beside
@@ -53,14 +52,7 @@ def installed() -> bool:
     return importlib.util.find_spec("ortools") is not None
 
 
-def solve(
-    graph: TaskGraph,
-    costs: CostTable,
-    objective: str,
-    limits: Limits,
-    deadline: float,
-    seed: int,
-) -> Outcome:
+def solve(request: Request) -> Outcome:
     """The plan with the least makespan found, and CP-SAT's bound.
 
     Deterministic by seed where the first search on one thread finishes; with more threads, or when
@@ -72,12 +64,13 @@ def solve(
             "method 'cpsat' needs OR-Tools, which is not installed: "
             "pip install 'pearl-toolkit[cpsat]', or use method 'local_search'"
         )
-    choices = makespan_programs(graph, costs, limits)
+    objective, limits, deadline = request.objective, request.limits, request.deadline
+    choices = makespan_programs(request.graph, request.costs, limits)
     cases = [iteration(p) for p in choices]
     starts_of = [start(it, objective, limits, deadline) for it in cases]
     known = [f for f in starts_of if f]
     if not known:
-        raise none_found("cpsat", graph, costs, limits, deadline)
+        raise none_found(request)
     best = min(known, key=lambda f: f.cost)
     least, late = math.inf, False
     for number, (it, own) in enumerate(zip(cases, starts_of, strict=True)):
@@ -88,7 +81,7 @@ def solve(
                 left = deadline - time.monotonic()
                 until = time.monotonic() + left / (len(choices) - number)
                 below = min(best.cost, own.cost)
-                found, floor, finished = improve(it, own, below, floor, until, seed)
+                found, floor, finished = improve(it, own, below, floor, until, request.seed)
                 late |= not finished
                 best = min(best, found, key=lambda f: f.cost)
         except OutOfTimeError:

@@ -15,15 +15,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pearl.graph.limits import SLACK_LIMITS, Limits
-from pearl.graph.task_graph import TaskGraph
-from pearl.planning.costs import CostTable
+from pearl.graph.limits import SLACK_LIMITS
 from pearl.planning.timing import Assignment, Orders, Timing, timing
 from pearl.solvers.infeasible.iis import explain, none_found
 from pearl.solvers.methods.enumeration import PLANS, assignments, every_program
 from pearl.solvers.model.dag_instance import ends_s, listed_by, makespan_programs
 from pearl.solvers.model.lane_sequencing import FAR, Ordered, best_orders, token_distances
 from pearl.solvers.model.list_orders import ring_period
+from pearl.solvers.model.request import Request
 from pearl.solvers.model.result import SAME, Found, Outcome
 from pearl.solvers.model.search_space import cost_of
 
@@ -31,19 +30,13 @@ FIRINGS = 3
 """Firings of a lane at most for which every order is tried."""
 
 
-def solve(
-    graph: TaskGraph,
-    costs: CostTable,
-    objective: str,
-    limits: Limits,
-    deadline: float,
-    seed: int,
-) -> Outcome:
+def solve(request: Request) -> Outcome:
     """The best plan by enumeration. More than PLANS assignments are a SpecError saying how many;
     InfeasibleError where no plan meets the limits. `seed` changes nothing."""
+    objective, limits, deadline = request.objective, request.limits, request.deadline
     if objective == "makespan":
-        return _soonest(graph, costs, limits, deadline)
-    choices = every_program(graph, costs, limits)
+        return _soonest(request)
+    choices = every_program(request.graph, request.costs, limits)
     ranked = []
     late = False
     for number, assignment in enumerate(assignments(choices)):
@@ -72,9 +65,9 @@ def solve(
         if cost < (best.cost if best else math.inf):
             best = Found(assignment, ordered, paced, cost)
     if best is None and late:
-        raise none_found("exhaustive", graph, costs, limits, deadline)
+        raise none_found(request)
     if best is None:
-        raise explain(graph, costs, limits, deadline)
+        raise explain(request.graph, request.costs, limits, deadline)
     spare = [
         (_slack(a), number, a)
         for least, number, a in ranked
@@ -92,9 +85,10 @@ def solve(
     return Outcome(best, min(best.cost, loose), late)
 
 
-def _soonest(graph: TaskGraph, costs: CostTable, limits: Limits, deadline: float) -> Outcome:
+def _soonest(request: Request) -> Outcome:
     """The plan whose first iteration ends soonest, by enumeration: entries that run ahead change
     nothing in the first iteration, so all orders without offsets are all there are."""
+    graph, costs, limits, deadline = request.graph, request.costs, request.limits, request.deadline
     makespan_programs(graph, costs, limits)  # for its errors
     none = replace(limits, **dict.fromkeys(SLACK_LIMITS, 0))  # type: ignore[arg-type]
     ranked = []
@@ -122,9 +116,9 @@ def _soonest(graph: TaskGraph, costs: CostTable, limits: Limits, deadline: float
         if found and found.cost < (best.cost if best else math.inf):
             best = found
     if best is None and late:
-        raise none_found("exhaustive", graph, costs, limits, deadline)
+        raise none_found(request)
     if best is None:
-        raise explain(graph, costs, limits, deadline)
+        raise explain(request.graph, request.costs, limits, deadline)
     return Outcome(best, min(best.cost, loose), late)
 
 

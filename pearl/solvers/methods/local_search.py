@@ -17,8 +17,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from pearl.graph.limits import Limits
-from pearl.graph.task_graph import TaskGraph
-from pearl.planning.costs import CostTable
 from pearl.planning.timing import Assignment, timing
 from pearl.solvers.infeasible.iis import none_found
 from pearl.solvers.large.lane_loads import LaneLoads
@@ -28,6 +26,7 @@ from pearl.solvers.methods.relaxation_bounds import bound, open_programs, valued
 from pearl.solvers.model.dag_instance import Iteration, iteration, scheduled, starts
 from pearl.solvers.model.lane_sequencing import best_orders
 from pearl.solvers.model.list_schedule import Place, build
+from pearl.solvers.model.request import Request
 from pearl.solvers.model.result import SAME, Found, Outcome
 from pearl.solvers.model.search_space import Program, cost_of
 from pearl.time_limit import OutOfTimeError
@@ -58,19 +57,13 @@ KEPT = 4
 """Assignments of least order bound whose lane orders are searched at the end."""
 
 
-def solve(
-    graph: TaskGraph,
-    costs: CostTable,
-    objective: str,
-    limits: Limits,
-    deadline: float,
-    seed: int,
-) -> Outcome:
+def solve(request: Request) -> Outcome:
     """The best plan found, with a bound from a relaxation.
 
     Raises InfeasibleError where no plan meets the limits, or where none is found that does.
     """
-    choices = open_programs(graph, costs, objective, limits)
+    objective, limits, deadline = request.objective, request.limits, request.deadline
+    choices = open_programs(request)
     best: Found | None = None
     late = False
     for number, program in enumerate(choices):
@@ -85,7 +78,7 @@ def solve(
             if first is None:
                 continue
             found = valued(first, objective, limits)
-            found = improve(it, first, objective, limits, until, seed)
+            found = improve(it, first, objective, limits, until, request.seed)
         except OutOfTimeError:
             if best is None and found is None:
                 raise
@@ -93,7 +86,7 @@ def solve(
         if found and (best is None or found.cost < best.cost):
             best = found
     if best is None:
-        raise none_found("local_search", graph, costs, limits, deadline)
+        raise none_found(request)
     late = late or time.monotonic() > deadline
     return Outcome(best, bound(choices, objective, limits, best, deadline), late)
 

@@ -16,12 +16,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from pearl.graph.limits import Limits
-from pearl.graph.task_graph import TaskGraph
-from pearl.planning.costs import CostTable, Mode
+from pearl.planning.costs import Mode
 from pearl.planning.timing import Assignment, timing
 from pearl.solvers.infeasible.iis import explain
 from pearl.solvers.large.many_tasks import FIRST, ManyTasks, concerns
 from pearl.solvers.model.lane_sequencing import best_orders
+from pearl.solvers.model.request import Request
 from pearl.solvers.model.result import SAME, Found, Outcome
 from pearl.solvers.model.search_space import Program, cost_of, programs
 from pearl.solvers.period.order_cuts import blamed, worth
@@ -32,21 +32,15 @@ ORDERING_S = 2e-3
 """Time kept for the lane orders of many tasks, for each firing (1e-3 s measured on one core)."""
 
 
-def solve(
-    graph: TaskGraph,
-    costs: CostTable,
-    objective: str,
-    limits: Limits,
-    deadline: float,
-    seed: int,
-) -> Outcome:
+def solve(request: Request) -> Outcome:
     """The best plan over all programs, with the proven bound. deadline: `time.monotonic()` seconds.
 
     Raises InfeasibleError where no plan meets the limits, OutOfTimeError where none was found in
     time. Deterministic for fewer than MANY tasks, where `seed` changes nothing; annealing of more
     goes by the clock.
     """
-    search = _Search(programs(graph, costs, limits), objective, limits, deadline, seed)
+    graph, costs, limits, deadline = request.graph, request.costs, request.limits, request.deadline
+    search = _Search(programs(graph, costs, limits), request)
     try:
         search.run()
     except OutOfTimeError:
@@ -54,7 +48,7 @@ def solve(
     finally:
         annealed = search.stop()
     with suppress(OutOfTimeError):
-        search.best = _better(search.best, annealed, objective, limits, deadline)
+        search.best = _better(search.best, annealed, request.objective, limits, deadline)
     best, bound = search.best, search.bound
     if best is None:
         if search.late or bound < math.inf:
@@ -66,16 +60,9 @@ def solve(
 class _Search:
     """The search over some programs. best: the best plan so far; late: time ran out."""
 
-    def __init__(
-        self,
-        choices: Sequence[Program],
-        objective: str,
-        limits: Limits,
-        deadline: float,
-        seed: int,
-    ) -> None:
-        self.choices, self.objective, self.limits = choices, objective, limits
-        self.deadline, self.seed = deadline, seed
+    def __init__(self, choices: Sequence[Program], request: Request) -> None:
+        self.choices, self.objective, self.limits = choices, request.objective, request.limits
+        self.deadline, self.seed = request.deadline, request.seed
         self.best: Found | None = None
         self.late = False
         self._open = dict.fromkeys(range(len(choices)), 0.0)  # program → no plan of it costs less

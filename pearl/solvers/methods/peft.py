@@ -11,29 +11,20 @@ from __future__ import annotations
 import heapq
 import math
 
-from pearl.graph.limits import Limits
-from pearl.graph.task_graph import TaskGraph
-from pearl.planning.costs import CostTable
 from pearl.solvers.methods.relaxation_bounds import best_of, listed_outcome
 from pearl.solvers.model.dag_instance import Iteration
 from pearl.solvers.model.list_schedule import Schedule
+from pearl.solvers.model.request import Request
 from pearl.solvers.model.result import Found, Outcome
 from pearl.time_limit import look, watched
 
 
-def solve(
-    graph: TaskGraph,
-    costs: CostTable,
-    objective: str,
-    limits: Limits,
-    deadline: float,
-    seed: int,
-) -> Outcome:
+def solve(request: Request) -> Outcome:
     """PEFT's schedule, with a bound from a relaxation. Deterministic; `seed` changes nothing.
 
     Raises InfeasibleError where no plan meets the limits, or where PEFT's does not.
     """
-    return listed_outcome("peft", schedule, graph, costs, objective, limits, deadline)
+    return listed_outcome(schedule, request)
 
 
 def schedule(it: Iteration) -> Found | None:

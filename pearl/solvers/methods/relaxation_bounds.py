@@ -10,8 +10,6 @@ from dataclasses import replace
 
 from pearl.graph.limits import Limits
 from pearl.graph.period import howard
-from pearl.graph.task_graph import TaskGraph
-from pearl.planning.costs import CostTable
 from pearl.solvers.infeasible.iis import none_found
 from pearl.solvers.model.dag_instance import (
     Iteration,
@@ -22,6 +20,7 @@ from pearl.solvers.model.dag_instance import (
     shared_s,
 )
 from pearl.solvers.model.list_schedule import Schedule, build
+from pearl.solvers.model.request import Request
 from pearl.solvers.model.result import SAME, Found, Outcome
 from pearl.solvers.model.search_space import Program, cost_of, programs
 from pearl.solvers.period.period_form import PeriodForm
@@ -32,13 +31,10 @@ TERMS = 200_000
 that of loads and cycles alone."""
 
 
-def open_programs(
-    graph: TaskGraph, costs: CostTable, objective: str, limits: Limits
-) -> list[Program]:
+def open_programs(request: Request) -> list[Program]:
     """The programs of an objective; SpecError for limits that it does not know."""
-    if objective == "makespan":
-        return makespan_programs(graph, costs, limits)
-    return programs(graph, costs, limits)
+    of = makespan_programs if request.objective == "makespan" else programs
+    return of(request.graph, request.costs, request.limits)
 
 
 def best_of(make: Callable[[float], Schedule | None]) -> Found | None:
@@ -51,17 +47,10 @@ def best_of(make: Callable[[float], Schedule | None]) -> Found | None:
     return None
 
 
-def listed_outcome(
-    method: str,
-    schedule: Callable[[Iteration], Found | None],
-    graph: TaskGraph,
-    costs: CostTable,
-    objective: str,
-    limits: Limits,
-    deadline: float,
-) -> Outcome:
+def listed_outcome(schedule: Callable[[Iteration], Found | None], request: Request) -> Outcome:
     """A list scheduler's best plan over all programs, with the bound of the relaxation."""
-    choices = open_programs(graph, costs, objective, limits)
+    objective, limits, deadline = request.objective, request.limits, request.deadline
+    choices = open_programs(request)
     best: Found | None = None
     stuck = []
     late = False
@@ -86,7 +75,7 @@ def listed_outcome(
         if found and (best is None or found.cost < best.cost):
             best = found
     if best is None:
-        raise none_found(method, graph, costs, limits, deadline)
+        raise none_found(request)
     return Outcome(best, bound(choices, objective, limits, best, deadline), late)
 
 

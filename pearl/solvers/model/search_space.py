@@ -24,8 +24,6 @@ from pearl.planning.replicas import split_graph, split_limits, splits
 from pearl.planning.timing import Assignment
 from pearl.solvers.model.infeasibility import no_common_device, no_mode, states_of, too_large
 
-OBJECTIVES = ("throughput", "power_efficiency", "makespan")
-
 
 @dataclass(frozen=True)
 class Program:

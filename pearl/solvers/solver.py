@@ -1,0 +1,151 @@
+"""`solve`: the best plan of a graph and its costs, by one of the methods in `METHODS`."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from dataclasses import replace
+
+from pearl.errors import InfeasibleError, SpecError
+from pearl.graph.limits import Limits, bad_time
+from pearl.graph.task_graph import TaskGraph
+from pearl.planning.costs import CostTable, bad_problem
+from pearl.planning.plan_builder import Proof, assemble
+from pearl.planning.plans import Plan, Problem
+from pearl.seeds import checked_seed
+from pearl.solvers import METHODS
+from pearl.solvers.infeasible.iis import sharpened
+from pearl.solvers.methods.relaxation_bounds import bound as floor
+from pearl.solvers.model.request import OBJECTIVES, Request
+from pearl.solvers.model.result import Outcome
+from pearl.solvers.model.search_space import programs
+from pearl.solvers.outcome_check import fault_of
+from pearl.solvers.period.slack_minimisation import fewest_of_all, fewest_tokens
+from pearl.time_limit import OutOfTimeError, within
+from pearl_devices.given import is_whole, shown
+from pearl_devices.named import reason
+
+FAULTS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    NameError,
+    NotImplementedError,
+    TypeError,
+    ValueError,
+)
+"""Exceptions that are a fault in a method's code, and not of the machine or of the problem."""
+
+GRACE_S = 1.0
+"""How far what is begun may go beyond its time: what has the time to end by itself does."""
+
+ASSEMBLING_S, ASSEMBLING = 1e-3, 0.5
+"""Time kept for putting a plan together: for each firing (0.3 ms measured on one core), and as a
+share of the time given at most."""
+
+
+def default_method(objective: str) -> str:
+    """The method for an objective when none is named: milp; for makespan cpsat where OR-Tools is
+    installed, else local_search, which starts from HEFT's schedule and never ends above it."""
+    from pearl.solvers.methods import cpsat
+
+    if objective != "makespan":
+        return "milp"
+    return "cpsat" if cpsat.installed() else "local_search"
+
+
+def solve(
+    graph: TaskGraph,
+    costs: CostTable,
+    *,
+    objective: str = "throughput",
+    method: str | None = None,
+    limits: Limits = Limits(),  # noqa: B008 (frozen)
+    time_limit_s: float = 20.0,
+    seed: int = 0,
+) -> Plan:
+    """The plan with the most env steps per second (`throughput`) or per joule (`power_efficiency`),
+    or whose first iteration is complete soonest (`makespan`).
+
+    Its value, bound, gap and status say what is proven. Raises SpecError for an unknown objective,
+    method or name, and InfeasibleError naming the limit that cannot be met.
+    """
+    problems = bad_problem(graph, costs, limits)
+    if not is_whole(seed) or seed < 0:
+        problems.append(f"seed is {shown(seed)}; it must be a whole number of at least 0")
+    if objective not in OBJECTIVES:
+        problems.append(
+            f"objective {shown(objective)} is not known; allowed are {list(OBJECTIVES)}"
+        )
+    if method is not None and method not in list(METHODS):
+        problems.append(f"method {shown(method)} is not known; allowed are {list(METHODS)}")
+    elif method is not None and objective in OBJECTIVES:
+        offered = METHODS[method].objectives
+        if objective not in offered:
+            able = [name for name, other in METHODS.items() if objective in other.objectives]
+            problems.append(
+                f"method {method!r} does not know the objective {objective!r}, only "
+                f"{list(offered)}; methods that know it are {able}"
+            )
+    problems += bad_time(time_limit_s)
+    if problems:
+        raise SpecError(*problems)
+    seed = checked_seed(seed)
+    began = time.monotonic()
+    name = method or default_method(objective)
+    registered = METHODS[name]
+    run = registered.loaded(name)
+    firings = sum(graph.repetition.values())
+    end = began + time_limit_s
+    deadline = end - min(ASSEMBLING * time_limit_s, ASSEMBLING_S * firings)
+    request = Request(graph, costs, objective, limits, deadline, seed, name)
+    try:
+        with within(deadline + GRACE_S):
+            outcome = run(request)
+            fault = fault_of(outcome, request)
+    except InfeasibleError as error:
+        raise sharpened(error, graph, costs, limits, deadline) from None
+    except OutOfTimeError:
+        raise _no_time(graph, firings, time_limit_s) from None
+    except FAULTS as error:
+        fault = f"it failed with {type(error).__name__}: {reason(error)}"
+        raise registered.faulty(name, fault) from error
+    if fault:
+        raise registered.faulty(name, fault)
+    best, bound = outcome.best, outcome.bound
+    with suppress(OutOfTimeError), within(deadline + GRACE_S):
+        if bound <= 0 and objective != "makespan":  # time ran out before there was any
+            bound = floor(programs(graph, costs, limits), objective, limits, best, began)
+        if objective != "makespan":
+            best, _ = fewest_tokens(best, limits)
+            if name == "milp" and not outcome.late:
+
+                def again(relaxed: TaskGraph, less: Limits) -> Outcome:
+                    return run(replace(request, graph=relaxed, limits=less))
+
+                best, _ = fewest_of_all(best, graph, limits, again)
+    proof = Proof(
+        objective=objective,
+        method=name,
+        seed=seed,
+        solve_s=time.monotonic() - began,
+        bound=bound,
+        period_bound_s=bound if objective == "throughput" else best.ordered.bound_s,
+        late=outcome.late,
+    )
+    try:
+        with within(max(end, time.monotonic()) + GRACE_S):
+            plan = assemble(best.assignment, best.ordered.orders, proof, power_w=limits.power_w)
+    except OutOfTimeError:
+        raise _no_time(graph, firings, time_limit_s) from None
+    return replace(plan, problem=Problem(graph, costs, limits))
+
+
+def _no_time(graph: TaskGraph, firings: int, time_limit_s: float) -> InfeasibleError:
+    return InfeasibleError(
+        f"no plan of graph {graph.name!r} that meets the limits was found in {time_limit_s:g} s; "
+        "whether there is one is not decided: give more time (time_limit_s, `pearl plan "
+        f"--time-limit`), relax a limit, or give it rates with fewer than the {firings:,} firings "
+        "that an iteration has now"
+    )

@@ -1,0 +1,151 @@
+"""The table of methods: a line without its file, a file without its function, a faulty function."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from pearl import solve
+from pearl.cli.commands import app
+from pearl.errors import SpecError
+from pearl.graph.limits import Limits
+from pearl.planning.costs import CostTable
+from pearl.solvers import METHODS
+from pearl.solvers.model.request import OBJECTIVES, Method
+from tests.graphs import devices, loop, mode, star
+
+GRAPH = loop("x", "y")
+COSTS = CostTable(
+    star(devices("a", "b", lanes=2, memory_bytes=1e9)),
+    tuple(mode(t, d, s) for t in "xy" for d, s in (("a", 1.0), ("b", 2.0))),
+)
+NAMES = count()
+SET = ["--set", "platform=cpu_gpu"]
+Register = Callable[..., str]
+
+GOOD = """
+from dataclasses import replace
+from pearl.solvers.methods import heft
+def solve(request):
+    outcome = heft.solve(request)
+    best = outcome.best
+    a = best.assignment
+"""
+
+
+@pytest.fixture
+def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Register]:
+    """Registers the method `mine` with a file of this text; None: no file."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def register(text: str | None, objectives: tuple[str, ...] = OBJECTIVES) -> str:
+        module = f"mine_{next(NAMES)}"
+        if text is not None:
+            (tmp_path / f"{module}.py").write_text(text)
+        monkeypatch.setitem(METHODS, "mine", Method(f"{module}:solve", objectives))
+        return module
+
+    yield register
+    for module in [m for m in sys.modules if m.startswith("mine_")]:
+        del sys.modules[module]
+
+
+HALF = {
+    "no module": (None, "No module named"),
+    "no function": ("x = 1", "no attribute 'solve'"),
+    "no callable": ("solve = 1", "type int"),
+    "does not import": ("import nowhere_at_all", "No module named 'nowhere_at_all'"),
+    "syntax": ("def solve(", "never closed"),
+    "arguments": ("def solve(graph, costs): ...", "does not take one argument"),
+}
+
+
+@pytest.mark.parametrize(("text", "fault"), HALF.values(), ids=HALF)
+def test_a_half_registered_method_is_one_sentence_with_its_file(
+    faulty: Register, text: str | None, fault: str
+) -> None:
+    module = faulty(text)
+    with pytest.raises(SpecError) as error:
+        solve(GRAPH, COSTS, method="mine")
+    (sentence,) = error.value.problems
+    assert sentence.startswith(f"method 'mine': {module}.py: ")
+    assert fault in sentence
+    assert "solve(request: Request) -> Outcome" in sentence
+    for command in (["list", "methods"], ["plan", "dqn_cartpole", "--method", "mine"]):
+        ran = CliRunner().invoke(app, [*command, *SET] if "plan" in command else command)
+        assert isinstance(ran.exception, SystemExit), ran.exception
+        assert ran.exit_code == 2
+        assert "".join(sentence.split()) in "".join(ran.stderr.split())
+
+
+def test_objectives_that_do_not_exist_are_one_sentence(faulty: Register) -> None:
+    faulty("def solve(request): ...", ("throughput", "speed"))
+    with pytest.raises(SpecError, match=r"method 'mine': .*'speed'.*'makespan'"):
+        solve(GRAPH, COSTS, method="mine")
+
+
+OUTCOMES = {
+    "None": ("def solve(request): return None", "returned None, not an Outcome"),
+    "a plan": (GOOD + "    return a", "not an Outcome"),
+    "no Found": (GOOD + "    return replace(outcome, best=a)", "not a Found"),
+    "raises": ("def solve(request): return request.nothing", "failed with AttributeError"),
+    "slower than allowed": (
+        GOOD + "    return replace(outcome, best=replace(best, period_s=0.5, cost=0.5), bound=0.0)",
+        "period_s of its plan is 0.5, computed anew 3",
+    ),
+    "false bound": (GOOD + "    return replace(outcome, bound=9.0)", "bound 9 is above the cost 3"),
+    "order": (
+        GOOD + "    best = replace(best, ordered=replace(best.ordered, orders={'a.0': ()}))\n"
+        "    return replace(outcome, best=best)",
+        "order of lane a.0",
+    ),
+    "mode": (
+        GOOD + "    mode = replace(a.modes[0], variant='other')\n"
+        "    a = replace(a, modes=(mode, *a.modes[1:]))\n"
+        "    return replace(outcome, best=replace(best, assignment=a))",
+        "('a', 'other', 1), which is not allowed",
+    ),
+    "limits": (
+        GOOD + "    return heft.solve(replace(request, limits=replace(request.limits, pin={})))",
+        "runs y in the mode ('a', 'v', 1), which is not allowed",
+    ),
+    "lanes": (
+        GOOD + "    best = replace(best, assignment=replace(a, lanes=(2, 0)))\n"
+        "    return replace(outcome, best=best)",
+        "order of lane a.2",
+    ),
+    "graph": (
+        GOOD + "    x = a.expansion\n"
+        "    other = replace(x.graph, tasks=(replace(x.graph.tasks[0], environments=7),"
+        " *x.graph.tasks[1:]))\n"
+        "    a = replace(a, expansion=replace(x, graph=other))\n"
+        "    return replace(outcome, best=replace(best, assignment=a))",
+        "is for another graph",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "fault"), OUTCOMES.values(), ids=OUTCOMES)
+def test_a_faulty_outcome_is_one_sentence_with_the_file(
+    faulty: Register, text: str, fault: str
+) -> None:
+    module = faulty(text)
+    with pytest.raises(SpecError) as error:
+        solve(GRAPH, COSTS, method="mine", limits=Limits(pin={"y": "b"}, max_lanes=2))
+    (sentence,) = error.value.problems
+    assert sentence.startswith(f"method 'mine': {module}.py: ")
+    assert fault in sentence
+
+
+def test_a_plan_that_breaks_a_rule_of_several_tasks_is_one_sentence(faulty: Register) -> None:
+    faulty(
+        GOOD + "    apart = replace(request.limits, max_lanes=None, pin={'x': 'a', 'y': 'b'})\n"
+        "    return heft.solve(replace(request, limits=apart))"
+    )
+    with pytest.raises(SpecError, match=r"breaks a rule that couples tasks .*max_lanes"):
+        solve(GRAPH, COSTS, method="mine", limits=Limits(max_lanes=1))
