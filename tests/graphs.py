@@ -2,70 +2,20 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping
 from dataclasses import replace
-from itertools import pairwise
 
 from hypothesis import strategies as st
 
 from pearl.graph.limits import Limits
 from pearl.graph.task_graph import Edge, Fusion, Task, TaskGraph
-from pearl.planning.costs import Choice, CostTable, Mode
-from pearl_devices import Device, Kernel, Link, Platform
+from pearl.planning.costs import CostTable, Mode
+from pearl.testing.graphs import mode, random_problem, star
+from pearl_devices import Device, Kernel, Platform
 from pearl_estimators import Estimate
 
 COUNT = 50
 """Random graphs per objective on which the methods are compared."""
-
-
-def mode(
-    task: str | tuple[str, ...],
-    device: str,
-    seconds: float,
-    *,
-    occupancy: float | None = None,
-    energy: float = 0.0,
-    width: int = 1,
-    variant: str = "v",
-    band: float = 0.0,
-) -> Mode:
-    tasks = (task,) if isinstance(task, str) else task
-    estimate = Estimate(
-        seconds,
-        seconds if occupancy is None else occupancy,
-        seconds * (1 - band),
-        seconds * (1 + band),
-        energy,
-    )
-    return Mode(tasks, device, variant, width, estimate)
-
-
-def devices(*names: str, lanes: int = 2, width: int = 4, **more: object) -> tuple[Device, ...]:
-    return tuple(
-        Device(n, "null", width=width, max_lanes=lanes, **more)  # type: ignore[arg-type]
-        for n in names
-    )
-
-
-def star(found: tuple[Device, ...], latency_s: float = 0.0, bytes_per_s: float = 1e12) -> Platform:
-    """Every device linked to the first, which is the host."""
-    host = found[0].name
-    links = tuple(Link(host, d.name, latency_s, bytes_per_s) for d in found[1:])
-    return Platform("star", found, links)
-
-
-def tasks(*names: str) -> tuple[Task, ...]:
-    return tuple(Task(n, Kernel(n)) for n in names)
-
-
-def loop(*names: str, tokens: int = 1, size: float = 0.0) -> TaskGraph:
-    """A ring of tasks with `tokens` on its last edge."""
-    pairs = zip(names, [*names[1:], names[0]], strict=True)
-    edges = tuple(
-        Edge(a, b, tokens_seq=tokens if b == names[0] else 0, bytes=size) for a, b in pairs
-    )
-    return TaskGraph("loop", tasks(*names), edges)
 
 
 def dqn(k: int = 4, *, fused: bool = False, envs: int = 8) -> TaskGraph:
@@ -127,107 +77,6 @@ def dqn_costs(
             mode(t, d.name, s / speed[d.name]) for t, s in seconds.items() for d in platform.devices
         ),
     )
-
-
-def random_problem(
-    seed: int,
-    *,
-    most_tasks: int = 5,
-    most_devices: int = 3,
-    rates: bool = True,
-    scale: float = 1e-5,
-) -> tuple[TaskGraph, CostTable]:
-    """A strongly connected graph with costs: cycles, rates, memory, transfers, states, pair terms,
-    fused modes, several lanes and widths, devices that may be switched off."""
-    r = random.Random(seed)
-    names = [f"t{i}" for i in range(r.randint(2, most_tasks))]
-    q = {n: r.choice([1, 1, 1, 2]) if rates else 1 for n in names}
-
-    def edge(a: str, b: str, back: bool) -> Edge:
-        least = q[a] * q[b] // _gcd(q[a], q[b])
-        p, c = least // q[a], least // q[b]
-        tokens = least * r.choice([1, 1, 2]) if back else 0
-        return Edge(a, b, p, c, tokens, bytes=r.choice([0.0, 1e3, 5e4]))
-
-    edges = [edge(a, b, False) for a, b in pairwise(names)]
-    edges.append(edge(names[-1], names[0], True))
-    taken = {(e.src, e.dst) for e in edges}
-    for _ in range(r.randint(0, 3)):
-        a, b = r.sample(range(len(names)), 2)
-        pair = names[a], names[b]
-        if pair not in taken:
-            taken.add(pair)
-            edges.append(edge(*pair, b < a))
-    states: dict[str, float] = {}
-    found = [Task(n, Kernel(n, resident_bytes=r.choice([0.0, 1e6]))) for n in names]
-    if r.random() < 0.4:
-        pair = names[0], names[-1]
-        if (names[0], names[-1]) not in taken:
-            edges.append(edge(*pair, False))
-        states["s"] = 3e6
-        found = [Task(t.name, t.kernel, writes=("s",) if t.name in pair else ()) for t in found]
-    fusions: tuple[Fusion, ...] = ()
-    if len(names) > 2 and r.random() < 0.4:
-        fusions = (Fusion("f", (names[0], names[1]), Kernel("f")),)
-    graph = TaskGraph(
-        "random", tuple(found), tuple(edges), states, fusions, env_steps=r.choice([0, 8])
-    )
-    some = tuple(
-        Device(
-            f"d{i}",
-            "null",
-            width=r.choice([1, 2, 3]),
-            max_lanes=r.choice([1, 2, 3]),
-            memory_bytes=r.choice([4e6, 8e6, 1e9]) if i else 1e9,
-            idle_power_w=r.choice([0.0, 5.0, 20.0]),
-            active_power_w=100.0,
-            when_unused=r.choice(["idle", "off"]),
-        )
-        for i in range(r.randint(1, most_devices))
-    )
-    links = [
-        Link(
-            "d0", d.name, r.choice([0.0, 1e-6]), r.choice([1e9, 1e10]), r.choice([0.0, 5e-7]), 1e-10
-        )
-        for d in some[1:]
-    ]
-    if len(some) == 3 and r.random() < 0.5:
-        links.append(Link("d1", "d2", 1e-6, 1e10))
-    modes = []
-    for units in [*((n,) for n in names), *(f.tasks for f in fusions)]:
-        for d in some:
-            if d.name != "d0" and r.random() < 0.2:
-                continue
-            for v in range(r.choice([1, 1, 2])):
-                seconds = r.uniform(0.2, 2.0) * scale * len(units)
-                modes.append(
-                    mode(
-                        units,
-                        d.name,
-                        seconds,
-                        occupancy=seconds * r.choice([1.0, 1.0, 0.5]),
-                        energy=r.uniform(0.1, 2.0) * 50 * scale,
-                        width=r.randint(1, d.width),
-                        variant=f"v{v}",
-                        band=0.1,
-                    )
-                )
-    pairs: dict[tuple[Choice, Choice], float] = {}
-    single = [m for m in modes if not m.fused]
-    for _ in range(r.choice([0, 0, 1, 3])):
-        a, b = r.sample(single, 2)
-        if a.tasks != b.tasks:
-            key = (a.tasks[0], a.key), (b.tasks[0], b.key)
-            share = 0.3 if any((a.tasks[0], a.key) == k for k, _ in pairs) else 0.9
-            pairs[key] = r.uniform(-share, 1.0) * a.estimate.occupancy_s * 0.3
-    platform = Platform("random", some, tuple(links), "d0")
-    return graph, CostTable(platform, tuple(modes), pairs)
-
-
-def _gcd(a: int, b: int) -> int:
-    while b:
-        a, b = b, a % b
-    return a
 
 
 @st.composite

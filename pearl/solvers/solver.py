@@ -21,7 +21,7 @@ from pearl.solvers.model.result import Outcome
 from pearl.solvers.model.search_space import programs
 from pearl.solvers.outcome_check import fault_of
 from pearl.solvers.period.slack_minimisation import fewest_of_all, fewest_tokens
-from pearl.time_limit import OutOfTimeError, within
+from pearl.time_limit import OutOfTimeError, extended, within
 from pearl_devices.given import is_whole, shown
 from pearl_devices.named import reason
 
@@ -103,6 +103,7 @@ def solve(
     try:
         with within(deadline + GRACE_S):
             outcome = run(request)
+        with extended(max(deadline, time.monotonic()) + GRACE_S):
             fault = fault_of(outcome, request)
     except InfeasibleError as error:
         raise sharpened(error, graph, costs, limits, deadline) from None

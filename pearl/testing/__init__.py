@@ -16,9 +16,11 @@ import pytest
 pytest.register_assert_rewrite(
     "pearl.testing.backend_contract",
     "pearl.testing.estimator_contract",
+    "pearl.testing.solver_contract",
 )
 
 from pearl.testing.backend_contract import BackendContract  # noqa: E402
 from pearl.testing.estimator_contract import EstimatorContract  # noqa: E402
+from pearl.testing.solver_contract import SolverContract  # noqa: E402
 
-__all__ = ["BackendContract", "EstimatorContract"]
+__all__ = ["BackendContract", "EstimatorContract", "SolverContract"]

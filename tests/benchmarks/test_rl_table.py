@@ -8,7 +8,8 @@ from itertools import islice
 from benchmarks import solver_rl
 from pearl.graph.limits import Limits
 from pearl.graph.task_graph import TaskGraph
-from tests.graphs import devices, dqn, dqn_costs, star
+from pearl.testing.graphs import devices, star
+from tests.graphs import dqn, dqn_costs
 from tests.solvers import test_pearl_original as original
 
 

@@ -21,10 +21,10 @@ from pearl.graph.task_graph import Edge, Fusion, Task, TaskGraph
 from pearl.planner.energy_front import pareto
 from pearl.planner.planner import plan
 from pearl.planning.costs import CostTable, Mode
+from pearl.testing.graphs import devices, loop, mode, star
 from pearl_devices import Device, Kernel, Link, Platform
 from pearl_devices.given import is_names, is_number, is_whole, misfit, shown
 from pearl_estimators import Estimate
-from tests.graphs import devices, loop, mode, star
 
 PLATFORM = star(devices("a", "b"))
 COSTS = CostTable(PLATFORM, (mode("x", "a", 1.0), mode("y", "b", 1.0)))

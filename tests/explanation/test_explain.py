@@ -26,10 +26,11 @@ from pearl.planning.costs import CostTable, Mode
 from pearl.planning.plan_validation import check_plan
 from pearl.planning.plans import Plan, load_plan
 from pearl.report.report import Report
+from pearl.testing.graphs import devices, loop, mode, random_problem, star, tasks
 from pearl_devices import Kernel, Link, Platform
 from tests.cli.test_cli import Ran
 from tests.cli.test_schemas import problems
-from tests.graphs import devices, dqn, dqn_costs, loop, mode, random_problem, star, tasks
+from tests.graphs import dqn, dqn_costs
 from tests.solvers import test_pearl_original as original
 
 US = 1e-6
@@ -244,7 +245,7 @@ def test_runner_ups_are_valid_distinct_and_not_better(seed: int, tmp_path: Path)
             check_plan(loaded, graph, costs)
 
 
-@pytest.mark.parametrize("seed", range(40, 60))
+@pytest.mark.parametrize("seed", [s for s in range(40, 61) if s != 43])  # 43 has no plan
 def test_the_parts_of_the_bound_add_up_to_the_period(seed: int) -> None:
     graph, costs = random_problem(seed)
     plan = solve(graph, costs)

@@ -12,8 +12,9 @@ from pearl.errors import SpecError
 from pearl.graph.period import expand
 from pearl.graph.task_graph import Edge, Fusion, Task, TaskGraph
 from pearl.planning.costs import CostTable
+from pearl.testing.graphs import devices, mode, star, tasks
 from pearl_devices import Kernel
-from tests.graphs import devices, dqn, mode, star, tasks
+from tests.graphs import dqn
 
 SATELLITE = [  # Bhattacharyya, Murthy and Lee 1999, sample-rate converter: CD to DAT
     ("cd", 1, 1, "a"),

@@ -23,7 +23,8 @@ from pearl.graph.period import (
     token_free_cycle,
 )
 from pearl.graph.task_graph import Edge, TaskGraph
-from tests.graphs import dqn, loop, tasks, timed_arcs
+from pearl.testing.graphs import loop, tasks
+from tests.graphs import dqn, timed_arcs
 
 Timed = tuple[int, list[Arc]]
 

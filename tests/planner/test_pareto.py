@@ -21,7 +21,8 @@ from pearl.planning.timing import timing
 from pearl.solvers.methods import enumeration
 from pearl.solvers.model.lane_sequencing import best_orders
 from pearl.solvers.model.search_space import programs
-from tests.graphs import devices, dqn, dqn_costs, loop, mode, random_problem, star
+from pearl.testing.graphs import devices, loop, mode, random_problem, star
+from tests.graphs import dqn, dqn_costs
 
 GAP = 0.1
 
@@ -100,7 +101,7 @@ def test_the_ends_are_most_throughput_and_least_power() -> None:
 
 
 def test_limits_hold_all_along_the_front() -> None:
-    graph, costs = small_problems(2)[1]
+    graph, costs = small_problems(3)[2]
     free = pearl.pareto(graph, costs, gap=0.3)
     limits = Limits(
         power_w=(free[0].power_w + free[-1].power_w) / 2, period_s=free[0].period_s * 0.9

@@ -20,8 +20,8 @@ from pearl.planning.timing import Assignment, timing
 from pearl.solvers.methods import enumeration, milp
 from pearl.solvers.model.search_space import programs
 from pearl.solvers.period.symmetry import orbits
+from pearl.testing.graphs import devices, loop, mode, random_problem, tasks
 from pearl_devices import Link, Platform
-from tests.graphs import devices, loop, mode, random_problem, tasks
 
 
 def line(*edges: Edge) -> TaskGraph:

@@ -16,7 +16,8 @@ from pearl.graph.task_graph import TaskGraph
 from pearl.planning.costs import CostTable
 from pearl.planning.plan_validation import check_plan, completions, stated_costs, unfolded
 from pearl.planning.plans import Plan, load_plan
-from tests.graphs import devices, dqn, dqn_costs, loop, mode, star
+from pearl.testing.graphs import devices, loop, mode, star
+from tests.graphs import dqn, dqn_costs
 
 PLATFORM = star(devices("cpu", "gpu"), 2e-6, 16e9)
 COSTS = dqn_costs(PLATFORM, {"cpu": 1.0, "gpu": 1.7})

@@ -21,9 +21,10 @@ from pearl.planning.replicas import Split, resized, share_choices, split_graph, 
 from pearl.solvers.methods.enumeration import every_program
 from pearl.solvers.model.search_space import programs
 from pearl.spec.reading import load
+from pearl.testing.graphs import devices, mode, star
 from pearl_devices import kernel
 from tests.cli.test_schemas import problems as schema_problems
-from tests.graphs import act_and_learn, devices, mode, share_modes, star
+from tests.graphs import act_and_learn, share_modes
 
 FAST_AND_SLOW = CostTable(
     star(devices("a", "b", lanes=2)),

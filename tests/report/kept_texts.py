@@ -23,11 +23,11 @@ from pearl.planning.runs import Drift, TaskDrift
 from pearl.report import balance_text
 from pearl.report.html import page
 from pearl.report.report import Report
+from pearl.testing.graphs import devices, loop, mode, star
 from pearl_estimators.gpu.calibration import GpuCalibration, OperatorFit
 from pearl_estimators.host.calibration import Calibration, Check
 from pearl_estimators.host.linear_fit import Fit
 from tests.examples import example_run, fused_plan, two_device_plan
-from tests.graphs import devices, loop, mode, star
 from tests.report.kept_figures import FIGURES
 
 FOLDER = Path(__file__).parent / "texts"

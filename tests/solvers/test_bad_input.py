@@ -24,10 +24,11 @@ from pearl.solvers import METHODS
 from pearl.solvers.infeasible import iis, limit_sets
 from pearl.solvers.methods import cpsat
 from pearl.solvers.period.period_form import PeriodForm
+from pearl.testing.graphs import devices, loop, mode, random_problem, star, tasks
 from pearl_devices import Kernel
 from pearl_estimators import Estimate
 from tests.cli.test_schemas import problems as schema_problems
-from tests.graphs import anything, devices, loop, mode, random_problem, star, tasks
+from tests.graphs import anything
 
 WAYS = [
     (name, objective)

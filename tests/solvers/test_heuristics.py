@@ -22,9 +22,10 @@ from pearl.solvers.methods import heft, peft
 from pearl.solvers.model.dag_instance import iteration, makespan_programs
 from pearl.solvers.model.lane_sequencing import best_orders
 from pearl.solvers.model.search_space import programs
+from pearl.testing.graphs import devices, loop, mode, random_problem, star, tasks
+from pearl.testing.solver_contract import TOLERANCE, two_devices
 from pearl_devices import Link, Platform
-from tests.graphs import devices, dqn, dqn_costs, loop, mode, problems, random_problem, star, tasks
-from tests.solver_contract import TOLERANCE, SolverContract, two_devices
+from tests.graphs import dqn, dqn_costs, problems
 
 HEURISTICS = ("heft", "peft", "local_search")
 
@@ -119,29 +120,6 @@ def test_peft_sees_what_heft_does_not() -> None:
     values = {m: solve(graph, costs, objective="makespan", method=m).value for m in HEURISTICS}
     assert values["heft"] == pytest.approx(12.0)
     assert values["peft"] == values["local_search"] == pytest.approx(3.0)
-
-
-class ListContract(SolverContract):
-    def test_power_efficiency_takes_the_frugal_mode(self) -> None:
-        """List schedulers look at time alone: the fast mode, and what it costs."""
-        modes = (mode("x", "a", 2.0, energy=1.0), mode("x", "b", 1.0, energy=5.0))
-        plan = self.solve(loop("x"), CostTable(two_devices(), modes), objective="power_efficiency")
-        assert plan.task("x").device == "b"
-        assert plan.energy_per_iteration_j == pytest.approx(5.0)
-        assert plan.bound_value == pytest.approx(1.0)
-        assert plan.status == "feasible"
-
-
-class TestHeft(ListContract):
-    method = "heft"
-
-
-class TestPeft(ListContract):
-    method = "peft"
-
-
-class TestLocalSearch(SolverContract):
-    method = "local_search"
 
 
 @pytest.mark.parametrize("method", HEURISTICS)

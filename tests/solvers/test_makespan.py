@@ -27,9 +27,9 @@ from pearl.solvers.methods import cpsat, heft, local_search
 from pearl.solvers.methods.cpsat_model import ticks_per_s
 from pearl.solvers.model.dag_instance import iteration, least_s, makespan_programs
 from pearl.solvers.solver import default_method
+from pearl.testing.graphs import devices, loop, mode, random_problem, star, tasks
+from pearl.testing.solver_contract import TOLERANCE
 from pearl_devices import Device, Kernel, Link, Platform
-from tests.graphs import devices, loop, mode, random_problem, star, tasks
-from tests.solver_contract import TOLERANCE
 
 SOONEST = [
     pytest.param(

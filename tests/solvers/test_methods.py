@@ -17,7 +17,7 @@ from pearl.graph.limits import Limits
 from pearl.planning.costs import CostTable
 from pearl.solvers import METHODS
 from pearl.solvers.model.request import OBJECTIVES, Method
-from tests.graphs import devices, loop, mode, star
+from pearl.testing.graphs import devices, loop, mode, star
 
 GRAPH = loop("x", "y")
 COSTS = CostTable(

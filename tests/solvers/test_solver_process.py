@@ -14,7 +14,7 @@ import pytest
 
 from pearl import solve
 from pearl.solvers.model import highs, linear, solver_process
-from tests.graphs import random_problem
+from pearl.testing.graphs import random_problem
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = [ROOT / "pearl", ROOT / "devices", ROOT / "estimators"]
@@ -82,7 +82,7 @@ def test_no_file_descriptor_of_a_process_is_swapped():
 THREADS = """
 import sys, threading
 from pearl import solve
-from tests.graphs import random_problem
+from pearl.testing.graphs import random_problem
 
 def work(seed):
     solve(*random_problem(seed, most_tasks=7, most_devices=2), time_limit_s=60)
@@ -303,7 +303,7 @@ def test_a_fork_has_processes_of_its_own():
 
 def test_a_plan_is_found_without_scipys_optimisers():
     code = (
-        "import sys\nfrom pearl import solve\nfrom tests.graphs import random_problem\n"
+        "import sys\nfrom pearl import solve\nfrom pearl.testing.graphs import random_problem\n"
         "solve(*random_problem(3, most_tasks=4, most_devices=2))\n"
         "print({'scipy.optimize', 'highspy'} & set(sys.modules))"
     )

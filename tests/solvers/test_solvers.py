@@ -21,28 +21,11 @@ from pearl.planning.timing import Assignment, timing
 from pearl.solvers.methods import enumeration, milp
 from pearl.solvers.model.lane_sequencing import best_orders
 from pearl.solvers.model.search_space import programs
+from pearl.testing.graphs import devices, loop, mode, random_problem, star
+from pearl.testing.solver_contract import TOLERANCE
 from pearl_devices import Device, Kernel, Platform
 from pearl_estimators import Estimate
-from tests.graphs import (
-    COUNT,
-    devices,
-    dqn,
-    dqn_costs,
-    loop,
-    mode,
-    problems,
-    random_problem,
-    star,
-)
-from tests.solver_contract import TOLERANCE, SolverContract
-
-
-class TestMilp(SolverContract):
-    method = "milp"
-
-
-class TestExhaustive(SolverContract):
-    method = "exhaustive"
+from tests.graphs import COUNT, dqn, dqn_costs, problems
 
 
 def few_plans(most: int, start: int = 0, most_tasks: int = 5) -> list[tuple[TaskGraph, CostTable]]:

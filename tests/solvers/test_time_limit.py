@@ -16,9 +16,9 @@ from pearl.errors import InfeasibleError
 from pearl.graph.task_graph import Edge, Task, TaskGraph
 from pearl.planning.costs import CostTable
 from pearl.solvers import METHODS
+from pearl.testing.graphs import devices, mode, star
 from pearl.time_limit import STRIDE, OutOfTimeError, drained, extended, look, watched, within
 from pearl_devices import Kernel
-from tests.graphs import devices, mode, star
 from tests.solvers.test_solver_process import children, gone
 
 ROOT = Path(__file__).parents[2]

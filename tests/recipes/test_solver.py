@@ -1,0 +1,22 @@
+"""A solver is one file and one line: `solver.patch` on a copy of the tree passes the contract."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.recipes.tree import patched, run, size
+
+
+def test_a_solver_is_one_file_and_one_line_and_passes_the_contract(tmp_path: Path) -> None:
+    assert size("solver.patch") == {
+        "pearl/solvers/methods/random_restart.py": 0,
+        "pearl/solvers/__init__.py": 1,
+    }
+    tree = patched("solver.patch", tmp_path)
+    tests = ["tests/solvers/test_contracts.py", "-k", "RandomRestart or has_its_contract"]
+    done = run(tree, "-m", "pytest", *tests)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "24 passed" in done.stdout, done.stdout
+    listed = run(tree, "-m", "pearl", "list", "methods")
+    assert "random_restart" in listed.stdout, listed.stderr
+    assert "Random restarts: the best of many random assignments" in listed.stdout

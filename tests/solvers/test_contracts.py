@@ -1,0 +1,53 @@
+"""Every method of `METHODS` passes the contract."""
+
+from __future__ import annotations
+
+import pytest
+
+from pearl.planning.costs import CostTable
+from pearl.solvers import METHODS
+from pearl.solvers.methods import cpsat
+from pearl.testing import SolverContract
+from pearl.testing.graphs import loop, mode
+from pearl.testing.solver_contract import two_devices
+
+
+class TestMilp(SolverContract):
+    method = "milp"
+
+
+class TestExhaustive(SolverContract):
+    method = "exhaustive"
+
+
+class ListContract(SolverContract):
+    def test_power_efficiency_takes_the_frugal_mode(self) -> None:
+        """List schedulers look at time alone: the fast mode, and what it costs."""
+        modes = (mode("x", "a", 2.0, energy=1.0), mode("x", "b", 1.0, energy=5.0))
+        plan = self.solve(loop("x"), CostTable(two_devices(), modes), objective="power_efficiency")
+        assert plan.task("x").device == "b"
+        assert plan.energy_per_iteration_j == pytest.approx(5.0)
+        assert plan.bound_value == pytest.approx(1.0)
+        assert plan.status == "feasible"
+
+
+class TestHeft(ListContract):
+    method = "heft"
+
+
+class TestPeft(ListContract):
+    method = "peft"
+
+
+class TestLocalSearch(SolverContract):
+    method = "local_search"
+
+
+@pytest.mark.skipif(not cpsat.installed(), reason="needs the extra cpsat")
+class TestCpsat(SolverContract):
+    method = "cpsat"
+
+
+def test_every_method_has_its_contract() -> None:
+    contracts = [c for c in globals().values() if isinstance(c, type) and hasattr(c, "method")]
+    assert sorted(c.method for c in contracts if issubclass(c, SolverContract)) == sorted(METHODS)
