@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.recipes.tree import patched, run, size
+from tests.recipes.copy_of_tree import copy_of_tree, python_in
+from tests.recipes.patch_size import changed_lines
 
 
 def test_a_solver_is_one_file_and_one_line_and_passes_the_contract(tmp_path: Path) -> None:
-    assert size("solver.patch") == {
+    assert changed_lines("solver.patch") == {
         "pearl/solvers/methods/random_restart.py": 0,
         "pearl/solvers/__init__.py": 1,
     }
-    tree = patched("solver.patch", tmp_path)
+    tree = copy_of_tree(tmp_path, "solver.patch")
     tests = ["tests/solvers/test_contracts.py", "-k", "RandomRestart or has_its_contract"]
-    done = run(tree, "-m", "pytest", *tests)
+    done = python_in(tree, "-m", "pytest", *tests)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "24 passed" in done.stdout, done.stdout
-    listed = run(tree, "-m", "pearl", "list", "methods")
-    assert "random_restart" in listed.stdout, listed.stderr
-    assert "Random restarts: the best of many random assignments" in listed.stdout
+    listed = python_in(tree, "-m", "pearl", "list", "methods")
+    assert "Random restarts: the best of many random assignments" in listed.stdout, listed.stderr
