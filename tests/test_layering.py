@@ -68,14 +68,12 @@ LONG = {
     "devices/pearl_devices/primitives/torch/off_policy.py",
     "devices/pearl_devices/work.py",
     "pearl/cli/commands.py",
-    "pearl/solvers/methods/tabu.py",
-    "pearl/solvers/period/period_form.py",
     "pearl/spec/algorithm_options.py",
     "pearl/training/trainer.py",
 }
 TWICE = {
     *("Algorithm", "Balance", "Check", "Job", "Learner", "OutOfTimeError", "Part", "Point"),
-    *("Program", "Rules", "Schedule", "Scratch", "Search", "Shared", "Step", "Timing", "_Stretch"),
+    *("Program", "Rules", "Schedule", "Scratch", "Shared", "Step", "Timing", "_Stretch"),
     "_Timed",
 }
 MISPLACED = {
@@ -105,7 +103,7 @@ FILES = {named(f, p): f for p, folder in FOLDERS.items() for f in sorted(folder.
 
 
 def imports(file: Path) -> Iterator[str]:
-    """Dotted names that a file imports, also inside functions; not those for type checkers alone."""
+    """Dotted names that a file imports, inside functions too; not those for type checkers alone."""
     tree = ast.parse(file.read_text())
     checking = {
         id(inner)

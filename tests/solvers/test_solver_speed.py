@@ -17,7 +17,7 @@ from pearl import solve
 from pearl.graph.limits import Limits
 from pearl.planning.plan_validation import check_plan
 from pearl.planning.timing import Assignment, timing
-from pearl.solvers.large.load_annealing import Search, balance, counting_bound, greedy
+from pearl.solvers.large.load_annealing import Annealing, balance, counting_bound, greedy
 from pearl.solvers.large.load_bound import LoadProgram
 from pearl.solvers.model.lane_sequencing import best_orders
 from pearl.solvers.model.search_space import Program, programs
@@ -103,7 +103,7 @@ def test_annealed_loads_are_those_of_the_assignment() -> None:
     b = balance(p)
     start = greedy(b)
     assert start is not None
-    search = Search(b, start, seed=1, deadline=math.inf, runs=1)
+    search = Annealing(b, start, seed=1, deadline=math.inf, runs=1)
     search.run()
     largest, place = search.best
     found = b.assignment(place)

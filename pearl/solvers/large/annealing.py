@@ -37,30 +37,9 @@ def _power(x, power):
 
 @_native
 def _charge(
-    q,
-    sign,
-    place,
-    device,
-    host,
-    direct,
-    up,
-    links,
-    item,
-    messages,
-    first,
-    user,
-    size,
-    seen,
-    largest,
-    payer,
-    reached,
-    change,
-    stamp,
-    touched,
-    count,
-    tick,
-    places,
-):
+    q, sign, place, device, host, direct, up, links, item, messages, first, user, size, seen,
+    largest, payer, reached, change, stamp, touched, count, tick, places,
+):  # fmt: skip
     """Adds what the copies of producer q cost, times sign, to `change`; how many are touched."""
     home = place[item[q]]
     a = device[home]
@@ -116,42 +95,15 @@ def _random(state):
 
 
 @_native
-def anneal(
-    seconds,
-    memory,
-    capacity,
-    device,
-    host,
-    direct,
-    up,
-    links,
-    item,
-    messages,
-    first,
-    user,
-    size,
-    near_first,
-    near,
-    make_first,
-    make,
-    place,
-    best_place,
-    state,
-    steps,
-    hot,
-    cold,
-    target,
-    power,
-):
+def anneal(loads, place, best_place, state, steps, hot, cold, target, power):
     """`steps` moves from temperature `hot` down to `cold`; the largest load of `best_place`.
 
-    seconds: (items, lanes), infinite where not allowed. memory: (items,); capacity: (devices,).
-    device: of each lane. direct: (devices, devices), the link between two or -1; up: the link to
-    the host. links: (links, 3): seconds a message, seconds a byte, who pays. item, messages: of
-    each producer, whose consumers are user[first[q]:first[q + 1]], with the bytes each needs in
-    size. near: neighbours of each item; make: producers whose copies depend on where it is. place:
-    lane of each item, in and out. state: (1,) uint64, random, not 0.
+    place: lane of each item, in and out. state: (1,) uint64, random, not 0.
     """
+    (
+        seconds, memory, capacity, device, host, direct, up, links, item, messages, first, user,
+        size, near_first, near, make_first, make,
+    ) = loads  # fmt: skip
     items, places = seconds.shape
     total = places + links.shape[0]
     load, change = np.zeros(total), np.zeros(total)
@@ -174,30 +126,10 @@ def anneal(
     for q in range(item.shape[0]):
         tick += 1
         count = _charge(
-            q,
-            1.0,
-            place,
-            device,
-            host,
-            direct,
-            up,
-            links,
-            item,
-            messages,
-            first,
-            user,
-            size,
-            seen,
-            largest,
-            payer,
-            reached,
-            change,
-            stamp,
-            touched,
-            0,
-            tick,
+            q, 1.0, place, device, host, direct, up, links, item, messages, first,
+            user, size, seen, largest, payer, reached, change, stamp, touched, 0, tick,
             places,
-        )
+        )  # fmt: skip
         for k in range(count):
             load[touched[k]] += change[touched[k]]
             stamp[touched[k]] = 0
@@ -274,30 +206,10 @@ def anneal(
         for k in range(concerned):
             tick += 1
             count = _charge(
-                affected[k],
-                -1.0,
-                place,
-                device,
-                host,
-                direct,
-                up,
-                links,
-                item,
-                messages,
-                first,
-                user,
-                size,
-                seen,
-                largest,
-                payer,
-                reached,
-                change,
-                stamp,
-                touched,
-                count,
-                tick,
+                affected[k], -1.0, place, device, host, direct, up, links, item, messages, first,
+                user, size, seen, largest, payer, reached, change, stamp, touched, count, tick,
                 places,
-            )
+            )  # fmt: skip
         for k in range(members):
             v = moved[k]
             place[v] = b
@@ -310,30 +222,10 @@ def anneal(
         for k in range(concerned):
             tick += 1
             count = _charge(
-                affected[k],
-                1.0,
-                place,
-                device,
-                host,
-                direct,
-                up,
-                links,
-                item,
-                messages,
-                first,
-                user,
-                size,
-                seen,
-                largest,
-                payer,
-                reached,
-                change,
-                stamp,
-                touched,
-                count,
-                tick,
+                affected[k], 1.0, place, device, host, direct, up, links, item, messages, first,
+                user, size, seen, largest, payer, reached, change, stamp, touched, count, tick,
                 places,
-            )
+            )  # fmt: skip
         worse = 0.0
         for k in range(count):
             d = touched[k]

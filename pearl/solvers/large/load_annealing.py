@@ -12,6 +12,7 @@ import math
 import threading
 import time
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,15 +47,26 @@ LOOK_S = 0.2
 """Seconds between two looks at the clock, once it is known how long moves take."""
 
 
-@dataclass(frozen=True)
-class Balance:
-    """A program as arrays for `annealing`, whose docstring tells most of them.
+class Loads(NamedTuple):
+    """What each item and copy takes of each lane and link. Items are placed on lanes.
 
-    options: (items, lanes) → the option of each unit of the item there. lanes: (device, number).
+    seconds: (items, lanes), of each item on each lane; infinite where not allowed.
+    memory: (items,), bytes.
+    capacity: (devices,), bytes.
+    device: (lanes,), the device of each lane.
+    host: the device that copies go through where no link joins their ends.
+    direct: (devices, devices), the link between two devices, or -1.
+    up: (devices,), the link to the host.
+    links: (links, 3): seconds a message, seconds a byte; 0, 1 or 2: link, lane or nobody pays.
+    item: (producers,), the item of each producer.
+    messages: (producers,), messages an iteration.
+    first: (producers + 1,); the consumers of producer q are user[first[q]:first[q + 1]].
+    user: (consumers,), the item of each consumer.
+    size: (consumers,), bytes that each consumer needs of a message.
+    near_first, near: neighbours of item i are near[near_first[i]:near_first[i + 1]].
+    make_first, make: producers whose copies depend on where item i is, likewise.
     """
 
-    program: Program
-    lanes: tuple[tuple[str, int], ...]
     seconds: Floats
     memory: Floats
     capacity: Floats
@@ -72,6 +84,18 @@ class Balance:
     near: Ints
     make_first: Ints
     make: Ints
+
+
+@dataclass(frozen=True)
+class Balance:
+    """A program as arrays for `annealing`. Items are its classes.
+
+    lanes: (device, number) of each lane.
+    """
+
+    program: Program
+    lanes: tuple[tuple[str, int], ...]
+    loads: Loads
 
     def assignment(self, place: Ints) -> Assignment:
         """The assignment with each item on the lane given, in its least occupancy."""
@@ -92,7 +116,7 @@ class Balance:
         place = np.zeros(len(self.program.classes), np.int64)
         for c, members in enumerate(self.program.classes):
             found = {number.get((a.modes[u].device, a.lanes[u]), -1) for u in members}
-            if len(found) > 1 or -1 in found or self.seconds[c, min(found)] == math.inf:
+            if len(found) > 1 or -1 in found or self.loads.seconds[c, min(found)] == math.inf:
                 return None
             place[c] = found.pop()
         return place
@@ -151,9 +175,7 @@ def balance(program: Program) -> Balance:
     near_first, near_list = _packed([sorted(s) for s in near])
     make_first, make_list = _packed([sorted(s) for s in make])
     first, user = _packed([[c for c, _ in row] for row in rows])
-    return Balance(
-        program=p,
-        lanes=lanes,
+    loads = Loads(
         seconds=seconds,
         memory=np.array(p.memory_bytes),
         capacity=np.array([p.capacity_bytes[n] * (1 + 1e-12) for n in names]),
@@ -174,6 +196,7 @@ def balance(program: Program) -> Balance:
         make_first=make_first,
         make=make_list,
     )
+    return Balance(p, lanes, loads)
 
 
 def _width(p: Program, device: str) -> int:
@@ -194,24 +217,24 @@ def _packed(rows: list[list[int]]) -> tuple[Ints, Ints]:
 def greedy(b: Balance) -> Ints | None:
     """Largest items first, each where the lane is then least loaded; None where memory is in the
     way. Copies are not looked at."""
-    load = np.zeros(len(b.lanes))
-    free = b.capacity.copy()
-    place = np.zeros(len(b.seconds), np.int64)
-    quickest = b.seconds.min(axis=1)
-    tight = b.memory / max(float(b.memory.max(initial=0.0)), 1e-300)
-    fits = np.isfinite(b.capacity).any() and b.memory.sum() > 0.5 * b.capacity.sum()
+    loads, load = b.loads, np.zeros(len(b.lanes))
+    free = loads.capacity.copy()
+    place = np.zeros(len(loads.seconds), np.int64)
+    quickest = loads.seconds.min(axis=1)
+    tight = loads.memory / max(float(loads.memory.max(initial=0.0)), 1e-300)
+    fits = np.isfinite(loads.capacity).any() and loads.memory.sum() > 0.5 * loads.capacity.sum()
     for c in np.lexsort((-quickest, -tight)) if fits else np.argsort(-quickest, kind="stable"):
-        after = np.where(free[b.device] >= b.memory[c], load + b.seconds[c], math.inf)
+        after = np.where(free[loads.device] >= loads.memory[c], load + loads.seconds[c], math.inf)
         k = int(after.argmin())
         if after[k] == math.inf:
             return None
         place[c] = k
-        load[k] += b.seconds[c, k]
-        free[b.device[k]] -= b.memory[c]
+        load[k] += loads.seconds[c, k]
+        free[loads.device[k]] -= loads.memory[c]
     return place
 
 
-class Search(threading.Thread):
+class Annealing(threading.Thread):
     """Annealing by the clock in a thread of its own: a short run to have something, then whole runs
     from where the last one ended, until told to stop.
 
@@ -246,8 +269,8 @@ class Search(threading.Thread):
         b = self.b
         scratch = place.copy()
         state = np.array([(seed * 0x9E3779B97F4A7C15 + 1) % 2**64 or 1], np.uint64)
-        step = len(b.lanes) / max(1, len(b.seconds))
-        total = share * MOVES * max(40, len(b.seconds))
+        step = len(b.lanes) / max(1, len(b.loads.seconds))
+        total = share * MOVES * max(40, len(b.loads.seconds))
         parts = 1.0
         for power, hot, cold, part in STAGES:
             most = self._moves(place, scratch, state, 0, 1.0, 1.0, 1.0, power)
@@ -299,36 +322,8 @@ class Search(threading.Thread):
     ) -> float:
         from pearl.solvers.large.annealing import anneal
 
-        b = self.b
-        most = float(
-            anneal(
-                b.seconds,
-                b.memory,
-                b.capacity,
-                b.device,
-                b.host,
-                b.direct,
-                b.up,
-                b.links,
-                b.item,
-                b.messages,
-                b.first,
-                b.user,
-                b.size,
-                b.near_first,
-                b.near,
-                b.make_first,
-                b.make,
-                place,
-                scratch,
-                state,
-                steps,
-                hot,
-                cold,
-                target,
-                power,
-            )
-        )
+        loads = self.b.loads
+        most = float(anneal(loads, place, scratch, state, steps, hot, cold, target, power))
         if most < self.best[0]:
             self.best = most, scratch.copy()
         return most
@@ -341,11 +336,11 @@ def counting_bound(b: Balance, most: float) -> float:
     the period is too short if all lanes together take fewer than there are. `most`: a period known
     to be enough.
     """
-    quickest = b.seconds.min(axis=1)
+    quickest = b.loads.seconds.min(axis=1)
     order = np.argsort(-quickest, kind="stable")
     p = b.program
     several = {n for n, k in b.lanes if k > 0}
-    seconds = b.seconds.copy()
+    seconds = b.loads.seconds.copy()
     for c, members in enumerate(p.classes):  # on several lanes of a device members may part
         for k, (n, _) in enumerate(b.lanes):
             if n in several and len(members) > 1 and seconds[c, k] < math.inf:

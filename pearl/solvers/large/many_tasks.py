@@ -17,9 +17,9 @@ import numpy as np
 from pearl.graph.limits import Limits
 from pearl.planning.timing import Assignment
 from pearl.solvers.large.load_annealing import (
+    Annealing,
     Balance,
     Ints,
-    Search,
     balance,
     counting_bound,
     greedy,
@@ -71,7 +71,7 @@ def _acyclic(program: Program) -> bool:
 
 
 class ManyTasks:
-    """Search and bound of one program. bound_s: no plan of it has a shorter period. small: the
+    """Annealing and bound of one program. bound_s: no plan of it has a shorter period. small: the
     period form is worth trying too."""
 
     def __init__(
@@ -92,14 +92,14 @@ class ManyTasks:
         loads_alone = self._whole and _acyclic(program) and self._start is not None
         self.small = self._start is None or (fits and not loads_alone)
         self.bound_s = 0.0
-        self._searches: list[Search] = []
+        self._searches: list[Annealing] = []
         self._placed: Ints | None = None
 
     def run(self, deadline: float, until: float) -> None:
         """Bound and search until `until`; annealing in the background goes on to `deadline`, both
         in `time.monotonic()` seconds."""
         if self._start is not None:
-            self._searches.append(Search(self.balance, self._start, self.seed, deadline))
+            self._searches.append(Annealing(self.balance, self._start, self.seed, deadline))
             self._searches[0].start()
         now = time.monotonic()
         if self._whole and self._searches:
@@ -115,7 +115,7 @@ class ManyTasks:
         if best is not None:
             self.bound_s = max(self.bound_s, counting_bound(self.balance, best[0]))
         if not self._whole and self._start is not None and (os.cpu_count() or 1) > 1:
-            self._searches.append(Search(self.balance, self._start, self.seed + 500, until))
+            self._searches.append(Annealing(self.balance, self._start, self.seed + 500, until))
             self._searches[1].start()
         while time.monotonic() < until and any(s.is_alive() for s in self._searches):
             best = self._best()
@@ -142,11 +142,11 @@ class ManyTasks:
         chosen = (max(here, key=lambda d: float(x[here[d]])) for here in loads.on)
         place = np.array([number[d] for d in chosen], np.int64)
         used = np.bincount(
-            self.balance.device[place],
-            weights=self.balance.memory,
-            minlength=len(self.balance.capacity),
+            self.balance.loads.device[place],
+            weights=self.balance.loads.memory,
+            minlength=len(self.balance.loads.capacity),
         )
-        if (used <= self.balance.capacity).all():
+        if (used <= self.balance.loads.capacity).all():
             self._placed = place
 
     def _best(self) -> tuple[float, Ints] | None:

@@ -159,7 +159,7 @@ def compiled() -> bool:
     """Whether the compiled code of tabu search is kept on disk, as it is from its first use on."""
     from pearl.solvers.methods import tabu
 
-    return any(Path(tabu.cache_path()).glob("tabu._search-*.nbi"))
+    return any(Path(tabu.cache_path()).glob("tabu_native.search-*.nbi"))
 
 
 def tabu_search(
@@ -182,7 +182,7 @@ def tabu_search(
     taken = places_of(p, first.assignment)
     way = np.array([s.first[v] + ways[v].index(taken[u]) for v, u in enumerate(it.unit)])
     begin = np.array(starts(timing(first.assignment), first.ordered.orders)[:n])
-    search = tabu.Search(s, way, begin, seed)
+    search = tabu.TabuSearch(s, way, begin, seed)
     search.run(moves, deadline, enough * (1 + 1e-9))
     start = [float(t) for t in search.best_start]
     busy = [float(t) for t in s.occupancy[search.best_way]]

@@ -14,6 +14,7 @@ from pearl.planning.timing import Assignment, delay_s
 from pearl.solvers.model.linear import Linear, Terms
 from pearl.solvers.model.result import Found
 from pearl.solvers.model.search_space import Program, longest_s
+from pearl.solvers.period.longest_period import longest_optimum_s
 from pearl.solvers.period.order_cuts import Blamed
 from pearl.solvers.period.symmetry import orbits
 from pearl.solvers.period.transfers import Copies
@@ -319,7 +320,7 @@ class PeriodForm:
         for (u, o, _), v in self.x.items():
             energy = p.expansion.firings(u) * p.options[u][o].estimate.energy_j
             terms.append((v, energy * self.per_j))
-        longest = self._longest(limits, known, on_w, joules) * self.per_s
+        longest = longest_optimum_s(p, self.objective, limits, known, on_w, joules) * self.per_s
         self.linear.upper[self.period] = min(self.linear.upper[self.period], longest * (1 + 1e-6))
         for device in platform.devices:
             if device.name in always or device.idle_power_w == 0:
@@ -335,45 +336,6 @@ class PeriodForm:
         if limits.power_w is not None:
             self.linear.add([*terms, (self.period, -limits.power_w * to_joule)], -math.inf, 0.0)
         return terms
-
-    def _longest(
-        self,
-        limits: Limits,
-        known: Found | None,
-        on_w: float,
-        joules: Terms,
-    ) -> float:
-        """An upper bound on the period of an optimum, the big constant of the energy rows."""
-        p = self.program
-        cap = limits.power_w
-        if known and self.objective == "throughput":
-            return known.period_s
-        bounds = []
-        if known:
-            energy = known.assignment.energy_j(known.period_s)
-            bounds.append(max(p.serial_s, energy / cap if cap else 0.0))
-            if on_w > 0:
-                bounds.append(energy / on_w)
-        elif cap is None:
-            bounds.append(p.serial_s)
-        else:
-            dynamic = sum(j for _, j in joules) + sum(
-                p.expansion.firings(u) * max(m.estimate.energy_j for m in modes)
-                for u, modes in enumerate(p.options)
-            )
-            extra = [
-                d.idle_power_w
-                for d in p.costs.platform.devices
-                if d.when_unused == "off" and d.name != p.costs.platform.host
-            ]
-            spare = [
-                cap - on_w - sum(some)
-                for size in range(len(extra) + 1)
-                for some in itertools.combinations(extra, size)
-            ]
-            least = min((s for s in spare if s > 0), default=math.inf)
-            bounds.append(max(p.serial_s, dynamic / least))
-        return min(bounds)
 
     def cut(self, a: Assignment, blamed: Blamed | None = None) -> None:
         """Leave this assignment out from now on, and every other one that has the units to blame on

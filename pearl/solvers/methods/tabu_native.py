@@ -1,0 +1,302 @@
+"""Compiled moves of tabu search, by heads and tails of the firings; see `tabu`."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pearl_devices.primitives.code_cache import compiled
+
+_native = compiled(nogil=True, error_model="numpy")
+
+
+@_native
+def _random(state, below):
+    x = state[0] + np.uint64(0x9E3779B97F4A7C15)
+    state[0] = x
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    x = x ^ (x >> np.uint64(31))
+    return np.int64(x % np.uint64(below))
+
+
+@_native
+def _order(out, target, into, behind, ahead, order, waits):
+    """Every firing after those it waits for; how many could be put in order."""
+    n = len(order)
+    done = 0
+    for v in range(n):
+        waits[v] = into[v + 1] - into[v] + (1 if ahead[v] >= 0 else 0)
+        if waits[v] == 0:
+            order[done] = v
+            done += 1
+    i = 0
+    while i < done:
+        v = order[i]
+        i += 1
+        for k in range(out[v], out[v + 1]):
+            w = target[k]
+            waits[w] -= 1
+            if waits[w] == 0:
+                order[done] = w
+                done += 1
+        w = behind[v]
+        if w >= 0:
+            waits[w] -= 1
+            if waits[w] == 0:
+                order[done] = w
+                done += 1
+    return done
+
+
+@_native
+def _heads(
+    order, into, source, size, device, latency, occupancy, fixed, per_byte, way, ahead, head
+):
+    for i in range(len(order)):
+        v = order[i]
+        d = device[way[v]]
+        ready = 0.0
+        for k in range(into[v], into[v + 1]):
+            s = source[k]
+            c = device[way[s]]
+            t = head[s] + latency[way[s]]
+            if c != d:
+                t += fixed[c, d] + size[k] * per_byte[c, d]
+            if t > ready:
+                ready = t
+        a = ahead[v]
+        if a >= 0 and head[a] + occupancy[way[a]] > ready:
+            ready = head[a] + occupancy[way[a]]
+        head[v] = ready
+
+
+@_native
+def _tails(
+    order, out, target, size, device, latency, occupancy, fixed, per_byte, way, behind, tail
+):
+    """From a firing's start to the end of the iteration."""
+    for i in range(len(order) - 1, -1, -1):
+        v = order[i]
+        d = device[way[v]]
+        lasts = latency[way[v]]
+        longest = lasts
+        for k in range(out[v], out[v + 1]):
+            s = target[k]
+            c = device[way[s]]
+            t = lasts + tail[s]
+            if c != d:
+                t += fixed[d, c] + size[k] * per_byte[d, c]
+            if t > longest:
+                longest = t
+        b = behind[v]
+        if b >= 0 and occupancy[way[v]] + tail[b] > longest:
+            longest = occupancy[way[v]] + tail[b]
+        tail[v] = longest
+
+
+@_native
+def _take_out(v, ahead, behind):
+    a, b = ahead[v], behind[v]
+    if a >= 0:
+        behind[a] = b
+    if b >= 0:
+        ahead[b] = a
+    ahead[v] = behind[v] = -1
+
+
+@_native
+def _put_in(v, a, b, ahead, behind):
+    ahead[v], behind[v] = a, b
+    if a >= 0:
+        behind[a] = v
+    if b >= 0:
+        ahead[b] = v
+
+
+@_native
+def search(
+    shop, way, ahead, behind, best_way, best_ahead, best_behind, best_start, value, tabu, state,
+    moves, stale, enough,
+):  # fmt: skip
+    """`moves` moves from the places in `way`, `ahead` and `behind`, in and out.
+
+    shop: `tabu.Shop`; value: best makespan, moves since; tabu: (firings, lanes), the move until which a firing stays
+    out of a lane; state: (2,) uint64, random numbers and moves done.
+    """
+    (
+        first, lane, device, latency, occupancy, into, source, source_bytes, out, target,
+        target_bytes, fixed, per_byte, _,
+    ) = shop  # fmt: skip
+    n = len(way)
+    order, waits = np.empty(n, np.int64), np.empty(n, np.int64)
+    head, tail = np.zeros(n), np.zeros(n)
+    bare_head, bare_tail = np.zeros(n), np.zeros(n)
+    path = np.empty(n, np.int64)
+    front = np.full(tabu.shape[1], -1, np.int64)
+    shaken = 0
+    for _ in range(moves):
+        if _order(out, target, into, behind, ahead, order, waits) < n:
+            # a move that rounding made look allowed closed a cycle
+            way[:], ahead[:], behind[:] = best_way, best_ahead, best_behind
+            tabu[:] = 0
+            continue
+        _heads(
+            order, into, source, source_bytes, device, latency, occupancy, fixed, per_byte, way,
+            ahead, head,
+        )  # fmt: skip
+        _tails(
+            order, out, target, target_bytes, device, latency, occupancy, fixed, per_byte, way,
+            behind, tail,
+        )  # fmt: skip
+        makespan = 0.0
+        for v in range(n):
+            makespan = max(makespan, head[v] + latency[way[v]])
+        small = 1e-9 * makespan
+        if makespan < value[0] - small:
+            value[0], value[1] = makespan, 0.0
+            best_way[:], best_ahead[:], best_behind[:] = way, ahead, behind
+            best_start[:] = head
+            if makespan <= enough:
+                return
+        else:
+            value[1] += 1.0
+            if value[1] >= stale:
+                value[1] = 0.0
+                way[:], ahead[:], behind[:] = best_way, best_ahead, best_behind
+                tabu[:] = 0
+                shaken = 3 + _random(state, 10)
+                continue
+        state[1] += np.uint64(1)
+        now = np.int64(state[1])
+        # one critical path, ties at random
+        front[:] = -1
+        for v in range(n):
+            if ahead[v] < 0:
+                front[lane[way[v]]] = v
+        length, here, seen = 0, -1, 0
+        for v in range(n):
+            if head[v] <= small and tail[v] >= makespan - small:
+                seen += 1
+                if _random(state, seen) == 0:
+                    here = v
+        while here >= 0 and length < n:
+            path[length] = here
+            length += 1
+            v, here, seen = here, -1, 0
+            d = device[way[v]]
+            for k in range(out[v], out[v + 1]):
+                s = target[k]
+                c = device[way[s]]
+                t = head[v] + latency[way[v]]
+                if c != d:
+                    t += fixed[d, c] + target_bytes[k] * per_byte[d, c]
+                if abs(t - head[s]) <= small and head[s] + tail[s] >= makespan - small:
+                    seen += 1
+                    if _random(state, seen) == 0:
+                        here = s
+            b = behind[v]
+            if (
+                b >= 0
+                and abs(head[v] + occupancy[way[v]] - head[b]) <= small
+                and head[b] + tail[b] >= makespan - small
+            ):
+                seen += 1
+                if _random(state, seen) == 0:
+                    here = b
+        least = np.inf
+        move_v, move_w, move_a, move_b, ties = -1, -1, -1, -1, 0
+        old_v, old_w, old_a, old_b, old_ties = -1, -1, -1, -1, 0
+        for i in range(length):
+            v = path[i]
+            if shaken > 0 and _random(state, length) > 2:
+                continue
+            mine, a0, b0 = way[v], ahead[v], behind[v]
+            if first[v + 1] - first[v] == 1 and a0 < 0 and b0 < 0:
+                continue
+            home = lane[mine]
+            _take_out(v, ahead, behind)
+            if a0 < 0:
+                front[home] = b0
+            # the old order is still an order without v's places in its lane
+            bare_head[:] = head
+            bare_tail[:] = tail
+            _heads(
+                order, into, source, source_bytes, device, latency, occupancy, fixed, per_byte, way,
+                ahead, bare_head,
+            )  # fmt: skip
+            _tails(
+                order, out, target, target_bytes, device, latency, occupancy, fixed, per_byte, way,
+                behind, bare_tail,
+            )  # fmt: skip
+            own_head, own_tail, own_latency = bare_head[v], bare_tail[v], latency[mine]
+            for w in range(first[v], first[v + 1]):
+                d, k = device[w], lane[w]
+                ready = 0.0
+                for j in range(into[v], into[v + 1]):
+                    s = source[j]
+                    c = device[way[s]]
+                    t = bare_head[s] + latency[way[s]]
+                    if c != d:
+                        t += fixed[c, d] + source_bytes[j] * per_byte[c, d]
+                    ready = max(ready, t)
+                rest = latency[w]
+                for j in range(out[v], out[v + 1]):
+                    s = target[j]
+                    c = device[way[s]]
+                    t = latency[w] + bare_tail[s]
+                    if c != d:
+                        t += fixed[d, c] + target_bytes[j] * per_byte[d, c]
+                    rest = max(rest, t)
+                a, b = -1, front[k]
+                while True:
+                    after = a < 0 or (
+                        bare_head[a] < own_head + own_latency - small
+                        or bare_tail[a] + own_latency > own_tail + small
+                    )
+                    if not after:
+                        break
+                    before = b < 0 or (
+                        bare_head[b] + occupancy[way[b]] > own_head + small
+                        or bare_tail[b] < occupancy[way[b]] + own_tail - small
+                    )
+                    same = w == mine and a == a0 and b == b0
+                    if before and not same:
+                        begin = ready
+                        if a >= 0:
+                            begin = max(begin, bare_head[a] + occupancy[way[a]])
+                        left = rest
+                        if b >= 0:
+                            left = max(left, occupancy[w] + bare_tail[b])
+                        longest = begin + left
+                        if tabu[v, k] <= now or longest < value[0] - small:
+                            if longest < least - small:
+                                least, ties = longest, 0
+                            if longest <= least + small:
+                                ties += 1
+                                if _random(state, ties) == 0:
+                                    move_v, move_w, move_a, move_b = v, w, a, b
+                        else:
+                            old_ties += 1
+                            if _random(state, old_ties) == 0:
+                                old_v, old_w, old_a, old_b = v, w, a, b
+                    if b < 0:
+                        break
+                    a, b = b, behind[b]
+            _put_in(v, a0, b0, ahead, behind)
+            if a0 < 0:
+                front[home] = v
+        if move_v < 0:
+            move_v, move_w, move_a, move_b = old_v, old_w, old_a, old_b
+        if shaken > 0:
+            shaken -= 1
+        if move_v < 0:
+            if length == 0:
+                return
+            value[1] += 50.0
+            continue
+        v = move_v
+        ways = first[v + 1] - first[v]
+        tabu[v, lane[way[v]]] = now + length // 2 + ways + _random(state, 1 + length // 2)
+        _take_out(v, ahead, behind)
+        way[v] = move_w
+        _put_in(v, move_a, move_b, ahead, behind)

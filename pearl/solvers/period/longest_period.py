@@ -1,0 +1,55 @@
+"""Upper bound on the period of an optimum, for the energy rows of the period form."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+from pearl.graph.limits import Limits
+from pearl.solvers.model.linear import Terms
+from pearl.solvers.model.result import Found
+from pearl.solvers.model.search_space import Program
+
+
+def longest_optimum_s(
+    program: Program,
+    objective: str,
+    limits: Limits,
+    known: Found | None,
+    on_w: float,
+    joules: Terms,
+) -> float:
+    """No optimum has a longer period, in seconds: the big constant of the energy rows.
+
+    on_w: power of the devices that are always on. joules: energy of the transfers.
+    """
+    p = program
+    cap = limits.power_w
+    if known and objective == "throughput":
+        return known.period_s
+    bounds = []
+    if known:
+        energy = known.assignment.energy_j(known.period_s)
+        bounds.append(max(p.serial_s, energy / cap if cap else 0.0))
+        if on_w > 0:
+            bounds.append(energy / on_w)
+    elif cap is None:
+        bounds.append(p.serial_s)
+    else:
+        dynamic = sum(j for _, j in joules) + sum(
+            p.expansion.firings(u) * max(m.estimate.energy_j for m in modes)
+            for u, modes in enumerate(p.options)
+        )
+        extra = [
+            d.idle_power_w
+            for d in p.costs.platform.devices
+            if d.when_unused == "off" and d.name != p.costs.platform.host
+        ]
+        spare = [
+            cap - on_w - sum(some)
+            for size in range(len(extra) + 1)
+            for some in itertools.combinations(extra, size)
+        ]
+        least = min((s for s in spare if s > 0), default=math.inf)
+        bounds.append(max(p.serial_s, dynamic / least))
+    return min(bounds)
