@@ -92,10 +92,10 @@ def solve(
     if problems:
         raise SpecError(*problems)
     seed = checked_seed(seed)
-    began = time.monotonic()
     name = method or default_method(objective)
     registered = METHODS[name]
     run = registered.loaded(name)
+    began = time.monotonic()
     firings = sum(graph.repetition.values())
     end = began + time_limit_s
     deadline = end - min(ASSEMBLING * time_limit_s, ASSEMBLING_S * firings)

@@ -120,8 +120,8 @@ def search(
 ):  # fmt: skip
     """`moves` moves from the places in `way`, `ahead` and `behind`, in and out.
 
-    shop: `tabu.Shop`; value: best makespan, moves since; tabu: (firings, lanes), the move until which a firing stays
-    out of a lane; state: (2,) uint64, random numbers and moves done.
+    shop: `tabu.Shop`. value: best makespan, moves since. tabu: (firings, lanes), the move until
+    which a firing stays out of a lane. state: (2,) uint64, random numbers and moves done.
     """
     (
         first, lane, device, latency, occupancy, into, source, source_bytes, out, target,
