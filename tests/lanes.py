@@ -18,7 +18,6 @@ from pearl.planning.costs import CostTable, tabulate
 from pearl.planning.plans import Plan
 from pearl.planning.runs import Progress, Run
 from pearl.runtime.protocol import single_lane
-from pearl import solve
 from pearl.spec.reading import load
 from pearl.spec.system import System
 from pearl.training import loop

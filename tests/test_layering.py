@@ -72,7 +72,7 @@ LONG = {
     "pearl/training/trainer.py",
 }
 TWICE = {
-    *("Algorithm", "Balance", "Check", "Job", "Learner", "OutOfTimeError", "Part", "Point"),
+    *("Algorithm", "Balance", "Check", "Job", "Learner", "Loop", "OutOfTimeError", "Part", "Point"),
     *("Program", "Rules", "Schedule", "Scratch", "Shared", "Step", "Timing", "_Stretch"),
     "_Timed",
 }
@@ -181,13 +181,11 @@ def test_a_room_shows_what_other_rooms_import():
         if room not in ("", room_of(module)):
             inside = name.removeprefix(f"pearl.{room}.")
             shown[room].add(inside.partition(".")[0])
-    for home in (*pearl._HOMES, "pearl.cli.commands"):  # the public names, and the command
-        if home.startswith("pearl."):
-            names = pearl._HOMES.get(home, ("commands",))
-            package = home if FILES[home].name == "__init__.py" else home.rpartition(".")[0]
-            shown[package.removeprefix("pearl.")] |= (
-                set(names) if package == home else {home.rpartition(".")[2]}
-            )
+    for home, names in pearl._HOMES.items():
+        if home in FILES and home.startswith("pearl."):
+            package = FILES[home].name == "__init__.py"
+            room = home if package else home.rpartition(".")[0]
+            shown[room.removeprefix("pearl.")] |= set(names if package else [home.split(".")[-1]])
     for room in ROOMS[1:-1]:
         if room in STATED:
             stated = getattr(import_module(f"pearl.{room}"), "__all__", [])
