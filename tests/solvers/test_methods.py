@@ -8,10 +8,10 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from pearl.cli import app
 from typer.testing import CliRunner
 
 from pearl import solve
+from pearl.cli import app
 from pearl.errors import SpecError
 from pearl.graph.limits import Limits
 from pearl.planning.costs import CostTable
