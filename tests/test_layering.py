@@ -84,6 +84,7 @@ MISPLACED = {
     "tests/algorithms/test_own_network.py",
     "tests/algorithms/test_tabular.py",
     "tests/algorithms/test_td3_sac.py",
+    "tests/cli/test_own_code.py",
     "tests/cli/test_schemas.py",
     "tests/report/test_kept_texts.py",
     "tests/runtime/test_faults.py",
