@@ -4,10 +4,8 @@ PYTHONPATH=. python -m examples.own_algorithm
 """
 
 import pearl
-from pearl.algorithms.families.replay import LEARNING, build
+from pearl.algorithms.families.replay import build
 from pearl.algorithms.initial_values import sizes, start
-
-__all__ = ["LEARNING", "POLICY", "graph", "initialise", "losses"]
 
 POLICY = "q"
 

@@ -1,69 +1,208 @@
-"""Algorithms: one readable file each. A new one is a file and a line here.
+"""Algorithms: one readable file each, and its name in `ALGORITHMS`.
 
-An algorithm module has `graph(system) -> TaskGraph`, `initialise(buffers, system, seed)` and
-`losses(nets, batch, hyper)`, the torch loss as a generator (see `pearl.algorithms.dqn`); a tabular
-one has no losses. One of the user's own is named in a spec by its module path
-(`docs/own_algorithm.md`).
+An algorithm is a module, named in a spec by its name here or, one of the user's own, by its module
+path (`docs/own_algorithm.md`). `Algorithm` says what a module has. All else that is known of an
+algorithm (its options in a spec, the actions and observations it needs, the tasks that wait for
+`learning_starts`) follows from the module.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, cast
+from contextlib import suppress
+from difflib import get_close_matches
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
+from pearl.algorithms.families.replay import LEARNING
+from pearl.algorithms.options import Acting, Own, OwnRollout, ReplayOptions, RolloutOptions
+from pearl.algorithms.options import TabularOptions as Tabular
+from pearl.errors import SpecError
 from pearl.graph.task_graph import TaskGraph
 from pearl_devices import Buffers
-from pearl_devices.named import imported
+from pearl_devices.named import imported, reason
 
 if TYPE_CHECKING:
     from pearl.spec.system import System
 
-ALGORITHMS = {
-    name: f"pearl.algorithms.{name}"
-    for name in ("dqn", "ddpg", "td3", "sac", "ppo", "a2c", "q_learning", "sarsa")
-}
-"""Name in a spec → module."""
+ALGORITHMS = ("dqn", "ddpg", "td3", "sac", "ppo", "a2c", "q_learning", "sarsa")
+"""Names in a spec, each a module of this package."""
 
-NEEDED = ("POLICY", "LEARNING", "graph", "initialise", "losses")
-"""What an algorithm module of the user's own must have."""
+ACTIONS = ("discrete", "continuous", "both")
 
 
-class Algorithm(Protocol):
-    """What an algorithm module offers.
+class Family(NamedTuple):
+    """Algorithms that share a task graph.
 
-    POLICY: the network that acts. LEARNING: tasks that pass their tokens without work before
-    `learning_starts`.
+    options: the class that their `Options` subclass.
+    own: options of a module that has none of its own.
+    learning: tasks whose firings are empty before `learning_starts`.
     """
 
-    POLICY: str
-    LEARNING: tuple[str, ...]
+    options: type[Acting]
+    own: type[Acting]
+    learning: tuple[str, ...] = ()
+
+
+FAMILIES = {
+    "replay": Family(ReplayOptions, Own, LEARNING),
+    "rollout": Family(RolloutOptions, OwnRollout),
+    "tabular": Family(Tabular, Tabular),
+    "own": Family(Acting, Acting),
+}
+"""Name → what its algorithms share. Own: the module builds its task graph itself."""
+
+
+class Source(Protocol):
+    """Functions of an algorithm module.
+
+    graph: the task graph of a system.
+    initialise: fills the arrays of a fresh run.
+    """
 
     def graph(self, system: System) -> TaskGraph: ...
     def initialise(self, buffers: Buffers, system: System, seed: int) -> None: ...
 
 
-def algorithm(name: str) -> Algorithm:
-    """The module of an algorithm: by its name here, or by a module path, which has a dot.
+class Algorithm(NamedTuple):
+    """An algorithm module, checked. Its fields are the names that a module has.
 
-    An unknown name, a module that cannot be imported and one that lacks something are a KeyError
-    saying so.
+    POLICY: name of the network that acts.
+    FAMILY: a key of `FAMILIES`; replay where the module says nothing.
+    ACTIONS: the actions that it can choose, one of `ACTIONS`; both where the module says nothing.
+    LEARNING: tasks whose firings are empty before `learning_starts`; by default the family's.
+    Options: its options in a spec, a subclass of those of the family; by default `Family.own`.
+    summary: its docstring.
     """
-    if name not in ALGORITHMS and "." not in name:
-        raise KeyError(
-            f"no algorithm {name!r}; there are {sorted(ALGORITHMS)}, or one of your own by its "
-            "module path, such as my_package.my_algorithm"
-        )
+
+    name: str
+    source: Source
+    POLICY: str
+    FAMILY: str
+    ACTIONS: str
+    LEARNING: tuple[str, ...]
+    Options: type[Acting]
+    summary: str
+
+    def graph(self, system: System) -> TaskGraph:
+        """The task graph of `system`. Raises SpecError where the module cannot build it."""
+        try:
+            found = self.source.graph(system)
+        except (SpecError, MemoryError):
+            raise
+        except Exception as error:  # an algorithm of the user's own may raise anything
+            raise self._fails("its task graph fails", error) from error
+        if not isinstance(found, TaskGraph):
+            given = type(found).__name__
+            raise SpecError(
+                f"algorithm.name: {self.name}: its graph returns a {given}; a TaskGraph is needed"
+            )
+        return found
+
+    def initialise(self, buffers: Buffers, system: System, seed: int) -> None:
+        """Fill the arrays of a fresh run. Raises SpecError where the module cannot."""
+        try:
+            self.source.initialise(buffers, system, seed)
+        except (SpecError, MemoryError):
+            raise
+        except Exception as error:
+            raise self._fails("its initialise fails", error) from error
+
+    def _fails(self, what: str, error: BaseException) -> SpecError:
+        why = "there is no " if isinstance(error, KeyError) and len(error.args) == 1 else ""
+        return SpecError(f"algorithm.name: {self.name}: {what}: {why}{reason(error)}")
+
+
+def algorithm(name: str) -> Algorithm:
+    """The algorithm that a spec names: a name of `ALGORITHMS`, or the path of a module.
+
+    Raises SpecError with one sentence: which file, and what it lacks.
+    """
+    shipped = name in ALGORITHMS
+    if not shipped and "." not in name:
+        raise SpecError(undotted(name))
+    path = f"{__name__}.{name}" if shipped else name
     try:
-        module = imported(ALGORITHMS.get(name, name))
+        module = imported(path)
     except ValueError as error:
-        raise KeyError(
-            f"algorithm {name!r} is no module that can be imported ({error}); it must be on "
-            "Python's path"
-        ) from error
-    needed = () if name in ALGORITHMS else NEEDED
-    missing = [each for each in needed if not hasattr(module, each)]
-    if missing:
-        raise KeyError(
-            f"module {name!r} is no algorithm: it has no {', '.join(missing)}; see "
-            "docs/own_algorithm.md"
+        why = f"its module {path} cannot be imported ({error})"
+        if shipped:
+            why += f"; it is named in ALGORITHMS of {_short(__file__)}, so its file must be there"
+        else:
+            why += "; it must be on Python's path"
+        raise SpecError(f"{name}: {why}") from error
+    faults = list(_faults(module))
+    if faults:
+        file = _short(getattr(module, "__file__", None) or path)
+        raise SpecError(
+            f"{name}: {file} is no algorithm: it {', and '.join(faults)}; see docs/own_algorithm.md"
         )
-    return cast(Algorithm, module)
+    family = FAMILIES[getattr(module, "FAMILY", "replay")]
+    return Algorithm(
+        name,
+        cast(Source, module),
+        module.POLICY,
+        getattr(module, "FAMILY", "replay"),
+        getattr(module, "ACTIONS", "both"),
+        tuple(getattr(module, "LEARNING", family.learning)),
+        getattr(module, "Options", family.own),
+        module.__doc__ or "",
+    )
+
+
+def undotted(name: object) -> str:
+    """The sentence that refuses a name without a dot that is none of `ALGORITHMS`."""
+    near = get_close_matches(str(name)[:200], ALGORITHMS, 1, 0.6)
+    guess = f" (did you mean {near[0]}?)" if near else ""
+    allowed = f"{', '.join(ALGORITHMS)}, a module path"
+    if isinstance(name, str) and name.isidentifier():
+        with suppress(ImportError, ValueError):  # ValueError: such as of __main__
+            if find_spec(name) is not None:
+                allowed += f"; {name} is a module of no package: move it into a folder, and "
+                allowed += "name it with a dot"
+    return f"given {name!r:.200}{guess}; allowed are {allowed}"
+
+
+def _faults(module: ModuleType) -> list[str]:
+    """The half-sentences that say what keeps `module` from being an algorithm."""
+    family = getattr(module, "FAMILY", "replay")
+    needed = ["POLICY", "graph", "initialise"]
+    if family in ("replay", "rollout"):
+        needed.append("losses")
+    missing = [each for each in needed if not hasattr(module, each)]
+    faults = [f"has no {', '.join(missing)}"] if missing else []
+    for each in {"graph", "initialise", "losses"}.intersection(needed) - set(missing):
+        if not callable(getattr(module, each)):
+            faults.append(f"has a {each} that is no function")
+    for each, allowed in (("FAMILY", tuple(FAMILIES)), ("ACTIONS", ACTIONS)):
+        given = getattr(module, each, allowed[-1])
+        if given not in allowed:
+            faults.append(f"has {each} {given!r} (allowed are {', '.join(allowed)})")
+    options = getattr(module, "Options", None)
+    if options is not None and family in FAMILIES:
+        faults += _faults_of_options(options, FAMILIES[family].options, family)
+    return faults
+
+
+def _faults_of_options(options: Any, base: type[Acting], family: str) -> list[str]:
+    if not (isinstance(options, type) and issubclass(options, base)):
+        return [
+            f"has Options that do not subclass pearl.algorithms.options.{base.__name__}, "
+            f"as those of family {family} must"
+        ]
+    if "__pydantic_validator__" not in vars(options):
+        return [
+            "has Options that are no pydantic dataclass (write "
+            "@pydantic.dataclasses.dataclass(frozen=True, kw_only=True, config=STRICT) above them)"
+        ]
+    fields: dict[str, Any] = options.__pydantic_fields__  # type: ignore[attr-defined]
+    bare = [key for key, field in fields.items() if field.is_required()]
+    bare = [key for key in bare if key not in ("name", "env")]
+    return [f"has Options without a default for {', '.join(bare)}"] if bare else []
+
+
+def _short(file: str) -> str:
+    """A file's path, from the current folder where it lies in it."""
+    path = Path(file)
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)

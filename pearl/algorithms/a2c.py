@@ -9,18 +9,49 @@ ratio is 1 and its gradient that of `losses` (Huang et al. 2022).
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from pearl.algorithms.families.rollout import LEARNING, build, log_prob_and_entropy, normal, start
+from pydantic import Field, StrictBool, StrictFloat
+from pydantic.dataclasses import dataclass
+
+from pearl.algorithms.families.rollout import build, log_prob_and_entropy, normal, start
+from pearl.algorithms.fields import Rate, Share, Width
+from pearl.algorithms.options import STRICT, RolloutOptions
 from pearl.graph.task_graph import TaskGraph
 from pearl_devices import Buffers
 
 if TYPE_CHECKING:
     from pearl.spec.system import System
 
-__all__ = ["LEARNING", "POLICY", "graph", "initialise", "losses"]
-
+FAMILY = "rollout"
+ACTIONS = "both"
 POLICY = "actor"
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class RmsProp:
+    """Constants of RMSprop, as Mnih et al. 2016 have it: the constant is inside the root."""
+
+    decay: StrictFloat = Field(default=0.99, gt=0, lt=1, description="Decay of the squared mean.")
+    eps: StrictFloat = Field(default=1e-5, gt=0, le=1, description="Added to the squared mean.")
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Options(RolloutOptions):
+    """A2C (Mnih et al. 2016). Discrete or continuous, bounded actions."""
+
+    rollout_steps: Width = Field(default=5, description="Vector steps of one rollout.")
+    gae_lambda: Share = Field(
+        default=1.0, description="Decay of the advantages' trace; 1 is the plain return."
+    )
+    normalise_advantages: StrictBool = Field(
+        default=False, description="Advantages of a rollout get mean 0 and deviation 1."
+    )
+    learning_rate: Rate = Field(default=7e-4, description="Step size of the optimiser.")
+    optimiser: Literal["rmsprop", "adam"] = Field(
+        default="rmsprop", description="rmsprop, as in the paper, or adam."
+    )
+    rmsprop: RmsProp = Field(default_factory=RmsProp, description="Constants of RMSprop.")
 
 
 def graph(system: System) -> TaskGraph:

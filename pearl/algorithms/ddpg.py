@@ -9,17 +9,33 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
-from pearl.algorithms.families.replay import LEARNING, build
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from pearl.algorithms.families.replay import build
+from pearl.algorithms.fields import Rate
 from pearl.algorithms.initial_values import constants, sizes, start_network
+from pearl.algorithms.options import STRICT, GaussianNoise, ReplayOptions
 from pearl.graph.task_graph import TaskGraph
 from pearl_devices import Buffers
 
 if TYPE_CHECKING:
     from pearl.spec.system import System
 
-__all__ = ["LEARNING", "POLICY", "graph", "initialise", "losses"]
-
+FAMILY = "replay"
+ACTIONS = "continuous"
 POLICY = "actor"
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Options(ReplayOptions):
+    """DDPG (Lillicrap et al. 2016). Continuous, bounded actions."""
+
+    actor_learning_rate: Rate = Field(default=1e-3, description="Step size of the actor's Adam.")
+    critic_learning_rate: Rate = Field(default=1e-3, description="Step size of the critic's Adam.")
+    exploration: GaussianNoise = Field(
+        default_factory=GaussianNoise, description="Noise of the actions."
+    )
 
 
 def layers(system: System) -> tuple[tuple[int, ...], tuple[int, ...]]:

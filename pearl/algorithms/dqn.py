@@ -10,17 +10,39 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
-from pearl.algorithms.families.replay import LEARNING, build
+from pydantic import Field, StrictBool
+from pydantic.dataclasses import dataclass
+
+from pearl.algorithms.families.replay import build
+from pearl.algorithms.fields import Rate
 from pearl.algorithms.initial_values import constants, sizes, start_network
+from pearl.algorithms.options import STRICT, EpsilonGreedy, ReplayOptions
 from pearl.graph.task_graph import TaskGraph
 from pearl_devices import Buffers
 
 if TYPE_CHECKING:
     from pearl.spec.system import System
 
-__all__ = ["LEARNING", "POLICY", "graph", "initialise", "losses"]
-
+FAMILY = "replay"
+ACTIONS = "discrete"
 POLICY = "q"
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Options(ReplayOptions):
+    """DQN (Mnih et al. 2015), double by default (van Hasselt et al. 2016). Discrete actions."""
+
+    learning_rate: Rate = Field(default=2.5e-4, description="Step size of Adam.")
+    double: StrictBool = Field(
+        default=True, description="Choose the next action with the online network (double DQN)."
+    )
+    duelling: StrictBool = Field(
+        default=False,
+        description="Learn the value of a state and the advantages of actions (duelling DQN).",
+    )
+    exploration: EpsilonGreedy = Field(
+        default_factory=EpsilonGreedy, description="Share of random actions."
+    )
 
 
 def layers(system: System) -> tuple[int, ...]:

@@ -9,19 +9,50 @@ only the environment gets them clipped and in its own units.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
-from pearl.algorithms.families.rollout import LEARNING, build, log_prob_and_entropy, normal, start
+from pydantic import Field, StrictFloat, StrictInt
+from pydantic.dataclasses import dataclass
+
+from pearl.algorithms.families.rollout import build, log_prob_and_entropy, normal, start
+from pearl.algorithms.fields import Limit, Rate, Width
+from pearl.algorithms.options import STRICT, Disagreement, RolloutOptions
 from pearl.graph.task_graph import TaskGraph
 from pearl_devices import Buffers
 
 if TYPE_CHECKING:
     from pearl.spec.system import System
 
-__all__ = ["LEARNING", "POLICY", "graph", "initialise", "losses"]
-
+FAMILY = "rollout"
+ACTIONS = "both"
 POLICY = "actor"
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Options(RolloutOptions):
+    """PPO (Schulman et al. 2017). Discrete or continuous, bounded actions."""
+
+    learning_rate: Rate = Field(default=2.5e-4, description="Step size of Adam.")
+    epochs: StrictInt = Field(
+        default=4, ge=1, le=1000, description="Passes over a rollout, each in a new order."
+    )
+    minibatches: Width = Field(
+        default=4, description="Equal parts of a rollout, a gradient step each."
+    )
+    clip: StrictFloat = Field(
+        default=0.2, ge=0, le=100, description="Where the ratio is clipped; 0 is off."
+    )
+    value_clip: Limit = Field(
+        default=0.0,
+        description="How far a value may move from what it was; 0 is off.",
+    )
+
+    def disagreements(self) -> Iterator[Disagreement]:
+        rows = self.rollout_steps * self.num_envs
+        if rows % self.minibatches:
+            what = f"a divisor of rollout_steps · num_envs ({rows}) is needed"
+            yield ("minibatches",), f"given {self.minibatches}; {what}"
 
 
 def graph(system: System) -> TaskGraph:

@@ -12,8 +12,13 @@ import math
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
-from pearl.algorithms.families.replay import LEARNING, build
+from pydantic import Field, StrictFloat
+from pydantic.dataclasses import dataclass
+
+from pearl.algorithms.families.replay import build
+from pearl.algorithms.fields import Rate
 from pearl.algorithms.initial_values import constants, sizes, start_network
+from pearl.algorithms.options import STRICT, ReplayOptions
 from pearl.graph.task_graph import TaskGraph
 from pearl_devices import Buffers
 from pearl_devices.primitives import LOG_STD
@@ -21,9 +26,30 @@ from pearl_devices.primitives import LOG_STD
 if TYPE_CHECKING:
     from pearl.spec.system import System
 
-__all__ = ["LEARNING", "POLICY", "graph", "initialise", "losses"]
-
+FAMILY = "replay"
+ACTIONS = "continuous"
 POLICY = "actor"
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Options(ReplayOptions):
+    """SAC (Haarnoja et al. 2018b), automatic temperature. Continuous, bounded actions."""
+
+    actor_learning_rate: Rate = Field(default=3e-4, description="Step size of the actor's Adam.")
+    critic_learning_rate: Rate = Field(default=1e-3, description="Step size of the critics' Adam.")
+    temperature_learning_rate: StrictFloat = Field(
+        default=1e-3, ge=0, le=1, description="Step size of the temperature's Adam; 0 keeps it."
+    )
+    temperature: StrictFloat = Field(
+        default=1.0, gt=0, le=1e6, description="Temperature at the start: the weight of entropy."
+    )
+    target_entropy: StrictFloat | None = Field(
+        default=None,
+        ge=-1e6,
+        le=1e6,
+        description="Entropy the temperature holds, of actions scaled to -1 … 1; by default minus "
+        "the number of the action's components.",
+    )
 
 
 def layers(system: System) -> dict[str, tuple[int, ...]]:

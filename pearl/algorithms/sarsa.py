@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pearl.algorithms.families.tabular import LEARNING, POLICY, build, initialise
+from pearl.algorithms.families.tabular import POLICY, build, initialise
 from pearl.graph.task_graph import TaskGraph
 
 if TYPE_CHECKING:
     from pearl.spec.system import System
 
-__all__ = ["LEARNING", "POLICY", "graph", "initialise"]
+__all__ = ["ACTIONS", "FAMILY", "POLICY", "graph", "initialise"]
+
+FAMILY = "tabular"
+ACTIONS = "discrete"
 
 
 def graph(system: System) -> TaskGraph:

@@ -10,17 +10,51 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
-from pearl.algorithms.families.replay import LEARNING, build
+from pydantic import Field, StrictInt
+from pydantic.dataclasses import dataclass
+
+from pearl.algorithms.families.replay import build
+from pearl.algorithms.fields import OfHalfRange, Rate
 from pearl.algorithms.initial_values import constants, sizes, start_network
+from pearl.algorithms.options import STRICT, GaussianNoise, ReplayOptions
 from pearl.graph.task_graph import TaskGraph
 from pearl_devices import Buffers
 
 if TYPE_CHECKING:
     from pearl.spec.system import System
 
-__all__ = ["LEARNING", "POLICY", "graph", "initialise", "losses"]
-
+FAMILY = "replay"
+ACTIONS = "continuous"
 POLICY = "actor"
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Smoothing:
+    """Noise added to the target policy's action."""
+
+    noise: OfHalfRange = Field(
+        default=0.2, description="Standard deviation, as a share of half the range."
+    )
+    limit: OfHalfRange = Field(
+        default=0.5, description="Where the noise is clipped, as a share likewise."
+    )
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Options(ReplayOptions):
+    """TD3 (Fujimoto, van Hoof, Meger 2018). Continuous, bounded actions."""
+
+    actor_learning_rate: Rate = Field(default=1e-3, description="Step size of the actor's Adam.")
+    critic_learning_rate: Rate = Field(default=1e-3, description="Step size of the critics' Adam.")
+    policy_delay: StrictInt = Field(
+        default=2, ge=1, le=1000, description="Gradient steps to one of the actor and the targets."
+    )
+    smoothing: Smoothing = Field(
+        default_factory=Smoothing, description="Noise of the target policy's actions."
+    )
+    exploration: GaussianNoise = Field(
+        default_factory=GaussianNoise, description="Noise of the actions."
+    )
 
 
 def layers(system: System) -> dict[str, tuple[int, ...]]:

@@ -20,11 +20,10 @@ def _first_paragraph(text: str | None) -> str:
 
 def algorithms() -> list[Entry]:
     """Every algorithm with the first paragraph of its documentation."""
-    from pearl.algorithms import ALGORITHMS
+    from pearl.algorithms import ALGORITHMS, algorithm
 
     return [
-        {"name": name, "summary": _first_paragraph(import_module(module).__doc__)}
-        for name, module in ALGORITHMS.items()
+        {"name": name, "summary": _first_paragraph(algorithm(name).summary)} for name in ALGORITHMS
     ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -11,12 +12,15 @@ from typing import Any, get_type_hints
 from pydantic import TypeAdapter
 from pydantic_core import ValidationError
 
+from pearl.algorithms import ALGORITHMS, FAMILIES, undotted
+from pearl.algorithms import algorithm as module
+from pearl.algorithms.fields import MODULE
+from pearl.algorithms.options import Acting, ReplayOptions
 from pearl.errors import SpecError
 from pearl.graph.limits import SLACK_LIMITS, Limits
 from pearl.spec import trust
-from pearl.spec.algorithm_options import MODELS, Acting, Algorithm, OnPolicy, Own, Ppo
 from pearl.spec.env_spaces import env_spec, unknown_env
-from pearl.spec.messages import Complaint, complaints, nearest
+from pearl.spec.messages import Complaint, complaints, fields_of, nearest
 from pearl.spec.models import TASKS, LimitsSection, Spec, Train
 from pearl.spec.platform_files import read_platform, unfold
 from pearl.spec.system import EnvSpec, Stated
@@ -47,13 +51,16 @@ class Check:
     """One pass over a document. `lines` collects every problem; nothing is raised.
 
     imports: whether code that the spec names may be imported; without, an environment that is such
-    code is not asked for its spaces. env: what was found of the environment, None if nothing was.
+        code is not asked for its spaces, nor an algorithm for its options.
+    env: the environment that was found, or None.
+    actions: those that the algorithm can choose, where that is known.
     """
 
     def __init__(self, document: Document, folder: Path | None, *, imports: bool) -> None:
         self.document, self.folder, self.imports = document, folder, imports
         self.lines: Lines = []
         self.env: EnvSpec | None = None
+        self.actions = "both"
 
     def complain(self, found: list[Complaint]) -> None:
         self.lines += [(where, self.document.say(where, what)) for where, what in found]
@@ -84,18 +91,19 @@ class Check:
             )
             self.complain([(("train", "on_env_failure"), what)])
         if algorithm is not None:
-            self.complain(list(disagreements(algorithm)))
+            found = algorithm.disagreements()
+            self.complain([(("algorithm", *where), what) for where, what in found])
             self.ask(algorithm)
         if isinstance(limits_given, Mapping):
             self.complain(list(unknown_names(limits_given, platform)))
             if objective == "makespan":
                 self.complain(list(not_of_makespan(limits_given)))
-        if self.lines or platform is None:
+        if self.lines or platform is None or algorithm is None:
             return None
         name = named or name
         raw = {
             "name": name,
-            "algorithm": _written("algorithm", algorithm),
+            "algorithm": _algorithm_written(algorithm, data["algorithm"]),
             "platform": written,
             "objective": objective,
             "limits": _written("limits", section),
@@ -119,53 +127,67 @@ class Check:
         self.complain(refused)
         known = algorithm.spaces is not None or ":" not in algorithm.env
         if not refused and (self.imports or known):
-            self.env, found = env_spec(algorithm)
+            self.env, found = env_spec(algorithm, self.actions)
             self.complain(found)
 
     def section(self, key: str, data: Any, model: type = Spec) -> Any:
         """The checked section, or None if it is wrong; `model` names the keys it may have."""
+        adapter = TypeAdapter(model) if key == "algorithm" else SECTIONS[key]
         try:
-            return SECTIONS[key].validate_python(data)
+            return adapter.validate_python(data)
         except ValidationError as error:
-            others = MODELS if key == "algorithm" else {}
+            others = _options_by_name() if key == "algorithm" else {}
             self.complain(complaints(error, data, (key,), model, others))
             return None
 
     def algorithm(self, data: Any) -> Acting | None:
         """The algorithm's options; where they are wrong the environment is still looked up."""
-        from pearl.algorithms import ALGORITHMS
-        from pearl.algorithms import algorithm as module
-
         if not isinstance(data, Mapping):
             needed = "a mapping with at least name and env"
             given = "missing" if "algorithm" not in self.document.data else f"given {show(data)}"
             self.complain([(("algorithm",), f"{given}; needed: {needed}")])
             return None
-        found: Acting | None = None
-        name = data.get("name")
-        if isinstance(name, str) and name in ALGORITHMS:
-            found = self.section("algorithm", data, MODELS[name])
-        elif isinstance(name, str) and "." in name:
-            found = self.section("algorithm", data, Own)
-            if found is not None:
-                try:
-                    refuse_standard(name)
-                    if self.imports:
-                        module(name)
-                except ValueError as error:
-                    self.complain([(("algorithm", "name"), f"given {show(name)}; {error}")])
-                except KeyError as error:
-                    self.complain([(("algorithm", "name"), error.args[0])])
-        else:
-            given = (
-                f"given {show(name)}{nearest(name, ALGORITHMS)}" if "name" in data else "missing"
-            )
-            what = f"{given}; allowed are {', '.join(ALGORITHMS)}, a module path"
-            self.complain([(("algorithm", "name"), what)])
+        found = self.options(data)
         env = data.get("env")
         if found is None and isinstance(env, str) and "spaces" not in data:
             self.complain(unknown_env(env))
         return found
+
+    def options(self, data: Mapping[str, Any]) -> Acting | None:
+        """The options of the algorithm that `data` names, checked by its module."""
+        name, where = data.get("name"), ("algorithm", "name")
+        if not isinstance(name, str) or (name not in ALGORITHMS and "." not in name):
+            missing = f"missing; allowed are {', '.join(ALGORITHMS)}, a module path"
+            self.complain([(where, undotted(name) if "name" in data else missing)])
+            return None
+        try:
+            if name not in ALGORITHMS:
+                if not MODULE.fullmatch(name):
+                    raise ValueError("allowed: the path of a module, such as my_package.mine")
+                refuse_standard(name)
+            if name not in ALGORITHMS and not self.imports:
+                return self.unseen(data)
+            source = module(name)
+        except ValueError as error:
+            self.complain([(where, f"given {show(name)}; {error}")])
+            return None
+        except SpecError as error:
+            self.complain([(where, problem) for problem in error.problems])
+            return None
+        self.actions = source.ACTIONS
+        found: Acting | None = self.section("algorithm", data, source.Options)
+        return found
+
+    def unseen(self, data: Mapping[str, Any]) -> Acting | None:
+        """The options of a module that is not imported, which may have options of its own: where
+        they are not those of a family, only the options of every algorithm are checked."""
+        for family in FAMILIES.values():
+            with suppress(ValidationError):
+                found: Acting = TypeAdapter(family.own).validate_python(data)
+                return found
+        shared = {key: data[key] for key in fields_of(Acting) if key in data}
+        checked: Acting | None = self.section("algorithm", shared, Acting)
+        return checked
 
     def platform(self, data: Any) -> tuple[Platform | None, Any]:
         """The platform and how the resolved spec writes it, or None with the reasons in `lines`."""
@@ -208,29 +230,13 @@ class Check:
         return parse(read_bytes(path, str(path)), str(path)), path.stem
 
 
-def disagreements(algorithm: Acting) -> Iterator[Complaint]:
-    """What the options of one algorithm say against each other."""
-    a = algorithm
-    if isinstance(a, OnPolicy):
-        yield from _of_rollouts(a)
-    if not isinstance(a, Algorithm):
-        return
-    if a.frame_stack and a.normalise.observations:
-        what = f"given {a.frame_stack}; frames are stored as they are: leave normalise.observations"
-        yield ("algorithm", "frame_stack"), f"{what} off, and let the network scale them"
-    if a.replay.capacity < a.batch_size:
-        what = f"given {a.replay.capacity}; at least batch_size ({a.batch_size}) is needed"
-        yield ("algorithm", "replay", "capacity"), what
-    if a.replay.capacity < a.num_envs * a.n_step:
-        need = f"num_envs · n_step ({a.num_envs * a.n_step})"
-        what = f"given {a.replay.capacity}; at least {need} is needed, or no transition is whole"
-        yield ("algorithm", "replay", "capacity"), what
-    if a.learning_starts < a.batch_size:
-        what = f"given {a.learning_starts}; at least batch_size ({a.batch_size}) is needed"
-        yield ("algorithm", "learning_starts"), what
-    if a.replay.beta_final < a.replay.beta:
-        what = f"given {a.replay.beta_final}; at least beta ({a.replay.beta}) is needed"
-        yield ("algorithm", "replay", "beta_final"), what
+def _options_by_name() -> dict[str, type[Acting]]:
+    """The options of every algorithm that is whole."""
+    found = {}
+    for name in ALGORITHMS:
+        with suppress(SpecError):
+            found[name] = module(name).Options
+    return found
 
 
 def misnamed(algorithm: Acting) -> Iterator[Complaint]:
@@ -239,7 +245,7 @@ def misnamed(algorithm: Acting) -> Iterator[Complaint]:
     if not ENVIRONMENT.fullmatch(algorithm.env):
         allowed = "a gymnasium id, module:Id-v0 or module:callable"
         yield ("algorithm", "env"), f"given {show(algorithm.env)}; allowed: {allowed}"
-    network = algorithm.network if isinstance(algorithm, Algorithm) else None
+    network = algorithm.network if isinstance(algorithm, ReplayOptions) else None
     for key, given in (("env", algorithm.env), ("network", network)):
         if given is not None and ":" in given:
             try:
@@ -253,17 +259,10 @@ def _stores(a: Acting | None) -> bool:
     return a is None or hasattr(a, "replay")
 
 
-def _of_rollouts(a: OnPolicy) -> Iterator[Complaint]:
-    rows = a.rollout_steps * a.num_envs
-    if isinstance(a, Ppo) and rows % a.minibatches:
-        need = f"a divisor of rollout_steps · num_envs ({rows})"
-        yield ("algorithm", "minibatches"), f"given {a.minibatches}; {need} is needed"
-
-
 def _of_groups(algorithm: Acting, limits: LimitsSection) -> Iterator[Complaint]:
     """Environment groups that the algorithm or its number of environments does not allow."""
     groups, envs = limits.env_groups, algorithm.num_envs
-    if groups > 1 and not isinstance(algorithm, Algorithm):
+    if groups > 1 and not isinstance(algorithm, ReplayOptions):
         what = f"given {groups}; {algorithm.name} acts in all environments at once: 1 is allowed"
         yield ("limits", "env_groups"), what
     elif envs % groups:
@@ -315,6 +314,13 @@ def unknown_names(limits: Mapping[str, Any], platform: Platform | None) -> Itera
 
 def _written(key: str, value: Any) -> Any:
     return SECTIONS[key].dump_python(value, mode="json", exclude_none=True)
+
+
+def _algorithm_written(algorithm: Acting, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options as plain data. Those of a module that was not imported are as they were given."""
+    options = TypeAdapter(type(algorithm))
+    written: dict[str, Any] = options.dump_python(algorithm, mode="json", exclude_none=True)
+    return {**given, **written} if type(algorithm) is Acting else written
 
 
 def _limits(section: LimitsSection) -> Limits:

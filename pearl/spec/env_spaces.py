@@ -6,34 +6,35 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from pearl.spec.algorithm_options import DISCRETE, TABULAR, Acting, Spaces
-from pearl.spec.algorithm_options import Algorithm as Replaying
+from pearl.algorithms.options import Acting, ReplayOptions, Spaces, TabularOptions
 from pearl.spec.messages import Complaint, nearest
 from pearl.spec.system import EnvSpec
 from pearl.spec.yaml_reader import Where, show
 from pearl_devices.named import environment, reason
 
 
-def env_spec(algorithm: Acting) -> tuple[EnvSpec | None, list[Complaint]]:
-    """The environment of `algorithm`, or what is wrong with it."""
+def env_spec(algorithm: Acting, actions: str = "both") -> tuple[EnvSpec | None, list[Complaint]]:
+    """The environment of `algorithm`, or what is wrong with it.
+
+    actions: those that the algorithm can choose: discrete, continuous, or both.
+    """
     where: Where = ("algorithm", "env")
     if algorithm.spaces is not None:
         env, problems = _given(algorithm, algorithm.spaces)
         where = ("algorithm", "spaces")
     else:
         env, problems = _asked(algorithm)
-    discrete = DISCRETE.get(algorithm.name)
-    if env is not None and discrete is not None and bool(env.actions) != discrete:
+    if env is not None and actions not in ("both", "discrete" if env.actions else "continuous"):
         has = f"{env.actions} discrete actions" if env.actions else "continuous actions"
-        needs = "discrete" if discrete else "continuous"
-        problems = [(where, f"{algorithm.env} has {has}; {algorithm.name} needs {needs} ones")]
-    stack = algorithm.frame_stack if isinstance(algorithm, Replaying) else 0
+        problems = [(where, f"{algorithm.env} has {has}; {algorithm.name} needs {actions} ones")]
+    stack = algorithm.frame_stack if isinstance(algorithm, ReplayOptions) else 0
     if env is not None and stack and env.obs % stack:
         what = f"given {stack}; obs ({env.obs}) is that of a whole stack, so a multiple of it"
         problems = [*problems, (("algorithm", "frame_stack"), what)]
     elif env is not None:
         env = replace(env, stack=stack)
-    if env is not None and not problems and algorithm.name in TABULAR and not env.states:
+    tabular = isinstance(algorithm, TabularOptions)
+    if env is not None and not problems and tabular and not env.states:
         what = f"{algorithm.env} has no discrete observations; {algorithm.name} needs them"
         problems = [(where, f"{what}: it keeps a value for each")]
     return env, problems
@@ -130,7 +131,7 @@ def _asked(algorithm: Acting) -> tuple[EnvSpec | None, list[Complaint]]:
         what = f"observations are {type(observation).__name__}, which {what}"
         return None, [(where, f"{what}; a space that gymnasium can flatten is needed")]
     sizes: dict[str, Any] = {"obs": size}
-    stack = algorithm.frame_stack if isinstance(algorithm, Replaying) else 0
+    stack = algorithm.frame_stack if isinstance(algorithm, ReplayOptions) else 0
     if stack and not (isinstance(observation, box) and str(observation.dtype) == "uint8"):
         what = f"given {stack}; {show(algorithm.env)} observes {observation}, and frames are a Box"
         return None, [(("algorithm", "frame_stack"), f"{what} of uint8; leave it at 0")]

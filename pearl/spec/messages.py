@@ -86,7 +86,7 @@ def _what(detail: ErrorDetails, path: Where, model: type, others: Mapping[str, t
                 return f"a key of algorithm {name}; this algorithm takes {', '.join(allowed)}"
         return f"unknown key{nearest(key, allowed)}; allowed are {', '.join(allowed)}"
     if kind == "missing":
-        description = fields_of(owner)[str(path[-1])].description.rstrip(".")
+        description = (fields_of(owner)[str(path[-1])].description or str(path[-1])).rstrip(".")
         return f"missing; needed: {description[:1].lower()}{description[1:]}"
     given = f"given {show(detail['input'])}"
     if kind == "literal_error":

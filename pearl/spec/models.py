@@ -1,7 +1,7 @@
 """What a spec may say, section by section, as frozen dataclasses checked by pydantic.
 
 What `load` accepts and what editors are told (the JSON Schema) are the same declarations; the
-options of the algorithms are in `pearl.spec.algorithm_options`, platforms in
+options of an algorithm are in its module (`pearl.algorithms`), platforms in
 `pearl.spec.platform_files`.
 """
 
@@ -9,23 +9,11 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Discriminator, Field, StrictBool, StrictInt, StrictStr, Tag
+from pydantic import Field, StrictBool, StrictInt, StrictStr
 from pydantic.dataclasses import dataclass
 
+from pearl.algorithms.options import STRICT, Acting
 from pearl.seeds import SEEDS
-from pearl.spec.algorithm_options import (
-    STRICT,
-    A2c,
-    Ddpg,
-    Dqn,
-    Own,
-    Ppo,
-    QLearning,
-    Sac,
-    Sarsa,
-    Td3,
-    tag,
-)
 from pearl.spec.platform_files import PlatformFile
 from pearl.spec.quantities import Bytes, PerSecond, Seconds, Watts
 
@@ -175,18 +163,7 @@ class Train:
 class Spec:
     """A system: an algorithm, a platform, an objective, limits, and how long to train."""
 
-    algorithm: Annotated[
-        Annotated[Dqn, Tag("dqn")]
-        | Annotated[Ddpg, Tag("ddpg")]
-        | Annotated[Td3, Tag("td3")]
-        | Annotated[Sac, Tag("sac")]
-        | Annotated[Ppo, Tag("ppo")]
-        | Annotated[A2c, Tag("a2c")]
-        | Annotated[QLearning, Tag("q_learning")]
-        | Annotated[Sarsa, Tag("sarsa")]
-        | Annotated[Own, Tag("own")],
-        Discriminator(tag),
-    ] = Field(description="What is trained, and on which environment.")
+    algorithm: Acting = Field(description="What is trained, and on which environment.")
     name: StrictStr | None = Field(
         default=None,
         min_length=1,

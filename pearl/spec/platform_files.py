@@ -20,7 +20,7 @@ from pydantic import (
 from pydantic.dataclasses import dataclass
 from pydantic_core import PydanticKnownError, ValidationError
 
-from pearl.spec.algorithm_options import STRICT
+from pearl.algorithms.options import STRICT
 from pearl.spec.catalogue import catalogue
 from pearl.spec.messages import Complaint, allow, complaints, nearest
 from pearl.spec.quantities import Figure, Number, Sourced

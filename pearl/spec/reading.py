@@ -13,6 +13,8 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from pearl.algorithms import ALGORITHMS, algorithm
+from pearl.algorithms.options import Own, OwnRollout
 from pearl.errors import SpecError
 from pearl.spec.checks import Check, Lines, shipped
 from pearl.spec.messages import nearest
@@ -79,12 +81,33 @@ def parse_set(argument: str) -> tuple[str, object]:
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON Schema of specs, for editors."""
-    schema = TypeAdapter(Spec).json_schema()
+    """The JSON Schema of specs, for editors. The options of a module of the user's own may be
+    others than it knows."""
+    titles = {name: "".join(map(str.capitalize, name.split("_"))) for name in ALGORITHMS}
+    models: dict[str, Any] = {title: algorithm(name).Options for name, title in titles.items()}
+    models |= {"Spec": Spec, "Own": Own, "OwnRollout": OwnRollout}
+    places, schema = TypeAdapter.json_schemas(
+        (title, "validation", TypeAdapter(model)) for title, model in models.items()
+    )
+    keys = {title: place["$ref"].rpartition("/")[2] for (title, _), place in places.items()}
+    found = {title: schema["$defs"][key] for title, key in keys.items()}
+    inner = {key: each for key, each in schema["$defs"].items() if key not in keys.values()}
+    for name, title in titles.items():
+        of_name = {"const": name, **found[title]["properties"]["name"]}
+        properties = {**found[title]["properties"], "name": of_name}
+        inner[title] = {**found[title], "properties": properties, "title": title}
+    inner["Own"] = {**found["Own"]}
+    inner["Own"]["properties"] = found["OwnRollout"]["properties"] | found["Own"]["properties"]
+    del inner["Own"]["additionalProperties"], inner["Acting"]
+    spec = found["Spec"]
+    about = spec["properties"]["algorithm"]["description"]
+    one_of = [{"$ref": f"#/$defs/{title}"} for title in (*titles.values(), "Own")]
+    spec["properties"]["algorithm"] = {"description": about, "oneOf": one_of}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "PEARL system spec",
-        **{key: value for key, value in schema.items() if key != "title"},
+        "$defs": dict(sorted(inner.items())),
+        **{key: value for key, value in spec.items() if key != "title"},
     }
 
 

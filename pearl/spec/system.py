@@ -48,7 +48,7 @@ class Stated:
     """A spec, read and checked as far as that goes without importing anything that it names.
 
     path: its file, None for a mapping. sha256: of the canonical JSON of `raw`. algorithm: the
-    options of its algorithm, a frozen dataclass of `pearl.spec.algorithm_options` (`Dqn`, `Ddpg`).
+    options of its algorithm, the `Options` of its module (`pearl.algorithms`).
     raw: the spec as plain data with every default and the platform written out; `load(raw)` gives
     this system again.
     """

@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic_core import PydanticUndefined
 
-from pearl.spec.algorithm_options import MODELS
+from pearl.algorithms import algorithm as module
 from pearl.spec.messages import fields_of
 from pearl.spec.models import LimitsSection, Spec, Train
 
@@ -23,7 +23,7 @@ def init_text(algorithm: str = "dqn", env: str = "CartPole-v1") -> str:
         "# default; delete what you do not change. Quantities carry their unit (8 GiB, 2 ms).",
     ]
     lines += ["", "algorithm:"]
-    lines += _keys(MODELS[algorithm], {"name": algorithm, "env": env}, 1)
+    lines += _keys(module(algorithm).Options, {"name": algorithm, "env": env}, 1)
     for key in ("platform", "objective"):
         field = fields_of(Spec)[key]
         lines += ["", *_comment(field.description, 0), f"{key}: {field.default}"]

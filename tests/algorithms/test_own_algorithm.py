@@ -88,8 +88,11 @@ def test_a_resumed_run_equals_one_that_was_never_cut(tmp_path: Path, replay: str
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("no_such.module", "is no module that can be imported"),
-        ("pearl.graph.task_graph", "has no POLICY, LEARNING, graph, initialise, losses"),
+        ("no_such.module", "its module no_such.module cannot be imported"),
+        (
+            "pearl.graph.task_graph",
+            "task_graph.py is no algorithm: it has no POLICY, graph, initialise, losses",
+        ),
         ("not a.module", "allowed: the path of a module"),
         ("mine", "allowed are dqn, ddpg, td3, sac, ppo, a2c, q_learning, sarsa, a module path"),
     ],

@@ -16,9 +16,8 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pearl.algorithms import ALGORITHMS
+from pearl.algorithms import algorithm
 from pearl.errors import SpecError
-from pearl.spec.algorithm_options import DISCRETE, MODELS
 from pearl.spec.reading import System, init_text, json_schema, load, parse_set, shipped
 from pearl.spec.yaml_reader import scalar
 
@@ -512,20 +511,13 @@ def test_every_key_of_the_schema_has_prose() -> None:
             assert entry.get("description") or target.get("description"), f"{name}.{key}"
 
 
-@pytest.mark.parametrize(("algorithm", "env"), [("dqn", "CartPole-v1"), ("ddpg", "Pendulum-v1")])
-def test_the_commented_spec_loads_and_names_every_key(
-    tmp_path: Path, algorithm: str, env: str
-) -> None:
-    text = init_text(algorithm, env)
+@pytest.mark.parametrize(("name", "env"), [("dqn", "CartPole-v1"), ("ddpg", "Pendulum-v1")])
+def test_the_commented_spec_loads_and_names_every_key(tmp_path: Path, name: str, env: str) -> None:
+    text = init_text(name, env)
     system = read(tmp_path, text)
-    assert system.algorithm == MODELS[algorithm](name=algorithm, env=env)
-    for key in MODELS[algorithm].__pydantic_fields__:  # type: ignore[attr-defined]
+    assert system.algorithm == algorithm(name).Options(name=name, env=env)
+    for key in algorithm(name).Options.__pydantic_fields__:  # type: ignore[attr-defined]
         assert f"  {key}:" in text or f"  # {key}:" in text
-
-
-def test_every_algorithm_has_options() -> None:
-    assert MODELS.keys() == ALGORITHMS.keys()
-    assert ALGORITHMS.keys() - DISCRETE.keys() == {"ppo", "a2c"}  # they take either actions
 
 
 @pytest.mark.parametrize(

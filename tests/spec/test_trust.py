@@ -135,7 +135,7 @@ def test_check_with_import_compares_stated_spaces_with_the_environment(
     assert ran.status == 2
     assert ran.err == "error: algorithm.spaces: given obs 3; trap_package:Make has 4\n"
     wrong = written(tmp_path, name="trap_package.algorithm")
-    assert "it has no POLICY, LEARNING" in Ran("check", wrong, "--import").err
+    assert "it has no POLICY, graph" in Ran("check", wrong, "--import").err
 
 
 def test_a_gymnasium_id_with_a_module_is_one_for_training_too(trap: Trap) -> None:

@@ -23,9 +23,6 @@ from pearl_devices.kernels.counting import parameters
 if TYPE_CHECKING:
     from pearl.spec.system import System
 
-LEARNING: tuple[str, ...] = ()
-"""Learning starts with the first rollout: no task waits for more."""
-
 
 def layers(system: System) -> dict[str, tuple[int, ...]]:
     """Widths of the actor (observation → logits of the actions, or means of a continuous one) and

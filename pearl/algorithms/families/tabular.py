@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from pearl.spec.system import System
 
 POLICY = "q"
-LEARNING = ()
 
 
 def build(name: str, system: System) -> TaskGraph:

@@ -1,0 +1,346 @@
+"""Options that algorithms share, as frozen dataclasses checked by pydantic.
+
+The `Options` of an algorithm subclass those of its family (`ReplayOptions`, `RolloutOptions`,
+`TabularOptions`), or `Acting` where its graph is its own:
+
+    @dataclass(frozen=True, kw_only=True, config=STRICT)
+    class Options(RolloutOptions):
+        clip: StrictFloat = Field(default=0.2, ge=0, le=100, description="Where … is clipped.")
+
+Every field but `name` and `env` has a default. Groups of options (`Adam`, `EpsilonGreedy`, …) are
+here to be shared, types with their bounds (`Rate`, `Share`, …) in `pearl.algorithms.fields`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import Literal
+
+from pydantic import ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr
+from pydantic.dataclasses import dataclass
+
+from pearl.algorithms.fields import (
+    Argument,
+    Bounds,
+    Callable,
+    EnvSteps,
+    Hidden,
+    Limit,
+    Module,
+    OfHalfRange,
+    Rate,
+    Ratio,
+    Shape,
+    Share,
+    Weight,
+    Width,
+)
+
+STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
+"""Of every class of options: no other keys, and numbers are finite."""
+
+Disagreement = tuple[tuple[str, ...], str]
+"""The keys that lead to an option, and the sentence that says which other option it contradicts."""
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Spaces:
+    """Sizes of the environment's spaces, so that gymnasium need not be asked."""
+
+    obs: StrictInt = Field(
+        default=0, ge=0, le=10**7, description="Size of the flattened observation."
+    )
+    shape: Shape | None = Field(
+        default=None, description="Its axes, for a network of your own; by default one."
+    )
+    states: StrictInt = Field(
+        default=0,
+        ge=0,
+        le=2**24,
+        description="Instead of obs: how many discrete observations there are.",
+    )
+    actions: StrictInt = Field(default=0, ge=0, le=10**6, description="How many discrete actions.")
+    act: StrictInt = Field(default=0, ge=0, le=10**6, description="Size of a continuous action.")
+    low: Bounds | None = Field(
+        default=None, description="Lower bounds of a continuous action: one number, or one each."
+    )
+    high: Bounds | None = Field(default=None, description="Upper bounds, likewise.")
+    max_episode_steps: StrictInt | None = Field(
+        default=None, ge=1, description="Env steps after which an episode is cut; none by default."
+    )
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Replay:
+    """The replay buffer."""
+
+    kind: Literal["uniform", "prioritised"] = Field(
+        default="uniform",
+        description="How batches are drawn: uniform, or prioritised (Schaul et al. 2016).",
+    )
+    capacity: StrictInt = Field(
+        default=100_000, ge=1, le=2**31, description="Transitions kept; the oldest are replaced."
+    )
+    fanout: StrictInt = Field(
+        default=16, ge=2, le=64, description="Children of a node of the sum tree (prioritised)."
+    )
+    alpha: StrictFloat = Field(
+        default=0.6,
+        ge=0,
+        le=4,
+        description="Exponent of priorities, 0 = uniform (prioritised).",
+    )
+    beta: Share = Field(
+        default=0.4, description="Importance exponent at the start of learning (prioritised)."
+    )
+    beta_final: Share = Field(
+        default=1.0, description="Importance exponent at the end of training (prioritised)."
+    )
+    epsilon: StrictFloat = Field(
+        default=1e-6, gt=0, le=1e3, description="Added to every |TD error| (prioritised)."
+    )
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Target:
+    """How target networks follow: exactly one of `tau` and `every`."""
+
+    tau: Rate | None = Field(
+        default=None, description="Share of the network mixed in at every gradient step."
+    )
+    every: StrictInt | None = Field(
+        default=None, ge=1, le=10**9, description="Gradient steps between full copies."
+    )
+
+    def __post_init__(self) -> None:
+        if (self.tau is None) == (self.every is None):
+            raise ValueError("exactly one of tau and every")
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Adam:
+    """Constants of Adam (Kingma and Ba 2015)."""
+
+    beta1: StrictFloat = Field(default=0.9, ge=0, lt=1, description="Decay of the mean.")
+    beta2: StrictFloat = Field(default=0.999, ge=0, lt=1, description="Decay of the squared mean.")
+    eps: StrictFloat = Field(default=1e-8, gt=0, le=1, description="Added to the denominator.")
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class EpsilonGreedy:
+    """Share of random actions: falls in a straight line, then stays."""
+
+    initial: Share = Field(default=1.0, description="At the first env step.")
+    final: Share = Field(default=0.05, description="From env step `steps` on.")
+    steps: EnvSteps = Field(default=10_000, description="Env steps from the first to the last.")
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class GaussianNoise:
+    """Noise added to every action before it is clipped to the bounds."""
+
+    noise: OfHalfRange = Field(
+        default=0.1, description="Standard deviation, as a share of half the range."
+    )
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Normalise:
+    """Running mean and variance of what the environments give, as in gymnasium's wrappers."""
+
+    observations: StrictBool = Field(
+        default=False, description="Observations: less their mean, by their standard deviation."
+    )
+    rewards: StrictBool = Field(
+        default=False,
+        description="Rewards: by the standard deviation of the discounted return.",
+    )
+    clip: Limit = Field(default=10.0, description="Where either is clipped; 0 is off.")
+    epsilon: StrictFloat = Field(default=1e-8, gt=0, le=1, description="Added to every variance.")
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Acting:
+    """Options of every algorithm."""
+
+    name: StrictStr = Field(description="The algorithm.")
+    env: StrictStr = Field(
+        min_length=1,
+        max_length=200,
+        description="The environment: a gymnasium id, or `module:callable` that returns one.",
+    )
+    env_args: dict[str, Argument] = Field(
+        default_factory=dict, description="Keyword arguments of the environment."
+    )
+    spaces: Spaces | None = Field(
+        default=None, description="Sizes of its spaces; without them gymnasium is asked."
+    )
+    num_envs: Width = Field(default=1, description="Environments stepped together, as one batch.")
+    discount: Share = Field(default=0.99, description="Discount factor of one env step.")
+
+    def disagreements(self) -> Iterator[Disagreement]:
+        """Options that contradict each other, though each is allowed by itself."""
+        return iter(())
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Deep(Acting):
+    """Options of every algorithm with neural networks."""
+
+    hidden: Hidden = Field(
+        default=(64, 64), description="Widths of the hidden layers of every network."
+    )
+    normalise: Normalise = Field(
+        default_factory=Normalise, description="Running normalisation of observations and rewards."
+    )
+    max_grad_norm: Limit = Field(
+        default=0.0, description="Norm that gradients are clipped to; 0 is off."
+    )
+    adam: Adam = Field(default_factory=Adam, description="Constants of the optimiser.")
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class ReplayOptions(Deep):
+    """Options of every algorithm with a replay."""
+
+    network: Callable | None = Field(
+        default=None,
+        description="`module:callable` that builds each network in torch, instead of hidden.",
+    )
+    batch_size: StrictInt = Field(
+        default=64, ge=1, le=2**20, description="Transitions of one gradient step."
+    )
+    replay_ratio: Ratio = Field(
+        default=Fraction(1),
+        description="Gradient steps per env step: 1, 0.25 or '1/4'.",
+    )
+    replay: Replay = Field(default_factory=Replay, description="The replay buffer.")
+    frame_stack: StrictInt = Field(
+        default=0,
+        ge=0,
+        le=256,
+        description="Frames of uint8 that an observation is a stack of; each is then stored once. "
+        "0: observations are stored as the environment gives them.",
+    )
+    n_step: StrictInt = Field(
+        default=1, ge=1, le=1000, description="Rewards summed before the value is bootstrapped."
+    )
+    target: Target = Field(
+        default_factory=lambda: Target(tau=0.005),
+        description="How target networks follow: exactly one of tau and every.",
+    )
+    huber: Limit = Field(
+        default=0.0,
+        description="Where the Huber loss turns linear; 0 is the squared loss.",
+    )
+    learning_starts: EnvSteps = Field(
+        default=1000,
+        description="Env steps of random action before the first gradient step.",
+    )
+
+    def disagreements(self) -> Iterator[Disagreement]:
+        if self.frame_stack and self.normalise.observations:
+            what = f"given {self.frame_stack}; frames are stored as they are: leave"
+            what += " normalise.observations off, and let the network scale them"
+            yield ("frame_stack",), what
+        capacity, whole = self.replay.capacity, self.num_envs * self.n_step
+        if capacity < self.batch_size:
+            what = f"given {capacity}; at least batch_size ({self.batch_size}) is needed"
+            yield ("replay", "capacity"), what
+        if capacity < whole:
+            what = f"given {capacity}; at least num_envs · n_step ({whole}) is needed, or no"
+            yield ("replay", "capacity"), f"{what} transition is whole"
+        if self.learning_starts < self.batch_size:
+            what = f"at least batch_size ({self.batch_size}) is needed"
+            yield ("learning_starts",), f"given {self.learning_starts}; {what}"
+        if self.replay.beta_final < self.replay.beta:
+            what = f"at least beta ({self.replay.beta}) is needed"
+            yield ("replay", "beta_final"), f"given {self.replay.beta_final}; {what}"
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class TabularOptions(Acting):
+    """Options of the tabular algorithms. Discrete observations and actions."""
+
+    learning_rate: Rate = Field(default=0.1, description="Step size of an entry's first update.")
+    learning_rate_power: Share = Field(
+        default=0.0,
+        description="The n-th update of an entry takes learning_rate / n^power; 0 is constant.",
+    )
+    initial_value: StrictFloat = Field(
+        default=0.0, ge=-1e9, le=1e9, description="What the table holds at first."
+    )
+    exploration: EpsilonGreedy = Field(
+        default_factory=EpsilonGreedy, description="Share of random actions."
+    )
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class RolloutOptions(Deep):
+    """Options of the algorithms that learn from rollouts."""
+
+    num_envs: Width = Field(default=8, description="Environments stepped together, as one batch.")
+    rollout_steps: Width = Field(default=128, description="Vector steps of one rollout.")
+    activation: Literal["tanh", "relu"] = Field(
+        default="tanh", description="Of the hidden layers: tanh or relu."
+    )
+    gae_lambda: Share = Field(
+        default=0.95, description="Decay of the advantages' trace; 1 is the plain return."
+    )
+    entropy: Weight = Field(default=0.0, description="Weight of the policy's entropy in the loss.")
+    value_weight: Weight = Field(
+        default=0.5, description="Weight of the squared value error in the loss."
+    )
+    normalise_advantages: StrictBool = Field(
+        default=True, description="Advantages of a minibatch get mean 0 and deviation 1."
+    )
+    max_grad_norm: Limit = Field(
+        default=0.5,
+        description="Norm that the gradients of both networks are clipped to; 0 is off.",
+    )
+    anneal: StrictBool = Field(
+        default=False, description="Let the step size fall in a line to 0 over train.steps."
+    )
+    log_std: StrictFloat = Field(
+        default=0.0,
+        ge=-20,
+        le=2,
+        description="Continuous actions: logarithm of the first standard deviation, as a share of "
+        "half the range.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class OwnExploration(EpsilonGreedy):
+    """How an algorithm of the user's own explores."""
+
+    noise: OfHalfRange = Field(
+        default=0.1,
+        description="Continuous actions: standard deviation, as a share of half the range.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Own(ReplayOptions):
+    """An algorithm of the user's own (docs/own_algorithm.md). Whatever actions it can take."""
+
+    name: Module = Field(description="Its module, such as my_package.my_algorithm.")
+    learning_rate: Rate = Field(default=1e-3, description="Step size of every network's Adam.")
+    exploration: OwnExploration = Field(
+        default_factory=OwnExploration, description="Share of random actions, or noise."
+    )
+    options: dict[str, Argument] = Field(
+        default_factory=dict, description="Keyword arguments of its losses."
+    )
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class OwnRollout(RolloutOptions):
+    """An algorithm of the user's own that learns from rollouts (docs/own_algorithm.md)."""
+
+    learning_rate: Rate = Field(default=1e-3, description="Step size of every network's Adam.")
+    epochs: StrictInt = Field(default=1, ge=1, le=1000, description="Passes over a rollout.")
+    options: dict[str, Argument] = Field(
+        default_factory=dict, description="Keyword arguments of its losses."
+    )
