@@ -1,0 +1,130 @@
+"""A device kind is one file and one line: the patch that adds an NPU is planned, shown, trained."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+from pearl_devices import BACKENDS
+from tests.cli.test_cli import Ran
+from tests.recipes.copy_of_tree import ROOT, copy_of_tree, python_in
+
+PATCH = "device_kind.patch"
+SPEC = {
+    "algorithm": {
+        "name": "dqn",
+        "env": "CartPole-v1",
+        "num_envs": 4,
+        "hidden": [16],
+        "batch_size": 8,
+        "learning_starts": 40,
+    },
+    "platform": {
+        "devices": {
+            "cpu": "xeon_gold_6326",
+            "npu": {
+                "kind": "npu",
+                "source": "made up",
+                "width": 8,
+                "peak": "2 TFLOP/s",
+                "memory_bandwidth": "50 GB/s",
+                "overhead": "500 ns",
+                "idle_power": "1 W",
+                "active_power": "5 W",
+                "figures": {"clock_hz": "500 MHz", "sram_bytes": "8 MiB"},
+            },
+        },
+        "links": [
+            {
+                "between": ["cpu", "npu"],
+                "source": "made up",
+                "latency": "100 ns",
+                "bandwidth": "100 GB/s",
+            }
+        ],
+    },
+    "limits": {"pin": {"update": "npu"}},
+    "train": {"steps": 80, "evaluate_every": 80, "evaluate_episodes": 1, "final_episodes": 1},
+}
+CONTRACT = """
+from pearl.testing import BackendContract, EstimatorContract
+from pearl_devices import Device, kernel
+
+
+class TestNpu(BackendContract, EstimatorContract):
+    device = Device("npu", "npu", width=8, figures={"clock_hz": 5e8, "sram_bytes": 8e6})
+    kernels = (
+        kernel("inference.dqn", envs=8, obs=4, act=0, q=(4, 16, 2)),
+        kernel("param_sync", args={"network": "q"}, params=114),
+    )
+    rung = "closed_form"
+"""
+COMMANDS = """
+
+from typer.testing import CliRunner
+from pearl.cli import app
+for words in (["list", "kinds"], ["check", "npu.yaml"], ["plan", "npu.yaml"], ["schema"]):
+    ran = CliRunner().invoke(app, [*words, "--json", f"{words[0]}.json"])
+    print(ran.stdout, ran.stderr)
+    assert ran.exit_code == 0, words
+"""
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = copy_of_tree(tmp_path_factory.mktemp("npu"), PATCH)
+    (found / "npu.yaml").write_text(yaml.safe_dump(SPEC))
+    return found
+
+
+def test_the_patch_is_one_file_and_one_line() -> None:
+    lines = (ROOT / "tests" / "recipes" / PATCH).read_text().splitlines()
+    files = [line for line in lines if line.startswith("+++ ")]
+    added = {
+        file: [line for line in part if line.startswith("+") and not line.startswith("+++")]
+        for file, part in zip(files, _parts(lines), strict=True)
+    }
+    assert len(added) == 2
+    assert added["+++ b/devices/pearl_devices/__init__.py"] == ['+    "npu": "pearl_devices.npu",']
+    assert not [line for line in lines if line.startswith("-") and not line.startswith("---")]
+
+
+def _parts(lines: list[str]) -> list[list[str]]:
+    starts = [i for i, line in enumerate(lines) if line.startswith("+++ ")]
+    return [lines[a:b] for a, b in zip(starts, [*starts[1:], len(lines)], strict=True)]
+
+
+def test_it_keeps_the_contracts_that_ship(tree: Path) -> None:
+    (tree / "test_npu.py").write_text(CONTRACT)
+    done = python_in(tree, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_npu.py")
+    assert done.returncode == 0, done.stdout
+
+
+def test_it_is_planned_checked_listed_and_in_the_schema(tree: Path) -> None:
+    done = python_in(tree, "-c", COMMANDS)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "A simulated NPU: networks on an array of multiply-add tiles" in done.stdout
+    plan = json.loads((tree / "plan.json").read_text())
+    placed = {t["task"]: t for t in plan["tasks"]}
+    assert placed["update"]["device"] == "npu"
+    assert (placed["update"]["width"], placed["update"]["width_unit"]) == (8, "tiles")
+    assert placed["update"]["rung"] == "closed_form"
+    assert '"npu"' in (tree / "schema.json").read_text()
+
+
+def test_its_plans_are_trained_by_emulation_and_reported(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # In this process, where the native kernels are compiled already.
+    shutil.copy(tree / "devices" / "pearl_devices" / "npu.py", tmp_path / "patched_npu.py")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(BACKENDS, "npu", "patched_npu")
+    ran = Ran("train", "--emulate", tree / "npu.yaml", "--out", tmp_path / "run")
+    assert ran.status == 0, ran.err
+    text = Ran("report", tmp_path / "run").out
+    assert "npu, 8 tiles" in text
+    assert "simulated: the times and rates of this run come from the clock of a model" in text
