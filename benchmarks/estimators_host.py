@@ -20,9 +20,8 @@ from statistics import median
 import numpy as np
 
 from benchmarks.bars import Bar, Part
-from pearl_devices import Device, Kernel, backend, discover
+from pearl_devices import Device, Kernel, discover, offers
 from pearl_devices.base import ASKED, Call
-from pearl_devices.cpu import PAIRS
 from pearl_devices.primitives.math.core_latency import as_near
 from pearl_estimators import estimate
 from pearl_estimators.host.benchmark_kernels import CORES, bound, firings, held_out, training
@@ -80,13 +79,13 @@ class Row:
         return self.low_s <= self.seconds <= self.high_s
 
 
-def cores(variant: str) -> int:
-    return 2 if variant in PAIRS else 1
+def cores(of: Kernel, variant: str) -> int:
+    return dict(offers(of, HOST))[variant]
 
 
 def offered(of: Kernel) -> list[str]:
     """The variants of a kernel here, those left out that a plan has only where they are named."""
-    return [name for name, _ in backend("cpu").offers(of, HOST) if name not in ASKED]
+    return [name for name, _ in offers(of, HOST) if name not in ASKED]
 
 
 def unseen(count: int, seed: int) -> list[tuple[str, str, Kernel]]:
@@ -116,7 +115,7 @@ def timed(jobs: list[tuple[Kernel, str]], wait_s: float) -> list[tuple[float, fl
         for (of, variant), counted, rest in zip(jobs, found, others, strict=True):
             call = bound(of, variant)
             for _ in range(TRIES):
-                seconds, counts = one_timing(call, of, cores(variant))
+                seconds, counts = one_timing(call, of, cores(of, variant))
                 (counted if counts else rest)[turn % 2].append(seconds)
                 if counts:
                     break
@@ -127,7 +126,7 @@ def timed(jobs: list[tuple[Kernel, str]], wait_s: float) -> list[tuple[float, fl
             break
         time.sleep(PAUSE_S)
         for n in lacking:
-            seconds, counts = one_timing(bound(*jobs[n]), jobs[n][0], cores(jobs[n][1]))
+            seconds, counts = one_timing(bound(*jobs[n]), jobs[n][0], cores(*jobs[n]))
             if counts:
                 found[n][len(found[n][0]) > len(found[n][1])].append(seconds)
     either = [
@@ -164,12 +163,12 @@ def rows_of(count: int, again: int, seed: int, wait_s: float) -> tuple[list[Row]
 
     torch.set_num_threads(1)  # as the calibration has it
     jobs, points = unseen(count, seed), calibrated_points(again, seed)
-    guesses = [estimate(of, HOST, variant=v, width=cores(v)) for _, v, of in jobs]
+    guesses = [estimate(of, HOST, variant=v, width=cores(of, v)) for _, v, of in jobs]
     times = timed([(of, v) for _, v, of in jobs] + [(of, v) for v, of, *_ in points], wait_s)
     rows = []
     for (name, variant, of), e, both in zip(jobs, guesses, times[: len(jobs)], strict=True):
         said = e.rung, e.latency_s, e.low_s, e.high_s
-        sheet = estimate(of, DATASHEET, variant=variant, width=cores(variant))
+        sheet = estimate(of, DATASHEET, variant=variant, width=cores(of, variant))
         rows.append(Row(name, variant, _sizes(of), *said, *both, sheet.latency_s))
     known = []
     for (variant, of, seconds, spread), both in zip(points, times[len(jobs) :], strict=True):
