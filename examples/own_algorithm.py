@@ -7,7 +7,7 @@ import pearl
 from pearl.algorithms.families.replay import build
 from pearl.algorithms.initial_values import sizes, start
 
-POLICY = "q"
+ACTIONS, POLICY = "discrete", "q"
 
 
 def networks(system):

@@ -102,6 +102,7 @@ _READ = ("rollout.obs", "rollout.action", "rollout.log_prob")
 
 
 def _update_arrays(k: Kernel) -> dict[str, Spec]:
+    """Of the rollout what the loss of PPO and A2C reads."""
     names = ("clip_norm", "clip", "value_clip", "entropy", "value_weight", "normalise", "anneal")
     specs: dict[str, Spec] = {
         **{name: spec for name, spec in rows(k).items() if name in _READ},
@@ -116,6 +117,11 @@ def _update_arrays(k: Kernel) -> dict[str, Spec]:
     for name, more in (("actor", k.dim("act")), ("critic", 0)):
         specs |= learner(name, parameters(k.layers(name)) + more, target=False)
     return specs
+
+
+def _own_arrays(k: Kernel) -> dict[str, Spec]:
+    """The whole rollout, for a loss of the user's own."""
+    return rows(k) | _update_arrays(k)
 
 
 def update(
@@ -134,7 +140,7 @@ def update(
         name=f"update.{name}",
         structure="gradient",
         count=_update_work,
-        arrays=_update_arrays,
+        arrays=_update_arrays if native else _own_arrays,
         writes=("learner.", "loss.", "rng.update"),
         side="learns",
         stochastic=True,

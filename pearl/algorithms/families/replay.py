@@ -13,6 +13,7 @@ from fractions import Fraction
 from math import gcd
 
 from pearl.algorithms.networks import own_networks
+from pearl.errors import SpecError
 from pearl.graph.task_graph import Edge, Fusion, Task, TaskGraph
 from pearl_devices import Kernel, kernel
 from pearl_devices.buffers import specs
@@ -78,6 +79,7 @@ def build(
     sizes of the update kernel. head: further sizes of both. options: keyword arguments of the torch
     loss.
     """
+    own_name(name, losses)
     acts, steps = rates(sizes)
     envs = sizes.envs // sizes.groups
     modules = own_networks(sizes.network, sizes.obs, sizes.shape, networks)
@@ -193,6 +195,16 @@ def build(
         updates=steps,
         batch=sizes.batch,
     )
+
+
+def own_name(name: str, losses: str) -> None:
+    """Raises SpecError where `name` is that of another algorithm, whose native kernels would run
+    instead of these losses."""
+    if f"update.{name}" in KINDS and losses != f"pearl.algorithms.{name}:losses":
+        raise SpecError(
+            f"algorithm.name: its graph is named {name!r}, whose native kernels would run instead "
+            f"of {losses}: give it a name of its own"
+        )
 
 
 def nbytes(of: Kernel, prefix: str) -> float:

@@ -10,14 +10,16 @@ actions of a rollout come from one copy of the parameters, so no edge may have s
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pearl.algorithms.environments import env_step as env_step_of
 from pearl.algorithms.environments import normalised
-from pearl.algorithms.families.replay import nbytes
+from pearl.algorithms.families.replay import nbytes, own_name
 from pearl.graph.task_graph import Edge, Fusion, Task, TaskGraph
 from pearl_devices import Buffers, kernel
-from pearl_devices.kernel import Dim
+from pearl_devices.kernel import Arg, Dim
+from pearl_devices.kernels import KINDS
 from pearl_devices.kernels.counting import parameters
 
 if TYPE_CHECKING:
@@ -31,12 +33,24 @@ def layers(system: System) -> dict[str, tuple[int, ...]]:
     return {"actor": (env.obs, *hidden, env.actions or env.act), "critic": (env.obs, *hidden, 1)}
 
 
-def build(system: System, name: str, *, losses: str, epochs: int, minibatches: int) -> TaskGraph:
+def build(
+    system: System,
+    name: str,
+    *,
+    losses: str,
+    epochs: int = 1,
+    minibatches: int = 1,
+    options: Mapping[str, Arg] | None = None,
+) -> TaskGraph:
     """The graph of one algorithm.
 
-    name: of its kernels, update.<name> and iteration.<name>. losses: the torch loss,
-    `module:callable`. epochs: passes over a rollout; minibatches: gradient steps of one.
+    name: of its kernels, update.<name> and, where there is a native one, iteration.<name>.
+    losses: the torch loss, `module:callable`.
+    epochs: passes over a rollout.
+    minibatches: gradient steps of one pass. With 1 the loss gets the rollout in the order of time.
+    options: keyword arguments of the torch loss.
     """
+    own_name(name, losses)
     a, env, nets = system.algorithm, system.env, layers(system)
     horizon, rows = a.rollout_steps, a.rollout_steps * a.num_envs
     spaces: dict[str, Dim] = {"envs": a.num_envs, "obs": env.obs, "act": env.act}
@@ -51,7 +65,7 @@ def build(system: System, name: str, *, losses: str, epochs: int, minibatches: i
     env_step = env_step_of(system)
     insert = kernel("rollout_insert", spaces, horizon=horizon)
     gae = kernel("gae", {**spaces, **curved}, horizon=horizon, critic=nets["critic"])
-    update = kernel(f"update.{name}", learned, program=losses)
+    update = kernel(f"update.{name}", learned, program=losses, args=options)
     sync = kernel("param_sync", {**sizes}, args={"network": "actor+critic"}, params=params)
     whole = 0 if normalised(system) else a.num_envs
     tasks = (
@@ -63,7 +77,6 @@ def build(system: System, name: str, *, losses: str, epochs: int, minibatches: i
         Task("param_sync", sync, reads=("learner",), writes=("policy",), copies=True),
     )
     drawn = nbytes(inference, "act.log_prob") + nbytes(inference, "act.sample")
-    used = ("obs", "action", "log_prob", "value", "advantage", "returns")
     edges = (
         Edge("inference", "env_step", bytes=nbytes(inference, "act.action")),
         Edge("env_step", "inference", tokens_seq=1, bytes=nbytes(inference, "env.obs")),
@@ -71,7 +84,7 @@ def build(system: System, name: str, *, losses: str, epochs: int, minibatches: i
         Edge("env_step", "rollout_insert", bytes=nbytes(insert, "step.")),
         Edge("rollout_insert", "gae", 1, horizon),
         Edge("gae", "rollout_insert", horizon, 1, horizon),
-        Edge("gae", "update", bytes=sum(nbytes(update, f"rollout.{n}") for n in used)),
+        Edge("gae", "update", bytes=nbytes(update, "rollout.")),
         Edge("update", "param_sync"),
         Edge("param_sync", "update", tokens_seq=1),
         Edge("param_sync", "inference", horizon, 1, horizon, bytes=4.0 * params),
@@ -87,8 +100,9 @@ def build(system: System, name: str, *, losses: str, epochs: int, minibatches: i
         program, args = env.id, dict(env.args)
         fused = kernel("rollout.ppo", acting, program=program, args=args)
         fusions.append(Fusion("rollout", ("inference", "env_step", "rollout_insert"), fused))
-        fused = kernel(f"iteration.{name}", learned, program=program, args=args)
-        fusions.append(Fusion("iteration", tuple(t.name for t in tasks), fused))
+        if f"iteration.{name}" in KINDS:
+            fused = kernel(f"iteration.{name}", learned, program=program, args=args)
+            fusions.append(Fusion("iteration", tuple(t.name for t in tasks), fused))
     return TaskGraph(
         name,
         tasks,
@@ -106,7 +120,7 @@ def build(system: System, name: str, *, losses: str, epochs: int, minibatches: i
     )
 
 
-def start(buffers: Buffers, system: System, seed: int, *, updates: int) -> None:
+def start(buffers: Buffers, system: System, seed: int, *, updates: int = 1) -> None:
     """First values that all share: both networks with their copies, and the constants.
 
     updates: gradient steps of one rollout. Orthogonal networks; the actor's last layer starts near

@@ -28,7 +28,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from inspect import signature
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -41,27 +40,15 @@ from torch import Tensor
 from pearl_devices.base import Buffers, Call, UnsupportedError
 from pearl_devices.buffers import specs
 from pearl_devices.kernel import Kernel
-from pearl_devices.named import function
-from pearl_devices.primitives.math import rng
 from pearl_devices.primitives.math.nets import CLIP_EPS
 from pearl_devices.primitives.native import bound
 from pearl_devices.primitives.torch import modules
+from pearl_devices.primitives.torch.programs import Noise, failed, loss_of, resolve
 from pearl_devices.primitives.updates import ddpg, dqn, sac
 
 Forward = Callable[..., Tensor]
 Split = Callable[[Tensor], list[Tensor]]
 Run = Callable[[Sequence[Tensor], Tensor], Tensor]
-
-
-def resolve(kernel: Kernel) -> Callable[..., Any]:
-    """The callable that kernel.program names; an UnsupportedError says why there is none."""
-    try:
-        return function(str(kernel.program))
-    except ValueError as error:
-        raise UnsupportedError(
-            f"kernel {kernel.kind}: program {kernel.program!r} cannot be found ({error}); "
-            "it must be module:callable"
-        ) from error
 
 
 def views(flat: Tensor, layers: Sequence[int]) -> list[Tensor]:
@@ -109,35 +96,6 @@ def structure(kernel: Kernel, name: str) -> tuple[Split, Run]:
 def squash(z: Tensor, low: Tensor, high: Tensor) -> Tensor:
     half = 0.5 * (high - low)
     return low + half + half * torch.tanh(z)
-
-
-class Noise:
-    """Random numbers of one task's stream, in the order of the calls: the same at every firing of
-    that number, whatever ran before."""
-
-    def __init__(self, counter: npt.NDArray[np.uint64]) -> None:
-        self._counter = counter
-        self._base, self._drawn = np.uint64(0), 0
-
-    def begin(self) -> None:
-        """The next firing."""
-        self._base = np.uint64(rng.stream(self._counter[0], self._counter[1]))
-        self._drawn = 0
-        self._counter[1] += np.uint64(1)
-
-    def _fill(self, numbers: Callable[..., None], shape: tuple[int, ...]) -> Tensor:
-        out = np.empty(shape, np.float32)
-        numbers(self._base, self._drawn, out.reshape(-1))
-        self._drawn += out.size + out.size % 2
-        return torch.from_numpy(out)
-
-    def normal(self, *shape: int) -> Tensor:
-        """Standard normal float32."""
-        return self._fill(rng.normals, shape)
-
-    def uniform(self, *shape: int) -> Tensor:
-        """Uniform float32 in [0, 1)."""
-        return self._fill(rng.uniforms, shape)
 
 
 def network(
@@ -214,6 +172,11 @@ def _gradient_step(
 ) -> Tensor:
     """Runs one loss generator to its end and returns the absolute TD errors."""
     step, size = int(buffers["learner.step"][0]), kernel.dim("batch")
+    if not isinstance(steps, Iterator):
+        raise UnsupportedError(
+            f"kernel {kernel.kind}: {kernel.program} returned a {type(steps).__name__}; it must be "
+            "a generator that yields (network, loss) and returns the absolute TD errors"
+        )
     while True:
         try:
             name, loss = next(steps)
@@ -221,13 +184,13 @@ def _gradient_step(
             td = end.value
             break
         if name not in learners or not isinstance(loss, Tensor) or loss.numel() != 1:
-            raise ValueError(
+            raise UnsupportedError(
                 f"kernel {kernel.kind}: {kernel.program} yielded {name!r} and a "
                 f"{type(loss).__name__}; it must yield one of {sorted(learners)} and a scalar"
             )
         learners[name].descend(loss, buffers["hyper.adam"], float(buffers["hyper.clip_norm"][0]))
     if not isinstance(td, Tensor) or tuple(td.shape) != (size,):
-        raise ValueError(
+        raise UnsupportedError(
             f"kernel {kernel.kind}: {kernel.program} returned "
             f"{tuple(td.shape) if isinstance(td, Tensor) else type(td).__name__}; "
             f"it must return the absolute TD errors, shape ({size},)"
@@ -246,14 +209,7 @@ def _bounds(buffers: Buffers) -> dict[str, Tensor]:
 def bind_update(kernel: Kernel, buffers: Buffers, dense: Run = run) -> Call:
     """update.*: `steps` runs of the loss generator that kernel.program names. dense: how networks
     of dense layers are computed."""
-    losses = resolve(kernel)
-    try:
-        signature(losses).bind(None, None, None, **kernel.args)
-    except TypeError as error:
-        raise UnsupportedError(
-            f"kernel {kernel.kind}: {kernel.program} cannot be called with (nets, batch, hyper) "
-            f"and the options {sorted(kernel.args)}: {error}"
-        ) from error
+    losses = loss_of(kernel)
     own, networks = specs(kernel), kernel.networks
     made = {name: structure(kernel, name) for name in networks}
     learners = {
@@ -285,13 +241,18 @@ def bind_update(kernel: Kernel, buffers: Buffers, dense: Run = run) -> Call:
         for name in constants:
             values = buffers[name].tolist()
             setattr(hyper, name[len("hyper.") :], values[0] if len(values) == 1 else tuple(values))
-        for s, batch in enumerate(batches):
-            count[0] += 1
-            hyper.step = int(count[0])
-            if noise is not None:
-                noise.begin()
-            steps = losses(nets, batch, hyper, **kernel.args)
-            td[s].copy_(_gradient_step(kernel, steps, learners, buffers).detach())
+        try:
+            for s, batch in enumerate(batches):
+                count[0] += 1
+                hyper.step = int(count[0])
+                if noise is not None:
+                    noise.begin()
+                steps = losses(nets, batch, hyper, **kernel.args)
+                td[s].copy_(_gradient_step(kernel, steps, learners, buffers).detach())
+        except (UnsupportedError, MemoryError):
+            raise
+        except Exception as error:  # a loss of the user's own may raise anything
+            raise failed(kernel, error) from error
 
     return call
 
@@ -360,7 +321,11 @@ def _with_program(kernel: Kernel, buffers: Buffers, start: Call) -> Call:
             return
         share = explore[0] if kernel.dim("act") else dqn.epsilon(explore, env_steps)
         noise.begin()
-        action.copy_(_checked(kernel, program(nets, obs, float(share), noise), action.shape))
+        try:
+            chosen = program(nets, obs, float(share), noise)
+        except Exception as error:  # a program of the user's own may raise anything
+            raise failed(kernel, error) from error
+        action.copy_(_checked(kernel, chosen, action.shape))
 
     return call
 
@@ -368,7 +333,7 @@ def _with_program(kernel: Kernel, buffers: Buffers, start: Call) -> Call:
 def _checked(kernel: Kernel, chosen: Any, shape: Sequence[int]) -> Tensor:
     if not isinstance(chosen, Tensor) or tuple(chosen.shape) != tuple(shape):
         got = tuple(chosen.shape) if isinstance(chosen, Tensor) else type(chosen).__name__
-        raise ValueError(
+        raise UnsupportedError(
             f"kernel {kernel.kind}: {kernel.program} returned {got}; it must return actions, "
             f"shape {tuple(shape)}"
         )

@@ -1,6 +1,6 @@
-"""The torch variants of PPO's and A2C's kernels, over the same arrays as the native ones.
+"""The torch variants of the kernels that learn from rollouts, over the arrays of the native ones.
 
-The loss is a generator function named by `kernel.program` (`module:callable`), as in `torch_nets`:
+The loss is a generator function named by `kernel.program` (`module:callable`), as in `off_policy`:
 
     def losses(nets, batch, hyper):
         yield ("actor", "critic"), (policy_loss, value_loss)
@@ -9,9 +9,12 @@ Gradients of the sum of both are clipped by their common norm; then one step of 
 taken on each network. It is called once a minibatch. `nets.actor(obs)` are logits (B, actions) or
 means (B, A), `nets.log_std()` the logarithms of the deviations (A,), `nets.critic(obs)` values
 (B,).
-`batch` has obs, action (of a continuous one what was drawn), log_prob, value, advantage, returns.
-`hyper` has every integer size of the kernel and every constant. Minibatches are those of the native
-variant; results agree to rounding.
+`batch` has the arrays rollout.X of the kernel under the names X: obs, action (of a continuous one
+the sample), log_prob, value, advantage, returns; for a loss of the user's own also reward,
+next_obs, terminated, truncated. Where there is one minibatch, its rows are the rollout in the order
+of time: row t · envs + n is step t of environment n.
+`hyper` has every integer size of the kernel and every constant, `kernel.args` are passed on as
+keyword arguments. Minibatches are those of the native variant; results agree to rounding.
 """
 
 from __future__ import annotations
@@ -24,14 +27,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pearl_devices.base import Buffers, Call
+from pearl_devices.base import Buffers, Call, UnsupportedError
 from pearl_devices.buffers import specs
 from pearl_devices.kernel import Kernel
 from pearl_devices.primitives.math.nets import CLIP_EPS
 from pearl_devices.primitives.math.rng import stream
 from pearl_devices.primitives.native import bound
 from pearl_devices.primitives.replay import rollouts
-from pearl_devices.primitives.torch.off_policy import Learner, resolve, views
+from pearl_devices.primitives.torch.off_policy import Learner, views
+from pearl_devices.primitives.torch.programs import failed, loss_of
 from pearl_devices.primitives.updates import policies, ppo
 
 
@@ -67,9 +71,9 @@ def _checked(kernel: Kernel, given: Any, learners: dict[str, Learner]) -> Any:
     except (TypeError, ValueError, AttributeError):
         good = False
     if not good:
-        raise ValueError(
-            f"kernel {kernel.kind}: {kernel.program} yielded {given!r:.200}; it must yield "
-            f"{tuple(learners)} and a scalar loss of each"
+        raise UnsupportedError(
+            f"kernel {kernel.kind}: {kernel.program} yielded {' '.join(repr(given).split()):.200}; "
+            f"it must yield {tuple(learners)} and a scalar loss of each"
         )
     return losses
 
@@ -115,11 +119,15 @@ def _learners(kernel: Kernel, buffers: Buffers) -> tuple[dict[str, Learner], Sim
 
 def bind_update(kernel: Kernel, buffers: Buffers) -> Call:
     """update.ppo, update.a2c: all epochs and minibatches of one rollout.*."""
-    losses = resolve(kernel)
+    losses = loss_of(kernel)
     learners, nets = _learners(kernel, buffers)
     hyper = SimpleNamespace(**{n: s for n, s in kernel.dims.items() if isinstance(s, int)})
     constants = [n for n in specs(kernel) if n.startswith("hyper.") and ".lr." not in n]
-    rollout = {n: torch.from_numpy(a) for n, a in ppo.rows_of(buffers)._asdict().items()}
+    rollout = {
+        name.partition(".")[2]: torch.from_numpy(buffers[name]).flatten(0, 1)
+        for name in specs(kernel)
+        if name.startswith("rollout.")
+    }
     size, rows = kernel.dim("batch"), kernel.dim("batch") * kernel.dim("steps")
     order = np.zeros(rows // kernel.dim("epochs"), np.int64)
     counter = buffers["rng.update"]
@@ -137,9 +145,14 @@ def bind_update(kernel: Kernel, buffers: Buffers) -> Call:
                 ppo.shuffle(base, epoch, order)
             for chosen in torch.from_numpy(order).split(size):
                 batch = SimpleNamespace(**{n: x[chosen] for n, x in rollout.items()})
-                for given in losses(nets, batch, hyper, **kernel.args):
-                    found = _checked(kernel, given, learners)
-                    _gradient_step(found, learners, share, buffers)
+                try:
+                    for given in losses(nets, batch, hyper, **kernel.args):
+                        found = _checked(kernel, given, learners)
+                        _gradient_step(found, learners, share, buffers)
+                except (UnsupportedError, MemoryError):
+                    raise
+                except Exception as error:  # a loss of the user's own may raise anything
+                    raise failed(kernel, error) from error
 
     return call
 

@@ -1,0 +1,86 @@
+"""Programs of the user's own that kernels run: the loss of an update, the choice of actions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from inspect import signature
+from traceback import extract_tb
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from pearl_devices.base import UnsupportedError
+from pearl_devices.kernel import Kernel
+from pearl_devices.named import function, reason
+from pearl_devices.primitives.math import rng
+
+
+def resolve(kernel: Kernel) -> Callable[..., Any]:
+    """The callable that kernel.program names; an UnsupportedError says why there is none."""
+    try:
+        return function(str(kernel.program))
+    except ValueError as error:
+        raise UnsupportedError(
+            f"kernel {kernel.kind}: program {kernel.program!r} cannot be found ({error}); "
+            "it must be module:callable"
+        ) from error
+
+
+def loss_of(kernel: Kernel) -> Callable[..., Any]:
+    """The loss that kernel.program names, called with the options in kernel.args.
+
+    Raises UnsupportedError where it cannot be found or does not take these options.
+    """
+    losses = resolve(kernel)
+    try:
+        signature(losses).bind(None, None, None, **kernel.args)
+    except TypeError as error:
+        raise UnsupportedError(
+            f"kernel {kernel.kind}: {kernel.program} cannot be called with (nets, batch, hyper) "
+            f"and the options {sorted(kernel.args)}: {error}"
+        ) from error
+    return losses
+
+
+def failed(kernel: Kernel, error: Exception) -> UnsupportedError:
+    """The sentence for what kernel.program raised: the exception, and the line of its file."""
+    frames = extract_tb(error.__traceback__)
+    code = getattr(resolve(kernel), "__code__", None)
+    own = [f for f in frames if code is not None and f.filename == code.co_filename]
+    at = (own or frames)[-1]
+    return UnsupportedError(
+        f"kernel {kernel.kind}: {kernel.program} fails at {at.filename}:{at.lineno}: "
+        f"{type(error).__name__}: {reason(error)}"
+    )
+
+
+class Noise:
+    """Random numbers of one task's stream, in the order of the calls: the same at every firing of
+    that number, whatever ran before."""
+
+    def __init__(self, counter: npt.NDArray[np.uint64]) -> None:
+        self._counter = counter
+        self._base, self._drawn = np.uint64(0), 0
+
+    def begin(self) -> None:
+        """The next firing."""
+        self._base = np.uint64(rng.stream(self._counter[0], self._counter[1]))
+        self._drawn = 0
+        self._counter[1] += np.uint64(1)
+
+    def _fill(self, numbers: Callable[..., None], shape: tuple[int, ...]) -> Tensor:
+        out = np.empty(shape, np.float32)
+        numbers(self._base, self._drawn, out.reshape(-1))
+        self._drawn += out.size + out.size % 2
+        return torch.from_numpy(out)
+
+    def normal(self, *shape: int) -> Tensor:
+        """Standard normal float32."""
+        return self._fill(rng.normals, shape)
+
+    def uniform(self, *shape: int) -> Tensor:
+        """Uniform float32 in [0, 1)."""
+        return self._fill(rng.uniforms, shape)
