@@ -75,7 +75,7 @@ def test_without_lag_or_cuts_the_targets_of_v_trace_are_the_returns_of_the_trace
     made = trainer("vtrace", **{"algorithm.gae_lambda": 1.0, "train.steps": 512})
     monkeypatch.setattr(torch.Tensor, "square", square)
     made.train()
-    arrays = made._arrays
+    arrays = made.session.arrays
     # The error of the last rollout, in its first pass: target − value, of the policy that acted.
     first = seen[-made.graph.task("update").kernel.dim("epochs")].numpy()
     expected = (arrays["rollout.returns"] - arrays["rollout.value"]).reshape(-1)
