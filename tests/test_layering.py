@@ -65,10 +65,8 @@ UPWARDS = {("pearl.explanation.sections", "report"), ("pearl.planning.plans", "e
 CIRCLES = {"pearl.planning.plans", "pearl.runtime.environments.watchdog", "pearl.training.policy"}
 LONG = {
     "devices/pearl_devices/primitives/envs/gym_envs.py",
-    "devices/pearl_devices/primitives/torch/off_policy.py",
     "devices/pearl_devices/work.py",
     "pearl/cli/commands.py",
-    "pearl/spec/algorithm_options.py",
     "pearl/training/trainer.py",
 }
 TWICE = {
@@ -234,6 +232,7 @@ def test_a_name_is_of_one_class():
         for node in ast.parse(file.read_text()).body
         if isinstance(node, ast.ClassDef)
     )
+    del count["Options"]  # every algorithm has such a class
     assert {name for name, times in count.items() if times > 1} <= TWICE
 
 

@@ -21,7 +21,7 @@ from pearl.algorithms.options import TabularOptions as Tabular
 from pearl.errors import SpecError
 from pearl.graph.task_graph import TaskGraph
 from pearl_devices import Buffers
-from pearl_devices.named import imported, reason
+from pearl_devices.named import imported
 
 if TYPE_CHECKING:
     from pearl.spec.system import System
@@ -54,7 +54,7 @@ FAMILIES = {
 """Name → what its algorithms share. Own: the module builds its task graph itself."""
 
 
-class Source(Protocol):
+class AlgorithmModule(Protocol):
     """Functions of an algorithm module.
 
     graph: the task graph of a system.
@@ -77,7 +77,7 @@ class Algorithm(NamedTuple):
     """
 
     name: str
-    source: Source
+    source: AlgorithmModule
     POLICY: str
     FAMILY: str
     ACTIONS: str
@@ -86,13 +86,8 @@ class Algorithm(NamedTuple):
     summary: str
 
     def graph(self, system: System) -> TaskGraph:
-        """The task graph of `system`. Raises SpecError where the module cannot build it."""
-        try:
-            found = self.source.graph(system)
-        except (SpecError, MemoryError):
-            raise
-        except Exception as error:  # an algorithm of the user's own may raise anything
-            raise self._fails("its task graph fails", error) from error
+        """The task graph of `system`. Raises SpecError where the module returns something else."""
+        found = self.source.graph(system)
         if not isinstance(found, TaskGraph):
             given = type(found).__name__
             raise SpecError(
@@ -101,17 +96,8 @@ class Algorithm(NamedTuple):
         return found
 
     def initialise(self, buffers: Buffers, system: System, seed: int) -> None:
-        """Fill the arrays of a fresh run. Raises SpecError where the module cannot."""
-        try:
-            self.source.initialise(buffers, system, seed)
-        except (SpecError, MemoryError):
-            raise
-        except Exception as error:
-            raise self._fails("its initialise fails", error) from error
-
-    def _fails(self, what: str, error: BaseException) -> SpecError:
-        why = "there is no " if isinstance(error, KeyError) and len(error.args) == 1 else ""
-        return SpecError(f"algorithm.name: {self.name}: {what}: {why}{reason(error)}")
+        """Fill the arrays of a fresh run."""
+        self.source.initialise(buffers, system, seed)
 
 
 def algorithm(name: str) -> Algorithm:
@@ -141,7 +127,7 @@ def algorithm(name: str) -> Algorithm:
     family = FAMILIES[getattr(module, "FAMILY", "replay")]
     return Algorithm(
         name,
-        cast(Source, module),
+        cast(AlgorithmModule, module),
         module.POLICY,
         getattr(module, "FAMILY", "replay"),
         getattr(module, "ACTIONS", "both"),

@@ -196,7 +196,7 @@ def test_actions_of_the_wrong_shape_are_an_error_naming_the_program() -> None:
     k = acting("tests.own_losses:wrong_shape")
     buffers = filled([k])
     buffers["explore"][:] = 0.0
-    with pytest.raises(UnsupportedError, match=r"own_losses:wrong_shape returned \(16, 4\)"):
+    with pytest.raises(ValueError, match=r"own_losses:wrong_shape returned \(16, 4\)"):
         cpu.bind(k, "torch", buffers)()
 
 

@@ -37,13 +37,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pearl_devices.base import Buffers, Call, UnsupportedError
+from pearl_devices.base import Buffers, Call
 from pearl_devices.buffers import specs
 from pearl_devices.kernel import Kernel
 from pearl_devices.primitives.math.nets import CLIP_EPS
 from pearl_devices.primitives.native import bound
 from pearl_devices.primitives.torch import modules
-from pearl_devices.primitives.torch.programs import Noise, failed, loss_of, resolve
+from pearl_devices.primitives.torch.programs import Noise, loss_of, resolve
 from pearl_devices.primitives.updates import ddpg, dqn, sac
 
 Forward = Callable[..., Tensor]
@@ -173,7 +173,7 @@ def _gradient_step(
     """Runs one loss generator to its end and returns the absolute TD errors."""
     step, size = int(buffers["learner.step"][0]), kernel.dim("batch")
     if not isinstance(steps, Iterator):
-        raise UnsupportedError(
+        raise ValueError(
             f"kernel {kernel.kind}: {kernel.program} returned a {type(steps).__name__}; it must be "
             "a generator that yields (network, loss) and returns the absolute TD errors"
         )
@@ -184,13 +184,13 @@ def _gradient_step(
             td = end.value
             break
         if name not in learners or not isinstance(loss, Tensor) or loss.numel() != 1:
-            raise UnsupportedError(
+            raise ValueError(
                 f"kernel {kernel.kind}: {kernel.program} yielded {name!r} and a "
                 f"{type(loss).__name__}; it must yield one of {sorted(learners)} and a scalar"
             )
         learners[name].descend(loss, buffers["hyper.adam"], float(buffers["hyper.clip_norm"][0]))
     if not isinstance(td, Tensor) or tuple(td.shape) != (size,):
-        raise UnsupportedError(
+        raise ValueError(
             f"kernel {kernel.kind}: {kernel.program} returned "
             f"{tuple(td.shape) if isinstance(td, Tensor) else type(td).__name__}; "
             f"it must return the absolute TD errors, shape ({size},)"
@@ -241,18 +241,13 @@ def bind_update(kernel: Kernel, buffers: Buffers, dense: Run = run) -> Call:
         for name in constants:
             values = buffers[name].tolist()
             setattr(hyper, name[len("hyper.") :], values[0] if len(values) == 1 else tuple(values))
-        try:
-            for s, batch in enumerate(batches):
-                count[0] += 1
-                hyper.step = int(count[0])
-                if noise is not None:
-                    noise.begin()
-                steps = losses(nets, batch, hyper, **kernel.args)
-                td[s].copy_(_gradient_step(kernel, steps, learners, buffers).detach())
-        except (UnsupportedError, MemoryError):
-            raise
-        except Exception as error:  # a loss of the user's own may raise anything
-            raise failed(kernel, error) from error
+        for s, batch in enumerate(batches):
+            count[0] += 1
+            hyper.step = int(count[0])
+            if noise is not None:
+                noise.begin()
+            steps = losses(nets, batch, hyper, **kernel.args)
+            td[s].copy_(_gradient_step(kernel, steps, learners, buffers).detach())
 
     return call
 
@@ -321,11 +316,7 @@ def _with_program(kernel: Kernel, buffers: Buffers, start: Call) -> Call:
             return
         share = explore[0] if kernel.dim("act") else dqn.epsilon(explore, env_steps)
         noise.begin()
-        try:
-            chosen = program(nets, obs, float(share), noise)
-        except Exception as error:  # a program of the user's own may raise anything
-            raise failed(kernel, error) from error
-        action.copy_(_checked(kernel, chosen, action.shape))
+        action.copy_(_checked(kernel, program(nets, obs, float(share), noise), action.shape))
 
     return call
 
@@ -333,7 +324,7 @@ def _with_program(kernel: Kernel, buffers: Buffers, start: Call) -> Call:
 def _checked(kernel: Kernel, chosen: Any, shape: Sequence[int]) -> Tensor:
     if not isinstance(chosen, Tensor) or tuple(chosen.shape) != tuple(shape):
         got = tuple(chosen.shape) if isinstance(chosen, Tensor) else type(chosen).__name__
-        raise UnsupportedError(
+        raise ValueError(
             f"kernel {kernel.kind}: {kernel.program} returned {got}; it must return actions, "
             f"shape {tuple(shape)}"
         )

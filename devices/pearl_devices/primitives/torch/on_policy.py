@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pearl_devices.base import Buffers, Call, UnsupportedError
+from pearl_devices.base import Buffers, Call
 from pearl_devices.buffers import specs
 from pearl_devices.kernel import Kernel
 from pearl_devices.primitives.math.nets import CLIP_EPS
@@ -35,7 +35,7 @@ from pearl_devices.primitives.math.rng import stream
 from pearl_devices.primitives.native import bound
 from pearl_devices.primitives.replay import rollouts
 from pearl_devices.primitives.torch.off_policy import Learner, views
-from pearl_devices.primitives.torch.programs import failed, loss_of
+from pearl_devices.primitives.torch.programs import loss_of
 from pearl_devices.primitives.updates import policies, ppo
 
 
@@ -71,8 +71,8 @@ def _checked(kernel: Kernel, given: Any, learners: dict[str, Learner]) -> Any:
     except (TypeError, ValueError, AttributeError):
         good = False
     if not good:
-        raise UnsupportedError(
-            f"kernel {kernel.kind}: {kernel.program} yielded {' '.join(repr(given).split()):.200}; "
+        raise ValueError(
+            f"kernel {kernel.kind}: {kernel.program} yielded {' '.join(repr(given).split()):.80}; "
             f"it must yield {tuple(learners)} and a scalar loss of each"
         )
     return losses
@@ -145,14 +145,9 @@ def bind_update(kernel: Kernel, buffers: Buffers) -> Call:
                 ppo.shuffle(base, epoch, order)
             for chosen in torch.from_numpy(order).split(size):
                 batch = SimpleNamespace(**{n: x[chosen] for n, x in rollout.items()})
-                try:
-                    for given in losses(nets, batch, hyper, **kernel.args):
-                        found = _checked(kernel, given, learners)
-                        _gradient_step(found, learners, share, buffers)
-                except (UnsupportedError, MemoryError):
-                    raise
-                except Exception as error:  # a loss of the user's own may raise anything
-                    raise failed(kernel, error) from error
+                for given in losses(nets, batch, hyper, **kernel.args):
+                    found = _checked(kernel, given, learners)
+                    _gradient_step(found, learners, share, buffers)
 
     return call
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from inspect import signature
-from traceback import extract_tb
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from torch import Tensor
 
 from pearl_devices.base import UnsupportedError
 from pearl_devices.kernel import Kernel
-from pearl_devices.named import function, reason
+from pearl_devices.named import function
 from pearl_devices.primitives.math import rng
 
 
@@ -43,18 +42,6 @@ def loss_of(kernel: Kernel) -> Callable[..., Any]:
             f"and the options {sorted(kernel.args)}: {error}"
         ) from error
     return losses
-
-
-def failed(kernel: Kernel, error: Exception) -> UnsupportedError:
-    """The sentence for what kernel.program raised: the exception, and the line of its file."""
-    frames = extract_tb(error.__traceback__)
-    code = getattr(resolve(kernel), "__code__", None)
-    own = [f for f in frames if code is not None and f.filename == code.co_filename]
-    at = (own or frames)[-1]
-    return UnsupportedError(
-        f"kernel {kernel.kind}: {kernel.program} fails at {at.filename}:{at.lineno}: "
-        f"{type(error).__name__}: {reason(error)}"
-    )
 
 
 class Noise:
