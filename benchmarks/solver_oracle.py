@@ -27,7 +27,7 @@ from pearl.planning.plan_validation import check_plan
 from pearl.planning.plans import Plan
 from pearl.planning.timing import timing
 from pearl.solvers.methods import cpsat, enumeration, milp
-from pearl.solvers.model.search_space import cost_of, programs
+from pearl.solvers.model.search_space import cost_of, search_spaces
 from pearl.testing.graphs import random_limited
 
 COUNT, QUICK_COUNT = 300, 20
@@ -61,7 +61,7 @@ def problems(count: int, *, first: int = 0, most: int = enumeration.PLANS) -> It
         graph, costs, limits = random_limited(seed)
         seed += 1
         try:
-            plans = enumeration.count(enumeration.every_program(graph, costs, limits))
+            plans = enumeration.count(enumeration.every_space(graph, costs, limits))
         except (InfeasibleError, SpecError):
             continue
         if max(4, size / 8) <= plans <= size:
@@ -73,7 +73,7 @@ def least_costs(p: Problem) -> dict[str, float]:
     """Objective → least cost (seconds or joules of an iteration) of any assignment by enumeration,
     orders left out."""
     found = dict.fromkeys(OBJECTIVES, math.inf)
-    for a in enumeration.assignments(enumeration.every_program(p.graph, p.costs, p.limits)):
+    for a in enumeration.assignments(enumeration.every_space(p.graph, p.costs, p.limits)):
         bound = timing(a).order_bound_s
         for objective in OBJECTIVES:
             cost, _ = cost_of(objective, a, bound, p.limits)
@@ -119,7 +119,9 @@ def compare_bounds(found: Iterable[Problem]) -> dict[str, Tally]:
             expected = least_costs(p)
         for objective, tally in tallies.items():
             with tally.timed("method"):
-                given = milp.least_cost(programs(p.graph, p.costs, p.limits), objective, p.limits)
+                given = milp.least_cost(
+                    search_spaces(p.graph, p.costs, p.limits), objective, p.limits
+                )
             tally.problems += 1
             tally.compared += 1
             if not same(given, expected[objective]):

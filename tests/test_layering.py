@@ -70,8 +70,8 @@ LONG = {
     "pearl/training/trainer.py",
 }
 TWICE = {
-    *("Algorithm", "Balance", "Check", "Job", "Learner", "Loop", "OutOfTimeError", "Part", "Point"),
-    *("Program", "Rules", "Schedule", "Scratch", "Shared", "Step", "Timing", "_Stretch"),
+    *("Algorithm", "Check", "Learner", "Loop", "OutOfTimeError", "Point"),
+    *("Rules", "Scratch", "Shared", "Step"),
     "_Timed",
 }
 MISPLACED = {

@@ -12,7 +12,7 @@ from pearl.graph.task_graph import TaskGraph
 from pearl.planning.costs import CostTable
 from pearl.planning.plan_validation import plan_timing
 from pearl.planning.plans import Plan
-from pearl.planning.timing import Timing
+from pearl.planning.timing import TimedGraph
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def bound_of(plan: Plan, graph: TaskGraph, costs: CostTable) -> Bound:
     )
 
 
-def _busiest(plan: Plan, timed: Timing) -> tuple[int, ...]:
+def _busiest(plan: Plan, timed: TimedGraph) -> tuple[int, ...]:
     """The nodes of the lane or link that is taken longest; of several, the one that the plan names
     by its tasks."""
     named, of_node = set(plan.bottleneck.tasks), _tasks(timed)
@@ -91,7 +91,7 @@ def _busiest(plan: Plan, timed: Timing) -> tuple[int, ...]:
     return timed.lanes[max(timed.lanes, key=rank)]
 
 
-def _path(timed: Timing, arcs: list[Arc]) -> list[tuple[int, float, int]]:
+def _path(timed: TimedGraph, arcs: list[Arc]) -> list[tuple[int, float, int]]:
     """The longest chain of the first iteration, from its start to its last result: (node, seconds
     until the next one may start, 0)."""
     start = simulate(len(timed.names), arcs, 1)[0].tolist()
@@ -105,7 +105,7 @@ def _path(timed: Timing, arcs: list[Arc]) -> list[tuple[int, float, int]]:
     return steps[::-1]
 
 
-def _tasks(timed: Timing) -> list[list[str]]:
+def _tasks(timed: TimedGraph) -> list[list[str]]:
     """The tasks of each node, or its transfer as `src>device`; copies by the name of their task."""
     graph = timed.assignment.expansion.graph
     origin = {t.name: t.part.task if t.part else t.name for t in graph.tasks}
@@ -117,7 +117,7 @@ def _tasks(timed: Timing) -> list[list[str]]:
     return [[named(n) for n in name.split("+")] for name, _ in timed.names]
 
 
-def _cycle(plan: Plan, timed: Timing, arcs: list[Arc]) -> list[tuple[int, float, int]]:
+def _cycle(plan: Plan, timed: TimedGraph, arcs: list[Arc]) -> list[tuple[int, float, int]]:
     """The arcs of a cycle that takes the whole period: (node, seconds, tokens) each; where several
     do, one through the tasks that the plan names."""
     named = set(plan.bottleneck.tasks)

@@ -25,7 +25,7 @@ copies of a split task `task#0`."""
 
 
 @dataclass(frozen=True)
-class Part:
+class Replica:
     """Which copy of a split task this is. shares: the environments of all its copies."""
 
     task: str
@@ -53,7 +53,7 @@ class Task:
     copies: bool = False
     group: str | None = None
     environments: int = 0
-    part: Part | None = None
+    part: Replica | None = None
 
     def __post_init__(self) -> None:
         problems = [

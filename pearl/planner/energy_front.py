@@ -18,7 +18,7 @@ from pearl.graph.task_graph import TaskGraph
 from pearl.planning.costs import CostTable, bad_problem
 from pearl.planning.plan_validation import plan_timing
 from pearl.planning.plans import Plan
-from pearl.solvers.model.search_space import longest_s, programs
+from pearl.solvers.model.search_space import longest_s, search_spaces
 from pearl.solvers.solver import solve
 from pearl_devices.given import is_number, shown
 
@@ -47,7 +47,7 @@ class _Point:
 
 
 @dataclass(frozen=True)
-class _Stretch:
+class _Gap:
     """Between two points: no plan within floor_w watts is faster than `low`. tried: it is known not
     to be empty right below `high`."""
 
@@ -100,7 +100,7 @@ class _Front:
         self.share = (deadline - time.monotonic()) / 8  # of the time, for one solution
         longest = longest_s(graph, limits)
         if longest == math.inf:
-            longest = max(p.serial_s for p in programs(graph, costs, limits))
+            longest = max(p.serial_s for p in search_spaces(graph, costs, limits))
         self.longest_s = longest * (1 + SAME)
         self.limits = replace(limits, period_s=self.longest_s) if longest > 0 else limits
 
@@ -116,17 +116,17 @@ class _Front:
         if not sure:
             open_below[bottom.power_w] = time.monotonic() > self.deadline
         knee = frugal.power_w * (1 - NEAR)
-        heap: list[tuple[float, int, _Stretch]] = []
+        heap: list[tuple[float, int, _Gap]] = []
         number = 0
 
-        def put(stretch: _Stretch) -> None:
+        def put(stretch: _Gap) -> None:
             nonlocal number
             size = self._size(stretch, knee)
             if size > 1:
                 number += 1
                 heapq.heappush(heap, (-size, number, stretch))
 
-        put(_Stretch(bottom, top, max(bottom.power_w, tiny)))
+        put(_Gap(bottom, top, max(bottom.power_w, tiny)))
         while heap:
             if time.monotonic() > self.deadline:
                 open_below |= {s.high.power_w: True for _, _, s in heap}
@@ -150,11 +150,11 @@ class _Front:
                 put(replace(s, tried=True))
                 continue
             points.append(point)
-            put(_Stretch(s.low, point, s.floor_w))
-            put(_Stretch(point, s.high, cap, tried=edge))
+            put(_Gap(s.low, point, s.floor_w))
+            put(_Gap(point, s.high, cap, tried=edge))
         return self._told(points, open_below)
 
-    def _size(self, s: _Stretch, knee: float) -> float:
+    def _size(self, s: _Gap, knee: float) -> float:
         """How many times the gap asked a stretch is; 0 where nothing can be between."""
         if s.high.rate <= s.low.rate * (1 + SAME) or s.high.power_w <= s.floor_w * (1 + 2 * NEAR):
             return 0.0

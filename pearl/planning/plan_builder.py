@@ -12,7 +12,7 @@ from pearl.errors import SpecError
 from pearl.graph.period import Arc, Unit, expand, howard, simulate, start_times, token_free_cycle
 from pearl.graph.task_graph import Edge, TaskGraph
 from pearl.planning.plans import Bottleneck, Channel, Entry, Lane, Placement, Plan, pearl_version
-from pearl.planning.timing import Assignment, Orders, Timing, channel_arcs, timing
+from pearl.planning.timing import Assignment, Orders, TimedGraph, channel_arcs, timing
 from pearl.time_limit import look, watched
 
 SIMULATED, LEAST_SIMULATED, FIRINGS = 400, 40, 400_000
@@ -126,7 +126,7 @@ def _most(steps: float, bound: float, cost: float) -> float:
     return steps / min(bound, cost) if bound > 0 else math.inf
 
 
-def makespan_s(timed: Timing, arcs: list[Arc]) -> float:
+def makespan_s(timed: TimedGraph, arcs: list[Arc]) -> float:
     """When the last firing of the first iteration is complete, started at time 0 and self-timed."""
     firings = len(timed.assignment.expansion.nodes)
     start = simulate(len(timed.names), arcs, 1)[0, :firings]
@@ -134,7 +134,7 @@ def makespan_s(timed: Timing, arcs: list[Arc]) -> float:
 
 
 def _capacities(
-    timed: Timing, rings: list[Arc], period: float, *, whole: bool
+    timed: TimedGraph, rings: list[Arc], period: float, *, whole: bool
 ) -> tuple[dict[int, int], list[Arc]]:
     """Least capacities found of the data channels (edge number → tokens) at which the period is
     that without them, and their arcs: from m + p + c − gcd(p, c) up, on critical cycles only; where
@@ -174,7 +174,9 @@ def _capacities(
                     capacity[number] += math.gcd(e.production, e.consumption)
 
 
-def _roomy(timed: Timing, rings: list[Arc], period: float, least: dict[int, int]) -> dict[int, int]:
+def _roomy(
+    timed: TimedGraph, rings: list[Arc], period: float, least: dict[int, int]
+) -> dict[int, int]:
     """Capacities, from `least` up, at which the earliest periodic schedule waits for no room."""
     x = timed.assignment.expansion
     start = start_times(len(timed.names), rings, period)
@@ -191,7 +193,7 @@ def _roomy(timed: Timing, rings: list[Arc], period: float, least: dict[int, int]
     return found
 
 
-def _simulated(timed: Timing, arcs: list[Arc], period: float, *, paced: bool) -> float:
+def _simulated(timed: TimedGraph, arcs: list[Arc], period: float, *, paced: bool) -> float:
     """Mean period of a self-timed run with times drawn from each mode's 90 % band (lognormal; seed
     0); `period` itself where every band has no width."""
     a, n = timed.assignment, len(timed.names)
@@ -222,7 +224,7 @@ def _simulated(timed: Timing, arcs: list[Arc], period: float, *, paced: bool) ->
     return float((start[end] - start[skip]) / (end - skip))
 
 
-def _bottleneck(timed: Timing, period: float, critical: list[int]) -> Bottleneck:
+def _bottleneck(timed: TimedGraph, period: float, critical: list[int]) -> Bottleneck:
     """A lane or link that is busy all the time, else the critical cycle."""
     links = {link.name for link in timed.assignment.costs.platform.links}
     graph = timed.assignment.expansion.graph
@@ -239,7 +241,7 @@ def _bottleneck(timed: Timing, period: float, critical: list[int]) -> Bottleneck
     return Bottleneck("cycle", " → ".join([*around, *around[:1]]), around)
 
 
-def _lanes(timed: Timing, orders: Orders, period: float) -> tuple[Lane, ...]:
+def _lanes(timed: TimedGraph, orders: Orders, period: float) -> tuple[Lane, ...]:
     a = timed.assignment
     links = {link.name for link in a.costs.platform.links}
     units = {"+".join(u): u for u in a.expansion.units}

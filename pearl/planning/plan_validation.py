@@ -15,12 +15,12 @@ from pearl.planning.costs import CostTable, Mode, split_costs
 from pearl.planning.plan_builder import makespan_s
 from pearl.planning.plans import Entry, Plan
 from pearl.planning.replicas import Split, copy_name, split_graph
-from pearl.planning.timing import Assignment, Orders, Timing, channel_arcs, timing
+from pearl.planning.timing import Assignment, Orders, TimedGraph, channel_arcs, timing
 from pearl_devices import Platform
 from pearl_estimators import Estimate
 
 
-def plan_timing(plan: Plan, graph: TaskGraph, costs: CostTable) -> tuple[Timing, list[Arc]]:
+def plan_timing(plan: Plan, graph: TaskGraph, costs: CostTable) -> tuple[TimedGraph, list[Arc]]:
     """The timed graph of a plan and all its arcs: dependences, rings, and capacities.
 
     Raises SpecError naming what in the plan disagrees with graph or costs.
@@ -263,7 +263,7 @@ def _assignment_of(plan: Plan, graph: TaskGraph, costs: CostTable) -> Assignment
     return Assignment(x, costs, tuple(modes), tuple(lanes))
 
 
-def _orders_of(plan: Plan, timed: Timing) -> Orders:
+def _orders_of(plan: Plan, timed: TimedGraph) -> Orders:
     a = timed.assignment
     links = {link.name for link in a.costs.platform.links}
     where = {t.task: t.lane for t in plan.tasks}

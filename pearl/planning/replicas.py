@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from pearl.errors import SpecError
 from pearl.graph.limits import Limits
-from pearl.graph.task_graph import Edge, Part, Task, TaskGraph
+from pearl.graph.task_graph import Edge, Replica, Task, TaskGraph
 from pearl_devices import Kernel
 from pearl_devices.kernels import kernel, kind_of
 
@@ -148,7 +148,7 @@ def split_graph(graph: TaskGraph, split: Split) -> TaskGraph:
                     reads=touched(t.reads, i),
                     writes=touched(t.writes, i),
                     group=group,
-                    part=Part(t.name, i, split.shares),
+                    part=Replica(t.name, i, split.shares),
                 )
             )
     edges: list[Edge] = []

@@ -184,7 +184,7 @@ class Assignment:
 
 
 @dataclass(frozen=True)
-class Timing:
+class TimedGraph:
     """The timed graph of an assignment, before its lanes have an order.
 
     names: (task, unit joined by +, or `src>device`; firing) of each node, firings of tasks first;
@@ -222,7 +222,7 @@ class Timing:
         return arcs
 
 
-def timing(assignment: Assignment) -> Timing:
+def timing(assignment: Assignment) -> TimedGraph:
     """Firings and transfers as nodes; edges, and transfers between devices, as arcs.
 
     A token to another device is a message even if the edge carries no bytes: it costs the link's
@@ -272,7 +272,7 @@ def timing(assignment: Assignment) -> Timing:
             node, wait = sent[*last.before, f]
             whole = math.fsum(delay_s(link, size) for link in route)
             arcs.append((node, dst, wait + whole, tokens))
-    return Timing(
+    return TimedGraph(
         assignment,
         tuple(names),
         tuple(latency),

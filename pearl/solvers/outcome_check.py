@@ -12,7 +12,7 @@ from pearl.solvers.model.dag_instance import ends_s, starts
 from pearl.solvers.model.list_orders import ring_period
 from pearl.solvers.model.request import Request
 from pearl.solvers.model.result import Found, Outcome
-from pearl.solvers.model.search_space import cost_of, program_of
+from pearl.solvers.model.search_space import cost_of, space_of
 from pearl_devices.given import shown
 
 TOLERANCE = 1e-6
@@ -50,7 +50,7 @@ def _misplaced(a: Assignment, request: Request) -> str:
         if e.slack > max(given.slack, getattr(limits, e.limit or "", 0)):
             return f"its plan gives edge {e.src} → {e.dst} the slack {e.slack}, above the limits"
     try:
-        allowed = program_of(x, split_costs(request.costs, split), limits, every_mode=True)
+        allowed = space_of(x, split_costs(request.costs, split), limits, every_mode=True)
     except InfeasibleError as error:
         return f"its plan breaks the limits: {error}"
     for unit, mode, options in zip(x.units, a.modes, allowed.options, strict=True):

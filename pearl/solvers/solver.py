@@ -18,7 +18,7 @@ from pearl.solvers.infeasible.iis import sharpened
 from pearl.solvers.methods.relaxation_bounds import bound as floor
 from pearl.solvers.model.request import OBJECTIVES, Request
 from pearl.solvers.model.result import Outcome
-from pearl.solvers.model.search_space import programs
+from pearl.solvers.model.search_space import search_spaces
 from pearl.solvers.outcome_check import fault_of
 from pearl.solvers.period.slack_minimisation import fewest_of_all, fewest_tokens
 from pearl.time_limit import OutOfTimeError, extended, within
@@ -117,7 +117,7 @@ def solve(
     best, bound = outcome.best, outcome.bound
     with suppress(OutOfTimeError), within(deadline + GRACE_S):
         if bound <= 0 and objective != "makespan":  # time ran out before there was any
-            bound = floor(programs(graph, costs, limits), objective, limits, best, began)
+            bound = floor(search_spaces(graph, costs, limits), objective, limits, best, began)
         if objective != "makespan":
             best, _ = fewest_tokens(best, limits)
             if name == "milp" and not outcome.late:

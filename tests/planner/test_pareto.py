@@ -20,7 +20,7 @@ from pearl.planning.plans import Plan
 from pearl.planning.timing import timing
 from pearl.solvers.methods import enumeration
 from pearl.solvers.model.lane_sequencing import best_orders
-from pearl.solvers.model.search_space import programs
+from pearl.solvers.model.search_space import search_spaces
 from pearl.testing.graphs import devices, loop, mode, random_problem, star
 from tests.graphs import dqn, dqn_costs
 
@@ -34,7 +34,7 @@ def small_problems(count: int) -> list[tuple[TaskGraph, CostTable]]:
         graph, costs = random_problem(seed, most_tasks=3, most_devices=3)
         seed += 1
         try:
-            size = enumeration.count(programs(graph, costs, Limits()))
+            size = enumeration.count(search_spaces(graph, costs, Limits()))
         except InfeasibleError:
             continue
         if 4 <= size <= 60:
@@ -45,7 +45,7 @@ def small_problems(count: int) -> list[tuple[TaskGraph, CostTable]]:
 def every_point(graph: TaskGraph, costs: CostTable) -> list[tuple[float, float]]:
     """Power and iterations a second of every assignment with good orders, not slowed down."""
     found = []
-    for a in enumeration.assignments(enumeration.every_program(graph, costs, Limits())):
+    for a in enumeration.assignments(enumeration.every_space(graph, costs, Limits())):
         period = best_orders(timing(a)).period_s
         found.append((a.energy_j(period) / period, 1 / period))
     return found

@@ -18,7 +18,7 @@ from pearl.planning.plan_validation import check_plan
 from pearl.planning.plans import load_plan
 from pearl.planning.timing import Assignment, timing
 from pearl.solvers.methods import enumeration, milp
-from pearl.solvers.model.search_space import programs
+from pearl.solvers.model.search_space import search_spaces
 from pearl.solvers.period.symmetry import orbits
 from pearl.testing.graphs import devices, loop, mode, random_problem, tasks
 from pearl_devices import Link, Platform
@@ -117,7 +117,7 @@ def paying(first: int, count: int, most: int, most_tasks: int) -> list[tuple[Tas
         if not any(k.paid_by == "lane" for k in costs.platform.links):
             continue
         try:
-            size = enumeration.count(programs(graph, costs, Limits()))
+            size = enumeration.count(search_spaces(graph, costs, Limits()))
         except InfeasibleError:
             continue
         if 4 <= size <= most:
@@ -128,7 +128,7 @@ def paying(first: int, count: int, most: int, most_tasks: int) -> list[tuple[Tas
 @pytest.mark.parametrize("objective", ["throughput", "power_efficiency"])
 def test_the_program_agrees_with_enumeration_where_lanes_pay(objective: str) -> None:
     for graph, costs in paying(7000, 50, 2000, 7):
-        choices = programs(graph, costs, Limits())
+        choices = search_spaces(graph, costs, Limits())
         expected = enumeration.least_cost(choices, objective, Limits())
         assert milp.least_cost(choices, objective, Limits()) == pytest.approx(expected, rel=1e-6)
 
@@ -152,7 +152,7 @@ def test_devices_alike_in_everything_can_be_exchanged_and_others_cannot() -> Non
     modes = tuple(mode("x", d, 1.0) for d in ("cpu", "a", "b", "c"))
 
     def alike(costs: CostTable) -> list[list[str]]:
-        (program,) = programs(loop("x"), costs, Limits())
+        (program,) = search_spaces(loop("x"), costs, Limits())
         return orbits(program, [range(len(o)) for o in program.options])
 
     assert alike(CostTable(platform, modes)) == [["a", "b", "c"]]
@@ -177,7 +177,7 @@ def test_exchangeable_devices_leave_the_optimum_as_it_is() -> None:
             for d in ("cpu", "a", "b", "c")
         )
         platform = hub("cpu", "a", "b", "c", paid_by=r.choice(["lane", "link"]))
-        choices = programs(graph, CostTable(platform, modes), Limits())
+        choices = search_spaces(graph, CostTable(platform, modes), Limits())
         expected = enumeration.least_cost(choices, "throughput", Limits())
         found = milp.least_cost(choices, "throughput", Limits())
         assert found == pytest.approx(expected, rel=1e-6)

@@ -13,13 +13,13 @@ from pearl import solve
 from pearl.algorithms import algorithm
 from pearl.errors import InfeasibleError, SpecError
 from pearl.graph.limits import Limits
-from pearl.graph.task_graph import Part, TaskGraph
+from pearl.graph.task_graph import Replica, TaskGraph
 from pearl.planning.costs import CostTable, split_costs, tabulate
 from pearl.planning.plan_validation import check_plan, completions
 from pearl.planning.plans import Plan, load_plan
 from pearl.planning.replicas import Split, resized, share_choices, split_graph, split_limits, splits
-from pearl.solvers.methods.enumeration import every_program
-from pearl.solvers.model.search_space import programs
+from pearl.solvers.methods.enumeration import every_space
+from pearl.solvers.model.search_space import search_spaces
 from pearl.spec.reading import load
 from pearl.testing.graphs import devices, mode, star
 from pearl_devices import kernel
@@ -73,7 +73,7 @@ def test_the_oracle_enumerates_the_same_choices_by_itself() -> None:
         def of(programs_found: list) -> set:  # type: ignore[type-arg]
             return {tuple(t.part for t in p.expansion.graph.tasks) for p in programs_found}
 
-        ours, oracle = programs(graph, costs, limits), every_program(graph, costs, limits)
+        ours, oracle = search_spaces(graph, costs, limits), every_space(graph, costs, limits)
         assert of(ours) == of(oracle)
         assert len(ours) == len(splits(graph, limits)) == len(oracle)
 
@@ -81,7 +81,7 @@ def test_the_oracle_enumerates_the_same_choices_by_itself() -> None:
 def test_a_split_graph_shares_out_bytes_states_and_memory() -> None:
     graph = split_graph(act_and_learn(), Split(("act",), (5, 3)))
     assert [t.name for t in graph.tasks] == ["act#0", "act#1", "learn"]
-    assert graph.tasks[1].part == Part("act", 1, (5, 3))
+    assert graph.tasks[1].part == Replica("act", 1, (5, 3))
     assert graph.states == {"envs#0": 5e6, "envs#1": 3e6, "net": 1e6}
     assert graph.tasks[0].kernel.resident_bytes == pytest.approx(5e3)
     size = {(e.src, e.dst): e.bytes for e in graph.edges}

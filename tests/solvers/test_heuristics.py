@@ -19,9 +19,9 @@ from pearl.planning.timing import Assignment, timing
 from pearl.solvers import METHODS
 from pearl.solvers.large.lane_loads import LaneLoads
 from pearl.solvers.methods import heft, peft
-from pearl.solvers.model.dag_instance import iteration, makespan_programs
+from pearl.solvers.model.dag_instance import iteration, makespan_spaces
 from pearl.solvers.model.lane_sequencing import best_orders
-from pearl.solvers.model.search_space import programs
+from pearl.solvers.model.search_space import search_spaces
 from pearl.testing.graphs import devices, loop, mode, random_problem, star, tasks
 from pearl.testing.solver_contract import TOLERANCE, two_devices
 from pearl_devices import Link, Platform
@@ -81,7 +81,7 @@ def paper_example() -> tuple[TaskGraph, CostTable]:
 
 
 def test_heft_has_the_upward_ranks_of_the_paper() -> None:
-    it = iteration(makespan_programs(*paper_example(), Limits())[0])
+    it = iteration(makespan_spaces(*paper_example(), Limits())[0])
     published = [108, 77, 80, 80, 69, 63.333, 42.667, 35.667, 44.333, 14.667]
     assert heft.upward_rank(it) == pytest.approx(published, abs=1e-3)
 
@@ -107,7 +107,7 @@ def test_the_optimistic_cost_table_is_that_of_equation_6() -> None:
     graph = TaskGraph("xy", tasks("x", "y"), (Edge("x", "y"),))
     seconds = {("x", "a"): 1.0, ("x", "b"): 1.0, ("y", "a"): 5.0, ("y", "b"): 1.0}
     costs = CostTable(platform, tuple(mode(t, d, s) for (t, d), s in seconds.items()))
-    it = iteration(makespan_programs(graph, costs, Limits())[0])
+    it = iteration(makespan_spaces(graph, costs, Limits())[0])
     assert peft.optimistic_costs(it) == [[pytest.approx(4.0), pytest.approx(1.0)], [0.0, 0.0]]
 
 
@@ -246,7 +246,7 @@ def large_problem(seed: int, n: int, paid_by: str) -> tuple[TaskGraph, CostTable
 def test_loads_kept_move_by_move_are_those_of_the_timed_graph(paid_by: str) -> None:
     r = random.Random(1)
     graph, costs = large_problem(0, 12, paid_by)
-    p = programs(graph, costs, Limits())[0]
+    p = search_spaces(graph, costs, Limits())[0]
     loads = LaneLoads(p, [(0, 0)] * 12, 1.0)
     for _ in range(40):
         u = r.randrange(12)
@@ -266,7 +266,7 @@ def test_loads_kept_move_by_move_are_those_of_the_timed_graph(paid_by: str) -> N
 
 def test_without_cycles_lane_orders_that_run_ahead_reach_the_largest_load() -> None:
     graph, costs = large_problem(3, 40, "link")
-    p = programs(graph, costs, Limits())[0]
+    p = search_spaces(graph, costs, Limits())[0]
     a = Assignment(p.expansion, costs, tuple(o[i % 4] for i, o in enumerate(p.options)), (0,) * 40)
     ordered = best_orders(timing(a), nodes=1)
     assert ordered.period_s == pytest.approx(max(timing(a).loads_s.values()))

@@ -25,7 +25,7 @@ from pearl.planning.timing import Assignment, timing
 from pearl.solvers import METHODS
 from pearl.solvers.methods import cpsat, heft, local_search
 from pearl.solvers.methods.cpsat_model import ticks_per_s
-from pearl.solvers.model.dag_instance import iteration, least_s, makespan_programs
+from pearl.solvers.model.dag_instance import iteration, least_s, makespan_spaces
 from pearl.solvers.solver import default_method
 from pearl.testing.graphs import devices, loop, mode, random_problem, star, tasks
 from pearl.testing.solver_contract import TOLERANCE
@@ -237,7 +237,7 @@ def least(graph: TaskGraph, costs: CostTable, most: int = 4000) -> float:
     """The least makespan of all modes, lanes and orders; NaN for more than `most` orders of one
     assignment."""
     best = math.inf
-    for p in makespan_programs(graph, costs, Limits()):
+    for p in makespan_spaces(graph, costs, Limits()):
         for modes in itertools.product(*p.options):
             for lanes in itertools.product(*(range(p.lanes[m.device]) for m in modes)):
                 a = Assignment(p.expansion, costs, modes, lanes)
@@ -384,7 +384,7 @@ def test_tabu_search_improves_on_heft_by_its_own_account_and_by_simulation() -> 
     better = 0
     for seed in range(4):
         graph, costs = random_shop(seed, 10, 4)
-        it = iteration(makespan_programs(graph, costs, Limits())[0])
+        it = iteration(makespan_spaces(graph, costs, Limits())[0])
         first = heft.schedule(it)
         lanes = local_search.plain_lanes(it)
         assert first
@@ -399,7 +399,7 @@ def test_tabu_search_improves_on_heft_by_its_own_account_and_by_simulation() -> 
 
 
 def bound_of(graph: TaskGraph, costs: CostTable) -> float:
-    return least_s(iteration(makespan_programs(graph, costs, Limits())[0]))
+    return least_s(iteration(makespan_spaces(graph, costs, Limits())[0]))
 
 
 def test_the_bound_is_the_longest_way_with_what_every_plan_must_wait_for() -> None:

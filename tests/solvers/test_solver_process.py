@@ -319,14 +319,14 @@ def test_a_plan_is_found_without_scipys_optimisers():
 
 def test_what_is_said_comes_back_as_it_was():
     r = np.random.default_rng(0)
-    program = highs.Program(
+    program = highs.LinearProgram(
         *(r.uniform(size=n) for n in (3, 3, 3, 2, 2, 4)),
         *(r.integers(0, 9, n).astype(np.int32) for n in (3, 3, 4)),
         until=2.5,
         gap=1e-9,
         method="ipm",
     )
-    again = highs.Program.unpacked(program.packed())
+    again = highs.LinearProgram.unpacked(program.packed())
     for name, value in vars(program).items():
         assert np.array_equal(getattr(again, name), value), name
     for x in (None, r.uniform(size=3)):

@@ -20,18 +20,18 @@ from pearl.planning.timing import Assignment, timing
 from pearl.solvers.large.load_annealing import Annealing, balance, counting_bound, greedy
 from pearl.solvers.large.load_bound import LoadProgram
 from pearl.solvers.model.lane_sequencing import best_orders
-from pearl.solvers.model.search_space import Program, programs
+from pearl.solvers.model.search_space import SearchSpace, search_spaces
 from pearl.solvers.period.order_cuts import blamed, worth
 from pearl.solvers.period.period_form import PeriodForm
 
 
-def program_of(seed: int, tasks: int, devices: int, modes: int) -> Program:
+def space_of(seed: int, tasks: int, devices: int, modes: int) -> SearchSpace:
     graph, costs = small(seed, tasks=tasks, devices=devices, modes=modes)
-    (program,) = programs(graph, costs, Limits())
+    (program,) = search_spaces(graph, costs, Limits())
     return program
 
 
-def assignments(p: Program) -> list[Assignment]:
+def assignments(p: SearchSpace) -> list[Assignment]:
     lanes = (0,) * len(p.options)
     found = (Assignment(p.expansion, p.costs, m, lanes) for m in itertools.product(*p.options))
     return [a for a in found if not p.broken(a)]
@@ -40,7 +40,7 @@ def assignments(p: Program) -> list[Assignment]:
 def test_no_plan_better_than_the_best_is_cut_off_with_an_assignment() -> None:
     general, several = 0, 0
     for seed in range(12):
-        p = program_of(seed, tasks=6, devices=3, modes=1)
+        p = space_of(seed, tasks=6, devices=3, modes=1)
         valued = [(best_orders(timing(a)), a) for a in assignments(p)]
         periods = [o.period_s for o, _ in valued]
         gaps = [(o, a) for o, a in valued if timing(a).order_bound_s < o.bound_s * (1 - 1e-6)]
@@ -78,7 +78,7 @@ def test_cuts_leave_the_optimum_of_enumeration() -> None:
 @pytest.mark.parametrize("ratio", [0.0, 1.0, 3.0])
 def test_the_bound_of_loads_is_the_period_forms_relaxation(ratio: float) -> None:
     graph, costs = large(3, ratio, tasks=40, devices=4)
-    (p,) = programs(graph, costs, Limits())
+    (p,) = search_spaces(graph, costs, Limits())
     found = LoadProgram(p, p.serial_s).solve(time.monotonic() + 60)
     whole = PeriodForm(p, "throughput", Limits(), None).relaxation(60)
     assert found == pytest.approx(whole, rel=1e-5)
@@ -86,20 +86,20 @@ def test_the_bound_of_loads_is_the_period_forms_relaxation(ratio: float) -> None
 
 def test_the_bound_of_loads_is_below_every_optimum() -> None:
     for seed in range(8):
-        p = program_of(seed, tasks=5, devices=3, modes=2)
+        p = space_of(seed, tasks=5, devices=3, modes=2)
         best = min(timing(a).order_bound_s for a in assignments(p))
         bound = LoadProgram(p, best).solve(time.monotonic() + 60)
         assert 0 < bound <= best * (1 + 1e-6)
 
 
 def test_a_bound_without_time_is_zero() -> None:
-    p = program_of(0, tasks=4, devices=2, modes=2)
+    p = space_of(0, tasks=4, devices=2, modes=2)
     assert LoadProgram(p, 1.0).solve(time.monotonic() - 1) == 0.0
 
 
 def test_annealed_loads_are_those_of_the_assignment() -> None:
     graph, costs = large(1, 1.0, tasks=60, devices=5)
-    (p,) = programs(graph, costs, Limits())
+    (p,) = search_spaces(graph, costs, Limits())
     b = balance(p)
     start = greedy(b)
     assert start is not None

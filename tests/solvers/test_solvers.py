@@ -20,7 +20,7 @@ from pearl.planning.plans import Plan
 from pearl.planning.timing import Assignment, timing
 from pearl.solvers.methods import enumeration, milp
 from pearl.solvers.model.lane_sequencing import best_orders
-from pearl.solvers.model.search_space import programs
+from pearl.solvers.model.search_space import search_spaces
 from pearl.testing.graphs import devices, loop, mode, random_problem, star
 from pearl.testing.solver_contract import TOLERANCE
 from pearl_devices import Device, Kernel, Platform
@@ -36,7 +36,7 @@ def few_plans(most: int, start: int = 0, most_tasks: int = 5) -> list[tuple[Task
         graph, costs = random_problem(seed, most_tasks=most_tasks)
         seed += 1
         try:
-            size = enumeration.count(programs(graph, costs, Limits()))
+            size = enumeration.count(search_spaces(graph, costs, Limits()))
         except InfeasibleError:
             continue
         if 4 <= size <= most:
@@ -47,7 +47,7 @@ def few_plans(most: int, start: int = 0, most_tasks: int = 5) -> list[tuple[Task
 @pytest.mark.parametrize("objective", ["throughput", "power_efficiency"])
 def test_the_program_finds_the_least_order_bound_of_all_assignments(objective: str) -> None:
     for graph, costs in few_plans(2000, most_tasks=8):
-        choices = programs(graph, costs, Limits())
+        choices = search_spaces(graph, costs, Limits())
         expected = enumeration.least_cost(choices, objective, Limits())
         assert milp.least_cost(choices, objective, Limits()) == pytest.approx(
             expected, rel=TOLERANCE

@@ -27,7 +27,7 @@ from pearl.solvers.infeasible.limit_sets import (
     only,
 )
 from pearl.solvers.model.request import Request
-from pearl.solvers.model.search_space import programs
+from pearl.solvers.model.search_space import search_spaces
 from pearl.time_limit import OutOfTimeError, extended
 
 SECONDS, LEAST_S = 5.0, 1.0
@@ -151,7 +151,7 @@ def _shortest_s(
     """The shortest period under these limits; None if there was no time to find it."""
     alone, ignore = only(limits, kept)
     try:
-        return min(least_s(p, alone, deadline) for p in programs(graph, costs, alone, ignore))
+        return min(least_s(p, alone, deadline) for p in search_spaces(graph, costs, alone, ignore))
     except (OutOfTimeError, InfeasibleError):
         return None
 
@@ -269,23 +269,23 @@ def _memory(
     no time to count them."""
     alone, _ = only(limits, [k for k in kept if k.key != MEMORY])
     try:
-        program = programs(graph, costs, alone, frozenset({MEMORY}))[0]
+        space = search_spaces(graph, costs, alone, frozenset({MEMORY}))[0]
     except OutOfTimeError:
         bare = {"kind": "memory", "name": graph.name, "need": None, "limit": None, "unit": "bytes"}
         return "fits into memory", [bare]
-    total = sum(program.memory_bytes)
-    used = sorted({m.device for modes in program.options for m in modes})
+    total = sum(space.memory_bytes)
+    used = sorted({m.device for modes in space.options for m in modes})
     room = {
         d: min(costs.platform.device(d).memory_bytes, limits.memory_bytes.get(d, math.inf))
         for d in used
     }
-    x = program.expansion
-    largest = max(range(len(program.classes)), key=lambda c: program.memory_bytes[c])
-    names = {t for u in program.classes[largest] for t in x.units[u]}
+    x = space.expansion
+    largest = max(range(len(space.classes)), key=lambda c: space.memory_bytes[c])
+    names = {t for u in space.classes[largest] for t in x.units[u]}
     text = (
         f"fits into memory: all together need {total:.3g} bytes and the limits are "
         f"{', '.join(f'{d} {size:.3g} bytes' for d, size in room.items())}; the largest share is "
-        f"{', '.join(sorted(names))} with {program.memory_bytes[largest]:.3g} bytes"
+        f"{', '.join(sorted(names))} with {space.memory_bytes[largest]:.3g} bytes"
     )
     entries = [
         {"kind": "memory", "name": d, "need": total, "limit": size, "unit": "bytes"}

@@ -13,7 +13,7 @@ from pearl.graph.limits import Limits
 from pearl.graph.task_graph import TaskGraph
 from pearl.planning.costs import CostTable
 from pearl.planning.timing import timing
-from pearl.solvers.model.search_space import Program, cost_of, programs
+from pearl.solvers.model.search_space import SearchSpace, cost_of, search_spaces
 from pearl.solvers.period.period_form import PeriodForm
 from pearl.time_limit import OutOfTimeError
 
@@ -47,7 +47,7 @@ def all_limits(limits: Limits) -> Iterator[Limit]:
 
 
 def only(limits: Limits, kept: Sequence[Limit]) -> tuple[Limits, frozenset[str]]:
-    """These limits alone, and what `programs` is to leave out."""
+    """These limits alone, and what `search_spaces` is to leave out."""
     names = {key: {k.name for k in kept if k.key == key} for key in (*_MAPPINGS, "together")}
     changed: dict[str, Any] = {
         key: {t: v for t, v in getattr(limits, key).items() if t in names[key]} for key in _MAPPINGS
@@ -66,19 +66,19 @@ def met(
     """Whether some assignment meets these limits, lane orders left out."""
     alone, ignore = only(limits, kept)
     try:
-        choices = programs(graph, costs, alone, ignore)
+        spaces = search_spaces(graph, costs, alone, ignore)
     except InfeasibleError:
         return False
-    return any(least_s(p, alone, deadline) < math.inf for p in choices)
+    return any(least_s(p, alone, deadline) < math.inf for p in spaces)
 
 
-def least_s(program: Program, limits: Limits, deadline: float) -> float:
-    """The shortest period of a program, lane orders left out; infinite if no assignment meets the
-    limits. Raises OutOfTimeError."""
+def least_s(space: SearchSpace, limits: Limits, deadline: float) -> float:
+    """The shortest period of a search space, lane orders left out; infinite if no assignment meets
+    the limits. Raises OutOfTimeError."""
     left = deadline - time.monotonic()
     if left <= 0:
         raise OutOfTimeError
-    _, assignment, finished = PeriodForm(program, "throughput", limits, None).run(math.inf, left)
+    _, assignment, finished = PeriodForm(space, "throughput", limits, None).run(math.inf, left)
     if assignment is None:
         if not finished:
             raise OutOfTimeError

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pearl.solvers.model.list_schedule import Place
-from pearl.solvers.model.search_space import Program
+from pearl.solvers.model.search_space import SearchSpace
 
 POWER = 12
 """Loads are added up to this power, so that the largest counts most and the others still count."""
@@ -22,7 +22,7 @@ class LaneLoads:
     """The loads of an assignment. seconds: lane or link → seconds taken. joules: energy of modes
     and transfers. size: the power sum of the loads over `unit_s`."""
 
-    def __init__(self, p: Program, places: Sequence[Place], unit_s: float) -> None:
+    def __init__(self, p: SearchSpace, places: Sequence[Place], unit_s: float) -> None:
         self.p, self.places, self.unit_s = p, list(places), unit_s
         x = p.expansion
         unit = {t: u for u, tasks in enumerate(x.units) for t in tasks}

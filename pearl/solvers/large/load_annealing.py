@@ -1,9 +1,9 @@
 """Assignments of many tasks: the largest load of any lane or link made small by annealing, and what
 no assignment undercuts.
 
-Where there are many tasks, loads and not cycles bound the period, and a program that takes every
-copy into account is too large to be solved to proof. Then annealing finds the plan, and the bound
-is the larger one of two: the linear relaxation in `load_bound`, and a count of large tasks.
+Where there are many tasks, loads and not cycles bound the period, and a search space that takes
+every copy into account is too large to be solved to proof. Then annealing finds the plan, and the
+bound is the larger one of two: the linear relaxation in `load_bound`, and a count of large tasks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from pearl.planning.costs import Mode
 from pearl.planning.timing import Assignment
-from pearl.solvers.model.search_space import Program
+from pearl.solvers.model.search_space import SearchSpace
 from pearl.time_limit import look, watched
 
 Floats = NDArray[np.float64]
@@ -87,19 +87,19 @@ class Loads(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Balance:
-    """A program as arrays for `annealing`. Items are its classes.
+class LoadProblem:
+    """A search space as arrays for `annealing`. Items are its classes.
 
     lanes: (device, number) of each lane.
     """
 
-    program: Program
+    space: SearchSpace
     lanes: tuple[tuple[str, int], ...]
     loads: Loads
 
     def assignment(self, place: Ints) -> Assignment:
         """The assignment with each item on the lane given, in its least occupancy."""
-        p = self.program
+        p = self.space
         modes: list[Mode | None] = [None] * len(p.options)
         lanes = [0] * len(p.options)
         for c, members in enumerate(p.classes):
@@ -113,8 +113,8 @@ class Balance:
     def place_of(self, a: Assignment) -> Ints | None:
         """The lanes of an assignment that keeps every item on one lane; else None."""
         number = {lane: k for k, lane in enumerate(self.lanes)}
-        place = np.zeros(len(self.program.classes), np.int64)
-        for c, members in enumerate(self.program.classes):
+        place = np.zeros(len(self.space.classes), np.int64)
+        for c, members in enumerate(self.space.classes):
             found = {number.get((a.modes[u].device, a.lanes[u]), -1) for u in members}
             if len(found) > 1 or -1 in found or self.loads.seconds[c, min(found)] == math.inf:
                 return None
@@ -122,9 +122,9 @@ class Balance:
         return place
 
 
-def balance(program: Program) -> Balance:
-    """A program as arrays. Items are its classes; lanes of a device share its width evenly."""
-    p = program
+def balance(space: SearchSpace) -> LoadProblem:
+    """A search space as arrays. Items are its classes; lanes of a device share its width evenly."""
+    p = space
     x, platform = p.expansion, p.costs.platform
     names = [d.name for d in platform.devices]
     index = {n: k for k, n in enumerate(names)}
@@ -196,14 +196,14 @@ def balance(program: Program) -> Balance:
         make_first=make_first,
         make=make_list,
     )
-    return Balance(p, lanes, loads)
+    return LoadProblem(p, lanes, loads)
 
 
-def _width(p: Program, device: str) -> int:
+def _width(p: SearchSpace, device: str) -> int:
     return p.costs.platform.device(device).width // max(1, p.lanes[device])
 
 
-def _best(p: Program, u: int, device: str, width: int) -> Mode | None:
+def _best(p: SearchSpace, u: int, device: str, width: int) -> Mode | None:
     fitting = [m for m in p.options[u] if m.device == device and m.width <= width]
     return min(fitting, key=lambda m: (m.estimate.occupancy_s, m.estimate.latency_s), default=None)
 
@@ -214,7 +214,7 @@ def _packed(rows: list[list[int]]) -> tuple[Ints, Ints]:
     return first, np.array([v for r in rows for v in r], np.int64)
 
 
-def greedy(b: Balance) -> Ints | None:
+def greedy(b: LoadProblem) -> Ints | None:
     """Largest items first, each where the lane is then least loaded; None where memory is in the
     way. Copies are not looked at."""
     loads, load = b.loads, np.zeros(len(b.lanes))
@@ -242,7 +242,7 @@ class Annealing(threading.Thread):
     """
 
     def __init__(
-        self, b: Balance, start: Ints, seed: int, deadline: float, runs: int = RUNS
+        self, b: LoadProblem, start: Ints, seed: int, deadline: float, runs: int = RUNS
     ) -> None:
         super().__init__(daemon=True)
         self.b, self.start_place, self.seed = b, start, seed
@@ -329,7 +329,7 @@ class Annealing(threading.Thread):
         return most
 
 
-def counting_bound(b: Balance, most: float) -> float:
+def counting_bound(b: LoadProblem, most: float) -> float:
     """No assignment has a period below this: the k largest items must find room.
 
     For a set of items and a period, a lane takes at most so many of them as its quickest ones fit;
@@ -338,7 +338,7 @@ def counting_bound(b: Balance, most: float) -> float:
     """
     quickest = b.loads.seconds.min(axis=1)
     order = np.argsort(-quickest, kind="stable")
-    p = b.program
+    p = b.space
     several = {n for n, k in b.lanes if k > 0}
     seconds = b.loads.seconds.copy()
     for c, members in enumerate(p.classes):  # on several lanes of a device members may part

@@ -15,7 +15,7 @@ import math
 import time
 
 from pearl.solvers.model.linear import Linear, Terms
-from pearl.solvers.model.search_space import Program
+from pearl.solvers.model.search_space import SearchSpace
 from pearl_devices import Link
 
 
@@ -23,11 +23,11 @@ class LoadProgram:
     """The relaxation for one program. period, on: its variables; copying: whether any copy takes
     time of a lane or link."""
 
-    def __init__(self, program: Program, known_s: float) -> None:
-        self.program, self.linear = program, Linear()
+    def __init__(self, space: SearchSpace, known_s: float) -> None:
+        self.space, self.linear = space, Linear()
         self.per_s = 100.0 / known_s if known_s > 0 else 1.0
         self.period = self.linear.variable()
-        platform = program.costs.platform
+        platform = space.costs.platform
         self.devices = [d.name for d in platform.devices]
         self.loads: dict[str, Terms] = {}
         self.on: list[dict[str, int]] = []
@@ -44,12 +44,12 @@ class LoadProgram:
         self._near = neighbours
         self._copy()
         for name, terms in self.loads.items():
-            lanes = program.lanes.get(name, 1)
+            lanes = space.lanes.get(name, 1)
             row = [(self.period, 1.0), *((v, -s * self.per_s / lanes) for v, s in terms)]
             self.linear.add(row, 0.0, math.inf)
 
     def _place(self) -> None:
-        p, x = self.program, self.program.expansion
+        p, x = self.space, self.space.expansion
         memory: dict[str, Terms] = {}
         for members, size in zip(p.classes, p.memory_bytes, strict=True):
             here: dict[str, int] = {}
@@ -70,7 +70,7 @@ class LoadProgram:
             self.linear.add(terms, 0.0, 1.0)
 
     def _copy(self) -> None:
-        p, x = self.program, self.program.expansion
+        p, x = self.space, self.space.expansion
         unit = {t: u for u, tasks in enumerate(x.units) for t in tasks}
         item = {u: c for c, members in enumerate(p.classes) for u in members}
         users: dict[str, dict[int, float]] = {}
@@ -134,6 +134,6 @@ class LoadProgram:
         """No period is shorter, in seconds; 0 if there was not time enough, or where pair terms may
         make modes quicker than they are alone. deadline: `time.monotonic()` seconds."""
         left = deadline - time.monotonic()
-        if left <= 0 or any(s < 0 for s in self.program.costs.pair_extra_s.values()):
+        if left <= 0 or any(s < 0 for s in self.space.costs.pair_extra_s.values()):
             return 0.0
         return self.linear.relax([(self.period, 1.0)], left, "ipm")[0] / self.per_s

@@ -18,15 +18,15 @@ from pearl.graph.limits import Limits
 from pearl.planning.timing import Assignment
 from pearl.solvers.large.load_annealing import (
     Annealing,
-    Balance,
     Ints,
+    LoadProblem,
     balance,
     counting_bound,
     greedy,
 )
 from pearl.solvers.large.load_bound import LoadProgram
 from pearl.solvers.model.result import SAME
-from pearl.solvers.model.search_space import Program
+from pearl.solvers.model.search_space import SearchSpace
 
 MANY, FEW = 40, 16
 """Classes from which annealing by loads pays for loading its compiled code (assumed): where cycles
@@ -51,45 +51,45 @@ ENDING_S = 0.5
 ends by itself after that."""
 
 
-def concerns(program: Program, objective: str, limits: Limits) -> bool:
-    """Whether loads of a program are worth annealing: many tasks, some of them with a choice, and
-    no limit that couples lanes with anything else."""
+def concerns(space: SearchSpace, objective: str, limits: Limits) -> bool:
+    """Whether loads of a search space are worth annealing: many tasks, some of them with a choice,
+    and no limit that couples lanes with anything else."""
     return (
         objective == "throughput"
-        and any(len(o) > 1 or program.lanes[o[0].device] > 1 for o in program.options)
+        and any(len(o) > 1 or space.lanes[o[0].device] > 1 for o in space.options)
         and limits.power_w is None
-        and program.max_lanes == math.inf
-        and len(program.classes) >= FEW
-        and (len(program.classes) >= MANY or _acyclic(program))
+        and space.max_lanes == math.inf
+        and len(space.classes) >= FEW
+        and (len(space.classes) >= MANY or _acyclic(space))
     )
 
 
-def _acyclic(program: Program) -> bool:
+def _acyclic(space: SearchSpace) -> bool:
     """Whether no cycle joins two tasks, so that nothing but loads bounds the period."""
-    flow = nx.DiGraph((e.src, e.dst) for e in program.expansion.graph.edges if e.src != e.dst)
+    flow = nx.DiGraph((e.src, e.dst) for e in space.expansion.graph.edges if e.src != e.dst)
     return bool(nx.is_directed_acyclic_graph(flow))
 
 
 class ManyTasks:
-    """Annealing and bound of one program. bound_s: no plan of it has a shorter period. small: the
-    period form is worth trying too."""
+    """Annealing and bound of one search space. bound_s: no plan of it has a shorter period. small:
+    the period form is worth trying too."""
 
     def __init__(
-        self, program: Program, known: Assignment | None, known_s: float, seed: int
+        self, space: SearchSpace, known: Assignment | None, known_s: float, seed: int
     ) -> None:
-        self.program, self.seed = program, seed
-        self.balance: Balance = balance(program)
+        self.space, self.seed = space, seed
+        self.balance: LoadProblem = balance(space)
         placed = self.balance.place_of(known) if known else None
         self._start: Ints | None = placed if placed is not None else greedy(self.balance)
-        self.loads = LoadProgram(program, known_s)
-        host = program.costs.platform.host
-        self._meshed = any(host not in (k.a, k.b) for k in program.costs.platform.links)
-        edges, devices = len(program.expansion.graph.edges), len(program.costs.platform.devices)
+        self.loads = LoadProgram(space, known_s)
+        host = space.costs.platform.host
+        self._meshed = any(host not in (k.a, k.b) for k in space.costs.platform.links)
+        edges, devices = len(space.expansion.graph.edges), len(space.costs.platform.devices)
         columns = len(self.loads.linear.upper) + (edges * devices**2 if self._meshed else 0)
         fits = columns <= COLUMNS
-        single = max(program.lanes.values()) == 1 and not self._meshed
+        single = max(space.lanes.values()) == 1 and not self._meshed
         self._whole = single and (fits or not self.loads.copying)
-        loads_alone = self._whole and _acyclic(program) and self._start is not None
+        loads_alone = self._whole and _acyclic(space) and self._start is not None
         self.small = self._start is None or (fits and not loads_alone)
         self.bound_s = 0.0
         self._searches: list[Annealing] = []
@@ -105,8 +105,8 @@ class ManyTasks:
         if self._whole and self._searches:
             self._searches[0].join(min(MOMENT_S, FIRST * (until - now)))
             best = self._best()
-            if best is not None:  # what the program is scaled by
-                self.loads = LoadProgram(self.program, best[0])
+            if best is not None:  # what the search space is scaled by
+                self.loads = LoadProgram(self.space, best[0])
             self._exactly(until)
         else:
             found_s = self.loads.solve(max(until, now + RELAXED * (deadline - now)))
@@ -169,4 +169,4 @@ class ManyTasks:
         best = self._best()
         if best is not None:
             found.append(self.balance.assignment(best[1]))
-        return [a for a in found if not self.program.broken(a)]
+        return [a for a in found if not self.space.broken(a)]

@@ -25,7 +25,7 @@ from pearl.solvers.infeasible.iis import none_found
 from pearl.solvers.methods import local_search
 from pearl.solvers.methods.cpsat_model import Model
 from pearl.solvers.methods.first_schedule import start
-from pearl.solvers.model.dag_instance import Iteration, iteration, least_s, makespan_programs
+from pearl.solvers.model.dag_instance import Iteration, iteration, least_s, makespan_spaces
 from pearl.solvers.model.request import Request
 from pearl.solvers.model.result import SAME, Found, Outcome
 from pearl.solvers.model.solver_process import GRACE_S
@@ -65,8 +65,8 @@ def solve(request: Request) -> Outcome:
             "pip install 'pearl-toolkit[cpsat]', or use method 'local_search'"
         )
     objective, limits, deadline = request.objective, request.limits, request.deadline
-    choices = makespan_programs(request.graph, request.costs, limits)
-    cases = [iteration(p) for p in choices]
+    spaces = makespan_spaces(request.graph, request.costs, limits)
+    cases = [iteration(p) for p in spaces]
     starts_of = [start(it, objective, limits, deadline) for it in cases]
     known = [f for f in starts_of if f]
     if not known:
@@ -79,7 +79,7 @@ def solve(request: Request) -> Outcome:
             floor = least_s(it, deadline)
             if own and floor < best.cost * (1 - SAME):
                 left = deadline - time.monotonic()
-                until = time.monotonic() + left / (len(choices) - number)
+                until = time.monotonic() + left / (len(spaces) - number)
                 below = min(best.cost, own.cost)
                 found, floor, finished = improve(it, own, below, floor, until, request.seed)
                 late |= not finished
@@ -93,7 +93,7 @@ def solve(request: Request) -> Outcome:
 def improve(
     it: Iteration, best: Found, below: float, floor: float, deadline: float, seed: int
 ) -> tuple[Found, float, bool]:
-    """A better schedule of a program than `best`, its own, if there is one of at most `below`
+    """A better schedule of a search space than `best`, its own, if there is one of at most `below`
     seconds and it is found; the proven bound; whether the search was finished.
 
     Tabu search for a moment where it applies and is compiled, CP-SAT on one thread for another;

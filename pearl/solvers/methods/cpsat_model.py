@@ -46,7 +46,7 @@ class Model:
         from ortools.sat.python import cp_model
 
         self.it = it
-        p = it.program
+        p = it.space
         horizon = below
         times = [
             t
@@ -80,7 +80,7 @@ class Model:
 
     def _choices(self) -> None:
         """x: option (and lane, where lanes differ) of a unit; on: device of a class."""
-        p, m = self.it.program, self.model
+        p, m = self.it.space, self.model
         self.by_lane: dict[str, bool] = {}
         for d in p.costs.platform.devices:
             users = [(u, w.width) for u, o in enumerate(p.options) for w in o if w.device == d.name]
@@ -117,7 +117,7 @@ class Model:
 
     def _firings(self) -> None:
         it, m = self.it, self.model
-        p = it.program
+        p = it.space
         self.span = m.new_int_var(self.floor, self.horizon, "")
         self.extra = self._pair_terms()
         self.start: list[Any] = []
@@ -155,7 +155,7 @@ class Model:
 
     def _pair_terms(self) -> dict[tuple[int, int], list[tuple[int, Any]]]:
         """(unit, option) → (ticks added, literal that both modes hold)."""
-        p, m = self.it.program, self.model
+        p, m = self.it.space, self.model
         unit = {tasks[0]: u for u, tasks in enumerate(p.expansion.units) if len(tasks) == 1}
         number = {(u, w.key): o for u in unit.values() for o, w in enumerate(p.options[u])}
         found: dict[tuple[int, int], list[tuple[int, Any]]] = {}
@@ -208,7 +208,7 @@ class Model:
             if after >= 0:
                 u = it.unit[v]
                 busy = sum(
-                    self.ticks(it.program.options[u][o].estimate.occupancy_s) * x
+                    self.ticks(it.space.options[u][o].estimate.occupancy_s) * x
                     for (o, _), x in self.x[u].items()
                 )
                 m.add(self.start[after] >= self.start[v] + (0 if self._paired(u) else busy))
@@ -220,11 +220,11 @@ class Model:
         """What firing v on e gets of firing s on d: a copy on each link of the way that is a lane.
         A copy to the host is shared by all that it is passed on to, one to e by all there."""
         it, m = self.it, self.model
-        platform = it.program.costs.platform
+        platform = it.space.costs.platform
         route = platform.route(d, e)
         if all(link.paid_by != "link" for link in route):
             return
-        f = it.program.expansion.nodes[s][1]
+        f = it.space.expansion.nodes[s][1]
         ends = [self.on[it.unit[s]][d], self.on[it.unit[v]][e]]
         before, passed = self.end[s], 0
         for n, (link, to) in enumerate(zip(route, [platform.host, e][-len(route) :], strict=True)):
@@ -261,7 +261,7 @@ class Model:
     @cached_property
     def _least_bytes(self) -> dict[str, float]:
         """The smallest message of each task, to this iteration or the next."""
-        x = self.it.program.expansion
+        x = self.it.space.expansion
         calls = {t: x.graph.repetition[t] if len(u) > 1 else 1 for u in x.units for t in u}
         found: dict[str, float] = {}
         for e in x.graph.edges:
@@ -273,7 +273,7 @@ class Model:
         """No overlap on a lane; loads with the least way to and from them, which the search does
         not see by itself."""
         it, m = self.it, self.model
-        p = it.program
+        p = it.space
         head, tail = self._ways()
         for (device, _), users in self.intervals.items():
             lanes = p.lanes[device]
@@ -316,7 +316,7 @@ class Model:
         it = self.it
         quick = [
             (min(t for t, _ in row.values()), min(o for _, o in row.values()))
-            for row in fastest(it.program)
+            for row in fastest(it.space)
         ]
         n = len(it.order)
         head, behind = [0] * n, [0] * n
@@ -330,7 +330,7 @@ class Model:
         return head, behind
 
     def _memory(self) -> None:
-        p = self.it.program
+        p = self.it.space
         for device, capacity in p.capacity_bytes.items():
             terms = [
                 (round(size), self.on[members[0]][device])
@@ -347,7 +347,7 @@ class Model:
         timed = timing(a)
         start = starts(timed, best.ordered.orders)
         for u, mode in enumerate(a.modes):
-            o = self.it.program.options[u].index(mode)
+            o = self.it.space.options[u].index(mode)
             lane = a.lanes[u] if self.by_lane[mode.device] else 0
             for key, x in self.x[u].items():
                 if all(x is not literal for literal in self.on[u].values()):
@@ -367,7 +367,7 @@ class Model:
     def found(self, solver: Any) -> Found | None:
         """The schedule that a solver of `model` holds."""
         it = self.it
-        p = it.program
+        p = it.space
         modes, lanes = [], []
         option = []
         for row in self.x:

@@ -16,23 +16,23 @@ from pearl.planning.costs import CostTable, Mode, split_costs
 from pearl.planning.replicas import GRAINS, Split, split_graph, split_limits, splits
 from pearl.planning.timing import Assignment, timing
 from pearl.solvers.model.search_space import (
-    Program,
+    SearchSpace,
     check_names,
     cost_of,
     fusion_choices,
-    program_of,
+    space_of,
 )
 
 PLANS = 20_000
 """Assignments at most, and orders of one assignment at most."""
 
 
-def every_program(graph: TaskGraph, costs: CostTable, limits: Limits) -> list[Program]:
+def every_space(graph: TaskGraph, costs: CostTable, limits: Limits) -> list[SearchSpace]:
     """Every choice of replicas, fused modes and slack within the limits, with every mode. Errors as
-    `choices.programs`, and a SpecError where there are more than PLANS."""
+    `search_spaces`, and a SpecError where there are more than PLANS."""
     check_names(graph, costs, limits)
     expand(graph)
-    found: list[Program] = []
+    found: list[SearchSpace] = []
     first_error: InfeasibleError | None = None
     for split in _every_split(graph, limits):
         torn = split_graph(graph, split)
@@ -44,7 +44,7 @@ def every_program(graph: TaskGraph, costs: CostTable, limits: Limits) -> list[Pr
             except SpecError:  # a fused call that would wait for itself
                 continue
             try:
-                found.append(program_of(x, table, allowed, every_mode=True))
+                found.append(space_of(x, table, allowed, every_mode=True))
             except InfeasibleError as error:
                 first_error = first_error or error
             refuse_more(len(found), "choices of replicas, fused modes and slack")
@@ -109,39 +109,39 @@ def _every_slack(graph: TaskGraph, limits: Limits) -> list[dict[EdgeKey, int]]:
     return sorted(found, key=lambda v: sum(v.values()))
 
 
-def least_cost(choices: Sequence[Program], objective: str, limits: Limits) -> float:
+def least_cost(spaces: Sequence[SearchSpace], objective: str, limits: Limits) -> float:
     """The least cost (seconds or joules of an iteration) of any assignment, orders left out."""
     return min(
-        (cost_of(objective, a, timing(a).order_bound_s, limits)[0] for a in assignments(choices)),
+        (cost_of(objective, a, timing(a).order_bound_s, limits)[0] for a in assignments(spaces)),
         default=math.inf,
     )
 
 
-def count(choices: Sequence[Program]) -> int:
+def count(spaces: Sequence[SearchSpace]) -> int:
     """Combinations of modes and lanes, before rules that couple tasks; stops above PLANS."""
-    return sum(1 for _ in itertools.islice(_every(choices), PLANS + 1))
+    return sum(1 for _ in itertools.islice(_every(spaces), PLANS + 1))
 
 
-def assignments(choices: Sequence[Program]) -> Iterator[Assignment]:
-    total = count(choices)
+def assignments(spaces: Sequence[SearchSpace]) -> Iterator[Assignment]:
+    total = count(spaces)
     if total > PLANS:
-        modes = sum(math.prod(len(m) for m in p.options) for p in choices)
+        modes = sum(math.prod(len(m) for m in p.options) for p in spaces)
         raise SpecError(
             f"method exhaustive: this graph has {modes} choices of modes and more than {PLANS} "
             f"assignments to lanes; at most {PLANS} are enumerated: use method 'milp'"
         )
-    for program, assignment in _every(choices):
-        if not program.broken(assignment):
+    for space, assignment in _every(spaces):
+        if not space.broken(assignment):
             yield assignment
 
 
-def _every(choices: Sequence[Program]) -> Iterator[tuple[Program, Assignment]]:
-    for program in choices:
-        for modes in itertools.product(*program.options):
-            if any(len({modes[u].device for u in c}) > 1 for c in program.classes):
+def _every(spaces: Sequence[SearchSpace]) -> Iterator[tuple[SearchSpace, Assignment]]:
+    for space in spaces:
+        for modes in itertools.product(*space.options):
+            if any(len({modes[u].device for u in c}) > 1 for c in space.classes):
                 continue
-            for lanes in _partitions(modes, program.lanes, (), {}):
-                yield program, Assignment(program.expansion, program.costs, modes, lanes)
+            for lanes in _partitions(modes, space.lanes, (), {}):
+                yield space, Assignment(space.expansion, space.costs, modes, lanes)
 
 
 def _partitions(

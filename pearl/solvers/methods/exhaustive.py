@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pearl.graph.limits import SLACK_LIMITS
-from pearl.planning.timing import Assignment, Orders, Timing, timing
+from pearl.planning.timing import Assignment, Orders, TimedGraph, timing
 from pearl.solvers.infeasible.iis import explain, none_found
-from pearl.solvers.methods.enumeration import PLANS, assignments, every_program
-from pearl.solvers.model.dag_instance import ends_s, listed_by, makespan_programs
+from pearl.solvers.methods.enumeration import PLANS, assignments, every_space
+from pearl.solvers.model.dag_instance import ends_s, listed_by, makespan_spaces
 from pearl.solvers.model.lane_sequencing import FAR, Ordered, best_orders, token_distances
 from pearl.solvers.model.list_orders import ring_period
 from pearl.solvers.model.request import Request
@@ -36,10 +36,10 @@ def solve(request: Request) -> Outcome:
     objective, limits, deadline = request.objective, request.limits, request.deadline
     if objective == "makespan":
         return _soonest(request)
-    choices = every_program(request.graph, request.costs, limits)
+    spaces = every_space(request.graph, request.costs, limits)
     ranked = []
     late = False
-    for number, assignment in enumerate(assignments(choices)):
+    for number, assignment in enumerate(assignments(spaces)):
         if number % 64 == 0 and time.monotonic() > deadline:
             late = True
             break
@@ -89,10 +89,10 @@ def _soonest(request: Request) -> Outcome:
     """The plan whose first iteration ends soonest, by enumeration: entries that run ahead change
     nothing in the first iteration, so all orders without offsets are all there are."""
     graph, costs, limits, deadline = request.graph, request.costs, request.limits, request.deadline
-    makespan_programs(graph, costs, limits)  # for its errors
+    makespan_spaces(graph, costs, limits)  # for its errors
     none = replace(limits, **dict.fromkeys(SLACK_LIMITS, 0))  # type: ignore[arg-type]
     ranked = []
-    for number, a in enumerate(assignments(every_program(graph, costs, none))):
+    for number, a in enumerate(assignments(every_space(graph, costs, none))):
         timed = timing(a)
         start = _starts(timed, {})
         firings = range(len(a.expansion.nodes))
@@ -147,13 +147,13 @@ def _soonest_order(a: Assignment, least: float) -> tuple[Found | None, bool]:
     return best, True
 
 
-def _timed(timed: Timing, orders: Orders, start: Sequence[float]) -> Found:
+def _timed(timed: TimedGraph, orders: Orders, start: Sequence[float]) -> Found:
     period = ring_period(timed, orders)
     ordered = Ordered(orders, period, timed.order_bound_s)
     return Found(timed.assignment, ordered, period, ends_s(timed, start))
 
 
-def _in_turn(timed: Timing, ring: Sequence[int]) -> bool:
+def _in_turn(timed: TimedGraph, ring: Sequence[int]) -> bool:
     """Whether each task's firings stand in their own order; another one never helps."""
     firings: dict[str, list[int]] = {}
     for i in ring:
@@ -161,7 +161,7 @@ def _in_turn(timed: Timing, ring: Sequence[int]) -> bool:
     return all(f == sorted(f) for f in firings.values())
 
 
-def _starts(timed: Timing, orders: Orders) -> list[float] | None:
+def _starts(timed: TimedGraph, orders: Orders) -> list[float] | None:
     """When each node of the first iteration starts; None where the orders deadlock."""
     n = len(timed.names)
     arcs = [(s, d, w) for s, d, w, m in timed.arcs if m == 0]
@@ -187,7 +187,7 @@ def _slack(a: Assignment) -> int:
     return sum(e.slack for e in a.expansion.graph.edges if e.limit)
 
 
-def _every_order(timed: Timing) -> Ordered | None:
+def _every_order(timed: TimedGraph) -> Ordered | None:
     """The best of all orders; None where a lane has more than FIRINGS, or there are too many."""
     if max(len(members) for members in timed.lanes.values()) > FIRINGS:
         return None
@@ -223,7 +223,9 @@ def _every_order(timed: Timing) -> Ordered | None:
     return Ordered(best, period, period)
 
 
-def _listed(timed: Timing, ring: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...] | None:
+def _listed(
+    timed: TimedGraph, ring: tuple[tuple[int, int], ...]
+) -> tuple[tuple[int, int], ...] | None:
     """A ring turned so that each task's entries stand in the order of its firings and no offset is
     negative; None where a task's firings are out of order, which never helps."""
     for _ in ring:

@@ -14,13 +14,14 @@ from pearl.solvers.methods.relaxation_bounds import anywhere, valued
 from pearl.solvers.model.dag_instance import Iteration
 from pearl.solvers.model.list_schedule import Place, build
 from pearl.solvers.model.result import Found
-from pearl.solvers.model.search_space import Program
+from pearl.solvers.model.search_space import SearchSpace
 from pearl.time_limit import OutOfTimeError, look
 
 
 def start(it: Iteration, objective: str, limits: Limits, deadline: float) -> Found | None:
-    """The best simple plan of a program: HEFT's, PEFT's, or all on one device as far as possible;
-    else any that keeps the rules. Limits on period, throughput and power may be broken."""
+    """The best simple plan of a search space: HEFT's, PEFT's, or all on one device as far as
+    possible; else any that keeps the rules. Limits on period, throughput and power may be
+    broken."""
     free = replace(limits, period_s=None, min_throughput_per_s=None, power_w=None)
     gathered: list[Found | None] = []
     listed: list[Found | None] = []
@@ -41,7 +42,7 @@ def start(it: Iteration, objective: str, limits: Limits, deadline: float) -> Fou
 def _gathered(it: Iteration) -> Iterator[Found | None]:
     """Every class on one device where it can be, else where it is fastest; one lane each, or as
     many as there are."""
-    p = it.program
+    p = it.space
     rank = heft.upward_rank(it)
     for device in [d.name for d in p.costs.platform.devices]:
         options: list[int] = [0] * len(p.options)
@@ -65,7 +66,7 @@ def _gathered(it: Iteration) -> Iterator[Found | None]:
                 yield build(it, [-r for r in rank], places).found()
 
 
-def _quickest(p: Program, unit: int, device: str) -> tuple[float, int]:
+def _quickest(p: SearchSpace, unit: int, device: str) -> tuple[float, int]:
     return min(
         (m.estimate.latency_s, o) for o, m in enumerate(p.options[unit]) if m.device == device
     )

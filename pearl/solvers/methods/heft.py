@@ -27,7 +27,7 @@ def solve(request: Request) -> Outcome:
 
 
 def schedule(it: Iteration) -> Found | None:
-    """HEFT's schedule of one iteration of a program; None if it got stuck for want of lanes,
+    """HEFT's schedule of one iteration of a search space; None if it got stuck for want of lanes,
     widths or memory."""
     return best_of(lambda lanes: listed(it, upward_rank(it), lanes))
 
@@ -35,7 +35,7 @@ def schedule(it: Iteration) -> Found | None:
 def upward_rank(it: Iteration) -> list[float]:
     """For each firing, the mean seconds of its modes plus the longest way to the end behind it,
     transfers at their mean over pairs of different devices (equation 8 of the paper)."""
-    p = it.program
+    p = it.space
     mean = [math.fsum(m.estimate.latency_s for m in o) / len(o) for o in p.options]
     busy = [math.fsum(m.estimate.occupancy_s for m in o) / len(o) for o in p.options]
     rank = [0.0] * len(it.order)

@@ -22,13 +22,13 @@ from pearl.solvers.infeasible.iis import none_found
 from pearl.solvers.large.lane_loads import LaneLoads
 from pearl.solvers.methods.first_schedule import start
 from pearl.solvers.methods.moves import accept, assigned, groups_of, moved, places_of
-from pearl.solvers.methods.relaxation_bounds import bound, open_programs, valued
+from pearl.solvers.methods.relaxation_bounds import bound, open_spaces, valued
 from pearl.solvers.model.dag_instance import Iteration, iteration, scheduled, starts
 from pearl.solvers.model.lane_sequencing import best_orders
 from pearl.solvers.model.list_schedule import Place, build
 from pearl.solvers.model.request import Request
 from pearl.solvers.model.result import SAME, Found, Outcome
-from pearl.solvers.model.search_space import Program, cost_of
+from pearl.solvers.model.search_space import SearchSpace, cost_of
 from pearl.time_limit import OutOfTimeError
 
 MOVES = 3_000
@@ -63,17 +63,17 @@ def solve(request: Request) -> Outcome:
     Raises InfeasibleError where no plan meets the limits, or where none is found that does.
     """
     objective, limits, deadline = request.objective, request.limits, request.deadline
-    choices = open_programs(request)
+    spaces = open_spaces(request)
     best: Found | None = None
     late = False
-    for number, program in enumerate(choices):
+    for number, space in enumerate(spaces):
         left = deadline - time.monotonic()
         if left <= 0 and best:
             break
-        until = time.monotonic() + left / (len(choices) - number)
+        until = time.monotonic() + left / (len(spaces) - number)
         found: Found | None = None
         try:
-            it = iteration(program)
+            it = iteration(space)
             first = start(it, objective, limits, until)
             if first is None:
                 continue
@@ -88,7 +88,7 @@ def solve(request: Request) -> Outcome:
     if best is None:
         raise none_found(request)
     late = late or time.monotonic() > deadline
-    return Outcome(best, bound(choices, objective, limits, best, deadline), late)
+    return Outcome(best, bound(spaces, objective, limits, best, deadline), late)
 
 
 def improve(
@@ -113,17 +113,17 @@ def improve(
             return tabu_search(it, lanes, first, TABU_MOVES, enough, deadline, seed)
         return _anneal_schedule(it, first, deadline, seed)
     if len(it.order) > EXACT:
-        shared = _anneal_loads(it.program, first, objective, limits, deadline, seed)
-        return _ordered(it.program, [shared], first, objective, limits, deadline)
-    kept = _anneal_steady(it.program, first, objective, limits, deadline, seed)
-    return _ordered(it.program, kept, first, objective, limits, deadline)
+        shared = _anneal_loads(it.space, first, objective, limits, deadline, seed)
+        return _ordered(it.space, [shared], first, objective, limits, deadline)
+    kept = _anneal_steady(it.space, first, objective, limits, deadline, seed)
+    return _ordered(it.space, kept, first, objective, limits, deadline)
 
 
 def plain_lanes(it: Iteration) -> list[tuple[str, int]]:
-    """Device and number of every lane, if tabu search knows all that the program asks for: each
-    unit fires once, no class, memory, width, lane limit, pair term or busy link couples them; else
-    nothing."""
-    p = it.program
+    """Device and number of every lane, if tabu search knows all that the search space asks for:
+    each unit fires once, no class, memory, width, lane limit, pair term or busy link couples them;
+    else nothing."""
+    p = it.space
     total: dict[str, float] = dict.fromkeys(p.capacity_bytes, 0.0)
     for members, size in zip(p.classes, p.memory_bytes, strict=True):
         for d in {m.device for u in members for m in p.options[u]}:
@@ -141,9 +141,9 @@ def plain_lanes(it: Iteration) -> list[tuple[str, int]]:
     return [(d, k) for d in lanes for k in range(lanes[d])] if plain else []
 
 
-def plain_widths(p: Program) -> list[str]:
-    """The devices whose lanes may all be as wide as their widest mode, in a program that does not
-    limit the number of all lanes."""
+def plain_widths(p: SearchSpace) -> list[str]:
+    """The devices whose lanes may all be as wide as their widest mode, in a search space that does
+    not limit the number of all lanes."""
     used = dict.fromkeys(m.device for o in p.options for m in o)
     widest = {d: max(m.width for o in p.options for m in o if m.device == d) for d in used}
     if p.max_lanes < math.inf:
@@ -176,7 +176,7 @@ def tabu_search(
 
     from pearl.solvers.methods import tabu
 
-    p, n = it.program, len(it.order)
+    p, n = it.space, len(it.order)
     s = tabu.shop(it, lanes)
     ways = [tabu.ways(p.options[u], lanes) for u in it.unit]
     taken = places_of(p, first.assignment)
@@ -195,7 +195,7 @@ def tabu_search(
 
 def _anneal_schedule(it: Iteration, first: Found, deadline: float, seed: int) -> Found:
     """Makespan: places and the order of placing, each candidate built and timed."""
-    p, r, group = it.program, random.Random(seed), groups_of(it.program)
+    p, r, group = it.space, random.Random(seed), groups_of(it.space)
     places = places_of(p, first.assignment)
     begin = starts(timing(first.assignment), first.ordered.orders)
     priority = [begin[v] for v in range(len(it.order))]
@@ -228,7 +228,7 @@ def _anneal_schedule(it: Iteration, first: Found, deadline: float, seed: int) ->
 
 
 def _anneal_steady(
-    p: Program, first: Found, objective: str, limits: Limits, deadline: float, seed: int
+    p: SearchSpace, first: Found, objective: str, limits: Limits, deadline: float, seed: int
 ) -> list[list[Place]]:
     """Throughput and power efficiency: the best few places by the bound over all orders."""
     r, group = random.Random(seed), groups_of(p)
@@ -267,7 +267,7 @@ def _anneal_steady(
 
 
 def _anneal_loads(
-    p: Program, first: Found, objective: str, limits: Limits, deadline: float, seed: int
+    p: SearchSpace, first: Found, objective: str, limits: Limits, deadline: float, seed: int
 ) -> list[Place]:
     """Throughput and power efficiency of large graphs: places by the loads of lanes and links."""
     r, group = random.Random(seed), groups_of(p)
@@ -334,7 +334,7 @@ def _anneal_loads(
 
 
 def _ordered(
-    p: Program,
+    p: SearchSpace,
     kept: Sequence[Sequence[Place]],
     first: Found,
     objective: str,

@@ -23,7 +23,7 @@ from pearl.solvers.large.many_tasks import FIRST, ManyTasks, concerns
 from pearl.solvers.model.lane_sequencing import best_orders
 from pearl.solvers.model.request import Request
 from pearl.solvers.model.result import SAME, Found, Outcome
-from pearl.solvers.model.search_space import Program, cost_of, programs
+from pearl.solvers.model.search_space import SearchSpace, cost_of, search_spaces
 from pearl.solvers.period.order_cuts import blamed, worth
 from pearl.solvers.period.period_form import PeriodForm
 from pearl.time_limit import OutOfTimeError
@@ -33,14 +33,15 @@ ORDERING_S = 2e-3
 
 
 def solve(request: Request) -> Outcome:
-    """The best plan over all programs, with the proven bound. deadline: `time.monotonic()` seconds.
+    """The best plan over all search spaces, with the proven bound. deadline: `time.monotonic()`
+    seconds.
 
     Raises InfeasibleError where no plan meets the limits, OutOfTimeError where none was found in
     time. Deterministic for fewer than MANY tasks, where `seed` changes nothing; annealing of more
     goes by the clock.
     """
     graph, costs, limits, deadline = request.graph, request.costs, request.limits, request.deadline
-    search = _Search(programs(graph, costs, limits), request)
+    search = _Search(search_spaces(graph, costs, limits), request)
     try:
         search.run()
     except OutOfTimeError:
@@ -58,14 +59,15 @@ def solve(request: Request) -> Outcome:
 
 
 class _Search:
-    """The search over some programs. best: the best plan so far; late: time ran out."""
+    """The search over some search spaces. best: the best plan so far; late: time ran out."""
 
-    def __init__(self, choices: Sequence[Program], request: Request) -> None:
-        self.choices, self.objective, self.limits = choices, request.objective, request.limits
+    def __init__(self, spaces: Sequence[SearchSpace], request: Request) -> None:
+        self.spaces, self.objective, self.limits = spaces, request.objective, request.limits
         self.deadline, self.seed = request.deadline, request.seed
         self.best: Found | None = None
         self.late = False
-        self._open = dict.fromkeys(range(len(choices)), 0.0)  # program → no plan of it costs less
+        # number of a search space → no plan of it costs less
+        self._open = dict.fromkeys(range(len(spaces)), 0.0)
         self._loose = math.inf  # least bound of assignments whose orders were not exhausted
         self._annealing: dict[int, ManyTasks] = {}
 
@@ -79,11 +81,11 @@ class _Search:
         return [a for search in self._annealing.values() for a in search.stop()]
 
     def run(self) -> None:
-        choices, objective, limits = self.choices, self.objective, self.limits
-        self.best = _first(choices, objective, limits, self.deadline)
+        spaces, objective, limits = self.spaces, self.objective, self.limits
+        self.best = _first(spaces, objective, limits, self.deadline)
         self._anneal()
         small = [i for i in self._open if i not in self._annealing or self._annealing[i].small]
-        models = {i: PeriodForm(choices[i], objective, limits, self.best) for i in small}
+        models = {i: PeriodForm(spaces[i], objective, limits, self.best) for i in small}
         self.late = any(self._worth(self._open[i]) for i in self._open if i not in models)
         while open_models := [i for i in models if i in self._open]:
             i = min(open_models, key=lambda i: (self._open[i], i))  # least dual bound first
@@ -100,7 +102,8 @@ class _Search:
         return self.best is None or cost < self.best.cost * (1 - SAME)
 
     def _next(self, i: int, model: PeriodForm, seconds: float) -> None:
-        """The best assignment of a program that is not cut off, its orders, and the next cut."""
+        """The best assignment of a search space that is not cut off, its orders, and the next
+        cut."""
         objective, limits = self.objective, self.limits
         dual, assignment, finished = model.run(self.best.cost if self.best else math.inf, seconds)
         self._open[i] = max(self._open[i], dual)
@@ -126,26 +129,26 @@ class _Search:
             if cost < (best.cost if best else math.inf):
                 best = self.best = Found(assignment, ordered, paced, cost)
             if best and least < best.cost * (1 - SAME):
-                worth_s = worth(self.choices[i], assignment, objective, best.cost)
-                to_blame = blamed(self.choices[i], assignment, worth_s)
+                worth_s = worth(self.spaces[i], assignment, objective, best.cost)
+                to_blame = blamed(self.spaces[i], assignment, worth_s)
         model.cut(assignment, to_blame)
 
     def _anneal(self) -> None:
-        """Plans and bounds from the loads of programs of many tasks; some searches go on in the
-        background."""
-        for i, program in enumerate(self.choices):
-            if not concerns(program, self.objective, self.limits):
+        """Plans and bounds from the loads of search spaces of many tasks; some searches go on in
+        the background."""
+        for i, space in enumerate(self.spaces):
+            if not concerns(space, self.objective, self.limits):
                 continue
             best = self.best
-            same = best is not None and best.assignment.expansion is program.expansion
+            same = best is not None and best.assignment.expansion is space.expansion
             known = best.assignment if best and same else None
-            known_s = best.period_s if best else program.serial_s
-            search = self._annealing[i] = ManyTasks(program, known, known_s, self.seed)
+            known_s = best.period_s if best else space.serial_s
+            search = self._annealing[i] = ManyTasks(space, known, known_s, self.seed)
             now = time.monotonic()
             left = max(0.0, self.deadline - now)
-            ordering = min(0.1 * left, ORDERING_S * len(program.expansion.nodes))
+            ordering = min(0.1 * left, ORDERING_S * len(space.expansion.nodes))
             share = FIRST if search.small else 1.0
-            until = now + (left - ordering) * share / (len(self.choices) - i)
+            until = now + (left - ordering) * share / (len(self.spaces) - i)
             search.run(self.deadline - ordering, until)
             self._open[i] = search.bound_s
             found = search.found()
@@ -173,11 +176,11 @@ def _better(
     return best
 
 
-def least_cost(choices: Sequence[Program], objective: str, limits: Limits) -> float:
+def least_cost(spaces: Sequence[SearchSpace], objective: str, limits: Limits) -> float:
     """The least cost (seconds or joules of an iteration) of any assignment, orders left out."""
     known = math.inf
-    for program in choices:
-        model = PeriodForm(program, objective, limits, None)
+    for space in spaces:
+        model = PeriodForm(space, objective, limits, None)
         _, assignment, _ = model.run(known, 600.0)
         if assignment:
             bound = timing(assignment).order_bound_s
@@ -195,13 +198,13 @@ def _period_at(objective: str, a: Assignment, cost: float, limits: Limits) -> fl
 
 
 def _first(
-    choices: Sequence[Program], objective: str, limits: Limits, deadline: float
+    spaces: Sequence[SearchSpace], objective: str, limits: Limits, deadline: float
 ) -> Found | None:
     """A plan to scale by and to beat: all on one device as far as possible, or each at its best."""
     trials: list[tuple[float, int, Assignment]] = []
-    for program in choices:
-        for a in _simple(program):
-            if not program.broken(a) and not (trials and time.monotonic() > deadline):
+    for space in spaces:
+        for a in _simple(space):
+            if not space.broken(a) and not (trials and time.monotonic() > deadline):
                 cost, _ = cost_of(objective, a, timing(a).order_bound_s, limits)
                 if cost < math.inf:
                     trials.append((cost, len(trials), a))
@@ -217,7 +220,7 @@ def _first(
     return best
 
 
-def _simple(program: Program) -> Iterator[Assignment]:
+def _simple(space: SearchSpace) -> Iterator[Assignment]:
     def seconds(m: Mode) -> float:
         return m.estimate.occupancy_s
 
@@ -225,31 +228,29 @@ def _simple(program: Program) -> Iterator[Assignment]:
         return m.estimate.energy_j
 
     for taste in (seconds, joules):
-        for favourite in [*(d.name for d in program.costs.platform.devices), None]:
-            modes: list[Mode | None] = [None] * len(program.options)
-            for members in program.classes:
-                common = set.intersection(
-                    *({m.device for m in program.options[u]} for u in members)
-                )
+        for favourite in [*(d.name for d in space.costs.platform.devices), None]:
+            modes: list[Mode | None] = [None] * len(space.options)
+            for members in space.classes:
+                common = set.intersection(*({m.device for m in space.options[u]} for u in members))
                 device = (
                     favourite
                     if favourite in common
                     else min(
                         sorted(common),
                         key=lambda d: sum(
-                            program.expansion.firings(u)
-                            * min(taste(m) for m in program.options[u] if m.device == d)
+                            space.expansion.firings(u)
+                            * min(taste(m) for m in space.options[u] if m.device == d)
                             for u in members
                         ),
                     )
                 )
                 for u in members:
-                    modes[u] = min((m for m in program.options[u] if m.device == device), key=taste)
+                    modes[u] = min((m for m in space.options[u] if m.device == device), key=taste)
             chosen = tuple(m for m in modes if m is not None)
-            yield Assignment(program.expansion, program.costs, chosen, (0,) * len(chosen))
+            yield Assignment(space.expansion, space.costs, chosen, (0,) * len(chosen))
             used: dict[str, int] = {}
             lanes = []
             for m in chosen:
                 used[m.device] = used.get(m.device, -1) + 1
-                lanes.append(used[m.device] % program.lanes[m.device])
-            yield Assignment(program.expansion, program.costs, chosen, tuple(lanes))
+                lanes.append(used[m.device] % space.lanes[m.device])
+            yield Assignment(space.expansion, space.costs, chosen, tuple(lanes))

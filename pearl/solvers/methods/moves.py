@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from pearl.planning.timing import Assignment
 from pearl.solvers.model.list_schedule import Place
-from pearl.solvers.model.search_space import Program
+from pearl.solvers.model.search_space import SearchSpace
 
 
 def compact(a: Assignment) -> list[int]:
@@ -21,13 +21,13 @@ def compact(a: Assignment) -> list[int]:
     return found
 
 
-def assigned(p: Program, places: Sequence[Place]) -> Assignment:
+def assigned(p: SearchSpace, places: Sequence[Place]) -> Assignment:
     modes = tuple(p.options[u][o] for u, (o, _) in enumerate(places))
     return Assignment(p.expansion, p.costs, modes, tuple(lane for _, lane in places))
 
 
 def moved(
-    p: Program, places: Sequence[Place], group: Sequence[int], r: random.Random
+    p: SearchSpace, places: Sequence[Place], group: Sequence[int], r: random.Random
 ) -> list[Place] | None:
     """Places after one random move: a class to another device, a unit to another mode or lane, two
     units' lanes exchanged; None if a rule is broken."""
@@ -68,14 +68,14 @@ def accept(r: random.Random, old: float, new: float, heat: float) -> bool:
     return new <= old or (heat > 0 and r.random() < math.exp(-(new - old) / heat))
 
 
-def places_of(p: Program, a: Assignment) -> list[Place]:
+def places_of(p: SearchSpace, a: Assignment) -> list[Place]:
     return [
         (p.options[u].index(m), lane)
         for u, (m, lane) in enumerate(zip(a.modes, compact(a), strict=True))
     ]
 
 
-def groups_of(p: Program) -> list[int]:
+def groups_of(p: SearchSpace) -> list[int]:
     group = [0] * len(p.options)
     for c, members in enumerate(p.classes):
         for u in members:

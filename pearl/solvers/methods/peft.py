@@ -28,7 +28,7 @@ def solve(request: Request) -> Outcome:
 
 
 def schedule(it: Iteration) -> Found | None:
-    """PEFT's schedule of one iteration of a program; None if it got stuck for want of lanes,
+    """PEFT's schedule of one iteration of a search space; None if it got stuck for want of lanes,
     widths or memory."""
     table = optimistic_costs(it)
     return best_of(lambda lanes: _listed(it, table, lanes))
@@ -37,7 +37,7 @@ def schedule(it: Iteration) -> Found | None:
 def optimistic_costs(it: Iteration) -> list[list[float]]:
     """For each firing and option of its unit, the longest of the shortest ways from its end to the
     end of the iteration, no lane ever busy (equation 6 of the paper)."""
-    p = it.program
+    p = it.space
     table: list[list[float]] = [[] for _ in it.order]
     for v in watched(reversed(it.order)):
         u = it.unit[v]

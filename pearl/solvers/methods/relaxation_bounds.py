@@ -16,13 +16,13 @@ from pearl.solvers.model.dag_instance import (
     fastest,
     iteration,
     least_s,
-    makespan_programs,
+    makespan_spaces,
     shared_s,
 )
 from pearl.solvers.model.list_schedule import Schedule, build
 from pearl.solvers.model.request import Request
 from pearl.solvers.model.result import SAME, Found, Outcome
-from pearl.solvers.model.search_space import Program, cost_of, programs
+from pearl.solvers.model.search_space import SearchSpace, cost_of, search_spaces
 from pearl.solvers.period.period_form import PeriodForm
 from pearl.time_limit import OutOfTimeError
 
@@ -31,9 +31,9 @@ TERMS = 200_000
 that of loads and cycles alone."""
 
 
-def open_programs(request: Request) -> list[Program]:
-    """The programs of an objective; SpecError for limits that it does not know."""
-    of = makespan_programs if request.objective == "makespan" else programs
+def open_spaces(request: Request) -> list[SearchSpace]:
+    """The search spaces of an objective; SpecError for limits that it does not know."""
+    of = makespan_spaces if request.objective == "makespan" else search_spaces
     return of(request.graph, request.costs, request.limits)
 
 
@@ -48,18 +48,18 @@ def best_of(make: Callable[[float], Schedule | None]) -> Found | None:
 
 
 def listed_outcome(schedule: Callable[[Iteration], Found | None], request: Request) -> Outcome:
-    """A list scheduler's best plan over all programs, with the bound of the relaxation."""
+    """A list scheduler's best plan over all search spaces, with the bound of the relaxation."""
     objective, limits, deadline = request.objective, request.limits, request.deadline
-    choices = open_programs(request)
+    spaces = open_spaces(request)
     best: Found | None = None
     stuck = []
     late = False
-    for number, program in enumerate(choices):
+    for number, space in enumerate(spaces):
         if number and time.monotonic() > deadline:
             late = True
             break
         try:
-            it = iteration(program)
+            it = iteration(space)
             found = valued(schedule(it), objective, limits)
         except OutOfTimeError:
             if best is None:
@@ -76,7 +76,7 @@ def listed_outcome(schedule: Callable[[Iteration], Found | None], request: Reque
             best = found
     if best is None:
         raise none_found(request)
-    return Outcome(best, bound(choices, objective, limits, best, deadline), late)
+    return Outcome(best, bound(spaces, objective, limits, best, deadline), late)
 
 
 def valued(found: Found | None, objective: str, limits: Limits) -> Found | None:
@@ -91,60 +91,61 @@ def anywhere(it: Iteration, limits: Limits, deadline: float) -> Found | None:
     """A schedule on any assignment that keeps all rules, found by the period form."""
     free = replace(limits, period_s=None, min_throughput_per_s=None, power_w=None)
     seconds = max(1.0, deadline - time.monotonic())
-    _, a, _ = PeriodForm(it.program, "throughput", free, None).run(math.inf, seconds)
+    _, a, _ = PeriodForm(it.space, "throughput", free, None).run(math.inf, seconds)
     if a is None:
         return None
-    places = [(it.program.options[u].index(m), a.lanes[u]) for u, m in enumerate(a.modes)]
+    places = [(it.space.options[u].index(m), a.lanes[u]) for u, m in enumerate(a.modes)]
     return build(it, [float(k) for k in it.place], places).found()
 
 
 def bound(
-    choices: Sequence[Program], objective: str, limits: Limits, best: Found, deadline: float
+    spaces: Sequence[SearchSpace], objective: str, limits: Limits, best: Found, deadline: float
 ) -> float:
-    """What no plan of any program undercuts, in seconds or joules: from relaxations only, never
-    from the assignment found. At most the cost of `best`; 0 where there was no time for it."""
+    """What no plan of any search space undercuts, in seconds or joules: from relaxations only,
+    never from the assignment found. At most the cost of `best`; 0 where there was no time for
+    it."""
     try:
-        return _least(choices, objective, limits, best, deadline)
+        return _least(spaces, objective, limits, best, deadline)
     except OutOfTimeError:
         return 0.0
 
 
 def _least(
-    choices: Sequence[Program], objective: str, limits: Limits, best: Found, deadline: float
+    spaces: Sequence[SearchSpace], objective: str, limits: Limits, best: Found, deadline: float
 ) -> float:
     least = best.cost
-    for program in choices:
+    for space in spaces:
         if least <= 0:
             break
         if objective == "makespan":
-            floor = least_s(iteration(program), deadline)
+            floor = least_s(iteration(space), deadline)
         else:
-            floor = _steady_floor(program, objective, limits)
-            x = program.expansion
-            devices = len(program.costs.platform.devices)
+            floor = _steady_floor(space, objective, limits)
+            x = space.expansion
+            devices = len(space.costs.platform.devices)
             if (
                 floor < least * (1 - SAME)
                 and len(x.graph.edges) * devices**2 <= TERMS
                 and time.monotonic() < deadline
             ):
                 seconds = max(0.1, deadline - time.monotonic())
-                model = PeriodForm(program, objective, limits, best)
+                model = PeriodForm(space, objective, limits, best)
                 floor = max(floor, model.relaxation(seconds))
         least = min(least, floor)
     return max(0.0, least)
 
 
-def _steady_floor(program: Program, objective: str, limits: Limits) -> float:
+def _steady_floor(space: SearchSpace, objective: str, limits: Limits) -> float:
     """Loads shared evenly and cycles in the fastest modes; for energy, the frugal modes and what
     is always on for that long."""
-    quick = fastest(program)
-    x = program.expansion
+    quick = fastest(space)
+    x = space.expansion
     latency = [min(seconds for seconds, _ in row.values()) for row in quick]
     arcs = [(s, d, latency[x.nodes[s][0]], m) for s, d, m, _ in x.arcs]
-    period = max(howard(len(x.nodes), arcs)[0], shared_s(program, quick))
+    period = max(howard(len(x.nodes), arcs)[0], shared_s(space, quick))
     if objective == "throughput":
         return period
-    platform = program.costs.platform
+    platform = space.costs.platform
     always = math.fsum(
         d.idle_power_w
         for d in platform.devices
@@ -152,6 +153,6 @@ def _steady_floor(program: Program, objective: str, limits: Limits) -> float:
     )
     dynamic = math.fsum(
         x.firings(u) * min(m.estimate.energy_j for m in modes)
-        for u, modes in enumerate(program.options)
+        for u, modes in enumerate(space.options)
     )
     return dynamic + always * period

@@ -59,7 +59,7 @@ def ways(modes: Sequence[Mode], lanes: Sequence[tuple[str, int]]) -> list[tuple[
 
 def shop(it: Iteration, lanes: Sequence[tuple[str, int]]) -> Shop:
     """The arrays of an iteration whose units all fire once. lanes: device and number of each."""
-    p = it.program
+    p = it.space
     names = [d.name for d in p.costs.platform.devices]
     numbers = {lane: k for k, lane in enumerate(lanes)}
     first, found = [0], []

@@ -21,12 +21,12 @@ from pearl.graph.limits import SLACK_LIMITS, Limits
 from pearl.graph.period import simulate
 from pearl.graph.task_graph import TaskGraph
 from pearl.planning.costs import CostTable
-from pearl.planning.timing import Assignment, Orders, Timing, delay_s, timing
+from pearl.planning.timing import Assignment, Orders, TimedGraph, delay_s, timing
 from pearl.solvers.model.lane_sequencing import Ordered
 from pearl.solvers.model.linear import Linear
 from pearl.solvers.model.list_orders import ring_period
 from pearl.solvers.model.result import Found
-from pearl.solvers.model.search_space import Program, programs
+from pearl.solvers.model.search_space import SearchSpace, search_spaces
 from pearl.time_limit import look, watched
 
 Arrival = tuple[int, float, str]
@@ -35,15 +35,15 @@ Arrival = tuple[int, float, str]
 
 @dataclass(frozen=True)
 class Iteration:
-    """One iteration of a program: its firings and what each waits for.
+    """One iteration of a search space: its firings and what each waits for.
 
-    Firings are numbered as the nodes of the program's expansion. before, after: arcs without
+    Firings are numbered as the nodes of the search space's expansion. before, after: arcs without
     tokens into and out of each. Firings of a unit run on one lane in their own order: turn gives
     the next one, or -1. nexts: all that waits for each, once; waits: for how many each waits.
     order: every firing after those it waits for.
     """
 
-    program: Program
+    space: SearchSpace
     before: tuple[tuple[Arrival, ...], ...]
     after: tuple[tuple[Arrival, ...], ...]
     turn: tuple[int, ...]
@@ -61,12 +61,12 @@ class Iteration:
 
     @cached_property
     def unit(self) -> tuple[int, ...]:
-        return tuple(u for u, _ in self.program.expansion.nodes)
+        return tuple(u for u, _ in self.space.expansion.nodes)
 
     @cached_property
     def devices(self) -> tuple[tuple[str, ...], ...]:
         """The devices each unit may run on."""
-        return tuple(tuple(dict.fromkeys(m.device for m in o)) for o in self.program.options)
+        return tuple(tuple(dict.fromkeys(m.device for m in o)) for o in self.space.options)
 
     @cached_property
     def _delays(self) -> dict[tuple[str, str, float], float]:
@@ -78,7 +78,7 @@ class Iteration:
             return 0.0
         key = (src, dst, size_bytes)
         if key not in self._delays:
-            route = self.program.costs.platform.route(src, dst)
+            route = self.space.costs.platform.route(src, dst)
             self._delays[key] = math.fsum(delay_s(link, size_bytes) for link in route)
         return self._delays[key]
 
@@ -90,10 +90,10 @@ class Iteration:
         return math.fsum(self.delay_s(d, e, size_bytes) for d, e in pairs) / len(pairs)
 
 
-def iteration(program: Program) -> Iteration:
-    """The arcs without tokens of a program's expansion, one for each sender, the largest message
-    of it."""
-    x = program.expansion
+def iteration(space: SearchSpace) -> Iteration:
+    """The arcs without tokens of a search space's expansion, one for each sender, the largest
+    message of it."""
+    x = space.expansion
     n = len(x.nodes)
     largest: dict[tuple[int, int, str], float] = {}
     for src, dst, tokens, e in watched(x.arcs):
@@ -130,7 +130,7 @@ def iteration(program: Program) -> Iteration:
             if left[d] == 0:
                 order.append(d)
     return Iteration(
-        program,
+        space,
         tuple(map(tuple, before)),
         tuple(map(tuple, after)),
         tuple(turn),
@@ -140,8 +140,9 @@ def iteration(program: Program) -> Iteration:
     )
 
 
-def makespan_programs(graph: TaskGraph, costs: CostTable, limits: Limits) -> list[Program]:
-    """`programs` for this objective. A limit that it does not know is a SpecError naming it."""
+def makespan_spaces(graph: TaskGraph, costs: CostTable, limits: Limits) -> list[SearchSpace]:
+    """`search_spaces` for this objective. A limit that it does not know is a SpecError naming
+    it."""
     unknown = {
         "power": limits.power_w,
         "period": limits.period_s,
@@ -157,7 +158,7 @@ def makespan_programs(graph: TaskGraph, costs: CostTable, limits: Limits) -> lis
     if problems:
         raise SpecError(*problems)
     none = dict.fromkeys(SLACK_LIMITS, 0)
-    return programs(graph, costs, replace(limits, **none))  # type: ignore[arg-type]
+    return search_spaces(graph, costs, replace(limits, **none))  # type: ignore[arg-type]
 
 
 Key = tuple[float, float, float]
@@ -185,7 +186,7 @@ def scheduled(
     return Found(a, Ordered(orders, period, timed.order_bound_s), period, value)
 
 
-def listed_by(timed: Timing, keys: Sequence[Key]) -> tuple[Orders, list[float]]:
+def listed_by(timed: TimedGraph, keys: Sequence[Key]) -> tuple[Orders, list[float]]:
     """Lanes and links in the order of the keys, as far as what waits for what allows, firings of a
     task in their own order; and when each node starts, as soon as it can, in seconds."""
     n = len(timed.names)
@@ -225,23 +226,23 @@ def listed_by(timed: Timing, keys: Sequence[Key]) -> tuple[Orders, list[float]]:
     return {lane: tuple(entries) for lane, entries in order.items()}, start
 
 
-def starts(timed: Timing, orders: Orders) -> list[float]:
+def starts(timed: TimedGraph, orders: Orders) -> list[float]:
     """When each node of the first iteration starts with these orders, in seconds."""
     arcs = [*timed.arcs, *timed.ring(orders)]
     return [float(t) for t in simulate(len(timed.names), arcs, 1)[0]]
 
 
-def ends_s(timed: Timing, start: Sequence[float]) -> float:
+def ends_s(timed: TimedGraph, start: Sequence[float]) -> float:
     """When the last firing of an iteration is complete. start: of each node, in seconds."""
     nodes = range(len(timed.assignment.expansion.nodes))
     return max(start[i] + timed.latency_s[i] for i in nodes)
 
 
 def least_s(it: Iteration, deadline: float = math.inf) -> float:
-    """A time that no plan of the program undercuts: the longest way through the graph in the
+    """A time that no plan of the search space undercuts: the longest way through the graph in the
     fastest modes with the transfers that different devices force, and the work shared evenly by
     all lanes (its linear relaxation, left out past the deadline, `time.monotonic()` seconds)."""
-    p = it.program
+    p = it.space
     quick = fastest(p)
     head: list[dict[str, float]] = [{} for _ in it.order]
     longest = 0.0
@@ -267,7 +268,7 @@ def least_s(it: Iteration, deadline: float = math.inf) -> float:
     return longest
 
 
-def fastest(p: Program) -> list[dict[str, tuple[float, float]]]:
+def fastest(p: SearchSpace) -> list[dict[str, tuple[float, float]]]:
     """For each unit, device → least latency and least occupancy of its modes there, in seconds,
     pair terms at their most favourable."""
     less: dict[tuple[str, tuple[str, str, int]], float] = {}
@@ -286,7 +287,7 @@ def fastest(p: Program) -> list[dict[str, tuple[float, float]]]:
     return found
 
 
-def shared_s(p: Program, quick: Sequence[Mapping[str, tuple[float, float]]]) -> float:
+def shared_s(p: SearchSpace, quick: Sequence[Mapping[str, tuple[float, float]]]) -> float:
     """The least load when every unit may be cut in pieces: a linear program over units and
     devices, Σ firings · occupancy · x ≤ lanes · load."""
     x = p.expansion

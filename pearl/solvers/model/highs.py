@@ -1,8 +1,8 @@
 """HiGHS in a process of its own (Huangfu and Hall 2018), and what is said to it and by it.
 
-`python highs.py FD` reads a `Program` from standard input, writes a `Solved` to the file descriptor
-FD, and so on. It ends when its standard input does: at once, also in the midst of a solve.
-"""
+`python highs.py FD` reads a `LinearProgram` from standard input, writes a `Solved` to the file
+descriptor FD, and so on. It ends when its standard input does: at once, also in the midst of a
+solve."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
-Method = Literal["choose", "ipm"]
+LpMethod = Literal["choose", "ipm"]
 Status = Literal["optimal", "infeasible", "stopped"]
 
-_METHODS: tuple[Method, ...] = ("choose", "ipm")
+_METHODS: tuple[LpMethod, ...] = ("choose", "ipm")
 _STATUS: tuple[Status, ...] = ("optimal", "infeasible", "stopped")
 _PROGRAM, _SOLVED = struct.Struct("=qqqqdd"), struct.Struct("=qdd")
 
 
 @dataclass(frozen=True)
-class Program:
+class LinearProgram:
     """Minimise cost · x over lower ≤ x ≤ upper and low ≤ A x ≤ high.
 
     A: by rows; the entries of row i are `first[i]` to `first[i + 1]` of `column` and `values`.
@@ -51,7 +51,7 @@ class Program:
     column: Ints
     until: float
     gap: float
-    method: Method
+    method: LpMethod
 
     def packed(self) -> bytes:
         sizes = len(self.cost), len(self.low), len(self.values)
@@ -61,7 +61,7 @@ class Program:
         return b"".join([header, *(a.tobytes() for a in arrays)])
 
     @classmethod
-    def unpacked(cls, message: bytes) -> Program:
+    def unpacked(cls, message: bytes) -> LinearProgram:
         columns, rows, entries, method, until, gap = _PROGRAM.unpack_from(message)
         at = _PROGRAM.size
 
@@ -111,7 +111,7 @@ class Solved:
         return cls(_STATUS[status], value, bound, x if len(x) else None)
 
 
-def solve(p: Program) -> Solved:
+def solve(p: LinearProgram) -> Solved:
     import highspy
 
     h = highspy.Highs()  # type: ignore[no-untyped-call]
@@ -162,7 +162,7 @@ def main() -> None:
     def work() -> None:
         try:
             while True:
-                answers.send_bytes(solve(Program.unpacked(asked.get())).packed())
+                answers.send_bytes(solve(LinearProgram.unpacked(asked.get())).packed())
         except BaseException:
             traceback.print_exc()
             os._exit(1)

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pearl.graph.period import Arc, howard, start_times
-from pearl.planning.timing import Orders, Timing
+from pearl.planning.timing import Orders, TimedGraph
 from pearl.solvers.model.list_orders import in_turn, listed_orders, ring_period
 from pearl.time_limit import OutOfTimeError, drained, look, watched, within
 
@@ -44,7 +44,7 @@ class Ordered:
 
 
 def best_orders(
-    timing: Timing,
+    timing: TimedGraph,
     *,
     below_s: float = math.inf,
     deadline: float = math.inf,
@@ -68,7 +68,7 @@ def best_orders(
     return Ordered(orders, period, min(bound, period))
 
 
-def no_order_below(timing: Timing, period_s: float, nodes: int) -> bool:
+def no_order_below(timing: TimedGraph, period_s: float, nodes: int) -> bool:
     """Whether it is proven, within so many searched nodes, that no orders have a period below
     period_s."""
     if period_s <= timing.order_bound_s * (1 + _SAME):
@@ -79,7 +79,7 @@ def no_order_below(timing: Timing, period_s: float, nodes: int) -> bool:
     return bound >= period_s * (1 - _SAME)
 
 
-def _pipelined(timing: Timing, orders: Orders, period: float) -> tuple[Orders, float]:
+def _pipelined(timing: TimedGraph, orders: Orders, period: float) -> tuple[Orders, float]:
     """The same orders with entries that run ahead, where that helps.
 
     Every lane does its entries one right after the other, in a schedule of fixed period: how many
@@ -139,7 +139,7 @@ def _longest_paths(n: int, arcs: Sequence[Arc]) -> list[int] | None:
 
 
 def _search(
-    timing: Timing,
+    timing: TimedGraph,
     orders: Orders,
     period: float,
     below_s: float,
@@ -231,7 +231,7 @@ def _with_arc(distance: NDArray[np.int64], i: int, j: int, tokens: int) -> NDArr
     return nearer
 
 
-def _overlap(timing: Timing, start: list[float], period: float) -> tuple[int, int] | None:
+def _overlap(timing: TimedGraph, start: list[float], period: float) -> tuple[int, int] | None:
     """The two firings of one lane that overlap longest in a periodic schedule."""
     worst, pair = 1e-9 * period, None
     for members in timing.lanes.values():
@@ -254,7 +254,7 @@ def _overlap(timing: Timing, start: list[float], period: float) -> tuple[int, in
     return pair
 
 
-def _in_order_of(timing: Timing, start: list[float], period: float) -> Orders | None:
+def _in_order_of(timing: TimedGraph, start: list[float], period: float) -> Orders | None:
     """Rings in the order of a periodic schedule, as lists in which the n-th entry of a task is its
     firing n; None where no list says it (two tasks of a lane that both wrap around)."""
     orders: dict[str, tuple[tuple[int, int], ...]] = {}
@@ -278,7 +278,7 @@ def _in_order_of(timing: Timing, start: list[float], period: float) -> Orders | 
     return orders
 
 
-def _firings_in_turn(timing: Timing, ring: Sequence[tuple[int, int]]) -> bool:
+def _firings_in_turn(timing: TimedGraph, ring: Sequence[tuple[int, int]]) -> bool:
     seen: dict[str, int] = {}
     for i, _ in ring:
         name, firing = timing.names[i]
@@ -289,7 +289,7 @@ def _firings_in_turn(timing: Timing, ring: Sequence[tuple[int, int]]) -> bool:
 
 
 def _improve(
-    timing: Timing, orders: Orders, period: float, deadline: float
+    timing: TimedGraph, orders: Orders, period: float, deadline: float
 ) -> tuple[Orders, float]:
     """Local search: swap neighbours in the rings of the critical cycle while that helps."""
     with suppress(OutOfTimeError), within(deadline):

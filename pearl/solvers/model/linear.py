@@ -76,7 +76,7 @@ class Linear:
         self,
         objective: Terms,
         seconds: float,
-        method: highs.Method = "choose",
+        method: highs.LpMethod = "choose",
     ) -> tuple[float, NDArray[np.float64] | None]:
         """With fractions allowed: (lower bound, solution); (0, None) if there was no time enough.
 
@@ -92,7 +92,7 @@ class Linear:
         objective: Terms,
         seconds: float,
         below: float = math.inf,
-        method: highs.Method = "choose",
+        method: highs.LpMethod = "choose",
         relaxed: bool = False,
     ) -> highs.Solved | None:
         """What HiGHS found of an objective of at most `below`; None where it did not come back in
@@ -124,7 +124,7 @@ class Linear:
                 f"program: a coefficient is {largest:.3g}, HiGHS takes less than {LARGEST:g}; give "
                 "numbers nearer to each other, or another method"
             )
-        program = highs.Program(
+        program = highs.LinearProgram(
             cost=cost,
             lower=np.array(self.lower, np.float64),
             upper=upper,

@@ -7,11 +7,11 @@ import math
 from contextlib import suppress
 
 from pearl.graph.period import Arc, howard, token_free_cycle
-from pearl.planning.timing import Orders, Timing, channel_arcs
+from pearl.planning.timing import Orders, TimedGraph, channel_arcs
 from pearl.time_limit import OutOfTimeError, look, watched, within
 
 
-def listed_orders(timing: Timing, deadline: float) -> tuple[Orders, float]:
+def listed_orders(timing: TimedGraph, deadline: float) -> tuple[Orders, float]:
     """The best of some list orders, and its period; past the deadline the first of them."""
     best: tuple[Orders, float] | None = None
     for room, priority in itertools.product((True, False), (0, 1)):
@@ -26,7 +26,7 @@ def listed_orders(timing: Timing, deadline: float) -> tuple[Orders, float]:
     return best
 
 
-def ring_period(timing: Timing, orders: Orders) -> float:
+def ring_period(timing: TimedGraph, orders: Orders) -> float:
     """The exact period with these orders; infinite if they deadlock."""
     arcs = [*timing.arcs, *timing.ring(orders)]
     if token_free_cycle(len(timing.names), arcs):
@@ -34,7 +34,7 @@ def ring_period(timing: Timing, orders: Orders) -> float:
     return howard(len(timing.names), arcs)[0]
 
 
-def in_turn(timing: Timing) -> list[Arc]:
+def in_turn(timing: TimedGraph) -> list[Arc]:
     """Firings of one task on one lane in their own order, without loss: they are interchangeable
     but for their tokens, which come and are needed in that order."""
     arcs: list[Arc] = []
@@ -50,7 +50,7 @@ def in_turn(timing: Timing) -> list[Arc]:
     return arcs
 
 
-def _room(timing: Timing) -> list[Arc]:
+def _room(timing: TimedGraph) -> list[Arc]:
     """What holds producers back where every channel has its least capacity."""
     x = timing.assignment.expansion
     channels = (e for e in x.graph.edges if e.is_channel)
@@ -58,7 +58,7 @@ def _room(timing: Timing) -> list[Arc]:
     return [(s, d, timing.latency_s[s], m) for s, d, m in rows]
 
 
-def _listed(timing: Timing, priority: int, room: bool) -> tuple[Orders, float] | None:
+def _listed(timing: TimedGraph, priority: int, room: bool) -> tuple[Orders, float] | None:
     """List order: of the firings that could start first, the one with the longest way to go
     (priority 1) or of the earliest task (0) goes next; no entry runs ahead.
 

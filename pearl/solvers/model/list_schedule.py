@@ -55,12 +55,12 @@ class _Line:
 class Schedule:
     """A schedule in the making.
 
-    most_lanes: lanes of one device at most, beside what the program allows.
+    most_lanes: lanes of one device at most, beside what the search space allows.
     """
 
     def __init__(self, it: Iteration, most_lanes: float = math.inf) -> None:
         self.it, self.most_lanes = it, most_lanes
-        p = it.program
+        p = it.space
         units = p.expansion.units
         self.taken: list[Place | None] = [None] * len(units)
         self.start = [math.nan] * len(it.order)
@@ -100,7 +100,7 @@ class Schedule:
                     self.paired.setdefault((unit[a], first), []).append((unit[b], second, extra))
 
     def mode(self, unit: int, option: int) -> Mode:
-        return self.it.program.options[unit][option]
+        return self.it.space.options[unit][option]
 
     def times(self, unit: int, option: int) -> tuple[float, float]:
         """Latency and occupancy of an option, with the pair terms that hold so far."""
@@ -119,7 +119,7 @@ class Schedule:
         if self.taken[u] is not None:
             yield self.taken[u]  # type: ignore[misc]
             return
-        p = self.it.program
+        p = self.it.space
         c = self.group[u]
         for o, m in enumerate(p.options[u]):
             if m.device not in self.common[c] or self.where[c] not in (None, m.device):
@@ -140,7 +140,7 @@ class Schedule:
 
     def _leaves_lanes(self, unit: int, device: str) -> bool:
         """Whether a lane may be opened there and every unit still finds a device."""
-        p = self.it.program
+        p = self.it.space
         used = {d for d, w in self.widths.items() if w} | {device}
         left = p.max_lanes - sum(len(w) for w in self.widths.values()) - 1
         if left >= len(self.widths):
@@ -154,7 +154,7 @@ class Schedule:
 
     def _leaves_room(self, c: int, device: str) -> bool:
         """Whether a class fits on a device and what is left can be packed, largest first."""
-        p = self.it.program
+        p = self.it.space
         room = {**self.room, device: self.room[device] - p.memory_bytes[c]}
         if room[device] < -1e-12 * p.capacity_bytes[device]:
             return False
@@ -183,7 +183,7 @@ class Schedule:
             c = self.group[u]
             if self.where[c] is None:
                 self.where[c] = m.device
-                self.room[m.device] -= self.it.program.memory_bytes[c]
+                self.room[m.device] -= self.it.space.memory_bytes[c]
             widths = self.widths[m.device]
             while lane >= len(widths):
                 self.lines[m.device, len(widths)] = _Line()
@@ -227,11 +227,11 @@ class Schedule:
         end = self.start[s] + self.times(w, option)[0]
         if source == device:
             return end
-        platform = self.it.program.costs.platform
+        platform = self.it.space.costs.platform
         route = platform.route(source, device)
         if all(k.paid_by != "link" for k in route):
             return end + self.it.delay_s(source, device, size)
-        f = self.it.program.expansion.nodes[s][1]
+        f = self.it.space.expansion.nodes[s][1]
         stops = [device] if len(route) == 1 else [platform.host, device]
         ready, arrived = end, end
         for link, stop in zip(route, stops, strict=True):
@@ -259,7 +259,7 @@ class Schedule:
 
     def found(self) -> Found | None:
         """The finished schedule, valued exactly; None if it breaks a rule that couples tasks."""
-        p = self.it.program
+        p = self.it.space
         places = [place for place in self.taken if place is not None]
         a = Assignment(
             p.expansion,

@@ -1,7 +1,7 @@
 """What a solver may choose from: replicas, fusions, slack, modes, lanes, memory; why none is left.
 
-A `Program` is one choice of replicas, fused modes and slack, on its own expansion. Everything that
-the limits forbid for a task alone is removed here; what couples tasks is `broken`.
+A `SearchSpace` is one choice of replicas, fused modes and slack, on its own expansion. Everything
+that the limits forbid for a task alone is removed here; what couples tasks is `broken`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pearl.solvers.model.infeasibility import no_common_device, no_mode, states_
 
 
 @dataclass(frozen=True)
-class Program:
+class SearchSpace:
     """One choice of replicas, fused modes and slack.
 
     options: the modes each unit may take. classes: units that share a device. memory_bytes: what
@@ -81,9 +81,9 @@ class Program:
         return total
 
 
-def programs(
+def search_spaces(
     graph: TaskGraph, costs: CostTable, limits: Limits, ignore: frozenset[str] = frozenset()
-) -> list[Program]:
+) -> list[SearchSpace]:
     """Every choice of replicas, fused modes and slack that leaves each task a mode.
 
     ignore: limits to leave out ("memory", "lanes"), to find out which one is in the way.
@@ -103,7 +103,7 @@ def programs(
                 except SpecError:
                     continue
                 try:
-                    found.append(program_of(expansion, table, allowed, ignore))
+                    found.append(space_of(expansion, table, allowed, ignore))
                 except InfeasibleError as error:
                     first_error = first_error or error
     if not found and first_error:
@@ -216,15 +216,15 @@ def _useful(modes: Sequence[Mode], costs: CostTable) -> tuple[Mode, ...]:
     return tuple(m for m in modes if m in kept)
 
 
-def program_of(
+def space_of(
     x: Expansion,
     costs: CostTable,
     limits: Limits,
     ignore: frozenset[str] = frozenset(),
     *,
     every_mode: bool = False,
-) -> Program:
-    """The program on one expansion; InfeasibleError where some task has no mode left.
+) -> SearchSpace:
+    """The search space on one expansion; InfeasibleError where some task has no mode left.
 
     every_mode: keep modes that another one beats in every respect.
     """
@@ -256,7 +256,7 @@ def program_of(
         d.name: min(d.max_lanes, d.width, math.inf if free else limits.max_lanes or math.inf)
         for d in platform.devices
     }
-    return Program(
+    return SearchSpace(
         x,
         costs,
         tuple(tuple(modes) if every_mode else _useful(modes, costs) for modes in options),

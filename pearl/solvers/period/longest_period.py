@@ -8,11 +8,11 @@ import math
 from pearl.graph.limits import Limits
 from pearl.solvers.model.linear import Terms
 from pearl.solvers.model.result import Found
-from pearl.solvers.model.search_space import Program
+from pearl.solvers.model.search_space import SearchSpace
 
 
 def longest_optimum_s(
-    program: Program,
+    space: SearchSpace,
     objective: str,
     limits: Limits,
     known: Found | None,
@@ -23,7 +23,7 @@ def longest_optimum_s(
 
     on_w: power of the devices that are always on. joules: energy of the transfers.
     """
-    p = program
+    p = space
     cap = limits.power_w
     if known and objective == "throughput":
         return known.period_s

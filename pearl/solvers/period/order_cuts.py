@@ -15,7 +15,7 @@ from dataclasses import replace
 from pearl.planning.costs import Mode
 from pearl.planning.timing import Assignment, timing
 from pearl.solvers.model.lane_sequencing import no_order_below
-from pearl.solvers.model.search_space import Program
+from pearl.solvers.model.search_space import SearchSpace
 from pearl_devices import Device, Link, Platform
 
 FIRINGS = 100
@@ -32,7 +32,7 @@ Blamed = dict[int, tuple[float, float]]
 
 
 def blamed(
-    program: Program, a: Assignment, worth_s: Callable[[Collection[int]], float]
+    space: SearchSpace, a: Assignment, worth_s: Callable[[Collection[int]], float]
 ) -> Blamed | None:
     """Units of an assignment that, where they are, have no orders below a period however the others
     are run; None where that is not decided.
@@ -43,10 +43,9 @@ def blamed(
     if len(a.expansion.nodes) > FIRINGS or any(s < 0 for s in a.costs.pair_extra_s.values()):
         return None
     costs = replace(a.costs, platform=_with_elsewhere(a.costs.platform), pair_extra_s={}, modes=())
-    apart = [_quickest(options, a.modes[u], None) for u, options in enumerate(program.options)]
+    apart = [_quickest(options, a.modes[u], None) for u, options in enumerate(space.options)]
     best = [
-        _quickest(options, a.modes[u], a.modes[u].device)
-        for u, options in enumerate(program.options)
+        _quickest(options, a.modes[u], a.modes[u].device) for u, options in enumerate(space.options)
     ]
 
     def too_slow(modes: dict[int, Mode]) -> bool:
@@ -115,17 +114,17 @@ def _may_leave(a: Assignment, unit: int, kept: Collection[int]) -> bool:
 
 
 def worth(
-    program: Program, a: Assignment, objective: str, cost: float
+    space: SearchSpace, a: Assignment, objective: str, cost: float
 ) -> Callable[[Collection[int]], float]:
     """For `blamed`: the period from which plans with these units where they are cost at least
     `cost`, in seconds or joules of an iteration."""
     if objective == "throughput":
         return lambda _: cost
     platform = a.costs.platform
-    x = program.expansion
+    x = space.expansion
 
     def joules(u: int, device: str | None) -> float:
-        some = [m for m in program.options[u] if device in (None, m.device)]
+        some = [m for m in space.options[u] if device in (None, m.device)]
         return x.firings(u) * min(m.estimate.energy_j for m in some)
 
     anywhere = [joules(u, None) for u in range(len(a.modes))]

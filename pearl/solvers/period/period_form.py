@@ -13,11 +13,11 @@ from pearl.planning.costs import Mode
 from pearl.planning.timing import Assignment, delay_s
 from pearl.solvers.model.linear import Linear, Terms
 from pearl.solvers.model.result import Found
-from pearl.solvers.model.search_space import Program, longest_s
+from pearl.solvers.model.search_space import SearchSpace, longest_s
 from pearl.solvers.period.longest_period import longest_optimum_s
 from pearl.solvers.period.order_cuts import Blamed
 from pearl.solvers.period.symmetry import orbits
-from pearl.solvers.period.transfers import Copies
+from pearl.solvers.period.transfers import Transfers
 from pearl.time_limit import watched
 
 SCALE = 100.0
@@ -34,35 +34,35 @@ class PeriodForm:
     """
 
     def __init__(
-        self, program: Program, objective: str, limits: Limits, known: Found | None
+        self, space: SearchSpace, objective: str, limits: Limits, known: Found | None
     ) -> None:
-        self.program, self.objective = program, objective
-        known_s = known.period_s if known else program.serial_s
-        platform = program.costs.platform
+        self.space, self.objective = space, objective
+        known_s = known.period_s if known else space.serial_s
+        platform = space.costs.platform
         known_j = (
             known.assignment.energy_j(known.period_s)
             if known
-            else sum(d.idle_power_w for d in platform.devices) * program.serial_s
+            else sum(d.idle_power_w for d in platform.devices) * space.serial_s
             + sum(
-                program.expansion.firings(u) * max(m.estimate.energy_j for m in modes)
-                for u, modes in enumerate(program.options)
+                space.expansion.firings(u) * max(m.estimate.energy_j for m in modes)
+                for u, modes in enumerate(space.options)
             )
         )
         self.per_s = SCALE / known_s if known_s > 0 else 1.0
         self.per_j = SCALE / known_j if known_j > 0 else 1.0
         self.linear = Linear()
-        longest = longest_s(program.expansion.graph, limits) * self.per_s
+        longest = longest_s(space.expansion.graph, limits) * self.per_s
         self.period = self.linear.variable(high=longest)
         self.frugal = objective == "power_efficiency" or limits.power_w is not None
         self.x: dict[tuple[int, int, int], int] = {}
         self._assign()
         self.pair: dict[tuple[int, int], list[tuple[tuple[int, int], int, float]]] = {}
         self._pair_terms()
-        self.copies = Copies(program, self.linear, self._places, self._used)
+        self.transfers = Transfers(space, self.linear, self._places, self._used)
         self._arcs()
         self._loads()
         self._memory()
-        self.energy = self._energy(self.copies.joules, limits, known)
+        self.energy = self._energy(self.transfers.joules, limits, known)
         if objective == "power_efficiency":
             self.objective_terms = self.energy
         else:
@@ -77,7 +77,7 @@ class PeriodForm:
 
     def _assign(self) -> None:
         """One mode and lane a unit; classes on one device; lanes within counts and widths."""
-        p, linear = self.program, self.linear
+        p, linear = self.space, self.linear
         platform = p.costs.platform
         widest = {d.name: [0] * len(p.options) for d in platform.devices}
         for u, modes in enumerate(p.options):
@@ -118,7 +118,7 @@ class PeriodForm:
     def _undominated(self, u: int) -> list[int]:
         """The options of a unit without those that another one of the device beats in time, and in
         energy and width where these count; options with a pair term stay."""
-        p = self.program
+        p = self.space
         unit = p.expansion.units[u]
         special = {choice for pair in p.costs.pair_extra_s for choice in pair}
 
@@ -144,7 +144,7 @@ class PeriodForm:
     def _ways(self, u: int, device: str, kept: list[int], whole: int | None) -> None:
         """The variables of a unit on a device, one for each option and lane. whole: its class is on
         this device; where there is one way only, that is the variable."""
-        p = self.program
+        p = self.space
         options = [o for o in kept if p.options[u][o].device == device]
         lanes = [u] if self.own[device] else range(min(p.lanes[device], len(p.options)))
         ways = list(itertools.product(options, lanes))
@@ -163,7 +163,7 @@ class PeriodForm:
 
     def _in_turn(self, orbit: list[str]) -> None:
         """Devices that are alike are taken into use in the order of their first classes."""
-        p = self.program
+        p = self.space
         for before, device in itertools.pairwise(orbit):
             earlier: Terms = []
             for members in p.classes:
@@ -175,7 +175,7 @@ class PeriodForm:
     def _lanes(self, device: str, total_width: float) -> Terms:
         """Lanes of a device within its width, numbered by their first unit; the variables that say
         which are open."""
-        p, linear = self.program, self.linear
+        p, linear = self.space, self.linear
         widths: Terms = []
         opened: Terms = []
         mine = sorted({(lane, u) for u, d, lane in self._places if d == device})
@@ -202,7 +202,7 @@ class PeriodForm:
 
     def _pair_terms(self) -> None:
         """v = 1 where both modes of a pair term hold, by lane of the first."""
-        p = self.program
+        p = self.space
         unit = {tasks[0]: u for u, tasks in enumerate(p.expansion.units) if len(tasks) == 1}
         for ((a, a_key), (b, b_key)), extra in p.costs.pair_extra_s.items():
             if a not in unit or b not in unit or extra == 0:
@@ -229,7 +229,7 @@ class PeriodForm:
         from scipy.sparse import coo_array
         from scipy.sparse.csgraph import connected_components
 
-        p, per_s = self.program, self.per_s
+        p, per_s = self.space, self.per_s
         x, linear = p.expansion, self.linear
         ends = np.array([(s, d) for s, d, _, _ in x.arcs], dtype=int).reshape(-1, 2)
         shape = (len(x.nodes), len(x.nodes))
@@ -253,8 +253,8 @@ class PeriodForm:
                 latency[i] = self._latency(i)
             terms = list(latency[i])
             if i != j:
-                for (name, _), used in self.copies.crossing(i, j).items():
-                    wait = delay_s(self.copies.links[name], size)
+                for (name, _), used in self.transfers.crossing(i, j).items():
+                    wait = delay_s(self.transfers.links[name], size)
                     if wait:
                         terms += [(v, -c * wait * per_s) for v, c in used]
             if tokens:
@@ -270,7 +270,7 @@ class PeriodForm:
             linear.add(terms, 0.0, math.inf)
 
     def _latency(self, u: int) -> Terms:
-        modes = self.program.options[u]
+        modes = self.space.options[u]
         terms = [
             (v, -modes[o].estimate.latency_s * self.per_s) for (o, _), v in self._by_unit[u].items()
         ]
@@ -280,7 +280,7 @@ class PeriodForm:
         return terms
 
     def _loads(self) -> None:
-        p = self.program
+        p = self.space
         lanes: dict[tuple[str, int], Terms] = {}
         for (u, o, lane), v in self.x.items():
             mode, q = p.options[u][o], p.expansion.firings(u)
@@ -289,14 +289,14 @@ class PeriodForm:
             for (_, o), v, extra in extras:
                 device = p.options[u][o].device
                 lanes[device, lane].append((v, p.expansion.firings(u) * extra))
-        for place, terms in self.copies.lane_load.items():
+        for place, terms in self.transfers.lane_load.items():
             lanes.setdefault(place, []).extend(terms)
-        for terms in [*lanes.values(), *self.copies.link_load.values()]:
+        for terms in [*lanes.values(), *self.transfers.link_load.values()]:
             row = [(self.period, 1.0), *((v, -s * self.per_s) for v, s in terms if s)]
             self.linear.add(row, 0.0, math.inf)
 
     def _memory(self) -> None:
-        p = self.program
+        p = self.space
         for device, capacity in p.capacity_bytes.items():
             if capacity < math.inf:
                 terms: Terms = []
@@ -307,7 +307,7 @@ class PeriodForm:
 
     def _energy(self, joules: Terms, limits: Limits, known: Found | None) -> Terms:
         """Energy of an iteration over the known plan's; with a power cap, at most cap · P."""
-        p, platform = self.program, self.program.costs.platform
+        p, platform = self.space, self.space.costs.platform
         if self.objective == "throughput" and limits.power_w is None:
             return []
         always = {
@@ -346,12 +346,12 @@ class PeriodForm:
             if blamed is not None and u not in blamed:
                 continue
             lane = u if self.own[mode.device] else a.lanes[u]
-            held[self.x[u, self.program.options[u].index(mode), lane]] = None
+            held[self.x[u, self.space.options[u].index(mode), lane]] = None
             if blamed is None:
                 continue
             latency_s, occupancy_s = blamed[u]
             for (o, k), v in self._by_unit[u].items():
-                m = self.program.options[u][o]
+                m = self.space.options[u][o]
                 e = m.estimate
                 slower = e.latency_s >= latency_s and e.occupancy_s >= occupancy_s
                 if slower and (m.device, k) == (mode.device, lane):
@@ -379,7 +379,7 @@ class PeriodForm:
         return self.linear.relax(self.objective_terms, seconds)[0] / self._unit
 
     def _read(self, x: NDArray[np.float64]) -> Assignment:
-        p = self.program
+        p = self.space
         modes: list[Mode] = []
         lanes: list[int] = []
         for u, ways in enumerate(self._by_unit):

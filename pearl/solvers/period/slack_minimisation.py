@@ -22,7 +22,7 @@ from pearl.graph.limits import SLACK_LIMITS, Limits
 from pearl.graph.parallel_edges import EdgeKey, numbered
 from pearl.graph.period import Arc, expand, howard, token_free_cycle
 from pearl.graph.task_graph import Edge, TaskGraph
-from pearl.planning.timing import Assignment, Orders, Timing, timing
+from pearl.planning.timing import Assignment, Orders, TimedGraph, timing
 from pearl.solvers.model.lane_sequencing import best_orders
 from pearl.solvers.model.list_orders import ring_period
 from pearl.solvers.model.result import SAME, Found, Outcome
@@ -230,7 +230,7 @@ def _with_slack(assignment: Assignment, vector: Mapping[EdgeKey, int]) -> Assign
 
 
 def _mends(
-    timed: Timing, arcs: Sequence[Arc], edges: Mapping[EdgeKey, Edge], most: float
+    timed: TimedGraph, arcs: Sequence[Arc], edges: Mapping[EdgeKey, Edge], most: float
 ) -> tuple[EdgeKey, ...] | None:
     """None if no cycle is longer than `most`; else the edges that lie on one that is."""
     n = len(timed.names)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pearl.solvers.model.search_space import Program
+from pearl.solvers.model.search_space import SearchSpace
 from pearl_devices import Device
 
 
-def orbits(program: Program, kept: Sequence[Sequence[int]]) -> list[list[str]]:
+def orbits(space: SearchSpace, kept: Sequence[Sequence[int]]) -> list[list[str]]:
     """Sets of two or more devices that are alike: the same limits and power, the same links to
     every other device, and for every unit the same modes. kept: the options of each unit that
     count. The host is alike to none, nor is a device that a pair term names."""
-    p = program
+    p = space
     platform = p.costs.platform
     named = {key[0] for pair in p.costs.pair_extra_s for _, key in pair}
     offers: dict[str, list[tuple[float, ...]]] = {d.name: [] for d in platform.devices}

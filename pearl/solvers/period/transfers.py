@@ -6,13 +6,13 @@ import math
 from collections.abc import Mapping
 
 from pearl.solvers.model.linear import Linear, Terms
-from pearl.solvers.model.search_space import Program
+from pearl.solvers.model.search_space import SearchSpace
 
 Hop = tuple[str, str]
 """A link and the device that it leads to."""
 
 
-class Copies:
+class Transfers:
     """The transfers of a program. lane_load, link_load: seconds of an iteration that copies take of
     a lane (device, number) or a link. joules: their energy.
 
@@ -22,14 +22,14 @@ class Copies:
 
     def __init__(
         self,
-        program: Program,
+        space: SearchSpace,
         linear: Linear,
         places: Mapping[tuple[int, str, int], Terms],
         used: Mapping[tuple[int, str], Terms],
     ) -> None:
-        self.program, self.linear = program, linear
+        self.space, self.linear = space, linear
         self.places, self.used = places, used
-        self.links = {link.name: link for link in program.costs.platform.links}
+        self.links = {link.name: link for link in space.costs.platform.links}
         self._pairs: dict[tuple[int, int], dict[Hop, Terms]] = {}
         self._homes: dict[int, list[str]] = {}
         for u, device in used:
@@ -37,12 +37,12 @@ class Copies:
         self._lanes: dict[tuple[int, str], list[int]] = {}
         for u, device, lane in places:
             self._lanes.setdefault((u, device), []).append(lane)
-        host = program.costs.platform.host
-        self._direct = [(k.a, k.b) for k in program.costs.platform.links if host not in (k.a, k.b)]
+        host = space.costs.platform.host
+        self._direct = [(k.a, k.b) for k in space.costs.platform.links if host not in (k.a, k.b)]
         self.lane_load: dict[tuple[str, int], Terms] = {}
         self.link_load: dict[str, Terms] = {}
         self.joules: Terms = []
-        self._class = {u: c for c, members in enumerate(program.classes) for u in members}
+        self._class = {u: c for c, members in enumerate(space.classes) for u in members}
         self._charge()
 
     def crossing(self, i: int, j: int) -> dict[Hop, Terms]:
@@ -69,7 +69,7 @@ class Copies:
             return {}
         if self._joined(i, j):
             return self.crossing(i, j)
-        platform = self.program.costs.platform
+        platform = self.space.costs.platform
         found: dict[Hop, Terms] = {}
         for device in dict.fromkeys([*self._homes[i], *self._homes[j]]):
             if device == platform.host:
@@ -83,7 +83,7 @@ class Copies:
         return found
 
     def _through_host(self, i: int, j: int) -> dict[Hop, Terms]:
-        platform = self.program.costs.platform
+        platform = self.space.costs.platform
         found: dict[Hop, Terms] = {}
         for device in dict.fromkeys([*self._homes[i], *self._homes[j]]):
             if device == platform.host:
@@ -104,7 +104,7 @@ class Copies:
 
     def _flow(self, i: int, j: int) -> dict[Hop, Terms]:
         """w[d, e] for i on d and j on e: Σ_e w = (i on d), Σ_d w = (j on e)."""
-        platform, found = self.program.costs.platform, dict[Hop, Terms]()
+        platform, found = self.space.costs.platform, dict[Hop, Terms]()
         sides = self._homes[i], self._homes[j]
         w = {(d, e): self.linear.variable(1.0) for d in sides[0] for e in sides[1]}
         for d in sides[0]:
@@ -123,7 +123,7 @@ class Copies:
     def _charge(self) -> None:
         """Loads and energy of every copy: consumers on one device share it, as large as the
         largest of them needs."""
-        x = self.program.expansion
+        x = self.space.expansion
         unit = {t: u for u, tasks in enumerate(x.units) for t in tasks}
         users: dict[tuple[str, Hop], list[tuple[Terms, float, int]]] = {}
         for edge in x.graph.edges:
@@ -174,7 +174,7 @@ class Copies:
     ) -> None:
         """A copy that a lane pays for: leaving, that of unit i; entering from the host, that of the
         first consumer there."""
-        host = self.program.costs.platform.host
+        host = self.space.costs.platform.host
         link = self.links[name]
         enters = host in (link.a, link.b) and to != host
         device = to if enters else link.a if link.b == to else link.b
