@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from itertools import count
 from pathlib import Path
@@ -16,29 +17,8 @@ from pearl_devices import BACKENDS, Device, backend, estimator, kernel
 from pearl_estimators import estimate, power
 from tests.cli.test_cli import Ran
 
-GOOD = '''
-"""A processor in memory, for tests.
-
-More of it.
-"""
-from pearl_devices.base import FigureError
-
-WIDTH_UNIT = "banks"
-SIMULATED = True
-
-def offers(kernel, device):
-    return (("near", device.width),) if kernel.kind in ("replay_sample", "replay_insert") else ()
-
-def bind(kernel, variant, buffers):
-    from pearl_devices import backend
-    return backend("cpu").bind(kernel, "native", buffers)
-
-def ESTIMATE(kernel, device, variant, width):
-    if "bank_bytes_per_s" not in device.figures:
-        raise FigureError(f"device {device.name!r} gives no bank_bytes_per_s")
-    seconds = kernel.bytes_in / (width * device.figures["bank_bytes_per_s"])
-    return {"latency_s": seconds, "low_s": 0.5 * seconds, "high_s": 2 * seconds}
-'''
+PAGE = (Path(__file__).parents[2] / "docs" / "own_device.md").read_text(encoding="utf-8")
+GOOD, CONTRACT = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 NEAR = {
     "kind": "pim",
     "source": "made up",
@@ -91,8 +71,9 @@ def test_a_kind_of_one_file_and_one_line_is_planned_listed_and_labelled(kind: An
     task = pearl.plan(system).task("replay_sample")
     assert (task.device, task.width, task.width_unit) == ("near", 8, "banks")
     assert (task.rung, task.variant) == ("closed_form", "near")
-    assert "pim   A processor in memory, for tests (width in banks, simulated)" in (
-        Ran("list", "kinds").out
+    assert (
+        "pim   A processor in memory: draws and stores replay where it lies (width in banks, simulated)"
+        in (Ran("list", "kinds").out)
     )
     assert Ran("check", spec).status == 0
     k = system_kernel(system, "replay_sample")
@@ -230,3 +211,13 @@ def test_a_kind_that_no_table_names_is_refused_with_those_there_are() -> None:
 @pytest.mark.parametrize("name", BACKENDS)
 def test_the_estimate_of_every_kind_that_ships_resolves(name: str) -> None:
     assert callable(estimator(name))
+
+
+def test_the_contract_on_the_page_holds_for_the_kind_on_the_page(kind: Any) -> None:
+    kind(GOOD, "my_package.memory")
+    scope: dict[str, Any] = {}
+    exec(CONTRACT, scope)
+    contract = scope["TestMemory"]()
+    contract.test_more_work_is_never_faster()
+    contract.test_equal_arrays_give_bit_equal_results()
+    assert [k.kind for k, *_ in contract.each()] == ["replay_insert"]
