@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 from itertools import count
@@ -13,11 +14,14 @@ import yaml
 
 import pearl
 from pearl.errors import SpecError
+from pearl.spec.platform_files import read_platform
+from pearl.spec.yaml_reader import parse
 from pearl_devices import BACKENDS, Device, backend, estimator, kernel
 from pearl_estimators import estimate, power
 from tests.cli.test_cli import Ran
 
-PAGE = (Path(__file__).parents[2] / "docs" / "own_device.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "own_device.md").read_text(encoding="utf-8")
 GOOD, CONTRACT = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 NEAR = {
     "kind": "pim",
@@ -71,10 +75,8 @@ def test_a_kind_of_one_file_and_one_line_is_planned_listed_and_labelled(kind: An
     task = pearl.plan(system).task("replay_sample")
     assert (task.device, task.width, task.width_unit) == ("near", 8, "banks")
     assert (task.rung, task.variant) == ("closed_form", "near")
-    assert (
-        "pim   A processor in memory: draws and stores replay where it lies (width in banks, simulated)"
-        in (Ran("list", "kinds").out)
-    )
+    listed = "pim   A processor in memory: draws and stores replay where it lies (width in banks, "
+    assert listed + "simulated)" in Ran("list", "kinds").out
     assert Ran("check", spec).status == 0
     k = system_kernel(system, "replay_sample")
     found = estimate(k, near, width=4)
@@ -221,3 +223,48 @@ def test_the_contract_on_the_page_holds_for_the_kind_on_the_page(kind: Any) -> N
     contract.test_more_work_is_never_faster()
     contract.test_equal_arrays_give_bit_equal_results()
     assert [k.kind for k, *_ in contract.each()] == ["replay_insert"]
+
+
+def test_the_platform_on_the_page_is_one() -> None:
+    (text,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    platform, _, problems = read_platform(parse(text.encode(), "page").data, imports=False)
+    assert problems == []
+    assert platform is not None
+    assert platform.device("npu").figures == {"bank_bytes_per_s": 2e9}
+
+
+EXCUSED = {
+    "devices/pearl_devices/__init__.py": "the table",
+    "devices/pearl_devices/discover.py": "describes the CPU and the GPUs of this machine",
+    "devices/pearl_devices/fpga.py": "computes with the native code of the CPU",
+    "estimators/pearl_estimators/host/benchmark_kernels.py": "times the kernels of the CPU",
+    "estimators/pearl_estimators/host/calibrate_host.py": "null of JSON",
+    "estimators/pearl_estimators/host/calibration.py": "the model of the CPU it was made on",
+    "estimators/pearl_estimators/host/calibration_file.py": "the model of the CPU it was made on",
+    "estimators/pearl_estimators/host/features.py": "cache sizes of the CPU",
+    "pearl/planner/gpu_balance.py": "the balance of actors and a GPU",
+    "pearl/report/balance_text.py": "the balance of actors and a GPU",
+    "pearl/solvers/period/order_cuts.py": "a device that stands for all others and runs nothing",
+    "pearl/spec/yaml_reader.py": "null of YAML",
+    "pearl/testing/algorithm_contract.py": "every algorithm runs on a CPU",
+    "pearl/testing/graphs.py": "problems whose times are given",
+    "pearl/training/checkpoint.py": "null of JSON",
+    "pearl/training/policy.py": "null of JSON",
+}
+"""Files that may name a device kind → why."""
+
+
+def test_a_device_kind_is_named_in_its_own_file_alone() -> None:
+    found: set[str] = set()
+    for package in ("pearl", "devices", "estimators"):
+        for file in (ROOT / package).rglob("*.py"):
+            its = BACKENDS.keys() - ({file.stem} if file.parent.name == "pearl_devices" else set())
+            named = {n.value for n in ast.walk(ast.parse(file.read_text())) if _is_text(n)}
+            if named & its:
+                found.add(str(file.relative_to(ROOT)))
+    assert sorted(found - EXCUSED.keys()) == []
+    assert sorted(EXCUSED.keys() - found) == [], "excused, but need not be"
+
+
+def _is_text(node: Any) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
