@@ -27,6 +27,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from hashlib import sha256
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -152,10 +153,17 @@ def decided(base: Tree, work: Path, mutant: Mutant, usual: dict[str, float], kep
     return asdict(mutant) | {"outcome": ended, "test": test} | taken
 
 
+EXTRAS = {"envpool": "devices/pearl_devices/primitives/envs/envpool_envs.py"}
+"""Package of an extra → the module of which no test can run without it."""
+
+
 def drawn(root: Path, seed: int, count: int, module: str) -> list[Mutant]:
-    """`count` different mutants: a module by its lines, then one of its mutants."""
+    """`count` different mutants: a module by its lines, then one of its mutants. None of a module
+    whose extra is not installed."""
     dice = random.Random(seed)
-    texts = {f: (root / f).read_bytes() for f in sources(root) if module in f}
+    absent = {file for package, file in EXTRAS.items() if find_spec(package) is None}
+    wanted = [f for f in sources(root) if module in f and f not in absent]
+    texts = {f: (root / f).read_bytes() for f in wanted}
     left = {file: found for file, text in texts.items() if (found := mutants(file, text))}
     chosen: list[Mutant] = []
     while left and len(chosen) < count:

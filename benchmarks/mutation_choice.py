@@ -28,6 +28,12 @@ def module_name(file: str) -> str:
     return ".".join(parts[1:] if parts[0] in ("devices", "estimators") else parts)
 
 
+def room(file: str) -> str:
+    """The folder under `tests/` for a module: `pearl/spec/units.py` → `spec`."""
+    first, *rest = file.split("/")
+    return rest[0] if first == "pearl" and len(rest) > 1 else first
+
+
 class Source:
     """What one module imports and mentions. imports: name here → module and name there, which is
     empty for a module itself."""
@@ -113,7 +119,8 @@ class Choice:
 
     def tests(self, mutant: Mutant) -> list[str]:
         """Those that call its function. Where no test is seen to, as with compiled functions and
-        with constants: those that call a function that mentions it, and so on."""
+        with constants: those that call a function that mentions it, and so on. Where no test does
+        that either, as with a process of its own: the tests of the room."""
         found, known = set[str](), set[Unit]()
         rest = [(mutant.file, mutant.where)]
         while rest:
@@ -124,6 +131,8 @@ class Choice:
                 file, where = unit
                 keys = {(at, name) for name in parts(where) for at in (file, "?")}
                 rest += {u for k in keys for u in self.users.get(k, ())} - known
+        if not found:
+            found = {t for t in self.seconds if t.startswith(f"tests/{room(mutant.file)}/")}
         direct = {t for t in found if self.direct(t, self.names[mutant.file])}
         place = {t: (t not in direct, t.partition("::")[0]) for t in found}
         total = dict.fromkeys(place.values(), 0.0)

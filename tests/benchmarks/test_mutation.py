@@ -229,3 +229,20 @@ def test_a_mutant_of_a_kernel_finds_other_machine_code_stale():
     primitives = "pearl_devices.primitives"
     assert {f"{primitives}.math.rng.uniform", f"{primitives}.replay.ring.draw"} <= stale
     assert f"{primitives}.replay.sum_tree.find_leaf" not in stale
+
+
+def test_a_mutant_that_no_test_is_seen_to_call_meets_the_tests_of_its_room():
+    seconds = {"tests/runtime/test_a.py::one": 2.0, "tests/spec/test_b.py::two": 1.0}
+    files = ("runtime/test_a.py", "spec/test_b.py")
+    choice = Choice(ROOT, seconds, {})
+    choice.sources |= {f"tests/{file}": choice.sources["pearl/__init__.py"] for file in files}
+    worker = Mutant("pearl/runtime/lanes/worker_process.py", 1, "nothing so called", "", "", "")
+    assert choice.tests(worker) == ["tests/runtime/test_a.py::one"]
+
+
+def test_no_mutant_is_drawn_of_a_module_whose_extra_is_absent(monkeypatch):
+    file = "pearl/graph/period.py"
+    monkeypatch.setattr(mutation, "EXTRAS", {"no_such_package": file})
+    assert mutation.drawn(ROOT, 3, 5, file) == []
+    monkeypatch.setattr(mutation, "EXTRAS", {"numpy": file})
+    assert len(mutation.drawn(ROOT, 3, 5, file)) == 5
