@@ -16,8 +16,9 @@ from pearl.runtime.protocol.control_block import Board, Span
 from pearl.runtime.protocol.lane_schedule import Firing, Protocol, Slots
 from pearl.runtime.protocol.progress_counters import Ints
 from pearl.runtime.protocol.single_lane import Job
-from pearl_devices import Buffers, Call, backend
+from pearl_devices import Buffers, Call, Kernel, backend
 from pearl_devices.base import Pending
+from pearl_devices.kernels import kind_of
 
 Lags = dict[str, dict[int, int]]
 """What lags → by how many firings → how often that was seen."""
@@ -100,10 +101,10 @@ class Binder:
         inference by the versions that their writer left, the priorities of a draw by how many of
         them were written by then. Counted in param_syncs and in draws."""
         task, board = self.protocol.graph.task(f.tasks[0]), self.board
-        kind = task.kernel.kind.partition(".")[0]
+        structure = kind_of(task.kernel).structure
         if len(f.tasks) > 1:
             return None
-        if kind == "inference" and f.due:
+        if structure == "network" and f.due:
             ((sender, due),) = f.due.items()
             versions = self.arrays[channels.version(sender)]
             oldest = self.span.warm * due.step  # before, nothing was copied
@@ -116,8 +117,9 @@ class Binder:
                 seen[lag] = seen.get(lag, 0) + 1
 
             return old_parameters
-        writers = [t.name for t in self.protocol.graph.tasks if t.kernel.kind == "replay_update"]
-        if kind == "replay_sample" and writers:
+        tasks = self.protocol.graph.tasks
+        writers = [t.name for t in tasks if kind_of(t.kernel).structure == "prioritise"]
+        if structure == "sample" and writers:
             (writer,) = writers
             behind = self.protocol.delay[writer] - self.protocol.delay[task.name]
             cell, q = board.count(writer), f.per_round
@@ -138,7 +140,7 @@ class Binder:
             versions = self.arrays[channels.version(task)]
             call = device.bind(kernel, job.variant, seen)
             return _versioned(call, self.board, task, versions, slots.get(task, 0))
-        if kernel.kind != "env_step" or job.variant == "native":
+        if kind_of(kernel).structure != "environment" or job.variant == "native":
             return device.bind(kernel, job.variant, seen)
         return self._outside(job, task, seen, group)
 
@@ -148,14 +150,15 @@ class Binder:
         protocol = self.protocol
         if (job, group) not in self._homes:
             own = channels.view(protocol, self.arrays, job.kernel, task, {}, group)
-            for name in [n for n in own if self._in_slots(n)]:
+            for name in self._in_slots(job.kernel):
                 own[name] = np.zeros_like(own[name])
             call = backend(job.device_kind).bind(job.kernel, job.variant, own)
             self._homes[job, group] = own, call
         home, call = self._homes[job, group]
-        moved = [n for n in seen if self._in_slots(n)]
-        given = [(home[n], seen[n]) for n in moved if n.startswith("act.")]
-        taken = [(seen[n], home[n]) for n in moved if n.startswith("step.")]
+        kind = kind_of(job.kernel)
+        moved, written = self._in_slots(job.kernel), kind.written(kind.arrays(job.kernel))
+        given = [(home[n], seen[n]) for n in moved if n not in written]
+        taken = [(seen[n], home[n]) for n in moved if n in written]
         if not moved:
             return call
 
@@ -180,11 +183,11 @@ class Binder:
                 found[f"{job.name}@{group}" if group else job.name] = env
         return found
 
-    def _in_slots(self, name: str) -> bool:
+    def _in_slots(self, kernel: Kernel) -> list[str]:
+        """The arrays of a kernel that are part of a message with several slots."""
         senders = [t for t, count in self.protocol.slots.items() if count > 1]
-        return name.startswith(("act.", "step.")) and any(
-            channels.is_sent(name, self.protocol, t) for t in senders
-        )
+        sent = {name for t in senders for name in self.protocol.sent[t]}
+        return [name for name in kind_of(kernel).arrays(kernel) if name in sent]
 
 
 def _versioned(call: Call, board: Board, task: str, versions: Ints, slot: int) -> Call:

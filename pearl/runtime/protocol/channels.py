@@ -1,6 +1,6 @@
 """The arrays of a run with several lanes: where they lie, which slot and which rows a call sees.
 
-What one task sends to another (`firings.MESSAGES`) has as many slots as firings may be under way:
+What one task sends to another (`KernelKind.sends`) has as many slots as firings may be under way:
 slot 0 bears the array's own name, slot k the name with `@k`. A copy of a split task sees its rows
 of what has one row an environment, and has a random stream and a ring of episodes of its own, `#i`.
 Every group of environments has what these consist of for itself, `@k` likewise. `version.TASK`
@@ -20,30 +20,20 @@ import numpy as np
 import numpy.typing as npt
 
 from pearl.graph.task_graph import TaskGraph
-from pearl.runtime.protocol.lane_schedule import MESSAGES, Protocol
+from pearl.runtime.protocol.lane_schedule import Protocol
 from pearl_devices import Buffers, Kernel
-from pearl_devices.buffers import specs
+from pearl_devices.kernels import kind_of
+from pearl_devices.kernels.record import matches
 
 Layout = list[tuple[str, tuple[int, ...], str]]
 """Name, shape and dtype of every array, in the order in which they lie in memory."""
 
 ALIGNED = 64
-ROWS = ("env.", "act.action", "act.log_prob", "act.sample", "step.")
-"""Arrays with one row an environment."""
-OWN = ("rng.", "episode.")
-"""Arrays of which every copy of a split task has its own."""
-GROUPED = ("env.", "rng.env_step", "normalise.return")
-"""Arrays of which every group of environments has its own."""
-
-
-def sent(protocol: Protocol, sender: str) -> tuple[str, ...]:
-    return MESSAGES[protocol.graph.task(sender).kernel.kind.partition(".")[0]]
 
 
 def is_sent(name: str, protocol: Protocol, sender: str) -> bool:
-    """Whether an array is what this task sends. `batch.td` is the update's, not the sample's."""
-    prefixes = sent(protocol, sender)
-    return name.startswith(prefixes) and (name != "batch.td" or "batch.td" in prefixes)
+    """Whether an array is part of the message of task `sender`."""
+    return name in protocol.sent[sender]
 
 
 def further(protocol: Protocol, whole: TaskGraph, arrays: Buffers) -> Layout:
@@ -53,20 +43,16 @@ def further(protocol: Protocol, whole: TaskGraph, arrays: Buffers) -> Layout:
         origin = protocol.graph.origin(sender)
         if origin[1] > 0 and sender not in {t.name for t in whole.tasks}:
             continue  # the first copy stands for all: they share slots, each its rows
-        for name in arrays:
-            if (
-                "@" not in name
-                and is_sent(name, protocol, sender)
-                and _written(protocol, sender, name)
-            ):
-                array = arrays[name]
-                found += [(f"{name}@{k}", array.shape, array.dtype.name) for k in range(1, count)]
+        for name in protocol.sent[sender]:
+            array = arrays[name]
+            found += [(f"{name}@{k}", array.shape, array.dtype.name) for k in range(1, count)]
     for task in protocol.graph.tasks:
-        for name in (n for n in specs(task.kernel) if n in arrays):
+        kind = kind_of(task.kernel)
+        for name in (n for n in kind.arrays(task.kernel) if n in arrays):
             array, source = arrays[name], own(protocol, task.name, name)
             if source != name:
                 found.append((source, array.shape, array.dtype.name))
-            if name.startswith(GROUPED):
+            if matches(name, kind.per_group):
                 groups = range(1, protocol.groups.get(task.name, 1))
                 found += [(f"{source}@{k}", array.shape, array.dtype.name) for k in groups]
         if task.copies and not protocol.alone:
@@ -81,13 +67,11 @@ def version(task: str) -> str:
 
 
 def own(protocol: Protocol, task: str, name: str) -> str:
-    """What a task calls an array, in the whole: a copy has its own of some."""
-    part = protocol.graph.task(task).part
-    return f"{name}#{part.replica}" if part and name.startswith(OWN) else name
-
-
-def _written(protocol: Protocol, sender: str, name: str) -> bool:
-    return name in specs(protocol.graph.task(sender).kernel) and name not in ("act.low", "act.high")
+    """The name among the arrays of the run of what `task` calls `name`: a copy of a split task has
+    its own of some arrays."""
+    of = protocol.graph.task(task)
+    mine = of.part is not None and matches(name, kind_of(of.kernel).per_copy)
+    return f"{name}#{of.part.replica}" if of.part and mine else name
 
 
 def view(
@@ -98,19 +82,23 @@ def view(
     slots: Mapping[str, int],
     group: int = 0,
 ) -> Buffers:
-    """The arrays as one call sees them. slots: sender → the slot of what it sends. group: which
-    environments it is about."""
-    part = protocol.graph.task(task).part
+    """The arrays as one call sees them: a copy of a split task sees its rows of an array that has a
+    row an environment.
+
+    slots: sender → the slot of its message.
+    group: the group of environments that the call is about.
+    """
+    part, kind = protocol.graph.task(task).part, kind_of(kernel)
     seen = dict(arrays)
-    for name, (shape, _) in specs(kernel).items():
+    for name, (shape, _) in kind.arrays(kernel).items():
         source = own(protocol, task, name)
         for sender, slot in slots.items():
             if slot and is_sent(name, protocol, sender):
                 source = f"{name}@{slot}"
-        if group and name.startswith(GROUPED):
+        if group and matches(name, kind.per_group):
             source = f"{source}@{group}"
         array = arrays[source]
-        if part and name.startswith(ROWS) and array.shape != shape:
+        if part and array.shape != shape:
             first = sum(part.shares[: part.replica])
             array = array[first : first + part.shares[part.replica]]
         seen[name] = array

@@ -19,15 +19,7 @@ from pearl.graph.task_graph import Edge, TaskGraph
 from pearl.planning.plan_validation import unfolded
 from pearl.planning.plans import Entry, Plan
 from pearl.planning.replicas import Split
-
-MESSAGES = {
-    "inference": ("act.action", "act.log_prob", "act.sample"),
-    "env_step": ("step.",),
-    "replay_sample": ("batch.",),
-    "update": ("batch.td",),
-    "param_sync": ("policy.",),
-}
-"""Kind of task → the arrays that it sends to others. The rest is state."""
+from pearl_devices.kernels import kind_of
 
 
 @dataclass(frozen=True)
@@ -138,28 +130,18 @@ class Protocol:
         )
 
     @cached_property
-    def _senders(self) -> dict[str, tuple[str, ...]]:
-        """Task that sends → the tasks that read it, itself left out."""
-        found: dict[str, tuple[str, ...]] = {}
-        for task in self.graph.tasks:
-            sent = MESSAGES.get(task.kernel.kind.partition(".")[0])
-            if sent:
-                found[task.name] = tuple(self._readers(task.name))
-        return found
+    def sent(self) -> dict[str, tuple[str, ...]]:
+        """Task that sends a message → the arrays of that message."""
+        found = {t.name: kind_of(t.kernel).sent(t.kernel) for t in self.graph.tasks}
+        return {task: arrays for task, arrays in found.items() if arrays}
 
-    def _readers(self, sender: str) -> Iterable[str]:
-        kinds = {
-            "inference": ("env_step", "rollout_insert"),
-            "env_step": ("replay_insert", "rollout_insert", "update"),
-            "replay_sample": ("update", "replay_update"),
-            "update": ("replay_update",),
-            "param_sync": ("inference",),
-        }[self.graph.task(sender).kernel.kind.partition(".")[0]]
-        outgoing = {e.dst for e in self.graph.edges if e.src == sender}
-        for task in self.graph.tasks:
-            kind = task.kernel.kind.partition(".")[0]
-            if kind in kinds and task.name in outgoing:
-                yield task.name
+    @cached_property
+    def _senders(self) -> dict[str, tuple[str, ...]]:
+        """Task that sends a message → the tasks that read it."""
+        return {
+            sender: tuple(t.name for t in self.graph.tasks if _reads(self.graph, sender, t.name))
+            for sender in self.sent
+        }
 
     def _edge(self, src: str, dst: str) -> Edge:
         return next(e for e in self.graph.edges if (e.src, e.dst) == (src, dst))
@@ -321,8 +303,8 @@ def _groups(graph: TaskGraph) -> dict[str, int]:
     the sequential program has a token for each on the way from env_step back to inference."""
     found: dict[str, int] = {}
     for e in graph.edges:
-        kinds = [graph.task(n).kernel.kind.partition(".")[0] for n in (e.src, e.dst)]
-        if kinds == ["env_step", "inference"] and e.tokens_seq > 1:
+        ends = [kind_of(graph.task(n).kernel).structure for n in (e.src, e.dst)]
+        if ends == ["environment", "network"] and e.tokens_seq > 1:
             found |= {e.src: e.tokens_seq, e.dst: e.tokens_seq}
     return found
 
@@ -332,7 +314,7 @@ def _delays(graph: TaskGraph) -> dict[str, int]:
     delay = dict.fromkeys((t.name for t in graph.tasks), 0)
     late = [e for e in graph.edges if e.slack and not e.tokens_seq]
     for e in late:
-        if not _carries(graph, e):
+        if not e.limit or not _reads(graph, e.src, e.dst):
             raise SpecError(
                 f"plan: slack {e.slack} on {e.src} → {e.dst} would be empty firings of {e.dst}, "
                 "and this version cannot delay its work; leave it at 0"
@@ -345,17 +327,14 @@ def _delays(graph: TaskGraph) -> dict[str, int]:
     for _ in graph.tasks:
         for e in graph.edges:
             same = e.production == e.consumption and not e.tokens_seq and e.src != e.dst
-            if same and _carries(graph, e):
+            if same and _reads(graph, e.src, e.dst):
                 delay[e.dst] = max(delay[e.dst], delay[e.src] + e.slack)
     return delay
 
 
-def _carries(graph: TaskGraph, e: Edge) -> bool:
-    """Whether the consumer works on what the producer sends, and not just after it."""
-    src, dst = (graph.task(n).kernel.kind.partition(".")[0] for n in (e.src, e.dst))
-    return (src, dst) in {
-        ("env_step", "replay_insert"),
-        ("replay_sample", "update"),
-        ("replay_sample", "replay_update"),
-        ("update", "replay_update"),
-    }
+def _reads(graph: TaskGraph, sender: str, reader: str) -> bool:
+    """Whether an edge leads from one task to another that reads what the first one sends."""
+    if sender == reader or not any((e.src, e.dst) == (sender, reader) for e in graph.edges):
+        return False
+    src, dst = graph.task(sender).kernel, graph.task(reader).kernel
+    return not kind_of(dst).arrays(dst).keys().isdisjoint(kind_of(src).sent(src))

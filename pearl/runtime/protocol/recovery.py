@@ -1,4 +1,4 @@
-"""What a lane leaves behind whose process has died, and how it is made whole again.
+"""Recovery after a lane's process dies: find the incomplete firing, and decide whether to redo it.
 
 The counts say which of its firings are complete. The one after them may be half done; it is done
 again. That is possible where doing it again gives the same: tasks that send messages write the same
@@ -19,17 +19,8 @@ from pearl.runtime.protocol.lane_schedule import Firing, Protocol
 from pearl.runtime.protocol.single_lane import Job
 from pearl_devices import Buffers, Call
 from pearl_devices.buffers import specs
+from pearl_devices.kernels import kind_of
 from pearl_devices.kernels.arrays import ANEW
-
-REPEATABLE = (
-    "inference",
-    "env_step",
-    "replay_insert",
-    "replay_sample",
-    "replay_update",
-    "param_sync",
-)
-"""Families of kernels whose half-done firing can be done again."""
 
 ATTEMPTS = 3
 """A lane that dies so often at one firing is not started again."""
@@ -53,21 +44,21 @@ class Begun:
 
 def obstacle(protocol: Protocol, number: int) -> str | None:
     """Why a lane whose process died cannot go on in another, or None."""
-    stored = any(t.kernel.kind == "replay_insert" for t in protocol.graph.tasks)
+    stored = any(kind_of(t.kernel).structure == "insert" for t in protocol.graph.tasks)
     for firing in protocol.lanes[number].firings:
         for task in firing.tasks:
             kernel = protocol.graph.task(task).kernel
-            family = kernel.kind.partition(".")[0]
+            kind = kind_of(kernel)
             if firing.late:
                 return f"several firings of {task} may have been under way"
-            if family not in REPEATABLE or len(firing.tasks) > 1:
+            if not kind.repeatable or len(firing.tasks) > 1:
                 return f"{'+'.join(firing.tasks)} may be half done, and cannot be done twice"
-            if family in ("env_step", "inference") and not stored:
+            if kind.side == "acts" and not stored:
                 return (
                     f"{task} belongs to a rollout of the policy's own episodes, which would be "
                     "torn (only algorithms with a replay go on)"
                 )
-            if family == "replay_insert" and kernel.dims.get("stack"):
+            if kind.structure == "insert" and kernel.dims.get("stack"):
                 return f"the frames of {task} may be half stored"
             if protocol.groups.get(task, 1) > 1:
                 return f"the environments of {task} are in groups, of which one may be half done"
@@ -96,16 +87,17 @@ def mend(
         count = board.read(board.count(task))
         learns = protocol.graph.origin(task)[0] in learning
         works = _works(protocol, task, begun.at * q, count, span, learns)
-        per = kernel.dim("steps") if kernel.kind == "replay_sample" else 1
+        structure = kind_of(kernel).structure
+        per = kernel.dim("steps") if structure == "sample" else 1
         for name in specs(kernel):
             if name.startswith("rng."):
                 own = channels.own(protocol, task, name)
                 arrays[own][1] = np.uint64(begun.counted[own][1] + len(works) * per)
-        if kernel.kind == "replay_insert":
+        if structure == "insert":
             rows, (head, filled) = len(works) * kernel.dim("envs"), begun.counted["replay.cursor"]
             capacity = arrays["replay.reward"].size
             arrays["replay.cursor"][:] = (head + rows) % capacity, min(filled + rows, capacity)
-        if kernel.kind == "env_step" and task in cut_off.tasks:
+        if structure == "environment" and task in cut_off.tasks:
             lost = kernel.dim("envs")
             if jobs[task].variant == "native":
                 from pearl_devices.primitives.envs.native_envs import reset_envs
@@ -140,8 +132,8 @@ def next_firing(protocol: Protocol, number: int, board: Board) -> tuple[int, Fir
 def stalls(protocol: Protocol, number: int, board: Board) -> bool:
     """Whether a lane has all that its next firing needs, and this is an env_step."""
     at, firing = next_firing(protocol, number, board)
-    kinds = [protocol.graph.task(t).kernel.kind for t in firing.tasks]
-    return kinds == ["env_step"] and all(
+    found = [kind_of(protocol.graph.task(t).kernel).structure for t in firing.tasks]
+    return found == ["environment"] and all(
         board.read(board.count(w.task)) >= w.base + at * w.step for w in firing.waits
     )
 
@@ -149,7 +141,9 @@ def stalls(protocol: Protocol, number: int, board: Board) -> bool:
 def steps_outside(protocol: Protocol, number: int, jobs: Mapping[str, Job]) -> bool:
     """Whether a lane steps environments that live outside the arrays."""
     placed = [jobs[t] for t in protocol.lanes[number].tasks]
-    return any(j.kernel.kind == "env_step" and j.variant != "native" for j in placed)
+    return any(
+        kind_of(j.kernel).structure == "environment" and j.variant != "native" for j in placed
+    )
 
 
 def marked(
@@ -158,7 +152,7 @@ def marked(
     """The calls of a native env_step, of which the first marks its transitions as a new start that
     no n-step return enters. Others are left as they are."""
     job, first = jobs[f.tasks[0]], [True]
-    if job.kernel.kind != "env_step" or job.variant != "native":
+    if kind_of(job.kernel).structure != "environment" or job.variant != "native":
         return calls
 
     def marking(call: Call, number: int) -> Call:

@@ -17,6 +17,7 @@ from pearl.graph.task_graph import TaskGraph
 from pearl.planning.plans import Plan
 from pearl.runtime import waiting
 from pearl_devices import Buffers, Call, Device, Kernel, Platform, backend, buffers
+from pearl_devices.kernels import kind_of
 
 TIMES = 2048
 """Times that are kept of a call at most, so that a run of days needs no more memory."""
@@ -222,9 +223,11 @@ def profile(
     }
     lent = {name: array for name, array in own.items() if _stored(name, array)}
     written = np.arange(0)
-    if "replay_insert" in fused.tasks:
-        firings = (rounds + 1) * graph.repetition["replay_insert"]
-        rows = firings * graph.task("replay_insert").kernel.dim("envs")
+    for task in fused.tasks:
+        if kind_of(graph.task(task).kernel).structure != "insert":
+            continue
+        firings = (rounds + 1) * graph.repetition[task]
+        rows = firings * graph.task(task).kernel.dim("envs")
         head, capacity = int(arrays["replay.cursor"][0]), len(arrays["replay.reward"])
         written = (head + np.arange(rows)) % capacity
     kept = {name: array[written] for name, array in lent.items()}
