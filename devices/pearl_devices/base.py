@@ -46,6 +46,16 @@ class UnsupportedError(Exception):
     """A kernel was bound to a device or variant that cannot run it; the text says which and why."""
 
 
+class KernelKindError(UnsupportedError):
+    """The record of a kernel kind of the user's own is missing, incomplete or fails; the text names
+    its module and the reason."""
+
+
+class KernelFailed(EnvironmentFailed):
+    """A firing of a kernel kind of the user's own failed; the text names its function and the
+    reason. It ends a run as an environment that fails does."""
+
+
 class DeviceKindError(ValueError):
     """The file of a device kind is missing, incomplete or fails; the text names file and reason."""
 

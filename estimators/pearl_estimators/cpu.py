@@ -25,7 +25,7 @@ def calibrated_or_roofline(kernel: Kernel, device: Device, variant: str, width: 
     if not found:
         return alone
     together = min(found, key=lambda e: e.latency_s)
-    # There is no roofline of whole iterations, and no call is slower than its parts one by one.
+    # There is no roofline of environments, and no call is slower than its parts one by one.
     unknown = alone.rung == "datasheet" and acts(kernel)
     better = alone.rung == "datasheet" and together.rung != "datasheet"
     return together if unknown or better or together.latency_s < alone.latency_s else alone
@@ -43,18 +43,23 @@ def _alone(kernel: Kernel, device: Device, variant: str, width: int) -> Estimate
         if untimed(known, kernel, variant):
             guess = cpu_roofline(kernel, device, variant, width)
             return replace(guess, source=f"{guess.source}; {UNTIMED}")
-        if kind_of(kernel).structure == "environment":
+        structure = kind_of(kernel).structure
+        if structure == "environment":
             return _own_environment(kernel, device, variant)
+        if structure == "own":
+            from pearl_estimators.host.own_timing import own_kind
+
+            return own_kind(kernel, variant)
     return cpu_roofline(kernel, device, variant, width)
 
 
 def _own_environment(kernel: Kernel, device: Device, variant: str) -> Estimate:
     """An environment outside the calibration: timed, or the roofline with the reason why not."""
     from pearl_estimators.host.calibration import CalibrationError
-    from pearl_estimators.host.env_timing import measured
+    from pearl_estimators.host.own_timing import environment
 
     try:
-        return measured(kernel, variant)
+        return environment(kernel, variant)
     except CalibrationError as error:
         guess = cpu_roofline(kernel, device, variant, 1)
         return replace(guess, source=f"{guess.source}; it could not be timed: {error}")

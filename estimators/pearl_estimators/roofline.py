@@ -29,6 +29,7 @@ SERIAL_STEP_S = 8e-9
 NATIVE_ENV_S = (1e-6, 0.1e-6)
 VECTOR_ENTRY_S = {"CartPole-v1": (37e-6, 0.1e-6)}
 SYNC_ENV_S = {"Pendulum-v1": (7e-6, 12e-6)}
+OWN_CALL_S = 50e-6  # a firing of a kind of one's own: some ten operations of numpy, assumed
 UNKNOWN_ENV_S = (7e-6, 60e-6)  # middle of 7 us (classic control) to 1 ms (Ant) an environment step
 
 
@@ -125,8 +126,12 @@ def cpu_roofline(kernel: Kernel, device: Device, variant: str, width: int) -> Es
     Replay on a CPU waits for memory rather than moves it: each of its accesses adds
     SERIAL_STEP_S, which nothing hides.
     """
-    if kind_of(kernel).structure == "environment":
+    structure = kind_of(kernel).structure
+    if structure == "environment":
         return _env_step(kernel, variant)
+    if structure == "own":
+        source = f"{OWN_CALL_S:.2g} s a call, assumed; {kernel.kind} never timed on such a CPU"
+        return _of_terms(OWN_CALL_S, 0.0, 0.0, UNKNOWN_ENV_BAND, source)
     calls_s = call_overhead_s(kernel, device, variant)
     return _roofline(
         kernel, device, variant, width, calls_s, SERIAL_STEP_S * kind_of(kernel).accesses(kernel)

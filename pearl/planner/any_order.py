@@ -19,6 +19,8 @@ from pearl.planning.replicas import Split, split_graph
 from pearl.planning.timing import Assignment, timing
 
 ACTING = ("inference", "env_step")
+STORING = (*ACTING, "replay_insert")
+"""Tasks that an env_step of any order leads to."""
 NOTE = (
     "in any order: rows of whichever copy is ready are stored next, so that a run is not "
     "reproducible; rates are those of mean times in lock-step"
@@ -50,6 +52,12 @@ def check(graph: TaskGraph, limits: Limits) -> int:
             problems.append(
                 "limits.any_order: algorithm.n_step must be 1, for the next row of an environment "
                 "may be anywhere"
+            )
+        others = [e.dst for e in graph.edges if e.src == "env_step" and e.dst not in STORING]
+        if others:
+            problems.append(
+                f"limits.any_order: {', '.join(others)} works on transitions before they are "
+                "stored, of all copies in order"
             )
         if limits.env_groups > 1:
             problems.append("limits.any_order: env_groups must be 1")

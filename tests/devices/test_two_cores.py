@@ -24,7 +24,7 @@ from pearl.training.trainer import Trainer
 from pearl_devices import Buffers, Device, Kernel, UnsupportedError, cpu, kernel
 from pearl_devices.primitives import HELPER
 from pearl_estimators import Estimate
-from pearl_estimators.host import env_timing
+from pearl_estimators.host import own_timing
 from pearl_estimators.host.timer import Timing, time_call
 from tests.algorithms.test_td3_sac import started
 from tests.devices import test_primitives_nets as reference
@@ -322,7 +322,7 @@ def test_an_environment_nobody_knows_is_timed() -> None:
         dims: dict[str, Any] = {"envs": 8, "obs": 4, "act": 0}
         return kernel("env_step", dims, program="benchmarks.slow_env:cartpole", args=args)
 
-    quick, slow = (env_timing.measured(step(us), "gymnasium") for us in (30, 300))
+    quick, slow = (own_timing.environment(step(us), "gymnasium") for us in (30, 300))
     assert quick.rung == slow.rung == "measured"
     assert slow.latency_s > 8 * 300e-6
     assert 4 < slow.latency_s / quick.latency_s < 11

@@ -254,7 +254,7 @@ def test_a_plan_goes_on_with_the_next_rung_where_time_runs_out(cache, monkeypatc
 
 def test_an_environment_of_a_family_that_is_late_starts_no_process_of_its_own(cache, monkeypatch):
     stands(monkeypatch, late(0))
-    monkeypatch.setattr("pearl_estimators.host.env_timing.in_child", None)
+    monkeypatch.setattr("pearl_estimators.host.own_timing.in_child", None)
     of = next(k for k, _ in KERNELS if k.kind == "env_step")
     with pytest.warns(CalibrationWarning):
         assert estimate(of, HOST).rung == "datasheet"

@@ -16,6 +16,7 @@ from pearl_devices.kernels import (
     environments,
     off_policy,
     on_policy,
+    own,
     param_sync,
     replay,
     rollouts,
@@ -47,13 +48,20 @@ UNKNOWN = KernelKind(arrays=lambda k: {}, name="unknown", structure="unknown")
 
 
 def kind_of(kernel: Kernel) -> KernelKind:
-    """The record of a kernel's kind; UNKNOWN where there is none."""
+    """The record of a kernel's kind; UNKNOWN where there is none.
+
+    Raises:
+        KernelKindError: its kind names a record of the user's own that is missing or incomplete.
+    """
     return KINDS.get(kernel.kind) or _own(kernel.kind, "horizon" in kernel.dims) or UNKNOWN
 
 
 @cache
 def _own(kind: str, rollout: bool) -> KernelKind | None:
-    """The record of a kind of the user's own algorithm, which learns from a replay or a rollout."""
+    """The record of a kind of the user's own, or of a kind of the user's own algorithm, which
+    learns from a replay or a rollout."""
+    if ":" in kind:
+        return own.load(kind)
     family, _, name = kind.partition(".")
     if name and family == "inference":
         return off_policy.inference(name, native=False)
@@ -77,14 +85,17 @@ def kernel(
 
     Raises:
         KeyError: no such kind; the text names all.
+        KernelKindError: `kind` names a record of the user's own that is missing or incomplete.
     """
     dims = {**(sizes or {}), **dims}
     found = KINDS.get(kind) or _own(kind, "horizon" in dims)
     if found is None:
         raise KeyError(
-            f"no kernel kind {kind!r}; there are {sorted(KINDS)}, and inference.NAME and "
-            "update.NAME of any algorithm"
+            f"no kernel kind {kind!r}; there are {sorted(KINDS)}, inference.NAME and update.NAME "
+            "of any algorithm, and module:NAME for a record of your own"
         )
+    if found.structure == "own":
+        own.check(found, Kernel(kind, dims, program=program, args=args or {}))
     return found.kernel(dims, program=program, args=args, modules=modules)
 
 

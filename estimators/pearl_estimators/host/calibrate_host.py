@@ -26,9 +26,9 @@ from pearl_estimators.host.benchmark_kernels import (
     variants,
 )
 from pearl_estimators.host.calibration import Calibration, Check
-from pearl_estimators.host.env_timing import time_here
 from pearl_estimators.host.journal import Tell, teller
 from pearl_estimators.host.linear_fit import family, point, predict
+from pearl_estimators.host.own_timing import time_here
 from pearl_estimators.host.timer import HELD, Timing, share_had, time_call
 
 POINT_S = (0.004, 0.015)  # shortest and longest time given to one point in one round
@@ -255,15 +255,15 @@ def _end_with_parent() -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """`measure SECONDS`, `check SECONDS` or `env SECONDS`; what they are given is the first line of
-    input: groups, what is known and the journal to tell, a calibration, or an environment."""
+    """`measure SECONDS`, `check SECONDS` or `own SECONDS`. The first line of input is what they are
+    given: groups, what is known and the journal to tell; a calibration; kernels of the user's."""
     task, seconds = arguments[0], float(arguments[1])
     given = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_parent, daemon=True).start()
     if task == "check":
         rows = check_here(Calibration.from_json(given), seconds=seconds)
         print(json.dumps([asdict(row) for row in rows]))
-    elif task == "env":
+    elif task == "own":
         print(json.dumps(time_here(given, seconds)))
     else:
         known, tell = Calibration.from_json(given["known"]), teller(Path(given["journal"]))

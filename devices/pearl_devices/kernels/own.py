@@ -1,0 +1,150 @@
+"""Kinds of the user's own: a record in a module of theirs, `module:NAME` (docs/own_kernel.md).
+
+Their functions are called here and nowhere else. All that can be wrong with a record is found
+before a plan is made: an error is one sentence that names the module and what it lacks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import cast
+
+import numpy as np
+
+from pearl_devices import named
+from pearl_devices.base import Buffers, Call, KernelFailed, KernelKindError
+from pearl_devices.given import is_whole, misfit, shown
+from pearl_devices.kernel import Kernel
+from pearl_devices.kernels.record import KernelKind, chosen
+
+CALLED = "python"
+"""The variant whose function is called in every firing; all others return the call of a firing."""
+
+
+def load(kind: str) -> KernelKind:
+    """The record that `module:NAME` names.
+
+    Raises:
+        KernelKindError: there is none, or it lacks something that does not depend on sizes.
+    """
+    module, _, name = kind.partition(":")
+    try:
+        home = named.imported(module)
+    except ValueError as error:
+        raise _wrong(kind, f"its module cannot be imported: {error}") from error
+    found = getattr(home, name, None)
+    if not isinstance(found, KernelKind):
+        what = f"{name} is {shown(found)}" if hasattr(home, name) else f"it has no {name}"
+        raise _wrong(kind, f"{what}; a pearl_devices.kernels.KernelKind is needed")
+    if found.structure != "own":
+        raise _wrong(kind, f"structure is {found.structure!r}; leave it out of a kind of your own")
+    for field in ("writes", "sends", "per_copy", "per_group"):
+        given = getattr(found, field)
+        if not isinstance(given, tuple) or not all(isinstance(each, str) for each in given):
+            raise _wrong(kind, f"{field} is {shown(given)}; a tuple of names of arrays is needed")
+    if not found.writes:
+        raise _wrong(kind, "writes is empty; it must name the arrays that a firing writes")
+    if not found.variants:
+        raise _wrong(kind, f"variants is empty; it needs one, such as {{{CALLED!r}: 'module:f'}}")
+    for variant, given in found.variants.items():
+        program = given.function
+        if not isinstance(program, str) or not named.CALLABLE.fullmatch(program):
+            raise _wrong(
+                kind, f"variant {variant} is {shown(program)}; needed is 'module:function'"
+            )
+        try:
+            named.function(program)
+        except ValueError as error:
+            raise _wrong(kind, f"variant {variant}: {program}: {error}") from error
+    return replace(found, name=kind)
+
+
+def check(kind: KernelKind, kernel: Kernel) -> None:
+    """Look at the arrays of a kernel and at what the record says of them.
+
+    Raises:
+        KernelKindError: they are none, or a name in the record is no array of the kernel.
+    """
+    try:
+        arrays = kind.arrays(kernel)
+        wrong = _misfits(arrays)
+    except Exception as error:  # a function of the user's own may raise anything
+        raise _wrong(kind.name, f"arrays fails: {_reason(error)}") from error
+    if wrong:
+        raise _wrong(kind.name, f"arrays gives {wrong}")
+    for field in ("writes", "sends", "per_copy", "per_group"):
+        for pattern in getattr(kind, field):
+            if not chosen(arrays, (pattern,)):
+                what = f"{field} has {pattern!r}, which is none of its arrays {sorted(arrays)}"
+                raise _wrong(kind.name, what)
+    unwritten = sorted(set(kind.sent(kernel)) - set(kind.written(arrays)))
+    if unwritten:
+        raise _wrong(kind.name, f"it sends {unwritten} but does not write them; add them to writes")
+    if kind.count is not None:
+        try:
+            found = kind.count(kernel)
+            fits = len(found) == 4 and not any(misfit(each) for each in found)
+        except Exception as error:
+            raise _wrong(kind.name, f"count fails: {_reason(error)}") from error
+        if not fits:
+            raise _wrong(
+                kind.name,
+                f"count gives {shown(found)}; needed are flops, bytes in, bytes out and resident "
+                "bytes, each at least 0",
+            )
+
+
+def _misfits(arrays: object) -> str:
+    """Why arrays are none; empty where they fit."""
+    if not isinstance(arrays, Mapping) or not arrays:
+        return f"{shown(arrays)}; needed is a dict from names to (shape, dtype)"
+    for name, given in arrays.items():
+        if not isinstance(name, str) or any(c in name for c in "@#"):
+            return f"the name {shown(name)}; needed is text without @ and #"
+        try:
+            shape, dtype = given
+            fits = isinstance(shape, tuple) and all(is_whole(n) and n >= 0 for n in shape)
+            fits = fits and isinstance(dtype, str) and np.dtype(dtype).kind in "fiub"
+        except (TypeError, ValueError):
+            fits = False
+        if not fits:
+            needed = "needed is a tuple of whole numbers and a dtype such as 'float32'"
+            return f"{shown(given)} for {name}; {needed}"
+    return ""
+
+
+def bind(kind: KernelKind, kernel: Kernel, variant: str, arrays: Buffers) -> Call:
+    """The call of one firing over the arrays that the record names.
+
+    Raises:
+        KernelKindError: the function of the variant fails, or returns anything but a call.
+    """
+    program = kind.variants[variant].program(kernel)
+    mine = {name: arrays[name] for name in kind.arrays(kernel)}
+    try:
+        function = named.function(program)
+        call = partial(function, kernel, mine) if variant == CALLED else function(kernel, mine)
+    except Exception as error:  # a function of the user's own may raise anything
+        raise _wrong(kind.name, f"{program} cannot be bound: {_reason(error)}") from error
+    if not callable(call):
+        needed = "needed is a function without arguments that computes one firing"
+        raise _wrong(kind.name, f"{program} returns {shown(call)}; {needed}")
+
+    def fire() -> None:
+        try:
+            call()
+        except Exception as error:
+            text = f"kernel kind {kind.name}: {program} failed: {_reason(error)}"
+            raise KernelFailed(text) from error
+
+    return cast(Call, fire)
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {named.reason(error)}"
+
+
+def _wrong(kind: str, what: str) -> KernelKindError:
+    return KernelKindError(f"kernel kind {kind}: {what}")

@@ -1,0 +1,101 @@
+"""Measured rung of code of the user's own, which no calibration knows: timed once a process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+from pearl_devices import Kernel, UnsupportedError
+from pearl_estimators.estimates import Estimate
+from pearl_estimators.host.calibration import CalibrationError
+from pearl_estimators.host.child_process import in_child
+from pearl_estimators.host.timer import time_call
+
+COUNTS = (1, 4)
+"""Environments in a call, timed: the cost of one more is the difference."""
+EACH_S, TIMEOUT_S = 0.2, 60.0
+
+Seconds = tuple[float, float, float]
+"""Median, fastest, slowest."""
+
+
+def environment(kernel: Kernel, variant: str) -> Estimate:
+    """One call of an environment of the user's own, from two timings in a process of its own.
+
+    Raises:
+        CalibrationError: it cannot be timed; the text says why.
+    """
+    sized = (replace(kernel, dims={**kernel.dims, "envs": n}) for n in COUNTS)
+    few, many = _timings(*sized, variant=variant)
+    envs, steps = kernel.dim("envs"), COUNTS[1] - COUNTS[0]
+
+    def at(place: int) -> float:
+        one_more = max(0.0, (many[place] - few[place]) / steps)
+        return max(few[place] + one_more * (envs - COUNTS[0]), one_more * envs)
+
+    how = f"{COUNTS[0]} and {COUNTS[1]} environments"
+    return _estimate((at(0), at(1), at(2)), f"{kernel.program} timed on this host with {how}")
+
+
+def own_kind(kernel: Kernel, variant: str) -> Estimate:
+    """One call of a kernel kind of the user's own, from a timing in a process of its own, over
+    arrays of small random numbers.
+
+    Raises:
+        CalibrationError: it cannot be timed; the text says why.
+    """
+    (found,) = _timings(kernel, variant=variant)
+    return _estimate(found, f"{kernel.kind} timed on this host")
+
+
+def _estimate(seconds: Seconds, source: str) -> Estimate:
+    return Estimate(
+        seconds[0],
+        low_s=min(seconds[0], seconds[1]),
+        high_s=max(seconds[0], seconds[2]),
+        rung="measured",
+        bound_by="overhead",
+        source=source,
+    )
+
+
+def _timings(*kernels: Kernel, variant: str) -> list[Seconds]:
+    found = _timed(kernels, variant)
+    if isinstance(found, str):
+        raise CalibrationError(found)
+    return found
+
+
+@lru_cache(maxsize=64)
+def _timed(kernels: tuple[Kernel, ...], variant: str) -> list[Seconds] | str:
+    """A timing of each, or why there are none, which is not tried again either."""
+    given = [
+        {"kind": k.kind, "sizes": dict(k.dims), "program": k.program, "args": dict(k.args)}
+        for k in kernels
+    ]
+    try:
+        rows = in_child(
+            "own", EACH_S, timeout_s=TIMEOUT_S, given={"kernels": given, "variant": variant}
+        )
+    except CalibrationError as error:
+        return str(error)
+    return [(float(median), float(low), float(high)) for median, low, high in rows]
+
+
+def time_here(given: Mapping[str, Any], seconds: float) -> list[Seconds]:
+    """What `in_child` runs: median, fastest and slowest of a call of each kernel."""
+    from pearl_devices import kernel
+    from pearl_estimators.host.benchmark_kernels import bound
+
+    rows: list[Seconds] = []
+    for k in given["kernels"]:
+        sizes = {n: tuple(v) if isinstance(v, list) else v for n, v in k["sizes"].items()}
+        of = kernel(k["kind"], sizes, program=k["program"], args=k["args"])
+        try:
+            timing = time_call(bound(of, given["variant"]), seconds=seconds)
+        except UnsupportedError as error:
+            raise ValueError(str(error)) from None
+        rows.append((timing.median_s, timing.low_s, timing.high_s))
+    return rows
