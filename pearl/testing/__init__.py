@@ -17,12 +17,20 @@ pytest.register_assert_rewrite(
     "pearl.testing.algorithm_contract",
     "pearl.testing.backend_contract",
     "pearl.testing.estimator_contract",
+    "pearl.testing.kernel_kind_contract",
     "pearl.testing.solver_contract",
 )
 
 from pearl.testing.algorithm_contract import AlgorithmContract  # noqa: E402
 from pearl.testing.backend_contract import BackendContract  # noqa: E402
 from pearl.testing.estimator_contract import EstimatorContract  # noqa: E402
+from pearl.testing.kernel_kind_contract import KernelKindContract  # noqa: E402
 from pearl.testing.solver_contract import SolverContract  # noqa: E402
 
-__all__ = ["AlgorithmContract", "BackendContract", "EstimatorContract", "SolverContract"]
+__all__ = [
+    "AlgorithmContract",
+    "BackendContract",
+    "EstimatorContract",
+    "KernelKindContract",
+    "SolverContract",
+]

@@ -131,6 +131,8 @@ def update(
     loss_operations: float | None = None,
     example: str | None = None,
     assumed: bool = True,
+    horizons: tuple[int, int] = (8, 256),
+    minibatches: bool = False,
 ) -> KernelKind:
     """The kind that takes the gradient steps on a rollout. native: the code that PPO and A2C share
     computes its loss; else the torch loss alone does, and the work of the passes is assumed."""
@@ -152,6 +154,8 @@ def update(
         ),
         code="on_policy" if native else name,
         example=example,
+        horizons=horizons,
+        minibatches=minibatches,
         variants={**variants, "torch": torch},
     )
 
@@ -218,14 +222,26 @@ def iteration(of: KernelKind) -> KernelKind:
         products=of.products,
         passes=of.passes,
         code=of.code,
+        horizons=of.horizons,
+        minibatches=of.minibatches,
         variants={"native": primitive("updates.ppo_iteration:bind_iteration", fits=native)},
     )
 
 
 PPO = update(
-    "ppo", native=True, loss_operations=78, example="pearl.algorithms.ppo:losses", assumed=False
+    "ppo",
+    native=True,
+    loss_operations=78,
+    example="pearl.algorithms.ppo:losses",
+    assumed=False,
+    minibatches=True,
 )
 A2C = update(
-    "a2c", native=True, loss_operations=50, example="pearl.algorithms.a2c:losses", assumed=False
+    "a2c",
+    native=True,
+    loss_operations=50,
+    example="pearl.algorithms.a2c:losses",
+    assumed=False,
+    horizons=(4, 32),
 )
 PPO_ITERATION, A2C_ITERATION = iteration(PPO), iteration(A2C)

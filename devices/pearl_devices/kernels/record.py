@@ -155,7 +155,10 @@ class KernelKind:
     code: whose code it runs, where the calibration tells its cost from others of its structure.
     example: a program that a kernel of the kind may have, to time it with.
     actions: which actions its algorithm takes.
-    networks: draws its algorithm's networks for a random kernel.
+    networks: draws its algorithm's networks for a random kernel; None where they are an actor and a
+        critic that learn from rollouts.
+    horizons: least and most vector steps of a rollout, in random kernels.
+    minibatches: it goes over a rollout several times, in parts.
     """
 
     arrays: Callable[[Kernel], dict[str, Spec]]
@@ -182,6 +185,8 @@ class KernelKind:
     example: str | None = None
     actions: Literal["discrete", "continuous", "both"] = "both"
     networks: Networks | None = None
+    horizons: tuple[int, int] = (8, 256)
+    minibatches: bool = False
 
     def __post_init__(self) -> None:
         named = {n: Variant(v) if isinstance(v, str) else v for n, v in self.variants.items()}

@@ -12,6 +12,7 @@ from typing import Any
 from pearl_devices import Buffers, Device, Kernel, backend
 from pearl_devices.base import ASKED, Call
 from pearl_devices.buffers import allocate, specs
+from pearl_devices.kernels import KINDS, KernelKind, kind_of, repeats
 from pearl_devices.kernels.replay import tree_levels
 from pearl_estimators.host.random_kernels import DRAWS, MOST_BYTES, drawn, sizes
 
@@ -28,20 +29,28 @@ CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os
 MOST_FLOPS, MOST_STEPS = 4e8, 8
 """Of one firing that is timed to calibrate."""
 FEW, MANY = 8, 14
-SIMPLE = ("env_step", "tabular", "rollout_insert", "learn", "iteration")
-WIDE = ("iteration.ppo", "iteration.a2c")
 """Points of a family: fewer of those that a call and an environment each decide, and of those whose
-parts are families themselves, unless short firings and long ones differ much (WIDE)."""
+parts are families themselves, unless short firings and long ones differ much."""
 SEED, HELD_OUT_SEED = 1, 2
 
 
 def group(kind: str) -> str:
-    """What is timed together, when first needed: a kernel kind's part of the algorithm it names,
-    or `shared`."""
-    part, _, name = kind.partition(" ")[0].partition(".")
-    if part in ("inference", "rollout", "tabular"):
-        return part if part == "tabular" else f"{part}.{name}"  # other algorithms have the same
-    return name or "shared"
+    """What is timed together, when first needed: kinds of one algorithm that learn, those that
+    choose actions each alone (other algorithms have the same), tables, and `shared`."""
+    found = KINDS.get(kind.partition(" ")[0])
+    if found is None:
+        return kind
+    if found.structure == "table":
+        return found.family
+    if found.algorithm:
+        return found.algorithm if found.code else found.name
+    return "shared"
+
+
+def _few(kind: KernelKind) -> bool:
+    """Whether few points tell enough of a kind."""
+    fused = kind.structure == "fused" and kind.networks is not None
+    return fused or kind.structure in ("environment", "table", "store")
 
 
 GROUPS = tuple(sorted({group(name) for name in DRAWS}))
@@ -54,7 +63,7 @@ def training(groups: Collection[str] = GROUPS) -> Iterator[Kernel]:
     for name in DRAWS:
         if group(name) not in groups:
             continue
-        yield from _some(name, FEW if name.startswith(SIMPLE) and name not in WIDE else MANY, SEED)
+        yield from _some(name, FEW if _few(DRAWS[name][1]) else MANY, SEED)
 
 
 def held_out() -> Iterator[Kernel]:
@@ -82,7 +91,7 @@ IN_A_CALL, CALL_FLOPS = 16, 2e7
 
 def firings(of: Kernel) -> int:
     """How many firings of the kernel a call of `bound` is."""
-    if not of.kind.startswith("iteration."):
+    if not repeats(of):
         return 1
     return max(1, min(IN_A_CALL, int(CALL_FLOPS / max(of.flops, 1.0))))
 
@@ -132,7 +141,7 @@ def fill(buffers: Buffers, of: Kernel) -> None:
     """Plausible random contents: small networks' weights, a full replay, a consistent sum tree."""
     import numpy as np
 
-    rng = np.random.default_rng(0)
+    rng, table = np.random.default_rng(0), kind_of(of).structure == "table"
     exact: dict[str, Any] = {
         "replay.priority": (0.6, 1e-6, 1.0),
         "replay.beta": (0.4, 1.0, 1e5),
@@ -163,7 +172,7 @@ def fill(buffers: Buffers, of: Kernel) -> None:
             array[:] = rng.integers(0, of.dim("capacity"), array.shape)
         elif name.endswith(".action") and array.dtype == np.int64:
             array[:] = rng.integers(0, 2, array.shape)
-        elif name == "hyper.lr.q" and of.kind.startswith("tabular."):
+        elif name == "hyper.lr.q" and table:
             array[:] = 0.1, 0.5
         elif name.startswith("hyper.lr."):
             array[:] = 1e-4
@@ -175,7 +184,7 @@ def fill(buffers: Buffers, of: Kernel) -> None:
             array[:] = 0  # Adam starts from nothing
         elif name.startswith(("learner.", "policy.")):
             array[:] = 0.08 * rng.standard_normal(array.shape)
-        elif name.endswith("obs") and of.kind.startswith("tabular."):
+        elif name.endswith("obs") and table:
             array[:] = rng.integers(0, of.dim("states"), array.shape)
         elif array.dtype == np.float32:
             some = 0.3 * rng.standard_normal(min(array.size, MOST_RANDOM), np.float32)

@@ -1,9 +1,10 @@
-"""What the calibrated model counts of a kernel: numbers that each cost so many seconds.
+"""Features of the calibrated cost model: counts of a kernel, which each cost so many seconds.
 
 A term whose name ends in the name of a kernel kind or an algorithm belongs to that alone: its call,
 its losses. All others cost the same in every kernel of a variant, so that all of them tell what
-they cost. Counted is what the code does: of native products the tiles (`primitives.products`), of
-torch the operations; and what misses a cache, as far as the sizes of arrays tell.
+they cost. The counts are those of the code: of native products the tiles
+(`primitives.math.products`), of torch the operations; and what misses a cache, as far as the sizes
+of arrays tell.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from itertools import pairwise
 
 from pearl_devices import Kernel
 from pearl_devices.discover import host
-from pearl_devices.kernels import kind_of, parts
+from pearl_devices.kernels import Structure, acts, kind_of, parts, repeats
 from pearl_devices.kernels.counting import parameters, size
 from pearl_devices.kernels.replay import row_bytes, tree_depth, tree_levels
 from pearl_estimators.roofline import VECTOR_ENTRY_S, launches
@@ -60,25 +61,24 @@ class Terms(dict[str, float]):
 
 def terms(kernel: Kernel, variant: str) -> Mapping[str, float]:
     """The terms of one firing of `kernel`."""
-    found = Terms()
-    family = kernel.kind.partition(".")[0]
-    what = f"env_step {kernel.program}" if family == "env_step" else kernel.kind
+    found, structure = Terms(), kind_of(kernel).structure
+    what = f"{kernel.kind} {kernel.program}" if structure == "environment" else kernel.kind
     if variant == "gymnasium" and kernel.program in VECTOR_ENTRY_S:
         what += " together" if kernel.dim("envs") >= TOGETHER else " one by one"
-    if family != "iteration":  # a run has very many of them in one call
+    if not repeats(kernel):  # a run has very many of them in one call
         found.add(f"call {what}", 1.0)
-    if family in ("env_step", "tabular"):
+    if structure in ("environment", "table"):
         found.add(f"envs {what}", kernel.dim("envs"))
-        if family == "tabular":
+        if structure == "table":
             found.add(f"numbers {what}", kernel.dim("envs") * kernel.dim("actions"))
             table = 8.0 * kernel.dim("states") * kernel.dim("actions")
             found.add("miss_table", kernel.dim("envs") * missing(table, 1))
     elif variant.startswith("torch"):
-        _torch(found, kernel, family)
-    elif family in ("iteration", "rollout"):
+        _torch(found, kernel, structure)
+    elif acts(kernel):
         _fused(found, kernel, variant)
     else:
-        _native(found, kernel, family, 2 if variant.endswith("-pair") else 1)
+        _native(found, kernel, structure, 2 if variant.endswith("-pair") else 1)
     return found
 
 
@@ -95,33 +95,35 @@ def _fused(t: Terms, k: Kernel, variant: str) -> None:
 # --- native
 
 
-def _native(t: Terms, k: Kernel, family: str, cores: int) -> None:
-    if family == "inference":
-        _acting(t, k)
-    elif family in ("update", "learn"):
-        _learning(t, k, cores)
-        if family == "learn":
+def _native(t: Terms, k: Kernel, structure: Structure, cores: int) -> None:
+    match structure:
+        case "network":
+            _acting(t, k)
+        case "gradient":
+            _learning(t, k, cores)
+        case "fused":
+            _learning(t, k, cores)
             _sampling(t, k)
             if k.dim("prioritised"):
                 _tree(t, k, "written")
-    elif k.kind == "replay_insert":
-        _insertion(t, k)
-    elif k.kind == "replay_sample":
-        _sampling(t, k)
-        t.add("gradient_step replay_sample", k.dim("steps"))
-    elif k.kind == "replay_update":
-        _tree(t, k, "written")
-        t.add("gradient_step replay_update", k.dim("steps"))
-    elif k.kind == "rollout_insert":
-        t.add("envs rollout_insert", k.dim("envs"))
-        t.add("numbers rollout_insert", k.dim("envs") * _row_numbers(k))
-    elif k.kind == "gae":
-        _advantages(t, k)
-    elif k.kind == "param_sync":
-        params = k.dim("params")
-        t.add("numbers param_sync", params)
-        t.add("far param_sync 1", params * missing(2 * F32 * params, 1))
-        t.add("far param_sync 2", params * missing(2 * F32 * params, 2))
+        case "insert":
+            _insertion(t, k)
+        case "sample":
+            _sampling(t, k)
+            t.add(f"gradient_step {k.kind}", k.dim("steps"))
+        case "prioritise":
+            _tree(t, k, "written")
+            t.add(f"gradient_step {k.kind}", k.dim("steps"))
+        case "store":
+            t.add(f"envs {k.kind}", k.dim("envs"))
+            t.add(f"numbers {k.kind}", k.dim("envs") * _row_numbers(k))
+        case "advantages":
+            _advantages(t, k)
+        case "copy":
+            params = k.dim("params")
+            t.add(f"numbers {k.kind}", params)
+            t.add(f"far {k.kind} 1", params * missing(2 * F32 * params, 1))
+            t.add(f"far {k.kind} 2", params * missing(2 * F32 * params, 2))
 
 
 def _row_numbers(k: Kernel) -> int:
@@ -275,8 +277,8 @@ def _policy(k: Kernel) -> str:
 
 def _insertion(t: Terms, k: Kernel) -> None:
     n = k.dim("envs")
-    t.add("envs replay_insert", n)
-    t.add("numbers replay_insert", n * _row_numbers(k))
+    t.add(f"envs {k.kind}", n)
+    t.add(f"numbers {k.kind}", n * _row_numbers(k))
     if k.dim("prioritised"):
         depth, fanout = tree_depth(k), k.dim("fanout")
         t.add("level_inserted", depth)
@@ -323,33 +325,33 @@ def _advantages(t: Terms, k: Kernel) -> None:
     for size_of, times in ((block, blocks), (left, 1 if left else 0), (envs, 1)):
         if times:
             _forward(t, layers, size_of, times, bool(k.dims.get("tanh")))
-    t.add("rows gae", rows)
-    t.add("time gae", k.dim("horizon"))
+    t.add(f"rows {k.kind}", rows)
+    t.add(f"time {k.kind}", k.dim("horizon"))
 
 
 # --- torch
 
 
-def _torch(t: Terms, k: Kernel, family: str) -> None:
-    if family == "inference":
+def _torch(t: Terms, k: Kernel, structure: Structure) -> None:
+    if structure == "network":
         layers, n = k.layers(), k.dim("envs")
         _torch_forward(t, k, layers, n, 1)
         t.add("layer", len(layers) - 1)
         t.add(f"product {k.kind}", len(layers) - 1)
         t.add(f"rows {k.kind}", n)
         t.add(f"outputs {k.kind}", n * layers[-1])
-    elif family == "update":
+    elif structure == "gradient":
         _torch_learning(t, k)
-    elif k.kind == "gae":
+    elif structure == "advantages":
         layers, n = k.layers("critic"), k.dim("envs")
         rows = n * k.dim("horizon")
         _torch_forward(t, k, layers, rows, 1)
         _torch_forward(t, k, layers, n, 1)
-        t.add("layer gae", len(layers) - 1)
-        t.add("time gae", k.dim("horizon"))
+        t.add(f"layer {k.kind}", len(layers) - 1)
+        t.add(f"time {k.kind}", k.dim("horizon"))
         t.add("joined", rows * layers[0])
-    elif k.kind == "rollout_insert":
-        t.add("numbers rollout_insert", k.dim("envs") * _row_numbers(k))
+    elif structure == "store":
+        t.add(f"numbers {k.kind}", k.dim("envs") * _row_numbers(k))
 
 
 def _torch_product(t: Terms, m: int, depth: int, n: int, times: float) -> None:
@@ -367,9 +369,10 @@ def _torch_forward(t: Terms, k: Kernel, layers: tuple[int, ...], rows: int, time
 
 
 def _torch_learning(t: Terms, k: Kernel) -> None:
-    algorithm, steps, batch = k.kind.partition(".")[2], k.dim("steps"), k.dim("batch")
+    kind = kind_of(k)
+    algorithm, steps, batch = kind.algorithm, k.dim("steps"), k.dim("batch")
     held = 0.0
-    for name, p in kind_of(k).passes(k).items():
+    for name, p in kind.passes(k).items():
         layers, learned = k.layers(name), size(k, name)
         _torch_forward(t, k, layers, batch, steps * p.forward)
         for layer, (i, o) in enumerate(pairwise(layers)):

@@ -21,11 +21,8 @@ from typing import NamedTuple
 
 from pearl_devices import Kernel, UnsupportedError
 from pearl_devices.base import Call
+from pearl_devices.kernels import kind_of
 from pearl_estimators.host.timer import HELD
-
-ACTS = ("env_step", "inference", "replay_insert")
-LEARNS = ("replay_sample", "replay_update", "update", "learn")
-"""First words of the kinds of kernels that lanes have apart."""
 
 ROUNDS, TRIES, STRETCH_S = 3, 9, 0.006
 """Comparisons of a pair of which the median counts, made at most, and the length of each stretch in
@@ -48,13 +45,12 @@ Bind = Callable[[Kernel, str], Call]
 
 def named(kernel: Kernel, variant: str) -> str:
     """The family and variant of a kernel in `Shares`."""
-    return f"{kernel.kind.partition('.')[0]} {variant}"
+    return f"{kind_of(kernel).family} {variant}"
 
 
 def side(kernel: Kernel) -> int | None:
     """0: it acts, 1: it learns, None: neither, or both."""
-    word = kernel.kind.partition(".")[0]
-    return 0 if word in ACTS else 1 if word in LEARNS else None
+    return {"acts": 0, "learns": 1}.get(kind_of(kernel).side)
 
 
 def measured(kernels: Iterable[tuple[Kernel, str]], known: Shares, bind: Bind) -> Shares:

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pearl_devices import Kernel
-from pearl_devices.kernels import kind_of, repeats
+from pearl_devices.kernels import KINDS, kind_of, repeats
 from pearl_estimators.estimates import Bound
 from pearl_estimators.host.features import MEMORY, OVERHEAD, terms
 from pearl_estimators.host.timer import HELD
@@ -205,8 +205,8 @@ def fit(points: Sequence[Point]) -> list[Fit]:
     return found
 
 
-ONE_CORE = ("replay_sample", "replay_update")
-"""Families whose code is a part of calls on two cores too, on one of them."""
+ONE_CORE = tuple(k.name for k in KINDS.values() if k.structure in ("sample", "prioritise"))
+"""Kinds whose code is a part of calls on two cores too, on one of them."""
 
 
 def fitted(points: Sequence[Point]) -> list[Fit]:

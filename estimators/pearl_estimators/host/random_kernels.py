@@ -13,18 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from pearl_devices import Kernel, kernel
+from pearl_devices import Kernel
 from pearl_devices.kernel import Dim
+from pearl_devices.kernels import KINDS, KernelKind
 from pearl_devices.kernels.replay import row_bytes
 from pearl_devices.primitives import NATIVE_ENVS
 
 MOST_BYTES = 2**28
 TRIES = 1000
-
-LOSSES = {
-    name: f"pearl.algorithms.{name}:losses" for name in ("dqn", "ddpg", "td3", "sac", "ppo", "a2c")
-}
-"""The torch losses of the update kernels, resolved by the backend when it binds."""
 
 Sizes = dict[str, Dim]
 
@@ -76,83 +72,76 @@ def _store(rng: Any, sizes: Sizes, envs: int, prioritised: int) -> Sizes:
     }
 
 
-def _networks(rng: Any, algorithm: str, sizes: Sizes, outputs: int) -> Sizes:
-    obs, act, hidden = int(str(sizes["obs"])), int(str(sizes["act"])), _hidden(rng)
-    actor, critic = (obs, *hidden, outputs), (obs + act, *hidden, 1)
-    if algorithm == "dqn":
-        duelling = int(rng.random() < 0.3)
-        more: Sizes = {"duelling": 1} if duelling else {}
-        return {"q": (obs, *hidden, outputs + duelling), **more, "double": int(rng.integers(2))}
-    if algorithm == "ddpg":
-        return {"actor": actor, "critic": critic}
-    twin: Sizes = {"critic1": critic, "critic2": critic}
-    if algorithm == "td3":
-        return {"actor": actor, **twin, "policy_delay": 2}
-    return {"actor": (obs, *hidden, 2 * outputs), **twin, "alpha": (0, 1)}
+def _networks(rng: Any, kind: KernelKind, sizes: Sizes, outputs: int) -> Sizes:
+    """The networks and further sizes of the algorithm of `kind`."""
+    if kind.networks is None:
+        raise ValueError(f"{kind.name}: its record draws no networks")
+    return kind.networks(rng, int(str(sizes["obs"])), int(str(sizes["act"])), outputs, _hidden(rng))
 
 
-def _draws(rng: Any, algorithm: str) -> Sizes:
+def _draws(rng: Any, networks: Sizes) -> Sizes:
     """batch, and steps of which the policy's delay is a divisor."""
-    delay = 2 if algorithm in ("td3", "sac") else 1
+    delay = int(str(networks.get("policy_delay", 1)))
     return {"batch": _liked(rng, 16, 1024), "steps": delay * _liked(rng, 1, 8)}
 
 
-def _env_step(rng: Any, name: str) -> Kernel:
-    sizes: Sizes = {"envs": _envs(rng), **_spaces(rng, False, name)[0]}
-    return kernel("env_step", sizes, program=name)
+def _env_step(rng: Any, kind: KernelKind, program: str) -> Kernel:
+    sizes: Sizes = {"envs": _envs(rng), **_spaces(rng, False, program)[0]}
+    return kind.kernel(sizes, program=program)
 
 
-def _inference(rng: Any, name: str) -> Kernel:
-    sizes, outputs = _spaces(rng, name in ("dqn", "ppo") and rng.random() < 0.7, None)
+def _inference(rng: Any, kind: KernelKind, _: str) -> Kernel:
+    discrete = kind.actions != "continuous" and rng.random() < 0.7
+    sizes, outputs = _spaces(rng, discrete, None)
     envs = _envs(rng)
-    if name == "ppo":
+    if kind.networks is None:
         actor = (int(str(sizes["obs"])), *_hidden(rng), outputs)
-        return kernel("inference.ppo", {**sizes, "envs": envs, "tanh": 1, "actor": actor})
-    if name == "dqn":
+        return kind.kernel({**sizes, "envs": envs, "tanh": 1, "actor": actor})
+    if kind.actions == "discrete":
         sizes["act"] = 0
-    networks = _networks(rng, name, sizes, outputs)
-    kept = {k: v for k, v in networks.items() if k in ("q", "actor", "duelling")}
-    return kernel(f"inference.{name}", {**sizes, "envs": envs, **kept})
+    networks = _networks(rng, kind, sizes, outputs)
+    policy = next(iter(networks))
+    kept = {name: size for name, size in networks.items() if name in (policy, "duelling")}
+    return kind.kernel({**sizes, "envs": envs, **kept})
 
 
-def _replay(rng: Any, name: str) -> Kernel:
-    kind, _, how = name.partition(" ")
+def _replay(rng: Any, kind: KernelKind, how: str) -> Kernel:
     sizes, _ = _spaces(rng, rng.random() < 0.5, None)
-    store = _store(rng, sizes, _envs(rng), int(how == "prioritised"))
-    if kind == "replay_insert":
-        return kernel(kind, store)
-    draw = _draws(rng, "")
-    if kind == "replay_update":
-        return kernel(kind, draw, capacity=store["capacity"], fanout=store["fanout"])
-    return kernel(kind, {**store, **draw}, n_step=int(rng.integers(1, 6)))
+    store = _store(rng, sizes, _envs(rng), int(how == PRIORITISED))
+    if kind.structure == "insert":
+        return kind.kernel(store)
+    draw = _draws(rng, {})
+    if kind.structure == "prioritise":
+        return kind.kernel(draw, capacity=store["capacity"], fanout=store["fanout"])
+    return kind.kernel({**store, **draw}, n_step=int(rng.integers(1, 6)))
 
 
-def _update(rng: Any, name: str) -> Kernel:
-    sizes, outputs = _spaces(rng, name == "dqn", None)
-    sizes = {**sizes, **_draws(rng, name), **_networks(rng, name, sizes, outputs)}
-    return kernel(f"update.{name}", sizes, program=LOSSES[name])
+def _update(rng: Any, kind: KernelKind, _: str) -> Kernel:
+    sizes, outputs = _spaces(rng, kind.actions == "discrete", None)
+    networks = _networks(rng, kind, sizes, outputs)
+    return kind.kernel({**sizes, **_draws(rng, networks), **networks}, program=kind.example)
 
 
-def _learn(rng: Any, name: str) -> Kernel:
-    algorithm, _, how = name.partition(" ")
-    sizes, outputs = _spaces(rng, algorithm == "dqn", None)
-    store = _store(rng, sizes, _envs(rng), int(how == "prioritised"))
-    networks = _networks(rng, algorithm, sizes, outputs)
-    more: Sizes = {**_draws(rng, algorithm), "n_step": int(rng.integers(1, 4))}
-    return kernel(f"learn.{algorithm}", {**store, **networks, **more})
+def _learn(rng: Any, kind: KernelKind, how: str) -> Kernel:
+    sizes, outputs = _spaces(rng, kind.actions == "discrete", None)
+    store = _store(rng, sizes, _envs(rng), int(how == PRIORITISED))
+    networks = _networks(rng, kind, sizes, outputs)
+    more: Sizes = {**_draws(rng, networks), "n_step": int(rng.integers(1, 4))}
+    return kind.kernel({**store, **networks, **more})
 
 
 def _program(rng: Any, discrete: bool) -> str:
     return str(rng.choice([n for n, env in NATIVE_ENVS.items() if (env.act == 0) == discrete]))
 
 
-def _iteration(rng: Any, name: str) -> Kernel:
-    program = _program(rng, name == "dqn")
-    sizes, outputs = _spaces(rng, name == "dqn", program)
+def _iteration(rng: Any, kind: KernelKind, _: str) -> Kernel:
+    program = _program(rng, kind.actions == "discrete")
+    sizes, outputs = _spaces(rng, kind.actions == "discrete", program)
     store = _store(rng, sizes, _envs(rng), int(rng.integers(2)))
-    networks = _networks(rng, name, sizes, outputs)
-    more: Sizes = {**_draws(rng, name), "n_step": 1, "vector_steps": int(rng.integers(1, 5))}
-    return kernel(f"iteration.{name}", {**store, **networks, **more}, program=program)
+    networks = _networks(rng, kind, sizes, outputs)
+    draws = _draws(rng, networks)
+    more: Sizes = {**draws, "n_step": 1, "vector_steps": int(rng.integers(1, 5))}
+    return kind.kernel({**store, **networks, **more}, program=program)
 
 
 def _rollout_sizes(rng: Any, program: str | None, horizons: tuple[int, int]) -> Sizes:
@@ -167,70 +156,69 @@ def _rollout_sizes(rng: Any, program: str | None, horizons: tuple[int, int]) -> 
     return {**sizes, "envs": envs, "horizon": horizon, "tanh": 1, **nets}
 
 
-def _on_policy(rng: Any, name: str) -> Kernel:
-    kind, _, algorithm = name.partition(".")
-    program = _program(rng, bool(rng.integers(2))) if kind in ("rollout", "iteration") else None
-    sizes = _rollout_sizes(rng, program, (4, 32) if algorithm == "a2c" else (8, 256))
-    if kind == "rollout_insert":
+def _on_policy(rng: Any, kind: KernelKind, _: str) -> Kernel:
+    program = _program(rng, bool(rng.integers(2))) if kind.structure == "fused" else None
+    sizes = _rollout_sizes(rng, program, kind.horizons)
+    if kind.structure == "store":
         kept = {k: v for k, v in sizes.items() if k in ("envs", "obs", "act", "horizon")}
-        return kernel(kind, kept)
-    if kind == "gae":
-        return kernel(kind, {k: v for k, v in sizes.items() if k != "actor"})
-    if kind == "rollout":
-        return kernel(name, {k: v for k, v in sizes.items() if k != "critic"}, program=program)
+        return kind.kernel(kept)
+    if kind.structure == "advantages":
+        return kind.kernel({k: v for k, v in sizes.items() if k != "actor"})
+    if kind.code == "":  # acting alone
+        return kind.kernel({k: v for k, v in sizes.items() if k != "critic"}, program=program)
     rows = int(str(sizes["envs"])) * int(str(sizes["horizon"]))
     epochs, parts = (1, 1)
-    if algorithm == "ppo":
+    if kind.minibatches:
         parts = int(rng.choice([n for n in range(1, 33) if rows % n == 0 and rows // n >= 4]))
         epochs = int(rng.integers(1, 11))
     sizes = {**sizes, "epochs": epochs, "batch": rows // parts, "steps": epochs * parts}
-    return kernel(name, sizes, program=program or LOSSES[algorithm])
+    return kind.kernel(sizes, program=program or kind.example)
 
 
-def _tabular(rng: Any, name: str) -> Kernel:
+def _tabular(rng: Any, kind: KernelKind, _: str) -> Kernel:
     states, actions = _between(rng, 4, 10_000), _between(rng, 2, 20)
-    return kernel(name, envs=_envs(rng), obs=1, act=0, states=states, actions=actions)
+    return kind.kernel(envs=_envs(rng), obs=1, act=0, states=states, actions=actions)
 
 
-def _param_sync(rng: Any, name: str) -> Kernel:
-    return kernel(name, args={"network": "q"}, params=_between(rng, 100, 600_000))
+def _param_sync(rng: Any, kind: KernelKind, _: str) -> Kernel:
+    return kind.kernel(args={"network": "q"}, params=_between(rng, 100, 600_000))
 
 
-Draw = Callable[[Any, str], Kernel]
-VALUE = ("dqn", "ddpg", "td3", "sac")
+Draw = Callable[[Any, KernelKind, str], Kernel]
+PRIORITISED = "prioritised"
 
-DRAWS: Mapping[str, tuple[Draw, str]] = {
-    **{f"env_step {name}": (_env_step, name) for name in NATIVE_ENVS},
-    **{f"inference.{name}": (_inference, name) for name in ("dqn", "ddpg", "sac", "ppo")},
-    **{
-        name: (_replay, name)
-        for name in (
-            "replay_insert",
-            "replay_insert prioritised",
-            "replay_sample",
-            "replay_sample prioritised",
-            "replay_update",
-        )
-    },
-    **{f"update.{name}": (_update, name) for name in VALUE},
-    **{f"learn.{n}{how}": (_learn, n + how) for n in VALUE for how in ("", " prioritised")},
-    **{f"iteration.{name}": (_iteration, name) for name in VALUE},
-    **{
-        name: (_on_policy, name)
-        for name in (
-            "rollout_insert",
-            "gae",
-            "update.ppo",
-            "update.a2c",
-            "rollout.ppo",
-            "iteration.ppo",
-            "iteration.a2c",
-        )
-    },
-    **{f"tabular.{n}": (_tabular, f"tabular.{n}") for n in ("choose", "q_learning", "sarsa")},
-    "param_sync": (_param_sync, "param_sync"),
+
+def _drawing(kind: KernelKind) -> tuple[Draw, tuple[str, ...]]:
+    """What draws kernels of a kind, and the families among them: the programs of environments, and
+    kinds of replay."""
+    match kind.structure:
+        case "environment":
+            return _env_step, tuple(NATIVE_ENVS)
+        case "network":
+            return _inference, ("",)
+        case "insert" | "sample":
+            return _replay, ("", PRIORITISED)
+        case "prioritise":
+            return _replay, ("",)
+        case "table":
+            return _tabular, ("",)
+        case "copy":
+            return _param_sync, ("",)
+        case "gradient" if kind.networks:
+            return _update, ("",)
+        case "fused" if kind.networks and kind.side == "learns":
+            return _learn, ("", PRIORITISED)
+        case "fused" if kind.networks:
+            return _iteration, ("",)
+    return _on_policy, ("",)
+
+
+DRAWS: Mapping[str, tuple[Draw, KernelKind, str]] = {
+    f"{kind.name} {how}".rstrip(): (_drawing(kind)[0], kind, how)
+    for kind in KINDS.values()
+    for how in _drawing(kind)[1]
 }
-"""Family → what draws a kernel of it, and the name given to that."""
+"""Family → what draws a kernel of it, its kind, and how it differs from others of the kind."""
 
 
 def drawn(
@@ -251,9 +239,9 @@ def drawn(
 def _one(
     rng: Any, name: str, most_flops: float, most_steps: int, known: set[tuple[Any, ...]]
 ) -> Kernel:
-    draw, arg = DRAWS[name]
+    draw, kind, how = DRAWS[name]
     for _ in range(TRIES):
-        of = draw(rng, arg)
+        of = draw(rng, kind, how)
         if of.flops > most_flops or int(str(of.dims.get("steps", 1))) > most_steps:
             continue
         if sizes(of) not in known:

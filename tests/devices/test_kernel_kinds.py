@@ -1,0 +1,126 @@
+"""The record of every kernel kind keeps the contract, and nothing else knows a kind by its name."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pearl.testing import KernelKindContract
+from pearl_devices import Kernel, kernel
+from pearl_devices.kernel import Dim
+from pearl_devices.kernels import KINDS, KernelKind, acts, kind_of, repeats
+from pearl_devices.primitives import NATIVE_ENVS
+
+ROOT = Path(__file__).parents[2]
+SIZES: dict[str, Dim] = {
+    "envs": 4, "capacity": 64, "prioritised": 1, "fanout": 4, "batch": 8, "steps": 2, "n_step": 2,
+    "vector_steps": 2, "horizon": 4, "epochs": 1, "tanh": 1, "states": 6, "actions": 3,
+}  # fmt: skip
+
+
+def sample(kind: KernelKind) -> Kernel:
+    """A small kernel of a kind."""
+    program = "Pendulum-v1" if kind.actions == "continuous" else "CartPole-v1"
+    env = NATIVE_ENVS[program]
+    obs, outputs = (1, 3) if kind.structure == "table" else (env.obs, env.actions or env.act)
+    sizes: dict[str, Dim] = {**SIZES, "obs": obs, "act": env.act}
+    if kind.structure == "copy":
+        return kind.kernel(params=21, args={"network": "q"})
+    nets: dict[str, Dim] = {}
+    if kind.networks:
+        nets = kind.networks(np.random.default_rng(0), env.obs, env.act, outputs, (16,))
+    elif kind.structure in ("network", "gradient", "advantages", "fused"):
+        nets = {"actor": (env.obs, 16, outputs), "critic": (env.obs, 16, 1)}
+    if kind.structure == "network":
+        nets = {n: size for n, size in nets.items() if n in (next(iter(nets)), "duelling")}
+    elif kind.structure == "advantages":
+        del nets["actor"]
+    elif kind.structure == "fused" and not kind.code:
+        del nets["critic"]
+    at_home = kind.structure == "environment" or acts(Kernel(kind.name, {**sizes, **nets}))
+    return kind.kernel({**sizes, **nets}, program=program if at_home else None)
+
+
+for _name, _kind in KINDS.items():
+    _title = "".join(word.capitalize() for word in _name.replace(".", "_").split("_"))
+    globals()[f"Test{_title}"] = type(
+        f"Test{_title}", (KernelKindContract,), {"kernel": sample(_kind)}
+    )
+
+
+def test_a_kind_of_an_algorithm_of_the_users_own_has_a_record_of_its_structure() -> None:
+    nets: dict[str, Any] = {"actor": (4, 16, 2), "critic": (4, 16, 1)}
+    replay = kernel("update.own", SIZES, obs=4, act=0, **nets)
+    steps = {n: size for n, size in SIZES.items() if n != "horizon"}
+    for k, array in (
+        (replay, "rollout.obs"),
+        (kernel("update.own", steps, obs=4, act=0, **nets), "batch.obs"),
+    ):
+        assert kind_of(k).structure == "gradient"
+        assert kind_of(k).assumed
+        assert array in kind_of(k).arrays(k)
+        assert list(kind_of(k).variants) == ["torch"]
+    assert kind_of(kernel("inference.own", envs=2, obs=4, act=0, q=(4, 2))).structure == "network"
+    assert kind_of(Kernel("no_such_kind")).structure == "unknown"
+    with pytest.raises(KeyError, match="no kernel kind 'no_such_kind'; there are"):
+        kernel("no_such_kind")
+
+
+def test_a_whole_iteration_repeats_and_acts_and_a_gradient_step_does_neither() -> None:
+    found = {name: (acts(sample(k)), repeats(sample(k))) for name, k in KINDS.items()}
+    assert found["iteration.dqn"] == found["iteration.a2c"] == (True, True)
+    assert found["rollout.ppo"] == found["env_step"] == (True, False)
+    assert found["learn.sac"] == found["update.td3"] == (False, False)
+
+
+def test_a_copy_has_rows_where_the_shape_of_a_smaller_kernel_is_shorter_and_nowhere_else() -> None:
+    """The runtime gives a copy its rows of arrays whose shape its kernel has smaller."""
+    for kind in (KINDS["env_step"], KINDS["inference.ddpg"], KINDS["inference.ppo"]):
+        whole = sample(kind)
+        half = kernel(whole.kind, {**whole.dims, "envs": 2}, program=whole.program)
+        shapes = {n: shape for n, (shape, _) in kind.arrays(half).items()}
+        for name, (shape, _) in kind.arrays(whole).items():
+            assert shapes[name] == shape or (shape[0], shapes[name]) == (4, (2, *shape[1:])), name
+
+
+EXCUSED = {
+    "pearl/spec/models.py": "tasks that limits may name",
+    "pearl/planner/any_order.py": "tasks of the one graph that runs in any order",
+    "pearl/runtime/lanes/async_actor.py": "the same tasks",
+    "pearl/runtime/lanes/async_learner.py": "the same tasks",
+}
+"""File → why it holds the name of a kernel kind: all are names of tasks, which are alike."""
+
+
+def strings(file: Path) -> set[str]:
+    """The texts in a module that are no docstrings."""
+    tree = ast.parse(file.read_text())
+    nodes = (n for n in ast.walk(tree) if isinstance(n, ast.Expr))
+    said = {id(n.value) for n in nodes}
+    return {
+        n.value
+        for n in ast.walk(tree)
+        if isinstance(n, ast.Constant) and isinstance(n.value, str) and id(n) not in said
+    }
+
+
+def test_no_kind_is_named_outside_its_file_but_in_graphs_of_algorithms() -> None:
+    own = (
+        "devices/pearl_devices/kernels/",
+        "devices/pearl_devices/primitives/",
+        "pearl/algorithms/",
+    )
+    families = {f"{kind.family}." for kind in KINDS.values() if kind.algorithm}
+    found = {}
+    for folder in ("pearl", "devices", "estimators"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            file = str(path.relative_to(ROOT))
+            if not file.startswith(own):
+                named = {text for text in strings(path) if text in KINDS or text in families}
+                if named:
+                    found[file] = named
+    assert set(found) <= set(EXCUSED), found
