@@ -23,6 +23,7 @@ from pearl.planning.costs import CostTable
 from pearl.planning.plans import Plan, Problem, plain
 from pearl.spec.system import System
 from pearl_devices.given import is_number, shown
+from pearl_devices.kernels import kind_of
 
 
 @dataclass(frozen=True)
@@ -147,7 +148,7 @@ def _crossovers(again: Again, system: System) -> tuple[Crossover, ...]:
     """For every task that takes gradient steps."""
     found = []
     for task in again.graph.tasks:
-        if task.kernel.kind.startswith("update"):
+        if kind_of(task.kernel).structure == "gradient":
             left = again.until(0.3).deadline - time.monotonic()
             if left > 0:
                 found.append(crossover(system, task.name, method=again.method, time_limit_s=left))

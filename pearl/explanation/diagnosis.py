@@ -13,7 +13,7 @@ from pearl.planning.costs import Mode
 from pearl.planning.plans import Plan
 from pearl.planning.timing import delay_s
 from pearl_devices import Device
-from pearl_devices.kernels import KINDS, kind_of
+from pearl_devices.kernels import kind_of
 from pearl_estimators.roofline import ROOFLINE, launches, overhead_s
 
 
@@ -90,7 +90,11 @@ def _a_firing_s(again: Again, mode: Mode, task: str) -> float:
 def _made_of(again: Again, task: str, mode: Mode, gpu: Device) -> str:
     """Where the time of a mode goes: its launches and its arithmetic where it is a roofline."""
     kernel, e = again.graph.task(task).kernel, mode.estimate
-    if not e.source.startswith(ROOFLINE) or kernel.kind not in KINDS or e.latency_s <= 0:
+    if (
+        not e.source.startswith(ROOFLINE)
+        or kind_of(kernel).structure == "unknown"
+        or e.latency_s <= 0
+    ):
         return f"{e.bound_by} bounds it there (rung {e.rung})"
     start = overhead_s(kernel, gpu, mode.variant)
     work = kernel.flops / (gpu.peak_flops_per_s * mode.width / gpu.width)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pearl.files import write_atomically
+from pearl_devices.buffers import specs
 
 if TYPE_CHECKING:
     from pearl.training.policy import Policy
@@ -44,7 +45,7 @@ def description(policy: Policy) -> dict[str, Any]:
     if kernel.program is not None:
         chosen = {"rule": kernel.program}
     elif env.act:
-        rule = "clip" if kernel.kind == "inference.ppo" else "tanh"
+        rule = "clip" if "act.sample" in specs(kernel) else "tanh"
         bounds = {"low": list(env.act_low), "high": list(env.act_high)}
         chosen = {"rule": rule, "act": env.act, **bounds}
     normalise = None

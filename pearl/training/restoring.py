@@ -18,6 +18,7 @@ from pearl.graph.task_graph import TaskGraph
 from pearl.spec.system import System
 from pearl.training.checkpoint import Stored
 from pearl_devices import Buffers, Kernel
+from pearl_devices.kernels import kind_of
 from pearl_devices.kernels.arrays import ANEW
 from pearl_devices.kernels.replay import tree_levels
 
@@ -129,7 +130,7 @@ def bounds(
     if base.endswith(".truncated"):
         return 0, 1 | ANEW
     if base == "replay.depth":
-        return 0, _kernel(graph, "replay_sample").dim("stack") - 1
+        return 0, _sampling(graph).dim("stack") - 1
     if base == "replay.last_row" or (base.startswith(COUNTS) and whole):
         return 0, HUGE
     if base in STATES and "learner.q.visits" in into:  # a table, with a row a state
@@ -141,13 +142,14 @@ def bounds(
     return None
 
 
-def _kernel(graph: TaskGraph, kind: str) -> Kernel:
-    return next(t.kernel for t in graph.tasks if t.kernel.kind == kind)
+def _sampling(graph: TaskGraph) -> Kernel:
+    """The kernel that draws from the replay."""
+    return next(t.kernel for t in graph.tasks if kind_of(t.kernel).structure == "sample")
 
 
 def _tree(graph: TaskGraph) -> tuple[tuple[int, ...], int]:
     """Widths of the tree's levels, and its fanout."""
-    kernel = _kernel(graph, "replay_sample")
+    kernel = _sampling(graph)
     fanout = kernel.dim("fanout")
     return tree_levels(kernel.dim("capacity"), fanout), fanout
 

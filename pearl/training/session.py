@@ -26,6 +26,7 @@ from pearl.training.loop import Milestones
 from pearl.training.policy import FILES, Policy
 from pearl.training.state import State
 from pearl_devices import Buffers, UnsupportedError, buffers
+from pearl_devices.kernels import kind_of
 
 if TYPE_CHECKING:
     from pearl.runtime.lanes.engine import Engine
@@ -284,7 +285,7 @@ class Session:
         Raises SpecError with a sentence for every array that does not fit.
         """
         c = self.compiled
-        kernels = [t.kernel for t in c.graph.tasks if t.kernel.kind == "replay_insert"]
+        kernels = [t.kernel for t in c.graph.tasks if kind_of(t.kernel).structure == "insert"]
         inserted = kernels[0].dim("envs") if kernels else 1
         if c.any_order:
             inserted = gcd(*c.protocol.split.shares)

@@ -234,6 +234,7 @@ def test_the_platform_on_the_page_is_one() -> None:
 
 
 EXCUSED = {
+    "pearl/testing/kernel_kind_contract.py": "runs a firing on the host",
     "devices/pearl_devices/__init__.py": "the table",
     "devices/pearl_devices/discover.py": "describes the CPU and the GPUs of this machine",
     "devices/pearl_devices/fpga.py": "computes with the native code of the CPU",

@@ -176,7 +176,6 @@ def update(
         arrays=arrays,
         writes=("batch.td", "learner.", "loss.", "rng.update"),
         sends=("batch.td",),
-        per_copy=("rng.",),
         side="learns",
         stochastic=stochastic,
         products=lambda k: gradient_products(k, counted(k), repeats(k)),

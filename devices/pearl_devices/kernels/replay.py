@@ -180,7 +180,6 @@ REPLAY_SAMPLE = KernelKind(
     arrays=_sample_arrays,
     writes=("batch.", "rng.replay_sample"),
     sends=("batch.",),
-    per_copy=("rng.",),
     repeatable=True,
     side="learns",
     accesses=lambda k: k.dim("batch") * k.dim("steps") * (k.dim("n_step") + _decisions(k)),

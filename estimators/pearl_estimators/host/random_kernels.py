@@ -59,8 +59,7 @@ def _spaces(rng: Any, discrete: bool, program: str | None) -> tuple[Sizes, int]:
 
 def _store(rng: Any, sizes: Sizes, envs: int, prioritised: int) -> Sizes:
     """A ring of a whole number of vector steps."""
-    bare = Kernel("replay_insert", {**sizes, "envs": envs})
-    most = min(10**6, MOST_BYTES // row_bytes(bare))
+    most = min(10**6, MOST_BYTES // row_bytes(Kernel("", sizes)))
     steps = max(2, _between(rng, 1000, most) // envs)
     fanout = 16 if rng.random() < 0.6 else int(rng.choice((4, 8, 32, 64)))
     return {
