@@ -1,4 +1,4 @@
-"""SAGA's side of `benchmarks.solver_saga`: run by an interpreter that has `anrg-saga`, without us.
+"""SAGA's side of `benchmarks.solver.saga`: run by an interpreter that has `anrg-saga`, without us.
 
 Draws instances with SAGA's own generators and schedules each with all its polynomial schedulers.
 Reads {"seeds": [...]} on standard input, writes one JSON object on standard output: the version,

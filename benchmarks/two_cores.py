@@ -215,7 +215,7 @@ def lanes(wanted: int, limit_s: float) -> Part:
 def chosen(wanted: int, limit_s: float) -> Part:
     """W1 with native environments: whether the planner's number of lanes is the better one."""
     import pearl
-    from benchmarks.estimators_plans import several_lanes_wanted
+    from benchmarks.estimators.plans import several_lanes_wanted
 
     rows, bars, values = [], [], {}
     control = Control()

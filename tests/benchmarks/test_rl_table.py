@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import islice
 
-from benchmarks import solver_rl
+from benchmarks.solver import rl
 from pearl.graph.limits import Limits
 from pearl.graph.task_graph import TaskGraph
 from pearl.testing.graphs import devices, star
@@ -40,8 +40,8 @@ def test_the_greedy_rule_picks_the_composers_pair() -> None:
         modes=tuple(replace(m, tasks=(names[m.tasks[0]],)) for m in costs.modes),
         pair_extra_s={},
     )
-    case = solver_rl.Case("dqn", "small", "pearl", graph, table, Limits())
-    found = solver_rl.greedy_pins(case)
+    case = rl.Case("dqn", "small", "pearl", graph, table, Limits())
+    found = rl.greedy_pins(case)
     assert found is not None
     pins, _ = found
     assert (pins["replay_sample"], pins["update"]) == ("CPU", "GPU1")
@@ -54,8 +54,8 @@ def test_the_greedy_rule_leaves_transfers_out_and_is_valued_with_them() -> None:
     acting = {("inference",), ("env_step",)}
     kept = tuple(m for m in costs.modes if m.device == "cpu" or m.tasks not in acting)
     costs = replace(costs, modes=kept)
-    case = solver_rl.Case("dqn", "small", "star", graph, costs, Limits())
-    found = solver_rl.greedy_pins(case)
+    case = rl.Case("dqn", "small", "star", graph, costs, Limits())
+    found = rl.greedy_pins(case)
     assert found is not None
     pins, store = found
     assert {t for t, d in pins.items() if d == "acc"} == {
@@ -66,7 +66,7 @@ def test_the_greedy_rule_leaves_transfers_out_and_is_valued_with_them() -> None:
         "param_sync",
     }
     assert store == "acc"  # two of its three users are there
-    greedy, best = (solver_rl.solved(case, "throughput", p) for p in (pins, None))
+    greedy, best = (rl.solved(case, "throughput", p) for p in (pins, None))
     assert greedy is not None
     assert best is not None
     assert greedy.value < 0.2 * best.value
@@ -74,13 +74,13 @@ def test_the_greedy_rule_leaves_transfers_out_and_is_valued_with_them() -> None:
 
 
 def test_ours_is_at_least_as_good_in_every_row_of_the_small_table() -> None:
-    rows = list(islice(solver_rl.cases(quick=True), 4))  # the host, which comes next, is measured
+    rows = list(islice(rl.cases(quick=True), 4))  # the host, which comes next, is measured
     assert {c.platform for c in rows} == {"cpu_gpu"}
     assert [c.algorithm for c in rows] == ["dqn", "ddpg", "sac", "ppo"]
-    assert solver_rl.greedy_pins(rows[3]) is None  # PPO has no replay
+    assert rl.greedy_pins(rows[3]) is None  # PPO has no replay
     for case in rows:
-        found, _ = solver_rl.plans_of(case)
-        table = {name: solver_rl.figures(plans) for name, plans in found.items()}
+        found, _ = rl.plans_of(case)
+        table = {name: rl.figures(plans) for name, plans in found.items()}
         if case.algorithm == "ppo":
             assert table.pop("greedy") == (None, None)
         for per_s, per_j in table.values():

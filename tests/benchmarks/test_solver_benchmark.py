@@ -8,16 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import solver
 from benchmarks.bars import ABSENT, AbsentError
-from benchmarks.solver_oracle import (
+from benchmarks.run import main
+from benchmarks.solver.__main__ import PARTS
+from benchmarks.solver.oracle import (
     OBJECTIVES,
     Problem,
     compare_bounds,
     compare_plans,
     problems,
 )
-from benchmarks.solver_sdf import (
+from benchmarks.solver.sdf import (
     Case,
     by_linear_program,
     by_simulation,
@@ -163,7 +164,7 @@ def test_data_that_is_not_there_is_named_with_status_three(
 ) -> None:
     with pytest.raises(AbsentError, match=r"classic\.json"):
         list(cases(tmp_path))
-    assert solver.main(["sdf", "--data", str(tmp_path)]) == ABSENT
+    assert main("solver", PARTS, ["sdf", "--data", str(tmp_path)]) == ABSENT
     assert "absent: sdf:" in capsys.readouterr().err
 
 
@@ -172,12 +173,12 @@ def test_the_command_runs_the_parts_asked_for_and_writes_one_json(
 ) -> None:
     target = tmp_path / "out.json"
     arguments = ["sdf", "--quick", "--data", str(written(tmp_path)), "--json", str(target)]
-    assert solver.main(arguments) == 0
+    assert main("solver", PARTS, arguments) == 0
     found = json.loads(target.read_text())
     assert found["benchmark"] == "solver"
     assert set(found["parts"]) == {"sdf"}
     assert all(bar["met"] for bar in found["bars"])
     assert "bar: " in capsys.readouterr().out
     with pytest.raises(SystemExit) as stopped:
-        solver.main(["luck"])
+        main("solver", PARTS, ["luck"])
     assert stopped.value.code == 2

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.estimators_host import Row, bars, unseen
+from benchmarks.estimators.host import Row, bars, unseen
 from pearl.testing import EstimatorContract
 from pearl_devices import Device, Kernel, UnsupportedError, kernel
 from pearl_devices.kernels import parts

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.solver_jobshop import read_jobshop
+from benchmarks.solver.jobshop import read_jobshop
 from pearl import solve
 from pearl.errors import InfeasibleError, SpecError
 from pearl.graph.limits import Limits

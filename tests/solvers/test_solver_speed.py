@@ -9,10 +9,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks.instances import large, small
-from benchmarks.solver_plot import panels, svg
-from benchmarks.solver_scale import LIMIT_S, apart
-from benchmarks.solver_speed import timed, yardstick
+from benchmarks.solver.instances import large, small
+from benchmarks.solver.plot import panels, svg
+from benchmarks.solver.scale import LIMIT_S, apart
+from benchmarks.solver.speed import timed, yardstick
 from pearl import solve
 from pearl.graph.limits import Limits
 from pearl.planning.plan_validation import check_plan

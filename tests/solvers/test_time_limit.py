@@ -152,7 +152,7 @@ def test_a_call_beside_has_the_limit_of_who_made_it_and_ends_when_that_one_gives
 
 SOLVE = """
 import sys, threading
-from benchmarks.instances import large, small
+from benchmarks.solver.instances import large, small
 from pearl.solvers.model import linear, solver_process
 from pearl import solve
 from pearl.solvers.methods import cpsat, local_search

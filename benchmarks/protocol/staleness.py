@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.bars import Part
-from benchmarks.protocol_waits import hosted
+from benchmarks.protocol.waits import hosted
 from pearl import solve
 from pearl.algorithms import algorithm
 from pearl.planning.costs import tabulate
@@ -18,7 +18,7 @@ from pearl.spec.system import System
 from pearl.training.trainer import Trainer
 
 LAGS = (0, 1, 4, 16)
-RESULTS = Path(__file__).parent / "results"
+RESULTS = Path(__file__).parents[1] / "results"
 KINDS = {
     "policy_lag": ("param_sync", "inference"),
     "priority_staleness": ("update", "replay_update"),
@@ -82,7 +82,7 @@ def final_return(case: dict[str, Any], kind: str, slack: int, seed: int, steps: 
     return found
 
 
-def run(quick: bool) -> Part:
+def run(quick: bool, data: Path | None) -> Part:
     seeds = range(1) if quick else range(5)
     rows, values, left_out = [], [], []
     for name, case in CASES.items():

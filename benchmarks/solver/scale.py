@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks.bars import Bar, Part
-from benchmarks.instances import large
+from benchmarks.solver.instances import large
 
 WITHIN = {0.0: 0.02, 1.0: 0.04, 3.0: 0.12}
 """Asked: transfer-to-work ratio → how far above the proven bound a period may be."""
@@ -83,8 +83,8 @@ def peak_bytes() -> int:
 def apart(seed: int, ratio: float, tasks: int, devices: int, limit_s: float) -> Solved:
     """Solve in a process of its own."""
     given = [str(v) for v in (seed, ratio, tasks, devices, limit_s)]
-    command = [sys.executable, "-m", "benchmarks.solver_scale", *given]
-    folder = Path(__file__).parents[1]
+    command = [sys.executable, "-m", "benchmarks.solver.scale", *given]
+    folder = Path(__file__).parents[2]
     done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, text=True, check=True)
     return Solved(**json.loads(done.stdout))
 

@@ -1,4 +1,4 @@
-"""Cost against size, drawn: `python -m benchmarks.solver_plot RESULTS.json OUT.svg`.
+"""Cost against size, drawn: `python -m benchmarks.solver.plot RESULTS.json OUT.svg`.
 
 RESULTS.json is what `python -m benchmarks.solver speed scale --json RESULTS.json` wrote. Left: CPU
 seconds to proof of small problems; right: how far large ones are above the proven bound at the time

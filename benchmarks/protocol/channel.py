@@ -7,6 +7,7 @@ import multiprocessing
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -136,7 +137,7 @@ def _beside(target: Callable[[], None], measure: Callable[[], float]) -> float:
         other.kill()
 
 
-def run(quick: bool) -> Part:
+def run(quick: bool, data: Path | None) -> Part:
     rounds, repeats = (500, 3) if quick else (5000, 9)
     ours_s, pipe_s = counts_one_way(rounds, repeats), pipe_one_way(rounds, repeats)
     rows = [

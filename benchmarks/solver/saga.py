@@ -58,7 +58,7 @@ def related(row: dict[str, Any]) -> tuple[TaskGraph, CostTable]:
 def peer(seeds: list[int]) -> dict[str, Any]:
     """What `benchmarks.saga_peer` answers; AbsentError where its interpreter has no SAGA."""
     python = os.environ.get("PEARL_PEER_PYTHON", sys.executable)
-    script = Path(__file__).with_name("saga_peer.py")
+    script = Path(__file__).parents[1] / "saga_peer.py"  # not beside a module of SAGA's name
     try:
         done = subprocess.run(
             [python, str(script)],

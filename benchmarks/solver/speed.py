@@ -17,7 +17,7 @@ import numpy as np
 from scipy.optimize import linprog
 
 from benchmarks.bars import Bar, Part
-from benchmarks.instances import small
+from benchmarks.solver.instances import small
 from pearl import solve
 from pearl.planning.plan_validation import check_plan
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from benchmarks.bars import Bar, Part
-from benchmarks.protocol_waits import Case, planned, trained
+from benchmarks.protocol.waits import Case, planned, trained
 
 MS = 1e-3
 
@@ -89,7 +90,7 @@ def pairs() -> list[Pair]:
     ]
 
 
-def run(quick: bool) -> Part:
+def run(quick: bool, data: Path | None) -> Part:
     lasting_s = 1.0 if quick else 10.0
     rows, bars, values = [], [], []
     for pair in pairs():

@@ -1,9 +1,4 @@
-"""Estimates against measurements:
-`python -m benchmarks.estimators [--quick] [--data DIR] [--json FILE] [PART …]`.
-
-Every part prints its table; the bars of all parts come at the end. Parts that read data of third
-parties find them in the folder given with `--data` or by the environment variable PEARL_DATA.
-"""
+"""The command of a benchmark of several parts: `python -m benchmarks.TOPIC`."""
 
 from __future__ import annotations
 
@@ -12,34 +7,34 @@ import importlib
 import os
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from benchmarks.bars import ABSENT, AbsentError, Bar, Part, show, verdict
 
-PARTS = {
-    "host": "kernels of this host that no fit has seen",
-    "gpu": "published timings of GPU operators",
-    "plans": "whole plans of this host",
-    "balance": "threads that a GPU needs",
-    "actors": "one, two and four actors on this host",
-}
-"""Part → what it is about. A part is a module `benchmarks.estimators_PART` with
-`run(quick, data)`."""
+ABOUT = (
+    "Every part prints its table; the bars of all parts come at the end. Parts that read data of "
+    "third parties find them in the folder given with --data or by the variable PEARL_DATA."
+)
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "parts", nargs="*", metavar="PART", help=f"some of {', '.join(PARTS)}; by default all"
-    )
+def main(topic: str, parts: Mapping[str, str], arguments: list[str] | None = None) -> int:
+    """Runs the parts that the command line names; the exit status.
+
+    parts: part → its subject; a part is a module `benchmarks.TOPIC.PART` with
+    `run(quick: bool, data: Path | None) -> Part`.
+    """
+    subjects = "; ".join(f"{name}: {subject}" for name, subject in parts.items())
+    parser = argparse.ArgumentParser(f"python -m benchmarks.{topic}", description=ABOUT)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"by default all of {subjects}")
     parser.add_argument("--quick", action="store_true", help="under 50 s in all")
     parser.add_argument("--json", metavar="FILE")
     parser.add_argument("--data", metavar="DIR", default=os.environ.get("PEARL_DATA"))
     options = parser.parse_args(arguments)
-    wrong = [name for name in options.parts if name not in PARTS]
+    wrong = [name for name in options.parts if name not in parts]
     if wrong:
-        parser.error(f"no part {', '.join(wrong)}; there are {', '.join(PARTS)}")
+        parser.error(f"no part {', '.join(wrong)}; there are {', '.join(parts)}")
     data = Path(options.data) if options.data else None
     if data is not None and not data.is_dir():
         parser.error(f"--data {data}: no such folder")
@@ -47,13 +42,12 @@ def main(arguments: list[str] | None = None) -> int:
     left_out: list[str] = []
     absent: list[str] = []
     results: dict[str, Any] = {}
-    for name in PARTS:
-        if options.parts and name not in options.parts:
-            continue
+    for name in [p for p in parts if p in options.parts or not options.parts]:
         wall, cpu = time.perf_counter(), time.process_time()
-        module = importlib.import_module(f"benchmarks.estimators_{name}")
         try:
-            part: Part = module.run(options.quick, data)
+            part: Part = importlib.import_module(f"benchmarks.{topic}.{name}").run(
+                options.quick, data
+            )
         except AbsentError as error:
             absent.append(f"{name}: {error}")
             continue
@@ -66,12 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
         left_out += part.left_out
         table = {"title": part.title, "columns": part.columns, "rows": part.rows}
         results[name] = {**table, **took, **part.values}
-    values = {"parts": results, "absent": absent}
-    status = verdict("estimators", bars, left_out, options.json, values)
+    status = verdict(topic, bars, left_out, options.json, {"parts": results, "absent": absent})
     for line in absent:
         print(f"absent: {line}", file=sys.stderr)
     return ABSENT if absent else status
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Estimates against measurements: `python -m benchmarks.estimators`."""

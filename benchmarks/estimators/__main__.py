@@ -1,0 +1,18 @@
+"""Estimates against measurements:
+`python -m benchmarks.estimators [--quick] [--data DIR] [--json FILE] [PART …]`."""
+
+import sys
+
+from benchmarks.run import main
+
+PARTS = {
+    "host": "kernels of this host that no fit has seen",
+    "gpu": "published timings of GPU operators",
+    "plans": "whole plans of this host",
+    "balance": "threads that a GPU needs",
+    "actors": "one, two and four actors on this host",
+}
+"""Part → its subject."""
+
+if __name__ == "__main__":
+    sys.exit(main("estimators", PARTS))

@@ -1,0 +1,1 @@
+"""The training protocol at work: `python -m benchmarks.protocol`."""

@@ -1,0 +1,1 @@
+"""The solver against what is known: `python -m benchmarks.solver`."""

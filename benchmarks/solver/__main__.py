@@ -1,0 +1,21 @@
+"""The solver against what is known:
+`python -m benchmarks.solver [--quick] [--data DIR] [--json FILE] [PART …]`."""
+
+import sys
+
+from benchmarks.run import main
+
+PARTS = {
+    "oracle": "against exhaustive search",
+    "sdf": "periods of synchronous dataflow graphs",
+    "placement": "published placement instances",
+    "speed": "small problems to proof",
+    "scale": "a thousand tasks",
+    "jobshop": "makespans of flexible job shops",
+    "saga": "makespans beside SAGA's schedulers",
+    "rl": "training loops on the shipped platforms",
+}
+"""Part → its subject."""
+
+if __name__ == "__main__":
+    sys.exit(main("solver", PARTS))
