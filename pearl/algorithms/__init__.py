@@ -26,6 +26,20 @@ from pearl_devices.named import imported
 if TYPE_CHECKING:
     from pearl.spec.system import System
 
+__all__ = [
+    "ALGORITHMS",
+    "FAMILIES",
+    "Algorithm",
+    "algorithm",
+    "dqn",
+    "environments",
+    "families",
+    "fields",
+    "initial_values",
+    "options",
+    "undotted",
+]
+
 ALGORITHMS = ("dqn", "ddpg", "td3", "sac", "ppo", "a2c", "q_learning", "sarsa")
 """Names in a spec, each a module of this package."""
 

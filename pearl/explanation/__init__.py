@@ -25,6 +25,8 @@ from pearl.spec.system import System
 from pearl_devices.given import is_number, shown
 from pearl_devices.kernels import kind_of
 
+__all__ = ["explain", "sections"]
+
 
 @dataclass(frozen=True)
 class Explanation:

@@ -1,1 +1,3 @@
 """Plans: costs, timing of an assignment, plans built from it, plans checked and kept."""
+
+__all__ = ["costs", "plan_builder", "plan_validation", "plans", "replicas", "runs", "timing"]

@@ -1,1 +1,3 @@
 """Running a plan: lanes that execute bound kernels, and the clock that times them."""
+
+__all__ = ["clock", "waiting"]

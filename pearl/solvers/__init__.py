@@ -6,6 +6,8 @@ The file holds `solve(request: Request) -> Outcome` and is imported on first use
 
 from pearl.solvers.model.request import OBJECTIVES, STEADY, Method
 
+__all__ = ["METHODS", "solver"]
+
 METHODS = {
     "milp": Method("pearl.solvers.methods.milp:solve", STEADY),
     "exhaustive": Method("pearl.solvers.methods.exhaustive:solve", OBJECTIVES),

@@ -1,1 +1,13 @@
 """System specs and platform files: reading, checking, defaults, and the trust they need."""
+
+__all__ = [
+    "catalogue",
+    "code_checks",
+    "own_code",
+    "platform_files",
+    "reading",
+    "system",
+    "template",
+    "trust",
+    "yaml_reader",
+]

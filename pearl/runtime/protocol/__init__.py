@@ -1,1 +1,11 @@
 """The protocol of a plan: order of firings in a lane, tokens and slots between lanes, recovery."""
+
+__all__ = [
+    "binding",
+    "channels",
+    "control_block",
+    "lane_schedule",
+    "progress_counters",
+    "recovery",
+    "single_lane",
+]

@@ -1,1 +1,3 @@
 """Explanations of problems without a solution: sets of limits that contradict each other."""
+
+__all__ = ["iis"]

@@ -1,1 +1,13 @@
 """The problem as solvers see it: search space, linear programs, lane orders, results."""
+
+__all__ = [
+    "dag_instance",
+    "lane_sequencing",
+    "linear",
+    "list_orders",
+    "list_schedule",
+    "request",
+    "result",
+    "search_space",
+    "solver_process",
+]
