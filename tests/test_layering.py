@@ -70,9 +70,8 @@ LONG = {
     "pearl/training/trainer.py",
 }
 TWICE = {
-    *("Algorithm", "Check", "Learner", "Loop", "OutOfTimeError", "Point"),
+    *("Algorithm", "Learner", "Loop"),
     *("Rules", "Scratch", "Shared", "Step"),
-    "_Timed",
 }
 MISPLACED = {
     "tests/algorithms/test_frames.py",

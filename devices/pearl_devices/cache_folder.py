@@ -1,4 +1,4 @@
-"""Where files lie that are made once for this user and kept between runs."""
+"""The user's folder of files that are made once and kept between runs."""
 
 from __future__ import annotations
 
@@ -17,8 +17,12 @@ def cache_folder() -> Path:
 
 
 def doubts(folder: Path) -> str:
-    """Why another user may have written what is in `folder`; empty where only this user or root can
-    have. A folder that is not there is an OSError."""
+    """The reason why another user may have written the content of `folder`; empty where only this
+    user or root can have.
+
+    Raises:
+        OSError: the folder does not exist.
+    """
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode):
         return "it is no folder"

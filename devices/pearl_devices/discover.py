@@ -1,8 +1,8 @@
-"""What this machine has: its CPU as one device, and NVIDIA GPUs where there are any.
+"""The devices of this machine: its CPU as one device, and its NVIDIA GPUs.
 
-Read from the kernel's files (Linux), with what `os` says elsewhere; nothing is timed here. What is
-not read but guessed is labelled "assumed" in `Device.sources`. Nothing here raises on a machine
-that lacks a file, a library or a GPU.
+They are read from the kernel's files (Linux), with `os` elsewhere; nothing is timed here. Guessed
+numbers are labelled "assumed" in `Device.sources`. Nothing here raises on a machine that lacks a
+file, a library or a GPU.
 """
 
 from __future__ import annotations
@@ -286,7 +286,7 @@ def _gpu(handle: object, name: str) -> tuple[Device, Link]:
     import pynvml
 
     def ask(function: str, *args: object, otherwise: float) -> tuple[float, str]:
-        """What NVML says, or `otherwise` where this GPU or driver does not say."""
+        """The value that NVML reports, or `otherwise` where this GPU or driver reports none."""
         try:
             return float(getattr(pynvml, function)(handle, *args)), f"NVML, {function}"
         except (pynvml.NVMLError, AttributeError, TypeError):

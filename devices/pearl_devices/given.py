@@ -1,5 +1,4 @@
-"""Whether a value given to a constructor or a function is of the kind it needs, and its quotation
-in the error that says so."""
+"""Checks of values given to constructors and functions, and their quotation in error texts."""
 
 from __future__ import annotations
 
@@ -28,8 +27,11 @@ def is_number(value: object) -> TypeGuard[float]:
 
 
 def misfit(value: object, *, above: bool = False) -> str:
-    """Why `value` is no quantity, `is …; it must be …`; empty where it is one: a number from 0 to
-    LARGEST, above: from 1 / LARGEST, so that sums and quotients stay finite."""
+    """The reason why `value` is no quantity, as `is …; it must be …`; empty where it is one.
+
+    A quantity is a number from 0 to LARGEST; with `above` from 1 / LARGEST, so that sums and
+    quotients stay finite.
+    """
     need = "finite and above 0" if above else "finite and at least 0"
     if is_number(value) and (value > 0 or (value == 0 and not above)):
         if value > LARGEST:

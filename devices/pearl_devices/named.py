@@ -2,8 +2,8 @@
 called here and nowhere else.
 
 Callables of Python's standard library are refused before they are called. None of them makes an
-environment, a network or a loss, so naming one is a mistake. It is no boundary: whoever may name
-code may name code of any other package (`docs/trust.md`).
+environment, a network or a loss, so naming one is a mistake. The refusal is no boundary: whoever
+may name code may name code of any other package (`docs/trust.md`).
 """
 
 from __future__ import annotations

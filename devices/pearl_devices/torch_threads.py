@@ -1,5 +1,5 @@
-"""One thread for torch: a plan counts one core for a mode of torch, and a second thread would take
-that of another lane."""
+"""One thread for torch: a plan counts one core for a variant of torch, and a second thread would
+take the core of another lane."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _before: list[int] = []
 
 
 def one() -> None:
-    """Holds torch to one thread in this process, until `kept` ends."""
+    """Hold torch to one thread in this process, until `kept` ends."""
     import torch
 
     if torch.get_num_threads() != 1:
@@ -22,7 +22,7 @@ def one() -> None:
 
 @contextmanager
 def kept() -> Iterator[None]:
-    """Afterwards torch has the threads that it had before it was held to one."""
+    """Context after which torch has as many threads as before it was held to one."""
     try:
         yield
     finally:

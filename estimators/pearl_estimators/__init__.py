@@ -1,4 +1,4 @@
-"""How long a kernel takes and what it costs. Imports `pearl_devices`, never `pearl`."""
+"""Time and energy of kernels on devices. Imports `pearl_devices`, never `pearl`."""
 
 from __future__ import annotations
 

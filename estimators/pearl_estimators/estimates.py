@@ -1,4 +1,4 @@
-"""`Estimate`: how long one firing takes and what it costs, with its rung and error band."""
+"""`Estimate`: time and energy of one firing, with its rung and error band."""
 
 from __future__ import annotations
 
@@ -14,13 +14,20 @@ Bound = Literal["compute", "memory", "overhead", "given"]
 
 @dataclass(frozen=True)
 class Estimate:
-    """What one firing of a kernel costs.
+    """Cost of one firing of a kernel.
 
-    latency_s: start to result; occupancy_s: how long the lane is taken (initiation interval), at
-    most latency_s and by default equal. low_s, high_s: 90 % band of latency_s (default: exact).
-    energy_j: dynamic energy (above idle) of one firing. rung: where the number comes from, best
-    first measured, calibrated, closed_form, datasheet; `given` was written down by the user.
-    bound_by: what limits it. source: the formula, file or datasheet.
+    latency_s: start to result.
+    occupancy_s: time that the lane is taken (initiation interval), at most latency_s and by default
+        equal.
+    low_s, high_s: 90 % band of latency_s; by default exact.
+    energy_j: dynamic energy (above idle).
+    rung: origin of the number, best first measured, calibrated, closed_form, datasheet; `given` was
+        written down by the user.
+    bound_by: the limiting part.
+    source: formula, file or datasheet.
+
+    Raises:
+        ValueError: a number is out of range or a word unknown; the text names the field.
     """
 
     latency_s: float

@@ -48,8 +48,8 @@ UNKNOWN_ENV_BAND = Band(8.0, 16.0)  # the spread of environments behind UNKNOWN_
 
 
 def launches(kernel: Kernel, variant: str) -> float:
-    """How many operations one firing starts: 1 where a variant is one compiled call; of eager torch
-    those that the kind counts."""
+    """Number of operations that one firing starts: 1 where a variant is one compiled call, of eager
+    torch the kind's `operations`."""
     return kind_of(kernel).operations(kernel) if variant.startswith("torch") else 1
 
 

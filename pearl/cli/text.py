@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pearl.planning.plans import Plan
     from pearl_devices import Platform
     from pearl_estimators.gpu.calibration import GpuCalibration
-    from pearl_estimators.host.calibration import Calibration, Check
+    from pearl_estimators.host.calibration import Calibration, HeldOutTiming
 
 
 def platform_object(platform: Platform) -> dict[str, Any]:
@@ -109,7 +109,7 @@ def gpu_calibration_text(found: GpuCalibration, path: str) -> str:
     return table_text(Table(f"Operators of {found.model}", heading, rows, notes))
 
 
-def checks_text(rows: Sequence[Check]) -> str:
+def checks_text(rows: Sequence[HeldOutTiming]) -> str:
     """Kernels that no fit has seen: predicted beside measured."""
     cells = tuple(
         (

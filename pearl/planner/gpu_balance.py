@@ -1,4 +1,4 @@
-"""How many actor threads a GPU needs: sweeps of actors, cores and multiprocessors.
+"""Actor threads that a GPU needs: sweeps of actors, cores and multiprocessors.
 
 Inci and others (arXiv 2012.04210) judge a machine for reinforcement learning by its ratio of CPU
 threads to streaming multiprocessors (SM): with too few threads the GPU waits for environments, with
@@ -30,7 +30,7 @@ Busiest = Literal["actors", "gpu", "host"]
 
 
 @dataclass(frozen=True)
-class Point:
+class SweepPoint:
     """One machine and one number of actors. sms: None without a GPU.
 
     env_steps_per_s, env_steps_per_j: predicted; energy is modelled. busiest: what bounds it.
@@ -72,9 +72,9 @@ class Balance:
 
     spec: str
     platform: str
-    cores: tuple[Point, ...]
-    sms: tuple[Point, ...]
-    actors: tuple[Point, ...]
+    cores: tuple[SweepPoint, ...]
+    sms: tuple[SweepPoint, ...]
+    actors: tuple[SweepPoint, ...]
     points: tuple[BalancePoint, ...]
     halved_sms: float | None
     halved_cores: float | None
@@ -89,7 +89,7 @@ class Balance:
 
 
 class Machine:
-    """What the tasks of a system cost on its CPU and its GPU, at any share of either."""
+    """Times of the tasks of a system on its CPU and its GPU, at any share of either."""
 
     def __init__(self, system: System) -> None:
         self.system = system
@@ -143,7 +143,7 @@ class Machine:
             for t in self.on_gpu
         )
 
-    def at(self, actors: int, cores: int, sms: int | None) -> Point:
+    def at(self, actors: int, cores: int, sms: int | None) -> SweepPoint:
         """The prediction for `actors` actors on `cores` cores and `sms` SMs."""
         share = math.ceil(self.environments / actors)
         busy_s = actors * self.acting_s(share)
@@ -166,7 +166,7 @@ class Machine:
         if self.gpu is not None and sms is not None:
             joules += self.gpu.idle_power_w * period_s + dynamic_energy_j(self.gpu, sms, gpu_s)
         steps = self.graph.env_steps
-        return Point(
+        return SweepPoint(
             actors,
             cores,
             sms,
@@ -212,7 +212,7 @@ def balance(system: System) -> Balance:
     shares: tuple[int | None, ...] = (None,) if width is None else halvings(width)
     whole = machine.at(most, most, width)
 
-    def relative(point: Point) -> float:
+    def relative(point: SweepPoint) -> float:
         return point.env_steps_per_s / whole.env_steps_per_s
 
     half = max(most // 2, 1)

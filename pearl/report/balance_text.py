@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from html import escape
 
 from pearl.formatting import count, si
-from pearl.planner.gpu_balance import Balance, Point
+from pearl.planner.gpu_balance import Balance, SweepPoint
 from pearl.text_tables import Column, Table, table_text
 
 WIDTH, HEIGHT, EDGE = 420, 260, 64
@@ -42,7 +42,7 @@ def balance_text(found: Balance) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def _sweep(title: str, points: Sequence[Point]) -> str:
+def _sweep(title: str, points: Sequence[SweepPoint]) -> str:
     heading = (
         *(Column(n, "right") for n in ("actors", "cores", "SMs", "env steps/s", "env steps/J")),
         Column("busiest"),
@@ -79,7 +79,7 @@ def balance_svg(found: Balance) -> str:
     return f'<svg xmlns="http://www.w3.org/2000/svg" {size} {style}>{"".join(drawn)}</svg>\n'
 
 
-def _panel(name: str, points: Sequence[tuple[float, Point]]) -> str:
+def _panel(name: str, points: Sequence[tuple[float, SweepPoint]]) -> str:
     left, right = points[0][0], points[-1][0]
 
     def x(value: float) -> float:

@@ -26,7 +26,7 @@ from pearl.planning.plans import load_plan, pearl_version
 from pearl.planning.runs import Progress, load_run
 from pearl.training.progress import line, shown
 from pearl_estimators.host import on_demand
-from pearl_estimators.host.calibration import Check, OutOfTimeError
+from pearl_estimators.host.calibration import HeldOutTiming, MeasuringTimeoutError
 from pearl_estimators.host.calibration_file import path, stored
 from pearl_estimators.host.journal import teller
 from tests.calibrations import Child, synthetic
@@ -201,8 +201,8 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_calibrate_measures_anew_and_check_compares(
     fresh: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held = vars(Check("sum_tree (batch 64)", "native", 2e-6, 2.2e-6, 1.6e-6, 2.5e-6))
-    missed = vars(Check("sum_tree (batch 8)", "native", 2e-6, 9e-6, 1.6e-6, 2.5e-6))
+    held = vars(HeldOutTiming("sum_tree (batch 64)", "native", 2e-6, 2.2e-6, 1.6e-6, 2.5e-6))
+    missed = vars(HeldOutTiming("sum_tree (batch 8)", "native", 2e-6, 9e-6, 1.6e-6, 2.5e-6))
     tasks, measuring = [], Child(synthetic(contention=1.6))
 
     def child(task: str, seconds: float, *, timeout_s: float, given: Any) -> object:
@@ -240,7 +240,7 @@ def measuring_points() -> list[Any]:
 def test_a_measuring_that_takes_too_long_is_status_1_and_says_what_is_kept(
     fresh: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    late = Child(most=9, error=OutOfTimeError("measuring this host took more than 3 s"))
+    late = Child(most=9, error=MeasuringTimeoutError("measuring this host took more than 3 s"))
     monkeypatch.setattr(on_demand, "in_child", late)
     ran = Ran("calibrate", "--time-limit", 3, "--json", "-")
     assert ran.status == 1

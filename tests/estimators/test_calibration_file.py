@@ -25,8 +25,8 @@ from pearl_estimators.host.calibration import (
     Calibration,
     CalibrationError,
     CalibrationWarning,
+    MeasuringTimeoutError,
     OutdatedError,
-    OutOfTimeError,
     checksum,
 )
 from pearl_estimators.host.calibration_file import hold, path, store, stored
@@ -216,7 +216,7 @@ WHOLE = sum(1 for k in training(DQN) for _ in variants(k))
 
 def late(most: int) -> Child:
     why = "measuring this host took more than 180 s and was ended"
-    return Child(synthetic(times=3.0), most, OutOfTimeError(why))
+    return Child(synthetic(times=3.0), most, MeasuringTimeoutError(why))
 
 
 @pytest.mark.parametrize("most", [0, 3, 200, 600])

@@ -20,7 +20,7 @@ from pearl_devices import Device, Kernel, kernel
 from pearl_devices.cache_folder import cache_folder
 from pearl_estimators.host import calibrate_host, on_demand
 from pearl_estimators.host.benchmark_kernels import CORES, training, variants
-from pearl_estimators.host.calibration import Calibration, CalibrationWarning, OutOfTimeError
+from pearl_estimators.host.calibration import Calibration, CalibrationWarning, MeasuringTimeoutError
 from pearl_estimators.host.calibration_file import store, stored
 from pearl_estimators.host.journal import gathered
 from pearl_estimators.host.linear_fit import family
@@ -217,7 +217,7 @@ def test_a_timing_under_load_replaces_only_one_under_more(fresh):
 def test_timing_again_that_runs_out_of_time_keeps_what_it_has_and_the_rest_as_it_was(fresh):
     before = loaded()
     store(before)
-    why = OutOfTimeError("measuring this host took more than 60 s and was ended")
+    why = MeasuringTimeoutError("measuring this host took more than 60 s and was ended")
     fresh.setattr(on_demand, "in_child", Child(synthetic(times=2.0), most=7, error=why))
     with pytest.warns(CalibrationWarning, match="was ended; what was not timed again counts"):
         found = on_demand.calibration(HOST)

@@ -16,7 +16,7 @@ from pearl import solve
 from pearl.cli import listing
 from pearl.cli import text as cli_text
 from pearl.explanation import explain, sections
-from pearl.planner.gpu_balance import Balance, BalancePoint, Point
+from pearl.planner.gpu_balance import Balance, BalancePoint, SweepPoint
 from pearl.planning.costs import CostTable
 from pearl.planning.plans import Bottleneck
 from pearl.planning.runs import Drift, TaskDrift
@@ -25,7 +25,7 @@ from pearl.report.html import page
 from pearl.report.report import Report
 from pearl.testing.graphs import devices, loop, mode, star
 from pearl_estimators.gpu.calibration import GpuCalibration, OperatorFit
-from pearl_estimators.host.calibration import Calibration, Check
+from pearl_estimators.host.calibration import Calibration, HeldOutTiming
 from pearl_estimators.host.linear_fit import Fit
 from tests.examples import example_run, fused_plan, two_device_plan
 from tests.report.kept_figures import FIGURES
@@ -103,16 +103,16 @@ def operators() -> str:
 
 def checks() -> str:
     rows = (
-        Check("update.dqn batch 64", "native", 31e-6, 33e-6, 25e-6, 40e-6),
-        Check("inference.dqn envs 8", "torch", 12e-6, 20e-6, 10e-6, 15e-6),
+        HeldOutTiming("update.dqn batch 64", "native", 31e-6, 33e-6, 25e-6, 40e-6),
+        HeldOutTiming("inference.dqn envs 8", "torch", 12e-6, 20e-6, 10e-6, 15e-6),
     )
     return cli_text.checks_text(rows)
 
 
 def balances() -> Balance:
-    def at(actors: int, sms: int | None, rate: float) -> Point:
+    def at(actors: int, sms: int | None, rate: float) -> SweepPoint:
         busiest = "gpu" if actors > 4 else "actors"
-        return Point(actors, actors, sms, rate, rate / 90, busiest, 8e-4 / actors, 2e-4, 3e-5)  # type: ignore[arg-type]
+        return SweepPoint(actors, actors, sms, rate, rate / 90, busiest, 8e-4 / actors, 2e-4, 3e-5)  # type: ignore[arg-type]
 
     cores = tuple(at(n, 16, 1000.0 * n**0.8) for n in (1, 2, 4, 8))
     sms = tuple(at(8, n, 400.0 * n) for n in (2, 4, 16))

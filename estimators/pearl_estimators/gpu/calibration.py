@@ -43,9 +43,12 @@ NEEDED = ("linear", "elementwise")  # what kernels are made of
 
 @dataclass(frozen=True)
 class GpuCalibration:
-    """What operators cost on one GPU model.
+    """Cost of operators on one GPU model.
 
-    model: as `Device.model` says it. source: who timed, with what. created: UTC, ISO 8601.
+    model: as in `Device.model`.
+    source: who timed it, with which tool.
+    created: UTC, ISO 8601.
+    fits: one an operator.
     """
 
     model: str
@@ -65,8 +68,11 @@ class GpuCalibration:
 
     @classmethod
     def from_json(cls, value: object) -> GpuCalibration:
-        """The inverse of `to_json`; what is incomplete, edited or no number is a
-        CalibrationError."""
+        """The inverse of `to_json`.
+
+        Raises:
+            CalibrationError: the value is incomplete, edited or holds no numbers.
+        """
         body = unsealed(value, SCHEMA, "GPU calibration")
         try:
             return cls(**{**body, "fits": tuple(_fit_from(each) for each in body["fits"])})
@@ -82,8 +88,9 @@ def _fit_from(each: Mapping[str, Any]) -> OperatorFit:
 def read_rows(path: str | Path) -> list[tuple[Operation, float]]:
     """Timed operators from a CSV file with the columns of COLUMNS; seconds of one call.
 
-    A missing column, a size that is no whole number, or a time that is not above 0 is a
-    CalibrationError naming file and line.
+    Raises:
+        CalibrationError: a column is missing, a size is no whole number, or a time is not above 0;
+            the text names file and line.
     """
     rows = []
     try:
@@ -116,7 +123,8 @@ def calibrate_gpu(
 ) -> GpuCalibration:
     """Fits of every operator in `rows`, from POINTS of its sizes, spread over them all.
 
-    The NEEDED operators must be there, else a CalibrationError.
+    Raises:
+        CalibrationError: an operator of NEEDED has no row.
     """
     fits = []
     for operator in OPERATORS:
@@ -141,7 +149,7 @@ def calibrate_gpu(
 
 
 def path(model: str) -> Path:
-    """Where the calibration of a GPU model lies, beside that of the host."""
+    """Path of the calibration of a GPU model, beside that of the host."""
     from pearl_estimators.host.calibration_file import path as of_host
 
     name = re.sub(r"[^a-z0-9]+", "-", model.lower()).strip("-")
@@ -149,7 +157,7 @@ def path(model: str) -> Path:
 
 
 def store_gpu(calibration: GpuCalibration) -> Path:
-    """Write the file, whole or not at all; where it lies."""
+    """Write the file, whole or not at all; returns its path."""
     file = path(calibration.model)
     file.parent.mkdir(parents=True, exist_ok=True)
     part = file.with_suffix(f".{os.getpid()}.part")
@@ -162,7 +170,11 @@ _known: dict[tuple[Path, int, int], GpuCalibration] = {}
 
 
 def stored_gpu(model: str) -> GpuCalibration | None:
-    """The stored calibration of a GPU model, or None; a damaged file is a CalibrationError."""
+    """The stored calibration of a GPU model, or None.
+
+    Raises:
+        CalibrationError: the file is damaged.
+    """
     file = path(model)
     try:
         stat = file.stat()

@@ -1,4 +1,4 @@
-"""Measuring this host: what `child` runs in a process of its own."""
+"""Measuring this host: the tasks of the child process that `child_process` starts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from pearl_estimators.host.benchmark_kernels import (
     training,
     variants,
 )
-from pearl_estimators.host.calibration import Calibration, Check
+from pearl_estimators.host.calibration import Calibration, HeldOutTiming
 from pearl_estimators.host.journal import Tell, teller
 from pearl_estimators.host.linear_fit import family, point, predict
 from pearl_estimators.host.own_timing import time_here
@@ -55,9 +55,11 @@ def _prepare(kernel: Kernel, variant: str) -> Timer:
     return lambda seconds: time_call(call, seconds=seconds, cores=cores, firings=several)
 
 
-class _Timed:
-    """A kernel in a variant and its timings so far; of a call on two cores also how far apart these
-    were before and after each (seconds)."""
+class _TimedKernel:
+    """A kernel in a variant and its timings so far.
+
+    Of a call on two cores also the latency between these before and after each timing, in seconds.
+    """
 
     def __init__(self, kernel: Kernel, variant: str, timer: Timer) -> None:
         self.kernel, self.variant, self._timer = kernel, variant, timer
@@ -71,19 +73,22 @@ class _Timed:
         self.apart.append((before_s, apart() if self.pair else 0.0))
 
     def held(self) -> list[tuple[Timing, tuple[float, float]]]:
-        """Those in which it had all its cores."""
+        """Timings in which the kernel had all its cores."""
         both = zip(self.timings, self.apart, strict=True)
         return [(t, near) for t, near in both if t.contention <= HELD]
 
     def counted(self, apart_s: float) -> list[Timing]:
-        """Those in which it had all its cores, so far apart."""
+        """Timings in which the kernel had all its cores, so far apart."""
         from pearl_devices.primitives.math.core_latency import alike
 
         return [t for t, near in self.held() if all(alike(s, apart_s) for s in near)]
 
     def found(self, apart_s: float = 0.0) -> dict[str, Any]:
-        """Its point: of the timings that count the fastest, of a call on two cores those of
-        `counted`, else those of `held`, else all, which its share of the CPU tells."""
+        """The kernel's point: the fastest of the timings that count.
+
+        Of a call on two cores those of `counted` count, else those of `held`, else all; the point's
+        share of the CPU says which.
+        """
         counted = self.timings
         if self.pair:
             counted = self.counted(apart_s) or [t for t, _ in self.held()] or counted
@@ -110,21 +115,24 @@ def time_points(
     pause: Callable[[float], None] = time.sleep,
 ) -> float:
     """Time these kernels in this process, and tell of each as soon as it is timed, then as it is
-    timed better. Returns how far apart two cores are to be (0 where no call had both).
+    timed better. Returns the latency between two cores that calls on both were timed at, in seconds
+    (0 where no call had both).
 
-    seconds: what the whole may take; compiling and importing count, so that the points share what
-    is left, within POINT_S each. All are timed in ROUNDS rounds, and each keeps its fastest: what
-    else runs on the machine comes and goes, and slows a core even where it does not take it.
-    Of calls on two cores only those count in which these were as near as they often are (`apart`
-    says how far); a host that moves the processors of a virtual machine changes that. They are
-    told of at the end. apart_s: how far apart these are to be; 0 for as near as they were in a
-    quarter of the timings, so that one calibration takes the same as the next.
-    A family that cannot be bound here is told of as `skipped`, with the reason.
+    Every kernel is timed in ROUNDS rounds and keeps its fastest: other load on the machine comes
+    and goes, and slows a core even where it does not take the core. Of calls on two cores only
+    timings count in which these were as near as they often are (`apart` measures it); a host that
+    moves the processors of a virtual machine changes that. These are told of at the end. A family
+    that cannot be bound here is told of as `skipped`, with the reason.
+
+    seconds: limit of the whole. Compiling and importing count, so the points share the rest, within
+        POINT_S each.
+    apart_s: the latency to time at; 0 for the nearest in a quarter of the timings, so that one
+        calibration takes the same as the next.
     """
     end_s = clock() + seconds
     apart = apart or _exchange()
     waiting = list(jobs)
-    timed: list[_Timed] = []
+    timed: list[_TimedKernel] = []
     skipped: set[str] = set()
 
     def share_s(rounds: int, count: int) -> float:
@@ -135,7 +143,7 @@ def time_points(
         if name in skipped:
             continue
         try:
-            each = _Timed(kernel, variant, prepare(kernel, variant))
+            each = _TimedKernel(kernel, variant, prepare(kernel, variant))
         except (UnsupportedError, ImportError) as error:
             skipped.add(name)
             tell({"skipped": {name: str(error)}})
@@ -176,8 +184,8 @@ def _exchange() -> Callable[[], float]:
 
 
 def everything(seconds: float, groups: Sequence[str], known: Calibration, tell: Tell) -> None:
-    """Tell of the kernels of `groups` that `known` has no point of, and of what it lacks about
-    lanes: what the runtime costs, and what calls on two cores cost each other."""
+    """Tell of the kernels of `groups` that `known` has no point of, and of the lane costs that
+    it lacks: those of the runtime, and the slow-down of calls on two cores by each other."""
     jobs, points_s = lacking(groups, known), max(seconds - LANES_S, seconds / 2)
     apart_s = time_points(points_s, jobs, tell, apart_s=known.apart_s)
     if CORES < 2 or find_spec(RUNTIME.partition(".")[0]) is None:
@@ -210,8 +218,11 @@ def _runtime(
     run: Callable[[], dict[str, float]] | None = None,
     share: Callable[[int], float] = share_had,
 ) -> dict[str, float]:
-    """What lanes cost, with the cores as far apart as calls on two of them were timed, if they come
-    to be; empty where two cores were not to be had before and after. run: what measures it."""
+    """Cost of lanes, measured with the cores as far apart as when calls on two of them were timed.
+
+    Empty where the cores do not come to be so, or two were not to be had before and after.
+    run: the function that measures it.
+    """
     from pearl_devices.primitives.math.core_latency import as_near
 
     run = run or import_module(RUNTIME).measured
@@ -231,7 +242,7 @@ def _runtime(
 
 def check_here(
     calibration: Calibration, *, seconds: float = 8.0, prepare: Prepare = _prepare
-) -> list[Check]:
+) -> list[HeldOutTiming]:
     """Time the held-out kernels in this process beside what `calibration` predicts for them."""
     jobs = [(k, v, f) for k in held_out() for v in variants(k) if (f := calibration.find(k, v))]
     timers = [prepare(kernel, variant) for kernel, variant, _ in jobs]
@@ -242,7 +253,9 @@ def check_here(
         guess = predict(found, point(kernel, variant, 1.0))
         sizes = ", ".join(f"{k} {v}" for k, v in kernel.dims.items())
         what = f"{family(kernel)} ({sizes})"
-        rows.append(Check(what, variant, guess.seconds, min(times), guess.low_s, guess.high_s))
+        rows.append(
+            HeldOutTiming(what, variant, guess.seconds, min(times), guess.low_s, guess.high_s)
+        )
     return rows
 
 
@@ -255,8 +268,11 @@ def _end_with_parent() -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """`measure SECONDS`, `check SECONDS` or `own SECONDS`. The first line of input is what they are
-    given: groups, what is known and the journal to tell; a calibration; kernels of the user's."""
+    """`measure SECONDS`, `check SECONDS` or `own SECONDS`.
+
+    The first line of input is the task's JSON: groups, known calibration and journal; a
+    calibration; or kernels of the user's own.
+    """
     task, seconds = arguments[0], float(arguments[1])
     given = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_parent, daemon=True).start()

@@ -1,4 +1,4 @@
-"""`Calibration`: what this host's kernels cost, as it was measured; its JSON."""
+"""`Calibration`: measured costs of this host's kernels, and their JSON."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class CalibrationError(ValueError):
     """A stored calibration cannot be used, or the measuring failed; the text says what to do."""
 
 
-class OutOfTimeError(CalibrationError):
-    """Measuring took longer than it may."""
+class MeasuringTimeoutError(CalibrationError):
+    """Measuring exceeded its time limit."""
 
 
 class CalibrationWarning(UserWarning):
-    """Something about the calibration that a plan's reader should know; planning went on."""
+    """A fact about the calibration that a plan's reader should know; planning went on."""
 
 
 class OutdatedError(CalibrationError):
@@ -52,21 +52,30 @@ class OutdatedError(CalibrationError):
 
 @dataclass(frozen=True)
 class Calibration:
-    """What this host's kernels cost, per family and variant.
+    """Measured costs of this host's kernels, by family and variant.
 
-    host: CPU model and cores. versions: of the libraries and of the kernels' sources. created:
-    UTC, ISO 8601. wall_s: seconds the measuring took. load: one-minute load average after it.
-    contention: mean slow-down seen (wall over CPU time, slowest over fastest round); above 1.1 the
-    machine was shared, `noisy`, and all bands are wider. fits: the models. skipped: family and
-    variant → why it was not timed. runtime: what several lanes cost (`firing_s` of a lane for each
-    firing, `handoff_s` from one lane to another, `carry_s_per_byte` of each for a byte between);
-    empty where no runtime is installed, or two cores were not to be had. points: what was timed.
-    groups: of which of `points.GROUPS` nothing is lacking. apart_s: `exchange.exchange_s` while
-    calls on two cores were timed, for which their estimates hold; 0 where there were none. beside:
-    what calls on two cores cost each other. doubts: family and variant → measured / estimated of a
-    run that contradicted it; timed again at the next quiet start. upheld: the same of families that
-    were timed again since and had not changed: a run as far off as then is no new doubt. again:
-    UTC, when what was timed under load or is in doubt was last timed again; empty for never.
+    host: CPU model and cores.
+    versions: of the libraries and of the kernels' sources.
+    created: UTC, ISO 8601.
+    wall_s: seconds that measuring took.
+    load: one-minute load average after measuring.
+    contention: mean slow-down seen (wall over CPU time, slowest over fastest round). Above 1.1 the
+        machine was shared: `noisy`, and all bands are wider.
+    fits: the models.
+    skipped: family and variant → why it was not timed.
+    runtime: cost of several lanes: `firing_s` of a lane for each firing, `handoff_s` from one lane
+        to another, `carry_s_per_byte` of each for a byte between; empty where no runtime is
+        installed, or two cores were not to be had.
+    points: the timed kernels.
+    groups: the complete ones of `benchmark_kernels.GROUPS`.
+    apart_s: `core_latency` while calls on two cores were timed; their estimates hold for it. 0
+        where there were none.
+    beside: slow-down of calls on two cores by each other.
+    doubts: family and variant → measured / estimated of a run that contradicted the estimate; timed
+        again at the next quiet start.
+    upheld: as doubts, of families that were timed again since and had not changed: a run as far off
+        as then is no new doubt.
+    again: UTC of the last repeated timing of points in doubt or timed under load; empty for never.
     """
 
     host: Mapping[str, str]
@@ -132,8 +141,11 @@ class Calibration:
 
     @classmethod
     def from_json(cls, value: object) -> Calibration:
-        """The inverse of `to_json`; what is incomplete, edited or not a number is a
-        CalibrationError."""
+        """The inverse of `to_json`.
+
+        Raises:
+            CalibrationError: the value is incomplete, edited or holds no numbers.
+        """
         body = unsealed(value, SCHEMA, "calibration")
         try:
             made = [_fit_from(each) for each in body["fits"]]
@@ -145,7 +157,7 @@ class Calibration:
 
 
 @dataclass(frozen=True)
-class Check:
+class HeldOutTiming:
     """One held-out kernel: predicted and measured seconds, and whether the band held it."""
 
     kernel: str
@@ -185,7 +197,11 @@ def sealed(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def unsealed(value: object, schema: int, what: str) -> dict[str, Any]:
-    """What `sealed` was given; anything else, or of another schema, is a CalibrationError."""
+    """The inverse of `sealed`.
+
+    Raises:
+        CalibrationError: the value is damaged, or of another schema.
+    """
     if not isinstance(value, dict):
         raise CalibrationError(f"{what}: an object is needed, this is {value!r:.60}")
     if value.get("schema") != schema:
@@ -236,7 +252,7 @@ def host() -> dict[str, str]:
 
 
 def versions() -> dict[str, str]:
-    """Versions of what a kernel's time depends on; imports none of it."""
+    """Versions of all that a kernel's time depends on; imports none of it."""
     from importlib.metadata import PackageNotFoundError, version
     from importlib.util import find_spec
 

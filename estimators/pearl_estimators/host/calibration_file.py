@@ -1,4 +1,4 @@
-"""The file of this host's calibration: where it lies, what of it may be read, and its lock."""
+"""The file of this host's calibration: its path, the checks of its content, and its lock."""
 
 from __future__ import annotations
 
@@ -28,15 +28,16 @@ LOCK_S = 0.05
 
 
 def path() -> Path:
-    """Where this host's calibration lies."""
+    """Path of this host's calibration."""
     return cache_folder() / f"calibration-{checksum(host())[:12]}.json"
 
 
 def stored() -> Calibration | None:
     """The stored calibration of this host, or None where there is no file.
 
-    Raises CalibrationError for a file that is damaged, edited or another host's, OutdatedError for
-    one of other versions.
+    Raises:
+        CalibrationError: the file is damaged, edited or another host's.
+        OutdatedError: it is of other versions.
     """
     file = path()
     try:
@@ -63,8 +64,8 @@ def stored() -> Calibration | None:
 
 
 def _changed(value: Any) -> list[str]:
-    """What has another version now than in a whole file of this host, whose fits may be of another
-    form; empty where the file is of now, or not whole."""
+    """Names of the versions that differ from those of a whole file of this host, whose fits may
+    have another form; empty where none does, or the file is not whole."""
     if not isinstance(value, dict) or value.get("schema") != SCHEMA:
         return []
     body = {k: v for k, v in value.items() if k != "checksum"}

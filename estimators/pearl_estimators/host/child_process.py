@@ -1,4 +1,4 @@
-"""A task of `measuring` in a process of its own, so that the caller imports no torch."""
+"""A task of `calibrate_host` in a process of its own, so that the caller imports no torch."""
 
 from __future__ import annotations
 
@@ -12,17 +12,20 @@ import threading
 from contextlib import suppress
 from typing import IO, Any
 
-from pearl_estimators.host.calibration import CalibrationError, OutOfTimeError
+from pearl_estimators.host.calibration import CalibrationError, MeasuringTimeoutError
 
 _THREADS = ("OMP", "OPENBLAS", "MKL", "NUMBA", "VECLIB")
 
 
 def in_child(task: str, seconds: float, *, timeout_s: float, given: object = None) -> Any:
-    """Run `main` of `measuring` in a process of its own, on one thread, and return its JSON.
+    """Run `calibrate_host.main` in a process of its own, on one thread, and return its JSON.
 
-    The child and all it starts end with this call, however it ends (Ctrl-C included), and when this
-    process does: the child watches its standard input, which the death of the parent closes.
-    Raises OutOfTimeError after timeout_s seconds, CalibrationError where the child fails.
+    The child and all it starts end with this call, however it ends (Ctrl-C included), and with this
+    process: the child watches its standard input, which the death of the parent closes.
+
+    Raises:
+        MeasuringTimeoutError: it took more than timeout_s seconds.
+        CalibrationError: the child fails.
     """
     environment = dict(os.environ)
     environment["PYTHONPATH"] = os.pathsep.join(p or os.getcwd() for p in sys.path)
@@ -46,7 +49,7 @@ def in_child(task: str, seconds: float, *, timeout_s: float, given: object = Non
         try:
             status = child.wait(timeout=timeout_s)
         except subprocess.TimeoutExpired:
-            raise OutOfTimeError(
+            raise MeasuringTimeoutError(
                 f"measuring this host took more than {timeout_s:.0f} s and was ended"
             ) from None
         finally:

@@ -1,10 +1,9 @@
-"""What calls on two cores cost each other: a kernel's time while another core runs another kernel,
-over its time alone.
+"""Co-run slow-down: time of a kernel while another core runs another kernel, over its time alone.
 
-Cores that share execution units, a cache or the way to memory slow each other; how much, nothing
-tells but a measurement. Measured are a kernel that acts beside one that learns, each of middle
-size, for these are what lanes have apart: the other runs in a fork of this process, and both are
-timed, alone and together in turns, by the CPU time that a call takes.
+Cores that share execution units, a cache or the way to memory slow each other; only a measurement
+tells by how much. A kernel that acts is measured beside one that learns, each of middle size, as
+lanes hold them. The other kernel runs in a fork of this process. Both are timed, alone and together
+in turns, by the CPU time of a call.
 """
 
 from __future__ import annotations
@@ -49,14 +48,16 @@ def named(kernel: Kernel, variant: str) -> str:
 
 
 def side(kernel: Kernel) -> int | None:
-    """0: it acts, 1: it learns, None: neither, or both."""
+    """0 for a kernel that acts, 1 for one that learns, None for neither or both."""
     return {"acts": 0, "learns": 1}.get(kind_of(kernel).side)
 
 
 def measured(kernels: Iterable[tuple[Kernel, str]], known: Shares, bind: Bind) -> Shares:
-    """`known`, and the shares of the families among these (kernel, variant) that lack there; none
-    where the system cannot fork, and none of two that never had a core each. Of each family the
-    kernel of the middle number of flops runs."""
+    """`known`, with the shares of the families among these (kernel, variant) that it lacks.
+
+    Of each family the kernel of the median number of flops runs. None is added where the system
+    cannot fork, and none of two that never had a core each.
+    """
     if not hasattr(os, "fork"):
         return known
     families: tuple[dict[str, list[Kernel]], ...] = ({}, {})
@@ -98,8 +99,8 @@ def measured(kernels: Iterable[tuple[Kernel, str]], known: Shares, bind: Bind) -
 
 
 def _compared(call: Call, other: _Other) -> tuple[float, float] | None:
-    """What `call` and the other's call each take longer beside the other, of comparisons in which
-    each had a core to itself; None where there were none."""
+    """Slow-down of `call` and of the other's call beside each other, over comparisons in which each
+    had a core to itself; None where there were none."""
     found: list[tuple[float, float]] = []
     for _ in range(TRIES):
         alone = _stretch(call)
@@ -123,7 +124,8 @@ def _compared(call: Call, other: _Other) -> tuple[float, float] | None:
 
 
 class _Stretch(NamedTuple):
-    """CPU seconds of a call, over many, and the wall seconds of all over their CPU seconds."""
+    """CPU seconds of a call, averaged over a stretch of calls, and its wall over its CPU
+    seconds."""
 
     seconds: float
     contention: float
@@ -132,7 +134,7 @@ class _Stretch(NamedTuple):
 def _stretch(
     call: Call, on: Callable[[], bool] = lambda: True, longest_s: float = STRETCH_S
 ) -> _Stretch:
-    """Calls for `longest_s`, or until `on` says no."""
+    """Calls for `longest_s` seconds, or until `on` returns False."""
     calls, cpu_s, wall_s = 0, time.process_time(), time.perf_counter()
     while True:
         call()
@@ -144,7 +146,7 @@ def _stretch(
 
 
 class _Other:
-    """A fork of this process that calls something while it is told to."""
+    """A fork of this process that calls a kernel while it is told to."""
 
     def __init__(self, flag: mmap.mmap, ask: int, told: int) -> None:
         self._flag, self._ask, self._told = flag, ask, told
@@ -154,7 +156,7 @@ class _Other:
         os.write(self._ask, b"r")
 
     def stop(self) -> _Stretch:
-        """Its calls since `start`."""
+        """Calls since `start`."""
         self._flag[0] = 0
         if not select.select([self._told], [], [], ANSWER_S)[0]:
             raise TimeoutError(f"the process beside this one has not answered for {ANSWER_S:g} s")
@@ -166,7 +168,8 @@ class _Other:
 
 @contextmanager
 def _beside(call: Call) -> Iterator[_Other]:
-    """While it lasts a process that runs `call`. It ends with this one: its pipe closes then."""
+    """A process that runs `call` within the context; it ends with this one, whose pipe closes
+    then."""
     flag = mmap.mmap(-1, mmap.PAGESIZE)
     asked, ask = os.pipe()
     told, tell = os.pipe()

@@ -1,8 +1,7 @@
-"""The journal of a measuring: what was timed so far, a line each, and the calibration it makes.
+"""The journal of a measuring: a line for every timed kernel, and the calibration that they make.
 
 The process that measures appends to a file beside the calibration. A line is whole or does not
-count, so that whatever ends the measuring, Ctrl-C, a time limit or a power cut, costs at most the
-kernel in hand.
+count, so an end of any kind, Ctrl-C, a time limit or a power cut, costs at most the kernel in hand.
 """
 
 from __future__ import annotations
@@ -37,12 +36,12 @@ Tell = Callable[[Mapping[str, Any]], None]
 
 
 def journal_of(calibration: Path) -> Path:
-    """Where the journal of the calibration at this path lies."""
+    """Path of the journal of the calibration at `file`."""
     return calibration.with_suffix(".journal")
 
 
 def _made_by() -> str:
-    """What a line must have been written under to count: this host and these versions."""
+    """Host and versions that a line must bear to count."""
     return checksum({"host": host(), "versions": versions()})[:16]
 
 
@@ -62,8 +61,11 @@ def teller(file: Path) -> Tell:
 
 
 def told(file: Path, newest_s: float | None = None) -> list[dict[str, Any]]:
-    """The findings in the journal, oldest first; lines that are cut or damaged, or of another host
-    or version, are left out. newest_s: none of a journal that was written to longer ago."""
+    """The findings in the journal, oldest first.
+
+    Lines that are cut, damaged or of another host or version are left out.
+    newest_s: none of a journal whose last line is older than this.
+    """
     try:
         if newest_s is not None and time.time() - file.stat().st_mtime > newest_s:
             return []
@@ -97,16 +99,18 @@ def timeable() -> frozenset[str]:
 
 
 def group_of(of: Point) -> str:
-    """The one of `points.GROUPS` that a point belongs to."""
+    """The group of `benchmark_kernels.GROUPS` that a point belongs to."""
     return group(of.family)
 
 
 def gathered(
     known: Calibration | None, findings: Iterable[Mapping[str, Any]], wall_s: float = 0.0
 ) -> Calibration:
-    """`known` and what a journal tells, fitted. Of a point that both have the newer timing counts,
-    unless it was made under load and the older had more of the CPU. `groups` are those of which
-    nothing is lacking. wall_s: what the measuring took."""
+    """`known` and the findings of a journal, fitted.
+
+    Of a point in both the newer timing counts, unless it was made under load and the older had more
+    of the CPU. `groups` become those that lack nothing. wall_s: duration of measuring.
+    """
     points = {p.key: p for p in known.points} if known else {}
     newer: dict[Key, Point] = {}
     rest: dict[str, Any] = {"skipped": dict(known.skipped) if known else {}}
@@ -149,5 +153,5 @@ def _whole(of: str, points: Mapping[Key, Point], skipped: Mapping[str, str]) -> 
 
 
 def empty() -> Calibration:
-    """A calibration of this host that knows nothing."""
+    """A calibration of this host without any point."""
     return Calibration(host(), {}, "", 0.0, 0.0, 1.0, ())

@@ -1,4 +1,4 @@
-"""The calibrated model: seconds are the sum of what the terms of a kernel cost."""
+"""The calibrated model: the seconds of a kernel are its features times the cost of each."""
 
 from __future__ import annotations
 
@@ -44,10 +44,16 @@ def family(kernel: Kernel) -> str:
 
 @dataclass(frozen=True)
 class Point:
-    """One kernel, as the model sees it, and the seconds one firing took.
+    """One timed kernel.
 
-    terms: see `terms`. spread: of the timing, relative. share: of the CPU that the timing had, its
-    CPU time over the wall time of all its cores. unsteady: slowest over fastest round.
+    family: see `family`.
+    variant: variant of the CPU backend.
+    terms: feature → count; see `features.terms`.
+    flops, bytes: of one firing.
+    seconds: of one firing.
+    spread: relative spread of the timing.
+    share: CPU time over the wall time of all its cores.
+    unsteady: slowest over fastest round.
     """
 
     family: str
@@ -70,17 +76,17 @@ class Point:
 
     @property
     def named(self) -> str:
-        """Family and variant, as a calibration names what it timed."""
+        """Family and variant in one text, the key of a calibration's doubts and skipped kernels."""
         return f"{self.family} {self.variant}"
 
     @property
     def key(self) -> tuple[Hashable, ...]:
-        """What tells the points of a calibration apart: everything but the timing."""
+        """Identity of a point among those of a calibration: everything but the timing."""
         return (self.named, self.flops, self.bytes, *sorted(self.terms.items()))
 
     @property
     def loaded(self) -> bool:
-        """Whether it was timed under load: something else had a part of its cores."""
+        """Whether something else had a part of its cores while it was timed."""
         return self.share < 1 / HELD
 
 

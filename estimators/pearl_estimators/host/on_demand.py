@@ -16,7 +16,7 @@ from pearl_estimators.host.calibration import (
     Calibration,
     CalibrationError,
     CalibrationWarning,
-    Check,
+    HeldOutTiming,
     OutdatedError,
 )
 from pearl_estimators.host.calibration_file import hold, path, store, stored
@@ -26,17 +26,17 @@ from pearl_estimators.host.linear_fit import Point, family
 from pearl_estimators.host.timer import HELD, share_had
 
 SECONDS = 30.0
-"""What measuring on first use is to take."""
+"""Duration of measuring on first use to aim at."""
 UNFINISHED_S = 3600.0
-"""How old the last timing of an unfinished measuring may be for a forced one to go on with it."""
+"""Age of an unfinished measuring up to which a forced one goes on with it."""
 PASSED_S = 600.0
-"""For so long what could not be timed is not tried again by this process (assumed)."""
+"""Pause after which this process tries again to time a kernel that could not be timed (assumed)."""
 AGAIN_S, AGAIN_LIMIT_S, AGAIN_EVERY_S = 10.0, 60.0, 3600.0
-"""What timing again is to take, when it is ended, and how long after the last time none is done."""
+"""Of timing again: the duration to aim at, its limit, and the least pause between two."""
 CHANGED = 1.15
 """Times further apart than this factor are of a host that has changed."""
 DOUBT_S = 2.0
-"""How long a mark waits for a process that measures."""
+"""Longest wait of a mark for a process that measures."""
 
 
 _known: dict[tuple[Path, int, int], Calibration] = {}
@@ -60,13 +60,20 @@ def calibrate(
 ) -> Calibration:
     """This host's calibration: the stored one, or measured now in a child process and stored.
 
-    platform: `host`, the only machine that can be measured from here. seconds: what measuring may
-    take, compiling included. groups: what of `points.GROUPS` is needed; of these only those are
-    timed that have not been; by default all. force: measure even if a sound one is stored. limit_s:
-    wall seconds after which measuring is ended, for what compiling takes has no other bound;
-    2 · seconds + 120 by default. Raises CalibrationError (a ValueError) where measuring fails or is
-    ended so. However it ends, the next call goes on with what was timed; of `force` only within
-    UNFINISHED_S. A stored file that is damaged is made anew, with a CalibrationWarning.
+    However measuring ends, the next call goes on with the points timed so far; with `force` only
+    within UNFINISHED_S. A stored file that is damaged is made anew, with a CalibrationWarning.
+
+    platform: `host`, the only machine that can be measured from here.
+    seconds: duration of measuring to aim at, compiling included.
+    groups: those of `benchmark_kernels.GROUPS` that are needed; of these only the missing ones are
+        timed. By default all.
+    force: measure even if a sound calibration is stored.
+    limit_s: wall seconds after which measuring is ended, for compiling has no other bound;
+        2 · seconds + 120 by default.
+
+    Raises:
+        CalibrationError: measuring fails or exceeds limit_s.
+        ValueError: an argument is out of range.
     """
     if platform != "host":
         raise ValueError(
@@ -88,14 +95,14 @@ def calibrate(
 
 
 def limit_of(seconds: float) -> float:
-    """The default limit of a measuring that is to take so many seconds."""
+    """The default wall limit of a measuring that is to take `seconds` seconds."""
     return 2 * seconds + 120
 
 
 def _measured(
     wanted: set[str], seconds: float, limit_s: float, force: bool = False
 ) -> tuple[Calibration, str]:
-    """The calibration with all of `wanted`; or as far as it came, and why it came no further."""
+    """The calibration with all of `wanted` and an empty text; or as far as it came, and why."""
     file = path()
     known = None if force else _remembered(file)
     if known is not None and wanted <= set(known.groups):
@@ -124,7 +131,8 @@ def _measured(
 def _timed(
     known: Calibration, groups: set[str], seconds: float, limit_s: float
 ) -> tuple[Calibration, str]:
-    """`known` with what was found of these groups and is lacking in it, and why that is not all."""
+    """`known` with the missing points of `groups` timed, and why some are missing still (or an
+    empty text)."""
     journal, begin_s, why = journal_of(path()), time.monotonic(), ""
     if groups:
         given = {"groups": sorted(groups), "known": known.to_json(), "journal": str(journal)}
@@ -136,7 +144,7 @@ def _timed(
 
 
 def _keep(result: Calibration) -> None:
-    """Stores what a journal told, which is then done with."""
+    """Stores the calibration and removes the journal that it was gathered from."""
     if result.points or result.skipped:
         store(result)
     journal_of(path()).unlink(missing_ok=True)
@@ -176,9 +184,12 @@ def calibrated_here(device: Device) -> bool:
 def calibration(device: Device, kernels: Iterable[Kernel] = ()) -> Calibration:
     """The calibration of a CPU of this host for these kernels, timed on first use.
 
-    What cannot be timed within the limit is left to the next rung for PASSED_S, and what was timed
-    under load, or is in doubt, is timed again where this host is quiet now; a CalibrationWarning
-    says so. A device that is not a CPU of this host is a ValueError.
+    Kernels that cannot be timed within the limit are left to the next rung for PASSED_S. Points
+    that were timed under load, or are in doubt, are timed again where this host is quiet now. A
+    CalibrationWarning says so.
+
+    Raises:
+        ValueError: the device is not a CPU of this host.
     """
     if not calibrated_here(device):
         raise ValueError(
@@ -203,8 +214,10 @@ def passed() -> dict[str, str]:
 
 
 def pass_over(groups: Iterable[str], why: str) -> None:
-    """For a while leave kernels of these groups that were not timed to the next rung, and say so.
-    Groups that are passed over already are left as they are."""
+    """Leave the untimed kernels of these groups to the next rung for PASSED_S, with a warning.
+
+    Groups that are passed over already are left as they are.
+    """
     fresh = sorted(set(groups) - set(passed()))
     if not fresh:
         return
@@ -216,19 +229,19 @@ def pass_over(groups: Iterable[str], why: str) -> None:
 
 
 def lacking(kernels: Iterable[Kernel]) -> list[str]:
-    """What of `points.GROUPS` would be timed now for these kernels: what they need, less what the
-    stored calibration has and what is passed over."""
+    """Groups that would be timed now for these kernels: the needed ones, less those that are stored
+    or passed over."""
     found = _remembered(path())
     return sorted(needed_groups(kernels) - set(found.groups if found else ()) - set(passed()))
 
 
 def needed_groups(kernels: Iterable[Kernel]) -> set[str]:
-    """What of `points.GROUPS` estimates of these kernels rest on."""
+    """Groups of `benchmark_kernels.GROUPS` that estimates of these kernels rest on."""
     return {"shared", *(group(kernel.kind) for kernel in kernels)} & set(GROUPS)
 
 
 def untimed(known: Calibration, kernel: Kernel, variant: str) -> bool:
-    """Whether a calibration is to have this kernel in this variant and has it not, or not yet."""
+    """Whether a complete calibration has this kernel in this variant, and `known` lacks it."""
     named = f"{family(kernel)} {variant}"
     return (
         named in timeable() and named not in known.skipped and known.find(kernel, variant) is None
@@ -236,9 +249,11 @@ def untimed(known: Calibration, kernel: Kernel, variant: str) -> bool:
 
 
 def comparable(known: Calibration, kernel: Kernel, variants: Sequence[str]) -> list[str]:
-    """Of variants on a CPU of this host those to choose from. Beside a timed one a datasheet says
-    nothing: it is off by more than variants are apart. So an untimed one is left out; where all
-    are, the first stays, which is the backend's own preference."""
+    """The variants, of those offered on a CPU of this host, that a plan may choose from.
+
+    A datasheet estimate is off by more than variants are apart, so untimed variants are left out.
+    Where all are untimed the first stays, which is the backend's own preference.
+    """
     found = [v for v in variants if not untimed(known, kernel, v)]
     return found or list(variants[:1])
 
@@ -252,8 +267,8 @@ def quiet() -> bool:
 
 
 def _again(found: Calibration, wanted: set[str]) -> Calibration:
-    """`found`, with what of `wanted` was timed under load or is in doubt, and what lanes cost where
-    that is lacking, timed again: where this host is quiet, once a process, and not within
+    """`found`, with points of `wanted` in doubt or timed under load timed again, and the cost of
+    lanes where it is lacking: where this host is quiet, once a process, and not within
     AGAIN_EVERY_S of the last time."""
     file = path()
     if file in _looked:
@@ -298,8 +313,11 @@ def _recent(stamp: str) -> bool:
 
 
 def settled(before: Calibration, after: Calibration) -> Calibration:
-    """`after`, in which points were timed again, without the doubts that this answers: families all
-    of whose points were timed again, not under load. Those that had not changed are upheld."""
+    """`after`, in which points were timed again, without the doubts that the timings answer.
+
+    Answered are families all of whose points were timed again, not under load. Families that had
+    not changed are upheld.
+    """
     old = {p.key: p for p in before.points}
     doubts, upheld = dict(after.doubts), dict(after.upheld)
     for name, factor in before.doubts.items():
@@ -319,10 +337,11 @@ def alike(a: float, b: float) -> bool:
 
 
 def doubt(factors: Mapping[str, float]) -> list[str]:
-    """Mark families that a run contradicts in the stored calibration, to be timed again; which.
+    """Mark families that a run contradicts, to be timed again; returns the newly marked ones.
 
-    factors: family and variant → measured / estimated seconds. One that was timed again for such a
-    factor and had not changed is not marked again.
+    A family that was timed again for such a factor and had not changed is not marked again.
+
+    factors: family and variant → measured / estimated seconds.
     """
     file = path()
     if not factors or _remembered(file) is None:
@@ -348,7 +367,8 @@ def doubt(factors: Mapping[str, float]) -> list[str]:
     return sorted(fresh)
 
 
-def check(calibration: Calibration, *, seconds: float = 8.0) -> list[Check]:
-    """Time kernels that no fit has seen, in a child process, beside what `calibration` predicts."""
+def check(calibration: Calibration, *, seconds: float = 8.0) -> list[HeldOutTiming]:
+    """Time kernels outside all fits, in a child process, beside the predictions of
+    `calibration`."""
     rows = in_child("check", seconds, timeout_s=2 * seconds + 120, given=calibration.to_json())
-    return [Check(**row) for row in rows]
+    return [HeldOutTiming(**row) for row in rows]

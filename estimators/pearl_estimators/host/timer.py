@@ -21,10 +21,12 @@ MOST_REPEATS = 1 << 14  # enough for any clock to see a call of 100 ns
 class Timing:
     """Seconds of one call.
 
-    median_s: over blocks of repeats. low_s, high_s: the fastest and the slowest block.
-    repeats: calls timed in all. spread: (high_s - low_s) / median_s.
-    contention: wall seconds over CPU seconds of each core; well above 1 means that something else
-    had the core, or that the call waited.
+    median_s: over blocks of repeats.
+    low_s, high_s: the fastest and the slowest block.
+    spread: (high_s - low_s) / median_s.
+    contention: wall over CPU seconds of each core; well above 1 something else had the core, or the
+        call waited.
+    repeats: calls timed in all.
     """
 
     median_s: float
@@ -46,15 +48,16 @@ def time_call(
     wall: Clock = time.perf_counter,
     cpu: Clock = time.process_time,
 ) -> Timing:
-    """Time `call` for about `seconds` seconds in `blocks` blocks of calls, after the warm-up; fewer
-    blocks, but at least three, of a call that takes longer than one block is to.
+    """Time `call` for about `seconds` seconds in `blocks` blocks, after a warm-up; in fewer, but at
+    least three, where one call takes longer than a block.
 
-    computes: the call keeps one core busy from start to end. Its time is then the CPU time of the
-    process, which does not grow when something else takes the core. Set it to False for a call that
-    waits (for a device, a process, the disk): then it is wall time. cores: how many it keeps busy
-    all the time, where one waits for the other too; then it is CPU time over cores, of the blocks
-    in which it had them all, where there are any (sharing one core they exchange nothing between
-    caches: a sixth less was seen). firings: a call is so many; the seconds are those of one.
+    computes: the call keeps one core busy from start to end. The time is then the CPU time of the
+        process, which does not grow when something else takes the core. False for a call that waits
+        (for a device, a process, the disk): then it is wall time.
+    cores: cores that the call keeps busy all the time, where one waits for the other too. The time
+        is then CPU time over cores, of the blocks in which it had all of them, where there are any
+        (sharing one core they exchange nothing between caches: a sixth less was seen).
+    firings: firings in one call; the seconds are those of one firing.
     """
     if not seconds > 0:
         raise ValueError(f"time_call: seconds is {seconds}; it must be above 0")
@@ -90,8 +93,8 @@ def time_call(
 
 
 def _repeats(call: Callable[[], object], seconds: float, wall: Clock) -> tuple[int, float]:
-    """How often `call` fits into `seconds`, doubled until a tenth of it is filled; and the seconds
-    of one."""
+    """Number of calls that fit into `seconds`, doubled until a tenth of it is filled; and the
+    seconds of one."""
     repeats = 1
     while True:
         start = wall()
@@ -111,8 +114,11 @@ PROBE_S, PROBE_BYTES = 0.03, 1 << 20
 
 
 def share_had(cores: int = 1, seconds: float = PROBE_S) -> float:
-    """The share of the CPU that so many busy threads have now: CPU over wall seconds, the least of
-    them. Well below 1 something else takes a part of the cores."""
+    """The smallest share of the CPU, CPU over wall seconds, that any of so many busy threads has
+    now.
+
+    Well below 1 something else takes a part of the cores.
+    """
     data, shares = bytes(PROBE_BYTES), [0.0] * cores
 
     def busy(place: int) -> None:
