@@ -15,6 +15,7 @@ from pearl_devices.base import (
     DeviceKindError,
     FigureError,
     FiringCost,
+    KernelKindError,
     Link,
     Platform,
     UnsupportedError,
@@ -106,7 +107,7 @@ def offers(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
     try:
         found = tuple(kind.offers(kernel, device))
         fits = all(isinstance(v, str) and is_whole(w) and 1 <= w <= device.width for v, w in found)
-    except FigureError:
+    except (FigureError, KernelKindError):
         raise
     except Exception as error:
         raise failed("offers", kernel, device, error) from error

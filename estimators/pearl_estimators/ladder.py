@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from pearl_devices import Device, FigureError, Kernel, estimator, failed, offers
+from pearl_devices.base import KernelKindError
 from pearl_devices.given import shown
 from pearl_estimators import power
 from pearl_estimators.estimates import Estimate
@@ -50,7 +51,7 @@ def estimate(
         )
     try:
         cost = estimator(device.kind)(kernel, device, variant, width)
-    except (FigureError, CalibrationError):
+    except (FigureError, KernelKindError, CalibrationError):
         raise
     except Exception as error:  # a device kind's file is a program, and may raise anything
         raise failed("ESTIMATE", kernel, device, error) from error

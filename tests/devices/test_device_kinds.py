@@ -17,6 +17,7 @@ from pearl.errors import SpecError
 from pearl.spec.platform_files import read_platform
 from pearl.spec.yaml_reader import parse
 from pearl_devices import BACKENDS, Device, backend, estimator, kernel
+from pearl_devices.base import KernelKindError
 from pearl_estimators import estimate, power
 from tests.cli.test_cli import Ran
 
@@ -198,6 +199,21 @@ def test_offers_that_are_none_are_a_sentence_that_names_the_file(kind: Any, body
         assert ran.status == 2, command
         assert f"device kind 'pim', {BACKENDS['pim']}.py: offers " in ran.err
         assert len(ran.err.strip().splitlines()) == 1, command
+
+
+@pytest.mark.parametrize("function", ["offers", "ESTIMATE"])
+def test_a_fault_of_a_kernel_kind_is_not_laid_on_the_device(
+    kind: Any, function: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind(GOOD)
+    near = Device("near", "pim", width=8, figures={"bank_bytes_per_s": 2e9})
+
+    def fails(*given: Any) -> Any:
+        raise KernelKindError("kernel kind mine:KIND: arrays fails")
+
+    monkeypatch.setattr(backend("pim"), function, fails)
+    with pytest.raises(KernelKindError, match="^kernel kind mine:KIND: arrays fails$"):
+        estimate(SAMPLE, near)
 
 
 def test_a_kind_that_no_table_names_is_refused_with_those_there_are() -> None:

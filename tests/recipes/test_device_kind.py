@@ -11,7 +11,8 @@ import yaml
 
 from pearl_devices import BACKENDS
 from tests.cli.test_cli import Ran
-from tests.recipes.copy_of_tree import ROOT, copy_of_tree, python_in
+from tests.recipes.copy_of_tree import copy_of_tree, python_in
+from tests.recipes.patch_size import changed_lines
 
 PATCH = "device_kind.patch"
 SPEC = {
@@ -82,20 +83,10 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_patch_is_one_file_and_one_line() -> None:
-    lines = (ROOT / "tests" / "recipes" / PATCH).read_text().splitlines()
-    files = [line for line in lines if line.startswith("+++ ")]
-    added = {
-        file: [line for line in part if line.startswith("+") and not line.startswith("+++")]
-        for file, part in zip(files, _parts(lines), strict=True)
+    assert changed_lines(PATCH) == {
+        "devices/pearl_devices/npu.py": 0,
+        "devices/pearl_devices/__init__.py": 1,
     }
-    assert len(added) == 2
-    assert added["+++ b/devices/pearl_devices/__init__.py"] == ['+    "npu": "pearl_devices.npu",']
-    assert not [line for line in lines if line.startswith("-") and not line.startswith("---")]
-
-
-def _parts(lines: list[str]) -> list[list[str]]:
-    starts = [i for i, line in enumerate(lines) if line.startswith("+++ ")]
-    return [lines[a:b] for a, b in zip(starts, [*starts[1:], len(lines)], strict=True)]
 
 
 def test_it_keeps_the_contracts_that_ship(tree: Path) -> None:
