@@ -212,7 +212,7 @@ def test_a_fault_of_a_kernel_kind_is_not_laid_on_the_device(
         raise KernelKindError("kernel kind mine:KIND: arrays fails")
 
     monkeypatch.setattr(backend("pim"), function, fails)
-    with pytest.raises(KernelKindError, match="^kernel kind mine:KIND: arrays fails$"):
+    with pytest.raises(KernelKindError, match=r"^kernel kind mine:KIND: arrays fails$"):
         estimate(SAMPLE, near)
 
 
