@@ -19,6 +19,8 @@ from pearl.spec.yaml_reader import parse
 from pearl_devices import BACKENDS, Device, backend, estimator, kernel
 from pearl_devices.base import KernelKindError
 from pearl_estimators import estimate, power
+from pearl_estimators.energy import EnergyMeter, total
+from pearl_estimators.host.on_demand import calibrated_here
 from tests.cli.test_cli import Ran
 
 ROOT = Path(__file__).parents[2]
@@ -285,3 +287,47 @@ def test_a_device_kind_is_named_in_its_own_file_alone() -> None:
 
 def _is_text(node: Any) -> bool:
     return isinstance(node, ast.Constant) and isinstance(node.value, str)
+
+
+def test_only_kinds_of_the_hosts_estimator_are_calibrated_here(kind: Any) -> None:
+    kind(GOOD)
+    assert not calibrated_here(Device("a", "pim", real=True))
+    assert calibrated_here(Device("a", "cpu", real=True))
+    assert not calibrated_here(Device("a", "cpu"))
+    kind(f"{GOOD}\nESTIMATE = {BACKEND_OF_CPU.ESTIMATE!r}")
+    assert calibrated_here(Device("a", "pim", real=True))
+
+
+BACKEND_OF_CPU = backend("cpu")
+
+
+class Counted:
+    """A counter of a device kind's own."""
+
+    shortest_s, note = 0.0, "all of it"
+
+    def __init__(self, place: int) -> None:
+        self.source, self.place = "own_counter", place
+
+    def joules(self) -> float:
+        return 7.0 * self.place
+
+
+def test_the_counter_of_a_kind_measures_its_devices_in_order(
+    kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind(GOOD)
+    devices = [Device(name, "pim", active_power_w=1.0) for name in ("a", "b", "c")]
+    monkeypatch.setattr(
+        backend("pim"),
+        "COUNTER",
+        lambda place: (Counted(place), "") if place else (None, "no counter of number 0"),
+        raising=False,
+    )
+    with EnergyMeter.of([devices[0], Device("n", "null"), *devices[1:]]) as meter:
+        monkeypatch.setattr(Counted, "joules", lambda self: 9.0 * self.place)
+        first, none, *rest = meter.read({})
+    assert (first.source, first.note) == ("modelled", "no counter of number 0")
+    assert (none.source, none.note) == ("modelled", "a device of kind null has no counter")
+    assert [(e.source, e.joules) for e in rest] == [("own_counter", 2.0), ("own_counter", 4.0)]
+    assert total(rest) == (6.0, "own_counter")
