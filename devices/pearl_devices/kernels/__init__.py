@@ -1,7 +1,7 @@
 """The kinds of kernels: one record each (`record.KernelKind`), in one file a family.
 
-`KINDS` is their table. A kind that it does not have is one of an algorithm of the user's own,
-`inference.NAME` or `update.NAME`, or a record in a module of the user's own, `module:NAME`.
+A kind that `KINDS` does not have is one of an algorithm of the user's own, `inference.NAME` or
+`update.NAME`, or a record in a module of the user's own, `module:NAME`.
 """
 
 from __future__ import annotations
@@ -9,39 +9,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 
+from pearl_devices.base import KernelKindError
 from pearl_devices.kernel import Arg, Dim, Kernel, Module
-from pearl_devices.kernels import (
-    ddpg,
-    dqn,
-    environments,
-    off_policy,
-    on_policy,
-    own,
-    param_sync,
-    replay,
-    rollouts,
-    sac,
-    tabular,
-    td3,
-)
+from pearl_devices.kernels import off_policy, on_policy, own
 from pearl_devices.kernels.record import KernelKind, Parts, Passes, Product, Structure, Variant
 
-KINDS: Mapping[str, KernelKind] = {
-    kind.name: kind
-    for kind in (
-        environments.ENV_STEP,
-        replay.REPLAY_INSERT, replay.REPLAY_SAMPLE, replay.REPLAY_UPDATE,
-        param_sync.PARAM_SYNC,
-        dqn.INFERENCE, dqn.UPDATE, dqn.LEARN, dqn.ITERATION,
-        ddpg.INFERENCE, ddpg.UPDATE, ddpg.LEARN, ddpg.ITERATION,
-        td3.UPDATE, td3.LEARN, td3.ITERATION,
-        sac.INFERENCE, sac.UPDATE, sac.LEARN, sac.ITERATION,
-        on_policy.INFERENCE, rollouts.ROLLOUT_INSERT, rollouts.GAE, on_policy.ROLLOUT,
-        on_policy.PPO, on_policy.PPO_ITERATION, on_policy.A2C, on_policy.A2C_ITERATION,
-        tabular.CHOOSE, tabular.Q_LEARNING, tabular.SARSA,
-    )
-}  # fmt: skip
-"""Name → record."""
+FAMILIES = (
+    "environments",
+    "replay",
+    "param_sync",
+    "dqn",
+    "ddpg",
+    "td3",
+    "sac",
+    "on_policy",
+    "rollouts",
+    "tabular",
+)
+"""Files of this package with records. A new kind is one file and its name here."""
+
+KINDS, FAULTS = own.gathered(__name__, FAMILIES)
+"""Name → record; and, a sentence each, the files that have no sound records."""
 
 UNKNOWN = KernelKind(arrays=lambda k: {}, name="unknown", structure="unknown")
 """The record of a kind that nobody knows: nothing runs it, and it has no arrays."""
@@ -85,8 +73,11 @@ def kernel(
 
     Raises:
         KeyError: no such kind; the text names all.
-        KernelKindError: `kind` names a record of the user's own that is missing or incomplete.
+        KernelKindError: `kind` names a record of the user's own that is missing or incomplete, or
+            a file of `FAMILIES` is.
     """
+    if FAULTS:
+        raise KernelKindError("; ".join(FAULTS))
     dims = {**(sizes or {}), **dims}
     found = KINDS.get(kind) or _own(kind, "horizon" in dims)
     if found is None:

@@ -1,14 +1,16 @@
-"""Kinds of the user's own: a record in a module of theirs, `module:NAME` (docs/own_kernel.md).
+"""Records of new kinds: in a file of this package, or `module:NAME` in a module of the user's own.
 
-Their functions are called here and nowhere else. All that can be wrong with a record is found
-before a plan is made: an error is one sentence that names the module and what it lacks.
+The functions of kinds of structure `own` are called here and nowhere else. All that can be wrong
+with a record is found before a plan is made: an error is one sentence that names the module and
+what it lacks (docs/own_kernel.md).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
+from importlib import import_module
 from typing import cast
 
 import numpy as np
@@ -40,33 +42,69 @@ def load(kind: str) -> KernelKind:
         raise _wrong(kind, f"{what}; a pearl_devices.kernels.KernelKind is needed")
     if found.structure != "own":
         raise _wrong(kind, f"structure is {found.structure!r}; leave it out of a kind of your own")
+    found = replace(found, name=kind)
+    look_at(found)
+    return found
+
+
+def gathered(package: str, families: Iterable[str]) -> tuple[dict[str, KernelKind], list[str]]:
+    """The records in these files of a package, by name; and a sentence for each faulty file."""
+    kinds: dict[str, KernelKind] = {}
+    faults: list[str] = []
+    for family in families:
+        module = f"{package}.{family}"
+        file = f"{module.replace('.', '/')}.py"
+        try:
+            found = [v for v in vars(import_module(module)).values() if isinstance(v, KernelKind)]
+        except Exception as error:  # a file is a program, and may raise anything
+            faults.append(f"{file}: it cannot be imported: {_reason(error)}")
+            continue
+        if not found:
+            faults.append(f"{file}: it has no KernelKind")
+        if any(not kind.name for kind in found):
+            faults.append(f"{file}: a KernelKind of it has no name; give it one")
+        kinds |= {kind.name: kind for kind in found if kind.name}
+    return kinds, faults
+
+
+@cache
+def look_at(kind: KernelKind) -> None:
+    """Look at all of a record that does not depend on sizes.
+
+    Raises:
+        KernelKindError: it lacks something.
+    """
     for field in ("writes", "sends", "per_copy", "per_group"):
-        given = getattr(found, field)
+        given = getattr(kind, field)
         if not isinstance(given, tuple) or not all(isinstance(each, str) for each in given):
-            raise _wrong(kind, f"{field} is {shown(given)}; a tuple of names of arrays is needed")
-    if not found.writes:
-        raise _wrong(kind, "writes is empty; it must name the arrays that a firing writes")
-    if not found.variants:
-        raise _wrong(kind, f"variants is empty; it needs one, such as {{{CALLED!r}: 'module:f'}}")
-    for variant, given in found.variants.items():
+            raise _wrong(
+                kind.name, f"{field} is {shown(given)}; a tuple of names of arrays is needed"
+            )
+    if not kind.writes:
+        raise _wrong(kind.name, "writes is empty; it must name the arrays that a firing writes")
+    if not kind.variants:
+        raise _wrong(
+            kind.name, f"variants is empty; it needs one, such as {{{CALLED!r}: 'module:f'}}"
+        )
+    for variant, given in kind.variants.items():
         program = given.function
         if not isinstance(program, str) or not named.CALLABLE.fullmatch(program):
             raise _wrong(
-                kind, f"variant {variant} is {shown(program)}; needed is 'module:function'"
+                kind.name, f"variant {variant} is {shown(program)}; needed is 'module:function'"
             )
         try:
             named.function(program)
         except ValueError as error:
-            raise _wrong(kind, f"variant {variant}: {program}: {error}") from error
-    return replace(found, name=kind)
+            raise _wrong(kind.name, f"variant {variant}: {program}: {error}") from error
 
 
 def check(kind: KernelKind, kernel: Kernel) -> None:
-    """Look at the arrays of a kernel and at what the record says of them.
+    """Look at a record, and at the arrays of a kernel and at what the record says of them.
 
     Raises:
         KernelKindError: they are none, or a name in the record is no array of the kernel.
     """
+    look_at(kind)
     try:
         arrays = kind.arrays(kernel)
         wrong = _misfits(arrays)

@@ -1,7 +1,7 @@
 """`KernelKind`: the record of all that planner, runtime, estimators and backends know of a kind.
 
-A new kind is one record in one file of `pearl_devices.kernels` and its name in `KINDS`; one of the
-user's own is named by its module path (`docs/own_kernel.md`).
+A new kind is one record in one file of `pearl_devices.kernels`, whose name stands in `FAMILIES`;
+one of the user's own is named by its module path (`docs/own_kernel.md`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Structure = Literal[
     "table",  # reads or writes entries of a table
     "copy",  # copies parameters
     "fused",  # several kinds in one call
-    "own",  # a kind of the user's own
+    "own",  # anything else: its estimate is a timing
     "unknown",  # no kind
 ]
 """What a kind computes. Devices, estimators and the runtime go by it and never by a kind's name."""
