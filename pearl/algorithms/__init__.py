@@ -40,7 +40,16 @@ __all__ = [
     "undotted",
 ]
 
-ALGORITHMS = ("dqn", "ddpg", "td3", "sac", "ppo", "a2c", "q_learning", "sarsa")
+ALGORITHMS = (
+    "dqn",
+    "ddpg",
+    "td3",
+    "sac",
+    "ppo",
+    "a2c",
+    "q_learning",
+    "sarsa",
+)
 """Names in a spec, each a module of this package."""
 
 ACTIONS = ("discrete", "continuous", "both")

@@ -45,12 +45,6 @@ def _argument(given: object) -> str | int | float | bool:
     return given
 
 
-def _module(given: object) -> str:
-    if not isinstance(given, str) or not MODULE.fullmatch(given):
-        raise ValueError("the path of a module, with a dot, such as my_package.my_algorithm")
-    return given
-
-
 def _callable(given: object) -> str:
     if not isinstance(given, str) or not CALLABLE.fullmatch(given):
         raise ValueError("module:callable, such as my_package.networks:cnn")
@@ -91,9 +85,6 @@ Bounds = Annotated[
 ]
 Callable = Annotated[
     str, PlainValidator(_callable), WithJsonSchema({"type": "string", "pattern": CALLABLE.pattern})
-]
-Module = Annotated[
-    str, PlainValidator(_module), WithJsonSchema({"type": "string", "pattern": MODULE.pattern})
 ]
 Width = Annotated[StrictInt, Field(ge=1, le=65536)]
 Hidden = Annotated[tuple[Width, ...], Field(min_length=1, max_length=16)]

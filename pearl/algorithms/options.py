@@ -27,7 +27,6 @@ from pearl.algorithms.fields import (
     EnvSteps,
     Hidden,
     Limit,
-    Module,
     OfHalfRange,
     Rate,
     Ratio,
@@ -325,7 +324,6 @@ class OwnExploration(EpsilonGreedy):
 class Own(ReplayOptions):
     """An algorithm of the user's own (docs/own_algorithm.md). Whatever actions it can take."""
 
-    name: Module = Field(description="Its module, such as my_package.my_algorithm.")
     learning_rate: Rate = Field(default=1e-3, description="Step size of every network's Adam.")
     exploration: OwnExploration = Field(
         default_factory=OwnExploration, description="Share of random actions, or noise."

@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from pearl.algorithms import ALGORITHMS, algorithm
+from pearl.algorithms.fields import MODULE
 from pearl.algorithms.options import Own, OwnRollout
 from pearl.errors import SpecError
 from pearl.spec.checks import Check, Lines, shipped
@@ -96,8 +97,9 @@ def json_schema() -> dict[str, Any]:
         of_name = {"const": name, **found[title]["properties"]["name"]}
         properties = {**found[title]["properties"], "name": of_name}
         inner[title] = {**found[title], "properties": properties, "title": title}
-    inner["Own"] = {**found["Own"]}
-    inner["Own"]["properties"] = found["OwnRollout"]["properties"] | found["Own"]["properties"]
+    path = {"description": "Its module.", "pattern": MODULE.pattern, "type": "string"}
+    own = found["OwnRollout"]["properties"] | found["Own"]["properties"] | {"name": path}
+    inner["Own"] = {**found["Own"], "properties": own}
     del inner["Own"]["additionalProperties"], inner["Acting"]
     spec = found["Spec"]
     about = spec["properties"]["algorithm"]["description"]
