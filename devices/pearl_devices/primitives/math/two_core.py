@@ -167,11 +167,6 @@ def sum_of_numbers(team):
     return team.sums[0, 1] + team.sums[1, 1]
 
 
-def rules(buffers: Buffers) -> critics.Rules:
-    """`critics.rules`, also of an algorithm whose gradient step draws nothing."""
-    return critics.rules({"rng.update": np.zeros(2, np.uint64), **buffers})
-
-
 def nets(names: tuple[str, ...], kernel: Kernel, buffers: Buffers) -> tuple[critics.Net, ...]:
     """The networks `names` with one side's scratch and gradients."""
     return tuple(critics.net(name, kernel, buffers) for name in names)

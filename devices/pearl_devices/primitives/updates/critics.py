@@ -207,11 +207,13 @@ def net(name: str, kernel: Kernel, buffers: Buffers) -> Net:
 
 
 def rules(buffers: Buffers) -> Rules:
+    """The constants; rng.update is of no use to an algorithm whose gradient step draws nothing."""
     names = (
         "learner.step", "rng.update", "hyper.adam", "hyper.tau", "hyper.target_every",
         "hyper.clip_norm", "hyper.huber", "act.low", "act.high",
     )  # fmt: skip
-    return Rules._make(buffers[name] for name in names)
+    drawn = {"rng.update": np.zeros(2, np.uint64), **buffers}
+    return Rules._make(drawn[name] for name in names)
 
 
 def batch(buffers: Buffers) -> Batch:
@@ -243,3 +245,8 @@ def source(kernel: Kernel, buffers: Buffers) -> Source:
             buffers["batch.index"],
         )
     )
+
+
+def given(kernel: Kernel, buffers: Buffers) -> tuple[Source, Batch, Rules]:
+    """What `learn` of every algorithm takes first."""
+    return source(kernel, buffers), batch(buffers), rules(buffers)

@@ -22,7 +22,6 @@ from pearl_devices.primitives.math.two_core import (
     nets,
     paired,
     part,
-    rules,
     sum_of_numbers,
 )
 from pearl_devices.primitives.native import fast, merged
@@ -126,7 +125,7 @@ def learn(team, source, batch, rules, actor, critic, other_actor, other_critic, 
 def bind_learn(kernel: Kernel, buffers: Buffers) -> Call:
     """learn.ddpg and update.ddpg as `ddpg` binds them, on two cores."""
     size, inputs = kernel.dim("batch"), kernel.layers("critic")[0]
-    shared = critics.source(kernel, buffers), critics.batch(buffers), rules(buffers)
+    shared = critics.given(kernel, buffers)
     mine, theirs = (nets(("actor", "critic"), kernel, buffers) for _ in range(2))
     shapes = ((size, inputs), (size,), (size,), (0,))
     own, others = (Scratch._make(np.zeros(n, np.float32) for n in shapes) for _ in range(2))

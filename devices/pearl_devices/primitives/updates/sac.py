@@ -221,8 +221,7 @@ def _arguments(kernel: Kernel, buffers: Buffers) -> tuple[Any, ...]:
     size, act, inputs = kernel.dim("batch"), kernel.dim("act"), kernel.layers("critic1")[0]
     shapes = ((size, inputs), *[(size, act)] * 5, *[(size,)] * 3, (0,))
     return (
-        critics.batch(buffers),
-        critics.rules(buffers),
+        *critics.given(kernel, buffers),
         buffers["hyper.target_entropy"],
         *(critics.net(name, kernel, buffers) for name in ("actor", "critic1", "critic2", "alpha")),
         Scratch._make(np.zeros(shape, np.float32) for shape in shapes),
@@ -254,7 +253,7 @@ def bind_learn(kernel: Kernel, buffers: Buffers) -> Call:
     """learn.sac: `steps` times sample, update, and (prioritised) priorities, in one call.
     update.sac: `steps` gradient steps on batch.*, likewise. The mean |TD error| of both critics
     goes to batch.td."""
-    return bound(learn, critics.source(kernel, buffers), *_arguments(kernel, buffers))
+    return bound(learn, *_arguments(kernel, buffers))
 
 
 def bind_iteration(kernel: Kernel, buffers: Buffers) -> Call:

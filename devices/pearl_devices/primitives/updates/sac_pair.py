@@ -20,7 +20,6 @@ from pearl_devices.primitives.math.two_core import (
     nets,
     paired,
     part,
-    rules,
     sum_of_numbers,
 )
 from pearl_devices.primitives.native import fast, merged
@@ -183,7 +182,7 @@ def bind_learn(kernel: Kernel, buffers: Buffers) -> Call:
         np.zeros(n, np.float32) for n in (wide, wide, rows, rows, both, both, (2, size, act))
     )
     head = (
-        critics.source(kernel, buffers), critics.batch(buffers), rules(buffers),
+        *critics.given(kernel, buffers),
         buffers["hyper.target_entropy"],
     )  # fmt: skip
     mine = nets(("actor", "critic1", "alpha"), kernel, buffers)

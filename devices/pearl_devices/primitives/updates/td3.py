@@ -130,8 +130,7 @@ def _arguments(kernel: Kernel, buffers: Buffers) -> tuple[Any, ...]:
     size, act, inputs = kernel.dim("batch"), kernel.dim("act"), kernel.layers("critic1")[0]
     shapes = ((size, inputs), (size, act), (size,), (size,), (0,))
     return (
-        critics.batch(buffers),
-        critics.rules(buffers),
+        *critics.given(kernel, buffers),
         buffers["hyper.smoothing"],
         kernel.dim("policy_delay"),
         *(critics.net(name, kernel, buffers) for name in ("actor", "critic1", "critic2")),
@@ -143,7 +142,7 @@ def bind_learn(kernel: Kernel, buffers: Buffers) -> Call:
     """learn.td3: `steps` times sample, update, and (prioritised) priorities, in one call.
     update.td3: `steps` gradient steps on batch.*, likewise. The mean |TD error| of both critics
     goes to batch.td."""
-    return bound(learn, critics.source(kernel, buffers), *_arguments(kernel, buffers))
+    return bound(learn, *_arguments(kernel, buffers))
 
 
 def bind_iteration(kernel: Kernel, buffers: Buffers) -> Call:

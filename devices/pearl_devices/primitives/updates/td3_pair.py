@@ -18,7 +18,6 @@ from pearl_devices.primitives.math.two_core import (
     nets,
     paired,
     part,
-    rules,
 )
 from pearl_devices.primitives.native import fast, merged
 from pearl_devices.primitives.updates import critics
@@ -135,7 +134,7 @@ def bind_learn(kernel: Kernel, buffers: Buffers) -> Call:
         np.zeros((size, inputs), np.float32), *(np.zeros((2, size), np.float32) for _ in range(2))
     )
     head = (
-        critics.source(kernel, buffers), critics.batch(buffers), rules(buffers),
+        *critics.given(kernel, buffers),
         buffers["hyper.smoothing"], kernel.dim("policy_delay"),
     )  # fmt: skip
     mine = nets(("actor", "critic1", "critic1"), kernel, buffers)
