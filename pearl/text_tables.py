@@ -45,7 +45,7 @@ class Table:
 
 
 def plain_console(width: int) -> tuple[Console, io.StringIO]:
-    """A console of `width` characters a line without colours, and what is printed on it."""
+    """A console of `width` characters a line without colours, and its output."""
     from rich.console import Console
 
     out = io.StringIO()
@@ -56,12 +56,12 @@ def plain_console(width: int) -> tuple[Console, io.StringIO]:
 
 
 def plain(out: io.StringIO) -> str:
-    """What was printed, without blanks at the ends of lines."""
+    """The output without blanks at the ends of lines."""
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
 
 def print_facts(console: Console, facts: tuple[tuple[str, str], ...]) -> None:
-    """Labels and texts in two columns."""
+    """Print labels and texts in two columns."""
     from rich.table import Table as Grid
     from rich.text import Text
 
@@ -86,7 +86,7 @@ def terminal_width() -> int:
 
 
 def print_table(console: Console, table: Table) -> None:
-    """Columns that do not fit beside the others follow below, each line headed as before."""
+    """Print a table. Columns that do not fit follow below, each group headed by the first column."""
     from rich import box
     from rich.table import Table as Grid
     from rich.text import Text

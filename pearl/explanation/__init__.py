@@ -1,7 +1,7 @@
 """`explain`: the bound of a plan, the plans that come close to it, and changes that would help.
 
-Every figure is computed: from the timed graph of the plan, or by solving again with something
-changed, all within one time. What time did not allow is listed, never guessed.
+Every figure is computed, from the timed graph of the plan or by solving a changed problem again,
+all within one time limit. Parts for which no time was left are listed, never guessed.
 """
 
 from __future__ import annotations
@@ -30,12 +30,15 @@ __all__ = ["explain", "sections"]
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why a plan is worth what it is worth.
+    """The reasons for the value of a plan.
 
-    throughput, efficiency: `counted` (env steps, or iterations of a graph without them) per second
-    and per joule of the plan.
-    within: how close a runner-up must come, as a share of the plan's value. crossovers: batch sizes
-    at which tasks move; empty without a spec. left_out: what time did not allow to solve.
+    counted: the unit of work: env steps, or iterations of a graph without them.
+    throughput, efficiency: work per second and per joule under the plan.
+    within: how close a runner-up must come, as a share of the plan's value.
+    crossovers: batch sizes at which tasks move; empty without a spec.
+    left_out: changes for which no time was left.
+    proven: the plan is the best one.
+    seconds: spent on the explanation.
     """
 
     value: float

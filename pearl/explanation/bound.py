@@ -1,5 +1,7 @@
-"""What bounds a plan: the lane, link, critical cycle, pace, or the longest path of a makespan, with
-the seconds of each task in it, from the timed graph of the plan."""
+"""The bound of a plan: the lane, link, critical cycle, pace or longest path that sets its period.
+
+With the seconds of each task in it, from the timed graph of the plan.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,13 @@ from pearl.planning.timing import TimedGraph
 
 
 @dataclass(frozen=True)
-class Part:
-    """A part of what bounds the period: a task (or fused call, or transfer `src>device`), how often
-    it stands there, the seconds of all these firings, and their share of the period (around a cycle
-    of several tokens, of as many periods)."""
+class BoundPart:
+    """A task in the bound of a period, or a fused call, or a transfer `src>device`.
+
+    firings: of the task in the bound.
+    seconds: of all these firings.
+    share: of the period; around a cycle of several tokens, of as many periods.
+    """
 
     task: str
     firings: int
@@ -29,14 +34,15 @@ class Part:
 
 @dataclass(frozen=True)
 class Bound:
-    """What bounds the period.
+    """The bound of a period.
 
-    kind: `pace` if a limit on power does, not the devices; `path` of a plan for makespan: what its
-    first iteration waits for, one after the other.
-    period_s: the period (the makespan of a path). seconds: the lane's or link's load in an
-    iteration, or the time around the cycle or along the path. tokens: of the cycle, else 1. The
-    period is seconds / tokens. next_name, next_share: the lane or link
-    that is taken longest besides, and its share of the period.
+    kind: `pace` where a limit on power sets the period; `path` for makespan: the chain of firings
+        that the first iteration waits for.
+    period_s: the period; the makespan of a path.
+    seconds: load of the lane or link in an iteration, or the time around the cycle or along the
+        path.
+    tokens: on the cycle, else 1. The period is seconds / tokens.
+    next_name, next_share: the lane or link with the next-highest load, and its share of the period.
     """
 
     kind: Literal["lane", "link", "cycle", "pace", "path"]
@@ -44,13 +50,13 @@ class Bound:
     period_s: float
     seconds: float
     tokens: int
-    parts: tuple[Part, ...]
+    parts: tuple[BoundPart, ...]
     next_name: str | None
     next_share: float | None
 
 
 def bound_of(plan: Plan, graph: TaskGraph, costs: CostTable) -> Bound:
-    """What bounds the period of a plan, with the seconds of each task in it."""
+    """The bound of the period of a plan."""
     timed, arcs = plan_timing(plan, graph, costs)
     b, period, kind = plan.bottleneck, plan.period_s, str(plan.bottleneck.kind)
     names = ["+".join(tasks) for tasks in _tasks(timed)]
@@ -72,15 +78,14 @@ def bound_of(plan: Plan, graph: TaskGraph, costs: CostTable) -> Bound:
         period,
         sum(s for _, s, _ in steps),
         tokens,
-        tuple(Part(n, len(s), sum(s), sum(s) / tokens / period) for n, s in parts.items()),
+        tuple(BoundPart(n, len(s), sum(s), sum(s) / tokens / period) for n, s in parts.items()),
         others[0][1] if others else None,
         -others[0][0] if others else None,
     )
 
 
 def _busiest(plan: Plan, timed: TimedGraph) -> tuple[int, ...]:
-    """The nodes of the lane or link that is taken longest; of several, the one that the plan names
-    by its tasks."""
+    """The nodes of the lane or link with the highest load; of several, the one that the plan names."""
     named, of_node = set(plan.bottleneck.tasks), _tasks(timed)
 
     def rank(lane: str) -> tuple[bool, int]:
@@ -92,8 +97,7 @@ def _busiest(plan: Plan, timed: TimedGraph) -> tuple[int, ...]:
 
 
 def _path(timed: TimedGraph, arcs: list[Arc]) -> list[tuple[int, float, int]]:
-    """The longest chain of the first iteration, from its start to its last result: (node, seconds
-    until the next one may start, 0)."""
+    """The longest chain of the first iteration: (node, seconds until the next one may start, 0)."""
     start = simulate(len(timed.names), arcs, 1)[0].tolist()
     firings = range(len(timed.assignment.expansion.nodes))
     here = max(firings, key=lambda i: start[i] + timed.latency_s[i])
@@ -118,8 +122,10 @@ def _tasks(timed: TimedGraph) -> list[list[str]]:
 
 
 def _cycle(plan: Plan, timed: TimedGraph, arcs: list[Arc]) -> list[tuple[int, float, int]]:
-    """The arcs of a cycle that takes the whole period: (node, seconds, tokens) each; where several
-    do, one through the tasks that the plan names."""
+    """The arcs of a cycle that takes the whole period: (node, seconds, tokens).
+
+    Of several cycles, one through the tasks that the plan names.
+    """
     named = set(plan.bottleneck.tasks)
     names = timed.names
     inside = [not named.isdisjoint(tasks) for tasks in _tasks(timed)]

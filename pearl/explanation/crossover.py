@@ -19,7 +19,7 @@ MOST = 16_384
 
 @dataclass(frozen=True)
 class Move:
-    """From this batch size on the task is on `dst`; one sample less and it is on `src`."""
+    """From batch size `batch` on the task is on `dst`; with one sample less it is on `src`."""
 
     batch: int
     src: str
@@ -28,8 +28,13 @@ class Move:
 
 @dataclass(frozen=True)
 class Crossover:
-    """Where a task is as the batch grows from `least` to `most`: first on `starts_on`, then as the
-    moves say. batch, device: of the spec. proven: every plan behind it is."""
+    """The device of a task as the batch grows from `least` to `most`.
+
+    starts_on: device at the least batch size.
+    moves: changes of the device.
+    batch, device: of the spec.
+    proven: every plan behind it is the best one.
+    """
 
     task: str
     batch: int
@@ -50,12 +55,18 @@ def crossover(
     method: str | None = None,
     time_limit_s: float = 5.0,
 ) -> Crossover | None:
-    """Plan anew for batch sizes that are powers of two, and between two of them on whose devices
-    the task differs by bisection; moves there and back between two neighbours are not seen.
+    """Plan anew for batch sizes that are powers of two, and by bisection between two on whose
+    devices
+    the task differs.
 
-    learning_starts grows with the batch where it must; the range ends where the spec allows no
-    larger batch, or where time does. None where the task can run on one device only, the algorithm
-    has no batch size of its own, or no plan was found. An unknown task is a SpecError.
+    A move there and back between two neighbours is not seen. learning_starts grows with the batch
+    where it must. The range ends where the spec allows no larger batch, or where the time does.
+
+    None where the task can run on one device only, the algorithm has no batch size, or no plan was
+    found.
+
+    Raises:
+        SpecError: there is no such task.
     """
 
     deadline = time.monotonic() + time_limit_s

@@ -1,6 +1,10 @@
-"""One sentence each to what people ask: why the GPU is slower than the CPU, why it idles, and where
-the replay should live. Every sentence is put together from the costs and from solves; none is given
-where the platform leaves no choice to ask about."""
+"""Answers to common questions: why the GPU is slower than the CPU, why it idles, and where the
+replay
+should live.
+
+Every sentence is put together from costs and solves. A question is left out where the platform
+leaves no choice.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +30,10 @@ class Sentence:
 
 
 def answers(again: Again) -> tuple[Sentence, ...]:
-    """Answers to the questions that this platform raises; none without an accelerator, which is a
-    device of another kind than the host's that is not simulated."""
+    """Answers to the questions that this platform raises.
+
+    None without an accelerator: a device of another kind than the host's that is not simulated.
+    """
     platform = again.costs.platform
     host = platform.device(platform.host)
     found: list[Sentence] = []
@@ -43,8 +49,11 @@ def answers(again: Again) -> tuple[Sentence, ...]:
 
 
 def why_slower(again: Again, gpu: Device) -> str:
-    """The task that takes the CPU longest of those that both can run, on each of them: what the
-    GPU's time is made of, and what its messages add. Empty where no task runs on both."""
+    """The task that takes the CPU longest, of those that both devices can run, on each of them.
+
+    With the parts of the GPU's time, and the time that its messages add. Empty where no task runs
+    on both.
+    """
     platform = again.costs.platform
     kind = platform.device(platform.host).kind
     cpus = [d.name for d in platform.devices if d.kind == kind]
@@ -88,7 +97,7 @@ def _a_firing_s(again: Again, mode: Mode, task: str) -> float:
 
 
 def _made_of(again: Again, task: str, mode: Mode, gpu: Device) -> str:
-    """Where the time of a mode goes: its launches and its arithmetic where it is a roofline."""
+    """The parts of the time of a mode: launches and arithmetic where it is a roofline."""
     kernel, e = again.graph.task(task).kernel, mode.estimate
     if (
         not e.source.startswith(ROOFLINE)
@@ -107,7 +116,10 @@ def _made_of(again: Again, task: str, mode: Mode, gpu: Device) -> str:
 
 def _messages_s(again: Again, task: str, device: str, other: str) -> float:
     """Seconds by which messages delay one firing of `task` on one device, with the tasks of other
-    classes on the other. Of parallel edges, which share a message, the largest counts."""
+    classes on the other device.
+
+    Parallel edges share a message; the largest counts.
+    """
     mates = next(g for g in classes(again.graph, again.limits) if task in g)
     q = again.graph.repetition
     found: dict[tuple[str, str], float] = {}
@@ -123,8 +135,9 @@ def _messages_s(again: Again, task: str, device: str, other: str) -> float:
 
 
 def why_idle(again: Again, gpu: Device) -> str:
-    """How busy the GPU is, and what it waits for; if it has nothing to do, what the best plan that
-    uses it would give."""
+    """The load of the GPU and the reason for its waits; or, where it has no task, the value of the
+    best plan that uses it.
+    """
     plan = again.plan
     lanes = [k for k in plan.lanes if k.device == gpu.name and k.width]
     if lanes:
@@ -160,7 +173,7 @@ def _best(proven: bool) -> str:
 
 
 def _compared(again: Again, other: Plan) -> str:
-    """Its value beside that of the plan."""
+    """A value beside the plan's."""
     best, unit = again.plan, other.value_unit
     if unit == "s":
         now, more = si(other.value, unit), other.value / best.value - 1
@@ -170,7 +183,7 @@ def _compared(again: Again, other: Plan) -> str:
 
 
 def _elsewhere(plan: Plan, device: str) -> str:
-    """What bounds the period away from a device."""
+    """The bound of the period outside a device."""
     b = plan.bottleneck
     if plan.pace_s is not None:
         return f"the plan is paced at {si(plan.pace_s, 's')} to keep a limit"
@@ -186,8 +199,10 @@ def _elsewhere(plan: Plan, device: str) -> str:
 
 
 def where_replay(again: Again) -> str:
-    """Where the replay is, and what the best plan with it elsewhere gives; empty for a graph
-    without replay or with one device."""
+    """The device of the replay, and the value of the best plan with the replay elsewhere.
+
+    Empty for a graph without a replay, or with one device.
+    """
     tasks = [
         t.name
         for t in again.graph.tasks

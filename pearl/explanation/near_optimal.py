@@ -1,9 +1,9 @@
-"""The plans that come close to the best one.
+"""Near-optimal plans.
 
-The best assignment of devices, then the next-best, and so on, by partition of what is left (Lawler
-1972): after each one found, one solve for each class of tasks moves that class off its device while
-the classes before it stay. Beside them, on the devices of the best plan, the best plan without a
-variant it uses, without a fused call, and with one lane fewer.
+The best assignment of devices, then the next-best, and so on, by partition of the remaining
+assignments (Lawler 1972). After each one found, one solve for each class of tasks moves that class
+off its device while the classes before it stay. Further, on the devices of the best plan: the best
+plan without one of its variants, without a fused call, and with one lane fewer.
 """
 
 from __future__ import annotations
@@ -38,10 +38,12 @@ Group = tuple[str, ...]
 
 @dataclass(frozen=True)
 class RunnerUp:
-    """A plan that comes close. differs: task → where and how it runs, of those that changed.
+    """A plan that comes close.
 
-    loss: how much less it is worth, as a share of the best plan's value. proven: none is better
-    with the same choice of devices (variants, fused calls, lanes for those that differ so).
+    differs: task → where and how it runs, of the tasks that changed.
+    loss: of value, as a share of the best plan's.
+    proven: none is better with the same devices (variants, fused calls or lanes, where these
+        differ).
     """
 
     plan: Plan
@@ -52,15 +54,17 @@ class RunnerUp:
 
 @dataclass(frozen=True)
 class RunnerUps:
-    """The plans within a share of the best, best first. complete: no other assignment of devices
-    within it was missed, proved."""
+    """The plans within a share of the best one, best first.
+
+    complete: proved that no other assignment of devices within the share was missed.
+    """
 
     plans: tuple[RunnerUp, ...]
     complete: bool
 
 
 def runner_ups(again: Again, within: float) -> RunnerUps:
-    """Plans worth at least (1 − within) of the best one, no two alike but for names of lanes."""
+    """Plans worth at least (1 − within) of the best one, all different but for names of lanes."""
     elsewhere, complete = _other_devices(again.until(0.8), within)
     found: dict[object, RunnerUp] = {}
     for answer in [*elsewhere, *_same_devices(again)]:
@@ -77,7 +81,7 @@ def runner_ups(again: Again, within: float) -> RunnerUps:
 
 
 def signature(plan: Plan) -> object:
-    """What makes two plans the same but for the names of lanes and their orders."""
+    """A key that is equal for plans that differ in names and orders of lanes only."""
     lanes: dict[str, list[str]] = {}
     for t in plan.tasks:
         lanes.setdefault(t.lane, []).append(t.task)
@@ -88,7 +92,7 @@ def signature(plan: Plan) -> object:
 
 
 def differences(best: Plan, other: Plan) -> tuple[str, ...]:
-    """What the other plan does otherwise, a line each; lanes only where nothing else differs."""
+    """The differences of another plan, a line each; lanes only where nothing else differs."""
     lines = []
     for task in dict.fromkeys(t.task for t in best.tasks):
         before, after = placements(best, task), placements(other, task)
@@ -115,7 +119,7 @@ def _place(t: Placement) -> tuple[str, str, int, bool, tuple[int, ...]]:
 
 
 def _of_whole_problem(plan: Plan, again: Again) -> Plan:
-    """The plan with the bound of the whole problem: what it was solved for left things out."""
+    """The plan with the bound of the whole problem, of which a part was solved."""
     best = again.plan
     bound = best.bound_value
     gap = 1 - bound / plan.value if plan.objective == "makespan" else 1 - plan.value / bound

@@ -1,4 +1,4 @@
-"""Solving a plan's problem again with something changed: by its own method, in a shared time."""
+"""Solving a changed problem again: by the plan's own method, in a shared time limit."""
 
 from __future__ import annotations
 
@@ -25,8 +25,12 @@ SAME = 1e-6
 
 @dataclass(frozen=True)
 class Answer:
-    """What a solve gave: a plan, or why there is none. proven: it is the best there is, or proved
-    that there is none."""
+    """The result of a solve.
+
+    plan: None where there is none.
+    reason: why there is none, in words.
+    proven: the plan is the best one, or it is proved that there is none.
+    """
 
     plan: Plan | None
     reason: str

@@ -1,4 +1,4 @@
-"""What a report says of an explanation: sentences and tables of ready text."""
+"""The section of a report about an explanation: sentences and tables of ready text."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def text(e: Explanation) -> str:
 
 
 def show(console: Console, e: Explanation) -> None:
-    """Prints the section."""
+    """Print the section."""
     from rich.text import Text
 
     found = section(e)
@@ -56,7 +56,7 @@ def show(console: Console, e: Explanation) -> None:
 
 
 def section(e: Explanation, *, every_change: bool = False) -> Section:
-    """The whole section. every_change: also the changes that change nothing."""
+    """The whole section. every_change: with the changes that change nothing."""
     sentences = [("Bound", bound_sentence(e.bound))]
     sentences += [(s.question, s.answer) for s in e.answers]
     sentences += [("Batch size", crossover_sentence(c)) for c in e.crossovers]
@@ -84,7 +84,7 @@ def _visible(e: Explanation, w: WhatIf) -> bool:
 
 
 def bound_sentence(b: Bound) -> str:
-    """What bounds the period, with its parts in seconds."""
+    """The bound of the period, with its parts in seconds."""
     parts = [
         f"{p.task}{f' × {p.firings}' if p.firings > 1 else ''} {si(p.seconds, 's')}"
         f" ({percent(p.share)})"
@@ -107,7 +107,7 @@ def bound_sentence(b: Bound) -> str:
 
 
 def crossover_sentence(c: Crossover) -> str:
-    """Where a task is as the batch grows."""
+    """The device of a task as the batch grows."""
     looked = f"batch sizes {count(c.least)} to {count(c.most)} were tried"
     sure = "" if c.proven else ", not all of them solved to proof"
     if not c.moves:

@@ -1,4 +1,4 @@
-"""What throughput and efficiency would become if something changed: solved again, never guessed."""
+"""What-if analysis: throughput and efficiency of changed problems, solved again, never guessed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FASTER = 0.8
 
 @dataclass(frozen=True)
 class Change:
-    """One change of the problem: what it is about, in words, and the problem with it."""
+    """A change of the problem: its subject, the change in words, and the changed problem."""
 
     kind: Literal["slack", "lanes", "link", "task", "device"]
     name: str
@@ -31,12 +31,14 @@ class Change:
 
 @dataclass(frozen=True)
 class WhatIf:
-    """What a change would give: the best plan for the same objective.
+    """The best plan of a changed problem, for the same objective.
 
-    value: of the objective. throughput, efficiency: env steps (iterations) per second and per
-    joule. All None with `infeasible`, which says why there is no plan. gain: of the objective, as a
-    share of the plan's value. proven: it is the best.
-    changes: whether any of them differs from the plan's, or there is no plan.
+    value: of the objective.
+    throughput, efficiency: env steps (iterations) per second and per joule.
+    gain: of the objective, as a share of the plan's value.
+    infeasible: why there is no plan; all values are None then.
+    proven: the plan is the best one.
+    changes: any value differs from the plan's, or there is no plan.
     """
 
     kind: Literal["slack", "lanes", "link", "task", "device"]
@@ -193,8 +195,10 @@ def without_device(platform: Platform, name: str) -> Platform:
 
 
 def faster(costs: CostTable, graph: TaskGraph, task: str, factor: float = FASTER) -> CostTable:
-    """The table with the time of one task, its energy and its pair terms times `factor`. Of a fused
-    call only the task's share of the time is."""
+    """The table with the time, energy and pair terms of one task times `factor`.
+
+    Of a fused call only the task's share of the time changes.
+    """
 
     def scaled(mode: Mode) -> Mode:
         if task not in mode.tasks:

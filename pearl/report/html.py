@@ -24,7 +24,11 @@ SEPARATE_FIRINGS = 400
 
 @dataclass(frozen=True)
 class Box:
-    """A rectangle in user units; label: inside it, if there is room; hint: text on hovering."""
+    """A rectangle in user units.
+
+    label: text inside, if there is room.
+    hint: text on hovering.
+    """
 
     x: float
     y: float
@@ -37,7 +41,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Label:
-    """A word at a place; anchor as in SVG: start, middle, end."""
+    """A word at a place. anchor: as in SVG: start, middle, end."""
 
     x: float
     y: float
@@ -47,7 +51,11 @@ class Label:
 
 @dataclass(frozen=True)
 class Drawing:
-    """An SVG of WIDTH × height. lines: (x1, y1, x2, y2) of the grid; paths: (colour, points)."""
+    """An SVG of WIDTH × height.
+
+    lines: of the grid, (x1, y1, x2, y2).
+    paths: (colour, points).
+    """
 
     title: str
     caption: str
@@ -107,7 +115,7 @@ def ticks(low: float, high: float, about: int = 5) -> list[float]:
 
 
 def timeline(plan: Plan) -> Drawing:
-    """One iteration: what each lane does in its order, one box a call, widths to scale."""
+    """One iteration: the calls of each lane in their order, one box a call, widths to scale."""
     row, top = 34.0, 8.0
     right = WIDTH - 20.0
     scale = (right - MARGIN) / max(plan.period_s, 1e-300)

@@ -1,7 +1,7 @@
-"""`Report`: what a plan decided and, with a run, what came of it. Terminal text, HTML, JSON.
+"""`Report`: the decisions of a plan and, with a run, their results. Terminal text, HTML, JSON.
 
-The content is in `pearl.report.tables`; `pearl.text_tables` prints it, and
-`pearl.report.html` makes a page of it.
+The content is in `pearl.report.tables`; `pearl.text_tables` prints it, and `pearl.report.html`
+makes a page of it.
 """
 
 from __future__ import annotations
@@ -35,11 +35,13 @@ SAVED_WIDTH = 120
 
 @dataclass(frozen=True)
 class Report:
-    """A plan, and where there is one the run that followed it.
+    """A plan, and the run that followed it where there is one.
 
-    system: the spec behind the plan, for the heading. metrics: rows of `metrics.csv` for the
-    learning curve; None reads them from the run's folder, where it has one. every_edge: list all
-    edges and not only those with slack or a link. explanation: of the plan, for its section.
+    system: the spec behind the plan, for the heading.
+    metrics: rows of `metrics.csv` for the learning curve; None reads them from the run's folder,
+        where it has one.
+    every_edge: list all edges, and not only those with slack or a link.
+    explanation: of the plan, for its section.
     """
 
     plan: Plan
@@ -88,7 +90,7 @@ class Report:
         )
 
     def title(self) -> str:
-        """What this is about: the system's name, algorithm and environment, and the platform."""
+        """The heading: the name of the system, algorithm and environment, and the platform."""
         what = "run" if self.run is not None else "plan"
         if self.system is None:
             return f"PEARL {what}, platform {self.plan.host}"
@@ -105,8 +107,10 @@ class Report:
         return load_metrics(Path(self.run.out) / "metrics.csv")
 
     def to_json(self) -> dict[str, Any]:
-        """The run's object, which holds the plan; the plan's where there is no run. An explanation
-        stands under `explanation`."""
+        """The run's object, which holds the plan; without a run the plan's. With key `explanation`,
+        if
+        any.
+        """
         found = self.plan.to_json() if self.run is None else self.run.to_json()
         if self.explanation is not None:
             found["explanation"] = self.explanation.to_json()
@@ -115,7 +119,8 @@ class Report:
     def save(self, path: str | Path) -> None:
         """Write the report, whole or not at all, in the format of the suffix: .html, .json or .txt.
 
-        Any other suffix is a SpecError.
+        Raises:
+            SpecError: another suffix.
         """
         suffix = Path(path).suffix.lower()
         if suffix == ".html":
@@ -135,8 +140,10 @@ class Report:
 
 
 def load_report(folder: str | Path) -> Report:
-    """The report of a run folder; the heading names the system where there is a `spec.yaml`, of
-    which nothing is imported."""
+    """The report of a run folder. Nothing that its `spec.yaml` names is imported.
+
+    The heading names the system where there is a `spec.yaml`.
+    """
     from pearl.spec.reading import state
 
     run = load_run(folder)

@@ -1,4 +1,4 @@
-"""What a report says, before anyone draws it: facts, sentences and tables of ready text.
+"""The content of a report before it is drawn: facts, sentences and tables of ready text.
 
 The terminal and the HTML page show these same objects, so they cannot disagree.
 """
@@ -17,8 +17,10 @@ from pearl.text_tables import Column, Table
 
 @dataclass(frozen=True)
 class Call:
-    """Neighbouring entries of a lane's order that belong together, and how long they take it:
-    repeats of one task, or all firings of a fused mode."""
+    """Neighbouring entries of a lane's order: repeats of one task, or all firings of a fused mode.
+
+    seconds: of all of them.
+    """
 
     tasks: tuple[str, ...]
     offset: int
@@ -31,7 +33,7 @@ def _value(value: float, unit: str) -> str:
 
 
 def plan_facts(plan: Plan) -> tuple[tuple[str, str], ...]:
-    """Label and text of what heads a report about a plan."""
+    """Label and text of the facts at the head of a report about a plan."""
     proof = {
         "optimal": "optimal, proved",
         "feasible": f"feasible, gap to the proved bound {percent(plan.gap)}",
@@ -61,7 +63,7 @@ def plan_facts(plan: Plan) -> tuple[tuple[str, str], ...]:
 
 
 def run_facts(run: Run) -> tuple[tuple[str, str], ...]:
-    """Label and text of what heads a report about a run."""
+    """Label and text of the facts at the head of a report about a run."""
     returns = run.returns
     clock = "of the model's clock (simulated)" if run.simulated else "wall"
     facts = [
@@ -112,7 +114,7 @@ SIMULATED = (
 
 
 def bound_sentence(plan: Plan) -> str:
-    """What bounds the period, in a sentence, and what would help."""
+    """The bottleneck of the period in a sentence, and a way to relieve it."""
     b, period = plan.bottleneck, si(plan.period_s, "s")
     if plan.pace_s is not None and plan.pace_s >= plan.period_s:
         return (
@@ -146,7 +148,7 @@ NOTABLE = 0.01
 
 
 def drift_sentence(drift: Drift) -> str:
-    """How far the period was from the predicted one, and which tasks were."""
+    """How far the period was from the predicted one, and the tasks whose times were."""
     away = [t for t in drift.tasks if abs(t.off) > TOLERANCE]
     text = (
         f"An iteration took {si(drift.measured_s, 's')} where {si(drift.predicted_s, 's')} were "
@@ -175,7 +177,7 @@ def drift_sentence(drift: Drift) -> str:
 
 
 def assignment(plan: Plan) -> Table:
-    """Every task with where, how and how long."""
+    """Every task with its place, variant and time."""
     rows = tuple(
         (
             f"{t.task}, {t.shares[t.replica]} envs" if t.shares else t.task,

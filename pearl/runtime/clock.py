@@ -1,4 +1,4 @@
-"""The clock of a run: this machine's, or for an emulated plan the model's."""
+"""Clocks of a run: of this machine, or of the model for an emulated plan."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ import numpy.typing as npt
 
 
 class Clock(Protocol):
-    """Seconds spent on iterations so far. `simulated` marks figures that no machine produced."""
+    """Seconds spent on iterations.
+
+    simulated: the seconds are those of a model.
+    """
 
     simulated: bool
 

@@ -1,12 +1,12 @@
-"""Checkpoints: every array of a run as safetensors, what describes it as JSON inside the same file.
+"""Checkpoints: every array of a run as safetensors, with a JSON description in the same file.
 
-One file, so that arrays and description can never disagree; written to a temporary file beside it,
-synced and renamed, so that a crash or a full disk leaves the previous one whole. No pickle. Arrays
-go to the file, and come from it, without a copy of them in memory.
+There is one file, so arrays and description can never disagree. It is written to a temporary file
+beside it, synced and renamed, so that a crash or a full disk leaves the previous one whole. No
+pickle. Arrays go to the file, and come from it, without a copy of them in memory.
 
 `FORMAT` rises when files of the version before would be misread. A file of another format is
-refused. Within a format keys may be added to the description: a reader leaves out the keys that it
-does not know, and names one that it misses.
+refused. Within a format keys may be added to the description: a reader leaves out unknown keys, and
+names a missing one.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ WORDS = {dict: "an object", bool: "true or false", int: "a whole number", str: "
 
 
 def save(path: str | Path, arrays: Arrays, about: Mapping[str, Any]) -> int:
-    """Write `arrays` and the JSON-able `about` to one file, atomically; returns its bytes.
+    """Write `arrays` and the JSON-able `about` to one file, atomically; returns the bytes written.
 
-    Arrays are C-contiguous; leading rows of one that is are, too.
+    arrays: C-contiguous, as the leading rows of such an array are too.
     """
     text = json.dumps(
         {"format": FORMAT, "pearl_version": pearl_version(), **about}, allow_nan=False
@@ -93,10 +93,12 @@ def _bytes_of(array: Array) -> memoryview:
 
 
 class Pace:
-    """When checkpoints are written that the spec leaves open: where, by what the last one took and
-    by the bytes there are now, all of them together take at most `SHARE` of the run's time.
+    """The times of checkpoints that the spec leaves open.
 
-    The results of a run do not depend on these times. now_s: of a clock that goes on.
+    By the time of the last checkpoint and the bytes there are now, all checkpoints together take at
+    most `SHARE` of the run's time. The results of a run do not depend on these times.
+
+    now_s: seconds of a clock that only rises.
     """
 
     def __init__(self, now_s: float) -> None:
@@ -104,21 +106,24 @@ class Pace:
         self._last_s, self._last_bytes = 0.0, 0
 
     def due(self, nbytes: int, now_s: float) -> bool:
-        """Whether a checkpoint of so many bytes may be written now."""
+        """Whether a checkpoint of `nbytes` bytes may be written now."""
         takes_s = BEFORE_S + nbytes / BYTES_PER_S
         if self._last_bytes:
             takes_s = self._last_s * max(1.0, nbytes / self._last_bytes)
         return self.spent_s + takes_s <= SHARE * (now_s - self.begin_s)
 
     def wrote(self, nbytes: int, took_s: float) -> None:
-        """A checkpoint of so many bytes was written, in so many seconds."""
+        """Take note of a checkpoint: its bytes, and the seconds it took."""
         self.spent_s += took_s
         self._last_s, self._last_bytes = took_s, nbytes
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where an array lies in a file: `at`, in bytes from its beginning."""
+    """The place of an array in a file.
+
+    at: bytes from the beginning of the file.
+    """
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -127,21 +132,27 @@ class Place:
 
 @dataclass(frozen=True)
 class Stored:
-    """A checkpoint in its file, with no array read. about: its description."""
+    """A checkpoint in its file, with no array read.
+
+    about: its description.
+    places: name of an array → its place.
+    """
 
     path: Path
     about: Mapping[str, Any]
     places: Mapping[str, Place]
 
     def read(self, name: str) -> Array:
-        """One array."""
+        """An array by name."""
         place = self.places[name]
         out = np.empty(place.shape, place.dtype)
         self.read_into(name, out)
         return out
 
     def read_into(self, name: str, out: Array, first: int = 0) -> None:
-        """`out`, C-contiguous and of the array's type, becomes its rows from `first` on."""
+        """Read the rows of an array from `first` on into `out`, C-contiguous and of the array's
+        type.
+        """
         place = self.places[name]
         if not out.size:
             return
@@ -159,7 +170,7 @@ class Stored:
             raise SpecError(f"{self.path}: cannot be read: {error.strerror}") from None
 
     def pieces(self, name: str) -> Iterator[Array]:
-        """The rows of an array, some at a time."""
+        """The rows of an array in pieces of PIECE_BYTES."""
         place = self.places[name]
         if not place.shape:
             yield self.read(name)
@@ -173,10 +184,11 @@ class Stored:
 
 
 def load(path: str | Path) -> Stored:
-    """A checkpoint, its description checked for what every reader needs.
+    """A checkpoint, its description checked for the keys that every reader needs.
 
-    A file that is missing, truncated, foreign or of another format, and a description that lacks a
-    key, are a SpecError naming file and key.
+    Raises:
+        SpecError: the file is missing, truncated, foreign or of another format, or its
+        description lacks a key. File and key are named.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -218,6 +230,6 @@ def load(path: str | Path) -> Stored:
 
 
 def shown(value: Any) -> str:
-    """A value of a file in a message, cut where it is long."""
+    """A value of a file for a message, cut where it is long."""
     text = "missing" if value is None else repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,4 +1,4 @@
-"""What a run says against the calibration of its host."""
+"""Contradictions between a run and the calibration of its host."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from pearl_estimators.host.timer import HELD
 
 def contradicted(plan: Plan, graph: TaskGraph, drift: Drift) -> dict[str, float]:
     """The calibrated estimates that a run contradicts: kernel family and variant → measured /
-    estimated. plan, graph: as the run had them, copies as tasks.
+    estimated seconds.
+
+    plan, graph: as the run had them, copies as tasks.
 
     A call contradicts its estimate where it is outside the 90 % band and off by more than
-    TOLERANCE. One that is slower says something of the host only where the run had its cores.
+    TOLERANCE. A slower call counts only where the run had its cores to itself.
     """
     had = drift.waited is not None and drift.waited <= 1 - 1 / HELD
     fused = {f.tasks: f.kernel for f in graph.fusions}

@@ -30,8 +30,14 @@ own, where the spec names none (assumed)."""
 
 
 def make_env(env_id: str, args: Mapping[str, Any], stack: int = 0) -> gymnasium.Env[Any, Any]:
-    """One environment by gymnasium id or `module:callable`, with the arguments of the spec; it
-    observes its last `stack` frames, where that is above 0."""
+    """One environment with the arguments of the spec.
+
+    env_id: of gymnasium, or `module:callable`.
+    stack: frames in an observation; 0: observations as they are.
+
+    Raises:
+        UnsupportedError: the environment cannot be made.
+    """
     from pearl_devices.primitives.envs.gym_envs import stacked
 
     try:
@@ -42,8 +48,11 @@ def make_env(env_id: str, args: Mapping[str, Any], stack: int = 0) -> gymnasium.
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What greedy episodes gave. returns: undiscounted, of every episode. cut: how many episodes
-    were cut after `max_steps` env steps; their returns are of the steps until then."""
+    """The result of greedy episodes.
+
+    returns: undiscounted, of every episode. Of an episode that was cut, until the cut.
+    cut: episodes that were cut after `max_steps` env steps.
+    """
 
     returns: tuple[float, ...]
     cut: int
@@ -51,7 +60,7 @@ class Evaluation:
 
     @property
     def text(self) -> str:
-        """What was cut, in words; empty where nothing was."""
+        """The episodes that were cut, in words; empty where none was."""
         if not self.cut:
             return ""
         return (
@@ -61,11 +70,13 @@ class Evaluation:
 
 
 def evaluate(policy: Policy, episodes: int, seed: int) -> Evaluation:
-    """`episodes` episodes of the greedy policy, one after another.
+    """Play `episodes` episodes of the greedy policy, one after another.
 
     Episode i starts from `reset(seed=…)` keyed by (seed, i), so equal seeds give equal episodes.
-    `train.evaluate_max_steps` and `train.env_time_limit` hold. Raises EnvironmentFailed, which says
-    which environment failed, when, and how.
+    `train.evaluate_max_steps` and `train.env_time_limit` hold.
+
+    Raises:
+        EnvironmentFailed: which environment failed, when, and how.
     """
     from pearl_devices.primitives.math.rng import key
 
@@ -94,8 +105,10 @@ def evaluate(policy: Policy, episodes: int, seed: int) -> Evaluation:
 
 
 class _Asked:
-    """The environment of an evaluation, and since when (monotonic) it has been asked; None: it is
-    not."""
+    """The environment of an evaluation.
+
+    since_s: monotonic time at which it was asked and has not answered; None: it is not being asked.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -103,7 +116,7 @@ class _Asked:
 
     @contextmanager
     def at(self, episode: int, step: int) -> Iterator[None]:
-        """Meanwhile it is asked; what it raises becomes an EnvironmentFailed."""
+        """Meanwhile the environment is asked; its errors become an EnvironmentFailed."""
         self.since_s = time.monotonic()
         try:
             yield
@@ -118,7 +131,7 @@ class _Asked:
 
 @contextmanager
 def _limited(system: System, asked: _Asked) -> Iterator[None]:
-    """`train.env_time_limit` for an environment that is none of those with a native twin."""
+    """Apply `train.env_time_limit` to an environment that has no native twin."""
     from pearl_devices.primitives.envs.native_envs import NATIVE
 
     if asked.name in NATIVE:
@@ -133,7 +146,7 @@ def _limited(system: System, asked: _Asked) -> Iterator[None]:
 
 
 def _as_given(space: Any, obs: Any, kernel: Kernel) -> npt.NDArray[Any]:
-    """An observation as the policy takes it: flat, or of a tabular policy the number of a state."""
+    """An observation in the form that the policy takes: flat float32, or the number of a state."""
     from gymnasium.spaces.utils import flatten
 
     if kernel.dims.get("states"):

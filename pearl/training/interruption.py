@@ -28,8 +28,10 @@ class Interruption:
         return bool(self._heard)
 
     def unless_asked(self, work: Callable[[], T]) -> T | None:
-        """The result of `work`, which may be given up at any point; None where a signal came before
-        its end. A second Ctrl-C is a KeyboardInterrupt here as elsewhere."""
+        """The result of `work`; None where a signal came before its end.
+
+        The work may be given up at any point. A second Ctrl-C is a KeyboardInterrupt.
+        """
         self._breaking = True
         try:
             return None if self.asked else work()
@@ -55,11 +57,11 @@ class Interruption:
 
 @contextmanager
 def interruptible(*numbers: signal.Signals) -> Iterator[Interruption]:
-    """Signals (Ctrl-C, SIGTERM and SIGHUP unless named) are heard meanwhile; the second Ctrl-C
-    raises KeyboardInterrupt. At the end SIGTERM or SIGHUP, where heard, is raised again with the
-    handler that was there before.
+    """Meanwhile signals are heard: Ctrl-C, SIGTERM and SIGHUP unless others are named.
 
-    A signal that is ignored stays ignored (`nohup`). Outside the main thread nothing is heard.
+    The second Ctrl-C raises KeyboardInterrupt. At the end SIGTERM or SIGHUP, where heard, is raised
+    again with the handler that was there before. A signal that is ignored stays ignored (`nohup`).
+    Outside the main thread nothing is heard.
     """
     found = Interruption()
     if threading.current_thread() is not threading.main_thread():

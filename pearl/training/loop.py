@@ -52,8 +52,9 @@ class Milestones:
     metrics_every: int
 
     def next_look(self, at: int) -> int:
-        """The next iteration at which the loop looks at clock, signals and losses however fast it
-        is."""
+        """The next iteration at which the loop looks at clock, signals and losses, however fast it
+        is.
+        """
         looks = [self.next_stop(at), *(s for s in (self.warm, self.steady) if s > at)]
         if self.metrics_every:
             looks.append((at // self.metrics_every + 1) * self.metrics_every)
@@ -110,14 +111,19 @@ class Loop:
 
 
 class Lanes(Protocol):
-    """The lanes of a plan, as the loop drives them."""
+    """Interface between the loop and the lanes of a plan."""
 
     def run(self, end: int, stop: int, *, timed: bool = False) -> int:
-        """Iterations up to `end` or beyond, `stop` at the latest, where all lanes are at the same
-        one; how far they came. timed: with a clock around the calls of one of them."""
+        """Run iterations up to `end` or beyond, `stop` at the latest; returns the iteration
+        reached.
+
+        At `stop` all lanes are at the same iteration.
+
+        timed: with a clock around the calls of one iteration.
+        """
 
     def halt(self) -> int:
-        """Bring all lanes to the same iteration soon; which one."""
+        """Bring all lanes to the same iteration soon; returns that iteration."""
 
     def cpu_s(self) -> float:
         """User and system seconds spent so far, those of other processes included."""
@@ -127,8 +133,11 @@ class Lanes(Protocol):
 
 
 def iterate(loop: Loop, state: State) -> Status | Literal["off"]:
-    """Run iterations from `state` to the end of the schedule. `off`: right after a checkpoint,
-    because the period is off from the plan's (`loop.watch`)."""
+    """Run iterations from `state` to the last one.
+
+    Returns the status of the run, or `off` right after a checkpoint where the period is off from
+    the predicted one (`loop.watch`).
+    """
     losses = {name: a for name, a in loop.arrays.items() if name.startswith("loss.")}
     marks, asked, shown, rounds = loop.milestones, loop.interruption, 0.0, 1
     window: Window | None = None
@@ -201,20 +210,27 @@ def iterate(loop: Loop, state: State) -> Status | Literal["off"]:
 
 
 def stretch(rounds: int, done: int, begin_s: float) -> int:
-    """Iterations of the next stretch, after one of at most `rounds` in which `done` were done since
-    `begin_s`. Which they are changes no results: those depend on iterations alone."""
+    """Iterations of the next stretch. Their number changes no results, which depend on iterations
+    alone.
+
+    rounds: the most that the last stretch could have.
+    done: iterations of the last stretch, since `begin_s`.
+    """
     each_s = max(time.perf_counter() - begin_s, 1e-9) / max(done, 1)
     return max(1, min(ROUNDS, 2 * rounds, int(STRETCH_S / each_s)))
 
 
 def finite(arrays: Buffers) -> bool:
-    """Whether all that is learned is. A loss that is not, while this is, may have passed by the
-    next iteration; whether it ends the run must not depend on where a stretch happened to end."""
+    """Whether all learned arrays are finite.
+
+    A loss that is not finite while these are may be finite again at the next iteration. Whether it
+    ends the run must not depend on where a stretch happened to end.
+    """
     return all(np.isfinite(a).all() for name, a in arrays.items() if name.startswith("learner."))
 
 
 def _evaluate(loop: Loop, state: State) -> None:
-    """The evaluation that is due, if one is; still due where a signal ends it."""
+    """Evaluate the policy if that is due. It stays due where a signal ends the evaluation."""
     if not state.evaluation_due:
         return
     try:
@@ -233,7 +249,7 @@ def _evaluate(loop: Loop, state: State) -> None:
 
 
 def unwritten(state: State, loop: Loop, error: OSError) -> str:
-    """A checkpoint that could not be written, in words."""
+    """A sentence about a checkpoint that could not be written."""
     where = f" ({error.filename})" if error.filename else ""
     return (
         f"the checkpoint at env step {state.iteration * loop.graph.env_steps} could not be "
@@ -244,7 +260,7 @@ def unwritten(state: State, loop: Loop, error: OSError) -> str:
 def _count(
     loop: Loop, state: State, rounds: int, wall_s: float, cpu_s: float, waited_s: float | None
 ) -> None:
-    """Takes a stretch into account. steady.waited_s is there as long as every stretch had one."""
+    """Add a stretch to the state. steady.waited_s stays as long as every stretch had a value."""
     state.wall_s += wall_s
     state.cpu_s += cpu_s
     if state.iteration - rounds >= loop.milestones.steady:

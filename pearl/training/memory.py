@@ -1,4 +1,4 @@
-"""The memory that the arrays of a run take, beside what is free on this host."""
+"""Memory of the arrays of a run, beside the memory that is free on this host."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 
 
 def warning(system: System) -> str | None:
-    """What `check` says of a replay that is larger than the memory that is free; None where it
-    fits, where there is none, and where no device of this host would hold it."""
+    """A warning of `check` about a replay larger than the free memory.
+
+    None where the replay fits, where there is none, and where no device of this host would hold it.
+    """
     from pearl.spec.own_code import graph_of
 
     free, _ = free_memory()
@@ -39,17 +41,20 @@ def warning(system: System) -> str | None:
 
 
 def rows(system: System) -> int | None:
-    """The capacity of a system's replay, None where it has none."""
+    """The capacity of a system's replay in rows; None where there is no replay."""
     replay = getattr(system.algorithm, "replay", None)
     return None if replay is None else int(replay.capacity)
 
 
 @contextmanager
 def fitting(kernels: Iterable[Kernel], capacity: int | None) -> Iterator[None]:
-    """Around the allocation of the arrays of a run. capacity: rows of its replay.
+    """To be entered around the allocation of the arrays of a run.
 
-    Raises SpecError where they are larger than the memory and swap that are free, and where the
-    system does not give as much as it has, as under a limit of the process.
+    capacity: rows of the replay; None where there is none.
+
+    Raises:
+        SpecError: the arrays are larger than free memory and swap, or the system refuses to
+        give so much, as under a limit of the process.
     """
     sizes = {
         name: math.prod(shape) * np.dtype(dtype).itemsize
@@ -87,7 +92,7 @@ def _refusal(total: int, replay: int, room: str, capacity: int | None, free: flo
 
 
 def _fitting(capacity: int, free: float, size: float) -> int:
-    """The rows that fit in `free` bytes where `capacity` take `size`, to two digits downward."""
+    """Rows that fit in `free` bytes where `capacity` rows take `size`, to two digits downward."""
     found = int(capacity * free / size)
     unit = int("1".ljust(len(str(found)) - 1, "0"))
     return found // unit * unit

@@ -1,4 +1,4 @@
-"""metrics.csv while a run goes on, and its columns; `pearl.planning.runs.load_metrics` reads it."""
+"""Writing of metrics.csv during a run; `pearl.planning.runs.load_metrics` reads the file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def mean_return(arrays: Buffers, last: int = 20) -> float | None:
-    """Mean return of the last training episodes, None before the first has ended."""
+    """Mean return of the last training episodes; None before the first has ended."""
     rings = list(episodes(arrays))
     newest: list[float] = []
     for ring, counter in rings:
@@ -37,8 +37,11 @@ def episode_count(arrays: Buffers) -> int:
 
 
 class Metrics:
-    """A header and rows. Of a file that is there the rows up to the iteration of `state` are kept;
-    it is replaced whole, then appended to. What a full disk does not take is noted in the log."""
+    """The file: a header and rows.
+
+    Of an existing file the rows up to the iteration of `state` are kept. The file is replaced
+    whole, then appended to. A row that does not fit on the disk is noted in the log.
+    """
 
     def __init__(self, loop: Loop, state: State) -> None:
         self._loop = loop
@@ -75,7 +78,7 @@ class Metrics:
         self._file = None
 
     def row(self, state: State) -> None:
-        """The next row: what `state` and the arrays say now."""
+        """Append a row from `state` and the arrays."""
         if not self._file:
             return
         loop, mean = self._loop, mean_return(self._loop.arrays)
@@ -99,8 +102,10 @@ class Metrics:
             self._close()
 
     def _periods(self, state: State) -> tuple[float | str, float]:
-        """Seconds of an iteration since the row before, beside the plan's; before learning it is
-        another loop."""
+        """Seconds of an iteration since the row before, and those that the plan predicts.
+
+        Empty before learning, when the loop is another one.
+        """
         (at, wall_s), predicted_s = self._last, self._loop.plan.period_s
         self._last = state.iteration, state.wall_s
         if at < self._loop.milestones.warm or state.iteration == at:

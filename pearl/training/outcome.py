@@ -96,7 +96,7 @@ def outcome(
 
 
 def _judged(name: str, found: Evaluation | None) -> dict[str, Any]:
-    """An evaluation as a run tells it."""
+    """An evaluation in the form of a run: keys that begin with `name`."""
     returns = found.returns if found else ()
     mean = float(np.mean(returns)) if returns else None
     cut = found.cut if found else 0
@@ -114,10 +114,12 @@ def _per(amount: float, seconds: float) -> float | None:
 
 
 def timings(loop: Loop, plan: Plan, times_ns: dict[str, list[int]]) -> tuple[TaskTiming, ...]:
-    """Predicted beside measured seconds per firing. plan: the loop's, its copies as tasks.
+    """Predicted beside measured seconds per firing.
 
     A fused call is a row of its own, named by its members joined with +. Its members are measured
-    one by one in PROFILE_ROUNDS further rounds on copies of what they change (profiled).
+    one by one in PROFILE_ROUNDS further rounds on copies of the arrays they change (profiled).
+
+    plan: of the loop, the copies of split tasks as tasks.
     """
     measured = single_lane.medians_s(times_ns)
     rows = []

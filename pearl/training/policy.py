@@ -1,4 +1,4 @@
-"""`Policy`: what training gives, in memory and as a small file of its own.
+"""`Policy`: the result of training, in memory and as a small file.
 
 The file is safetensors, without pickle: `parameters` and, where observations are normalised,
 `statistics`, as `Policy` has them. The key `pearl` of its metadata holds JSON: format,
@@ -36,9 +36,11 @@ FILES = {"best": "policy_best.safetensors", "last": "policy_last.safetensors"}
 class Policy:
     """The trained policy without exploration.
 
-    kernel: that of the task `inference`. parameters: those of its network, a flat float32 vector,
-    or its table, as in `pearl_devices.kernels.arrays`. statistics: mean and variance of the
-    observations, float64 (2, O), where it normalises them; they stay as they are.
+    kernel: of the task `inference`.
+    parameters: of the kernel's network, a flat float32 vector; or its table, as in
+        `pearl_devices.kernels.arrays`.
+    statistics: mean and variance by which observations are normalised, float64 (2, O), constant;
+        None where they are not.
     """
 
     def __init__(
@@ -56,16 +58,18 @@ class Policy:
         self._high = np.asarray(system.env.act_high, np.float32)
 
     def copy(self) -> Policy:
-        """The same policy, which no training changes."""
+        """A copy of the policy that no training changes."""
         statistics = None if self.statistics is None else self.statistics.copy()
         return Policy(self.system, self.kernel, self.parameters.copy(), statistics)
 
     def act(self, obs: npt.ArrayLike) -> npt.NDArray[Any]:
-        """Greedy actions for observations of shape (B, O), or one for shape (O,).
+        """Greedy actions for observations of shape (B, O), or one action for shape (O,).
 
-        Of a tabular policy an observation is the number of a state: shape (B,), or one of shape ().
-        Discrete actions are int64 of shape (B,), continuous ones float32 of shape (B, A). Another
-        number of components, or no such state, is a ValueError.
+        For a tabular policy an observation is the number of a state: shape (B,), or () for one.
+        Discrete actions are int64 of shape (B,), continuous ones float32 of shape (B, A).
+
+        Raises:
+            ValueError: another number of components, or no such state.
         """
         from pearl_devices.cpu import act
 
@@ -88,16 +92,18 @@ class Policy:
         return actions[0] if single else actions
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """`tensors` as those of torch."""
+        """`tensors` as torch tensors."""
         import torch
 
         return {name: torch.from_numpy(array) for name, array in self.tensors().items()}
 
     def tensors(self) -> dict[str, npt.NDArray[Any]]:
-        """Its parameters under torch's names, copies. Dense layers are those of
-        torch.nn.Sequential(Linear, ReLU or Tanh, Linear, …): `0.weight` (out, in), `0.bias`,
-        `2.weight`, …; a table is one torch.nn.Embedding, `0.weight` (states, actions); a module of
-        the user's own has its own names."""
+        """Copies of the parameters under torch's names.
+
+        Dense layers are named as in torch.nn.Sequential(Linear, ReLU or Tanh, Linear, …):
+        `0.weight` (out, in), `0.bias`, `2.weight`, …. A table is one torch.nn.Embedding: `0.weight`
+        (states, actions). A module of the user's own has its own names.
+        """
         kernel, flat = self.kernel, self.parameters
         if kernel.dims.get("states"):
             return {"0.weight": flat.copy()}
@@ -132,11 +138,13 @@ class Policy:
 
     @classmethod
     def load(cls, path: str | Path, *, trust: bool = False) -> Policy:
-        """The policy in a file, or the best of a run folder. The replay is not read.
+        """The policy in a file, or the best one of a run folder. The replay is not read.
 
-        trust: import the code that its spec names though this user has not trained by that spec.
-        Without, such a file is a SpecError, and nothing is imported (`docs/trust.md`).
-        A file that is missing, damaged or of another format is a SpecError.
+        trust: import the code that the spec names though this user has not trained by that spec.
+            Without, such a file is a SpecError, and nothing is imported (`docs/trust.md`).
+
+        Raises:
+            SpecError: the file is missing, damaged or of another format.
         """
         from pearl.algorithms import algorithm
         from pearl.spec.reading import load

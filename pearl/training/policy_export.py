@@ -1,7 +1,6 @@
-"""A policy as a file: `Policy.tensors`, and what describes them as JSON.
+"""Export of a policy: `Policy.tensors` as safetensors, with a description as JSON. No pickle.
 
-The file is safetensors, without pickle:
-`safetensors.torch.load_file(path)` gives what `load_state_dict` takes, and the description is the
+`safetensors.torch.load_file(path)` gives the argument of `load_state_dict`. The description is the
 JSON text under `pearl_policy` in the file's metadata.
 """
 
@@ -21,13 +20,15 @@ SCHEMA = 1
 
 
 def description(policy: Policy) -> dict[str, Any]:
-    """What a program needs beside the tensors to act as the policy does.
+    """Everything that a program needs beside the tensors to act as the policy does.
 
-    network: `layers` (widths, input first) and `activation`; or `module`, what built it, and the
-    `inputs` it takes; or `states`. The deviations that PPO and A2C explore with are left out.
-    outputs: `argmax` over the last `actions` outputs; `tanh` or
-    `clip` of the first `act` ones, scaled to low … high. normalise: what observations go through
-    first, (x - mean) / sqrt(variance + epsilon), clipped to ±clip (0: not), or null.
+    network: `layers` (widths, input first) and `activation`; or `module`, the code that built it,
+        and the `inputs` it takes; or `states`. The deviations that PPO and A2C explore with are
+        left out.
+    outputs: `argmax` over the last `actions` outputs; `tanh` or `clip` of the first `act` ones,
+        scaled to low … high.
+    normalise: of observations, (x - mean) / sqrt(variance + epsilon), clipped to ±clip (0: not
+        clipped); or null.
     """
     kernel, env = policy.kernel, policy.system.env
     network: dict[str, Any]

@@ -1,4 +1,4 @@
-"""Shows how training goes on standard error: a bar on a terminal, a line every tenth elsewhere."""
+"""Progress of training on standard error: a bar on a terminal, a line every tenth elsewhere."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def line(now: Progress) -> str:
 
 @contextmanager
 def shown(stream: TextIO | None = None) -> Iterator[Callable[[Progress], None]]:
-    """A listener for `Trainer.train(progress=…)`; what it drew is complete when the block ends."""
+    """A listener for `Trainer.train(progress=…)`; its drawing is complete when the block ends."""
     stream = sys.stderr if stream is None else stream
     if not stream.isatty():
         yield _lines(stream)

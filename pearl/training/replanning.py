@@ -53,8 +53,11 @@ Factors = Mapping[str, float]
 
 @dataclass(frozen=True)
 class Window:
-    """A stretch of iterations under one plan that is being measured: the iteration and the seconds
-    of iterations at its beginning, and the looks at the clock since."""
+    """A stretch of iterations under one plan that is being measured.
+
+    iteration, wall_s: iteration and seconds of iterations at its beginning.
+    looks: at the clock, since then.
+    """
 
     iteration: int
     wall_s: float
@@ -64,14 +67,19 @@ class Window:
         return replace(self, looks=self.looks + 1)
 
     def period_s(self, iteration: int, wall_s: float) -> float:
-        """Mean seconds of an iteration from the beginning until now."""
+        """Mean seconds of an iteration since the beginning."""
         return (wall_s - self.wall_s) / max(iteration - self.iteration, 1)
 
 
 class Watch:
-    """Whether the period is so far from the predicted one that another plan is worth a search.
-    weighed_s: the period at which that was last done for this plan: it is not done again until the
-    period has changed as much."""
+    """Decides whether a search for another plan is worth its time.
+
+    It is where the measured period is off from the predicted one, and from the period of the last
+    search.
+
+    predicted_s: period of the plan.
+    weighed_s: period at which the last search was done for this plan.
+    """
 
     def __init__(self, predicted_s: float) -> None:
         self.predicted_s, self.weighed_s = predicted_s, predicted_s
@@ -84,7 +92,7 @@ class Watch:
 
 
 def off(measured: float, predicted: float) -> float:
-    """Measured over predicted, less 1."""
+    """Measured / predicted − 1."""
     return measured / predicted - 1 if predicted > 0 else float(measured > 0)
 
 
@@ -95,8 +103,11 @@ def drift(
     decisions: Sequence[str],
     waited: float | None = None,
 ) -> Drift:
-    """The figures of a run. Members of a fused call, timed apart, are left out: the call is there.
-    period_s: of the steady stretch, None where the run ended before it."""
+    """The drift of a run from its plan. Members of a fused call, timed apart, are left out.
+
+    period_s: mean of the steady stretch; None where the run ended before it.
+    waited: share of the time in which the busiest lane had no core, where known.
+    """
     rows = tuple(
         TaskDrift(t.task, t.predicted_s, t.measured_s, off(t.measured_s, t.predicted_s))
         for t in tasks
@@ -109,14 +120,14 @@ def drift(
 
 
 def _cores(plan: Plan) -> int:
-    """How many cores the plan takes."""
+    """Cores that the plan takes."""
     here = [t for t in plan.tasks if t.width_unit == "cores"]
     widest = {t.lane: max(o.width for o in here if o.lane == t.lane) for t in here}
     return sum(widest.values())
 
 
 def _apart() -> float | None:
-    """`Drift.apart`, now."""
+    """The present value of `Drift.apart`."""
     from pearl_devices.primitives.math.core_latency import alike, exchange_s
     from pearl_estimators.host.calibration import CalibrationError
     from pearl_estimators.host.calibration_file import stored
@@ -134,7 +145,7 @@ def _apart() -> float | None:
 def recent(
     times_ns: Mapping[str, list[int]], protocol: Protocol, looks: int
 ) -> dict[str, list[int]]:
-    """The newest times of every call: as many as it has firings in so many iterations."""
+    """The newest times of every call: as many as its firings in `looks` iterations."""
     q = protocol.graph.repetition
     return {
         name: times[-max(looks, 1) * (1 if "+" in name else q[name]) :]
@@ -145,7 +156,7 @@ def recent(
 def gathered(
     before: Mapping[str, list[int]], more: Mapping[str, list[int]]
 ) -> dict[str, list[int]]:
-    """Times of calls, those of another stretch behind them; of very many the newest."""
+    """Times of calls with those of another stretch appended, the newest TIMES of each."""
     names = [*before, *(n for n in more if n not in before)]
     return {n: [*before.get(n, ()), *more.get(n, ())][-TIMES:] for n in names}
 
@@ -160,9 +171,9 @@ def factors(
     jobs: Sequence[Job],
     rows: Sequence[TaskTiming],
 ) -> dict[str, float]:
-    """Measured seconds of the calls over those that `costs` says, by kernel family and variant.
+    """Measured seconds of calls / those in `costs`, by kernel family and variant.
 
-    rows: of `pearl.training.session.timings`; members of a fused call are there too, timed apart.
+    rows: of `pearl.training.outcome.timings`; members of a fused call are there too, timed apart.
     """
     sums: dict[str, list[float]] = {}
     measured = {r.task: r.measured_s for r in rows}
@@ -183,9 +194,12 @@ def factors(
 
 
 def corrected(costs: CostTable, graph: TaskGraph, by: Factors) -> CostTable:
-    """The table with the times and energies of every mode taken times the factor of its family and
-    variant. A fused mode that was not measured itself takes those of its members, each by its share
-    of the call; a mode of which nothing was measured keeps its estimate."""
+    """The table with times and energies of every mode multiplied by the factor of its family and
+    variant.
+
+    A fused mode that was not measured takes the factors of its members, each by its share of the
+    call. A mode of which nothing was measured keeps its estimate.
+    """
 
     def scaled(mode: Mode) -> Mode:
         factor = by.get(_named(graph, mode))
@@ -217,9 +231,16 @@ def _named(graph: TaskGraph, mode: Mode) -> str:
 def cost(
     plan: Plan, graph: TaskGraph, costs: CostTable, system: System, beyond_s: float = 0.0
 ) -> tuple[float, float]:
-    """(what the objective minimises: seconds or joules an iteration; the period in seconds) of a
-    plan, its orders and capacities as they are, under a cost table. beyond_s: what an iteration
-    takes beside. A plan that does not fit the table is a SpecError."""
+    """(value, period in seconds) of a plan under a cost table, its orders and capacities as they
+    are.
+
+    The value is what the objective minimises: seconds or joules an iteration.
+
+    beyond_s: seconds of an iteration beside its calls.
+
+    Raises:
+        SpecError: the plan does not fit the table.
+    """
     timed, arcs = plan_timing(plan, graph, costs)
     a = timed.assignment
     natural_s = howard(len(timed.names), arcs)[0] + beyond_s
@@ -234,8 +255,11 @@ def cost(
 
 @dataclass(frozen=True)
 class Decision:
-    """plan: the one to go on with, None: the present one. why: in words, from "an iteration took"
-    on."""
+    """The result of a search.
+
+    plan: to go on with; None: the present one.
+    why: in words.
+    """
 
     plan: Plan | None
     why: str
@@ -249,12 +273,14 @@ def decide(
     graph: TaskGraph,
     measured_s: float,
 ) -> Decision:
-    """Whether there is a plan that is GAIN times as good as `plan`, both at the estimates of
-    `table` times the factors measured. The present plan takes what was measured; what that is more
-    than its calls explain (the loop, waits, whoever else has the cores) is added to the other plan
-    too, for none is known to be rid of it. What it is less is the present plan's alone.
+    """Search a plan that is GAIN times as good as `plan`, both at the estimates times the factors
+    measured.
 
-    Only plans that can take the run over are looked for: environments stay in their variant, which
+    The present plan takes the measured period. Time beyond its calls (the loop, waits, other
+    programs on the cores) is added to the other plan too, for no plan is known to avoid it. If the
+    calls explain more than was measured, the difference is the present plan's alone.
+
+    Only plans that can take the run over are searched: environments stay in their variant, which
     holds their state, actors are not split anew, and devices that cannot be driven are left out.
     """
     limits = system.limits
@@ -308,7 +334,7 @@ def decide(
 
 
 def _able(costs: CostTable, plan: Plan, system: System) -> CostTable:
-    """The modes of plans that can take a run over from this one."""
+    """The modes of plans that can take a run over from this plan."""
     steps = next((t.variant for t in plan.tasks if t.task == "env_step"), None)
     real = {d.name for d in system.platform.devices if d.real}
     kept = (
@@ -320,7 +346,7 @@ def _able(costs: CostTable, plan: Plan, system: System) -> CostTable:
 
 
 def _unmeasured(plan: Plan, graph: TaskGraph, by: Factors) -> list[str]:
-    """The tasks of a plan of whose mode nothing is known but the estimate."""
+    """The tasks of a plan whose mode is known by its estimate only."""
     found = []
     for t in plan.tasks:
         alone = Mode((t.task,), t.device, t.variant, t.width, _NO_TIME)
@@ -336,7 +362,7 @@ def _unmeasured(plan: Plan, graph: TaskGraph, by: Factors) -> list[str]:
 
 
 def moved(before: Plan, after: Plan) -> str:
-    """Which tasks run elsewhere or otherwise, in words."""
+    """The tasks that run elsewhere or in another way, in words."""
 
     def where(plan: Plan) -> dict[str, str]:
         found: dict[str, str] = {}

@@ -1,8 +1,8 @@
-"""Which rows of a run's arrays a checkpoint holds, and how they come back.
+"""The rows of a run's arrays that a checkpoint holds, and their way back.
 
-The filled rows of a replay are its first ones; only they are written, and of the tree over their
-priorities the leaves. Native kernels do not check what they index by: so every number that one
-indexes, counts or loops by is checked here, before any array is changed.
+The filled rows of a replay are its first ones. Only these are written, and of the tree over their
+priorities the leaves. Native kernels do not check their indices, so every number by which a kernel
+indexes, counts or loops is checked here, before any array is changed.
 """
 
 from __future__ import annotations
@@ -34,8 +34,10 @@ FAR = 1e6
 
 
 def kept(arrays: Buffers, graph: TaskGraph, *, replay: bool = True) -> Buffers:
-    """The arrays as a checkpoint holds them: views of their filled rows. replay: with the replay,
-    which otherwise begins empty in a run that goes on."""
+    """The arrays as a checkpoint holds them: views of their filled rows.
+
+    replay: whether the replay is among them; without, it begins empty in a run that goes on.
+    """
     if not replay or CURSOR not in arrays:
         return {n: a for n, a in arrays.items() if not n.startswith(REPLAY)}
     rows = _filled(arrays, arrays[CURSOR], arrays.get(CLOCK))
@@ -48,8 +50,10 @@ def kept(arrays: Buffers, graph: TaskGraph, *, replay: bool = True) -> Buffers:
 def restore(
     stored: Stored, into: Buffers, graph: TaskGraph, *, without: tuple[str, ...] = ()
 ) -> None:
-    """Copy a checkpoint's arrays, checked by `problems`, into those of a trainer. without: the
-    beginnings of names that are left as they are."""
+    """Copy a checkpoint's arrays, checked by `check`, into those of a session.
+
+    without: beginnings of the names of arrays that are left as they are.
+    """
     for name in stored.places:
         if name.startswith(without):
             continue
@@ -66,8 +70,13 @@ def restore(
 
 
 def check(stored: Stored, into: Buffers, graph: TaskGraph, system: System, inserted: int) -> None:
-    """Whether a checkpoint can go into these arrays. inserted: rows that come into the replay at
-    once. Raises SpecError with a sentence for every array that cannot, before any is changed."""
+    """Check that a checkpoint can go into these arrays, before any is changed.
+
+    inserted: rows that come into the replay at once.
+
+    Raises:
+        SpecError: a sentence for every array that does not fit.
+    """
     places, names = stored.places, set(into)
     if CURSOR not in places:  # the replay was not kept
         names = {n for n in into if not n.startswith(REPLAY)}
@@ -93,7 +102,7 @@ def check(stored: Stored, into: Buffers, graph: TaskGraph, system: System, inser
 def _wrong(
     stored: Stored, name: str, into: Buffers, graph: TaskGraph, system: System
 ) -> Iterator[str]:
-    """A sentence if an array has a value that a kernel must not see."""
+    """A sentence if an array has a value that no kernel must see."""
     limits = bounds(name, into, graph, system)
     if limits is None:
         return
@@ -167,7 +176,7 @@ def _sum_up(tree: Array, graph: TaskGraph, rows: int) -> None:
 
 
 def _filled(arrays: Mapping[str, Array], cursor: Array, clock: Array | None) -> dict[str, int]:
-    """How many of the first rows of each array of a replay hold anything."""
+    """Filled rows of each array of a replay, by name."""
     rows = [f"{REPLAY}{n}" for n in ROWS] + [TREE]
     found = dict.fromkeys((n for n in rows if n in arrays), int(cursor[1]))
     if clock is not None:
@@ -179,8 +188,11 @@ def _filled(arrays: Mapping[str, Array], cursor: Array, clock: Array | None) -> 
 
 
 def _counts(stored: Stored, into: Buffers, inserted: int) -> tuple[dict[str, int], str | None]:
-    """The filled rows of a replay's arrays by the checkpoint's cursor and clock; or why these
-    cannot be. Where they are of another kind than here, nothing is said."""
+    """The filled rows of a replay's arrays by the checkpoint's cursor and clock, and an error if
+    these cannot be.
+
+    Cursors of another shape or type are passed over.
+    """
     found = {
         n: stored.read(n)
         for n, p in stored.places.items()

@@ -21,7 +21,13 @@ FIXED = ("train.seed",)
 
 
 def check_spec(before: Mapping[str, Any], now: Mapping[str, Any], file: Path) -> None:
-    """SpecError naming every key that changed and may not. before: the spec in the checkpoint."""
+    """Check that only keys of `train` other than its seed have changed.
+
+    before: the spec in the checkpoint.
+
+    Raises:
+        SpecError: every other key that changed.
+    """
     old, new = _flat(before), _flat(now)
     changed = sorted(k for k in old.keys() | new.keys() if old.get(k) != new.get(k))
     refused = [k for k in changed if not k.startswith("train.") or k in FIXED]
@@ -36,7 +42,7 @@ def check_spec(before: Mapping[str, Any], now: Mapping[str, Any], file: Path) ->
 
 
 def check_seed(before: int, asked: int | None, file: Path) -> None:
-    """SpecError where another seed is asked for than the run began with."""
+    """Raises SpecError where the seed asked for is not the one that the run began with."""
     if asked is not None and asked != before:
         raise SpecError(
             f"{file}: the run began with seed {before}, and {asked} is asked for; a run goes on "
@@ -47,11 +53,14 @@ def check_seed(before: int, asked: int | None, file: Path) -> None:
 def total_steps(
     state: State, per: int, steps: int | None, in_spec: int, spec_now: int, file: Path
 ) -> tuple[int, int]:
-    """Env steps of the run from now on, and what they were before.
+    """(env steps of the run from now on, env steps that it was to have before).
 
-    per: env steps of an iteration. steps: asked for; without them those of the spec where it had
-    others (in_spec) when the run began, else what the run had or, where it has come to its end, the
-    spec's. Fewer than are done is a SpecError.
+    per: env steps of an iteration.
+    steps: asked for; None: not said. Then those of the spec if the spec had others when the run
+        began (in_spec), else as before or, where the run has come to its end, those of the spec.
+
+    Raises:
+        SpecError: fewer than are done.
     """
     before, done, total = state.total_steps, state.iteration, steps
     if total is None and spec_now != in_spec:

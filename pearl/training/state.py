@@ -1,4 +1,4 @@
-"""`State`: what has happened in a run so far, and how a checkpoint says it."""
+"""`State`: the progress of a run, as a checkpoint holds it beside the arrays."""
 
 from __future__ import annotations
 
@@ -13,15 +13,24 @@ from pearl.runtime.environments.external_envs import Log
 
 @dataclass
 class State:
-    """What has happened so far: all that a checkpoint says beside the arrays. Seconds of iterations
-    only, without evaluation and checkpoints. drained: the iteration before which no work is under
-    way in any channel, because a run or a plan ended there. total_steps: env steps that the run is
-    to have; its schedules follow from it. evaluation_due: the evaluation at `iteration` was
-    interrupted. evaluation_cuts: episodes that evaluations have cut. log: what went
-    wrong and was mended. factors, decisions, replanned: what re-planning has measured (kernel
-    family, variant → measured / estimated seconds), what it decided, whether the plan changed.
-    refilled: the iteration from which the replay has been filled, above 0 where a checkpoint had
-    none; learnt: the iterations with gradient steps before it."""
+    """The progress of a run: everything in a checkpoint beside the arrays.
+
+    iteration: iterations done.
+    best_mean, last_mean: mean return of the best and the latest evaluation; None before one.
+    wall_s, cpu_s: of iterations, without evaluation and checkpoints.
+    drained: iteration before which no work is under way in any channel, because a run or a plan
+        ended there.
+    total_steps: env steps that the run is to have; its schedules follow from it.
+    evaluation_due: the evaluation at `iteration` was interrupted.
+    evaluation_cuts: episodes that evaluations have cut.
+    log: failures that were mended, and notes.
+    steady: seconds, env steps and updates since rates are counted.
+    factors: measured / estimated seconds, by kernel family and variant.
+    decisions: of re-planning, in words.
+    replanned: whether the plan changed.
+    refilled: iteration from which the replay has been filled; above 0 where a checkpoint had none.
+    learnt: iterations with gradient steps before `refilled`.
+    """
 
     iteration: int = 0
     best_mean: float | None = None
@@ -43,15 +52,20 @@ class State:
     learnt: int = 0
 
     def learning(self, warm: int) -> int:
-        """The iterations with gradient steps so far. warm: where they begin in this run."""
+        """Iterations with gradient steps so far. warm: the iteration from which this run takes
+        them.
+        """
         return self.learnt + max(self.iteration - warm, 0)
 
     @staticmethod
     def of(progress: Mapping[str, Any], where: str) -> State:
-        """The state that a checkpoint holds. The run that goes on has not failed.
+        """The state in a checkpoint, with no failure.
 
-        Keys that this version does not know are left out and noted in `log`. Raises SpecError with
-        a line for every key that is missing or has a wrong value; each begins with `where`.
+        progress: of the checkpoint's description. Unknown keys are left out and noted in `log`.
+
+        Raises:
+            SpecError: a line for every key that is missing or has a wrong value, beginning with
+            `where`.
         """
         problems: list[str] = []
         values = _values(State, progress, where, problems)
@@ -76,7 +90,7 @@ class State:
 def _values(
     kind: type, given: Mapping[str, Any], where: str, problems: list[str]
 ) -> dict[str, Any]:
-    """The values of a dataclass's fields, those of its own dataclasses left out."""
+    """The values of a dataclass's fields; fields that are dataclasses are left out."""
     found = {}
     for f in fields(kind):
         if f.type == "Log":

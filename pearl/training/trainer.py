@@ -42,13 +42,16 @@ def compile(
     emulate: bool = False,
     seed: int | None = None,
 ) -> Trainer:
-    """Spec → graph → costs → plan → a trainer whose kernels are bound when it first trains.
+    """Compile a system into a trainer, whose kernels are bound when it first trains.
 
-    set: values that override the spec's, keys dotted. plan: train this one, or the one in
-    this file, instead of solving.
-    emulate: compute on the host whatever the plan says, on a virtual clock; every figure is then
-    labelled simulated. seed: instead of the spec's.
-    Raises SpecError where the spec or plan is wrong, or the plan needs devices that are not here.
+    set: values that override the spec's, keys dotted.
+    plan: to train by, or its file; None: one is made.
+    emulate: compute on the host on the plan's virtual clock; every figure is then labelled
+        simulated.
+    seed: of all random streams; None: the spec's.
+
+    Raises:
+        SpecError: the spec or the plan is wrong, or the plan needs devices that are not here.
     """
     if set:
         if isinstance(system, System):
@@ -71,7 +74,7 @@ def compile(
 
 
 def _require_devices(made: Compiled) -> None:
-    """SpecError where the plan uses devices that are not here."""
+    """Raises SpecError where the plan uses devices that are not here."""
     used, platform = {t.device for t in made.plan.tasks}, made.system.platform
     absent = [d.name for d in platform.devices if d.name in used and not d.real]
     if absent:
@@ -85,8 +88,9 @@ def _require_devices(made: Compiled) -> None:
 
 
 def plan_of_run(folder: Path, system: System) -> Plan | None:
-    """The plan that a run of `system` goes on with, that in its checkpoint; None where there is
-    none."""
+    """The plan of the checkpoint in `folder`, with which the run goes on; None without a
+    checkpoint.
+    """
     file = folder / CHECKPOINT
     if not file.exists():
         return None
@@ -96,8 +100,11 @@ def plan_of_run(folder: Path, system: System) -> Plan | None:
 
 
 def require_own(folder: Path, *, trust: bool) -> None:
-    """Refuse to go on from a checkpoint in `folder` whose spec names code, where this user has not
-    trained by that spec and does not trust it. Imports nothing."""
+    """Refuse a checkpoint whose spec names code, unless this user has trained by that spec or
+    trusts it.
+
+    Imports nothing.
+    """
     if (folder / CHECKPOINT).exists():
         require(checkpoint.load(folder / CHECKPOINT).about["spec"], folder, trust=trust)
 
@@ -167,25 +174,27 @@ class Trainer:
     ) -> Run:
         """Train from the start, or with `resume` from the checkpoint in `out`.
 
-        steps: env steps over all environments, rounded up to a whole iteration (default: the
-        spec's). seed: instead of the trainer's. out: folder for plan.json, run.json, metrics.csv,
-        report.html and the checkpoint. progress: called a few times a second; what it raises ends
-        the run, `failed` with a checkpoint, and is raised then.
-        Ctrl-C ends the run after the iterations in hand, with a checkpoint; its status is then
-        `interrupted`, and a second one is a KeyboardInterrupt. SIGTERM and SIGHUP end it likewise,
-        and then the process, as they would have. A loss that is not finite, or a lane that cannot
-        go on, ends it with status `failed` and a `message`, the last checkpoint untouched. An
-        environment that fails starts anew, and unless the spec says `restart` the run then ends,
-        `failed` with a checkpoint.
-        Afterwards `policy` is the best evaluated one.
-        resume: with the plan in the checkpoint unless `compile` was given one; from the start where
-        there is no checkpoint. Keys of `train` may have changed but for the seed. steps: by default
-        what the run had or, where it has come to its end or the spec has others now, the spec's.
-        Learning rates and exponents that follow the steps of the run then follow the new ones.
-        replan: at checkpoints whose period is off from the plan's by more than 15 % look for a plan
-        that is better at the times measured, and go on with it from that checkpoint: parameters,
-        replay, random streams and counters stay. Such a run is not bit-reproducible, for what is
-        measured decides what it does. A run whose plan changed resumes with the plan that it had.
+        steps: env steps over all environments, rounded up to a whole iteration; None: the spec's.
+        seed: None: the trainer's.
+        out: folder for plan.json, run.json, metrics.csv, report.html and the checkpoint.
+        resume: go on from the checkpoint in `out`, with its plan unless `compile` was given one.
+            Without a checkpoint the run begins. Keys of `train` may have changed but for the seed.
+            `steps` is by default what the run had or, where it has come to its end or the spec has
+            others now, the spec's. Learning rates and exponents that follow the steps then follow
+            the new ones.
+        progress: called a few times a second. An exception of it ends the run, `failed` with a
+            checkpoint, and is then raised.
+        replan: at a checkpoint whose period is more than 15 % off from the predicted one, search a
+            plan that is better at the measured times, and go on with it. Parameters, replay, random
+            streams and counters stay. Such a run is not bit-reproducible, for measured times decide
+            what it does. It resumes with the plan it had.
+
+        Ctrl-C ends the run after the iterations in hand, with a checkpoint and status
+        `interrupted`; a second one is a KeyboardInterrupt. SIGTERM and SIGHUP end the run likewise,
+        and then the process. A loss that is not finite, a lane that cannot go on, and code of the
+        user's own that raises end it with status `failed` and a `message`, the last checkpoint
+        untouched. An environment that fails starts anew; unless the spec says `restart` the run
+        then ends, `failed` with a checkpoint. Afterwards `policy` is the best evaluated one.
         """
         if steps is not None and steps < 1:
             raise SpecError(f"train: steps is {steps}; at least 1 is needed")
@@ -214,7 +223,7 @@ class Trainer:
                     self.session = run.session
 
     def _begin(self, steps: int | None) -> State:
-        """The state of a run of so many env steps, by default the spec's, before its first."""
+        """The state of a run before its first iteration. steps: env steps; None: the spec's."""
         total = self.system.train.steps if steps is None else steps
         self.session.start(self.seed, total)
         return State(total_steps=total)
@@ -252,8 +261,10 @@ class Trainer:
     def evaluate(self, episodes: int = 20, seed: int = 0) -> list[float]:
         """Returns of `episodes` fresh episodes of the greedy policy on the spec's environment.
 
-        An episode that is cut after `train.evaluate_max_steps` is told as a warning of the logger
-        "pearl". An environment that fails is an EnvironmentFailed.
+        An episode that is cut after `train.evaluate_max_steps` is a warning of the logger "pearl".
+
+        Raises:
+            EnvironmentFailed: the environment raised, or did not answer.
         """
         found = evaluation.evaluate(self.policy, episodes, checked_seed(seed))
         if found.cut:
@@ -266,7 +277,7 @@ class Trainer:
         return self.session.policy("best").copy()
 
     def save(self, path: str | Path) -> None:
-        """Write everything this trainer is made of to one file, atomically."""
+        """Write the trainer to one file, atomically."""
         note(self.system.raw)
         self.session.save(Path(path), State(total_steps=self.system.train.steps))
 
@@ -281,9 +292,11 @@ class Trainer:
     def load(cls, path: str | Path, *, trust: bool = False) -> Trainer:
         """A trainer from a file written by `save` or from a run folder.
 
-        trust: import the code that its spec names though this user has not trained by that spec.
-        Without, such a file is a SpecError, and nothing is imported (`docs/trust.md`).
-        A file that is missing, damaged or of another version is a SpecError.
+        trust: import the code that the spec names though this user has not trained by that spec.
+            Without, such a file is a SpecError, and nothing is imported (`docs/trust.md`).
+
+        Raises:
+            SpecError: the file is missing, damaged or of another version.
         """
         file = Path(path) / CHECKPOINT if Path(path).is_dir() else Path(path)
         stored = checkpoint.load(file)

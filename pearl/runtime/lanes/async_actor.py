@@ -1,9 +1,9 @@
-"""A copy of the actors at work in any order, in a thread or a process of its own.
+"""Asynchronous actor: one copy of the acting tasks, in a thread or a process of its own.
 
-Two words a copy say what it may do, written by the lane that learns (`any_order`) alone: how many
-steps it has been granted, and the version of the parameters for the last of them. What it has done
-are the counts of its inference and its env_step, which it alone writes. It has one place for its
-next transitions: no step is granted before those of the step before are stored.
+The lane that learns (`async_learner`) alone writes two words for each copy: the steps granted so
+far, and the version of the parameters for the last of them. The copy alone writes the counts of its
+inference and its env_step. A copy has one place for its next transitions: no step is granted before
+the transitions of the step before are stored.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from pearl.runtime.protocol.single_lane import Job, note
 from pearl_devices import Buffers, Call, backend
 
 STEPS, ALL = 1, 2
-"""What the lane that learns sleeps until, in its cell of the board: the next step of a copy, or
-whatever a copy does."""
+"""Values of the learning lane's sleep cell: it sleeps until a copy has stepped, or until a copy has
+done anything."""
 
 SAMPLED = 64
-"""One in so many steps of a copy is timed."""
+"""Steps of a copy of which one is timed."""
 
 ONE = np.ones(1, np.int64)
 
 
 def words(protocol: Protocol) -> tuple[str, ...]:
-    """What the lanes of an any-order plan share: the counts of the tasks, and the words above."""
+    """The counts that the lanes of an any-order plan share: of the tasks, and the words above."""
     copies = range(len(protocol.split.shares))
     return (
         *(t.name for t in protocol.graph.tasks),
@@ -65,7 +65,8 @@ def called(protocol: Protocol, number: int) -> str:
 class Actor:
     """A copy with its calls bound, in the place of a `Runner`.
 
-    look: called after every sleep; it may raise Stopped. settled, environments, anew: as there.
+    look: called after every sleep; may raise Stopped.
+    settled, environments, anew: as in `Runner`.
     """
 
     def __init__(
@@ -108,7 +109,7 @@ class Actor:
             (self._stepping,) = recovery.marked(protocol, firing, jobs, arrays, [self._stepping])
 
     def follow(self) -> None:
-        """The steps that are granted, until told to stop. Between segments all of them are done."""
+        """Do the steps that are granted, until told to stop. Between segments all are done."""
         board, mine = self.board, self.board.sleeps(self.number)
         number, flushed = board.read(self._counts[1]), board.read(board.flushed(self.number))
         while not board.read(board.stop):
@@ -130,7 +131,7 @@ class Actor:
                 self.look()
 
     def _step(self, number: int) -> None:
-        """The step `number`, of which the actions may be there: then who acted has died since."""
+        """Do step `number`. Its actions may be there, from a process that has died since."""
         timed, begin = number % SAMPLED == 0, perf_counter_ns()
         if self.board.read(self._counts[0]) <= number:
             self._acting[slot_of(self.board.read(self._version), len(self._acting))]()
@@ -144,7 +145,7 @@ class Actor:
         self._publish(self._counts[1], number + 1)
 
     def _publish(self, cell: int, value: int, until: int = STEPS) -> None:
-        """Sets a count, and wakes the lane that learns if it sleeps until `until` or less."""
+        """Set a count, and wake the learning lane if it sleeps until `until` or less."""
         board, home = self.board, self._home
         board.write(cell, value)
         if board.read(board.sleeps(home)) >= until:
@@ -152,7 +153,7 @@ class Actor:
 
 
 def slot_of(version: int, slots: int) -> int:
-    """Where a version of the parameters lies: that of the param_sync `version` − 1 (from 0)."""
+    """The slot of a version of the parameters, that of param_sync number `version` − 1 (from 0)."""
     return (version - 1) % slots
 
 

@@ -1,12 +1,15 @@
-"""Actors of uneven speed: the lane that learns takes the transitions of whichever copy is ready.
+"""Asynchronous learner: the learning lane stores the transitions of whichever actor is ready.
 
-Every copy of the actors has a thread or a process of its own (`actor`) and one place for its next
-transitions: it acts with parameters that were the newest when its last ones were stored, steps, and
-waits. An iteration stores as many rows and does as many gradient steps as in order, so that the
-replay ratio is exact; whose rows they are depends on timing, and a run is not reproducible. No row
-is stored whose parameters are more than `policy_lag` param_syncs old: each row has a deadline, the
-last store before the param_sync that would make it too old. Among as many stores as there are
-deadlines within them, those rows are next, and a copy begins no step for which none would be left.
+Every copy of the acting tasks has a thread or a process of its own (`async_actor`) and one place
+for its next transitions. It acts with the parameters that were the newest when its last transitions
+were stored, steps, and waits. An iteration stores as many rows and takes as many gradient steps as
+in a fixed order, so the replay ratio is exact. Whose rows are stored depends on timing, so a run is
+not reproducible.
+
+No row is stored whose parameters are more than `policy_lag` param_syncs old. Each row has a
+deadline: the last store before the param_sync that would make the row too old. Where as many rows
+have their deadline within the next k stores, those rows are stored next. A copy begins no step for
+which no store would be left.
 """
 
 from __future__ import annotations
@@ -46,8 +49,8 @@ from pearl.runtime.protocol.single_lane import LaneError, note
 from pearl_devices import Buffers, Call, backend
 
 ACTED = "any_order.acted"
-"""Array (copies): 0, or 1 and the version of the parameters with which the transitions of a copy
-were acted that wait to be stored. Part of a checkpoint."""
+"""Array of shape (copies,): 0 where no transitions of the copy wait to be stored, else 1 + the
+version of the parameters that they were acted with. Part of a checkpoint."""
 
 
 class AnyOrder(Engine):
@@ -86,7 +89,7 @@ class AnyOrder(Engine):
         return self.halt() if end == stop else end
 
     def halt(self) -> int:
-        """Lets every copy end the step that it is at, and begin no other."""
+        """Let every copy end its present step and begin no other."""
         learner: AsyncLearner = self.own
         learner.halt()
         board, at = self.board, learner.iteration
@@ -145,7 +148,7 @@ class AsyncLearner:
         }
 
     def segment(self, at: int) -> None:
-        """Goes on from iteration `at` with what the arrays say that waits."""
+        """Go on from iteration `at` with the transitions that wait by the arrays."""
         q = self.protocol.graph.repetition
         self.iteration, self._newest = at, max(at, self._warm) * q["param_sync"]
         for i in self._copies:
@@ -194,8 +197,10 @@ class AsyncLearner:
             self.arrays[ACTED][i] = self._version[i] + 1 if self._under_way(i) else 0
 
     def _take(self, room: Sequence[int]) -> None:
-        """Stores the rows of one copy. room: at k − 1 the stores before the k-th param_sync from
-        now on, this one included."""
+        """Store the rows of one copy.
+
+        room: at index k − 1 the stores before the k-th param_sync from now on, this one included.
+        """
         self._grant(room[self._bound])
         self.until(lambda: self._choice(room) is not None)
         copy = self._choice(room)
@@ -210,8 +215,8 @@ class AsyncLearner:
         return self._granted[copy] > self._stored[copy]
 
     def _grant(self, room: int) -> None:
-        """Lets copies begin a step with the newest parameters, as far as `room` stores suffice for
-        all that is under way then."""
+        """Let copies begin a step with the newest parameters, as long as `room` stores suffice for
+        all steps under way."""
         board, busy = self.board, sum(map(self._under_way, self._copies))
         for i in self._copies:
             if busy < room and not self._under_way(i):
@@ -241,7 +246,7 @@ class AsyncLearner:
         return min(ready)[1] if ready else None
 
     def _copy(self) -> None:
-        """New parameters, into a slot that nobody reads."""
+        """Copy the new parameters into a slot that no actor reads."""
         slots = len(self._copying)
         slot = slot_of(self._newest + 1, slots)
 
@@ -254,8 +259,10 @@ class AsyncLearner:
         self._newest += 1
 
     def until(self, true: Callable[[], bool], what: int = STEPS) -> None:
-        """Waits for the actors: spins, then sleeps until `what`, and looks then whether one has
-        failed."""
+        """Wait until `true()`: spin, then sleep until `what` (STEPS or ALL).
+
+        After every sleep look whether an actor has failed.
+        """
         board, watched, mine = self.board, self._watched, self.board.sleeps(self.protocol.home)
         while not true():
             seen = board.cells[
@@ -273,8 +280,8 @@ class AsyncLearner:
 
 
 def rooms(order: Sequence[str], copies: int, bound: int) -> list[list[int]]:
-    """For every store of an iteration the stores before each of the next `bound` + 1 param_syncs,
-    itself included."""
+    """For every store of an iteration: the stores before each of the next `bound` + 1 param_syncs,
+    that store included."""
     events = [t for t in order for _ in range(copies if t == "replay_insert" else 1)]
     events = [t for t in events if t in ("replay_insert", "param_sync")]
     found = []
@@ -291,7 +298,7 @@ def rooms(order: Sequence[str], copies: int, bound: int) -> list[list[int]]:
 
 
 def _store(work: Work, graph: TaskGraph, copy: int) -> Call:
-    """replay_insert of the rows of one copy."""
+    """The call of replay_insert on the rows of one copy."""
     shares, job = work.protocol.split.shares, work.jobs["replay_insert"]
     kernel = resized(graph.task("replay_insert").kernel, shares[copy], sum(shares))
     first = sum(shares[:copy])

@@ -1,4 +1,4 @@
-"""One lane at work: its calls bound, its waits kept, its firings counted."""
+"""Execution of one lane: calls in order, waits before them, counts after them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CROWDED = 5
 """The same where lanes outnumber cores."""
 
 SLEEP_S = 0.05
-"""A lane sleeps at most so long before it looks again whether it is to stop."""
+"""Longest sleep of a lane before it looks again whether to stop."""
 
 AHEAD = 64
 """Iterations that a worker's lane may be ahead of the main thread's, where tokens allow more."""
@@ -37,18 +37,23 @@ POLL_S = 5e-5
 
 
 class Stopped(Exception):
-    """The run ends: a lane that waits must not wait on."""
+    """The run ends, so a lane that waits must stop waiting."""
 
 
 class Runner:
     """A lane with its calls bound.
 
-    A segment is a stretch of iterations that begins and ends with all lanes at the same one:
-    entries that run ahead fire in rounds before it, and none beyond its end. begin: the segment's
-    first iteration; round: the next round; entry: the next call in it. look: called while it waits;
-    it may raise Stopped. jitter_s: sleeps before calls, up to so long, to show that nothing depends
-    on timing. anew: its native environments have been started anew amid their episodes. settled:
-    called at the end of a segment. environments: those outside the arrays.
+    A segment is a stretch of iterations at whose two ends all lanes are at the same iteration:
+    entries that run ahead fire in rounds before the segment, and none beyond its end.
+
+    begin: first iteration of the segment.
+    round: the next round.
+    entry: the next call in that round.
+    look: called while the lane waits; may raise Stopped.
+    jitter_s: longest random sleep before a call, to show that nothing depends on timing.
+    anew: native environments of the lane have been started anew amid their episodes.
+    settled: called at the end of a segment, with its iteration.
+    environments: those outside the arrays, by the name of their call.
     """
 
     def __init__(
@@ -92,14 +97,14 @@ class Runner:
         self.begin, self.round, self.entry = begin, begin - self.ahead, 0
 
     def resume(self, begin: int) -> None:
-        """Goes on in a segment from where the counts say that this lane has come."""
+        """Go on in a segment from the lane's first incomplete firing by the counts."""
         self.segment(begin)
         published = [p for s in self.steps for p in s.published]
         self.round = min((self.board.read(c) - base) // growth + 1 for c, base, growth in published)
         self.resumed = self.round + 1
 
     def follow(self) -> None:
-        """What a worker does: iterations up to the limit of the board, until told to stop."""
+        """Run as a worker: iterations up to the limit on the board, until told to stop."""
         board, mine = self.board, self.board.sleeps(self.number)
         self.resume(board.read(board.flushed(self.number)))
         while not board.read(board.stop):
@@ -116,8 +121,10 @@ class Runner:
                 self.look()
 
     def run(self, limit: int, *, timed: bool = False) -> None:
-        """All rounds without an entry of iteration `limit` or later, waiting where it must. timed:
-        with a clock around the calls of the last of them."""
+        """Run all rounds that have no entry of iteration `limit` or later.
+
+        timed: with a clock around the calls of the last round.
+        """
         end = limit - self.ahead
         while self.round < min(max(self.begin, self.resumed), end):
             self._partly(self.round, self.begin, limit)
@@ -132,7 +139,7 @@ class Runner:
                 self.steps = steps
 
     def flush(self, end: int) -> None:
-        """The rest of the segment, which ends before iteration `end`; the next begins there."""
+        """Run the rest of the segment, which ends before iteration `end`, where the next begins."""
         while self.round < end:
             self._partly(self.round, self.begin, end)
         while not self._completed():
@@ -168,7 +175,7 @@ class Runner:
             self.round = number
 
     def _partly(self, number: int, low: int, high: int) -> None:
-        """One round of which only iterations low … high − 1 fire, and what is complete does not."""
+        """Run one round; only incomplete entries of iterations low … high − 1 fire."""
         for s in self.steps[self.entry :]:
             if low <= number + s.offset < high and not self._complete(s, number):
                 if s.which is not None:
@@ -287,7 +294,7 @@ class Runner:
 
 @dataclass(slots=True)
 class _Timed:
-    """A pending firing that notes how long it took, as far as somebody looked."""
+    """A pending firing whose time is noted once a look finds it done."""
 
     pending: Pending
     note: Callable[[], None]

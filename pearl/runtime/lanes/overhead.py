@@ -1,4 +1,4 @@
-"""What the runtime itself takes in a plan of several lanes, measured as a task.
+"""Overhead of the runtime in a plan of several lanes, measured on this host.
 
 The calibration of a host calls `measured` by name, beside the kernels.
 """
@@ -21,10 +21,14 @@ FIRINGS, ROUNDS, BLOCKS = 6, 100, 15
 
 
 def measured() -> dict[str, float]:
-    """firing_s: what a firing takes of its lane beside its kernel. handoff_s: from the end of a
-    call in one lane to the call in another process that has waited awake for it. carry_s_per_byte:
-    what the lane that writes a byte, and the lane that reads it, each take because it lies in the
-    other core's cache."""
+    """Name → seconds.
+
+    firing_s: of a firing in its lane, beside its kernel.
+    handoff_s: from the end of a call in one lane to the call in another process that has waited
+        awake for it.
+    carry_s_per_byte: of the lane that writes a byte, and of the lane that reads the byte, because
+        the byte lies in the cache of the other core.
+    """
     bare_s, carried_s = exchange_s(0, BLOCKS), exchange_s(CARRIED, BLOCKS)
     alone_s = _alone_s(CARRIED)
     carry_s = max(0.0, 2 * (carried_s - bare_s) - alone_s)
@@ -36,8 +40,8 @@ def measured() -> dict[str, float]:
 
 
 def _firing_s() -> float:
-    """CPU seconds of what a lane does around a call that does nothing: the loop, a wait that is
-    over, a count published, nobody asleep."""
+    """CPU seconds of a lane around an empty call: the loop, a wait that is over, a count that is
+    published, with no lane asleep."""
     cells = np.zeros((FIRINGS + 2) * CELL // 8, np.int64)
     address, sleeping = int(cells.ctypes.data), int(cells.ctypes.data) + FIRINGS * CELL
     nothing = np.zeros(0, np.int64)
@@ -62,8 +66,10 @@ def _firing_s() -> float:
 
 
 def _handoff_s() -> float:
-    """Half of the time between a count and its answer by a lane of another process, both with the
-    loop of `runner` around: the fastest of several blocks, in which both had a core."""
+    """Half of the seconds between a count and its answer by a lane of another process.
+
+    The fastest of several blocks, for in that one both had a core.
+    """
     with tempfile.NamedTemporaryFile() as shared:
         cells = np.memmap(shared.name, np.int64, "w+", shape=3 * CELL // 8)
         command = [sys.executable, "-m", "pearl.runtime.lanes.overhead", shared.name]
@@ -83,9 +89,9 @@ def _handoff_s() -> float:
 
 
 YIELDS = 1 << 24
-"""Looks at a count before the other side is given up: more than a second of an idle core."""
+"""Looks at a count before the other side is given up: more than a second on an idle core."""
 START_S = 60.0
-"""What the other process may take to start."""
+"""Seconds within which the other process must start."""
 
 
 def _begin(cells: Ints, other: subprocess.Popen[bytes]) -> None:
@@ -100,8 +106,11 @@ def _begin(cells: Ints, other: subprocess.Popen[bytes]) -> None:
 
 
 def turn(cells: Ints, mine: int, its: int, numbers: tuple[int, int], yields: int) -> None:
-    """For each number: sets count `mine` to what follows it and waits until `its` has come as far;
-    of the other side (mine above its) first waits, then sets."""
+    """Ping-pong: increment counter `mine`, spin until counter `its` reaches the same value.
+
+    numbers: first value, and the one after the last. The side whose counter has the higher index
+    spins first.
+    """
     address, waits = int(cells.ctypes.data), np.zeros(1, np.int64)
     which, step, sleepers = waits + its, waits + 1, address + 2 * CELL
     for number in range(*numbers):

@@ -1,10 +1,8 @@
-"""A lane in a process of its own, started by the engine.
+"""Program of a worker process: `python -m pearl.runtime.lanes.worker_process FD` serves one lane.
 
-`python -m pearl.runtime.lanes.worker_process FD` serves one lane.
-
-Reads what to do as a line of JSON, maps the arrays, binds its calls, says that it is ready, and
-follows the limit until it is told to stop, or its parent is gone. Its answers go to the file
-descriptor FD, what environments print to standard error.
+The process reads its orders as a line of JSON, maps the arrays, binds the lane's calls, says that
+it is ready, and follows the iteration limit until it is told to stop or its parent is gone. Answers
+go to the file descriptor FD, and the output of environments to standard error.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Where the lanes of a run meet, and which iterations work."""
+"""Shared-memory control block: firing counters, sleep flags, iteration limit; and the range of
+iterations in which tasks do real work.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,13 @@ from pearl.runtime.protocol.progress_counters import Ints
 
 @dataclass(frozen=True)
 class Board:
-    """Where the lanes of a run meet: one cell a task (its count), then for every lane the iteration
-    that it has flushed to and whether it sleeps, then the iteration that all may go to, the one
-    at which the segment ends once that is known, and whether to stop."""
+    """The cells that all lanes of a run read and write, by number.
+
+    tasks: names of the tasks; cell i counts the firings of task i.
+    lanes: number of lanes. Each has a cell for the iteration that it has flushed to, and one that
+        says whether it sleeps.
+    cells: int64, one cache line a cell. The last three are `limit`, `flush` and `stop`.
+    """
 
     tasks: tuple[str, ...]
     lanes: int
@@ -33,14 +39,17 @@ class Board:
 
     @property
     def limit(self) -> int:
+        """Cell of the iteration up to which lanes may go."""
         return len(self.tasks) + 2 * self.lanes
 
     @property
     def flush(self) -> int:
+        """Cell of the iteration at which the segment ends, once that is known."""
         return self.limit + 1
 
     @property
     def stop(self) -> int:
+        """Cell that is not 0 once the lanes are to end."""
         return self.limit + 2
 
     @property
@@ -56,8 +65,12 @@ class Board:
 
 @dataclass(frozen=True)
 class Span:
-    """Which iterations work: learning tasks from `warm` on, all of them before `total` but for
-    copying ones, which go on while delayed work is done. drained: all work before it is done."""
+    """The iterations in which tasks do real work.
+
+    warm: learning tasks work from here on.
+    total: no task works from here on, but those that copy, which go on while delayed work is done.
+    drained: all work of earlier iterations is done.
+    """
 
     warm: int
     total: int

@@ -1,8 +1,8 @@
-"""Counts of firings that lanes share, and how a lane waits for them.
+"""Progress counters that lanes share, and waiting for them.
 
-Every task has one count, written by its lane alone: how many of its firings are complete. A lane
+Every task has one counter, written by its lane alone: the number of its complete firings. A lane
 that waits spins with `sched_yield`, then blocks on an eventfd. Stores release and loads acquire, so
-that whoever has seen a count sees what the firing wrote.
+a lane that has seen a count sees everything that the firing wrote.
 """
 
 from __future__ import annotations
@@ -60,7 +60,9 @@ def changed(address: int, which: Ints, seen: Ints, yields: int) -> bool:
 
 @_compiled
 def publish(address: int, which: int, value: int, sleepers: int, first: int, last: int) -> bool:
-    """Sets a count; whether one of the lanes first … last sleeps (cells of 1 from `sleepers`)."""
+    """Set a counter; returns whether one of the lanes first … last sleeps (cells of 1 from
+    `sleepers`).
+    """
     store(address + CELL * which, value)
     fence()
     asleep = 0

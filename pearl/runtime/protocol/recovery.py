@@ -1,9 +1,10 @@
-"""Recovery after a lane's process dies: find the incomplete firing, and decide whether to redo it.
+"""Recovery after a lane's process dies: find the incomplete firing and decide whether it can be
+replayed.
 
-The counts say which of its firings are complete. The one after them may be half done; it is done
-again. That is possible where doing it again gives the same: tasks that send messages write the same
-slot, the replay's rows lie where the cursor was, and random streams go back to the number of their
-firing. It is not for a gradient step, whose parameters and moments would be changed twice.
+The counts say which firings of the lane are complete. The next one may be half done. It is done
+again where this gives the same result: tasks that send messages write the same slot, the replay's
+rows lie where the cursor was, and random streams go back to the number of their firing. A gradient
+step cannot be repeated: its parameters and moments would change twice.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from pearl_devices.kernels import kind_of
 from pearl_devices.kernels.arrays import ANEW
 
 ATTEMPTS = 3
-"""A lane that dies so often at one firing is not started again."""
+"""Deaths of a lane at one firing after which the lane is not started again."""
 
 RESET = 2**63
 """Added to a firing's number for the random stream from which its environments start anew."""
@@ -31,7 +32,11 @@ RESET = 2**63
 
 @dataclass(frozen=True)
 class Begun:
-    """What was counted when the lanes began, at iteration `at`: array → its counts."""
+    """Counts when the lanes began.
+
+    at: the iteration.
+    counted: name of an array → its counts.
+    """
 
     at: int
     counted: Mapping[str, tuple[int, ...]]
@@ -43,7 +48,7 @@ class Begun:
 
 
 def obstacle(protocol: Protocol, number: int) -> str | None:
-    """Why a lane whose process died cannot go on in another, or None."""
+    """Why a lane cannot go on in another process after its own has died; None where it can."""
     stored = any(kind_of(t.kernel).structure == "insert" for t in protocol.graph.tasks)
     for firing in protocol.lanes[number].firings:
         for task in firing.tasks:
@@ -77,9 +82,11 @@ def mend(
     span: Span,
     learning: Sequence[str],
 ) -> int | None:
-    """Sets what the firings of a dead lane without an `obstacle` count to what is complete, and
-    starts native environments anew that were being stepped. Returns how many transitions the firing
-    that was cut off had; None if it was no env_step."""
+    """Set the counts of a dead lane without an `obstacle` to its complete firings.
+
+    Native environments that were being stepped start anew. Returns the transitions of the firing
+    that was cut off; None if that was no env_step.
+    """
     _, cut_off = next_firing(protocol, number, board)
     lost = None
     for task in protocol.lanes[number].tasks:
@@ -110,15 +117,17 @@ def mend(
 def _works(
     protocol: Protocol, task: str, before: int, count: int, span: Span, learns: bool
 ) -> range:
-    """The numbers of the firings before … count − 1 of a task that did work; not of a copying one,
-    which counts nothing in the arrays."""
+    """The firings before … count − 1 of a task that did work, by number.
+
+    Not for a task that copies, which counts nothing in the arrays.
+    """
     q, delay = protocol.graph.repetition[task], protocol.delay[task]
     begins = max(before, max(span.warm if learns else 0, span.drained) * q + delay)
     return range(begins, max(begins, min(count, span.total * q + delay)))
 
 
 def next_firing(protocol: Protocol, number: int, board: Board) -> tuple[int, Firing]:
-    """The first firing of a lane that its counts say is not complete, and its round."""
+    """The first incomplete firing of a lane by its counts, with its round: (round, firing)."""
     q, found = protocol.graph.repetition, []
     for place, firing in enumerate(protocol.lanes[number].firings):
         rounds = min(
@@ -130,7 +139,7 @@ def next_firing(protocol: Protocol, number: int, board: Board) -> tuple[int, Fir
 
 
 def stalls(protocol: Protocol, number: int, board: Board) -> bool:
-    """Whether a lane has all that its next firing needs, and this is an env_step."""
+    """Whether the next firing of a lane is an env_step that has all its tokens."""
     at, firing = next_firing(protocol, number, board)
     found = [kind_of(protocol.graph.task(t).kernel).structure for t in firing.tasks]
     return found == ["environment"] and all(

@@ -1,4 +1,4 @@
-"""One lane: the firings of a plan in their order, bound to calls, executed round after round."""
+"""Plans of one lane: calls bound in the plan's order, and the hot loop over them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pearl_devices import Buffers, Call, Device, Kernel, Platform, backend, buff
 from pearl_devices.kernels import kind_of
 
 TIMES = 2048
-"""Times that are kept of a call at most, so that a run of days needs no more memory."""
+"""Most times that are kept of a call, so that a run of days needs no more memory."""
 
 
 class LaneError(Exception):
@@ -29,8 +29,10 @@ class LaneError(Exception):
 
 @dataclass(frozen=True)
 class Job:
-    """A kernel to bind: the tasks it covers (one, or all members of a fused mode), on which device
-    kind and in which variant."""
+    """A kernel to bind.
+
+    tasks: those that the kernel covers: one, or all members of a fused mode.
+    """
 
     tasks: tuple[str, ...]
     kernel: Kernel
@@ -43,8 +45,11 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Step:
-    """One call of a lane's round. learns: it passes its tokens without work before learning."""
+class BoundCall:
+    """One call of a lane's round.
+
+    learns: the call passes its tokens without work before learning begins.
+    """
 
     job: Job
     call: Call
@@ -110,28 +115,31 @@ def one_lane_order(plan: Plan, graph: TaskGraph) -> tuple[str, ...]:
 
 def bind(
     order: Sequence[str], by_task: Mapping[str, Job], learning: Iterable[str], arrays: Buffers
-) -> tuple[Step, ...]:
+) -> tuple[BoundCall, ...]:
     """The calls of one round. A fused mode is called once, at its first member's place."""
     learns = set(learning)
     calls: dict[Job, Call] = {}
-    steps: list[Step] = []
+    steps: list[BoundCall] = []
     for task in order:
         job = by_task[task]
         if len(job.tasks) > 1 and job in calls:
             continue
         if job not in calls:
             calls[job] = backend(job.device_kind).bind(job.kernel, job.variant, arrays)
-        steps.append(Step(job, calls[job], job.tasks[0] in learns))
+        steps.append(BoundCall(job, calls[job], job.tasks[0] in learns))
     return tuple(steps)
 
 
 class OneLane:
-    """A plan whose only lane does everything: no waits, one slot a channel. iteration: how far it
-    is; pace_s: iterations are released no faster."""
+    """A plan whose only lane does everything: no waits, one slot a channel.
+
+    iteration: iterations done.
+    pace_s: least seconds between the beginnings of two iterations.
+    """
 
     def __init__(
         self,
-        steps: Sequence[Step],
+        steps: Sequence[BoundCall],
         arrays: Buffers,
         warm: int,
         *,
@@ -185,7 +193,7 @@ def run(calls: Sequence[Call], rounds: int, arrays: Buffers) -> None:
             call()
 
 
-def timed_round(steps: Sequence[Step], times_ns: dict[str, list[int]]) -> None:
+def timed_round(steps: Sequence[BoundCall], times_ns: dict[str, list[int]]) -> None:
     """One iteration with a clock around every call; appends nanoseconds by job name."""
     for step in steps:
         begin = perf_counter_ns()
