@@ -86,7 +86,7 @@ def terminal_width() -> int:
 
 
 def print_table(console: Console, table: Table) -> None:
-    """Print a table. Columns that do not fit follow below, each group headed by the first column."""
+    """Print a table. Columns that do not fit follow below, headed by the first column again."""
     from rich import box
     from rich.table import Table as Grid
     from rich.text import Text

@@ -85,7 +85,7 @@ def bound_of(plan: Plan, graph: TaskGraph, costs: CostTable) -> Bound:
 
 
 def _busiest(plan: Plan, timed: TimedGraph) -> tuple[int, ...]:
-    """The nodes of the lane or link with the highest load; of several, the one that the plan names."""
+    """The nodes of the lane or link with the highest load, or the one that the plan names."""
     named, of_node = set(plan.bottleneck.tasks), _tasks(timed)
 
     def rank(lane: str) -> tuple[bool, int]:

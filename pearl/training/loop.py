@@ -70,7 +70,7 @@ class Milestones:
 
 
 @dataclass
-class Loop:
+class TrainingLoop:
     """The parts that the loop of a run works with.
 
     graph, plan: as planned, the replicas of a task as one.
@@ -132,7 +132,7 @@ class Lanes(Protocol):
         """Lane → the threads that run it."""
 
 
-def iterate(loop: Loop, state: State) -> Status | Literal["off"]:
+def iterate(loop: TrainingLoop, state: State) -> Status | Literal["off"]:
     """Run iterations from `state` to the last one.
 
     Returns the status of the run, or `off` right after a checkpoint where the period is off from
@@ -229,7 +229,7 @@ def finite(arrays: Buffers) -> bool:
     return all(np.isfinite(a).all() for name, a in arrays.items() if name.startswith("learner."))
 
 
-def _evaluate(loop: Loop, state: State) -> None:
+def _evaluate(loop: TrainingLoop, state: State) -> None:
     """Evaluate the policy if that is due. It stays due where a signal ends the evaluation."""
     if not state.evaluation_due:
         return
@@ -248,7 +248,7 @@ def _evaluate(loop: Loop, state: State) -> None:
             loop.keep()
 
 
-def unwritten(state: State, loop: Loop, error: OSError) -> str:
+def unwritten(state: State, loop: TrainingLoop, error: OSError) -> str:
     """A sentence about a checkpoint that could not be written."""
     where = f" ({error.filename})" if error.filename else ""
     return (
@@ -258,7 +258,12 @@ def unwritten(state: State, loop: Loop, error: OSError) -> str:
 
 
 def _count(
-    loop: Loop, state: State, rounds: int, wall_s: float, cpu_s: float, waited_s: float | None
+    loop: TrainingLoop,
+    state: State,
+    rounds: int,
+    wall_s: float,
+    cpu_s: float,
+    waited_s: float | None,
 ) -> None:
     """Add a stretch to the state. steady.waited_s stays as long as every stretch had a value."""
     state.wall_s += wall_s
@@ -273,7 +278,7 @@ def _count(
         state.steady["updates"] += rounds * loop.graph.updates
 
 
-def _progress(loop: Loop, state: State, rounds_per_s: float, phase: str) -> Progress:
+def _progress(loop: TrainingLoop, state: State, rounds_per_s: float, phase: str) -> Progress:
     return Progress(
         env_steps=state.iteration * loop.graph.env_steps,
         total_steps=loop.milestones.total * loop.graph.env_steps,

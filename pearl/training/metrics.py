@@ -17,7 +17,7 @@ from pearl.training.state import State
 from pearl_devices import Buffers
 
 if TYPE_CHECKING:
-    from pearl.training.loop import Loop
+    from pearl.training.loop import TrainingLoop
 
 
 def mean_return(arrays: Buffers, last: int = 20) -> float | None:
@@ -43,7 +43,7 @@ class Metrics:
     whole, then appended to. A row that does not fit on the disk is noted in the log.
     """
 
-    def __init__(self, loop: Loop, state: State) -> None:
+    def __init__(self, loop: TrainingLoop, state: State) -> None:
         self._loop = loop
         self._losses = sorted(n for n in loop.arrays if n.startswith("loss."))
         columns = [

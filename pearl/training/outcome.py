@@ -13,7 +13,7 @@ from pearl.planning.plans import Plan
 from pearl.planning.runs import Run, Status, TaskTiming
 from pearl.runtime.protocol import single_lane
 from pearl.training.evaluation import Evaluation
-from pearl.training.loop import Loop
+from pearl.training.loop import TrainingLoop
 from pearl.training.metrics import episode_count, mean_return
 from pearl.training.replanning import drift
 from pearl.training.state import State
@@ -32,7 +32,7 @@ class Finals:
 
 
 def outcome(
-    loop: Loop,
+    loop: TrainingLoop,
     state: State,
     status: Status,
     timings: tuple[TaskTiming, ...],
@@ -113,7 +113,9 @@ def _per(amount: float, seconds: float) -> float | None:
     return amount / seconds if seconds > 0 else None
 
 
-def timings(loop: Loop, plan: Plan, times_ns: dict[str, list[int]]) -> tuple[TaskTiming, ...]:
+def timings(
+    loop: TrainingLoop, plan: Plan, times_ns: dict[str, list[int]]
+) -> tuple[TaskTiming, ...]:
     """Predicted beside measured seconds per firing.
 
     A fused call is a row of its own, named by its members joined with +. Its members are measured

@@ -16,7 +16,7 @@ from pearl.runtime.protocol import channels, single_lane
 from pearl.runtime.protocol.lane_schedule import Protocol
 from pearl.training import checkpoint, replanning, restoring
 from pearl.training.compiled import compiled
-from pearl.training.loop import Loop, Milestones
+from pearl.training.loop import Milestones, TrainingLoop
 from pearl.training.outcome import timings
 from pearl.training.session import Resumed, Session
 from pearl.training.state import State
@@ -51,7 +51,7 @@ def check(session: Session, folder: Path | None) -> None:
 
 def replan(
     session: Session,
-    loop: Loop,
+    loop: TrainingLoop,
     state: State,
     times_ns: Mapping[str, list[int]],
     folder: Path,

@@ -16,7 +16,7 @@ from pearl.spec.own_code import OwnCodeError, blamed
 from pearl.training import checkpoint, evaluation, plan_change, replanning
 from pearl.training.contradiction import contradicted
 from pearl.training.interruption import Interruption
-from pearl.training.loop import Loop, Milestones, iterate, unwritten
+from pearl.training.loop import Milestones, TrainingLoop, iterate, unwritten
 from pearl.training.outcome import Finals, cpu_seconds, outcome, timings
 from pearl.training.session import Resumed, Session, Which
 from pearl.training.state import State
@@ -161,14 +161,14 @@ class TrainingRun:
         watch: replanning.Watch | None,
         pace: checkpoint.Pace | None,
         progress: Listener | None,
-    ) -> Loop:
+    ) -> TrainingLoop:
         session, state, folder = self.session, self._state, self.folder
         c = session.compiled
 
         def settled(iteration: int) -> None:
             session.at = iteration
 
-        return Loop(
+        return TrainingLoop(
             graph=c.graph,
             plan=c.plan,
             arrays=session.arrays,

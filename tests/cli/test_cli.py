@@ -30,8 +30,8 @@ from pearl_estimators.host.calibration import HeldOutTiming, MeasuringTimeoutErr
 from pearl_estimators.host.calibration_file import path, stored
 from pearl_estimators.host.journal import teller
 from tests.calibrations import Child, synthetic
-from tests.cli.test_schemas import problems
 from tests.examples import fused_plan, two_device_plan
+from tests.schemas.test_schemas import problems
 
 SPEC = """\
 algorithm:

@@ -9,6 +9,9 @@ import pytest
 import yaml
 
 import pearl
+from pearl.cli.application import FAILED, WRONG
+from pearl.spec.own_code import OwnCodeError, own_code
+from pearl_devices.base import EnvironmentFailed
 from tests.cli.test_cli import Ran
 
 SOUND = (Path(__file__).parents[2] / "examples" / "own_algorithm.py").read_text()
@@ -20,6 +23,12 @@ FAULTS = {
     "losses": ("    import torch\n", f"{RAISING}\n"),
 }
 """Where code fails → the text of a sound algorithm, and what stands in its place."""
+
+
+def package_of(spec: Path) -> str:
+    """The package of the algorithm that a spec names."""
+    name: str = yaml.safe_load(spec.read_text())["algorithm"]["name"]
+    return name.partition(".")[0]
 
 
 @pytest.fixture
@@ -56,14 +65,14 @@ def test_an_algorithm_that_fails_is_named_with_the_line(
         if planned and arguments[0] != "train":
             assert (ran.status, ran.err) == (0, "")
             continue
-        assert ran.status in (1, 2)
+        assert ran.status in (FAILED, WRONG)
         (line,) = [each for each in ran.err.splitlines() if each.startswith("error:")]
         assert "no such thing" in line
         assert "faulty" in line
-        if "faulty_at_import" not in line:
+        if "losses" in package_of(spec):
             assert "IndexError: no such thing" in line
-            assert f"{tmp_path}" in line
-            assert ".py, line " in line
+            assert f"{tmp_path / package_of(spec)}" in line
+            assert "/faulty.py, line " in line
 
 
 @pytest.mark.parametrize("spec", ["losses"], indirect=True)
@@ -76,14 +85,13 @@ def test_a_run_that_its_own_losses_end_is_a_failed_run_with_its_files(
     assert (tmp_path / "run" / "run.json").exists()
 
 
-def test_an_error_of_our_own_is_no_fault_of_a_spec_that_names_no_code(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    from pearl.algorithms import dqn
-
-    def failing(system: Any) -> None:
-        raise ZeroDivisionError
-
-    monkeypatch.setattr(dqn, "graph", failing)
-    with pytest.raises(ZeroDivisionError):
-        pearl.compile("dqn_cartpole", set={"platform": "cpu_gpu"}, emulate=True)
+def test_an_error_is_blamed_on_no_spec_that_names_no_code() -> None:
+    shipped = pearl.load("dqn_cartpole", set={"platform": "cpu_gpu"})
+    with pytest.raises(ZeroDivisionError), own_code(shipped, "a call"):
+        _ = 1 // 0
+    own = pearl.load({"algorithm": {"name": "examples.own_algorithm", "env": "CartPole-v1"}})
+    with pytest.raises(OwnCodeError, match=r"a call fails: ZeroDivisionError: .*, line "):  # noqa: SIM117
+        with own_code(own, "a call"):
+            _ = 1 // 0
+    with pytest.raises(EnvironmentFailed), own_code(own, "a call"):
+        raise EnvironmentFailed("reset fails")

@@ -29,8 +29,8 @@ from pearl.report.report import Report
 from pearl.testing.graphs import devices, loop, mode, random_problem, star, tasks
 from pearl_devices import Kernel, Link, Platform
 from tests.cli.test_cli import Ran
-from tests.cli.test_schemas import problems
 from tests.graphs import dqn, dqn_costs
+from tests.schemas.test_schemas import problems
 from tests.solvers import test_pearl_original as original
 
 US = 1e-6

@@ -15,7 +15,7 @@ from pearl.errors import SpecError
 from pearl.planner.gpu_balance import Machine, balance, halvings
 from pearl.spec.catalogue import catalogue
 from pearl.spec.platform_files import read_platform, unfold
-from tests.cli.test_schemas import problems
+from tests.schemas.test_schemas import problems
 
 LINK = {
     "between": ["cpu", "gpu"],

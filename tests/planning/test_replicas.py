@@ -23,8 +23,8 @@ from pearl.solvers.model.search_space import search_spaces
 from pearl.spec.reading import load
 from pearl.testing.graphs import devices, mode, star
 from pearl_devices import kernel
-from tests.cli.test_schemas import problems as schema_problems
 from tests.graphs import act_and_learn, share_modes
+from tests.schemas.test_schemas import problems as schema_problems
 
 FAST_AND_SLOW = CostTable(
     star(devices("a", "b", lanes=2)),

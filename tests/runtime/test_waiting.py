@@ -22,8 +22,8 @@ from pearl.report.tables import drift_sentence
 from pearl.runtime import waiting
 from pearl.training import loop
 from pearl.training.state import State
-from tests.cli.test_schemas import problems
 from tests.lanes import planned, replay_spec, trained
+from tests.schemas.test_schemas import problems
 
 HERE = (os.getpid(), threading.get_native_id())
 COUNTED = Path("/proc/self/schedstat").exists()

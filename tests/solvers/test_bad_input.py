@@ -27,8 +27,8 @@ from pearl.solvers.period.period_form import PeriodForm
 from pearl.testing.graphs import devices, loop, mode, random_problem, star, tasks
 from pearl_devices import Kernel
 from pearl_estimators import Estimate
-from tests.cli.test_schemas import problems as schema_problems
 from tests.graphs import anything
+from tests.schemas.test_schemas import problems as schema_problems
 
 WAYS = [
     (name, objective)

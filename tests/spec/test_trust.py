@@ -26,8 +26,8 @@ from pearl.training.state import State
 from pearl_devices import named
 from pearl_devices.primitives.envs import gym_envs
 from tests.cli.test_cli import Ran
-from tests.cli.test_schemas import problems
 from tests.examples import example_run
+from tests.schemas.test_schemas import problems
 
 TRAP = """
 import pathlib

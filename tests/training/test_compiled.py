@@ -25,7 +25,7 @@ def counted(counts, name, function):
 def counts(monkeypatch):
     """How often the work of compiling is done."""
     found = {}
-    module = algorithm("dqn")
+    module = algorithm("dqn").source
     monkeypatch.setattr(module, "graph", counted(found, "graph", module.graph))
     split_graph = counted(found, "split_graph", replicas.split_graph)
     monkeypatch.setattr(plan_validation, "split_graph", split_graph)

@@ -31,8 +31,8 @@ from pearl.spec.system import System
 from pearl.training import checkpoint, plan_change, replanning, trainer
 from pearl.training.compiled import Compiled
 from pearl.training.session import Session
-from tests.cli.test_schemas import problems
 from tests.lanes import SECONDS, _costs, differing, planned, replay_spec, told
+from tests.schemas.test_schemas import problems
 
 LIMITS = {"policy_lag": 1, "prefetch": 1}
 CHECKPOINT = 800

@@ -19,7 +19,7 @@ from torch import nn
 import pearl
 from examples.catch_image import cnn
 from pearl.training.trainer import Trainer
-from tests.cli.test_schemas import problems
+from tests.schemas.test_schemas import problems
 
 CASES: dict[str, dict[str, Any]] = {
     "dqn": {"env": "CartPole-v1", "normalise": {"observations": True}},

@@ -19,9 +19,9 @@ from pearl.training import loop
 from pearl.training.policy import FILES, Policy
 from pearl.training.state import State
 from pearl.training.trainer import CHECKPOINT, Trainer
-from tests.cli.test_schemas import problems
 from tests.damage import trainer_of
 from tests.lanes import planned, replay_spec
+from tests.schemas.test_schemas import problems
 
 
 def normalised() -> Trainer:

@@ -252,7 +252,7 @@ class Runner:
                     note(begin)
                 if s.lag is not None:
                     s.lag(number)
-                return pending and _Timed(pending, lambda: note(begin))
+                return pending and _TimedPending(pending, lambda: note(begin))
 
             return timed
 
@@ -293,7 +293,7 @@ class Runner:
 
 
 @dataclass(slots=True)
-class _Timed:
+class _TimedPending:
     """A pending firing whose time is noted once a look finds it done."""
 
     pending: Pending

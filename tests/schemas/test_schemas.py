@@ -11,12 +11,13 @@ import pytest
 from jsonschema import Draft202012Validator
 from referencing import Registry, Resource
 
+from pearl import schemas
 from pearl.planning.plans import Plan
 from tests.examples import example_run, fused_plan, two_device_plan
 
 SCHEMAS: dict[str, dict[str, Any]] = {
     f.name.removesuffix(".json"): json.loads(f.read_text(encoding="utf-8"))
-    for f in files("pearl.schemas").iterdir()
+    for f in files(schemas).iterdir()
     if f.name.endswith(".json")
 }
 REGISTRY: Any = Registry().with_resources(
