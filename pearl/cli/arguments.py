@@ -26,7 +26,8 @@ def load_spec(spec: str, pairs: list[str] | None) -> System:
 
 def warn_of_measuring(system: System) -> None:
     """A plan for this host's CPU times kernels that never were: say so before a silent while."""
-    from pearl.planner.planner import graph_of, kernels
+    from pearl.planner.planner import kernels
+    from pearl.spec.own_code import graph_of
     from pearl_estimators.host import on_demand
 
     if not any(on_demand.calibrated_here(d) for d in system.platform.devices):

@@ -65,7 +65,8 @@ def train(
     json_file: Json = None,
 ) -> Result:
     """Plan, train, and report prediction beside measurement."""
-    from pearl.planner.planner import graph_of, spare
+    from pearl.planner.planner import spare
+    from pearl.spec.own_code import graph_of
     from pearl.spec.reading import state
     from pearl.training.interruption import ENDING, interruptible
     from pearl.training.progress import shown

@@ -16,10 +16,10 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pearl.algorithms import algorithm
 from pearl.errors import SpecError
 from pearl.graph.task_graph import Task, TaskGraph
 from pearl.planning.replicas import resized
+from pearl.spec.own_code import graph_of
 from pearl.spec.system import System
 from pearl_devices import Kernel, offers
 from pearl_devices.base import ASKED
@@ -93,7 +93,7 @@ class Machine:
 
     def __init__(self, system: System) -> None:
         self.system = system
-        self.graph: TaskGraph = algorithm(system.algorithm.name).graph(system)
+        self.graph: TaskGraph = graph_of(system)
         if not self.graph.env_steps:
             raise SpecError("balance: this algorithm has no env_step, so it has no actors")
         cpus = [d for d in system.platform.devices if d.width_unit == "cores"]

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pearl.algorithms import algorithm
 from pearl.errors import InfeasibleError, SpecError
 from pearl.formatting import listed
 from pearl.graph.limits import Limits, bad_time
@@ -19,6 +18,7 @@ from pearl.planner.energy_front import pareto
 from pearl.planning.costs import CostTable, tabulate, with_lanes
 from pearl.planning.plans import Plan, Problem
 from pearl.solvers.solver import solve
+from pearl.spec.own_code import graph_of
 from pearl.spec.reading import System, load
 from pearl_devices import Kernel
 from pearl_estimators.host import on_demand
@@ -37,11 +37,6 @@ GUESSED = "what lanes cost is assumed, for two cores of this host were not free 
 def as_system(spec: System | str | Path | Mapping[str, Any]) -> System:
     """`spec` itself if it is a System, else what `load` makes of it."""
     return spec if isinstance(spec, System) else load(spec)
-
-
-def graph_of(system: System) -> TaskGraph:
-    """The task graph that the algorithm of a system makes of the system."""
-    return algorithm(system.algorithm.name).graph(system)
 
 
 def problem(system: System) -> tuple[TaskGraph, CostTable]:

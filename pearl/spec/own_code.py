@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from traceback import extract_tb
 
+from pearl.algorithms import algorithm
 from pearl.errors import InfeasibleError, SpecError
+from pearl.graph.task_graph import TaskGraph
 from pearl.spec.system import System
 from pearl.spec.trust import named
 from pearl_devices import UnsupportedError
@@ -53,3 +55,14 @@ def blamed(error: Exception, system: System, doing: str) -> OwnCodeError | None:
     at = next((f for f in reversed(frames) if f.filename in files), frames[-1])
     said = f"{type(error).__name__}: {reason(error)} ({at.filename}, line {at.lineno})"
     return OwnCodeError(f"{doing} fails: {said}")
+
+
+def graph_of(system: System) -> TaskGraph:
+    """The task graph that the algorithm of a system makes of the system.
+
+    Raises:
+        OwnCodeError: an algorithm of the user's own has raised an error.
+    """
+    name = system.algorithm.name
+    with own_code(system, f"algorithm.name: {name}: its task graph"):
+        return algorithm(name).graph(system)

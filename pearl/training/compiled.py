@@ -11,12 +11,12 @@ from pearl.algorithms import algorithm
 from pearl.errors import SpecError
 from pearl.graph.sequential import program_order
 from pearl.graph.task_graph import TaskGraph
-from pearl.planner.planner import graph_of
 from pearl.planning.plan_validation import check_plan, completions, stated_costs, unfolded
 from pearl.planning.plans import Plan, load_plan
 from pearl.runtime.clock import Clock, RealClock, VirtualClock
 from pearl.runtime.protocol import single_lane
 from pearl.runtime.protocol.lane_schedule import Protocol
+from pearl.spec.own_code import graph_of
 from pearl.spec.system import System
 from pearl_devices import backend
 

@@ -24,7 +24,7 @@ def warning(system: System) -> str | None:
 
     None where the replay fits, where there is none, and where no device of this host would hold it.
     """
-    from pearl.planner.planner import graph_of
+    from pearl.spec.own_code import graph_of
 
     free, _ = free_memory()
     if free is None or not any(d.real for d in system.platform.devices):

@@ -106,7 +106,9 @@ class Session:
             if name.startswith("rng."):
                 array[0] = key(seed, name.removeprefix("rng."))
         lasting = system if steps is None else system.lasting(steps)
-        algorithm(system.algorithm.name).initialise(arrays, lasting, seed)
+        name = system.algorithm.name
+        with own_code(system, f"algorithm.name: {name}: its initialise"):
+            algorithm(name).initialise(arrays, lasting, seed)
         start_normalisation(arrays, system)
         for name, array in arrays.items():
             if "@" in name and not name.startswith("rng."):

@@ -12,13 +12,14 @@ import yaml
 from pearl.errors import SpecError
 from pearl.files import held, write_atomically
 from pearl.graph.task_graph import TaskGraph
-from pearl.planner.planner import as_system, graph_of, planned, spare
+from pearl.planner.planner import as_system, planned, spare
 from pearl.planning.plans import Plan, load_plan, plain
 from pearl.planning.runs import CHECKPOINT as CHECKPOINT
 from pearl.planning.runs import SPEC_MARK, Run, check_folder
 from pearl.report.report import Report
 from pearl.runtime.protocol.lane_schedule import Protocol
 from pearl.seeds import checked_seed
+from pearl.spec.own_code import graph_of
 from pearl.spec.reading import System, load
 from pearl.spec.trust import note, require
 from pearl.training import checkpoint, evaluation, plan_change, restoring, resuming

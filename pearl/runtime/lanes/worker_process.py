@@ -15,7 +15,6 @@ import sys
 from contextlib import suppress
 from typing import Any
 
-from pearl.algorithms import algorithm
 from pearl.planning.plans import load_plan
 from pearl.runtime.environments import external_envs
 from pearl.runtime.lanes.async_actor import Actor, words
@@ -27,6 +26,7 @@ from pearl.runtime.protocol.channels import Memory
 from pearl.runtime.protocol.control_block import Board, Span
 from pearl.runtime.protocol.lane_schedule import Protocol
 from pearl.runtime.protocol.progress_counters import Bell
+from pearl.spec.own_code import graph_of
 from pearl.spec.reading import load
 from pearl_devices.primitives.code_cache import sources
 
@@ -62,7 +62,7 @@ def main() -> int:
     layout = [(name, tuple(shape), dtype) for name, shape, dtype in about["layout"]]
     memory = Memory(layout, about["memory"])
     system = load(about["spec"])
-    graph = algorithm(system.algorithm.name).graph(system)
+    graph = graph_of(system)
     protocol = Protocol(load_plan(about["plan"]), graph)
     jobs = single_lane.jobs(
         protocol.plan, protocol.graph, system.platform, emulate=about["emulate"]
