@@ -105,7 +105,7 @@ def offers(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
     """
     kind = backend(device.kind)
     try:
-        found = tuple(kind.offers(kernel, device))
+        found = tuple((variant, width) for variant, width in kind.offers(kernel, device))
         fits = all(isinstance(v, str) and is_whole(w) and 1 <= w <= device.width for v, w in found)
     except (FigureError, KernelKindError):
         raise

@@ -96,8 +96,9 @@ class Machine:
         self.graph: TaskGraph = graph_of(system)
         if not self.graph.env_steps:
             raise SpecError("balance: this algorithm has no env_step, so it has no actors")
-        cpus = [d for d in system.platform.devices if d.width_unit == "cores"]
-        gpus = [d for d in system.platform.devices if d.width_unit == "sm"]
+        real = [d for d in system.platform.devices if not d.simulated]
+        cpus = [d for d in real if d.width_unit == "cores"]
+        gpus = [d for d in real if d.width_unit == "sm"]
         if len(cpus) != 1 or len(gpus) > 1:
             names = [f"{d.name} ({d.kind})" for d in system.platform.devices]
             raise SpecError(

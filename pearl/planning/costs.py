@@ -215,8 +215,9 @@ def _tabulated(graph: TaskGraph, platform: Platform, limits: Limits) -> CostTabl
                 default = () if variant in ASKED else (variant,)
                 if any(variant not in limits.variants.get(t, default) for t in tasks):
                     continue
-                if device.width_unit == "cores" and width > (limits.max_lanes or width):
-                    continue  # several cores are several threads
+                threads = device.width_unit == "cores" and not device.simulated
+                if threads and width > (limits.max_lanes or width):
+                    continue
                 offered.append((variant, width))
             if device.name in known:
                 kept = comparable(known[device.name], kernel, [v for v, _ in offered])

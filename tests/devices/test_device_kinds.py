@@ -14,6 +14,8 @@ import yaml
 
 import pearl
 from pearl.errors import SpecError
+from pearl.planning.costs import tabulate
+from pearl.spec.own_code import graph_of
 from pearl.spec.platform_files import read_platform
 from pearl.spec.yaml_reader import parse
 from pearl_devices import BACKENDS, Device, backend, estimator, kernel
@@ -192,7 +194,8 @@ def test_an_estimate_that_is_none_is_a_sentence_that_names_the_file(kind: Any, b
 
 
 @pytest.mark.parametrize(
-    "body", ["3", "None", "('near',)", "(('near', 0),)", "(('near', 9),)", "((2, 1),)", "1 / 0"]
+    "body",
+    ["3", "None", "'near'", "('near',)", "(('near', 0),)", "(('near', 9),)", "((2, 1),)", "1 / 0"],
 )
 def test_offers_that_are_none_are_a_sentence_that_names_the_file(kind: Any, body: str) -> None:
     spec = kind(GOOD.replace('    return (("near', f'    return {body}\n    return (("near'))
@@ -287,6 +290,19 @@ def test_a_device_kind_is_named_in_its_own_file_alone() -> None:
 
 def _is_text(node: Any) -> bool:
     return isinstance(node, ast.Constant) and isinstance(node.value, str)
+
+
+def test_cores_of_a_simulated_device_are_no_threads(kind: Any) -> None:
+    spec = kind(
+        GOOD.replace('"banks"', '"cores"').replace('(("near", device.width),)', '[["near", 8]]')
+    )
+    limits = {**SPEC["limits"], "max_lanes": 1}
+    system = pearl.load(spec, set={"limits": limits})
+    assert {m.width for m in tabulate(*problem_of(system)).of("replay_sample")} == {8}
+
+
+def problem_of(system: pearl.System) -> Any:
+    return graph_of(system), system.platform, system.limits
 
 
 def test_only_kinds_of_the_hosts_estimator_are_calibrated_here(kind: Any) -> None:
