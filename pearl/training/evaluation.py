@@ -38,7 +38,7 @@ def make_env(env_id: str, args: Mapping[str, Any], stack: int = 0) -> gymnasium.
     Raises:
         UnsupportedError: the environment cannot be made.
     """
-    from pearl_devices.primitives.envs.gym_envs import stacked
+    from pearl_devices.primitives.envs.gym_make import stacked
 
     try:
         return stacked(environment(env_id, args), stack)

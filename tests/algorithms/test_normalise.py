@@ -35,7 +35,7 @@ def test_one_environment_is_normalised_as_by_gymnasiums_wrappers(program: str) -
     call = cpu.bind(k, "gymnasium", buffers)
     inner = gymnasium.make(program)
     wrapped = NormalizeReward(NormalizeObservation(inner), gamma=0.99)
-    from pearl_devices.primitives.envs.gym_envs import seeds
+    from pearl_devices.primitives.envs.gym_make import seeds
 
     buffers["rng.env_step"][1] = 0
     obs, _ = wrapped.reset(seed=seeds(buffers, 1)[0])

@@ -14,7 +14,7 @@ from pearl.testing.kernel_buffers import copied, equal, filled
 from pearl_devices import Buffers, Kernel, UnsupportedError, cpu, kernel
 from pearl_devices.kernels.arrays import ANEW
 from pearl_devices.primitives import NATIVE_ENVS
-from pearl_devices.primitives.envs import gym_envs
+from pearl_devices.primitives.envs import gym_make
 
 
 def env_kernel(program: str, envs: int, obs: int, act: int, **args: Any) -> Kernel:
@@ -340,7 +340,7 @@ def test_the_gymnasium_variant_is_reproducible_and_depends_on_the_seed(program: 
 def test_single_environments_give_the_episodes_that_gymnasium_gives_for_their_seeds() -> None:
     k, random = native_kernel("Acrobot-v1", envs=2), np.random.default_rng(3)
     buffers = filled([k])
-    numbers = gym_envs.seeds(buffers, 2)
+    numbers = gym_make.seeds(buffers, 2)
     call = cpu.bind(k, "gymnasium", buffers)
     envs: list[Any] = [gymnasium.make("Acrobot-v1") for _ in numbers]
     seen = [env.reset(seed=seed)[0] for env, seed in zip(envs, numbers, strict=True)]

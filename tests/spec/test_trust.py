@@ -24,7 +24,7 @@ from pearl.spec.reading import state
 from pearl.training.run import TrainingRun
 from pearl.training.state import State
 from pearl_devices import named
-from pearl_devices.primitives.envs import gym_envs
+from pearl_devices.primitives.envs import gym_make
 from tests.cli.test_cli import Ran
 from tests.examples import example_run
 from tests.schemas.test_schemas import problems
@@ -139,8 +139,8 @@ def test_check_with_import_compares_stated_spaces_with_the_environment(
 
 
 def test_a_gymnasium_id_with_a_module_is_one_for_training_too(trap: Trap) -> None:
-    for envs in (2, gym_envs.BATCHED):
-        made = gym_envs.make("trap_package:Trap-v0", {}, envs)
+    for envs in (2, gym_make.BATCHED):
+        made = gym_make.make("trap_package:Trap-v0", {}, envs)
         assert isinstance(made, list)
         assert [str(env.spec.id) for env in made if env.spec] == ["Trap-v0"] * envs
     assert trap.sprung

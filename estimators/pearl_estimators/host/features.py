@@ -27,7 +27,7 @@ LANES, ROWS = 16, 8
 others have half of both. There a tile costs more, which is fitted."""
 LATENCY = 4  # cycles from one fused multiply-add to the next that needs it; two start in each
 TREE_VECTORS = (8, 16)  # fanouts whose nodes are vectors (`primitives.tree`)
-TOGETHER = 6  # environments that gymnasium steps together where it can (`gym_envs.BATCHED`)
+TOGETHER = 6  # environments that gymnasium steps together where it can (`gym_make.BATCHED`)
 VALUES_BLOCK = 128  # rows of a pass for advantages (`primitives.rollouts.BLOCK`)
 
 # Bytes of caches where the system does not tell: those of an EPYC of 2024.

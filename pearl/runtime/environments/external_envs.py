@@ -20,12 +20,12 @@ from pearl_devices.kernels import kind_of
 
 if TYPE_CHECKING:
     from pearl.runtime.protocol.single_lane import Job
-    from pearl_devices.primitives.envs.gym_envs import Step
+    from pearl_devices.primitives.envs.gym_steps import EnvStep
 
 TIME_LIMIT_S = 60.0
 """Seconds that a step of an environment may take, where the spec does not say (assumed)."""
 
-Environments = Mapping[str, "Step"]
+Environments = Mapping[str, "EnvStep"]
 """Name of a task, of its group too where it has several → its environments."""
 
 
@@ -67,7 +67,7 @@ class Log:
             self.events.append(text)
 
 
-def found(job: Job, call: Call) -> Step | None:
+def found(job: Job, call: Call) -> EnvStep | None:
     """The external environments behind a bound call; None where there are none."""
     if kind_of(job.kernel).structure != "environment" or job.variant == "native":
         return None

@@ -11,7 +11,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from pearl.runtime.protocol import progress_counters, recovery
-from pearl.runtime.protocol.binding import Binder, Step
+from pearl.runtime.protocol.binding import Binder, BoundFiring
 from pearl.runtime.protocol.control_block import Board, Span
 from pearl.runtime.protocol.lane_schedule import Protocol
 from pearl.runtime.protocol.progress_counters import Bell
@@ -80,7 +80,7 @@ class Runner:
         self.settled: Callable[[int], None] | None = None
         self.steps = tuple(binder.step(f) for f in protocol.lanes[number].firings)
         self.environments.update(binder.environments())
-        self._under_way: dict[str, deque[tuple[Pending | None, Step, int]]] = {
+        self._under_way: dict[str, deque[tuple[Pending | None, BoundFiring, int]]] = {
             s.name: deque() for s in self.steps if s.late
         }
         self.ahead = max(s.offset for s in self.steps)
@@ -184,10 +184,10 @@ class Runner:
             self.entry += 1
         self.round, self.entry = number + 1, 0
 
-    def _complete(self, s: Step, number: int) -> bool:
+    def _complete(self, s: BoundFiring, number: int) -> bool:
         return all(self.board.read(c) >= base + number * growth for c, base, growth in s.published)
 
-    def _fire(self, s: Step, number: int) -> None:
+    def _fire(self, s: BoundFiring, number: int) -> None:
         working = s.first <= number < s.last
         pending = s.calls[number % len(s.calls)]() if working else None
         if s.late:
@@ -196,7 +196,7 @@ class Runner:
         else:
             self._publish(s, number)
 
-    def _publish(self, s: Step, number: int) -> None:
+    def _publish(self, s: BoundFiring, number: int) -> None:
         for cell, base, growth in s.published:
             self.board.write(cell, base + number * growth)
         self._wake()
@@ -238,7 +238,7 @@ class Runner:
                 self.entry, self.round = 0, self.round + 1
         return fired
 
-    def _timers(self, s: Step, number: int) -> list[Call]:
+    def _timers(self, s: BoundFiring, number: int) -> list[Call]:
         """The calls with a clock around them, in round `number`."""
 
         def note(begin: int) -> None:
@@ -269,7 +269,7 @@ class Runner:
             if board.read(int(w)) < base + self.round * step
         ]
 
-    def _sleep(self, s: Step, number: int) -> None:
+    def _sleep(self, s: BoundFiring, number: int) -> None:
         board, mine = self.board, self.board.sleeps(self.number)
         assert s.which is not None
         while True:

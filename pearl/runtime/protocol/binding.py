@@ -25,7 +25,7 @@ Lags = dict[str, dict[int, int]]
 
 
 @dataclass(slots=True)
-class Step:
+class BoundFiring:
     """A call of the round as the loop needs it. which, base, step: what it waits for, None for
     nothing. calls: by round modulo their number. first, last: rounds in which it works. published:
     (cell, count after round 0, growth a round). late: it may return before it is complete. lag:
@@ -62,7 +62,7 @@ class Binder:
         self._bound: dict[tuple[Job, int, tuple[tuple[str, int], ...]], Call] = {}
         self._homes: dict[tuple[Job, int], tuple[Buffers, Call]] = {}
 
-    def step(self, f: Firing) -> Step:
+    def step(self, f: Firing) -> BoundFiring:
         """A firing of the round with its calls."""
         protocol, board, span = self.protocol, self.board, self.span
         task, job = f.tasks[0], self.jobs[f.tasks[0]]
@@ -82,7 +82,7 @@ class Binder:
         nothing = np.zeros(0, np.int64)
         which, base, step = columns or (None, nothing, nothing)
         q = protocol.graph.repetition
-        return Step(
+        return BoundFiring(
             job.name,
             f.offset,
             which,

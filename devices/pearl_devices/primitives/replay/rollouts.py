@@ -23,7 +23,7 @@ BLOCK = 128
 """Rows of a pass for values, about: their activations stay in the caches."""
 
 
-class Step(NamedTuple):
+class VectorStep(NamedTuple):
     """What a vector step leaves behind: step.* and what the policy says of its action."""
 
     obs: Any
@@ -115,18 +115,18 @@ def advantages(rollout, params, layers, curved, gamma, trace, acts, ahead, carry
             rollout.returns[t, n] = carry[n] + rollout.value[t, n]
 
 
-def step_of(buffers: Buffers) -> Step:
+def step_of(buffers: Buffers) -> VectorStep:
     """The `Step` of a rollout_insert: of a continuous action what was drawn, before clipping."""
-    columns = [buffers[f"step.{name}"] for name in Step._fields[:6]]
+    columns = [buffers[f"step.{name}"] for name in VectorStep._fields[:6]]
     columns[1] = buffers.get("act.sample", columns[1])
-    return Step._make((*columns, buffers["act.log_prob"]))
+    return VectorStep._make((*columns, buffers["act.log_prob"]))
 
 
 def rollout_of(buffers: Buffers) -> Rollout:
     """rollout.*; of a kernel that only stores, the last fields are empty."""
     none = np.zeros((0, 0), np.float32)
     results = (buffers.get(f"rollout.{n}", none) for n in ("value", "advantage", "returns"))
-    rows = (buffers[f"rollout.{name}"] for name in Step._fields)
+    rows = (buffers[f"rollout.{name}"] for name in VectorStep._fields)
     return Rollout._make((*rows, buffers["rollout.at"], *results))
 
 

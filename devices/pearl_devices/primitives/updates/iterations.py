@@ -21,7 +21,7 @@ from pearl_devices.primitives.native import bound, fast, parts_only
 from pearl_devices.primitives.replay.ring import bind_insert
 
 
-class Loop(NamedTuple):
+class Repetition(NamedTuple):
     """more: iterations beyond the first that one call runs. rng, explore: those of inference.
     envs: environments. vector_steps: of one iteration. env: which environment it is (`marked`)."""
 
@@ -56,7 +56,7 @@ def bind(iterate: Any, kernel: Kernel, buffers: Buffers, inference: Any, learn: 
         calls: list[Any] = [
             binders[part.kind.partition(".")[0]](part, buffers) for part, _ in parts(kernel)
         ]
-    loop = Loop(
+    loop = Repetition(
         buffers["loop.more"],
         buffers["rng.inference"],
         buffers["explore"],

@@ -1,0 +1,337 @@
+"""Steps of gymnasium's environments, one after the other; what steps of a batch share with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from time import monotonic
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces.utils import flatdim, flatten
+
+from pearl_devices.base import Buffers, EnvironmentFailed, UnsupportedError
+from pearl_devices.kernel import Kernel
+from pearl_devices.kernels.arrays import ANEW
+from pearl_devices.primitives.envs.gym_make import (
+    BATCHED,
+    Array,
+    Single,
+    make,
+    seeds,
+)
+from pearl_devices.primitives.envs.gym_resume import (
+    LOG,
+    generator,
+    generator_state,
+    packed,
+    unpacked,
+)
+from pearl_devices.primitives.envs.native_envs import record
+from pearl_devices.primitives.envs.normalise import scale
+
+ATTEMPTS = 3
+"""An environment that fails so often in a row, though it is made anew each time, is given up."""
+
+State = dict[str, Any]
+"""What brings an environment back, as JSON."""
+
+
+class EnvStep:
+    """A bound env_step: what stepping environments one by one and in a batch have in common."""
+
+    def __init__(self, kernel: Kernel, buffers: Buffers, obs_space: Any, action_space: Any) -> None:
+        self.name, self.envs, self.buffers = str(kernel.program), kernel.dim("envs"), buffers
+        self.obs_space, self.action_space = obs_space, action_space
+        self.args, self.scaled = dict(kernel.args), bool(kernel.dims.get("normalise_obs"))
+        self.stack = int(kernel.dims.get("stack", 0))  # type: ignore[arg-type]
+        self.first = 0  # number of the first one, where others are stepped elsewhere
+        self.on_failure: Callable[[str, int], None] | None = None
+        self.since_s: float | None = None  # monotonic; None: none is being asked
+        self.cut = np.zeros(self.envs, np.uint8)
+        self.zeros = np.zeros(buffers["env.obs"].size, np.float32)
+        if isinstance(action_space, Discrete):
+            act = 0
+        elif isinstance(action_space, Box):
+            act = flatdim(action_space)
+        else:
+            raise UnsupportedError(
+                f"environment {self.name!r} has actions {action_space}; "
+                "Discrete and Box are supported"
+            )
+        self.states = int(kernel.dims.get("states", 0))  # type: ignore[arg-type]
+        if self.states and not (isinstance(obs_space, Discrete) and obs_space.n == self.states):
+            raise UnsupportedError(
+                f"kernel {kernel.kind}: {self.name!r} observes {obs_space}, the kernel says "
+                f"{self.states} states"
+            )
+        size = 1 if self.states else flatdim(obs_space)
+        found, given = (size, act), (kernel.dim("obs"), kernel.dim("act"))
+        if found != given:
+            raise UnsupportedError(
+                f"kernel {kernel.kind}: {self.name!r} has (obs, act) = {found}, "
+                f"the kernel says {given}"
+            )
+
+    def begin(self) -> None:
+        """After the first reset: no step done."""
+        b = self.buffers
+        b["env.elapsed"][:] = 0
+        b["env.return"][:] = 0.0
+        if b["rng.env_step"][1] > 0:
+            self.cut[:] = ANEW
+
+    def flat(self, one: Any, index: int) -> Array:
+        """One environment's observation as a vector; a ValueError if its size is wrong."""
+        if self.states:
+            return np.array([self.state(one, index)], np.float32)
+        value = one if isinstance(self.obs_space, Box) else flatten(self.obs_space, one)
+        flat = np.asarray(value, dtype=np.float32).reshape(-1)
+        size = self.buffers["env.obs"].shape[1]
+        if flat.size != size:
+            raise ValueError(
+                f"environment {self.name!r}, number {self.first + index}: an observation of "
+                f"{flat.size} components and shape {np.shape(one)}; its space has {size}"
+            )
+        return flat
+
+    def state(self, one: Any, index: int) -> int:
+        """The number of a discrete observation, from 0; a ValueError if there is no such state."""
+        number = int(one) - int(self.obs_space.start)
+        if not 0 <= number < self.states:
+            raise ValueError(
+                f"environment {self.name!r}, number {self.first + index}: observed {one}; its "
+                f"space is {self.obs_space}"
+            )
+        return number
+
+    def finite(self, values: Array) -> bool:
+        # The product with zeros is 0 unless a value is not finite; cheaper than asking of each.
+        return bool(np.dot(values.reshape(-1), self.zeros[: values.size]) == 0.0)
+
+    def check_finite(self, values: Array, what: str) -> None:
+        if not self.finite(values):
+            bad = int(np.argwhere(~np.isfinite(values))[0][0])
+            raise ValueError(
+                f"environment {self.name!r}, number {self.first + bad}: {what} {values[bad]} is "
+                "not finite; learning from it would spoil all parameters"
+            )
+
+    def fault(self, which: str, error: BaseException) -> str:
+        """A failure in words: which environment, in which step, and what it was."""
+        step, text = int(self.buffers["rng.env_step"][1]), " ".join(str(error).split())
+        where = f"environment {self.name!r}, {which}, "
+        if isinstance(error, ValueError) and text.startswith(where[:-2]):
+            return f"{where}step {step}: {text.removeprefix(where[:-2]).lstrip(': ')}"
+        return f"{where}step {step}: {type(error).__name__}: {text}"
+
+    def give_up(self, reason: str, attempt: int, error: BaseException, lost: int) -> None:
+        """Tells of a failure; a ValueError if nobody is to be told, or it goes on failing."""
+        if self.on_failure is None:
+            raise EnvironmentFailed(reason) from error
+        if attempt > ATTEMPTS:
+            raise EnvironmentFailed(
+                f"{reason}; it was made anew {ATTEMPTS} times, and failed each time"
+            ) from error
+        self.on_failure(reason, lost)
+
+    def snapshot(self) -> list[State]:
+        """What brings the environments back as they are now, between two firings."""
+        return [{}]
+
+    def restore(self, states: list[State]) -> None:
+        """Brings the environments to where `snapshot` found them, the arrays being as they were
+        after binding. A ValueError names one that does not come back the same."""
+        raise ValueError(
+            f"environment {self.name!r} steps {self.envs} in one batch, which does not tell its "
+            f"state, so that it cannot come back as it was; fewer than {BATCHED} environments are "
+            "stepped alone and can"
+        )
+
+    def end(self, index: int) -> None:
+        """Notes a finished episode."""
+        b = self.buffers
+        record(
+            index, 0.0, True, b["env.return"], b["env.elapsed"],
+            b["episode.returns"], b["episode.lengths"], b["episode.count"],
+        )  # fmt: skip
+
+
+class SingleSteps(EnvStep):
+    """Steps environments one after the other and restarts those that end."""
+
+    def __init__(self, kernel: Kernel, buffers: Buffers, envs: list[Single]) -> None:
+        first = envs[0]
+        super().__init__(kernel, buffers, first.observation_space, first.action_space)
+        self.all, self.discrete = envs, isinstance(first.action_space, Discrete)
+        self.offset = int(first.action_space.start) if self.discrete else 0  # type: ignore[attr-defined]
+        numbers = seeds(buffers, self.envs)
+        self.origins: list[State | None] = [{"seed": number} for number in numbers]
+        self.taken: list[list[Any]] = [[] for _ in envs]
+        self.seen: list[Any] = [None] * self.envs
+        for n, (env, seed) in enumerate(zip(envs, numbers, strict=True)):
+            self.seen[n] = env.reset(seed=seed)[0]
+            buffers["env.obs"][n] = self.flat(self.seen[n], n)
+        self.check_finite(buffers["env.obs"], "observation")
+        self.begin()
+
+    def actions(self) -> Any:
+        """What each environment takes: a Python integer, or an array of its space's type."""
+        action, space = self.buffers["act.action"], self.action_space
+        if self.discrete:
+            return [value + self.offset for value in action.tolist()]
+        return action.reshape(self.envs, *space.shape).astype(space.dtype, copy=True)
+
+    def __call__(self) -> None:
+        b = self.buffers
+        obs, next_obs, reward = b["env.obs"], b["step.next_obs"], b["step.reward"]
+        terminated, truncated = b["step.terminated"], b["step.truncated"]
+        b["step.obs"][:] = obs
+        b["step.action"][:] = b["act.action"]
+        ended, actions = [], self.actions()
+        for n, (env, action) in enumerate(zip(self.all, actions, strict=True)):
+            try:
+                self.since_s = monotonic()
+                seen, value, stop, cut, _ = env.step(action)
+                self.since_s = None
+                next_obs[n] = self.flat(seen, n)
+                reward[n] = value
+            except Exception as error:  # an environment is a program of others: whatever it raises
+                stop, cut = self.anew(n, action, error)
+            else:
+                b["env.return"][n] += value
+                if len(self.taken[n]) <= LOG:
+                    self.taken[n].append(action)
+                self.seen[n] = seen
+            terminated[n], truncated[n] = stop, cut
+            if stop or cut:
+                ended.append(n)
+        if not (self.finite(reward) and self.finite(next_obs)):
+            ended = self.without_nan(actions)
+        if self.cut.any():
+            truncated |= self.cut
+            self.cut[:] = 0
+        b["rng.env_step"][1] += np.uint64(1)
+        b["env.elapsed"] += 1
+        obs[:] = next_obs
+        for n in ended:
+            self.end(n)
+            self.restart(n)
+
+    def restart(self, n: int) -> None:
+        """The next episode of an environment whose last one has ended."""
+        self.origins[n] = generator_state(self.all[n])
+        self.taken[n] = []
+        try:
+            self.since_s = monotonic()
+            self.first_obs(n, self.all[n].reset()[0], self.buffers["env.obs"][n])
+        except Exception as error:  # an environment is a program of others: whatever it raises
+            self.renew(n, error, self.buffers["env.obs"], lost=0)
+
+    def first_obs(self, n: int, seen: Any, out: Array) -> None:
+        self.since_s = None
+        out[:] = self.flat(seen, n)
+        if not self.finite(out):
+            raise ValueError(
+                f"environment {self.name!r}, number {self.first + n}: a first observation that is "
+                "not finite"
+            )
+        self.seen[n] = seen
+
+    def renew(self, n: int, error: BaseException, out: Array, *, lost: int, tried: int = 0) -> int:
+        """Makes an environment anew after `error`, its first observation in row n of `out`; how
+        often that was tried so far."""
+        while True:
+            tried += 1
+            self.since_s = None
+            self.give_up(self.fault(f"number {self.first + n}", error), tried, error, lost)
+            try:
+                with suppress(Exception):  # it has failed; whether it can end does not matter
+                    self.all[n].close()
+                made = make(self.name, self.args, 1, self.stack)
+                assert isinstance(made, list)
+                seed = seeds(self.buffers, self.envs, tried)[n]
+                self.all[n], self.origins[n], self.taken[n] = made[0], {"seed": seed}, []
+                self.since_s = monotonic()
+                self.first_obs(n, made[0].reset(seed=seed)[0], out[n])
+                return tried
+            except Exception as another:  # as above
+                error, lost = another, 0
+
+    def anew(self, n: int, action: Any, error: BaseException) -> tuple[bool, bool]:
+        """After a failed step: the step of a new environment from its first observation."""
+        b, tried, lost = self.buffers, 0, 1
+        while True:
+            tried = self.renew(n, error, b["step.obs"], lost=lost, tried=tried)
+            if self.scaled:
+                state = (b["normalise.obs"], b["normalise.options"])
+                scale(b["step.obs"], n, *state, b["step.obs"])
+            try:
+                self.since_s = monotonic()
+                seen, value, stop, cut, _ = self.all[n].step(action)
+                self.since_s = None
+                b["step.next_obs"][n] = self.flat(seen, n)
+                b["step.reward"][n] = value
+                self.check_finite(b["step.reward"], "reward")
+                self.check_finite(b["step.next_obs"], "observation")
+            except Exception as another:  # as above
+                error, lost = another, 0
+                continue
+            self.taken[n].append(action)
+            self.seen[n], self.cut[n] = seen, ANEW
+            b["env.return"][n], b["env.elapsed"][n] = value, 0
+            return stop, cut
+
+    def without_nan(self, actions: Any) -> list[int]:
+        """Makes anew whichever gave what is not finite; the numbers of the episodes that end."""
+        b = self.buffers
+        for n in range(self.envs):
+            try:
+                self.check_finite(b["step.reward"][: n + 1], "reward")
+                self.check_finite(b["step.next_obs"][: n + 1], "observation")
+            except ValueError as error:
+                flags = self.anew(n, actions[n], error)
+                b["step.terminated"][n], b["step.truncated"][n] = flags
+        return [n for n in range(self.envs) if b["step.terminated"][n] or b["step.truncated"][n]]
+
+    def snapshot(self) -> list[State]:
+        found = []
+        for origin, taken, seen in zip(self.origins, self.taken, self.seen, strict=True):
+            state: State = {"origin": origin, "observation": packed(self.flat(seen, 0))}
+            if len(taken) <= LOG:
+                state["actions"] = packed(np.array(taken))
+            found.append(state)
+        return found
+
+    def restore(self, states: list[State]) -> None:
+        """By the actions since its last reset, each."""
+        if len(states) != self.envs:
+            raise ValueError(f"{len(states)} environments were kept, and there are {self.envs}")
+        for n, (env, state) in enumerate(zip(self.all, states, strict=True)):
+            name = f"environment {self.name!r}, number {self.first + n}"
+            if "actions" not in state:
+                raise ValueError(
+                    f"{name}: its episode is longer than the {LOG} actions that are kept to bring "
+                    "it back"
+                )
+            origin = state["origin"]
+            if origin and "seed" in origin:
+                seen, _ = env.reset(seed=origin["seed"])
+            else:
+                if origin:
+                    env.unwrapped.np_random = generator(origin)
+                seen, _ = env.reset()
+            actions = unpacked(state["actions"])
+            taken: list[Any] = actions.tolist() if self.discrete else list(actions)
+            for action in taken:
+                seen, *_ = env.step(action)
+            kept, found = unpacked(state["observation"]), self.flat(seen, n)
+            if not np.array_equal(kept, found):
+                raise ValueError(
+                    f"{name} did not come back as it was: {len(taken)} steps after its reset it "
+                    f"observes {found}, and had observed {kept}; it does not follow from its "
+                    "generator and its actions alone"
+                )
+            self.origins[n], self.taken[n], self.seen[n] = origin, taken, seen
+        self.cut[:] = 0
