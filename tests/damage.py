@@ -21,7 +21,7 @@ from tests.lanes import planned, replay_spec
 SLACK = {"policy_lag": 2, "prefetch": 1, "insertion_lag": 1}
 TREE = {"replay": {"capacity": 400, "kind": "prioritised", "fanout": 8}, "n_step": 3}
 FRAMES = {
-    "env": "tests.algorithms.test_frames:Noise",
+    "env": "tests.training.test_frames:Noise",
     "frame_stack": 3,
     "num_envs": 2,
     "learning_starts": 20,

@@ -146,7 +146,7 @@ class Noise(gymnasium.Env[Any, Any]):
 def spec(**more: Any) -> dict[str, Any]:
     algorithm = {
         "name": "dqn",
-        "env": "tests.algorithms.test_frames:Noise",
+        "env": "tests.training.test_frames:Noise",
         "num_envs": 2,
         "frame_stack": 3,
         "hidden": [8],
