@@ -292,6 +292,13 @@ def _is_text(node: Any) -> bool:
     return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
+def test_a_device_of_a_kind_of_ones_own_is_asked_about(kind: Any) -> None:
+    spec = kind(GOOD.replace("SIMULATED = True", "SIMULATED = False"))
+    system = pearl.load(spec, set={"limits.pin": {}})
+    questions = [each.question for each in pearl.explain(pearl.plan(system)).answers]
+    assert questions[:2] == ["Why is near slower than the CPU?", "Why does near idle?"]
+
+
 def test_cores_of_a_simulated_device_are_no_threads(kind: Any) -> None:
     spec = kind(
         GOOD.replace('"banks"', '"cores"').replace('(("near", device.width),)', '[["near", 8]]')
