@@ -47,6 +47,12 @@ class Limits:
     max_lanes: int | None = None
     replicas: Mapping[str, int] = field(default_factory=dict)
 
+    @property
+    def named_tasks(self) -> frozenset[str]:
+        """The tasks that a limit names."""
+        pairs = (task for pair in self.together for task in pair)
+        return frozenset((*self.devices, *self.variants, *self.pin, *self.replicas, *pairs))
+
     def __post_init__(self) -> None:
         problems = []
         for name in ("memory_bytes", "devices", "variants", "pin", "replicas"):

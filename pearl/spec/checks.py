@@ -95,7 +95,9 @@ class Check:
             self.complain([(("algorithm", *where), what) for where, what in found])
             self.ask(algorithm)
         if isinstance(limits_given, Mapping):
-            self.complain(list(unknown_names(limits_given, platform)))
+            own = algorithm is not None and algorithm.name not in ALGORITHMS
+            tasks = None if own else TASKS  # those of one's own algorithm its graph alone knows
+            self.complain(list(unknown_names(limits_given, platform, tasks)))
             if objective == "makespan":
                 self.complain(list(not_of_makespan(limits_given)))
         if self.lines or platform is None or algorithm is None:
@@ -281,8 +283,10 @@ def not_of_makespan(limits: Mapping[str, Any]) -> Iterator[Complaint]:
             yield ("limits", key), what
 
 
-def unknown_names(limits: Mapping[str, Any], platform: Platform | None) -> Iterator[Complaint]:
-    """Tasks and devices in `limits`, as written, that do not exist; devices only if they are known.
+def unknown_names(
+    limits: Mapping[str, Any], platform: Platform | None, known_tasks: tuple[str, ...] | None
+) -> Iterator[Complaint]:
+    """Tasks and devices in `limits`, as written, that do not exist; of each if they are known.
 
     What is not of the right type is passed over: the section's model says so.
     """
@@ -304,7 +308,7 @@ def unknown_names(limits: Mapping[str, Any], platform: Platform | None) -> Itera
     places += [(("pin", task), name) for task, name in mapping("pin").items()]
     for i, pair in enumerate(listed(limits.get("together"))):
         tasks += [(("together", i, j), task) for j, task in enumerate(listed(pair))]
-    for kind, uses, known in (("task", tasks, TASKS), ("device", places, devices)):
+    for kind, uses, known in (("task", tasks, known_tasks), ("device", places, devices)):
         for where, name in uses:
             if known is not None and isinstance(name, str) and name not in known:
                 near = nearest(name, known)

@@ -10,6 +10,7 @@ from traceback import extract_tb
 from pearl.algorithms import algorithm
 from pearl.errors import InfeasibleError, SpecError
 from pearl.graph.task_graph import TaskGraph
+from pearl.spec.models import TASKS
 from pearl.spec.system import System
 from pearl.spec.trust import named
 from pearl_devices import UnsupportedError
@@ -62,7 +63,16 @@ def graph_of(system: System) -> TaskGraph:
 
     Raises:
         OwnCodeError: an algorithm of the user's own has raised an error.
+        SpecError: a limit names a task that is not there.
     """
     name = system.algorithm.name
     with own_code(system, f"algorithm.name: {name}: its task graph"):
-        return algorithm(name).graph(system)
+        graph = algorithm(name).graph(system)
+    known = {t.name for t in graph.tasks}
+    unknown = sorted(system.limits.named_tasks - known - set(TASKS))
+    if unknown:
+        raise SpecError(
+            f"limits: no task {', '.join(map(repr, unknown))} in the graph of {name}; allowed are "
+            f"{', '.join(t.name for t in graph.tasks)}"
+        )
+    return graph

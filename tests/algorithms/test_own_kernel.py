@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -82,6 +83,42 @@ def test_several_lanes_compute_what_one_thread_computes() -> None:
     one, threads = (trained(system, plan, lanes) for lanes in ("one", "threads"))
     assert np.ptp(one.session.arrays["replay.reward"]) > 0
     assert differing(one, threads) == []
+
+
+def test_a_resumed_run_equals_one_that_was_never_cut(tmp_path: Path) -> None:
+    whole, half, resumed = (pearl.compile(SMALL, emulate=True) for _ in range(3))
+    whole.train(out=tmp_path / "whole")
+    half.train(out=tmp_path / "cut", steps=2000)
+    resumed.train(out=tmp_path / "cut", steps=4000, resume=True)
+    names = ("rnd.predictor.1", "rnd.target.2", "learner.q", "replay.reward")
+    for name in names:
+        assert np.array_equal(whole.session.arrays[name], resumed.session.arrays[name]), name
+    assert not np.array_equal(half.session.arrays[names[0]], whole.session.arrays[names[0]])
+
+
+def test_a_limit_may_name_its_task_and_no_other() -> None:
+    spec = {**SMALL, "limits": {"max_lanes": 1, "pin": {"bonus": "cpu"}}}
+    assert pearl.plan(pearl.load(spec)).task("bonus").device == "cpu"
+    spec["limits"] = {"max_lanes": 1, "pin": {"bonsu": "cpu"}}
+    with pytest.raises(SpecError, match=r"limits: no task 'bonsu' in the graph of .*bonus, replay"):
+        pearl.plan(pearl.load(spec))
+    spec["algorithm"] = {**SMALL["algorithm"], "name": "dqn"}
+    with pytest.raises(SpecError, match="no task 'bonsu'; allowed are env_step"):
+        pearl.load(spec)
+
+
+def test_the_page_works_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (ROOT / "docs/own_kernel.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "my_package").mkdir()
+    (tmp_path / "my_package/clipped.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    acting = {**SMALL["algorithm"], "name": "my_package.clipped", "env": "Pendulum-v1"}
+    trainer = pearl.compile({**SMALL, "algorithm": acting}, emulate=True)
+    assert trainer.train(steps=400).status == "done"
+    stored = trainer.session.arrays["replay.reward"][:400]
+    assert set(stored.tolist()) <= {-1.0, 0.0}
+    assert stored.min() == -1
 
 
 def test_rollouts_take_a_bonus_too() -> None:
