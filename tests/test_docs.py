@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -56,3 +57,43 @@ def test_no_path_of_a_machine_stands_in_the_repository():
         parts = file.relative_to(ROOT).parts
         if not skipped & set(parts) and not any(p.startswith(".") for p in parts):
             assert not pattern.search(file.read_text()), file
+
+
+PLACES = r"`((?:pearl|devices|estimators|tests|configs|benchmarks|examples|docs)/[\w./-]*[\w/])`"
+NAMES = r"\b((?:pearl|pearl_devices|pearl_estimators|benchmarks|tests)(?:\.\w+)+)"
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_files_and_names_of_a_page_are_there(page):
+    text = page.read_text()
+    for place in re.findall(PLACES, text):
+        if not re.search("NAME|KIND", place):
+            assert (ROOT / place).exists(), place
+    for name in set(re.findall(NAMES, text)):
+        if not re.search("NAME|KIND", name):
+            assert there(name.split(".")), name
+
+
+def there(parts):
+    """Whether a dotted name is that of a module, or of what one has."""
+    for n in range(len(parts), 0, -1):
+        try:
+            found = import_module(".".join(parts[:n]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[n:]:
+            if not hasattr(found, part):
+                return False
+            found = getattr(found, part)
+        return True
+    return False
+
+
+def test_a_recipe_is_short_and_names_its_patch():
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    recipes = re.findall(r"^\*\*(A.*?)(?=\n\n)", text, re.DOTALL | re.MULTILINE)
+    assert len(recipes) == 4
+    patches = {file.name for file in (ROOT / "tests/recipes").glob("*.patch")}
+    assert {p for r in recipes for p in re.findall(r"`(\w+\.patch)`", r)} == patches
+    assert all(recipe.count("\n") < 15 for recipe in recipes)
