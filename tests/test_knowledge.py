@@ -1,0 +1,64 @@
+"""A kernel kind or an algorithm is known in its own file: no other file of the packages names one.
+
+Kinds of devices are held by tests/devices/test_device_kinds.py.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from pearl.algorithms import ALGORITHMS
+from pearl_devices.kernels import KINDS
+
+ROOT = Path(__file__).parents[1]
+KERNELS = {kind.partition(".")[0] for kind in KINDS} - {"rollout", "tabular"}
+"""First words of names of kernel kinds. Rollout and tabular are families of algorithms too."""
+
+HOMES = (
+    "pearl/algorithms/",
+    "devices/pearl_devices/kernels/",
+    "devices/pearl_devices/primitives/",
+)
+"""Graphs that are built of kernels, the records of kernels, and their implementations."""
+
+EXCUSED = {
+    "pearl/explanation/crossover.py": "the batch size that is asked about is the one of update",
+    "pearl/planner/any_order.py": "actors in any order are this pattern of tasks",
+    "pearl/runtime/lanes/async_actor.py": "an actor in any order reads the newest parameters",
+    "pearl/runtime/lanes/async_learner.py": "a learner in any order stores and sends",
+    "pearl/runtime/protocol/lane_schedule.py": "the lane that learns is the one of update",
+    "pearl/spec/models.py": "the JSON schema offers these names of tasks to editors",
+    "pearl/spec/template.py": "`pearl init` begins with DQN",
+    "pearl/testing/algorithm_contract.py": "one task acts and one learns",
+    "pearl/training/policy.py": "a policy is what inference reads",
+    "pearl/training/replanning.py": "environments stay in their variant under another plan",
+    "pearl/training/session.py": "evaluation acts as inference does",
+}
+"""File → why it names a task."""
+
+
+def names(file: Path) -> Iterator[str]:
+    """Kernel kinds and algorithms that a file spells in its code, docstrings aside."""
+    tree = ast.parse(file.read_text())
+    prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose:
+            words = set(re.findall(r"\w+", node.value)) if " " not in node.value else set()
+            yield from sorted(words & (KERNELS | set(ALGORITHMS)))
+
+
+def test_no_other_file_names_a_kernel_kind_or_an_algorithm():
+    found = set()
+    for folder in ("pearl", "devices/pearl_devices", "estimators/pearl_estimators"):
+        for file in (ROOT / folder).rglob("*.py"):
+            place = str(file.relative_to(ROOT))
+            if not place.startswith(HOMES) and any(names(file)):
+                found.add(place)
+    assert found == set(EXCUSED)
+
+
+def test_a_name_in_code_is_seen_and_one_in_prose_is_not(tmp_path):
+    file = tmp_path / "module.py"
+    file.write_text('"""update.dqn in prose."""\nKIND = "update.dqn"\nWORDS = "the update of"\n')
+    assert sorted(names(file)) == ["dqn", "update"]
