@@ -1,7 +1,7 @@
-"""How long planning may take: a limit that its loops look at, however large the graph.
+"""Time limit of planning, checked inside loops of any length.
 
-`within` sets it, `look` raises OutOfTimeError once it has passed. Whoever has a plan by then
-catches the error and goes on with that plan.
+`within` sets the limit, and `look` raises OutOfTimeError once it has passed. A caller that has a
+plan by then catches the error and goes on with the plan.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def watched(items: Iterable[T]) -> Iterator[T]:
 
 
 def drained(queue: deque[T]) -> Iterator[T]:
-    """What is taken from the front of a queue until it is empty, watched likewise."""
+    """The items of a queue from its front until it is empty, with a look at the clock likewise."""
     while queue:
         look()
         for _ in range(STRIDE):

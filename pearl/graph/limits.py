@@ -105,7 +105,7 @@ class Limits:
 
 
 def bad_time(time_limit_s: object) -> list[str]:
-    """What is wrong with a time that something may take: a line, or none."""
+    """The fault of a time limit as a line; no line where there is none."""
     if time_limit_s == math.inf or (is_number(time_limit_s) and time_limit_s > 0):
         return []
     return [f"time_limit_s is {shown(time_limit_s)}; it must be seconds above 0"]

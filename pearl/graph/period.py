@@ -24,7 +24,7 @@ Arc = tuple[int, int, float, int]
 """src node, dst node, seconds, tokens."""
 
 Unit = tuple[str, ...]
-"""What runs as one call: a single task, or the tasks of a fused mode."""
+"""The tasks of one call: a single task, or those of a fused mode."""
 
 
 @dataclass(frozen=True)

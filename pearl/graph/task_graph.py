@@ -26,7 +26,12 @@ copies of a split task `task#0`."""
 
 @dataclass(frozen=True)
 class Replica:
-    """Which copy of a split task this is. shares: the environments of all its copies."""
+    """The identity of a copy of a split task.
+
+    task: name of the split task.
+    replica: number of the copy, from 0.
+    shares: environments of all copies.
+    """
 
     task: str
     replica: int
@@ -35,15 +40,19 @@ class Replica:
 
 @dataclass(frozen=True)
 class Task:
-    """A kernel that fires again and again. A name that is empty or holds one of `RESERVED` is a
-    SpecError, unless it is that of a copy.
+    """A kernel that fires repeatedly.
 
-    reads, writes: names of the mutable state it touches (`TaskGraph.states` gives their bytes).
-        All tasks of one state run on one device, except a copying task for what it writes.
-    copies: it links two states (param_sync) and stays with the state that it reads.
+    name: not empty, without the characters of `RESERVED`.
+    kernel: the computation of one firing.
+    reads, writes: names of mutable states (`TaskGraph.states` gives their bytes). All tasks of one
+        state run on one device, except a copying task for the states that it writes.
+    copies: the task copies one state to another (param_sync) and stays with the state it reads.
     group: tasks of one group run on one device.
-    environments: how many one firing handles and replicas may share out; 0: it stays whole.
-    part: of a task that `pearl.planning.replicas` split, which copy it is.
+    environments: environments of one firing, which replicas may share out; 0: never split.
+    part: identity of a copy made by `pearl.planning.replicas`; None for a whole task.
+
+    Raises:
+        SpecError: a field has another type, or the name is empty or reserved.
     """
 
     name: str
@@ -93,11 +102,17 @@ class Task:
 
 @dataclass(frozen=True)
 class Edge:
-    """`dst` consumes what `src` produces.
+    """A channel of tokens from task `src` to task `dst`.
 
-    production, consumption: tokens per firing. tokens_seq: tokens of the sequential program.
-    slack: relaxation on top, in firings of the rarer side. bytes: per firing of src; 0 for an edge
-    that only orders. limit: the key of `Limits` up to which slack may grow; None keeps it at 0.
+    src, dst: names of the tasks.
+    production, consumption: tokens per firing of src and of dst.
+    tokens_seq: initial tokens of the sequential program.
+    slack: relaxation on top, in firings of the rarer side.
+    bytes: bytes per firing of src; 0 for an edge that only orders.
+    limit: the key of `Limits` that bounds the slack; None: no slack.
+
+    Raises:
+        SpecError: a field has another type, or a number is out of range.
     """
 
     src: str
@@ -178,11 +193,16 @@ class Fusion:
 class TaskGraph:
     """A timed dataflow graph of one training loop.
 
-    states: mutable state → its bytes. fusions: what the algorithm allows to run as one call.
-    env_steps: environment steps of one iteration, 0 where there is no env_step; updates: gradient
-    steps of one iteration; batch: samples of one gradient step.
-    Raises SpecError for unknown names, inconsistent rates (naming a cycle that disagrees) and
-    deadlock (naming a cycle without tokens).
+    name: for messages.
+    tasks, edges: in the order of the algorithm's loop.
+    states: mutable state → bytes.
+    fusions: sets of tasks that may run as one call.
+    env_steps: environment steps of one iteration; 0 without an env_step.
+    updates: gradient steps of one iteration.
+    batch: samples of one gradient step.
+
+    Raises:
+        SpecError: unknown names, rates that disagree (names a cycle), deadlock (names a cycle).
     """
 
     name: str

@@ -28,7 +28,11 @@ NOTE = (
 
 
 def check(graph: TaskGraph, limits: Limits) -> int:
-    """How many copies there are to be; a SpecError says why there cannot be any."""
+    """Number of copies of the actors.
+
+    Raises:
+        SpecError: the graph or the limits allow no copies in any order; says why.
+    """
     copies = limits.replicas.get("env_step", 1)
     tasks = {t.name: t for t in graph.tasks}
     problems = []

@@ -155,7 +155,7 @@ class _Front:
         return self._told(points, open_below)
 
     def _size(self, s: _Gap, knee: float) -> float:
-        """How many times the gap asked a stretch is; 0 where nothing can be between."""
+        """Width of a stretch in units of the gap asked; 0 where no plan can lie between."""
         if s.high.rate <= s.low.rate * (1 + SAME) or s.high.power_w <= s.floor_w * (1 + 2 * NEAR):
             return 0.0
         ratios = (s.high.power_w / s.floor_w, s.high.rate / s.low.rate)

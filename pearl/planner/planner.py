@@ -29,7 +29,7 @@ lanes share caches and memory (assumed; DQN with eight native environments: 1.22
 measured, with one 1.14 and 0.71: `benchmarks.two_cores`)."""
 
 LANES_ASSUMED = {"firing_s": 1e-6, "handoff_s": 2.5e-6, "carry_s_per_byte": 2e-11}
-"""What lanes cost where it was not measured: rounded up from readings of
+"""Overhead of lanes where it was not measured: rounded up from readings of
 `pearl.runtime.lanes.overhead` on 2 × AMD EPYC, virtual, 2026."""
 GUESSED = "what lanes cost is assumed, for two cores of this host were not free to measure it"
 
@@ -40,7 +40,7 @@ def as_system(spec: System | str | Path | Mapping[str, Any]) -> System:
 
 
 def problem(system: System) -> tuple[TaskGraph, CostTable]:
-    """What the solver is given for a system: its task graph and the cost of every mode."""
+    """The problem of a system: its task graph and the cost of every mode."""
     graph = graph_of(system)
     return graph, tabulate(graph, system.platform, system.limits)
 
@@ -172,8 +172,10 @@ def spare(system: System, graph: TaskGraph) -> None:
 
 
 def runtime(system: System) -> dict[str, Any]:
-    """What several lanes cost on this host, for `with_lanes`, as its calibration measured it, else
-    as assumed; empty where a plan has one lane anyway, or lanes are not this host's alone."""
+    """Overhead of several lanes on this host, for `with_lanes`: as calibrated, else as assumed.
+
+    Empty where a plan has one lane anyway, or lanes are not this host's alone.
+    """
     devices = system.platform.devices
     here = [d for d in devices if on_demand.calibrated_here(d)]
     if not here or system.platform.name != "host" or system.limits.max_lanes == 1:

@@ -23,10 +23,17 @@ from pearl_estimators.host.on_demand import calibrated_here, calibration, compar
 
 @dataclass(frozen=True)
 class Mode:
-    """One way of running a task, or with several `tasks` a fused mode: all their firings of one
-    iteration as one call on one lane, whose time is `estimate`.
+    """One way of running a task; with several `tasks` a fused mode.
 
-    share: the environments of a copy of a split task that this mode is for; None: all of them.
+    tasks: name of the task, or of all tasks whose firings of an iteration run as one call.
+    device: name of the device.
+    variant: implementation of the kernel.
+    width: units of the device.
+    estimate: time and energy of a firing, or of the fused call.
+    share: environments of the replica that this mode is for; None: a whole task.
+
+    Raises:
+        SpecError: a field has another type.
     """
 
     tasks: tuple[str, ...]
@@ -61,7 +68,7 @@ class Mode:
 
     @property
     def key(self) -> tuple[str, str, int]:
-        """What distinguishes the modes of one task: device, variant, width."""
+        """The key of a mode among the modes of its task: device, variant, width."""
         return self.device, self.variant, self.width
 
 
@@ -151,8 +158,11 @@ class CostTable:
         return {tasks: tuple(modes) for tasks, modes in found.items()}
 
     def shares(self, mode: Mode, repetition: Mapping[str, int]) -> dict[str, float]:
-        """What part of a call belongs to each of its tasks: in proportion to what all their firings
-        take when run apart on the same device and variant (equal where one of them cannot be)."""
+        """Task of a fused call → its share of the call.
+
+        In proportion to the time of its firings run apart on the same device and variant; equal
+        shares where one task cannot run apart.
+        """
         apart = {
             task: alone.estimate.latency_s * repetition[task]
             for task in mode.tasks

@@ -31,10 +31,12 @@ _SAME = 1e-9
 
 @dataclass(frozen=True)
 class Proof:
-    """How a plan was found and what is proven: no plan costs less than `bound` seconds or joules an
-    iteration; for makespan, no first iteration is complete before `bound` seconds.
+    """The method that found a plan, and the proof of its quality.
 
-    period_bound_s: no period is smaller (throughput alone: of any assignment, else of this one).
+    bound: no plan costs less, seconds or joules an iteration; of makespan, no first iteration is
+        complete before, seconds.
+    period_bound_s: no period is smaller; for throughput of any assignment, else of this one.
+    late: whether time ran out.
     """
 
     objective: str

@@ -26,8 +26,12 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class Entry:
-    """One firing in a lane's order; it runs `offset` iterations ahead of the ring's start. replica:
-    the copy of a task that is split."""
+    """One firing in a lane's order.
+
+    task: name of the task.
+    offset: iterations that the firing runs ahead of the first entry.
+    replica: number of the copy of a split task, from 0.
+    """
 
     task: str
     offset: int = 0
@@ -36,9 +40,15 @@ class Entry:
 
 @dataclass(frozen=True)
 class Lane:
-    """A serial executor: `width` units of `device`, or a link (width 0). One entry a firing; the
-    n-th entry of a task (of one of its replicas, where it is split) is its firing n. load: share of
-    the period it is taken, 0 to 1."""
+    """A serial executor: units of a device, or a link.
+
+    lane: name of the lane.
+    device: name of the device, or of the link.
+    width: units of the device; 0 for a link.
+    width_unit: unit of `width`, such as cores.
+    order: one entry a firing; the n-th entry of a task or replica is its firing n.
+    load: share of the period that the lane is busy, 0 to 1.
+    """
 
     lane: str
     device: str
@@ -50,11 +60,23 @@ class Lane:
 
 @dataclass(frozen=True)
 class Placement:
-    """How one task runs. seconds, occupancy_s, low_s, high_s: per firing. A member of a fused mode
-    names the others in fused_with and carries a share of the call's time.
+    """Device, lane and mode of one task, or of one replica of a split task.
 
-    A task that is split has `replicas` entries, with `replica` from 0 and in `shares` the
-    environments of each. block: gradient steps of one firing."""
+    task, device, lane: names.
+    width, width_unit: units of the device that a firing takes.
+    variant: implementation of the kernel.
+    firings: firings an iteration.
+    seconds, occupancy_s: latency and lane time of a firing; of a fused call the task's share.
+    low_s, high_s: 90 % band of `seconds`.
+    share_of_period: time of all firings over the period.
+    rung: kind of evidence behind the estimate.
+    bound_by: the resource that limits the estimate.
+    fused_with: the other tasks of a fused call.
+    replicas: copies of the task; 1: the task is whole.
+    shares: environments of each replica; empty for a whole task.
+    block: gradient steps of one firing.
+    replica: number of this replica, from 0.
+    """
 
     task: str
     device: str
@@ -79,8 +101,17 @@ class Placement:
 
 @dataclass(frozen=True)
 class Channel:
-    """An edge as the plan runs it, one for each pair of replicas that talk. capacity: None for
-    edges that carry no data."""
+    """An edge of the graph in a plan, one for each pair of replicas that it joins.
+
+    src, dst: names of the tasks.
+    production, consumption: tokens per firing.
+    tokens, tokens_seq: initial tokens, with and without slack.
+    slack: relaxation, in firings of the rarer side.
+    capacity: tokens that the buffer holds; None for an edge without data.
+    bytes: bytes per firing of src.
+    link: the link of the transfer; None on one device.
+    src_replica, dst_replica: numbers of the replicas, from 0.
+    """
 
     src: str
     dst: str
@@ -98,7 +129,7 @@ class Channel:
 
 @dataclass(frozen=True)
 class Bottleneck:
-    """What bounds the period: a lane, a link or a critical cycle, with its tasks."""
+    """The bound of the period: a lane, a link or a critical cycle, with its tasks."""
 
     kind: Literal["lane", "link", "cycle"]
     name: str
@@ -107,7 +138,7 @@ class Bottleneck:
 
 @dataclass(frozen=True)
 class Problem:
-    """What a plan is the answer to. system: the spec behind it, None for `solve`."""
+    """The problem that a plan solves. system: the spec behind it, None for `solve`."""
 
     graph: TaskGraph
     costs: CostTable
@@ -117,12 +148,12 @@ class Problem:
 
 @dataclass(frozen=True)
 class Plan:
-    """A solved placement with value, bound, status, method and seed. Field meanings: CONTRACT in
-    `docs/contract.md`. All times in seconds, energies in joules, power in watts.
+    """A solved placement with value, bound, status, method and seed. `docs/contract.md` describes
+    every field. Times in seconds, energies in joules, power in watts.
 
-    note: what else was weighed, in words: why there is no second lane, say.
-    problem: what was solved, so that the plan can be explained; None for a plan from a file. It is
-    neither written nor compared.
+    note: alternatives that were rejected and why, such as a second lane; in words.
+    problem: the problem solved, for `pearl.explain`; None for a plan from a file. Neither written
+        nor compared.
     """
 
     pearl_version: str

@@ -89,7 +89,7 @@ def splits(graph: TaskGraph, limits: Limits) -> list[Split]:
 
 
 def copy_name(task: str, replica: int) -> str:
-    """What one copy of a split task, or of its state, is called."""
+    """Name of one copy of a split task, or of its state."""
     return f"{task}#{replica}"
 
 

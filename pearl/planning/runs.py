@@ -55,14 +55,19 @@ class TaskDrift:
 
 @dataclass(frozen=True)
 class Drift:
-    """How far a run was from its plan. predicted_s, measured_s: of an iteration, the latter over
-    the steady stretch, waits included, evaluation and checkpoints not; None where the run ended
-    before it. off: measured / predicted - 1. tasks: every call that was timed. decisions: what
-    re-planning decided, and why. apart: of a plan that takes two cores of this host and is off, how
-    many times as long these take to exchange bytes as when the host was calibrated, where that
-    is another time (`exchange.ALIKE`); else None. waited: the share of measured_s, 0 … 1, in which
-    the lane that bounds the period was ready to run and had no core; None where the system does not
-    say, and where the plan has more threads than there are cores, which wait for each other."""
+    """Deviation of a run from its plan.
+
+    predicted_s: seconds of an iteration by the plan.
+    measured_s: seconds of an iteration over the steady stretch, with waits, without evaluation and
+        checkpoints; None where the run ended before.
+    off: measured / predicted - 1.
+    tasks: every call that was timed.
+    decisions: decisions of re-planning, with reasons.
+    apart: time of two cores to exchange bytes over the time at calibration, for a plan on two cores
+        that is off; None where the times are alike (`exchange.ALIKE`).
+    waited: share of measured_s, 0 to 1, in which the bounding lane was ready and had no core; None
+        where the system does not say, or where the plan has more threads than cores.
+    """
 
     predicted_s: float
     measured_s: float | None

@@ -1,4 +1,4 @@
-"""What an assignment is worth: its timed graph with transfers, loads, order bound and energy."""
+"""The timed graph of an assignment, with transfers, loads, order bound and energy."""
 
 from __future__ import annotations
 
@@ -20,9 +20,12 @@ Orders = Mapping[str, tuple[tuple[int, int], ...]]
 
 @dataclass(frozen=True)
 class Hop:
-    """What one task sends over one link: `messages` an iteration of `size_bytes` each.
+    """The transfer of one task over one link.
 
-    `least_bytes` is the smallest payload that travels on to a further hop."""
+    messages: messages an iteration.
+    size_bytes: bytes of each message.
+    least_bytes: the smallest payload that travels on to a further hop.
+    """
 
     task: str
     to: str
@@ -34,7 +37,7 @@ class Hop:
 
     @property
     def occupancy_s(self) -> float:
-        """Of whoever pays for the copy: the link, or a lane."""
+        """Seconds of one message that its payer, the link or a lane, is taken."""
         return self.link.per_message_s + self.size_bytes / self.link.bytes_per_s
 
     @property
@@ -44,7 +47,7 @@ class Hop:
 
 
 def delay_s(link: Link, size_bytes: float) -> float:
-    """What a message costs in a cycle."""
+    """Seconds that a message adds to a cycle."""
     return link.latency_s + size_bytes / link.bytes_per_s
 
 
@@ -129,7 +132,7 @@ class Assignment:
 
     @cached_property
     def copying_s(self) -> tuple[float, ...]:
-        """What copies that lanes pay for add to the occupancy of each firing of a unit.
+        """Unit → seconds that transfers paid by lanes add to the occupancy of each firing.
 
         A copy that leaves a device is its producer's, one a firing. One that enters a device is
         that of the first consumer there, in the order of the graph's tasks, in equal shares over

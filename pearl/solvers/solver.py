@@ -38,7 +38,7 @@ FAULTS = (
 """Exceptions that are a fault in a method's code, and not of the machine or of the problem."""
 
 GRACE_S = 1.0
-"""How far what is begun may go beyond its time: what has the time to end by itself does."""
+"""Seconds that a step of solving may exceed the time limit, so that steps end by themselves."""
 
 ASSEMBLING_S, ASSEMBLING = 1e-3, 0.5
 """Time kept for putting a plan together: for each firing (0.3 ms measured on one core), and as a

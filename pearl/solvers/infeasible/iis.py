@@ -1,4 +1,4 @@
-"""Why no plan meets the limits: a smallest set of limits that no plan meets together.
+"""Irreducible infeasible sets: a smallest set of limits that no plan meets together.
 
 Deletion filter (Chinneck and Dravnieks 1991): each limit is left out in turn, and stays out where
 there is still no plan. What remains conflicts, and every proper part of it can be met.
@@ -31,8 +31,8 @@ from pearl.solvers.model.search_space import search_spaces
 from pearl.time_limit import OutOfTimeError, extended
 
 SECONDS, LEAST_S = 5.0, 1.0
-"""What finding a smallest conflict may take at most, and may take even where the time given to the
-solver is up (assumed: without a word on why there is no plan the answer is worth little)."""
+"""Seconds that the search for a smallest conflict takes at most, and seconds that it may take even
+where the solver has used all its time (assumed: an answer without the reason is worth little)."""
 
 
 def explain(graph: TaskGraph, costs: CostTable, limits: Limits, deadline: float) -> InfeasibleError:
@@ -106,8 +106,7 @@ def _error(
 
 
 def none_found(request: Request) -> InfeasibleError:
-    """Why a method that proves nothing, or had no time to, has no plan: there is none, or it did
-    not find one."""
+    """The error of a method without a proof: no plan exists, or the method found none."""
     graph, costs, limits, deadline = request.graph, request.costs, request.limits, request.deadline
     until = _until(deadline)
     with suppress(OutOfTimeError), extended(until):
@@ -265,8 +264,8 @@ def _least_power_w(
 def _memory(
     graph: TaskGraph, costs: CostTable, limits: Limits, kept: Sequence[Limit]
 ) -> tuple[str, list[dict[str, Any]]]:
-    """What all needs together, what devices have, and the largest share; no numbers where there was
-    no time to count them."""
+    """Memory needed by all tasks, memory of the devices, and the largest class; without numbers
+    where time runs out."""
     alone, _ = only(limits, [k for k in kept if k.key != MEMORY])
     try:
         space = search_spaces(graph, costs, alone, frozenset({MEMORY}))[0]

@@ -16,7 +16,7 @@ _native = compiled(nogil=True, error_model="numpy")
 _called = numba.njit(nogil=True, error_model="numpy")
 
 LINK, LANE = 0, 1
-"""Who pays for a copy; 2: nobody."""
+"""The payer of a transfer; 2: nobody."""
 
 _CLUSTER = 0.35
 """Share of the moves of single items that take neighbours along (assumed, as are the sizes below:

@@ -1,7 +1,7 @@
-"""How long lanes and links are taken in an iteration, kept up to date move by move.
+"""Loads of lanes and links, seconds of an iteration, kept up to date move by move.
 
-What local search on large graphs looks at instead of the exact period, which is at least the
-largest of these loads. Pair terms are left out.
+Local search on large graphs minimises loads in place of the exact period, which is at least the
+largest load. Pair terms are left out.
 """
 
 from __future__ import annotations

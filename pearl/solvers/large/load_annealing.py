@@ -1,5 +1,4 @@
-"""Assignments of many tasks: the largest load of any lane or link made small by annealing, and what
-no assignment undercuts.
+"""Assignments of many tasks by annealing of the largest load, and a lower bound by counting.
 
 Where there are many tasks, loads and not cycles bound the period, and a search space that takes
 every copy into account is too large to be solved to proof. Then annealing finds the plan, and the
@@ -48,7 +47,7 @@ LOOK_S = 0.2
 
 
 class Loads(NamedTuple):
-    """What each item and copy takes of each lane and link. Items are placed on lanes.
+    """Times and memory of items on lanes, and of transfers on links, as arrays.
 
     seconds: (items, lanes), of each item on each lane; infinite where not allowed.
     memory: (items,), bytes.

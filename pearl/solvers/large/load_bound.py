@@ -1,5 +1,4 @@
-"""What no assignment undercuts, from loads alone: a linear program that stays small where tasks are
-many.
+"""Lower bound of the period from loads alone: a linear program that stays small for many tasks.
 
 For a producer q, a consumer j and a device d, a copy of q leaves d where q is there and j is not,
 L[q, d] ≥ x[q, d] − x[j, d], and enters d where j is there and q is not,
@@ -96,7 +95,7 @@ class LoadProgram:
                 self._hops(i, seconds, device, payer)
 
     def _hops(self, i: int, seconds: dict[int, float], device: str, payer: str) -> None:
-        """What leaves and what enters a device over its link to the host."""
+        """Transfers that leave and enter a device over its link to the host."""
         most = max(seconds.values())
         there = [j for j in seconds if device in self.on[j]]
         if most <= 0:

@@ -37,7 +37,7 @@ COLUMNS = 8_000
 300 tasks on 16 devices with copies)."""
 
 FIRST = 0.1
-"""Share of the time that annealing has to itself where the period form comes after it (assumed)."""
+"""Fraction of the time limit given to annealing alone before the period form starts (assumed)."""
 
 MOMENT_S = 1.0
 """Annealing has to itself at most so long before the load program is built (assumed)."""

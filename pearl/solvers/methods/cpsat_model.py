@@ -217,8 +217,8 @@ class Model:
         return any(u == unit for u, _ in self.extra)
 
     def _send(self, s: int, v: int, task: str, d: str, e: str, size: float) -> None:
-        """What firing v on e gets of firing s on d: a copy on each link of the way that is a lane.
-        A copy to the host is shared by all that it is passed on to, one to e by all there."""
+        """Transfers from firing s on d to firing v on e, one on each link that is a lane. One to
+        the host serves all devices behind it, one to e all firings there."""
         it, m = self.it, self.model
         platform = it.space.costs.platform
         route = platform.route(d, e)

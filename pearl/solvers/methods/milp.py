@@ -77,7 +77,7 @@ class _Search:
         return min(self._loose, *self._open.values(), math.inf)
 
     def stop(self) -> list[Assignment]:
-        """What annealing found, after which nothing goes on in the background."""
+        """The assignments that annealing found; ends all annealing in the background."""
         return [a for search in self._annealing.values() for a in search.stop()]
 
     def run(self) -> None:

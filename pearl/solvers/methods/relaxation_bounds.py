@@ -1,5 +1,4 @@
-"""What methods without a proof of their own share: a bound from a relaxation, and list schedules as
-plans."""
+"""Bounds from relaxations, and plans from list schedules, for methods that prove nothing."""
 
 from __future__ import annotations
 
@@ -101,9 +100,10 @@ def anywhere(it: Iteration, limits: Limits, deadline: float) -> Found | None:
 def bound(
     spaces: Sequence[SearchSpace], objective: str, limits: Limits, best: Found, deadline: float
 ) -> float:
-    """What no plan of any search space undercuts, in seconds or joules: from relaxations only,
-    never from the assignment found. At most the cost of `best`; 0 where there was no time for
-    it."""
+    """Lower bound of the cost of every plan, seconds or joules, from relaxations only.
+
+    At most the cost of `best`; 0 where time runs out.
+    """
     try:
         return _least(spaces, objective, limits, best, deadline)
     except OutOfTimeError:

@@ -95,7 +95,7 @@ def shop(it: Iteration, lanes: Sequence[tuple[str, int]]) -> Shop:
 
 
 def _arcs(table: Sequence[Sequence[Arrival]]) -> tuple[Ints, Ints, Floats]:
-    """Where each firing's arcs start, the firing at their other end, and their bytes."""
+    """Arcs of the firings in one array: start of each firing's arcs, other ends, bytes."""
     return (
         np.cumsum([0, *(len(row) for row in table)]).astype(np.int64),
         np.array([v for row in table for v, _, _ in row], np.int64),

@@ -73,7 +73,7 @@ class Iteration:
         return {}
 
     def delay_s(self, src: str, dst: str, size_bytes: float) -> float:
-        """What a message between two devices costs when no link is busy."""
+        """Seconds of a message between two devices where no link is busy."""
         if src == dst:
             return 0.0
         key = (src, dst, size_bytes)

@@ -93,7 +93,12 @@ class LinearProgram:
 
 @dataclass(frozen=True)
 class Solved:
-    """What HiGHS found. value: of x. bound: no solution costs less. x: the best solution found."""
+    """The answer of HiGHS.
+
+    value: cost of x.
+    bound: no solution costs less.
+    x: the best solution found, or None.
+    """
 
     status: Status
     value: float

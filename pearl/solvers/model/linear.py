@@ -95,8 +95,8 @@ class Linear:
         method: highs.LpMethod = "choose",
         relaxed: bool = False,
     ) -> highs.Solved | None:
-        """What HiGHS found of an objective of at most `below`; None where it did not come back in
-        the time given."""
+        """The answer of HiGHS to an objective of at most `below`; None where HiGHS exceeds the time
+        given."""
         from scipy.sparse import csr_array
 
         until = time.monotonic() + seconds

@@ -51,7 +51,7 @@ def in_turn(timing: TimedGraph) -> list[Arc]:
 
 
 def _room(timing: TimedGraph) -> list[Arc]:
-    """What holds producers back where every channel has its least capacity."""
+    """Arcs that hold producers back where every channel has its least capacity."""
     x = timing.assignment.expansion
     channels = (e for e in x.graph.edges if e.is_channel)
     rows = (row for e in channels for row in channel_arcs(x, e, e.least_capacity))

@@ -25,7 +25,7 @@ Place = tuple[int, int]
 
 @dataclass
 class _Line:
-    """What a lane or link does when: intervals that do not overlap, in order."""
+    """Busy intervals of a lane or link, in order, without overlap."""
 
     starts: list[float] = field(default_factory=list)
     ends: list[float] = field(default_factory=list)
@@ -113,8 +113,8 @@ class Schedule:
         return latency, occupancy
 
     def places(self, v: int) -> Iterator[Place]:
-        """Where a firing may go: where its unit is, or any option and lane that leaves the other
-        units a place, as far as that is seen."""
+        """Places of a firing: the place of its unit, or every option and lane that leaves the
+        other units a place, as far as this schedule sees."""
         u = self.it.unit[v]
         if self.taken[u] is not None:
             yield self.taken[u]  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""What a method hands back: the best assignment with its orders, and the proven bound."""
+"""The result of a method: the best assignment with its orders, and the proven bound."""
 
 from __future__ import annotations
 
@@ -13,8 +13,13 @@ SAME = 1e-8
 
 @dataclass(frozen=True)
 class Found:
-    """An assignment with its orders. period_s: after pacing. cost: what is minimised, seconds or
-    joules of an iteration."""
+    """An assignment with its lane orders.
+
+    assignment: mode and lane of every task.
+    ordered: the orders of lanes and links, and the bound over all orders.
+    period_s: period of the plan, paced to the power limit.
+    cost: seconds or joules of an iteration; of makespan the end of the first iteration, seconds.
+    """
 
     assignment: Assignment
     ordered: Ordered
@@ -24,7 +29,12 @@ class Found:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The best plan found; no plan costs less than `bound`. late: time ran out."""
+    """The outcome of a method.
+
+    best: the best plan found.
+    bound: no plan costs less, in the unit of `Found.cost`; 0 where nothing is proven.
+    late: whether time ran out.
+    """
 
     best: Found
     bound: float

@@ -1,4 +1,4 @@
-"""What a solver may choose from: replicas, fusions, slack, modes, lanes, memory; why none is left.
+"""Search spaces: replicas, fusions, slack, modes, lanes and memory that a solver chooses from.
 
 A `SearchSpace` is one choice of replicas, fused modes and slack, on its own expansion. Everything
 that the limits forbid for a task alone is removed here; what couples tasks is `broken`.
@@ -29,8 +29,14 @@ from pearl.solvers.model.infeasibility import no_common_device, no_mode, states_
 class SearchSpace:
     """One choice of replicas, fused modes and slack.
 
-    options: the modes each unit may take. classes: units that share a device. memory_bytes: what
-    each class needs where it is. capacity_bytes, lanes: what each device has.
+    expansion: the single-rate graph of this choice; a unit is a task or a fused call.
+    costs: the modes of the tasks and copies.
+    options: unit → the modes that the unit may take.
+    classes: the units that share a device, one tuple a class.
+    memory_bytes: class → memory that the class needs on its device.
+    capacity_bytes: device → memory within the limits.
+    lanes: device → lanes at most.
+    max_lanes: lanes of all devices together at most.
     """
 
     expansion: Expansion
@@ -310,8 +316,10 @@ def longest_s(graph: TaskGraph, limits: Limits) -> float:
 
 
 def cost_of(objective: str, a: Assignment, period_s: float, limits: Limits) -> tuple[float, float]:
-    """What is minimised (seconds or joules of an iteration) and the period after pacing; infinite
-    where a limit on period or power cannot be met."""
+    """The cost of an assignment, seconds or joules of an iteration, and the period after pacing.
+
+    The cost is infinite where a limit on period or power cannot be met.
+    """
     paced = a.paced_s(period_s, limits.power_w)
     if paced > longest_s(a.expansion.graph, limits) * (1 + 1e-9):
         return math.inf, paced

@@ -15,7 +15,7 @@ import time
 from multiprocessing.connection import Connection
 
 GRACE_S = 0.5
-"""How far a solve may go beyond its time before its process is ended."""
+"""Seconds that a solve may exceed its time before its process is ended."""
 
 LONG_S = 3600.0
 """Seconds of one wait at most: the system knows no endless ones in a number."""

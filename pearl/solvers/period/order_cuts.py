@@ -1,9 +1,8 @@
-"""What of an assignment its lane orders cannot do without: cuts that leave out many assignments.
+"""Combinatorial Benders cuts from tasks whose placement alone makes every lane order too slow.
 
-Where the best orders of an assignment are too slow, some of its tasks are to blame and the others
-could be anywhere. Those are found by leaving out one task after the other (a deletion filter), and
-every assignment that keeps the blamed ones where they are is cut off in one row: a combinatorial
-Benders cut (Codato and Fischetti 2006).
+Where the best orders of an assignment are too slow, a deletion filter leaves out one task after the
+other until every remaining task is needed for that. One row then cuts off every assignment that
+keeps the remaining tasks where they are (Codato and Fischetti 2006).
 """
 
 from __future__ import annotations

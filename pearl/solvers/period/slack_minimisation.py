@@ -44,7 +44,7 @@ _SAME = 1e-9
 
 @dataclass(frozen=True)
 class _Trial:
-    """What a vector gave: the assignment and orders that pass, or the edges that may mend it."""
+    """Result of one slack vector: assignment and orders that pass, or edges that may need slack."""
 
     passed: tuple[Assignment, Orders] | None = None
     mends: tuple[EdgeKey, ...] = ()
