@@ -60,12 +60,6 @@ LONGEST = 400
 WHOLE = {"test_docs.py", "test_knowledge.py", "test_layering.py", "test_public.py"}
 """Test files that are about the whole tree."""
 
-# Excused until the rooms concerned are done:
-UPWARDS: set[tuple[str, str]] = set()
-CIRCLES: set[str] = set()
-TWICE = {*("Algorithm", "Loop", "Rules", "Scratch", "Shared", "Step")}
-MISPLACED: set[str] = set()
-
 
 def named(file: Path, package: str) -> str:
     """The module of a file."""
@@ -140,13 +134,13 @@ def test_no_import_runs_up():
         for module, _, target in arrows()
         if ROOMS.index(room_of(target)) > ROOMS.index(room_of(module))
     }
-    assert found <= UPWARDS
+    assert found == set()
 
 
 def test_no_circle_joins_modules():
     graph = nx.DiGraph((module, target) for module, _, target in arrows())
     circles = [sorted(c) for c in nx.strongly_connected_components(graph) if len(c) > 1]
-    assert [c for c in circles if not CIRCLES & set(c)] == []
+    assert circles == []
 
 
 def shown() -> dict[str, set[str]]:
@@ -212,7 +206,7 @@ def test_every_test_file_lies_in_the_folder_of_a_room_that_it_imports():
             found = any(f"{name}.".startswith(f"{home}.") for name in names)
         if not found:
             misplaced.append(str(file.relative_to(ROOT)))
-    assert set(misplaced) <= MISPLACED
+    assert misplaced == []
 
 
 def test_no_file_is_long():
@@ -228,7 +222,7 @@ def test_a_name_is_of_one_class():
         if isinstance(node, ast.ClassDef)
     )
     del count["Options"]  # every algorithm has such a class
-    assert {name for name, times in count.items() if times > 1} <= TWICE
+    assert {name: times for name, times in count.items() if times > 1} == {}
 
 
 def test_the_listed_packages_are_those_in_the_tree():

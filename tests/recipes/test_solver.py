@@ -20,3 +20,9 @@ def test_a_solver_is_one_file_and_one_line_and_passes_the_contract(tmp_path: Pat
     assert "24 passed" in done.stdout, done.stdout
     listed = python_in(tree, "-m", "pearl", "list", "methods")
     assert "Random restarts: the best of many random assignments" in listed.stdout, listed.stderr
+    planned = python_in(
+        tree, "-m", "pearl", "plan", "dqn_cartpole", "--set", "platform=cpu_gpu",
+        "--method", "random_restart",
+    )  # fmt: skip
+    assert planned.returncode == 0, planned.stderr
+    assert "random_restart" in planned.stdout

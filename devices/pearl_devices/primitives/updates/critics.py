@@ -53,7 +53,7 @@ class Net(NamedTuple):
     deltas: Any
 
 
-class Rules(NamedTuple):
+class CriticRules(NamedTuple):
     """The constants of a gradient step, each an array, and its two counters."""
 
     count: Any
@@ -206,14 +206,14 @@ def net(name: str, kernel: Kernel, buffers: Buffers) -> Net:
     )
 
 
-def rules(buffers: Buffers) -> Rules:
+def rules(buffers: Buffers) -> CriticRules:
     """The constants; rng.update is of no use to an algorithm whose gradient step draws nothing."""
     names = (
         "learner.step", "rng.update", "hyper.adam", "hyper.tau", "hyper.target_every",
         "hyper.clip_norm", "hyper.huber", "act.low", "act.high",
     )  # fmt: skip
     drawn = {"rng.update": np.zeros(2, np.uint64), **buffers}
-    return Rules._make(drawn[name] for name in names)
+    return CriticRules._make(drawn[name] for name in names)
 
 
 def batch(buffers: Buffers) -> Batch:
@@ -247,6 +247,6 @@ def source(kernel: Kernel, buffers: Buffers) -> Source:
     )
 
 
-def given(kernel: Kernel, buffers: Buffers) -> tuple[Source, Batch, Rules]:
+def given(kernel: Kernel, buffers: Buffers) -> tuple[Source, Batch, CriticRules]:
     """What `learn` of every algorithm takes first."""
     return source(kernel, buffers), batch(buffers), rules(buffers)

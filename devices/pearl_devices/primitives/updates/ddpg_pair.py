@@ -30,7 +30,7 @@ from pearl_devices.primitives.updates.critics import join, refill, reprioritise
 from pearl_devices.primitives.updates.ddpg import squash, unsquash_gradient
 
 
-class Scratch(NamedTuple):
+class DdpgPairScratch(NamedTuple):
     """joined (B, O + A), wanted (B), parts (B), none (0): of one side."""
 
     joined: Any
@@ -128,5 +128,5 @@ def bind_learn(kernel: Kernel, buffers: Buffers) -> Call:
     shared = critics.given(kernel, buffers)
     mine, theirs = (nets(("actor", "critic"), kernel, buffers) for _ in range(2))
     shapes = ((size, inputs), (size,), (size,), (0,))
-    own, others = (Scratch._make(np.zeros(n, np.float32) for n in shapes) for _ in range(2))
+    own, others = (DdpgPairScratch._make(np.zeros(n, np.float32) for n in shapes) for _ in range(2))
     return paired(learn, ((*shared, *mine, *theirs, own), (*shared, *theirs, *mine, others)))

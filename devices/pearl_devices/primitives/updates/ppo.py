@@ -32,7 +32,7 @@ ZERO, HALF, ONE, TWO = (np.float32(x) for x in (0.0, 0.5, 1.0, 2.0))
 NORMAL_EPS = np.float32(1e-8)
 
 
-class Rules(NamedTuple):
+class PpoRules(NamedTuple):
     """The constants of the gradient steps, each an array, and their counters."""
 
     count: Any
@@ -288,7 +288,7 @@ def update_arguments(kernel: Kernel, buffers: Buffers) -> tuple[Any, ...]:
     actor = critics.net("actor", kernel, buffers)
     return (
         rollout,
-        Rules._make(buffers[name] for name in names),
+        PpoRules._make(buffers[name] for name in names),
         actor,
         critics.net("critic", kernel, buffers),
         actor.params.size - kernel.dim("act"),

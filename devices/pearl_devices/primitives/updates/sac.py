@@ -42,7 +42,7 @@ LOG_2 = np.float32(math.log(2.0))
 HALF_LOG_2_PI = np.float32(0.5 * math.log(2.0 * math.pi))
 
 
-class Scratch(NamedTuple):
+class SacScratch(NamedTuple):
     """joined (B, O + A), noise, squashed, action (B, A each), slope1, slope2 (B, A), log_prob,
     wanted, parts (B each), none (0)."""
 
@@ -224,7 +224,7 @@ def _arguments(kernel: Kernel, buffers: Buffers) -> tuple[Any, ...]:
         *critics.given(kernel, buffers),
         buffers["hyper.target_entropy"],
         *(critics.net(name, kernel, buffers) for name in ("actor", "critic1", "critic2", "alpha")),
-        Scratch._make(np.zeros(shape, np.float32) for shape in shapes),
+        SacScratch._make(np.zeros(shape, np.float32) for shape in shapes),
     )
 
 

@@ -36,7 +36,7 @@ from pearl_devices.primitives.updates.sac import HIGHEST, LOWEST, sample
 from pearl_devices.primitives.updates.td3_pair import add_errors, target_values
 
 
-class Scratch(NamedTuple):
+class SacPairScratch(NamedTuple):
     """Of one side: joined (B, O + A), noise, squashed, action (B, A each), wanted, parts (B each),
     none (0)."""
 
@@ -49,7 +49,7 @@ class Scratch(NamedTuple):
     none: Any
 
 
-class Shared(NamedTuple):
+class SacShared(NamedTuple):
     """Of both sides: ahead, now (B, O + A each); log_prob_ahead, log_prob (B each); values, td
     (2, B): of each critic; slopes (2, B, A): of each critic's value by the action."""
 
@@ -178,7 +178,7 @@ def bind_learn(kernel: Kernel, buffers: Buffers) -> Call:
     size, act, inputs = kernel.dim("batch"), kernel.dim("act"), kernel.layers("critic1")[0]
     wide, rows, both = (size, inputs), (size,), (2, size)
     shapes = (wide, *[(size, act)] * 3, rows, rows, (0,))
-    between = Shared._make(
+    between = SacShared._make(
         np.zeros(n, np.float32) for n in (wide, wide, rows, rows, both, both, (2, size, act))
     )
     head = (
@@ -187,7 +187,7 @@ def bind_learn(kernel: Kernel, buffers: Buffers) -> Call:
     )  # fmt: skip
     mine = nets(("actor", "critic1", "alpha"), kernel, buffers)
     theirs = nets(("actor", "critic2", "alpha"), kernel, buffers)
-    own, others = (Scratch._make(np.zeros(n, np.float32) for n in shapes) for _ in range(2))
+    own, others = (SacPairScratch._make(np.zeros(n, np.float32) for n in shapes) for _ in range(2))
     return paired(
         learn,
         ((*head, *mine, theirs[0], between, own), (*head, *theirs, mine[0], between, others)),

@@ -32,7 +32,7 @@ from pearl_devices.primitives.updates.ddpg import bind_inference, infer, squash,
 from pearl_devices.primitives.updates.iterations import learns
 
 
-class Scratch(NamedTuple):
+class Td3Scratch(NamedTuple):
     """joined (B, O + A), noise (B, A), wanted (B), parts (B), none (0)."""
 
     joined: Any
@@ -134,7 +134,7 @@ def _arguments(kernel: Kernel, buffers: Buffers) -> tuple[Any, ...]:
         buffers["hyper.smoothing"],
         kernel.dim("policy_delay"),
         *(critics.net(name, kernel, buffers) for name in ("actor", "critic1", "critic2")),
-        Scratch._make(np.zeros(shape, np.float32) for shape in shapes),
+        Td3Scratch._make(np.zeros(shape, np.float32) for shape in shapes),
     )
 
 

@@ -30,10 +30,10 @@ from pearl_devices.primitives.updates.critics import (
 )
 from pearl_devices.primitives.updates.ddpg import squash
 from pearl_devices.primitives.updates.ddpg_pair import ascend
-from pearl_devices.primitives.updates.td3 import Scratch, smooth
+from pearl_devices.primitives.updates.td3 import Td3Scratch, smooth
 
 
-class Shared(NamedTuple):
+class Td3Shared(NamedTuple):
     """Of both sides: ahead (B, O + A); values, td (2, B): of each critic."""
 
     ahead: Any
@@ -130,7 +130,7 @@ def bind_learn(kernel: Kernel, buffers: Buffers) -> Call:
     """learn.td3 and update.td3 as `td3` binds them, on two cores."""
     size, act, inputs = kernel.dim("batch"), kernel.dim("act"), kernel.layers("critic1")[0]
     shapes = ((size, inputs), (size, act), (size,), (size,), (0,))
-    between = Shared(
+    between = Td3Shared(
         np.zeros((size, inputs), np.float32), *(np.zeros((2, size), np.float32) for _ in range(2))
     )
     head = (
@@ -139,7 +139,7 @@ def bind_learn(kernel: Kernel, buffers: Buffers) -> Call:
     )  # fmt: skip
     mine = nets(("actor", "critic1", "critic1"), kernel, buffers)
     theirs = nets(("actor", "critic2", "critic1"), kernel, buffers)
-    own, others = (Scratch._make(np.zeros(n, np.float32) for n in shapes) for _ in range(2))
+    own, others = (Td3Scratch._make(np.zeros(n, np.float32) for n in shapes) for _ in range(2))
     return paired(
         learn,
         ((*head, *mine, theirs[0], between, own), (*head, *theirs, mine[0], between, others)),
