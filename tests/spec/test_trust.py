@@ -242,7 +242,7 @@ def test_odd_names_are_lines_or_not_looked_at(
         said = [str(each) for each in trust.named(found.raw)]
         assert len(said) == (name != "dqn") + (":" in env) + (network is not None)
     assert all(line.isprintable() for line in said), said
-    assert set(sys.modules) == before
+    assert {m for m in set(sys.modules) - before if not m.startswith("pearl.")} == set()
 
 
 SPACES = """
