@@ -14,7 +14,6 @@ from pearl.errors import SpecError
 from pearl.graph.sequential import program_order
 from pearl.planning.plans import Plan
 from pearl.runtime.protocol import single_lane
-from pearl.spec.reading import init_text
 from pearl.testing.kernel_buffers import equal
 from pearl_devices import Buffers
 from tests.lanes import cut, recalled
@@ -80,13 +79,6 @@ def test_options_of_a_replay_are_refused(name: str) -> None:
 def test_minibatches_must_divide_the_rollout() -> None:
     with pytest.raises(SpecError, match=r"minibatches: given 5; a divisor .* \(32\) is needed"):
         pearl.load(spec("ppo", minibatches=5))
-
-
-@pytest.mark.parametrize("name", ["ppo", "a2c"])
-def test_init_writes_a_spec_that_loads(name: str, tmp_path: Path) -> None:
-    path = tmp_path / "s.yaml"
-    path.write_text(init_text(name, "Pendulum-v1"), encoding="utf-8")
-    assert pearl.load(path).algorithm.name == name
 
 
 def test_options_reach_their_arrays() -> None:
@@ -171,30 +163,3 @@ def test_a_spec_that_normalises_trains_without_fused_calls() -> None:
     trainer = pearl.compile(given)
     assert trainer.graph.fusions == ()
     assert trainer.train().status == "done"
-
-
-@pytest.mark.slow
-def test_ppo_balances_the_pole() -> None:
-    run = pearl.compile("ppo_cartpole", seed=1).train()
-    assert run.returns["eval_mean"] >= 475
-
-
-@pytest.mark.slow
-def test_a2c_balances_the_pole() -> None:
-    run = pearl.compile("a2c_cartpole", seed=1).train()
-    assert run.returns["eval_mean"] >= 475
-
-
-@pytest.mark.slow
-def test_ppo_swings_the_pendulum_up() -> None:
-    run = pearl.compile("ppo_pendulum", seed=1).train()
-    assert run.returns["mean_last_20"] >= -300
-
-
-@pytest.mark.slow
-def test_ppo_learns_on_torch_and_gymnasium() -> None:
-    variants = {"update": ["torch"], "inference": ["torch"], "env_step": ["gymnasium"]}
-    changes = {"limits.variants": variants, "train.steps": 30_000, "train.evaluate_every": 0}
-    trainer = pearl.compile("ppo_cartpole", set=changes)
-    assert {trainer.plan.task(t).variant for t in variants} == {"torch", "gymnasium"}
-    assert trainer.train().returns["mean_last_20"] >= 150

@@ -16,7 +16,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pearl.algorithms import algorithm
+from pearl.algorithms import ALGORITHMS, algorithm
 from pearl.errors import SpecError
 from pearl.spec.reading import System, init_text, json_schema, load, parse_set, shipped
 from pearl.spec.yaml_reader import scalar
@@ -511,8 +511,10 @@ def test_every_key_of_the_schema_has_prose() -> None:
             assert entry.get("description") or target.get("description"), f"{name}.{key}"
 
 
-@pytest.mark.parametrize(("name", "env"), [("dqn", "CartPole-v1"), ("ddpg", "Pendulum-v1")])
-def test_the_commented_spec_loads_and_names_every_key(tmp_path: Path, name: str, env: str) -> None:
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_the_commented_spec_loads_and_names_every_key(tmp_path: Path, name: str) -> None:
+    env = "Pendulum-v1" if algorithm(name).ACTIONS == "continuous" else "CartPole-v1"
+    env = "FrozenLake-v1" if algorithm(name).FAMILY == "tabular" else env
     text = init_text(name, env)
     system = read(tmp_path, text)
     assert system.algorithm == algorithm(name).Options(name=name, env=env)
