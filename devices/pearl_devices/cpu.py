@@ -3,8 +3,9 @@
 Variants: `native` (numba, one compiled call a firing), `native-pair` (the same gradient step by the
 calling thread and one that helps it), `torch` (any loss written in torch, networks through
 autograd), `torch-bf16` (the same with its wide products in bfloat16, never planned unless the user
-names it) and, for env_step, `gymnasium` (any environment) and `envpool` (where that package is
-installed, likewise only if named). A pair takes two cores, all others one.
+names it) and, for environments, `gymnasium` (any environment) and `envpool` (where that package is
+installed, likewise only if named). A pair takes two cores, all others one. The records in
+`pearl_devices.kernels` say which variants a kind has.
 Native kernels bring their own matrix products; torch is held to one thread for as long as its
 kernels are bound (`torch_threads`).
 """
@@ -56,11 +57,13 @@ def offers(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
 def bind(kernel: Kernel, variant: str, buffers: Buffers) -> Call:
     """Prepares `kernel` over `buffers`, compiling it where needed; runs nothing but env resets.
 
-    Safe on a replay that holds no row yet: sampling then returns row 0. An env_step starts its
-    environments here (see `envs.bind_step` and `gym_envs`), so set rng.env_step before.
+    Safe on a replay that holds no row yet: sampling then returns row 0. Environments start here
+    (`primitives.envs`), so set rng.env_step before.
 
-    Raises UnsupportedError for a kind, variant or program it cannot run, KeyError for a missing
-    buffer, ValueError for one of the wrong shape or type.
+    Raises:
+        UnsupportedError: a kind, variant or program that it cannot run.
+        KeyError: a buffer is missing.
+        ValueError: a buffer has another shape or type.
     """
     variants = _variants(kernel)
     if variant not in variants:
@@ -96,12 +99,18 @@ def act(
 ) -> npt.NDArray[np.int64] | npt.NDArray[np.float32]:
     """Greedy actions of a policy for a batch of observations (rows, O), without exploration.
 
-    kernel: its `inference.*` kernel. params: as policy.X, X its network. Discrete actions: int64
-    (rows,), the output of largest value (of a duelling network, of largest advantage). Continuous
-    ones: float32 (rows, A) between low and high (A), which are then needed: the first A outputs
-    through tanh (of inference.sac the means); of inference.ppo all of them, clipped. Of
-    tabular.choose params is the table and an observation the number of a state. Where the kernel
-    has a program, the program chooses (`torch_nets.bind_inference`).
+    kernel: the one that acts.
+    params: as policy.X, X its network; of a table the table.
+    obs: of a table the numbers of states.
+    low, high: bounds of continuous actions (A).
+
+    Discrete actions are int64 (rows,): the output of largest value; of a duelling network the
+    action of largest advantage. Continuous ones are float32 (rows, A): the first A outputs through
+    tanh, or all of them, clipped, where samples are stored unclipped. Where the kernel has a
+    program, it chooses (`primitives.torch.off_policy.act_greedily`).
+
+    Raises:
+        ValueError: continuous actions without bounds.
     """
     kind = kind_of(kernel)
     if kind.structure == "table":

@@ -26,10 +26,16 @@ Lags = dict[str, dict[int, int]]
 
 @dataclass(slots=True)
 class BoundFiring:
-    """A call of the round as the loop needs it. which, base, step: what it waits for, None for
-    nothing. calls: by round modulo their number. first, last: rounds in which it works. published:
-    (cell, count after round 0, growth a round). late: it may return before it is complete. lag:
-    what it is to note when it is timed, by round."""
+    """A call of the round, as the loop needs it.
+
+    which, base, step: cells of the counts it waits for, and the least counts in round 0 and their
+        growth a round; None for none.
+    calls: by round modulo their number.
+    first, last: rounds in which it works.
+    published: (cell, count after round 0, growth a round).
+    late: it may return before it is complete.
+    lag: takes the round and notes the lag, when it is timed.
+    """
 
     name: str
     offset: int
@@ -45,7 +51,7 @@ class BoundFiring:
 
 
 class Binder:
-    """Binds the calls of one lane. lags: where what they notice of staleness is kept."""
+    """Binds the kernels of one lane. `lags` collects observed policy lag and priority staleness."""
 
     def __init__(
         self,
@@ -97,9 +103,9 @@ class Binder:
         )
 
     def _lag(self, f: Firing) -> Callable[[int], None] | None:
-        """What notes, right after a firing, how old what it has just read is: the parameters of
-        inference by the versions that their writer left, the priorities of a draw by how many of
-        them were written by then. Counted in param_syncs and in draws."""
+        """A function that notes, right after a firing, the age of its input; None where there is
+        nothing to note. Of acting that is the lag of its parameters, in copies; of a draw the
+        staleness of the priorities, in draws."""
         task, board = self.protocol.graph.task(f.tasks[0]), self.board
         structure = kind_of(task.kernel).structure
         if len(f.tasks) > 1:
@@ -145,8 +151,8 @@ class Binder:
         return self._outside(job, task, seen, group)
 
     def _outside(self, job: Job, task: str, seen: Buffers, group: int) -> Call:
-        """A call of environments that live outside the arrays. They exist once: they have messages
-        of their own where these have several slots, and copy from and to the slot asked for."""
+        """A call of environments that live outside the arrays. They exist once, with arrays of
+        their own for messages that have several slots, and copy from and to the slot of a call."""
         protocol = self.protocol
         if (job, group) not in self._homes:
             own = channels.view(protocol, self.arrays, job.kernel, task, {}, group)

@@ -1,10 +1,10 @@
 """The arrays of a run with several lanes: where they lie, which slot and which rows a call sees.
 
-What one task sends to another (`KernelKind.sends`) has as many slots as firings may be under way:
-slot 0 bears the array's own name, slot k the name with `@k`. A copy of a split task sees its rows
-of what has one row an environment, and has a random stream and a ring of episodes of its own, `#i`.
-Every group of environments has what these consist of for itself, `@k` likewise. `version.TASK`
-says which version of the parameters each slot holds.
+A message (`KernelKind.sends`) has as many slots as firings may be under way: slot 0 bears the
+array's own name, slot k the name with `@k`. A copy of a split task sees its rows of an array with a
+row an environment, and has arrays of its own, `#i`, such as a random stream
+(`KernelKind.per_copy`). So has every group of environments, `@k` (`KernelKind.per_group`).
+`version.TASK` says which version of the parameters each slot holds.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def is_sent(name: str, protocol: Protocol, sender: str) -> bool:
 
 
 def further(protocol: Protocol, whole: TaskGraph, arrays: Buffers) -> Layout:
-    """The arrays that a run of this plan has beside those of one lane."""
+    """The arrays that a run of this plan has in addition to those of one lane."""
     found: Layout = []
     for sender, count in protocol.slots.items():
         origin = protocol.graph.origin(sender)
@@ -61,8 +61,8 @@ def further(protocol: Protocol, whole: TaskGraph, arrays: Buffers) -> Layout:
 
 
 def version(task: str) -> str:
-    """The array that says which version of what a copying task sends each slot holds: the number of
-    the firing that wrote it, from 1; 0: what was there at the start."""
+    """Array with the version that each slot of a copying task holds: the number of the firing that
+    wrote it, from 1; 0 for the parameters at the start."""
     return f"version.{task}"
 
 
@@ -143,7 +143,7 @@ def moved(arrays: Buffers) -> Memory:
 
 
 def current(protocol: Protocol, name: str, iteration: int) -> str:
-    """The slot with the newest version of what param_sync sends, after so many iterations."""
+    """Name of the slot that holds the latest parameters after `iteration` iterations."""
     for sender, count in protocol.slots.items():
         if is_sent(name, protocol, sender) and count > 1:
             slot = (iteration * protocol.graph.repetition[sender] - 1) % count

@@ -1,5 +1,5 @@
-"""What each lane of a plan does: its firings in order, what each waits for, and which slot of every
-message it reads and writes.
+"""Schedule of each lane of a plan: its firings in order, the counts that each waits for, and the
+slot of every message that it reads and writes.
 
 The counts and slots are those of `docs/protocol.md`. Firing n of a task is its n-th since the
 start, empty ones included; firing n does the work number n − delay, where the delay is the slack of
@@ -24,7 +24,11 @@ from pearl_devices.kernels import kind_of
 
 @dataclass(frozen=True)
 class Wait:
-    """A count that must be at least base + round · step."""
+    """A wait for a task's count.
+
+    task: whose count.
+    base, step: it must be at least base + round · step.
+    """
 
     task: str
     base: int
@@ -33,7 +37,7 @@ class Wait:
 
 @dataclass(frozen=True)
 class Slots:
-    """Which copy of a message a call touches in round r: (first + r · step) modulo count."""
+    """The slot of a message that a call touches: (first + round · step) modulo count."""
 
     count: int
     first: int
@@ -47,11 +51,17 @@ class Slots:
 class Firing:
     """One call of a lane's round: a task's firing, or all firings of a fused unit.
 
-    tasks: the unit. offset: iterations that it runs ahead. index: which firing of the iteration.
-    waits: on tasks of other lanes, and on late ones. done: task → count after the call, in round 0;
-    it grows by the task's firings an iteration. slots: task that sends → slot it touches. due: task
-    that sends → the version that it would touch without slack. group: which environments it is
-    about. late: the call returns before it is complete. delay: firings by which its work lags.
+    tasks: the unit.
+    offset: iterations that it runs ahead.
+    index: number of the firing in the iteration.
+    waits: on tasks of other lanes, and on late ones.
+    done: task → count after the call in round 0; it grows by the task's firings an iteration.
+    slots: task that sends → slot that the call touches.
+    due: task that sends → version that the call would touch without slack.
+    group: number of the group of environments.
+    late: the call returns before it is complete.
+    delay: firings by which its work lags.
+    per_round: firings of the task in an iteration.
     """
 
     tasks: tuple[str, ...]
@@ -75,7 +85,7 @@ class Firing:
 
 @dataclass(frozen=True)
 class LaneFirings:
-    """A lane's round."""
+    """The round of a lane: the firings that it repeats."""
 
     name: str
     firings: tuple[Firing, ...]
@@ -86,11 +96,14 @@ class LaneFirings:
 
 
 class Protocol:
-    """A plan on a graph as what its lanes do.
+    """The schedules of all lanes of a plan on a graph.
 
-    lanes: in the plan's order, links left out. home: number of the lane that updates. drain:
-    iterations after the last in which delayed work is done.
-    Raises SpecError where the plan cannot be run as it is.
+    lanes: in the plan's order, links left out.
+    home: number of the lane that updates.
+    drain: iterations after the last in which delayed work is done.
+
+    Raises:
+        SpecError: the plan cannot be run as it is.
     """
 
     def __init__(self, plan: Plan, graph: TaskGraph, split: Split | None = None) -> None:
