@@ -23,7 +23,7 @@ from pearl_devices.kernels import KINDS
 from pearl_estimators import roofline
 from pearl_estimators.host import own_timing
 from pearl_estimators.host.calibration import CalibrationError
-from tests.lanes import SECONDS, differing, planned, trained
+from tests.lanes import SECONDS, differing, planned, replay_spec, trained
 
 ROOT = Path(__file__).parents[2]
 SIZES = {"envs": 8, "obs": 2, "hidden": 64}
@@ -107,11 +107,34 @@ def test_a_limit_may_name_its_task_and_no_other() -> None:
         pearl.load(spec)
 
 
+def write_page(folder: Path, *changes: str) -> None:
+    """The module that docs/own_kernel.md prints, with its first text replaced by the second."""
+    (code,) = re.findall(
+        r"```python\n(.*?)```", (ROOT / "docs/own_kernel.md").read_text(), re.DOTALL
+    )
+    (folder / "my_package").mkdir()
+    (folder / "my_package/clipped.py").write_text(code.replace(*changes) if changes else code)
+    for name in ("my_package", "my_package.clipped"):
+        sys.modules.pop(name, None)
+
+
+def test_copies_of_a_task_see_their_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    envs = "envs=system.algorithm.num_envs)"
+    write_page(tmp_path, f"{envs})", f"{envs}, environments=system.algorithm.num_envs)")
+    monkeypatch.syspath_prepend(tmp_path)
+    copies = dict.fromkeys(("env_step", "inference", "clip"), 2)
+    spec = replay_spec("ddpg", {"replicas": copies, "max_lanes": 3})
+    spec["algorithm"]["name"] = "my_package.clipped"
+    seconds = {**SECONDS, "clip": 100e-6, "env_step": 300e-6}
+    system, plan = planned(spec, seconds=seconds, variants=("native", "python"))
+    assert plan.task("clip").replicas == 2
+    one, threads = (trained(system, plan, lanes) for lanes in ("one", "threads"))
+    assert differing(one, threads) == []
+    assert set(one.session.arrays["replay.reward"].tolist()) == {-1.0}
+
+
 def test_the_page_works_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = (ROOT / "docs/own_kernel.md").read_text()
-    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    (tmp_path / "my_package").mkdir()
-    (tmp_path / "my_package/clipped.py").write_text(code)
+    write_page(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     acting = {**SMALL["algorithm"], "name": "my_package.clipped", "env": "Pendulum-v1"}
     trainer = pearl.compile({**SMALL, "algorithm": acting}, emulate=True)
