@@ -1,9 +1,7 @@
-"""The record of every kernel kind keeps the contract, and nothing else knows a kind by its name."""
+"""The record of every kernel kind keeps the contract."""
 
 from __future__ import annotations
 
-import ast
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +13,6 @@ from pearl_devices.kernel import Dim
 from pearl_devices.kernels import KINDS, KernelKind, acts, kind_of, repeats
 from pearl_devices.primitives import NATIVE_ENVS
 
-ROOT = Path(__file__).parents[2]
 SIZES: dict[str, Dim] = {
     "envs": 4, "capacity": 64, "prioritised": 1, "fanout": 4, "batch": 8, "steps": 2, "n_step": 2,
     "vector_steps": 2, "horizon": 4, "epochs": 1, "tanh": 1, "states": 6, "actions": 3,
@@ -85,44 +82,3 @@ def test_a_copy_has_rows_where_the_shape_of_a_smaller_kernel_is_shorter_and_nowh
         shapes = {n: shape for n, (shape, _) in kind.arrays(half).items()}
         for name, (shape, _) in kind.arrays(whole).items():
             assert shapes[name] == shape or (shape[0], shapes[name]) == (4, (2, *shape[1:])), name
-
-
-EXCUSED = {
-    "pearl/spec/models.py": "tasks that limits may name",
-    "pearl/planner/any_order.py": "tasks of the one graph that runs in any order",
-    "pearl/runtime/lanes/async_actor.py": "the same tasks",
-    "pearl/runtime/lanes/async_learner.py": "the same tasks",
-    "pearl/training/replanning.py": "the same tasks",
-}
-"""File → why it holds the name of a kernel kind: all are names of tasks, which are alike."""
-
-
-def strings(file: Path) -> set[str]:
-    """The texts in a module that are no docstrings."""
-    tree = ast.parse(file.read_text())
-    nodes = (n for n in ast.walk(tree) if isinstance(n, ast.Expr))
-    said = {id(n.value) for n in nodes}
-    return {
-        n.value
-        for n in ast.walk(tree)
-        if isinstance(n, ast.Constant) and isinstance(n.value, str) and id(n) not in said
-    }
-
-
-def test_no_kind_is_named_outside_its_file_but_in_graphs_of_algorithms() -> None:
-    own = (
-        "devices/pearl_devices/kernels/",
-        "devices/pearl_devices/primitives/",
-        "pearl/algorithms/",
-        "pearl/testing/",
-    )
-    families = {f"{kind.family}." for kind in KINDS.values() if kind.algorithm}
-    found = {}
-    for folder in ("pearl", "devices", "estimators"):
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            file = str(path.relative_to(ROOT))
-            if not file.startswith(own):
-                named = {text for text in strings(path) if text in KINDS or text in families}
-                if named:
-                    found[file] = named
-    assert set(found) <= set(EXCUSED), found
