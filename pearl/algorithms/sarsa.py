@@ -23,4 +23,4 @@ ACTIONS = "discrete"
 
 def graph(system: System) -> TaskGraph:
     """The task graph of SARSA on this system."""
-    return build("sarsa", system)
+    return build("sarsa", system, needs_next_action=True)

@@ -1,4 +1,4 @@
-"""What the tabular algorithms share: their tasks and first values.
+"""Task graph and first values of the tabular algorithms.
 
 An iteration is one vector step of N environments and N updates of the table, one after the other.
 There is one table: acting reads what learning writes.
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 POLICY = "q"
 
 
-def build(name: str, system: System) -> TaskGraph:
-    """The graph of q_learning: act, step, update; or of sarsa: act, update, step.
+def build(name: str, system: System, *, needs_next_action: bool = False) -> TaskGraph:
+    """The graph of one algorithm, whose update kernel is tabular.<name>: act, step, update.
 
-    SARSA's update is about the step before, whose next action has just been chosen, and comes
-    before the environments go on.
+    needs_next_action: the update is about the step before, whose next action has just been chosen,
+        and comes before the environments go on: act, update, step.
     """
     envs, env = system.algorithm.num_envs, system.env
     sizes = {"envs": envs, "obs": 1, "act": 0, "states": env.states}
@@ -42,7 +42,7 @@ def build(name: str, system: System) -> TaskGraph:
         Edge("env_step", "env_step", tokens_seq=1),
         Edge("update", "update", tokens_seq=1),
     ]
-    if name == "sarsa":
+    if needs_next_action:
         tasks = [tasks[0], tasks[2], tasks[1]]
         edges += [
             Edge("inference", "update", bytes=action),
