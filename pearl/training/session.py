@@ -167,7 +167,7 @@ class Session:
         pace_s = None if c.emulate else c.plan.pace_s
         before = resumed.environments if resumed else None
         if c.protocol.alone:
-            with _bringing_back(), own_code(c.system, "binding the kernels"):
+            with own_code(c.system, "binding the kernels"), _bringing_back():
                 steps = single_lane.bind(c.order, c.jobs, learning, self.arrays)
                 found = {s.job.name: external_envs.found(s.job, s.call) for s in steps}
                 environments = {name: env for name, env in found.items() if env is not None}
@@ -206,7 +206,7 @@ class Session:
             memory=self._memory,
         )
         engine = self._in_any_order(work) if c.any_order else Engine(work, c.hosting)
-        with _bringing_back(), own_code(c.system, "binding the kernels"):
+        with own_code(c.system, "binding the kernels"), _bringing_back():
             engine.__enter__()
         with (
             closing(engine),
@@ -214,7 +214,7 @@ class Session:
         ):
             self.again(resumed)
             self.environments = engine.environments
-            with _bringing_back(), own_code(c.system, "binding the kernels"):
+            with own_code(c.system, "binding the kernels"), _bringing_back():
                 engine.start(state.iteration)
             yield engine
 
