@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import pearl
+from pearl.algorithms import algorithm
 from pearl.planner import planner
 from pearl.planning.costs import tabulate
 from pearl.planning.runs import Drift, TaskDrift
@@ -356,7 +357,7 @@ def test_one_lane_on_one_cpu_does_not_wait_for_a_busy_host(fresh, busy, lanes, m
     restarted(fresh, busy=busy)
     system = pearl.load("dqn_cartpole", set={"limits.max_lanes": lanes})
     system = replace(system, platform=replace(system.platform, devices=(wide(system),)))
-    planner.spare(system)
+    planner.spare(system, algorithm(system.algorithm.name).graph(system))
     plan = pearl.plan(system)
     assert bool(child.asked) == measured
     assert ("calibrated" in {t.rung for t in plan.tasks}) == measured
