@@ -14,7 +14,7 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 @pytest.fixture(autouse=True)
 def nothing_is_passed_over() -> Iterator[None]:
-    """A test that trains while the host is busy plans from the data sheet. The next one does not."""
+    """A test that trains on a busy host plans from the data sheet. The next one does not."""
     yield
     on_demand = sys.modules.get("pearl_estimators.host.on_demand")
     if on_demand is not None:
