@@ -236,7 +236,7 @@ def given(monkeypatch: pytest.MonkeyPatch) -> Any:
             return replace(m, estimate=Estimate(us * 1e-6))
 
         modes = tuple(timed(m) for m in costs.modes if m.variant == "native" and m.width == 1)
-        monkeypatch.setattr(planner, "problem", lambda _: (graph, replace(costs, modes=modes)))
+        monkeypatch.setattr(planner, "tabulate", lambda *_: replace(costs, modes=modes))
         runtime = {"firing_s": 0.5e-6, "handoff_s": 1e-6, "carry_s_per_byte": 0.0}
         monkeypatch.setattr(planner, "runtime", lambda _: runtime)
         return pearl.plan(system)
