@@ -88,9 +88,9 @@ def digest(root: Path) -> str:
 def recorded(pool: ProcessPoolExecutor, tree: Tree, folder: Path, wanted: list[str]) -> Usual:
     """Runs all tests without a mutant, traced, but for the files recorded in `folder` already; of
     some files alone if they are named. Ends the program if one fails."""
-    files = [f for f in listed(tree.root) if f.startswith("tests/test_")]
+    files = [f for f in listed(tree.root) if f.startswith("tests/") and Path(f).match("test_*.py")]
     files = [f for f in files if not wanted or Path(f).stem in wanted]
-    records = {file: folder / f"{Path(file).stem}.json" for file in files}
+    records = {file: folder / f"{file.replace('/', '.')}.json" for file in files}
     running = {f: pool.submit(traced, tree, f) for f, r in records.items() if not r.exists()}
     whole = Usual({}, {}, [], "", "")
     for file, record in records.items():

@@ -70,8 +70,8 @@ def command(function: Callable[..., Result]) -> Callable[..., None]:
             with warnings.catch_warnings():
                 warnings.showwarning = _note
                 result = _attempt(lambda: function(*args, **options))
-            if target != "-":
-                print(result.text, flush=True) if result.text else None
+            if target != "-" and result.text:
+                print(result.text, flush=True)
             _write_json(result.object, target)
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None

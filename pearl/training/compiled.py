@@ -18,7 +18,7 @@ from pearl.runtime.protocol import single_lane
 from pearl.runtime.protocol.lane_schedule import Protocol
 from pearl.spec.own_code import graph_of
 from pearl.spec.system import System
-from pearl_devices import backend
+from pearl_devices import DeviceKindError, FigureError, offers
 
 Hosting = Literal["one", "threads", "processes"]
 
@@ -125,7 +125,10 @@ def _check(whole: Plan, torn: TaskGraph, system: System) -> None:
     problems = []
     for job in set(single_lane.jobs(whole, torn, system.platform, emulate=False).values()):
         device = system.platform.device(whole.task(job.tasks[0]).device)
-        offered = backend(device.kind).offers(job.kernel, device)
+        try:
+            offered = offers(job.kernel, device)
+        except (DeviceKindError, FigureError) as error:
+            raise SpecError(f"plan: {error}") from error
         if job.variant not in [name for name, _ in offered]:
             problems.append(
                 f"plan: {job.name} runs as {job.variant!r} on {device.name}, which offers "

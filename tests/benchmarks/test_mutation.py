@@ -117,7 +117,8 @@ def tree(tmp_path):
         "pearl/__init__.py": "",
         "pearl/sums.py": SUMS,
         "tests/__init__.py": "",
-        "tests/test_sums.py": TESTS,
+        "tests/sums/__init__.py": "",
+        "tests/sums/test_sums.py": TESTS,
         "pyproject.toml": '[tool.pytest.ini_options]\npythonpath = ["."]\n',
         mutation.EQUIVALENT: json.dumps(
             [
@@ -168,7 +169,7 @@ def test_mutants_are_killed_survive_or_hang_and_the_tree_stays_as_it_is(tree):
     }.items() <= ended.items()
     assert found["return n < 4"]["tests"] == 0  # nothing calls it
     assert found["LIMIT = 2"]["tests"] == 1
-    assert found["s -= i"]["test"] == "tests/test_sums.py::test_total"
+    assert found["s -= i"]["test"] == "tests/sums/test_sums.py::test_total"
     whole = json.loads((tree.parent / "all.json").read_text())
     labels = {m["after"]: m["outcome"] for m in whole["mutants"]}
     assert labels["return max(a, b)"] == "equivalent"
@@ -182,7 +183,7 @@ def test_mutants_are_killed_survive_or_hang_and_the_tree_stays_as_it_is(tree):
 
     # What is decided is not tried again; what is left alive may be, on the tests of now.
     assert run(tree, "--count", "100")[2] == found
-    tests = tree / "tests/test_sums.py"
+    tests = tree / "tests/sums/test_sums.py"
     tests.write_text(TESTS.replace("largest(2, 2) == 2", "largest(2, 3) == 3"))
     status, said, _ = run(tree)
     assert status == 1
@@ -194,11 +195,11 @@ def test_mutants_are_killed_survive_or_hang_and_the_tree_stays_as_it_is(tree):
 
 
 def test_a_tree_whose_tests_fail_is_refused(tree):
-    tests = tree / "tests/test_sums.py"
+    tests = tree / "tests/sums/test_sums.py"
     tests.write_text(TESTS.replace("== 6", "== 7"))
     status, said, found = run(tree, "--count", "3")
     assert status == 1
-    assert "these tests fail without a mutant:\ntests/test_sums.py::test_total" in said
+    assert "these tests fail without a mutant:\ntests/sums/test_sums.py::test_total" in said
     assert not found
 
 

@@ -206,6 +206,16 @@ def test_offers_that_are_none_are_a_sentence_that_names_the_file(kind: Any, body
         assert len(ran.err.strip().splitlines()) == 1, command
 
 
+def test_offers_that_fail_are_a_sentence_where_a_plan_is_given(kind: Any, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    assert Ran("plan", kind(GOOD), "--json", plan).status == 0
+    spec = kind(GOOD.replace('    return (("near', '    return 1 / 0\n    return (("near'))
+    ran = Ran("train", spec, "--plan", plan, "--emulate", "--out", tmp_path / "run")
+    assert ran.status == 2
+    assert f"plan: device kind 'pim', {BACKENDS['pim']}.py: offers fails for kernel" in ran.err
+    assert len(ran.err.strip().splitlines()) == 1
+
+
 @pytest.mark.parametrize("function", ["offers", "ESTIMATE"])
 def test_a_fault_of_a_kernel_kind_is_not_laid_on_the_device(
     kind: Any, function: str, monkeypatch: pytest.MonkeyPatch

@@ -9,7 +9,7 @@ from functools import cache
 from itertools import islice
 from typing import Any
 
-from pearl_devices import Buffers, Device, Kernel, backend
+from pearl_devices import Buffers, Device, Kernel, backend, offers
 from pearl_devices.base import ASKED, Call
 from pearl_devices.buffers import allocate, specs
 from pearl_devices.kernels import KINDS, KernelKind, kind_of, repeats
@@ -81,7 +81,7 @@ def _some(name: str, count: int, seed: int) -> Iterator[Kernel]:
 def variants(of: Kernel) -> dict[str, int]:
     """What the CPU backend offers for a kernel on this host without being asked, and the cores it
     takes."""
-    offered = backend("cpu").offers(of, Device("host", "cpu", width=CORES, real=True))
+    offered = offers(of, Device("host", "cpu", width=CORES, real=True))
     return {variant: cores for variant, cores in offered if variant not in ASKED}
 
 

@@ -16,7 +16,7 @@ from pearl.graph.sequential import blocked, fire, program_order
 from pearl.graph.task_graph import TaskGraph
 from pearl.planning.plans import Plan
 from pearl.runtime import waiting
-from pearl_devices import Buffers, Call, Device, Kernel, Platform, backend, buffers
+from pearl_devices import Buffers, Call, Device, Kernel, Platform, backend, buffers, offers
 from pearl_devices.kernels import kind_of
 
 TIMES = 2048
@@ -83,7 +83,7 @@ def jobs(plan: Plan, graph: TaskGraph, platform: Platform, *, emulate: bool) -> 
         kind, variant = platform.device(placed.device).kind, placed.variant
         if emulate:
             host = platform.device(platform.host)
-            offered = [name for name, _ in backend(host.kind).offers(kernel, host)]
+            offered = [name for name, _ in offers(kernel, host)]
             if not offered:
                 raise SpecError(
                     f"plan: the host cannot compute {'+'.join(members)} ({kernel.kind}), "
@@ -242,7 +242,7 @@ def profile(
     members, wide = {}, Device(fused.device_kind, fused.device_kind, width=2)
     for t in fused.tasks:
         kernel, variant = graph.task(t).kernel, fused.variant
-        if variant not in dict(backend(fused.device_kind).offers(kernel, wide)):
+        if variant not in dict(offers(kernel, wide)):
             variant = variant.removesuffix("-pair")  # of a pair, what one of the two does alone
         members[t] = Job((t,), kernel, fused.device_kind, variant)
     buffers.allocate([job.kernel for job in members.values()], own)
