@@ -133,6 +133,8 @@ class KernelKind:
     writes: the arrays that it writes, by name or by a prefix that ends in a dot.
     variants: name → implementation on a CPU, in order of preference. A `module:function` is enough;
         one named `python` is called in every firing, with the kernel and its arrays by name.
+    cuda: name → implementation in CUDA. Its function takes the kernel, the arrays on the device by
+        name (`gpu.driver.Arrays`) and the driver, and returns the call of one firing.
     name: what `Kernel.kind` says, `family` or `family.algorithm`; of the user's own it is given.
     structure: what it computes.
     count: kernel → flops, bytes and scratch of one firing; None: no flops, the bytes of its arrays.
@@ -164,6 +166,7 @@ class KernelKind:
     arrays: Callable[[Kernel], dict[str, Spec]]
     writes: tuple[str, ...] = ()
     variants: Mapping[str, Variant] = field(default_factory=dict)
+    cuda: Mapping[str, Variant] = field(default_factory=dict)
     name: str = ""
     structure: Structure = "own"
     count: Callable[[Kernel], Work] | None = None
@@ -191,6 +194,7 @@ class KernelKind:
     def __post_init__(self) -> None:
         named = {n: Variant(v) if isinstance(v, str) else v for n, v in self.variants.items()}
         object.__setattr__(self, "variants", MappingProxyType(named))
+        object.__setattr__(self, "cuda", MappingProxyType(dict(self.cuda)))
 
     def __hash__(self) -> int:
         return hash(self.name)
