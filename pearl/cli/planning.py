@@ -98,17 +98,25 @@ def balance(
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE.svg", help="Draw throughput and steps per joule.")
     ] = None,
+    gpus: Annotated[
+        int | None,
+        typer.Option(min=1, help="Also cut so many GPUs like it into slices that hold the loop."),
+    ] = None,
     set: Set = None,
     json_file: Json = None,
 ) -> Result:
     """Show how many actor threads the GPU needs: the ratio of threads to multiprocessors."""
     from pearl.files import write_atomically
     from pearl.planner.gpu_balance import balance as sweep
-    from pearl.report.balance_text import balance_svg, balance_text
+    from pearl.planner.sliced_gpu import sliced
+    from pearl.report.balance_text import balance_svg, balance_text, slices_text
 
     system = load_spec(spec, set)
     warn_of_measuring(system)
     found = sweep(system)
+    slices = sliced(system, gpus) if gpus else None
     if plot is not None:
         write_atomically(plot, balance_svg(found).encode())
-    return Result(balance_text(found), {"schema": SCHEMA, **found.to_json()})
+    parts = [balance_text(found), *([slices_text(slices)] if slices else [])]
+    value = {**found.to_json(), "slices": slices.to_json() if slices else None}
+    return Result("\n\n".join(parts), {"schema": SCHEMA, **value})

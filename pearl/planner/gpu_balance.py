@@ -21,12 +21,28 @@ from pearl.graph.task_graph import Task, TaskGraph
 from pearl.planning.replicas import resized
 from pearl.spec.own_code import graph_of
 from pearl.spec.system import System
-from pearl_devices import Kernel, offers
+from pearl_devices import Device, Kernel, offers
 from pearl_devices.base import ASKED
+from pearl_devices.kernels import kind_of
 from pearl_estimators import estimate
 from pearl_estimators.power import dynamic_energy_j
 
 Busiest = Literal["actors", "gpu", "host"]
+
+ON_CPU = ("environment", "insert", "sample", "prioritise")
+"""Structures of kernels that stay on the CPU here, also where the GPU could run them."""
+
+
+def quickest_s(system: System, task: Task, gpu: Device, sms: int) -> float:
+    """Seconds of one firing on `sms` SMs, in the fastest variant that the spec allows."""
+    allowed, offered = system.limits.variants.get(task.name), offers(task.kernel, gpu)
+    plain = [v for v in offered if (v[0] in allowed if allowed else v[0] not in ASKED)]
+    if not plain:
+        raise SpecError(f"balance: no variant of {task.name} runs on {gpu.name} and is allowed")
+    return min(
+        estimate(task.kernel, gpu, variant=variant, width=min(width, sms)).latency_s
+        for variant, width in plain
+    )
 
 
 @dataclass(frozen=True)
@@ -106,7 +122,11 @@ class Machine:
                 "most one GPU are needed"
             )
         self.cpu, self.gpu = cpus[0], gpus[0] if gpus else None
-        self.on_gpu = tuple(t for t in self.graph.tasks if self.gpu and offers(t.kernel, self.gpu))
+        self.on_gpu = tuple(
+            t
+            for t in self.graph.tasks
+            if self.gpu and kind_of(t.kernel).structure not in ON_CPU and offers(t.kernel, self.gpu)
+        )
         on_cpu = tuple(t for t in self.graph.tasks if t not in self.on_gpu)
         self.acting = tuple(t for t in on_cpu if t.environments)
         self.host = tuple(t for t in on_cpu if not t.environments)
@@ -140,7 +160,7 @@ class Machine:
         """Seconds that the network tasks of one iteration keep `sms` SMs busy."""
         assert self.gpu is not None
         return sum(
-            self.graph.repetition[t.name] * estimate(t.kernel, self.gpu, width=sms).latency_s
+            self.graph.repetition[t.name] * quickest_s(self.system, t, self.gpu, sms)
             for t in self.on_gpu
         )
 

@@ -6,8 +6,10 @@ import math
 from collections.abc import Sequence
 from html import escape
 
-from pearl.formatting import count, si
+from pearl.formatting import count, percent, si
 from pearl.planner.gpu_balance import Balance, SweepPoint
+from pearl.planner.gpu_slices import MOST_SLICES
+from pearl.planner.sliced_gpu import Sliced
 from pearl.text_tables import Column, Table, table_text
 
 WIDTH, HEIGHT, EDGE = 420, 260, 64
@@ -40,6 +42,34 @@ def balance_text(found: Balance) -> str:
             parts.append(f"half the {name}: {100 * (1 - left):.0f} % less throughput")
     parts.append("Predicted, energy modelled; slack enough for nobody to wait for anybody.")
     return "\n\n".join(part for part in parts if part)
+
+
+def slices_text(found: Sliced) -> str:
+    """The roles on the GPU, both layouts, the best slices, and how their gradients are summed."""
+    heading = (Column("role"), *(Column(n, "right") for n in ("an iteration takes", "share of it")))
+    roles = (("simulator", found.simulator), ("agent", found.agent), ("trainer", found.trainer))
+    rows = tuple((name, si(r.seconds, "s"), percent(r.share)) for name, r in roles)
+    title = f"Slices of {found.device}, which hold simulator, agent and trainer"
+    lines = [
+        f"colocated over dedicated slices: {found.serving_gain:.2f} x serving, "
+        f"{found.training_gain:.2f} x training"
+    ]
+    best, way, sizes = found.best, found.reduction, found.environments
+    if best is None or way is None:
+        lines.append(f"no slice has room in memory, with {sizes[0]} environments as the fewest")
+    else:
+        lines += [
+            f"best: {best.slices} slices of {best.environments} environments a GPU, "
+            f"{count(found.gpus * best.env_steps_per_s)} env steps/s on {found.gpus}, "
+            f"{si(best.memory_bytes, 'B')} each, by {best.probes} of "
+            f"{MOST_SLICES * len(sizes)} estimates",
+            f"their gradients summed: {way.name}, {si(way.seconds, 's')}"
+            + (f" ({way.on_ring} of a GPU's slices on the ring)" if way.on_ring else ""),
+        ]
+    if found.refused:
+        lines.append(f"tried with up to {sizes[-1]} environments a slice; beyond: {found.refused}")
+    lines.append("Predicted, by the mapping model of GMI-DRL (arXiv 2206.08482).")
+    return "\n".join([table_text(Table(title, heading, rows)), "", *lines])
 
 
 def _sweep(title: str, points: Sequence[SweepPoint]) -> str:
