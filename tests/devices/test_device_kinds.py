@@ -268,6 +268,7 @@ EXCUSED = {
     "pearl/testing/kernel_kind_contract.py": "runs a firing on the host",
     "devices/pearl_devices/__init__.py": "the table",
     "devices/pearl_devices/discover.py": "describes the CPU and the GPUs of this machine",
+    "devices/pearl_devices/gpu/driver.py": "the name that torch has for the CPU",
     "devices/pearl_devices/fpga.py": "computes with the native code of the CPU",
     "estimators/pearl_estimators/host/benchmark_kernels.py": "times the kernels of the CPU",
     "estimators/pearl_estimators/host/calibrate_host.py": "null of JSON",
