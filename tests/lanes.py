@@ -92,6 +92,12 @@ def planned(
     return system, solve(graph, costs, limits=system.limits, time_limit_s=10.0)
 
 
+def untimed(system: System) -> System:
+    """The system with its host as a data sheet: nothing is timed for its plan."""
+    absent = tuple(replace(d, real=False) for d in system.platform.devices)
+    return replace(system, platform=replace(system.platform, devices=absent))
+
+
 def _costs(
     system: System,
     seconds: Mapping[str, float],
@@ -99,7 +105,8 @@ def _costs(
     variants: tuple[str, ...],
 ) -> tuple[TaskGraph, CostTable]:
     graph = algorithm(system.algorithm.name).graph(system)
-    costs = tabulate(graph, system.platform, system.limits)
+    sheet = tabulate(graph, untimed(system).platform, system.limits)
+    costs = replace(sheet, platform=system.platform)
     modes = []
     for mode in costs.modes:
         if len(mode.tasks) > 1 or mode.variant not in variants:

@@ -23,7 +23,7 @@ from pearl_devices.base import UnsupportedError
 from pearl_devices.kernels.arrays import ANEW
 from pearl_devices.primitives.envs.classic import cartpole_move
 from tests import faulty_envs
-from tests.lanes import replay_spec, told
+from tests.lanes import replay_spec, told, untimed
 from tests.runtime.test_faults import WALK, children, handles, running
 
 HOSTS = ("threads", "processes")
@@ -59,8 +59,7 @@ def outside_system(lag, lanes, env, args=None, num_envs=4, **train):
 
 
 def trainer_of(system):
-    """The plan is made first: it measures the environments, which must not fail then."""
-    plan = planner.plan(system)
+    plan = planner.plan(untimed(system))
     faulty_envs.BORN[0] = 0
     for name in ("armed", "claim"):
         if system.algorithm.env_args.get(name):
@@ -383,11 +382,11 @@ def test_copies_without_a_thread_or_process_of_their_own_are_refused():
 )
 def test_what_cannot_be_had_in_any_order_is_said(change, text):
     with pytest.raises(SpecError, match=text):
-        planner.plan(any_order_system(4, **change))
+        planner.plan(untimed(any_order_system(4, **change)))
 
 
 def test_a_plan_with_copies_of_the_actors_can_be_given(tmp_path):
     system = any_order_system(1)
-    found = planner.plan(system)
+    found = planner.plan(untimed(system))
     found.save(tmp_path / "plan.json")
     assert compile(system, plan=tmp_path / "plan.json").plan == found

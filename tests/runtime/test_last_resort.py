@@ -13,7 +13,7 @@ from pearl.planner import planner
 from pearl.runtime.environments import watchdog
 from pearl.training.checkpoint import load as load_checkpoint
 from pearl.training.trainer import CHECKPOINT, Trainer
-from tests.lanes import planned, replay_spec, spread, told
+from tests.lanes import planned, replay_spec, spread, told, untimed
 from tests.runtime.test_any_order import outside_system
 from tests.runtime.test_faults import children, gone
 
@@ -26,7 +26,7 @@ def trainer(lanes, args):
     actors."""
     if lanes == "threads":
         system = outside_system(4, lanes, STUCK, args, **TRAIN)
-        return Trainer(system, planner.plan(system), seed=3)
+        return Trainer(system, planner.plan(untimed(system)), seed=3)
     spec = replay_spec("dqn", env=STUCK, num_envs=4, env_args=args)
     spec["limits"] = {"max_lanes": 1, "variants": {"env_step": ["gymnasium"]}}
     spec["train"] |= TRAIN

