@@ -19,7 +19,15 @@ from pearl_devices.base import UnsupportedError
 from pearl_devices.cache_folder import cache_folder
 from pearl_devices.gpu.program import SOURCES, Program
 
-OPTIONS = ("-std=c++20", "-O2", "-fPIC", "-shared", "-ffp-contract=off", "-fno-strict-aliasing")
+OPTIONS = (
+    "-std=c++20",
+    "-O2",
+    "-fPIC",
+    "-shared",
+    "-Wl,-Bsymbolic",  # a kernel may be called as a function of the C library is
+    "-ffp-contract=off",
+    "-fno-strict-aliasing",
+)
 ADDRESS = ("-fsanitize=address", "-g")
 MISSING = 1
 """Status of a launch whose threads wait for threads that never come."""

@@ -83,6 +83,7 @@ def compiled(program: Program, architecture: str) -> MachineCode:
         "--std=c++17",
         "--ptxas-options=-v",
         "-lineinfo",
+        f"--fmad={'false' if program.exact else 'true'}",
     ]
     given = (ctypes.c_char_p * len(options))(*(o.encode() for o in options))
     text, name = program.text.encode(), program.file.encode()

@@ -22,10 +22,12 @@ class Program:
 
     file: its name in `sources/`, such as replay.cu.
     constants: name → whole number, `#define`d before the first line: sizes that the compiler knows.
+    exact: a product and a sum are rounded one after the other, never fused into one rounding.
     """
 
     file: str
     constants: Mapping[str, int] = field(default_factory=dict)
+    exact: bool = False
 
     def __hash__(self) -> int:
         return hash(self.text)
@@ -38,7 +40,7 @@ class Program:
 
     @cached_property
     def digest(self) -> str:
-        return sha256(self.text.encode()).hexdigest()[:24]
+        return sha256(f"{self.exact}\n{self.text}".encode()).hexdigest()[:24]
 
     @cached_property
     def kernels(self) -> tuple[str, ...]:

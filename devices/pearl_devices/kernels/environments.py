@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels.arrays import EPISODES, STATE, actions, step
 from pearl_devices.kernels.counting import F32, action_bytes
-from pearl_devices.kernels.record import KernelKind, Spec, Work, primitive
+from pearl_devices.kernels.record import KernelKind, Spec, Variant, Work, primitive
 from pearl_devices.primitives import NATIVE_ENVS
 
 
@@ -90,6 +90,7 @@ ENV_STEP = KernelKind(
         "gymnasium": primitive("envs.gym_envs:bind_step", fits=_named),
         "envpool": primitive("envs.envpool_envs:bind_step", fits=_envpool),
     },
+    cuda={"cuda": Variant("pearl_devices.gpu.environments:bind_step", fits=native)},
 )
 """Sizes: envs, obs, act; normalise_obs and normalise_reward (1) where it normalises
 (`primitives.envs.normalise`); states where observations are the numbers of so many states."""

@@ -269,6 +269,7 @@ T atomicCAS(T* at, std::type_identity_t<T> expected, std::type_identity_t<T> val
   if (old == expected) *at = value;
   return old;
 }
+inline int __popc(unsigned x) { return __builtin_popcount(x); }
 template <class T>
 T __ldg(const T* at) {
   return *at;

@@ -1,0 +1,96 @@
+"""env_step on a GPU: the native environments, one thread each; see `sources/environments.cu`.
+
+A firing computes what the native one of the CPU computes, with normalisation and the ring of
+finished episodes. Sines and cosines alone may differ in their last bits, as between two C
+libraries. An acrobot at speed is chaotic: a last bit of its state grows to 1e-5 within some 300
+steps of an episode, and from then on the two go ways of their own.
+"""
+
+from __future__ import annotations
+
+from pearl_devices.base import Call, UnsupportedError
+from pearl_devices.gpu.driver import Arrays, Driver
+from pearl_devices.gpu.program import Program
+from pearl_devices.kernel import Kernel
+from pearl_devices.kernels.arrays import EPISODES, STATE
+from pearl_devices.kernels.environments import native
+from pearl_devices.primitives import NATIVE_ENVS
+
+BLOCK = 256
+"""Environments of a block."""
+
+IN_SOURCE = (
+    "CartPole-v1",
+    "Pendulum-v1",
+    "Acrobot-v1",
+    "MountainCar-v0",
+    "MountainCarContinuous-v0",
+)
+"""The environments by the source's numbers for them."""
+
+
+def program(kernel: Kernel) -> Program:
+    """The program of an env_step."""
+    name = str(kernel.program)
+    constants = {
+        "ENVIRONMENT": IN_SOURCE.index(name),
+        "OBS": kernel.dim("obs"),
+        "LIMIT": NATIVE_ENVS[name].step_limit,
+        "NORMALISE_OBS": int(bool(kernel.dims.get("normalise_obs"))),
+        "NORMALISE_REWARD": int(bool(kernel.dims.get("normalise_reward"))),
+        "EPISODES": EPISODES,
+        "STATE": STATE,
+    }
+    return Program("environments.cu", constants, exact=True)
+
+
+def bind_step(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
+    """env_step. Starts all environments unless rng.env_step says that they have run before.
+
+    Raises:
+        UnsupportedError: the environment is none of these, or has other sizes or arguments.
+    """
+    if not native(kernel):
+        raise UnsupportedError(
+            f"kernel {kernel.kind}: {kernel.program!r} with sizes {dict(kernel.dims)} and "
+            f"arguments {dict(kernel.args)} has no variant 'cuda'; there are {list(IN_SOURCE)}, "
+            "without arguments and as gymnasium observes them"
+        )
+    import torch
+
+    source, envs = program(kernel), kernel.dim("envs")
+    blocks = -(-envs // BLOCK)
+    threads = BLOCK if blocks > 1 else -(-envs // 32) * 32
+    columns = 2 * kernel.dim("obs") + 1
+    none = torch.zeros(0, dtype=torch.float64, device=driver.device)
+    names = (
+        "rng.env_step", "act.action", "env.obs", "env.state", "env.elapsed", "env.return",
+        "episode.returns", "episode.lengths", "episode.count",
+        "step.obs", "step.action", "step.reward", "step.next_obs", "step.terminated",
+        "step.truncated",
+    )  # fmt: skip
+    statistics = ("obs", "obs.count", "reward", "reward.count", "return", "options")
+    arguments = (
+        *(arrays[name] for name in names),
+        *(arrays.get(f"normalise.{name}", none) for name in statistics),
+        torch.zeros(blocks + 1, dtype=torch.int64, device=driver.device),
+        torch.zeros(columns + 3, dtype=torch.float64, device=driver.device),
+        torch.zeros(2 * columns * blocks, dtype=torch.float64, device=driver.device),
+        envs,
+    )
+
+    def launch(name: str) -> Call:
+        return driver.bound(source, name, (blocks,), (threads,), arguments)
+
+    launch("start")()
+    if "normalise.obs" in arrays:
+        launch("first")()
+    if blocks == 1:
+        return launch("step")
+    move, finish = launch("move"), launch("finish")
+
+    def call() -> None:
+        move()
+        finish()
+
+    return call
