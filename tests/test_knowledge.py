@@ -19,8 +19,15 @@ HOMES = (
     "pearl/algorithms/",
     "devices/pearl_devices/kernels/",
     "devices/pearl_devices/primitives/",
+    *(
+        f"devices/{variant.function.partition(':')[0].replace('.', '/')}.py"
+        for kind in KINDS.values()
+        for variant in kind.cuda.values()
+        if isinstance(variant.function, str)
+    ),
 )
-"""Graphs that are built of kernels, the records of kernels, and their implementations."""
+"""Graphs that are built of kernels, the records of kernels, and their implementations: on a CPU all
+of `primitives`, on a GPU the files that the records name."""
 
 EXCUSED = {
     "pearl/explanation/crossover.py": "the batch size that is asked about is the one of update",
