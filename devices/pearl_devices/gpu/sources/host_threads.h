@@ -3,7 +3,8 @@
 // g++ includes this file before a source. What it models: threadIdx and friends, static and dynamic
 // shared memory, __syncthreads, __syncwarp, shuffles and votes within a warp, atomics. A fibre runs
 // until it waits, so threads never interleave between two waits; running them in several orders
-// (`order` of a launch: 0 forwards, 1 backwards, else shuffled by that seed) shows a missing wait.
+// (`order` of a launch: 0 forwards, 1 backwards, else shuffled by that seed) shows a missing wait;
+// in orders 1 and above warps run ahead of each other as far as the block's barriers let them.
 // Dynamic shared memory begins as NaN in every block.
 #pragma once
 #include <setjmp.h>
@@ -35,6 +36,9 @@ struct uint3 {
 };
 struct dim3 {
   unsigned x, y, z;
+};
+struct alignas(16) float4 {
+  float x, y, z, w;
 };
 static uint3 threadIdx, blockIdx;
 static dim3 blockDim, gridDim;
@@ -100,6 +104,20 @@ inline unsigned warp_of(const Fibre& f) {
   return (f.thread.x + blockDim.x * (f.thread.y + blockDim.y * f.thread.z)) / 32;
 }
 
+// Lets the threads of a warp pass that have all arrived; whether they have.
+inline bool release_warp(size_t warp) {
+  const size_t first = 32 * warp, last = std::min(first + 32, fibres.size());
+  size_t waiting = 0, there = 0;
+  for (size_t i = first; i < last; i++) {
+    there += fibres[i].state != DONE;
+    waiting += fibres[i].state == AT_WARP;
+  }
+  if (!there || waiting < there) return false;
+  for (size_t i = first; i < last; i++)
+    if (fibres[i].state != DONE) fibres[i].state = RUNS;
+  return true;
+}
+
 // Lets those pass that have all arrived; whether any has.
 inline bool release() {
   bool passed = false, all = true;
@@ -114,29 +132,31 @@ inline bool release() {
       if (f.state != DONE) f.state = RUNS;
     return true;
   }
-  for (size_t first = 0; first < fibres.size(); first += 32) {
-    size_t last = std::min(first + 32, fibres.size()), waiting = 0, there = 0;
-    for (size_t i = first; i < last; i++) {
-      there += fibres[i].state != DONE;
-      waiting += fibres[i].state == AT_WARP;
-    }
-    if (there && waiting == there) {
-      for (size_t i = first; i < last; i++)
-        if (fibres[i].state != DONE) fibres[i].state = RUNS;
-      passed = true;
-    }
-  }
+  for (size_t warp = 0; 32 * warp < fibres.size(); warp++) passed |= release_warp(warp);
   return passed;
 }
 
-inline bool run_block(const std::vector<size_t>& order) {
+// In order 0 all threads run to their next wait by turns. In others a warp goes on through its own
+// shuffles and votes to the next wait for the block before another warp has its turn.
+inline bool run_block(const std::vector<size_t>& places, bool by_warp) {
+  std::vector<std::vector<size_t>> turns(by_warp ? (places.size() + 31) / 32 : 1);
+  std::vector<size_t> order;
+  for (size_t i : places) {
+    const size_t turn = by_warp ? i / 32 : 0;
+    if (turns[turn].empty()) order.push_back(turn);
+    turns[turn].push_back(i);
+  }
   for (;;) {
     bool ran = false;
-    for (size_t i : order)
-      if (fibres[i].state == RUNS) {
-        resume(fibres[i]);
-        ran = true;
-      }
+    for (size_t turn : order) {
+      do
+        for (size_t i : turns[turn])
+          if (fibres[i].state == RUNS) {
+            resume(fibres[i]);
+            ran = true;
+          }
+      while (by_warp && release_warp(turn));
+    }
     bool left = false;
     for (auto& f : fibres) left = left || f.state != DONE;
     if (!left) return true;
@@ -189,7 +209,7 @@ int launch(void (*kernel)(A...), const unsigned* grid, const unsigned* block, si
           f.context.uc_link = nullptr;
           makecontext(&f.context, begin, 0);
         }
-        if (!run_block(places)) return 1;
+        if (!run_block(places, order > 0)) return 1;
       }
   return 0;
 }
