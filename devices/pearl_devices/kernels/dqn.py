@@ -31,6 +31,7 @@ UPDATE = off_policy.update(
     "dqn",
     _passes,
     variants={"native": primitive("updates.dqn:bind_update"), **off_policy.TORCH},
+    in_one_launch=True,
     stochastic=False,
     loss_operations=16,
     example="pearl.algorithms.dqn:losses",

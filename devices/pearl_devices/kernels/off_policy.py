@@ -27,6 +27,7 @@ from pearl_devices.kernels.counting import (
     sum_of,
 )
 from pearl_devices.kernels.environments import ENV_STEP, native
+from pearl_devices.kernels.fused import fused
 from pearl_devices.kernels.param_sync import PARAM_SYNC
 from pearl_devices.kernels.record import (
     KernelKind,
@@ -128,6 +129,7 @@ def update(
     passes: Counted | None = None,
     *,
     variants: Mapping[str, Variant] = TORCH,
+    in_one_launch: bool = False,
     hyper: Mapping[str, int] | None = None,
     stochastic: bool = True,
     period: str | None = None,
@@ -141,6 +143,7 @@ def update(
 
     passes: None where nobody has counted them; each network then runs forward twice (its loss, its
         target) and backward once.
+    in_one_launch: one block of GPU threads can do all gradient steps (`kernels.fused`).
     hyper: constants of its own, hyper.<name> → how many numbers.
     stochastic: a gradient step draws random numbers.
     period: the size that says after how many gradient steps the passes repeat.
@@ -190,6 +193,7 @@ def update(
         actions=actions,
         networks=networks,
         variants=variants,
+        cuda=fused(name) if in_one_launch else {},
     )
 
 

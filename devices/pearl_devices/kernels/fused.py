@@ -1,0 +1,38 @@
+"""Which gradient steps one block of GPU threads takes by itself: the variant `fused`.
+
+The block does all gradient steps of a firing in one launch. It is one of the GPU's streaming
+multiprocessors, so wide networks are left to variants that spread over all of them.
+"""
+
+from __future__ import annotations
+
+from pearl_devices.kernel import Kernel
+from pearl_devices.kernels.record import Variant
+
+WIDEST, DEEPEST, MOST_INPUTS, MOST_ROWS = 256, 5, 512, 65_536
+"""Units of a layer, layers, components of an input, rows of a batch."""
+
+
+def misfit(kernel: Kernel) -> str:
+    """Why one block does not take these gradient steps; empty where it does."""
+    if kernel.modules:
+        return f"{', '.join(kernel.modules)} is a torch module, whose layers are not known"
+    if kernel.dim("batch") > MOST_ROWS:
+        return f"a batch of {kernel.dim('batch')} rows is more than {MOST_ROWS}"
+    for name, layers in kernel.networks.items():
+        if len(layers) - 1 > DEEPEST:
+            return f"{name} has {len(layers) - 1} layers, more than {DEEPEST}"
+        if max(layers[1:]) > WIDEST:
+            return f"{name} has a layer of {max(layers[1:])} units, more than {WIDEST}"
+        if layers[0] > MOST_INPUTS:
+            return f"{name} has {layers[0]} inputs, more than {MOST_INPUTS}"
+    return ""
+
+
+def fits(kernel: Kernel) -> bool:
+    return not misfit(kernel)
+
+
+def fused(algorithm: str) -> dict[str, Variant]:
+    """The variant of the kind update.<algorithm>."""
+    return {"fused": Variant(f"pearl_devices.gpu.updates:bind_{algorithm}", fits=fits)}

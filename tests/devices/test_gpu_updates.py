@@ -1,0 +1,277 @@
+"""Gradient steps in one launch of one block, on the stand-in, against float64 and the CPU."""
+
+from __future__ import annotations
+
+import shutil
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pearl_devices import Kernel, UnsupportedError, kernel
+from pearl_devices.gpu import program, updates
+from pearl_devices.gpu.driver import HostTwin
+from pearl_devices.kernels import kind_of
+from tests.devices.gpu_stand_in import (
+    ORDERS,
+    Array,
+    NotingTwin,
+    assert_compiles,
+    assert_equal,
+    assert_near,
+    bind_cuda,
+    fire_cuda,
+    fire_native,
+    sanitized,
+    tensors,
+)
+from tests.devices.test_primitives_nets import Reference, fresh, hyper, in_double, losses_of
+
+Widths = dict[str, tuple[int, ...]]
+STEPS = 5
+NEAR_ZERO = 2e-3
+"""An element whose mean gradient is a smaller share of the largest one is near a zero gradient."""
+
+
+def dqn(layers: tuple[int, ...], batch: int, **more: int) -> tuple[Kernel, Widths]:
+    sizes: dict[str, Any] = {"obs": layers[0], "act": 0, "q": layers, "batch": batch}
+    sizes |= {"steps": STEPS, "double": 0, "duelling": 0, **more}
+    return kernel("update.dqn", sizes, program="tests.kernel_losses:dqn"), {"q": layers}
+
+
+USUAL, ODD = (4, 64, 64, 2), (5, 17, 3)
+CASES: dict[str, tuple[tuple[Kernel, Widths], dict[str, float]]] = {
+    "dqn": (dqn(USUAL, 64), {}),
+    "double dqn": (dqn(USUAL, 64, double=1), {"huber": 0.7, "clip_norm": 0.05}),
+    "dqn of odd sizes": (dqn(ODD, 13, double=1), {"target_every": 2}),
+    "duelling dqn": (dqn((5, 17, 24, 4), 70, double=1, duelling=1), {"clip_norm": 0.1}),
+    "duelling dqn, one layer": (dqn((7, 4), 6, double=1, duelling=1), {"huber": 0.3}),
+}
+ODD_CASE = {"update.dqn": "dqn of odd sizes"}
+"""Of each kind a case of sizes that are no multiples of warps or of four."""
+
+
+def arrays(case: str) -> dict[str, Array]:
+    (k, widths), constants = CASES[case]
+    given = fresh(k, widths, seed=3)
+    for name, value in constants.items():
+        given[f"hyper.{name}"][:] = value
+    return dict(given)
+
+
+@cache
+def fired(case: str, order: int = 0) -> dict[str, Array]:
+    k, _ = CASES[case][0]
+    return fire_cuda(k, arrays(case), driver=HostTwin(order), variant="fused")
+
+
+@cache
+def prepared(case: str) -> Any:
+    k, _ = CASES[case][0]
+    twin = NotingTwin()
+    bind_cuda(k, tensors(arrays(case)), twin, "fused")
+    (launch,) = twin.prepared
+    return launch
+
+
+def in_float64(case: str) -> dict[str, Array]:
+    """Parameters, targets, moments and errors of the reference."""
+    (k, widths), constants = CASES[case]
+    given = arrays(case)
+    reference = Reference(given, widths, bool(k.dims.get("duelling")))
+    tau, every = given["hyper.tau"], int(constants.get("target_every", 0))
+    found: dict[str, Array] = {"batch.td": np.zeros(given["batch.td"].shape)}
+    for s in range(STEPS):
+        if every:  # the reference moves targets by tau alone
+            tau[:] = float((s + 1) % every == 0)
+        td = reference.step(losses_of(k), in_double(given, s), hyper(k, given, s + 1))
+        found["batch.td"][s] = td.numpy()
+    for name in widths:
+        state = reference.optimiser[name].state[reference.flat[name]]
+        found[f"learner.{name}"] = reference.flat[name].detach().numpy()
+        found[f"learner.{name}.m"] = state["exp_avg"].numpy()
+        found[f"learner.{name}.v"] = state["exp_avg_sq"].numpy()
+        found[f"loss.{name}"] = np.array([reference.losses[name]])
+    for name, target in reference.target.items():
+        found[f"learner.{name}.target"] = target.numpy()
+    if constants.get("clip_norm"):
+        assert max(reference.norms.values()) > constants["clip_norm"]
+    return found
+
+
+def assert_same_steps(found: dict[str, Array], wanted: dict[str, Array], case: str) -> None:
+    """Within the bars; an element near a zero gradient, whose step Adam makes as large as any other
+    out of what is rounding, is compared by its mean gradient instead."""
+    widths, given = CASES[case][0][1], arrays(case)
+    for name in widths:
+        m, before = wanted[f"learner.{name}.m"], given[f"learner.{name}.m"]
+        assert_near(found[f"learner.{name}.m"], m, before, f"{name}.m")
+        assert_near(
+            found[f"learner.{name}.v"],
+            wanted[f"learner.{name}.v"],
+            given[f"learner.{name}.v"],
+            f"{name}.v",
+        )
+        clear = np.abs(m) > NEAR_ZERO * np.abs(m).max()
+        moving = m != 0
+        assert clear.sum() >= 0.8 * moving.sum(), "most elements must be compared by their steps"
+        for array in (f"learner.{name}", f"learner.{name}.target"):
+            if array in wanted:
+                parts = (x[array][clear] for x in (found, wanted, given))
+                assert_near(*parts, array)
+        assert found[f"loss.{name}"] == pytest.approx(wanted[f"loss.{name}"], rel=1e-4)
+    assert_near(found["batch.td"], wanted["batch.td"], name="batch.td")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_gradient_steps_are_those_of_the_float64_reference(case: str) -> None:
+    assert_same_steps(fired(case), in_float64(case), case)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_gradient_steps_are_those_of_the_cpu_and_counters_are_equal(case: str) -> None:
+    k, _ = CASES[case][0]
+    given, found = arrays(case), fired(case)
+    wanted = fire_native(k, given)
+    assert_same_steps(found, wanted, case)
+    counters = [n for n in given if n.endswith(".steps") or n in ("learner.step", "rng.update")]
+    assert_equal(found, wanted, *counters)
+    read = [n for n in given if n.startswith(("hyper.", "act.", "batch.")) and n != "batch.td"]
+    assert_equal(found, given, *read)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_order_of_the_threads_changes_no_bit(case: str) -> None:
+    for order in ORDERS[1:]:
+        assert_equal(fired(case, order), fired(case))
+
+
+@pytest.mark.parametrize("case", ODD_CASE.values())
+def test_a_launch_of_five_steps_is_five_launches_of_one(case: str) -> None:
+    k, _ = CASES[case][0]
+    one = kernel(k.kind, {**k.dims, "steps": 1}, program=k.program)
+    single = arrays(case)
+    for s in range(STEPS):
+        rows = {n: a[s : s + 1] if n.startswith("batch.") else a for n, a in single.items()}
+        after = fire_cuda(one, rows, variant="fused")
+        single |= {n: a for n, a in after.items() if not n.startswith("batch.")}
+        single["batch.td"][s] = after["batch.td"][0]
+    assert_equal(fired(case), single)
+
+
+@pytest.mark.parametrize("case", ODD_CASE.values())
+def test_learning_rates_are_read_at_each_firing(case: str) -> None:
+    k, widths = CASES[case][0]
+    given = tensors(arrays(case))
+    call = bind_cuda(k, given, HostTwin(), "fused")
+    call()
+    before = {name: given[f"learner.{name}"].clone() for name in widths}
+    for name in widths:
+        given[f"hyper.lr.{name}"][:] = 0.0
+    call()
+    for name in widths:
+        assert given[f"learner.{name}"].equal(before[name])
+        assert given[f"learner.{name}.m"].abs().max() > 0
+
+
+@pytest.mark.parametrize(("kilobytes", "rows"), [(9, 16), (60, 32), (100, 64)])
+def test_what_shared_memory_does_not_hold_lies_in_the_devices(
+    kilobytes: int, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = "double dqn"
+    monkeypatch.setattr(updates, "STAND_IN_BYTES", kilobytes * 1024)
+    k, _ = CASES[case][0]
+    given, twin = arrays(case), NotingTwin(7)
+    found = fire_cuda(k, given, driver=twin, variant="fused")
+    (launch,) = twin.prepared
+    assert 0 < launch.shared_bytes <= kilobytes * 1024 - updates.STATIC_BYTES
+    assert launch.program.constants["SCRATCH_FLOATS"] > 0
+    assert launch.program.constants["ROWS"] == rows
+    assert_same_steps(found, fire_native(k, given), case)
+
+
+@pytest.mark.parametrize("case", [*ODD_CASE.values(), "double dqn"])
+def test_the_compiler_takes_it_for_every_architecture_without_spills(case: str) -> None:
+    launch = prepared(case)
+    assert_compiles(launch.program, registers=65_536 // launch.block[0])
+    assert launch.shared_bytes <= updates.STAND_IN_BYTES
+
+
+@pytest.mark.parametrize("case", ODD_CASE.values())
+def test_no_array_is_read_or_written_beyond_its_end(case: str, tmp_path: Path) -> None:
+    launch = prepared(case)
+    assert sanitized([launch], tmp_path) == ""
+    obs = launch.arguments[0]
+    assert "heap-buffer-overflow" in sanitized([launch], tmp_path, short=obs)
+
+
+FAULTS = {
+    "update.dqn": [
+        ("dqn.cu", "row[taken] += slope.d", "row[taken] -= slope.d"),
+        ("dqn.cu", "Q::forward(q.params, ahead, acts)", "Q::forward(q.target, ahead, acts)"),
+    ],
+    "nets": [
+        ("block_nets.cuh", "? 0.0f : sum[r][c];", "? sum[r][c] : sum[r][c];"),
+        ("block_nets.cuh", "more ? at + sum[0][0]", "true ? at + sum[0][0]"),
+        ("block_nets.cuh", "target[i] + share *", "target[i] - share *"),
+        ("block_nets.cuh", "rules.rest2 * g * g", "rules.rest2 * g"),
+    ],
+}
+
+
+def faulty(monkeypatch: pytest.MonkeyPatch, folder: Path, file: str, old: str, new: str) -> None:
+    """A copy of the sources with one fault takes their place."""
+    copy = folder / "sources"
+    shutil.copytree(program.SOURCES, copy)
+    text = (copy / file).read_text()
+    assert text.count(old) == 1
+    (copy / file).write_text(text.replace(old, new))
+    monkeypatch.setattr(program, "SOURCES", copy)
+
+
+@pytest.mark.parametrize(("file", "old", "new"), [f for found in FAULTS.values() for f in found])
+def test_a_fault_in_the_source_is_seen(
+    file: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    kind = f"update.{file.removesuffix('.cu')}"
+    case = ODD_CASE.get(kind, "dqn of odd sizes")
+    if "target" in old and file == "block_nets.cuh":
+        case = "duelling dqn"
+    k, _ = CASES[case][0]
+    given = arrays(case)
+    wanted = fire_native(k, given)
+    faulty(monkeypatch, tmp_path, file, old, new)
+    with pytest.raises(AssertionError):
+        assert_same_steps(fire_cuda(k, given, variant="fused"), wanted, case)
+
+
+BARRIERS = (
+    ("block_nets.cuh", "__syncthreads();  // the derivative overwrites what was read"),
+    ("block_nets.cuh", "__syncthreads();\n    if constexpr (L + 1 < LAYERS) forward"),
+)
+
+
+@pytest.mark.parametrize(("file", "barrier"), BARRIERS)
+def test_a_missing_barrier_is_seen_in_another_order(
+    file: str, barrier: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    case = "dqn of odd sizes"
+    k, _ = CASES[case][0]
+    faulty(monkeypatch, tmp_path, file, barrier, barrier.replace("__syncthreads()", ""))
+    found = [fire_cuda(k, arrays(case), driver=HostTwin(o), variant="fused") for o in ORDERS]
+    assert any((a[name] != fired(case)[name]).any() for a in found for name in a)
+
+
+def test_networks_that_one_block_does_not_take_are_refused_with_a_reason() -> None:
+    for layers, batch, reason in (
+        ((4, 512, 2), 8, "512 units, more than 256"),
+        ((4, *[8] * 6, 2), 8, "7 layers, more than 5"),
+        ((600, 8, 2), 8, "600 inputs, more than 512"),
+        ((4, 8, 2), 100_000, "100000 rows"),
+    ):
+        k, widths = dqn(layers, batch, steps=1)
+        assert not kind_of(k).cuda["fused"].fits(k)
+        with pytest.raises(UnsupportedError, match=f"{reason}.*'graph' or 'eager'"):
+            bind_cuda(k, tensors(fresh(k, widths)), HostTwin(), "fused")
