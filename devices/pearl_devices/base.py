@@ -30,6 +30,7 @@ mode whose estimate occupies its lane for less than its latency may return somet
 
 ASKED = {
     "torch-bf16": "rounds to bfloat16; of the updates of continuous actions",
+    "eager-bf16": "rounds to bfloat16; of the updates of continuous actions, on a GPU",
     "envpool": "steps envpool's versions of the environments; needs the package envpool (the extra "
     "[envpool])",
 }
@@ -54,6 +55,11 @@ class KernelKindError(UnsupportedError):
 class KernelFailed(EnvironmentFailed):
     """A firing of a kernel kind of the user's own failed; the text names its function and the
     reason. It ends a run as an environment that fails does."""
+
+
+class DeviceFailed(EnvironmentFailed):
+    """A device failed while a run used it; the text names it, the kernel and the way out. It ends a
+    run as an environment that fails does."""
 
 
 class DeviceKindError(ValueError):
@@ -295,6 +301,47 @@ class FiringCost(TypedDict, total=False):
     source: str
 
 
+Pair = tuple[Any, Any]
+"""An array of the host, and the device's twin of it."""
+
+
+class DeviceMemory(Protocol):
+    """The memory of a device beside the host's, in one run: arrays there are twins of the host's.
+
+    The runtime knows what crosses and says it (`docs/protocol.md`). Lanes of such a device run in
+    this process. Every method may raise DeviceFailed.
+    """
+
+    def holds(self, kernel: Kernel, variant: str, name: str) -> bool:
+        """Whether a kernel finds this array in the device's memory, else in the host's."""
+
+    def twin(self, array: Any) -> Any:
+        """A new array on the device, with the shape, type and values of one of the host's."""
+
+    def part(self, twin: Any, first: int, shape: tuple[int, ...]) -> Any:
+        """The part of a twin that begins with element `first`, sharing its memory."""
+
+    def firing(
+        self,
+        call: Call,
+        kernel: Kernel,
+        loads: tuple[Pair, ...],
+        stores: tuple[Pair, ...],
+        lane: str,
+    ) -> Call:
+        """A firing: the twins of `loads` from the host, the call, the twins of `stores` to the
+        host. Complete when it returns where anything crosses; else in the order of its lane.
+
+        call: what `bind` returned for `kernel`.
+        """
+
+    def load(self, pairs: tuple[Pair, ...]) -> None:
+        """Copy arrays from the host to the device, complete when it returns."""
+
+    def store(self, pairs: tuple[Pair, ...]) -> None:
+        """Copy arrays from the device to the host once all that began there before is complete."""
+
+
 class Backend(Protocol):
     """A device kind: a module that defines these names; see `pearl_devices.BACKENDS`.
 
@@ -304,10 +351,12 @@ class Backend(Protocol):
         module, which may also return a `pearl_estimators.Estimate`. It raises FigureError where the
         device lacks a figure.
 
-    Two more are optional. `check(device)` raises FigureError where a figure of a platform file is
-    missing. `COUNTER` measures energy: a function, or its name as `module:function`, from the
-    number of a device among those of its kind to (`pearl_estimators.energy.Counter`, "") or
-    (None, the reason why there is none).
+    More are optional. `check(device)` raises FigureError where a figure of a platform file is
+    missing. `present(device)` says whether a device of a platform file is part of this machine;
+    without it, none is. `COUNTER` measures energy: a function, or its name as `module:function`,
+    from the number of a device among those of its kind to (`pearl_estimators.energy.Counter`, "")
+    or (None, the reason why there is none). `memory(number)` returns the `DeviceMemory` of such a
+    device, anew for each run; kernels of a kind without it work in the host's memory.
     """
 
     WIDTH_UNIT: str

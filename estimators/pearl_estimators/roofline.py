@@ -50,7 +50,8 @@ UNKNOWN_ENV_BAND = Band(8.0, 16.0)  # the spread of environments behind UNKNOWN_
 def launches(kernel: Kernel, variant: str) -> float:
     """Number of operations that one firing starts: 1 where a variant is one compiled call, of eager
     torch the kind's `operations`."""
-    return kind_of(kernel).operations(kernel) if variant.startswith("torch") else 1
+    eager = variant.startswith(("torch", "eager"))
+    return kind_of(kernel).operations(kernel) if eager else 1
 
 
 def overhead_s(kernel: Kernel, device: Device, variant: str) -> float:

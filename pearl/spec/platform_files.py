@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -268,7 +268,8 @@ def _device(
     )
     if check := getattr(kind, "check", None):
         check(device)
-    return device
+    present = getattr(kind, "present", None)
+    return replace(device, real=True) if present and present(device) else device
 
 
 DEVICE_FIELDS = {

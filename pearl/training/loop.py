@@ -125,6 +125,9 @@ class Lanes(Protocol):
     def halt(self) -> int:
         """Bring all lanes to the same iteration soon; returns that iteration."""
 
+    def fetch(self, *beginnings: str) -> None:
+        """Bring arrays from devices with memory of their own, by the beginnings of their names."""
+
     def cpu_s(self) -> float:
         """User and system seconds spent so far, those of other processes included."""
 
@@ -163,10 +166,13 @@ def iterate(loop: TrainingLoop, state: State) -> Status | Literal["off"]:
             waited_s = waiting.between(waits, later, loop.plan.bottleneck.name)
             state.iteration = end
             loop.settled(end)
+            loop.lanes.fetch("loss.", "episode.")
             _count(loop, state, end - at, wall_s, cpu_s, waited_s)
             if at >= marks.warm:  # the first stretch may still load and compile: it is not counted
                 window = window.longer() if window else Window(end, state.wall_s)
             bad = [name for name, loss in losses.items() if not np.isfinite(loss[0])]
+            if bad:
+                loop.lanes.fetch("learner.")
             if bad and (end == mark or not finite(loop.arrays)):
                 state.log.failure = (
                     f"{', '.join(bad)} was not finite by env step {end * loop.graph.env_steps}; "

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from math import gcd
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -19,6 +20,7 @@ from pearl.planning.plans import plain
 from pearl.planning.runs import CHECKPOINT
 from pearl.runtime.environments import external_envs
 from pearl.runtime.protocol import channels, single_lane
+from pearl.runtime.protocol.residency import Residency
 from pearl.spec.own_code import own_code
 from pearl.training import checkpoint, memory, restoring
 from pearl.training.compiled import Compiled
@@ -166,9 +168,10 @@ class Session:
         restart = options.on_env_failure == "restart"
         pace_s = None if c.emulate else c.plan.pace_s
         before = resumed.environments if resumed else None
+        residency = Residency(c.jobs, self.arrays, partial(channels.own, c.protocol))
         if c.protocol.alone:
             with own_code(c.system, "binding the kernels"), _bringing_back():
-                steps = single_lane.bind(c.order, c.jobs, learning, self.arrays)
+                steps = single_lane.bind(c.order, c.jobs, learning, self.arrays, residency)
                 found = {s.job.name: external_envs.found(s.job, s.call) for s in steps}
                 environments = {name: env for name, env in found.items() if env is not None}
                 for env in environments.values():
@@ -179,7 +182,12 @@ class Session:
             self.environments = lambda: external_envs.snapshot(environments)
             with limited(environments, environments, limit_s):
                 yield single_lane.OneLane(
-                    steps, self.arrays, milestones.warm, iteration=state.iteration, pace_s=pace_s
+                    steps,
+                    self.arrays,
+                    milestones.warm,
+                    residency,
+                    iteration=state.iteration,
+                    pace_s=pace_s,
                 )
             return
         from pearl.runtime.lanes.engine import Engine
@@ -190,6 +198,7 @@ class Session:
             protocol=c.protocol,
             jobs=c.jobs,
             arrays=self.arrays,
+            residency=residency,
             learning=learning,
             span=Span(milestones.warm, milestones.total, state.drained),
             about={

@@ -238,10 +238,10 @@ def test_an_estimate_refuses_what_cannot_be():
         Estimate(float("nan"))
 
 
-def test_a_gpu_is_planned_for_and_not_trained_on():
-    assert backend("gpu").offers(DQN, GPU) == (("torch", 82),)
-    with pytest.raises(UnsupportedError, match=r"update.dqn, variant 'torch'.*plans for GPUs"):
-        backend("gpu").bind(DQN, "torch", {})
+def test_a_gpu_offers_torch_programs_and_takes_no_arrays_of_the_host():
+    assert backend("gpu").offers(DQN, GPU) == (("eager", 82),)
+    with pytest.raises(UnsupportedError, match=r"update.dqn, variant 'eager'.*the host's memory"):
+        backend("gpu").bind(DQN, "eager", {})
 
 
 def test_estimating_imports_neither_torch_nor_numba_nor_gymnasium():

@@ -1,10 +1,15 @@
-"""NVIDIA GPUs: planned for and emulated; no kernel is bound to one by this version."""
+"""GPUs: NVIDIA's by CUDA, those of others by torch alone.
+
+Variants: `eager` (the torch programs of the CPU, operator by operator), `cuda` (written by hand,
+one firing a launch or a few), `fused` (the same with all gradient steps of a firing in one launch,
+on one streaming multiprocessor). Those of torch also run where torch drives a GPU that is not
+NVIDIA's. The kinds' records say which of them a kernel has.
+"""
 
 from __future__ import annotations
 
-from pearl_devices.base import Buffers, Call, Device, UnsupportedError
+from pearl_devices.base import Buffers, Call, Device, DeviceMemory
 from pearl_devices.kernel import Kernel
-from pearl_devices.kernels import kind_of
 
 WIDTH_UNIT = "sm"  # a streaming multiprocessor
 SIMULATED = False
@@ -13,21 +18,23 @@ COUNTER = "pearl_estimators.energy:nvml"
 
 
 def offers(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
-    """Networks and rollouts in eager torch, on all streaming multiprocessors.
+    """The variants of a kernel on a GPU; empty for a kind it cannot run."""
+    from pearl_devices.gpu.binding import offered
 
-    Gradient steps need a program, the torch loss. Replay and environments are not offered.
-    """
-    structure = kind_of(kernel).structure
-    if structure in ("network", "copy", "store", "advantages") or (
-        structure == "gradient" and kernel.program
-    ):
-        return (("torch", device.width),)
-    return ()
+    return offered(kernel, device)
+
+
+def memory(number: int) -> DeviceMemory:
+    """The memory of a GPU of this machine."""
+    from pearl_devices.gpu.memory import TorchMemory
+    from pearl_devices.gpu.nvidia import driver
+
+    return TorchMemory(driver(number))
 
 
 def bind(kernel: Kernel, variant: str, buffers: Buffers) -> Call:
-    """Always an UnsupportedError."""
-    raise UnsupportedError(
-        f"kernel {kernel.kind}, variant {variant!r}: this version plans for GPUs and emulates "
-        "them, it does not run kernels on one; plan for the host alone to train for real"
-    )
+    """Prepares a kernel over twins of `memory`; see `binding.bound`."""
+    from pearl_devices.gpu.binding import bound, device_of
+    from pearl_devices.gpu.nvidia import driver_of
+
+    return bound(kernel, variant, buffers, lambda: driver_of(device_of(kernel, variant, buffers)))

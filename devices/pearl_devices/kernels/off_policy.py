@@ -81,6 +81,16 @@ def acting_arrays(k: Kernel) -> dict[str, Spec]:
     }
 
 
+def counters(name: str) -> bool:
+    """Whether an array has numbers that a torch program reads: constants, counters, streams."""
+    return name.startswith(("hyper.", "rng.")) or name.endswith((".step", ".steps"))
+
+
+def beside_the_network(name: str) -> bool:
+    """Whether an array is none that the forward pass of an acting network reads."""
+    return not name.startswith(("env.obs", "policy."))
+
+
 def inference(
     name: str,
     *,
@@ -107,7 +117,10 @@ def inference(
         operations=torch_operations.of_inference,
         actions=actions,
         networks=networks,
-        variants={**variants, "torch": primitive("torch.off_policy:bind_inference")},
+        variants={
+            **variants,
+            "torch": primitive("torch.off_policy:bind_inference", on_host=beside_the_network),
+        },
     )
 
 
@@ -116,8 +129,12 @@ def with_loss(k: Kernel) -> bool:
     return k.program is not None
 
 
-TORCH = {"torch": primitive("torch.off_policy:bind_update", fits=with_loss)}
-BFLOAT16 = {"torch-bf16": primitive("torch.off_policy:bind_update_bfloat16", fits=with_loss)}
+TORCH = {"torch": primitive("torch.off_policy:bind_update", fits=with_loss, on_host=counters)}
+BFLOAT16 = {
+    "torch-bf16": primitive(
+        "torch.off_policy:bind_update_bfloat16", fits=with_loss, on_host=counters
+    )
+}
 
 
 def _assumed(k: Kernel) -> Mapping[str, Passes]:

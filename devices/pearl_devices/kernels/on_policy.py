@@ -27,6 +27,8 @@ from pearl_devices.kernels.off_policy import (
     acting_arrays,
     acting_products,
     acting_work,
+    beside_the_network,
+    counters,
     joined,
     with_loss,
 )
@@ -82,7 +84,7 @@ INFERENCE = KernelKind(
     operations=torch_operations.of_inference,
     variants={
         "native": primitive("updates.policies:bind_inference"),
-        "torch": primitive("torch.on_policy:bind_inference"),
+        "torch": primitive("torch.on_policy:bind_inference", on_host=beside_the_network),
     },
 )
 
@@ -137,7 +139,7 @@ def update(
     """The kind that takes the gradient steps on a rollout. native: the code that PPO and A2C share
     computes its loss; else the torch loss alone does, and the work of the passes is assumed."""
     variants = {"native": primitive("updates.ppo:bind_update")} if native else {}
-    torch = primitive("torch.on_policy:bind_update", fits=with_loss)
+    torch = primitive("torch.on_policy:bind_update", fits=with_loss, on_host=counters)
     return KernelKind(
         name=f"update.{name}",
         structure="gradient",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels.counting import F32
-from pearl_devices.kernels.record import KernelKind, Spec, Work, primitive
+from pearl_devices.kernels.record import KernelKind, Spec, Variant, Work, primitive
 
 
 def _work(k: Kernel) -> Work:
@@ -29,5 +29,6 @@ PARAM_SYNC = KernelKind(
     sends=("policy.",),
     repeatable=True,
     variants={"native": primitive("math.nets:bind_sync")},
+    cuda={"eager": Variant("pearl_devices.gpu.binding:bind_sync")},
 )
 """Sizes: params; where `args["network"]` names two networks as X+Y also X and Y, their sizes."""

@@ -76,28 +76,41 @@ def always(kernel: Kernel) -> bool:
     return True
 
 
+def nowhere(name: str) -> bool:
+    """No array."""
+    return False
+
+
 @dataclass(frozen=True)
 class Variant:
-    """One implementation of a kind on a CPU.
+    """One implementation of a kind.
 
     function: `module:function`, imported when a kernel is bound, or what tells it by the kernel.
         It takes the kernel and the arrays by name, and returns the call of one firing.
     cores: how many it takes.
     fits: whether it can run a kernel of the kind.
+    on_host: of one that also runs over tensors on a device, whether an array stays in the host's
+        memory: counters and constants that it reads as numbers.
     """
 
     function: str | Callable[[Kernel], str]
     cores: int = 1
     fits: Callable[[Kernel], bool] = always
+    on_host: Callable[[str], bool] = nowhere
 
     def program(self, kernel: Kernel) -> str:
         """The `module:function` for this kernel."""
         return self.function if isinstance(self.function, str) else self.function(kernel)
 
 
-def primitive(where: str, cores: int = 1, fits: Callable[[Kernel], bool] = always) -> Variant:
+def primitive(
+    where: str,
+    cores: int = 1,
+    fits: Callable[[Kernel], bool] = always,
+    on_host: Callable[[str], bool] = nowhere,
+) -> Variant:
     """A variant whose `module:function` lies in `pearl_devices.primitives`."""
-    return Variant(f"pearl_devices.primitives.{where}", cores, fits)
+    return Variant(f"pearl_devices.primitives.{where}", cores, fits, on_host)
 
 
 def nbytes(spec: Spec) -> int:

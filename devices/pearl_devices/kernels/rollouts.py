@@ -77,6 +77,11 @@ def _gae_operations(k: Kernel) -> float:
     return 2 * torch_operations.forward(k.layers()) + _ADVANTAGES + _TRACE * k.dim("horizon")
 
 
+def counted(name: str) -> bool:
+    """Whether an array has numbers that a torch program reads."""
+    return name == "rollout.at" or name.startswith("hyper.")
+
+
 ROLLOUT_INSERT = KernelKind(
     name="rollout_insert",
     structure="store",
@@ -86,7 +91,7 @@ ROLLOUT_INSERT = KernelKind(
     operations=lambda k: _ROW,
     variants={
         "native": primitive("replay.rollouts:bind_insert"),
-        "torch": primitive("torch.on_policy:bind_insert"),
+        "torch": primitive("torch.on_policy:bind_insert", on_host=counted),
     },
 )
 
@@ -99,6 +104,6 @@ GAE = KernelKind(
     operations=_gae_operations,
     variants={
         "native": primitive("replay.rollouts:bind_advantages"),
-        "torch": primitive("torch.on_policy:bind_advantages"),
+        "torch": primitive("torch.on_policy:bind_advantages", on_host=counted),
     },
 )

@@ -16,7 +16,6 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pearl_devices import Call
-from pearl_devices.kernels import kind_of
 
 if TYPE_CHECKING:
     from pearl.runtime.protocol.single_lane import Job
@@ -69,7 +68,7 @@ class Log:
 
 def found(job: Job, call: Call) -> EnvStep | None:
     """The external environments behind a bound call; None where there are none."""
-    if kind_of(job.kernel).structure != "environment" or job.variant == "native":
+    if not job.outside:
         return None
     from pearl_devices.primitives.envs.gym_envs import stepping
 

@@ -20,8 +20,9 @@ from pearl.runtime.protocol import channels, progress_counters, recovery
 from pearl.runtime.protocol.control_block import Board
 from pearl.runtime.protocol.lane_schedule import Protocol
 from pearl.runtime.protocol.progress_counters import Bell
+from pearl.runtime.protocol.residency import Residency
 from pearl.runtime.protocol.single_lane import Job, note
-from pearl_devices import Buffers, Call, backend
+from pearl_devices import Buffers, Call
 
 STEPS, ALL = 1, 2
 """Values of the learning lane's sleep cell: it sleeps until a copy has stepped, or until a copy has
@@ -77,6 +78,7 @@ class Actor:
         arrays: Buffers,
         board: Board,
         bells: Sequence[Bell],
+        residency: Residency,
         look: Callable[[], None],
         *,
         spins: int = SPINS,
@@ -94,10 +96,10 @@ class Actor:
         self._granted = np.array([board.count(granted(copy))], np.int64)
         self._version = board.count(version(copy))
         self._acting = [
-            call(protocol, jobs, arrays, self._tasks[0], slot)
+            call(protocol, jobs, arrays, residency, self._tasks[0], slot)
             for slot in range(protocol.slots["param_sync"])
         ]
-        self._stepping = call(protocol, jobs, arrays, self._tasks[1])
+        self._stepping = call(protocol, jobs, arrays, residency, self._tasks[1])
         job, part = jobs[self._tasks[1]], protocol.graph.task(self._tasks[1]).part
         found = external_envs.found(job, self._stepping)
         self.environments: Environments = {}
@@ -158,9 +160,14 @@ def slot_of(version: int, slots: int) -> int:
 
 
 def call(
-    protocol: Protocol, jobs: Mapping[str, Job], arrays: Buffers, task: str, slot: int = 0
+    protocol: Protocol,
+    jobs: Mapping[str, Job],
+    arrays: Buffers,
+    residency: Residency,
+    task: str,
+    slot: int = 0,
 ) -> Call:
     """A task's call on the parameters in `slot`."""
     job = jobs[task]
     seen = channels.view(protocol, arrays, job.kernel, task, {"param_sync": slot})
-    return backend(job.device_kind).bind(job.kernel, job.variant, seen)
+    return residency.bound(job, seen, lane=protocol.lane_of[task])

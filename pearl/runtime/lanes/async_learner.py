@@ -46,7 +46,7 @@ from pearl.runtime.protocol.control_block import Board
 from pearl.runtime.protocol.lane_schedule import Protocol
 from pearl.runtime.protocol.progress_counters import Bell
 from pearl.runtime.protocol.single_lane import LaneError, note
-from pearl_devices import Buffers, Call, backend
+from pearl_devices import Buffers, Call
 
 ACTED = "any_order.acted"
 """Array of shape (copies,): 0 where no transitions of the copy wait to be stored, else 1 + the
@@ -72,7 +72,7 @@ class AnyOrder(Engine):
         w = self.work
         if number == w.protocol.home:
             return AsyncLearner(w, self._whole, self._warm, self.board, w.bells, look, self.spins)
-        given = (w.protocol, number, w.jobs, w.arrays, self.board, w.bells, look)
+        given = (w.protocol, number, w.jobs, w.arrays, self.board, w.bells, w.residency, look)
         return Actor(*given, spins=self.spins)
 
     def stalls(self, number: int) -> bool:
@@ -97,6 +97,7 @@ class AnyOrder(Engine):
         board.write(board.flush, at)
         self._ring()
         learner.until(lambda: all(board.read(board.flushed(n)) >= at for n in range(board.lanes)))
+        self.work.residency.settle()
         return at
 
 
@@ -141,7 +142,7 @@ class AsyncLearner:
         }
         self._storing = [_store(work, graph, i) for i in self._copies]
         slots = range(p.slots["param_sync"])
-        given = p, work.jobs, work.arrays
+        given = p, work.jobs, work.arrays, work.residency
         self._copying = [call(*given, "param_sync", slot) for slot in slots]
         self._others = {
             t: call(*given, t) for t in self._order if t not in ("replay_insert", "param_sync")
@@ -306,4 +307,5 @@ def _store(work: Work, graph: TaskGraph, copy: int) -> Call:
         n: a[first : first + shares[copy]] if n.startswith("step.") else a
         for n, a in work.arrays.items()
     }
-    return backend(job.device_kind).bind(kernel, job.variant, rows)
+    lane = work.protocol.lane_of["replay_insert"]
+    return work.residency.bound(job, rows, kernel=kernel, lane=lane)

@@ -60,9 +60,11 @@ class Engine:
         p = self.work.protocol
         try:
             for number in range(len(p.lanes)):
-                if number != p.home and self.hosting == "threads":
+                if number == p.home or self.hosting == "one":
+                    continue
+                if self.hosting == "threads" or self._on_device(number):
                     self._workers[number] = Thread(self.board, partial(self.runner, number))
-                elif number != p.home and self.hosting == "processes":
+                else:
                     self._workers[number] = self._process(number)
             self.own = self.runner(p.home, self._look)
             if self.hosting == "one":
@@ -90,6 +92,12 @@ class Engine:
         """A lane by name."""
         return self.work.protocol.lanes[number].name
 
+    def _on_device(self, number: int) -> bool:
+        """Whether a lane works on a device's memory: twins are of one process, and so are all such
+        lanes."""
+        w = self.work
+        return any(w.jobs[t].own_memory for t in w.protocol.lanes[number].tasks)
+
     def bind(self, number: int, look: Callable[[], None]) -> Any:
         """A lane of this process with its calls bound: a `Runner` or an object like one."""
         w = self.work
@@ -102,6 +110,7 @@ class Engine:
             w.bells,
             w.learning,
             w.span,
+            w.residency,
             look,
             spins=self.spins,
             jitter_s=w.jitter_s,
@@ -124,6 +133,7 @@ class Engine:
     def start(self, at: int) -> None:
         """Begin with iteration `at`: all tasks have fired for just the iterations before it."""
         p, board = self.work.protocol, self.board
+        self.work.residency.load()
         self._begun = recovery.Begun.of(self.work.arrays, at)
         for task, firings in p.graph.repetition.items():
             board.write(board.count(task), at * firings)
@@ -181,11 +191,12 @@ class Engine:
                 raise LaneError("the plan's lanes wait for each other: " + self._stuck())
             for runner in self._all:
                 runner.segment(end)
-            return
-        self.own.flush(end)
-        while any(board.read(board.flushed(n)) < end for n in range(board.lanes)):
-            self._look()
-            time.sleep(0)
+        else:
+            self.own.flush(end)
+            while any(board.read(board.flushed(n)) < end for n in range(board.lanes)):
+                self._look()
+                time.sleep(0)
+        self.work.residency.settle()
 
     def halt(self) -> int:
         """Bring all lanes to the limit that the others were last given; which iteration that is."""
@@ -193,6 +204,10 @@ class Engine:
         if self.board.read(self.board.flush) < limit:
             self._settle(limit, timed=False)
         return limit
+
+    def fetch(self, *beginnings: str) -> None:
+        """Bring arrays from devices, by the beginnings of their names."""
+        self.work.residency.fetch(*beginnings)
 
     def cpu_s(self) -> float:
         """Seconds of this process and of the lanes in others, so far."""

@@ -15,6 +15,7 @@ from pearl.runtime.protocol.binding import Binder, BoundFiring
 from pearl.runtime.protocol.control_block import Board, Span
 from pearl.runtime.protocol.lane_schedule import Protocol
 from pearl.runtime.protocol.progress_counters import Bell
+from pearl.runtime.protocol.residency import Residency
 from pearl.runtime.protocol.single_lane import Job
 from pearl.runtime.protocol.single_lane import note as keep
 from pearl_devices import Buffers, Call
@@ -66,6 +67,7 @@ class Runner:
         bells: Sequence[Bell],
         learning: Sequence[str],
         span: Span,
+        residency: Residency,
         look: Callable[[], None],
         *,
         spins: int = SPINS,
@@ -75,7 +77,7 @@ class Runner:
         self.number, self.board, self.bells, self.look = number, board, bells, look
         self.name, self.spins = protocol.lanes[number].name, spins
         self.times_ns: dict[str, list[int]] = {}
-        binder = Binder(protocol, jobs, arrays, board, learning, span)
+        binder = Binder(protocol, jobs, arrays, board, learning, span, residency, self.name)
         self.lags, self.environments = binder.lags, dict[str, Any]()
         self.settled: Callable[[int], None] | None = None
         self.steps = tuple(binder.step(f) for f in protocol.lanes[number].firings)

@@ -11,6 +11,7 @@ from pearl.runtime.protocol import channels
 from pearl.runtime.protocol.control_block import Span
 from pearl.runtime.protocol.lane_schedule import Protocol
 from pearl.runtime.protocol.progress_counters import Bell
+from pearl.runtime.protocol.residency import Residency
 from pearl.runtime.protocol.single_lane import Job
 from pearl_devices import Buffers
 
@@ -20,6 +21,7 @@ class Work:
     """The plan, the arrays and the options that the lanes of a run share.
 
     jobs: task → the call that runs it.
+    residency: of the arrays on devices with memory of their own.
     learning: tasks that pass their tokens without work before learning begins.
     span: the iterations in which tasks do real work.
     about: spec, plan and options as JSON, from which a worker process builds the same.
@@ -36,6 +38,7 @@ class Work:
     protocol: Protocol
     jobs: Mapping[str, Job]
     arrays: Buffers
+    residency: Residency
     learning: Sequence[str]
     span: Span
     about: Mapping[str, Any]

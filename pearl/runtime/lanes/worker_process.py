@@ -26,6 +26,7 @@ from pearl.runtime.protocol.channels import Memory
 from pearl.runtime.protocol.control_block import Board, Span
 from pearl.runtime.protocol.lane_schedule import Protocol
 from pearl.runtime.protocol.progress_counters import Bell
+from pearl.runtime.protocol.residency import Residency
 from pearl.spec.own_code import graph_of
 from pearl.spec.reading import load
 from pearl_devices.primitives.code_cache import sources
@@ -79,13 +80,14 @@ def main() -> int:
     bells = [Bell(handle) for handle in about["bells"]]
     given = protocol, about["lane"], jobs, memory.arrays, board, bells
     how = {"spins": about["spins"], "anew": about["anew"]}
+    residency = Residency(jobs, memory.arrays)
     runner: Runner | Actor
     if about["any_order"]:
-        runner = Actor(*given, alive, **how)
+        runner = Actor(*given, residency, alive, **how)
     else:
         span = Span(about["warm"], about["total"], about["drained"])
         learning, jitter_s = about["learning"], about["jitter_s"]
-        runner = Runner(*given, learning, span, alive, jitter_s=jitter_s, **how)
+        runner = Runner(*given, learning, span, residency, alive, jitter_s=jitter_s, **how)
     limit_s = about["env_time_limit_s"]
     if runner.environments:
         for env in runner.environments.values():

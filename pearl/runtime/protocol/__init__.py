@@ -7,5 +7,6 @@ __all__ = [
     "lane_schedule",
     "progress_counters",
     "recovery",
+    "residency",
     "single_lane",
 ]

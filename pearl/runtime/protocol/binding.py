@@ -15,6 +15,7 @@ from pearl.runtime.protocol import channels
 from pearl.runtime.protocol.control_block import Board, Span
 from pearl.runtime.protocol.lane_schedule import Firing, Protocol, Slots
 from pearl.runtime.protocol.progress_counters import Ints
+from pearl.runtime.protocol.residency import Residency
 from pearl.runtime.protocol.single_lane import Job
 from pearl_devices import Buffers, Call, Kernel, backend
 from pearl_devices.base import Pending
@@ -61,8 +62,11 @@ class Binder:
         board: Board,
         learning: Sequence[str],
         span: Span,
+        residency: Residency,
+        lane: str,
     ) -> None:
         self.protocol, self.jobs, self.arrays = protocol, jobs, arrays
+        self.residency, self.lane = residency, lane
         self.board, self.learning, self.span = board, learning, span
         self.lags: Lags = {}
         self._bound: dict[tuple[Job, int, tuple[tuple[str, int], ...]], Call] = {}
@@ -140,14 +144,14 @@ class Binder:
         return None
 
     def _call(self, job: Job, task: str, slots: Mapping[str, int], group: int) -> Call:
-        device, kernel = backend(job.device_kind), job.kernel
+        kernel = job.kernel
         seen = channels.view(self.protocol, self.arrays, kernel, task, slots, group)
         if self.protocol.graph.task(task).copies and len(job.tasks) == 1:
             versions = self.arrays[channels.version(task)]
-            call = device.bind(kernel, job.variant, seen)
+            call = self.residency.bound(job, seen, lane=self.lane)
             return _versioned(call, self.board, task, versions, slots.get(task, 0))
-        if kind_of(kernel).structure != "environment" or job.variant == "native":
-            return device.bind(kernel, job.variant, seen)
+        if not job.outside:
+            return self.residency.bound(job, seen, lane=self.lane)
         return self._outside(job, task, seen, group)
 
     def _outside(self, job: Job, task: str, seen: Buffers, group: int) -> Call:

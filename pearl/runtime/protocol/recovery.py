@@ -149,10 +149,7 @@ def stalls(protocol: Protocol, number: int, board: Board) -> bool:
 
 def steps_outside(protocol: Protocol, number: int, jobs: Mapping[str, Job]) -> bool:
     """Whether a lane steps environments that live outside the arrays."""
-    placed = [jobs[t] for t in protocol.lanes[number].tasks]
-    return any(
-        kind_of(j.kernel).structure == "environment" and j.variant != "native" for j in placed
-    )
+    return any(jobs[t].outside for t in protocol.lanes[number].tasks)
 
 
 def marked(

@@ -16,6 +16,7 @@ from pearl.graph.sequential import blocked, fire, program_order
 from pearl.graph.task_graph import TaskGraph
 from pearl.planning.plans import Plan
 from pearl.runtime import waiting
+from pearl.runtime.protocol.residency import Residency
 from pearl_devices import Buffers, Call, Device, Kernel, Platform, backend, buffers, offers
 from pearl_devices.kernels import kind_of
 
@@ -32,16 +33,29 @@ class Job:
     """A kernel to bind.
 
     tasks: those that the kernel covers: one, or all members of a fused mode.
+    number: of the device among those of its kind on the platform, from 0.
     """
 
     tasks: tuple[str, ...]
     kernel: Kernel
     device_kind: str
     variant: str
+    number: int = 0
 
     @property
     def name(self) -> str:
         return "+".join(self.tasks)
+
+    @property
+    def own_memory(self) -> bool:
+        """Whether its device has memory of its own."""
+        return hasattr(backend(self.device_kind), "memory")
+
+    @property
+    def outside(self) -> bool:
+        """Whether it steps environments that live outside the arrays."""
+        steps = kind_of(self.kernel).structure == "environment"
+        return steps and self.variant != "native" and not self.own_memory
 
 
 @dataclass(frozen=True)
@@ -80,7 +94,9 @@ def jobs(plan: Plan, graph: TaskGraph, platform: Platform, *, emulate: bool) -> 
                     f"plan: {sorted(wanted)} run as one call, which the algorithm does not allow; "
                     f"it allows {[list(f.tasks) for f in graph.fusions]}"
                 )
-        kind, variant = platform.device(placed.device).kind, placed.variant
+        device, variant = platform.device(placed.device), placed.variant
+        kind = device.kind
+        number = [d.name for d in platform.devices if d.kind == kind].index(device.name)
         if emulate:
             host = platform.device(platform.host)
             offered = [name for name, _ in offers(kernel, host)]
@@ -90,7 +106,8 @@ def jobs(plan: Plan, graph: TaskGraph, platform: Platform, *, emulate: bool) -> 
                     f"which the plan gives to {placed.device}; it cannot be emulated here"
                 )
             kind, variant = host.kind, variant if variant in offered else offered[0]
-        job = Job(members, kernel, kind, variant)
+            number = 0
+        job = Job(members, kernel, kind, variant, number)
         found.update(dict.fromkeys(members, job))
     return found
 
@@ -114,10 +131,14 @@ def one_lane_order(plan: Plan, graph: TaskGraph) -> tuple[str, ...]:
 
 
 def bind(
-    order: Sequence[str], by_task: Mapping[str, Job], learning: Iterable[str], arrays: Buffers
+    order: Sequence[str],
+    by_task: Mapping[str, Job],
+    learning: Iterable[str],
+    arrays: Buffers,
+    residency: Residency | None = None,
 ) -> tuple[BoundCall, ...]:
     """The calls of one round. A fused mode is called once, at its first member's place."""
-    learns = set(learning)
+    learns, residency = set(learning), residency or Residency(by_task, arrays)
     calls: dict[Job, Call] = {}
     steps: list[BoundCall] = []
     for task in order:
@@ -125,7 +146,7 @@ def bind(
         if len(job.tasks) > 1 and job in calls:
             continue
         if job not in calls:
-            calls[job] = backend(job.device_kind).bind(job.kernel, job.variant, arrays)
+            calls[job] = residency.bound(job, arrays)
         steps.append(BoundCall(job, calls[job], job.tasks[0] in learns))
     return tuple(steps)
 
@@ -135,6 +156,7 @@ class OneLane:
 
     iteration: iterations done.
     pace_s: least seconds between the beginnings of two iterations.
+    fetch: brings arrays from devices, by the beginnings of their names.
     """
 
     def __init__(
@@ -142,6 +164,7 @@ class OneLane:
         steps: Sequence[BoundCall],
         arrays: Buffers,
         warm: int,
+        residency: Residency,
         *,
         iteration: int = 0,
         pace_s: float | None = None,
@@ -149,6 +172,8 @@ class OneLane:
         self.iteration, self.times_ns = iteration, dict[str, list[int]]()
         self.lags: dict[str, dict[int, int]] = {}
         self._steps, self._arrays, self._warm, self._pace_s = steps, arrays, warm, pace_s
+        self._residency, self.fetch = residency, residency.fetch
+        residency.load()
         self._acting = [s.call for s in steps if not s.learns]
         self._calls = [s.call for s in steps]
 
@@ -167,9 +192,12 @@ class OneLane:
         if timed:
             timed_round(self._steps, self.times_ns)
         self.iteration = end
+        if end == stop:
+            self._residency.settle()
         return end
 
     def halt(self) -> int:
+        self._residency.settle()
         return self.iteration
 
     def cpu_s(self) -> float:
@@ -244,7 +272,7 @@ def profile(
         kernel, variant = graph.task(t).kernel, fused.variant
         if variant not in dict(offers(kernel, wide)):
             variant = variant.removesuffix("-pair")  # of a pair, what one of the two does alone
-        members[t] = Job((t,), kernel, fused.device_kind, variant)
+        members[t] = Job((t,), kernel, fused.device_kind, variant, fused.number)
     buffers.allocate([job.kernel for job in members.values()], own)
     order = [t for t in program_order(graph) if t in members]
     steps = bind(order, members, (), own)

@@ -22,6 +22,9 @@ An inference may have a program too: `act(nets, obs, explore, noise)` returns ac
 float32 (N, A). explore: the share of random actions, or for continuous actions the noise, at this
 env step; None where the greedy action is asked for, and noise is then None as well. Env steps of
 random action at the start are taken without it. The number of torch's threads is left as it is.
+
+Arrays are numpy's or tensors, on any device; counters, constants and random streams are numpy's
+(`Variant.on_host`).
 """
 
 from __future__ import annotations
@@ -107,7 +110,7 @@ def network(
 
     def call(*inputs: Tensor) -> Tensor:
         if not inputs:
-            return run(parts, torch.zeros(1, 0)).squeeze(0)
+            return run(parts, torch.zeros(1, 0, device=parts[0].device)).squeeze(0)
         out = run(parts, inputs[0] if len(inputs) == 1 else torch.cat(inputs, dim=1))
         if squashes:
             return squash(out, hyper.act_low, hyper.act_high)
@@ -118,21 +121,34 @@ def network(
     return call
 
 
+def shrinking(norm: Tensor, limit: float, *, waits: bool) -> float | Tensor:
+    """The factor that clips a gradient of this norm. waits: as a number; else it is computed where
+    the norm lies, and the host goes on."""
+    if waits:
+        return min(1.0, limit / (float(norm) + CLIP_EPS))
+    exact = norm.double() if norm.device.type != "mps" else norm  # which has no float64
+    return (limit / (exact + CLIP_EPS)).clamp(max=1.0)
+
+
 class Learner:
-    """One network's parameters, moments and target (if it has one), and the step of Adam."""
+    """One network's parameters, moments and target (if it has one), and the step of Adam.
+
+    waits: its arrays are numpy's, and numbers that are computed are waited for.
+    """
 
     def __init__(
         self, name: str, layers: tuple[int, ...], buffers: Buffers, split: Split | None = None
     ) -> None:
         """split: into the parts of a network that is not dense layers of these widths."""
         self.name, split = name, split or partial(views, layers=layers)
-        flat = {p: torch.from_numpy(buffers[f"learner.{name}{p}"]) for p in ("", ".m", ".v")}
+        flat = {p: torch.as_tensor(buffers[f"learner.{name}{p}"]) for p in ("", ".m", ".v")}
         self.params, self.m, self.v = flat[""], flat[".m"], flat[".v"]
         self.steps = buffers[f"learner.{name}.steps"]
         self.parts = [part.detach().requires_grad_() for part in split(self.params)]
         copy = buffers.get(f"learner.{name}.target")
-        self.target = None if copy is None else torch.from_numpy(copy)
+        self.target = None if copy is None else torch.as_tensor(copy)
         self.lr, self.loss = buffers[f"hyper.lr.{name}"], buffers[f"loss.{name}"]
+        self.waits = not isinstance(self.loss, Tensor)
 
     def descend(self, loss: Tensor, adam: Any, clip_norm: float) -> None:
         """One step of Adam, bias corrections as in torch.optim.Adam."""
@@ -142,12 +158,19 @@ class Learner:
         pieces = torch.autograd.grad(loss, self.parts)
         grad = torch.cat([piece.reshape(-1) for piece in pieces])
         if clip_norm > 0:
-            grad *= min(1.0, clip_norm / (float(grad.norm()) + CLIP_EPS))
+            grad *= shrinking(grad.norm(), clip_norm, waits=self.waits)
         self.m.mul_(beta1).add_(grad, alpha=1 - beta1)
         self.v.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
         root = (self.v / (1 - beta2**step)).sqrt_().add_(eps)
         self.params.addcdiv_(self.m, root, value=-float(self.lr[0]) / (1 - beta1**step))
-        self.loss[0] = float(loss.detach())
+        self.note(loss)
+
+    def note(self, loss: Tensor) -> None:
+        """Keep the loss, on a device without waiting for it."""
+        if self.waits:
+            self.loss[0] = float(loss.detach())
+        else:
+            self.loss.copy_(loss.detach())
 
     def follow(self, step: int, tau: float, every: int) -> None:
         if self.target is None:
@@ -203,7 +226,7 @@ def _gradient_step(
 
 
 def _bounds(buffers: Buffers) -> dict[str, Tensor]:
-    return {f"act_{end}": torch.from_numpy(buffers[f"act.{end}"]) for end in ("low", "high")}
+    return {f"act_{end}": torch.as_tensor(buffers[f"act.{end}"]) for end in ("low", "high")}
 
 
 def bind_update(kernel: Kernel, buffers: Buffers, dense: Run = run) -> Call:
@@ -218,7 +241,8 @@ def bind_update(kernel: Kernel, buffers: Buffers, dense: Run = run) -> Call:
     sizes = {name: size for name, size in kernel.dims.items() if isinstance(size, int)}
     hyper = SimpleNamespace(**sizes, **(_bounds(buffers) if kernel.dim("act") else {}), step=0)
     constants = [n for n in own if n.startswith("hyper.") and not n.startswith("hyper.lr.")]
-    noise = Noise(buffers["rng.update"]) if "rng.update" in own else None
+    td = torch.as_tensor(buffers["batch.td"])
+    noise = Noise(buffers["rng.update"], td.device) if "rng.update" in own else None
     hyper.noise = noise
     nets = SimpleNamespace(target=SimpleNamespace())
     for name, learner in learners.items():
@@ -231,10 +255,9 @@ def bind_update(kernel: Kernel, buffers: Buffers, dense: Run = run) -> Call:
             setattr(nets.target, name, _without_gradient(frozen))
     fields = ("obs", "action", "reward", "next_obs", "discount", "weight")
     batches = [
-        SimpleNamespace(**{f: torch.from_numpy(buffers[f"batch.{f}"][s]) for f in fields})
+        SimpleNamespace(**{f: torch.as_tensor(buffers[f"batch.{f}"])[s] for f in fields})
         for s in range(kernel.dim("steps"))
     ]
-    td = torch.from_numpy(buffers["batch.td"])
     count = buffers["learner.step"]
 
     def call() -> None:
@@ -265,8 +288,8 @@ def bind_inference(kernel: Kernel, buffers: Buffers) -> Call:
     """
     (name,) = kernel.networks
     split, forward = structure(kernel, name)
-    parts = split(torch.from_numpy(buffers[f"policy.{name}"]))
-    obs = torch.from_numpy(buffers["env.obs"])
+    parts = split(torch.as_tensor(buffers[f"policy.{name}"]))
+    obs = torch.as_tensor(buffers["env.obs"])
     counter, explore = buffers["rng.inference"], buffers["explore"]
     action, act = buffers["act.action"], kernel.dim("act")
     out = np.zeros((obs.shape[0], kernel.layers()[-1]), np.float32)
@@ -291,22 +314,23 @@ def bind_inference(kernel: Kernel, buffers: Buffers) -> Call:
     return call
 
 
-def _policy(kernel: Kernel, params: npt.NDArray[np.float32], hyper: SimpleNamespace) -> Any:
+def _policy(kernel: Kernel, params: Any, hyper: SimpleNamespace) -> Any:
     """`nets` of an acting program: its only network."""
     (name,) = kernel.networks
     split, forward = structure(kernel, name)
-    parts = split(torch.from_numpy(params))
+    parts = split(torch.as_tensor(params))
     return SimpleNamespace(**{name: network(name, parts, hyper, kernel.layers()[-1], forward)})
 
 
 def _with_program(kernel: Kernel, buffers: Buffers, start: Call) -> Call:
     """An inference that a program chooses; `start` takes the random actions of the start."""
     program, (name,) = resolve(kernel), kernel.networks
-    hyper = SimpleNamespace(**(_bounds(buffers) if kernel.dim("act") else {}))
+    obs, action = (torch.as_tensor(buffers[n]) for n in ("env.obs", "act.action"))
+    bounds = _bounds(buffers) if kernel.dim("act") else {}
+    hyper = SimpleNamespace(**{n: bound.to(obs.device) for n, bound in bounds.items()})
     nets = _policy(kernel, buffers[f"policy.{name}"], hyper)
-    obs, action = (torch.from_numpy(buffers[n]) for n in ("env.obs", "act.action"))
     counter, explore = buffers["rng.inference"], buffers["explore"]
-    noise = Noise(counter)
+    noise = Noise(counter, obs.device)
 
     @torch.no_grad()
     def call() -> None:

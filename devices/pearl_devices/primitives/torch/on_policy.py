@@ -30,11 +30,10 @@ from torch import Tensor
 from pearl_devices.base import Buffers, Call
 from pearl_devices.buffers import specs
 from pearl_devices.kernel import Kernel
-from pearl_devices.primitives.math.nets import CLIP_EPS
 from pearl_devices.primitives.math.rng import stream
 from pearl_devices.primitives.native import bound
 from pearl_devices.primitives.replay import rollouts
-from pearl_devices.primitives.torch.off_policy import Learner, views
+from pearl_devices.primitives.torch.off_policy import Learner, shrinking, views
 from pearl_devices.primitives.torch.programs import loss_of
 from pearl_devices.primitives.updates import policies, ppo
 
@@ -88,12 +87,13 @@ def _gradient_step(losses: Any, learners: dict[str, Learner], share: float, b: B
     ]
     limit = float(b["hyper.clip_norm"][0])
     if limit > 0:
-        norm = float(torch.linalg.vector_norm(torch.stack([g.norm() for g in grads])))
+        norm = torch.linalg.vector_norm(torch.stack([g.norm() for g in grads]))
+        kept = shrinking(norm, limit, waits=all(n.waits for n in learners.values()))
         for grad in grads:
-            grad *= min(1.0, limit / (norm + CLIP_EPS))
+            grad *= kept
     b["learner.step"][0] += 1
     for learner, grad, loss in zip(learners.values(), grads, losses, strict=True):
-        learner.loss[0] = float(loss.detach())
+        learner.note(loss)
         descend(learner, grad, share, b)
 
 
@@ -124,12 +124,12 @@ def bind_update(kernel: Kernel, buffers: Buffers) -> Call:
     hyper = SimpleNamespace(**{n: s for n, s in kernel.dims.items() if isinstance(s, int)})
     constants = [n for n in specs(kernel) if n.startswith("hyper.") and ".lr." not in n]
     rollout = {
-        name.partition(".")[2]: torch.from_numpy(buffers[name]).flatten(0, 1)
+        name.partition(".")[2]: torch.as_tensor(buffers[name]).flatten(0, 1)
         for name in specs(kernel)
         if name.startswith("rollout.")
     }
     size, rows = kernel.dim("batch"), kernel.dim("batch") * kernel.dim("steps")
-    order = np.zeros(rows // kernel.dim("epochs"), np.int64)
+    order, device = np.zeros(rows // kernel.dim("epochs"), np.int64), rollout["obs"].device
     counter = buffers["rng.update"]
 
     def call() -> None:
@@ -143,7 +143,7 @@ def bind_update(kernel: Kernel, buffers: Buffers) -> Call:
         for epoch in range(kernel.dim("epochs")):
             if size < order.size:
                 ppo.shuffle(base, epoch, order)
-            for chosen in torch.from_numpy(order).split(size):
+            for chosen in torch.from_numpy(order).to(device).split(size):
                 batch = SimpleNamespace(**{n: x[chosen] for n, x in rollout.items()})
                 for given in losses(nets, batch, hyper, **kernel.args):
                     found = _checked(kernel, given, learners)
@@ -157,16 +157,21 @@ def bind_inference(kernel: Kernel, buffers: Buffers) -> Call:
     action, _, _, params, _, size, curved, low, high, sample, log_prob, _ = policies.arguments(
         kernel, buffers
     )
-    parts = views(torch.from_numpy(params[:size]), kernel.layers("actor"))
-    obs, counter = torch.from_numpy(buffers["env.obs"]), buffers["rng.inference"]
+    parts = views(torch.as_tensor(params)[:size], kernel.layers("actor"))
+    deviations = torch.as_tensor(params)[size:]
+    own = isinstance(params, Tensor)
+    log_std = np.zeros(len(deviations), np.float32) if own else params[size:]
+    obs, counter = torch.as_tensor(buffers["env.obs"]), buffers["rng.inference"]
     out = np.zeros((obs.shape[0], kernel.layers("actor")[-1]), np.float32)
     shared = torch.from_numpy(out)
     draw = policies.draw_gaussian if kernel.dim("act") else policies.draw_discrete
-    pick = bound(draw, action, counter, out, params[size:], low, high, sample, log_prob)
+    pick = bound(draw, action, counter, out, log_std, low, high, sample, log_prob)
 
     @torch.no_grad()
     def call() -> None:
         shared.copy_(run(parts, obs, curved))
+        if own:
+            torch.from_numpy(log_std).copy_(deviations)
         pick()
 
     return call
@@ -176,7 +181,7 @@ def bind_insert(kernel: Kernel, buffers: Buffers) -> Call:
     """rollout_insert: rollout.* at rollout.at ← step.*, act.log_prob (and act.sample)."""
     step, rollout = rollouts.step_of(buffers), rollouts.rollout_of(buffers)
     columns = [
-        (torch.from_numpy(a), torch.from_numpy(b)) for a, b in zip(step, rollout, strict=False)
+        (torch.as_tensor(a), torch.as_tensor(b)) for a, b in zip(step, rollout, strict=False)
     ]
     at, steps = buffers["rollout.at"], kernel.dim("horizon")
 
@@ -191,10 +196,10 @@ def bind_insert(kernel: Kernel, buffers: Buffers) -> Call:
 
 def bind_advantages(kernel: Kernel, buffers: Buffers) -> Call:
     """gae: rollout.value, advantage and returns ← a whole rollout and policy.critic."""
-    parts = views(torch.from_numpy(buffers["policy.critic"]), kernel.layers("critic"))
+    parts = views(torch.as_tensor(buffers["policy.critic"]), kernel.layers("critic"))
     names = ("obs", "next_obs", "reward", "terminated", "truncated", "value", "advantage")
-    r = SimpleNamespace(**{n: torch.from_numpy(buffers[f"rollout.{n}"]) for n in names})
-    returns = torch.from_numpy(buffers["rollout.returns"])
+    r = SimpleNamespace(**{n: torch.as_tensor(buffers[f"rollout.{n}"]) for n in names})
+    returns = torch.as_tensor(buffers["rollout.returns"])
     curved, steps = bool(kernel.dim("tanh")), kernel.dim("horizon")
     gamma, trace = buffers["hyper.discount"], buffers["hyper.gae_lambda"]
 
@@ -208,7 +213,7 @@ def bind_advantages(kernel: Kernel, buffers: Buffers) -> Call:
         after[cut] = run(parts, r.next_obs[cut], curved).squeeze(1)
         discount = float(gamma[0])
         delta = r.reward + discount * (1.0 - r.terminated.float()) * after - r.value
-        carry = torch.zeros(r.value.shape[1])
+        carry = torch.zeros(r.value.shape[1], device=r.value.device)
         for t in range(steps - 1, -1, -1):
             carry = delta[t] + discount * float(trace[0]) * going[t] * carry
             r.advantage[t] = carry

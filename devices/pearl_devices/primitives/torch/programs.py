@@ -46,10 +46,13 @@ def loss_of(kernel: Kernel) -> Callable[..., Any]:
 
 class Noise:
     """Random numbers of one task's stream, in the order of the calls: the same at every firing of
-    that number, whatever ran before."""
+    that number, whatever ran before.
 
-    def __init__(self, counter: npt.NDArray[np.uint64]) -> None:
-        self._counter = counter
+    device: on which the numbers are to lie; None: where the host draws them.
+    """
+
+    def __init__(self, counter: npt.NDArray[np.uint64], device: torch.device | None = None) -> None:
+        self._counter, self._device = counter, device
         self._base, self._drawn = np.uint64(0), 0
 
     def begin(self) -> None:
@@ -62,7 +65,8 @@ class Noise:
         out = np.empty(shape, np.float32)
         numbers(self._base, self._drawn, out.reshape(-1))
         self._drawn += out.size + out.size % 2
-        return torch.from_numpy(out)
+        drawn = torch.from_numpy(out)
+        return drawn if self._device is None else drawn.to(self._device)
 
     def normal(self, *shape: int) -> Tensor:
         """Standard normal float32."""

@@ -1,0 +1,125 @@
+"""The variants of kernels on a GPU, and how they are bound to a device's arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, cast
+
+from pearl_devices.base import Buffers, Call, Device, UnsupportedError
+from pearl_devices.buffers import specs
+from pearl_devices.kernel import Kernel
+from pearl_devices.kernels import Variant, kind_of
+
+if TYPE_CHECKING:
+    from pearl_devices.gpu.driver import Arrays, Driver
+
+EAGER = {"torch": "eager", "torch-bf16": "eager-bf16"}
+"""Variant of torch on a CPU → the same program over tensors on a device."""
+
+ONE_SM = ("fused",)
+"""Variants that run on one streaming multiprocessor; the others take all of them."""
+
+MORE = "loop.more"
+"""An array that the runtime writes right before a call, and that is read there."""
+
+
+def programs(kernel: Kernel) -> dict[str, Variant]:
+    """The torch programs that can run `kernel`, by the name of the variant."""
+    found = kind_of(kernel).variants
+    return {EAGER[n]: v for n, v in found.items() if n in EAGER and _can(kernel, n, v)}
+
+
+def _can(kernel: Kernel, name: str, variant: Variant) -> bool:
+    return variant.fits(kernel) and (not kernel.modules or name == "torch")
+
+
+def written(kernel: Kernel) -> dict[str, Variant]:
+    """The variants that are written for a GPU and can run `kernel`, by name."""
+    found = kind_of(kernel).cuda
+    return {n: v for n, v in found.items() if v.fits(kernel) and not kernel.modules}
+
+
+def offered(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
+    """(variant, streaming multiprocessors) of every way to run `kernel`."""
+    return tuple(
+        (name, 1 if name in ONE_SM else device.width)
+        for name in (*programs(kernel), *written(kernel))
+    )
+
+
+def on_host(kernel: Kernel, variant: str, name: str) -> bool:
+    """Whether a variant has this array in the host's memory."""
+    found = {**programs(kernel), **written(kernel)}.get(variant)
+    return name == MORE or (found is not None and found.on_host(name))
+
+
+def device_of(kernel: Kernel, variant: str, buffers: Buffers) -> Any:
+    """The torch device on which the arrays lie.
+
+    Raises:
+        UnsupportedError: they lie in the host's memory alone.
+    """
+    import torch
+
+    found = [a.device for a in buffers.values() if isinstance(a, torch.Tensor)]
+    if not found:
+        raise UnsupportedError(
+            f"kernel {kernel.kind}, variant {variant!r}: its arrays lie in the host's memory; on a "
+            "GPU it runs over their twins (`memory(number).twin`)"
+        )
+    return found[0]
+
+
+def bound(kernel: Kernel, variant: str, buffers: Buffers, driver: Callable[[], Driver]) -> Call:
+    """Prepares `kernel` over `buffers`: tensors on the device, and numpy arrays where `on_host`.
+
+    Raises:
+        UnsupportedError: a kind or variant that it cannot run, or arrays of the host.
+        KeyError: a buffer is missing.
+        ValueError: a buffer has another shape.
+    """
+    from pearl_devices import torch_threads
+
+    torch_programs, by_hand = programs(kernel), written(kernel)
+    if variant not in torch_programs and variant not in by_hand:
+        raise UnsupportedError(
+            f"kernel {kernel.kind} (program {kernel.program!r}) has no variant {variant!r} on a "
+            f"gpu; it has {[*torch_programs, *by_hand] or 'none'}"
+        )
+    device = device_of(kernel, variant, buffers)
+    for name, (shape, _) in specs(kernel).items():
+        if name not in buffers:
+            raise KeyError(f"kernel {kernel.kind}: buffer {name} is missing; it must be {shape}")
+        array = buffers[name]
+        if tuple(array.shape) != shape:
+            raise ValueError(
+                f"kernel {kernel.kind}: buffer {name} is {tuple(array.shape)}; it must be {shape}"
+            )
+        here = getattr(array, "data_ptr", None) is None
+        if here != on_host(kernel, variant, name) or not (here or array.device == device):
+            place = "the host" if on_host(kernel, variant, name) else str(device)
+            raise UnsupportedError(
+                f"kernel {kernel.kind}, variant {variant!r}: buffer {name} must lie on {place}"
+            )
+    if variant in by_hand:
+        return cast(Call, _function(by_hand[variant], kernel)(kernel, buffers, driver()))
+    torch_threads.one()
+    return cast(Call, _function(torch_programs[variant], kernel)(kernel, buffers))
+
+
+def _function(variant: Variant, kernel: Kernel) -> Callable[..., Any]:
+    module, _, function = variant.program(kernel).partition(":")
+    return cast(Callable[..., Any], getattr(import_module(module), function))
+
+
+def bind_sync(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
+    """param_sync: policy.X ← learner.X, by torch."""
+    names = str(kernel.args["network"]).split("+")
+    pairs = [(arrays[f"policy.{name}"], arrays[f"learner.{name}"]) for name in names]
+
+    def call() -> None:
+        for policy, learner in pairs:
+            policy.copy_(learner)
+
+    return call

@@ -1,0 +1,156 @@
+"""NVIDIA's GPUs driven by torch and CuPy, and those of others by torch alone.
+
+Torch owns memory, streams and graphs. CuPy loads the cubins of `nvrtc` and launches them on torch's
+current stream; it is imported where a kernel is bound that needs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from pearl_devices.base import UnsupportedError
+from pearl_devices.gpu.driver import Driver, Launch
+from pearl_devices.gpu.nvrtc import compiled
+from pearl_devices.gpu.program import Program
+
+if TYPE_CHECKING:
+    import torch
+
+KINDS = ("cuda", "xpu", "mps")
+"""Kinds of devices in torch, in the order in which they are looked for; AMD's are cuda."""
+
+STATIC_BYTES = 48 * 1024
+"""Shared memory of a block beyond which a kernel must ask for it (CUDA programming guide)."""
+
+
+def torch_kind() -> str | None:
+    """The kind of GPU that torch drives here; None where it drives none."""
+    import torch
+
+    found = [k for k in KINDS if (m := getattr(torch, k, None)) is not None and m.is_available()]
+    return found[0] if found else None
+
+
+def driver(number: int) -> Driver:
+    """The driver of a GPU of this machine, by its number among those that torch sees.
+
+    Raises:
+        UnsupportedError: torch drives no such GPU here; the text says why.
+    """
+    import torch
+
+    kind = torch_kind()
+    if kind is None:
+        built = torch.version.cuda or getattr(torch.version, "hip", None)
+        raise UnsupportedError(
+            f"this torch ({torch.__version__}) "
+            + (
+                "finds no driver of a GPU here; install the vendor's driver (nvidia-smi must list "
+                "the card)"
+                if built
+                else "is built for CPUs alone; install one for your GPU (pytorch.org)"
+            )
+            + ", or keep tasks off the GPU (limits.devices)"
+        )
+    count = torch.get_device_module(kind).device_count()
+    if number >= count:
+        raise UnsupportedError(
+            f"torch sees {count} GPUs here, and the plan uses number {number} (from 0); look at "
+            "CUDA_VISIBLE_DEVICES, or plan anew"
+        )
+    return driver_of(torch.device(kind, number))
+
+
+@cache
+def driver_of(device: torch.device) -> Driver:
+    """The driver of a torch device."""
+    return Gpu(device)
+
+
+class Gpu:
+    """A `Driver` of a real device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._modules: dict[str, Any] = {}
+
+    @property
+    def device(self) -> torch.device:
+        return self._device
+
+    def bound(
+        self,
+        program: Program,
+        kernel: str,
+        grid: Sequence[int],
+        block: Sequence[int],
+        arguments: Sequence[Any],
+        shared_bytes: int = 0,
+    ) -> Launch:
+        import torch
+
+        cupy = _cupy(self._device)
+        with cupy.cuda.Device(self._device.index):
+            if program.digest not in self._modules:
+                module = cupy.cuda.function.Module()
+                module.load(compiled(program, self._architecture()).code)
+                self._modules[program.digest] = module
+            function = self._modules[program.digest].get_function(kernel)
+        if shared_bytes > STATIC_BYTES:
+            function.max_dynamic_shared_size_bytes = shared_bytes
+        values = tuple(_value(a) for a in arguments)
+        sizes = tuple(grid), tuple(block)
+
+        def launch() -> None:
+            stream = cupy.cuda.ExternalStream(torch.cuda.current_stream(self._device).cuda_stream)
+            function(*sizes, values, shared_bytes, stream)
+
+        return launch
+
+    def _architecture(self) -> str:
+        """As NVRTC names it; that of H100 with the features that it alone has."""
+        import torch
+
+        major, minor = torch.cuda.get_device_capability(self._device)
+        return "sm_90a" if (major, minor) == (9, 0) else f"sm_{major}{minor}"
+
+
+def _value(argument: Any) -> Any:
+    """A kernel's parameter as CuPy passes it: pointers and int64 as ints of 8 bytes, doubles."""
+    import numpy as np
+
+    if hasattr(argument, "data_ptr"):
+        return np.uint64(argument.data_ptr())
+    return np.float64(argument) if isinstance(argument, float) else np.int64(argument)
+
+
+def _cupy(device: torch.device) -> Any:
+    """CuPy.
+
+    Raises:
+        UnsupportedError: it is missing, of another CUDA than torch, or the device is not NVIDIA's.
+    """
+    import torch
+
+    if device.type != "cuda" or torch.version.cuda is None:
+        raise UnsupportedError(
+            f"{device}: variants in CUDA run on NVIDIA's GPUs alone; use eager (limits.variants)"
+        )
+    wanted = int(torch.version.cuda.partition(".")[0])
+    try:
+        cupy: Any = import_module("cupy")
+    except ImportError as error:
+        raise UnsupportedError(
+            f"variants in CUDA need CuPy, which cannot be imported ({error}); install the extra "
+            f"[gpu-cuda{wanted}], or use eager (limits.variants)"
+        ) from error
+    has = cupy.cuda.runtime.runtimeGetVersion() // 1000
+    if has != wanted:
+        raise UnsupportedError(
+            f"CuPy is built for CUDA {has} and torch for CUDA {wanted}, and one process cannot use "
+            f"both; install the extra [gpu-cuda{wanted}] in place of cupy-cuda{has}x"
+        )
+    return cupy

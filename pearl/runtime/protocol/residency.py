@@ -1,0 +1,155 @@
+"""Residency: which arrays of a run lie on a device with memory of its own, and what crosses.
+
+A call on such a device works on twins of the host's arrays. Before it, those are copied to the
+device that a task elsewhere writes; after it, those to the host that it writes and a task elsewhere
+reads. Nothing else crosses, but for all twins at the start, at a pause (`settle`) the arrays that
+devices alone have written, and what the trainer looks at in between (`fetch`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from pearl_devices import Buffers, Call, Kernel, backend
+from pearl_devices.base import DeviceMemory, Pair
+from pearl_devices.kernels import kind_of
+
+if TYPE_CHECKING:
+    from pearl.runtime.protocol.single_lane import Job
+
+Place = tuple[str, int] | None
+"""Kind and number of a device with memory of its own; None: the host's memory."""
+
+
+def same(task: str, name: str) -> str:
+    """The name among the arrays of a run of what a task calls `name`, where no task is split."""
+    return name
+
+
+class Residency:
+    """The twins of a run's arrays.
+
+    jobs: task → the call that runs it.
+    arrays: of the run, in the host's memory.
+    own: (task, name) → the name among `arrays` of what a task calls `name`, slots aside.
+    """
+
+    def __init__(
+        self, jobs: Mapping[str, Job], arrays: Buffers, own: Callable[[str, str], str] = same
+    ) -> None:
+        self._jobs, self._arrays, self._own = jobs, arrays, own
+        self._memories: dict[tuple[str, int], DeviceMemory] = {}
+        self._twins: dict[tuple[Place, str], Any] = {}
+
+    def bound(
+        self, job: Job, seen: Buffers, *, kernel: Kernel | None = None, lane: str = ""
+    ) -> Call:
+        """The call of a job over `seen`: arrays of the run, or parts of them.
+
+        kernel: of another size than the job's.
+        lane: that calls it.
+        """
+        kernel, device = kernel or job.kernel, backend(job.device_kind)
+        memory = self._memory(job)
+        if memory is None:
+            return device.bind(kernel, job.variant, seen)
+        place, kind = (job.device_kind, job.number), kind_of(kernel)
+        names = kind.arrays(kernel)
+        given = {name: seen[name] for name in names}
+        pairs: dict[str, Pair] = {}
+        for name in names:
+            if memory.holds(kernel, job.variant, name):
+                given[name] = self._twin(memory, place, seen[name])
+                pairs[name] = seen[name], given[name]
+        written = kind.written(names)
+        crosses = {n: self._own(job.tasks[0], n) for n in pairs}
+        loads = tuple(p for n, p in pairs.items() if self._writers[crosses[n]] - {place})
+        stores = tuple(
+            p for n, p in pairs.items() if n in written and self._touching[crosses[n]] - {place}
+        )
+        call = device.bind(kernel, job.variant, given)
+        return memory.firing(call, kernel, loads, stores, lane)
+
+    def load(self) -> None:
+        """Copy all arrays of devices from the host."""
+        for place, memory in self._memories.items():
+            memory.load(tuple(self._pairs(place)))
+
+    def settle(self) -> None:
+        """Copy to the host all that devices alone have written. No call is under way."""
+        self.fetch("")
+
+    def fetch(self, *beginnings: str) -> None:
+        """The same of the arrays whose names begin so, whatever is under way."""
+        for place, memory in self._memories.items():
+            names = [n for at, n in self._twins if at == place and n.startswith(beginnings)]
+            mine = [n for n in names if self._alone(place, n)]
+            memory.store(tuple((self._arrays[n], self._twins[place, n]) for n in mine))
+
+    def _alone(self, place: Place, name: str) -> bool:
+        """Whether a device writes an array that nobody else touches: no firing copies it back."""
+        own = name.partition("@")[0]
+        return self._touching[own] == {place} and bool(self._writers[own])
+
+    def _pairs(self, place: Place) -> list[Pair]:
+        return [(self._arrays[n], twin) for (at, n), twin in self._twins.items() if at == place]
+
+    def _memory(self, job: Job) -> DeviceMemory | None:
+        """The memory of a job's device; None where that is the host's."""
+        if not job.own_memory:
+            return None
+        key = job.device_kind, job.number
+        if key not in self._memories:
+            kind: Any = backend(job.device_kind)
+            self._memories[key] = kind.memory(job.number)
+        return self._memories[key]
+
+    def _twin(self, memory: DeviceMemory, place: Place, array: Any) -> Any:
+        """The twin of an array of the run or of a part of one, made when it is first asked for."""
+        begin, size = array.ctypes.data, max(array.nbytes, 1)
+        name, offset = next(
+            (name, 0 if whole is array else begin - whole.ctypes.data)
+            for name, whole in self._arrays.items()
+            if whole is array or 0 <= begin - whole.ctypes.data <= whole.nbytes - size
+        )
+        whole = self._arrays[name]
+        if (place, name) not in self._twins:
+            self._twins[place, name] = memory.twin(whole)
+        twin = self._twins[place, name]
+        if array.shape == whole.shape:
+            return twin
+        return memory.part(twin, offset // whole.itemsize, array.shape)
+
+    @cached_property
+    def _uses(self) -> list[tuple[str, Place, bool]]:
+        """Every array that a task touches, slots aside: its name, the memory in which the task
+        has it, and whether the task writes it."""
+        found = []
+        for task, job in self._jobs.items():
+            memory, kind = self._memory(job), kind_of(job.kernel)
+            names = kind.arrays(job.kernel)
+            written = kind.written(names)
+            for name in names:
+                held = memory is not None and memory.holds(job.kernel, job.variant, name)
+                place = (job.device_kind, job.number) if held else None
+                found.append((self._own(task, name), place, name in written))
+        return found
+
+    @cached_property
+    def _touching(self) -> dict[str, set[Place]]:
+        """Array → the memories in which tasks have it."""
+        found: dict[str, set[Place]] = {}
+        for name, place, _ in self._uses:
+            found.setdefault(name, set()).add(place)
+        return found
+
+    @cached_property
+    def _writers(self) -> dict[str, set[Place]]:
+        """Array → the memories in which tasks write it."""
+        found: dict[str, set[Place]] = {name: set() for name, _, _ in self._uses}
+        for name, place, writes in self._uses:
+            if writes:
+                found[name].add(place)
+        return found

@@ -1,0 +1,53 @@
+"""Systems whose tasks lie on a CPU and on the stand-in for a GPU, and plans of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pearl.algorithms import algorithm
+from pearl.planning.plans import Plan
+from pearl.spec.reading import load
+from pearl.spec.system import System
+from tests.lanes import planned, replay_spec
+
+NUMBERS = {
+    "source": "invented",
+    "peak": "1 TFLOP/s",
+    "memory_bandwidth": "100 GB/s",
+    "overhead": "1 us",
+    "idle_power": "1 W",
+    "active_power": "10 W",
+}
+PLATFORM = {
+    "devices": {
+        "cpu": {"kind": "cpu", "width": 4, "max_lanes": 4, **NUMBERS},
+        "gpu": {"kind": "pearl_devices.gpu.stand_in", "width": 8, **NUMBERS},
+    },
+    "links": [
+        {"between": ["cpu", "gpu"], "source": "s", "latency": "1 us", "bandwidth": "16 GB/s"}
+    ],
+}
+LEARNING = {"update": "eager", "param_sync": "eager"}
+
+
+def gpu_plan(
+    name: str,
+    on_gpu: Mapping[str, str] | None = None,
+    on_cpu: Mapping[str, str] | None = None,
+    limits: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> tuple[System, Plan]:
+    """A small system and a plan that has tasks on the stand-in and all others on the CPU.
+
+    on_gpu: tasks and their variants; the ones that learn, `eager`, by default.
+    on_cpu: variants of other tasks where these are not `native`.
+    """
+    on_gpu = LEARNING if on_gpu is None else on_gpu
+    spec = replay_spec(name, limits, **options)
+    spec["platform"] = PLATFORM
+    named = {**on_gpu, **(on_cpu or {})}
+    tasks = (t.name for t in algorithm(name).graph(load(spec)).tasks)
+    spec["limits"]["pin"] = {t: "gpu" if t in on_gpu else "cpu" for t in tasks}
+    spec["limits"]["variants"] = {task: [variant] for task, variant in named.items()}
+    return planned(spec, variants=("native", *set(named.values())))
