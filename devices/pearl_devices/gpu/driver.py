@@ -40,6 +40,10 @@ class Driver(Protocol):
         shared_bytes: dynamic shared memory of a block.
         """
 
+    def mapped(self, array: Any) -> torch.Tensor:
+        """A numpy array's memory, which stays in the host's, as a tensor that kernels on the device
+        read and write in place."""
+
 
 class HostTwin:
     """The CPU in a GPU's place: torch's device API with its device cpu, CUDA source through fibres.
@@ -71,3 +75,8 @@ class HostTwin:
             host_twin.launch(program, kernel, grid, block, arguments, shared_bytes, self.order)
 
         return launch
+
+    def mapped(self, array: Any) -> torch.Tensor:
+        import torch
+
+        return torch.from_numpy(array)

@@ -161,6 +161,16 @@ def _of_ring(function: str) -> Variant:
     return Variant(where)
 
 
+def _in_cuda(function: str) -> Variant:
+    """As `_of_ring`, on a GPU."""
+
+    def where(k: Kernel) -> str:
+        module = "frames" if k.dims.get("stack") else "replay"
+        return f"pearl_devices.gpu.{module}:{function}"
+
+    return Variant(where)
+
+
 REPLAY_INSERT = KernelKind(
     name="replay_insert",
     structure="insert",
@@ -171,6 +181,7 @@ REPLAY_INSERT = KernelKind(
     side="acts",
     accesses=lambda k: k.dim("envs") * (1.0 + _decisions(k)),
     variants={"native": _of_ring("bind_insert")},
+    cuda={"cuda": _in_cuda("bind_insert")},
 )
 
 REPLAY_SAMPLE = KernelKind(
@@ -184,6 +195,7 @@ REPLAY_SAMPLE = KernelKind(
     side="learns",
     accesses=lambda k: k.dim("batch") * k.dim("steps") * (k.dim("n_step") + _decisions(k)),
     variants={"native": _of_ring("bind_sample")},
+    cuda={"cuda": _in_cuda("bind_sample")},
 )
 """Further sizes: batch, steps, n_step."""
 
@@ -197,5 +209,6 @@ REPLAY_UPDATE = KernelKind(
     side="learns",
     accesses=lambda k: k.dim("batch") * k.dim("steps") * _decisions(k),
     variants={"native": primitive("replay.ring:bind_priorities")},
+    cuda={"cuda": Variant("pearl_devices.gpu.replay:bind_priorities")},
 )
 """Sizes: batch, steps, capacity, fanout."""

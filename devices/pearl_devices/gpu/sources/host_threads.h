@@ -8,9 +8,11 @@
 // Dynamic shared memory begins as NaN in every block.
 #pragma once
 #include <setjmp.h>
+#include <strings.h>
 #include <ucontext.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -280,6 +282,12 @@ T atomicMax(T* at, std::type_identity_t<T> value) {
   return old;
 }
 template <class T>
+T atomicMin(T* at, std::type_identity_t<T> value) {
+  T old = *at;
+  *at = std::min(old, value);
+  return old;
+}
+template <class T>
 T atomicExch(T* at, std::type_identity_t<T> value) {
   return std::exchange(*at, value);
 }
@@ -294,6 +302,10 @@ template <class T>
 T __ldg(const T* at) {
   return *at;
 }
+inline int __ffs(int bits) { return ffs(bits); }
+inline int __clz(int bits) { return std::countl_zero(unsigned(bits)); }
+inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
+inline long long __double_as_longlong(double x) { return std::bit_cast<long long>(x); }
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fadd_rn(float a, float b) { return a + b; }

@@ -1,0 +1,139 @@
+"""The replay of stacked uint8 frames in CUDA; see `pearl_devices.primitives.replay.frames`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pearl_devices.base import Call
+from pearl_devices.gpu.driver import Arrays, Driver
+from pearl_devices.gpu.program import Program
+from pearl_devices.gpu.replay import (
+    BATCH,
+    ROW,
+    STREAM,
+    THREADS,
+    action_words,
+    columns,
+    draws,
+    in_order,
+    sum_tree,
+    zeros,
+)
+from pearl_devices.kernel import Kernel
+
+FRAMES = Program("frames.cu")
+
+STORED = "action reward terminated truncated"
+
+
+def _sizes(kernel: Kernel) -> tuple[int, int, int, int]:
+    """(places in the ring of frames, bytes of a frame, slots of last frames, frames before the
+    newest in a stack)."""
+    stack = kernel.dim("stack")
+    places = kernel.dim("capacity") + (stack - 1) * kernel.dim("apart")
+    return places, kernel.dim("obs") // stack, kernel.dim("ends"), stack - 1
+
+
+def bind_insert(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
+    """replay_insert: writes the newest frames of step.*, at the cursor; two launches.
+
+    A firing that would need more last frames than are kept writes a word of the host's memory; the
+    call that finds it there is a ValueError.
+    """
+    n, capacity, apart = kernel.dim("envs"), kernel.dim("capacity"), kernel.dim("apart")
+    places, size, ends, most = _sizes(kernel)
+    stored = {name: arrays[f"replay.{name}"] for name in STORED.split()}
+    told = np.zeros(1, np.int64)
+    slot, tree = zeros(n, "int64", driver), sum_tree(kernel, arrays, driver)
+    mark = driver.bound(
+        FRAMES,
+        "frames_mark",
+        (1,),
+        (min(-(-n // 32) * 32, 1024),),
+        (
+            arrays["step.truncated"],
+            stored["terminated"],
+            stored["truncated"],
+            *columns(arrays, "replay", "depth last_row clock cursor"),
+            slot,
+            driver.mapped(told),
+            n,
+            capacity,
+            apart,
+            places,
+            ends,
+            most,
+        ),
+    )
+    insert = driver.bound(
+        FRAMES,
+        "frames_insert",
+        (n,),
+        (THREADS,),
+        (
+            *columns(arrays, "step", ROW),
+            *stored.values(),
+            *columns(arrays, "replay", "frame ahead last clock"),
+            slot,
+            arrays["replay.cursor"],
+            *tree,
+            arrays["replay.priority"] if tree[2] else tree[0],
+            zeros(1, "int32", driver),
+            n,
+            capacity,
+            apart,
+            places,
+            size,
+            kernel.dim("obs"),
+            action_words(kernel),
+        ),
+    )
+
+    def call() -> None:
+        mark()
+        insert()
+        if told[0]:
+            raise ValueError(
+                "replay: more episodes were cut than it keeps last frames of; cut them later, or "
+                "store whole observations (frame_stack: 0)"
+            )
+
+    return call
+
+
+def bind_sample(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
+    """replay_sample: fills batch.* with `steps` batches; two launches, one where it is uniform."""
+    before, least = draws(kernel, arrays, driver)
+    places, size, ends, most = _sizes(kernel)
+    stored: list[Any] = columns(arrays, "replay", STORED)
+    gather = driver.bound(
+        FRAMES,
+        "frames_gather",
+        (kernel.dim("steps") * kernel.dim("batch"),),
+        (THREADS,),
+        (
+            arrays[STREAM],
+            *stored,
+            *columns(arrays, "replay", "frame depth ahead last last_row clock cursor"),
+            arrays["replay.beta"] if before else least,
+            arrays["hyper.discount"],
+            *columns(arrays, "batch", "index weight"),
+            least,
+            *columns(arrays, "batch", BATCH),
+            zeros(1, "int32", driver),
+            kernel.dim("steps"),
+            kernel.dim("batch"),
+            kernel.dim("prioritised"),
+            kernel.dim("apart"),
+            kernel.dim("n_step"),
+            kernel.dim("capacity"),
+            places,
+            size,
+            ends,
+            most,
+            action_words(kernel),
+        ),
+    )
+    return in_order((*before, gather))

@@ -1,0 +1,194 @@
+"""The replay in CUDA: ring, sum tree, frames. The sources say how; the CPU's are
+`pearl_devices.primitives.replay`, to which they are equal bit for bit but for powers.
+
+Sizes are arguments of the kernels, so one compiled program serves all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pearl_devices.base import Call
+from pearl_devices.gpu.driver import Arrays, Driver, Launch
+from pearl_devices.gpu.program import Program
+from pearl_devices.kernel import Kernel
+from pearl_devices.kernels.replay import tree_levels
+
+RING = Program("replay.cu")
+
+THREADS = 256
+BLOCKS = 1024
+"""Blocks that copy rows at most."""
+
+ONE_BLOCK_LANES = 8192
+"""Lanes up to which one block writes a batch's priorities in one launch; beyond it a launch a level
+has many blocks."""
+
+WHOLE_NODES = 1024
+"""Levels of the sum tree with at most as many nodes are recomputed whole, in one block."""
+
+ROW = "obs action reward next_obs terminated truncated"
+BATCH = "obs action reward next_obs discount"
+STREAM = "rng.replay_sample"
+
+
+def columns(arrays: Arrays, prefix: str, names: str) -> list[Any]:
+    return [arrays[f"{prefix}.{name}"] for name in names.split()]
+
+
+def in_order(launches: Sequence[Launch]) -> Call:
+    """One firing: launches one after the other."""
+
+    def call() -> None:
+        for launch in launches:
+            launch()
+
+    return call
+
+
+def numbers(values: Sequence[int], driver: Driver) -> Any:
+    """Whole numbers on the device."""
+    import torch
+
+    return torch.tensor(values, dtype=torch.int64, device=driver.device)
+
+
+def zeros(count: int, dtype: str, driver: Driver) -> Any:
+    """Scratch of a kernel."""
+    import torch
+
+    return torch.zeros(count, dtype=getattr(torch, dtype), device=driver.device)
+
+
+def sum_tree(kernel: Kernel, arrays: Arrays, driver: Driver) -> tuple[Any, ...]:
+    """(nodes, widths of the levels, how many, fanout); a depth of 0 where the replay is uniform."""
+    if not kernel.dims.get("prioritised", 1):
+        none = numbers((), driver)
+        return none, none, 0, 0
+    levels = tree_levels(kernel.dim("capacity"), kernel.dim("fanout"))
+    return arrays["replay.tree"], numbers(levels, driver), len(levels), kernel.dim("fanout")
+
+
+def lanes(fanout: int) -> int:
+    """Lanes of a warp that share a node; as `lanes_of` in sum_tree.cuh."""
+    return fanout if fanout in (8, 16) else 1
+
+
+def action_words(kernel: Kernel) -> int:
+    """Words of 32 bits of an action: a discrete one is an int64."""
+    return kernel.dim("act") or 2
+
+
+def check_ring(kernel: Kernel) -> None:
+    capacity, envs = kernel.dim("capacity"), kernel.dim("envs")
+    if capacity % envs or capacity < 2 * envs:
+        raise ValueError(
+            f"kernel {kernel.kind}: capacity {capacity} must be a multiple of envs {envs} and at "
+            "least twice that; rows of one step would be split otherwise"
+        )
+
+
+def bind_insert(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
+    """replay_insert: writes step.* at the cursor, with the largest priority so far; one launch."""
+    check_ring(kernel)
+    n, tree = kernel.dim("envs"), sum_tree(kernel, arrays, driver)
+    words = n * max(kernel.dim("obs"), action_words(kernel))
+    return driver.bound(
+        RING,
+        "replay_insert",
+        (min(-(-words // THREADS), BLOCKS),),
+        (THREADS,),
+        (
+            *columns(arrays, "step", ROW),
+            *columns(arrays, "replay", ROW),
+            arrays["replay.cursor"],
+            *tree,
+            arrays["replay.priority"] if tree[2] else tree[0],
+            zeros(1, "int32", driver),
+            n,
+            kernel.dim("capacity"),
+            kernel.dim("obs"),
+            action_words(kernel),
+        ),
+    )
+
+
+def draws(kernel: Kernel, arrays: Arrays, driver: Driver) -> tuple[list[Launch], Any]:
+    """Launches that draw rows from the tree, none where the replay is uniform; and what they leave
+    for weights: the bits of the least priority of each batch, infinity before."""
+    import torch
+
+    least = torch.full((kernel.dim("steps"),), torch.inf, device=driver.device)
+    tree = sum_tree(kernel, arrays, driver)
+    if not tree[2]:
+        return [], least
+    count = kernel.dim("steps") * kernel.dim("batch") * lanes(kernel.dim("fanout"))
+    launch = driver.bound(
+        RING,
+        "replay_draw",
+        (-(-count // THREADS),),
+        (THREADS,),
+        (
+            *tree,
+            arrays[STREAM],
+            *columns(arrays, "batch", "index weight"),
+            least,
+            kernel.dim("steps"),
+            kernel.dim("batch"),
+        ),
+    )
+    return [launch], least
+
+
+def bind_sample(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
+    """replay_sample: fills batch.* with `steps` batches; two launches, one where it is uniform."""
+    check_ring(kernel)
+    before, least = draws(kernel, arrays, driver)
+    gather = driver.bound(
+        RING,
+        "replay_gather",
+        (-(-kernel.dim("steps") * kernel.dim("batch") * 32 // THREADS),),
+        (THREADS,),
+        (
+            arrays[STREAM],
+            *columns(arrays, "replay", f"{ROW} cursor"),
+            arrays["replay.beta"] if before else least,
+            arrays["hyper.discount"],
+            *columns(arrays, "batch", "index weight"),
+            least,
+            *columns(arrays, "batch", BATCH),
+            zeros(1, "int32", driver),
+            kernel.dim("steps"),
+            kernel.dim("batch"),
+            kernel.dim("prioritised"),
+            kernel.dim("envs"),
+            kernel.dim("n_step"),
+            kernel.dim("capacity"),
+            kernel.dim("obs"),
+            action_words(kernel),
+        ),
+    )
+    return in_order((*before, gather))
+
+
+def bind_priorities(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
+    """replay_update: priorities of batch.index from batch.td; of a row drawn twice the last counts.
+
+    One launch for small batches, else a launch a level below the levels that are recomputed whole.
+    """
+    tree = sum_tree(kernel, arrays, driver)
+    levels = tree_levels(kernel.dim("capacity"), kernel.dim("fanout"))
+    whole = sum(width <= WHOLE_NODES for width in levels[:-1])
+    n = kernel.dim("steps") * kernel.dim("batch")
+    width, phases = n * lanes(kernel.dim("fanout")), len(levels) - whole + 2
+    batch = columns(arrays, "batch", "index td")
+
+    def launch(first: int, last: int, blocks: int, threads: int) -> Launch:
+        given = (*tree, arrays["replay.priority"], *batch, n, whole, first, last)
+        return driver.bound(RING, "replay_update", (blocks,), (threads,), given)
+
+    if width <= ONE_BLOCK_LANES:
+        return launch(0, phases, 1, min(-(-width // 32) * 32, 1024))
+    below = [launch(p, p + 1, -(-width // THREADS), THREADS) for p in range(phases - 1)]
+    return in_order((*below, launch(phases - 1, phases, 1, 1024)))
