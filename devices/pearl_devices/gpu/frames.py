@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from pearl_devices.base import Call
 from pearl_devices.gpu.driver import Arrays, Driver
 from pearl_devices.gpu.program import Program
@@ -19,6 +17,7 @@ from pearl_devices.gpu.replay import (
     draws,
     in_order,
     sum_tree,
+    word,
     zeros,
 )
 from pearl_devices.kernel import Kernel
@@ -39,13 +38,13 @@ def _sizes(kernel: Kernel) -> tuple[int, int, int, int]:
 def bind_insert(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
     """replay_insert: writes the newest frames of step.*, at the cursor; two launches.
 
-    A firing that would need more last frames than are kept writes a word of the host's memory; the
-    call that finds it there is a ValueError.
+    A firing that would need more last frames than are kept says so in the host's memory; the call
+    that finds it there is a ValueError.
     """
     n, capacity, apart = kernel.dim("envs"), kernel.dim("capacity"), kernel.dim("apart")
     places, size, ends, most = _sizes(kernel)
     stored = {name: arrays[f"replay.{name}"] for name in STORED.split()}
-    told = np.zeros(1, np.int64)
+    told = word(driver)
     slot, tree = zeros(n, "int64", driver), sum_tree(kernel, arrays, driver)
     mark = driver.bound(
         FRAMES,
@@ -58,7 +57,7 @@ def bind_insert(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
             stored["truncated"],
             *columns(arrays, "replay", "depth last_row clock cursor"),
             slot,
-            driver.mapped(told),
+            told,
             n,
             capacity,
             apart,
@@ -94,7 +93,7 @@ def bind_insert(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
     def call() -> None:
         mark()
         insert()
-        if told[0]:
+        if int(told):
             raise ValueError(
                 "replay: more episodes were cut than it keeps last frames of; cut them later, or "
                 "store whole observations (frame_stack: 0)"

@@ -11,7 +11,7 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from pearl_devices.base import UnsupportedError
+from pearl_devices.base import DeviceFailed, UnsupportedError
 from pearl_devices.gpu.driver import Driver, Launch
 from pearl_devices.gpu.nvrtc import compiled
 from pearl_devices.gpu.program import Program
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 KINDS = ("cuda", "xpu", "mps")
 """Kinds of devices in torch, in the order in which they are looked for; AMD's are cuda."""
+
+MAPPED = 2
+"""cudaHostRegisterMapped."""
 
 STATIC_BYTES = 48 * 1024
 """Shared memory of a block beyond which a kernel must ask for it (CUDA programming guide)."""
@@ -109,6 +112,24 @@ class Gpu:
             function(*sizes, values, shared_bytes, stream)
 
         return launch
+
+    def mapped(self, array: Any) -> torch.Tensor:
+        """With unified addressing a kernel reads page-locked memory of the host by its address
+        there (CUDA programming guide, "Mapped Memory")."""
+        import torch
+
+        host = torch.from_numpy(array)
+        if host.numel() and not host.is_pinned():
+            runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+            with torch.cuda.device(self._device):
+                status = int(runtime.cudaHostRegister(host.data_ptr(), host.nbytes, MAPPED))
+            if status:
+                raise DeviceFailed(
+                    f"{self._device}: {host.nbytes} bytes of the host's memory cannot be mapped "
+                    f"(CUDA error {status}); allow more locked memory (ulimit -l), or choose "
+                    "variants that keep their arrays on the device"
+                )
+        return host
 
     def _architecture(self) -> str:
         """As NVRTC names it; that of H100 with the features that it alone has."""

@@ -61,6 +61,15 @@ def zeros(count: int, dtype: str, driver: Driver) -> Any:
     return torch.zeros(count, dtype=getattr(torch, dtype), device=driver.device)
 
 
+def word(driver: Driver) -> Any:
+    """A number in the host's memory that kernels write, and that the host reads without waiting."""
+    import torch
+
+    from pearl_devices.gpu.streams import streams
+
+    return streams(driver.device).staging(torch.zeros(1, dtype=torch.int64)).zero_()
+
+
 def sum_tree(kernel: Kernel, arrays: Arrays, driver: Driver) -> tuple[Any, ...]:
     """(nodes, widths of the levels, how many, fanout); a depth of 0 where the replay is uniform."""
     if not kernel.dims.get("prioritised", 1):
