@@ -40,6 +40,8 @@ PCIE_LANE_BYTES_PER_S = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9
 
 CORES_PER_SM = {(6, 0): 64, (7, 0): 64, (7, 2): 64, (7, 5): 64, (8, 0): 64}
 # CUDA programming guide, arithmetic per compute capability; 128 for every other one since 6.1.
+HALF_FLOAT64 = ((6, 0), (7, 0), (8, 0), (9, 0), (10, 0))
+# The same table: float64 at half the rate of float32; at 1/64 and 1/32 for every other one.
 
 
 def host(root: Path = ROOT) -> Platform:
@@ -294,7 +296,7 @@ def _gpu(handle: object, name: str) -> tuple[Device, Link]:
 
     capability = tuple(pynvml.nvmlDeviceGetCudaComputeCapability(handle))
     cores, cores_source = ask("nvmlDeviceGetNumGpuCores", otherwise=5120)
-    per_sm = CORES_PER_SM.get(capability, 128)
+    per_sm, halved = CORES_PER_SM.get(capability, 128), capability in HALF_FLOAT64
     clock, clock_source = ask("nvmlDeviceGetMaxClockInfo", pynvml.NVML_CLOCK_SM, otherwise=1400)
     bus, _ = ask("nvmlDeviceGetMemoryBusWidth", otherwise=256)
     memory_clock, memory_source = ask(
@@ -317,8 +319,13 @@ def _gpu(handle: object, name: str) -> tuple[Device, Link]:
         idle_power_w=GPU_IDLE_SHARE * limit / 1e3,
         active_power_w=limit / 1e3,
         model=model.decode() if isinstance(model, bytes) else model,
-        figures={"clock_hz": clock * 1e6},
+        figures={
+            "clock_hz": clock * 1e6,
+            "float64_flops_per_s": 2 * cores * clock * 1e6 * (0.5 if halved else 1 / 64),
+        },
         sources={
+            "float64_flops_per_s": "CUDA programming guide: "
+            + (f"half of float32's, capability {capability}" if halved else "1/64 of float32's"),
             "width": f"{cores_source}, over {per_sm} cores an SM (CUDA programming guide)",
             "max_lanes": "one stream",
             "memory_bytes": "NVML, nvmlDeviceGetMemoryInfo",

@@ -72,7 +72,7 @@ def call_overhead_s(kernel: Kernel, device: Device, variant: str) -> float:
     return launches(kernel, variant) * (device.overhead_s or NATIVE_CALL_S)
 
 
-def _of_terms(
+def of_terms(
     overhead: float,
     compute: float,
     memory: float,
@@ -80,6 +80,7 @@ def _of_terms(
     source: str,
     waits: float = 0.0,
 ) -> Estimate:
+    """The datasheet rung whose overhead and waits add to the longer of compute and memory."""
     latency = overhead + waits + max(compute, memory)
     bound: Bound = "compute" if compute >= memory + waits else "memory"
     if overhead >= max(compute, memory + waits):
@@ -107,7 +108,7 @@ def _env_step(kernel: Kernel, variant: str) -> Estimate:
         (call_s, each_s), band = UNKNOWN_ENV_S, UNKNOWN_ENV_BAND
         how = f"{program or 'an environment'} never timed"
     source = f"a call {call_s:.2g} s + {each_s:.2g} s an environment; {how}"
-    return _of_terms(call_s, envs * each_s, 0.0, band, source)
+    return of_terms(call_s, envs * each_s, 0.0, band, source)
 
 
 def roofline(kernel: Kernel, device: Device, variant: str, width: int) -> Estimate:
@@ -132,7 +133,7 @@ def cpu_roofline(kernel: Kernel, device: Device, variant: str, width: int) -> Es
         return _env_step(kernel, variant)
     if structure == "own":
         source = f"{OWN_CALL_S:.2g} s a call, assumed; {kernel.kind} never timed on such a CPU"
-        return _of_terms(OWN_CALL_S, 0.0, 0.0, UNKNOWN_ENV_BAND, source)
+        return of_terms(OWN_CALL_S, 0.0, 0.0, UNKNOWN_ENV_BAND, source)
     calls_s = call_overhead_s(kernel, device, variant)
     return _roofline(
         kernel, device, variant, width, calls_s, SERIAL_STEP_S * kind_of(kernel).accesses(kernel)
@@ -144,7 +145,7 @@ def _roofline(
 ) -> Estimate:
     rate = device.peak_flops_per_s * width / device.width
     memory = (kernel.bytes_in + kernel.bytes_out) / device.memory_bytes_per_s
-    return _of_terms(
+    return of_terms(
         start_s,
         kernel.flops / rate,
         memory,

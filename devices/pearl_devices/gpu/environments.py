@@ -13,11 +13,8 @@ from pearl_devices.gpu.driver import Arrays, Driver
 from pearl_devices.gpu.program import Program
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels.arrays import EPISODES, STATE
-from pearl_devices.kernels.environments import native
+from pearl_devices.kernels.environments import BLOCK, native
 from pearl_devices.primitives import NATIVE_ENVS
-
-BLOCK = 256
-"""Environments of a block."""
 
 IN_SOURCE = (
     "CartPole-v1",

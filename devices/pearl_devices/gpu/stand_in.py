@@ -14,7 +14,7 @@ from pearl_devices.kernel import Kernel
 
 WIDTH_UNIT = "sm"
 SIMULATED = False
-ESTIMATE = "pearl_estimators.roofline:roofline"
+ESTIMATE = "pearl_estimators.gpu.variants:gpu_roofline"
 
 offers = offered
 

@@ -10,6 +10,9 @@ from pearl_devices.kernels.counting import F32, action_bytes
 from pearl_devices.kernels.record import KernelKind, Spec, Variant, Work, primitive
 from pearl_devices.primitives import NATIVE_ENVS
 
+BLOCK = 256
+"""Environments of one block of GPU threads. Several blocks end a step in a launch of its own."""
+
 
 def native(k: Kernel) -> bool:
     """Whether its environment has a native implementation, with these sizes and no arguments."""
@@ -90,7 +93,13 @@ ENV_STEP = KernelKind(
         "gymnasium": primitive("envs.gym_envs:bind_step", fits=_named),
         "envpool": primitive("envs.envpool_envs:bind_step", fits=_envpool),
     },
-    cuda={"cuda": Variant("pearl_devices.gpu.environments:bind_step", fits=native)},
+    cuda={
+        "cuda": Variant(
+            "pearl_devices.gpu.environments:bind_step",
+            fits=native,
+            launches=lambda k: 1 + (k.dim("envs") > BLOCK),
+        )
+    },
 )
 """Sizes: envs, obs, act; normalise_obs and normalise_reward (1) where it normalises
 (`primitives.envs.normalise`); states where observations are the numbers of so many states."""

@@ -81,6 +81,11 @@ def nowhere(name: str) -> bool:
     return False
 
 
+def once(kernel: Kernel) -> float:
+    """One, whatever the kernel."""
+    return 1.0
+
+
 @dataclass(frozen=True)
 class Variant:
     """One implementation of a kind.
@@ -91,12 +96,14 @@ class Variant:
     fits: whether it can run a kernel of the kind.
     on_host: of one that also runs over tensors on a device, whether an array stays in the host's
         memory: counters and constants that it reads as numbers.
+    launches: of one in CUDA, how many kernels a firing launches.
     """
 
     function: str | Callable[[Kernel], str]
     cores: int = 1
     fits: Callable[[Kernel], bool] = always
     on_host: Callable[[str], bool] = nowhere
+    launches: Callable[[Kernel], float] = once
 
     def program(self, kernel: Kernel) -> str:
         """The `module:function` for this kernel."""
@@ -128,10 +135,6 @@ def _no_passes(kernel: Kernel) -> Mapping[str, Passes]:
 
 def _rounds(kernel: Kernel) -> float:
     return float(kernel.dim("steps")) if "steps" in kernel.dims else 1.0
-
-
-def _once(kernel: Kernel) -> float:
-    return 1.0
 
 
 def _nothing(kernel: Kernel) -> float:
@@ -195,7 +198,7 @@ class KernelKind:
     rounds: Callable[[Kernel], float] = _rounds
     passes: Callable[[Kernel], Mapping[str, Passes]] = _no_passes
     assumed: bool = False
-    operations: Callable[[Kernel], float] = _once
+    operations: Callable[[Kernel], float] = once
     accesses: Callable[[Kernel], float] = _nothing
     code: str = ""
     example: str | None = None

@@ -1,10 +1,11 @@
 """Calibrated GPUs: operator fits of a model, kept in a file, and kernels estimated from them.
 
-A kernel of eager torch is a queue of operators. The host needs `Device.overhead_s` to start each;
+A kernel of eager torch is a queue of operators. The host starts one after another (`variants`), and
 the GPU works them off one after another. So a firing takes the overhead of one operator (start, and
-wait for the end) plus the longer of starting all and working off all. The operators are the matrix
-products of `pearl_devices.kernels`; what is left of the kernel's bytes moves at the rate that
-element-wise operators reach.
+wait for the end) plus the longer of starting all and working off all. In a graph the GPU starts
+them itself, which adds to its work. The operators are the matrix products of
+`pearl_devices.kernels`; what is left of the kernel's bytes moves at the rate that element-wise
+operators reach. Kernels written by hand are no such operators: of these only the starts are known.
 """
 
 from __future__ import annotations
@@ -33,12 +34,13 @@ from pearl_estimators.gpu.operators import (
     fit_operator,
     predict_operations,
 )
+from pearl_estimators.gpu.variants import ASSUMED, KERNEL_BAND, Starts, gpu_roofline, start_s, way
 from pearl_estimators.host.calibration import CalibrationError, sealed, unsealed
-from pearl_estimators.roofline import KERNEL_BAND, launches, roofline
 
 SCHEMA = 1
 COLUMNS = ("operator", "batch", "m", "k", "n", "streams", "seconds")
 NEEDED = ("linear", "elementwise")  # what kernels are made of
+OF_OPERATORS = ("eager", "graph")  # variants that are queues of operators
 
 
 @dataclass(frozen=True)
@@ -49,12 +51,16 @@ class GpuCalibration:
     source: who timed it, with which tool.
     created: UTC, ISO 8601.
     fits: one an operator.
+    starts: of the variants, where they were timed on this machine.
+    driver: its version then; empty where the timings are from elsewhere.
     """
 
     model: str
     source: str
     created: str
     fits: tuple[OperatorFit, ...]
+    starts: Starts | None = None
+    driver: str = ""
     schema: int = SCHEMA
 
     def fit(self, operator: str) -> OperatorFit | None:
@@ -75,7 +81,9 @@ class GpuCalibration:
         """
         body = unsealed(value, SCHEMA, "GPU calibration")
         try:
-            return cls(**{**body, "fits": tuple(_fit_from(each) for each in body["fits"])})
+            starts = Starts(**body["starts"]) if body.get("starts") else None
+            fits = tuple(_fit_from(each) for each in body["fits"])
+            return cls(**{**body, "fits": fits, "starts": starts})
         except (KeyError, TypeError, ValueError) as error:
             raise CalibrationError(f"GPU calibration: {error}") from None
 
@@ -194,7 +202,9 @@ def calibrated_or_roofline(kernel: Kernel, device: Device, variant: str, width: 
     """The best rung for a kernel on a GPU: calibrated where its model was timed, else roofline."""
     timed = stored_gpu(device.model) if device.model else None
     if timed is None:
-        return roofline(kernel, device, variant, width)
+        return gpu_roofline(kernel, device, variant, width)
+    if way(variant) not in OF_OPERATORS:
+        return gpu_roofline(kernel, device, variant, width, timed.starts or ASSUMED)
     return estimate_gpu(timed, kernel, device, variant, width)
 
 
@@ -216,13 +226,16 @@ def estimate_gpu(
     moved = kernel.bytes_in + kernel.bytes_out
     rest_s = max(moved - rounds * sum(s.bytes for s in shapes), 0.0) / elementwise.bytes_per_s
     queue_s = rest_s + rounds * sum(g.work_s for g in guesses)
-    start_s = launches(kernel, variant) * device.overhead_s
+    starts = found.starts or ASSUMED
+    begin_s = start_s(kernel, device, variant, starts)
     once_s = elementwise.overhead_s if not guesses else linear.overhead_s
-    latency = once_s + max(start_s, queue_s)
-    low = once_s + max(start_s / KERNEL_BAND.below, rest_s + _worked(guesses, rounds, False))
-    high = once_s + max(start_s * KERNEL_BAND.above, rest_s + _worked(guesses, rounds, True))
+    alone = sum if way(variant) == "graph" else max  # whether the GPU works while it starts
+    latency = once_s + alone((begin_s, queue_s))
+    few, many = (rest_s + _worked(guesses, rounds, high) for high in (False, True))
+    low = once_s + alone((begin_s / KERNEL_BAND.below, few))
+    high = once_s + alone((begin_s * KERNEL_BAND.above, many))
     bound: Bound = "overhead"
-    if queue_s > max(start_s, once_s):
+    if queue_s > max(begin_s, once_s):
         by_compute = sum(g.work_s for g in guesses if g.bound_by != "memory") * rounds
         bound = "compute" if by_compute > 0.5 * queue_s else "memory"
     note = (
@@ -236,7 +249,8 @@ def estimate_gpu(
         high_s=max(high, latency),
         rung="calibrated",
         bound_by=bound,
-        source=f"operators of {found.model} ({found.source}); starts assumed one by one{note}",
+        source=f"operators of {found.model} ({found.source}); starts of {variant} "
+        f"{'timed' if found.starts else 'assumed'}{note}",
     )
 
 
