@@ -135,8 +135,9 @@ def test_no_variant_means_the_first_that_is_offered():
 
 
 def test_a_kernel_that_a_device_cannot_run_is_refused():
-    for k in (kernel("replay_sample", DRAW), replace(DQN, program=None)):
-        with pytest.raises(ValueError, match=f"kernel {k.kind}: device 'gpu' .*cannot run it"):
+    ant = kernel("env_step", program="Ant-v5", envs=8, obs=105, act=8)
+    for k in (ant, replace(OWN, program=None)):
+        with pytest.raises(ValueError, match=f"kernel {k.kind}.*: device 'gpu' .*cannot run it"):
             estimate(k, GPU)
 
 
@@ -241,7 +242,7 @@ def test_an_estimate_refuses_what_cannot_be():
 
 
 def test_a_gpu_offers_torch_programs_and_takes_no_arrays_of_the_host():
-    assert backend("gpu").offers(DQN, GPU) == (("eager", 82),)
+    assert backend("gpu").offers(DQN, GPU) == (("eager", 82), ("fused", 1))
     with pytest.raises(UnsupportedError, match=r"update.dqn, variant 'eager'.*the host's memory"):
         backend("gpu").bind(DQN, "eager", {})
 
