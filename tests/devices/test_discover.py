@@ -187,6 +187,20 @@ def test_a_gpu_is_computed_from_its_clocks_and_counts(monkeypatch: pytest.Monkey
     assert platform.route("cpu", "gpu")[0].bytes_per_s == pytest.approx(31.5e9, rel=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("capability", "cores"),
+    [((6, 0), 64), ((6, 1), 128), ((7, 0), 64), ((7, 2), 64), ((7, 5), 64), ((8, 0), 64)],
+)
+def test_the_sms_of_a_gpu_are_counted_by_its_compute_capability(
+    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], cores: int
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setitem(Nvml.values, "nvmlDeviceGetCudaComputeCapability", capability)
+    fake_nvml(monkeypatch)
+    ((gpu, _),) = list(discover.gpus())
+    assert gpu.width == 10496 // cores
+
+
 def test_what_a_gpu_does_not_say_is_assumed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     fake_nvml(monkeypatch, silent=("nvmlDeviceGetPowerManagementDefaultLimit",))

@@ -95,6 +95,20 @@ def test_actors_beyond_the_cores_take_turns() -> None:
     assert eight.actors_s == pytest.approx(machine.acting_s(32))
 
 
+def test_an_iterations_energy_is_idle_power_and_the_work_of_cores_and_sms() -> None:
+    machine = Machine(system())
+    cpu, gpu = machine.cpu, machine.gpu
+    assert gpu is not None
+    found = machine.at(8, 8, 54)
+    period_s = max(found.actors_s, found.gpu_s, found.host_s)
+    busy_s = 8 * machine.acting_s(32) + found.host_s
+    joules = (cpu.idle_power_w + gpu.idle_power_w) * period_s
+    joules += (cpu.active_power_w - cpu.idle_power_w) * busy_s / cpu.width
+    joules += (gpu.active_power_w - gpu.idle_power_w) * 54 / gpu.width * found.gpu_s
+    assert found.env_steps_per_s == pytest.approx(machine.graph.env_steps / period_s)
+    assert found.env_steps_per_j == pytest.approx(machine.graph.env_steps / joules)
+
+
 def test_without_a_gpu_two_cores_double_the_actors_and_four_actors_add_nothing() -> None:
     two = {**FEW, "width": 2, "max_lanes": 2}
     platform = {"devices": {"cpu": two}}

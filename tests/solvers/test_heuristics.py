@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from itertools import combinations
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -18,7 +19,7 @@ from pearl.planning.plan_validation import check_plan
 from pearl.planning.timing import Assignment, timing
 from pearl.solvers import METHODS
 from pearl.solvers.large.lane_loads import LaneLoads
-from pearl.solvers.methods import heft, peft
+from pearl.solvers.methods import heft, local_search, peft
 from pearl.solvers.model.dag_instance import iteration, makespan_spaces
 from pearl.solvers.model.lane_sequencing import best_orders
 from pearl.solvers.model.search_space import search_spaces
@@ -277,3 +278,24 @@ def test_local_search_on_a_large_graph_ends_close_to_its_bound() -> None:
     plan = solve(graph, costs, method="local_search", time_limit_s=4.0)
     check_plan(plan, graph, costs)
     assert plan.period_s <= 0.9 * solve(graph, costs, method="heft").period_s
+
+
+def test_the_search_for_throughput_keeps_the_best_places_that_it_saw(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    graph = dqn(4)
+    costs = dqn_costs(star(devices("cpu", "acc")), {"cpu": 1.0, "acc": 2.0})
+    kept: dict[int, Any] = {}
+    ordered = local_search._ordered
+
+    for size in (3, 1000):
+
+        def seen(p: Any, some: Any, *given: Any, size: int = size) -> Any:
+            kept[size] = some
+            return ordered(p, some[:3], *given)
+
+        monkeypatch.setattr(local_search, "KEPT", size)
+        monkeypatch.setattr(local_search, "_ordered", seen)
+        solve(graph, costs, method="local_search", time_limit_s=60.0)
+    assert len(kept[1000]) > 10
+    assert kept[3] == kept[1000][:3]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
@@ -64,6 +65,23 @@ def test_no_plan_better_than_the_best_is_cut_off_with_an_assignment() -> None:
             assert min(periods[k] for k in cut) >= ordered.period_s * (1 - 1e-8)
     assert general > 20
     assert several > 5
+
+
+@pytest.mark.parametrize("idle_w", [0.0, 3.0])
+def test_a_cost_in_joules_is_a_period_only_where_idling_draws_power(idle_w: float) -> None:
+    p = space_of(3, tasks=4, devices=3, modes=1)
+    places = tuple(
+        replace(d, idle_power_w=idle_w, active_power_w=9.0) for d in p.costs.platform.devices
+    )
+    p = replace(p, costs=replace(p.costs, platform=replace(p.costs.platform, devices=places)))
+    a = next(iter(assignments(p)))
+    firings = [p.expansion.firings(u) for u in range(len(a.modes))]
+    work_j = math.fsum(n * m.estimate.energy_j for n, m in zip(firings, a.modes, strict=True))
+    found_s = worth(p, a, "power_efficiency", 100.0)(range(len(a.modes)))
+    if idle_w:
+        assert found_s == pytest.approx((100.0 - work_j) / (idle_w * len(places)))
+    else:
+        assert found_s == math.inf
 
 
 def test_cuts_leave_the_optimum_of_enumeration() -> None:
