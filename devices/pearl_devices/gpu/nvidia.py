@@ -28,6 +28,9 @@ MAPPED = 2
 STATIC_BYTES = 48 * 1024
 """Shared memory of a block beyond which a kernel must ask for it (CUDA programming guide)."""
 
+MOST_SHARED = 8
+"""CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES of the CUDA driver API."""
+
 
 def torch_kind() -> str | None:
     """The kind of GPU that torch drives here; None where it drives none."""
@@ -102,8 +105,8 @@ class Gpu:
                 module.load(compiled(program, self._architecture()).code)
                 self._modules[program.digest] = module
             function = self._modules[program.digest].get_function(kernel)
-        if shared_bytes > STATIC_BYTES:
-            function.max_dynamic_shared_size_bytes = shared_bytes
+            if shared_bytes > STATIC_BYTES:
+                cupy.cuda.driver.funcSetAttribute(function.ptr, MOST_SHARED, shared_bytes)
         values = tuple(_value(a) for a in arguments)
         sizes = tuple(grid), tuple(block)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pearl_devices import Buffers, Call, Kernel, backend
 from pearl_devices.base import DeviceMemory, Pair
-from pearl_devices.kernels import kind_of
+from pearl_devices.kernels import acts, kind_of
 
 if TYPE_CHECKING:
     from pearl.runtime.protocol.single_lane import Job
@@ -69,7 +69,12 @@ class Residency:
         stores = tuple(
             p for n, p in pairs.items() if n in written and self._touching[crosses[n]] - {place}
         )
+        starts = acts(kernel)  # environments start when they are bound, on the device
+        if starts:
+            memory.load(tuple(pairs.values()))
         call = device.bind(kernel, job.variant, given)
+        if starts:
+            memory.store(tuple(p for n, p in pairs.items() if n in written))
         return memory.firing(call, kernel, loads, stores, lane)
 
     def load(self) -> None:

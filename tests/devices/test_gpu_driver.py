@@ -1,0 +1,143 @@
+"""The driver of NVIDIA's GPUs: the calls that it makes of CuPy, held by a twin of CuPy; and what
+it says where something is missing."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pearl_devices import UnsupportedError
+from pearl_devices.gpu import nvidia
+from pearl_devices.gpu.nvrtc import MachineCode
+from pearl_devices.gpu.program import Program
+
+TOY = Program("toy.cu", {"WIDTH": 4})
+
+
+class Cupy:
+    """What the driver uses of CuPy, noting every call."""
+
+    def __init__(self, cuda: int) -> None:
+        self.calls: list[Any] = []
+        note = self.calls.append
+
+        class Function:
+            ptr = 77
+
+            def __call__(self, *given: Any) -> None:
+                note(("launch", *given))
+
+        class Module:
+            def load(self, code: bytes) -> None:
+                note(("load", code))
+
+            def get_function(self, name: str) -> Function:
+                note(("function", name))
+                return Function()
+
+        class Device:
+            def __init__(self, index: int) -> None:
+                self.index = index
+
+            def __enter__(self) -> None:
+                note(("enter", self.index))
+
+            def __exit__(self, *error: object) -> None:
+                note(("leave", self.index))
+
+        self.cuda = SimpleNamespace(
+            Device=Device,
+            ExternalStream=lambda stream: ("stream", stream),
+            function=SimpleNamespace(Module=Module),
+            runtime=SimpleNamespace(runtimeGetVersion=lambda: cuda),
+            driver=SimpleNamespace(funcSetAttribute=lambda *given: note(("attribute", *given))),
+        )
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A machine whose torch is of CUDA 12 and sees an H100. Takes CuPy's CUDA; None: no CuPy."""
+
+    def here(cuda: int | None) -> Any:
+        twin = None if cuda is None else Cupy(cuda)
+        monkeypatch.setitem(sys.modules, "cupy", twin)
+        monkeypatch.setattr(torch.version, "cuda", "12.8")
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+        monkeypatch.setattr(
+            torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=55)
+        )
+        made = lambda program, where: MachineCode(where.encode(), {}, "")  # noqa: E731
+        monkeypatch.setattr(nvidia, "compiled", made)
+        return twin
+
+    return here
+
+
+def test_a_launch_goes_to_torchs_stream_with_pointers_and_numbers_of_eight_bytes(gpu: Any) -> None:
+    cupy, driver = gpu(12080), nvidia.Gpu(torch.device("cuda", 1))
+    array = torch.zeros(3)
+    launch = driver.bound(TOY, "axpy", (2,), (32,), (array, 7, 0.5), 100_000)
+    assert cupy.calls == [
+        ("enter", 1),
+        ("load", b"sm_90a"),
+        ("function", "axpy"),
+        ("attribute", 77, 8, 100_000),
+        ("leave", 1),
+    ]
+    launch()
+    _, grid, block, values, shared, stream = cupy.calls[-1]
+    assert (grid, block, shared, stream) == ((2,), (32,), 100_000, ("stream", 55))
+    assert values == (array.data_ptr(), 7, 0.5)
+    assert [type(v) for v in values] == [np.uint64, np.int64, np.float64]
+
+
+def test_a_program_is_loaded_once_and_little_shared_memory_is_not_asked_for(gpu: Any) -> None:
+    cupy, driver = gpu(12080), nvidia.Gpu(torch.device("cuda", 0))
+    for name in ("axpy", "total"):
+        driver.bound(TOY, name, (1,), (32,), (), 1024)
+    assert [c[0] for c in cupy.calls].count("load") == 1
+    assert "attribute" not in [c[0] for c in cupy.calls]
+
+
+@pytest.mark.parametrize(
+    ("cuda", "why"),
+    [
+        (None, r"need CuPy, which cannot be imported .*extra \[gpu-cuda12\], or use eager"),
+        (13000, r"CuPy is built for CUDA 13 and torch for CUDA 12, .*\[gpu-cuda12\] in place of "),
+    ],
+)
+def test_a_cupy_that_is_missing_or_of_another_cuda_is_a_sentence(
+    cuda: int | None, why: str, gpu: Any
+) -> None:
+    gpu(cuda)
+    with pytest.raises(UnsupportedError, match=why):
+        nvidia.Gpu(torch.device("cuda", 0)).bound(TOY, "axpy", (1,), (32,), ())
+
+
+def test_variants_in_cuda_are_nvidias_alone(gpu: Any) -> None:
+    gpu(12080)
+    with pytest.raises(UnsupportedError, match=r"xpu:0: .*NVIDIA's GPUs alone; use eager"):
+        nvidia.Gpu(torch.device("xpu", 0)).bound(TOY, "axpy", (1,), (32,), ())
+
+
+def test_no_gpu_is_a_sentence_that_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvidia, "torch_kind", lambda: None)
+    monkeypatch.setattr(torch.version, "cuda", None)
+    with pytest.raises(UnsupportedError, match=r"built for CPUs alone; install .*limits.devices"):
+        nvidia.driver(0)
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
+    with pytest.raises(UnsupportedError, match=r"finds no driver .*install the vendor's driver"):
+        nvidia.driver(0)
+
+
+def test_a_number_beyond_the_gpus_that_are_here_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvidia, "torch_kind", lambda: "cuda")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(UnsupportedError, match=r"torch sees 1 GPUs here, .* number 1 \(from 0\)"):
+        nvidia.driver(1)
+    assert nvidia.driver(0).device == torch.device("cuda", 0)
