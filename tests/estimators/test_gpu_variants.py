@@ -12,7 +12,7 @@ from pearl_devices.gpu.driver import HostTwin, Launch
 from pearl_devices.kernels import kind_of
 from pearl_estimators.gpu.variants import ASSUMED, Starts, gpu_roofline, launches, start_s
 from tests.devices.gpu_stand_in import arrays, bind_cuda, tensors
-from tests.estimators.test_estimators import DDPG, DQN, DRAW, GPU, SAC, TD3
+from tests.estimators.test_estimators import DDPG, DQN, DRAW, GPU, SAC, STORE, TD3
 
 
 def seconds(k: Kernel, variant: str, device: Device = GPU, width: int = 0) -> float:
@@ -90,7 +90,17 @@ def environments(envs: int) -> Kernel:
     return kernel("env_step", program="CartPole-v1", envs=envs, obs=4, act=0)
 
 
-WRITTEN = [environments(8), environments(300), DQN]
+RING = {**DRAW, "capacity": 64, "batch": 8}
+WRITTEN = [
+    environments(8),
+    environments(300),
+    DQN,
+    kernel("replay_insert", {**STORE, "capacity": 64}),
+    kernel("replay_sample", RING),
+    kernel("replay_sample", {**RING, "prioritised": 0}),
+    kernel("replay_update", RING),
+    kernel("replay_update", {**RING, "batch": 4096, "capacity": 51_200}),
+]
 """Kernels of every kind that is written in CUDA."""
 
 

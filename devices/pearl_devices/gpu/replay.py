@@ -181,23 +181,37 @@ def bind_sample(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
     return in_order((*before, gather))
 
 
+def phases(kernel: Kernel) -> tuple[int, int, bool]:
+    """Of writing a batch's priorities: levels of the tree that are recomputed whole, phases, and
+    whether one launch does them all."""
+    levels = tree_levels(kernel.dim("capacity"), kernel.dim("fanout"))
+    whole = sum(width <= WHOLE_NODES for width in levels[:-1])
+    width = kernel.dim("steps") * kernel.dim("batch") * lanes(kernel.dim("fanout"))
+    return whole, len(levels) - whole + 2, width <= ONE_BLOCK_LANES
+
+
+def priority_launches(kernel: Kernel) -> int:
+    """Kernels that a firing of replay_update launches."""
+    _, count, at_once = phases(kernel)
+    return 1 if at_once else count
+
+
 def bind_priorities(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
     """replay_update: priorities of batch.index from batch.td; of a row drawn twice the last counts.
 
     One launch for small batches, else a launch a level below the levels that are recomputed whole.
     """
     tree = sum_tree(kernel, arrays, driver)
-    levels = tree_levels(kernel.dim("capacity"), kernel.dim("fanout"))
-    whole = sum(width <= WHOLE_NODES for width in levels[:-1])
+    whole, count, at_once = phases(kernel)
     n = kernel.dim("steps") * kernel.dim("batch")
-    width, phases = n * lanes(kernel.dim("fanout")), len(levels) - whole + 2
+    width = n * lanes(kernel.dim("fanout"))
     batch = columns(arrays, "batch", "index td")
 
     def launch(first: int, last: int, blocks: int, threads: int) -> Launch:
         given = (*tree, arrays["replay.priority"], *batch, n, whole, first, last)
         return driver.bound(RING, "replay_update", (blocks,), (threads,), given)
 
-    if width <= ONE_BLOCK_LANES:
-        return launch(0, phases, 1, min(-(-width // 32) * 32, 1024))
-    below = [launch(p, p + 1, -(-width // THREADS), THREADS) for p in range(phases - 1)]
-    return in_order((*below, launch(phases - 1, phases, 1, 1024)))
+    if at_once:
+        return launch(0, count, 1, min(-(-width // 32) * 32, 1024))
+    below = [launch(p, p + 1, -(-width // THREADS), THREADS) for p in range(count - 1)]
+    return in_order((*below, launch(count - 1, count, 1, 1024)))

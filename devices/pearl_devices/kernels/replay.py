@@ -7,6 +7,7 @@ Sizes: envs, obs, act, capacity, prioritised (0 or 1), fanout; of frames
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels.arrays import flags, step, transition
@@ -161,14 +162,20 @@ def _of_ring(function: str) -> Variant:
     return Variant(where)
 
 
-def _in_cuda(function: str) -> Variant:
+def _in_cuda(function: str, launches: Callable[[Kernel], float]) -> Variant:
     """As `_of_ring`, on a GPU."""
 
     def where(k: Kernel) -> str:
         module = "frames" if k.dims.get("stack") else "replay"
         return f"pearl_devices.gpu.{module}:{function}"
 
-    return Variant(where)
+    return Variant(where, launches=launches)
+
+
+def _priority_launches(k: Kernel) -> float:
+    from pearl_devices.gpu.replay import priority_launches
+
+    return priority_launches(k)
 
 
 REPLAY_INSERT = KernelKind(
@@ -181,7 +188,7 @@ REPLAY_INSERT = KernelKind(
     side="acts",
     accesses=lambda k: k.dim("envs") * (1.0 + _decisions(k)),
     variants={"native": _of_ring("bind_insert")},
-    cuda={"cuda": _in_cuda("bind_insert")},
+    cuda={"cuda": _in_cuda("bind_insert", lambda k: 1 + bool(k.dims.get("stack")))},
 )
 
 REPLAY_SAMPLE = KernelKind(
@@ -195,7 +202,7 @@ REPLAY_SAMPLE = KernelKind(
     side="learns",
     accesses=lambda k: k.dim("batch") * k.dim("steps") * (k.dim("n_step") + _decisions(k)),
     variants={"native": _of_ring("bind_sample")},
-    cuda={"cuda": _in_cuda("bind_sample")},
+    cuda={"cuda": _in_cuda("bind_sample", lambda k: 1 + prioritised(k))},
 )
 """Further sizes: batch, steps, n_step."""
 
@@ -209,6 +216,6 @@ REPLAY_UPDATE = KernelKind(
     side="learns",
     accesses=lambda k: k.dim("batch") * k.dim("steps") * _decisions(k),
     variants={"native": primitive("replay.ring:bind_priorities")},
-    cuda={"cuda": Variant("pearl_devices.gpu.replay:bind_priorities")},
+    cuda={"cuda": Variant("pearl_devices.gpu.replay:bind_priorities", launches=_priority_launches)},
 )
 """Sizes: batch, steps, capacity, fanout."""
