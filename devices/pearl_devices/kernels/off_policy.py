@@ -99,8 +99,10 @@ def inference(
     actions: Literal["discrete", "continuous"] = "continuous",
     networks: Networks | None = None,
 ) -> KernelKind:
-    """The kind that acts. native: it has an implementation in `primitives.updates.<name>`."""
+    """The kind that acts. native: it has implementations in `primitives.updates.<name>`, and in
+    CUDA `gpu.acting:bind_<name>`."""
     variants = {"native": primitive(f"updates.{name}:bind_inference")} if native else {}
+    cuda = {"cuda": Variant(f"pearl_devices.gpu.acting:bind_{name}")}
     return KernelKind(
         name=f"inference.{name}",
         structure="network",
@@ -121,6 +123,7 @@ def inference(
             **variants,
             "torch": primitive("torch.off_policy:bind_inference", on_host=beside_the_network),
         },
+        cuda=cuda if native else {},
     )
 
 

@@ -33,7 +33,7 @@ from pearl_devices.kernels.off_policy import (
     with_loss,
 )
 from pearl_devices.kernels.param_sync import PARAM_SYNC
-from pearl_devices.kernels.record import KernelKind, Parts, Passes, Spec, Work, primitive
+from pearl_devices.kernels.record import KernelKind, Parts, Passes, Spec, Variant, Work, primitive
 from pearl_devices.kernels.rollouts import GAE, ROLLOUT_INSERT, results, rows
 
 # Counted from the formulas. For each discrete action or component of a continuous one, a draw and
@@ -86,6 +86,7 @@ INFERENCE = KernelKind(
         "native": primitive("updates.policies:bind_inference"),
         "torch": primitive("torch.on_policy:bind_inference", on_host=beside_the_network),
     },
+    cuda={"cuda": Variant("pearl_devices.gpu.acting:bind_ppo")},
 )
 
 

@@ -27,3 +27,14 @@ __device__ __forceinline__ int rank_in_block(bool predicate) {
   for (unsigned warp = 0; warp < threadIdx.x / 32; warp++) rank += parts[warp];
   return rank;
 }
+
+// True in one thread of the grid, when all threads of all blocks have called it. ended: 0 before, and
+// again after.
+__device__ __forceinline__ bool last_block(int* ended) {
+  __syncthreads();
+  if (threadIdx.x) return false;
+  __threadfence();
+  if (atomicAdd(ended, 1) != int(gridDim.x) - 1) return false;
+  *ended = 0;
+  return true;
+}

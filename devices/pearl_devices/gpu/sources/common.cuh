@@ -31,3 +31,17 @@ __device__ __forceinline__ uint64 bits(uint64 base, uint64 index) {
 __device__ __forceinline__ double uniform(uint64 base, uint64 index) {
   return double(bits(base, index) >> 11) * 0x1p-53;
 }
+
+// Python's: where they do not compare, the first stays.
+template <class T>
+__device__ __forceinline__ T larger(T a, T b) {
+  return b > a ? b : a;
+}
+template <class T>
+__device__ __forceinline__ T smaller(T a, T b) {
+  return b < a ? b : a;
+}
+template <class T>
+__device__ __forceinline__ T within(T x, T low, T high) {
+  return smaller(larger(x, low), high);
+}

@@ -24,20 +24,6 @@ typedef int64 Action;
 
 constexpr double PI = 3.141592653589793, TWO_PI = 2.0 * PI;
 
-// Python's: where they do not compare, the first stays.
-template <class T>
-__device__ __forceinline__ T larger(T a, T b) {
-  return b > a ? b : a;
-}
-template <class T>
-__device__ __forceinline__ T smaller(T a, T b) {
-  return b < a ? b : a;
-}
-template <class T>
-__device__ __forceinline__ T within(T x, T low, T high) {
-  return smaller(larger(x, low), high);
-}
-
 #if ENVIRONMENT == CARTPOLE
 constexpr int NUMBERS = 4;
 constexpr double GRAVITY = 9.8, CART_KG = 1.0, POLE_KG = 0.1, HALF_POLE_M = 0.5, FORCE_N = 10.0;

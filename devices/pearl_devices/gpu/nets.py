@@ -1,0 +1,85 @@
+"""How a forward pass of a dense network is cut for a GPU; see `sources/nets.cuh`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pearl_devices.gpu.driver import Driver
+from pearl_devices.kernels.counting import parameters
+
+if TYPE_CHECKING:
+    import torch
+
+SHARED_BYTES = 96 * 1024
+"""Shared memory that a block may take: two blocks fit on one multiprocessor of an H100."""
+BLOCKS = 1024
+"""Most blocks of a launch; each takes several tiles of rows where there are more."""
+FEW = 2048
+"""Rows up to which tiles are small, so that they share out over the multiprocessors."""
+THREADS = 256
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A forward pass of `layers` (widths, input first) for `rows` rows.
+
+    tile: rows that a block takes at once. held: the weights lie in shared memory. wide: the
+    activations do not.
+    """
+
+    layers: tuple[int, ...]
+    rows: int
+    tile: int
+    held: bool
+    wide: bool
+
+    @property
+    def _activations_bytes(self) -> int:
+        return 2 * max(self.layers) * (self.tile + 4) * 4
+
+    @property
+    def _held_bytes(self) -> int:
+        return -(-parameters(self.layers) // 4) * 16
+
+    @property
+    def shared_bytes(self) -> int:
+        return (not self.wide) * self._activations_bytes + self.held * self._held_bytes
+
+    @property
+    def blocks(self) -> int:
+        return min(-(-self.rows // self.tile), BLOCKS)
+
+    def constants(self, *, curved: bool) -> Mapping[str, int]:
+        """Of a program that includes nets.cuh. curved: hidden layers of tanh."""
+        return {
+            "ROWS": self.tile,
+            "PER": 8 if self.tile == 32 else 4,
+            "CURVED": int(curved),
+            "HELD": int(self.held),
+            "WIDE": int(self.wide),
+        }
+
+    def arguments(self, driver: Driver) -> tuple[torch.Tensor, torch.Tensor, tuple[Any, ...]]:
+        """widths, scratch, and (layers, size, widest), as kernels take them."""
+        import torch
+
+        numbers = self._activations_bytes // 4 * self.blocks if self.wide else 0
+        return (
+            torch.tensor(self.layers, dtype=torch.int64, device=driver.device),
+            torch.zeros(numbers, dtype=torch.float32, device=driver.device),
+            (len(self.layers) - 1, parameters(self.layers), max(self.layers)),
+        )
+
+
+def cut(layers: tuple[int, ...], rows: int) -> Pass:
+    """The pass with the largest tiles, weights held if they fit."""
+    tiles = (8,) if rows <= FEW else (32, 8)
+    found = (
+        Pass(layers, rows, tile, held, wide)
+        for wide in (False, True)
+        for tile in tiles
+        for held in (True, False)
+    )
+    return next(p for p in found if p.shared_bytes <= SHARED_BYTES)
