@@ -7,13 +7,14 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import pearl
 from pearl import solve
 from pearl.errors import SpecError
-from pearl.explanation import Explanation, explain
+from pearl.explanation import Explanation, explain, sections
 from pearl.explanation.bound import bound_of
 from pearl.explanation.crossover import crossover
 from pearl.explanation.near_optimal import runner_ups, signature
@@ -500,3 +501,10 @@ def test_the_command_explains_and_writes_plans_that_come_close(tmp_path: Path) -
         assert pearl.compile(system, plan=plan, emulate=True).plan == plan
     assert "explanation" not in Ran("plan", *spec, "--json", "-").object()
     assert Ran("plan", *spec, "--runner-ups", tmp_path).status == 2
+
+
+@pytest.mark.parametrize(("value", "shown"), [(1001.0, True), (1000.9, False), (999.0, True)])
+def test_a_change_is_shown_from_a_thousandth_on(value: float, shown: bool) -> None:
+    before = SimpleNamespace(value=1000.0, throughput=1.0, efficiency=None)
+    after = SimpleNamespace(value=value, throughput=1.0, efficiency=None)
+    assert sections._visible(before, after) == shown  # type: ignore[arg-type]
