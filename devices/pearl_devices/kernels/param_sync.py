@@ -29,6 +29,9 @@ PARAM_SYNC = KernelKind(
     sends=("policy.",),
     repeatable=True,
     variants={"native": primitive("math.nets:bind_sync")},
-    cuda={"eager": Variant("pearl_devices.gpu.binding:bind_sync")},
+    cuda={
+        "eager": Variant("pearl_devices.gpu.binding:bind_sync"),
+        "cuda": Variant("pearl_devices.gpu.rollouts:bind_sync"),
+    },
 )
 """Sizes: params; where `args["network"]` names two networks as X+Y also X and Y, their sizes."""

@@ -10,7 +10,7 @@ from pearl_devices.kernel import Kernel
 from pearl_devices.kernels import torch_operations
 from pearl_devices.kernels.arrays import step, transition
 from pearl_devices.kernels.counting import F32, activations_bytes, forward_flops, parameters
-from pearl_devices.kernels.record import KernelKind, Spec, Work, primitive
+from pearl_devices.kernels.record import KernelKind, Spec, Variant, Work, primitive
 from pearl_devices.kernels.replay import row_bytes
 
 GAE_FLOPS = 9
@@ -93,6 +93,7 @@ ROLLOUT_INSERT = KernelKind(
         "native": primitive("replay.rollouts:bind_insert"),
         "torch": primitive("torch.on_policy:bind_insert", on_host=counted),
     },
+    cuda={"cuda": Variant("pearl_devices.gpu.rollouts:bind_insert")},
 )
 
 GAE = KernelKind(
@@ -106,4 +107,5 @@ GAE = KernelKind(
         "native": primitive("replay.rollouts:bind_advantages"),
         "torch": primitive("torch.on_policy:bind_advantages", on_host=counted),
     },
+    cuda={"cuda": Variant("pearl_devices.gpu.rollouts:bind_advantages", launches=lambda k: 2)},
 )

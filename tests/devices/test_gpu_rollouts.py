@@ -1,0 +1,182 @@
+"""Rollouts in CUDA, on the stand-in for a GPU, against the CPU's and a float64 reference."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pearl_devices import Kernel, kernel
+from pearl_devices.gpu import rollouts
+from pearl_devices.gpu.driver import HostTwin
+from pearl_devices.kernels import kind_of
+from pearl_devices.kernels.arrays import ANEW
+from tests.devices.gpu_stand_in import (
+    ORDERS,
+    Array,
+    NotingTwin,
+    arrays,
+    assert_compiles,
+    assert_equal,
+    assert_near,
+    bind_cuda,
+    fire_cuda,
+    fire_native,
+    sanitized,
+    tensors,
+)
+
+
+def filled(k: Kernel) -> dict[str, Array]:
+    """Its arrays with random numbers; episodes that end here and there, both ways or one."""
+    random, found = np.random.default_rng(6), arrays(k)
+    for name, array in found.items():
+        if array.dtype == np.float32:
+            array[:] = random.normal(size=array.shape)
+        elif name.endswith("terminated"):
+            array[:] = random.random(array.shape) < 0.1
+        elif name.endswith("truncated"):
+            array[:] = random.random(array.shape) < 0.03
+            array[random.random(array.shape) < 0.03] += ANEW
+        elif name.endswith("action"):
+            array[:] = random.integers(0, 5, array.shape)
+    for name, value in (("hyper.discount", 0.98), ("hyper.gae_lambda", 0.9)):
+        if name in found:
+            found[name][0] = value
+    if "policy.critic" in found:
+        found["policy.critic"] *= 0.3
+    return found
+
+
+def inserting(act: int, envs: int = 37) -> Kernel:
+    return kernel("rollout_insert", envs=envs, obs=5, act=act, horizon=3)
+
+
+def judging(envs: int, horizon: int, hidden: tuple[int, ...] = (37, 24), tanh: int = 1) -> Kernel:
+    critic = (5, *hidden, 1)
+    return kernel("gae", envs=envs, obs=5, act=0, horizon=horizon, tanh=tanh, critic=critic)
+
+
+def syncing(**sizes: int) -> Kernel:
+    return kernel("param_sync", params=sum(sizes.values()), args={"network": "+".join(sizes)}, **(
+        sizes if len(sizes) > 1 else {}
+    ))  # fmt: skip
+
+
+def reference(k: Kernel, given: dict[str, Array]) -> dict[str, Array]:
+    """Values, advantages and returns of a rollout, in float64."""
+
+    def values(x: Any) -> Array:
+        params, at = given["policy.critic"].astype(np.float64), 0
+        for layer, (i, o) in enumerate(pairwise(k.layers())):
+            x = x @ params[at : at + i * o].reshape(i, o) + params[at + i * o : at + i * o + o]
+            at += i * o + o
+            if layer < len(k.layers()) - 2:
+                x = np.tanh(x) if k.dim("tanh") else np.maximum(x, 0.0)
+        return np.asarray(x[..., 0])
+
+    value, ahead = values(given["rollout.obs"]), values(given["rollout.next_obs"])
+    gamma, trace = given["hyper.discount"][0], given["hyper.gae_lambda"][0]
+    advantage, steps = np.zeros_like(value), k.dim("horizon")
+    for t in reversed(range(steps)):
+        ended, cut = given["rollout.terminated"][t] > 0, given["rollout.truncated"][t] > 0
+        following = ahead[t] if t == steps - 1 else np.where(cut, ahead[t], value[t + 1])
+        delta = given["rollout.reward"][t] + gamma * np.where(ended, 0.0, following) - value[t]
+        carried = 0.0 if t == steps - 1 else np.where(ended | cut, 0.0, advantage[t + 1])
+        advantage[t] = delta + gamma * trace * carried
+    return {
+        "rollout.value": value,
+        "rollout.advantage": advantage,
+        "rollout.returns": advantage + value,
+    }
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("act", [0, 2])
+def test_vector_steps_are_stored_one_after_another(act: int, order: int) -> None:
+    """Four firings in a rollout of three: the last is stored over the first."""
+    for envs in (37, 600):
+        k = inserting(act, envs)
+        given = filled(k)
+        given["rollout.at"][0] = 2
+        for firings in (1, 4):
+            found = fire_cuda(k, given, firings, driver=HostTwin(order))
+            assert_equal(found, fire_native(k, given, firings))
+            assert found["rollout.at"][0] == (2 + firings) % 3
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("k", [judging(37, 70), judging(5, 3, tanh=0), judging(9, 1, (1100,))])
+def test_advantages_are_those_of_the_cpu_and_of_float64(k: Kernel, order: int) -> None:
+    given = filled(k)
+    found, wanted = fire_cuda(k, given, driver=HostTwin(order)), fire_native(k, given)
+    for name, exact in reference(k, given).items():
+        assert_near(found[name], wanted[name], name=name)
+        assert_near(found[name], exact, name=name)
+    untouched = [n for n in given if n not in reference(k, given)]
+    assert_equal(found, given, *untouched)
+
+
+def test_many_rows_are_judged_in_large_tiles() -> None:
+    k = judging(70, 32)
+    given = filled(k)
+    assert rollouts.judging(k)[1].tile == 32
+    found = fire_cuda(k, given, driver=HostTwin(7))
+    for name, exact in reference(k, given).items():
+        assert_near(found[name], exact, name=name)
+
+
+def test_only_successors_that_are_asked_for_count() -> None:
+    """Elsewhere their observations may be anything."""
+    k = judging(37, 70)
+    given = filled(k)
+    wanted = fire_cuda(k, given)
+    asked = (given["rollout.truncated"] > 0) & (given["rollout.terminated"] == 0)
+    asked[-1] = given["rollout.terminated"][-1] == 0
+    assert 0 < asked.sum() < asked.size / 2
+    given["rollout.next_obs"][~asked] = np.nan
+    found = fire_cuda(k, given)
+    assert_equal(found, wanted, "rollout.value", "rollout.advantage", "rollout.returns")
+
+
+@pytest.mark.parametrize("sizes", [{"q": 1000}, {"actor": 70_000, "critic": 300}])
+def test_parameters_are_copied_to_the_side_that_acts(sizes: dict[str, int]) -> None:
+    k = syncing(**sizes)
+    given = filled(k)
+    found = fire_cuda(k, given, driver=HostTwin(1))
+    assert_equal(found, fire_native(k, given))
+    for name in sizes:
+        assert not np.array_equal(given[f"policy.{name}"], found[f"policy.{name}"])
+
+
+def test_each_program_compiles_for_every_architecture() -> None:
+    assert_compiles(rollouts.copies(inserting(0)))
+    assert_compiles(rollouts.copies(inserting(2)))
+    for k in (judging(8, 128, (64, 64)), judging(1024, 16, (256, 256))):
+        assert_compiles(rollouts.judging(k)[0], registers=64)
+
+
+@pytest.mark.parametrize(
+    ("k", "short"),
+    [
+        (inserting(2), ["act.sample", "rollout.truncated", "rollout.obs"]),
+        (judging(37, 70), ["policy.critic", "rollout.next_obs", "rollout.returns"]),
+        (syncing(actor=7000, critic=300), ["policy.actor", "learner.critic"]),
+    ],
+)
+def test_nothing_lies_beyond_the_arrays(k: Kernel, short: list[str], tmp_path: Path) -> None:
+    given = filled(k)
+    if "rollout.terminated" in given:
+        given["rollout.terminated"][-1] = 0
+    if k.kind == "rollout_insert":
+        given["rollout.at"][0] = 2
+    device, driver = tensors(given), NotingTwin()
+    bind_cuda(k, device, driver)
+    assert len(driver.prepared) == kind_of(k).cuda["cuda"].launches(k)
+    assert sanitized(driver.prepared, tmp_path) == ""
+    for name in short:
+        report = sanitized(driver.prepared, tmp_path, short=device[name])
+        assert "heap-buffer-overflow" in report, name
