@@ -34,7 +34,15 @@ from pearl_estimators.gpu.operators import (
     fit_operator,
     predict_operations,
 )
-from pearl_estimators.gpu.variants import ASSUMED, KERNEL_BAND, Starts, gpu_roofline, start_s, way
+from pearl_estimators.gpu.variants import (
+    ASSUMED,
+    KERNEL_BAND,
+    Copies,
+    Starts,
+    gpu_roofline,
+    start_s,
+    way,
+)
 from pearl_estimators.host.calibration import CalibrationError, sealed, unsealed
 
 SCHEMA = 1
@@ -51,7 +59,7 @@ class GpuCalibration:
     source: who timed it, with which tool.
     created: UTC, ISO 8601.
     fits: one an operator.
-    starts: of the variants, where they were timed on this machine.
+    starts: of the variants; copies: between host and GPU; where they were timed on this machine.
     driver: its version then; empty where the timings are from elsewhere.
     """
 
@@ -60,6 +68,7 @@ class GpuCalibration:
     created: str
     fits: tuple[OperatorFit, ...]
     starts: Starts | None = None
+    copies: Copies | None = None
     driver: str = ""
     schema: int = SCHEMA
 
@@ -82,8 +91,9 @@ class GpuCalibration:
         body = unsealed(value, SCHEMA, "GPU calibration")
         try:
             starts = Starts(**body["starts"]) if body.get("starts") else None
+            copies = Copies(**body["copies"]) if body.get("copies") else None
             fits = tuple(_fit_from(each) for each in body["fits"])
-            return cls(**{**body, "fits": fits, "starts": starts})
+            return cls(**{**body, "fits": fits, "starts": starts, "copies": copies})
         except (KeyError, TypeError, ValueError) as error:
             raise CalibrationError(f"GPU calibration: {error}") from None
 

@@ -29,16 +29,27 @@ CLOCK_HZ = 1.4e9  # where no figure says: assumed
 
 @dataclass(frozen=True)
 class Starts:
-    """Seconds of the host, beside `Device.overhead_s`, which is one launch; gap_s is the GPU's.
+    """Seconds of the host, beside those of a launch; gap_s is the GPU's.
 
     operator_s: one eager operator. gradient_s: one with gradients, on average. graph_s: one graph.
-    gap_s: from one operator of a graph to the next.
+    gap_s: from one operator of a graph to the next. launch_s: one launch; None: as the platform has
+    it (`Device.overhead_s`).
     """
 
     operator_s: float = 3e-6
     gradient_s: float = 10e-6
     graph_s: float = 3e-6
     gap_s: float = 0.9e-6
+    launch_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Copies:
+    """Between host and GPU. latency_s: of 8 bytes; the rates are of large ones."""
+
+    latency_s: float
+    to_device_bytes_per_s: float
+    to_host_bytes_per_s: float
 
 
 ASSUMED = Starts()
@@ -65,7 +76,8 @@ def launches(kernel: Kernel, variant: str) -> float:
 
 def start_s(kernel: Kernel, device: Device, variant: str, starts: Starts = ASSUMED) -> float:
     """Seconds until all of a firing is started, while the GPU has nothing to do."""
-    count, launch_s = launches(kernel, variant), device.overhead_s
+    count = launches(kernel, variant)
+    launch_s = device.overhead_s if starts.launch_s is None else starts.launch_s
     if way(variant) == "eager":
         gradient = kind_of(kernel).structure == "gradient"
         return count * (launch_s + (starts.gradient_s if gradient else starts.operator_s))
