@@ -355,8 +355,11 @@ class Backend(Protocol):
     missing. `present(device)` says whether a device of a platform file is part of this machine;
     without it, none is. `COUNTER` measures energy: a function, or its name as `module:function`,
     from the number of a device among those of its kind to (`pearl_estimators.energy.Counter`, "")
-    or (None, the reason why there is none). `memory(number)` returns the `DeviceMemory` of such a
-    device, anew for each run; kernels of a kind without it work in the host's memory.
+    or (None, the reason why there is none). `TIMER` times a device for plans (`pearl calibrate`): a
+    function, or its name, from a device, its number among those of its kind and seconds to what is
+    kept, an object with `to_json`, and its file; UnsupportedError where nothing drives it.
+    `memory(number)` returns the `DeviceMemory` of such a device, anew for each run; kernels of a
+    kind without it work in the host's memory.
     """
 
     WIDTH_UNIT: str

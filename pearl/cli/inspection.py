@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable, Iterator
 from enum import StrEnum, auto
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from pearl.cli.application import SCHEMA, Result, command
 from pearl.cli.arguments import Json, Set, Spec, load_spec, overrides
 from pearl.errors import SpecError
+from pearl_devices import Device, UnsupportedError
+
+DEVICE_S = 10.0
+"""Seconds that timing a device beside the host takes."""
 
 
 @command
@@ -124,11 +129,15 @@ def schema(json_file: Json = None) -> Result:
 @command
 def devices(json_file: Json = None) -> Result:
     """Show the devices of this machine."""
-    from pearl.cli.text import platform_object, platform_text
+    from pearl.cli.listing import runnable
+    from pearl.cli.text import platform_object, platform_text, variants_text
     from pearl_devices.discover import host
 
     platform = host()
-    return Result(platform_text(platform), {"schema": SCHEMA, **platform_object(platform)})
+    variants = {d.name: runnable(d) for d in platform.devices if d.name != platform.host}
+    text = [platform_text(platform), *(variants_text(name, v) for name, v in variants.items())]
+    value = {**platform_object(platform), "variants": variants}
+    return Result("\n\n".join(text), {"schema": SCHEMA, **value})
 
 
 @command
@@ -143,8 +152,8 @@ def calibrate(
     ] = None,
     json_file: Json = None,
 ) -> Result:
-    """Measure the kernels of this host, for plans to rely on."""
-    from pearl.cli.text import calibration_text, checks_text
+    """Measure the kernels of this host, then its GPUs, for plans to rely on."""
+    from pearl.cli.text import calibration_text, checks_text, gpu_calibration_text
     from pearl_estimators.host import on_demand
     from pearl_estimators.host.calibration_file import path
 
@@ -153,10 +162,36 @@ def calibrate(
     found = on_demand.calibrate(seconds=seconds, force=not check, limit_s=time_limit)
     value = {**found.to_json(), "path": str(path())}
     if not check:
-        return Result(calibration_text(found, value["path"]), value)
+        texts = [calibration_text(found, value["path"])]
+        value["devices"] = []
+        for device, number, timer in _timers():
+            print(f"measuring {device.name}, about {DEVICE_S:g} s", file=sys.stderr, flush=True)
+            try:
+                known, file = timer(device, number, DEVICE_S)
+            except UnsupportedError as error:
+                texts.append(f"{device.name}: not timed: {error}")
+                continue
+            texts.append(gpu_calibration_text(known, str(file)))
+            value["devices"].append({**known.to_json(), "path": str(file)})
+        return Result("\n\n".join(texts), value)
     rows = on_demand.check(found)
     value["checks"] = [{**vars(row), "held": row.held} for row in rows]
     return Result(checks_text(rows), value)
+
+
+def _timers() -> Iterator[tuple[Device, int, Callable[..., Any]]]:
+    """Devices of this machine whose kind times them, each with its number among those of its kind,
+    and what times it."""
+    from pearl_devices import backend
+    from pearl_devices.discover import host
+    from pearl_devices.named import function
+
+    known = host().devices
+    for i, device in enumerate(known):
+        timer = getattr(backend(device.kind), "TIMER", None)
+        if timer is not None:
+            number = sum(d.kind == device.kind for d in known[:i])
+            yield device, number, function(timer) if isinstance(timer, str) else timer
 
 
 @command

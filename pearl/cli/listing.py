@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 
 from pearl.errors import SpecError
-from pearl_devices import BACKENDS, Device, Platform, backend, estimator
+from pearl_devices import BACKENDS, Device, Platform, backend, estimator, offers
 
 Entry = dict[str, str]
 """name and summary."""
@@ -100,6 +100,19 @@ def kinds() -> list[Entry]:
         about = f"width in {kind.WIDTH_UNIT}" + (", simulated" if kind.SIMULATED else "")
         found.append({"name": name, "summary": f"{_first_paragraph(kind.__doc__)} ({about})"})
     return found
+
+
+def runnable(device: Device) -> dict[str, list[str]]:
+    """Kinds of kernels that a device can run → their variants there, for kernels of small sizes."""
+    from pearl_estimators.host.benchmark_kernels import MOST_FLOPS, MOST_STEPS
+    from pearl_estimators.host.random_kernels import DRAWS, drawn
+
+    found: dict[str, dict[str, None]] = {}
+    for name, (_, kind, _) in DRAWS.items():
+        _, kernel = next(drawn([name], 0, most_flops=MOST_FLOPS, most_steps=MOST_STEPS))
+        for variant, _ in offers(kernel, device):
+            found.setdefault(kind.name, {})[variant] = None
+    return {kind: list(variants) for kind, variants in found.items()}
 
 
 def _device(device: Device) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +53,13 @@ def platform_text(platform: Platform) -> str:
             f"{link.name} (link)  {si(link.bytes_per_s, 'B/s')}, latency {si(link.latency_s, 's')}"
         )
     return "\n".join(lines)
+
+
+def variants_text(device: str, variants: Mapping[str, Sequence[str]]) -> str:
+    """The kinds of kernels that a device runs, and how."""
+    heading = (Column("kernel"), Column("variants"))
+    rows = tuple((kind, ", ".join(names)) for kind, names in variants.items())
+    return table_text(Table(f"What {device} runs", heading, rows))
 
 
 def calibration_text(found: Calibration, path: str) -> str:
@@ -105,8 +112,19 @@ def gpu_calibration_text(found: GpuCalibration, path: str) -> str:
         )
         for f in found.fits
     )
-    notes = (f"from {found.source}, kept in {path}",)
-    return table_text(Table(f"Operators of {found.model}", heading, rows, notes))
+    notes = [f"from {found.source}, kept in {path}"]
+    if found.starts and found.copies:
+        s, c = found.starts, found.copies
+        notes.append(
+            f"starts: a launch {si(s.launch_s, 's')}, and beside it an operator "
+            f"{si(s.operator_s, 's')}, one with gradients {si(s.gradient_s, 's')}, a graph "
+            f"{si(s.graph_s, 's')}; in a graph an operator {si(s.gap_s, 's')}"
+        )
+        notes.append(
+            f"copies: {si(c.latency_s, 's')}, then {si(c.to_device_bytes_per_s, 'B/s')} to it and "
+            f"{si(c.to_host_bytes_per_s, 'B/s')} from it"
+        )
+    return table_text(Table(f"Operators of {found.model}", heading, rows, tuple(notes)))
 
 
 def checks_text(rows: Sequence[HeldOutTiming]) -> str:

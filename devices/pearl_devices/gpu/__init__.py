@@ -15,6 +15,7 @@ WIDTH_UNIT = "sm"  # a streaming multiprocessor
 SIMULATED = False
 ESTIMATE = "pearl_estimators.gpu.calibration:calibrated_or_roofline"
 COUNTER = "pearl_estimators.energy:nvml"
+TIMER = "pearl_estimators.gpu.timing:timed_here"
 
 
 def offers(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:

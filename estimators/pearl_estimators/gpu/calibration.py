@@ -18,6 +18,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +185,19 @@ def store_gpu(calibration: GpuCalibration) -> Path:
     return file
 
 
+@cache
+def driver_version() -> str:
+    """Of NVIDIA's driver of this machine; empty where there is none."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        found = pynvml.nvmlSystemGetDriverVersion()
+    except pynvml.NVMLError:
+        return ""
+    return found.decode() if isinstance(found, bytes) else str(found)
+
+
 _known: dict[tuple[Path, int, int], GpuCalibration] = {}
 
 
@@ -213,6 +227,10 @@ def calibrated_or_roofline(kernel: Kernel, device: Device, variant: str, width: 
     timed = stored_gpu(device.model) if device.model else None
     if timed is None:
         return gpu_roofline(kernel, device, variant, width)
+    if device.real and timed.driver and timed.driver != driver_version():
+        found = gpu_roofline(kernel, device, variant, width)
+        why = f"timed under driver {timed.driver}, this one is {driver_version() or 'unknown'}"
+        return replace(found, source=f"{found.source}; {why}: pearl calibrate times it again")
     if way(variant) not in OF_OPERATORS:
         return gpu_roofline(kernel, device, variant, width, timed.starts or ASSUMED)
     return estimate_gpu(timed, kernel, device, variant, width)

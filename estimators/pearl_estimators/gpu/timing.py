@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from pearl_devices import Device, Kernel, UnsupportedError
@@ -17,7 +18,12 @@ from pearl_devices.gpu.binding import bound, programs, written
 from pearl_devices.gpu.driver import Driver
 from pearl_devices.gpu.memory import TorchMemory
 from pearl_devices.gpu.streams import streams
-from pearl_estimators.gpu.calibration import GpuCalibration, calibrate_gpu
+from pearl_estimators.gpu.calibration import (
+    GpuCalibration,
+    calibrate_gpu,
+    driver_version,
+    store_gpu,
+)
 from pearl_estimators.gpu.operators import Operation
 from pearl_estimators.gpu.variants import Copies, Starts, launches
 from pearl_estimators.host.benchmark_kernels import fill
@@ -49,21 +55,19 @@ def timed(
     starts, copies = _starts(driver, each_s), _copies(driver, each_s)
     source = f"pearl calibrate, {time.strftime('%Y-%m-%d', time.gmtime())}"
     found = calibrate_gpu(device.model or device.name, device.width, rows, source)
-    return replace(found, starts=starts, copies=copies, driver=driver_version(driver.device))
+    return replace(found, starts=starts, copies=copies, driver=driver_version())
 
 
-def driver_version(device: Any) -> str:
-    """Of the driver of a torch device; empty where nobody says."""
-    if device.type != "cuda":
-        return ""
-    import pynvml
+def timed_here(device: Device, number: int, seconds: float) -> tuple[GpuCalibration, Path]:
+    """Times GPU `number` of this machine and keeps what it finds.
 
-    try:
-        pynvml.nvmlInit()
-        found = pynvml.nvmlSystemGetDriverVersion()
-    except pynvml.NVMLError:
-        return ""
-    return found.decode() if isinstance(found, bytes) else str(found)
+    Raises:
+        UnsupportedError: nothing drives it; the text says why.
+    """
+    from pearl_devices.gpu.nvidia import driver
+
+    found = timed(driver(number), device, seconds)
+    return found, store_gpu(found)
 
 
 def synchronised_s(driver: Driver, call: Callable[[], object], seconds: float) -> float:

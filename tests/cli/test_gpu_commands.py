@@ -1,0 +1,85 @@
+"""`pearl devices` and `pearl calibrate` on a machine with a GPU, by the stand-in for its driver."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from pearl.cli import app
+from pearl_devices import Device, Link, Platform, UnsupportedError
+from pearl_devices.discover import cpu
+from pearl_devices.gpu import nvidia
+from pearl_devices.gpu.driver import HostTwin
+from pearl_estimators.gpu import timing
+from pearl_estimators.gpu.calibration import calibrated_or_roofline, path
+from pearl_estimators.host import on_demand
+from tests.calibrations import KERNELS, measure, synthetic
+from tests.estimators.test_estimators import DQN
+from tests.schemas.test_schemas import problems
+
+GPU = Device("gpu", "gpu", width=8, width_unit="sm", model="A stand-in", real=True)
+
+
+@pytest.fixture
+def with_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PEARL_CACHE_DIR", str(tmp_path))
+    found = Platform("host", (cpu(), GPU), (Link("cpu", "gpu", 1e-5, 1e10),))
+    monkeypatch.setattr("pearl_devices.discover.host", lambda: found)
+
+
+def test_the_variants_of_a_gpu_are_listed(with_a_gpu: None) -> None:
+    ran = CliRunner().invoke(app, ["devices", "--json", "-"])
+    assert ran.exit_code == 0, ran.output
+    value = json.loads(ran.stdout)
+    assert problems(value, "devices") == []
+    kinds = value["variants"]["gpu"]
+    assert {"eager", "fused"} <= set(kinds["update.dqn"])
+    assert "cuda" in kinds["env_step"]
+    assert "cpu" not in value["variants"]
+    text = CliRunner().invoke(app, ["devices"]).stdout
+    assert "What gpu runs" in text
+
+
+@pytest.fixture
+def calibrated(with_a_gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host's own calibration is given."""
+    host = measure(30.0, kernels=KERNELS[:30], prepare=synthetic())
+    monkeypatch.setattr(on_demand, "calibrate", lambda **given: host)
+
+
+def test_a_gpu_is_timed_after_the_host_and_kept_with_its_driver(
+    calibrated: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = timing.timed
+    monkeypatch.setattr(nvidia, "driver", lambda number: HostTwin())
+    monkeypatch.setattr(timing, "timed", lambda d, device, s: whole(d, device, 0.2, 128))
+    monkeypatch.setattr(timing, "driver_version", lambda: "580.1")
+    ran = CliRunner().invoke(app, ["calibrate", "--json", "-"])
+    assert ran.exit_code == 0, ran.output
+    value: dict[str, Any] = json.loads(ran.stdout)
+    assert problems(value, "calibrate") == []
+    (gpu,) = value["devices"]
+    assert (gpu["driver"], gpu["model"]) == ("580.1", "A stand-in")
+    assert path("A stand-in").is_file()
+    other = calibrated_or_roofline(DQN, GPU, "eager", 8)
+    assert other.rung == "datasheet"
+    assert "timed under driver 580.1" in other.source
+    monkeypatch.setattr("pearl_estimators.gpu.calibration.driver_version", lambda: "580.1")
+    assert calibrated_or_roofline(DQN, GPU, "eager", 8).rung == "calibrated"
+
+
+def test_a_gpu_that_nothing_drives_is_told_and_the_host_is_kept(
+    calibrated: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(number: int) -> Any:
+        raise UnsupportedError("this torch is built for CPUs alone")
+
+    monkeypatch.setattr(nvidia, "driver", none)
+    ran = CliRunner().invoke(app, ["calibrate"])
+    assert ran.exit_code == 0, ran.output
+    assert "gpu: not timed: this torch is built for CPUs alone" in ran.stdout
+    assert "Calibrated kernels" in ran.stdout
