@@ -7,14 +7,16 @@ import sys
 from collections.abc import Callable, Iterator
 from enum import StrEnum, auto
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pearl.cli.application import SCHEMA, Result, command
 from pearl.cli.arguments import Json, Set, Spec, load_spec, overrides
 from pearl.errors import SpecError
-from pearl_devices import Device, UnsupportedError
+
+if TYPE_CHECKING:
+    from pearl_devices import Device
 
 DEVICE_S = 10.0
 """Seconds that timing a device beside the host takes."""
@@ -154,6 +156,7 @@ def calibrate(
 ) -> Result:
     """Measure the kernels of this host, then its GPUs, for plans to rely on."""
     from pearl.cli.text import calibration_text, checks_text, gpu_calibration_text
+    from pearl_devices import UnsupportedError
     from pearl_estimators.host import on_demand
     from pearl_estimators.host.calibration_file import path
 
