@@ -31,6 +31,8 @@ mode whose estimate occupies its lane for less than its latency may return somet
 ASKED = {
     "torch-bf16": "rounds to bfloat16; of the updates of continuous actions",
     "eager-bf16": "rounds to bfloat16; of the updates of continuous actions, on a GPU",
+    "host-rows": "keeps the rows of a replay in the host's memory, where a GPU reads them; name it "
+    "for replay_insert and replay_sample alike",
     "envpool": "steps envpool's versions of the environments; needs the package envpool (the extra "
     "[envpool])",
 }

@@ -21,7 +21,8 @@ from pearl_devices import Kernel, backend, kernel
 from pearl_devices.gpu import nvrtc, replay
 from pearl_devices.gpu.driver import HostTwin
 from pearl_devices.gpu.program import Program
-from pearl_devices.kernels.replay import tree_levels
+from pearl_devices.kernels import kind_of
+from pearl_devices.kernels.replay import DRAWN_BY, tree_levels
 from tests.devices.gpu_stand_in import (
     ORDERS,
     NotingTwin,
@@ -38,17 +39,29 @@ PROGRAMS = (Program("replay.cu"), Program("frames.cu"))
 
 
 class Beside:
-    """The same firings on the CPU and in CUDA, over arrays that begin alike."""
+    """The same firings on the CPU and in CUDA, over arrays that begin alike.
 
-    def __init__(self, *kernels: Kernel, order: int = 0, driver: HostTwin | None = None) -> None:
+    variant: in CUDA, of kernels that have it.
+    """
+
+    def __init__(
+        self,
+        *kernels: Kernel,
+        order: int = 0,
+        driver: HostTwin | None = None,
+        variant: str = "cuda",
+    ) -> None:
         given = filled(kernels)
-        self.native, self.device = copied(given), tensors(given)
+        self.native, self.device = copied(given), dict[str, Any](tensors(given))
+        named = {k: variant if variant in kind_of(k).cuda else "cuda" for k in kernels}
+        self.host = {n for k, v in named.items() for n in kind_of(k).on_host(k, v)}
+        self.device |= {name: given[name] for name in self.host}
         self.write("replay.priority", (1.0, 1e-2, 0.0))
         driver = driver or HostTwin(order)
         self.calls = {
             k.kind: (
                 backend("cpu").bind(k, "native", self.native),
-                bind_cuda(k, self.device, driver),
+                bind_cuda(k, self.device, driver, named[k]),
             )
             for k in kernels
         }
@@ -57,7 +70,7 @@ class Beside:
     def write(self, name: str, values: Any) -> None:
         if name in self.native:
             self.native[name][...] = values
-            self.device[name].copy_(torch.from_numpy(self.native[name]))
+            self.device[name][...] = torch.from_numpy(self.native[name])
 
     def fire(self, *kinds: str) -> None:
         for kind in kinds:
@@ -86,7 +99,9 @@ class Beside:
             self.fire("replay_update")
 
     def same(self) -> None:
-        found, wanted = on_the_host(self.device), self.native
+        kept = {name: self.device[name] for name in self.host}
+        rest = {name: a for name, a in self.device.items() if name not in kept}
+        found, wanted = on_the_host(rest) | kept, self.native
         assert_equal(found, wanted, *(n for n in wanted if n != "batch.weight"))
         if "batch.weight" in wanted:
             np.testing.assert_allclose(found["batch.weight"], wanted["batch.weight"], rtol=1e-6)
@@ -298,6 +313,25 @@ def test_more_cut_episodes_than_last_frames_are_an_error_as_on_the_cpu() -> None
             call()
         with pytest.raises(ValueError, match="more episodes were cut than it keeps last frames of"):
             call()
+
+
+# Rows in the host's memory
+
+
+@pytest.mark.parametrize("stack", [0, 3])
+def test_rows_in_the_hosts_memory_are_written_and_read_there(stack: int) -> None:
+    sizes = {"n_step": 2, "batch": 30, "steps": 2}
+    some = frame_kernels(60, **sizes) if stack else kernels(60, **sizes)
+    run = Beside(*some, variant="host-rows", order=7)
+    ring = {name for name in run.native if name.startswith("replay.")}
+    assert ring - run.host == {f"replay.{name}" for name in DRAWN_BY} & ring
+    for time in range(50):
+        run.step(anew=0.1)
+        if time % 6 == 5:
+            run.learn()
+            run.same()
+    assert all(isinstance(run.device[name], np.ndarray) for name in run.host)
+    assert run.device["replay.reward"].any()
 
 
 # Memory

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from pearl_devices.base import Call
 from pearl_devices.gpu.driver import Arrays, Driver
 from pearl_devices.gpu.program import Program
@@ -16,6 +14,8 @@ from pearl_devices.gpu.replay import (
     columns,
     draws,
     in_order,
+    placed,
+    stored,
     sum_tree,
     word,
     zeros,
@@ -43,7 +43,8 @@ def bind_insert(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
     """
     n, capacity, apart = kernel.dim("envs"), kernel.dim("capacity"), kernel.dim("apart")
     places, size, ends, most = _sizes(kernel)
-    stored = {name: arrays[f"replay.{name}"] for name in STORED.split()}
+    given, arrays = arrays, placed(arrays, driver)
+    kept = {name: arrays[f"replay.{name}"] for name in STORED.split()}
     told = word(driver)
     slot, tree = zeros(n, "int64", driver), sum_tree(kernel, arrays, driver)
     mark = driver.bound(
@@ -53,8 +54,8 @@ def bind_insert(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
         (min(-(-n // 32) * 32, 1024),),
         (
             arrays["step.truncated"],
-            stored["terminated"],
-            stored["truncated"],
+            kept["terminated"],
+            kept["truncated"],
             *columns(arrays, "replay", "depth last_row clock cursor"),
             slot,
             told,
@@ -73,7 +74,7 @@ def bind_insert(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
         (THREADS,),
         (
             *columns(arrays, "step", ROW),
-            *stored.values(),
+            *kept.values(),
             *columns(arrays, "replay", "frame ahead last clock"),
             slot,
             arrays["replay.cursor"],
@@ -99,14 +100,14 @@ def bind_insert(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
                 "store whole observations (frame_stack: 0)"
             )
 
-    return call
+    return stored(call, given, driver)
 
 
 def bind_sample(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
     """replay_sample: fills batch.* with `steps` batches; two launches, one where it is uniform."""
+    arrays = placed(arrays, driver)
     before, least = draws(kernel, arrays, driver)
     places, size, ends, most = _sizes(kernel)
-    stored: list[Any] = columns(arrays, "replay", STORED)
     gather = driver.bound(
         FRAMES,
         "frames_gather",
@@ -114,8 +115,7 @@ def bind_sample(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
         (THREADS,),
         (
             arrays[STREAM],
-            *stored,
-            *columns(arrays, "replay", "frame depth ahead last last_row clock cursor"),
+            *columns(arrays, "replay", f"{STORED} frame depth ahead last last_row clock cursor"),
             arrays["replay.beta"] if before else least,
             arrays["hyper.discount"],
             *columns(arrays, "batch", "index weight"),

@@ -54,6 +54,30 @@ def numbers(values: Sequence[int], driver: Driver) -> Any:
     return torch.tensor(values, dtype=torch.int64, device=driver.device)
 
 
+def placed(arrays: Arrays, driver: Driver) -> Arrays:
+    """The arrays as tensors; those that stay in the host's memory as kernels reach them there."""
+    return {n: a if hasattr(a, "data_ptr") else driver.mapped(a) for n, a in arrays.items()}
+
+
+def stored(call: Call, arrays: Arrays, driver: Driver) -> Call:
+    """A call that writes rows. Where they lie in the host's memory it is complete when it returns,
+    since whatever reads them there does not wait for the device.
+
+    arrays: as they were given.
+    """
+    import torch
+
+    if all(hasattr(a, "data_ptr") for a in arrays.values()) or driver.device.type == "cpu":
+        return call
+    stream: Any = torch.get_device_module(driver.device).current_stream
+
+    def complete() -> None:
+        call()
+        stream(driver.device).synchronize()
+
+    return complete
+
+
 def zeros(count: int, dtype: str, driver: Driver) -> Any:
     """Scratch of a kernel."""
     import torch
@@ -101,9 +125,10 @@ def check_ring(kernel: Kernel) -> None:
 def bind_insert(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
     """replay_insert: writes step.* at the cursor, with the largest priority so far; one launch."""
     check_ring(kernel)
+    given, arrays = arrays, placed(arrays, driver)
     n, tree = kernel.dim("envs"), sum_tree(kernel, arrays, driver)
     words = n * max(kernel.dim("obs"), action_words(kernel))
-    return driver.bound(
+    insert = driver.bound(
         RING,
         "replay_insert",
         (min(-(-words // THREADS), BLOCKS),),
@@ -121,6 +146,7 @@ def bind_insert(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
             action_words(kernel),
         ),
     )
+    return stored(insert, given, driver)
 
 
 def draws(kernel: Kernel, arrays: Arrays, driver: Driver) -> tuple[list[Launch], Any]:
@@ -153,6 +179,7 @@ def draws(kernel: Kernel, arrays: Arrays, driver: Driver) -> tuple[list[Launch],
 def bind_sample(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
     """replay_sample: fills batch.* with `steps` batches; two launches, one where it is uniform."""
     check_ring(kernel)
+    arrays = placed(arrays, driver)
     before, least = draws(kernel, arrays, driver)
     gather = driver.bound(
         RING,

@@ -95,7 +95,7 @@ class Variant:
     cores: how many it takes.
     fits: whether it can run a kernel of the kind.
     on_host: of one that also runs over tensors on a device, whether an array stays in the host's
-        memory: counters and constants that it reads as numbers.
+        memory: counters and constants that it reads as numbers, or rows that kernels read there.
     launches: of one in CUDA, how many kernels a firing launches.
     """
 
@@ -250,6 +250,11 @@ class KernelKind:
     def written(self, arrays: Iterable[str]) -> tuple[str, ...]:
         """Those of these arrays that a firing writes."""
         return chosen(arrays, self.writes)
+
+    def on_host(self, kernel: Kernel, variant: str) -> tuple[str, ...]:
+        """The arrays that a variant in CUDA keeps in the host's memory."""
+        found = self.cuda.get(variant)
+        return tuple(n for n in self.arrays(kernel) if found.on_host(n)) if found else ()
 
     def sent(self, kernel: Kernel) -> tuple[str, ...]:
         """The arrays that a firing of `kernel` sends as a message."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels.arrays import flags, step, transition
@@ -162,14 +163,25 @@ def _of_ring(function: str) -> Variant:
     return Variant(where)
 
 
-def _in_cuda(function: str, launches: Callable[[Kernel], float]) -> Variant:
-    """As `_of_ring`, on a GPU."""
+DRAWN_BY = ("tree", "priority", "cursor", "beta", "clock", "last_row")
+"""replay.X of these: what draws and finds rows; the rest are the rows themselves."""
+
+
+def _is_row(name: str) -> bool:
+    """Whether an array holds rows, which may stay in the host's memory while a GPU draws."""
+    owner, _, column = name.partition(".")
+    return owner == "replay" and column not in DRAWN_BY
+
+
+def _in_cuda(function: str, launches: Callable[[Kernel], float]) -> dict[str, Variant]:
+    """As `_of_ring`, on a GPU: all of it there, or the rows in the host's memory."""
 
     def where(k: Kernel) -> str:
         module = "frames" if k.dims.get("stack") else "replay"
         return f"pearl_devices.gpu.{module}:{function}"
 
-    return Variant(where, launches=launches)
+    cuda = Variant(where, launches=launches)
+    return {"cuda": cuda, "host-rows": replace(cuda, on_host=_is_row)}
 
 
 def _priority_launches(k: Kernel) -> float:
@@ -188,7 +200,7 @@ REPLAY_INSERT = KernelKind(
     side="acts",
     accesses=lambda k: k.dim("envs") * (1.0 + _decisions(k)),
     variants={"native": _of_ring("bind_insert")},
-    cuda={"cuda": _in_cuda("bind_insert", lambda k: 1 + bool(k.dims.get("stack")))},
+    cuda=_in_cuda("bind_insert", lambda k: 2.0 if k.dims.get("stack") else 1.0),
 )
 
 REPLAY_SAMPLE = KernelKind(
@@ -202,7 +214,7 @@ REPLAY_SAMPLE = KernelKind(
     side="learns",
     accesses=lambda k: k.dim("batch") * k.dim("steps") * (k.dim("n_step") + _decisions(k)),
     variants={"native": _of_ring("bind_sample")},
-    cuda={"cuda": _in_cuda("bind_sample", lambda k: 1 + prioritised(k))},
+    cuda=_in_cuda("bind_sample", lambda k: 2.0 if prioritised(k) else 1.0),
 )
 """Further sizes: batch, steps, n_step."""
 

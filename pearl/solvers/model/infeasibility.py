@@ -8,6 +8,10 @@ from pearl.errors import InfeasibleError
 from pearl.graph.limits import Limits
 from pearl.graph.period import Expansion, Unit
 from pearl.planning.costs import CostTable, Mode
+from pearl.solvers.model.state_memory import states_of
+from pearl_devices import Device, Platform, offers
+from pearl_devices.base import ASKED
+from pearl_devices.kernels import kind_of
 
 
 def no_mode(unit: Unit, costs: CostTable, limits: Limits) -> InfeasibleError:
@@ -65,15 +69,20 @@ def no_common_device(
 
 
 def too_large(
-    x: Expansion, members: Sequence[int], size: float, capacity: Mapping[str, float]
+    x: Expansion,
+    members: Sequence[int],
+    size: float,
+    capacity: Mapping[str, float],
+    platform: Platform,
 ) -> InfeasibleError:
+    """capacity: bytes of the devices that are open to all of them."""
     names = {t for u in members for t in x.units[u]}
     states = states_of(x, names)
     what = ", ".join(f"state {s} needs {x.graph.states[s]:.3g} bytes" for s in states)
     tasks = ", ".join(t.name for t in x.graph.tasks if t.name in names)
     lines = "; ".join(
         f"memory of {d} is too small: {what or 'scratch'}, with tasks {tasks} {size:.3g} bytes in "
-        f"all, limit {limit:.3g} bytes"
+        f"all, limit {limit:.3g} bytes" + smaller(x, names, platform.device(d))
         for d, limit in capacity.items()
     )
     return InfeasibleError(
@@ -85,12 +94,9 @@ def too_large(
     )
 
 
-def states_of(x: Expansion, names: set[str]) -> list[str]:
-    """States that live with these tasks: with those they hold, else with the first that touches."""
-    found = []
-    for s in x.graph.states:
-        touch = [t.name for t in x.graph.tasks if s in t.reads + t.writes]
-        homes = [t.name for t in x.graph.tasks if s in t.home]
-        if (homes or touch) and (homes or touch)[0] in names:
-            found.append(s)
-    return found
+def smaller(x: Expansion, names: set[str], device: Device) -> str:
+    """The variants with which these tasks would keep arrays in the host's memory, if asked for."""
+    kernels = [t.kernel for t in x.graph.tasks if t.name in names]
+    offered = ((k, v) for k in kernels for v, _ in offers(k, device) if v in ASKED)
+    found = dict.fromkeys(v for k, v in offered if kind_of(k).on_host(k, v))
+    return "".join(f"; the variant {v} (limits.variants) {ASKED[v]}" for v in found)

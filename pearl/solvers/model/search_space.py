@@ -22,7 +22,8 @@ from pearl.graph.task_graph import TaskGraph
 from pearl.planning.costs import CostTable, Mode, split_costs
 from pearl.planning.replicas import split_graph, split_limits, splits
 from pearl.planning.timing import Assignment
-from pearl.solvers.model.infeasibility import no_common_device, no_mode, states_of, too_large
+from pearl.solvers.model.infeasibility import no_common_device, no_mode, too_large
+from pearl.solvers.model.state_memory import bytes_needed, bytes_on_host
 
 
 @dataclass(frozen=True)
@@ -246,7 +247,9 @@ def space_of(
         for d in platform.devices
     }
     classes, reasons = _classes(x, limits)
-    needs = [_memory(x, members) for members in classes]
+    kept = [bytes_on_host(x, members, options) for members in classes]
+    needs = [bytes_needed(x, m) - size for m, size in zip(classes, kept, strict=True)]
+    capacity[platform.host] -= sum(kept)
     for members, size in zip(classes, needs, strict=True):
         common = set.intersection(*({m.device for m in options[u]} for u in members))
         names = [t for u in members for t in x.units[u]]
@@ -254,7 +257,7 @@ def space_of(
             raise no_common_device(names, reasons, options, members, limits, x)
         fits = {d for d in common if size <= capacity[d]}
         if not fits:
-            raise too_large(x, members, size, {d: capacity[d] for d in sorted(common)})
+            raise too_large(x, members, size, {d: capacity[d] for d in sorted(common)}, platform)
         for u in members:
             options[u] = [m for m in options[u] if m.device in fits]
     free = "lanes" in ignore
@@ -290,21 +293,6 @@ def _classes(x: Expansion, limits: Limits) -> tuple[list[list[int]], dict[str, s
         if len(tasks) > 1:
             reasons.update({t: reasons.get(t, reason) for t in tasks})
     return [sorted(c) for c in nx.connected_components(ties)], reasons
-
-
-def _memory(x: Expansion, members: Sequence[int]) -> float:
-    """Scratch of the kernels and the states that live with them."""
-    names = {t for u in members for t in x.units[u]}
-    scratch = {f.tasks: f.kernel.resident_bytes for f in x.graph.fusions}
-    total = 0.0
-    for u in members:
-        tasks = x.units[u]
-        total += (
-            scratch[tasks]
-            if tasks in scratch and len(tasks) > 1
-            else sum(x.graph.task(t).kernel.resident_bytes for t in tasks)
-        )
-    return total + sum(x.graph.states[s] for s in states_of(x, names))
 
 
 def longest_s(graph: TaskGraph, limits: Limits) -> float:

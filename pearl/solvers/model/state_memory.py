@@ -1,0 +1,62 @@
+"""Memory that tasks which share a device need on it, and what they keep in the host's instead."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pearl.graph.period import Expansion
+from pearl.planning.costs import Mode
+from pearl_devices.kernels import kind_of
+from pearl_devices.kernels.record import nbytes
+
+
+def bytes_needed(x: Expansion, members: Sequence[int]) -> float:
+    """Scratch of the kernels and the states that live with them."""
+    names = {t for u in members for t in x.units[u]}
+    scratch = {f.tasks: f.kernel.resident_bytes for f in x.graph.fusions}
+    total = 0.0
+    for u in members:
+        tasks = x.units[u]
+        total += (
+            scratch[tasks]
+            if tasks in scratch and len(tasks) > 1
+            else sum(x.graph.task(t).kernel.resident_bytes for t in tasks)
+        )
+    return total + sum(x.graph.states[s] for s in states_of(x, names))
+
+
+def bytes_on_host(x: Expansion, members: Sequence[int], options: Sequence[Sequence[Mode]]) -> float:
+    """Bytes of those states that stay in the host's memory whichever of its modes a unit takes.
+
+    options: unit → its modes.
+    """
+    kept: dict[str, set[str]] = {}
+    for u in members:
+        for t in x.units[u]:
+            kernel = x.graph.task(t).kernel
+            each = (
+                () if m.fused else kind_of(kernel).on_host(kernel, m.variant) for m in options[u]
+            )
+            kept[t] = set.intersection(*map(set, each))
+    names = set().union(*kept.values())
+    if not names:
+        return 0.0
+    sizes: dict[str, float] = {}
+    for t in kept:
+        kernel = x.graph.task(t).kernel
+        arrays = kind_of(kernel).arrays(kernel)
+        sizes |= {n: nbytes(spec) for n, spec in arrays.items() if n in names}
+        names -= {n for n in arrays if n not in kept[t]}
+    states = tuple(f"{s}." for s in x.graph.states)
+    return float(sum(size for n, size in sizes.items() if n in names and n.startswith(states)))
+
+
+def states_of(x: Expansion, names: set[str]) -> list[str]:
+    """States that live with these tasks: with those they hold, else with the first that touches."""
+    found = []
+    for s in x.graph.states:
+        touch = [t.name for t in x.graph.tasks if s in t.reads + t.writes]
+        homes = [t.name for t in x.graph.tasks if s in t.home]
+        if (homes or touch) and (homes or touch)[0] in names:
+            found.append(s)
+    return found
