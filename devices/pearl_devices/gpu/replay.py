@@ -12,6 +12,7 @@ from typing import Any
 from pearl_devices.base import Call
 from pearl_devices.gpu.driver import Arrays, Driver, Launch
 from pearl_devices.gpu.program import Program
+from pearl_devices.gpu.streams import STREAMED
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels.replay import tree_levels
 
@@ -65,10 +66,11 @@ def stored(call: Call, arrays: Arrays, driver: Driver) -> Call:
 
     arrays: as they were given.
     """
+    here = all(hasattr(a, "data_ptr") for a in arrays.values())
+    if here or driver.device.type not in STREAMED:
+        return call
     import torch
 
-    if all(hasattr(a, "data_ptr") for a in arrays.values()) or driver.device.type == "cpu":
-        return call
     stream: Any = torch.get_device_module(driver.device).current_stream
 
     def complete() -> None:
