@@ -15,6 +15,7 @@ from pearl_devices.gpu.driver import Arrays, Driver
 from pearl_devices.gpu.program import Program
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels.fused import DEEPEST, misfit
+from pearl_devices.primitives import LOG_STD
 
 STATIC_BYTES = 4096
 """Shared memory that the sources declare by themselves, at most."""
@@ -57,7 +58,7 @@ def _net(name: str, layers: Sequence[int], rows: int) -> dict[str, int]:
     return {
         **{f"{name}_{i}": width for i, width in enumerate(widths)},
         f"{name}_SIZE": _size(layers),
-        f"{name}_ACTS": _acts(layers, rows),
+        f"{name}_ACTS_SIZE": _acts(layers, rows),
     }
 
 
@@ -104,7 +105,7 @@ def _bound(
     constants: Mapping[str, int],
     nets: Mapping[str, Sequence[int]],
     arguments: Iterable[Any],
-    last: Sequence[int],
+    last: Sequence[float],
 ) -> Call:
     """The launch of `update_X` in X.cu, X the algorithm.
 
@@ -162,6 +163,11 @@ def _batch(arrays: Arrays) -> list[Any]:
     return [arrays[f"batch.{name}"] for name in names]
 
 
+def _given(arrays: Arrays) -> list[Any]:
+    """What GIVEN of critics.cuh names."""
+    return [*_batch(arrays), arrays["act.low"], arrays["act.high"]]
+
+
 def _rules(arrays: Arrays) -> list[Any]:
     names = ("adam", "tau", "target_every", "clip_norm", "huber")
     return [arrays["learner.step"], *(arrays[f"hyper.{name}"] for name in names)]
@@ -183,4 +189,86 @@ def bind_dqn(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
     arguments = [*_batch(arrays), *_stored("q", arrays), *_rules(arrays)]
     return _bound(
         kernel, driver, pieces, constants, {"Q": layers}, arguments, [kernel.dim("steps")]
+    )
+
+
+def _actor_and_critics(
+    kernel: Kernel,
+    driver: Driver,
+    constants: Mapping[str, int],
+    arguments: Iterable[Any],
+    last: Sequence[float],
+    critics: Sequence[str],
+    *,
+    actor_target: bool = True,
+    passes: int = 1,
+) -> Call:
+    """As `_bound`. critics: their names; twins lie one after the other. passes: of critics whose
+    outputs are kept at the same time."""
+    actor, critic, copies = kernel.layers("actor"), kernel.layers(critics[0]), len(critics)
+
+    def pieces(rows: int) -> tuple[Pieces, Pieces]:
+        first = {
+            "X": rows * _pitch(actor[0]),
+            "JOINED": rows * _pitch(critic[0]),
+            "SLOPE": passes * rows * _pitch(critic[0] - actor[0]),
+            "CRITIC_ACTS": passes * _acts(critic, rows),
+            "ACTOR_ACTS": _acts(actor, rows),
+            "CRITIC_PARAMS": copies * _size(critic),
+            "ACTOR_PARAMS": _size(actor),
+        }
+        rest = {
+            **_learns("CRITIC", critic, copies=copies),
+            **_learns("ACTOR", actor, target=actor_target),
+        }
+        return first, rest
+
+    nets = {"ACTOR": actor, "CRITIC": critic}
+    return _bound(kernel, driver, pieces, constants, nets, arguments, last)
+
+
+def bind_ddpg(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
+    """update.ddpg: `steps` gradient steps on batch.*, absolute TD errors to batch.td."""
+    nets = [*_stored("actor", arrays), *_stored("critic", arrays)]
+    arguments = [*_given(arrays), *nets, *_rules(arrays)]
+    return _actor_and_critics(kernel, driver, {}, arguments, [kernel.dim("steps")], ["critic"])
+
+
+def _noise(kernel: Kernel, driver: Driver, draws: int) -> Any:
+    """Room for the normals of all gradient steps."""
+    import torch
+
+    numbers = kernel.dim("steps") * draws * kernel.dim("batch") * kernel.dim("act")
+    return torch.empty(numbers, dtype=torch.float32, device=driver.device)
+
+
+TWINS = ("critic1", "critic2")
+
+
+def bind_td3(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
+    """update.td3: `steps` gradient steps on batch.*, mean absolute TD errors of both critics to
+    batch.td."""
+    nets = [x for name in ("actor", *TWINS) for x in _stored(name, arrays)]
+    own = [arrays["hyper.smoothing"], arrays["rng.update"], _noise(kernel, driver, 1)]
+    arguments = [*_given(arrays), *nets, *_rules(arrays), *own]
+    constants = {"POLICY_DELAY": kernel.dim("policy_delay")}
+    return _actor_and_critics(kernel, driver, constants, arguments, [kernel.dim("steps")], TWINS)
+
+
+def bind_sac(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
+    """update.sac: as bind_td3."""
+    nets = [x for name in TWINS for x in _stored(name, arrays)]
+    alpha = _stored("alpha", arrays, target=False)
+    own = [arrays["hyper.target_entropy"], arrays["rng.update"], _noise(kernel, driver, 2)]
+    actor = _stored("actor", arrays, target=False)
+    arguments = [*_given(arrays), *actor, *nets, *alpha, *_rules(arrays), *own]
+    return _actor_and_critics(
+        kernel,
+        driver,
+        {},
+        arguments,
+        [kernel.dim("steps"), *LOG_STD],
+        TWINS,
+        actor_target=False,
+        passes=2,
     )

@@ -32,6 +32,7 @@ UPDATE = off_policy.update(
         **off_policy.TORCH,
         **off_policy.BFLOAT16,
     },
+    in_one_launch=True,
     stochastic=False,
     loss_operations=18,
     example="pearl.algorithms.ddpg:losses",

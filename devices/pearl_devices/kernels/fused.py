@@ -19,6 +19,9 @@ def misfit(kernel: Kernel) -> str:
         return f"{', '.join(kernel.modules)} is a torch module, whose layers are not known"
     if kernel.dim("batch") > MOST_ROWS:
         return f"a batch of {kernel.dim('batch')} rows is more than {MOST_ROWS}"
+    twins = {layers for name, layers in kernel.networks.items() if name.startswith("critic")}
+    if len(twins) > 1:
+        return f"the critics differ: {', '.join(map(str, sorted(twins)))}"
     for name, layers in kernel.networks.items():
         if len(layers) - 1 > DEEPEST:
             return f"{name} has {len(layers) - 1} layers, more than {DEEPEST}"

@@ -339,6 +339,13 @@ struct Stored {
 #define STORED_AS(X) \
   Stored { X##_params, X##_target, X##_m, X##_v, X##_steps, X##_lr, X##_loss }
 
+// Of a network without a target.
+#define STORED_ALONE(X) \
+  float *X##_params, float *X##_m, float *X##_v, int64 *X##_steps, const double *X##_lr, \
+      double *X##_loss
+#define STORED_ALONE_AS(X) \
+  Stored { X##_params, nullptr, X##_m, X##_v, X##_steps, X##_lr, X##_loss }
+
 // Where a piece of working memory lies: in shared memory, or where that is full in the device's.
 #define PLACE(NAME) ((NAME##_SHARED ? shared : scratch) + NAME##_AT)
 #define MOMENT(NAME, STORED_AT) (NAME##_SHARED ? shared + NAME##_AT : STORED_AT)
@@ -414,13 +421,14 @@ __device__ __forceinline__ double power(double base, int64 exponent) {
   return found;
 }
 
-// paces ← those of the steps after `steps`. A barrier must follow.
-__device__ __forceinline__ void pace(Pace* paces, int64 steps, double lr, const double* adam) {
-#pragma unroll 1
-  for (int t = threadIdx.x; t < WINDOW; t += THREADS) {
-    paces[t].size = float(lr / (1.0 - power(adam[0], steps + 1 + t)));
-    paces[t].root = float(1.0 / sqrt(1.0 - power(adam[1], steps + 1 + t)));
-  }
+// paces ← those of the steps after `steps`, for network number `net` of at most four. A barrier
+// must follow.
+__device__ __forceinline__ void pace(int net, Pace* paces, int64 steps, double lr,
+                                     const double* adam) {
+  const int t = int(threadIdx.x) - net * WINDOW;
+  if (t < 0 || t >= WINDOW) return;
+  paces[t].size = float(lr / (1.0 - power(adam[0], steps + 1 + t)));
+  paces[t].root = float(1.0 / sqrt(1.0 - power(adam[1], steps + 1 + t)));
 }
 
 // The constants of a gradient step; `every` is gradient steps between moves of a target, or 0.

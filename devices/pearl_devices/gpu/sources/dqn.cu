@@ -2,7 +2,7 @@
 #include "block_nets.cuh"
 
 using Q = Net<false, Q_0, Q_1, Q_2, Q_3, Q_4, Q_5>;
-static_assert(Q::SIZE == Q_SIZE && Q::ACTS == Q_ACTS, "the binder places networks as they are");
+static_assert(Q::SIZE == Q_SIZE && Q::ACTS == Q_ACTS_SIZE, "the binder places networks as they are");
 constexpr int ACTIONS = Q::OUT - DUELLING;
 
 // What the outputs of a row are added to, to be values of actions: 0 where it is not duelling.
@@ -43,7 +43,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) update_dqn(
 
 #pragma unroll 1
   for (int s = 0; s < int(steps); s++) {
-    if (s % WINDOW == 0) pace(paces, done + s, q_lr[0], adam_hyper);
+    if (s % WINDOW == 0) pace(0, paces, done + s, q_lr[0], adam_hyper);
     float loss = 0.0f;
 #pragma unroll 1
     for (int first = 0; first < BATCH; first += ROWS) {

@@ -306,6 +306,8 @@ inline int __ffs(int bits) { return ffs(bits); }
 inline int __clz(int bits) { return std::countl_zero(unsigned(bits)); }
 inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
 inline long long __double_as_longlong(double x) { return std::bit_cast<long long>(x); }
+inline double cospi(double x) { return std::cos(M_PI * x); }
+inline double sinpi(double x) { return std::sin(M_PI * x); }
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fadd_rn(float a, float b) { return a + b; }
