@@ -120,7 +120,7 @@ def _bound(
     if wrong := misfit(kernel):
         raise UnsupportedError(
             f"kernel {kernel.kind}, variant 'fused': {wrong}; one block of GPU threads does all of "
-            "it, so take the variant 'graph' or 'eager' instead"
+            "it, so take the variant 'eager' instead"
         )
     limit, batch = _limit(driver), kernel.dim("batch")
     choices = [min(rows, _up4(batch)) for rows in ROWS]
