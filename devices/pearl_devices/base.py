@@ -362,6 +362,8 @@ class Backend(Protocol):
     kept, an object with `to_json`, and its file; UnsupportedError where nothing drives it.
     `memory(number)` returns the `DeviceMemory` of such a device, anew for each run; kernels of a
     kind without it work in the host's memory.
+    `first_use(device, number, uses)` returns a line for each of these (kernel, variant) that
+    computes something else than the CPU; it is asked before a run, and may keep what has passed.
     """
 
     WIDTH_UNIT: str

@@ -30,6 +30,7 @@ from pearl.training.policy_export import export
 from pearl.training.run import Listener, TrainingRun
 from pearl.training.session import Resumed, Session
 from pearl.training.state import State
+from pearl_devices import backend
 
 LOG = logging.getLogger("pearl")
 
@@ -85,6 +86,22 @@ def _require_devices(made: Compiled) -> None:
             "emulate the plan (--emulate), or "
             + ("keep the tasks off it (limits.devices)" if here else "plan for platform host")
         )
+
+
+def _check_devices(made: Compiled) -> None:
+    """Raises SpecError where a device computes something else than the CPU."""
+    wrong = []
+    jobs, platform = set(made.jobs.values()), made.system.platform
+    for device in platform.devices:
+        first_use = getattr(backend(device.kind), "first_use", None)
+        number = [d.name for d in platform.devices if d.kind == device.kind].index(device.name)
+        mine = [j for j in jobs if (j.device_kind, j.number) == (device.kind, number)]
+        if first_use and mine:
+            found = first_use(device, number, [(j.kernel, j.variant) for j in mine])
+            wrong += [f"device {device.name}: {line}" for line in found]
+    if wrong:
+        way = "keep these tasks off it (limits.pin), or name other variants (limits.variants)"
+        raise SpecError(*wrong, f"training on it would go wrong unseen: {way}")
 
 
 def plan_of_run(folder: Path, system: System) -> Plan | None:
@@ -198,6 +215,7 @@ class Trainer:
         """
         if steps is not None and steps < 1:
             raise SpecError(f"train: steps is {steps}; at least 1 is needed")
+        _check_devices(self.session.compiled)
         folder = Path(out) if out is not None else None
         if replan:
             plan_change.check(self.session, folder)

@@ -18,7 +18,7 @@ from pearl.errors import SpecError
 from pearl.training.compiled import compiled
 from pearl.training.trainer import Trainer
 from pearl_devices import UnsupportedError
-from pearl_devices.gpu import program
+from pearl_devices.gpu import program, verify
 from pearl_devices.gpu.driver import HostTwin
 from tests.gpu_lanes import LEARNING, gpu_plan
 from tests.lanes import differing, spread, told, trained
@@ -120,6 +120,22 @@ def test_a_fault_in_a_cuda_source_changes_what_is_trained(through: Any, monkeypa
     monkeypatch.setattr(program, "_pieces", faulty)
     run = trained(*made("cuda"), "one", steps=STEPS)
     assert "learner.q" in differing(through["cuda"], run)
+
+
+def test_a_device_that_computes_wrongly_is_refused_before_the_first_run_on_it(
+    monkeypatch: Any, tmp_path: Path
+) -> None:
+    pieces = program._pieces
+
+    def faulty(file: str, seen: set[str]) -> Any:
+        for piece in pieces(file, seen):
+            yield piece.replace("reward[start + b] + discount", "reward[start + b] - discount")
+
+    monkeypatch.setattr(program, "_pieces", faulty)
+    monkeypatch.setattr(verify, "cache_folder", lambda: tmp_path)
+    wrong = r"device gpu: update\.dqn fused: \S+ differs from the CPU's by(.|\n)*limits\.pin"
+    with pytest.raises(SpecError, match=wrong):
+        trained(*made("cuda"), "one", steps=STEPS)
 
 
 # ---------------------------------------------------------------------- errors

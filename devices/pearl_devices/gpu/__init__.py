@@ -8,6 +8,8 @@ NVIDIA's. The kinds' records say which of them a kernel has.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from pearl_devices.base import Buffers, Call, Device, DeviceMemory
 from pearl_devices.kernel import Kernel
 
@@ -39,3 +41,10 @@ def bind(kernel: Kernel, variant: str, buffers: Buffers) -> Call:
     from pearl_devices.gpu.nvidia import driver_of
 
     return bound(kernel, variant, buffers, lambda: driver_of(device_of(kernel, variant, buffers)))
+
+
+def first_use(device: Device, number: int, uses: Iterable[tuple[Kernel, str]]) -> list[str]:
+    """What a GPU computes otherwise than the CPU; see `verify.first_use`."""
+    from pearl_devices.gpu import verify
+
+    return verify.first_use(device, number, uses)

@@ -6,6 +6,8 @@ It is bound, driven and refused by the code of `pearl_devices.gpu`, over memory 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from pearl_devices.base import Buffers, Call, Device, DeviceMemory
 from pearl_devices.gpu.binding import bound, offered
 from pearl_devices.gpu.driver import HostTwin
@@ -32,3 +34,10 @@ def memory(number: int) -> DeviceMemory:
 def bind(kernel: Kernel, variant: str, buffers: Buffers) -> Call:
     """Prepares a kernel over twins of `memory`; see `binding.bound`."""
     return bound(kernel, variant, buffers, HostTwin)
+
+
+def first_use(device: Device, number: int, uses: Iterable[tuple[Kernel, str]]) -> list[str]:
+    """What a GPU computes otherwise than the CPU; see `verify.first_use`."""
+    from pearl_devices.gpu import verify
+
+    return verify.first_use(device, number, uses)

@@ -1,0 +1,184 @@
+"""Whether a GPU computes what the CPU does: every kernel that it offers, on small examples.
+
+Each is fired once on the device and once as the CPU's native kernel, from the same arrays. Whole
+numbers must be equal. Of an array of other numbers, differences count as shares of the largest
+change: the median at most 1e-5 and the largest at most 1e-4, as float32 in another order of sums
+has them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pearl_devices import backend, cpu, offers
+from pearl_devices.base import ASKED, Buffers, Device, DeviceFailed, UnsupportedError
+from pearl_devices.buffers import specs
+from pearl_devices.cache_folder import cache_folder
+from pearl_devices.kernel import Kernel
+from pearl_devices.kernels import kind_of
+from pearl_devices.kernels.examples import HORIZON, filled, loops
+
+MEDIAN, WORST = 1e-5, 1e-4
+"""Shares of the largest change of an array."""
+NATIVE = "native"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was found of one kernel.
+
+    kernel: its kind. variant: as the device offers it.
+    array: the one that differs most; empty where all are equal, or nothing could be compared.
+    median, worst: its differences, as shares of the largest change; of whole numbers 0 or 1.
+    why: why it could not be fired; empty where it was.
+    """
+
+    kernel: str
+    variant: str
+    array: str = ""
+    median: float = 0.0
+    worst: float = 0.0
+    why: str = ""
+
+    @property
+    def passed(self) -> bool:
+        return not self.why and self.median <= MEDIAN and self.worst <= WORST
+
+    @property
+    def text(self) -> str:
+        """A line for people."""
+        name = f"{self.kernel} {self.variant}"
+        if self.why:
+            return f"{name}: could not be run: {self.why}"
+        if self.passed:
+            return f"{name}: pass"
+        return (
+            f"{name}: {self.array} differs from the CPU's by {self.worst:.1e} of its largest "
+            f"change (median {self.median:.1e}; {WORST:g} and {MEDIAN:g} are allowed)"
+        )
+
+
+def verify(
+    device: Device, number: int = 0, *, only: Callable[[Kernel, str], bool] | None = None
+) -> list[Verdict]:
+    """A verdict for every kernel and variant that a GPU offers without being asked.
+
+    number: of the device among those of its kind. only: which to look at.
+    """
+    return list(_each(device, number, only))
+
+
+def first_use(device: Device, number: int, uses: Iterable[tuple[Kernel, str]]) -> list[str]:
+    """The short form, of the kinds and variants that a plan uses: a line for each that fails.
+
+    What has passed is not looked at again on this model with these versions and sources.
+    """
+    name = f"{_digest(device, number)}.json"
+    file = cache_folder() / "verified" / name
+    try:
+        known = set(json.loads(file.read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        known = set()
+    wanted = {f"{k.kind} {v}" for k, v in uses} - known
+    if not wanted:
+        return []
+    left = set(wanted)
+
+    def once(kernel: Kernel, variant: str) -> bool:
+        found = f"{kernel.kind} {variant}" in left
+        left.discard(f"{kernel.kind} {variant}")
+        return found
+
+    found = verify(device, number, only=once)
+    known |= {f"{v.kernel} {v.variant}" for v in found if v.passed}
+    known -= {f"{v.kernel} {v.variant}" for v in found if not v.passed}
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    scratch = file.with_suffix(f".{os.getpid()}")
+    scratch.write_text(json.dumps(sorted(known)), encoding="utf-8")
+    scratch.replace(file)
+    return list(dict.fromkeys(v.text for v in found if not v.passed))
+
+
+def _digest(device: Device, number: int) -> str:
+    """Of all on which a verdict depends."""
+    import torch
+
+    kind: Any = backend(device.kind)
+    where = kind.memory(number).device
+    model = torch.cuda.get_device_name(where) if where.type == "cuda" else device.model
+    text = [device.kind, model, torch.__version__, str(torch.version.cuda)]
+    here = Path(__file__).parent
+    for folder in (here, here.parent / "kernels", here.parent / "primitives"):
+        for file in sorted(folder.rglob("*")):
+            if file.suffix in (".py", ".cu", ".cuh", ".h"):
+                text.append(sha256(file.read_bytes()).hexdigest())
+    return sha256("\n".join(text).encode()).hexdigest()[:24]
+
+
+def _each(
+    device: Device, number: int, only: Callable[[Kernel, str], bool] | None
+) -> Iterator[Verdict]:
+    for kernels in loops():
+        offered = [
+            [v for v, _ in offers(k, device) if v not in ASKED and (only is None or only(k, v))]
+            for k in kernels
+        ]
+        last = max((at for at, found in enumerate(offered) if found), default=-1)
+        arrays = filled(kernels)
+        for at, kernel in enumerate(kernels[: last + 1]):
+            for variant in offered[at]:
+                yield _judged(device, number, kernel, variant, arrays)
+            if at == last:
+                break
+            fire = cpu.bind(kernel, NATIVE, arrays)
+            for _ in range(HORIZON if kind_of(kernel).side == "acts" else 1):
+                fire()
+
+
+def _judged(device: Device, number: int, kernel: Kernel, variant: str, arrays: Buffers) -> Verdict:
+    """The verdict on one firing from `arrays`, which stay as they are."""
+    names = specs(kernel)
+    mine, its = ({n: arrays[n].copy() for n in names} for _ in range(2))
+    try:
+        _fire(device, number, kernel, variant, its)
+    except (UnsupportedError, DeviceFailed) as error:
+        return Verdict(kernel.kind, variant, why=str(error))
+    cpu.bind(kernel, NATIVE, mine)()
+    written = kind_of(kernel).written(names)
+    found = [(n, *_apart(arrays[n], mine[n], its[n])) for n in written]
+    name, median, worst = max(found, key=lambda each: (each[2], each[1]))
+    return Verdict(kernel.kind, variant, name if worst else "", median, worst)
+
+
+def _fire(device: Device, number: int, kernel: Kernel, variant: str, arrays: Buffers) -> None:
+    """One firing on the device, from and to arrays of the host."""
+    kind: Any = backend(device.kind)
+    memory = kind.memory(number)
+    held = [n for n in specs(kernel) if memory.holds(kernel, variant, n)]
+    twins = {n: memory.twin(arrays[n]) for n in held}
+    call = kind.bind(kernel, variant, {**arrays, **twins})
+    pairs = tuple((arrays[n], twins[n]) for n in held)
+    memory.firing(call, kernel, (), pairs, "verify")()
+
+
+def _apart(
+    before: npt.NDArray[Any], mine: npt.NDArray[Any], its: npt.NDArray[Any]
+) -> tuple[float, float]:
+    """Median and largest difference of two arrays, as shares of the largest change of the first."""
+    if mine.dtype.kind != "f":
+        wrong = float((mine != its).any())
+        return wrong, wrong
+    if not np.array_equal(np.isfinite(mine), np.isfinite(its)):
+        return np.inf, np.inf
+    change = float(np.max(np.abs(np.float64(mine) - before), initial=0.0))
+    off = np.abs(np.float64(mine) - its) / (change or 1.0)
+    return (float(np.median(off)), float(off.max())) if off.size else (0.0, 0.0)

@@ -1,0 +1,68 @@
+"""`verify`: a device that computes what the CPU does passes, and a wrong kernel is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pearl_devices import Device, kernel
+from pearl_devices.gpu import program
+from pearl_devices.gpu import verify as verification
+from pearl_devices.gpu.driver import HostTwin
+from pearl_devices.gpu.verify import Verdict, first_use, verify
+
+STAND_IN = Device("gpu", "pearl_devices.gpu.stand_in", width=8)
+FAMILIES = ("inference.dqn", "update.dqn", "replay_update")
+
+
+def few(k: Any, variant: str) -> bool:
+    return k.kind in FAMILIES
+
+
+def test_every_kernel_that_is_offered_is_looked_at_and_passes() -> None:
+    found = verify(STAND_IN, only=few)
+    assert [v.text for v in found if not v.passed] == []
+    pairs = {(v.kernel, v.variant) for v in found}
+    assert pairs >= {("update.dqn", "eager"), ("update.dqn", "fused"), ("replay_update", "cuda")}
+
+
+def test_a_wrong_kernel_is_named_with_how_much_it_differs(monkeypatch: pytest.MonkeyPatch) -> None:
+    pieces = program._pieces
+
+    def faulty(file: str, seen: set[str]) -> Any:
+        for piece in pieces(file, seen):
+            yield piece.replace("reward[start + b] + discount", "reward[start + b] - discount")
+
+    monkeypatch.setattr(program, "_pieces", faulty)
+    (wrong,) = [v for v in verify(STAND_IN, only=few) if not v.passed]
+    assert (wrong.kernel, wrong.variant) == ("update.dqn", "fused")
+    assert wrong.worst > 0.1
+    assert wrong.text.startswith("update.dqn fused: ")
+    assert "differs from the CPU's by" in wrong.text
+
+
+def test_a_kernel_that_cannot_be_run_is_no_pass() -> None:
+    found = Verdict("update.dqn", "fused", why="no CuPy")
+    assert not found.passed
+    assert found.text == "update.dqn fused: could not be run: no CuPy"
+
+
+def test_the_first_use_looks_once_at_what_a_plan_uses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verification, "cache_folder", lambda: tmp_path)
+    launches, bound = [0], HostTwin.bound
+
+    def counted(self: Any, *given: Any) -> Any:
+        launches[0] += 1
+        return bound(self, *given)
+
+    monkeypatch.setattr(HostTwin, "bound", counted)
+    k = kernel("update.dqn", obs=4, act=0, q=(4, 8, 2), double=0, batch=4, steps=1)
+    assert first_use(STAND_IN, 0, [(k, "fused")]) == []
+    once = launches[0]
+    assert once > 0
+    assert first_use(STAND_IN, 0, [(k, "fused")]) == []
+    assert launches[0] == once
