@@ -4,6 +4,7 @@ it says where something is missing."""
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +17,7 @@ from pearl_devices.gpu import nvidia
 from pearl_devices.gpu.nvrtc import MachineCode
 from pearl_devices.gpu.program import Program
 
-TOY = Program("toy.cu", {"WIDTH": 4})
+TOY = Program(str(Path(__file__).with_name("toy.cu")), {"WIDTH": 4})
 
 
 class Cupy:

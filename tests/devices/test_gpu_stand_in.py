@@ -11,7 +11,7 @@ import torch
 from pearl_devices.gpu.program import Program
 from tests.devices.gpu_stand_in import NotingTwin, assert_compiles, assert_near, sanitized
 
-TOY = Program("toy.cu")
+TOY = Program(str(Path(__file__).with_name("toy.cu")))
 
 
 def test_a_launch_computes_and_an_access_beyond_an_array_is_reported(tmp_path: Path) -> None:

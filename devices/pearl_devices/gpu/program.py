@@ -20,7 +20,7 @@ KERNEL = re.compile(
 class Program:
     """A source with its constants.
 
-    file: its name in `sources/`, such as replay.cu.
+    file: its name in `sources/`, such as replay.cu, or the path of another.
     constants: name → whole number, `#define`d before the first line: sizes that the compiler knows.
     exact: a product and a sum are rounded one after the other, never fused into one rounding.
     """
