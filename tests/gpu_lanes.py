@@ -28,6 +28,17 @@ PLATFORM = {
         {"between": ["cpu", "gpu"], "source": "s", "latency": "1 us", "bandwidth": "16 GB/s"}
     ],
 }
+ROLLOUTS: dict[str, dict[str, Any]] = {
+    "ppo": {
+        "name": "ppo",
+        "env": "CartPole-v1",
+        "num_envs": 8,
+        "hidden": [16, 16],
+        "rollout_steps": 8,
+        "minibatches": 2,
+        "epochs": 2,
+    }
+}
 LEARNING = {"update": "eager", "param_sync": "eager"}
 
 
@@ -44,7 +55,9 @@ def gpu_plan(
     on_cpu: variants of other tasks where these are not `native`.
     """
     on_gpu = LEARNING if on_gpu is None else on_gpu
-    spec = replay_spec(name, limits, **options)
+    spec = replay_spec("dqn" if name in ROLLOUTS else name, limits, **options)
+    if name in ROLLOUTS:
+        spec["algorithm"] = ROLLOUTS[name]
     spec["platform"] = PLATFORM
     named = {**on_gpu, **(on_cpu or {})}
     tasks = (t.name for t in algorithm(name).graph(load(spec)).tasks)

@@ -26,29 +26,85 @@ from tests.lanes import differing, spread, told, trained
 STEPS, EVERY = 480, 160
 FUSED = {**LEARNING, "update": "fused"}
 CUDA = {**FUSED, "env_step": "cuda"}
-CASES: dict[str, dict[str, str]] = {"eager": LEARNING, "cuda": CUDA}
+ALL = {
+    **CUDA,
+    "inference": "cuda",
+    "replay_insert": "cuda",
+    "replay_sample": "cuda",
+    "param_sync": "cuda",
+}
+JUDGING = {
+    "inference": "cuda",
+    "rollout_insert": "cuda",
+    "gae": "cuda",
+    "update": "eager",
+    "param_sync": "cuda",
+}
+CASES: dict[str, tuple[str, dict[str, str]]] = {
+    "eager": ("dqn", LEARNING),
+    "cuda": ("dqn", CUDA),
+    "all": ("dqn", ALL),
+    "sac": ("sac", FUSED),
+    "sac, eager": ("sac", LEARNING),
+    "ppo": ("ppo", JUDGING),
+}
 
 
 def made(case: str, **options: Any) -> Any:
     """System and plan of a case, with a checkpoint on the way."""
-    system, plan = gpu_plan("dqn", CASES[case], **options)
+    name, on_gpu = CASES[case]
+    system, plan = gpu_plan(name, on_gpu, **options)
     return told(system, checkpoint_every=EVERY), plan
 
 
+class Through(dict[str, Trainer]):
+    """Case → its run in one thread, from the first step to the last; made when it is asked for."""
+
+    def __missing__(self, case: str) -> Trainer:
+        self[case] = trained(*made(case), "one", steps=STEPS)
+        assert self[case].run.status == "done", self[case].run.message  # type: ignore[attr-defined]
+        return self[case]
+
+
 @pytest.fixture(scope="module")
-def through() -> dict[str, Trainer]:
-    """Case → its run in one thread, from the first step to the last."""
-    return {case: trained(*made(case), "one", steps=STEPS) for case in CASES}
+def through() -> Through:
+    return Through()
 
 
-@pytest.mark.parametrize("hosting", ["threads", "processes"])
+@pytest.mark.parametrize(
+    ("case", "hosting"),
+    [
+        ("cuda", "threads"),
+        ("cuda", "processes"),
+        ("sac", "threads"),
+        ("ppo", "threads"),
+        ("ppo", "processes"),
+    ],
+)
 def test_kernels_in_cuda_compute_the_same_wherever_the_lanes_run(
-    through: Any, hosting: str
+    through: Any, case: str, hosting: str
 ) -> None:
-    assert through["cuda"].run.status == "done", through["cuda"].run.message
-    other = trained(*made("cuda"), hosting, steps=STEPS)
+    other = trained(*made(case), hosting, steps=STEPS)
     assert other.run.status == "done", other.run.message
-    assert differing(through["cuda"], other) == []
+    assert differing(through[case], other) == []
+
+
+def test_a_whole_loop_on_the_gpu_takes_as_many_steps_and_learns(through: Any) -> None:
+    alone, run = through["all"], through["all"].run
+    assert {t.device for t in alone.plan.tasks} == {"gpu"}
+    arrays, beside = alone.session.arrays, through["cuda"].session.arrays
+    assert alone.protocol.alone
+    assert run.env_steps == STEPS
+    for name in ("learner.step", "replay.cursor", "rng.env_step", "rng.inference"):
+        assert (arrays[name] == beside[name]).all(), name
+    assert arrays["episode.count"][0] > 0
+
+
+def test_sac_in_one_launch_is_sac_in_torch_to_rounding(through: Any) -> None:
+    fused, eager = (through[case].session.arrays for case in ("sac", "sac, eager"))
+    assert (fused["learner.step"] == eager["learner.step"]).all()
+    change = abs(fused["learner.critic1"] - fused["learner.critic1.target"]).max()
+    assert abs(fused["learner.critic1"] - eager["learner.critic1"]).max() < 10 * change
 
 
 def killed(folder: Path, case: str, hosting: str) -> None:
@@ -78,7 +134,9 @@ def killed(folder: Path, case: str, hosting: str) -> None:
     assert file.exists()
 
 
-@pytest.mark.parametrize(("case", "hosting"), [("eager", "processes"), ("cuda", "one")])
+@pytest.mark.parametrize(
+    ("case", "hosting"), [("eager", "processes"), ("all", "one"), ("ppo", "threads")]
+)
 def test_a_killed_run_goes_on_and_equals_the_one_that_went_through(
     through: Any, case: str, hosting: str, tmp_path: Path
 ) -> None:
