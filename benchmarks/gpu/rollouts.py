@@ -49,7 +49,9 @@ def layouts(steps: int) -> tuple[Trainer, Trainer]:
     system = pearl.load(spec(steps))
     sheet = replace(
         system.platform,
-        devices=tuple(replace(d, real=False, width=2, max_lanes=2) for d in system.platform.devices),
+        devices=tuple(
+            replace(d, real=False, width=2, max_lanes=2) for d in system.platform.devices
+        ),
     )
     graph = algorithm(system.algorithm.name).graph(system)
     one = replace(system.limits, max_lanes=1)

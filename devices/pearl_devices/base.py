@@ -360,6 +360,8 @@ class Backend(Protocol):
     or (None, the reason why there is none). `TIMER` times a device for plans (`pearl calibrate`): a
     function, or its name, from a device, its number among those of its kind and seconds to what is
     kept, an object with `to_json`, and its file; UnsupportedError where nothing drives it.
+    `VERIFY` is a function, or its name, from a device and its number to the verdict on every kernel
+    that it offers (`pearl devices --verify`).
     `memory(number)` returns the `DeviceMemory` of such a device, anew for each run; kernels of a
     kind without it work in the host's memory.
     `first_use(device, number, uses)` returns a line for each of these (kernel, variant) that

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pearl.cli.application import SCHEMA, Result, command
+from pearl.cli.application import DONE, FAILED, SCHEMA, Result, command
 from pearl.cli.arguments import Json, Set, Spec, load_spec, overrides
 from pearl.errors import SpecError
 
@@ -129,7 +129,12 @@ def schema(json_file: Json = None) -> Result:
 
 
 @command
-def devices(json_file: Json = None) -> Result:
+def devices(
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Run every kernel of its GPUs against the CPU's.")
+    ] = False,
+    json_file: Json = None,
+) -> Result:
     """Show the devices of this machine."""
     from pearl.cli.listing import runnable
     from pearl.cli.text import platform_object, platform_text, variants_text
@@ -138,8 +143,22 @@ def devices(json_file: Json = None) -> Result:
     platform = host()
     variants = {d.name: runnable(d) for d in platform.devices if d.name != platform.host}
     text = [platform_text(platform), *(variants_text(name, v) for name, v in variants.items())]
-    value = {**platform_object(platform), "variants": variants}
-    return Result("\n\n".join(text), {"schema": SCHEMA, **value})
+    value: dict[str, Any] = {**platform_object(platform), "variants": variants, "verified": None}
+    if not verify:
+        return Result("\n\n".join(text), {"schema": SCHEMA, **value})
+    checks = list(_seams("VERIFY"))
+    if not checks:
+        raise SpecError("devices --verify: this machine has no GPU, so there is nothing to verify")
+    value["verified"] = {}
+    for device, number, check in checks:
+        print(f"verifying {device.name}", file=sys.stderr, flush=True)
+        found = check(device, number)
+        passed = sum(v.passed for v in found)
+        text.append("\n".join(v.text for v in found))
+        text.append(f"{device.name}: {passed} of {len(found)} pass")
+        value["verified"][device.name] = [{**vars(v), "passed": v.passed} for v in found]
+    failed = any(not v["passed"] for rows in value["verified"].values() for v in rows)
+    return Result("\n\n".join(text), {"schema": SCHEMA, **value}, FAILED if failed else DONE)
 
 
 @command
@@ -167,7 +186,7 @@ def calibrate(
     if not check:
         texts = [calibration_text(found, value["path"])]
         value["devices"] = []
-        for device, number, timer in _timers():
+        for device, number, timer in _seams("TIMER"):
             print(f"measuring {device.name}, about {DEVICE_S:g} s", file=sys.stderr, flush=True)
             try:
                 known, file = timer(device, number, DEVICE_S)
@@ -182,19 +201,19 @@ def calibrate(
     return Result(checks_text(rows), value)
 
 
-def _timers() -> Iterator[tuple[Device, int, Callable[..., Any]]]:
-    """Devices of this machine whose kind times them, each with its number among those of its kind,
-    and what times it."""
+def _seams(name: str) -> Iterator[tuple[Device, int, Callable[..., Any]]]:
+    """Devices of this machine whose kind has a function called `name`, each with its number among
+    those of its kind, and the function."""
     from pearl_devices import backend
     from pearl_devices.discover import host
     from pearl_devices.named import function
 
     known = host().devices
     for i, device in enumerate(known):
-        timer = getattr(backend(device.kind), "TIMER", None)
-        if timer is not None:
+        found = getattr(backend(device.kind), name, None)
+        if found is not None:
             number = sum(d.kind == device.kind for d in known[:i])
-            yield device, number, function(timer) if isinstance(timer, str) else timer
+            yield device, number, function(found) if isinstance(found, str) else found
 
 
 @command

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from typer.testing import CliRunner
 from pearl.cli import app
 from pearl_devices import Device, Link, Platform, UnsupportedError
 from pearl_devices.discover import cpu
-from pearl_devices.gpu import nvidia
+from pearl_devices.gpu import nvidia, program
+from pearl_devices.gpu import verify as verification
 from pearl_devices.gpu.driver import HostTwin
 from pearl_estimators.gpu import timing
 from pearl_estimators.gpu.calibration import calibrated_or_roofline, path
@@ -83,3 +85,47 @@ def test_a_gpu_that_nothing_drives_is_told_and_the_host_is_kept(
     assert ran.exit_code == 0, ran.output
     assert "gpu: not timed: this torch is built for CPUs alone" in ran.stdout
     assert "Calibrated kernels" in ran.stdout
+
+
+def verified(monkeypatch: pytest.MonkeyPatch, *words: str) -> Any:
+    """`pearl devices --verify` of a machine whose GPU is the stand-in, for a few kernels."""
+    gpu = replace(GPU, kind="pearl_devices.gpu.stand_in")
+    found = Platform("host", (cpu(), gpu), (Link("cpu", "gpu", 1e-5, 1e10),))
+    monkeypatch.setattr("pearl_devices.discover.host", lambda: found)
+    whole = verification.verify
+
+    def few(device: Device, number: int) -> Any:
+        return whole(device, number, only=lambda k, v: (k.kind, v) == ("update.dqn", "fused"))
+
+    monkeypatch.setattr(verification, "verify", few)
+    return CliRunner().invoke(app, ["devices", "--verify", *words])
+
+
+def test_a_gpu_that_computes_as_the_cpu_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = verified(monkeypatch, "--json", "-")
+    assert ran.exit_code == 0, ran.output
+    value = json.loads(ran.stdout)
+    assert problems(value, "devices") == []
+    assert [v["passed"] for v in value["verified"]["gpu"]] == [True]
+
+
+def test_a_wrong_kernel_is_status_1_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    pieces = program._pieces
+
+    def faulty(file: str, seen: set[str]) -> Any:
+        for piece in pieces(file, seen):
+            yield piece.replace("reward[start + b] + discount", "reward[start + b] - discount")
+
+    monkeypatch.setattr(program, "_pieces", faulty)
+    ran = verified(monkeypatch)
+    assert ran.exit_code == 1, ran.output
+    assert "update.dqn fused: " in ran.stdout
+    assert "differs from the CPU's by" in ran.stdout
+    assert "gpu: 0 of 1 pass" in ran.stdout
+
+
+def test_without_a_gpu_there_is_nothing_to_verify(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pearl_devices.discover.host", lambda: Platform("host", (cpu(),)))
+    ran = CliRunner().invoke(app, ["devices", "--verify"])
+    assert ran.exit_code == 2
+    assert "nothing to verify" in ran.stderr

@@ -18,6 +18,7 @@ SIMULATED = False
 ESTIMATE = "pearl_estimators.gpu.calibration:calibrated_or_roofline"
 COUNTER = "pearl_estimators.energy:nvml"
 TIMER = "pearl_estimators.gpu.timing:timed_here"
+VERIFY = "pearl_devices.gpu.verify:verify"
 
 
 def offers(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:

@@ -17,6 +17,7 @@ from pearl_devices.kernel import Kernel
 WIDTH_UNIT = "sm"
 SIMULATED = False
 ESTIMATE = "pearl_estimators.gpu.variants:gpu_roofline"
+VERIFY = "pearl_devices.gpu.verify:verify"
 
 offers = offered
 

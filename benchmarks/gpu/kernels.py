@@ -1,0 +1,61 @@
+"""Every kernel that the device runs, in every variant: time, and its share of the roof."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from benchmarks.gpu.target import Case, Target
+from pearl_devices import Kernel, offers
+from pearl_devices.base import ASKED
+from pearl_devices.buffers import allocate
+from pearl_devices.gpu.binding import bound
+from pearl_devices.gpu.memory import TorchMemory
+from pearl_devices.kernels import kind_of
+from pearl_estimators.host.benchmark_kernels import fill
+from pearl_estimators.host.random_kernels import DRAWS, drawn
+
+LARGE = {"most_flops": 4e8, "most_steps": 8}
+SMALL = {"most_flops": 3e6, "most_steps": 2}
+"""On the stand-in, whose fibres compute a million flops in a second or so."""
+
+
+def run(target: Target) -> list[Case]:
+    return [case for kernel in kernels(target.stand_in) for case in _cases(target, kernel)]
+
+
+def kernels(small: bool) -> Iterator[Kernel]:
+    """One of every family."""
+    sizes = SMALL if small else LARGE
+    for name in DRAWS:
+        yield next(drawn([name], 7, **sizes))[1]  # type: ignore[arg-type]
+
+
+def _cases(target: Target, kernel: Kernel) -> Iterator[Case]:
+    device, kind = target.device, kind_of(kernel)
+    for variant, width in offers(kernel, device):
+        if variant in ASKED:
+            continue
+        arrays = allocate([kernel])
+        fill(arrays, kernel)
+        before = {name: arrays[name].copy() for name in kind.written(arrays)}
+        memory = TorchMemory(target.driver)
+        held = {n: a for n, a in arrays.items() if memory.holds(kernel, variant, n)}
+        twins = {n: memory.twin(a) for n, a in held.items()}
+        call = bound(kernel, variant, {**arrays, **twins}, lambda: target.driver)
+        call()
+        memory.store(tuple((arrays[n], twins[n]) for n in held))
+        finite = all(np.isfinite(arrays[n]).all() for n in before)
+        changed = sum(not np.array_equal(arrays[n], old) for n, old in before.items())
+        seconds = target.seconds(call)
+        roof_s = max(
+            kernel.flops / (device.peak_flops_per_s * width / device.width),
+            (kernel.bytes_in + kernel.bytes_out) / device.memory_bytes_per_s,
+        )
+        yield Case(
+            f"{kernel.kind} {kernel.program or ''} {variant}".replace("  ", " "),
+            finite and changed > 0,
+            {"arrays_written": len(before), "arrays_changed": changed},
+            target.figures(us=seconds and 1e6 * seconds, of_roof=seconds and roof_s / seconds),
+        )
