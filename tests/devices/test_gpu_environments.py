@@ -5,6 +5,7 @@ Both take sines from the C library here, so that even an acrobot goes the same w
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from pearl_devices import Kernel, UnsupportedError, backend, kernel
 from pearl_devices.gpu import environments
 from pearl_devices.gpu.driver import HostTwin
+from pearl_devices.gpu.nvrtc import compiled
 from pearl_devices.kernels.arrays import EPISODES
 from pearl_devices.primitives import NATIVE_ENVS
 from pearl_devices.primitives.envs import normalise
@@ -73,8 +75,11 @@ def assert_same(found: dict[str, Array], wanted: dict[str, Array], at: int) -> N
             assert (off <= NEAR * np.maximum(1.0, np.abs(array))).all(), (name, at)
 
 
-def run_both(k: Kernel, steps: int, order: int = 0, every: int = 1) -> dict[str, Array]:
-    """Both sides side by side, equal after every `every` steps; the arrays of the CPU."""
+def run_both(
+    k: Kernel, steps: int, order: int = 0, every: int = 1, bits: bool = False
+) -> dict[str, Array]:
+    """Both sides side by side, equal after every `every` steps; the arrays of the CPU. bits: to
+    the last one."""
     wanted, random = begun(k), np.random.default_rng(5)
     device = tensors(wanted)
     found = {name: tensor.numpy() for name, tensor in device.items()}
@@ -87,12 +92,14 @@ def run_both(k: Kernel, steps: int, order: int = 0, every: int = 1) -> dict[str,
         cuda()
         if at % every == 0 or at == steps - 1:
             assert_same(found, wanted, at)
+            assert not bits or np.array_equal(found["env.state"], wanted["env.state"]), at
     return wanted
 
 
 @pytest.mark.parametrize("program", sorted(NATIVE_ENVS))
 def test_a_thousand_steps_are_those_of_the_cpu(program: str) -> None:
-    found = run_both(env_kernel(program, 37), 1000)
+    # The cars have gymnasium's bits.
+    found = run_both(env_kernel(program, 37), 1000, bits=program.startswith("MountainCar"))
     assert found["episode.count"][0] >= 2 * 37
     assert found["rng.env_step"][1] == 1000
     if program != "Pendulum-v1":  # whose episodes last their 200 steps
@@ -100,14 +107,21 @@ def test_a_thousand_steps_are_those_of_the_cpu(program: str) -> None:
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_several_blocks_note_episodes_in_the_order_of_environments(order: int) -> None:
+def test_one_block_and_several_note_episodes_in_the_order_of_environments(order: int) -> None:
     """Pendulum's episodes all end in the same steps, so that one firing fills the whole ring
     more than once; CartPole's end here and there."""
-    found = run_both(env_kernel("CartPole-v1", 600), 40, order)
-    assert found["episode.count"][0] > 600
+    for envs in (37, 600):
+        found = run_both(env_kernel("CartPole-v1", envs), 40, order)
+        assert found["episode.count"][0] > envs
     found = run_both(env_kernel("Pendulum-v1", EPISODES + 300), 201, order, every=200)
     assert found["episode.count"][0] == EPISODES + 300
     assert len(np.unique(found["episode.returns"])) == EPISODES
+
+
+@pytest.mark.parametrize("envs", [1, 256, 65_536 + 300])
+def test_any_number_of_environments(envs: int) -> None:
+    """One, a whole block, and more blocks than a block has threads."""
+    run_both(env_kernel("CartPole-v1", envs, normalise_obs=1, normalise_reward=1), 2, order=1)
 
 
 @pytest.mark.parametrize(("program", "envs"), [("CartPole-v1", 600), ("Pendulum-v1", 5)])
@@ -139,6 +153,13 @@ def test_a_run_goes_on_from_its_arrays() -> None:
 @pytest.mark.parametrize("program", sorted(NATIVE_ENVS))
 def test_each_compiles_for_every_architecture(program: str) -> None:
     assert_compiles(environments.program(env_kernel(program, 8)), stack_bytes=STACK_BYTES)
+
+
+def test_no_product_and_sum_are_fused() -> None:
+    """A fused one is rounded otherwise than the CPU's."""
+    exact = environments.program(env_kernel("Pendulum-v1", 8))
+    fused = replace(exact, exact=False)
+    assert compiled(exact, "sm_80").code != compiled(fused, "sm_80").code
 
 
 def test_normalising_compiles_for_every_architecture() -> None:

@@ -64,7 +64,6 @@ extern "C" __global__ void __launch_bounds__(256)
       const int64 row = t * envs + n;
       advantage[row] = sums[t - start][column];
       returns[row] = sums[t - start][column] + value[row];
-    }
-    __syncthreads();
+    }  // the next steps take the places of those that the same thread has read
   }
 }
