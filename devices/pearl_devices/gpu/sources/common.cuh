@@ -45,3 +45,18 @@ template <class T>
 __device__ __forceinline__ T within(T x, T low, T high) {
   return smaller(larger(x, low), high);
 }
+
+// tanh of hidden layers, as pearl_devices.primitives.math.tanh has it.
+__device__ __forceinline__ float bend(float x) {
+  float a = x > 8.0f ? 8.0f : x;
+  a = a < -8.0f ? -8.0f : a;
+  const float y = a * a;
+  const float above = a * ((((1.523096212554455e-08f * y + 2.189505966203108e-05f) * y +
+                             0.003571622448310118f) * y + 0.13444518646139175f) * y +
+                           0.9999999935852438f);
+  const float below = (((8.522670789281188e-07f * y + 0.00034113317703925156f) * y +
+                        0.02616453615983218f) * y + 0.46777845976999116f) * y + 1.0f;
+  float t = above / below;
+  t = t > 1.0f ? 1.0f : t;
+  return t < -1.0f ? -1.0f : t;
+}
