@@ -14,6 +14,7 @@ from pearl_devices import Kernel, UnsupportedError, kernel
 from pearl_devices.gpu import program, updates
 from pearl_devices.gpu.driver import HostTwin
 from pearl_devices.kernels import kind_of
+from pearl_devices.kernels.fused import WIDEST
 from tests.devices.gpu_stand_in import (
     ORDERS,
     Array,
@@ -236,6 +237,17 @@ def test_what_shared_memory_does_not_hold_lies_in_the_devices(
     assert launch.program.constants["SCRATCH_FLOATS"] > 0
     assert launch.program.constants["ROWS"] == rows
     assert_same_steps(found, fire_native(k, given), case)
+
+
+def test_the_widest_networks_are_learned_and_compiled_too() -> None:
+    k, _ = dqn((16, WIDEST, WIDEST, 4), 32, steps=1, double=1)
+    given, twin = dict(fresh(k, {"q": k.layers()})), NotingTwin()
+    found, wanted = fire_cuda(k, given, driver=twin, variant="fused"), fire_native(k, given)
+    assert_near(found["learner.q.m"], wanted["learner.q.m"], name="learner.q.m")
+    assert_near(found["batch.td"], wanted["batch.td"], name="batch.td")
+    (launch,) = twin.prepared
+    assert launch.program.constants["Q_PARAMS_SHARED"] == 0
+    assert_compiles(launch.program, registers=65_536 // launch.block[0])
 
 
 @pytest.mark.parametrize("case", USUAL_CASES)

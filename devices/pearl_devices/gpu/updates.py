@@ -106,8 +106,9 @@ def _bound(
     nets: Mapping[str, Sequence[int]],
     arguments: Iterable[Any],
     last: Sequence[float],
+    source: str = "",
 ) -> Call:
-    """The launch of `update_X` in X.cu, X the algorithm.
+    """The launch of `update_X` in X.cu, X the algorithm unless `source` says another.
 
     pieces: rows of a pass → (what a pass needs, then parameters; what else goes to shared memory).
     nets: name in the source → widths. last: arguments after the scratch memory.
@@ -130,7 +131,7 @@ def _bound(
     places, shared, scratch = _placed({**first, **rest}, limit)
     widest = max(width for layers in nets.values() for width in layers[1:])
     described = {n: c for name, layers in nets.items() for n, c in _net(name, layers, rows).items()}
-    name = kernel.kind.partition(".")[2]
+    name = source or kernel.kind.partition(".")[2]
     threads = 256 if widest <= 64 else 512
     program = Program(
         f"{name}.cu",
@@ -272,3 +273,46 @@ def bind_sac(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
         actor_target=False,
         passes=2,
     )
+
+
+def bind_ppo(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
+    """update.ppo, update.a2c: all epochs and minibatches of one rollout.*."""
+    import torch
+
+    actor, critic, act = kernel.layers("actor"), kernel.layers("critic"), kernel.dim("act")
+    rollout = kernel.dim("envs") * kernel.dim("horizon")
+
+    def pieces(rows: int) -> tuple[Pieces, Pieces]:
+        first = {
+            "X": rows * _pitch(actor[0]),
+            "ACTS": max(_acts(actor, rows), _acts(critic, rows)),
+            "SPREAD": rows * act,
+            "ACTOR_PARAMS": _size(actor),
+            "CRITIC_PARAMS": _size(critic),
+        }
+        nets = {**_learns("ACTOR", actor, target=False), **_learns("CRITIC", critic, target=False)}
+        return first, {**nets, **dict.fromkeys(("ORDER", "OTHERS", "CLAIMS"), rollout)}
+
+    names = (
+        "adam", "rmsprop", "anneal", "clip_norm", "clip", "value_clip", "entropy", "value_weight",
+        "normalise",
+    )  # fmt: skip
+    taken, none = arrays["rollout.action"], torch.empty(0, device=driver.device)
+    arguments = [
+        arrays["rollout.obs"],
+        *((taken, none) if act else (none, taken)),
+        *(arrays[f"rollout.{name}"] for name in ("log_prob", "value", "advantage", "returns")),
+        *_stored("actor", arrays, target=False),
+        *_stored("critic", arrays, target=False),
+        arrays["learner.step"],
+        arrays["rng.update"],
+        *(arrays[f"hyper.{name}"] for name in names),
+    ]
+    constants = {
+        "BENT": kernel.dim("tanh"),
+        "ROLLOUT": rollout,
+        "STEPS": kernel.dim("steps"),
+        "ACT": act,
+    }
+    nets = {"ACTOR": actor, "CRITIC": critic}
+    return _bound(kernel, driver, pieces, constants, nets, arguments, [], "ppo")

@@ -19,6 +19,9 @@ def misfit(kernel: Kernel) -> str:
         return f"{', '.join(kernel.modules)} is a torch module, whose layers are not known"
     if kernel.dim("batch") > MOST_ROWS:
         return f"a batch of {kernel.dim('batch')} rows is more than {MOST_ROWS}"
+    rows = kernel.dim("envs") * kernel.dim("horizon") if "horizon" in kernel.dims else 0
+    if rows % kernel.dim("batch"):
+        return f"minibatches of {kernel.dim('batch')} rows do not fill a rollout of {rows}"
     twins = {layers for name, layers in kernel.networks.items() if name.startswith("critic")}
     if len(twins) > 1:
         return f"the critics differ: {', '.join(map(str, sorted(twins)))}"
@@ -37,5 +40,5 @@ def fits(kernel: Kernel) -> bool:
 
 
 def fused(algorithm: str) -> dict[str, Variant]:
-    """The variant of the kind update.<algorithm>."""
+    """The variant whose binder is of this algorithm."""
     return {"fused": Variant(f"pearl_devices.gpu.updates:bind_{algorithm}", fits=fits)}

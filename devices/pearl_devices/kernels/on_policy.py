@@ -23,6 +23,7 @@ from pearl_devices.kernels.counting import (
     sum_of,
 )
 from pearl_devices.kernels.environments import ENV_STEP, native
+from pearl_devices.kernels.fused import fused
 from pearl_devices.kernels.off_policy import (
     acting_arrays,
     acting_products,
@@ -160,6 +161,7 @@ def update(
         horizons=horizons,
         minibatches=minibatches,
         variants={**variants, "torch": torch},
+        cuda=fused("ppo") if native else {},
     )
 
 

@@ -461,28 +461,22 @@ __device__ __forceinline__ float clip_factor(double clip_norm, float sum) {
   return factor < 1.0 ? float(factor) : 1.0f;
 }
 
-// One step of Adam along net.grad, then of the target by `share`. Ends with a barrier.
-template <class N>
-__device__ __forceinline__ void descend(const Learner& net, const Rules& rules, const Pace& now,
-                                        float share) {
-  float scale = 1.0f;
-  if (rules.clip_norm > 0.0)
-    scale = clip_factor(rules.clip_norm, block_sum(squares<N>(net.grad)));
+// params −= step(gradient · scale, first moment, second moment), then the target moves by `share`. A
+// barrier must follow.
+template <class N, class F>
+__device__ __forceinline__ void move(const Learner& net, float scale, float share, F step) {
   N::template each<4>([&](int live, int (&flat)[4], int (&padded)[4]) {
     // All are read before any is written.
-    float p[4] = {}, m[4] = {}, v[4] = {}, step[4] = {}, target[4] = {};
+    float p[4] = {}, g[4] = {}, m[4] = {}, v[4] = {}, target[4] = {};
 #pragma unroll
     for (int i = 0; i < 4; i++)
       if (i < live) {
         p[i] = net.params[padded[i]], m[i] = net.m[flat[i]], v[i] = net.v[flat[i]];
-        step[i] = net.grad[padded[i]] * scale;
+        g[i] = net.grad[padded[i]] * scale;
         if (share > 0.0f) target[i] = net.target[padded[i]];
       }
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-      step[i] = adam(rules, now, step[i], m[i], v[i]);
-      p[i] -= step[i];
-    }
+    for (int i = 0; i < 4; i++) p[i] -= step(g[i], m[i], v[i]);
 #pragma unroll
     for (int i = 0; i < 4; i++)
       if (i < live) {
@@ -491,6 +485,17 @@ __device__ __forceinline__ void descend(const Learner& net, const Rules& rules, 
           net.target[padded[i]] = share >= 1.0f ? p[i] : target[i] + share * (p[i] - target[i]);
       }
   });
+}
+
+// One step of Adam along net.grad, then of the target by `share`. Ends with a barrier.
+template <class N>
+__device__ __forceinline__ void descend(const Learner& net, const Rules& rules, const Pace& now,
+                                        float share) {
+  float scale = 1.0f;
+  if (rules.clip_norm > 0.0)
+    scale = clip_factor(rules.clip_norm, block_sum(squares<N>(net.grad)));
+  move<N>(net, scale, share,
+          [&](float g, float& m, float& v) { return adam(rules, now, g, m, v); });
   __syncthreads();
 }
 
