@@ -63,6 +63,9 @@ FEW = {
 }
 
 
+UNPOWERED = {**FEW, "idle_power": "0 W", "active_power": "0 W"}
+
+
 @pytest.mark.parametrize("ratio", ["1/64", "1/16", "1/8", "1/4"])
 @pytest.mark.parametrize("gpu", ["a100_sxm_40gb", "t4"])
 def test_the_closed_form_is_within_a_grid_step_of_the_sweep(ratio: str, gpu: str) -> None:
@@ -107,6 +110,21 @@ def test_an_iterations_energy_is_idle_power_and_the_work_of_cores_and_sms() -> N
     joules += (gpu.active_power_w - gpu.idle_power_w) * 54 / gpu.width * found.gpu_s
     assert found.env_steps_per_s == pytest.approx(machine.graph.env_steps / period_s)
     assert found.env_steps_per_j == pytest.approx(machine.graph.env_steps / joules)
+
+
+def test_at_the_closed_forms_threads_an_actor_takes_as_long_as_the_gpu() -> None:
+    machine = Machine(system(**{"algorithm.replay_ratio": "1/4"}))
+    point = machine.balance_point(108, halvings(16))
+    assert point.closed is not None
+    n = machine.environments
+    each = (machine.acting_s(n) - machine.acting_s(1)) / (n - 1)
+    shared_s = machine.acting_s(1) + (n / point.closed - 1) * each
+    assert shared_s == pytest.approx(machine.gpu_s(108))
+
+
+def test_without_power_figures_no_env_steps_a_joule_are_claimed() -> None:
+    machine = Machine(pearl.load({**SLOW, "platform": {"devices": {"cpu": UNPOWERED}}}))
+    assert machine.at(1, 1, None).env_steps_per_j == 0.0
 
 
 def test_without_a_gpu_two_cores_double_the_actors_and_four_actors_add_nothing() -> None:
