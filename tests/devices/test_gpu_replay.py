@@ -23,6 +23,7 @@ from pearl_devices.gpu.driver import HostTwin
 from pearl_devices.gpu.program import Program
 from pearl_devices.kernels import kind_of
 from pearl_devices.kernels.replay import DRAWN_BY, tree_levels
+from pearl_devices.primitives.replay import sum_tree
 from tests.devices.gpu_stand_in import (
     ORDERS,
     NotingTwin,
@@ -180,6 +181,22 @@ def test_trees_rings_and_batches_equal_the_cpus_while_the_ring_goes_round(
     index = run.native["batch.index"]
     assert np.unique(index).size < index.size  # rows drawn twice
     assert len(set(run.native["replay.tree"][-300:])) > 100
+
+
+@pytest.mark.parametrize("fanout", [16, 8, 5])
+def test_a_prefix_beyond_the_last_child_finds_what_it_finds_on_the_cpu(fanout: int) -> None:
+    """As rounding can carry it; here the root says more than the leaves, many of which are 0."""
+    run = Beside(*kernels(400, fanout, batch=200))
+    run.step()
+    tree = run.native["replay.tree"]
+    tree[-400:] = run.random.integers(0, 9, 400) * (run.random.random(400) < 0.2)
+    levels = np.array(tree_levels(400, fanout), np.int64)
+    sum_tree.raise_range(tree, levels, fanout, 0, 399)
+    tree[0] *= 1.5
+    run.write("replay.tree", tree)
+    run.fire("replay_sample")
+    run.same()
+    assert (np.diff(run.native["batch.index"][0]) == 0).sum() > 60  # those beyond, one and the same
 
 
 @settings(max_examples=25, deadline=None, derandomize=True)
