@@ -37,7 +37,7 @@ ASKED = {
     "[envpool])",
 }
 """Variants that a plan has only where the user names them, since they compute something else than
-the others do → what."""
+the others do, or have arrays in another place → what."""
 
 
 class EnvironmentFailed(ValueError):

@@ -66,3 +66,14 @@ def test_the_first_use_looks_once_at_what_a_plan_uses(
     assert once > 0
     assert first_use(STAND_IN, 0, [(k, "fused")]) == []
     assert launches[0] == once
+
+
+def test_a_variant_that_was_asked_for_its_place_is_looked_at_where_a_plan_uses_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verification, "cache_folder", lambda: tmp_path)
+    sizes = {"envs": 2, "obs": 4, "act": 0, "capacity": 8, "prioritised": 1, "fanout": 4}
+    asked = kernel("replay_insert", sizes), "host-rows"
+    assert first_use(STAND_IN, 0, [asked]) == []
+    (file,) = (tmp_path / "verified").iterdir()
+    assert file.read_text() == '["replay_insert host-rows"]'

@@ -128,10 +128,7 @@ def _each(
     device: Device, number: int, only: Callable[[Kernel, str], bool] | None
 ) -> Iterator[Verdict]:
     for kernels in loops():
-        offered = [
-            [v for v, _ in offers(k, device) if v not in ASKED and (only is None or only(k, v))]
-            for k in kernels
-        ]
+        offered = [[v for v, _ in offers(k, device) if _wanted(k, v, only)] for k in kernels]
         last = max((at for at, found in enumerate(offered) if found), default=-1)
         arrays = filled(kernels)
         for at, kernel in enumerate(kernels[: last + 1]):
@@ -142,6 +139,15 @@ def _each(
             fire = cpu.bind(kernel, NATIVE, arrays)
             for _ in range(HORIZON if kind_of(kernel).side == "acts" else 1):
                 fire()
+
+
+def _wanted(kernel: Kernel, variant: str, only: Callable[[Kernel, str], bool] | None) -> bool:
+    """Whether to look at a variant. Of those that must be asked for, the ones in use that compute
+    what the native one does: they have arrays in another place."""
+    if only is None:
+        return variant not in ASKED
+    same = variant not in ASKED or kind_of(kernel).on_host(kernel, variant)
+    return bool(same) and only(kernel, variant)
 
 
 def _judged(device: Device, number: int, kernel: Kernel, variant: str, arrays: Buffers) -> Verdict:
