@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -349,6 +350,20 @@ def test_rows_in_the_hosts_memory_are_written_and_read_there(stack: int) -> None
             run.same()
     assert all(isinstance(run.device[name], np.ndarray) for name in run.host)
     assert run.device["replay.reward"].any()
+
+
+def test_an_insertion_into_the_hosts_memory_waits_for_the_device(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waits: list[str] = []
+    stream = SimpleNamespace(synchronize=lambda: waits.append("stream"))
+    monkeypatch.setattr(replay, "STREAMED", ("cpu",))
+    monkeypatch.setattr(torch.cpu, "current_stream", lambda device: stream)
+    for variant, some in (("cuda", 0), ("host-rows", 2)):
+        for stack in (0, 3):
+            insert = frame_kernels(60)[0] if stack else kernels(60)[0]
+            Beside(insert, variant=variant).step()
+        assert len(waits) == some
 
 
 # Memory

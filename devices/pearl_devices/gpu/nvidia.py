@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+from weakref import finalize
 
 from pearl_devices.base import DeviceFailed, UnsupportedError
 from pearl_devices.gpu.driver import Driver, Launch
@@ -107,10 +108,11 @@ class Gpu:
             function = self._modules[program.digest].get_function(kernel)
             if shared_bytes > STATIC_BYTES:
                 cupy.cuda.driver.funcSetAttribute(function.ptr, MOST_SHARED, shared_bytes)
-        values = tuple(_value(a) for a in arguments)
+        kept = tuple(arguments)  # whose addresses are all that the device is given
+        values = tuple(_value(a) for a in kept)
         sizes = tuple(grid), tuple(block)
 
-        def launch() -> None:
+        def launch(_: Any = kept) -> None:
             stream = cupy.cuda.ExternalStream(torch.cuda.current_stream(self._device).cuda_stream)
             function(*sizes, values, shared_bytes, stream)
 
@@ -132,6 +134,10 @@ class Gpu:
                     f"(CUDA error {status}); allow more locked memory (ulimit -l), or choose "
                     "variants that keep their arrays on the device"
                 )
+            owner = array
+            while isinstance(owner.base, type(array)):
+                owner = owner.base
+            finalize(owner, runtime.cudaHostUnregister, host.data_ptr()).atexit = False
         return host
 
     def _architecture(self) -> str:
