@@ -26,7 +26,7 @@ from pearl.spec.messages import Complaint, allow, complaints, nearest
 from pearl.spec.quantities import Figure, Number, Sourced
 from pearl.spec.units import dimension_of
 from pearl.spec.yaml_reader import Where, show
-from pearl_devices import BACKENDS, Device, Link, Platform, backend, estimator
+from pearl_devices import BACKENDS, Device, Link, Platform, backend, discover, estimator
 
 MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 """Module path of a device kind of the user's own."""
@@ -97,14 +97,24 @@ class DeviceEntry:
     )
 
 
+HERE = "here"
+"""In a device's place: the CPU of this machine, as `pearl_devices.discover` finds it."""
+
+
 def _described(given: Any) -> Any:
-    """A device of the catalogue where only its name is given."""
+    """A device of the catalogue where only its name is given. HERE is checked as any of them, and
+    not read."""
     if not isinstance(given, str):
         return given
     known = catalogue()
+    if given == HERE:
+        return next(iter(known.values()))
     if given not in known:
         names = ", ".join(known)
-        raise ValueError(f"a mapping, or a device of the catalogue{nearest(given, known)}: {names}")
+        raise ValueError(
+            f"a mapping, {HERE!r} (the CPU of this machine), or a device of the catalogue"
+            f"{nearest(given, known)}: {names}"
+        )
     return known[given]
 
 
@@ -145,7 +155,9 @@ class PlatformFile:
     """A machine: devices, the links between them, and which one is the host."""
 
     devices: dict[str, NamedDevice] = Field(
-        min_length=1, description="Name → device: its figures, or its name in the catalogue."
+        min_length=1,
+        description="Name → device: its figures, its name in the catalogue, or here, the CPU of "
+        "this machine.",
     )
     name: StrictStr | None = Field(
         default=None, min_length=1, max_length=100, description="The file's name by default."
@@ -175,7 +187,14 @@ def read_platform(
         return None, None, complaints(error, data, where, PlatformFile)
     problems: list[Complaint] = []
     devices = []
+    here = [name for name, given in data["devices"].items() if given == HERE]
+    if len(here) > 1:
+        several = f"{', '.join(here)} are {HERE!r}; this machine's CPU is one device"
+        problems.append(((*where, "devices", here[1]), several))
     for name, device in entry.devices.items():
+        if name in here:
+            devices.append(replace(discover.cpu(), name=name))
+            continue
         try:
             known = imports or device.kind in BACKENDS
             devices.append(_device(name, device, (*where, "devices", name), problems, known))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from pearl.spec.checks import shipped
 from pearl.spec.platform_files import read_platform, unfold
 from pearl.spec.reading import load
 from pearl.spec.yaml_reader import parse
-from pearl_devices import BACKENDS, Platform, backend
+from pearl_devices import BACKENDS, Platform, backend, discover
 
 PLATFORMS = shipped("pearl_configs.platforms")
 BASE = "algorithm: {name: dqn, env: E-v0, spaces: {obs: 4, actions: 2}}\n"
@@ -241,3 +242,23 @@ def test_a_platform_file_is_found_beside_the_spec_and_names_its_own_lines(tmp_pa
     )
     wrong = f"{tmp_path / 'box.yaml'}:3: devices.cpu.kind: given 'cqu' (did you mean cpu?)"
     assert wrong in str(caught.value)
+
+
+def test_here_is_the_cpu_of_this_machine() -> None:
+    given = {
+        "devices": {"board": "t4", "host": "here"},
+        "host": "host",
+        "links": [
+            {"between": ["host", "board"], "source": "s", "latency": "1 us", "bandwidth": "1 GB/s"}
+        ],
+    }
+    platform, _, problems = read_platform(given)
+    assert not problems
+    assert platform is not None
+    assert [d.real for d in platform.devices] == [False, True]
+    assert platform.device("host") == replace(discover.cpu(), name="host")
+
+
+def test_this_machine_has_one_cpu() -> None:
+    _, _, problems = read_platform({"devices": {"a": "here", "b": "here"}})
+    assert problems == [(("devices", "b"), "a, b are 'here'; this machine's CPU is one device")]
