@@ -1,0 +1,153 @@
+"""Whole training loops: CPU only, GPU only, planned; a CUDA-graph baseline and other libraries.
+
+A GPU-only loop has every task that the GPU offers there, a CPU-only loop none; `planned` is what
+the planner makes of both. Joules are those of the devices as NVML and RAPL count them, where they
+do; a figure that is modelled is not kept.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pearl
+from benchmarks.gpu import graph_dqn
+from benchmarks.gpu.target import Case, Target
+from pearl.spec.own_code import graph_of
+from pearl.training.trainer import Trainer
+from pearl_devices import offers
+
+ENVIRONMENTS, SMALL_ENVIRONMENTS = (1024, 4096, 16_384), (8,)
+RUN_S, MOST_STEPS = 3.0, 50_000_000
+SMALL_STEPS = 256
+WHERE = ("CPU only", "GPU only", "planned")
+LIBRARY_STEPS = 20_000
+ASKED_RATE = 2.1
+"""Throughput over the best library (DQN)."""
+
+OFF_POLICY: dict[str, Any] = {"batch_size": 256, "learning_starts": 1024, "hidden": [256, 256]}
+ALGORITHMS: dict[str, dict[str, Any]] = {
+    "dqn": {"env": "CartPole-v1", **OFF_POLICY, "hidden": [64, 64], "replay_ratio": "1/64"},
+    "ddpg": {"env": "Pendulum-v1", **OFF_POLICY, "replay_ratio": "1/64"},
+    "sac": {"env": "Pendulum-v1", **OFF_POLICY, "replay_ratio": "1/64"},
+    "ppo": {"env": "CartPole-v1", "rollout_steps": 32, "minibatches": 4, "epochs": 2},
+}
+
+
+def run(target: Target) -> list[Case]:
+    found = []
+    for name in ALGORITHMS:
+        for envs in SMALL_ENVIRONMENTS if target.stand_in else ENVIRONMENTS:
+            found += [_loop(target, name, envs, where) for where in WHERE]
+    return [*found, *_judged(target, [_baseline(target), *_libraries(target), _small_loop(target)])]
+
+
+def spec(target: Target, name: str, envs: int, **more: Any) -> dict[str, Any]:
+    algorithm = {"name": name, "num_envs": envs, **ALGORITHMS[name], **more}
+    if "replay_ratio" in algorithm:
+        algorithm["replay"] = {"kind": "uniform", "capacity": max(100_000, 8 * envs)}
+    if target.stand_in:
+        algorithm["hidden"] = [16, 16]
+        if "replay_ratio" in algorithm:
+            algorithm |= {"batch_size": 16, "learning_starts": 64, "replay_ratio": "1/8"}
+            algorithm["replay"]["capacity"] = 1024
+        else:
+            algorithm["rollout_steps"] = 8
+    quiet = {"evaluate_every": 0, "final_episodes": 0, "lanes": "one"}
+    return {"algorithm": algorithm, "platform": target.platform, "train": quiet}
+
+
+def pinned(target: Target, given: dict[str, Any], where: str) -> dict[str, Any]:
+    """The spec with its tasks on one side, as far as that side runs them."""
+    if where == "planned":
+        return given
+    graph = graph_of(pearl.load(given))
+    on_gpu = {t.name for t in graph.tasks if offers(t.kernel, target.device)}
+    moved = on_gpu if where == "GPU only" else set()
+    side = {t.name: target.device.name if t.name in moved else "cpu" for t in graph.tasks}
+    return {**given, "limits": {"pin": side}}
+
+
+def _loop(target: Target, name: str, envs: int, where: str, **more: Any) -> Case:
+    what = f"{name}, {envs} environments, {where}"
+    system = pearl.load(pinned(target, spec(target, name, envs, **more), where))
+    plan = pearl.plan(system, time_limit_s=5.0)
+    iteration = plan.problem.graph.env_steps if plan.problem else envs
+    steps = SMALL_STEPS if target.stand_in else min(MOST_STEPS, int(plan.value * RUN_S))
+    steps = max(steps, 8 * iteration)
+    done = Trainer(system, plan).train(steps=steps)
+    on_gpu = sum(task.device == target.device.name for task in plan.tasks)
+    counts = {"env_steps": done.env_steps, "updates": done.updates, "tasks_on_gpu": on_gpu}
+    measured = done.energy_source and "modelled" not in done.energy_source
+    joules = done.energy_j if measured else None
+    right = done.status == "done" and done.env_steps >= steps and done.updates > 0
+    if where != "planned":
+        right = right and (on_gpu > 0) == (where == "GPU only")
+    return Case(
+        what,
+        right,
+        counts,
+        target.figures(
+            env_steps_per_s=done.env_steps_per_s,
+            predicted_per_s=plan.value,
+            env_steps_per_j=done.env_steps / joules if joules else None,
+        ),
+        note=done.message or "",
+    )
+
+
+def _baseline(target: Target) -> Case:
+    steps = SMALL_STEPS if target.stand_in else LIBRARY_STEPS
+    start = 64 if target.stand_in else 1000
+    count, updates, seconds = graph_dqn.train(target.driver.device, steps, learning_starts=start)
+    return Case(
+        "CUDA-graph baseline, DQN, 8 environments",
+        updates > 0,
+        {"env_steps": count, "updates": updates},
+        target.figures(env_steps_per_s=count / seconds),
+    )
+
+
+def _small_loop(target: Target) -> Case:
+    """DQN as the baseline and the libraries run it."""
+    return _loop(
+        target, "dqn", 8, "planned", hidden=[64, 64], batch_size=64, replay_ratio=1,
+        learning_starts=1000,
+    )  # fmt: skip
+
+
+def _libraries(target: Target) -> Iterator[Case]:
+    """Those that are installed. None knows the stand-in."""
+    for name in () if target.stand_in else ("stable_baselines3", "sbx"):
+        try:
+            library = __import__(name)
+        except ImportError:
+            print(f"absent: {name}")
+            continue
+        from stable_baselines3.common.env_util import make_vec_env
+
+        own = {"device": str(target.driver.device)} if name == "stable_baselines3" else {}
+        model = library.DQN(
+            "MlpPolicy", make_vec_env("CartPole-v1", 8), batch_size=64, train_freq=1,
+            gradient_steps=8, learning_starts=1000, policy_kwargs={"net_arch": [64, 64]}, **own,
+        )  # fmt: skip
+        model.learn(2000)  # compiles, and begins to learn
+        begin = time.perf_counter()
+        model.learn(LIBRARY_STEPS, reset_num_timesteps=False)
+        rate = LIBRARY_STEPS / (time.perf_counter() - begin)
+        what, counts = f"{name}, DQN, 8 environments", {"env_steps": LIBRARY_STEPS}
+        yield Case(what, True, counts, {"env_steps_per_s": rate})
+
+
+def _judged(target: Target, cases: list[Case]) -> list[Case]:
+    """With the bar of the last, ours, over the best of the others."""
+    if target.stand_in:
+        return cases
+    *others, ours = cases
+    best = max(c.figures.get("env_steps_per_s", 0.0) for c in others)
+    gain = ours.figures.get("env_steps_per_s", 0.0) / best if best else float("nan")
+    figures = {**ours.figures, "over_best": gain}
+    asked = f">= {ASKED_RATE} x the best"
+    met = ours.passed and gain >= ASKED_RATE
+    return [*others, Case(ours.what, met, ours.counts, figures, asked)]
