@@ -379,7 +379,8 @@ class Backend(Protocol):
         """
 
     def bind(self, kernel: Kernel, variant: str, buffers: Buffers) -> Call:
-        """Prepare `kernel` once over `buffers`; the hot path calls the result.
+        """Prepare `kernel` once over `buffers`; the hot path calls the result. On a device with
+        memory of its own it may have a `note`: a sentence for the run's log, or an empty one.
 
         Raises:
             UnsupportedError: it cannot run this kernel in this variant; the text names both.

@@ -86,6 +86,8 @@ class TrainingRun:
                         if told is None:
                             raise
                         status, state.log.failure, failing = "failed", str(told), True
+                for text in session.notes():
+                    state.log.note(text, restarts=0)
                 times_ns = replanning.gathered(times_ns, lanes.times_ns)
                 for name, seen in lanes.lags.items():
                     lags.setdefault(name, Counter()).update(seen)

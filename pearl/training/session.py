@@ -64,11 +64,13 @@ class Session:
     seed: of all random streams.
     at: iterations done, those in which the lanes were drained included.
     environments: returns what brings environments outside the arrays back.
+    notes: returns sentences of the calls that last ran, about how they did.
     """
 
     def __init__(self, compiled: Compiled, seed: int) -> None:
         self.compiled, self.seed, self.at = compiled, seed, 0
         self.environments: Callable[[], Mapping[str, Any]] = dict
+        self.notes: Callable[[], list[str]] = list
         self._memory: channels.Memory | None = None
         self.arrays = self._allocated()
         self.start(seed)
@@ -169,6 +171,7 @@ class Session:
         pace_s = None if c.emulate else c.plan.pace_s
         before = resumed.environments if resumed else None
         residency = Residency(c.jobs, self.arrays, partial(channels.own, c.protocol))
+        self.notes = residency.notes
         if c.protocol.alone:
             with own_code(c.system, "binding the kernels"), _bringing_back():
                 steps = single_lane.bind(c.order, c.jobs, learning, self.arrays, residency)

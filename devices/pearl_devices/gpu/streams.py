@@ -48,8 +48,22 @@ class Streams(Protocol):
     def copy(self, target: Tensor, source: Tensor, stream: Any) -> None:
         """Begin a copy on a stream. One of the two is staging memory."""
 
+    def graph(self) -> Graph:
+        """A new graph. RuntimeError where the device has none."""
+
     def finish(self) -> None:
         """Wait for all work of the device."""
+
+
+class Graph(Protocol):
+    """Work that is recorded once."""
+
+    def capture(self, work: Callable[[], None]) -> None:
+        """Record `work`, which has been done before and must not wait for the device. Raises what
+        `work` raises, and RuntimeError where it cannot be recorded."""
+
+    def replay(self) -> None:
+        """Begin the work again on torch's current stream, with what its tensors hold by then."""
 
 
 class DeviceStreams:
@@ -80,8 +94,27 @@ class DeviceStreams:
         with self._module.stream(stream):
             target.copy_(source, non_blocking=True)
 
+    def graph(self) -> Graph:
+        if self._device.type != "cuda":
+            raise RuntimeError(f"torch has no graphs for {self._device}")
+        return DeviceGraph()
+
     def finish(self) -> None:
         self._module.synchronize(self._device)
+
+
+class DeviceGraph:
+    """A CUDA graph, or AMD's."""
+
+    def capture(self, work: Callable[[], None]) -> None:
+        import torch
+
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            work()
+
+    def replay(self) -> None:
+        self._graph.replay()
 
 
 class HostStream:
@@ -147,9 +180,49 @@ class HostStreams:
     def copy(self, target: Tensor, source: Tensor, stream: HostStream) -> None:
         stream.begun.append(lambda: target.copy_(source))
 
+    def graph(self) -> Graph:
+        return HostGraph()
+
     def finish(self) -> None:
         for stream in self._streams:
             stream.run(stream.done + len(stream.begun))
+
+
+class HostGraph:
+    """A list of torch's operators with their tensors; none may wait for a number."""
+
+    def capture(self, work: Callable[[], None]) -> None:
+        from torch.utils._python_dispatch import TorchDispatchMode
+
+        operators = self._operators = list[tuple[Any, Any, Any, Any]]()
+
+        class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+            def __torch_dispatch__(
+                self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+            ) -> Any:
+                if "_local_scalar_dense" in str(func):
+                    raise RuntimeError("it waits for a number of the device")
+                out = func(*args, **(kwargs or {}))
+                operators.append((func, args, kwargs or {}, out))
+                return out
+
+        with Recorder():  # type: ignore[no-untyped-call]
+            work()
+
+    def replay(self) -> None:
+        import torch
+        from torch.utils._pytree import tree_leaves
+
+        with torch.no_grad():
+            for func, args, kwargs, out in self._operators:
+                aliases = [r.alias_info for r in func._schema.returns if r.alias_info is not None]
+                if any(not a.is_write for a in aliases):
+                    continue  # a view sees what its base holds
+                again = func(*args, **kwargs)
+                if not aliases:
+                    for old, new in zip(tree_leaves(out), tree_leaves(again), strict=True):
+                        if isinstance(old, torch.Tensor):
+                            old.copy_(new)
 
 
 def streams(device: torch.device) -> Streams:

@@ -132,6 +132,7 @@ def with_loss(k: Kernel) -> bool:
     return k.program is not None
 
 
+GRAPH = {"graph": Variant("pearl_devices.gpu.graphs:bind_update", fits=with_loss, on_host=counters)}
 TORCH = {"torch": primitive("torch.off_policy:bind_update", fits=with_loss, on_host=counters)}
 BFLOAT16 = {
     "torch-bf16": primitive(
@@ -213,7 +214,7 @@ def update(
         actions=actions,
         networks=networks,
         variants=variants,
-        cuda=fused(name) if in_one_launch else {},
+        cuda={**GRAPH, **(fused(name) if in_one_launch else {})},
     )
 
 

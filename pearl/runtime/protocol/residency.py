@@ -42,6 +42,7 @@ class Residency:
         self._jobs, self._arrays, self._own = jobs, arrays, own
         self._memories: dict[tuple[str, int], DeviceMemory] = {}
         self._twins: dict[tuple[Place, str], Any] = {}
+        self._calls: list[Call] = []
 
     def bound(
         self, job: Job, seen: Buffers, *, kernel: Kernel | None = None, lane: str = ""
@@ -75,7 +76,12 @@ class Residency:
         call = device.bind(kernel, job.variant, given)
         if starts:
             memory.store(tuple(p for n, p in pairs.items() if n in written))
+        self._calls.append(call)
         return memory.firing(call, kernel, loads, stores, lane)
+
+    def notes(self) -> list[str]:
+        """What calls have to say of how they ran, in sentences."""
+        return list(dict.fromkeys(n for c in self._calls if (n := getattr(c, "note", ""))))
 
     def load(self) -> None:
         """Copy all arrays of devices from the host."""

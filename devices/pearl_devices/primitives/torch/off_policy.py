@@ -31,7 +31,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -43,26 +42,14 @@ from torch import Tensor
 from pearl_devices.base import Buffers, Call
 from pearl_devices.buffers import specs
 from pearl_devices.kernel import Kernel
-from pearl_devices.primitives.math.nets import CLIP_EPS
 from pearl_devices.primitives.native import bound
 from pearl_devices.primitives.torch import modules
+from pearl_devices.primitives.torch.learner import Learner, Split, views
 from pearl_devices.primitives.torch.programs import Noise, loss_of, resolve
 from pearl_devices.primitives.updates import ddpg, dqn, sac
 
 Forward = Callable[..., Tensor]
-Split = Callable[[Tensor], list[Tensor]]
 Run = Callable[[Sequence[Tensor], Tensor], Tensor]
-
-
-def views(flat: Tensor, layers: Sequence[int]) -> list[Tensor]:
-    """Weights (in, out) and biases of every layer, sharing the memory of `flat`."""
-    parts, offset = [], 0
-    for i, o in pairwise(layers):
-        parts.append(flat[offset : offset + i * o].view(i, o))
-        offset += i * o
-        parts.append(flat[offset : offset + o])
-        offset += o
-    return parts
 
 
 def run(parts: Sequence[Tensor], x: Tensor) -> Tensor:
@@ -121,67 +108,6 @@ def network(
     return call
 
 
-def shrinking(norm: Tensor, limit: float, *, waits: bool) -> float | Tensor:
-    """The factor that clips a gradient of this norm. waits: as a number; else it is computed where
-    the norm lies, and the host goes on."""
-    if waits:
-        return min(1.0, limit / (float(norm) + CLIP_EPS))
-    exact = norm.double() if norm.device.type != "mps" else norm  # which has no float64
-    return (limit / (exact + CLIP_EPS)).clamp(max=1.0)
-
-
-class Learner:
-    """One network's parameters, moments and target (if it has one), and the step of Adam.
-
-    waits: its arrays are numpy's, and numbers that are computed are waited for.
-    """
-
-    def __init__(
-        self, name: str, layers: tuple[int, ...], buffers: Buffers, split: Split | None = None
-    ) -> None:
-        """split: into the parts of a network that is not dense layers of these widths."""
-        self.name, split = name, split or partial(views, layers=layers)
-        flat = {p: torch.as_tensor(buffers[f"learner.{name}{p}"]) for p in ("", ".m", ".v")}
-        self.params, self.m, self.v = flat[""], flat[".m"], flat[".v"]
-        self.steps = buffers[f"learner.{name}.steps"]
-        self.parts = [part.detach().requires_grad_() for part in split(self.params)]
-        copy = buffers.get(f"learner.{name}.target")
-        self.target = None if copy is None else torch.as_tensor(copy)
-        self.lr, self.loss = buffers[f"hyper.lr.{name}"], buffers[f"loss.{name}"]
-        self.waits = not isinstance(self.loss, Tensor)
-
-    def descend(self, loss: Tensor, adam: Any, clip_norm: float) -> None:
-        """One step of Adam, bias corrections as in torch.optim.Adam."""
-        self.steps[0] += 1
-        step = int(self.steps[0])
-        beta1, beta2, eps = (float(value) for value in adam)
-        pieces = torch.autograd.grad(loss, self.parts)
-        grad = torch.cat([piece.reshape(-1) for piece in pieces])
-        if clip_norm > 0:
-            grad *= shrinking(grad.norm(), clip_norm, waits=self.waits)
-        self.m.mul_(beta1).add_(grad, alpha=1 - beta1)
-        self.v.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
-        root = (self.v / (1 - beta2**step)).sqrt_().add_(eps)
-        self.params.addcdiv_(self.m, root, value=-float(self.lr[0]) / (1 - beta1**step))
-        self.note(loss)
-
-    def note(self, loss: Tensor) -> None:
-        """Keep the loss, on a device without waiting for it."""
-        if self.waits:
-            self.loss[0] = float(loss.detach())
-        else:
-            self.loss.copy_(loss.detach())
-
-    def follow(self, step: int, tau: float, every: int) -> None:
-        if self.target is None:
-            return
-        if every > 0:
-            if step % every == 0:
-                self.target.copy_(self.params)
-        else:
-            self.target.lerp_(self.params, tau)
-
-
 def _without_gradient(function: Forward) -> Forward:
     def call(*inputs: Tensor) -> Tensor:
         with torch.no_grad():
@@ -191,10 +117,10 @@ def _without_gradient(function: Forward) -> Forward:
 
 
 def _gradient_step(
-    kernel: Kernel, steps: Iterator[Any], learners: dict[str, Learner], buffers: Buffers
+    kernel: Kernel, steps: Iterator[Any], step: int, learners: dict[str, Learner], buffers: Buffers
 ) -> Tensor:
     """Runs one loss generator to its end and returns the absolute TD errors."""
-    step, size = int(buffers["learner.step"][0]), kernel.dim("batch")
+    size = kernel.dim("batch")
     if not isinstance(steps, Iterator):
         raise ValueError(
             f"kernel {kernel.kind}: {kernel.program} returned a {type(steps).__name__}; it must be "
@@ -229,48 +155,70 @@ def _bounds(buffers: Buffers) -> dict[str, Tensor]:
     return {f"act_{end}": torch.as_tensor(buffers[f"act.{end}"]) for end in ("low", "high")}
 
 
+class GradientSteps:
+    """The gradient steps of a firing of update.*, over its arrays.
+
+    dense: how networks of dense layers are computed.
+    hyper: as the loss sees it; `step` and `noise` are set before each step.
+    """
+
+    def __init__(self, kernel: Kernel, buffers: Buffers, dense: Run = run) -> None:
+        self.kernel, self.buffers, self.losses = kernel, buffers, loss_of(kernel)
+        own, networks = specs(kernel), kernel.networks
+        made = {name: structure(kernel, name) for name in networks}
+        self.learners = {
+            name: Learner(name, widths, buffers, made[name][0]) for name, widths in networks.items()
+        }
+        sizes = {name: size for name, size in kernel.dims.items() if isinstance(size, int)}
+        bounds = _bounds(buffers) if kernel.dim("act") else {}
+        self.hyper = hyper = SimpleNamespace(**sizes, **bounds, step=0, noise=None)
+        self._constants = [n for n in own if n.startswith("hyper.") and ".lr." not in n]
+        self.td = torch.as_tensor(buffers["batch.td"])
+        self.nets = SimpleNamespace(target=SimpleNamespace())
+        for name, learner in self.learners.items():
+            split, forward = made[name]
+            forward = dense if forward is run else forward
+            outputs = networks[name][-1]
+            setattr(self.nets, name, network(name, learner.parts, hyper, outputs, forward))
+            if learner.target is not None:
+                frozen = network(name, split(learner.target), hyper, outputs, forward)
+                setattr(self.nets.target, name, _without_gradient(frozen))
+        fields = ("obs", "action", "reward", "next_obs", "discount", "weight")
+        self.batches = [
+            SimpleNamespace(**{f: torch.as_tensor(buffers[f"batch.{f}"])[s] for f in fields})
+            for s in range(kernel.dim("steps"))
+        ]
+
+    def begin(self) -> None:
+        """Read the constants."""
+        for name in self._constants:
+            values = self.buffers[name].tolist()
+            value = values[0] if len(values) == 1 else tuple(values)
+            setattr(self.hyper, name[len("hyper.") :], value)
+
+    def step(self, number: int) -> None:
+        """The gradient step on batch `number`."""
+        steps = self.losses(self.nets, self.batches[number], self.hyper, **self.kernel.args)
+        found = _gradient_step(self.kernel, steps, self.hyper.step, self.learners, self.buffers)
+        self.td[number].copy_(found.detach())
+
+
 def bind_update(kernel: Kernel, buffers: Buffers, dense: Run = run) -> Call:
     """update.*: `steps` runs of the loss generator that kernel.program names. dense: how networks
     of dense layers are computed."""
-    losses = loss_of(kernel)
-    own, networks = specs(kernel), kernel.networks
-    made = {name: structure(kernel, name) for name in networks}
-    learners = {
-        name: Learner(name, widths, buffers, made[name][0]) for name, widths in networks.items()
-    }
-    sizes = {name: size for name, size in kernel.dims.items() if isinstance(size, int)}
-    hyper = SimpleNamespace(**sizes, **(_bounds(buffers) if kernel.dim("act") else {}), step=0)
-    constants = [n for n in own if n.startswith("hyper.") and not n.startswith("hyper.lr.")]
-    td = torch.as_tensor(buffers["batch.td"])
-    noise = Noise(buffers["rng.update"], td.device) if "rng.update" in own else None
-    hyper.noise = noise
-    nets = SimpleNamespace(target=SimpleNamespace())
-    for name, learner in learners.items():
-        split, forward = made[name]
-        forward = dense if forward is run else forward
-        outputs = networks[name][-1]
-        setattr(nets, name, network(name, learner.parts, hyper, outputs, forward))
-        if learner.target is not None:
-            frozen = network(name, split(learner.target), hyper, outputs, forward)
-            setattr(nets.target, name, _without_gradient(frozen))
-    fields = ("obs", "action", "reward", "next_obs", "discount", "weight")
-    batches = [
-        SimpleNamespace(**{f: torch.as_tensor(buffers[f"batch.{f}"])[s] for f in fields})
-        for s in range(kernel.dim("steps"))
-    ]
-    count = buffers["learner.step"]
+    steps = GradientSteps(kernel, buffers, dense)
+    hyper, count, noise = steps.hyper, buffers["learner.step"], None
+    if "rng.update" in specs(kernel):
+        hyper.noise = noise = Noise(buffers["rng.update"], steps.td.device)
 
     def call() -> None:
-        for name in constants:
-            values = buffers[name].tolist()
-            setattr(hyper, name[len("hyper.") :], values[0] if len(values) == 1 else tuple(values))
-        for s, batch in enumerate(batches):
+        steps.begin()
+        for number in range(len(steps.batches)):
             count[0] += 1
             hyper.step = int(count[0])
             if noise is not None:
                 noise.begin()
-            steps = losses(nets, batch, hyper, **kernel.args)
-            td[s].copy_(_gradient_step(kernel, steps, learners, buffers).detach())
+            steps.step(number)
 
     return call
 

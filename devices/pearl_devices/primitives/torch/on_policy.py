@@ -33,7 +33,7 @@ from pearl_devices.kernel import Kernel
 from pearl_devices.primitives.math.rng import stream
 from pearl_devices.primitives.native import bound
 from pearl_devices.primitives.replay import rollouts
-from pearl_devices.primitives.torch.off_policy import Learner, shrinking, views
+from pearl_devices.primitives.torch.learner import Learner, shrinking, views
 from pearl_devices.primitives.torch.programs import loss_of
 from pearl_devices.primitives.updates import policies, ppo
 

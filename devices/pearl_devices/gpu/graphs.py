@@ -1,0 +1,177 @@
+"""The variant `graph`: all gradient steps of a firing, recorded once and replayed as one launch.
+
+What changes from firing to firing lies in tensors that are written before a replay: the batches,
+the random numbers, and a row a step of what Adam and the target take (`Learner.pace`). All other
+numbers of the loss are those of the recording. A loss that reads `hyper.step` may ask for it modulo
+`policy_delay` alone; there is a graph for every such remainder. Where a loss cannot be recorded the
+firings go on operator by operator, as `eager`, and the call's `note` says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pearl_devices.base import Call
+from pearl_devices.gpu.driver import Arrays, Driver
+from pearl_devices.gpu.streams import streams
+from pearl_devices.kernel import Kernel
+from pearl_devices.primitives.math import rng
+from pearl_devices.primitives.torch.off_policy import GradientSteps
+from pearl_devices.primitives.torch.off_policy import bind_update as bind_eager
+
+
+class Remainder:
+    """`hyper.step` while a graph is recorded: known modulo `period` alone."""
+
+    def __init__(self, value: int, period: int) -> None:
+        self._value, self._period = value, period
+
+    def __mod__(self, other: int) -> int:
+        if self._period % other:
+            raise TypeError(
+                f"the loss reads hyper.step modulo {other}, and a graph knows it modulo "
+                f"{self._period} alone"
+            )
+        return self._value % other
+
+
+class RecordedNoise:
+    """`hyper.noise` of a graph: tensors that are filled before each replay. They are made while the
+    steps are tried; a recording then finds them in the same order."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._draws: list[tuple[int, int, Callable[..., None], Tensor]] = []
+        self._step = self._drawn = self._at = 0
+
+    def again(self) -> None:
+        """The steps are gone through again."""
+        self._at = 0
+
+    def begin(self, step: int) -> None:
+        """The draws of gradient step `step` of a firing follow."""
+        self._step, self._drawn = step, 0
+
+    def _draw(self, numbers: Callable[..., None], shape: tuple[int, ...]) -> Tensor:
+        if self._at == len(self._draws):
+            tensor = torch.zeros(shape, device=self._device)
+            self._draws.append((self._step, self._drawn, numbers, tensor))
+        made = self._draws[self._at][3]
+        self._at += 1
+        self._drawn += made.numel() + made.numel() % 2
+        return made
+
+    def normal(self, *shape: int) -> Tensor:
+        """Standard normal float32."""
+        return self._draw(rng.normals, shape)
+
+    def uniform(self, *shape: int) -> Tensor:
+        """Uniform float32 in [0, 1)."""
+        return self._draw(rng.uniforms, shape)
+
+    def fill(self, counter: Any, steps: int) -> None:
+        """The numbers of the next firing."""
+        bases = [np.uint64(rng.stream(counter[0], counter[1] + np.uint64(s))) for s in range(steps)]
+        counter[1] += np.uint64(steps)
+        for step, drawn, numbers, made in self._draws:
+            out = np.empty(tuple(made.shape), np.float32)
+            numbers(bases[step], drawn, out.reshape(-1))
+            made.copy_(torch.from_numpy(out))
+
+
+class Recording:
+    """The gradient steps of a firing as a graph. first: number of the first, modulo `period`."""
+
+    def __init__(
+        self, kernel: Kernel, arrays: Arrays, first: int, period: int, device: torch.device
+    ) -> None:
+        self._arrays, self._steps = arrays, GradientSteps(kernel, dict(arrays))
+        hyper, learners = self._steps.hyper, self._steps.learners
+        self._count = kernel.dim("steps")
+        self._noise = RecordedNoise(device) if "rng.update" in arrays else None
+        self._paces = torch.ones(self._count, len(learners), 3, device=device)
+        self._taken: list[list[int]] = []
+        self._graph = streams(device).graph()
+
+        def work() -> None:
+            self._taken.clear()
+            if self._noise is not None:
+                self._noise.again()
+            for number in range(self._count):
+                hyper.step = Remainder(first + number, period)
+                if self._noise is not None:
+                    self._noise.begin(number)
+                for row, learner in zip(self._paces[number], learners.values(), strict=True):
+                    learner.pace, learner.taken = row, 0
+                self._steps.step(number)
+                self._taken.append([learner.taken for learner in learners.values()])
+
+        hyper.noise = self._noise
+        self._steps.begin()
+        kept = {n: a.clone() for n, a in arrays.items() if isinstance(a, Tensor)}
+        try:
+            work()  # to find the draws, and what is made at a first use alone
+            self._graph.capture(work)
+        finally:  # recording, and trying before it, has changed them
+            for name, array in kept.items():
+                arrays[name].copy_(array)
+
+    def fire(self) -> None:
+        """All gradient steps, begun."""
+        arrays, learners = self._arrays, self._steps.learners.values()
+        count, every = arrays["learner.step"], int(arrays["hyper.target_every"][0])
+        paces = np.ones(tuple(self._paces.shape), np.float32)
+        for number, taken in enumerate(self._taken):
+            count[0] += 1
+            follows = every > 0 and int(count[0]) % every == 0
+            for at, learner in enumerate(learners):
+                for _ in range(taken[at]):
+                    paces[number, at, :2] = learner.paced(arrays["hyper.adam"])
+                paces[number, at, 2] = follows
+        self._paces.copy_(torch.from_numpy(paces))
+        if self._noise is not None:
+            self._noise.fill(arrays["rng.update"], self._count)
+        self._graph.replay()
+
+
+class GraphedUpdate:
+    """The call of update.* by graphs. note: why it has none, once that is known; else empty."""
+
+    def __init__(self, kernel: Kernel, arrays: Arrays, device: torch.device) -> None:
+        self.note = ""
+        self._kernel, self._arrays, self._device = kernel, arrays, device
+        self._period = kernel.dim("policy_delay") if "policy_delay" in kernel.dims else 1
+        self._graphs: dict[int, Recording] = {}
+        self._eager: Call | None = None
+
+    def __call__(self) -> None:
+        if self._eager is not None:
+            self._eager()
+            return
+        first = (int(self._arrays["learner.step"][0]) + 1) % self._period
+        if first not in self._graphs:
+            given = self._kernel, self._arrays, first, self._period, self._device
+            try:
+                self._graphs[first] = Recording(*given)
+            except torch.OutOfMemoryError:
+                raise
+            except (RuntimeError, TypeError, ValueError, NotImplementedError) as error:
+                why = " ".join(str(error).split())
+                self.note = (
+                    f"kernel {self._kernel.kind} runs as eager in place of graph: its gradient "
+                    f"steps cannot be recorded ({why:.300})"
+                )
+                self._eager = bind_eager(self._kernel, dict(self._arrays))
+                self._eager()
+                return
+        self._graphs[first].fire()
+
+
+def bind_update(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
+    """update.* of an algorithm with a replay."""
+    return GraphedUpdate(kernel, arrays, driver.device)

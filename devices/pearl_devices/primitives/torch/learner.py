@@ -1,0 +1,106 @@
+"""One network that learns, over its arrays: parameters, moments, target, and the step of Adam."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pearl_devices.base import Buffers
+from pearl_devices.primitives.math.nets import CLIP_EPS
+
+Split = Callable[[Tensor], list[Tensor]]
+"""A flat vector → the parts of a network, sharing its memory."""
+
+
+def views(flat: Tensor, layers: Sequence[int]) -> list[Tensor]:
+    """Weights (in, out) and biases of every layer, sharing the memory of `flat`."""
+    parts, offset = [], 0
+    for i, o in pairwise(layers):
+        parts.append(flat[offset : offset + i * o].view(i, o))
+        offset += i * o
+        parts.append(flat[offset : offset + o])
+        offset += o
+    return parts
+
+
+def shrinking(norm: Tensor, limit: float, *, waits: bool) -> float | Tensor:
+    """The factor that clips a gradient of this norm. waits: as a number; else it is computed where
+    the norm lies, and the host goes on."""
+    if waits:
+        return min(1.0, limit / (float(norm) + CLIP_EPS))
+    exact = norm.double() if norm.device.type != "mps" else norm  # which has no float64
+    return (limit / (exact + CLIP_EPS)).clamp(max=1.0)
+
+
+class Learner:
+    """One network's parameters, moments and target (if it has one), and the step of Adam.
+
+    waits: its arrays are numpy's, and numbers that are computed are waited for.
+    pace: None, or what changes from step to step as a tensor (3,): the parts of the second moment
+        and of the step (with its sign) that are taken, and of the target's move. Nothing is counted
+        then but in `taken`.
+    """
+
+    def __init__(
+        self, name: str, layers: tuple[int, ...], buffers: Buffers, split: Split | None = None
+    ) -> None:
+        """split: into the parts of a network that is not dense layers of these widths."""
+        self.name, split = name, split or partial(views, layers=layers)
+        flat = {p: torch.as_tensor(buffers[f"learner.{name}{p}"]) for p in ("", ".m", ".v")}
+        self.params, self.m, self.v = flat[""], flat[".m"], flat[".v"]
+        self.steps = buffers[f"learner.{name}.steps"]
+        self.parts = [part.detach().requires_grad_() for part in split(self.params)]
+        copy = buffers.get(f"learner.{name}.target")
+        self.target = None if copy is None else torch.as_tensor(copy)
+        self.lr, self.loss = buffers[f"hyper.lr.{name}"], buffers[f"loss.{name}"]
+        self.waits = not isinstance(self.loss, Tensor)
+        self.pace: Tensor | None = None
+        self.taken = 0
+
+    def descend(self, loss: Tensor, adam: Any, clip_norm: float) -> None:
+        """One step of Adam, bias corrections as in torch.optim.Adam."""
+        beta1, beta2, eps = (float(value) for value in adam)
+        pieces = torch.autograd.grad(loss, self.parts)
+        grad = torch.cat([piece.reshape(-1) for piece in pieces])
+        if clip_norm > 0:
+            grad *= shrinking(grad.norm(), clip_norm, waits=self.waits)
+        self.m.mul_(beta1).add_(grad, alpha=1 - beta1)
+        self.v.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
+        if self.pace is None:
+            share, rate = self.paced(adam)
+            root = (self.v / share).sqrt_().add_(eps)
+            self.params.addcdiv_(self.m, root, value=rate)
+        else:
+            self.taken += 1
+            root = (self.v / self.pace[0]).sqrt_().add_(eps)
+            self.params.add_(self.m * self.pace[1] / root)
+        self.note(loss)
+
+    def paced(self, adam: Any) -> tuple[float, float]:
+        """Counts a step of Adam: the part of the second moment, and of the step, with its sign."""
+        self.steps[0] += 1
+        step, (beta1, beta2, _) = int(self.steps[0]), (float(value) for value in adam)
+        return 1 - beta2**step, -float(self.lr[0]) / (1 - beta1**step)
+
+    def note(self, loss: Tensor) -> None:
+        """Keep the loss, on a device without waiting for it."""
+        if self.waits:
+            self.loss[0] = float(loss.detach())
+        else:
+            self.loss.copy_(loss.detach())
+
+    def follow(self, step: int, tau: float, every: int) -> None:
+        if self.target is None:
+            return
+        if every > 0 and self.pace is not None:
+            self.target.lerp_(self.params, self.pace[2])
+        elif every > 0:
+            if step % every == 0:
+                self.target.copy_(self.params)
+        else:
+            self.target.lerp_(self.params, tau)
