@@ -121,7 +121,7 @@ class CountingTwin(HostTwin):
 
 @pytest.mark.parametrize("k", WRITTEN, ids=lambda k: f"{k.kind} {k.dims.get('envs', '')}")
 def test_the_launches_of_a_record_are_those_of_a_firing(k: Kernel) -> None:
-    for variant in kind_of(k).cuda:
+    for variant in set(kind_of(k).cuda) - {"eager", "graph"}:  # which torch launches
         driver = CountingTwin()
         call = bind_cuda(k, tensors(arrays(k)), driver, variant)
         call()
