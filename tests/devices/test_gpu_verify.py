@@ -77,3 +77,11 @@ def test_a_variant_that_was_asked_for_its_place_is_looked_at_where_a_plan_uses_i
     assert first_use(STAND_IN, 0, [asked]) == []
     (file,) = (tmp_path / "verified").iterdir()
     assert file.read_text() == '["replay_insert host-rows"]'
+
+
+def test_a_loss_that_is_only_reported_otherwise_is_no_difference() -> None:
+    def eager(k: Any, variant: str) -> bool:
+        return (k.kind, variant) == ("update.a2c", "eager")
+
+    (found,) = verify(STAND_IN, only=eager)
+    assert found.passed, found.text
