@@ -142,7 +142,7 @@ def test_many_tasks_are_planned_close_to_a_proven_bound(ratio: float) -> None:
 
 
 def test_a_scale_run_tells_its_own_time_and_memory() -> None:
-    result = apart(0, 1.0, 40, 4, 1.0)
+    result = apart(0, 1.0, 40, 4, 3.0)
     assert result.tasks == 40
     assert 0 <= result.above < math.inf
     assert 1e7 < result.peak_bytes < 1e9
