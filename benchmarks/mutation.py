@@ -156,13 +156,16 @@ def decided(base: Tree, work: Path, mutant: Mutant, usual: dict[str, float], kep
 EXTRAS = {"envpool": "devices/pearl_devices/primitives/envs/envpool_envs.py"}
 """Package of an extra → the module of which no test can run without it."""
 
+CONTRACTS = "pearl/testing/"
+
 
 def drawn(root: Path, seed: int, count: int, module: str) -> list[Mutant]:
     """`count` different mutants: a module by its lines, then one of its mutants. None of a module
-    whose extra is not installed."""
+    whose extra is not installed, and none of the contracts that ship, which are tests."""
     dice = random.Random(seed)
     absent = {file for package, file in EXTRAS.items() if find_spec(package) is None}
-    wanted = [f for f in sources(root) if module in f and f not in absent]
+    found = [f for f in sources(root) if f not in absent and not f.startswith(CONTRACTS)]
+    wanted = [f for f in found if module in f]
     texts = {f: (root / f).read_bytes() for f in wanted}
     left = {file: found for file, text in texts.items() if (found := mutants(file, text))}
     chosen: list[Mutant] = []

@@ -212,6 +212,7 @@ def test_modules_are_drawn_by_their_lines_and_a_seed_draws_the_same():
     assert {m.file for m in mutation.drawn(ROOT, 3, 5, "pearl/graph/period.py")} == {
         "pearl/graph/period.py"
     }
+    assert not mutation.drawn(ROOT, 3, 5, "pearl/testing/")
 
 
 def test_what_is_called_equivalent_is_in_the_tree():

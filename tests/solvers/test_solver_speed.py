@@ -18,6 +18,7 @@ from pearl import solve
 from pearl.graph.limits import Limits
 from pearl.planning.plan_validation import check_plan
 from pearl.planning.timing import Assignment, timing
+from pearl.solvers.large import annealing
 from pearl.solvers.large.load_annealing import Annealing, balance, counting_bound, greedy
 from pearl.solvers.large.load_bound import LoadProgram
 from pearl.solvers.model.lane_sequencing import best_orders
@@ -148,6 +149,11 @@ def test_a_scale_run_tells_its_own_time_and_memory() -> None:
     assert 1e7 < result.peak_bytes < 1e9
     assert result.cpu_s > 0
     assert LIMIT_S < 30
+
+
+@pytest.mark.parametrize("power", [2, 4, 8])
+def test_loads_are_raised_to_their_power(power: int) -> None:
+    assert annealing._power(3.0, power) == 3.0**power
 
 
 def test_a_ring_is_proven_and_timed_beside_a_linear_program() -> None:
