@@ -149,6 +149,8 @@ def test_a_program_is_loaded_once_and_little_shared_memory_is_not_asked_for(gpu:
         driver.bound(TOY, name, (1,), (32,), (), 1024)
     assert [c[0] for c in cupy.calls].count("load") == 1
     assert "attribute" not in [c[0] for c in cupy.calls]
+    driver.bound(TOY, "total", (1,), (32,), (), 47 * 1024)  # with a source's own more than 48
+    assert ("attribute", 77, 8, 47 * 1024) in cupy.calls
 
 
 @pytest.mark.parametrize(

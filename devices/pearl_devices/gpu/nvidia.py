@@ -26,8 +26,9 @@ KINDS = ("cuda", "xpu", "mps")
 MAPPED = 2
 """cudaHostRegisterMapped."""
 
-STATIC_BYTES = 48 * 1024
-"""Shared memory of a block beyond which a kernel must ask for it (CUDA programming guide)."""
+UNASKED_BYTES = 32 * 1024
+"""Dynamic shared memory of a block beyond which a kernel asks for it. It must where this and what
+its source declares are more than 48 KiB together (CUDA programming guide)."""
 
 MOST_SHARED = 8
 """CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES of the CUDA driver API."""
@@ -106,7 +107,7 @@ class Gpu:
                 module.load(compiled(program, self._architecture()).code)
                 self._modules[program.digest] = module
             function = self._modules[program.digest].get_function(kernel)
-            if shared_bytes > STATIC_BYTES:
+            if shared_bytes > UNASKED_BYTES:
                 cupy.cuda.driver.funcSetAttribute(function.ptr, MOST_SHARED, shared_bytes)
         kept = tuple(arguments)  # whose addresses are all that the device is given
         values = tuple(_value(a) for a in kept)
