@@ -12,6 +12,7 @@ import os
 import platform as python_platform
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,9 @@ def host(root: Path = ROOT) -> Platform:
 
     root: where `/proc` and `/sys` are, for tests.
     """
-    found = list(gpus())
+    from pearl_devices.gpu.found import torch_gpus
+
+    found = list(gpus()) or list(torch_gpus("cpu", "gpu"))
     return Platform("host", (cpu(root), *(g for g, _ in found)), tuple(link for _, link in found))
 
 
@@ -246,10 +249,12 @@ def _caches(root: Path, usable: list[int]) -> dict[str, float]:
 def gpus() -> Iterator[tuple[Device, Link]]:
     """NVIDIA GPUs that this process may use, each with its link to the CPU; none is no error.
 
-    Counts and clocks come from NVML; peak and bandwidth are computed from them. `real` is False:
-    this version binds no kernel to a GPU, so plans may use one but training on it is emulated.
+    Counts and clocks come from NVML; peak and bandwidth are computed from them. `real` says whether
+    torch drives it; plans may use one that it does not, and training on it is emulated.
     """
     import pynvml
+
+    from pearl_devices.gpu.found import driven
 
     try:
         pynvml.nvmlInit()
@@ -258,7 +263,8 @@ def gpus() -> Iterator[tuple[Device, Link]]:
     try:
         visible = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in visible_gpus(pynvml)]
         for i, handle in enumerate(visible):
-            yield _gpu(handle, "gpu" if len(visible) == 1 else f"gpu{i}")
+            device, link = _gpu(handle, "gpu" if len(visible) == 1 else f"gpu{i}")
+            yield replace(device, real=driven(i)), link
     except pynvml.NVMLError:
         return
     finally:

@@ -30,7 +30,7 @@ from pearl.training.policy_export import export
 from pearl.training.run import Listener, TrainingRun
 from pearl.training.session import Resumed, Session
 from pearl.training.state import State
-from pearl_devices import backend
+from pearl_devices import Platform, UnsupportedError, backend
 
 LOG = logging.getLogger("pearl")
 
@@ -81,11 +81,25 @@ def _require_devices(made: Compiled) -> None:
     if absent:
         here = platform.name == "host"
         raise SpecError(
+            *(_obstacle(platform, name) for name in absent if here),
             f"the plan uses {', '.join(absent)} of platform {platform.name}, which "
             f"{'this version plans for but cannot drive' if here else 'this machine lacks'}; "
             "emulate the plan (--emulate), or "
-            + ("keep the tasks off it (limits.devices)" if here else "plan for platform host")
+            + ("keep the tasks off it (limits.devices)" if here else "plan for platform host"),
         )
+
+
+def _obstacle(platform: Platform, name: str) -> str:
+    """Why a device of this machine is not driven."""
+    device = platform.device(name)
+    number = [d.name for d in platform.devices if d.kind == device.kind].index(name)
+    memory = getattr(backend(device.kind), "memory", None)
+    try:
+        if memory:
+            memory(number)
+    except UnsupportedError as error:
+        return f"device {name}: {error}"
+    return f"device {name}: nothing drives one of kind {device.kind}"
 
 
 def _check_devices(made: Compiled) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from pearl_devices import discover
+from pearl_devices.gpu import found, nvidia
 
 CPUINFO = "model name\t: Test CPU 9000\ncpu MHz\t\t: 2000.000\nflags\t\t: fpu sse2 avx avx2 fma\n"
 
@@ -217,3 +219,29 @@ def test_hidden_gpus_are_not_found(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     fake_nvml(monkeypatch)
     assert len(list(discover.gpus())) == count
+
+
+def test_a_gpu_is_real_where_torch_drives_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_nvml(monkeypatch)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    ((gpu, _),) = list(discover.gpus())
+    assert not gpu.real  # this torch is built for CPUs
+    monkeypatch.setattr(nvidia, "torch_kind", lambda: "cuda")
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    ((gpu, _),) = list(discover.gpus())
+    assert gpu.real
+
+
+def test_a_gpu_that_torch_alone_knows_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert list(found.torch_gpus("cpu", "gpu")) == []
+    told = SimpleNamespace(name="AMD Instinct MI300X", total_memory=2**37)
+    told.multi_processor_count = 304
+    monkeypatch.setattr(found, "version", lambda name: "2.6.0+rocm6.2")
+    monkeypatch.setattr(found, "torch_kind", lambda: "cuda")
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda number: told)
+    seen = [device for device, _ in found.torch_gpus("cpu", "gpu")]
+    assert [(d.name, d.model, d.width) for d in seen] == [
+        (f"gpu{i}", "AMD Instinct MI300X", 304) for i in (0, 1)
+    ]
+    assert all(d.real and d.sources["peak_flops_per_s"].startswith("assumed") for d in seen)

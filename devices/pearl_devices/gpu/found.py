@@ -1,0 +1,75 @@
+"""Which GPUs torch drives, and those that it alone knows."""
+
+from __future__ import annotations
+
+import platform as python_platform
+import sys
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from pearl_devices.base import Device, Link, UnsupportedError
+from pearl_devices.discover import GPU_IDLE_SHARE, LAUNCH_S, PCIE_LATENCY_S
+from pearl_devices.gpu.nvidia import driver, torch_kind
+
+UNIT_FLOPS_PER_S, GPU_BYTES_PER_S, GPU_ACTIVE_W = 1e11, 2e11, 200.0  # assumed, of a GPU that
+# torch alone knows: a tenth of a TFLOP/s a compute unit, one of consumer class
+PCIE_BYTES_PER_S = 16e9  # assumed: PCIe 4.0 of 8 lanes
+LINK_SOURCES = dict.fromkeys(("latency_s", "bytes_per_s", "per_message_s"), "assumed")
+
+
+def driven(number: int) -> bool:
+    """Whether torch drives the GPU of this number."""
+    try:
+        driver(number)
+    except (UnsupportedError, ImportError):
+        return False
+    return True
+
+
+def torch_gpus(host: str, kind_name: str) -> Iterator[tuple[Device, Link]]:
+    """GPUs that torch alone knows: AMD's, Intel's and Apple's. None is no error.
+
+    host: the device to which they are linked. kind_name: their kind, and name.
+    torch is imported only where it is built for one. It says names, memory and units; all other
+    figures are assumed.
+    """
+    try:
+        build = version("torch").partition("+")[2]
+    except PackageNotFoundError:
+        return
+    apple = sys.platform == "darwin" and python_platform.machine() == "arm64"
+    if not (build.startswith(("rocm", "xpu")) or apple):
+        return
+    import torch
+
+    kind = torch_kind()
+    if kind is None:
+        return
+    count = torch.get_device_module(kind).device_count()
+    for i in range(count):
+        told: Any = None if apple else torch.get_device_module(kind).get_device_properties(i)
+        name = kind_name if count == 1 else f"{kind_name}{i}"
+        units = getattr(told, "multi_processor_count", getattr(told, "gpu_subslice_count", 16))
+        sources = dict.fromkeys(
+            ("peak_flops_per_s", "memory_bytes_per_s", "overhead_s", "idle_power_w"),
+            "assumed; torch does not say",
+        )
+        yield (
+            Device(
+                name,
+                kind_name,
+                width=max(1, int(units)),
+                width_unit="sm",
+                memory_bytes=float(getattr(told, "total_memory", 8 * 2**30)),
+                peak_flops_per_s=UNIT_FLOPS_PER_S * units,
+                memory_bytes_per_s=GPU_BYTES_PER_S,
+                overhead_s=LAUNCH_S,
+                idle_power_w=GPU_IDLE_SHARE * GPU_ACTIVE_W,
+                active_power_w=GPU_ACTIVE_W,
+                real=True,
+                model=str(getattr(told, "name", "Apple GPU")),
+                sources={**sources, "active_power_w": sources["idle_power_w"], "width": "torch"},
+            ),
+            Link(host, name, PCIE_LATENCY_S, PCIE_BYTES_PER_S, LAUNCH_S, sources=LINK_SOURCES),
+        )
