@@ -32,7 +32,7 @@ MEDIAN, WORST = 1e-5, 1e-4
 NATIVE = "native"
 REPORTED = "loss."
 """Prefix of arrays that are reported and that nothing is computed from. Programs of one algorithm
-may report another loss of the same gradient (A2C's ratio of probabilities is 1, its logarithm 0)."""
+may report another loss of the same gradient (A2C's ratio of probabilities is 1, its log 0)."""
 
 
 @dataclass(frozen=True)
