@@ -79,7 +79,7 @@ def test_a_variant_that_was_asked_for_its_place_is_looked_at_where_a_plan_uses_i
     assert file.read_text() == '["replay_insert host-rows"]'
 
 
-def test_a_loss_that_is_only_reported_otherwise_is_no_difference() -> None:
+def test_a_torch_program_is_compared_with_itself_on_the_cpu() -> None:
     def eager(k: Any, variant: str) -> bool:
         return (k.kind, variant) == ("update.a2c", "eager")
 

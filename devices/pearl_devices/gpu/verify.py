@@ -1,7 +1,9 @@
 """Whether a GPU computes what the CPU does: every kernel that it offers, on small examples.
 
-Each is fired once on the device and once as the CPU's native kernel, from the same arrays. Whole
-numbers must be equal. Of an array of other numbers, differences count as shares of the largest
+Each is fired once on the device and once on the CPU, from the same arrays: what is written by hand
+as the native kernel, a torch program as that program, for two programs of one algorithm may differ
+where no run brings them (A2C learning from the rollouts of another policy). Whole numbers must be
+equal. Of an array of other numbers, differences count as shares of the largest
 change: the median at most 1e-5 and the largest at most 1e-4, as float32 in another order of sums
 has them.
 """
@@ -23,6 +25,7 @@ from pearl_devices import backend, cpu, offers
 from pearl_devices.base import ASKED, Buffers, Device, DeviceFailed, UnsupportedError
 from pearl_devices.buffers import specs
 from pearl_devices.cache_folder import cache_folder
+from pearl_devices.gpu.binding import written
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels import kind_of
 from pearl_devices.kernels.examples import HORIZON, filled, loops
@@ -30,9 +33,7 @@ from pearl_devices.kernels.examples import HORIZON, filled, loops
 MEDIAN, WORST = 1e-5, 1e-4
 """Shares of the largest change of an array."""
 NATIVE = "native"
-REPORTED = "loss."
-"""Prefix of arrays that are reported and that nothing is computed from. Programs of one algorithm
-may report another loss of the same gradient (A2C's ratio of probabilities is 1, its log 0)."""
+TORCH = "torch"
 
 
 @dataclass(frozen=True)
@@ -161,9 +162,8 @@ def _judged(device: Device, number: int, kernel: Kernel, variant: str, arrays: B
         _fire(device, number, kernel, variant, its)
     except (UnsupportedError, DeviceFailed) as error:
         return Verdict(kernel.kind, variant, why=str(error))
-    cpu.bind(kernel, NATIVE, mine)()
-    written = [n for n in kind_of(kernel).written(names) if not n.startswith(REPORTED)]
-    found = [(n, *_apart(arrays[n], mine[n], its[n])) for n in written]
+    cpu.bind(kernel, NATIVE if variant in written(kernel) else TORCH, mine)()
+    found = [(n, *_apart(arrays[n], mine[n], its[n])) for n in kind_of(kernel).written(names)]
     name, median, worst = max(found, key=lambda each: (each[2], each[1]))
     return Verdict(kernel.kind, variant, name if worst else "", median, worst)
 
