@@ -186,6 +186,7 @@ def test_a_gpu_is_computed_from_its_clocks_and_counts(monkeypatch: pytest.Monkey
     assert gpu.peak_flops_per_s == pytest.approx(35.58e12, rel=1e-3)
     assert gpu.memory_bytes_per_s == pytest.approx(936e9, rel=1e-3)
     assert gpu.active_power_w == 350
+    assert gpu.figures["clock_hz"] == 1.695e9
     assert platform.route("cpu", "gpu")[0].bytes_per_s == pytest.approx(31.5e9, rel=1e-3)
 
 

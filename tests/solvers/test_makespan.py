@@ -380,6 +380,22 @@ def random_shop(seed: int, jobs: int, machines: int) -> tuple[TaskGraph, CostTab
     return TaskGraph("shop", found, tuple(edges)), CostTable(platform, tuple(modes))
 
 
+KEPT_S = (40.88850154849895, 30.861198801176272, 38.14028647225797, 37.392910424549285)
+"""Makespans that tabu search ends with, by seed: its moves are functions of shop and seed."""
+
+
+def test_tabu_search_makes_the_moves_that_are_kept() -> None:
+    found = []
+    for seed in range(4):
+        graph, costs = random_shop(seed, 10, 4)
+        it = iteration(makespan_spaces(graph, costs, Limits())[0])
+        first = heft.schedule(it)
+        assert first
+        lanes = local_search.plain_lanes(it)
+        found.append(local_search.tabu_search(it, lanes, first, 300, 0.0, math.inf, seed).cost)
+    assert found == pytest.approx(KEPT_S, rel=1e-12)
+
+
 def test_tabu_search_improves_on_heft_by_its_own_account_and_by_simulation() -> None:
     better = 0
     for seed in range(4):
