@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pearl_devices import backend, cpu, offers
-from pearl_devices.base import ASKED, Buffers, Device, DeviceFailed, UnsupportedError
+from pearl_devices.base import ASKED, Buffers, Call, Device, DeviceFailed, UnsupportedError
 from pearl_devices.buffers import specs
 from pearl_devices.cache_folder import cache_folder
 from pearl_devices.gpu.binding import written
@@ -134,15 +134,23 @@ def _each(
     for kernels in loops():
         offered = [[v for v, _ in offers(k, device) if _wanted(k, v, only)] for k in kernels]
         last = max((at for at, found in enumerate(offered) if found), default=-1)
-        arrays = filled(kernels)
+        arrays, acting = filled(kernels), list[Call]()
+        for name in arrays:  # what acts is what learns from it
+            if name.startswith("policy.") and (learner := f"learner.{name[7:]}") in arrays:
+                arrays[name][:] = arrays[learner]
         for at, kernel in enumerate(kernels[: last + 1]):
             for variant in offered[at]:
                 yield _judged(device, number, kernel, variant, arrays)
             if at == last:
                 break
             fire = cpu.bind(kernel, NATIVE, arrays)
-            for _ in range(HORIZON if kind_of(kernel).side == "acts" else 1):
-                fire()
+            fire()
+            if kind_of(kernel).side == "acts":
+                acting.append(fire)
+            elif kind_of(kernel).structure in ("insert", "store"):
+                for _ in range(HORIZON):  # with the steps that each stores
+                    for one in (*acting, fire):
+                        one()
 
 
 def _wanted(kernel: Kernel, variant: str, only: Callable[[Kernel, str], bool] | None) -> bool:
