@@ -7,7 +7,7 @@
 // up4(in) rows, the biases follow as one more. Zeros in the padding of weights and inputs keep all
 // other padding 0. Each sum has one order, whatever order the threads run in, and nothing is atomic.
 #pragma once
-#include "common.cuh"
+#include "blocks.cuh"
 
 constexpr unsigned ALL = 0xffffffffu;
 constexpr float CLIP_EPS = 1e-6f;
@@ -376,20 +376,6 @@ __device__ __forceinline__ void stage(float* to, const float* from, int rows) {
       if (j < unsigned(rows * WIDTH)) to[j / WIDTH * pitch(INTO) + AT + j % WIDTH] = held[i];
     }
   }
-}
-
-// The sum over all threads, in each of them. Ends with a barrier.
-__device__ __forceinline__ float block_sum(float mine) {
-  __shared__ float parts[THREADS / 32];
-#pragma unroll
-  for (int apart = 16; apart; apart /= 2) mine += __shfl_xor_sync(ALL, mine, apart);
-  if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = mine;
-  __syncthreads();
-  float sum = 0.0f;
-#pragma unroll
-  for (int warp = 0; warp < THREADS / 32; warp++) sum += parts[warp];
-  __syncthreads();
-  return sum;
 }
 
 // Constants of Adam in one gradient step: the learning rate and the root of the second moment, with
