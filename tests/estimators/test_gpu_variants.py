@@ -9,7 +9,9 @@ import pytest
 
 from pearl_devices import Device, Kernel, kernel
 from pearl_devices.gpu.driver import HostTwin, Launch
-from pearl_devices.kernels import kind_of
+from pearl_devices.kernels import KINDS, kind_of
+from pearl_devices.kernels.examples import loops
+from pearl_estimators.gpu.timing import call_on
 from pearl_estimators.gpu.variants import ASSUMED, Starts, gpu_roofline, launches, start_s
 from tests.devices.gpu_stand_in import arrays, bind_cuda, tensors
 from tests.estimators.test_estimators import DDPG, DQN, DRAW, GPU, SAC, STORE, TD3
@@ -128,3 +130,21 @@ def test_the_launches_of_a_record_are_those_of_a_firing(k: Kernel) -> None:
         before = driver.count
         call()
         assert driver.count - before == launches(k, variant), variant
+
+
+def test_every_kind_that_is_written_in_cuda_launches_what_its_record_says() -> None:
+    counted: set[tuple[str, str]] = set()
+    for one in (k for loop in loops() for k in loop):
+        for variant, written in kind_of(one).cuda.items():
+            pair = one.kind, variant
+            if variant in ("eager", "graph") or pair in counted or not written.fits(one):
+                continue
+            counted.add(pair)
+            driver = CountingTwin()
+            call = call_on(driver, one, variant)
+            call()
+            before = driver.count
+            call()
+            assert driver.count - before == launches(one, variant), pair
+    by_hand = {(n, v) for n, k in KINDS.items() for v in k.cuda if v not in ("eager", "graph")}
+    assert counted >= by_hand
