@@ -19,7 +19,7 @@ from pearl.training.trainer import Trainer
 from pearl_devices import offers
 
 ENVIRONMENTS, SMALL_ENVIRONMENTS = (1024, 4096, 16_384), (8,)
-RUN_S, MOST_STEPS = 3.0, 50_000_000
+RUN_S, PLAN_S, MOST_STEPS = 1.5, 2.0, 50_000_000
 SMALL_STEPS = 256
 WHERE = ("CPU only", "GPU only", "planned")
 LIBRARY_STEPS = 20_000
@@ -72,7 +72,7 @@ def pinned(target: Target, given: dict[str, Any], where: str) -> dict[str, Any]:
 def _loop(target: Target, name: str, envs: int, where: str, **more: Any) -> Case:
     what = f"{name}, {envs} environments, {where}"
     system = pearl.load(pinned(target, spec(target, name, envs, **more), where))
-    plan = pearl.plan(system, time_limit_s=5.0)
+    plan = pearl.plan(system, time_limit_s=PLAN_S)
     iteration = plan.problem.graph.env_steps if plan.problem else envs
     steps = SMALL_STEPS if target.stand_in else min(MOST_STEPS, int(plan.value * RUN_S))
     steps = max(steps, 8 * iteration)
