@@ -37,7 +37,7 @@ JUDGING = {
     "inference": "cuda",
     "rollout_insert": "cuda",
     "gae": "cuda",
-    "update": "eager",
+    "update": "fused",
     "param_sync": "cuda",
 }
 CASES: dict[str, tuple[str, dict[str, str]]] = {
