@@ -380,7 +380,7 @@ def random_shop(seed: int, jobs: int, machines: int) -> tuple[TaskGraph, CostTab
     return TaskGraph("shop", found, tuple(edges)), CostTable(platform, tuple(modes))
 
 
-KEPT_S = (40.88850154849895, 30.861198801176272, 38.14028647225797, 37.392910424549285)
+KEPT_S = (39.66705905443689, 29.411108922495643, 36.57526506191547, 35.82614888901843)
 """Makespans that tabu search ends with, by seed: its moves are functions of shop and seed."""
 
 
@@ -392,7 +392,7 @@ def test_tabu_search_makes_the_moves_that_are_kept() -> None:
         first = heft.schedule(it)
         assert first
         lanes = local_search.plain_lanes(it)
-        found.append(local_search.tabu_search(it, lanes, first, 300, 0.0, math.inf, seed).cost)
+        found.append(local_search.tabu_search(it, lanes, first, 5000, 0.0, math.inf, seed).cost)
     assert found == pytest.approx(KEPT_S, rel=1e-12)
 
 
