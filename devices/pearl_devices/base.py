@@ -28,6 +28,14 @@ Call = Callable[[], "Pending | None"]
 mode whose estimate occupies its lane for less than its latency may return something else."""
 
 
+def finish(call: Call) -> None:
+    """Waits until all is complete that a call has begun on a device with memory of its own, whose
+    calls have an attribute `wait`; so that a clock around a call and this measures the work."""
+    wait = getattr(call, "wait", None)
+    if wait is not None:
+        wait()
+
+
 ASKED = {
     "torch-bf16": "rounds to bfloat16; of the updates of continuous actions",
     "eager-bf16": "rounds to bfloat16; of the updates of continuous actions, on a GPU",
@@ -332,7 +340,8 @@ class DeviceMemory(Protocol):
         lane: str,
     ) -> Call:
         """A firing: the twins of `loads` from the host, the call, the twins of `stores` to the
-        host. Complete when it returns where anything crosses; else in the order of its lane.
+        host. Complete when it returns where anything crosses; else in the order of its lane, and
+        its attribute `wait` waits for it.
 
         call: what `bind` returned for `kernel`.
         """

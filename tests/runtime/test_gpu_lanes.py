@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from pearl.training.trainer import Trainer
 from pearl_devices import cpu
 from pearl_devices.gpu import stand_in
 from pearl_devices.gpu.memory import TorchMemory
-from tests.gpu_lanes import gpu_plan
+from tests.gpu_lanes import LEARNING, gpu_plan
 from tests.lanes import differing, trained
 
 STEPS = 400
@@ -55,6 +56,33 @@ def test_no_call_of_a_gpu_lane_comes_from_the_cpu(one: Any, monkeypatch: Any) ->
     assert [t for t, device in placed.items() if device == "gpu"] == ["update", "param_sync"]
     for place in ("cpu", "gpu"):
         assert bound[place] == {kinds[t] for t, device in placed.items() if device == place}
+
+
+LOOP = dict.fromkeys(("inference", "env_step", "replay_insert", "replay_sample"), "cuda")
+
+
+@pytest.mark.parametrize("hosting", ["one", "threads"])
+@pytest.mark.parametrize("on_gpu", [{}, LOOP], ids=["two lanes", "one lane"])
+def test_a_call_is_timed_until_the_device_has_done_its_work(
+    on_gpu: dict[str, str], hosting: str, monkeypatch: Any
+) -> None:
+    firing, late_s = TorchMemory.firing, 0.03
+
+    def slow(self: Any, call: Any, kernel: Any, *given: Any) -> Any:
+        fire = firing(self, call, kernel, *given)
+
+        def begun() -> None:
+            fire()
+
+        learns = kernel.kind in ("update.dqn", "param_sync")
+        begun.wait = lambda: time.sleep(late_s * learns)  # type: ignore[attr-defined]
+        return begun
+
+    monkeypatch.setattr(TorchMemory, "firing", slow)
+    done = trained(*gpu_plan("dqn", {**on_gpu, **LEARNING}), hosting, steps=160).run
+    assert done.status == "done", done.message
+    measured = {t.task: t.measured_s for t in done.tasks}
+    assert {t for t, seconds in measured.items() if seconds >= late_s} == {"update", "param_sync"}
 
 
 @pytest.mark.parametrize("left_out", ["loads", "stores"])

@@ -89,6 +89,12 @@ class TorchMemory:
                 for staging, host, _ in outwards:
                     host.copy_(staging)
 
+        def wait() -> None:
+            with self._told(told):
+                computed.record(computing)
+                computed.synchronize()
+
+        fire.wait = wait  # type: ignore[attr-defined]
         return fire
 
     def load(self, pairs: tuple[Pair, ...]) -> None:

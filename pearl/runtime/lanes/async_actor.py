@@ -23,6 +23,7 @@ from pearl.runtime.protocol.progress_counters import Bell
 from pearl.runtime.protocol.residency import Residency
 from pearl.runtime.protocol.single_lane import Job, note
 from pearl_devices import Buffers, Call
+from pearl_devices.base import finish
 
 STEPS, ALL = 1, 2
 """Values of the learning lane's sleep cell: it sleeps until a copy has stepped, or until a copy has
@@ -136,13 +137,16 @@ class Actor:
         """Do step `number`. Its actions may be there, from a process that has died since."""
         timed, begin = number % SAMPLED == 0, perf_counter_ns()
         if self.board.read(self._counts[0]) <= number:
-            self._acting[slot_of(self.board.read(self._version), len(self._acting))]()
+            acting = self._acting[slot_of(self.board.read(self._version), len(self._acting))]
+            acting()
             if timed:
+                finish(acting)
                 note(self.times_ns, self._tasks[0], perf_counter_ns() - begin)
             self._publish(self._counts[0], number + 1, ALL)
             begin = perf_counter_ns()
         self._stepping()
         if timed:
+            finish(self._stepping)
             note(self.times_ns, self._tasks[1], perf_counter_ns() - begin)
         self._publish(self._counts[1], number + 1)
 

@@ -47,6 +47,7 @@ from pearl.runtime.protocol.lane_schedule import Protocol
 from pearl.runtime.protocol.progress_counters import Bell
 from pearl.runtime.protocol.single_lane import LaneError, note
 from pearl_devices import Buffers, Call
+from pearl_devices.base import finish
 
 ACTED = "any_order.acted"
 """Array of shape (copies,): 0 where no transitions of the copy wait to be stored, else 1 + the
@@ -183,6 +184,8 @@ class AsyncLearner:
                 self._copy()
             else:
                 self._others[task]()
+                if timed:
+                    finish(self._others[task])
             if timed:
                 note(self.times_ns, task, time.perf_counter_ns() - begin)
         self.iteration += 1

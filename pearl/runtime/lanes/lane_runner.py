@@ -19,7 +19,7 @@ from pearl.runtime.protocol.residency import Residency
 from pearl.runtime.protocol.single_lane import Job
 from pearl.runtime.protocol.single_lane import note as keep
 from pearl_devices import Buffers, Call
-from pearl_devices.base import Pending
+from pearl_devices.base import Pending, finish
 
 SPINS = 500
 """Calls of sched_yield before a lane sleeps: some 50 us on an idle core (EPYC, 2026)."""
@@ -251,6 +251,7 @@ class Runner:
                 begin = perf_counter_ns()
                 pending = call()
                 if pending is None:
+                    finish(call)
                     note(begin)
                 if s.lag is not None:
                     s.lag(number)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import gcd, lcm
 from typing import Any
 
@@ -18,7 +19,7 @@ from pearl.runtime.protocol.progress_counters import Ints
 from pearl.runtime.protocol.residency import Residency
 from pearl.runtime.protocol.single_lane import Job
 from pearl_devices import Buffers, Call, Kernel, backend
-from pearl_devices.base import Pending
+from pearl_devices.base import Pending, finish
 from pearl_devices.kernels import kind_of
 
 Lags = dict[str, dict[int, int]]
@@ -209,4 +210,5 @@ def _versioned(call: Call, board: Board, task: str, versions: Ints, slot: int) -
         versions[slot] = board.read(cell) + 1
         return pending
 
+    copy.wait = partial(finish, call)  # type: ignore[attr-defined]
     return copy

@@ -18,6 +18,7 @@ from pearl.planning.plans import Plan
 from pearl.runtime import waiting
 from pearl.runtime.protocol.residency import Residency
 from pearl_devices import Buffers, Call, Device, Kernel, Platform, backend, buffers, offers
+from pearl_devices.base import finish
 from pearl_devices.kernels import kind_of
 
 TIMES = 2048
@@ -226,6 +227,7 @@ def timed_round(steps: Sequence[BoundCall], times_ns: dict[str, list[int]]) -> N
     for step in steps:
         begin = perf_counter_ns()
         step.call()
+        finish(step.call)
         note(times_ns, step.job.name, perf_counter_ns() - begin)
 
 
