@@ -190,3 +190,17 @@ def test_a_number_beyond_the_gpus_that_are_here_is_refused(monkeypatch: pytest.M
     with pytest.raises(UnsupportedError, match=r"torch sees 1 GPUs here, .* number 1 \(from 0\)"):
         nvidia.driver(1)
     assert nvidia.driver(0).device == torch.device("cuda", 0)
+
+
+def test_gpus_are_numbered_as_on_the_pci_bus(monkeypatch: pytest.MonkeyPatch) -> None:
+    places = [(0, 0x81, 0), (0, 0x01, 0), (1, 0x01, 0), (0, 0x01, 1)]  # the fastest first
+    monkeypatch.setattr(nvidia, "torch_kind", lambda: "cuda")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(places))
+    monkeypatch.setattr(
+        torch.cuda,
+        "get_device_properties",
+        lambda i: SimpleNamespace(
+            **dict(zip(("pci_domain_id", "pci_bus_id", "pci_device_id"), places[i], strict=True))
+        ),
+    )
+    assert [nvidia.driver(n).device.index for n in range(4)] == [1, 3, 0, 2]

@@ -43,7 +43,8 @@ def torch_kind() -> str | None:
 
 
 def driver(number: int) -> Driver:
-    """The driver of a GPU of this machine, by its number among those that torch sees.
+    """The driver of a GPU of this machine, by its number among those that torch sees, in the order
+    of the PCI bus, which is NVML's; torch's own begins with the fastest.
 
     Raises:
         UnsupportedError: torch drives no such GPU here; the text says why.
@@ -63,13 +64,19 @@ def driver(number: int) -> Driver:
             )
             + ", or keep tasks off the GPU (limits.devices)"
         )
-    count = torch.get_device_module(kind).device_count()
+    module = torch.get_device_module(kind)
+    count = module.device_count()
     if number >= count:
         raise UnsupportedError(
             f"torch sees {count} GPUs here, and the plan uses number {number} (from 0); look at "
             "CUDA_VISIBLE_DEVICES, or plan anew"
         )
-    return driver_of(torch.device(kind, number))
+
+    def slot(index: int) -> tuple[int, ...]:
+        told = module.get_device_properties(index) if count > 1 else None
+        return tuple(getattr(told, f"pci_{part}_id", 0) for part in ("domain", "bus", "device"))
+
+    return driver_of(torch.device(kind, sorted(range(count), key=slot)[number]))
 
 
 @cache
