@@ -59,6 +59,11 @@ class Target:
     platform: Any
     number: int = 0
 
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """All of the machine, which draw power while a loop runs."""
+        return (self.device,) if self.stand_in else discover.host().devices
+
     def seconds(self, call: Callable[[], object]) -> float | None:
         """Of a call, from its start to the end of its work; on the stand-in it only runs."""
         if not self.stand_in:

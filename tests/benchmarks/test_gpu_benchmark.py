@@ -12,10 +12,11 @@ import pytest
 
 from benchmarks.bars import ABSENT
 from benchmarks.gpu import __main__ as command
-from benchmarks.gpu import tree
+from benchmarks.gpu import loops, tree
 from benchmarks.gpu.crossover import crossing
-from benchmarks.gpu.target import Case
-from pearl_devices import Platform, discover
+from benchmarks.gpu.target import Case, Target
+from pearl_devices import Device, Platform, discover
+from pearl_devices.gpu.driver import HostTwin
 
 
 def numbers(value: Any) -> Iterator[Any]:
@@ -103,3 +104,20 @@ def test_the_batch_at_which_two_devices_are_as_fast_is_interpolated() -> None:
     assert crossing(batches, [16, 64, 256], [100, 100, 100]) == pytest.approx(100)
     assert crossing(batches, [200, 300, 400], [100, 100, 100]) == 16
     assert crossing(batches, [1, 1, 1], [2, 2, 2]) == math.inf
+
+
+@pytest.mark.parametrize(("per_j", "met"), [(40.0, True), (30.0, False)])
+def test_a_loop_is_judged_by_the_best_of_the_others_in_throughput_and_energy(
+    per_j: float, met: bool
+) -> None:
+    def case(per_s: float, per_j: float) -> Case:
+        return Case("it", True, {}, {"env_steps_per_s": per_s, "env_steps_per_j": per_j})
+
+    gpu = Target(Device("gpu", "gpu"), HostTwin(), False, "host")
+    others = [case(100.0, 3.0), case(50.0, 10.0)]
+    *same, ours = loops.judged(gpu, [*others, case(220.0, per_j)])
+    assert same == others
+    assert ours.passed == met
+    assert ours.figures["env_steps_per_s_over_best"] == 2.2
+    assert ours.figures["env_steps_per_j_over_best"] == per_j / 10
+    assert loops.judged(gpu, [ours]) == [ours]
