@@ -19,6 +19,7 @@ from pearl.files import write_atomically
 from pearl.formatting import count
 
 SECTIONS = {
+    "compiled": "registers, spills and warps of every kernel in CUDA on one multiprocessor",
     "verify": "every kernel against the CPU's",
     "kernels": "time of every kernel and its share of the roof",
     "tree": "the sum tree over the memory limit",
