@@ -135,7 +135,8 @@ def killed(folder: Path, case: str, hosting: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("case", "hosting"), [("eager", "processes"), ("all", "one"), ("ppo", "threads")]
+    ("case", "hosting"),
+    [("eager", "processes"), ("all", "one"), ("sac", "processes"), ("ppo", "threads")],
 )
 def test_a_killed_run_goes_on_and_equals_the_one_that_went_through(
     through: Any, case: str, hosting: str, tmp_path: Path
