@@ -55,9 +55,8 @@ def crossover(
     method: str | None = None,
     time_limit_s: float = 5.0,
 ) -> Crossover | None:
-    """Plan anew for batch sizes that are powers of two, and by bisection between two on whose
-    devices
-    the task differs.
+    """Plan anew for batch sizes that are powers of two, and by bisection between two whose
+    devices for the task differ.
 
     A move there and back between two neighbours is not seen. learning_starts grows with the batch
     where it must. The range ends where the spec allows no larger batch, or where the time does.
