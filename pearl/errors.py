@@ -1,4 +1,4 @@
-"""The two exceptions of our own."""
+"""The exceptions that public functions raise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many warps of a kernel one streaming multiprocessor holds at a time.
+"""How many blocks of a kernel one streaming multiprocessor holds at a time.
 
 Limits and granularities: NVIDIA, "CUDA C++ Programming Guide", technical specifications by compute
 capability, and the calculation of "CUDA Occupancy Calculator".
@@ -55,12 +55,6 @@ def resident_blocks(
         REGISTERS // max(registers, 1),
         limit.shared_bytes // shared,
     )
-
-
-def occupancy(architecture: str, used: Resources, threads: int, dynamic_bytes: int = 0) -> float:
-    """Share of the warps of a multiprocessor that blocks of this kernel can fill."""
-    blocks = resident_blocks(architecture, used, threads, dynamic_bytes)
-    return blocks * -(-threads // WARP) / MULTIPROCESSORS[architecture].warps
 
 
 def _up(value: int, step: int) -> int:
