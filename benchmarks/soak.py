@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from pearl.planning.runs import Progress
+from pearl.training.steering import Progress
 from tests.lanes import planned, replay_spec, trained
 
 SLOPE_BYTES_PER_S = 2**20 / 60

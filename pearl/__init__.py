@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pearl.spec.reading import load
     from pearl.spec.system import System
     from pearl.training.policy import Policy
+    from pearl.training.steering import STOP, Callback, Progress
     from pearl.training.trainer import Trainer
     from pearl.training.trainer import compile as compile
     from pearl_devices import Device, Kernel, Link, Platform
@@ -37,7 +38,9 @@ if TYPE_CHECKING:
 
 # `compile` is public as pearl.compile; it is not listed, so that `import *` keeps the builtin.
 __all__ = [
+    "STOP",
     "Calibration",
+    "Callback",
     "CostTable",
     "Device",
     "Edge",
@@ -50,6 +53,7 @@ __all__ = [
     "Plan",
     "Platform",
     "Policy",
+    "Progress",
     "Report",
     "Run",
     "SpecError",
@@ -81,6 +85,7 @@ _HOMES = {
     "pearl.planner.energy_front": ("pareto",),
     "pearl.spec.reading": ("load",),
     "pearl.spec.system": ("System",),
+    "pearl.training.steering": ("STOP", "Callback", "Progress"),
     "pearl.training.trainer": ("Trainer", "compile"),
     "pearl_devices": ("Device", "Kernel", "Link", "Platform"),
     "pearl_estimators": ("Estimate", "estimate"),

@@ -16,12 +16,13 @@ from pearl.algorithms import algorithm
 from pearl.graph.task_graph import TaskGraph
 from pearl.planning.costs import CostTable, tabulate
 from pearl.planning.plans import Plan
-from pearl.planning.runs import Progress, Run
+from pearl.planning.runs import Run
 from pearl.runtime.protocol import single_lane
 from pearl.spec.reading import load
 from pearl.spec.system import System
 from pearl.training import loop
 from pearl.training.session import Session
+from pearl.training.steering import Progress
 from pearl.training.trainer import Trainer
 
 SECONDS = {

@@ -21,7 +21,7 @@ NAMES = {
         "System",
     ),
     *("Task", "TaskGraph", "Trainer", "calibrate", "estimate", "explain", "load", "pareto"),
-    *("plan", "solve"),
+    *("plan", "solve", "STOP", "Callback", "Progress"),
 }
 
 

@@ -95,7 +95,9 @@ def train(
     mended = [event for event in run.events if event not in decided]
     if mended and run.status != "failed":
         print(f"{len(mended)} events, the last: {mended[-1]}", file=sys.stderr, flush=True)
-    status = {"done": DONE, "failed": FAILED, "interrupted": INTERRUPTED}[run.status]
+    status = {"done": DONE, "stopped": DONE, "failed": FAILED, "interrupted": INTERRUPTED}[
+        run.status
+    ]
     return Result(text, run.to_json(), status)
 
 

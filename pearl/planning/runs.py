@@ -18,8 +18,8 @@ from pearl.json_files import read_object
 from pearl.planning.plans import SCHEMA, Plan, build, fits, list_of, load_plan, plain
 from pearl_devices.given import shown
 
-Status = Literal["done", "interrupted", "failed"]
-STATUSES = ("done", "interrupted", "failed")
+Status = Literal["done", "stopped", "interrupted", "failed"]
+STATUSES = ("done", "stopped", "interrupted", "failed")
 ENERGY_SOURCE = re.compile(r"\w+(\+\w+)*")
 """Names of counters or `modelled`, joined with + where devices differ."""
 
@@ -79,6 +79,14 @@ class Drift:
 
 
 @dataclass(frozen=True)
+class StoppedBy:
+    """Which callback ended a run, by its class, and after how many env steps."""
+
+    by: str
+    env_steps: int
+
+
+@dataclass(frozen=True)
 class Run:
     """The outcome of one training run; keys as in `docs/contract.md`, SI units.
 
@@ -98,6 +106,7 @@ class Run:
     priority_staleness: draws whose priorities were not yet written, at a draw) → by how many → how
     often, in the iterations that were timed.
     drift: how far it was from the plan; None for a simulated run, which has no other times.
+    stopped: which callback ended it, where one did (status `stopped`).
     out: the run folder, where there is one; not part of the JSON.
     """
 
@@ -124,6 +133,7 @@ class Run:
     lost_transitions: int = 0
     events: tuple[str, ...] = ()
     drift: Drift | None = None
+    stopped: StoppedBy | None = None
     out: str | None = None
     schema: int = field(default=SCHEMA)
 
@@ -156,29 +166,13 @@ class Run:
         values["tasks"] = [vars(t) for t in self.tasks]
         values["plan"] = self.plan.to_json()
         values["drift"] = None if self.drift is None else asdict(self.drift)
+        values["stopped"] = None if self.stopped is None else asdict(self.stopped)
         return plain(values)  # type: ignore[no-any-return]
 
     def save(self, path: str | Path) -> None:
         """Write the run as JSON, whole or not at all."""
         text = json.dumps(self.to_json(), indent=1, allow_nan=False) + "\n"
         write_atomically(path, text.encode())
-
-
-@dataclass(frozen=True)
-class Progress:
-    """What `Trainer.train` tells its `progress` callable a few times a second.
-
-    mean_return: of the last 20 episodes, None before the first ends. env_steps_per_s: lately.
-    eval_mean: of the latest evaluation, None before. phase: warm-up, training, evaluation, …
-    """
-
-    env_steps: int
-    total_steps: int
-    mean_return: float | None
-    env_steps_per_s: float
-    predicted_env_steps_per_s: float
-    eval_mean: float | None
-    phase: str
 
 
 RETURNS = {
@@ -220,6 +214,8 @@ def load_run(path: str | Path) -> Run:
         found = build(Drift, source["drift"], f"{where}: drift")
         tasks = list_of(TaskDrift, source["drift"].get("tasks"), f"{where}: drift.tasks")
         values["drift"] = replace(found, tasks=tasks)
+    if source.get("stopped") is not None:
+        values["stopped"] = build(StoppedBy, source["stopped"], f"{where}: stopped")
     values["out"] = str(file.parent)
     run: Run = build(Run, values, where)
     return run

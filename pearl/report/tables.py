@@ -62,12 +62,18 @@ def plan_facts(plan: Plan) -> tuple[tuple[str, str], ...]:
     return tuple(facts)
 
 
+def _ended(run: Run) -> str:
+    if run.stopped is not None:
+        return f"stopped by {run.stopped.by} at env step {count(run.stopped.env_steps)}"
+    return run.status if run.message is None else f"{run.status}: {run.message}"
+
+
 def run_facts(run: Run) -> tuple[tuple[str, str], ...]:
     """Label and text of the facts at the head of a report about a run."""
     returns = run.returns
     clock = "of the model's clock (simulated)" if run.simulated else "wall"
     facts = [
-        ("status", run.status if run.message is None else f"{run.status}: {run.message}"),
+        ("status", _ended(run)),
         ("env steps", f"{count(run.env_steps)}, with {count(run.updates)} gradient steps"),
         *(
             [("failures mended", f"{run.restarts}, {run.lost_transitions} transitions lost")]

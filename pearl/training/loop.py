@@ -6,23 +6,27 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 
 from pearl.graph.task_graph import TaskGraph
 from pearl.planning.plans import Plan
-from pearl.planning.runs import Progress, Status
+from pearl.planning.runs import Status
 from pearl.runtime import waiting
 from pearl.runtime.clock import Clock
 from pearl.runtime.protocol import single_lane
 from pearl.training.evaluation import Evaluation
 from pearl.training.interruption import Interruption
-from pearl.training.metrics import Metrics, mean_return
+from pearl.training.metrics import Metrics, episode_count, mean_return
 from pearl.training.replanning import LOOKS, Watch, Window
 from pearl.training.state import State
+from pearl.training.steering import Moment, Progress, Steering, Which
 from pearl_devices import Buffers
 from pearl_devices.base import EnvironmentFailed
+
+if TYPE_CHECKING:
+    from pearl.training.policy import Policy
 
 STRETCH_S = 0.2
 """Seconds between two looks at clock, signals and losses, or one iteration where that is longer."""
@@ -85,10 +89,11 @@ class TrainingLoop:
     save: writes a checkpoint; None without a run folder. The last one is not the loop's.
     due: whether to write one where the milestones name one.
     metrics: the file of the metrics; None without a run folder.
-    progress: the listener of the user.
+    steering: the callbacks of the user.
     interruption: the signals heard.
+    latest: the latest evaluation of this process, and the iteration of its policy.
     watch: says at checkpoints whether to look for another plan; None: never.
-    raised: the exception of `progress`.
+    policies: copies of the policies, for callbacks.
     """
 
     graph: TaskGraph
@@ -104,14 +109,27 @@ class TrainingLoop:
     save: Callable[[State], None] | None
     due: Callable[[], bool]
     metrics: Path | None
-    progress: Callable[[Progress], None] | None
+    steering: Steering
+    policies: Callable[[Which], Policy]
     interruption: Interruption
     watch: Watch | None = None
-    raised: BaseException | None = None
+    latest: tuple[Evaluation, int] | None = None
+
+    def ending(self, state: State) -> bool:
+        """Whether the run is to end before its last iteration."""
+        state.log.failure = state.log.failure or self.steering.failure
+        asked = self.interruption.asked or self.steering.stopped is not None
+        return asked or state.log.failure is not None
 
 
 class Lanes(Protocol):
-    """Interface between the loop and the lanes of a plan."""
+    """Interface between the loop and the lanes of a plan.
+
+    alone: there is one lane, so nothing happens between two calls of `run`.
+    """
+
+    @property
+    def alone(self) -> bool: ...
 
     def run(self, end: int, stop: int, *, timed: bool = False) -> int:
         """Run iterations up to `end` or beyond, `stop` at the latest; returns the iteration
@@ -142,13 +160,18 @@ def iterate(loop: TrainingLoop, state: State) -> Status | Literal["off"]:
     the predicted one (`loop.watch`).
     """
     losses = {name: a for name, a in loop.arrays.items() if name.startswith("loss.")}
-    marks, asked, shown, rounds = loop.milestones, loop.interruption, 0.0, 1
+    marks, shown, rounds = loop.milestones, 0.0, 1
+    rate, phase = 0.0, "warm-up"
+
+    def tell(moment: Moment) -> None:
+        loop.steering.tell(moment, lambda: event(loop, state, rate, phase, moment))
+
     window: Window | None = None
     loop.settled(state.iteration)
     with Metrics(loop, state) as metrics:
-        _evaluate(loop, state)
+        _evaluate(loop, state, tell)
         while state.iteration < marks.total:
-            at, stop = state.iteration, asked.asked or state.log.failure is not None
+            at, stop = state.iteration, loop.ending(state)
             mark = marks.next_look(at)
             cpu, waits = loop.lanes.cpu_s(), waiting.waits(loop.lanes.threads())
             begin_s = time.perf_counter()
@@ -157,7 +180,7 @@ def iterate(loop: TrainingLoop, state: State) -> Status | Literal["off"]:
                 end = loop.lanes.run(
                     min(mark, at + rounds), marks.next_stop(at), timed=at >= marks.warm
                 )
-                stop = asked.asked or state.log.failure is not None
+                stop = loop.ending(state)
             if stop:
                 end = loop.lanes.halt()
             wall_s, cpu_s = loop.clock.stop(end), loop.lanes.cpu_s() - cpu
@@ -179,12 +202,19 @@ def iterate(loop: TrainingLoop, state: State) -> Status | Literal["off"]:
                     "the last checkpoint is untouched"
                 )
                 return "failed"
+            rate = (end - at) * loop.graph.env_steps / max(wall_s, 1e-12)
             phase = "warm-up" if at < marks.warm else "training"
             every = marks.evaluate_every
             if every and end > at and end % every == 0 and end >= marks.warm:
                 phase, state.evaluation_due = "evaluation", True
-                _evaluate(loop, state)
-                stop = asked.asked or state.log.failure is not None
+                _evaluate(loop, state, tell)
+                stop = loop.ending(state)
+            now = time.perf_counter()
+            if not stop and (now - shown >= PROGRESS_S or end == marks.total):
+                shown = now
+                tell("on_progress")
+            if end == marks.total:
+                stop = loop.ending(state)
             if marks.metrics_every and end // marks.metrics_every > at // marks.metrics_every:
                 metrics.row(state)
             due = marks.checkpoint_every and end % marks.checkpoint_every == 0
@@ -192,27 +222,26 @@ def iterate(loop: TrainingLoop, state: State) -> Status | Literal["off"]:
             if loop.save and (stop or (due and end < marks.total and loop.due())):
                 try:
                     loop.save(state)
+                    tell("on_checkpoint")
                     if loop.watch and due and window and window.looks >= LOOKS:
                         off = loop.watch.due(window, end, state.wall_s) and end < marks.total
                         window = Window(end, state.wall_s)
                 except OSError as error:  # a full disk: the one before is whole, and others follow
                     state.log.note(unwritten(state, loop, error), restarts=0)
-            if stop:
-                return "interrupted" if state.log.failure is None else "failed"
-            now = time.perf_counter()
-            if loop.progress and (now - shown >= PROGRESS_S or end == marks.total):
-                shown = now
-                try:
-                    loop.progress(_progress(loop, state, (end - at) / max(wall_s, 1e-12), phase))
-                except (Exception, SystemExit) as error:
-                    loop.raised = error
-                    state.log.failure = " ".join(
-                        f"the progress listener raised {type(error).__name__}: {error}".split()
-                    )
-                    continue
+            if stop and (status := _ended(loop, state)) != "done":
+                return status
             if off:
                 return "off"
     return "done" if state.log.failure is None else "failed"
+
+
+def _ended(loop: TrainingLoop, state: State) -> Status:
+    """The status of a run that is to end now. One that a callback ends at its end is done."""
+    if state.log.failure is not None:
+        return "failed"
+    if loop.interruption.asked:
+        return "interrupted"
+    return "stopped" if state.iteration < loop.milestones.total else "done"
 
 
 def stretch(rounds: int, done: int, begin_s: float) -> int:
@@ -235,7 +264,7 @@ def finite(arrays: Buffers) -> bool:
     return all(np.isfinite(a).all() for name, a in arrays.items() if name.startswith("learner."))
 
 
-def _evaluate(loop: TrainingLoop, state: State) -> None:
+def _evaluate(loop: TrainingLoop, state: State, tell: Callable[[Moment], None]) -> None:
     """Evaluate the policy if that is due. It stays due where a signal ends the evaluation."""
     if not state.evaluation_due:
         return
@@ -252,6 +281,8 @@ def _evaluate(loop: TrainingLoop, state: State) -> None:
         if state.best_mean is None or state.last_mean >= state.best_mean:
             state.best_mean = state.last_mean
             loop.keep()
+        loop.latest = found, state.iteration
+        tell("on_evaluation")
 
 
 def unwritten(state: State, loop: TrainingLoop, error: OSError) -> str:
@@ -284,13 +315,42 @@ def _count(
         state.steady["updates"] += rounds * loop.graph.updates
 
 
-def _progress(loop: TrainingLoop, state: State, rounds_per_s: float, phase: str) -> Progress:
+def event(
+    loop: TrainingLoop, state: State, env_steps_per_s: float, phase: str, moment: Moment
+) -> Progress:
+    """The run at a moment."""
+    found, at = loop.latest or (None, None)
+    per = loop.graph.env_steps
+
+    def policies(which: Which) -> Policy:
+        if which == "last" and moment == "on_progress" and not loop.lanes.alone:
+            raise ValueError(
+                "event.policy_last in on_progress: the plan has several lanes, which train on "
+                "meanwhile; take it in on_evaluation, on_checkpoint or on_end, or take event.policy"
+            )
+        return loop.policies(which)
+
     return Progress(
-        env_steps=state.iteration * loop.graph.env_steps,
-        total_steps=loop.milestones.total * loop.graph.env_steps,
+        env_steps=state.iteration * per,
+        total_steps=loop.milestones.total * per,
         mean_return=mean_return(loop.arrays),
-        env_steps_per_s=rounds_per_s * loop.graph.env_steps,
+        env_steps_per_s=env_steps_per_s,
         predicted_env_steps_per_s=loop.plan.rates["env_steps_per_s"],
         eval_mean=state.last_mean,
         phase=phase,
+        iteration=state.iteration,
+        updates=state.learning(loop.milestones.warm) * loop.graph.updates,
+        episodes=episode_count(loop.arrays),
+        wall_s=state.wall_s,
+        cpu_s=state.cpu_s,
+        losses={
+            name.removeprefix("loss."): float(array[0])
+            for name, array in loop.arrays.items()
+            if name.startswith("loss.")
+        },
+        eval_returns=found.returns if found else (),
+        eval_env_steps=None if at is None else at * per,
+        best_mean=state.best_mean,
+        folder=loop.metrics.parent if loop.metrics else None,
+        policies=policies,
     )

@@ -91,6 +91,7 @@ def outcome(
         lost_transitions=state.log.lost_transitions,
         events=tuple(state.log.events),
         drift=None if simulated else drift(loop.plan, period_s, timings, state.decisions, waited),
+        stopped=loop.steering.stopped if status == "stopped" else None,
         out=out,
     )
 

@@ -91,6 +91,10 @@ class Policy:
         actions = act(self.kernel, self.parameters, rows, self._low, self._high)
         return actions[0] if single else actions
 
+    def __call__(self, obs: npt.ArrayLike) -> npt.NDArray[Any]:
+        """The same as `act`."""
+        return self.act(obs)
+
     def state_dict(self) -> dict[str, torch.Tensor]:
         """`tensors` as torch tensors."""
         import torch

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TextIO
 
 from pearl.formatting import count
-from pearl.planning.runs import Progress
+from pearl.training.steering import Progress
 
 
 def line(now: Progress) -> str:

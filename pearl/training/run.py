@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pearl.planning.runs import CHECKPOINT, Progress, Run
+from pearl.planning.runs import CHECKPOINT, Run
 from pearl.report.report import Report
 from pearl.runtime.protocol import single_lane
 from pearl.solvers.model import solver_process
@@ -16,10 +16,12 @@ from pearl.spec.own_code import OwnCodeError, blamed
 from pearl.training import checkpoint, evaluation, plan_change, replanning
 from pearl.training.contradiction import contradicted
 from pearl.training.interruption import Interruption
-from pearl.training.loop import Milestones, TrainingLoop, iterate, unwritten
+from pearl.training.loop import Milestones, TrainingLoop, event, iterate, unwritten
 from pearl.training.outcome import Finals, cpu_seconds, outcome, timings
-from pearl.training.session import Resumed, Session, Which
+from pearl.training.policy import Policy
+from pearl.training.session import Resumed, Session
 from pearl.training.state import State
+from pearl.training.steering import Steering, Which
 from pearl_devices import torch_threads
 from pearl_devices.base import EnvironmentFailed
 from pearl_estimators.energy import EnergyMeter
@@ -27,8 +29,6 @@ from pearl_estimators.host.on_demand import doubt
 
 if TYPE_CHECKING:
     from pearl.runtime.lanes.engine import Engine
-
-Listener = Callable[[Progress], None]
 
 ROWS = 200
 """Rows of metrics.csv in a whole run, about."""
@@ -48,12 +48,13 @@ class TrainingRun:
         self._state, self._interruption = state, interruption
 
     @torch_threads.kept()
-    def train(self, resumed: Resumed | None, progress: Listener | None, *, replan: bool) -> Run:
+    def train(self, resumed: Resumed | None, steering: Steering, *, replan: bool) -> Run:
         """Run to the end, and write the files of the run.
 
         resumed: the checkpoint in which the state was read; None: the run begins.
+        steering: the callbacks.
         replan: look for another plan where the period is off from the predicted one.
-        Raises what `progress` raised, once the run has ended.
+        Raises what a callback raised, once the run has ended.
         """
         solver_process.end()  # a run is measured, and its processes are its own
         begin_s, begin_cpu_s = time.perf_counter(), cpu_seconds()
@@ -72,7 +73,7 @@ class TrainingRun:
             while True:
                 state, session = self._state, self.session
                 with session.lanes(milestones, state, resumed) as lanes:
-                    loop = self._loop(lanes, milestones, watch, pace, progress)
+                    loop = self._loop(lanes, milestones, watch, pace, steering)
                     try:
                         status = iterate(loop, state)
                         session.at = state.iteration
@@ -103,15 +104,15 @@ class TrainingRun:
         if state.best_mean is None:
             session.keep()
         final, unsaved = None, None
-        if status == "done":
-            if self.folder is not None:
+        if status in ("done", "stopped"):
+            if status == "done" and self.folder is not None:
                 try:
                     session.save_run(self.folder, state)
                 except OSError as error:
                     unsaved = unwritten(state, loop, error)
             try:
                 final = self._interruption.unless_asked(self._final)
-                status = "interrupted" if final is None else "done"
+                status = "interrupted" if final is None else status
             except (EnvironmentFailed, OwnCodeError) as error:
                 status, state.log.failure = "failed", str(error)
         if unsaved and status == "done":
@@ -137,9 +138,17 @@ class TrainingRun:
         if self.folder is not None:
             run.save(self.folder / "run.json")
             Report(c.plan, run, c.system).save(self.folder / "report.html")
-        if loop.raised is not None:
-            raise loop.raised
+        rate, phase = run.env_steps_per_s or 0.0, "evaluation"
+        steering.tell("on_end", lambda: replace(event(loop, state, rate, phase, "on_end"), run=run))
+        if steering.raised is not None:
+            raise steering.raised
         return run
+
+    def _policy(self, lanes: single_lane.OneLane | Engine, which: Which) -> Policy:
+        """A copy of a policy, for a callback."""
+        if lanes.alone:
+            lanes.halt()
+        return self.session.policy(which).copy()
 
     def _milestones(self, checkpoint_every: int) -> Milestones:
         """checkpoint_every: env steps."""
@@ -162,7 +171,7 @@ class TrainingRun:
         milestones: Milestones,
         watch: replanning.Watch | None,
         pace: checkpoint.Pace | None,
-        progress: Listener | None,
+        steering: Steering,
     ) -> TrainingLoop:
         session, state, folder = self.session, self._state, self.folder
         c = session.compiled
@@ -184,7 +193,8 @@ class TrainingRun:
             save=None if folder is None else lambda now: session.save_run(folder, now, pace),
             due=lambda: pace is None or pace.due(session.nbytes(), time.monotonic()),
             metrics=None if folder is None else folder / "metrics.csv",
-            progress=progress,
+            steering=steering,
+            policies=lambda which: self._policy(lanes, which),
             interruption=self._interruption,
             watch=watch,
         )

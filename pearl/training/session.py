@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from math import gcd
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from pearl.training.compiled import Compiled
 from pearl.training.loop import Milestones
 from pearl.training.policy import FILES, Policy
 from pearl.training.state import State
+from pearl.training.steering import Which
 from pearl_devices import Buffers, UnsupportedError, buffers
 from pearl_devices.kernels import kind_of
 
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from pearl.runtime.lanes.engine import Engine
     from pearl.runtime.lanes.work import Work
 
-Which = Literal["last", "best"]
 STATISTICS = "best.normalise"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +27,10 @@ from pearl.training.compiled import Compiled, compiled, compiled_again
 from pearl.training.interruption import interruptible
 from pearl.training.policy import Policy
 from pearl.training.policy_export import export
-from pearl.training.run import Listener, TrainingRun
+from pearl.training.run import TrainingRun
 from pearl.training.session import Resumed, Session
 from pearl.training.state import State
+from pearl.training.steering import Callback, Listener, Steering
 from pearl_devices import Platform, UnsupportedError, backend
 
 LOG = logging.getLogger("pearl")
@@ -200,6 +201,7 @@ class Trainer:
         seed: int | None = None,
         out: str | Path | None = None,
         resume: bool = False,
+        callbacks: Sequence[Callback] = (),
         progress: Listener | None = None,
         replan: bool = False,
     ) -> Run:
@@ -213,8 +215,11 @@ class Trainer:
             `steps` is by default what the run had or, where it has come to its end or the spec has
             others now, the spec's. Learning rates and exponents that follow the steps then follow
             the new ones.
-        progress: called a few times a second. An exception of it ends the run, `failed` with a
-            checkpoint, and is then raised.
+        callbacks: told of the run as it goes, in this order (`pearl.Callback`). One that returns
+            `pearl.STOP` ends the run, `stopped` with a checkpoint and the final evaluation; an
+            exception of one ends it, `failed` with a checkpoint, and is then raised.
+        progress: a function called a few times a second, as `on_progress` of a last callback; its
+            answer is not looked at.
         replan: at a checkpoint whose period is more than 15 % off from the predicted one, search a
             plan that is better at the measured times, and go on with it. Parameters, replay, random
             streams and counters stay. Such a run is not bit-reproducible, for measured times decide
@@ -230,6 +235,7 @@ class Trainer:
         if steps is not None and steps < 1:
             raise SpecError(f"train: steps is {steps}; at least 1 is needed")
         _check_devices(self.session.compiled)
+        steering = Steering.of(callbacks, progress)
         folder = Path(out) if out is not None else None
         if replan:
             plan_change.check(self.session, folder)
@@ -240,7 +246,7 @@ class Trainer:
         with interruptible() as interruption:
             if folder is None:
                 run = TrainingRun(self.session, self._begin(steps), None, interruption)
-                return run.train(None, progress, replan=False)
+                return run.train(None, steering, replan=False)
             check_folder(folder)
             with held(folder):
                 state, resumed = self._entered(folder, steps, resume=resume)
@@ -250,7 +256,7 @@ class Trainer:
                 write_atomically(folder / "spec.yaml", (SPEC_MARK + text).encode())
                 run = TrainingRun(self.session, state, folder, interruption)
                 try:
-                    return run.train(resumed, progress, replan=replan)
+                    return run.train(resumed, steering, replan=replan)
                 finally:
                     self.session = run.session
 
@@ -307,6 +313,11 @@ class Trainer:
     def policy(self) -> Policy:
         """The policy without exploration: after training the best evaluated."""
         return self.session.policy("best").copy()
+
+    @property
+    def policy_last(self) -> Policy:
+        """The policy without exploration as training left it."""
+        return self.session.policy("last").copy()
 
     def save(self, path: str | Path) -> None:
         """Write the trainer to one file, atomically."""

@@ -23,8 +23,9 @@ from pearl.cli.text import difference, difference_text
 from pearl.cli.training import run_folder
 from pearl.errors import InfeasibleError
 from pearl.planning.plans import load_plan, pearl_version
-from pearl.planning.runs import Progress, load_run
+from pearl.planning.runs import load_run
 from pearl.training.progress import line, shown
+from pearl.training.steering import Progress
 from pearl_estimators.host import on_demand
 from pearl_estimators.host.calibration import HeldOutTiming, MeasuringTimeoutError
 from pearl_estimators.host.calibration_file import path, stored

@@ -35,6 +35,8 @@ PATIENCE_S = 120.0
 class Engine:
     """Lanes hosted in one of three ways. Use it as a context: leaving it ends all workers."""
 
+    alone = False
+
     def __init__(self, work: Work, hosting: Hosting) -> None:
         self.work, self.hosting = work, hosting
         p = work.protocol

@@ -160,6 +160,8 @@ class OneLane:
     fetch: brings arrays from devices, by the beginnings of their names.
     """
 
+    alone = True
+
     def __init__(
         self,
         steps: Sequence[BoundCall],
