@@ -19,3 +19,10 @@ def nothing_is_passed_over() -> Iterator[None]:
     on_demand = sys.modules.get("pearl_estimators.host.on_demand")
     if on_demand is not None:
         on_demand._passed.clear()
+
+
+@pytest.fixture(autouse=True)
+def no_plan_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test may change what plans follow from in ways that no plan of another process sees."""
+    if memory := sys.modules.get("pearl.planner.plan_memory"):
+        monkeypatch.setattr(memory, "KEPT", 0)

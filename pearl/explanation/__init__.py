@@ -124,7 +124,7 @@ def explain(
         graph, costs, limits, system = p.graph, p.costs, p.limits, p.system
     began = time.monotonic()
     bound = bound_of(plan, graph, costs)
-    plan = replace(plan, problem=Problem(graph, costs, limits, system))
+    plan = replace(plan, problem=Problem(graph, lambda: costs, limits, system))
     again = Again(plan, graph, costs, limits, began + time_limit_s)
     said = answers(again.until(0.2))
     close = runner_ups(again.until(0.4), within)

@@ -1,4 +1,7 @@
-"""`plan`: spec → task graph → cost table → plan."""
+"""`plan`: spec → task graph → cost table → plan.
+
+Solvers are imported where one is asked: a plan that is remembered or given needs none.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,8 @@ from pearl.errors import InfeasibleError, SpecError
 from pearl.formatting import listed
 from pearl.graph.limits import Limits, bad_time
 from pearl.graph.task_graph import TaskGraph
-from pearl.planner import any_order
-from pearl.planner.energy_front import pareto
 from pearl.planning.costs import CostTable, tabulate, with_lanes
 from pearl.planning.plans import Plan, Problem
-from pearl.solvers.solver import solve
 from pearl.spec.own_code import graph_of
 from pearl.spec.reading import System, load
 from pearl_devices import Kernel
@@ -87,6 +87,9 @@ def planned(
     seed: int = 0,
 ) -> Plan:
     """The plan of a system whose graph is made already: see `plan`."""
+    from pearl.planner import any_order
+    from pearl.solvers.solver import solve
+
     costs = tabulate(graph, system.platform, system.limits)
 
     def solved(costs: CostTable, limits: Limits, share: float) -> Plan:
@@ -99,12 +102,12 @@ def planned(
             time_limit_s=share * time_limit_s,
             seed=seed,
         )
-        about = Problem(graph, costs, limits, system)
+        about = Problem(graph, lambda: costs, limits, system)
         return replace(found, spec_sha256=system.sha256, host=system.platform.name, problem=about)
 
     if system.limits.any_order:
         found = any_order.solve(graph, costs, system.limits)
-        about = Problem(graph, costs, system.limits, system)
+        about = Problem(graph, lambda: costs, system.limits, system)
         found = replace(found, spec_sha256=system.sha256, host=system.platform.name, problem=about)
         return _noted(found, system, graph)
     lanes_cost = runtime(system)
@@ -190,9 +193,11 @@ def front(
     system: System | str | Path, *, gap: float = 0.01, time_limit_s: float = 60.0
 ) -> list[Plan]:
     """The plans between least power and most throughput for a system; see `pareto`."""
+    from pearl.planner.energy_front import pareto
+
     system = as_system(system)
     graph, costs = problem(system)
     plans = pareto(graph, costs, limits=system.limits, gap=gap, time_limit_s=time_limit_s)
-    about = Problem(graph, costs, system.limits, system)
+    about = Problem(graph, lambda: costs, system.limits, system)
     named = {"spec_sha256": system.sha256, "host": system.platform.name}
     return [replace(p, **named, problem=about) for p in plans]  # type: ignore[arg-type]

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -138,12 +139,20 @@ class Bottleneck:
 
 @dataclass(frozen=True)
 class Problem:
-    """The problem that a plan solves. system: the spec behind it, None for `solve`."""
+    """The problem that a plan solves.
+
+    costing: makes the cost table, or gives the one that there is. system: the spec behind it, None
+        for `solve`.
+    """
 
     graph: TaskGraph
-    costs: CostTable
+    costing: Callable[[], CostTable]
     limits: Limits
     system: System | None = None
+
+    @cached_property
+    def costs(self) -> CostTable:
+        return self.costing()
 
 
 @dataclass(frozen=True)

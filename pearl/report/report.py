@@ -58,8 +58,6 @@ class Report:
         """The report as plain text in lines of at most `width` characters (at least 60)."""
         from rich.text import Text
 
-        from pearl.explanation.sections import show
-
         console, out = plain_console(max(width, 60))
         console.print(Text(self.title()))
         if self.run is not None and self.run.simulated:
@@ -70,6 +68,8 @@ class Report:
             if table.title == "Lanes":
                 console.print(Text(tables.bound_sentence(self.plan)))
         if self.explanation is not None:
+            from pearl.explanation.sections import show
+
             console.print()
             show(console, self.explanation)
         if self.run is not None:

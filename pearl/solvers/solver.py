@@ -140,7 +140,7 @@ def solve(
             plan = assemble(best.assignment, best.ordered.orders, proof, power_w=limits.power_w)
     except OutOfTimeError:
         raise _no_time(graph, firings, time_limit_s) from None
-    return replace(plan, problem=Problem(graph, costs, limits))
+    return replace(plan, problem=Problem(graph, lambda: costs, limits))
 
 
 def _no_time(graph: TaskGraph, firings: int, time_limit_s: float) -> InfeasibleError:

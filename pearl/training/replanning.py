@@ -22,7 +22,6 @@ from pearl.planning.plans import Plan
 from pearl.planning.replicas import resized
 from pearl.planning.runs import TOLERANCE, Drift, TaskDrift, TaskTiming
 from pearl.runtime.protocol.single_lane import TIMES
-from pearl.solvers.solver import solve
 from pearl.spec.system import System
 from pearl_devices import Kernel
 from pearl_estimators import Estimate
@@ -283,6 +282,8 @@ def decide(
     Only plans that can take the run over are searched: environments stay in their variant, which
     holds their state, actors are not split anew, and devices that cannot be driven are left out.
     """
+    from pearl.solvers.solver import solve
+
     limits = system.limits
     if all(t.replicas == 1 for t in plan.tasks):
         limits = replace(limits, replicas={})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import Counter
 from dataclasses import replace
@@ -11,9 +12,8 @@ from typing import TYPE_CHECKING
 from pearl.planning.runs import CHECKPOINT, Run
 from pearl.report.report import Report
 from pearl.runtime.protocol import single_lane
-from pearl.solvers.model import solver_process
 from pearl.spec.own_code import OwnCodeError, blamed
-from pearl.training import checkpoint, evaluation, plan_change, replanning
+from pearl.training import checkpoint, evaluation, replanning
 from pearl.training.contradiction import contradicted
 from pearl.training.interruption import Interruption
 from pearl.training.loop import Milestones, TrainingLoop, event, iterate, unwritten
@@ -32,6 +32,12 @@ if TYPE_CHECKING:
 
 ROWS = 200
 """Rows of metrics.csv in a whole run, about."""
+
+
+def _end_solvers() -> None:
+    """End the processes of solvers, where this process has asked any."""
+    if asked := sys.modules.get("pearl.solvers.model.solver_process"):
+        asked.end()
 
 
 class TrainingRun:
@@ -56,7 +62,7 @@ class TrainingRun:
         replan: look for another plan where the period is off from the predicted one.
         Raises what a callback raised, once the run has ended.
         """
-        solver_process.end()  # a run is measured, and its processes are its own
+        _end_solvers()  # a run is measured, and its processes are its own
         begin_s, begin_cpu_s = time.perf_counter(), cpu_seconds()
         options, emulate = self.session.compiled.system.train, self.session.compiled.emulate
         every, pace = options.checkpoint_every, None
@@ -94,13 +100,15 @@ class TrainingRun:
                     lags.setdefault(name, Counter()).update(seen)
                 if status != "off":
                     break
+                from pearl.training import plan_change
+
                 assert self.folder
                 changed = plan_change.replan(session, loop, state, lanes.times_ns, self.folder)
                 if changed:
                     self.session, self._state = changed
                     watch, times_ns = replanning.Watch(self.session.compiled.plan.period_s), {}
                 resumed = Resumed.of(self.folder / CHECKPOINT)
-                solver_process.end()
+                _end_solvers()
         if state.best_mean is None:
             session.keep()
         final, unsaved = None, None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import yaml
 from pearl.errors import SpecError
 from pearl.files import held, write_atomically
 from pearl.graph.task_graph import TaskGraph
+from pearl.planner import plan_memory
 from pearl.planner.planner import as_system, planned, spare
 from pearl.planning.plans import Plan, load_plan, plain
 from pearl.planning.runs import CHECKPOINT as CHECKPOINT
@@ -22,7 +24,7 @@ from pearl.seeds import checked_seed
 from pearl.spec.own_code import graph_of
 from pearl.spec.reading import System, load
 from pearl.spec.trust import note, require
-from pearl.training import checkpoint, evaluation, plan_change, restoring, resuming
+from pearl.training import checkpoint, evaluation, restoring, resuming
 from pearl.training.compiled import Compiled, compiled, compiled_again
 from pearl.training.interruption import interruptible
 from pearl.training.policy import Policy
@@ -64,8 +66,7 @@ def compile(
     system = as_system(system)
     graph = graph_of(system)
     if plan is None:
-        spare(system, graph)
-        made = compiled(system, planned(system, graph), graph, emulate=emulate)
+        made = _planned(system, graph, emulate=emulate)
     else:
         given = plan if isinstance(plan, Plan) else load_plan(plan)
         made = compiled(system, given, graph, emulate=emulate, check=True)
@@ -73,6 +74,17 @@ def compile(
     if not emulate:
         _require_devices(made)
     return trainer
+
+
+def _planned(system: System, graph: TaskGraph, *, emulate: bool) -> Compiled:
+    """The system compiled with the plan that is remembered of it, or else made now."""
+    spare(system, graph)
+    if (known := plan_memory.remembered(system, graph)) is not None:
+        with suppress(SpecError):  # then it is made anew
+            return compiled(system, known, graph, emulate=emulate, check=True)
+    plan = planned(system, graph)
+    plan_memory.remember(system, graph, plan)
+    return compiled(system, plan, graph, emulate=emulate)
 
 
 def _require_devices(made: Compiled) -> None:
@@ -238,6 +250,8 @@ class Trainer:
         steering = Steering.of(callbacks, progress)
         folder = Path(out) if out is not None else None
         if replan:
+            from pearl.training import plan_change
+
             plan_change.check(self.session, folder)
         if resume and folder is None:
             raise SpecError("train: resume needs `out`, the folder of the run to go on with")

@@ -37,6 +37,7 @@ from numba.core.caching import (
     IndexDataCacheFile,
     InTreeCacheLocator,
 )
+from numba.core.runtime.nrt import rtsys
 
 from pearl_devices.cache_folder import cache_folder, doubts
 
@@ -261,6 +262,12 @@ class _Kept(FunctionCache):
         self._cache_file = _Files(
             self._cache_path, impl.filename_base, impl.locator.get_source_stamp()
         )
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """numba's, without what it refreshes first: the functions that compiling knows, which take
+        longer to import than machine code to load."""
+        rtsys.initialize(target_context)
+        return self._load_overload(sig, target_context)
 
     def save_overload(self, sig: Any, data: Any) -> None:
         if sources().unchanged():  # else it may be of newer ones

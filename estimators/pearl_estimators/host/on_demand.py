@@ -301,6 +301,16 @@ def _again(found: Calibration, wanted: set[str]) -> Calibration:
     return result
 
 
+def unsettled(kernels: Iterable[Kernel]) -> bool:
+    """Whether estimates of these kernels rest on points that are to be timed again, or the cost of
+    lanes is."""
+    found, wanted = _remembered(path()), needed_groups(kernels)
+    if found is None:
+        return False
+    lanes = CORES > 1 and not found.runtime
+    return lanes or any(_due(p, found) for p in found.points if group_of(p) in wanted)
+
+
 def _due(point: Point, known: Calibration) -> bool:
     return point.loaded or point.named in known.doubts
 

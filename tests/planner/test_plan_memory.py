@@ -1,0 +1,171 @@
+"""A plan is remembered for exactly the problem that it solves, and checked when it is read."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+import pearl
+from pearl.planner import plan_memory, planner
+from pearl.spec.own_code import graph_of
+from pearl.training import trainer
+from pearl_estimators.host import on_demand
+
+SPEC = {
+    "algorithm": {"name": "ddpg", "env": "Pendulum-v1", "batch_size": 64, "num_envs": 2},
+    "platform": "cpu_gpu_fpga",
+    "train": {"steps": 400},
+}
+
+
+@pytest.fixture
+def folder(monkeypatch, tmp_path):
+    """An empty user's cache, in which plans are kept."""
+    monkeypatch.setattr(plan_memory, "KEPT", 64)
+    monkeypatch.setenv("PEARL_CACHE_DIR", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """The systems that were planned, a line each."""
+    systems, plain = [], planner.planned
+    monkeypatch.setattr(
+        trainer, "planned", lambda system, graph: systems.append(system) or plain(system, graph)
+    )
+    return systems
+
+
+def compiled(changes=None):
+    return pearl.compile(SPEC, set=changes or {}, emulate=True)
+
+
+def kept(folder):
+    return sorted((folder / "plans").glob("*.json"))
+
+
+def test_a_spec_that_is_compiled_again_is_not_planned_again(folder, made):
+    first, second = compiled().plan, compiled({"train.steps": 800, "train.seed": 3}).plan
+    assert (len(made), len(kept(folder))) == (1, 1)
+    assert plan_memory.NOTE not in first.note
+    assert second.note.endswith(plan_memory.NOTE)
+    assert first.spec_sha256 != second.spec_sha256 == pearl.load(SPEC, set={
+        "train.steps": 800, "train.seed": 3}).sha256  # fmt: skip
+    same = {"note": "", "spec_sha256": ""}
+    assert replace(first, **same) == replace(second, **same)
+    assert second.problem.costs.modes == first.problem.costs.modes
+    assert second.problem.limits == first.problem.limits
+    assert str(pearl.explain(second, time_limit_s=2.0))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"algorithm.batch_size": 128},
+        {"algorithm.hidden": [32, 64]},
+        {"platform": "cpu_gpu"},
+        {"objective": "power_efficiency"},
+        {"limits.max_lanes": 1},
+        {"limits.policy_lag": 1},
+    ],
+    ids=str,
+)
+def test_another_problem_has_another_plan(folder, made, changes):
+    system = pearl.load(SPEC)
+    plan = planner.planned(system, graph_of(system))
+    plan_memory.remember(system, graph_of(system), plan)
+    other = pearl.load(SPEC, set=changes)
+    assert plan_memory.remembered(system, graph_of(system)) is not None
+    assert plan_memory.remembered(other, graph_of(other)) is None
+
+
+def test_another_calibration_or_version_or_source_has_another_plan(folder, made, monkeypatch):
+    compiled()
+    system = pearl.load(SPEC)
+    graph = graph_of(system)
+
+    def known():
+        return plan_memory.remembered(system, graph) is not None
+
+    assert known()
+    (folder / "calibration-0.json").write_text("{}")
+    assert not known()
+    (folder / "calibration-0.json").unlink()
+    assert known()
+    for name, other in (("_sources", lambda: "others"), ("versions", lambda: {"numba": "0"})):
+        with monkeypatch.context() as patch:
+            patch.setattr(plan_memory, name, other)
+            assert not known()
+    with monkeypatch.context() as patch:
+        patch.setattr(on_demand, "passed", lambda: {"dqn": "this host is busy"})
+        assert not known()
+    number = replace(system.platform.devices[0], peak_flops_per_s=1.0)
+    platform = replace(system.platform, devices=(number, *system.platform.devices[1:]))
+    assert plan_memory.remembered(replace(system, platform=platform), graph) is None
+    assert known()
+
+
+def test_a_file_that_is_damaged_or_unsound_is_made_anew(folder, made):
+    compiled()
+    (file,) = kept(folder)
+    whole = file.read_text()
+    other, slow = json.loads(whole), json.loads(whole)
+    other["digest"] = "0"
+    for task in slow["plan"]["tasks"]:
+        task["variant"] = "none such"
+    for number, text in enumerate((whole[:-40], json.dumps(other), json.dumps(slow), "[]"), 2):
+        file.write_text(text)
+        assert plan_memory.NOTE not in compiled().plan.note
+        assert len(made) == number
+        assert json.loads(file.read_text())["digest"] == file.stem
+    assert plan_memory.NOTE in compiled().plan.note
+
+
+def test_plans_that_others_may_write_are_not_read(folder, made):
+    compiled()
+    (folder / "plans").chmod(0o777)
+    compiled()
+    assert len(made) == 2
+
+
+def test_plans_used_longest_ago_are_left_out(folder, made, monkeypatch):
+    monkeypatch.setattr(plan_memory, "KEPT", 2)
+    for size in (64, 128, 64, 256):
+        compiled({"algorithm.batch_size": size})
+    assert (len(made), len(kept(folder))) == (3, 2)
+    compiled({"algorithm.batch_size": 64})
+    assert len(made) == 3
+
+
+def test_what_is_to_be_timed_again_is_not_remembered(folder, made, monkeypatch):
+    monkeypatch.setattr(on_demand, "unsettled", lambda kernels: True)
+    compiled()
+    assert kept(folder) == []
+
+
+def test_a_warm_start_imports_no_solver(folder, tmp_path):
+    """Two runs of the command line: the second has the plan of the first."""
+    command = """
+import sys
+from pearl.cli import main
+sys.argv = ["pearl", "train", "dqn_cartpole", "--emulate", "--steps", "8", "--out", sys.argv[1],
+            "--set", "platform=cpu_gpu", "--set", "train.final_episodes=1"]
+try:
+    main()
+finally:
+    heavy = ("scipy.linalg", "scipy.sparse", "scipy.optimize", "networkx", "torch", "highspy",
+             "pearl.solvers.solver", "pearl.planner.energy_front")
+    print([name for name in heavy if name in sys.modules], file=sys.stderr)
+"""
+    found = []
+    for run in ("first", "second"):
+        done = subprocess.run(
+            [sys.executable, "-c", command, str(tmp_path / run)],
+            capture_output=True, text=True, timeout=300, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        found.append(done.stderr.splitlines()[-1])
+    assert "pearl.solvers.solver" in found[0]
+    assert found[1] == "[]"
