@@ -13,13 +13,11 @@ from benchmarks.peers_workloads import (
     ENTROPY,
     EPOCHS,
     EPSILON,
-    EXPLORE_STEPS,
     HORIZON,
     LAMBDA,
     LEARNING_STARTS,
     MAX_NORM,
     MINIBATCHES,
-    TARGET_EVERY,
     VALUE,
     WARM,
     Workload,
@@ -79,7 +77,7 @@ def _dqn(load: Workload, envs: Any, clock: Clock, seed: int, steps: int, *, comp
     rewards, ends = np.zeros((2, load.capacity), np.float32)
     (first, last), done, filled, updates = EPSILON, 0, 0, 0
     while done < steps:
-        if random.random() < max(last, first + (last - first) * done / EXPLORE_STEPS):
+        if random.random() < max(last, first + (last - first) * done / load.explore_steps):
             action = random.integers(0, actions, n)
         else:
             with torch.no_grad():
@@ -98,7 +96,7 @@ def _dqn(load: Workload, envs: Any, clock: Clock, seed: int, steps: int, *, comp
             drawn = random.integers(0, filled, load.batch)
             step(*(torch.from_numpy(a[drawn]) for a in (held, following, chosen, rewards, ends)))
             updates += 1
-            if updates % TARGET_EVERY == 0:
+            if updates % load.target_every == 0:
                 target.load_state_dict(q.state_dict())
 
 

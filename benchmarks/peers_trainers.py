@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from benchmarks.peers_clock import Clock
@@ -19,13 +19,11 @@ from benchmarks.peers_workloads import (
     ENTROPY,
     EPOCHS,
     EPSILON,
-    EXPLORE_STEPS,
     HORIZON,
     LAMBDA,
     LEARNING_STARTS,
     MAX_NORM,
     NOISE,
-    TARGET_EVERY,
     TAU,
     VALUE,
     WARM,
@@ -35,6 +33,13 @@ from benchmarks.peers_workloads import (
 
 def stable(name: str, load: Workload, seed: int) -> float:
     """stable-baselines3, and sbx, which has its interface over JAX."""
+    clock, steps = Clock(WARM), load.peer_steps[name]
+    stable_model(name, load, seed, steps, lambda: clock.env(load.env)).learn(steps)
+    return clock.rate()
+
+
+def stable_model(name: str, load: Workload, seed: int, steps: int, make: Callable[[], Any]) -> Any:
+    """A model of either that `learn(steps)` trains. make: makes an environment."""
     import numpy as np
     import torch
     from stable_baselines3.common.noise import NormalActionNoise
@@ -51,8 +56,7 @@ def stable(name: str, load: Workload, seed: int) -> float:
         import sbx as library
 
         relu, tanh = flax.linen.relu, flax.linen.tanh
-    clock, steps = Clock(WARM), load.peer_steps[name]
-    envs = DummyVecEnv([lambda: clock.env(load.env)] * load.envs)
+    envs = DummyVecEnv([make] * load.envs)
     settings: dict[str, Any] = {
         "seed": seed,
         "gamma": DISCOUNT,
@@ -83,18 +87,16 @@ def stable(name: str, load: Workload, seed: int) -> float:
         }
     if load.algorithm == "dqn":
         settings |= {
-            "target_update_interval": TARGET_EVERY,
+            "target_update_interval": load.target_every,
             "exploration_initial_eps": EPSILON[0],
             "exploration_final_eps": EPSILON[1],
-            "exploration_fraction": EXPLORE_STEPS / steps,
+            "exploration_fraction": load.explore_steps / steps,
         }
     elif load.algorithm in ("ddpg", "sac"):
         settings["tau"] = TAU
     if load.algorithm == "ddpg":
         settings["action_noise"] = NormalActionNoise(np.zeros(1), np.full(1, NOISE))
-    model = getattr(library, load.algorithm.upper())("MlpPolicy", envs, **settings)
-    model.learn(steps)
-    return clock.rate()
+    return getattr(library, load.algorithm.upper())("MlpPolicy", envs, **settings)
 
 
 def tianshou(load: Workload, seed: int) -> float:
@@ -124,7 +126,7 @@ def tianshou(load: Workload, seed: int) -> float:
         policy=policy,
         optim=AdamOptimizerFactory(lr=load.learning_rate),
         gamma=DISCOUNT,
-        target_update_freq=TARGET_EVERY,
+        target_update_freq=load.target_every,
         is_double=False,
     )
     replay = PrioritizedVectorReplayBuffer(load.capacity, load.envs, alpha=ALPHA, beta=BETA)
@@ -132,7 +134,7 @@ def tianshou(load: Workload, seed: int) -> float:
 
     def explore(epoch: int, done: int) -> None:
         first, last = EPSILON
-        policy.set_eps_training(max(last, first + (last - first) * done / EXPLORE_STEPS))
+        policy.set_eps_training(max(last, first + (last - first) * done / load.explore_steps))
 
     collector.reset()
     collector.collect(n_step=LEARNING_STARTS // load.envs * load.envs, random=True)
@@ -181,11 +183,11 @@ def torchrl(load: Workload, seed: int) -> float:
         env.action_spec,
         eps_init=EPSILON[0],
         eps_end=EPSILON[1],
-        annealing_num_steps=EXPLORE_STEPS,
+        annealing_num_steps=load.explore_steps,
     )
     loss = DQNLoss(greedy, loss_function="l2", delay_value=True)
     loss.make_value_estimator(ValueEstimators.TD0, gamma=DISCOUNT)
-    target = HardUpdate(loss, value_network_update_interval=TARGET_EVERY)
+    target = HardUpdate(loss, value_network_update_interval=load.target_every)
     optimiser = torch.optim.Adam(loss.parameters(), lr=load.learning_rate)
     try:
         replay = TensorDictPrioritizedReplayBuffer(
@@ -271,12 +273,12 @@ def rllib(load: Workload, seed: int) -> float:
         .training(
             lr=load.learning_rate,
             gamma=DISCOUNT,
-            target_network_update_freq=TARGET_EVERY,
+            target_network_update_freq=load.target_every,
             double_q=False,
             dueling=False,
             num_atoms=1,
             noisy=False,
-            epsilon=[(0, first), (EXPLORE_STEPS, last)],
+            epsilon=[(0, first), (load.explore_steps, last)],
             grad_clip=None,
             n_step=1,
             train_batch_size_per_learner=load.batch,

@@ -28,7 +28,10 @@ HORIZON, EPOCHS, MINIBATCHES, LAMBDA, CLIP, ENTROPY, VALUE, MAX_NORM = (
 
 @dataclass(frozen=True)
 class Workload:
-    """One task. steps: env steps of ours; peer_steps: of each peer that is measured on it."""
+    """One task. steps: env steps of ours; peer_steps: of each peer that is measured on it.
+    target_every: env steps between two copies of DQN's target; explore_steps: in which its
+    exploration falls.
+    """
 
     what: str
     algorithm: str
@@ -41,6 +44,8 @@ class Workload:
     steps: int
     peer_steps: dict[str, int]
     prioritised: bool = False
+    target_every: int = TARGET_EVERY
+    explore_steps: int = EXPLORE_STEPS
 
     def ours(self) -> dict[str, Any]:
         """A spec of ours with these settings."""
@@ -88,8 +93,8 @@ class Workload:
             return shared | {
                 "learning_rate": self.learning_rate,
                 "double": False,
-                "target": {"every": TARGET_EVERY},
-                "exploration": {"initial": first, "final": last, "steps": EXPLORE_STEPS},
+                "target": {"every": self.target_every},
+                "exploration": {"initial": first, "final": last, "steps": self.explore_steps},
             }
         rate = self.learning_rate
         shared |= {
