@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from pearl.planning.costs import CostTable, Mode
     from pearl.planning.plans import Plan
     from pearl.planning.runs import Run
+    from pearl.population.population import sweep
+    from pearl.population.results import Sweep
     from pearl.report.report import Report
     from pearl.solvers.solver import solve
     from pearl.spec.reading import load
@@ -57,6 +59,7 @@ __all__ = [
     "Report",
     "Run",
     "SpecError",
+    "Sweep",
     "System",
     "Task",
     "TaskGraph",
@@ -68,6 +71,7 @@ __all__ = [
     "pareto",
     "plan",
     "solve",
+    "sweep",
 ]
 
 _HOMES = {
@@ -79,6 +83,8 @@ _HOMES = {
     "pearl.planner.planner": ("plan",),
     "pearl.planning.plans": ("Plan",),
     "pearl.training.policy": ("Policy",),
+    "pearl.population.population": ("sweep",),
+    "pearl.population.results": ("Sweep",),
     "pearl.report.report": ("Report",),
     "pearl.planning.runs": ("Run",),
     "pearl.solvers.solver": ("solve",),

@@ -48,6 +48,7 @@ ROOMS = [
     "explanation",
     "report",
     "training",
+    "population",
     "cli",
     "testing",
     "entry",  # pearl/__init__.py and pearl/__main__.py
@@ -237,5 +238,15 @@ def test_the_listed_packages_are_those_in_the_tree():
 
 
 def test_no_submodule_bears_the_name_of_a_public_function():
-    functions = {"load", "plan", "compile", "solve", "pareto", "estimate", "calibrate", "explain"}
+    functions = {
+        "load",
+        "plan",
+        "compile",
+        "solve",
+        "pareto",
+        "estimate",
+        "calibrate",
+        "explain",
+        "sweep",
+    }
     assert not functions & {p.stem for p in (ROOT / "pearl").iterdir()}

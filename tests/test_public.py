@@ -21,7 +21,7 @@ NAMES = {
         "System",
     ),
     *("Task", "TaskGraph", "Trainer", "calibrate", "estimate", "explain", "load", "pareto"),
-    *("plan", "solve", "STOP", "Callback", "Progress"),
+    *("plan", "solve", "STOP", "Callback", "Progress", "Sweep", "sweep"),
 }
 
 
@@ -51,6 +51,10 @@ def test_signatures_are_those_of_the_contract():
     assert parameters(pearl.estimate) == ["kernel", "device", "variant", "width"]
     assert parameters(pearl.explain) == [
         *("plan", "graph", "costs", "limits", "system", "within", "time_limit_s")
+    ]
+    assert parameters(pearl.sweep) == [
+        *("spec", "seeds", "over", "set", "asha", "tournament", "out", "resume"),
+        *("restarts", "dry_run", "watch"),
     ]
     assert parameters(pearl.calibrate) == ["platform", "seconds", "force", "groups", "limit_s"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pearl.formatting import percent, ratio, si
 from pearl.planning.plans import Plan
@@ -55,6 +55,7 @@ class Drawing:
 
     lines: of the grid, (x1, y1, x2, y2).
     paths: (colour, points).
+    areas: (colour, points), filled so that what lies below is seen.
     """
 
     title: str
@@ -65,16 +66,11 @@ class Drawing:
     lines: tuple[tuple[float, float, float, float], ...] = ()
     paths: tuple[tuple[int, str], ...] = ()
     legend: tuple[tuple[int, str], ...] = ()
+    areas: tuple[tuple[int, str], ...] = ()
 
 
 def page(report: Report) -> str:
     """The whole HTML text of a report."""
-    from importlib.resources import files
-
-    from jinja2 import Environment, StrictUndefined
-
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    source = files("pearl.report").joinpath("report.html.j2").read_text(encoding="utf-8")
     run = report.run
     rates, timings = (*(tables.comparison(run) if run else ()), None, None)[:2]
     curve = learning_curve(report.learning())
@@ -83,7 +79,8 @@ def page(report: Report) -> str:
         from pearl.explanation.sections import section
 
         explanation = section(report.explanation)
-    return environment.from_string(source).render(
+    return rendered(
+        "report.html.j2",
         title=report.title(),
         simulated=tables.SIMULATED if run and run.simulated else "",
         plan_facts=tables.plan_facts(report.plan),
@@ -96,9 +93,26 @@ def page(report: Report) -> str:
         explanation=explanation,
         bars=prediction_bars(run) if run else None,
         curve=curve,
-        width=WIDTH,
         version=report.plan.pearl_version,
     )
+
+
+def rendered(template: str, **values: Any) -> str:
+    """The HTML text of one of this room's templates."""
+    from importlib.resources import files
+
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
+
+    def source(name: str) -> str:
+        return files("pearl.report").joinpath(name).read_text(encoding="utf-8")
+
+    environment = Environment(
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        loader=FunctionLoader(source),
+    )
+    return environment.get_template(template).render(width=WIDTH, **values)
 
 
 def ticks(low: float, high: float, about: int = 5) -> list[float]:
@@ -228,7 +242,24 @@ def learning_curve(rows: Sequence[Row]) -> Drawing | None:
         )
     ]
     series = [(colour, name, line) for colour, name, line in series if len(line) > 1]
+    return curves("Return", series)
+
+
+Curve = tuple[int, str, Sequence[tuple[float, float]]]
+"""Colour, name and points of a line."""
+
+
+def curves(
+    title: str,
+    series: Sequence[Curve],
+    bands: Sequence[tuple[int, Sequence[tuple[float, float, float]]]] = (),
+) -> Drawing | None:
+    """Lines over env steps; None where nothing is to be seen.
+
+    bands: colour and (env steps, low, high) of areas behind the lines.
+    """
     points = [point for _, _, line in series for point in line]
+    points += [(x, y) for _, band in bands for x, *ends in band for y in ends]
     if not points:
         return None
     last = max(x for x, _ in points)
@@ -243,6 +274,9 @@ def learning_curve(rows: Sequence[Row]) -> Drawing | None:
             bottom - (y - low) / (high - low) * (bottom - top),
         )
 
+    def drawn(line: Sequence[tuple[float, float]]) -> str:
+        return " ".join(f"{a:.1f},{b:.1f}" for a, b in (place(*p) for p in line))
+
     labels, lines = [], []
     for y in ticks(low, high):
         _, v = place(0, y)
@@ -252,15 +286,17 @@ def learning_curve(rows: Sequence[Row]) -> Drawing | None:
         h, _ = place(x, low)
         labels.append(Label(h, bottom + 18, f"{x:,.0f}", "middle"))
     labels.append(Label(right, bottom + 36, "env steps", "end"))
+    around = [
+        (colour, [*((x, a) for x, a, _ in band), *((x, b) for x, _, b in reversed(band))])
+        for colour, band in bands
+    ]
     return Drawing(
-        "Return",
+        title,
         "",
         bottom + 44,
         labels=tuple(labels),
         lines=tuple(lines),
-        paths=tuple(
-            (colour, " ".join(f"{a:.1f},{b:.1f}" for a, b in (place(*p) for p in line)))
-            for colour, _, line in series
-        ),
+        paths=tuple((colour, drawn(line)) for colour, _, line in series),
         legend=tuple((colour, name) for colour, name, _ in series),
+        areas=tuple((colour, drawn(line)) for colour, line in around),
     )

@@ -46,6 +46,15 @@ def rows(system: System) -> int | None:
     return None if replay is None else int(replay.capacity)
 
 
+def array_bytes(kernels: Iterable[Kernel]) -> dict[str, int]:
+    """Name of every array of these kernels → its bytes."""
+    return {
+        name: math.prod(shape) * np.dtype(dtype).itemsize
+        for kernel in kernels
+        for name, (shape, dtype) in specs(kernel).items()
+    }
+
+
 @contextmanager
 def fitting(kernels: Iterable[Kernel], capacity: int | None) -> Iterator[None]:
     """To be entered around the allocation of the arrays of a run.
@@ -56,11 +65,7 @@ def fitting(kernels: Iterable[Kernel], capacity: int | None) -> Iterator[None]:
         SpecError: the arrays are larger than free memory and swap, or the system refuses to
         give so much, as under a limit of the process.
     """
-    sizes = {
-        name: math.prod(shape) * np.dtype(dtype).itemsize
-        for kernel in kernels
-        for name, (shape, dtype) in specs(kernel).items()
-    }
+    sizes = array_bytes(kernels)
     total = sum(sizes.values())
     replay = sum(size for name, size in sizes.items() if name.startswith("replay."))
     free, swap = free_memory()

@@ -1,0 +1,218 @@
+"""The members of a population: seeds and values as given → settings, each a checked system."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from pearl.errors import SpecError
+from pearl.population.schedulers import Stretch
+from pearl.seeds import checked_seed
+from pearl.spec.reading import System, load, parse_set
+
+MOST = 10_000
+"""Runs of a population at most (assumed)."""
+
+LONGEST = 120
+"""Characters of a name at most; a longer one ends in a digest."""
+
+REFUSED = {
+    "train.seed": "the seeds are given by --seeds (`seeds`)",
+    "limits.max_lanes": "the cores of a run are what the planner packs",
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A spec with values laid over it, which has a run a seed.
+
+    name: made of the values. values: dotted key → value.
+    """
+
+    name: str
+    values: Mapping[str, object]
+    system: System = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Population:
+    """The runs that are asked for.
+
+    settings: at least one; with several, every combination of the values.
+    seeds: of each setting. over: key → values.
+    """
+
+    settings: tuple[Setting, ...]
+    seeds: tuple[int, ...]
+    over: Mapping[str, tuple[object, ...]]
+
+    @property
+    def name(self) -> str:
+        """The name of the spec."""
+        return self.settings[0].system.name
+
+    def runs(self) -> list[list[Stretch]]:
+        """The runs of every setting, one a seed."""
+        alone = len(self.settings) == 1 and not self.over
+        return [
+            [
+                Stretch(
+                    run=f"seed={seed}" if alone else f"{s.name},seed={seed}",
+                    setting=s.name,
+                    values=s.values,
+                    seed=seed,
+                    steps=s.system.train.steps,
+                )
+                for seed in self.seeds
+            ]
+            for s in self.settings
+        ]
+
+
+def population(
+    spec: str | Path | Mapping[str, Any],
+    *,
+    seeds: Sequence[int] | None = None,
+    over: Mapping[str, Sequence[object]] | None = None,
+    set: Mapping[str, object] | None = None,
+) -> Population:
+    """Check what is asked for, before anything runs. seeds: None: the spec's.
+
+    Raises:
+        SpecError: a key, a value or a seed is wrong, or there are none of them, or two are alike.
+    """
+    varied = {key.strip(): tuple(_listed(key, values)) for key, values in (over or {}).items()}
+    _check_over(varied, set or {})
+    plain = load(spec, set=set)
+    given = (plain.train.seed,) if seeds is None else tuple(map(checked_seed, seeds))
+    if not given:
+        raise SpecError("seeds: there are none; one or several are needed, as in 0..9 or 0,3,7")
+    if twice := [s for s in dict.fromkeys(given) if given.count(s) > 1]:
+        raise SpecError(f"seeds: {twice[0]} is given twice; the two runs would be the same")
+    count = len(given)
+    for each in varied.values():
+        count *= len(each)
+    if count > MOST:
+        raise SpecError(f"{count:,} runs are asked for; at most {MOST:,} are allowed")
+    settings: dict[str, Setting] = {}
+    for chosen in product(*varied.values()):
+        values = dict(zip(varied, chosen, strict=True))
+        name = setting_name(values)
+        if name in settings:
+            raise SpecError(f"over: two settings are both named {name!r}; give values that differ")
+        settings[name] = Setting(name, values, loaded(spec, set or {}, values) if values else plain)
+    return Population(tuple(settings.values()), given, varied)
+
+
+def loaded(
+    spec: str | Path | Mapping[str, Any], set: Mapping[str, object], values: Mapping[str, object]
+) -> System:
+    """The system of a spec with values laid over it; a SpecError names them."""
+    try:
+        return load(spec, set={**set, **values})
+    except SpecError as error:
+        where = ", ".join(f"{key}={shown(value)}" for key, value in values.items())
+        raise SpecError(*(f"with {where}: {line}" for line in error.problems)) from None
+
+
+def _listed(key: str, values: object) -> Sequence[object]:
+    if isinstance(values, str) or not isinstance(values, Sequence):
+        raise SpecError(f"over: {key} is {values!r}; a list of values is needed")
+    if not values:
+        raise SpecError(f"over: {key} has no values; one or several are needed")
+    return values
+
+
+def _check_over(over: Mapping[str, Sequence[object]], set: Mapping[str, object]) -> None:
+    problems = []
+    for key, values in over.items():
+        if key in REFUSED:
+            problems.append(f"over: {key} cannot be varied: {REFUSED[key]}")
+        if key in set:
+            problems.append(f"over: {key} is set to {shown(set[key])} too; leave one of them out")
+        texts = [json.dumps(value, sort_keys=True, default=str) for value in values]
+        if twice := [t for t in dict.fromkeys(texts) if texts.count(t) > 1]:
+            problems.append(f"over: {key} has {twice[0]} twice; the runs would be the same")
+    if problems:
+        raise SpecError(*problems)
+
+
+def shown(value: object) -> str:
+    """A value as it stands in a name: `0.0003`, `64x64`."""
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, list | tuple):
+        return "x".join(map(shown, value)) or "none"
+    if isinstance(value, Mapping):
+        return "+".join(f"{key}-{shown(each)}" for key, each in value.items()) or "none"
+    return str(value)
+
+
+def setting_name(values: Mapping[str, object]) -> str:
+    """The name of a setting, which a folder can bear: `learning_rate=0.0003,batch_size=64`."""
+    last = [key.rpartition(".")[2] for key in values]
+    keys = [
+        short if last.count(short) == 1 else key for key, short in zip(values, last, strict=True)
+    ]
+    text = ",".join(f"{k}={shown(v)}" for k, v in zip(keys, values.values(), strict=True))
+    name = re.sub(r"[^\w.,=+-]+|^\.+", "-", text) or "as-given"
+    if len(name) <= LONGEST:
+        return name
+    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+    return f"{name[: LONGEST - 9]}-{digest}"
+
+
+def parse_seeds(text: str) -> list[int]:
+    """`0..9` or `0,3,7` or both, joined with commas → seeds.
+
+    Raises:
+        SpecError: it is neither.
+    """
+    found: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d{1,19})\s*(?:\.\.\s*(\d{1,19})\s*)?", part)
+        if not match:
+            raise SpecError(
+                f"--seeds {text!r}: {part!r} is neither a seed nor a range; write 0..9 or 0,3,7"
+            )
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last < first:
+            raise SpecError(f"--seeds {text!r}: {part!r} runs backwards; write {last}..{first}")
+        if last - first >= MOST:
+            raise SpecError(f"--seeds {text!r}: more than {MOST:,} seeds")
+        found += range(first, last + 1)
+    return found
+
+
+def parse_over(argument: str) -> tuple[str, list[object]]:
+    """`algorithm.learning_rate=1e-4,3e-4` → the key and its values, each read as in a file."""
+    key, equals, values = argument.partition("=")
+    if not equals or not key.strip():
+        raise SpecError(f"--over {argument!r}: not key.path=value,value,…")
+    name, found = parse_set(f"{key}=[{values}]")
+    assert isinstance(found, list)
+    return name, found
+
+
+def parse_options(option: str, text: str, names: Sequence[str]) -> dict[str, int]:
+    """`eta=3,min_steps=1000` → whole numbers by name.
+
+    Raises:
+        SpecError: a name is not one of `names`, one is missing, or a value is no whole number.
+    """
+    found: dict[str, int] = {}
+    for part in text.split(","):
+        name, _, value = (each.strip() for each in part.partition("="))
+        if name not in names or name in found or not re.fullmatch(r"\d{1,18}", value):
+            form = ",".join(f"{each}=N" for each in names)
+            raise SpecError(f"{option} {text!r}: {part!r} is not understood; write {form}")
+        found[name] = int(value)
+    if missing := [name for name in names if name not in found]:
+        raise SpecError(f"{option} {text!r}: {', '.join(missing)} is missing")
+    return found

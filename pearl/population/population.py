@@ -1,0 +1,399 @@
+"""`sweep`: a population of runs over the cores of this machine, from what is asked to its table."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pearl.errors import SpecError
+from pearl.files import held, make_folders, write_atomically
+from pearl.formatting import listed
+from pearl.json_files import read_object
+from pearl.planning.plans import SCHEMA, load_plan, plain
+from pearl.planning.runs import CHECKPOINT, SPEC_MARK, load_metrics
+from pearl.population import asked as ways
+from pearl.population import compiling, packing
+from pearl.population.asked import ASHA as ASHA
+from pearl.population.asked import TOURNAMENT as TOURNAMENT
+from pearl.population.driving import Ended, Event, Journal, drive, replayed
+from pearl.population.members import Population, loaded, population
+from pearl.population.packing import Packing, Planner
+from pearl.population.processes import Processes
+from pearl.population.results import Outcome, Status, Sweep, summary
+from pearl.population.schedulers import Stretch
+from pearl.population.tournament import Tournament
+from pearl.population.watching import Row, Watcher
+from pearl.spec.system import System
+from pearl.training import branching
+from pearl.training.compiled import compiled
+from pearl.training.interruption import Interruption, interruptible
+
+FILE = "sweep.json"
+RESTARTS = 2
+"""A run whose process dies is started so often again."""
+
+
+def sweep(
+    spec: str | Path | Mapping[str, Any],
+    *,
+    seeds: Sequence[int] | None = None,
+    over: Mapping[str, Sequence[object]] | None = None,
+    set: Mapping[str, object] | None = None,
+    asha: Mapping[str, int] | None = None,
+    tournament: Mapping[str, int] | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    restarts: int = RESTARTS,
+    dry_run: bool = False,
+    watch: Watcher | None = None,
+) -> Sweep:
+    """Train every combination of seeds and values, each run a process of its own on its own cores.
+
+    seeds: of every setting; None: the spec's. over: dotted key → values.
+    set: values that override the spec's in all runs.
+    asha: {eta, min_steps}: settings that are not among the best 1/eta at a rung go on no further.
+    tournament: {rounds, members, board}: rounds begin from a leaderboard, with values changed.
+    out: folder for the runs and sweep.json, sweep.csv, sweep.html; needed unless `dry_run`.
+    resume: go on with the population in `out`; runs that are done are not run again.
+    restarts: of a run whose process died, at most.
+    dry_run: decide, and run nothing.
+    watch: hears of every event.
+
+    Ctrl-C ends all runs with checkpoints, and the sweep is `interrupted`; SIGTERM and SIGHUP end it
+    likewise, and then the process.
+
+    Raises:
+        SpecError: something asked for is wrong; nothing has run then.
+        InfeasibleError: no plan meets the limits.
+    """
+    watch = watch or Watcher()
+    kind, options = ways.kind_of(asha, tournament)
+    if type(restarts) is not int or restarts < 0:
+        raise SpecError(f"restarts is {restarts!r}; a whole number from 0 on is needed")
+    asked = population(spec, seeds=seeds, over=over, set=set)
+    ways.check(kind, options, asked, seeds_given=seeds is not None)
+    if out is None and not dry_run:
+        raise SpecError("sweep: `out`, a folder for the runs, is needed")
+    folder = Path(out) if out is not None else None
+    before = _before(folder, resume=resume) if folder and not dry_run else None
+    going = Going(spec, set or {}, asked, kind, options, folder, watch, before)
+    watch.say(going.schedule)
+    if folder is None or dry_run:
+        return going.found("planned")
+    with interruptible() as interruption, held(folder):
+        return going.run(interruption, restarts)
+
+
+def _before(folder: Path, *, resume: bool) -> dict[str, Any] | None:
+    """The sweep.json of a folder that is gone on with; None where there is none yet."""
+    file = folder / FILE
+    if not file.exists():
+        if folder.exists() and not folder.is_dir():
+            raise SpecError(f"{folder}: is no folder; name another")
+        return None
+    if not resume:
+        raise SpecError(
+            f"{folder}: holds a sweep; go on with it (--resume), or name another folder"
+        )
+    found = read_object(file, "it is what `pearl sweep` leaves")
+    wrong = [key for key in ("history", "plans", "seeds", "over") if key not in found]
+    if found.get("schema") != SCHEMA or wrong:
+        raise SpecError(f"{file}: not a sweep of this version of pearl; name another folder")
+    return found
+
+
+class Going:
+    """A population under way: its plans, its files, and what became of the runs so far."""
+
+    def __init__(
+        self,
+        spec: str | Path | Mapping[str, Any],
+        set: Mapping[str, object],
+        asked: Population,
+        kind: str,
+        options: Mapping[str, int],
+        folder: Path | None,
+        watch: Watcher,
+        before: Mapping[str, Any] | None,
+    ) -> None:
+        self._spec, self._set, self.asked, self.kind = spec, set, asked, kind
+        self.options, self.folder, self._watch = dict(options), folder, watch
+        self._systems: dict[str, System] = {s.name: s.system for s in asked.settings}
+        self._plans: dict[str, str] = {}
+        self.outcomes: dict[str, Outcome] = {}
+        self._begin_s, self._spent_s = time.monotonic(), 0.0
+        self._history: list[Event] = []
+        if before is not None:
+            self._history = self._of(before)
+            self._planner, self._packing = self._kept(before)
+            self._others: list[Packing] = []
+        else:
+            self._packing, *self._others = packing.packings(asked)
+            self._planner = Planner(self._packing.cores)
+            for s, plan in zip(asked.settings, self._packing.plans, strict=True):
+                self._planner.know(s.system, plan)
+        needs = {s.name: n for s, n in zip(asked.settings, self._packing.needs, strict=True)}
+        self._runs = packing.in_order(asked, needs)
+        self._scheduler = ways.scheduler(kind, self.options, asked, self._runs)
+        self._under_way = replayed(self._scheduler, self._history)
+        stretches = self._runs if kind != "tournament" else ways.members(asked, self.options)
+        for stretch in stretches:
+            self.outcomes.setdefault(stretch.run, Outcome.waiting(stretch))
+        count = len(stretches) * (self.options["rounds"] if kind == "tournament" else 1)
+        self.schedule = packing.sentence(self._packing, self._others, count)
+
+    # ------------------------------------------------------------------ going on
+
+    def _asked(self) -> dict[str, Any]:
+        """What must not change when a population is gone on with."""
+        found: dict[str, Any] = {
+            "kind": self.kind,
+            "options": self.options,
+            "seeds": list(self.asked.seeds),
+            "over": {key: list(values) for key, values in self.asked.over.items()},
+            "spec_sha256": {s.name: s.system.sha256 for s in self.asked.settings},
+        }
+        return plain(found)  # type: ignore[no-any-return]
+
+    def _of(self, before: Mapping[str, Any]) -> list[Event]:
+        """The history of a population that is gone on with, without restarts; of a plain sweep
+        without failures, which are tried again.
+
+        Raises:
+            SpecError: another population was asked for.
+        """
+        changed = [key for key, value in self._asked().items() if before.get(key) != value]
+        if changed:
+            raise SpecError(
+                f"{self.folder}: the sweep in it began with another {listed(changed)}; "
+                "ask for the same again, or name another folder"
+            )
+        self._spent_s = float(before.get("wall_s") or 0.0)
+        for run in before["runs"]:
+            known = {k: v for k, v in run.items() if k in Outcome.__dataclass_fields__}
+            self.outcomes[run["run"]] = Outcome(**known)
+        failed = {e["run"] for e in before["history"] if e["event"] == "end" and e["score"] is None}
+        again = failed if self.kind == "sweep" else {*()}
+        return [
+            e
+            for e in before["history"]
+            if e["event"] == "start" or (e["event"] == "end" and e["run"] not in again)
+        ]
+
+    def _kept(self, before: Mapping[str, Any]) -> tuple[Planner, Packing]:
+        """The plans that the population began with, packed into this machine as it is now."""
+        assert self.folder is not None
+        planner = Planner(int(before["packing"]["cores_per_run"]))
+        for s in self.asked.settings:
+            if s.name in before["plans"]:
+                planner.know(s.system, load_plan(self.folder / before["plans"][s.name]))
+        return planner, packing.packed(self.asked, planner, packing.measured_beside())
+
+    # ------------------------------------------------------------------ files
+
+    def _system(self, stretch: Stretch) -> System:
+        if stretch.setting not in self._systems:
+            found = loaded(self._spec, self._set, stretch.values)
+            self._systems[stretch.setting] = found
+        return self._systems[stretch.setting]
+
+    def _files(self, stretch: Stretch) -> tuple[Path, Path]:
+        """The files of a stretch's spec and plan, written where they are not there yet."""
+        assert self.folder is not None
+        system = self._system(stretch)
+        spec = self.folder / "specs" / f"{stretch.setting}.yaml"
+        if not spec.exists():
+            text = yaml.safe_dump(plain(system.raw), sort_keys=False, allow_unicode=True)
+            write_atomically(spec, (SPEC_MARK + text).encode())
+        plan = self._planner.plan(system)
+        numbers = sorted((self.folder / "plans").glob("plan-*.json"))
+        content = plan.to_json()
+        for file in numbers:
+            if read_object(file, "it is a plan of this sweep") == content:
+                break
+        else:
+            file = self.folder / "plans" / f"plan-{len(numbers) + 1}.json"
+            make_folders(file)
+            plan.save(file)
+        self._plans[stretch.setting] = str(file.relative_to(self.folder))
+        return spec, file
+
+    def _command(self, stretch: Stretch) -> list[str]:
+        """The arguments of `pearl` for a stretch."""
+        assert self.folder is not None
+        spec, plan = self._files(stretch)
+        into = self.folder / stretch.run
+        if stretch.parent is not None and not (into / CHECKPOINT).exists():
+            source, system = self.folder / stretch.parent, self._system(stretch)
+            branching.branch(source, into, system, load_plan(plan), stretch.seed)
+        resume = (into / "plan.json").exists() or (into / CHECKPOINT).exists()
+        return self._train(stretch, spec, plan, into, stretch.steps) + ["--resume"] * resume
+
+    def _train(self, s: Stretch, spec: Path, plan: Path, into: Path, steps: int) -> list[str]:
+        given = ("--plan", str(plan), "--seed", str(s.seed), "--steps", str(steps))
+        return ["train", str(spec), *given, "--out", str(into)]
+
+    # ------------------------------------------------------------------ the run
+
+    def run(self, interruption: Interruption, restarts: int) -> Sweep:
+        """Run all there is to run."""
+        assert self.folder is not None
+        folder = self.folder
+        for s in self.asked.settings:
+            self._files(Stretch("", s.name, s.values, 0, 0))
+        self._write("running")
+        if not self._prepared(lambda: interruption.asked):
+            return self._ended("interrupted")
+        journal = Journal(self._history, self._heard, restarts)
+        self._journal = journal
+        with Processes(
+            self._packing.slots,
+            command=self._command,
+            log=lambda s: folder / "logs" / f"{s.run}.log",
+            folder=lambda s: folder / s.run,
+            asked=lambda: interruption.asked,
+            look=lambda: self._watch.look(self._rows),
+        ) as processes:
+            whole = drive(self._scheduler, processes, journal, self._under_way)
+        failed = any(r.status in ("failed", "died") for r in self.outcomes.values())
+        return self._ended("interrupted" if not whole else "failed" if failed else "done")
+
+    def _prepared(self, asked: Callable[[], bool]) -> bool:
+        """Compile every kernel once, where several runs would; False where that was interrupted."""
+        assert self.folder is not None
+        if len(self._packing.slots) < 2:
+            return True
+        for runs in self.asked.runs():
+            run, system = runs[0], self._system(runs[0])
+            spec, plan = self._files(run)
+            made = compiled(system, load_plan(plan), check=True)
+            mark = compiling.mark(made)
+            if mark is None or mark.exists():
+                continue
+            self._watch.say(f"a short run of {run.setting} first, so that kernels compile once")
+            into, log = self.folder / ".first", self.folder / "logs" / "first.log"
+            arguments = self._train(run, spec, plan, into, compiling.steps(made))
+            if not compiling.prepare(arguments, into, log, self._packing.slots[0], asked):
+                return False
+            mark.touch(mode=0o600)
+        return True
+
+    def _heard(self, entry: Event, stretch: Stretch, end: Ended | None) -> None:
+        """Take down an event, and tell it."""
+        assert self.folder is not None
+        of_run = [e for e in self._journal.history if e["run"] == stretch.run]
+        again = sum(e["event"] == "restart" for e in of_run)
+        found = Outcome.waiting(stretch, status="running", restarts=again)
+        if end is not None and end.status == "done":
+            found = Outcome.done(stretch, self.folder / stretch.run, again)
+        elif end is not None and entry["event"] == "end":
+            found = replace(found, status=end.status, message=end.message)
+        self.outcomes[stretch.run] = found
+        if self.kind == "tournament" and entry["event"] == "end":
+            self._forget()
+        self._history = self._journal.history
+        self._write("running")
+        if entry["event"] != "start" or entry["why"]:
+            self._watch.say(self._line(entry, found))
+
+    def _line(self, entry: Event, found: Outcome) -> str:
+        if entry["event"] == "start":
+            return f"{found.run}: to {found.steps:,} env steps, {entry['why']}"
+        if entry["event"] == "restart":
+            return f"{found.run}: {entry['why']}; it goes on from its checkpoint"
+        if found.status != "done":
+            return f"{found.run}: {found.status}: {found.message}"
+        ended = sum(e["event"] == "end" for e in self._journal.history)
+        returned = "no return" if found.eval_mean is None else f"return {found.eval_mean:,.1f}"
+        rate = f", {found.env_steps_per_s:,.0f} env steps/s" if found.env_steps_per_s else ""
+        after = f"{found.env_steps or 0:,} env steps{rate}"
+        return f"{found.run}: {returned} after {after} ({ended} ended)"
+
+    def _forget(self) -> None:
+        """Remove the checkpoints of rounds that no round can begin from any more."""
+        assert isinstance(self._scheduler, Tournament)
+        assert self.folder is not None
+        kept = {s.round.run for s in self._scheduler.board}
+        for run in (r for r in self.outcomes.values() if r.status == "done"):
+            if run.run not in kept:
+                with suppress(FileNotFoundError):
+                    (self.folder / run.run / CHECKPOINT).unlink()
+
+    def _rows(self) -> list[Row]:
+        """The runs for the live table: what has ended, then what is under way."""
+        assert self.folder is not None
+        begun = [r for r in self.outcomes.values() if r.status != "waiting"]
+        rows = []
+        for r in sorted(begun, key=lambda r: r.status == "running")[-40:]:
+            if r.status == "running":
+                with suppress(SpecError):
+                    last = (*load_metrics(self.folder / r.run / "metrics.csv"), {})[0:-1][-1:]
+                    at = last[0] if last else {}
+                    returned = at.get("eval_mean", at.get("mean_return_20"))
+                    steps = int(at.get("env_steps", 0))
+                    rows.append(Row(r.run, "running", steps, r.steps, returned))
+            else:
+                rows.append(Row(r.run, r.status, r.env_steps or 0, r.steps, r.eval_mean))
+        return rows
+
+    # ------------------------------------------------------------------ results
+
+    def found(self, status: Status) -> Sweep:
+        """What there is so far; with intervals and curves once it has ended."""
+        ended = status not in ("planned", "running")
+        outcomes = list(self.outcomes.values())
+        if ended:
+            outcomes = [
+                replace(r, status="interrupted") if r.status == "running" else r for r in outcomes
+            ]
+        of: dict[str, list[Outcome]] = {}
+        for r in outcomes:
+            of.setdefault(r.setting, []).append(r)
+        board: tuple[dict[str, Any], ...] = ()
+        if isinstance(self._scheduler, Tournament):
+            board = tuple(
+                {
+                    "run": s.round.run,
+                    "score": s.score,
+                    "steps": s.round.steps,
+                    "values": dict(s.round.values),
+                }
+                for s in self._scheduler.board
+            )
+        others = [p.to_json() for p in self._others]
+        folder = self.folder if ended else None
+        return Sweep(
+            status=status,
+            kind=self.kind,
+            name=self.asked.name,
+            spec_sha256={s.name: s.system.sha256 for s in self.asked.settings},
+            seeds=self.asked.seeds,
+            over=self.asked.over,
+            options=self.options,
+            packing=self._packing.to_json() | {"others": others},
+            schedule=self.schedule,
+            plans=dict(self._plans),
+            settings=tuple(summary(runs, folder) for runs in of.values()),
+            runs=tuple(outcomes),
+            board=board,
+            history=tuple(self._history),
+            wall_s=self._spent_s + time.monotonic() - self._begin_s,
+            out=None if self.folder is None else str(self.folder),
+        )
+
+    def _write(self, status: Status) -> None:
+        assert self.folder is not None
+        self.found(status).save(self.folder / FILE)
+
+    def _ended(self, status: Status) -> Sweep:
+        assert self.folder is not None
+        found = self.found(status)
+        for suffix in ("json", "csv", "html"):
+            found.save(self.folder / f"sweep.{suffix}")
+        return found

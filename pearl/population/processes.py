@@ -1,0 +1,183 @@
+"""Runs as processes of this machine: each is `pearl train` on cores of its own, with a log."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from pearl.errors import SpecError
+from pearl.planning.runs import load_run
+from pearl.population.driving import Ended, Ending
+from pearl.population.schedulers import Stretch
+
+LOOK_S = 0.03
+"""Between two looks at the processes."""
+GRACE_S = 60.0
+"""A run that is told to end has so long for its checkpoint (assumed: an iteration is shorter)."""
+LINES = 3
+"""Last lines of a dead run that are told."""
+
+PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None)
+_THREADS = ("OMP", "OPENBLAS", "MKL", "NUMEXPR", "VECLIB_MAXIMUM")
+
+
+@dataclass
+class _Running:
+    stretch: Stretch
+    process: subprocess.Popen[bytes]
+    log: Path
+
+
+class Processes:
+    """Slots of this machine. Leave it by `stop`, or by `with`, so that no process stays.
+
+    cores: of each slot.
+    command: arguments of `pearl` for a stretch; may raise SpecError, which is the stretch's end.
+    log: the file for the words of a stretch.
+    folder: the run folder of a stretch.
+    asked: whether all are to be ended.
+    look: is called now and then.
+    """
+
+    def __init__(
+        self,
+        cores: Sequence[Sequence[int]],
+        *,
+        command: Callable[[Stretch], list[str]],
+        log: Callable[[Stretch], Path],
+        folder: Callable[[Stretch], Path],
+        asked: Callable[[], bool],
+        look: Callable[[], None],
+    ) -> None:
+        self.slots, self._cores = len(cores), [tuple(c) for c in cores]
+        self._command, self._log, self._folder = command, log, folder
+        self._asked, self._look = asked, look
+        self._running: dict[int, _Running] = {}
+        self._refused: list[Ended] = []
+
+    def __enter__(self) -> Processes:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._kill()
+
+    def start(self, slot: int, stretch: Stretch) -> None:
+        try:
+            arguments = self._command(stretch)
+        except SpecError as error:
+            text = "; ".join(error.problems)
+            self._refused.append(Ended(slot, stretch, "failed", None, text))
+            return
+        log = self._log(stretch)
+        log.parent.mkdir(parents=True, exist_ok=True)
+        process = begun(arguments, self._cores[slot], log)
+        self._running[slot] = _Running(stretch, process, log)
+
+    def wait(self) -> Ended | None:
+        while not self._asked():
+            if self._refused:
+                return self._refused.pop(0)
+            for slot, running in self._running.items():
+                if running.process.poll() is not None:
+                    del self._running[slot]
+                    return self._ended(slot, running)
+            self._look()
+            time.sleep(LOOK_S)
+        return None
+
+    def _ended(self, slot: int, running: _Running) -> Ended:
+        stretch, code = running.stretch, running.process.returncode
+        status: Ending = "done"
+        score, message = None, None
+        if code == 0:
+            try:
+                found = load_run(self._folder(stretch)).returns
+                score = found["last_eval_mean"]
+            except (SpecError, KeyError) as error:
+                status, message = "failed", f"its run.json cannot be used: {error}"
+        else:
+            status = "failed" if code in (1, 2) else "died"
+            message = f"{how(code)}; {last_lines(running.log)}"
+        return Ended(slot, stretch, status, score, message)
+
+    def stop(self) -> None:
+        """End all runs, each with its checkpoint; one that takes longer than GRACE_S is killed."""
+        for running in self._running.values():
+            with suppress(ProcessLookupError):
+                running.process.terminate()
+        end_s = time.monotonic() + GRACE_S
+        while time.monotonic() < end_s and any(
+            r.process.poll() is None for r in self._running.values()
+        ):
+            time.sleep(LOOK_S)
+        self._kill()
+
+    def _kill(self) -> None:
+        for running in self._running.values():
+            if running.process.poll() is None:
+                with suppress(ProcessLookupError):
+                    os.killpg(running.process.pid, signal.SIGKILL)
+                running.process.wait(GRACE_S)
+        self._running.clear()
+
+
+def begun(arguments: Sequence[str], cores: Sequence[int], log: Path) -> subprocess.Popen[bytes]:
+    """A process of `pearl` with these arguments, which sees these cores alone and ends, with a
+    checkpoint, when this one dies."""
+    parent = os.getpid()
+
+    def held() -> None:
+        _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:
+            os._exit(1)
+        os.sched_setaffinity(0, cores)
+
+    path = os.pathsep.join(os.path.abspath(p) for p in sys.path if not p.endswith(".zip"))
+    threads = {f"{name}_NUM_THREADS": str(len(cores)) for name in _THREADS}
+    command = [sys.executable, "-P", "-m", "pearl", *arguments]
+    with log.open("ab") as words:
+        words.write(f"$ pearl {shlex.join(arguments)}\n".encode())
+        words.flush()
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=words,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **threads, "PYTHONPATH": path},
+            start_new_session=True,  # Ctrl-C at a terminal reaches this process alone
+            preexec_fn=held,
+        )
+
+
+def how(code: int) -> str:
+    """The end of a process in words."""
+    if code < 0:
+        try:
+            return f"ended by signal {signal.Signals(-code).name}"
+        except ValueError:
+            return f"ended by signal {-code}"
+    return f"ended with exit status {code}"
+
+
+def last_lines(log: Path) -> str:
+    """The last lines of a file of words."""
+    try:
+        with log.open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(file.tell() - 4000, 0))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return f"{log} cannot be read"
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    lines = [line for line in lines if not line.startswith("$ pearl ")][-LINES:]
+    return f"it said last: {' / '.join(lines)}" if lines else "it said nothing"

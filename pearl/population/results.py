@@ -1,0 +1,353 @@
+"""`Sweep`: what became of a population. Its table, its page, its JSON and CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from pearl.errors import SpecError
+from pearl.files import write_atomically
+from pearl.formatting import NONE, count
+from pearl.planning.plans import SCHEMA, pearl_version, plain
+from pearl.planning.runs import load_metrics, load_run
+from pearl.population.members import shown
+from pearl.population.packing import duration
+from pearl.population.schedulers import Stretch
+from pearl.population.statistics import interval
+from pearl.report.html import COLOURS, MARGIN, WIDTH, Box, Drawing, Label, curves, rendered, ticks
+from pearl.text_tables import Column, Table, table_text
+
+Status = Literal["planned", "running", "done", "failed", "interrupted"]
+SUFFIXES = (".html", ".json", ".csv", ".txt")
+POINTS = 60
+"""Points of a curve."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One run of a population; of one that has not ended only the first fields.
+
+    steps: env steps that it was last to have. parent: the run that it was branched from.
+    status: waiting, running, done, failed (it said so), died (its process ended without a word).
+    eval_mean, last_eval_mean: final evaluation of the best policy and of the last one.
+    restarts: of its process.
+    """
+
+    run: str
+    setting: str
+    seed: int
+    values: Mapping[str, object]
+    steps: int
+    parent: str | None = None
+    status: str = "waiting"
+    eval_mean: float | None = None
+    last_eval_mean: float | None = None
+    env_steps: int | None = None
+    env_steps_per_s: float | None = None
+    wall_s: float | None = None
+    cpu_s: float | None = None
+    restarts: int = 0
+    message: str | None = None
+
+    @classmethod
+    def waiting(cls, stretch: Stretch, **more: Any) -> Outcome:
+        """A run as it is asked for."""
+        s = stretch
+        return cls(s.run, s.setting, s.seed, dict(s.values), s.steps, s.parent, **more)
+
+    @classmethod
+    def done(cls, stretch: Stretch, folder: Path, restarts: int) -> Outcome:
+        """A run that has come to the end of its stretch, from its folder."""
+        run = load_run(folder)
+        keys = ("env_steps", "env_steps_per_s", "wall_s", "cpu_s")
+        means = {key: run.returns[key] for key in ("eval_mean", "last_eval_mean")}
+        found = {key: getattr(run, key) for key in keys} | means
+        return cls.waiting(stretch, status="done", restarts=restarts, **found)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One setting over its seeds.
+
+    done, runs: how many of its runs have ended well, and how many there are.
+    steps: env steps of each run that has ended.
+    iqm, low, high: interquartile mean of `eval_mean` and the ends of its 95 % interval; None before
+        a run has ended.
+    curve: [env steps, iqm, low, high] of the evaluations during training.
+    """
+
+    setting: str
+    values: Mapping[str, object]
+    runs: int
+    done: int
+    steps: int | None
+    iqm: float | None
+    low: float | None
+    high: float | None
+    curve: tuple[tuple[float, float, float, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A population and what became of it; keys of the JSON as in `docs/contract.md`.
+
+    kind: sweep, asha or tournament. options: of asha or the tournament.
+    packing: runs at once, cores of each, the prediction, and `others` that were weighed.
+    plans: setting → the file of its plan in the folder.
+    board: of a tournament, best first.
+    out: the folder; None where nothing was to run.
+    """
+
+    status: Status
+    kind: str
+    name: str
+    spec_sha256: Mapping[str, str]
+    seeds: tuple[int, ...]
+    over: Mapping[str, tuple[object, ...]]
+    options: Mapping[str, int]
+    packing: Mapping[str, Any]
+    schedule: str
+    plans: Mapping[str, str]
+    settings: tuple[Summary, ...]
+    runs: tuple[Outcome, ...]
+    board: tuple[Mapping[str, Any], ...]
+    history: tuple[Mapping[str, Any], ...]
+    wall_s: float
+    message: str | None = None
+    out: str | None = None
+    schema: int = field(default=SCHEMA)
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain object, without `out`."""
+        found = asdict(self)
+        del found["out"]
+        found["pearl_version"] = pearl_version()
+        return plain(found)  # type: ignore[no-any-return]
+
+    def tables(self) -> tuple[Table, ...]:
+        """The board of a tournament, and else the settings; and the runs that did not end well. Of
+        a sweep that is only planned, its schedule."""
+        if self.status == "planned":
+            return (self._timeline(),) if self.kind == "sweep" else ()
+        return tuple(t for t in (self._board() or self._settings(), self._others()) if t)
+
+    def _timeline(self) -> Table:
+        heading = (
+            Column("run", folds=True),
+            *(Column(name, "right") for name in ("cores", "begins", "ends")),
+        )
+        slots = self.packing["slots"]
+        rows = tuple(
+            (
+                entry["run"],
+                ", ".join(map(str, slots[entry["slot"]])),
+                duration(entry["begin_s"]),
+                duration(entry["end_s"]),
+            )
+            for entry in self.packing["timeline"]
+        )
+        note = "Training alone, as predicted; starts and evaluations are not in it."
+        return Table("Schedule", heading, rows, (note,))
+
+    def _settings(self) -> Table:
+        heading = (
+            Column("setting", folds=True),
+            *(Column(n, "right") for n in ("runs", "env steps", "return, IQM", "95 % interval")),
+        )
+        rows = tuple(
+            (
+                s.setting,
+                f"{s.done} of {s.runs}",
+                count(s.steps),
+                _number(s.iqm),
+                NONE if s.low is None else f"{_number(s.low)} – {_number(s.high)}",
+            )
+            for s in self.ranked()
+        )
+        note = "Return: of the best policy of each run in its final evaluation."
+        return Table("Settings, best first", heading, rows, (note,))
+
+    def _board(self) -> Table | None:
+        if self.kind != "tournament":
+            return None
+        columns = ("score", "env steps", *self.over)
+        heading = (Column("run"), *(Column(n, "right") for n in columns))
+        rows = tuple(
+            (
+                b["run"],
+                _number(b["score"]),
+                count(b["steps"]),
+                *(shown(b["values"][key]) for key in self.over),
+            )
+            for b in self.board
+        )
+        note = "Score: mean return of the policy of the end in its final evaluation."
+        return Table("Leaderboard", heading, rows, (note,))
+
+    def _others(self) -> Table | None:
+        left = [r for r in self.runs if r.status not in ("done", "waiting")]
+        if not left:
+            return None
+        heading = (Column("run", folds=True), Column("status"), Column("why", folds=True))
+        rows = tuple((r.run, r.status, r.message or NONE) for r in left)
+        return Table("Runs that did not end well", heading, rows)
+
+    def ranked(self) -> list[Summary]:
+        """The settings by steps and then by return, best first."""
+        low = -float("inf")
+        return sorted(
+            self.settings,
+            key=lambda s: (-(s.steps or 0), -(low if s.iqm is None else s.iqm)),
+        )
+
+    def facts(self) -> tuple[tuple[str, str], ...]:
+        """Label and text of the facts at the head."""
+        done = sum(r.status == "done" for r in self.runs)
+        cpu_s = sum(r.cpu_s or 0.0 for r in self.runs)
+        facts = [
+            ("status", self.status if self.message is None else f"{self.status}: {self.message}"),
+            ("runs", f"{done} of {len(self.runs)} done"),
+            ("schedule", self.schedule),
+        ]
+        if self.status != "planned":
+            facts.append(
+                ("time", f"{duration(self.wall_s)} wall, {duration(cpu_s)} CPU of the runs")
+            )
+        return tuple(facts)
+
+    def __str__(self) -> str:
+        lines = [self.title(), *(f"  {label:<10}{text}" for label, text in self.facts())]
+        lines += ["", *(table_text(t) + "\n" for t in self.tables())]
+        return "\n".join(lines).rstrip()
+
+    def title(self) -> str:
+        """The heading."""
+        return f"PEARL {self.kind} of {self.name}"
+
+    def drawings(self) -> tuple[Drawing, ...]:
+        """Intervals of the settings, and their curves over env steps; none of a tournament."""
+        best = [s for s in self.ranked() if s.iqm is not None][:COLOURS]
+        if self.kind == "tournament" or not best:
+            return ()
+        lines = [(i, s.setting, [(x, y) for x, y, *_ in s.curve]) for i, s in enumerate(best)]
+        bands = [(i, [(x, a, b) for x, _, a, b in s.curve]) for i, s in enumerate(best)]
+        found = curves("Return during training", lines, bands)
+        return tuple(d for d in (_intervals(best), found) if d)
+
+    def save(self, path: str | Path) -> None:
+        """Write it, whole or not at all, in the format of the suffix: .html, .json, .csv or .txt.
+
+        Raises:
+            SpecError: another suffix.
+        """
+        suffix = Path(path).suffix.lower()
+        if suffix == ".json":
+            text = json.dumps(self.to_json(), indent=1, allow_nan=False) + "\n"
+        elif suffix == ".csv":
+            text = self._csv()
+        elif suffix == ".txt":
+            text = f"{self}\n"
+        elif suffix == ".html":
+            text = rendered(
+                "population.html.j2",
+                title=self.title(),
+                about=self.facts(),
+                tables=self.tables(),
+                drawings=self.drawings(),
+                version=pearl_version(),
+            )
+        else:
+            raise SpecError(
+                f"sweep {path}: suffix {suffix or 'none'!r}; the suffix chooses the format, "
+                f"allowed are {', '.join(SUFFIXES)}"
+            )
+        write_atomically(path, text.encode())
+
+    def _csv(self) -> str:
+        plain_keys = [f for f in Outcome.__dataclass_fields__ if f != "values"]
+        out = io.StringIO(newline="")
+        writer = csv.DictWriter(out, [*plain_keys, *self.over], lineterminator="\n")
+        writer.writeheader()
+        for run in self.runs:
+            row = {k: getattr(run, k) for k in plain_keys}
+            writer.writerow(row | {k: shown(v) for k, v in run.values.items()})
+        return out.getvalue()
+
+
+def _number(value: float | None) -> str:
+    return NONE if value is None else f"{value:,.1f}"
+
+
+def _intervals(settings: Sequence[Summary]) -> Drawing | None:
+    """One row a setting: its interval as a box, its mean as a line in it."""
+    ends = [v for s in settings for v in (s.low, s.high) if v is not None]
+    low, high = min(ends), max(ends)
+    if not high > low:
+        low, high = low - 1.0, high + 1.0
+    left = min(20 + 6.8 * max(len(s.setting) for s in settings), WIDTH / 2.5) + MARGIN / 4
+    scale, row = (WIDTH - left - 90) / (high - low), 26.0
+    boxes, labels, lines = [], [], []
+    bottom = 8 + row * len(settings)
+    for tick in ticks(low, high, 6):
+        x = left + (tick - low) * scale
+        lines.append((x, 4.0, x, bottom))
+        labels.append(Label(x, bottom + 16, f"{tick:,.6g}", "middle"))
+    for i, s in enumerate(settings):
+        assert s.iqm is not None
+        assert s.low is not None
+        assert s.high is not None
+        y, x = 8 + i * row, left + (s.low - low) * scale
+        text = f"{s.setting}: {s.iqm:,.1f}, 95 % interval {s.low:,.1f} to {s.high:,.1f}"
+        labels.append(Label(left - 10, y + 13, s.setting[-60:], "end"))
+        labels.append(Label(left + (s.high - low) * scale + 8, y + 13, _number(s.iqm)))
+        boxes.append(Box(x, y, max((s.high - s.low) * scale, 3.0), 16, i, "", text))
+    return Drawing(
+        "Return of the settings",
+        "Interquartile mean over the seeds (the number) with its 95 % interval (the box).",
+        bottom + 26,
+        tuple(boxes),
+        tuple(labels),
+        tuple(lines),
+    )
+
+
+def summary(runs: Sequence[Outcome], folder: Path | None) -> Summary:
+    """A setting from its runs; with its curve where `folder`, that of the run folders, is given."""
+    done = [r for r in runs if r.status == "done"]
+    scores = [r.eval_mean for r in done if r.eval_mean is not None]
+    found = interval([scores]) if scores and folder is not None else None
+    return Summary(
+        runs[0].setting,
+        runs[0].values,
+        len(runs),
+        len(done),
+        max((r.env_steps or 0 for r in done), default=None),
+        found.mean if found else None,
+        found.low if found else None,
+        found.high if found else None,
+        curve(done, folder) if folder is not None else (),
+    )
+
+
+def curve(runs: Sequence[Outcome], folder: Path) -> tuple[tuple[float, float, float, float], ...]:
+    """Evaluations of runs of one setting over env steps, as far as all of them have come."""
+    lines = []
+    for run in runs:
+        rows = load_metrics(folder / run.run / "metrics.csv")
+        points = [(r["env_steps"], r["eval_mean"]) for r in rows if "eval_mean" in r]
+        lines.append(np.array(points, np.float64).reshape(-1, 2))
+    if not lines or not all(len(line) for line in lines):
+        return ()
+    first, last = max(line[0, 0] for line in lines), min(line[-1, 0] for line in lines)
+    found = []
+    for x in np.linspace(first, last, POINTS if last > first else 1):
+        scores = [line[np.searchsorted(line[:, 0], x, "right") - 1, 1] for line in lines]
+        found.append((float(x), *interval([scores])))
+    return tuple(found)

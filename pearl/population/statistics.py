@@ -1,0 +1,42 @@
+"""Interquartile means with bootstrap intervals, after Agarwal et al. 2021 (arXiv 2108.13264)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+RESAMPLES = 2_000
+LEVEL = 0.95
+
+
+class Interval(NamedTuple):
+    """An interquartile mean and the ends of its interval of LEVEL; ends of one score are itself."""
+
+    mean: float
+    low: float
+    high: float
+
+
+def interquartile_mean(scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Mean over the last axis without a quarter, rounded down, at each end."""
+    cut = scores.shape[-1] // 4
+    ordered = np.sort(scores, axis=-1)
+    middle = ordered[..., cut : scores.shape[-1] - cut]
+    return np.asarray(middle.mean(axis=-1))
+
+
+def interval(strata: Sequence[Sequence[float]], seed: int = 0) -> Interval:
+    """The interquartile mean over all scores and its percentile bootstrap, in which each stratum is
+    drawn from by itself. A stratum: the scores of the seeds in one environment.
+
+    Every stratum has a score at least.
+    """
+    draw = np.random.default_rng(seed)
+    parts = [np.asarray(scores, np.float64) for scores in strata]
+    drawn = [p[draw.integers(0, p.size, (RESAMPLES, p.size))] for p in parts]
+    means = interquartile_mean(np.concatenate(drawn, axis=1))
+    low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Interval(float(interquartile_mean(np.concatenate(parts))), float(low), float(high))

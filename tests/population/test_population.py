@@ -1,0 +1,269 @@
+"""Populations of real processes: the bits of a run, deaths, signals, going on; each way once."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+import pearl
+from pearl.errors import SpecError
+from pearl.planning.runs import load_run
+from pearl.population import compiling, packing
+from pearl.population.results import summary
+from pearl.training import branching
+from pearl.training.checkpoint import load as checkpoint
+from pearl_devices.primitives import code_cache
+from tests.schemas.test_schemas import problems
+
+SPEC = {
+    "algorithm": {
+        "name": "dqn",
+        "env": "CartPole-v1",
+        "num_envs": 4,
+        "hidden": [16, 16],
+        "batch_size": 16,
+        "replay": {"kind": "prioritised", "capacity": 1000, "fanout": 8},
+        "n_step": 2,
+        "learning_starts": 100,
+    },
+    "platform": "host",
+    "limits": {"max_lanes": 1},
+    "train": {
+        "steps": 400,
+        "evaluate_every": 200,
+        "evaluate_episodes": 1,
+        "final_episodes": 1,
+        "checkpoint_every": 2000,
+    },
+}
+RATE = "algorithm.learning_rate"
+LONG = 20_000
+
+
+class Heard:
+    """A watcher that keeps the lines."""
+
+    def __init__(self):
+        self.lines = []
+
+    def say(self, line):
+        self.lines.append(line)
+
+    def look(self, rows):
+        rows()
+
+
+def arrays(folder):
+    stored = checkpoint(folder / "checkpoint.safetensors")
+    return {name: stored.read(name) for name in stored.places}
+
+
+def alone(folder, run, tmp_path):
+    """What `pearl train --plan` by the spec and plan in the folder of a sweep leaves."""
+    found = json.loads((folder / "sweep.json").read_text())
+    (about,) = [r for r in found["runs"] if r["run"] == run]
+    spec = folder / "specs" / f"{about['setting']}.yaml"
+    trainer = pearl.compile(
+        pearl.load(spec), plan=folder / found["plans"][about["setting"]], seed=about["seed"]
+    )
+    trainer.train(steps=about["steps"], out=tmp_path / "alone")
+    return arrays(tmp_path / "alone")
+
+
+def children(pid):
+    return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def until(found, seconds=90.0):
+    """The first true answer of `found`."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if answer := found():
+            return answer
+        time.sleep(0.02)
+    raise AssertionError("it did not come to pass")
+
+
+def living(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_run_that_died_goes_on_a_signal_ends_all_and_resuming_gives_the_bits_of_one_alone(
+    tmp_path,
+):
+    spec, out = tmp_path / "small.yaml", tmp_path / "sweep"
+    spec.write_text(yaml.safe_dump(SPEC | {"train": SPEC["train"] | {"steps": LONG}}))
+    ask = ("sweep", str(spec), "--seeds", "3,4", "--out", str(out))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pearl", *ask], stderr=subprocess.PIPE, text=True
+    )
+    first = out / "seed=3" / "checkpoint.safetensors"
+    until(first.exists)
+    (pid,) = [p for p in children(process.pid) if "seed=3" in cmdline(p)]
+    assert len(os.sched_getaffinity(pid)) == 1
+    os.kill(pid, signal.SIGKILL)
+    line = until(lambda: next((text for text in process.stderr if "SIGKILL" in text), None))
+    assert line.startswith("seed=3: ended by signal SIGKILL; ")
+    assert "from its checkpoint" in line
+    until(lambda: [p for p in children(process.pid) if "seed=3" in cmdline(p)])
+    running = children(process.pid)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=60) == -signal.SIGTERM
+    assert not any(map(living, running))
+    process.stderr.close()
+    found = json.loads((out / "sweep.json").read_text())
+    assert found["status"] == "interrupted"
+    assert problems(found, "sweep") == []
+
+    with pytest.raises(SpecError, match="holds a sweep"):
+        pearl.sweep(spec, seeds=[3, 4], out=out)
+    with pytest.raises(SpecError, match="began with another seeds"):
+        pearl.sweep(spec, seeds=[3, 5], out=out, resume=True)
+    done = pearl.sweep(spec, seeds=[3, 4], out=out, resume=True)
+    assert done.status == "done"
+    begun = done.history
+    again = pearl.sweep(spec, seeds=[3, 4], out=out, resume=True)
+    assert again.history == begun  # nothing was run
+    one, whole = arrays(out / "seed=3"), alone(out, "seed=3", tmp_path)
+    assert one.keys() == whole.keys()
+    for name, array in whole.items():
+        np.testing.assert_array_equal(one[name], array, err_msg=name)
+
+
+def cmdline(pid):
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
+
+
+def test_halving_goes_on_from_checkpoints_with_the_better_setting(tmp_path):
+    heard = Heard()
+    found = pearl.sweep(
+        SPEC,
+        over={RATE: [1e-9, 1e-3]},
+        asha={"eta": 2, "min_steps": 200},
+        out=tmp_path,
+        watch=heard,
+    )
+    assert found.status == "done"
+    assert sorted(r.env_steps for r in found.runs) == [200, 400]
+    (best,) = [r for r in found.runs if r.env_steps == 400]
+    ends = {e["run"]: e["score"] for e in found.history if (e["event"], e["steps"]) == ("end", 200)}
+    assert ends[best.run] == max(ends.values())
+    assert "rung 1: promoted" in next(x for x in heard.lines if "promoted" in x)
+    assert load_run(tmp_path / best.run).env_steps == 400
+    assert found.ranked()[0].setting == best.setting
+    assert problems(found.to_json(), "sweep") == []
+    page = (tmp_path / "sweep.html").read_text()
+    assert best.setting in page
+    assert page.count("<svg") >= 1
+    assert (tmp_path / "sweep.csv").read_text().count("\n") == 3
+
+
+def test_a_tournament_goes_on_from_its_board_with_other_values(tmp_path):
+    found = pearl.sweep(
+        SPEC,
+        over={RATE: [1e-4, 1e-3]},
+        tournament={"rounds": 2, "members": 2, "board": 1},
+        out=tmp_path,
+    )
+    assert found.status == "done"
+    assert len(found.runs) == 4
+    assert [r.env_steps for r in found.runs if r.parent] == [400, 400]
+    (first,) = found.board
+    assert first["score"] == max(r.last_eval_mean for r in found.runs)
+    assert problems(found.to_json(), "sweep") == []
+    # the checkpoints of rounds that nothing can begin from any more are gone
+    kept = {p.parent.name for p in tmp_path.glob("*/checkpoint.safetensors")}
+    assert kept == {first["run"]}
+    later = next(r for r in found.runs if r.parent)
+    spec = yaml.safe_load((tmp_path / later.run / "spec.yaml").read_text())
+    assert spec["algorithm"]["learning_rate"] == later.values[RATE]
+
+
+def test_a_branch_has_the_weights_of_the_other_run_and_steps_and_streams_of_its_own(tmp_path):
+    system = pearl.load(SPEC, set={"algorithm.max_grad_norm": 1.0})
+    plan = pearl.plan(system)
+    pearl.compile(system, plan=plan, seed=1).train(steps=200, out=tmp_path / "one")
+    other = pearl.load(SPEC, set={"algorithm.max_grad_norm": 1.0, RATE: 0.125})
+    branching.branch(tmp_path / "one", tmp_path / "two", other, plan, 2)
+    one, two = arrays(tmp_path / "one"), arrays(tmp_path / "two")
+    differ = {name for name in one if not np.array_equal(one[name], two[name])}
+    assert differ == {name for name in one if name.startswith("rng.")} | {"hyper.lr.q"}
+    larger = pearl.load(SPEC, set={"algorithm.hidden": [8, 8]})
+    with pytest.raises(SpecError, match="of other sizes cannot go on"):
+        branching.branch(tmp_path / "one", tmp_path / "three", larger, pearl.plan(larger), 2)
+
+
+def test_a_run_that_fails_is_named_and_the_others_go_on(tmp_path):
+    heard = Heard()
+    spec = SPEC | {"train": SPEC["train"] | {"steps": 200}}
+    (tmp_path / "seed=0").mkdir()
+    (tmp_path / "seed=0" / "run.json").write_text("mine")
+    found = pearl.sweep(spec, seeds=[0, 1], out=tmp_path, watch=heard)
+    assert found.status == "failed"
+    assert {r.run: r.status for r in found.runs} == {"seed=0": "failed", "seed=1": "done"}
+    (line,) = [text for text in heard.lines if text.startswith("seed=0: failed")]
+    assert "no run of pearl wrote this" in line
+    assert "seed=0" in str(found)
+
+
+def test_kernels_compile_once_before_the_runs_fan_out(tmp_path, monkeypatch):
+    calls, answers = [], [True, False]
+
+    def prepare(arguments, folder, log, cores, asked):
+        calls.append(arguments)
+        return answers[len(calls) - 1]
+
+    monkeypatch.setattr(packing, "usable_cores", lambda: (0, 1))
+    monkeypatch.setattr(compiling, "prepare", prepare)
+    monkeypatch.setattr(code_cache, "folder", lambda: tmp_path)
+    over = {RATE: [1e-4, 1e-3], "algorithm.batch_size": [16, 32]}
+    found = pearl.sweep(SPEC, over=over, out=tmp_path / "sweep")
+    assert found.status == "interrupted"  # the second short run was: nothing has begun
+    assert found.history == ()
+    assert ["batch_size=16" in str(a) for a in calls] == [True, False]
+    assert {"108"} < set(calls[0])
+    assert len([*tmp_path.glob("trained-*")]) == 1
+
+
+def test_a_dry_run_says_the_schedule_and_writes_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(packing, "usable_cores", lambda: (0, 1))
+    found = pearl.sweep(SPEC, seeds=[0, 1, 2], out=tmp_path / "none", dry_run=True)
+    assert found.status == "planned"
+    assert "3 runs, 2 at once on 1 of 2 cores each" in found.schedule
+    assert "Schedule" in str(found)
+    assert problems(found.to_json(), "sweep") == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_curve_goes_as_far_as_all_runs_have_come(tmp_path):
+    from pearl.population.results import Outcome
+
+    outcomes = []
+    for seed, last in ((0, 400), (1, 200)):
+        rows = [f"{x},0,0,{x + seed}" for x in range(100, last + 1, 100)]
+        folder = tmp_path / f"seed={seed}"
+        folder.mkdir()
+        text = "\n".join(["env_steps,updates,wall_s,eval_mean", *rows])
+        (folder / "metrics.csv").write_text(text)
+        more = {"status": "done", "eval_mean": 7.0, "env_steps": last}
+        outcomes.append(Outcome(f"seed={seed}", "s", seed, {}, last, **more))
+    found = summary(outcomes, tmp_path)
+    assert (found.iqm, found.low, found.high) == (7.0, 7.0, 7.0)
+    assert found.curve[0][:2] == (100.0, 100.5)
+    assert found.curve[-1][:2] == (200.0, 200.5)

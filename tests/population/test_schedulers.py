@@ -1,0 +1,182 @@
+"""Which run goes on next: decisions by the order of ends alone, in virtual time and without."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from pearl.errors import SpecError
+from pearl.population.driving import Ended, Journal, VirtualTime, drive, replayed
+from pearl.population.schedulers import Grid, Halving, Stretch, rungs
+from pearl.population.tournament import Tournament
+
+OVER = {"algorithm.learning_rate": (1e-4, 1e-3), "algorithm.hidden": ([64], [32])}
+
+
+def stretch(setting, seed=0, steps=900):
+    values = {"algorithm.learning_rate": 3e-4, "algorithm.hidden": [64]}
+    return Stretch(f"{setting},seed={seed}", setting, values, seed, steps)
+
+
+def test_rungs_rise_by_eta_and_end_at_the_last_step():
+    assert rungs(100, 900, 3) == (100, 300, 900)
+    assert rungs(100, 1000, 3) == (100, 300, 900, 1000)
+    assert rungs(10, 11, 2) == (10, 11)
+
+
+class TestHalving:
+    """The decisions of Algorithm 2 of Li et al. 2018, followed by hand."""
+
+    def ask(self, scheduler, *scores):
+        """End the stretches under way with these scores, by run; returns what begins then."""
+        for run, score in scores:
+            scheduler.ended(self.under_way.pop(run), score)
+        found = []
+        while len(self.under_way) < 2 and (s := scheduler.next()) is not None:
+            self.under_way[s.run] = s
+            found.append((s.setting, s.steps))
+        return found
+
+    def test_a_recorded_order_gives_these_promotions(self):
+        self.under_way = {}
+        halving = Halving([[stretch(name)] for name in "abcdef"], (100, 300, 900), 3)
+        assert self.ask(halving) == [("a", 100), ("b", 100)]
+        assert self.ask(halving, ("b,seed=0", 5.0)) == [("c", 100)]
+        assert self.ask(halving, ("a,seed=0", 1.0)) == [("d", 100)]
+        # three have come through rung 0: the best of them goes on, before another begins
+        assert self.ask(halving, ("c,seed=0", 9.0)) == [("c", 300)]
+        assert self.ask(halving, ("d,seed=0", 7.0)) == [("e", 100)]
+        assert self.ask(halving, ("e,seed=0", 2.0)) == [("f", 100)]
+        # six: the best two may be at rung 1, one is there
+        assert self.ask(halving, ("f,seed=0", 0.0)) == [("d", 300)]
+        # two of rung 1 are too few for a promotion, and nothing new is left
+        assert self.ask(halving, ("c,seed=0", 9.0), ("d,seed=0", 8.0)) == []
+        assert [list(through) for through in halving.through] == [[*"bacdef"], ["c", "d"], []]
+
+    def test_a_better_latecomer_is_promoted_too_and_a_failure_never(self):
+        self.under_way = {}
+        halving = Halving([[stretch(name)] for name in "abcd"], (100, 900), 2)
+        self.ask(halving)
+        assert self.ask(halving, ("a,seed=0", 1.0), ("b,seed=0", None)) == [("a", 900), ("c", 100)]
+        assert self.ask(halving, ("c,seed=0", 8.0)) == [("c", 900)]
+        assert self.ask(halving, ("a,seed=0", 1.0)) == [("d", 100)]
+        assert self.ask(halving, ("d,seed=0", None), ("c,seed=0", 3.0)) == []
+
+    def test_a_setting_goes_on_by_the_mean_of_all_its_seeds(self):
+        settings = [[stretch(name, seed) for seed in (0, 1)] for name in "ab"]
+        halving = Halving(settings, (100, 900), 2)
+        first = [halving.next() for _ in range(4)]
+        assert [s.run for s in first] == ["a,seed=0", "a,seed=1", "b,seed=0", "b,seed=1"]
+        for s, score in zip(first, (10.0, 0.0, 6.0, 6.0), strict=True):
+            assert halving.next() is None
+            halving.ended(s, score)
+        assert [halving.next().run for _ in range(2)] == ["b,seed=0", "b,seed=1"]
+        assert halving.next() is None
+
+
+def tournament(members=3, rounds=4, size=2, seed=0):
+    first = [replace(stretch("s", n, 100), run=f"m{n}") for n in range(members)]
+    return Tournament(first, rounds=rounds, size=size, over=OVER, seed=seed)
+
+
+def score(s):
+    return random.Random(s.run).random() + s.steps
+
+
+def play(order_seed, seed=0):
+    """A tournament whose rounds end in a random order: what began, and the board."""
+    draw, scheduler, busy, begun = random.Random(order_seed), tournament(seed=seed), [], []
+    while True:
+        while len(busy) < 2 and (s := scheduler.next()) is not None:
+            busy.append(s)
+            begun.append(s)
+        if not busy:
+            return begun, scheduler.board
+        s = busy.pop(draw.randrange(len(busy)))
+        scheduler.ended(s, score(s))
+
+
+class TestTournament:
+    def test_the_same_seed_and_order_give_the_same_board_and_others_another(self):
+        begun, board = play(1)
+        assert (begun, board) == play(1)
+        assert board != play(1, seed=1)[1]
+        assert board != play(2)[1]
+
+    def test_every_member_has_its_rounds_each_from_the_board_of_that_time(self):
+        begun, board = play(3)
+        assert len(begun) == 3 * 4
+        assert len({s.run for s in begun}) == len({s.seed for s in begun[3:]}) + 3
+        steps = {s.run: s.steps for s in begun}
+        assert all(s.steps == 100 + (steps[s.parent] if s.parent else 0) for s in begun)
+        assert len(board) == 2
+        assert board[0].score >= board[1].score
+
+    def test_explored_values_are_other_ones_within_what_was_given(self):
+        begun, _ = play(4)
+        rates = [s.values["algorithm.learning_rate"] for s in begun]
+        assert len(set(rates)) > 3
+        assert all(1e-4 <= rate <= 1e-3 for rate in rates)
+        assert {tuple(s.values["algorithm.hidden"]) for s in begun} == {(64,), (32,)}
+
+    def test_a_round_that_failed_is_on_no_board_and_the_member_goes_on(self):
+        scheduler = tournament(members=1, rounds=2)
+        first = scheduler.next()
+        assert scheduler.next() is None
+        scheduler.ended(first, None)
+        assert scheduler.board == ()
+        again = scheduler.next()
+        assert (again.parent, again.steps) == (None, 100)
+
+
+class Flaky(VirtualTime):
+    """Virtual time in which the process of a run dies so often."""
+
+    def __init__(self, deaths):
+        super().__init__(2, lambda s: 1.0 + s.seed)
+        self.deaths = dict(deaths)
+
+    def wait(self):
+        found = super().wait()
+        if self.deaths.get(found.stretch.run, 0) > 0:
+            self.deaths[found.stretch.run] -= 1
+            return Ended(found.slot, found.stretch, "died", None, "ended by signal SIGKILL")
+        return found
+
+
+@pytest.mark.parametrize(("deaths", "ends"), [(2, 0.0), (3, None)])
+def test_a_dead_run_is_started_again_a_bounded_number_of_times(deaths, ends):
+    journal = Journal(restarts=2)
+    runs = [stretch("s", seed) for seed in range(3)]
+    assert drive(Grid(runs), Flaky({"s,seed=1": deaths}), journal)
+    scores = {e["run"]: e["score"] for e in journal.history if e["event"] == "end"}
+    assert scores == {"s,seed=0": 0.0, "s,seed=1": ends, "s,seed=2": 0.0}
+    assert sum(e["event"] == "restart" for e in journal.history) == 2
+
+
+@pytest.mark.parametrize("cut", [0, 1, 5, 11, 17])
+def test_a_history_brings_a_scheduler_back_wherever_it_was_cut(cut):
+    seconds = {n: random.Random(n).random() for n in range(99)}
+
+    def clock():
+        return VirtualTime(2, lambda s: seconds[s.seed % 99], score)
+
+    whole, journal = tournament(), Journal()
+    drive(whole, clock(), journal)
+    again = tournament()
+    under_way = replayed(again, journal.history[:cut])
+    starts = [e["run"] for e in journal.history[:cut] if e["event"] == "start"]
+    ends = [e["run"] for e in journal.history[:cut] if e["event"] == "end"]
+    assert [s.run for s in under_way] == [run for run in starts if run not in ends]
+    rest = Journal(journal.history[:cut])
+    drive(again, clock(), rest, under_way)
+    assert sum(e["event"] == "end" for e in rest.history) == 12
+
+
+def test_a_history_of_another_population_is_refused():
+    journal = Journal()
+    drive(tournament(), VirtualTime(2, lambda s: 1.0, score), journal)
+    with pytest.raises(SpecError, match="of another sweep"):
+        replayed(tournament(members=2), journal.history)
