@@ -25,7 +25,7 @@ from pearl.population.driving import Ended, Event, Journal, drive, replayed
 from pearl.population.members import Population, loaded, population
 from pearl.population.packing import Packing, Planner
 from pearl.population.processes import Processes
-from pearl.population.results import Outcome, Status, Sweep, summary
+from pearl.population.results import Member, Status, Sweep, summary
 from pearl.population.schedulers import Stretch
 from pearl.population.tournament import Tournament
 from pearl.population.watching import Row, Watcher
@@ -126,7 +126,7 @@ class Going:
         self.options, self.folder, self._watch = dict(options), folder, watch
         self._systems: dict[str, System] = {s.name: s.system for s in asked.settings}
         self._plans: dict[str, str] = {}
-        self.outcomes: dict[str, Outcome] = {}
+        self.outcomes: dict[str, Member] = {}
         self._begin_s, self._spent_s = time.monotonic(), 0.0
         self._history: list[Event] = []
         if before is not None:
@@ -144,7 +144,7 @@ class Going:
         self._under_way = replayed(self._scheduler, self._history)
         stretches = self._runs if kind != "tournament" else ways.members(asked, self.options)
         for stretch in stretches:
-            self.outcomes.setdefault(stretch.run, Outcome.waiting(stretch))
+            self.outcomes.setdefault(stretch.run, Member.waiting(stretch))
         count = len(stretches) * (self.options["rounds"] if kind == "tournament" else 1)
         self.schedule = packing.sentence(self._packing, self._others, count)
 
@@ -176,8 +176,8 @@ class Going:
             )
         self._spent_s = float(before.get("wall_s") or 0.0)
         for run in before["runs"]:
-            known = {k: v for k, v in run.items() if k in Outcome.__dataclass_fields__}
-            self.outcomes[run["run"]] = Outcome(**known)
+            known = {k: v for k, v in run.items() if k in Member.__dataclass_fields__}
+            self.outcomes[run["run"]] = Member(**known)
         failed = {e["run"] for e in before["history"] if e["event"] == "end" and e["score"] is None}
         again = failed if self.kind == "sweep" else {*()}
         return [
@@ -289,9 +289,9 @@ class Going:
         assert self.folder is not None
         of_run = [e for e in self._journal.history if e["run"] == stretch.run]
         again = sum(e["event"] == "restart" for e in of_run)
-        found = Outcome.waiting(stretch, status="running", restarts=again)
+        found = Member.waiting(stretch, status="running", restarts=again)
         if end is not None and end.status == "done":
-            found = Outcome.done(stretch, self.folder / stretch.run, again)
+            found = Member.done(stretch, self.folder / stretch.run, again)
         elif end is not None and entry["event"] == "end":
             found = replace(found, status=end.status, message=end.message)
         self.outcomes[stretch.run] = found
@@ -302,7 +302,7 @@ class Going:
         if entry["event"] != "start" or entry["why"]:
             self._watch.say(self._line(entry, found))
 
-    def _line(self, entry: Event, found: Outcome) -> str:
+    def _line(self, entry: Event, found: Member) -> str:
         if entry["event"] == "start":
             return f"{found.run}: to {found.steps:,} env steps, {entry['why']}"
         if entry["event"] == "restart":
@@ -352,7 +352,7 @@ class Going:
             outcomes = [
                 replace(r, status="interrupted") if r.status == "running" else r for r in outcomes
             ]
-        of: dict[str, list[Outcome]] = {}
+        of: dict[str, list[Member]] = {}
         for r in outcomes:
             of.setdefault(r.setting, []).append(r)
         board: tuple[dict[str, Any], ...] = ()

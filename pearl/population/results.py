@@ -31,7 +31,7 @@ POINTS = 60
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Member:
     """One run of a population; of one that has not ended only the first fields.
 
     steps: env steps that it was last to have. parent: the run that it was branched from.
@@ -57,13 +57,13 @@ class Outcome:
     message: str | None = None
 
     @classmethod
-    def waiting(cls, stretch: Stretch, **more: Any) -> Outcome:
+    def waiting(cls, stretch: Stretch, **more: Any) -> Member:
         """A run as it is asked for."""
         s = stretch
         return cls(s.run, s.setting, s.seed, dict(s.values), s.steps, s.parent, **more)
 
     @classmethod
-    def done(cls, stretch: Stretch, folder: Path, restarts: int) -> Outcome:
+    def done(cls, stretch: Stretch, folder: Path, restarts: int) -> Member:
         """A run that has come to the end of its stretch, from its folder."""
         run = load_run(folder)
         keys = ("env_steps", "env_steps_per_s", "wall_s", "cpu_s")
@@ -116,7 +116,7 @@ class Sweep:
     schedule: str
     plans: Mapping[str, str]
     settings: tuple[Summary, ...]
-    runs: tuple[Outcome, ...]
+    runs: tuple[Member, ...]
     board: tuple[Mapping[str, Any], ...]
     history: tuple[Mapping[str, Any], ...]
     wall_s: float
@@ -271,7 +271,7 @@ class Sweep:
         write_atomically(path, text.encode())
 
     def _csv(self) -> str:
-        plain_keys = [f for f in Outcome.__dataclass_fields__ if f != "values"]
+        plain_keys = [f for f in Member.__dataclass_fields__ if f != "values"]
         out = io.StringIO(newline="")
         writer = csv.DictWriter(out, [*plain_keys, *self.over], lineterminator="\n")
         writer.writeheader()
@@ -318,7 +318,7 @@ def _intervals(settings: Sequence[Summary]) -> Drawing | None:
     )
 
 
-def summary(runs: Sequence[Outcome], folder: Path | None) -> Summary:
+def summary(runs: Sequence[Member], folder: Path | None) -> Summary:
     """A setting from its runs; with its curve where `folder`, that of the run folders, is given."""
     done = [r for r in runs if r.status == "done"]
     scores = [r.eval_mean for r in done if r.eval_mean is not None]
@@ -336,7 +336,7 @@ def summary(runs: Sequence[Outcome], folder: Path | None) -> Summary:
     )
 
 
-def curve(runs: Sequence[Outcome], folder: Path) -> tuple[tuple[float, float, float, float], ...]:
+def curve(runs: Sequence[Member], folder: Path) -> tuple[tuple[float, float, float, float], ...]:
     """Evaluations of runs of one setting over env steps, as far as all of them have come."""
     lines = []
     for run in runs:

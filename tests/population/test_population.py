@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -167,10 +168,6 @@ def test_halving_goes_on_from_checkpoints_with_the_better_setting(tmp_path):
     assert load_run(tmp_path / best.run).env_steps == 400
     assert found.ranked()[0].setting == best.setting
     assert problems(found.to_json(), "sweep") == []
-    page = (tmp_path / "sweep.html").read_text()
-    assert best.setting in page
-    assert page.count("<svg") >= 1
-    assert (tmp_path / "sweep.csv").read_text().count("\n") == 3
 
 
 def test_a_tournament_goes_on_from_its_board_with_other_values(tmp_path):
@@ -251,8 +248,31 @@ def test_a_dry_run_says_the_schedule_and_writes_nothing(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_the_example_of_the_page_runs_and_leaves_table_picture_and_policies(tmp_path):
+    page = (Path(__file__).parents[2] / "docs" / "sweep.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert len(code.splitlines()) < 25
+    small = "2_000, 'limits.max_lanes': 1, 'train.final_episodes': 2, 'train.evaluate_every': 500"
+    shorter = code.replace("20_000", small)
+    assert shorter != code
+    command = [sys.executable, "-c", shorter]
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert "4 of 4 done" in done.stdout
+    assert re.search(r"^learning_rate=\S+: [\d.]+, 95 % interval", done.stdout, re.MULTILINE)
+    assert "(4 ended)" in done.stderr  # a line a run, where there is no terminal
+    folder = tmp_path / "sweeps" / "learning_rate"
+    page = (folder / "sweep.html").read_text()
+    assert page.startswith("<!doctype html>")
+    assert page.count("<polygon") == page.count("<polyline") == 2
+    assert (folder / "sweep.csv").read_text().count("\n") == 5
+    assert problems(json.loads((folder / "sweep.json").read_text()), "sweep") == []
+
+
 def test_a_curve_goes_as_far_as_all_runs_have_come(tmp_path):
-    from pearl.population.results import Outcome
+    from pearl.population.results import Member
 
     outcomes = []
     for seed, last in ((0, 400), (1, 200)):
@@ -262,7 +282,7 @@ def test_a_curve_goes_as_far_as_all_runs_have_come(tmp_path):
         text = "\n".join(["env_steps,updates,wall_s,eval_mean", *rows])
         (folder / "metrics.csv").write_text(text)
         more = {"status": "done", "eval_mean": 7.0, "env_steps": last}
-        outcomes.append(Outcome(f"seed={seed}", "s", seed, {}, last, **more))
+        outcomes.append(Member(f"seed={seed}", "s", seed, {}, last, **more))
     found = summary(outcomes, tmp_path)
     assert (found.iqm, found.low, found.high) == (7.0, 7.0, 7.0)
     assert found.curve[0][:2] == (100.0, 100.5)
