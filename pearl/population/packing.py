@@ -204,7 +204,10 @@ def packings(asked: Population) -> list[Packing]:
     total = len(usable_cores())
     found: list[Packing] = []
     failed: InfeasibleError | None = None
+    most = max(s.system.limits.max_lanes or total for s in asked.settings)
     for cores in sorted({total // n for n in range(1, total + 1)}):
+        if found and cores > most and found[-1].cores >= most:
+            break  # the limits allow a run no more
         try:
             made = packed(asked, Planner(cores), beside)
         except InfeasibleError as error:

@@ -121,19 +121,17 @@ def test_slots_are_bounded_by_cores_memory_devices_and_runs(monkeypatch):
         packing.slots([need(size=4e9)], 9)
 
 
-class Known:
-    """A planner whose plans are as fast as told for so many cores."""
+def packed_with(rates):
+    """Packings with plans that do so many env steps a second on so many cores."""
 
-    def __init__(self, rates, real):
-        self.rates, self.real = rates, real
+    def packed(asked, planner, beside):
+        runs, rate = len(asked.settings) * len(asked.seeds), rates[planner.cores]
+        needs = (need(planner.cores, 600 / rate, 1.0),)
+        slots = packing.slots(needs, runs)[0]
+        seconds = -(-runs // len(slots)) * 600 / rate
+        return packing.Packing(planner.cores, slots, (), needs, seconds, "", ())
 
-    def planned(self, asked, planner, beside):
-        cores, rate = planner.cores, self.rates[planner.cores]
-        found = self.real(asked, planner, {})
-        needs = tuple(need(cores, 600 / rate, 1.0) for _ in found.needs)
-        slots = packing.slots(needs, len(asked.settings) * len(asked.seeds))[0]
-        seconds = -(-len(asked.settings) * len(asked.seeds) // len(slots)) * 600 / rate
-        return packing.Packing(cores, slots, found.plans, needs, seconds, "", ())
+    return packed
 
 
 @pytest.mark.parametrize(
@@ -146,9 +144,12 @@ class Known:
 )
 def test_the_packing_that_ends_the_set_first_is_chosen(seeds, rates, cores, monkeypatch):
     monkeypatch.setattr(packing, "usable_cores", lambda: (0, 1, 2, 3))
-    monkeypatch.setattr(packing, "packed", Known(rates, packing.packed).planned)
-    found = members.population(SPEC, seeds=range(seeds))
+    monkeypatch.setattr(packing, "packed", packed_with(rates))
+    free = {"limits.max_lanes": None}
+    found = members.population(SPEC, seeds=range(seeds), set=free)
     assert packing.packings(found)[0].cores == cores
+    held = members.population(SPEC, seeds=range(seeds), set={"limits.max_lanes": 1})
+    assert [p.cores for p in packing.packings(held)] == [1]
 
 
 def test_settings_of_one_graph_have_one_plan_and_others_their_own():
