@@ -13,6 +13,7 @@ kernels are bound (`torch_threads`).
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, cast
 
@@ -96,13 +97,15 @@ def act(
     obs: npt.NDArray[np.float32],
     low: npt.NDArray[np.float32] | None = None,
     high: npt.NDArray[np.float32] | None = None,
+    choices: Sequence[int] | None = None,
 ) -> npt.NDArray[np.int64] | npt.NDArray[np.float32]:
     """Greedy actions of a policy for a batch of observations (rows, O), without exploration.
 
     kernel: the one that acts.
     params: as policy.X, X its network; of a table the table.
     obs: of a table the numbers of states.
-    low, high: bounds of continuous actions (A).
+    low, high: bounds of continuous actions (A), infinite where there are none.
+    choices: of a factored action, how many each component has.
 
     Discrete actions are int64 (rows,): the output of largest value; of a duelling network the
     action of largest advantage. Continuous ones are float32 (rows, A): the first A outputs through
@@ -134,11 +137,19 @@ def act(
     if not kernel.dim("act"):
         duelling = kernel.dim("duelling") if "duelling" in kernel.dims else 0
         return np.asarray(np.argmax(out[:, duelling:], axis=1), np.int64)
+    if kernel.dims.get("choices"):
+        if choices is None:
+            raise ValueError(f"{kernel.kind}: a policy needs choices, how many each component has")
+        logits = np.split(out, np.cumsum(choices)[:-1], axis=1)
+        return np.stack([np.argmax(each, axis=1) for each in logits], axis=1).astype(np.int64)
     if low is None or high is None:
         raise ValueError(f"{kernel.kind}: a policy needs low and high, the bounds of its actions")
     half = np.float32(0.5) * (high - low)
     if "act.sample" in kind.arrays(kernel):
-        clipped: npt.NDArray[np.float32] = np.clip(low + half + half * out, low, high)
+        scaled = np.isfinite(half)  # a component without both bounds is not
+        least, half = np.where(scaled, low, -1), np.where(scaled, half, 1)
+        clipped: npt.NDArray[np.float32]
+        clipped = np.clip(least + half + half * out, low, high).astype(np.float32)
         return clipped
     actions: npt.NDArray[np.float32] = low + half + half * np.tanh(out[:, : kernel.dim("act")])
     return actions

@@ -12,7 +12,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from inspect import isclass, isroutine
+from inspect import isclass, isroutine, signature
 from types import ModuleType
 from typing import Any
 
@@ -71,16 +71,46 @@ def environment(program: str, args: Mapping[str, Any], **options: Any) -> Any:
     """
     import gymnasium
 
+    made = environments(program, args, 1, **options)
+    if isinstance(made, gymnasium.vector.VectorEnv):
+        from pearl_devices.primitives.envs.spaces import Lone
+
+        return Lone(made)
+    return made
+
+
+def environments(program: str, args: Mapping[str, Any], envs: int, **options: Any) -> Any:
+    """As `environment`, or where `module:callable` returns one a gymnasium VectorEnv of `envs`: it
+    then has a parameter `num_envs`, which says how many."""
+    import gymnasium
+
+    vector = gymnasium.vector.VectorEnv
     try:
         if CALLABLE.fullmatch(program):
-            made = function(program)(**args)
+            make = function(program)
+            told = "num_envs" not in args and "num_envs" in _parameters(make)
+            made = make(**args, **({"num_envs": envs} if told else {}))
         else:
             made = gymnasium.make(registered(program), **options, **args)
     except (Exception, SystemExit) as error:  # an environment is a program, and may raise anything
         raise ValueError(reason(error)) from error
-    if not isinstance(made, gymnasium.Env):
+    if isinstance(made, vector) and (not told or made.num_envs != envs):
+        raise ValueError(
+            f"it returns a {type(made).__name__} of {made.num_envs}; a callable that returns a "
+            f"VectorEnv must have a parameter num_envs, not be given one in env_args, and return "
+            f"as many: here {envs}; acting asks for algorithm.num_envs, evaluation for 1"
+        )
+    if not isinstance(made, gymnasium.Env | vector):
         raise ValueError(f"it returns a {type(made).__name__}, not a gymnasium.Env")
     return made
+
+
+def _parameters(make: Callable[..., Any]) -> tuple[str, ...]:
+    """The names of the parameters of a callable; none where it does not tell them."""
+    try:
+        return tuple(signature(make).parameters)
+    except (TypeError, ValueError):
+        return ()
 
 
 def reason(error: BaseException) -> str:

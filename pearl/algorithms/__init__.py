@@ -37,6 +37,7 @@ __all__ = [
     "fields",
     "initial_values",
     "options",
+    "spaces",
     "undotted",
 ]
 

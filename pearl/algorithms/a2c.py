@@ -15,7 +15,8 @@ from pydantic import Field, StrictBool, StrictFloat
 from pydantic.dataclasses import dataclass
 
 from pearl.algorithms.families.rollout import build, log_prob_and_entropy, normal, start
-from pearl.algorithms.fields import Rate, Share, Width
+from pearl.algorithms.fields import Share, Width
+from pearl.algorithms.learning_rates import LearningRate
 from pearl.algorithms.options import STRICT, RolloutOptions
 from pearl.graph.task_graph import TaskGraph
 from pearl_devices import Buffers
@@ -47,7 +48,7 @@ class Options(RolloutOptions):
     normalise_advantages: StrictBool = Field(
         default=False, description="Advantages of a rollout get mean 0 and deviation 1."
     )
-    learning_rate: Rate = Field(default=7e-4, description="Step size of the optimiser.")
+    learning_rate: LearningRate = Field(default=7e-4, description="Step size of the optimiser.")
     optimiser: Literal["rmsprop", "adam"] = Field(
         default="rmsprop", description="rmsprop, as in the paper, or adam."
     )

@@ -13,8 +13,8 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from pearl.algorithms.families.replay import build
-from pearl.algorithms.fields import Rate
-from pearl.algorithms.initial_values import constants, sizes, start_network
+from pearl.algorithms.initial_values import constants, gradient_steps, sizes, start_network
+from pearl.algorithms.learning_rates import LearningRate, write
 from pearl.algorithms.options import STRICT, GaussianNoise, ReplayOptions
 from pearl.graph.task_graph import TaskGraph
 from pearl_devices import Buffers
@@ -31,8 +31,12 @@ POLICY = "actor"
 class Options(ReplayOptions):
     """DDPG (Lillicrap et al. 2016). Continuous, bounded actions."""
 
-    actor_learning_rate: Rate = Field(default=1e-3, description="Step size of the actor's Adam.")
-    critic_learning_rate: Rate = Field(default=1e-3, description="Step size of the critic's Adam.")
+    actor_learning_rate: LearningRate = Field(
+        default=1e-3, description="Step size of the actor's Adam."
+    )
+    critic_learning_rate: LearningRate = Field(
+        default=1e-3, description="Step size of the critic's Adam."
+    )
     exploration: GaussianNoise = Field(
         default_factory=GaussianNoise, description="Noise of the actions."
     )
@@ -40,8 +44,8 @@ class Options(ReplayOptions):
 
 def layers(system: System) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Widths of the actor (observation → action) and of the critic (both → value)."""
-    obs, act, hidden = system.env.obs, system.env.act, system.algorithm.hidden
-    return (obs, *hidden, act), (obs + act, *hidden, 1)
+    obs, act, a = system.env.obs, system.env.act, system.algorithm
+    return (obs, *a.widths("actor"), act), (obs + act, *a.widths("critic"), 1)
 
 
 def graph(system: System) -> TaskGraph:
@@ -63,8 +67,8 @@ def initialise(buffers: Buffers, system: System, seed: int) -> None:
     start_network(buffers, system, "actor", actor, seed, policy=True, final_scale=3e-3)
     start_network(buffers, system, "critic", critic, seed, final_scale=3e-3)
     constants(buffers, system)
-    buffers["hyper.lr.actor"][:] = a.actor_learning_rate
-    buffers["hyper.lr.critic"][:] = a.critic_learning_rate
+    write(buffers, "actor", a.actor_learning_rate, gradient_steps(system))
+    write(buffers, "critic", a.critic_learning_rate, gradient_steps(system))
     buffers["explore"][:] = a.exploration.noise, 0.0, 0.0, a.learning_starts
 
 

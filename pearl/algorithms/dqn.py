@@ -14,8 +14,9 @@ from pydantic import Field, StrictBool
 from pydantic.dataclasses import dataclass
 
 from pearl.algorithms.families.replay import build
-from pearl.algorithms.fields import Rate
-from pearl.algorithms.initial_values import constants, sizes, start_network
+from pearl.algorithms.fields import Hidden
+from pearl.algorithms.initial_values import constants, gradient_steps, sizes, start_network
+from pearl.algorithms.learning_rates import LearningRate, write
 from pearl.algorithms.options import STRICT, EpsilonGreedy, ReplayOptions
 from pearl.graph.task_graph import TaskGraph
 from pearl_devices import Buffers
@@ -32,7 +33,8 @@ POLICY = "q"
 class Options(ReplayOptions):
     """DQN (Mnih et al. 2015), double by default (van Hasselt et al. 2016). Discrete actions."""
 
-    learning_rate: Rate = Field(default=2.5e-4, description="Step size of Adam.")
+    hidden: Hidden = Field(default=(64, 64), description="Widths of the hidden layers.")
+    learning_rate: LearningRate = Field(default=2.5e-4, description="Step size of Adam.")
     double: StrictBool = Field(
         default=True, description="Choose the next action with the online network (double DQN)."
     )
@@ -71,7 +73,7 @@ def initialise(buffers: Buffers, system: System, seed: int) -> None:
     a = system.algorithm
     start_network(buffers, system, "q", layers(system), seed, policy=True)
     constants(buffers, system)
-    buffers["hyper.lr.q"][:] = a.learning_rate
+    write(buffers, "q", a.learning_rate, gradient_steps(system))
     e = a.exploration
     buffers["explore"][:] = e.initial, e.final, e.steps, a.learning_starts
 

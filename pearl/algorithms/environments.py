@@ -22,8 +22,15 @@ def normalised(system: System) -> dict[str, int]:
 def env_step(system: System) -> Kernel:
     """A vector step of all environments."""
     env = system.env
-    sizes = {"envs": system.algorithm.num_envs, "obs": env.obs, "act": env.act}
+    sizes = {"envs": system.algorithm.num_envs, "obs": env.obs, "act": env.act, **asked(system)}
     return kernel("env_step", {**sizes, **normalised(system)}, program=env.id, args=dict(env.args))
+
+
+def asked(system: System) -> dict[str, int]:
+    """Sizes of what not every environment has: factored actions, stacked frames, scaled images."""
+    env = system.env
+    wanted = {"choices": sum(env.choices), "stack": env.stack, "scaled": int(bool(env.pixels))}
+    return {name: size for name, size in wanted.items() if size}
 
 
 def start_normalisation(buffers: Buffers, system: System) -> None:

@@ -7,6 +7,7 @@ from fractions import Fraction
 from typing import Annotated, Any
 
 from pydantic import (
+    ConfigDict,
     Field,
     PlainSerializer,
     PlainValidator,
@@ -14,6 +15,9 @@ from pydantic import (
     StrictInt,
     WithJsonSchema,
 )
+
+STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
+"""Of every class of options: no other keys, and numbers are finite."""
 
 MODULE = re.compile(r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")
 """The path of a module inside a package."""
@@ -88,6 +92,9 @@ Callable = Annotated[
 ]
 Width = Annotated[StrictInt, Field(ge=1, le=65536)]
 Hidden = Annotated[tuple[Width, ...], Field(min_length=1, max_length=16)]
+Choices = Annotated[
+    tuple[Annotated[StrictInt, Field(ge=1, le=10**6)], ...], Field(min_length=1, max_length=4096)
+]
 Shape = Annotated[tuple[Width, ...], Field(min_length=1, max_length=8)]
 Rate = Annotated[StrictFloat, Field(gt=0, le=1)]
 Share = Annotated[StrictFloat, Field(ge=0, le=1)]

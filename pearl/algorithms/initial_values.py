@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pearl.algorithms.environments import normalised
 from pearl.algorithms.families.replay import Sizes
+from pearl.algorithms.learning_rates import write
 from pearl.algorithms.networks import own_networks
 from pearl_devices import Buffers
 
@@ -34,6 +35,8 @@ def sizes(system: System) -> Sizes:
         network=a.network,
         shape=system.env.shape,
         frames=_frames(system),
+        scheduled=a.scheduled,
+        scaled=bool(system.env.pixels),
     )
 
 
@@ -82,6 +85,12 @@ def start_network(
         buffers[f"policy.{name}"][:] = start
 
 
+def gradient_steps(system: System) -> float:
+    """Gradient steps of the whole run."""
+    a = system.algorithm
+    return float(max(system.train.steps - a.learning_starts, 1) * a.replay_ratio)
+
+
 def constants(buffers: Buffers, system: System) -> None:
     """Write the constants of optimiser, targets, replay and action bounds into their arrays."""
     a = system.algorithm
@@ -92,9 +101,9 @@ def constants(buffers: Buffers, system: System) -> None:
     buffers["hyper.huber"][:] = a.huber
     buffers["hyper.discount"][:] = a.discount
     if a.replay.kind == "prioritised":
-        draws = max(system.train.steps - a.learning_starts, 1) * a.replay_ratio
+        draws = gradient_steps(system)
         buffers["replay.priority"][:] = a.replay.alpha, a.replay.epsilon, 1.0
-        buffers["replay.beta"][:] = a.replay.beta, a.replay.beta_final, float(draws)
+        buffers["replay.beta"][:] = a.replay.beta, a.replay.beta_final, draws
     if system.env.act:
         buffers["act.low"][:] = system.env.act_low
         buffers["act.high"][:] = system.env.act_high
@@ -112,7 +121,7 @@ def start(
     a = system.algorithm
     for name, layers in networks.items():
         start_network(buffers, system, name, layers, seed, policy=name == policy)
-        buffers[f"hyper.lr.{name}"][:] = a.learning_rate
+        write(buffers, name, a.learning_rate, gradient_steps(system))
     constants(buffers, system)
     e = a.exploration
     discrete = e.initial, e.final, e.steps, a.learning_starts

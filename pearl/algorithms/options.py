@@ -13,16 +13,17 @@ here to be shared, types with their bounds (`Rate`, `Share`, …) in `pearl.algo
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from fractions import Fraction
 from typing import Literal
 
-from pydantic import ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr
+from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr
 from pydantic.dataclasses import dataclass
 
+from pearl.algorithms import fields
 from pearl.algorithms.fields import (
     Argument,
-    Bounds,
     Callable,
     EnvSteps,
     Hidden,
@@ -30,44 +31,25 @@ from pearl.algorithms.fields import (
     OfHalfRange,
     Rate,
     Ratio,
-    Shape,
     Share,
     Weight,
     Width,
 )
+from pearl.algorithms.learning_rates import LearningRate, RateSchedule
+from pearl.algorithms.spaces import Spaces
 
-STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
-"""Of every class of options: no other keys, and numbers are finite."""
+STRICT = fields.STRICT
 
 Disagreement = tuple[tuple[str, ...], str]
 """The keys that lead to an option, and the sentence that says which other option it contradicts."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Spaces:
-    """Sizes of the environment's spaces, so that gymnasium need not be asked."""
+class Widths:
+    """Widths of the hidden layers of an actor and of its critics."""
 
-    obs: StrictInt = Field(
-        default=0, ge=0, le=10**7, description="Size of the flattened observation."
-    )
-    shape: Shape | None = Field(
-        default=None, description="Its axes, for a network of your own; by default one."
-    )
-    states: StrictInt = Field(
-        default=0,
-        ge=0,
-        le=2**24,
-        description="Instead of obs: how many discrete observations there are.",
-    )
-    actions: StrictInt = Field(default=0, ge=0, le=10**6, description="How many discrete actions.")
-    act: StrictInt = Field(default=0, ge=0, le=10**6, description="Size of a continuous action.")
-    low: Bounds | None = Field(
-        default=None, description="Lower bounds of a continuous action: one number, or one each."
-    )
-    high: Bounds | None = Field(default=None, description="Upper bounds, likewise.")
-    max_episode_steps: StrictInt | None = Field(
-        default=None, ge=1, description="Env steps after which an episode is cut; none by default."
-    )
+    actor: Hidden = Field(description="Of the actor.")
+    critic: Hidden = Field(description="Of every critic.")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -187,8 +169,20 @@ class Acting:
 class Deep(Acting):
     """Options of every algorithm with neural networks."""
 
-    hidden: Hidden = Field(
-        default=(64, 64), description="Widths of the hidden layers of every network."
+    hidden: Hidden | Widths = Field(
+        default=(64, 64),
+        description="Widths of the hidden layers of every network, or {actor: […], critic: […]}.",
+    )
+    network: Callable | None = Field(
+        default=None,
+        description="`module:callable` that builds each network in torch, instead of hidden.",
+    )
+    frame_stack: StrictInt = Field(
+        default=0,
+        ge=0,
+        le=256,
+        description="Frames of uint8 that an observation is a stack of; a replay stores each once. "
+        "0: observations are stored as the environment gives them.",
     )
     normalise: Normalise = Field(
         default_factory=Normalise, description="Running normalisation of observations and rewards."
@@ -198,15 +192,41 @@ class Deep(Acting):
     )
     adam: Adam = Field(default_factory=Adam, description="Constants of the optimiser.")
 
+    @property
+    def rates(self) -> dict[str, LearningRate]:
+        """The learning rates, by their keys."""
+        return {
+            f.name: getattr(self, f.name)
+            for f in dataclasses.fields(self)
+            if "learning_rate" in f.name
+        }
+
+    @property
+    def scheduled(self) -> bool:
+        """Whether a learning rate has a schedule."""
+        return any(isinstance(rate, RateSchedule) for rate in self.rates.values())
+
+    def widths(self, network: Literal["actor", "critic"]) -> tuple[int, ...]:
+        """Widths of the hidden layers of an actor or a critic."""
+        hidden = self.hidden
+        found: tuple[int, ...] = getattr(hidden, network) if isinstance(hidden, Widths) else hidden
+        return found
+
+    def disagreements(self) -> Iterator[Disagreement]:
+        if self.frame_stack and self.normalise.observations:
+            what = f"given {self.frame_stack}; frames are stored as they are: leave"
+            what += " normalise.observations off, and let the network scale them"
+            yield ("frame_stack",), what
+        for key, rate in self.rates.items():
+            if isinstance(rate, RateSchedule) and rate.final > rate.initial:
+                what = f"given {rate.final}; at most initial ({rate.initial}) is allowed"
+                yield (key, "final"), what
+
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class ReplayOptions(Deep):
     """Options of every algorithm with a replay."""
 
-    network: Callable | None = Field(
-        default=None,
-        description="`module:callable` that builds each network in torch, instead of hidden.",
-    )
     batch_size: StrictInt = Field(
         default=64, ge=1, le=2**20, description="Transitions of one gradient step."
     )
@@ -215,13 +235,6 @@ class ReplayOptions(Deep):
         description="Gradient steps per env step: 1, 0.25 or '1/4'.",
     )
     replay: Replay = Field(default_factory=Replay, description="The replay buffer.")
-    frame_stack: StrictInt = Field(
-        default=0,
-        ge=0,
-        le=256,
-        description="Frames of uint8 that an observation is a stack of; each is then stored once. "
-        "0: observations are stored as the environment gives them.",
-    )
     n_step: StrictInt = Field(
         default=1, ge=1, le=1000, description="Rewards summed before the value is bootstrapped."
     )
@@ -239,10 +252,7 @@ class ReplayOptions(Deep):
     )
 
     def disagreements(self) -> Iterator[Disagreement]:
-        if self.frame_stack and self.normalise.observations:
-            what = f"given {self.frame_stack}; frames are stored as they are: leave"
-            what += " normalise.observations off, and let the network scale them"
-            yield ("frame_stack",), what
+        yield from super().disagreements()
         capacity, whole = self.replay.capacity, self.num_envs * self.n_step
         if capacity < self.batch_size:
             what = f"given {capacity}; at least batch_size ({self.batch_size}) is needed"
@@ -306,8 +316,14 @@ class RolloutOptions(Deep):
         ge=-20,
         le=2,
         description="Continuous actions: logarithm of the first standard deviation, as a share of "
-        "half the range.",
+        "half the range, or in the action's own units where it has not both bounds.",
     )
+
+    def disagreements(self) -> Iterator[Disagreement]:
+        yield from super().disagreements()
+        if self.anneal and self.scheduled:
+            what = "given true; learning_rate has a schedule of its own: leave one of them out"
+            yield ("anneal",), what
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -324,7 +340,12 @@ class OwnExploration(EpsilonGreedy):
 class Own(ReplayOptions):
     """An algorithm of the user's own (docs/own_algorithm.md). Whatever actions it can take."""
 
-    learning_rate: Rate = Field(default=1e-3, description="Step size of every network's Adam.")
+    hidden: Hidden = Field(
+        default=(64, 64), description="Widths of the hidden layers of every network."
+    )
+    learning_rate: LearningRate = Field(
+        default=1e-3, description="Step size of every network's Adam."
+    )
     exploration: OwnExploration = Field(
         default_factory=OwnExploration, description="Share of random actions, or noise."
     )
@@ -337,7 +358,9 @@ class Own(ReplayOptions):
 class OwnRollout(RolloutOptions):
     """An algorithm of the user's own that learns from rollouts (docs/own_algorithm.md)."""
 
-    learning_rate: Rate = Field(default=1e-3, description="Step size of every network's Adam.")
+    learning_rate: LearningRate = Field(
+        default=1e-3, description="Step size of every network's Adam."
+    )
     epochs: StrictInt = Field(default=1, ge=1, le=1000, description="Passes over a rollout.")
     options: dict[str, Argument] = Field(
         default_factory=dict, description="Keyword arguments of its losses."

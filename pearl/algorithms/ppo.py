@@ -16,10 +16,12 @@ from pydantic import Field, StrictFloat, StrictInt
 from pydantic.dataclasses import dataclass
 
 from pearl.algorithms.families.rollout import build, log_prob_and_entropy, normal, start
-from pearl.algorithms.fields import Limit, Rate, Width
+from pearl.algorithms.fields import Limit, Width
+from pearl.algorithms.learning_rates import LearningRate
 from pearl.algorithms.options import STRICT, Disagreement, RolloutOptions
 from pearl.graph.task_graph import TaskGraph
 from pearl_devices import Buffers
+from pearl_devices.primitives import KL_MARGIN
 
 if TYPE_CHECKING:
     from pearl.spec.system import System
@@ -33,7 +35,7 @@ POLICY = "actor"
 class Options(RolloutOptions):
     """PPO (Schulman et al. 2017). Discrete or continuous, bounded actions."""
 
-    learning_rate: Rate = Field(default=2.5e-4, description="Step size of Adam.")
+    learning_rate: LearningRate = Field(default=2.5e-4, description="Step size of Adam.")
     epochs: StrictInt = Field(
         default=4, ge=1, le=1000, description="Passes over a rollout, each in a new order."
     )
@@ -48,7 +50,14 @@ class Options(RolloutOptions):
         description="How far a value may move from what it was; 0 is off.",
     )
 
+    target_kl: Limit = Field(
+        default=0.0,
+        description="Divergence from the policy that acted: above 1.5 times it the gradient steps "
+        "of a rollout end; 0 is off.",
+    )
+
     def disagreements(self) -> Iterator[Disagreement]:
+        yield from super().disagreements()
         rows = self.rollout_steps * self.num_envs
         if rows % self.minibatches:
             what = f"a divisor of rollout_steps · num_envs ({rows}) is needed"
@@ -64,6 +73,7 @@ def graph(system: System) -> TaskGraph:
         losses="pearl.algorithms.ppo:losses",
         epochs=a.epochs,
         minibatches=a.minibatches,
+        extra={"stops": 1} if a.target_kl else {},
     )
 
 
@@ -74,12 +84,15 @@ def initialise(buffers: Buffers, system: System, seed: int) -> None:
     buffers["hyper.clip"][:] = a.clip
     buffers["hyper.value_clip"][:] = a.value_clip
     buffers["hyper.rmsprop"][:] = 0.0, 0.0  # Adam
+    if a.target_kl:
+        buffers["hyper.target_kl"][:] = a.target_kl
 
 
 def losses(
     nets: Any, batch: Any, hyper: Any
-) -> Generator[tuple[tuple[str, ...], tuple[Any, ...]], None, None]:
-    """One minibatch in torch: yields the losses of actor and critic, which move together.
+) -> Generator[tuple[tuple[str, ...], tuple[Any, ...]] | None, None, None]:
+    """One minibatch in torch: yields the losses of actor and critic, which move together; or None,
+    which ends the gradient steps, where mean(r − 1 − log r) is above 1.5 times `target_kl`.
 
     The actor's is mean(−min(r · A, clip(r) · A)) − entropy · mean(H), with r the ratio of the
     action's density now to that when it was drawn (equation 7 of the paper). The critic's is
@@ -89,6 +102,11 @@ def losses(
     import torch
 
     log_prob, entropy = log_prob_and_entropy(nets, batch)
+    if getattr(hyper, "target_kl", 0.0) > 0:
+        moved = (log_prob - batch.log_prob).detach()
+        if float((moved.exp() - 1 - moved).mean()) > KL_MARGIN * hyper.target_kl:
+            yield None
+            return
     ratio = torch.exp(log_prob - batch.log_prob)
     advantage = normal(batch.advantage) if hyper.normalise else batch.advantage
     gain = ratio * advantage

@@ -16,8 +16,9 @@ from pydantic import Field, StrictFloat
 from pydantic.dataclasses import dataclass
 
 from pearl.algorithms.families.replay import build
-from pearl.algorithms.fields import Rate
-from pearl.algorithms.initial_values import constants, sizes, start_network
+from pearl.algorithms.fields import Share
+from pearl.algorithms.initial_values import constants, gradient_steps, sizes, start_network
+from pearl.algorithms.learning_rates import LearningRate, RateSchedule, write
 from pearl.algorithms.options import STRICT, ReplayOptions
 from pearl.graph.task_graph import TaskGraph
 from pearl_devices import Buffers
@@ -35,10 +36,14 @@ POLICY = "actor"
 class Options(ReplayOptions):
     """SAC (Haarnoja et al. 2018b), automatic temperature. Continuous, bounded actions."""
 
-    actor_learning_rate: Rate = Field(default=3e-4, description="Step size of the actor's Adam.")
-    critic_learning_rate: Rate = Field(default=1e-3, description="Step size of the critics' Adam.")
-    temperature_learning_rate: StrictFloat = Field(
-        default=1e-3, ge=0, le=1, description="Step size of the temperature's Adam; 0 keeps it."
+    actor_learning_rate: LearningRate = Field(
+        default=3e-4, description="Step size of the actor's Adam."
+    )
+    critic_learning_rate: LearningRate = Field(
+        default=1e-3, description="Step size of the critics' Adam."
+    )
+    temperature_learning_rate: Share | RateSchedule = Field(
+        default=1e-3, description="Step size of the temperature's Adam; 0 keeps it."
     )
     temperature: StrictFloat = Field(
         default=1.0, gt=0, le=1e6, description="Temperature at the start: the weight of entropy."
@@ -56,10 +61,10 @@ def layers(system: System) -> dict[str, tuple[int, ...]]:
     """Widths of the actor (observation → means, then logarithms of the standard deviations), of
     both critics (observation and action → value), and of alpha, the logarithm of the temperature:
     a network without inputs, whose only parameter is its bias."""
-    obs, act, hidden = system.env.obs, system.env.act, system.algorithm.hidden
-    critic = (obs + act, *hidden, 1)
+    obs, act, a = system.env.obs, system.env.act, system.algorithm
+    critic = (obs + act, *a.widths("critic"), 1)
     return {
-        "actor": (obs, *hidden, 2 * act),
+        "actor": (obs, *a.widths("actor"), 2 * act),
         "critic1": critic,
         "critic2": critic,
         "alpha": (0, 1),
@@ -84,9 +89,9 @@ def initialise(buffers: Buffers, system: System, seed: int) -> None:
     for name in ("actor", "critic1", "critic2"):
         start_network(buffers, system, name, widths[name], seed, policy=name == POLICY)
         rate = a.actor_learning_rate if name == POLICY else a.critic_learning_rate
-        buffers[f"hyper.lr.{name}"][:] = rate
+        write(buffers, name, rate, gradient_steps(system))
     buffers["learner.alpha"][:] = math.log(a.temperature)
-    buffers["hyper.lr.alpha"][:] = a.temperature_learning_rate
+    write(buffers, "alpha", a.temperature_learning_rate, gradient_steps(system))
     entropy = -float(system.env.act) if a.target_entropy is None else a.target_entropy
     buffers["hyper.target_entropy"][:] = entropy
     constants(buffers, system)

@@ -14,8 +14,9 @@ from pydantic import Field, StrictInt
 from pydantic.dataclasses import dataclass
 
 from pearl.algorithms.families.replay import build
-from pearl.algorithms.fields import OfHalfRange, Rate
-from pearl.algorithms.initial_values import constants, sizes, start_network
+from pearl.algorithms.fields import OfHalfRange
+from pearl.algorithms.initial_values import constants, gradient_steps, sizes, start_network
+from pearl.algorithms.learning_rates import LearningRate, write
 from pearl.algorithms.options import STRICT, GaussianNoise, ReplayOptions
 from pearl.graph.task_graph import TaskGraph
 from pearl_devices import Buffers
@@ -44,8 +45,12 @@ class Smoothing:
 class Options(ReplayOptions):
     """TD3 (Fujimoto, van Hoof, Meger 2018). Continuous, bounded actions."""
 
-    actor_learning_rate: Rate = Field(default=1e-3, description="Step size of the actor's Adam.")
-    critic_learning_rate: Rate = Field(default=1e-3, description="Step size of the critics' Adam.")
+    actor_learning_rate: LearningRate = Field(
+        default=1e-3, description="Step size of the actor's Adam."
+    )
+    critic_learning_rate: LearningRate = Field(
+        default=1e-3, description="Step size of the critics' Adam."
+    )
     policy_delay: StrictInt = Field(
         default=2, ge=1, le=1000, description="Gradient steps to one of the actor and the targets."
     )
@@ -59,9 +64,9 @@ class Options(ReplayOptions):
 
 def layers(system: System) -> dict[str, tuple[int, ...]]:
     """Widths of the actor (observation → action) and of both critics (both → value)."""
-    obs, act, hidden = system.env.obs, system.env.act, system.algorithm.hidden
-    critic = (obs + act, *hidden, 1)
-    return {"actor": (obs, *hidden, act), "critic1": critic, "critic2": critic}
+    obs, act, a = system.env.obs, system.env.act, system.algorithm
+    critic = (obs + act, *a.widths("critic"), 1)
+    return {"actor": (obs, *a.widths("actor"), act), "critic1": critic, "critic2": critic}
 
 
 def graph(system: System) -> TaskGraph:
@@ -84,7 +89,8 @@ def initialise(buffers: Buffers, system: System, seed: int) -> None:
     for name, widths in layers(system).items():
         start_network(buffers, system, name, widths, seed, policy=name == POLICY)
         rate = a.actor_learning_rate if name == POLICY else a.critic_learning_rate
-        buffers[f"hyper.lr.{name}"][:] = rate
+        steps = gradient_steps(system) / (a.policy_delay if name == POLICY else 1)
+        write(buffers, name, rate, steps)
     constants(buffers, system)
     buffers["hyper.smoothing"][:] = a.smoothing.noise, a.smoothing.limit
     buffers["explore"][:] = a.exploration.noise, 0.0, 0.0, a.learning_starts

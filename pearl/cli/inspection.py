@@ -66,11 +66,11 @@ def check(
     unseen = [] if imports else trust.named(stated.raw)
     if imports:
         check_code(load_spec(spec, set))
-    warned = None
+    warned, noted = None, ""
     if not unseen:  # else sizes are those of an environment or networks not looked at
         system = load_spec(spec, set)
         check_estimates(system)
-        warned = memory.warning(system)
+        warned, noted = memory.warning(system), system.env.note
     found = {
         "schema": SCHEMA,
         "status": "valid",
@@ -83,12 +83,14 @@ def check(
         "objective": stated.objective,
         "not_looked_at": [vars(each) for each in unseen],
         "warnings": [warned] if warned else [],
+        "notes": [noted] if noted else [],
     }
     text = (
         f"{spec}: valid: {found['algorithm']} on {found['env']}, platform {found['platform']} "
         f"({', '.join(d.name for d in stated.platform.devices)}), objective {found['objective']}"
     )
     lines = [f"warning: {warned}"] if warned else []
+    lines += [f"note: {noted}"] if noted else []
     lines += [f"not looked at: {each}: {each.unknown}" for each in unseen]
     if unseen:
         lines.append("pearl check --import imports this code, which runs it, and looks")

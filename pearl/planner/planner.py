@@ -143,6 +143,7 @@ def planned(
 def _noted(found: Plan, system: System, graph: TaskGraph, *notes: str) -> Plan:
     """The plan with these notes, and with what of this host it takes from the data sheet for the
     time being, and why."""
+    notes = ((system.env.note,) if system.env.note else ()) + notes
     late = on_demand.passed()
     here = {d.name for d in system.platform.devices if on_demand.calibrated_here(d)}
     tasks = [t.task for t in found.tasks if t.device in here and t.rung == "datasheet"]

@@ -15,7 +15,7 @@ from pydantic_core import ValidationError
 from pearl.algorithms import ALGORITHMS, FAMILIES, undotted
 from pearl.algorithms import algorithm as module
 from pearl.algorithms.fields import MODULE
-from pearl.algorithms.options import Acting, ReplayOptions
+from pearl.algorithms.options import Acting, Deep, ReplayOptions
 from pearl.errors import SpecError
 from pearl.graph.limits import SLACK_LIMITS, Limits
 from pearl.spec import trust
@@ -247,7 +247,7 @@ def misnamed(algorithm: Acting) -> Iterator[Complaint]:
     if not ENVIRONMENT.fullmatch(algorithm.env):
         allowed = "a gymnasium id, module:Id-v0 or module:callable"
         yield ("algorithm", "env"), f"given {show(algorithm.env)}; allowed: {allowed}"
-    network = algorithm.network if isinstance(algorithm, ReplayOptions) else None
+    network = algorithm.network if isinstance(algorithm, Deep) else None
     for key, given in (("env", algorithm.env), ("network", network)):
         if given is not None and ":" in given:
             try:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from pearl.algorithms.options import Acting, ReplayOptions, Spaces, TabularOptions
+from pearl.algorithms.options import Acting, Deep, RolloutOptions, TabularOptions
+from pearl.algorithms.spaces import Spaces
 from pearl.spec.messages import Complaint, nearest
 from pearl.spec.system import EnvSpec
 from pearl.spec.yaml_reader import Where, show
@@ -27,17 +29,36 @@ def env_spec(algorithm: Acting, actions: str = "both") -> tuple[EnvSpec | None, 
     if env is not None and actions not in ("both", "discrete" if env.actions else "continuous"):
         has = f"{env.actions} discrete actions" if env.actions else "continuous actions"
         problems = [(where, f"{algorithm.env} has {has}; {algorithm.name} needs {actions} ones")]
-    stack = algorithm.frame_stack if isinstance(algorithm, ReplayOptions) else 0
+    stack = algorithm.frame_stack if isinstance(algorithm, Deep) else 0
     if env is not None and stack and env.obs % stack:
         what = f"given {stack}; obs ({env.obs}) is that of a whole stack, so a multiple of it"
         problems = [*problems, (("algorithm", "frame_stack"), what)]
     elif env is not None:
         env = replace(env, stack=stack)
+        problems = [*problems, *((where, what) for what in _unfit(algorithm, env))]
     tabular = isinstance(algorithm, TabularOptions)
     if env is not None and not problems and tabular and not env.states:
         what = f"{algorithm.env} has no discrete observations; {algorithm.name} needs them"
         problems = [(where, f"{what}: it keeps a value for each")]
     return env, problems
+
+
+def _unfit(algorithm: Acting, env: EnvSpec) -> Iterator[str]:
+    """Actions that an algorithm cannot take."""
+    if isinstance(algorithm, RolloutOptions):
+        return
+    others = "ppo and a2c take them"
+    if env.choices:
+        yield (
+            f"{algorithm.env} has actions of {len(env.choices)} discrete components; "
+            f"{algorithm.name} needs one number or a Box; {others}"
+        )
+    elif not all(map(math.isfinite, (*env.act_low, *env.act_high))):
+        yield (
+            f"{algorithm.env} has actions without bounds ({list(env.act_low)} to "
+            f"{list(env.act_high)}); {algorithm.name} acts between bounds: give it a Box with "
+            f"bounds by a wrapper of yours (`module:callable`), or {others}"
+        )
 
 
 def unknown_env(env: str) -> list[Complaint]:
@@ -58,7 +79,7 @@ def unknown_env(env: str) -> list[Complaint]:
 def misstated(algorithm: Acting, stated: EnvSpec) -> list[Complaint]:
     """Where the environment itself, which is built for that, is not as the spec states it."""
     env, problems = _asked(algorithm)
-    for key in ("obs", "actions", "act"):
+    for key in ("obs", "actions", "act", "choices", "start"):
         given, has = getattr(stated, key), getattr(env, key, None)
         if env is not None and given != has:
             what = f"given {key} {given}; {algorithm.env} has {has}"
@@ -75,17 +96,17 @@ def _given(algorithm: Acting, spaces: Spaces) -> tuple[EnvSpec | None, list[Comp
     if shape and math.prod(shape) != obs:
         what = f"given {list(shape)}; its product is {math.prod(shape)}, and obs is {obs}"
         return None, [((*where, "shape"), f"{what}; they must be equal")]
-    if bool(spaces.actions) == bool(spaces.act):
-        given = f"actions {spaces.actions}, act {spaces.act}"
-        return None, [(where, f"given {given}; exactly one of the two must be above 0")]
+    choices = spaces.choices or ()
+    if (spaces.actions > 0) + (spaces.act > 0) + bool(choices) != 1:
+        given = f"actions {spaces.actions}, act {spaces.act}, choices {list(choices)}"
+        return None, [(where, f"given {given}; exactly one of them is needed")]
     low, high = spaces.low, spaces.high
-    if spaces.actions:
+    if not spaces.act:
         if low is not None or high is not None:
             return None, [(where, "given low or high; discrete actions have no bounds")]
         low = high = ()
-    elif low is None or high is None:
-        return None, [(where, "low or high is missing; a continuous action needs both bounds")]
     else:
+        low, high = low or (-math.inf,), high or (math.inf,)
         low, high = (b * spaces.act if len(b) == 1 else b for b in (low, high))
         if not len(low) == len(high) == spaces.act:
             sizes = f"{len(low)} lower and {len(high)} upper bounds"
@@ -100,10 +121,12 @@ def _given(algorithm: Acting, spaces: Spaces) -> tuple[EnvSpec | None, list[Comp
             shape,
             spaces.states,
             spaces.actions,
-            spaces.act,
+            spaces.act or len(choices),
             low,
             high,
             spaces.max_episode_steps,
+            choices=choices,
+            start=(spaces.start,) if spaces.start else (),
         ),
         [],
     )
@@ -111,6 +134,8 @@ def _given(algorithm: Acting, spaces: Spaces) -> tuple[EnvSpec | None, list[Comp
 
 def _asked(algorithm: Acting) -> tuple[EnvSpec | None, list[Complaint]]:
     import gymnasium
+
+    from pearl_devices.primitives.envs.spaces import choices, pixels, starts
 
     where: Where = ("algorithm", "env")
     unknown = unknown_env(algorithm.env)
@@ -131,7 +156,7 @@ def _asked(algorithm: Acting) -> tuple[EnvSpec | None, list[Complaint]]:
         what = f"observations are {type(observation).__name__}, which {what}"
         return None, [(where, f"{what}; a space that gymnasium can flatten is needed")]
     sizes: dict[str, Any] = {"obs": size}
-    stack = algorithm.frame_stack if isinstance(algorithm, ReplayOptions) else 0
+    stack = algorithm.frame_stack if isinstance(algorithm, Deep) else 0
     if stack and not (isinstance(observation, box) and str(observation.dtype) == "uint8"):
         what = f"given {stack}; {show(algorithm.env)} observes {observation}, and frames are a Box"
         return None, [(("algorithm", "frame_stack"), f"{what} of uint8; leave it at 0")]
@@ -142,18 +167,39 @@ def _asked(algorithm: Acting) -> tuple[EnvSpec | None, list[Complaint]]:
     if stack:
         sizes = {"obs": stack * sizes["obs"], "shape": (stack, *sizes["shape"])}
     if isinstance(action, discrete):
-        if action.start != 0:
-            return None, [(where, f"actions start at {action.start}; they must start at 0")]
         sizes["actions"] = int(action.n)
+    elif factored := choices(action):
+        sizes |= {"act": len(factored), "choices": factored}
     elif isinstance(action, box) and len(action.shape) == 1 and action.shape[0]:
-        if not action.is_bounded():
-            return None, [(where, "the action is unbounded; a bounded Box is needed")]
         low, high = (tuple(float(b) for b in bound) for bound in (action.low, action.high))
         if not all(a < b for a, b in zip(low, high, strict=True)):
             what = f"the action's bounds are {list(low)} and {list(high)}"
             return None, [(where, f"{what}; each lower one must be below its upper one")]
         sizes |= {"act": action.shape[0], "act_low": low, "act_high": high}
     else:
-        return None, [(where, f"actions are {action}; Discrete or a Box of one axis is needed")]
+        allowed = "Discrete, MultiDiscrete, MultiBinary or a Box of one axis is needed"
+        return None, [(where, f"actions are {action}; {allowed}")]
+    sizes["start"] = starts(action)
+    own = isinstance(algorithm, Deep) and algorithm.network is not None
+    if not stack and not (own and isinstance(observation, box)):
+        sizes["pixels"] = pixels(observation)
+    sizes["note"] = _flattened(observation, sizes.get("pixels", ()))
     spec = EnvSpec(algorithm.env, algorithm.env_args, max_episode_steps=cut, **sizes)
     return spec, []
+
+
+def _flattened(space: Any, scaled: tuple[tuple[int, int], ...]) -> str:
+    """What is done to observations that are no plain vectors, in words; empty for those."""
+    import gymnasium
+
+    said = []
+    if isinstance(space, gymnasium.spaces.Dict):
+        sizes = [f"{name} ({gymnasium.spaces.utils.flatdim(each)})" for name, each in space.items()]
+        said.append(f"observations are flattened into one vector, in order {', '.join(sizes)}")
+    elif isinstance(space, gymnasium.spaces.Tuple | gymnasium.spaces.Text):
+        kind = type(space).__name__
+        said.append(f"observations are flattened into one vector, as gymnasium flattens {kind}")
+    if scaled:
+        numbers = sum(end - first for first, end in scaled)
+        said.append(f"{numbers:,} pixels of images are scaled from 0 … 255 to 0 … 1")
+    return "; ".join(said)

@@ -21,8 +21,14 @@ class EnvSpec:
     id: gymnasium id or `module:callable`. args: its keyword arguments. obs: size of the flattened
     observation; shape: its axes, before; stack: how many frames it is made of, 0 if it is whole.
     states: how many discrete observations there are, 0 if they are not discrete (flattened, they
-    are one-hot). actions: how many discrete actions, 0 if continuous. act: size of the continuous
-    action, 0 if discrete; act_low, act_high: its bounds, one number a component.
+    are one-hot). pixels: (first, end) of the components of the flattened observation that are
+    scaled from 0 … 255 to 0 … 1. note: what is done to observations before a network sees them, in
+    words.
+    actions: how many discrete actions, 0 if there are others. act: components of a continuous or
+    factored action, else 0; act_low, act_high: bounds of a continuous one, one number a component,
+    infinite where there are none; choices: how many choices each component of a factored one has.
+    start: the first number of a discrete action, or of each component, as the environment counts
+    them; () where all are 0.
     max_episode_steps: env steps after which an episode is cut; None: never.
     """
 
@@ -37,6 +43,10 @@ class EnvSpec:
     act_high: tuple[float, ...] = ()
     max_episode_steps: int | None = None
     stack: int = 0
+    choices: tuple[int, ...] = ()
+    start: tuple[int, ...] = ()
+    pixels: tuple[tuple[int, int], ...] = ()
+    note: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "args", MappingProxyType(dict(self.args)))

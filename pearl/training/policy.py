@@ -56,6 +56,11 @@ class Policy:
         self.statistics = statistics
         self._low = np.asarray(system.env.act_low, np.float32)
         self._high = np.asarray(system.env.act_high, np.float32)
+        self._scale: npt.NDArray[np.float32] | None = None
+        if system.env.pixels:
+            from pearl_devices.primitives.envs.spaces import scale
+
+            self._scale = scale(kernel.dim("obs"), system.env.pixels)
 
     def copy(self) -> Policy:
         """A copy of the policy that no training changes."""
@@ -66,13 +71,17 @@ class Policy:
         """Greedy actions for observations of shape (B, O), or one action for shape (O,).
 
         For a tabular policy an observation is the number of a state: shape (B,), or () for one.
-        Discrete actions are int64 of shape (B,), continuous ones float32 of shape (B, A).
+        An observation is what the environment gives, flattened as gymnasium flattens it. Actions
+        are what the environment takes: discrete ones int64 of shape (B,), counted from the first
+        that it has, those of several discrete components int64 of shape (B, A), continuous ones
+        float32 of shape (B, A).
 
         Raises:
             ValueError: another number of components, or no such state.
         """
         from pearl_devices.cpu import act
 
+        env = self.system.env
         size, states = self.kernel.dim("obs"), self.kernel.dims.get("states", 0)
         rows = np.asarray(obs, np.float32)
         if states:
@@ -86,9 +95,13 @@ class Policy:
         if rows.ndim != 2 or rows.shape[1] != size:
             takes = "(B,), numbers of states" if states else f"(B, {size})"
             raise ValueError(f"observations have shape {np.shape(obs)}; the policy takes {takes}")
+        if self._scale is not None:
+            rows = rows * self._scale
         if self.statistics is not None:
             rows = self._normalised(rows)
-        actions = act(self.kernel, self.parameters, rows, self._low, self._high)
+        actions = act(self.kernel, self.parameters, rows, self._low, self._high, env.choices)
+        if env.start:
+            actions = actions + np.array(env.start if env.choices else env.start[0])
         return actions[0] if single else actions
 
     def __call__(self, obs: npt.ArrayLike) -> npt.NDArray[Any]:

@@ -7,6 +7,7 @@ JSON text under `pearl_policy` in the file's metadata.
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +26,12 @@ def description(policy: Policy) -> dict[str, Any]:
     network: `layers` (widths, input first) and `activation`; or `module`, the code that built it,
         and the `inputs` it takes; or `states`. The deviations that PPO and A2C explore with are
         left out.
-    outputs: `argmax` over the last `actions` outputs; `tanh` or `clip` of the first `act` ones,
-        scaled to low … high.
+    outputs: `argmax` over the last `actions` outputs, counted from `start`; `argmax_each` over as
+        many outputs as each component has `choices`, one after the other; `tanh` or `clip` of the
+        first `act` ones, scaled to low … high (of `clip` a component without both is not scaled,
+        and clipped by the one that it may have).
+    pixels: (first, end) of the components of the flattened observation that are divided by 255
+        before anything else.
     normalise: of observations, (x - mean) / sqrt(variance + epsilon), clipped to ±clip (0: not
         clipped); or null.
     """
@@ -42,12 +47,16 @@ def description(policy: Policy) -> dict[str, Any]:
             if own
             else {"layers": list(kernel.layers()), "activation": activation}
         )
-    chosen: dict[str, Any] = {"rule": "argmax", "actions": env.actions}
+    chosen: dict[str, Any] = {"rule": "argmax", "actions": env.actions, "start": sum(env.start)}
     if kernel.program is not None:
         chosen = {"rule": kernel.program}
+    elif env.choices:
+        chosen = {"rule": "argmax_each", "choices": list(env.choices)}
+        chosen["start"] = list(env.start or (0,) * env.act)
     elif env.act:
         rule = "clip" if "act.sample" in specs(kernel) else "tanh"
-        bounds = {"low": list(env.act_low), "high": list(env.act_high)}
+        held = {"low": env.act_low, "high": env.act_high}
+        bounds = {n: [b if math.isfinite(b) else None for b in each] for n, each in held.items()}
         chosen = {"rule": rule, "act": env.act, **bounds}
     normalise = None
     if policy.statistics is not None:
@@ -60,6 +69,7 @@ def description(policy: Policy) -> dict[str, Any]:
         "env": env.id,
         "network": network,
         "outputs": chosen,
+        "pixels": [list(each) for each in env.pixels],
         "normalise": normalise,
     }
 

@@ -23,11 +23,17 @@ from pearl_devices.primitives.updates import policies, ppo
 Layers = tuple[int, ...]
 DISCRETE: dict[str, Any] = {"envs": 4, "obs": 4, "act": 0}
 CONTINUOUS: dict[str, Any] = {"envs": 4, "obs": 3, "act": 2}
+FACTORED: dict[str, Any] = {"envs": 4, "obs": 3, "act": 2, "choices": 5}
+CHOICES = (2, 3)
+SPACES = pytest.mark.parametrize(
+    "spaces", [DISCRETE, CONTINUOUS, FACTORED], ids=["discrete", "continuous", "factored"]
+)
 HORIZON = 16
 
 
 def sizes(spaces: dict[str, Any], hidden: Layers = (24, 16), tanh: int = 1) -> dict[str, Any]:
-    nets = {"actor": (spaces["obs"], *hidden, spaces["act"] or 3)}
+    outputs = spaces.get("choices") or spaces["act"] or 3
+    nets = {"actor": (spaces["obs"], *hidden, outputs)}
     nets["critic"] = (spaces["obs"], *hidden, 1)
     return {**spaces, **nets, "tanh": tanh, "horizon": HORIZON}
 
@@ -37,10 +43,15 @@ def only(given: dict[str, Any], *left_out: str) -> dict[str, Any]:
 
 
 def update(
-    spaces: dict[str, Any], name: str = "ppo", epochs: int = 2, minibatches: int = 4, **more: Any
+    spaces: dict[str, Any],
+    name: str = "ppo",
+    epochs: int = 2,
+    minibatches: int = 4,
+    extra: dict[str, int] | None = None,
+    **more: Any,
 ) -> Kernel:
     rows = spaces["envs"] * HORIZON
-    steps: dict[str, Any] = {"epochs": epochs, "steps": epochs * minibatches}
+    steps: dict[str, Any] = {"epochs": epochs, "steps": epochs * minibatches, **(extra or {})}
     return kernel(
         f"update.{name}",
         {**sizes(spaces, **more), **steps, "batch": rows // minibatches},
@@ -127,7 +138,10 @@ def test_discrete_actions_have_the_probabilities_of_the_softmax() -> None:
     action, log_prob = np.zeros(50_000, np.int64), np.zeros(50_000, np.float32)
     none = np.zeros(0, np.float32)
     counter = np.array([7, 0], np.uint64)
-    policies.draw_discrete(action, counter, z, none, none, none, none.reshape(0, 0), log_prob)
+    apart = np.zeros(0, np.int64)
+    policies.draw_discrete(
+        action, counter, z, none, none, none, none.reshape(0, 0), log_prob, apart
+    )
     exact = torch.log_softmax(torch.tensor(z[0]).double(), 0).numpy()
     np.testing.assert_allclose(np.bincount(action) / 50_000, np.exp(exact), atol=0.01)
     np.testing.assert_allclose(log_prob, exact[action], atol=1e-6)
@@ -153,11 +167,53 @@ def test_continuous_actions_have_the_density_of_the_gaussian_and_are_clipped_for
     assert np.abs(b["act.sample"]).max() > 1.5
 
 
-@pytest.mark.parametrize("spaces", [DISCRETE, CONTINUOUS], ids=["discrete", "continuous"])
+@pytest.mark.parametrize("variant", ["native", "torch"])
+def test_a_component_without_both_bounds_is_not_scaled_and_clipped_by_the_one_it_has(
+    variant: str,
+) -> None:
+    k = acting({**CONTINUOUS, "envs": 200})
+    b = filled([k])
+    b["policy.actor"][-2:] = 1.0
+    b["act.low"][:], b["act.high"][:] = (-np.inf, 0.25), (np.inf, np.inf)
+    cpu.bind(k, variant, b)()
+    np.testing.assert_array_equal(b["act.action"][:, 0], b["act.sample"][:, 0])
+    np.testing.assert_array_equal(b["act.action"][:, 1], b["act.sample"][:, 1].clip(0.25))
+    assert (b["act.sample"][:, 1] < 0.25).any()
+    assert np.isfinite(b["act.log_prob"]).all()
+    mean = cpu.act(k, b["policy.actor"], b["env.obs"], b["act.low"], b["act.high"])
+    exact = _network(b["policy.actor"], k.layers(), torch.tensor(b["env.obs"]).double(), True)
+    np.testing.assert_allclose(mean[:, 0], exact[:, 0], atol=1e-5)
+    np.testing.assert_allclose(mean[:, 1], exact[:, 1].clamp(min=0.25), atol=1e-5)
+
+
+def test_factored_actions_have_the_probabilities_of_each_components_softmax() -> None:
+    k = acting({**FACTORED, "envs": 40_000})
+    b = filled([k])
+    b["act.choices"][:] = CHOICES
+    b["env.obs"][:] = 0.5
+    cpu.bind(k, "native", b)()
+    z = _network(b["policy.actor"], k.layers(), torch.full((1, 3), 0.5).double(), True)[0]
+    logs = [torch.log_softmax(part, 0).numpy() for part in z.split(CHOICES)]
+    total = np.zeros(40_000)
+    for c, log in enumerate(logs):
+        taken = b["act.action"][:, c]
+        np.testing.assert_allclose(np.bincount(taken) / 40_000, np.exp(log), atol=0.01)
+        total += log[taken]
+    np.testing.assert_allclose(b["act.log_prob"], total, atol=1e-5)
+    both = b["act.action"][:, 0] * 3 + b["act.action"][:, 1]
+    joint = np.exp(logs[0][:, None] + logs[1]).ravel()
+    np.testing.assert_allclose(np.bincount(both) / 40_000, joint, atol=0.01)
+    greedy = cpu.act(k, b["policy.actor"], b["env.obs"][:1], choices=CHOICES)
+    assert greedy.tolist() == [[int(log.argmax()) for log in logs]]
+
+
+@SPACES
 @pytest.mark.parametrize("tanh", [0, 1])
 def test_the_torch_variant_acts_alike(spaces: dict[str, Any], tanh: int) -> None:
     k = acting({**spaces, "envs": 64}, tanh=tanh)
     native = filled([k])
+    if "choices" in spaces:
+        native["act.choices"][:] = CHOICES
     native["env.obs"][:] = np.random.default_rng(1).normal(size=native["env.obs"].shape)
     other = copied(native)
     calls = [cpu.bind(k, "native", native), cpu.bind(k, "torch", other)]
@@ -301,21 +357,42 @@ def _network(flat: Any, layers: Layers, x: Tensor, tanh: bool) -> Tensor:
     return x
 
 
-def _loss(k: Kernel, b: Buffers, actor: Tensor, critic: Tensor, chosen: Any) -> list[Tensor]:
-    """The two losses of a minibatch, from torch's own distributions."""
+def _rows(b: Buffers, chosen: Any) -> dict[str, Any]:
     rows: dict[str, Any] = {}
     for name, array in ppo.rows_of(b)._asdict().items():
         rows[name] = torch.tensor(array[chosen])
         if rows[name].dtype == torch.float32:
             rows[name] = rows[name].double()
-    act, tanh = k.dim("act"), bool(k.dim("tanh"))
-    out = _network(actor, k.layers("actor"), rows["obs"], tanh)
+    return rows
+
+
+def _densities(k: Kernel, actor: Tensor, rows: dict[str, Any]) -> tuple[Any, Any]:
+    """Log densities of the actions and entropies, from torch's own distributions."""
+    act = k.dim("act")
+    out = _network(actor, k.layers("actor"), rows["obs"], bool(k.dim("tanh")))
+    if "choices" in k.dims:
+        each: Any = [torch.distributions.Categorical(logits=z) for z in out.split(CHOICES, 1)]
+        log_prob = sum(one.log_prob(rows["action"][:, c]) for c, one in enumerate(each))
+        return log_prob, sum(one.entropy() for one in each)
     if act:
         normal: Any = torch.distributions.Normal(out, actor[-act:].exp())
-        log_prob, entropy = normal.log_prob(rows["action"]).sum(1), normal.entropy().sum(1)
-    else:
-        categorical: Any = torch.distributions.Categorical(logits=out)
-        log_prob, entropy = categorical.log_prob(rows["action"]), categorical.entropy()
+        return normal.log_prob(rows["action"]).sum(1), normal.entropy().sum(1)
+    categorical: Any = torch.distributions.Categorical(logits=out)
+    return categorical.log_prob(rows["action"]), categorical.entropy()
+
+
+def _too_far(k: Kernel, b: Buffers, actor: Tensor, chosen: Any) -> bool:
+    if "hyper.target_kl" not in b:
+        return False
+    rows = _rows(b, chosen)
+    moved = _densities(k, actor, rows)[0] - rows["log_prob"]
+    return float((moved.exp() - 1 - moved).mean()) > 1.5 * float(b["hyper.target_kl"][0])
+
+
+def _loss(k: Kernel, b: Buffers, actor: Tensor, critic: Tensor, chosen: Any) -> list[Tensor]:
+    """The two losses of a minibatch."""
+    rows, tanh = _rows(b, chosen), bool(k.dim("tanh"))
+    log_prob, entropy = _densities(k, actor, rows)
     advantage = rows["advantage"]
     if b["hyper.normalise"][0]:
         advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
@@ -342,6 +419,14 @@ def _orders(k: Kernel, b: Buffers) -> Iterator[np.ndarray[Any, Any]]:
         yield from order.copy().reshape(-1, k.dim("batch"))
 
 
+def _rate(lr: list[float], done: int) -> float:
+    if len(lr) == 1:
+        return lr[0]
+    first, last, steps, cosine = lr
+    way = min(done / steps, 1.0)
+    return first + (last - first) * ((1 - math.cos(math.pi * way)) / 2 if cosine else way)
+
+
 def reference(k: Kernel, b: Buffers) -> dict[str, Tensor]:
     """Parameters and moments after one firing, in float64, with torch's autograd."""
     names = ("actor", "critic")
@@ -350,9 +435,14 @@ def reference(k: Kernel, b: Buffers) -> dict[str, Tensor]:
     v = {n: torch.tensor(b[f"learner.{n}.v"]).double() for n in names}
     total, done = b["hyper.anneal"][0], int(b["learner.step"][0])
     share = max(1 - done / total, 0) if total else 1.0
+    rates = {n: share * _rate(b[f"hyper.lr.{n}"].tolist(), done) for n in names}
     beta1, beta2, eps = b["hyper.adam"]
     decay, inside = b["hyper.rmsprop"]
-    for step, chosen in enumerate(_orders(k, b), start=1 + int(b["learner.actor.steps"][0])):
+    taken = int(b["learner.actor.steps"][0])
+    for step, chosen in enumerate(_orders(k, b), start=1 + taken):
+        if _too_far(k, b, p["actor"], chosen):
+            break
+        taken = step
         for n in names:
             p[n].requires_grad_()
         losses = _loss(k, b, p["actor"], p["critic"], chosen)
@@ -360,7 +450,7 @@ def reference(k: Kernel, b: Buffers) -> dict[str, Tensor]:
         norm, most = torch.cat(grads).norm(), b["hyper.clip_norm"][0]
         for n, grad in zip(names, grads, strict=True):
             g = grad * min(1.0, most / (norm + 1e-6)) if most else grad
-            p[n], rate = p[n].detach(), share * b[f"hyper.lr.{n}"][0]
+            p[n], rate = p[n].detach(), rates[n]
             if decay:
                 v[n] = decay * v[n] + (1 - decay) * g**2
                 p[n] = p[n] - rate * g / (v[n] + inside).sqrt()
@@ -370,6 +460,7 @@ def reference(k: Kernel, b: Buffers) -> dict[str, Tensor]:
                 root = (v[n] / (1 - beta2**step)).sqrt() + eps
                 p[n] = p[n] - rate * m[n] / (1 - beta1**step) / root
     found = {f"learner.{n}": p[n] for n in names} | {f"learner.{n}.v": v[n] for n in names}
+    found["learner.actor.steps"] = torch.tensor([float(taken)])
     return found | ({} if decay else {f"learner.{n}.m": m[n] for n in names})
 
 
@@ -387,7 +478,16 @@ def learning(k: Kernel, seed: int = 4) -> Buffers:
     shape = b["rollout.log_prob"].shape
     obs = torch.tensor(ppo.rows_of(b).obs).double()
     out = _network(b["learner.actor"], k.layers("actor"), obs, bool(k.dim("tanh")))
-    if k.dim("act"):
+    if "choices" in k.dims:
+        b["act.choices"][:] = CHOICES
+        taken = random.integers(0, CHOICES, b["rollout.action"].shape)
+        b["rollout.action"][:] = taken
+        rows, logs = torch.tensor(ppo.rows_of(b).action), out.split(CHOICES, 1)
+        exact = sum(
+            torch.log_softmax(z, 1).gather(1, rows[:, c : c + 1]).squeeze(1)
+            for c, z in enumerate(logs)
+        )  # type: ignore[assignment]
+    elif k.dim("act"):
         b["learner.actor"][-k.dim("act") :] = -0.5, 0.3
         b["rollout.action"][:] = random.normal(size=b["rollout.action"].shape)
         std = torch.tensor([-0.5, 0.3]).double().exp()
@@ -414,13 +514,15 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "no clipping": ({}, {"clip": 0.0, "clip_norm": 0.0}),
     "advantages as given": ({}, {"normalise": 0.0}),
     "annealed": ({}, {"anneal": 32.0}),
+    "falling in a line": ({"extra": {"scheduled": 1}}, {"lr": (3e-3, 1e-3, 32.0, 0.0)}),
+    "falling along a cosine": ({"extra": {"scheduled": 1}}, {"lr": (3e-3, 0.0, 20.0, 1.0)}),
     "rmsprop": ({}, {"rmsprop": (0.99, 1e-5)}),
     "one minibatch": ({"epochs": 1, "minibatches": 1}, {}),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("spaces", [DISCRETE, CONTINUOUS], ids=["discrete", "continuous"])
+@SPACES
 def test_all_gradient_steps_of_a_rollout_are_those_of_the_reference(
     spaces: dict[str, Any], case: str
 ) -> None:
@@ -428,7 +530,8 @@ def test_all_gradient_steps_of_a_rollout_are_those_of_the_reference(
     k = update(spaces, **shape)
     b = learning(k)
     for name, value in constants.items():
-        b[f"hyper.{name}"][:] = value
+        for each in [f"lr.{n}" for n in ("actor", "critic")] if name == "lr" else [name]:
+            b[f"hyper.{each}"][:] = value
     b["learner.step"][:] = 16
     before, exact = copied(b), reference(k, b)
     cpu.bind(k, "native", b)()
@@ -442,7 +545,7 @@ def test_all_gradient_steps_of_a_rollout_are_those_of_the_reference(
 
 
 @pytest.mark.parametrize("name", ["ppo", "a2c"])
-@pytest.mark.parametrize("spaces", [DISCRETE, CONTINUOUS], ids=["discrete", "continuous"])
+@SPACES
 def test_the_torch_variant_with_the_losses_that_ship_agrees_to_rounding(
     spaces: dict[str, Any], name: str
 ) -> None:
@@ -468,19 +571,43 @@ def test_the_torch_variant_with_the_losses_that_ship_agrees_to_rounding(
 
 def _draw_again(k: Kernel, b: Buffers) -> None:
     """Fills the rollout with actions drawn by the native variant from learner.actor."""
-    wanted = ("envs", "obs", "act", "tanh", "actor")
-    act = kernel("inference.ppo", {n: k.dims[n] for n in wanted})
+    wanted = ("envs", "obs", "act", "choices", "tanh", "actor")
+    act = kernel("inference.ppo", {n: k.dims[n] for n in wanted if n in k.dims})
     a = filled([act])
+    if "choices" in k.dims:
+        a["act.choices"][:] = CHOICES
     a["policy.actor"][:] = b["learner.actor"]
     call = cpu.bind(act, "native", a)
     for t in range(HORIZON):
         a["env.obs"][:] = b["rollout.obs"][t]
         call()
-        b["rollout.action"][t] = a["act.sample" if k.dim("act") else "act.action"]
+        b["rollout.action"][t] = a["act.sample" if "act.sample" in a else "act.action"]
         b["rollout.log_prob"][t] = a["act.log_prob"]
 
 
-@pytest.mark.parametrize("spaces", [DISCRETE, CONTINUOUS], ids=["discrete", "continuous"])
+@pytest.mark.parametrize("variant", ["native", "torch"])
+@SPACES
+def test_gradient_steps_end_before_the_policy_is_too_far(
+    spaces: dict[str, Any], variant: str
+) -> None:
+    """The same minibatch ends them in float64."""
+    k = update(spaces, epochs=4, extra={"stops": 1})
+    b = learning(k)
+    _draw_again(k, b)
+    for name in ("actor", "critic"):
+        b[f"hyper.lr.{name}"][:] = 0.01
+    b["hyper.target_kl"][:] = 0.01
+    before, exact = copied(b), reference(k, b)
+    cpu.bind(k, variant, b)()
+    taken = int(b["learner.actor.steps"][0])
+    assert 0 < taken < k.dim("steps")
+    assert taken == int(exact["learner.actor.steps"])
+    moved = np.linalg.norm(exact["learner.actor"].numpy() - before["learner.actor"])
+    assert np.linalg.norm(b["learner.actor"] - exact["learner.actor"].numpy()) <= 2e-3 * moved
+    assert b["learner.step"][0] == k.dim("steps")  # schedules go on
+
+
+@SPACES
 def test_the_first_ratio_is_exactly_1(spaces: dict[str, Any]) -> None:
     """Density and draw have the same bits, so that clipping at any width changes nothing yet."""
     k = update(spaces, "a2c", 1, 1)

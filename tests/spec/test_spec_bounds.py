@@ -77,7 +77,7 @@ def refused(algorithm: dict[str, Any], limits: dict[str, Any]) -> str:
         (
             {},
             {"spaces": {"obs": 4, "actions": 2, "act": 1, "low": 0, "high": 1}},
-            "spaces: given actions 2, act 1; exactly one of the two must be above 0",
+            "spaces: given actions 2, act 1, choices []; exactly one of them is needed",
         ),
         (
             {},
@@ -107,12 +107,12 @@ def refused(algorithm: dict[str, Any], limits: dict[str, Any]) -> str:
         (
             {"name": "ddpg", "spaces": {**BOX, "high": 1.0}},
             {"name": "ddpg", "spaces": BOX},
-            "spaces: low or high is missing; a continuous action needs both bounds",
+            "ddpg acts between bounds: give it a Box with bounds",
         ),
         (
             {"name": "ddpg", "spaces": {**BOX, "high": 1.0}},
             {"name": "ddpg", "spaces": {"obs": 4, "act": 2, "high": 1.0}},
-            "spaces: low or high is missing; a continuous action needs both bounds",
+            "ddpg acts between bounds: give it a Box with bounds",
         ),
     ],
 )

@@ -273,7 +273,10 @@ def no_number():
         ("a_class", "observations are type, which has no fixed size"),
         ("nothing_seen", "observations are Box, which is empty"),
         ("nothing_done", "a Box of one axis is needed"),
-        ("no_action", "actions are None; Discrete or a Box of one axis is needed"),
+        (
+            "no_action",
+            "actions are None; Discrete, MultiDiscrete, MultiBinary or a Box of one axis is needed",
+        ),
         ("no_width", "bounds are [0.0, 0.0] and [1.0, 0.0]; each lower one must be below"),
         ("no_number", "bounds are [nan, -1.0] and [1.0, 1.0]; each lower one must be below"),
     ],

@@ -13,6 +13,7 @@ B batch size, P parameters of a network. Discrete actions are int64 without the 
 | env.state, env.elapsed, env.return | N, 8; N; N | native environments: state, steps and return of the running episode |
 | episode.returns, episode.lengths, episode.count | 4096; 4096; 1 | ring of finished episodes, and how many there were |
 | act.action | N[, A] | chosen actions; act.low, act.high (A): their bounds |
+| act.choices | A | of a factored action, how many choices each component has; such actions are int64 (N, A), and have no bounds |
 | explore | 4 | discrete actions: epsilon at first, at last, env steps between, env steps of random action at the start; continuous ones: noise standard deviation as a share of half the action range (0 for inference.sac, which draws from its policy), 0, 0, env steps of random action |
 | step.obs, step.action, step.reward, step.next_obs, step.terminated, step.truncated | N, … | the transition of this step; next_obs is the true successor, not the reset; truncated has bit 1 (value 2) where the environment was started anew just before |
 | replay.obs … replay.truncated | C, … | the same, stored; row = time · N + environment, modulo C |
@@ -25,14 +26,14 @@ B batch size, P parameters of a network. Discrete actions are int64 without the 
 | batch.td | k, B | absolute TD error of each sample |
 | learner.X, learner.X.target, learner.X.m, learner.X.v | P | network X, its target (where it has one), Adam's moments; one flat vector, per layer the weights (in, out) row by row, then the biases; the actor of PPO and A2C then has the logarithm of the deviation of each component of a continuous action |
 | learner.X.steps | 1 | steps of Adam that network X has taken |
-| learner.step | 1 | gradient steps done |
+| learner.step | 1 | gradient steps done, or left out by target_kl |
 | loss.X | 1 | the last loss of network X |
 | policy.X | P | the copy that inference reads |
 | act.log_prob, act.sample | N; N, A | of inference.ppo: log densities of the actions, and continuous ones as drawn, scaled to bounds of -1 and 1 and not clipped |
 | rollout.obs … rollout.truncated, rollout.log_prob | T, N, … | on-policy algorithms: T vector steps; continuous actions as drawn |
 | rollout.at | 1 | the vector step that is stored next |
 | rollout.value, rollout.advantage, rollout.returns | T, N | values of the observations, advantages, and their sums |
-| hyper.X | 1 or more | lr.X per network, adam (beta1, beta2, eps), tau, target_every, clip_norm (0: off), huber (0: half the squared error, else delta), discount; of update.td3 smoothing (noise standard deviation and its limit, as shares of half the action range); of update.sac target_entropy; of PPO and A2C gae_lambda, clip and value_clip (0: off), entropy and value_weight (their parts in the loss), normalise (1: advantages), anneal (gradient steps over which the learning rates fall to 0; 0: they stay), rmsprop (decay, 0: Adam is used; constant in the root) |
+| hyper.X | 1 or more | lr.X per network (with a schedule 4: first and last rate, steps of Adam between, 1 where it falls along half a cosine), adam (beta1, beta2, eps), tau, target_every, clip_norm (0: off), huber (0: half the squared error, else delta), discount; of update.td3 smoothing (noise standard deviation and its limit, as shares of half the action range); of update.sac target_entropy; of PPO and A2C gae_lambda, clip and value_clip (0: off), entropy and value_weight (their parts in the loss), normalise (1: advantages), target_kl (where it is given: gradient steps end before the policy is further from the one that acted), anneal (gradient steps over which the learning rates fall to 0; 0: they stay), rmsprop (decay, 0: Adam is used; constant in the root) |
 | policy.q, learner.q.visits | states, actions | of the tabular algorithms: the table (float64), and how often each entry was updated; observations are then the numbers of states, and hyper.lr.q has the first step size and the power of the visits that it falls with |
 | loop.more | 1 | iterations beyond the first that one call of iteration.* runs |
 | normalise.obs, normalise.reward | 2, O; 2, 1 | mean and variance of the observations, of the discounted return; normalise.obs.count and normalise.reward.count: of how many |
@@ -56,13 +57,24 @@ STATE = 8
 
 def transition(prefix: str, lead: tuple[int, ...], k: Kernel) -> dict[str, Spec]:
     """Observation, action, reward and next observation; lead: the axes before their own."""
-    obs, act = k.dim("obs"), k.dim("act")
+    obs = k.dim("obs")
     return {
         f"{prefix}.obs": ((*lead, obs), "float32"),
-        f"{prefix}.action": ((*lead, act), "float32") if act else (lead, "int64"),
+        f"{prefix}.action": action(lead, k),
         f"{prefix}.reward": (lead, "float32"),
         f"{prefix}.next_obs": ((*lead, obs), "float32"),
     }
+
+
+def action(lead: tuple[int, ...], k: Kernel) -> Spec:
+    """Actions: discrete, continuous, or factored (a size `choices`, the sum over components)."""
+    act = k.dim("act")
+    return ((*lead, act) if act else lead, "float32" if continuous(k) else "int64")
+
+
+def continuous(k: Kernel) -> int:
+    """Components of a continuous action; 0 where actions are whole numbers."""
+    return 0 if k.dims.get("choices") else k.dim("act")
 
 
 def flags(prefix: str, rows: int) -> dict[str, Spec]:
@@ -76,24 +88,26 @@ def step(k: Kernel) -> dict[str, Spec]:
     return {**transition("step", (n,), k), **flags("step", n)}
 
 
-def bounds(act: int) -> dict[str, Spec]:
-    """Least and largest value of each component of a continuous action."""
-    names = ("act.low", "act.high") if act else ()
-    return dict.fromkeys(names, ((act,), "float32"))
+def bounds(k: Kernel) -> dict[str, Spec]:
+    """Least and largest value of each component of a continuous action; of a factored one, how many
+    choices each has."""
+    names, act = (("act.low", "act.high") if continuous(k) else ()), k.dim("act")
+    found: dict[str, Spec] = dict.fromkeys(names, ((act,), "float32"))
+    return found | ({"act.choices": ((act,), "int64")} if k.dims.get("choices") else {})
 
 
 def actions(k: Kernel) -> dict[str, Spec]:
     """The actions of all environments."""
-    n, act = k.dim("envs"), k.dim("act")
-    return {"act.action": ((n, act), "float32") if act else ((n,), "int64")}
+    return {"act.action": action((k.dim("envs"),), k)}
 
 
-def learner(name: str, size: int, *, target: bool) -> dict[str, Spec]:
-    """A network that learns: parameters, Adam's moments and steps, learning rate and loss."""
+def learner(k: Kernel, name: str, size: int, *, target: bool) -> dict[str, Spec]:
+    """A network that learns: parameters, Adam's moments and steps, learning rate (with a size
+    `scheduled` a schedule of it) and loss."""
     suffixes = ("", ".target", ".m", ".v") if target else ("", ".m", ".v")
     return {
         **{f"learner.{name}{suffix}": ((size,), "float32") for suffix in suffixes},
         f"learner.{name}.steps": ((1,), "int64"),
-        f"hyper.lr.{name}": ((1,), "float64"),
+        f"hyper.lr.{name}": ((4 if k.dims.get("scheduled") else 1,), "float64"),
         f"loss.{name}": ((1,), "float64"),
     }

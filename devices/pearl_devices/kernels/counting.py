@@ -65,6 +65,8 @@ def through_products(layers: tuple[int, ...], batch: int) -> list[Product]:
 
 
 def action_bytes(k: Kernel) -> int:
+    if k.dims.get("choices"):
+        return 8 * k.dim("act")
     return F32 * k.dim("act") or 8  # a discrete action is one int64
 
 

@@ -22,7 +22,7 @@ def native(k: Kernel) -> bool:
 
 
 def _envpool(k: Kernel) -> bool:
-    plain = not (k.dims.get("states") or k.dims.get("stack"))
+    plain = not any(k.dims.get(name) for name in ("states", "stack", "choices", "scaled"))
     named = k.program is not None and ":" not in k.program
     return plain and named and find_spec("envpool") is not None
 
@@ -102,4 +102,5 @@ ENV_STEP = KernelKind(
     },
 )
 """Sizes: envs, obs, act; normalise_obs and normalise_reward (1) where it normalises
-(`primitives.envs.normalise`); states where observations are the numbers of so many states."""
+(`primitives.envs.normalise`); states where observations are the numbers of so many states; choices
+where actions are factored; scaled (1) where images in observations are scaled to 0 … 1."""

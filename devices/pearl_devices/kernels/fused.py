@@ -12,11 +12,21 @@ from pearl_devices.kernels.record import Variant
 WIDEST, DEEPEST, MOST_INPUTS, MOST_ROWS = 256, 5, 512, 65_536
 """Units of a layer, layers, components of an input, rows of a batch."""
 
+UNKNOWN = {
+    "choices": "factored actions",
+    "scheduled": "schedules of learning rates",
+    "stops": "target divergence",
+}
+"""Sizes of kernels that one block does not take → in words."""
+
 
 def misfit(kernel: Kernel) -> str:
     """Why one block does not take these gradient steps; empty where it does."""
     if kernel.modules:
         return f"{', '.join(kernel.modules)} is a torch module, whose layers are not known"
+    for size, what in UNKNOWN.items():
+        if kernel.dims.get(size):
+            return f"it knows no {what}"
     if kernel.dim("batch") > MOST_ROWS:
         return f"a batch of {kernel.dim('batch')} rows is more than {MOST_ROWS}"
     rows = kernel.dim("envs") * kernel.dim("horizon") if "horizon" in kernel.dims else 0

@@ -70,14 +70,14 @@ def acting_products(k: Kernel) -> tuple[Product, ...]:
 
 
 def acting_arrays(k: Kernel) -> dict[str, Spec]:
-    n, act, (network,) = k.dim("envs"), k.dim("act"), k.networks
+    n, (network,) = k.dim("envs"), k.networks
     return {
         "env.obs": ((n, k.dim("obs")), "float32"),
         f"policy.{network}": ((size(k),), "float32"),
         "explore": ((4,), "float64"),
         "rng.inference": ((2,), "uint64"),
         **actions_of(k),
-        **bounds(act),
+        **bounds(k),
     }
 
 
@@ -182,12 +182,12 @@ def update(
             "hyper.clip_norm": ((1,), "float64"),
             "hyper.huber": ((1,), "float64"),
             **{f"hyper.{n}": ((numbers,), "float64") for n, numbers in (hyper or {}).items()},
-            **bounds(k.dim("act")),
+            **bounds(k),
         }
         if stochastic:
             specs["rng.update"] = ((2,), "uint64")
         for network, runs in counted(k).items():
-            specs |= learner(network, size(k, network), target=runs.target)
+            specs |= learner(k, network, size(k, network), target=runs.target)
         return specs
 
     def repeats(k: Kernel) -> int:

@@ -2,7 +2,9 @@
 
 Sizes of inference.ppo: envs, obs, act, tanh (hidden layers of tanh: 0 or 1), actor. Of update.*:
 envs, obs, act, horizon, tanh, actor, critic, epochs, batch (of a minibatch), steps (gradient steps
-of all epochs). Of rollout.ppo and iteration.*: those of their parts together.
+of all epochs). Of rollout.ppo and iteration.*: those of their parts together. Where actions are
+factored `act` is the number of components and `choices` that of all their choices; `scheduled` (1)
+where learning rates have schedules, `stops` (1) where a target divergence ends gradient steps.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from collections.abc import Mapping
 
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels import torch_operations
-from pearl_devices.kernels.arrays import bounds, learner
+from pearl_devices.kernels.arrays import bounds, continuous, learner
 from pearl_devices.kernels.counting import (
     ADAM_BYTES_READ,
     ADAM_BYTES_WRITTEN,
@@ -20,6 +22,7 @@ from pearl_devices.kernels.counting import (
     gradient_products,
     gradient_work,
     parameters,
+    size,
     sum_of,
 )
 from pearl_devices.kernels.environments import ENV_STEP, native
@@ -44,6 +47,16 @@ from pearl_devices.kernels.rollouts import GAE, ROLLOUT_INSERT, results, rows
 DRAW_FLOPS, ON_POLICY_LOSS_FLOPS, CLIP_FLOPS = 20, 40, 3
 
 
+def dense(k: Kernel) -> bool:
+    """Whether its networks are dense layers."""
+    return not k.modules
+
+
+def unfactored(k: Kernel) -> bool:
+    """Whether an action is one choice, or continuous."""
+    return not k.dims.get("choices")
+
+
 def _passes(k: Kernel) -> Mapping[str, Passes]:
     return dict.fromkeys(("actor", "critic"), Passes(1, 1, follow=0, target=False))
 
@@ -56,15 +69,15 @@ def _choices(k: Kernel) -> int:
 def _draw_work(k: Kernel) -> Work:
     flops, read, written, resident = acting_work(k)
     n = k.dim("envs")
-    more = F32 + (F32 * k.dim("act") or 8)  # density, and what was drawn
+    more = F32 + action_bytes(k)  # density, and what was drawn
     return flops + DRAW_FLOPS * n * _choices(k), read, written + n * more, resident
 
 
 def _draw_arrays(k: Kernel) -> dict[str, Spec]:
     """Densities and samples beside the actions, and no constants of exploration."""
-    n, act = k.dim("envs"), k.dim("act")
+    n, act = k.dim("envs"), continuous(k)
     specs = {name: spec for name, spec in acting_arrays(k).items() if name != "explore"}
-    specs["policy.actor"] = ((parameters(k.layers()) + act,), "float32")
+    specs["policy.actor"] = ((size(k) + act,), "float32")
     specs["act.log_prob"] = ((n,), "float32")
     return {**specs, **({"act.sample": ((n, act), "float32")} if act else {})}
 
@@ -84,10 +97,10 @@ INFERENCE = KernelKind(
     products=acting_products,
     operations=torch_operations.of_inference,
     variants={
-        "native": primitive("updates.policies:bind_inference"),
+        "native": primitive("updates.policies:bind_inference", fits=dense),
         "torch": primitive("torch.on_policy:bind_inference", on_host=beside_the_network),
     },
-    cuda={"cuda": Variant("pearl_devices.gpu.acting:bind_ppo")},
+    cuda={"cuda": Variant("pearl_devices.gpu.acting:bind_ppo", fits=unfactored)},
 )
 
 
@@ -95,11 +108,11 @@ def _update_work(k: Kernel) -> Work:
     """All gradient steps on a rollout; their number is `steps`."""
     flops, _, _, resident = gradient_work(k, _passes(k))
     stored, steps = k.dim("batch") * k.dim("steps"), k.dim("steps")
-    size = sum(parameters(k.layers(name)) for name in ("actor", "critic"))
-    flops += stored * (ON_POLICY_LOSS_FLOPS + DRAW_FLOPS * _choices(k)) + CLIP_FLOPS * steps * size
+    held = sum(size(k, name) for name in ("actor", "critic"))
+    flops += stored * (ON_POLICY_LOSS_FLOPS + DRAW_FLOPS * _choices(k)) + CLIP_FLOPS * steps * held
     row = F32 * (k.dim("obs") + 4) + action_bytes(k)  # log density, value, advantage, return
-    read = float(stored * row + steps * ADAM_BYTES_READ * size)
-    return flops, read, float(steps * ADAM_BYTES_WRITTEN * size), resident
+    read = float(stored * row + steps * ADAM_BYTES_READ * held)
+    return flops, read, float(steps * ADAM_BYTES_WRITTEN * held), resident
 
 
 _READ = ("rollout.obs", "rollout.action", "rollout.log_prob")
@@ -116,10 +129,11 @@ def _update_arrays(k: Kernel) -> dict[str, Spec]:
         "hyper.rmsprop": ((2,), "float64"),
         "learner.step": ((1,), "int64"),
         "rng.update": ((2,), "uint64"),
-        **bounds(k.dim("act")),
+        **bounds(k),
+        **({"hyper.target_kl": ((1,), "float64")} if k.dims.get("stops") else {}),
     }
-    for name, more in (("actor", k.dim("act")), ("critic", 0)):
-        specs |= learner(name, parameters(k.layers(name)) + more, target=False)
+    for name, more in (("actor", continuous(k)), ("critic", 0)):
+        specs |= learner(k, name, size(k, name) + more, target=False)
     return specs
 
 
@@ -140,7 +154,7 @@ def update(
 ) -> KernelKind:
     """The kind that takes the gradient steps on a rollout. native: the code that PPO and A2C share
     computes its loss; else the torch loss alone does, and the work of the passes is assumed."""
-    variants = {"native": primitive("updates.ppo:bind_update")} if native else {}
+    variants = {"native": primitive("updates.ppo:bind_update", fits=dense)} if native else {}
     torch = primitive("torch.on_policy:bind_update", fits=with_loss, on_host=counters)
     return KernelKind(
         name=f"update.{name}",
@@ -165,9 +179,13 @@ def update(
     )
 
 
+_ACTING = ("envs", "obs", "act", "choices", "tanh")
+"""Sizes of a part that acts, but for its network."""
+
+
 def _rollout_parts(k: Kernel) -> Parts:
     steps = k.dim("horizon")
-    acting = {n: k.dims[n] for n in ("envs", "obs", "act", "tanh", "actor")}
+    acting = {n: k.dims[n] for n in (*_ACTING, "actor") if n in k.dims}
     return (
         (INFERENCE.kernel(acting), steps),
         (ENV_STEP.kernel(k.dims, program=k.program, args=k.args), steps),
@@ -196,7 +214,7 @@ def iteration(of: KernelKind) -> KernelKind:
     """The kind that runs a rollout, judges it and learns from it by `of`, in one call."""
 
     def rest(k: Kernel) -> Parts:
-        sizes = {"actor": parameters(k.layers("actor")) + k.dim("act")}
+        sizes = {"actor": parameters(k.layers("actor")) + continuous(k)}
         sizes["critic"] = parameters(k.layers("critic"))
         args = {"network": "actor+critic"}
         judging = {n: size for n, size in k.dims.items() if n != "actor"}
@@ -210,7 +228,7 @@ def iteration(of: KernelKind) -> KernelKind:
         return (*_rollout_parts(k), *rest(k))
 
     def cuts(k: Kernel) -> tuple[Parts, ...]:
-        acting = {n: k.dims[n] for n in ("envs", "obs", "act", "horizon", "tanh", "actor")}
+        acting = {n: k.dims[n] for n in (*_ACTING, "horizon", "actor") if n in k.dims}
         rollout = ROLLOUT.kernel(acting, program=k.program, args=k.args)
         return parts(k), ((rollout, 1), *rest(k))
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels import torch_operations
-from pearl_devices.kernels.arrays import step, transition
-from pearl_devices.kernels.counting import F32, activations_bytes, forward_flops, parameters
+from pearl_devices.kernels.arrays import continuous, step, transition
+from pearl_devices.kernels.counting import F32, activations_bytes, forward_flops, size
 from pearl_devices.kernels.record import KernelKind, Spec, Variant, Work, primitive
 from pearl_devices.kernels.replay import row_bytes
 
@@ -40,7 +40,7 @@ def _insert_work(k: Kernel) -> Work:
 
 
 def _insert_arrays(k: Kernel) -> dict[str, Spec]:
-    n, act = k.dim("envs"), k.dim("act")
+    n, act = k.dim("envs"), continuous(k)
     return {
         **step(k),
         **({"act.sample": ((n, act), "float32")} if act else {}),
@@ -51,14 +51,16 @@ def _insert_arrays(k: Kernel) -> dict[str, Spec]:
 
 
 def _gae_work(k: Kernel) -> Work:
-    layers, envs = k.layers(), k.dim("envs")
+    layers, envs, own = k.layers(), k.dim("envs"), k.modules.get("critic")
     stored = envs * k.dim("horizon")
     # Values of every row, and of what follows the last ones.
+    values = (stored + envs) * own.flops if own else forward_flops(layers, stored + envs)
+    rows = min(stored, 128)
     return (
-        forward_flops(layers, stored + envs) + GAE_FLOPS * stored,
-        float(F32 * parameters(layers) + stored * (F32 * (layers[0] + 1) + 2)),
+        values + GAE_FLOPS * stored,
+        float(F32 * size(k) + stored * (F32 * (k.dim("obs") + 1) + 2)),
         float(3 * F32 * stored),
-        activations_bytes(layers, min(stored, 128)),
+        float(F32 * rows * own.numbers) if own else activations_bytes(layers, rows),
     )
 
 
@@ -67,14 +69,16 @@ def _gae_arrays(k: Kernel) -> dict[str, Spec]:
         **rows(k),
         "rollout.at": ((1,), "int64"),
         **results(k),
-        "policy.critic": ((parameters(k.layers("critic")),), "float32"),
+        "policy.critic": ((size(k, "critic"),), "float32"),
         "hyper.discount": ((1,), "float64"),
         "hyper.gae_lambda": ((1,), "float64"),
     }
 
 
 def _gae_operations(k: Kernel) -> float:
-    return 2 * torch_operations.forward(k.layers()) + _ADVANTAGES + _TRACE * k.dim("horizon")
+    own = k.modules.get("critic")
+    once = own.operations if own else torch_operations.forward(k.layers())
+    return 2 * once + _ADVANTAGES + _TRACE * k.dim("horizon")
 
 
 def counted(name: str) -> bool:
@@ -93,7 +97,11 @@ ROLLOUT_INSERT = KernelKind(
         "native": primitive("replay.rollouts:bind_insert"),
         "torch": primitive("torch.on_policy:bind_insert", on_host=counted),
     },
-    cuda={"cuda": Variant("pearl_devices.gpu.rollouts:bind_insert")},
+    cuda={
+        "cuda": Variant(
+            "pearl_devices.gpu.rollouts:bind_insert", fits=lambda k: not k.dims.get("choices")
+        )
+    },
 )
 
 GAE = KernelKind(

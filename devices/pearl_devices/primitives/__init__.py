@@ -37,5 +37,9 @@ LOG_STD = (-20.0, 2.0)
 """Least and largest logarithm of the standard deviations of SAC's policy, those of the authors'
 code."""
 
+KL_MARGIN = 1.5
+"""Times PPO's `target_kl` that the estimated divergence may reach before gradient steps end, as in
+OpenAI's Spinning Up and in stable-baselines3."""
+
 HELPER = "second core"
 """Name of a thread that takes half of another one's gradient steps."""

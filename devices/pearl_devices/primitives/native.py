@@ -46,21 +46,39 @@ inner = numba.njit(error_model="numpy", **INNER)
 into their callers' cached code, and a cache of their own would never find them again."""
 
 
-def by_action(discrete: Any, continuous: Any) -> Any:
-    """A function for compiled callers that is `discrete` or `continuous`, chosen when they are
-    compiled by the type of its first argument, actions: whole numbers, or not. Both take the same
-    arguments."""
+def by_action(discrete: Any, continuous: Any, factored: Any) -> Any:
+    """A function for compiled callers that is one of these, chosen when they are compiled by the
+    type of its first argument, actions: `discrete` for whole numbers, one an environment,
+    `factored` for several, else `continuous`. All take the same arguments."""
 
     def choice(action, *rest):
         raise NotImplementedError
 
     def choose(action, *rest):
-        chosen = discrete if isinstance(action.dtype, numba.types.Integer) else continuous
+        whole = factored if action.ndim > 1 else discrete
+        chosen = whole if isinstance(action.dtype, numba.types.Integer) else continuous
 
         def call(action, *rest):
             return chosen(action, *rest)
 
         return call
+
+    options: Any = ELEMENTWISE
+    overload(choice, jit_options=options)(choose)
+    return choice
+
+
+def where_asked(function: Any) -> Any:
+    """A function for compiled callers that is `function` where its first argument is an array, and
+    False where that is None: then nothing of it is compiled."""
+
+    def choice(asked, *rest):
+        raise NotImplementedError
+
+    def choose(asked, *rest):
+        if isinstance(asked, numba.types.NoneType):
+            return lambda asked, *rest: False
+        return lambda asked, *rest: function(asked, *rest)
 
     options: Any = ELEMENTWISE
     overload(choice, jit_options=options)(choose)

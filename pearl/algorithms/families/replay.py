@@ -31,6 +31,7 @@ class Sizes:
     stays whole. groups: a firing acts in envs / groups of the environments, in turn. network: what
     builds networks that are no dense layers; shape: of an observation. frames: `stack` and `ends`,
     where observations are stacks of frames (see `pearl_devices.primitives.replay.frames`).
+    scheduled: whether a learning rate has a schedule. scaled: whether images are scaled to 0 … 1.
     """
 
     program: str
@@ -49,6 +50,8 @@ class Sizes:
     network: str | None = None
     shape: tuple[int, ...] = ()
     frames: Mapping[str, int] = field(default_factory=dict)
+    scheduled: bool = False
+    scaled: bool = False
 
 
 def rates(sizes: Sizes) -> tuple[int, int]:
@@ -104,10 +107,12 @@ def build(
         **replay, "envs": sizes.envs, "batch": sizes.batch, "n_step": sizes.n_step
     }  # fmt: skip
     learned: dict[str, Dim] = {**networks, **(head or {}), **(extra or {})}
+    if sizes.scheduled:
+        learned["scheduled"] = 1
     spaces: dict[str, Dim] = {"obs": sizes.obs, "act": sizes.act}
     env_step = kernel(
         "env_step",
-        {**spaces, **sizes.normalise, **stack},
+        {**spaces, **sizes.normalise, **stack, **({"scaled": 1} if sizes.scaled else {})},
         program=sizes.program,
         args=sizes.env_args,
         envs=envs,
@@ -170,7 +175,7 @@ def build(
         fusions.append(Fusion("learn", members, fused))
     # All of it in one native call, which acts and then learns: so it must be in program order.
     native = not (sizes.normalise or modules or sizes.frames) and sizes.groups == 1
-    if f"iteration.{name}" in KINDS and 1 in (acts, learns) and native:
+    if f"iteration.{name}" in KINDS and 1 in (acts, learns) and native and not sizes.scaled:
         fused = kernel(
             f"iteration.{name}",
             {**drawn, **learned},

@@ -13,14 +13,16 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from pearl.algorithms.environments import asked, normalised
 from pearl.algorithms.environments import env_step as env_step_of
-from pearl.algorithms.environments import normalised
 from pearl.algorithms.families.replay import nbytes, own_name
+from pearl.algorithms.learning_rates import write
+from pearl.algorithms.networks import own_networks
 from pearl.graph.task_graph import Edge, Fusion, Task, TaskGraph
-from pearl_devices import Buffers, kernel
+from pearl_devices import Buffers, Kernel, kernel
+from pearl_devices.buffers import specs
 from pearl_devices.kernel import Arg, Dim
 from pearl_devices.kernels import KINDS
-from pearl_devices.kernels.counting import parameters
 
 if TYPE_CHECKING:
     from pearl.spec.system import System
@@ -29,8 +31,18 @@ if TYPE_CHECKING:
 def layers(system: System) -> dict[str, tuple[int, ...]]:
     """Widths of the actor (observation → logits of the actions, or means of a continuous one) and
     of the critic (observation → value)."""
-    env, hidden = system.env, system.algorithm.hidden
-    return {"actor": (env.obs, *hidden, env.actions or env.act), "critic": (env.obs, *hidden, 1)}
+    env, a = system.env, system.algorithm
+    outputs = env.actions or sum(env.choices) or env.act
+    return {
+        "actor": (env.obs, *a.widths("actor"), outputs),
+        "critic": (env.obs, *a.widths("critic"), 1),
+    }
+
+
+def nparams(of: Kernel) -> int:
+    """Parameters on the acting side that a kernel reads, deviations of actions included."""
+    (size,) = (shape[0] for name, (shape, _) in specs(of).items() if name.startswith("policy."))
+    return size
 
 
 def build(
@@ -41,6 +53,7 @@ def build(
     epochs: int = 1,
     minibatches: int = 1,
     options: Mapping[str, Arg] | None = None,
+    extra: Mapping[str, int] | None = None,
 ) -> TaskGraph:
     """The graph of one algorithm.
 
@@ -48,24 +61,32 @@ def build(
     losses: the torch loss, `module:callable`.
     epochs: passes over a rollout.
     minibatches: gradient steps of one pass. With 1 the loss gets the rollout in the order of time.
-    options: keyword arguments of the torch loss.
+    options: keyword arguments of the torch loss. extra: further sizes of the update kernel.
     """
     own_name(name, losses)
     a, env, nets = system.algorithm, system.env, layers(system)
     horizon, rows = a.rollout_steps, a.rollout_steps * a.num_envs
+    modules = own_networks(a.network, env.obs, env.shape, nets)
+    nets = {n: (w[0], w[-1]) if n in modules else w for n, w in nets.items()}
     spaces: dict[str, Dim] = {"envs": a.num_envs, "obs": env.obs, "act": env.act}
+    factored: dict[str, Dim] = {"choices": sum(env.choices)} if env.choices else {}
+    spaces |= factored
     curved: dict[str, Dim] = {"tanh": int(a.activation == "tanh")}
     learned: dict[str, Dim] = {
         **spaces, **curved, **nets, "horizon": horizon, "epochs": epochs,
-        "batch": rows // minibatches, "steps": epochs * minibatches,
+        "batch": rows // minibatches, "steps": epochs * minibatches, **(extra or {}),
+        **({"scheduled": 1} if a.scheduled else {}),
     }  # fmt: skip
-    sizes = {"actor": parameters(nets["actor"]) + env.act, "critic": parameters(nets["critic"])}
-    params = sum(sizes.values())
-    inference = kernel("inference.ppo", {**spaces, **curved}, actor=nets["actor"])
+    actor, critic = ({n: own} if (own := modules.get(n)) else {} for n in ("actor", "critic"))
+    inference = kernel("inference.ppo", {**spaces, **curved}, modules=actor, actor=nets["actor"])
     env_step = env_step_of(system)
     insert = kernel("rollout_insert", spaces, horizon=horizon)
-    gae = kernel("gae", {**spaces, **curved}, horizon=horizon, critic=nets["critic"])
-    update = kernel(f"update.{name}", learned, program=losses, args=options)
+    gae = kernel(
+        "gae", {**spaces, **curved}, modules=critic, horizon=horizon, critic=nets["critic"]
+    )
+    update = kernel(f"update.{name}", learned, program=losses, args=options, modules=modules)
+    sizes = {"actor": nparams(inference), "critic": nparams(gae)}
+    params = sum(sizes.values())
     sync = kernel("param_sync", {**sizes}, args={"network": "actor+critic"}, params=params)
     whole = 0 if normalised(system) else a.num_envs
     tasks = (
@@ -95,7 +116,7 @@ def build(
         ),
     )
     fusions: list[Fusion] = []
-    if not normalised(system):
+    if not (normalised(system) or asked(system) or modules):
         acting = {n: learned[n] for n in (*spaces, *curved, "actor", "horizon")}
         program, args = env.id, dict(env.args)
         fused = kernel("rollout.ppo", acting, program=program, args=args)
@@ -130,14 +151,20 @@ def start(buffers: Buffers, system: System, seed: int, *, updates: int = 1) -> N
     from pearl_devices.primitives.updates.policies import orthogonal_params
 
     a, env = system.algorithm, system.env
+    rollouts = math.ceil(system.train.steps / (a.rollout_steps * a.num_envs))
     for name, gain in (("actor", 0.01), ("critic", 1.0)):
-        widths = layers(system)[name]
-        first = orthogonal_params(widths, key(seed, f"network {name}"), final_gain=gain)
+        widths, stream = layers(system)[name], key(seed, f"network {name}")
+        own = own_networks(a.network, env.obs, env.shape, {name: widths})
+        if own:
+            from pearl_devices.primitives.torch.modules import first_values
+
+            first = first_values(own[name], stream)
+        else:
+            first = orthogonal_params(widths, stream, final_gain=gain)
         for side in ("learner", "policy"):
             buffers[f"{side}.{name}"][: first.size] = first
             buffers[f"{side}.{name}"][first.size :] = a.log_std
-        buffers[f"hyper.lr.{name}"][:] = a.learning_rate
-    rollouts = math.ceil(system.train.steps / (a.rollout_steps * a.num_envs))
+        write(buffers, name, a.learning_rate, rollouts * updates)
     buffers["hyper.anneal"][:] = rollouts * updates if a.anneal else 0
     buffers["hyper.adam"][:] = a.adam.beta1, a.adam.beta2, a.adam.eps
     buffers["hyper.clip_norm"][:] = a.max_grad_norm
@@ -146,22 +173,28 @@ def start(buffers: Buffers, system: System, seed: int, *, updates: int = 1) -> N
     buffers["hyper.entropy"][:] = a.entropy
     buffers["hyper.value_weight"][:] = a.value_weight
     buffers["hyper.normalise"][:] = a.normalise_advantages
-    if env.act:
+    if env.choices:
+        buffers["act.choices"][:] = env.choices
+    elif env.act:
         buffers["act.low"][:] = env.act_low
         buffers["act.high"][:] = env.act_high
 
 
 def log_prob_and_entropy(nets: Any, batch: Any) -> tuple[Any, Any]:
     """In torch, of batch.action under the policy now: log densities (B,) and entropies (B,), of a
-    soft-max over logits, or of a Gaussian with `nets.log_std()`, both summed over components."""
+    soft-max over logits, of one for each component of a factored action (`nets.choices`), or of a
+    Gaussian with `nets.log_std()`, all summed over components."""
     import torch
 
     out = nets.actor(batch.obs)
     action = batch.action
     if not hasattr(nets, "log_std"):
-        logits = torch.log_softmax(out, dim=1)
-        chosen = logits.gather(1, action.unsqueeze(1)).squeeze(1)
-        return chosen, -(logits.exp() * logits).sum(1)
+        taken = action.reshape(len(out), -1)
+        sizes: tuple[int, ...] = getattr(nets, "choices", (out.shape[1],))
+        logits = [torch.log_softmax(part, dim=1) for part in torch.split(out, [*sizes], dim=1)]
+        chosen = [each.gather(1, taken[:, c : c + 1]) for c, each in enumerate(logits)]
+        entropies = [-(each.exp() * each).sum(1) for each in logits]
+        return torch.cat(chosen, 1).sum(1), torch.stack(entropies, 1).sum(1)
     log_std = nets.log_std()
     away = (action - out) * torch.exp(-log_std)
     each = -0.5 * away.square() - log_std - 0.5 * math.log(2 * math.pi)

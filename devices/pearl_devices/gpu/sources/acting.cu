@@ -121,7 +121,9 @@ __device__ __forceinline__ void choose(const Choice& by, Row z) {
     const int64 at = by.n * ACT + c;
     const float drawn = mean + expf(log_std) * normal_of_pair(by.base, at);
     by.sample[at] = drawn;
-    by.action[at] = within(low + half + half * drawn, low, high);
+    const bool scaled = half < 3.0e38f;  // a component without both bounds is not
+    by.action[at] =
+        within((scaled ? low + half : 0.0f) + (scaled ? half : 1.0f) * drawn, low, high);
     const float away = (drawn - mean) * expf(-log_std);
     total -= 0.5f * away * away + log_std + HALF_LOG_2_PI;
   }

@@ -27,7 +27,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from pearl_devices.base import Buffers, Call
@@ -38,6 +38,7 @@ from pearl_devices.primitives.envs.gym_make import (
     Batch,
     is_cartpole,
     make,
+    resets_by_mask,
     seeds,
 )
 from pearl_devices.primitives.envs.gym_resume import (
@@ -48,6 +49,7 @@ from pearl_devices.primitives.envs.gym_resume import (
 )
 from pearl_devices.primitives.envs.gym_steps import EnvStep, SingleSteps, State
 from pearl_devices.primitives.envs.normalise import normalised, scale
+from pearl_devices.primitives.envs.spaces import given
 
 
 def restart_cartpole(env: Any, ended: Array, obs: Array) -> None:
@@ -79,6 +81,8 @@ class BatchStep(EnvStep):
                     f"expected {self.envs} times {self.obs_space.shape}"
                 )
             out[:] = flat.reshape(out.shape)
+            if self.pixels is not None:
+                out *= self.pixels
         else:
             for n, one in enumerate(
                 gymnasium.vector.utils.iterate(self.env.observation_space, obs)
@@ -91,12 +95,7 @@ class BatchStep(EnvStep):
         action, obs, next_obs = b["act.action"], b["env.obs"], b["step.next_obs"]
         b["step.obs"][:] = obs
         b["step.action"][:] = action
-        space = self.action_space
-        if isinstance(space, Discrete):
-            given: Array = action + space.start if space.start else action
-        else:
-            given = action.reshape(self.envs, *space.shape).astype(space.dtype, copy=False)
-        reward, terminated, truncated, infos = self.step(given)
+        reward, terminated, truncated, infos = self.step(given(self.action_space, action))
         b["rng.env_step"][1] += np.uint64(1)
         ended = np.logical_or(terminated, truncated)
         b["step.terminated"][:] = terminated
@@ -116,7 +115,7 @@ class BatchStep(EnvStep):
         assert isinstance(made, VectorEnv)
         return made
 
-    def step(self, given: Array) -> tuple[Array, Array, Array, Any]:
+    def step(self, actions: Array) -> tuple[Array, Array, Array, Any]:
         """A step of all, made anew together where one fails: reward, flags and what else it says.
         Rewards and successors are in the arrays."""
         b, tried, lost = self.buffers, 0, self.envs
@@ -134,7 +133,7 @@ class BatchStep(EnvStep):
                         scale(b["step.obs"], n, *state, b["step.obs"])
                     b["env.return"][:], b["env.elapsed"][:], self.cut[:] = 0.0, 0, ANEW
                 self.since_s = monotonic()
-                seen, reward, terminated, truncated, infos = self.env.step(given)
+                seen, reward, terminated, truncated, infos = self.env.step(actions)
                 self.since_s = None
                 b["step.reward"][:] = reward
                 self.check_finite(b["step.reward"], "reward")
@@ -167,6 +166,17 @@ class BatchStep(EnvStep):
         env.prev_done[:] = False  # type: ignore[attr-defined]
         self.cut[:] = 0
 
+    def final(self, infos: dict[str, Any], n: int) -> Any:
+        """The last observation of an episode that has ended; a ValueError where it is not told."""
+        try:
+            seen = infos["final_obs"]
+            return {key: seen[key][n] for key in seen} if isinstance(seen, dict) else seen[n]
+        except (KeyError, IndexError, TypeError):
+            raise ValueError(
+                f"environment {self.name!r}, number {n}: its episode has ended, and infos has no "
+                "'final_obs' with its last observation, which the autoreset mode SAME_STEP asks for"
+            ) from None
+
     def restart(self, ended: Array, infos: dict[str, Any]) -> None:
         """Gives step.next_obs the true successors and env.obs the first of the next episodes."""
         obs, next_obs = self.buffers["env.obs"], self.buffers["step.next_obs"]
@@ -174,9 +184,9 @@ class BatchStep(EnvStep):
             self.end(int(n))
         if self.mode == AutoresetMode.SAME_STEP:
             for n in np.flatnonzero(ended):
-                next_obs[n] = self.flat(infos["final_obs"][n], int(n))
+                next_obs[n] = self.flat(self.final(infos, int(n)), int(n))
             self.check_finite(next_obs, "observation")
-        elif self.mode == AutoresetMode.DISABLED:
+        elif self.mode == AutoresetMode.DISABLED or resets_by_mask(self.env):
             first, _ = self.env.reset(options={"reset_mask": ended})
             fresh = np.empty_like(obs)
             self.write(first, fresh)

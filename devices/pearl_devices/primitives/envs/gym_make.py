@@ -8,10 +8,10 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 from gymnasium.spaces import Box
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from pearl_devices.base import Buffers, UnsupportedError
-from pearl_devices.named import CALLABLE, environment, registered
+from pearl_devices.named import CALLABLE, environment, environments, registered
 from pearl_devices.primitives.math.rng import bits, stream
 
 Single = gymnasium.Env[Any, Any]
@@ -31,7 +31,11 @@ def make(program: str, args: dict[str, Any], envs: int, stack: int = 0) -> list[
     """
     try:
         if CALLABLE.fullmatch(program):
-            return [stacked(environment(program, args), stack) for _ in range(envs)]
+            made = environments(program, args, envs)
+            if isinstance(made, VectorEnv):
+                return own_batch(program, made, stack)
+            rest = [environment(program, args) for _ in range(envs - 1)]
+            return [stacked(env, stack) for env in (made, *rest)]
         spec = gymnasium.spec(registered(program))
         batched = spec.vector_entry_point is not None and not spec.additional_wrappers
         batched = batched and not stack
@@ -46,12 +50,36 @@ def make(program: str, args: dict[str, Any], envs: int, stack: int = 0) -> list[
                 f"environment {program!r} has only a vector entry point, and that one spends a "
                 "step on each reset; such steps are no transitions and cannot be used"
             )
-        made = [environment(program, args, disable_env_checker=True) for _ in range(envs)]
-        return [stacked(env, stack) for env in made]
+        alone = [environment(program, args, disable_env_checker=True) for _ in range(envs)]
+        return [stacked(env, stack) for env in alone]
     except (ImportError, AttributeError, TypeError, ValueError, gymnasium.error.Error) as error:
         raise UnsupportedError(
             f"environment {program!r} with arguments {args} cannot be made: {error}"
         ) from error
+
+
+def own_batch(program: str, env: Batch, stack: int) -> Batch:
+    """A vector environment of the user's own; an UnsupportedError where its episodes cannot be
+    restarted without a step that is no transition."""
+    if stack:
+        raise UnsupportedError(
+            f"environment {program!r} is a vector environment, whose frames are not stacked here: "
+            "wrap it in gymnasium.wrappers.vector, or leave frame_stack out"
+        )
+    mode = env.metadata.get("autoreset_mode")
+    if mode in (AutoresetMode.SAME_STEP, AutoresetMode.DISABLED) or resets_by_mask(env):
+        return env
+    raise UnsupportedError(
+        f"environment {program!r} has the autoreset mode {mode}, which spends a step on each "
+        "reset; such steps are no transitions. Give it metadata['autoreset_mode'] SAME_STEP, with "
+        "infos['final_obs'], or DISABLED, with reset(options={'reset_mask': …}), as gymnasium "
+        "describes them; of NEXT_STEP gymnasium's SyncVectorEnv and AsyncVectorEnv can be used"
+    )
+
+
+def resets_by_mask(env: Batch) -> bool:
+    """Whether it resets those that are named, whatever its autoreset mode: gymnasium's own do."""
+    return isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv)
 
 
 def stacked(env: Single, stack: int) -> Single:

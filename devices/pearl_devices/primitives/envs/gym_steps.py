@@ -30,6 +30,8 @@ from pearl_devices.primitives.envs.gym_resume import (
 )
 from pearl_devices.primitives.envs.native_envs import record
 from pearl_devices.primitives.envs.normalise import scale
+from pearl_devices.primitives.envs.spaces import choices, given, pixels
+from pearl_devices.primitives.envs.spaces import scale as scale_of
 
 ATTEMPTS = 3
 """An environment that fails so often in a row, though it is made anew each time, is given up."""
@@ -51,14 +53,15 @@ class EnvStep:
         self.since_s: float | None = None  # monotonic; None: none is being asked
         self.cut = np.zeros(self.envs, np.uint8)
         self.zeros = np.zeros(buffers["env.obs"].size, np.float32)
+        factored = choices(action_space)
         if isinstance(action_space, Discrete):
             act = 0
-        elif isinstance(action_space, Box):
-            act = flatdim(action_space)
+        elif isinstance(action_space, Box) or factored:
+            act = len(factored) or flatdim(action_space)
         else:
             raise UnsupportedError(
                 f"environment {self.name!r} has actions {action_space}; "
-                "Discrete and Box are supported"
+                "Discrete, MultiDiscrete, MultiBinary and Box are supported"
             )
         self.states = int(kernel.dims.get("states", 0))  # type: ignore[arg-type]
         if self.states and not (isinstance(obs_space, Discrete) and obs_space.n == self.states):
@@ -67,11 +70,14 @@ class EnvStep:
                 f"{self.states} states"
             )
         size = 1 if self.states else flatdim(obs_space)
-        found, given = (size, act), (kernel.dim("obs"), kernel.dim("act"))
-        if found != given:
+        scaled = kernel.dims.get("scaled")
+        self.pixels = scale_of(size, pixels(obs_space)) if scaled else None
+        found = (size, act, sum(factored))
+        wanted = (kernel.dim("obs"), kernel.dim("act"), kernel.dims.get("choices", 0))
+        if found != wanted:
             raise UnsupportedError(
-                f"kernel {kernel.kind}: {self.name!r} has (obs, act) = {found}, "
-                f"the kernel says {given}"
+                f"kernel {kernel.kind}: {self.name!r} has (obs, act, choices) = {found}, "
+                f"the kernel says {wanted}"
             )
 
     def begin(self) -> None:
@@ -94,7 +100,7 @@ class EnvStep:
                 f"environment {self.name!r}, number {self.first + index}: an observation of "
                 f"{flat.size} components and shape {np.shape(one)}; its space has {size}"
             )
-        return flat
+        return flat if self.pixels is None else flat * self.pixels
 
     def state(self, one: Any, index: int) -> int:
         """The number of a discrete observation, from 0; a ValueError if there is no such state."""
@@ -165,7 +171,6 @@ class SingleSteps(EnvStep):
         first = envs[0]
         super().__init__(kernel, buffers, first.observation_space, first.action_space)
         self.all, self.discrete = envs, isinstance(first.action_space, Discrete)
-        self.offset = int(first.action_space.start) if self.discrete else 0  # type: ignore[attr-defined]
         numbers = seeds(buffers, self.envs)
         self.origins: list[State | None] = [{"seed": number} for number in numbers]
         self.taken: list[list[Any]] = [[] for _ in envs]
@@ -178,10 +183,8 @@ class SingleSteps(EnvStep):
 
     def actions(self) -> Any:
         """What each environment takes: a Python integer, or an array of its space's type."""
-        action, space = self.buffers["act.action"], self.action_space
-        if self.discrete:
-            return [value + self.offset for value in action.tolist()]
-        return action.reshape(self.envs, *space.shape).astype(space.dtype, copy=True)
+        found = given(self.action_space, self.buffers["act.action"])
+        return found.tolist() if self.discrete else found
 
     def __call__(self) -> None:
         b = self.buffers

@@ -162,6 +162,19 @@ def clip_factor(grad, clip_norm):
 
 
 @fast
+def rate(lr, done):
+    """The learning rate after `done` steps. lr: one number; or with a schedule its first and last
+    value, the steps from one to the other, and whether it falls along half a cosine (1) or in a
+    line (0)."""
+    if lr.size == 1:
+        return lr[0]
+    way = min(done / lr[2], 1.0)
+    if lr[3] > 0.0:
+        way = 0.5 - 0.5 * math.cos(math.pi * way)
+    return lr[0] + (lr[1] - lr[0]) * way
+
+
+@fast
 def adam(params, grad, m, v, step, lr, hyper, clip_norm):
     """One step of Adam (Kingma and Ba 2015), bias corrections as in torch.optim.Adam.
 

@@ -22,7 +22,7 @@ from pearl_devices.kernel import Kernel
 from pearl_devices.primitives import HELPER
 from pearl_devices.primitives.code_cache import compiled
 from pearl_devices.primitives.math.atomics import CELL, fence, give_way, load, store
-from pearl_devices.primitives.math.nets import CLIP_EPS, adam, follow
+from pearl_devices.primitives.math.nets import CLIP_EPS, adam, follow, rate
 from pearl_devices.primitives.math.products import total_squares
 from pearl_devices.primitives.native import bound, exact, fast
 from pearl_devices.primitives.updates import critics
@@ -143,7 +143,7 @@ def descend_together(team, net, other, rules):
     first, end = part(net.grad.size, team.side, 16)
     adam(
         net.params[first:end], net.grad[first:end], net.m[first:end], net.v[first:end],
-        number, net.lr[0], rules.adam, 0.0,
+        number, rate(net.lr, number - 1), rules.adam, 0.0,
     )  # fmt: skip
 
 

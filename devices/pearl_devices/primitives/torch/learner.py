@@ -7,11 +7,12 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from pearl_devices.base import Buffers
-from pearl_devices.primitives.math.nets import CLIP_EPS
+from pearl_devices.primitives.math.nets import CLIP_EPS, rate
 
 Split = Callable[[Tensor], list[Tensor]]
 """A flat vector → the parts of a network, sharing its memory."""
@@ -85,7 +86,11 @@ class Learner:
         """Counts a step of Adam: the part of the second moment, and of the step, with its sign."""
         self.steps[0] += 1
         step, (beta1, beta2, _) = int(self.steps[0]), (float(value) for value in adam)
-        return 1 - beta2**step, -float(self.lr[0]) / (1 - beta1**step)
+        return 1 - beta2**step, -self.rate(step - 1) / (1 - beta1**step)
+
+    def rate(self, done: int) -> float:
+        """The learning rate after so many steps."""
+        return float(rate(np.asarray(self.lr), float(done)))
 
     def note(self, loss: Tensor) -> None:
         """Keep the loss, on a device without waiting for it."""

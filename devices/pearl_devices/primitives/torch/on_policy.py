@@ -5,10 +5,11 @@ The loss is a generator function named by `kernel.program` (`module:callable`), 
     def losses(nets, batch, hyper):
         yield ("actor", "critic"), (policy_loss, value_loss)
 
+A loss that yields None instead ends the firing: no gradient step is taken any more.
 Gradients of the sum of both are clipped by their common norm; then one step of the optimiser is
 taken on each network. It is called once a minibatch. `nets.actor(obs)` are logits (B, actions) or
 means (B, A), `nets.log_std()` the logarithms of the deviations (A,), `nets.critic(obs)` values
-(B,).
+(B,), `nets.choices` how many choices each component of a factored action has.
 `batch` has the arrays rollout.X of the kernel under the names X: obs, action (of a continuous one
 the sample), log_prob, value, advantage, returns; for a loss of the user's own also reward,
 next_obs, terminated, truncated. Where there is one minibatch, its rows are the rollout in the order
@@ -20,6 +21,7 @@ keyword arguments. Minibatches are those of the native variant; results agree to
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,12 +32,16 @@ from torch import Tensor
 from pearl_devices.base import Buffers, Call
 from pearl_devices.buffers import specs
 from pearl_devices.kernel import Kernel
+from pearl_devices.kernels.arrays import continuous
 from pearl_devices.primitives.math.rng import stream
 from pearl_devices.primitives.native import bound
 from pearl_devices.primitives.replay import rollouts
-from pearl_devices.primitives.torch.learner import Learner, shrinking, views
+from pearl_devices.primitives.torch import modules
+from pearl_devices.primitives.torch.learner import Learner, Split, shrinking, views
 from pearl_devices.primitives.torch.programs import loss_of
 from pearl_devices.primitives.updates import policies, ppo
+
+Run = Callable[[Sequence[Tensor], Tensor], Tensor]
 
 
 def run(parts: Sequence[Tensor], x: Tensor, curved: bool) -> Tensor:
@@ -47,10 +53,10 @@ def run(parts: Sequence[Tensor], x: Tensor, curved: bool) -> Tensor:
     return x
 
 
-def descend(learner: Learner, grad: Tensor, share: float, buffers: Buffers) -> None:
+def descend(learner: Learner, grad: Tensor, rate: float, buffers: Buffers) -> None:
     """One step of the optimiser: RMSprop where its decay is above 0, else Adam."""
     learner.steps[0] += 1
-    rate, step = share * float(learner.lr[0]), int(learner.steps[0])
+    step = int(learner.steps[0])
     decay, eps = buffers["hyper.rmsprop"].tolist()
     if decay > 0:
         learner.v.mul_(decay).addcmul_(grad, grad, value=1 - decay)
@@ -77,7 +83,9 @@ def _checked(kernel: Kernel, given: Any, learners: dict[str, Learner]) -> Any:
     return losses
 
 
-def _gradient_step(losses: Any, learners: dict[str, Learner], share: float, b: Buffers) -> None:
+def _gradient_step(
+    losses: Any, learners: dict[str, Learner], rates: Sequence[float], b: Buffers
+) -> None:
     """Joint gradients, clipped by their common norm, and one step on each network."""
     parts = [part for learner in learners.values() for part in learner.parts]
     pieces = iter(torch.autograd.grad(sum(losses), parts))
@@ -92,24 +100,33 @@ def _gradient_step(losses: Any, learners: dict[str, Learner], share: float, b: B
         for grad in grads:
             grad *= kept
     b["learner.step"][0] += 1
-    for learner, grad, loss in zip(learners.values(), grads, losses, strict=True):
+    for learner, grad, loss, rate in zip(learners.values(), grads, losses, rates, strict=True):
         learner.note(loss)
-        descend(learner, grad, share, b)
+        descend(learner, grad, rate, b)
 
 
-def _call(parts: Sequence[Tensor], curved: bool) -> Callable[[Tensor], Tensor]:
-    return lambda obs: run(parts, obs, curved)
+def _network(kernel: Kernel, name: str) -> tuple[Split, Run]:
+    """How a network's flat vector is split into its parts, and what it computes from them."""
+    own, layers = kernel.modules.get(name), kernel.layers(name)
+    if own is not None:
+        return modules.structure(own)
+    curved = bool(kernel.dim("tanh"))
+    return partial(views, layers=layers), partial(run, curved=curved)
 
 
 def _learners(kernel: Kernel, buffers: Buffers) -> tuple[dict[str, Learner], SimpleNamespace]:
     """Both networks, and `nets` as a loss sees them."""
-    act, curved = kernel.dim("act"), bool(kernel.dim("tanh"))
-    learners = {n: Learner(n, kernel.layers(n), buffers) for n in ("actor", "critic")}
+    act = continuous(kernel)
+    found = {name: _network(kernel, name) for name in ("actor", "critic")}
+    learners = {n: Learner(n, kernel.layers(n), buffers, found[n][0]) for n in found}
     actor, critic = learners["actor"], learners["critic"]
+    weights, (act_run, value_run) = list(actor.parts), (forward for _, forward in found.values())
     nets = SimpleNamespace(
-        actor=_call(list(actor.parts), curved),
-        critic=lambda obs: run(critic.parts, obs, curved).squeeze(1),
+        actor=lambda obs: act_run(weights, obs),
+        critic=lambda obs: value_run(critic.parts, obs).squeeze(1),
     )
+    if kernel.dims.get("choices"):
+        nets.choices = tuple(torch.as_tensor(buffers["act.choices"]).tolist())
     if act:
         log_std = actor.params[-act:].detach().requires_grad_()
         actor.parts.append(log_std)
@@ -130,7 +147,7 @@ def bind_update(kernel: Kernel, buffers: Buffers) -> Call:
     }
     size, rows = kernel.dim("batch"), kernel.dim("batch") * kernel.dim("steps")
     order, device = np.zeros(rows // kernel.dim("epochs"), np.int64), rollout["obs"].device
-    counter = buffers["rng.update"]
+    counter, steps = buffers["rng.update"], buffers["learner.step"]
 
     def call() -> None:
         for name in constants:
@@ -138,7 +155,9 @@ def bind_update(kernel: Kernel, buffers: Buffers) -> Call:
             setattr(hyper, name[len("hyper.") :], values[0] if len(values) == 1 else tuple(values))
         base = np.uint64(stream(counter[0], counter[1]))
         counter[1] += np.uint64(1)
-        share = ppo.annealed(float(buffers["learner.step"][0]), hyper.anneal)
+        done = int(steps[0])
+        share = ppo.annealed(float(done), hyper.anneal)
+        rates = [share * learner.rate(done) for learner in learners.values()]
         order[:] = np.arange(order.size)
         for epoch in range(kernel.dim("epochs")):
             if size < order.size:
@@ -146,30 +165,34 @@ def bind_update(kernel: Kernel, buffers: Buffers) -> Call:
             for chosen in torch.from_numpy(order).to(device).split(size):
                 batch = SimpleNamespace(**{n: x[chosen] for n, x in rollout.items()})
                 for given in losses(nets, batch, hyper, **kernel.args):
+                    if given is None:
+                        steps[0] = done + kernel.dim("steps")
+                        return
                     found = _checked(kernel, given, learners)
-                    _gradient_step(found, learners, share, buffers)
+                    _gradient_step(found, learners, rates, buffers)
 
     return call
 
 
 def bind_inference(kernel: Kernel, buffers: Buffers) -> Call:
     """inference.ppo: the network in torch; the draw with the native variant's random numbers."""
-    action, _, _, params, _, size, curved, low, high, sample, log_prob, _ = policies.arguments(
-        kernel, buffers
-    )
-    parts = views(torch.as_tensor(params)[:size], kernel.layers("actor"))
+    given = policies.arguments(kernel, buffers)
+    action, _, _, params, _, size, _, low, high, sample, log_prob, _, choices = given
+    split, forward = _network(kernel, "actor")
+    parts = split(torch.as_tensor(params)[:size])
     deviations = torch.as_tensor(params)[size:]
     own = isinstance(params, Tensor)
     log_std = np.zeros(len(deviations), np.float32) if own else params[size:]
     obs, counter = torch.as_tensor(buffers["env.obs"]), buffers["rng.inference"]
     out = np.zeros((obs.shape[0], kernel.layers("actor")[-1]), np.float32)
     shared = torch.from_numpy(out)
-    draw = policies.draw_gaussian if kernel.dim("act") else policies.draw_discrete
-    pick = bound(draw, action, counter, out, log_std, low, high, sample, log_prob)
+    factored = policies.draw_factored if kernel.dims.get("choices") else policies.draw_discrete
+    draw = policies.draw_gaussian if continuous(kernel) else factored
+    pick = bound(draw, action, counter, out, log_std, low, high, sample, log_prob, choices)
 
     @torch.no_grad()
     def call() -> None:
-        shared.copy_(run(parts, obs, curved))
+        shared.copy_(forward(parts, obs))
         if own:
             torch.from_numpy(log_std).copy_(deviations)
         pick()
@@ -196,21 +219,22 @@ def bind_insert(kernel: Kernel, buffers: Buffers) -> Call:
 
 def bind_advantages(kernel: Kernel, buffers: Buffers) -> Call:
     """gae: rollout.value, advantage and returns ← a whole rollout and policy.critic."""
-    parts = views(torch.as_tensor(buffers["policy.critic"]), kernel.layers("critic"))
+    split, forward = _network(kernel, "critic")
+    parts = split(torch.as_tensor(buffers["policy.critic"]))
     names = ("obs", "next_obs", "reward", "terminated", "truncated", "value", "advantage")
     r = SimpleNamespace(**{n: torch.as_tensor(buffers[f"rollout.{n}"]) for n in names})
     returns = torch.as_tensor(buffers["rollout.returns"])
-    curved, steps = bool(kernel.dim("tanh")), kernel.dim("horizon")
+    steps = kernel.dim("horizon")
     gamma, trace = buffers["hyper.discount"], buffers["hyper.gae_lambda"]
 
     @torch.no_grad()
     def call() -> None:
-        r.value.copy_(run(parts, r.obs.flatten(0, 1), curved).view_as(r.value))
+        r.value.copy_(forward(parts, r.obs.flatten(0, 1)).view_as(r.value))
         going = 1.0 - (r.terminated | r.truncated).float()
         cut = r.truncated.bool()
         cut[-1] = True
         after = torch.cat((r.value[1:], r.value[-1:]))
-        after[cut] = run(parts, r.next_obs[cut], curved).squeeze(1)
+        after[cut] = forward(parts, r.next_obs[cut]).squeeze(1)
         discount = float(gamma[0])
         delta = r.reward + discount * (1.0 - r.terminated.float()) * after - r.value
         carry = torch.zeros(r.value.shape[1], device=r.value.device)

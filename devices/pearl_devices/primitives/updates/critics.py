@@ -18,6 +18,7 @@ from pearl_devices.primitives.math.nets import (
     backward,
     follow,
     forward,
+    rate,
     scratch,
     td_gradient,
     total,
@@ -118,8 +119,9 @@ def descend(net, rules):
     """One step of Adam along net.grad."""
     net.steps[0] += 1
     adam(
-        net.params, net.grad, net.m, net.v, net.steps[0], net.lr[0], rules.adam, rules.clip_norm[0]
-    )
+        net.params, net.grad, net.m, net.v, net.steps[0], rate(net.lr, net.steps[0] - 1),
+        rules.adam, rules.clip_norm[0],
+    )  # fmt: skip
 
 
 @fast

@@ -22,6 +22,7 @@ from pearl_devices.primitives.math.nets import (
     copy,
     follow,
     forward,
+    rate,
     scratch,
     td_gradient,
     total,
@@ -130,8 +131,8 @@ def step(
     )
     critic_steps[0] += 1
     adam(
-        critic, critic_grad, critic_m, critic_v, critic_steps[0], critic_lr[0], adam_hyper,
-        clip_norm[0],
+        critic, critic_grad, critic_m, critic_v, critic_steps[0],
+        rate(critic_lr, critic_steps[0] - 1), adam_hyper, clip_norm[0],
     )  # fmt: skip
 
     own = forward(actor, actor_layers, obs, actor_acts)
@@ -147,7 +148,10 @@ def step(
         actor, actor_layers, obs, actor_acts, rows, rows, actor_deltas, actor_grad, np.int64(0), d
     )
     actor_steps[0] += 1
-    adam(actor, actor_grad, actor_m, actor_v, actor_steps[0], actor_lr[0], adam_hyper, clip_norm[0])
+    adam(
+        actor, actor_grad, actor_m, actor_v, actor_steps[0],
+        rate(actor_lr, actor_steps[0] - 1), adam_hyper, clip_norm[0],
+    )  # fmt: skip
     follow(critic_target, critic, count[0], tau[0], every[0])
     follow(actor_target, actor, count[0], tau[0], every[0])
 

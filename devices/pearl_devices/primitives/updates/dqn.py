@@ -22,6 +22,7 @@ from pearl_devices.primitives.math.nets import (
     copy,
     follow,
     forward,
+    rate,
     scratch,
     td_gradient,
     total,
@@ -132,7 +133,7 @@ def step(
     backward(params, layers, obs, acts, stored, rows, deltas, grad, np.int64(0), d)
     count[0] += 1
     steps[0] += 1
-    adam(params, grad, m, v, steps[0], lr[0], adam_hyper, clip_norm[0])
+    adam(params, grad, m, v, steps[0], rate(lr, steps[0] - 1), adam_hyper, clip_norm[0])
     follow(target, params, count[0], tau[0], every[0])
 
 

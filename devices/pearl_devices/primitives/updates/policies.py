@@ -1,10 +1,15 @@
-"""Stochastic policies of on-policy algorithms: soft-max over discrete actions, and a Gaussian whose
-deviations do not depend on the state. Native.
+"""Stochastic policies of on-policy algorithms: soft-max over discrete actions, one soft-max for
+each component of a factored action, and a Gaussian whose deviations do not depend on the state.
+Native.
 
 The Gaussian is over actions scaled so that the bounds are −1 and 1: the network's outputs are its
 means, and the logarithms of the deviations, one a component, follow the network's weights and
 biases in its parameter vector. What is drawn and learned from is not bounded; only the environment
-gets it clipped to act.low … act.high.
+gets it clipped to act.low … act.high. A component without both bounds is not scaled: its outputs
+are means in the environment's own units, and the one bound that it may have clips it.
+
+Of a factored action `choices` says how many each component has; the network's outputs are their
+logits, one component after the other, and densities and entropies are summed.
 """
 
 from __future__ import annotations
@@ -18,13 +23,13 @@ import numpy.typing as npt
 
 from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
-from pearl_devices.kernels.counting import parameters
+from pearl_devices.kernels.counting import size
 from pearl_devices.primitives.math.nets import forward, scratch
 from pearl_devices.primitives.math.rng import normals, stream, uniform
 from pearl_devices.primitives.native import bound, by_action, fast
 
 HALF_LOG_2_PI = np.float32(0.5 * math.log(2.0 * math.pi))
-HALF, ONE, ZERO = np.float32(0.5), np.float32(1.0), np.float32(0.0)
+HALF, ONE, ZERO, INFINITE = (np.float32(x) for x in (0.5, 1.0, 0.0, np.inf))
 
 
 def orthogonal_params(
@@ -55,24 +60,43 @@ def log_sum_exp(z):
 
 
 @fast
-def draw_discrete(action, rng, z, log_std, low, high, sample, log_prob):
+def pick(z, left):
+    """(choice, log probability) of soft-max(z), z one row, by `left`, uniform in [0, 1)."""
+    norm = log_sum_exp(z)
+    choice = z.size - 1
+    for j in range(z.size - 1):
+        left -= np.float32(math.exp(z[j] - norm))
+        if left < ZERO:
+            choice = j
+            break
+    return choice, z[choice] - norm
+
+
+@fast
+def draw_discrete(action, rng, z, log_std, low, high, sample, log_prob, choices):
     """Actions (N) drawn from soft-max(z), z (N, actions), and their log probabilities (N)."""
     base = stream(rng[0], rng[1])
     rng[1] += np.uint64(1)
     for n in range(z.shape[0]):
-        norm, left = log_sum_exp(z[n]), np.float32(uniform(base, n))
-        choice = z.shape[1] - 1
-        for j in range(z.shape[1] - 1):
-            left -= np.float32(math.exp(z[n, j] - norm))
-            if left < ZERO:
-                choice = j
-                break
-        action[n] = choice
-        log_prob[n] = z[n, choice] - norm
+        action[n], log_prob[n] = pick(z[n], np.float32(uniform(base, n)))
 
 
 @fast
-def draw_gaussian(action, rng, z, log_std, low, high, sample, log_prob):
+def draw_factored(action, rng, z, log_std, low, high, sample, log_prob, choices):
+    """Actions (N, A), each component from its soft-max, and their log probabilities (N)."""
+    base = stream(rng[0], rng[1])
+    rng[1] += np.uint64(1)
+    for n in range(z.shape[0]):
+        log_prob[n], first = ZERO, 0
+        for c in range(choices.size):
+            left = np.float32(uniform(base, n * choices.size + c))
+            action[n, c], density = pick(z[n, first : first + choices[c]], left)
+            log_prob[n] += density
+            first += choices[c]
+
+
+@fast
+def draw_gaussian(action, rng, z, log_std, low, high, sample, log_prob, choices):
     """Draws sample (N, A) from the Gaussian of means z; action: it scaled and clipped to bounds."""
     n, a = sample.shape
     base = stream(rng[0], rng[1])
@@ -84,7 +108,10 @@ def draw_gaussian(action, rng, z, log_std, low, high, sample, log_prob):
             noise = sample[r, c]
             sample[r, c] = z[r, c] + np.float32(math.exp(log_std[c])) * noise
             half = HALF * (high[c] - low[c])
-            wanted = low[c] + half + half * sample[r, c]
+            middle = low[c] + half
+            if not half < INFINITE:
+                half, middle = ONE, ZERO
+            wanted = middle + half * sample[r, c]
             action[r, c] = min(max(wanted, low[c]), high[c])
         log_prob[r] = gaussian_log_prob(z[r], log_std, sample[r])
 
@@ -99,18 +126,20 @@ def gaussian_log_prob(mean, log_std, sample):
     return total
 
 
-draw = by_action(draw_discrete, draw_gaussian)
+draw = by_action(draw_discrete, draw_gaussian, draw_factored)
 
 
 @fast
-def infer(action, rng, obs, params, layers, size, curved, low, high, sample, log_prob, acts):
+def infer(
+    action, rng, obs, params, layers, size, curved, low, high, sample, log_prob, acts, choices
+):  # fmt: skip
     """One firing of inference. size: weights and biases; what follows them are the deviations."""
     z = forward(params[:size], layers, obs, acts, curved)
-    draw(action, rng, z, params[size:], low, high, sample, log_prob)
+    draw(action, rng, z, params[size:], low, high, sample, log_prob, choices)
 
 
 def arguments(kernel: Kernel, buffers: Buffers) -> tuple[Any, ...]:
-    """What `infer` takes; where actions are discrete, bounds and what was drawn are empty."""
+    """What `infer` takes; what actions of this kind do not have is empty."""
     layers, envs = kernel.layers("actor"), kernel.dim("envs")
     none = np.zeros(0, np.float32)
     return (
@@ -119,13 +148,14 @@ def arguments(kernel: Kernel, buffers: Buffers) -> tuple[Any, ...]:
         buffers["env.obs"],
         buffers["policy.actor"],
         np.array(layers, np.int64),
-        parameters(layers),
+        size(kernel),
         bool(kernel.dim("tanh")),
         buffers.get("act.low", none),
         buffers.get("act.high", none),
         buffers.get("act.sample", none.reshape(0, 0)),
         buffers["act.log_prob"],
         scratch(layers, envs)[0],
+        buffers.get("act.choices", np.zeros(0, np.int64)),
     )
 
 

@@ -5,8 +5,9 @@ entropy · mean(H), with r = exp(log π(a) − log π_old(a)). With value clippi
 of itself and that of V_old + clip(V − V_old), as in the authors' code. A is normalised over the
 minibatch (mean 0, unbiased standard deviation 1, 1e-8 added to it) where asked for. Gradients of
 both networks are clipped by their common norm; the step is Adam's or RMSprop's, its size falling in
-a line to 0 over `hyper.anneal` gradient steps where that is not 0, seen at the first gradient step
-of a firing.
+a line to 0 over `hyper.anneal` gradient steps where that is not 0, or as `nets.rate` has it, seen
+at the first gradient step of a firing. Where `hyper.target_kl` is given, a firing ends before the
+first gradient step whose minibatch is too far from the policy that acted (`too_far`).
 
 A2C is one gradient step over the whole rollout: r is 1 then, for a row has the same bits whatever
 rows it is computed with, so that the gradient is that of −A · log π(a) (Huang et al. 2022).
@@ -21,10 +22,19 @@ import numpy as np
 
 from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
-from pearl_devices.primitives.math.nets import CLIP_EPS, adam, backward, forward, total
+from pearl_devices.kernels.counting import parameters
+from pearl_devices.primitives import KL_MARGIN
+from pearl_devices.primitives.math.nets import (
+    CLIP_EPS,
+    adam,
+    backward,
+    forward,
+    rate,
+    total,
+)
 from pearl_devices.primitives.math.products import total_squares
 from pearl_devices.primitives.math.rng import stream, uniform
-from pearl_devices.primitives.native import bound, by_action, fast
+from pearl_devices.primitives.native import bound, by_action, fast, where_asked
 from pearl_devices.primitives.updates import critics
 from pearl_devices.primitives.updates.policies import HALF_LOG_2_PI, gaussian_log_prob, log_sum_exp
 
@@ -46,6 +56,8 @@ class PpoRules(NamedTuple):
     entropy: Any
     value_weight: Any
     normalise: Any
+    target_kl: Any
+    choices: Any
 
 
 class Rows(NamedTuple):
@@ -113,7 +125,7 @@ def surrogate(log_prob, old, advantage, clip):
 
 
 @fast
-def softmax_loss(action, z, log_std, rows, clip, weight, d, d_log_std, parts):
+def softmax_loss(action, z, log_std, rows, clip, weight, d, d_log_std, parts, choices):
     """parts (B) ← loss of each row of logits z (B, actions), d ← the derivative of their mean."""
     count, actions = z.shape
     share = ONE / np.float32(count)
@@ -133,7 +145,37 @@ def softmax_loss(action, z, log_std, rows, clip, weight, d, d_log_std, parts):
 
 
 @fast
-def gaussian_loss(action, z, log_std, rows, clip, weight, d, d_log_std, parts):
+def factored_loss(action, z, log_std, rows, clip, weight, d, d_log_std, parts, choices):
+    """The same of components with `choices` each: densities and entropies summed."""
+    count = z.shape[0]
+    share = ONE / np.float32(count)
+    for b in range(count):
+        log_prob, entropy, first = ZERO, ZERO, 0
+        for c in range(choices.size):
+            row, probability = z[b, first : first + choices[c]], d[b, first : first + choices[c]]
+            norm, own = log_sum_exp(row), ZERO
+            for j in range(row.size):
+                probability[j] = np.float32(math.exp(row[j] - norm))
+                own -= probability[j] * (row[j] - norm)
+            for j in range(row.size):  # weight · p · (log p + H) is the entropy's part
+                probability[j] *= weight * (row[j] - norm + own)
+            log_prob += row[action[b, c]] - norm
+            entropy += own
+            first += choices[c]
+        loss, slope = surrogate(log_prob, rows.log_prob[b], rows.advantage[b], clip)
+        parts[b] = loss - weight * entropy
+        first = 0
+        for c in range(choices.size):
+            row, slopes = z[b, first : first + choices[c]], d[b, first : first + choices[c]]
+            norm = log_sum_exp(row)
+            for j in range(row.size):
+                slopes[j] = share * (slopes[j] - slope * np.float32(math.exp(row[j] - norm)))
+            slopes[action[b, c]] += share * slope
+            first += choices[c]
+
+
+@fast
+def gaussian_loss(action, z, log_std, rows, clip, weight, d, d_log_std, parts, choices):
     """The same of means z (B, A); d_log_std (A) ← the derivative by the deviations' logarithms."""
     count, a = z.shape
     share, entropy = ONE / np.float32(count), ZERO
@@ -151,7 +193,44 @@ def gaussian_loss(action, z, log_std, rows, clip, weight, d, d_log_std, parts):
             d_log_std[c] += share * slope * (away * away - ONE)
 
 
-policy_loss = by_action(softmax_loss, gaussian_loss)
+policy_loss = by_action(softmax_loss, gaussian_loss, factored_loss)
+
+
+@fast
+def softmax_log_prob(action, z, log_std, b, choices):
+    """log π of row b's action."""
+    return z[b, action[b]] - log_sum_exp(z[b])
+
+
+@fast
+def factored_log_prob(action, z, log_std, b, choices):
+    log_prob, first = ZERO, 0
+    for c in range(choices.size):
+        row = z[b, first : first + choices[c]]
+        log_prob += row[action[b, c]] - log_sum_exp(row)
+        first += choices[c]
+    return log_prob
+
+
+@fast
+def normal_log_prob(action, z, log_std, b, choices):
+    return gaussian_log_prob(z[b], log_std, action[b])
+
+
+log_prob_of = by_action(softmax_log_prob, normal_log_prob, factored_log_prob)
+
+
+@fast
+def too_far(target_kl, rows, z, log_std, choices, parts):
+    """Whether a minibatch's estimated divergence from the policy that acted, mean(r − 1 − log r),
+    is above KL_MARGIN times the target."""
+    for b in range(parts.size):
+        moved = log_prob_of(rows.action, z, log_std, b, choices) - rows.log_prob[b]
+        parts[b] = np.float32(math.exp(moved)) - ONE - moved
+    return total(parts) / np.float32(parts.size) > KL_MARGIN * target_kl[0]
+
+
+beyond = where_asked(too_far)
 
 
 @fast
@@ -203,8 +282,10 @@ def descend(net, lr, rules):
 
 
 @fast
-def step(rows, rules, share, actor, critic, size, curved, parts):
-    """One gradient step of both networks on one minibatch. share: of the learning rates."""
+def step(rows, rules, share, done, actor, critic, size, curved, parts):
+    """One gradient step of both networks on one minibatch; True where none was taken, because the
+    policy is too far from the one that acted. share: of the learning rates; done: gradient steps
+    that their schedules count."""
     count = rows.log_prob.size
     outputs = actor.layers[actor.layers.size - 1]
     if rules.normalise[0] > 0.0:
@@ -212,10 +293,13 @@ def step(rows, rules, share, actor, critic, size, curved, parts):
     clip, weight = np.float32(rules.clip[0]), np.float32(rules.entropy[0])
 
     z = forward(actor.params[:size], actor.layers, rows.obs, actor.acts, curved)
+    if beyond(rules.target_kl, rows, z, actor.params[size:], rules.choices, parts):
+        return True
     d = actor.deltas[: count * outputs].reshape(count, outputs)
     policy_loss(
-        rows.action, z, actor.params[size:], rows, clip, weight, d, actor.grad[size:], parts
-    )
+        rows.action, z, actor.params[size:], rows, clip, weight, d, actor.grad[size:], parts,
+        rules.choices,
+    )  # fmt: skip
     actor.loss[0] = total(parts) / np.float32(count)
     backward(
         actor.params[:size], actor.layers, rows.obs, actor.acts, count, count, actor.deltas,
@@ -240,8 +324,9 @@ def step(rows, rules, share, actor, critic, size, curved, parts):
             limit(actor.grad, np.float32(factor))
             limit(critic.grad, np.float32(factor))
     rules.count[0] += 1
-    descend(actor, share * actor.lr[0], rules)
-    descend(critic, share * critic.lr[0], rules)
+    descend(actor, share * rate(actor.lr, done), rules)
+    descend(critic, share * rate(critic.lr, done), rules)
+    return False
 
 
 @fast
@@ -256,7 +341,8 @@ def update(rollout, rules, actor, critic, size, curved, rows, order, epochs, par
     size: weights and biases of the actor, which its deviations follow."""
     base = stream(rules.rng[0], rules.rng[1])
     rules.rng[1] += np.uint64(1)
-    share = annealed(np.float64(rules.count[0]), rules.anneal[0])
+    done = np.float64(rules.count[0])
+    share = annealed(done, rules.anneal[0])
     for r in range(order.size):
         order[r] = r
     batch = parts.size
@@ -265,7 +351,9 @@ def update(rollout, rules, actor, critic, size, curved, rows, order, epochs, par
             shuffle(base, epoch, order)
         for first in range(0, order.size, batch):
             gather(rollout, order[first : first + batch], rows)
-            step(rows, rules, share, actor, critic, size, curved, parts)
+            if step(rows, rules, share, done, actor, critic, size, curved, parts):
+                rules.count[0] = np.int64(done) + epochs * (order.size // batch)
+                return
 
 
 def rows_of(buffers: Buffers) -> Rows:
@@ -288,10 +376,16 @@ def update_arguments(kernel: Kernel, buffers: Buffers) -> tuple[Any, ...]:
     actor = critics.net("actor", kernel, buffers)
     return (
         rollout,
-        PpoRules._make(buffers[name] for name in names),
+        PpoRules._make(
+            (
+                *(buffers[name] for name in names),
+                buffers.get("hyper.target_kl"),
+                buffers.get("act.choices", np.zeros(0, np.int64)),
+            )
+        ),
         actor,
         critics.net("critic", kernel, buffers),
-        actor.params.size - kernel.dim("act"),
+        parameters(kernel.layers("actor")),
         bool(kernel.dim("tanh")),
         Rows._make(np.zeros((batch, *array.shape[1:]), array.dtype) for array in rollout),
         np.zeros(rollout.returns.size, np.int64),

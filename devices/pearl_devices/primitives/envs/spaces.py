@@ -1,0 +1,93 @@
+"""What the spaces of gymnasium's environments mean for arrays: flat observations, actions counted
+from 0, images; and one environment made of a vector environment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+from gymnasium.spaces.utils import flatdim
+
+Array = npt.NDArray[Any]
+Ranges = tuple[tuple[int, int], ...]
+
+
+def is_image(space: Any) -> bool:
+    """Whether observations are images: uint8 of 0 … 255 with two or three axes."""
+    if not (isinstance(space, Box) and space.dtype == np.uint8 and len(space.shape) in (2, 3)):
+        return False
+    return bool((space.low == 0).all() and (space.high == 255).all())
+
+
+def pixels(space: Any) -> Ranges:
+    """(first, end) of the components of a flattened observation that are pixels of images."""
+    if isinstance(space, Dict | Tuple):
+        inner = space.spaces.values() if isinstance(space, Dict) else space.spaces
+        found, at = [], 0
+        for each in inner:
+            found += [(at + first, at + end) for first, end in pixels(each)]
+            at += flatdim(each)
+        return tuple(found)
+    return ((0, flatdim(space)),) if is_image(space) else ()
+
+
+def scale(size: int, ranges: Ranges) -> npt.NDArray[np.float32]:
+    """What each component of an observation is multiplied by, so that pixels are in 0 … 1."""
+    factors = np.ones(size, np.float32)
+    for first, end in ranges:
+        factors[first:end] = 1 / 255
+    return factors
+
+
+def choices(space: Any) -> tuple[int, ...]:
+    """How many choices each component of a factored action has; () of others."""
+    if isinstance(space, MultiBinary):
+        return (2,) * flatdim(space)
+    return tuple(space.nvec.reshape(-1).tolist()) if isinstance(space, MultiDiscrete) else ()
+
+
+def starts(space: Any) -> tuple[int, ...]:
+    """The first number of discrete actions, or of each component; () where all are 0."""
+    first = np.ravel(getattr(space, "start", ()))
+    return tuple(int(n) for n in first) if first.any() else ()
+
+
+def given(space: Any, action: Array) -> Array:
+    """Actions (N) or (N, A) as environments take them: counted from the first that the space has,
+    in its shape and type."""
+    if isinstance(space, Discrete):
+        return action + space.start if space.start else action
+    if isinstance(space, MultiDiscrete):
+        action = action + space.start.reshape(-1)
+    return action.reshape(len(action), *space.shape).astype(space.dtype, copy=True)
+
+
+class Lone(gymnasium.Env[Any, Any]):
+    """The only environment of a vector environment of one."""
+
+    def __init__(self, env: gymnasium.vector.VectorEnv[Any, Any, Any]) -> None:
+        self.env = env
+        self.observation_space = env.single_observation_space
+        self.action_space = env.single_action_space
+        self.spec = env.spec
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        seen, infos = self.env.reset(seed=seed, options=options)
+        return self._one(seen), infos
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """One step; after the last one of an episode comes `reset`."""
+        batch = np.asarray(action, self.action_space.dtype)[np.newaxis]
+        seen, reward, terminated, truncated, infos = self.env.step(batch)
+        return self._one(seen), float(reward[0]), bool(terminated[0]), bool(truncated[0]), infos
+
+    def _one(self, seen: Any) -> Any:
+        return next(iter(gymnasium.vector.utils.iterate(self.env.observation_space, seen)))
+
+    def close(self) -> None:
+        self.env.close()

@@ -1,0 +1,42 @@
+"""Learning rates: a number, or a schedule over the run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from pearl.algorithms.fields import STRICT, Rate, Share
+
+if TYPE_CHECKING:
+    from pearl_devices import Buffers
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class RateSchedule:
+    """A learning rate that falls over the run, whatever its length. Algorithms that learn from
+    rollouts look at it once a rollout, others at every gradient step."""
+
+    initial: Rate = Field(description="At the first gradient step.")
+    final: Share = Field(default=0.0, description="At the last one.")
+    schedule: Literal["linear", "cosine", "constant"] = Field(
+        default="linear",
+        description="From one to the other in a line, or along half a cosine; constant stays at "
+        "the first.",
+    )
+
+
+LearningRate = Rate | RateSchedule
+
+
+def write(buffers: Buffers, network: str, rate: float | RateSchedule, steps: float) -> None:
+    """Fill `hyper.lr.<network>` (`pearl_devices.kernels.arrays`). steps: of its optimiser, in the
+    whole run."""
+    given = buffers[f"hyper.lr.{network}"]
+    if not isinstance(rate, RateSchedule):
+        given[:] = rate
+    elif rate.schedule == "constant":
+        given[:] = rate.initial
+    else:
+        given[:] = rate.initial, rate.final, max(steps, 1.0), float(rate.schedule == "cosine")
