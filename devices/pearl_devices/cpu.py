@@ -50,9 +50,18 @@ def _can(kernel: Kernel, name: str, variant: Variant) -> bool:
 
 
 def offers(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
-    """The ways to run `kernel` on a CPU, as (variant, cores); empty for a kind it cannot run."""
+    """The ways to run `kernel` on a CPU, as (variant, cores); empty for a kind it cannot run.
+
+    Where a figure `bfloat16` of the device is 0, the variants that round to it are left out:
+    without instructions for it one took minutes for what float32 does in seconds.
+    """
     found = _variants(kernel).items()
-    return tuple((name, v.cores) for name, v in found if v.cores <= device.width)
+    slow = device.figures.get("bfloat16") == 0
+    return tuple(
+        (name, v.cores)
+        for name, v in found
+        if v.cores <= device.width and not (slow and name.endswith("bf16"))
+    )
 
 
 def bind(kernel: Kernel, variant: str, buffers: Buffers) -> Call:

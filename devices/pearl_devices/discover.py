@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from pearl_devices.base import Device, Link, Platform
+from pearl_devices.compile_target import held_to
 
 ROOT = Path("/")
 
@@ -29,6 +30,8 @@ FLOPS_PER_CYCLE = (
     ("asimd", 16),
     ("sse2", 8),
 )
+BFLOAT16 = ("avx512_bf16", "amx_bf16", "bf16")
+# CPU features with products of bfloat16: x86 as the kernel lists them, Armv8.6.
 CLOCK_HZ = 2.5e9  # assumed where neither cpufreq nor /proc/cpuinfo says
 CORE_BYTES_PER_S = 12.8e9  # assumed: half a DDR4-3200 channel a core
 CALL_S = 1e-6  # assumed: one call of a compiled kernel from Python with its arguments
@@ -64,6 +67,7 @@ def cpu(root: Path = ROOT) -> Device:
     instructions, per_cycle = _vectors(root)
     memory, memory_source = _memory(root)
     figures = {"clock_hz": clock_hz, "flops_per_cycle": float(per_cycle), **_caches(root, usable)}
+    figures["bfloat16"] = float(not held_to() and any(f in _flags(root) for f in BFLOAT16))
     sources = {
         "width": cores_source,
         "max_lanes": "one per core",
@@ -78,6 +82,7 @@ def cpu(root: Path = ROOT) -> Device:
         "active_power_w": "assumed: 20 W and 8 W a core",
         "clock_hz": clock_source,
         "flops_per_cycle": f"assumed from the instruction set {instructions}",
+        "bfloat16": "1 where the CPU multiplies bfloat16, by its features",
     }
     cache_source = "/sys/devices/system/cpu/cpu*/cache"
     return Device(
@@ -207,12 +212,22 @@ def _cpu_model(root: Path) -> str:
     return match[1].strip() if match else python_platform.processor() or python_platform.machine()
 
 
-def _vectors(root: Path) -> tuple[str, int]:
-    """The widest known instruction set of the CPU, and its flops per cycle and core."""
+def _flags(root: Path) -> list[str]:
+    """The CPU's features, as the kernel lists them."""
     found = re.search(
         r"^(?:flags|Features)\s*:\s*(.+)$", _text(root / "proc/cpuinfo"), re.MULTILINE
     )
-    flags = found[1].split() if found else []
+    return found[1].split() if found else []
+
+
+def _vectors(root: Path) -> tuple[str, int]:
+    """The widest known instruction set that kernels are compiled for, and its flops per cycle and
+    core."""
+    if held := held_to():
+        from pearl_devices.primitives.math.vectors import LANES
+
+        return f"vectors of {LANES}, as {held} says", 4 * LANES
+    flags = _flags(root)
     if not flags and python_platform.machine() in ("arm64", "aarch64"):
         flags = ["asimd"]
     for name, flops in FLOPS_PER_CYCLE:

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from numba.core.errors import TypingError
 
 from pearl_devices.primitives.math.products import (
+    PACKED_DEPTH,
+    PACKED_ROWS,
     affine,
     column_sums,
     outer,
@@ -18,6 +20,7 @@ from pearl_devices.primitives.math.products import (
     total_squares,
     transpose,
 )
+from pearl_devices.primitives.math.vectors import STRIP
 
 Array = npt.NDArray[np.float32]
 SIZES = st.one_of(st.integers(1, 70), st.sampled_from([1, 2, 16, 31, 32, 33, 64, 96]))
@@ -74,6 +77,21 @@ def test_a_row_gives_the_same_bits_alone_and_among_others(
     for r in range(rows):
         affine(x[r : r + 1], weights, bias, alone, 1)
         np.testing.assert_array_equal(alone[0], together[r])
+
+
+def test_a_packed_strip_gives_the_same_bits_as_the_factor_where_it_lies() -> None:
+    random = np.random.default_rng(0)
+    rows, i, o = PACKED_ROWS + 7, PACKED_DEPTH + 3, 2 * STRIP + 5
+    x, weights, bias = normal(random, rows, i), normal(random, i, o), normal(random, o)
+    packed, few = np.empty((rows, o), np.float32), np.empty((PACKED_ROWS - 1, o), np.float32)
+    affine(x, weights, bias, packed, 1)
+    affine(x[: PACKED_ROWS - 1], weights, bias, few, 1)
+    close(packed, np.maximum(x.astype(np.float64) @ weights + bias, 0), i)
+    np.testing.assert_array_equal(few, packed[: PACKED_ROWS - 1])
+    grad = np.empty((rows, o), np.float32)
+    turned = np.ascontiguousarray(x.T)
+    outer(turned, weights, grad)
+    close(grad, turned.astype(np.float64).T @ weights, i)
 
 
 @pytest.mark.parametrize("o", [2, 40])

@@ -40,6 +40,7 @@ from numba.core.caching import (
 from numba.core.runtime.nrt import rtsys
 
 from pearl_devices.cache_folder import cache_folder, doubts
+from pearl_devices.compile_target import held_to
 
 OWN = "pearl_devices"
 PACKAGES = (OWN, "pearl_estimators", "pearl")
@@ -106,7 +107,7 @@ def sources() -> Sources:
 
 def _compiler() -> tuple[str, ...]:
     cpu = binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten()
-    return numba.__version__, llvmlite.__version__, sys.version, *cpu
+    return numba.__version__, llvmlite.__version__, sys.version, *cpu, held_to()
 
 
 @functools.cache

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from pearl_devices import Kernel
+from pearl_devices.compile_target import held_to
 from pearl_estimators.estimates import Estimate
 from pearl_estimators.host.interference import Shares
 from pearl_estimators.host.linear_fit import Fit, Point, family, point, predict
@@ -237,7 +238,8 @@ def estimate_from(found: Fit, calibration: Calibration, kernel: Kernel, variant:
 
 
 def host() -> dict[str, str]:
-    """CPU model and cores, as far as the operating system tells."""
+    """CPU model and cores, as far as the operating system tells, and what kernels are compiled for
+    where that is not this CPU."""
     import platform
 
     model = platform.processor() or platform.machine()
@@ -248,7 +250,8 @@ def host() -> dict[str, str]:
         parts = [line.partition(":") for line in lines.splitlines()]
         pairs = {name.strip(): value.strip() for name, _, value in parts}
         model = ", ".join(pairs[name] for name in wanted if name in pairs) or model
-    return {"cpu": model, "cores": str(os.cpu_count() or 1)}
+    held = {"compiled for": held_to()} if held_to() else {}
+    return {"cpu": model, "cores": str(os.cpu_count() or 1), **held}
 
 
 def versions() -> dict[str, str]:

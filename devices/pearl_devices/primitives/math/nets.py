@@ -27,7 +27,7 @@ from pearl_devices.primitives.math.products import (
     total_squares,
 )
 from pearl_devices.primitives.math.tanh import bend, through_bend
-from pearl_devices.primitives.math.tiles import LANES
+from pearl_devices.primitives.math.vectors import LANES
 from pearl_devices.primitives.native import bound, fast
 
 Array = npt.NDArray[np.float32]

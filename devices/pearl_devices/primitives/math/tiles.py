@@ -9,19 +9,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from llvmlite import binding, ir
+from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.core.errors import TypingError
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array
 
-WIDE = bool(binding.get_host_cpu_features().get("avx512f"))
-LANES = 16 if WIDE else 8
-"""Elements a vector. Hosts with shorter vectors use several."""
-ROWS = 8 if WIDE else 4
-"""Rows of the largest tile: with two vectors a row, as many sums as hide the latency of their
-additions, and registers are left for the factors (32 with AVX-512, 16 with AVX2)."""
+from pearl_devices.primitives.math.vectors import LANES, STRIP
 
 FLOAT, BIT = ir.FloatType(), ir.IntType(1)
 INT, WORD = ir.IntType(64), ir.IntType(32)
@@ -314,6 +309,41 @@ def _turn(typing, source, at, row, out, out_at, out_row):
 
 
 turn_block: Any = intrinsic(_turn)
+
+
+def _pack(typing, source, at, row, panel, depth):
+    """panel (depth, STRIP) = STRIP columns of `depth` ≥ 1 rows of source from element `at`."""
+
+    def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        memory = _Memory(builder, None)
+        first = make_array(signature.args[0])(context, builder, given[0]).data
+        first = builder.gep(first, [given[1]])
+        target = make_array(signature.args[3])(context, builder, given[3]).data
+        before = builder.block
+        loop, after = builder.append_basic_block("pack"), builder.append_basic_block("end")
+        builder.branch(loop)
+        builder.position_at_end(loop)
+        k, read, write = (builder.phi(kind) for kind in (INT, first.type, target.type))
+        for v in range(STRIP // LANES):
+            memory.store(memory.load(read, v), write, v)
+        following = builder.add(k, _number(1))
+        for phi, start, value in (
+            (k, _number(0), following),
+            (read, first, builder.gep(read, [given[2]])),
+            (write, target, builder.gep(write, [_number(STRIP)])),
+        ):
+            phi.add_incoming(start, before)
+            phi.add_incoming(value, loop)
+        builder.cbranch(builder.icmp_signed("<", following, given[4]), loop, after)
+        builder.position_at_end(after)
+        return context.get_dummy_value()
+
+    _check(source, panel)
+    i = types.int64
+    return types.none(source, i, i, panel, i), generate
+
+
+pack_strip: Any = intrinsic(_pack)
 
 
 def _squares(typing, x, count):

@@ -1,0 +1,62 @@
+"""The vector registers of the processor that kernels are compiled for.
+
+Its features name them. Where only its name is given, which implies its features, they are read from
+code that LLVM generates for it.
+"""
+
+from __future__ import annotations
+
+import re
+
+from llvmlite import binding
+from numba.core import config
+from numba.core.codegen import get_host_cpu_features
+
+PROBE = """
+define void @probe(ptr %at) {
+  %value = load <16 x float>, ptr %at
+  %new = fadd <16 x float> %value, %value
+  store <16 x float> %new, ptr %at
+  ret void
+}
+"""
+REGISTERS = (("zmm", "+avx512f", 16, 32), ("ymm", "+avx", 8, 16), ("xmm", "+sse2", 4, 16))
+"""Name in x86 assembly, the feature that brings them, float32 elements, and how many there are."""
+NEON = 4, 32
+"""Elements and number of Arm's `v` registers."""
+
+
+def target() -> tuple[str, str]:
+    """Name and features of the processor that numba compiles for."""
+    name = config.CPU_NAME or binding.get_host_cpu_name()  # type: ignore[attr-defined]
+    given = config.CPU_FEATURES  # type: ignore[attr-defined]
+    return str(name), str(get_host_cpu_features() if given is None else given)
+
+
+def registers(name: str, features: str, triple: str | None = None) -> tuple[int, int]:
+    """Float32 elements of a vector register, and how many registers there are.
+
+    triple: of the machine code; None: this process's.
+    """
+    given = set(features.split(","))
+    for _, feature, elements, count in REGISTERS:
+        if feature in given:
+            return elements, count
+    binding.initialize_native_target()
+    binding.initialize_native_asmprinter()
+    found = binding.Target.from_triple(triple or binding.get_process_triple())
+    machine = found.create_target_machine(cpu=name, features=features, opt=2)
+    text = machine.emit_assembly(binding.parse_assembly(PROBE))
+    for register, _, elements, count in REGISTERS:
+        if re.search(rf"%{register}\d", text):
+            return elements, count
+    return NEON
+
+
+LANES, _COUNT = registers(*target())
+"""Elements a vector."""
+ROWS = 8 if _COUNT == 32 else 6
+"""Rows of the largest tile: with two vectors a row, as many sums as hide the latency of their
+additions and leave registers for the factors: 16 of 32, 12 of 16."""
+STRIP = 2 * LANES
+"""Columns of the widest tile."""
