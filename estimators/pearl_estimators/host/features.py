@@ -23,8 +23,9 @@ from pearl_estimators.roofline import VECTOR_ENTRY_S, launches
 
 F32, LINE = 4, 64
 LANES, ROWS = 16, 8
-"""Elements of a vector and rows of the largest tile of `primitives.tiles` on hosts with AVX-512;
-others have half of both. There a tile costs more, which is fitted."""
+"""Elements of a vector and rows of the largest tile (`primitives.math.vectors`) on hosts with
+AVX-512; others have fewer of both. There a tile costs more, which is fitted."""
+PACKED_DEPTH, PACKED_ROWS = 128, 32  # as in `primitives.math.products`
 LATENCY = 4  # cycles from one fused multiply-add to the next that needs it; two start in each
 TREE_VECTORS = (8, 16)  # fanouts whose nodes are vectors (`primitives.tree`)
 TOGETHER = 6  # environments that gymnasium steps together where it can (`gym_make.BATCHED`)
@@ -155,14 +156,14 @@ def _held(rows: int, stride: int, lines: int) -> bool:
 def _product(t: Terms, m: int, n: int, depth: int, times: float, stride: int = 0) -> None:
     """m by n elements of `depth` terms each. stride: bytes from row to row of the right factor."""
     whole, part = n // (2 * LANES), -(-(n % (2 * LANES)) // LANES)
-    stride = stride or F32 * n
-    cycles = tiles = 0.0
+    stride, cycles, tiles = stride or F32 * n, 0.0, 0.0
     for height, count in _row_tiles(m):
         cycles += count * depth * whole * max(height, LATENCY)
         cycles += count * depth * part * max(height / 2, LATENCY)
         tiles += count
-    missed = 0.0
-    if whole and not _held(depth, stride, 2):
+    packed = depth >= PACKED_DEPTH and m >= PACKED_ROWS  # a strip is read once, into one piece
+    missed, apart = (depth * 2.0 * whole, 2 * LANES * F32) if packed else (0.0, stride)
+    if whole and not _held(depth, apart, 2):
         missed += tiles * depth * 2 * whole
     if part and not _held(depth, stride, 1):
         missed += tiles * depth * part
