@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from pearl.cli.application import DONE, FAILED, INTERRUPTED, Result, command, error_line
-from pearl.cli.arguments import Json, Set, Spec, overrides
+from pearl.cli.arguments import Json, Set, Spec, load_spec, overrides, warn_of_measuring
 from pearl.errors import SpecError
 
 
@@ -58,11 +58,12 @@ def sweep(
     json_file: Json = None,
 ) -> Result:
     """Train many runs, seeds by values, over this machine's cores."""
+    from pearl.planner.planner import spare
     from pearl.population.members import parse_options, parse_over, parse_seeds
     from pearl.population.population import ASHA, TOURNAMENT
     from pearl.population.population import sweep as swept
     from pearl.population.watching import watched
-    from pearl.spec.reading import state
+    from pearl.spec.own_code import graph_of
     from pearl.training.interruption import ENDING, interruptible
 
     values: dict[str, list[object]] = {}
@@ -71,7 +72,11 @@ def sweep(
             raise SpecError(f"--over {key}: given twice; give all its values at once")
         values[key] = found
     laid = overrides(set)
-    folder = None if dry_run else sweep_folder(state(spec, set=laid).name, out, resume=resume)
+    system = load_spec(spec, set)
+    if not resume:
+        spare(system, graph_of(system))
+        warn_of_measuring(system)
+    folder = None if dry_run else sweep_folder(system.name, out, resume=resume)
     with interruptible(*ENDING), watched() as watcher:
         done = swept(
             spec,

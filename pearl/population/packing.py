@@ -11,6 +11,7 @@ from typing import Any
 from pearl.errors import InfeasibleError, SpecError
 from pearl.formatting import count
 from pearl.graph.task_graph import TaskGraph
+from pearl.planner import plan_memory
 from pearl.planner.planner import planned, spare
 from pearl.planning.plans import Plan
 from pearl.population.driving import Journal, VirtualTime, drive
@@ -97,14 +98,27 @@ class Planner:
         most = system.limits.max_lanes
         held = min(self.cores, most or self.cores)
         bounded = replace(system, limits=replace(system.limits, max_lanes=held))
-        spare(bounded, graph)
-        plan = planned(bounded, graph)
-        self.know(system, plan)
-        return plan
+        known = _remembered(system, bounded, graph)
+        if known is None:
+            spare(bounded, graph)
+            known = planned(bounded, graph)
+            plan_memory.remember(bounded, graph, known)
+        self.know(system, known)
+        return known
 
     def know(self, system: System, plan: Plan) -> None:
         """Take a plan that was made before."""
         self._made.append((graph_of(system), system, plan))
+
+
+def _remembered(system: System, bounded: System, graph: TaskGraph) -> Plan | None:
+    """The plan made before for this problem, where it still can be followed. bounded: the system
+    with the cores of a run as its limit."""
+    plan = plan_memory.remembered(bounded, graph)
+    try:
+        return None if plan is None else compiled(system, plan, graph, check=True).plan
+    except SpecError:
+        return None  # then it is made anew
 
 
 def _alike(one: System, other: System) -> bool:

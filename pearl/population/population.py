@@ -6,17 +6,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from pearl.errors import SpecError
-from pearl.files import held, make_folders, write_atomically
+from pearl.files import held
 from pearl.formatting import listed
 from pearl.json_files import read_object
 from pearl.planning.plans import SCHEMA, load_plan, plain
-from pearl.planning.runs import CHECKPOINT, SPEC_MARK, load_metrics
+from pearl.planning.runs import CHECKPOINT, load_metrics
 from pearl.population import asked as ways
 from pearl.population import compiling, packing
 from pearl.population.asked import ASHA as ASHA
@@ -26,13 +25,13 @@ from pearl.population.members import Population, loaded, population
 from pearl.population.packing import Packing, Planner
 from pearl.population.processes import Processes
 from pearl.population.results import Member, Status, Sweep, summary
+from pearl.population.run_files import Files
 from pearl.population.schedulers import Stretch
 from pearl.population.tournament import Tournament
 from pearl.population.watching import Row, Watcher
-from pearl.spec.system import System
-from pearl.training import branching
 from pearl.training.compiled import compiled
 from pearl.training.interruption import Interruption, interruptible
+from pearl.training.run import end_solvers
 
 FILE = "sweep.json"
 RESTARTS = 2
@@ -122,22 +121,23 @@ class Going:
         watch: Watcher,
         before: Mapping[str, Any] | None,
     ) -> None:
-        self._spec, self._set, self.asked, self.kind = spec, set, asked, kind
+        self.asked, self.kind = asked, kind
         self.options, self.folder, self._watch = dict(options), folder, watch
-        self._systems: dict[str, System] = {s.name: s.system for s in asked.settings}
-        self._plans: dict[str, str] = {}
         self.outcomes: dict[str, Member] = {}
         self._begin_s, self._spent_s = time.monotonic(), 0.0
         self._history: list[Event] = []
         if before is not None:
             self._history = self._of(before)
-            self._planner, self._packing = self._kept(before)
+            planner, self._packing = self._kept(before)
             self._others: list[Packing] = []
         else:
+            self._refuse_others()
             self._packing, *self._others = packing.packings(asked)
-            self._planner = Planner(self._packing.cores)
+            planner = Planner(self._packing.cores)
             for s, plan in zip(asked.settings, self._packing.plans, strict=True):
-                self._planner.know(s.system, plan)
+                planner.know(s.system, plan)
+        systems = {s.name: s.system for s in asked.settings}
+        self._files = Files(folder, planner, systems, partial(loaded, spec, set))
         needs = {s.name: n for s, n in zip(asked.settings, self._packing.needs, strict=True)}
         self._runs = packing.in_order(asked, needs)
         self._scheduler = ways.scheduler(kind, self.options, asked, self._runs)
@@ -147,6 +147,16 @@ class Going:
             self.outcomes.setdefault(stretch.run, Member.waiting(stretch))
         count = len(stretches) * (self.options["rounds"] if kind == "tournament" else 1)
         self.schedule = packing.sentence(self._packing, self._others, count)
+
+    def _refuse_others(self) -> None:
+        """Raises SpecError where a run of another sweep lies where one of this is to be."""
+        first = ways.members(self.asked, self.options) if self.kind == "tournament" else []
+        for run in first or [run for runs in self.asked.runs() for run in runs]:
+            if self.folder is not None and (self.folder / run.run / "plan.json").exists():
+                raise SpecError(
+                    f"{self.folder / run.run}: holds a run already, and {FILE} does not say of "
+                    "which sweep; name another folder, or move it away"
+                )
 
     # ------------------------------------------------------------------ going on
 
@@ -195,58 +205,15 @@ class Going:
                 planner.know(s.system, load_plan(self.folder / before["plans"][s.name]))
         return planner, packing.packed(self.asked, planner, packing.measured_beside())
 
-    # ------------------------------------------------------------------ files
-
-    def _system(self, stretch: Stretch) -> System:
-        if stretch.setting not in self._systems:
-            found = loaded(self._spec, self._set, stretch.values)
-            self._systems[stretch.setting] = found
-        return self._systems[stretch.setting]
-
-    def _files(self, stretch: Stretch) -> tuple[Path, Path]:
-        """The files of a stretch's spec and plan, written where they are not there yet."""
-        assert self.folder is not None
-        system = self._system(stretch)
-        spec = self.folder / "specs" / f"{stretch.setting}.yaml"
-        if not spec.exists():
-            text = yaml.safe_dump(plain(system.raw), sort_keys=False, allow_unicode=True)
-            write_atomically(spec, (SPEC_MARK + text).encode())
-        plan = self._planner.plan(system)
-        numbers = sorted((self.folder / "plans").glob("plan-*.json"))
-        content = plan.to_json()
-        for file in numbers:
-            if read_object(file, "it is a plan of this sweep") == content:
-                break
-        else:
-            file = self.folder / "plans" / f"plan-{len(numbers) + 1}.json"
-            make_folders(file)
-            plan.save(file)
-        self._plans[stretch.setting] = str(file.relative_to(self.folder))
-        return spec, file
-
-    def _command(self, stretch: Stretch) -> list[str]:
-        """The arguments of `pearl` for a stretch."""
-        assert self.folder is not None
-        spec, plan = self._files(stretch)
-        into = self.folder / stretch.run
-        if stretch.parent is not None and not (into / CHECKPOINT).exists():
-            source, system = self.folder / stretch.parent, self._system(stretch)
-            branching.branch(source, into, system, load_plan(plan), stretch.seed)
-        resume = (into / "plan.json").exists() or (into / CHECKPOINT).exists()
-        return self._train(stretch, spec, plan, into, stretch.steps) + ["--resume"] * resume
-
-    def _train(self, s: Stretch, spec: Path, plan: Path, into: Path, steps: int) -> list[str]:
-        given = ("--plan", str(plan), "--seed", str(s.seed), "--steps", str(steps))
-        return ["train", str(spec), *given, "--out", str(into)]
-
     # ------------------------------------------------------------------ the run
 
     def run(self, interruption: Interruption, restarts: int) -> Sweep:
         """Run all there is to run."""
         assert self.folder is not None
+        end_solvers()  # the cores are the runs'
         folder = self.folder
         for s in self.asked.settings:
-            self._files(Stretch("", s.name, s.values, 0, 0))
+            self._files.of(Stretch("", s.name, s.values, 0, 0))
         self._write("running")
         if not self._prepared(lambda: interruption.asked):
             return self._ended("interrupted")
@@ -254,7 +221,7 @@ class Going:
         self._journal = journal
         with Processes(
             self._packing.slots,
-            command=self._command,
+            command=self._files.command,
             log=lambda s: folder / "logs" / f"{s.run}.log",
             folder=lambda s: folder / s.run,
             asked=lambda: interruption.asked,
@@ -270,15 +237,15 @@ class Going:
         if len(self._packing.slots) < 2:
             return True
         for runs in self.asked.runs():
-            run, system = runs[0], self._system(runs[0])
-            spec, plan = self._files(run)
-            made = compiled(system, load_plan(plan), check=True)
+            run = runs[0]
+            _, plan = self._files.of(run)
+            made = compiled(self._files.system(run), load_plan(plan), check=True)
             mark = compiling.mark(made)
             if mark is None or mark.exists():
                 continue
             self._watch.say(f"a short run of {run.setting} first, so that kernels compile once")
             into, log = self.folder / ".first", self.folder / "logs" / "first.log"
-            arguments = self._train(run, spec, plan, into, compiling.steps(made))
+            arguments = self._files.train(run, into, compiling.steps(made))
             if not compiling.prepare(arguments, into, log, self._packing.slots[0], asked):
                 return False
             mark.touch(mode=0o600)
@@ -378,7 +345,7 @@ class Going:
             options=self.options,
             packing=self._packing.to_json() | {"others": others},
             schedule=self.schedule,
-            plans=dict(self._plans),
+            plans=dict(self._files.plans),
             settings=tuple(summary(runs, folder) for runs in of.values()),
             runs=tuple(outcomes),
             board=board,

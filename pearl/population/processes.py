@@ -68,8 +68,11 @@ class Processes:
     def __enter__(self) -> Processes:
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self._kill()
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        if kind is KeyboardInterrupt:  # the second one: now
+            self._kill()
+        else:
+            self.stop()
 
     def start(self, slot: int, stretch: Stretch) -> None:
         try:

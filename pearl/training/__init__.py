@@ -2,5 +2,5 @@
 
 __all__ = [
     *("branching", "compiled", "evaluation", "interruption", "memory", "policy", "policy_export"),
-    *("progress", "steering", "trainer"),
+    *("progress", "run", "steering", "trainer"),
 ]

@@ -34,7 +34,7 @@ ROWS = 200
 """Rows of metrics.csv in a whole run, about."""
 
 
-def _end_solvers() -> None:
+def end_solvers() -> None:
     """End the processes of solvers, where this process has asked any."""
     if asked := sys.modules.get("pearl.solvers.model.solver_process"):
         asked.end()
@@ -62,7 +62,7 @@ class TrainingRun:
         replan: look for another plan where the period is off from the predicted one.
         Raises what a callback raised, once the run has ended.
         """
-        _end_solvers()  # a run is measured, and its processes are its own
+        end_solvers()  # a run is measured, and its processes are its own
         begin_s, begin_cpu_s = time.perf_counter(), cpu_seconds()
         options, emulate = self.session.compiled.system.train, self.session.compiled.emulate
         every, pace = options.checkpoint_every, None
@@ -108,7 +108,7 @@ class TrainingRun:
                     self.session, self._state = changed
                     watch, times_ns = replanning.Watch(self.session.compiled.plan.period_s), {}
                 resumed = Resumed.of(self.folder / CHECKPOINT)
-                _end_solvers()
+                end_solvers()
         if state.best_mean is None:
             session.keep()
         final, unsaved = None, None

@@ -128,6 +128,12 @@ def test_a_run_that_died_goes_on_a_signal_ends_all_and_resuming_gives_the_bits_o
     assert found["status"] == "interrupted"
     assert problems(found, "sweep") == []
 
+    process = subprocess.Popen([sys.executable, "-m", "pearl", *ask, "--resume"])
+    running = until(lambda: len(found := children(process.pid)) == 2 and found)
+    process.kill()
+    process.wait()
+    until(lambda: not any(map(living, running)), 20.0)
+
     with pytest.raises(SpecError, match="holds a sweep"):
         pearl.sweep(spec, seeds=[3, 4], out=out)
     with pytest.raises(SpecError, match="began with another seeds"):
@@ -235,6 +241,14 @@ def test_kernels_compile_once_before_the_runs_fan_out(tmp_path, monkeypatch):
     assert ["batch_size=16" in str(a) for a in calls] == [True, False]
     assert {"108"} < set(calls[0])
     assert len([*tmp_path.glob("trained-*")]) == 1
+
+
+def test_a_run_of_another_sweep_is_not_taken_for_one_of_this(tmp_path):
+    (tmp_path / "seed=1").mkdir()
+    (tmp_path / "seed=1" / "plan.json").write_text("{}")
+    with pytest.raises(SpecError, match="seed=1: holds a run already"):
+        pearl.sweep(SPEC, seeds=[0, 1], out=tmp_path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["seed=1"]
 
 
 def test_a_dry_run_says_the_schedule_and_writes_nothing(tmp_path, monkeypatch):

@@ -1,0 +1,91 @@
+"""Specs, plans and run folders of a population, and the command of each run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import yaml
+
+from pearl.files import make_folders, write_atomically
+from pearl.json_files import read_object
+from pearl.planning.plans import load_plan, plain
+from pearl.planning.runs import CHECKPOINT, SPEC_MARK
+from pearl.population.packing import Planner
+from pearl.population.schedulers import Stretch
+from pearl.spec.system import System
+from pearl.training import branching
+
+
+class Files:
+    """The folder of a population.
+
+    folder: None where nothing is to be written.
+    systems: setting → its system. load: makes that of a setting which a tournament comes to.
+    plans: setting → the file of its plan in the folder, once it is there.
+    """
+
+    def __init__(
+        self,
+        folder: Path | None,
+        planner: Planner,
+        systems: Mapping[str, System],
+        load: Callable[[Mapping[str, object]], System],
+    ) -> None:
+        self._folder, self._planner, self._load = folder, planner, load
+        self._systems = dict(systems)
+        self.plans: dict[str, str] = {}
+
+    def system(self, stretch: Stretch) -> System:
+        """The system of a stretch."""
+        if stretch.setting not in self._systems:
+            self._systems[stretch.setting] = self._load(stretch.values)
+        return self._systems[stretch.setting]
+
+    def of(self, stretch: Stretch) -> tuple[Path, Path]:
+        """The files of a stretch's spec and plan, written where they are not there yet."""
+        assert self._folder is not None
+        system = self.system(stretch)
+        spec = self._folder / "specs" / f"{stretch.setting}.yaml"
+        text = SPEC_MARK + yaml.safe_dump(plain(system.raw), sort_keys=False, allow_unicode=True)
+        if not spec.exists() or spec.read_bytes() != text.encode():
+            write_atomically(spec, text.encode())
+        file = self._folder / self._plan(stretch, system)
+        return spec, file
+
+    def _plan(self, stretch: Stretch, system: System) -> str:
+        """The name of the file of a stretch's plan; equal plans have one."""
+        assert self._folder is not None
+        if stretch.setting not in self.plans:
+            plan, number = self._planner.plan(system), 1
+            content = plan.to_json()
+            while (file := self._folder / "plans" / f"plan-{number}.json").exists():
+                if read_object(file, "it is a plan of this sweep") == content:
+                    break
+                number += 1
+            else:
+                make_folders(file)
+                plan.save(file)
+            self.plans[stretch.setting] = str(file.relative_to(self._folder))
+        return self.plans[stretch.setting]
+
+    def command(self, stretch: Stretch) -> list[str]:
+        """The arguments of `pearl` for a stretch, whose branch is made where it has a parent.
+
+        Raises:
+            SpecError: the branch cannot be.
+        """
+        assert self._folder is not None
+        into = self._folder / stretch.run
+        if stretch.parent is not None and not (into / CHECKPOINT).exists():
+            _, plan = self.of(stretch)
+            source, system = self._folder / stretch.parent, self.system(stretch)
+            branching.branch(source, into, system, load_plan(plan), stretch.seed)
+        begun = (into / "plan.json").exists() or (into / CHECKPOINT).exists()
+        return self.train(stretch, into, stretch.steps) + ["--resume"] * begun
+
+    def train(self, stretch: Stretch, into: Path, steps: int) -> list[str]:
+        """The arguments that train a stretch's run to `steps` env steps in the folder `into`."""
+        spec, plan = self.of(stretch)
+        how = ("--plan", str(plan), "--seed", str(stretch.seed), "--steps", str(steps))
+        return ["train", str(spec), *how, "--out", str(into)]
