@@ -12,8 +12,9 @@ from pearl.algorithms import ALGORITHMS
 from pearl_devices.kernels import KINDS
 
 ROOT = Path(__file__).parents[1]
-KERNELS = {kind.partition(".")[0] for kind in KINDS} - {"rollout", "tabular"}
-"""First words of names of kernel kinds. Rollout and tabular are families of algorithms too."""
+KERNELS = {kind.partition(".")[0] for kind in KINDS} - {"rollout", "tabular", "evaluation"}
+"""First words of names of kernel kinds. Rollout and tabular are families of algorithms too, and
+evaluation is a phase of a run."""
 
 HOMES = (
     "pearl/algorithms/",

@@ -13,7 +13,8 @@ kernels are bound (`torch_threads`).
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
 from typing import Any, cast
 
@@ -31,6 +32,9 @@ SIMULATED = False
 ESTIMATE = "pearl_estimators.cpu:calibrated_or_roofline"
 COUNTER = "pearl_estimators.energy:rapl"
 
+Actions = npt.NDArray[np.int64] | npt.NDArray[np.float32]
+Greedy = Callable[[npt.NDArray[np.float32]], Actions]
+
 LEAST_PAIR = 4
 """The smallest batch that two cores share."""
 
@@ -44,7 +48,8 @@ def _variants(kernel: Kernel) -> dict[str, Variant]:
 def _can(kernel: Kernel, name: str, variant: Variant) -> bool:
     if variant.cores > 1 and (sys.platform != "linux" or kernel.dim("batch") < LEAST_PAIR):
         return False  # they wake each other by an eventfd, and each takes a part of the batch
-    if kernel.modules and name != "torch":
+    plays = kind_of(kernel).structure == "evaluation"  # through `greedy`, whatever network
+    if kernel.modules and name != "torch" and not plays:
         return False
     return variant.fits(kernel)
 
@@ -108,57 +113,66 @@ def act(
     high: npt.NDArray[np.float32] | None = None,
     choices: Sequence[int] | None = None,
 ) -> npt.NDArray[np.int64] | npt.NDArray[np.float32]:
-    """Greedy actions of a policy for a batch of observations (rows, O), without exploration.
+    """Greedy actions for a batch of observations (rows, O); arguments are those of `greedy`."""
+    return greedy(kernel, params, low, high, choices)(np.asarray(obs, np.float32))
+
+
+def greedy(
+    kernel: Kernel,
+    params: npt.NDArray[np.floating[Any]],
+    low: npt.NDArray[np.float32] | None = None,
+    high: npt.NDArray[np.float32] | None = None,
+    choices: Sequence[int] | None = None,
+) -> Greedy:
+    """A policy without exploration: observations (rows, O), float32, to actions.
 
     kernel: the one that acts.
-    params: as policy.X, X its network; of a table the table.
-    obs: of a table the numbers of states.
+    params: as policy.X, X its network; of a table the table. They are read at each call.
     low, high: bounds of continuous actions (A), infinite where there are none.
     choices: of a factored action, how many each component has.
 
-    Discrete actions are int64 (rows,): the output of largest value; of a duelling network the
-    action of largest advantage. Continuous ones are float32 (rows, A): the first A outputs through
-    tanh, or all of them, clipped, where samples are stored unclipped. Where the kernel has a
-    program, it chooses (`primitives.torch.off_policy.act_greedily`).
+    Observations of a table are the numbers of states. Discrete actions are int64 (rows,): the
+    output of largest value; of a duelling network the action of largest advantage. Continuous ones
+    are float32 (rows, A): the first A outputs through tanh, or all of them, clipped, where samples
+    are stored unclipped. Factored ones are int64 (rows, A). Where the kernel has a program, it chooses
+    (`primitives.torch.off_policy.act_greedily`).
 
     Raises:
         ValueError: continuous actions without bounds.
     """
     kind = kind_of(kernel)
     if kind.structure == "table":
-        return np.asarray(np.argmax(params[np.asarray(obs, np.int64)[:, 0]], axis=1), np.int64)
+        return lambda obs: params[obs[:, 0].astype(np.int64)].argmax(axis=1)
     if kernel.program is not None:
         from pearl_devices.primitives.torch.off_policy import act_greedily
 
-        chosen: npt.NDArray[np.int64] | npt.NDArray[np.float32]
-        chosen = act_greedily(kernel, params, obs, low, high)
-        return chosen
-    from pearl_devices.primitives.math.nets import forward_numpy
-
-    curved = bool(kernel.dims.get("tanh"))
-    obs = np.asarray(obs, np.float32)
+        return lambda obs: cast(Actions, act_greedily(kernel, params, obs, low, high))
     if kernel.modules:
         from pearl_devices.primitives.torch.off_policy import outputs
 
-        out = outputs(kernel, params, obs)
+        network: Callable[[Any], Any] = partial(outputs, kernel, params)
     else:
-        out = forward_numpy(kernel.layers(), params, obs, curved)
-    if not kernel.dim("act"):
-        duelling = kernel.dim("duelling") if "duelling" in kernel.dims else 0
-        return np.asarray(np.argmax(out[:, duelling:], axis=1), np.int64)
+        from pearl_devices.primitives.math.dense import network_of
+
+        network = network_of(kernel.layers(), params, curved=bool(kernel.dims.get("tanh")))
+    act = kernel.dim("act")
+    if not act:
+        first = kernel.dim("duelling") if "duelling" in kernel.dims else 0
+        return lambda obs: network(obs)[:, first:].argmax(axis=1)
     if kernel.dims.get("choices"):
         if choices is None:
             raise ValueError(f"{kernel.kind}: a policy needs choices, how many each component has")
-        logits = np.split(out, np.cumsum(choices)[:-1], axis=1)
-        return np.stack([np.argmax(each, axis=1) for each in logits], axis=1).astype(np.int64)
+        ends = np.cumsum(choices)[:-1]
+        return lambda obs: np.stack(
+            [each.argmax(axis=1) for each in np.split(network(obs), ends, axis=1)], axis=1
+        )
     if low is None or high is None:
         raise ValueError(f"{kernel.kind}: a policy needs low and high, the bounds of its actions")
     half = np.float32(0.5) * (high - low)
     if "act.sample" in kind.arrays(kernel):
         scaled = np.isfinite(half)  # a component without both bounds is not
         least, half = np.where(scaled, low, -1), np.where(scaled, half, 1)
-        clipped: npt.NDArray[np.float32]
-        clipped = np.clip(least + half + half * out, low, high).astype(np.float32)
-        return clipped
-    actions: npt.NDArray[np.float32] = low + half + half * np.tanh(out[:, : kernel.dim("act")])
-    return actions
+        middle = (least + half).astype(np.float32)
+        return lambda obs: np.clip(middle + half * network(obs), low, high).astype(np.float32)
+    middle = low + half
+    return lambda obs: middle + half * np.tanh(network(obs)[:, :act])

@@ -2,48 +2,29 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
-
 from pearl.runtime.environments import external_envs
 from pearl.spec.own_code import own_code
 from pearl.training.policy import Policy
-from pearl_devices import Kernel, UnsupportedError
-from pearl_devices.base import EnvironmentFailed
-from pearl_devices.named import environment
+from pearl_devices import Buffers, Device, Kernel, cpu
+from pearl_devices.buffers import allocate
+from pearl_devices.kernels.evaluation import evaluation, policy_of
 
 if TYPE_CHECKING:
-    import gymnasium
-
     from pearl.spec.system import System
-
 
 MAX_STEPS = 10_000
 """Env steps after which an evaluation cuts an episode of an environment that has no limit of its
 own, where the spec names none (assumed)."""
 
+HOST = Device("host", "cpu")
 
-def make_env(env_id: str, args: Mapping[str, Any], stack: int = 0) -> gymnasium.Env[Any, Any]:
-    """One environment with the arguments of the spec.
-
-    env_id: of gymnasium, or `module:callable`.
-    stack: frames in an observation; 0: observations as they are.
-
-    Raises:
-        UnsupportedError: the environment cannot be made.
-    """
-    from pearl_devices.primitives.envs.gym_make import stacked
-
-    try:
-        return stacked(environment(env_id, args), stack)
-    except ValueError as error:
-        raise UnsupportedError(f"environment {env_id!r} cannot be made: {error}") from error
+STRIDE = 64
+"""Vector steps between two looks at signals, where an evaluation is made at once."""
 
 
 @dataclass(frozen=True)
@@ -69,86 +50,117 @@ class Evaluation:
         )
 
 
-def evaluate(policy: Policy, episodes: int, seed: int) -> Evaluation:
-    """Play `episodes` episodes of the greedy policy, one after another.
+def kernel_of(
+    system: System, acting: Kernel, episodes: int, stride: int = 1, every: int = 0
+) -> Kernel:
+    """The kernel that plays episodes of the policy of `acting` on the environment of `system`.
 
-    Episode i starts from `reset(seed=…)` keyed by (seed, i), so equal seeds give equal episodes.
-    `train.evaluate_max_steps` and `train.env_time_limit` hold.
-
-    Raises:
-        EnvironmentFailed: which environment failed, when, and how.
+    stride: vector steps of one firing.
+    every: firings from the beginning of one evaluation to that of the next; 0: none begins.
     """
-    from pearl_devices.primitives.math.rng import key
-
-    system = policy.system
-    max_steps = system.train.evaluate_max_steps or system.env.max_episode_steps or MAX_STEPS
-    env = make_env(system.env.id, system.env.args, system.env.stack)
-    asked, totals, cut = _Asked(system.env.id), [], 0
-    try:
-        with own_code(system, "the policy"), _limited(system, asked):
-            for episode in range(episodes):
-                with asked.at(episode, 0):
-                    obs, _ = env.reset(seed=key(seed, f"evaluation {episode}") % 2**31)
-                total, over, steps = 0.0, False, 0
-                while not over and steps < max_steps:
-                    action = policy.act(_as_given(env.observation_space, obs, policy.kernel))
-                    steps += 1
-                    with asked.at(episode, steps):
-                        step = env.step(int(action) if system.env.actions else action)
-                    obs, over = step[0], bool(step[2] or step[3])
-                    total += float(step[1])
-                totals.append(total)
-                cut += not over
-    finally:
-        env.close()
-    return Evaluation(tuple(totals), cut, max_steps)
+    env, normalise = system.env, getattr(system.algorithm, "normalise", None)
+    scaled = normalise is not None and normalise.observations
+    return evaluation(
+        acting,
+        env.id,
+        env.args,
+        episodes,
+        stride=stride,
+        every=every,
+        max_steps=max_steps(system),
+        obs=acting.dim("obs"),
+        act=acting.dim("act"),
+        stack=env.stack,
+        scaled=int(bool(env.pixels)),
+        normalise_obs=int(scaled),
+    )
 
 
-class _Asked:
-    """The environment of an evaluation.
+def max_steps(system: System) -> int:
+    """Env steps after which an evaluation cuts an episode."""
+    return system.train.evaluate_max_steps or system.env.max_episode_steps or MAX_STEPS
 
-    since_s: monotonic time at which it was asked and has not answered; None: it is not being asked.
+
+class Player:
+    """Plays episodes of the policies of one system at once.
+
+    Close it: environments outside the arrays serve all of its evaluations.
     """
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.since_s: float | None = None
+    def __init__(self, system: System, acting: Kernel) -> None:
+        self._system, self._acting = system, acting
+        self._bound: dict[int, tuple[Buffers, Any]] = {}
 
-    @contextmanager
-    def at(self, episode: int, step: int) -> Iterator[None]:
-        """Meanwhile the environment is asked; its errors become an EnvironmentFailed."""
-        self.since_s = time.monotonic()
+    def close(self) -> None:
+        """End the environments."""
+        for _, call in self._bound.values():
+            call.close()
+        self._bound.clear()
+
+    def evaluate(self, policy: Policy, episodes: int, seed: int) -> Evaluation:
+        """Play `episodes` episodes of the greedy policy in lock-step.
+
+        Episode i starts from `reset(seed=…)` keyed by (seed, i), so equal seeds give equal
+        episodes. `train.evaluate_max_steps` and `train.env_time_limit` hold.
+
+        Raises:
+            EnvironmentFailed: which environment failed, when, and how.
+        """
+        if not episodes:
+            return Evaluation((), 0, 0)
+        system = self._system
+        limit_s = system.train.env_time_limit or external_envs.TIME_LIMIT_S
         try:
-            yield
-        except Exception as error:
-            text = " ".join(f"{type(error).__name__}: {error}".split())
-            raise EnvironmentFailed(
-                f"environment {self.name!r}, evaluation episode {episode}, step {step}: {text}"
-            ) from error
-        finally:
-            self.since_s = None
+            with own_code(system, "the policy"):
+                if episodes not in self._bound:
+                    self._bound[episodes] = self._binding(episodes)
+                arrays, call = self._bound[episodes]
+                arrays[policy_of(call.kernel)[0]][:] = policy.parameters
+                if policy.statistics is not None:
+                    arrays["normalise.obs"][:] = policy.statistics
+                environments = {"evaluation": call} if hasattr(call, "since_s") else {}
+                with limited(environments, limit_s):
+                    call.begin(seed)
+                    while call.playing:
+                        call.play(STRIDE)
+        except BaseException:  # a signal too: its environments are amid a step
+            self.close()
+            raise
+        returns, cut = arrays["evaluation.returns"], arrays["evaluation.cut"]
+        return Evaluation(tuple(returns.tolist()), int(cut.sum()), max_steps(system))
+
+    def _binding(self, episodes: int) -> tuple[Buffers, Any]:
+        """The arrays and the call that play so many episodes."""
+        system, env = self._system, self._system.env
+        kernel = kernel_of(system, self._acting, episodes)
+        arrays = allocate([kernel])
+        for name in ("low", "high", "choices"):
+            if f"act.{name}" in arrays:
+                values = env.choices if name == "choices" else getattr(env, f"act_{name}")
+                arrays[f"act.{name}"][:] = values
+        if "normalise.options" in arrays:
+            asked = system.algorithm.normalise
+            arrays["normalise.options"][:2] = asked.clip, asked.epsilon
+        variant, _ = cpu.offers(kernel, HOST)[0]
+        return arrays, cpu.bind(kernel, variant, arrays)
 
 
 @contextmanager
-def _limited(system: System, asked: _Asked) -> Iterator[None]:
-    """Apply `train.env_time_limit` to an environment that has no native twin."""
-    from pearl_devices.primitives.envs.native_envs import NATIVE
-
-    if asked.name in NATIVE:
+def limited(environments: Mapping[str, external_envs.Asked], limit_s: float) -> Iterator[None]:
+    """Apply `train.env_time_limit` to environments that are asked in this thread."""
+    if not environments:
         yield
         return
-    environments = {"evaluation": asked}
-    limit_s = system.train.env_time_limit or external_envs.TIME_LIMIT_S
-    from pearl.runtime.environments.watchdog import limited
+    from pearl.runtime.environments import watchdog
 
-    with limited(environments, environments, limit_s):
+    with watchdog.limited(environments, environments, limit_s):
         yield
 
 
-def _as_given(space: Any, obs: Any, kernel: Kernel) -> npt.NDArray[Any]:
-    """An observation in the form that the policy takes: flat float32, or the number of a state."""
-    from gymnasium.spaces.utils import flatten
-
-    if kernel.dims.get("states"):
-        return np.asarray(int(obs) - int(space.start))
-    return np.asarray(flatten(space, obs), np.float32)
+def evaluate(policy: Policy, episodes: int, seed: int) -> Evaluation:
+    """One evaluation; see `Player.evaluate`."""
+    player = Player(policy.system, policy.kernel)
+    try:
+        return player.evaluate(policy, episodes, seed)
+    finally:
+        player.close()

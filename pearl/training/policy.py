@@ -22,6 +22,7 @@ from pearl.files import write_atomically
 from pearl.planning.plans import pearl_version, plain
 from pearl.training.policy_export import description
 from pearl_devices import Kernel
+from pearl_devices.cpu import Greedy, greedy
 
 if TYPE_CHECKING:
     import torch
@@ -54,8 +55,7 @@ class Policy:
         self.kernel = kernel
         self.parameters = parameters
         self.statistics = statistics
-        self._low = np.asarray(system.env.act_low, np.float32)
-        self._high = np.asarray(system.env.act_high, np.float32)
+        self._greedy: Greedy | None = None
         self._scale: npt.NDArray[np.float32] | None = None
         if system.env.pixels:
             from pearl_devices.primitives.envs.spaces import scale
@@ -79,11 +79,8 @@ class Policy:
         Raises:
             ValueError: another number of components, or no such state.
         """
-        from pearl_devices.cpu import act
-
-        env = self.system.env
-        size, states = self.kernel.dim("obs"), self.kernel.dims.get("states", 0)
         rows = np.asarray(obs, np.float32)
+        states, size = self.kernel.dims.get("states", 0), self.kernel.dim("obs")
         if states:
             rows = rows[..., np.newaxis]
             if rows.size and not (rows.min() >= 0 and rows.max() < states):
@@ -91,7 +88,8 @@ class Policy:
                     f"observations are {obs!r}; the policy knows states below {states}"
                 )
         single = rows.ndim == 1
-        rows = np.ascontiguousarray(rows.reshape(1, -1) if single else rows)
+        if single:
+            rows = rows[np.newaxis]
         if rows.ndim != 2 or rows.shape[1] != size:
             takes = "(B,), numbers of states" if states else f"(B, {size})"
             raise ValueError(f"observations have shape {np.shape(obs)}; the policy takes {takes}")
@@ -99,7 +97,11 @@ class Policy:
             rows = rows * self._scale
         if self.statistics is not None:
             rows = self._normalised(rows)
-        actions = act(self.kernel, self.parameters, rows, self._low, self._high, env.choices)
+        env = self.system.env
+        if self._greedy is None:
+            low, high = np.asarray(env.act_low, np.float32), np.asarray(env.act_high, np.float32)
+            self._greedy = greedy(self.kernel, self.parameters, low, high, env.choices)
+        actions = self._greedy(rows)
         if env.start:
             actions = actions + np.array(env.start if env.choices else env.start[0])
         return actions[0] if single else actions

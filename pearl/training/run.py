@@ -52,6 +52,7 @@ class TrainingRun:
     ) -> None:
         self.session, self.folder = session, folder
         self._state, self._interruption = state, interruption
+        self._player = evaluation.Player(session.compiled.system, session.policy("last").kernel)
 
     @torch_threads.kept()
     def train(self, resumed: Resumed | None, steering: Steering, *, replan: bool) -> Run:
@@ -123,6 +124,7 @@ class TrainingRun:
                 status = "interrupted" if final is None else status
             except (EnvironmentFailed, OwnCodeError) as error:
                 status, state.log.failure = "failed", str(error)
+        self._player.close()
         if unsaved and status == "done":
             status, state.log.failure = "failed", unsaved
         c = session.compiled
@@ -225,7 +227,7 @@ class TrainingRun:
 
         seed = key(self.session.seed, f"evaluation {name}")
         try:
-            return evaluation.evaluate(self.session.policy(which), episodes, seed)
+            return self._player.evaluate(self.session.policy(which), episodes, seed)
         except EnvironmentFailed as error:
             if self.session.compiled.system.train.on_env_failure != "restart":
                 raise

@@ -17,6 +17,7 @@ from pearl.testing.kernel_buffers import copied, equal, filled
 from pearl_devices import Buffers, Device, Kernel, cpu, kernel
 from pearl_devices.kernels.counting import parameters
 from pearl_devices.primitives.math import nets, rng
+from pearl_devices.primitives.math.dense import network_of
 from pearl_devices.primitives.updates import sac, td3
 from tests.lanes import cut, recalled
 
@@ -86,7 +87,7 @@ def test_termination_does_not_bootstrap_and_truncation_does(algorithm: str, vari
         buffers[f"batch.{name}"][0, 1] = buffers[f"batch.{name}"][0, 0]
     buffers["batch.discount"][0] = 0.0, 0.97
     joined = np.concatenate([buffers["batch.obs"][0], buffers["batch.action"][0]], axis=1)
-    values = [nets.forward_numpy(CRITIC, buffers[f"learner.critic{i}"], joined) for i in (1, 2)]
+    values = [network_of(CRITIC, buffers[f"learner.critic{i}"])(joined) for i in (1, 2)]
     ended = np.mean([abs(v[0, 0] - buffers["batch.reward"][0, 0]) for v in values])
     cpu.bind(k, variant, buffers)()
     np.testing.assert_allclose(buffers["batch.td"][0, 0], ended, rtol=1e-5)
@@ -180,7 +181,7 @@ def test_sac_draws_from_its_policy_in_both_variants_alike_and_is_random_at_the_s
     low, half = native["act.low"], 0.5 * (native["act.high"] - native["act.low"])
     scaled = (np.array(seen) - low - half) / half
     assert np.abs(scaled[:2]).max() > 0.9
-    out = nets.forward_numpy(k.layers(), native["policy.actor"], native["env.obs"])
+    out = network_of(k.layers(), native["policy.actor"])(native["env.obs"])
     u = np.arctanh(np.clip(scaled[2:], -1 + 1e-6, 1 - 1e-6))
     deviation = np.exp(out[:, 2:])
     tame = np.abs(out[:, :2]) + 4 * deviation < 6  # arctanh bears these

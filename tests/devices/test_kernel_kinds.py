@@ -11,6 +11,7 @@ from pearl.testing import KernelKindContract
 from pearl_devices import Kernel, kernel
 from pearl_devices.kernel import Dim
 from pearl_devices.kernels import KINDS, KernelKind, acts, kind_of, repeats
+from pearl_devices.kernels.evaluation import evaluation
 from pearl_devices.primitives import NATIVE_ENVS
 
 SIZES: dict[str, Dim] = {
@@ -25,6 +26,9 @@ def sample(kind: KernelKind) -> Kernel:
     env = NATIVE_ENVS[program]
     obs, outputs = (1, 3) if kind.structure == "table" else (env.obs, env.actions or env.act)
     sizes: dict[str, Dim] = {**SIZES, "obs": obs, "act": env.act}
+    if kind.structure == "evaluation":
+        acting = kernel("inference.dqn", envs=4, obs=4, act=0, q=(4, 16, 2))
+        return evaluation(acting, program, {}, 6, stride=3, every=1, max_steps=50)
     if kind.structure == "copy":
         return kind.kernel(params=21, args={"network": "q"})
     nets: dict[str, Dim] = {}

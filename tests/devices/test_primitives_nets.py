@@ -16,6 +16,7 @@ from pearl.testing.kernel_buffers import copied, equal, filled
 from pearl_devices import Buffers, Kernel, cpu, kernel
 from pearl_devices.kernels.counting import parameters
 from pearl_devices.primitives.math import nets, rng
+from pearl_devices.primitives.math.dense import network_of
 from pearl_devices.primitives.torch.off_policy import run, squash, views
 from tests import kernel_losses
 
@@ -306,8 +307,8 @@ def test_termination_does_not_bootstrap_and_truncation_does() -> None:
     buffers["batch.discount"][0] = (0.0, 0.97)
     params, target = buffers["learner.q"].copy(), buffers["learner.q.target"].copy()
     cpu.bind(one, "native", buffers)()
-    q = nets.forward_numpy(Q, params, buffers["batch.obs"][0])[:, 1]
-    after = nets.forward_numpy(Q, target, buffers["batch.next_obs"][0]).max(axis=1)
+    q = network_of(Q, params)(buffers["batch.obs"][0])[:, 1]
+    after = network_of(Q, target)(buffers["batch.next_obs"][0]).max(axis=1)
     expected = np.abs(q - (0.5 + np.array([0.0, 0.97]) * after))
     np.testing.assert_allclose(buffers["batch.td"][0], expected, rtol=1e-5)
 

@@ -133,11 +133,11 @@ def test_the_last_policy_stands_beside_the_best_and_is_judged_once(
     retold(trainer, evaluate_every=160, evaluate_episodes=1, final_episodes=3)
     given, judged = iter(scores), []
 
-    def evaluate(policy: Any, episodes: int, seed: int) -> Evaluation:
+    def evaluate(self: Any, policy: Any, episodes: int, seed: int) -> Evaluation:
         judged.append((policy.parameters.copy(), episodes, seed))
         return Evaluation((next(given),) * episodes, 0, 500)
 
-    monkeypatch.setattr(evaluation, "evaluate", evaluate)
+    monkeypatch.setattr(evaluation.Player, "evaluate", evaluate)
     run = trainer.train(steps=320)
     assert next(given, None) is None
     returns, text = run.returns, Report(run.plan, run).text(100)

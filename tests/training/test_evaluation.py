@@ -14,6 +14,7 @@ from pearl.training import evaluation
 from pearl.training.checkpoint import load as load_checkpoint
 from pearl.training.trainer import CHECKPOINT, Trainer
 from pearl_devices.base import EnvironmentFailed
+from pearl_devices.primitives.envs import gym_episodes
 from tests.lanes import planned, replay_spec, told
 
 SARSA = {
@@ -75,7 +76,7 @@ def test_the_command_and_the_method_say_what_was_cut(circling, tmp_path, capsys,
 def test_the_limit_is_the_specs_or_the_environments_or_ten_thousand(changes, most, monkeypatch):
     monkeypatch.setattr(evaluation, "MAX_STEPS", 50)
     most = 50 if most == 10_000 else most
-    make, steps = evaluation.make_env, []
+    make, steps = gym_episodes.make_env, []
 
     def counted(*given):
         env = make(*given)
@@ -83,7 +84,7 @@ def test_the_limit_is_the_specs_or_the_environments_or_ten_thousand(changes, mos
         env.step = lambda action: (steps.append(action), step(action))[1]
         return env
 
-    monkeypatch.setattr(evaluation, "make_env", counted)
+    monkeypatch.setattr(gym_episodes, "make_env", counted)
     trainer = pearl.compile(pearl.load(SARSA, set=changes), emulate=False)
     found = evaluation.evaluate(trainer.policy, 2, 0)
     assert (found.max_steps, len(steps)) == (most, 2 * most)
@@ -102,7 +103,7 @@ def faulty(fault, tmp_path, **train):
 @pytest.fixture
 def failing(monkeypatch, request):
     """The third step of every evaluation from now on fails in the way that is set."""
-    make, state = evaluation.make_env, {"fault": "", "left": 1}
+    make, state = gym_episodes.make_env, {"fault": "", "left": 1}
 
     def made(*given):
         env = make(*given)
@@ -120,7 +121,7 @@ def failing(monkeypatch, request):
         env.step = stepping
         return env
 
-    monkeypatch.setattr(evaluation, "make_env", made)
+    monkeypatch.setattr(gym_episodes, "make_env", made)
     return state
 
 

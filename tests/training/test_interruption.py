@@ -12,10 +12,11 @@ import pytest
 import pearl
 from pearl.planning.runs import load_run
 from pearl.runtime.protocol import single_lane
-from pearl.training import evaluation, loop
+from pearl.training import loop
 from pearl.training.checkpoint import load as load_checkpoint
 from pearl.training.interruption import interruptible
 from pearl.training.trainer import CHECKPOINT, Trainer
+from pearl_devices.primitives.envs.episodes import NativeEpisodes
 from tests.lanes import planned, replay_spec, told
 from tests.training.test_trainer import SMALL, arrays, assert_equal
 
@@ -158,27 +159,22 @@ def test_ctrl_c_amid_an_evaluation_ends_it_at_once_and_it_is_made_when_the_run_g
     plan = pearl.plan(system)
     whole, cut, resumed = (pearl.compile(system, plan=plan) for _ in range(3))
     there = whole.train()
-    make, steps, evaluations = evaluation.make_env, [], []
+    play, begin, begun = NativeEpisodes.play, NativeEpisodes.begin, []
 
-    def made(*given):
-        env = make(*given)
-        evaluations.append(env)
-        step = env.step
+    def beginning(self, seed):
+        begun.append(seed)
+        begin(self, seed)
 
-        def pressing(action):
-            if len(evaluations) == (2 if which == "periodic" else 4):
-                steps.append(action)
-                if len(steps) == 3:
-                    signal.raise_signal(signal.SIGINT)
-                    time.sleep(0)
-            return step(action)
+    def pressing(self, steps):
+        if len(begun) == (2 if which == "periodic" else 4):
+            signal.raise_signal(signal.SIGINT)
+            time.sleep(0)
+        play(self, steps)
 
-        env.step = pressing
-        return env
-
-    monkeypatch.setattr(evaluation, "make_env", made)
+    monkeypatch.setattr(NativeEpisodes, "begin", beginning)
+    monkeypatch.setattr(NativeEpisodes, "play", pressing)
     run = cut.train(out=tmp_path)
-    assert (run.status, len(steps)) == ("interrupted", 3)
+    assert run.status == "interrupted"
     assert run.env_steps == (480 if which == "periodic" else 800)
     assert run.returns["eval_returns"] == []
     monkeypatch.undo()

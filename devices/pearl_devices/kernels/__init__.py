@@ -25,6 +25,7 @@ FAMILIES = (
     "on_policy",
     "rollouts",
     "tabular",
+    "evaluation",
 )
 """Files of this package with records. A new kind is one file and its name here."""
 

@@ -39,6 +39,7 @@ Structure = Literal[
     "advantages",  # judges a rollout: a forward pass, then a trace backwards in time
     "table",  # reads or writes entries of a table
     "copy",  # copies parameters
+    "evaluation",  # plays greedy episodes
     "fused",  # several kinds in one call
     "own",  # anything else: its estimate is a timing
     "unknown",  # no kind

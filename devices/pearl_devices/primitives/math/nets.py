@@ -51,19 +51,6 @@ def init_params(layers: tuple[int, ...], seed: int, *, final_scale: float | None
     return np.concatenate(parts).astype(np.float32)
 
 
-def forward_numpy(layers: tuple[int, ...], params: Array, x: Array, curved: bool = False) -> Array:
-    """The network's output (rows, out) in plain numpy, for evaluation. curved: tanh, not ReLU."""
-    offset = 0
-    for layer, (i, o) in enumerate(pairwise(layers)):
-        weights = params[offset : offset + i * o].reshape(i, o)
-        offset += i * o
-        x = x @ weights + params[offset : offset + o]
-        offset += o
-        if layer < len(layers) - 2:
-            x = np.tanh(x) if curved else np.maximum(x, np.float32(0.0))
-    return x
-
-
 @fast
 def forward(params, layers, x, acts, curved=False):
     """Runs x (rows, in) through the network; returns the output, a view (rows, out) of `acts`.

@@ -1,0 +1,112 @@
+"""evaluation: greedy episodes of a copy of the policy, several in lock-step.
+
+Every `every` firings an evaluation begins: of a copy of the parameters as they are then, with
+episodes from seeds of their own, so that it depends on nothing else. A firing then plays `stride`
+vector steps at most: one forward pass for all episodes that are under way, and a step of the
+environment of each. An episode that has ended gives its row to the next one, and rows without an
+episode cost nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pearl_devices.kernel import Arg, Dim, Kernel
+from pearl_devices.kernels.arrays import STATE, bounds
+from pearl_devices.kernels.environments import native as native_environment
+from pearl_devices.kernels.record import KernelKind, Spec, Variant, primitive
+
+ROWS = 16
+"""Episodes in lock-step at most (assumed): a forward pass of so many rows costs little more than
+one of a single row, and environments outside the arrays take memory each."""
+
+ACTING, CHOOSING = "policy.kind", "policy.program"
+"""Names among a kernel's `args` that no keyword argument of an environment can have: the kind of
+the kernel that acts, and the program that chooses its actions."""
+
+
+def evaluation(
+    acting: Kernel, program: str, args: Mapping[str, Arg], episodes: int, **sizes: Dim
+) -> Kernel:
+    """The kernel that plays `episodes` of the policy of `acting`.
+
+    program, args: of the environment.
+    sizes: stride, every, max_steps, and those of `EVALUATION` that the environment has.
+    """
+    how = {ACTING: acting.kind, **({CHOOSING: acting.program} if acting.program else {})}
+    dims = {**acting.dims, **sizes, "episodes": episodes, "envs": min(episodes, ROWS)}
+    return EVALUATION.kernel(dims, program=program, args={**args, **how}, modules=acting.modules)
+
+
+def acting(k: Kernel) -> Kernel:
+    """The kernel whose policy is played."""
+    choosing = k.args.get(CHOOSING)
+    return Kernel(
+        str(k.args[ACTING]),
+        k.dims,
+        program=None if choosing is None else str(choosing),
+        modules=k.modules,
+    )
+
+
+def env_args(k: Kernel) -> dict[str, Arg]:
+    """The keyword arguments of the environment."""
+    return {name: value for name, value in k.args.items() if name not in (ACTING, CHOOSING)}
+
+
+def policy_of(k: Kernel) -> tuple[str, Spec]:
+    """The array of the parameters that are played, with its shape and type."""
+    from pearl_devices.kernels import kind_of
+
+    arrays = kind_of(acting(k)).arrays(acting(k))
+    (found,) = ((name, spec) for name, spec in arrays.items() if name.startswith("policy."))
+    return found
+
+
+def _arrays(k: Kernel) -> dict[str, Spec]:
+    rows, episodes = k.dim("envs"), k.dim("episodes")
+    name, policy = policy_of(k)
+    found: dict[str, Spec] = {
+        name: policy,
+        "evaluation.policy": policy,
+        "evaluation.obs": ((rows, k.dim("obs")), "float32"),
+        "evaluation.state": ((rows, STATE), "float64"),
+        "evaluation.episode": ((rows,), "int64"),
+        "evaluation.elapsed": ((rows,), "int64"),
+        "evaluation.return": ((rows,), "float64"),
+        "evaluation.first": ((episodes, STATE), "float64"),
+        "evaluation.returns": ((episodes,), "float64"),
+        "evaluation.cut": ((episodes,), "uint8"),
+        "evaluation.at": ((2,), "int64"),
+        "evaluation.firings": ((3,), "int64"),
+        "evaluation.more": ((1,), "int64"),
+        "evaluation.seed": ((1,), "uint64"),
+        **bounds(k),
+    }
+    if k.dims.get("normalise_obs"):
+        found["evaluation.statistics"] = ((2, k.dim("obs")), "float64")
+        found["normalise.obs"] = ((2, k.dim("obs")), "float64")
+        found["normalise.options"] = ((3,), "float64")
+    return found
+
+
+def native(k: Kernel) -> bool:
+    """Whether environment and network have a native implementation."""
+    plain = not (k.modules or k.dims.get("states") or CHOOSING in k.args)
+    bare = Kernel(k.kind, k.dims, program=k.program, args=env_args(k))
+    return plain and native_environment(bare)
+
+
+EVALUATION = KernelKind(
+    name="evaluation",
+    structure="evaluation",
+    arrays=_arrays,
+    writes=("evaluation.",),
+    variants={
+        "native": primitive("envs.episodes:bind", fits=native),
+        "gymnasium": Variant("pearl_devices.primitives.envs.gym_episodes:bind"),
+    },
+)
+"""Sizes: episodes; envs, rows of them in lock-step; stride; every (0: none begins by itself);
+max_steps, after which an episode is cut; those of the kernel that acts; stack, states, scaled
+and normalise_obs as of env_step."""

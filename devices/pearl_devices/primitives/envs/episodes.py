@@ -1,0 +1,284 @@
+"""Greedy episodes of native environments and networks, in lock-step, as one compiled function.
+
+First states are those of gymnasium's `reset(seed=…)`, so an episode is the one that gymnasium plays
+with the same actions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from numba.extending import overload
+
+from pearl_devices.base import Buffers
+from pearl_devices.kernel import Kernel
+from pearl_devices.kernels import kind_of
+from pearl_devices.kernels.evaluation import acting
+from pearl_devices.primitives import NATIVE_ENVS
+from pearl_devices.primitives.envs.classic import (
+    acrobot_move,
+    acrobot_observe,
+    cartpole_move,
+    cartpole_observe,
+    mountain_car_continuous_move,
+    mountain_car_move,
+    mountain_car_observe,
+    pendulum_move,
+    pendulum_observe,
+)
+from pearl_devices.primitives.envs.evaluations import Evaluations
+from pearl_devices.primitives.envs.native_envs import OPTIONS, marked
+from pearl_devices.primitives.envs.normalise import scale
+from pearl_devices.primitives.math.nets import forward, scratch
+from pearl_devices.primitives.native import bound, by_action, exact, fast
+
+HALF = np.float32(0.5)
+
+First = Callable[[np.random.Generator], Sequence[float] | npt.NDArray[Any]]
+
+
+def _angle_and_speed(random: np.random.Generator) -> npt.NDArray[Any]:
+    high = np.array([np.pi, 1.0])
+    return random.uniform(-high, high)
+
+
+def _hill(random: np.random.Generator) -> Sequence[float]:
+    return [random.uniform(-0.6, -0.4), 0.0]
+
+
+Moves = tuple[Any, Any, First]
+
+MOVES: dict[str, Moves] = {
+    "CartPole-v1": (cartpole_move, cartpole_observe, lambda r: r.uniform(-0.05, 0.05, 4)),
+    "Pendulum-v1": (pendulum_move, pendulum_observe, _angle_and_speed),
+    "Acrobot-v1": (
+        acrobot_move,
+        acrobot_observe,
+        lambda r: r.uniform(-0.1, 0.1, 4).astype(np.float32),
+    ),
+    "MountainCar-v0": (mountain_car_move, mountain_car_observe, _hill),
+    "MountainCarContinuous-v0": (mountain_car_continuous_move, mountain_car_observe, _hill),
+}
+"""Environment id → its move, its observation, and its first state as gymnasium draws it."""
+
+
+def _of(env: Any) -> Moves:
+    """The environment `marked` so."""
+    from pearl_devices.primitives.envs.native_envs import NATIVE
+
+    return MOVES[list(NATIVE)[len(env) - 1]]
+
+
+def move(env, state, n, action):
+    """A step of environment n of those `marked` so: (reward, terminated); for compiled callers."""
+    raise NotImplementedError
+
+
+@overload(move, jit_options=OPTIONS)
+def _move(env, state, n, action):
+    chosen = _of(env)[0]
+    if action.ndim == 1:
+        return lambda env, state, n, action: chosen(state, n, action[n])
+    return lambda env, state, n, action: chosen(state, n, action[n, 0])
+
+
+def observe(env, state, n, out):
+    """Writes row n of the observations; for compiled callers."""
+    raise NotImplementedError
+
+
+@overload(observe, jit_options=OPTIONS)
+def _observe(env, state, n, out):
+    chosen = _of(env)[1]
+    return lambda env, state, n, out: chosen(state, n, out)
+
+
+class Greedy(NamedTuple):
+    """A policy. first: outputs before those of the actions. clipped: actions are clipped outputs,
+    not their tanh. statistics: mean and variance, (2, O) or (2, 0) where nothing is normalised.
+    options: as `normalise.options`."""
+
+    params: Any
+    layers: Any
+    acts: Any
+    curved: bool
+    first: int
+    clipped: bool
+    low: Any
+    high: Any
+    statistics: Any
+    options: Any
+
+
+class Playing(NamedTuple):
+    """Episodes under way, those that play in front. shown: what the network gets of `obs`."""
+
+    action: Any
+    obs: Any
+    shown: Any
+    state: Any
+    episode: Any
+    elapsed: Any
+    total: Any
+
+
+class Episodes(NamedTuple):
+    """All episodes. at: rows that play; episodes begun. limit: the environment's own limit of
+    steps. most: steps after which an episode is cut."""
+
+    first: Any
+    returns: Any
+    cut: Any
+    at: Any
+    limit: int
+    most: int
+
+
+@fast
+def choose_discrete(action, out, policy):
+    for n in range(out.shape[0]):
+        best = policy.first
+        for j in range(policy.first + 1, out.shape[1]):
+            if out[n, j] > out[n, best]:
+                best = j
+        action[n] = best - policy.first
+
+
+@fast
+def choose_continuous(action, out, policy):
+    for n in range(out.shape[0]):
+        for c in range(action.shape[1]):
+            low, high = policy.low[c], policy.high[c]
+            half = HALF * (high - low)
+            if policy.clipped:
+                action[n, c] = min(max(low + half + half * out[n, c], low), high)
+            else:
+                action[n, c] = low + half + half * np.float32(np.tanh(out[n, c]))
+
+
+choose = by_action(choose_discrete, choose_continuous)
+
+
+@exact
+def start(env, rows, episodes, n):
+    """Row n begins the next episode."""
+    episode = episodes.at[1]
+    episodes.at[1] = episode + 1
+    for c in range(rows.state.shape[1]):
+        rows.state[n, c] = episodes.first[episode, c]
+    rows.episode[n], rows.elapsed[n], rows.total[n] = episode, 0, 0.0
+    observe(env, rows.state, n, rows.obs)
+
+
+@exact
+def begin(env, rows, episodes):
+    """All rows begin an episode."""
+    episodes.at[0], episodes.at[1] = rows.episode.size, 0
+    for n in range(rows.episode.size):
+        start(env, rows, episodes, n)
+
+
+@exact
+def take(rows, n, other):
+    """Row n becomes the row `other`, whose action is chosen and not yet done."""
+    for c in range(rows.state.shape[1]):
+        rows.state[n, c] = rows.state[other, c]
+    for c in range(rows.action.size // rows.episode.size):
+        width = rows.action.size // rows.episode.size
+        flat = rows.action.reshape(rows.action.size)
+        flat[n * width + c] = flat[other * width + c]
+    rows.episode[n], rows.elapsed[n] = rows.episode[other], rows.elapsed[other]
+    rows.total[n] = rows.total[other]
+
+
+@exact
+def play(env, policy, rows, episodes, steps):
+    """`steps` vector steps, or as many as there are."""
+    width = rows.obs.shape[1]
+    for _ in range(steps):
+        playing = episodes.at[0]
+        if playing == 0:
+            return
+        source = rows.obs
+        if policy.statistics.size > 0:
+            source = rows.shown
+            for n in range(playing):
+                scale(rows.obs, n, policy.statistics, policy.options, rows.shown)
+        seen = source.reshape(source.size)[: playing * width].reshape(playing, width)
+        out = forward(policy.params, policy.layers, seen, policy.acts, policy.curved)
+        choose(rows.action, out, policy)
+        n = 0
+        while n < playing:
+            reward, terminated = move(env, rows.state, n, rows.action)
+            rows.total[n] += reward
+            rows.elapsed[n] += 1
+            over = terminated or rows.elapsed[n] >= episodes.limit
+            if over or rows.elapsed[n] >= episodes.most:
+                episodes.returns[rows.episode[n]] = rows.total[n]
+                episodes.cut[rows.episode[n]] = not over
+                if episodes.at[1] < episodes.returns.size:
+                    start(env, rows, episodes, n)
+                else:
+                    playing -= 1
+                    take(rows, n, playing)
+                    continue
+            else:
+                observe(env, rows.state, n, rows.obs)
+            n += 1
+        episodes.at[0] = playing
+
+
+class NativeEpisodes(Evaluations):
+    """A bound evaluation, all of it in the arrays."""
+
+    def __init__(self, kernel: Kernel, buffers: Buffers) -> None:
+        super().__init__(kernel, buffers)
+        self._first, self._draw = buffers["evaluation.first"], MOVES[str(kernel.program)][2]
+        none, of = np.zeros(0, np.float32), acting(kernel)
+        n, act, layers = kernel.dim("envs"), kernel.dim("act"), kernel.layers()
+        env, obs = marked(str(kernel.program)), buffers["evaluation.obs"]
+        policy = Greedy(
+            buffers["evaluation.policy"],
+            np.array(layers, np.int64),
+            scratch(layers, n)[0],
+            bool(kernel.dims.get("tanh")),
+            kernel.dim("duelling") if "duelling" in kernel.dims else 0,
+            "act.sample" in kind_of(of).arrays(of),
+            buffers.get("act.low", none),
+            buffers.get("act.high", none),
+            buffers.get("evaluation.statistics", np.zeros((2, 0))),
+            buffers.get("normalise.options", np.zeros(3)),
+        )
+        state, episode, elapsed, total = (
+            buffers[f"evaluation.{name}"] for name in ("state", "episode", "elapsed", "return")
+        )
+        action = np.zeros((n, act), np.float32) if act else np.zeros(n, np.int64)
+        rows = Playing(action, obs, np.zeros_like(obs), state, episode, elapsed, total)
+        episodes = Episodes(
+            self._first,
+            buffers["evaluation.returns"],
+            buffers["evaluation.cut"],
+            buffers["evaluation.at"],
+            NATIVE_ENVS[str(kernel.program)].step_limit,
+            kernel.dim("max_steps"),
+        )
+        self._begin = bound(begin, env, rows, episodes)
+        self._play: Any = bound(play, env, policy, rows, episodes, 1)
+
+    def reset(self, seeds: Sequence[int]) -> None:
+        self._first[:] = 0.0
+        for row, seed in zip(self._first, seeds, strict=True):
+            state = self._draw(np.random.Generator(np.random.PCG64(seed)))
+            row[: len(state)] = state
+        self._begin()
+
+    def play(self, steps: int) -> None:
+        self._play.func(*self._play.args[:-1], steps)
+
+
+def bind(kernel: Kernel, buffers: Buffers) -> NativeEpisodes:
+    """evaluation, native."""
+    return NativeEpisodes(kernel, buffers)

@@ -1,0 +1,174 @@
+"""Greedy episodes of environments through gymnasium, in lock-step: one choice of actions for all
+that are under way, then a step of each.
+
+Environments are made when an episode first needs them and serve all evaluations of a binding. They
+are the environments of a program of others: whatever one raises is an `EnvironmentFailed` that
+names the episode and its step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from time import monotonic
+from typing import Any, cast
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces.utils import flatten
+
+from pearl_devices.base import Buffers, EnvironmentFailed, UnsupportedError
+from pearl_devices.cpu import greedy
+from pearl_devices.kernel import Kernel
+from pearl_devices.kernels.evaluation import acting, env_args
+from pearl_devices.named import CALLABLE, environment
+from pearl_devices.primitives.envs import spaces
+from pearl_devices.primitives.envs.evaluations import Evaluations
+from pearl_devices.primitives.envs.gym_make import Array, Single, stacked
+from pearl_devices.primitives.envs.normalise import scale
+
+
+def make_env(program: str, args: dict[str, Any], stack: int) -> Single:
+    """One environment. Raises UnsupportedError where it cannot be made."""
+    options = {} if CALLABLE.fullmatch(program) else {"disable_env_checker": True}
+    try:
+        return stacked(environment(program, args, **options), stack)
+    except ValueError as error:
+        raise UnsupportedError(f"environment {program!r} cannot be made: {error}") from error
+
+
+class GymEpisodes(Evaluations):
+    """A bound evaluation.
+
+    since_s: monotonic time at which an environment was asked that has not answered; None: none is
+        being asked.
+    """
+
+    def __init__(self, kernel: Kernel, buffers: Buffers) -> None:
+        super().__init__(kernel, buffers)
+        self.name, self.since_s = str(kernel.program), cast("float | None", None)
+        self._envs, self._seeds = list[Single](), list[int]()
+        self._shown = np.zeros_like(buffers["evaluation.obs"])
+        self._greedy = greedy(
+            acting(kernel),
+            buffers["evaluation.policy"],
+            buffers.get("act.low"),
+            buffers.get("act.high"),
+            buffers.get("act.choices"),
+        )
+        self._pixels: Array | None = None
+
+    def reset(self, seeds: Sequence[int]) -> None:
+        self._seeds = [*seeds]
+        self._at[:] = 0
+        for n in range(self.kernel.dim("envs")):
+            self._start(n)
+            self._at[0] = n + 1
+
+    def play(self, steps: int) -> None:
+        while steps and self._at[0]:
+            self._step()
+            steps -= 1
+
+    def close(self) -> None:
+        for env in self._envs:
+            with suppress(Exception):  # it may have failed; whether it can end does not matter
+                env.close()
+        self._envs.clear()
+        self._at[:] = 0
+
+    @contextmanager
+    def _asked(self, episode: int, step: int) -> Iterator[None]:
+        """Meanwhile an environment is asked; its errors become an EnvironmentFailed."""
+        self.since_s = monotonic()
+        try:
+            yield
+        except Exception as error:
+            text = " ".join(f"{type(error).__name__}: {error}".split())
+            raise EnvironmentFailed(
+                f"environment {self.name!r}, evaluation episode {episode}, step {step}: {text}"
+            ) from error
+        finally:
+            self.since_s = None
+
+    def _start(self, n: int) -> None:
+        """Row n begins the next episode."""
+        b, k = self.buffers, self.kernel
+        if n == len(self._envs):
+            stack = int(k.dims.get("stack", 0))  # type: ignore[arg-type]
+            self._envs.append(make_env(self.name, env_args(k), stack))
+        episode = int(self._at[1])
+        self._at[1] += 1
+        with self._asked(episode, 0):
+            seen, _ = self._envs[n].reset(seed=self._seeds[episode])
+        b["evaluation.episode"][n], b["evaluation.elapsed"][n] = episode, 0
+        b["evaluation.return"][n] = 0.0
+        self._see(n, seen)
+
+    def _see(self, n: int, seen: Any) -> None:
+        """The observation of row n, as the policy takes it: flat, or the number of a state."""
+        space = self._envs[n].observation_space
+        if self.kernel.dims.get("states"):
+            self.buffers["evaluation.obs"][n] = int(seen) - int(space.start)  # type: ignore[attr-defined]
+        else:
+            box = isinstance(space, gymnasium.spaces.Box)
+            flat = seen if box else flatten(space, seen)
+            row = np.asarray(flat, np.float32).reshape(-1)
+            if self.kernel.dims.get("scaled"):
+                if self._pixels is None:
+                    self._pixels = spaces.scale(row.size, spaces.pixels(space))
+                row = row * self._pixels
+            self.buffers["evaluation.obs"][n] = row
+
+    def _actions(self, playing: int) -> Array:
+        b = self.buffers
+        obs, statistics = b["evaluation.obs"], b.get("evaluation.statistics")
+        if statistics is not None:
+            for n in range(playing):
+                scale(obs, n, statistics, b["normalise.options"], self._shown)
+            obs = self._shown
+        return self._greedy(obs[:playing])
+
+    def _step(self) -> None:
+        b, most = self.buffers, self.kernel.dim("max_steps")
+        episode, elapsed, total = (
+            b[f"evaluation.{name}"] for name in ("episode", "elapsed", "return")
+        )
+        playing = int(self._at[0])
+        space = self._envs[0].action_space
+        given = spaces.given(space, self._actions(playing))
+        actions = given.tolist() if isinstance(space, gymnasium.spaces.Discrete) else [*given]
+        n = 0
+        while n < playing:
+            elapsed[n] += 1
+            with self._asked(int(episode[n]), int(elapsed[n])):
+                seen, reward, stop, late, _ = self._envs[n].step(actions[n])
+                total[n] += float(reward)
+            over = bool(stop or late)
+            if over or elapsed[n] >= most:
+                b["evaluation.returns"][episode[n]] = total[n]
+                b["evaluation.cut"][episode[n]] = not over
+                if self._at[1] < self.kernel.dim("episodes"):
+                    self._start(n)
+                else:
+                    playing -= 1
+                    self._take(n, playing, actions)
+                    continue
+            else:
+                with self._asked(int(episode[n]), int(elapsed[n])):
+                    self._see(n, seen)
+            n += 1
+        self._at[0] = playing
+
+    def _take(self, n: int, other: int, actions: list[Any]) -> None:
+        """Row n becomes the row `other`, whose action is chosen and not yet done, and other n."""
+        self._envs[n], self._envs[other] = self._envs[other], self._envs[n]
+        actions[n] = actions[other]
+        for name in ("obs", "episode", "elapsed", "return"):
+            array = self.buffers[f"evaluation.{name}"]
+            array[n] = array[other]
+
+
+def bind(kernel: Kernel, buffers: Buffers) -> GymEpisodes:
+    """evaluation, through gymnasium."""
+    return GymEpisodes(kernel, buffers)
