@@ -16,6 +16,7 @@ from pearl_devices.kernels.record import KernelKind, Parts, Passes, Product, Str
 
 FAMILIES = (
     "environments",
+    "evaluation",
     "replay",
     "param_sync",
     "dqn",
@@ -25,7 +26,6 @@ FAMILIES = (
     "on_policy",
     "rollouts",
     "tabular",
-    "evaluation",
 )
 """Files of this package with records. A new kind is one file and its name here."""
 
