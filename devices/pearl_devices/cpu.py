@@ -134,8 +134,8 @@ def greedy(
     Observations of a table are the numbers of states. Discrete actions are int64 (rows,): the
     output of largest value; of a duelling network the action of largest advantage. Continuous ones
     are float32 (rows, A): the first A outputs through tanh, or all of them, clipped, where samples
-    are stored unclipped. Factored ones are int64 (rows, A). Where the kernel has a program, it chooses
-    (`primitives.torch.off_policy.act_greedily`).
+    are stored unclipped. Factored ones are int64 (rows, A). Where the kernel has a program, it
+    chooses (`primitives.torch.off_policy.act_greedily`).
 
     Raises:
         ValueError: continuous actions without bounds.

@@ -159,7 +159,8 @@ def choose_continuous(action, out, policy):
                 action[n, c] = low + half + half * np.float32(np.tanh(out[n, c]))
 
 
-choose = by_action(choose_discrete, choose_continuous)
+choose = by_action(choose_discrete, choose_continuous, choose_discrete)
+"""No native environment has factored actions."""
 
 
 @exact
