@@ -115,7 +115,7 @@ def _file(system: System, graph: TaskGraph) -> Path | None:
             "calibrations": {f.name: _sum(f.read_bytes()) for f in sorted(here.glob("*.json"))},
             "versions": versions(),
             "python": sys.version,
-            "sources": _sources(),
+            "sources": sources(),
         }
     except (TypeError, OSError):
         return None
@@ -142,7 +142,7 @@ def _stated(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} has no text that says all of it")
 
 
-def _sources() -> str:
+def sources() -> str:
     """Of every file of the three packages name, size and time of change."""
     found = []
     for package in ("pearl", "pearl_estimators", "pearl_devices"):

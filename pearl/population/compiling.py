@@ -3,33 +3,63 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import signal
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from pearl.files import write_atomically
+from pearl.planner.plan_memory import sources
 from pearl.population.processes import GRACE_S, begun, how, last_lines
 from pearl.training.compiled import Compiled
 from pearl_devices import UnsupportedError
-from pearl_devices.primitives import code_cache
+from pearl_devices.cache_folder import cache_folder
+from pearl_estimators.host.calibration import versions
 
 LIMIT_S = 1800.0
 """A preparing run may take so long (assumed: kernels compile in minutes)."""
 LOOK_S = 0.05
 
 
-def mark(made: Compiled) -> Path | None:
-    """The file that says that these kernels have been compiled; None where no code is kept.
+def _mark(made: Compiled) -> Path:
+    """The file that says where the machine code of these kernels is kept.
 
-    It lies with the machine code, whose folder is of the sources, the compiler and the processor.
+    Its name is of the kernels, the sources, the versions and the processor, so that none of it is
+    looked up in numba, whose import takes longer than all else here.
     """
-    folder = code_cache.folder()
-    if folder is None:
-        return None
-    kernels = sorted(f"{j.kernel.kind} {dict(j.kernel.dims)} {j.variant}" for j in made.calls)
-    return folder / f"trained-{hashlib.sha256(repr(kernels).encode()).hexdigest()[:24]}"
+    about = [
+        sorted(f"{j.kernel.kind} {dict(j.kernel.dims)} {j.variant}" for j in made.calls),
+        sorted((key, value) for key, value in os.environ.items() if key.startswith("NUMBA_")),
+        (sources(), versions(), sys.version, [d.model for d in made.system.platform.devices]),
+    ]
+    return cache_folder() / "compiled" / hashlib.sha256(repr(about).encode()).hexdigest()[:32]
+
+
+def lacking(made: Compiled) -> bool:
+    """Whether a short run is to compile these kernels: none has, or their code is gone, and code is
+    kept at all."""
+    try:
+        if Path(_mark(made).read_text(encoding="utf-8")).is_dir():
+            return False
+    except OSError:
+        pass
+    return _kept() is not None
+
+
+def _kept() -> Path | None:
+    from pearl_devices.primitives.code_cache import folder
+
+    return folder()
+
+
+def note(made: Compiled) -> None:
+    """Take down where the machine code of these kernels is."""
+    with suppress(OSError):  # then the next sweep begins with a short run too
+        write_atomically(_mark(made), str(_kept()).encode())
 
 
 def steps(made: Compiled) -> int:

@@ -240,15 +240,14 @@ class Going:
             run = runs[0]
             _, plan = self._files.of(run)
             made = compiled(self._files.system(run), load_plan(plan), check=True)
-            mark = compiling.mark(made)
-            if mark is None or mark.exists():
+            if not compiling.lacking(made):
                 continue
             self._watch.say(f"a short run of {run.setting} first, so that kernels compile once")
             into, log = self.folder / ".first", self.folder / "logs" / "first.log"
             arguments = self._files.train(run, into, compiling.steps(made))
             if not compiling.prepare(arguments, into, log, self._packing.slots[0], asked):
                 return False
-            mark.touch(mode=0o600)
+            compiling.note(made)
         return True
 
     def _heard(self, entry: Event, stretch: Stretch, end: Ended | None) -> None:

@@ -19,7 +19,7 @@ from pearl.planning.runs import load_run
 from pearl.population.driving import Ended, Ending
 from pearl.population.schedulers import Stretch
 
-LOOK_S = 0.03
+LOOK_S = 0.01
 """Between two looks at the processes."""
 GRACE_S = 60.0
 """A run that is told to end has so long for its checkpoint (assumed: an iteration is shorter)."""

@@ -14,7 +14,6 @@ from pearl.training import checkpoint
 from pearl.training.compiled import compiled
 from pearl.training.session import Session
 from pearl.training.state import State
-from pearl_devices.primitives.math.rng import key
 
 
 def branch(source: Path, into: Path, system: System, plan: Plan, seed: int) -> None:
@@ -27,6 +26,8 @@ def branch(source: Path, into: Path, system: System, plan: Plan, seed: int) -> N
     Raises:
         SpecError: there is no checkpoint, or its arrays are not those of this spec and plan.
     """
+    from pearl_devices.primitives.math.rng import key
+
     file = source / CHECKPOINT
     stored = checkpoint.load(file)
     session = Session(compiled(system, plan, check=True), checked_seed(seed))
