@@ -79,6 +79,36 @@ class Drift:
 
 
 @dataclass(frozen=True)
+class Solution:
+    """How long a run took to what it is for, in wall seconds from the beginning of `compile` on,
+    the pauses between its sessions left out.
+
+    threshold: return from which gymnasium counts the environment as solved; None: it says none.
+    threshold_s, threshold_env_steps: until an evaluation amid training first had a mean of at least
+        that, and the env steps of its policy; None: none had.
+    best_mean, best_s, best_env_steps: of the first evaluation with the best mean; None before one.
+    end_s: until the run has ended.
+    plan_s, bind_s, evaluation_s, checkpoint_s: of end_s, seconds in which nothing was trained:
+        planning, with the calibration that it asked for; compiling and binding kernels;
+        evaluations, the final one included; checkpoints.
+    evaluation_cpu_s: CPU seconds of evaluations.
+    """
+
+    threshold: float | None
+    threshold_s: float | None
+    threshold_env_steps: int | None
+    best_mean: float | None
+    best_s: float | None
+    best_env_steps: int | None
+    end_s: float
+    plan_s: float
+    bind_s: float
+    evaluation_s: float
+    evaluation_cpu_s: float
+    checkpoint_s: float
+
+
+@dataclass(frozen=True)
 class StoppedBy:
     """Which callback ended a run, by its class, and after how many env steps."""
 
@@ -107,6 +137,7 @@ class Run:
     often, in the iterations that were timed.
     drift: how far it was from the plan; None for a simulated run, which has no other times.
     stopped: which callback ended it, where one did (status `stopped`).
+    solution: how long it took; None for a simulated run.
     out: the run folder, where there is one; not part of the JSON.
     """
 
@@ -134,6 +165,7 @@ class Run:
     events: tuple[str, ...] = ()
     drift: Drift | None = None
     stopped: StoppedBy | None = None
+    solution: Solution | None = None
     out: str | None = None
     schema: int = field(default=SCHEMA)
 
@@ -166,7 +198,9 @@ class Run:
         values["tasks"] = [vars(t) for t in self.tasks]
         values["plan"] = self.plan.to_json()
         values["drift"] = None if self.drift is None else asdict(self.drift)
-        values["stopped"] = None if self.stopped is None else asdict(self.stopped)
+        for name in ("stopped", "solution"):
+            part = getattr(self, name)
+            values[name] = None if part is None else asdict(part)
         return plain(values)  # type: ignore[no-any-return]
 
     def save(self, path: str | Path) -> None:
@@ -214,8 +248,9 @@ def load_run(path: str | Path) -> Run:
         found = build(Drift, source["drift"], f"{where}: drift")
         tasks = list_of(TaskDrift, source["drift"].get("tasks"), f"{where}: drift.tasks")
         values["drift"] = replace(found, tasks=tasks)
-    if source.get("stopped") is not None:
-        values["stopped"] = build(StoppedBy, source["stopped"], f"{where}: stopped")
+    for name, kind in (("stopped", StoppedBy), ("solution", Solution)):
+        if source.get(name) is not None:
+            values[name] = build(kind, source[name], f"{where}: {name}")
     values["out"] = str(file.parent)
     run: Run = build(Run, values, where)
     return run

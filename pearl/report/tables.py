@@ -11,7 +11,7 @@ from itertools import groupby
 
 from pearl.formatting import NONE, band, count, listed, percent, ratio, si
 from pearl.planning.plans import Channel, Entry, Lane, Placement, Plan
-from pearl.planning.runs import TOLERANCE, Drift, Run
+from pearl.planning.runs import TOLERANCE, Drift, Run, Solution
 from pearl.text_tables import Column, Table
 
 
@@ -68,12 +68,36 @@ def _ended(run: Run) -> str:
     return run.status if run.message is None else f"{run.status}: {run.message}"
 
 
+def solved(found: Solution) -> str:
+    """How long a run took to the threshold of its environment, to its best policy and to its end,
+    and how much of that it did not train."""
+    said = []
+    if found.threshold_s is not None:
+        said.append(
+            f"{si(found.threshold_s, 's')} to a return of {found.threshold:g} "
+            f"(env step {count(found.threshold_env_steps)})"
+        )
+    elif found.threshold is not None:
+        said.append(f"a return of {found.threshold:g} was not reached")
+    if found.best_s is not None and found.best_mean is not None:
+        said.append(
+            f"{si(found.best_s, 's')} to the best, {found.best_mean:,.1f} "
+            f"(env step {count(found.best_env_steps)})"
+        )
+    said.append(f"{si(found.end_s, 's')} to the end")
+    names = ("planning", "compiling and binding", "evaluation", "checkpoints")
+    parts = (found.plan_s, found.bind_s, found.evaluation_s, found.checkpoint_s)
+    waits = [f"{si(each, 's')} {name}" for name, each in zip(names, parts, strict=True) if each]
+    return ", ".join(said) + (f"; of it not training: {', '.join(waits)}" if waits else "")
+
+
 def run_facts(run: Run) -> tuple[tuple[str, str], ...]:
     """Label and text of the facts at the head of a report about a run."""
     returns = run.returns
     clock = "of the model's clock (simulated)" if run.simulated else "wall"
     facts = [
         ("status", _ended(run)),
+        *([("time to solution", solved(run.solution))] if run.solution is not None else []),
         ("env steps", f"{count(run.env_steps)}, with {count(run.updates)} gradient steps"),
         *(
             [("failures mended", f"{run.restarts}, {run.lost_transitions} transitions lost")]

@@ -145,6 +145,7 @@ def _asked(algorithm: Acting) -> tuple[EnvSpec | None, list[Complaint]]:
         env = environment(algorithm.env, algorithm.env_args)
         observation, action = env.observation_space, env.action_space
         cut = env.spec.max_episode_steps if env.spec is not None else None
+        threshold = env.spec.reward_threshold if env.spec is not None else None
         env.close()
     except (Exception, SystemExit) as error:  # whatever its own code raises
         return None, [(where, f"{show(algorithm.env)} cannot be built: {reason(error)}")]
@@ -184,7 +185,8 @@ def _asked(algorithm: Acting) -> tuple[EnvSpec | None, list[Complaint]]:
     if not stack and not (own and isinstance(observation, box)):
         sizes["pixels"] = pixels(observation)
     sizes["note"] = _flattened(observation, sizes.get("pixels", ()))
-    spec = EnvSpec(algorithm.env, algorithm.env_args, max_episode_steps=cut, **sizes)
+    sizes |= {"max_episode_steps": cut, "threshold": threshold}
+    spec = EnvSpec(algorithm.env, algorithm.env_args, **sizes)
     return spec, []
 
 

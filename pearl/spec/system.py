@@ -30,6 +30,8 @@ class EnvSpec:
     start: the first number of a discrete action, or of each component, as the environment counts
     them; () where all are 0.
     max_episode_steps: env steps after which an episode is cut; None: never.
+    threshold: return from which gymnasium counts it as solved (`reward_threshold`); None: it says
+    none, or the spec states the spaces.
     """
 
     id: str
@@ -47,6 +49,7 @@ class EnvSpec:
     start: tuple[int, ...] = ()
     pixels: tuple[tuple[int, int], ...] = ()
     note: str = ""
+    threshold: float | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "args", MappingProxyType(dict(self.args)))

@@ -112,9 +112,7 @@ class Player:
         limit_s = system.train.env_time_limit or external_envs.TIME_LIMIT_S
         try:
             with own_code(system, "the policy"):
-                if episodes not in self._bound:
-                    self._bound[episodes] = self._binding(episodes)
-                arrays, call = self._bound[episodes]
+                arrays, call = self.ready(episodes)
                 arrays[policy_of(call.kernel)[0]][:] = policy.parameters
                 if policy.statistics is not None:
                     arrays["normalise.obs"][:] = policy.statistics
@@ -128,6 +126,12 @@ class Player:
             raise
         returns, cut = arrays["evaluation.returns"], arrays["evaluation.cut"]
         return Evaluation(tuple(returns.tolist()), int(cut.sum()), max_steps(system))
+
+    def ready(self, episodes: int) -> tuple[Buffers, Any]:
+        """The arrays and the call that play so many episodes, bound when they are first needed."""
+        if episodes not in self._bound:
+            self._bound[episodes] = self._binding(episodes)
+        return self._bound[episodes]
 
     def _binding(self, episodes: int) -> tuple[Buffers, Any]:
         """The arrays and the call that play so many episodes."""

@@ -16,6 +16,7 @@ from pearl.training.evaluation import Evaluation
 from pearl.training.loop import TrainingLoop
 from pearl.training.metrics import episode_count, mean_return
 from pearl.training.replanning import drift
+from pearl.training.spent import Spent
 from pearl.training.state import State
 from pearl_estimators.energy import Energy, total
 
@@ -44,6 +45,8 @@ def outcome(
     lags: Mapping[str, Mapping[int, int]],
     out: str | None,
     message: str | None,
+    spent: Spent,
+    threshold: float | None,
 ) -> Run:
     """The `Run` of a finished loop.
 
@@ -53,6 +56,8 @@ def outcome(
     model says.
     final: None where the run did not come to its end.
     lags: name → observed lag → how often.
+    spent: the clock of the run.
+    threshold: return from which the environment counts as solved.
     """
     steady, simulated = state.steady, loop.clock.simulated
     iterations = steady["env_steps"] / loop.graph.env_steps
@@ -92,6 +97,7 @@ def outcome(
         events=tuple(state.log.events),
         drift=None if simulated else drift(loop.plan, period_s, timings, state.decisions, waited),
         stopped=loop.steering.stopped if status == "stopped" else None,
+        solution=None if simulated else spent.solution(threshold, state.best_mean),
         out=out,
     )
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from pearl.planning.runs import CHECKPOINT, Run
 from pearl.report.report import Report
 from pearl.runtime.protocol import single_lane
-from pearl.spec.own_code import OwnCodeError, blamed
+from pearl.spec.own_code import OwnCodeError, blamed, own_code
 from pearl.training import checkpoint, evaluation, replanning
 from pearl.training.contradiction import contradicted
 from pearl.training.interruption import Interruption
@@ -20,6 +23,7 @@ from pearl.training.loop import Milestones, TrainingLoop, event, iterate, unwrit
 from pearl.training.outcome import Finals, cpu_seconds, outcome, timings
 from pearl.training.policy import Policy
 from pearl.training.session import Resumed, Session
+from pearl.training.spent import Spent
 from pearl.training.state import State
 from pearl.training.steering import Steering, Which
 from pearl_devices import torch_threads
@@ -45,13 +49,20 @@ class TrainingRun:
 
     session: another one after a change of the plan.
     folder: of the run's files; None: none are written.
+    planned_s: seconds of `compile` before this run.
     """
 
     def __init__(
-        self, session: Session, state: State, folder: Path | None, interruption: Interruption
+        self,
+        session: Session,
+        state: State,
+        folder: Path | None,
+        interruption: Interruption,
+        planned_s: float = 0.0,
     ) -> None:
         self.session, self.folder = session, folder
         self._state, self._interruption = state, interruption
+        self._spent = Spent(state.spent, planned_s)
         self._player = evaluation.Player(session.compiled.system, session.policy("last").kernel)
 
     @torch_threads.kept()
@@ -79,7 +90,10 @@ class TrainingRun:
         with meter:
             while True:
                 state, session = self._state, self.session
-                with session.lanes(milestones, state, resumed) as lanes:
+                state.spent = self._spent.held
+                with ExitStack() as stack:
+                    with self._spent.on("bind"):
+                        lanes = stack.enter_context(session.lanes(milestones, state, resumed))
                     loop = self._loop(lanes, milestones, watch, pace, steering)
                     try:
                         status = iterate(loop, state)
@@ -116,7 +130,7 @@ class TrainingRun:
         if status in ("done", "stopped"):
             if status == "done" and self.folder is not None:
                 try:
-                    session.save_run(self.folder, state)
+                    self._save(self.folder, state, None)
                 except OSError as error:
                     unsaved = unwritten(state, loop, error)
             try:
@@ -141,6 +155,8 @@ class TrainingRun:
             final=final,
             lags=lags,
             message=state.log.failure if status == "failed" else None,
+            spent=self._spent,
+            threshold=c.system.env.threshold,
             out=None if self.folder is None else str(self.folder),
         )
         if run.drift is not None and c.plan.problem is not None:  # planned here and now
@@ -200,7 +216,7 @@ class TrainingRun:
             evaluate=self._periodic,
             keep=session.keep,
             settled=settled,
-            save=None if folder is None else lambda now: session.save_run(folder, now, pace),
+            save=None if folder is None else lambda now: self._save(folder, now, pace),
             due=lambda: pace is None or pace.due(session.nbytes(), time.monotonic()),
             metrics=None if folder is None else folder / "metrics.csv",
             steering=steering,
@@ -208,6 +224,12 @@ class TrainingRun:
             interruption=self._interruption,
             watch=watch,
         )
+
+    def _save(self, folder: Path, state: State, pace: checkpoint.Pace | None) -> None:
+        """Write both policies and the checkpoint. pace: is told how long it took."""
+        self._spent.stamp()
+        with self._spent.on("checkpoint"):
+            self.session.save_run(folder, state, pace)
 
     def _drain(self, lanes: single_lane.OneLane | Engine, total: int) -> None:
         """Complete the work that lags behind by slack. total: iterations of the run."""
@@ -227,7 +249,10 @@ class TrainingRun:
 
         seed = key(self.session.seed, f"evaluation {name}")
         try:
-            return self._player.evaluate(self.session.policy(which), episodes, seed)
+            with self._spent.on("bind"), own_code(self.session.compiled.system, "the policy"):
+                self._player.ready(episodes)
+            with self._spent.on("evaluation"):
+                return self._player.evaluate(self.session.policy(which), episodes, seed)
         except EnvironmentFailed as error:
             if self.session.compiled.system.train.on_env_failure != "restart":
                 raise
@@ -243,6 +268,13 @@ class TrainingRun:
             at = state.iteration * c.graph.env_steps
             state.log.note(f"env step {at}: in evaluation {found.text}", restarts=0)
         state.evaluation_cuts += found.cut
+        if found.returns:
+            mean, steps = float(np.mean(found.returns)), state.iteration * c.graph.env_steps
+            if state.best_mean is None or mean > state.best_mean:
+                self._spent.reached("best", steps)
+            threshold = c.system.env.threshold
+            if threshold is not None and mean >= threshold and "threshold_s" not in state.spent:
+                self._spent.reached("threshold", steps)
         return found
 
     def _final(self) -> Finals:

@@ -30,6 +30,7 @@ class State:
     replanned: whether the plan changed.
     refilled: iteration from which the replay has been filled; above 0 where a checkpoint had none.
     learnt: iterations with gradient steps before `refilled`.
+    spent: of the clock of a run, as `pearl.training.spent` names its parts.
     """
 
     iteration: int = 0
@@ -50,6 +51,7 @@ class State:
     replanned: bool = False
     refilled: int = 0
     learnt: int = 0
+    spent: dict[str, float] = field(default_factory=dict)
 
     def learning(self, warm: int) -> int:
         """Iterations with gradient steps so far. warm: the iteration from which this run takes
@@ -96,6 +98,8 @@ def _values(
         if f.type == "Log":
             continue
         what, fits = KINDS[str(f.type)]
+        if f.name not in given and f.name in LATER:
+            continue
         if f.name not in given:
             problems.append(f"{where}: key {f.name!r} is missing; {what} is needed")
         elif not fits(given[f.name]):
@@ -103,6 +107,10 @@ def _values(
         else:
             found[f.name] = given[f.name]
     return found
+
+
+LATER = ("spent",)
+"""Keys that a checkpoint of the same format may lack, which an earlier version wrote."""
 
 
 def _is_count(value: Any) -> bool:

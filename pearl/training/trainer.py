@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -57,6 +58,7 @@ def compile(
     Raises:
         SpecError: the spec or the plan is wrong, or the plan needs devices that are not here.
     """
+    begin_s = time.perf_counter()
     if set:
         if isinstance(system, System):
             raise SpecError(
@@ -71,6 +73,7 @@ def compile(
         given = plan if isinstance(plan, Plan) else load_plan(plan)
         made = compiled(system, given, graph, emulate=emulate, check=True)
     trainer = Trainer._of(made, seed, plan_given=plan is not None)
+    trainer.planned_s = time.perf_counter() - begin_s
     if not emulate:
         _require_devices(made)
     return trainer
@@ -157,7 +160,10 @@ class Trainer:
     """A system with its plan, ready to train. Build it with `pearl.compile` or `Trainer.load`.
 
     session: the arrays and what runs on them; another one once the plan has changed.
+    planned_s: seconds that `compile` took, until a run has counted them.
     """
+
+    planned_s = 0.0
 
     def __init__(
         self, system: System, plan: Plan, *, emulate: bool = False, seed: int | None = None
@@ -257,9 +263,10 @@ class Trainer:
             raise SpecError("train: resume needs `out`, the folder of the run to go on with")
         if seed is not None:
             self.session.seed = self._seed_given = checked_seed(seed)
+        planned_s, self.planned_s = self.planned_s, 0.0
         with interruptible() as interruption:
             if folder is None:
-                run = TrainingRun(self.session, self._begin(steps), None, interruption)
+                run = TrainingRun(self.session, self._begin(steps), None, interruption, planned_s)
                 return run.train(None, steering, replan=False)
             check_folder(folder)
             with held(folder):
@@ -268,7 +275,7 @@ class Trainer:
                 self.plan.save(folder / "plan.json")
                 text = yaml.safe_dump(plain(self.system.raw), sort_keys=False, allow_unicode=True)
                 write_atomically(folder / "spec.yaml", (SPEC_MARK + text).encode())
-                run = TrainingRun(self.session, state, folder, interruption)
+                run = TrainingRun(self.session, state, folder, interruption, planned_s)
                 try:
                     return run.train(resumed, steering, replan=replan)
                 finally:

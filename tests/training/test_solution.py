@@ -1,0 +1,78 @@
+"""How long a run took to its environment's threshold, to its best policy and to its end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pearl.planning.runs import load_run
+from pearl.report.report import Report
+from pearl.training import checkpoint, evaluation
+from pearl.training.evaluation import Evaluation
+from pearl.training.state import State
+from pearl.training.trainer import Trainer
+from tests.damage import trainer_of
+from tests.lanes import retold
+
+MEANS = (9.0, 480.0, 490.0, 490.0)
+
+
+@pytest.fixture
+def trainer(monkeypatch: pytest.MonkeyPatch) -> Trainer:
+    """Its evaluations, every 80 env steps, have MEANS."""
+    trainer, given = trainer_of("dqn"), iter(MEANS * 2)
+    retold(trainer, evaluate_every=80, evaluate_episodes=1, final_episodes=0)
+
+    def evaluate(self: Any, policy: Any, episodes: int, seed: int) -> Evaluation:
+        return Evaluation((next(given),) * episodes, 0, 500) if episodes else Evaluation((), 0, 0)
+
+    monkeypatch.setattr(evaluation.Player, "evaluate", evaluate)
+    return trainer
+
+
+def test_the_first_evaluation_at_the_threshold_and_the_first_of_the_best_are_told(
+    trainer: Trainer, tmp_path: Path
+):
+    assert trainer.system.env.threshold == 475.0
+    trainer.planned_s = 1000.0
+    run = trainer.train(steps=320, out=tmp_path)
+    found = run.solution
+    assert found is not None
+    assert (found.threshold_env_steps, found.best_env_steps) == (160, 240)
+    assert found.best_mean == 490.0
+    assert found.threshold_s is not None
+    assert found.best_s is not None
+    assert 1000.0 < found.threshold_s < found.best_s < found.end_s < 1000.0 + 2 * run.wall_s
+    parts = found.bind_s + found.evaluation_s + found.checkpoint_s
+    assert found.plan_s == 1000.0
+    assert found.bind_s > 0.0
+    assert found.checkpoint_s > 0.0
+    assert parts < found.end_s - 1000.0
+    assert load_run(tmp_path).solution == found
+    text = " ".join(Report(run.plan, run).text(200).split())
+    assert "to a return of 475 (env step 160)" in text
+    assert "to the best, 490.0 (env step 240)" in text
+    unsolved = replace(found, threshold_s=None, threshold_env_steps=None)
+    text = Report(run.plan, replace(run, solution=unsolved)).text(200)
+    assert "a return of 475 was not reached" in " ".join(text.split())
+
+
+def test_the_clock_goes_on_where_a_run_goes_on(trainer: Trainer, tmp_path: Path):
+    before = trainer.train(steps=160, out=tmp_path).solution
+    again = trainer.train(steps=320, out=tmp_path, resume=True).solution
+    assert before is not None
+    assert again is not None
+    assert (again.threshold_s, again.threshold_env_steps) == (before.threshold_s, 160)
+    assert again.end_s > before.end_s > (before.threshold_s or 0.0)
+    assert again.bind_s > before.bind_s
+    assert again.plan_s == before.plan_s
+
+
+def test_a_checkpoint_of_before_the_clock_was_kept_is_read(trainer: Trainer, tmp_path: Path):
+    trainer.train(steps=80, out=tmp_path)
+    progress = dict(checkpoint.load(tmp_path / "checkpoint.safetensors").about["progress"])
+    assert progress.pop("spent")["wall_s"] > 0.0
+    assert State.of(progress, "here").spent == {}
