@@ -273,11 +273,11 @@ def sentence(chosen: Packing, others: Sequence[Packing], runs: int) -> str:
     beside = (
         f"each {100 * max(known):.0f} % slower beside the others"
         if known
-        else ("what they cost each other is not known and not in it")
+        else "how they slow each other is not known, and left out"
     )
-    at_once = len(chosen.slots)
+    at_once, cores = len(chosen.slots), max(n.cores for n in chosen.needs)
     text = (
-        f"{runs} runs, {at_once} at once on {max(n.cores for n in chosen.needs)} of "
+        f"{runs} {'run' if runs == 1 else 'runs'}, {at_once} at once on {cores} of "
         f"{len(usable_cores())} cores each: {duration(chosen.seconds)} of training predicted"
     )
     if at_once > 1:

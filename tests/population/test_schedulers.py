@@ -64,6 +64,28 @@ class TestHalving:
         assert self.ask(halving, ("a,seed=0", 1.0)) == [("d", 100)]
         assert self.ask(halving, ("d,seed=0", None), ("c,seed=0", 3.0)) == []
 
+    def test_of_two_that_may_go_on_the_one_at_the_higher_rung_does_so_first(self):
+        halving = Halving([[stretch(name)] for name in "abcde"], (100, 300, 900), 2)
+        under_way = [halving.next() for _ in range(5)]
+        scores = {"a": 5.0, "b": 4.0, "c": 1.0, "d": 0.0, "e": 3.0}
+        for s in under_way[:4]:
+            halving.ended(s, scores[s.setting])
+        second = [halving.next(), halving.next()]
+        assert [(s.setting, s.steps) for s in second] == [("a", 300), ("b", 300)]
+        for s in (*second, under_way[4]):
+            halving.ended(s, scores[s.setting] + (s.setting == "e") * 9)
+        # now a may leave rung 1, and e rung 0
+        found = [halving.next() for _ in range(2)]
+        assert [(s.setting, s.steps) for s in found] == [("a", 900), ("e", 300)]
+
+    def test_a_setting_of_which_one_seed_failed_goes_on_no_further(self):
+        settings = [[stretch(name, seed) for seed in (0, 1)] for name in "ab"]
+        halving = Halving(settings, (100, 900), 2)
+        scores = (99.0, None, 1.0, 1.0)
+        for s, score in zip([halving.next() for _ in range(4)], scores, strict=True):
+            halving.ended(s, score)
+        assert halving.next().setting == "b"
+
     def test_a_setting_goes_on_by_the_mean_of_all_its_seeds(self):
         settings = [[stretch(name, seed) for seed in (0, 1)] for name in "ab"]
         halving = Halving(settings, (100, 900), 2)
@@ -76,8 +98,9 @@ class TestHalving:
         assert halving.next() is None
 
 
-def tournament(members=3, rounds=4, size=2, seed=0):
-    first = [replace(stretch("s", n, 100), run=f"m{n}") for n in range(members)]
+def tournament(members=3, rounds=4, size=2, seed=0, rate=3e-4):
+    values = {"algorithm.learning_rate": rate, "algorithm.hidden": [64]}
+    first = [replace(stretch("s", n, 100), run=f"m{n}", values=values) for n in range(members)]
     return Tournament(first, rounds=rounds, size=size, over=OVER, seed=seed)
 
 
@@ -85,9 +108,9 @@ def score(s):
     return random.Random(s.run).random() + s.steps
 
 
-def play(order_seed, seed=0):
+def play(order_seed, **more):
     """A tournament whose rounds end in a random order: what began, and the board."""
-    draw, scheduler, busy, begun = random.Random(order_seed), tournament(seed=seed), [], []
+    draw, scheduler, busy, begun = random.Random(order_seed), tournament(**more), [], []
     while True:
         while len(busy) < 2 and (s := scheduler.next()) is not None:
             busy.append(s)
@@ -115,9 +138,10 @@ class TestTournament:
         assert board[0].score >= board[1].score
 
     def test_explored_values_are_other_ones_within_what_was_given(self):
-        begun, _ = play(4)
+        begun, _ = play(4, rate=9e-4)
         rates = [s.values["algorithm.learning_rate"] for s in begun]
         assert len(set(rates)) > 3
+        assert max(rates) == 1e-3
         assert all(1e-4 <= rate <= 1e-3 for rate in rates)
         assert {tuple(s.values["algorithm.hidden"]) for s in begun} == {(64,), (32,)}
 
