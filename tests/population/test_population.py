@@ -130,12 +130,6 @@ def test_a_run_that_died_goes_on_a_signal_ends_all_and_resuming_gives_the_bits_o
     assert found["status"] == "interrupted"
     assert problems(found, "sweep") == []
 
-    process = subprocess.Popen([sys.executable, "-m", "pearl", *ask, "--resume"])
-    running = until(lambda: len(found := children(process.pid)) == 2 and found)
-    process.kill()
-    process.wait()
-    until(lambda: not any(map(living, running)), 20.0)
-
     with pytest.raises(SpecError, match="holds a sweep"):
         pearl.sweep(spec, seeds=[3, 4], out=out)
     with pytest.raises(SpecError, match="began with another seeds"):
@@ -149,6 +143,22 @@ def test_a_run_that_died_goes_on_a_signal_ends_all_and_resuming_gives_the_bits_o
     assert one.keys() == whole.keys()
     for name, array in whole.items():
         np.testing.assert_array_equal(one[name], array, err_msg=name)
+
+
+def test_no_run_outlives_a_sweep_that_is_killed(tmp_path):
+    spec, out = tmp_path / "endless.yaml", tmp_path / "sweep"
+    spec.write_text(yaml.safe_dump(SPEC | {"train": SPEC["train"] | {"steps": 10**8}}))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pearl", "sweep", str(spec), "--out", str(out)],
+        stderr=subprocess.DEVNULL,
+    )
+    until((out / "seed=0" / "metrics.csv").exists)
+    running = children(process.pid)
+    assert running
+    process.kill()
+    process.wait()
+    until(lambda: not any(map(living, running)), 60.0)
+    assert (out / "seed=0" / "checkpoint.safetensors").exists()
 
 
 def cmdline(pid):
