@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.bars import ABSENT, Bar, show, verdict
+from benchmarks.bars import ABSENT, AbsentError, Bar, show, verdict
 from benchmarks.peers_libraries import FOLDERS, PEERS, RUNS
 from benchmarks.peers_table import ASKED, bars_of, rows_of, time_rows
 from benchmarks.peers_workloads import WORKLOADS
@@ -48,7 +48,8 @@ ONE_THREAD = {
     **dict.fromkeys(
         ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"
     ),
-    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
+    "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_multi_thread_eigen=false "
+    "intra_op_parallelism_threads=1".strip(),
     "JAX_PLATFORMS": "cpu",
 }
 
@@ -81,7 +82,7 @@ def one(load: str, name: str, seed: int, steps: int | None) -> int:
         work = replace(work, steps=steps, peer_steps=dict.fromkeys(work.peer_steps, steps))
     try:
         given = RUNS[name](work, seed)
-    except ModuleNotFoundError as error:
+    except (ModuleNotFoundError, AbsentError) as error:
         print(f"{name}: {error}", file=sys.stderr)
         return ABSENT
     result = given if isinstance(given, dict) else {"per_cpu_s": given}

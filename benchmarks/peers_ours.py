@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from benchmarks.bars import AbsentError
 from benchmarks.peers_workloads import Workload
 
 Changes = dict[str, object]
@@ -27,10 +28,17 @@ def cartpole() -> Any:
 
 def ours(load: Workload, seed: int, changes: Changes) -> dict[str, Any]:
     """A run of ours: its rate, peak memory, plan, whether torch was imported, and where the time
-    of an env step goes."""
+    of an env step goes.
+
+    Raises:
+        AbsentError: this host has none of the variants asked for.
+    """
     import pearl
 
-    trainer = pearl.compile(load.ours(), set=changes, seed=seed)
+    try:
+        trainer = pearl.compile(load.ours(), set=changes, seed=seed)
+    except pearl.InfeasibleError as error:
+        raise AbsentError(str(error)) from None
     run = trainer.train()
     if run.env_steps_per_cpu_s is None:
         raise RuntimeError(f"{load.what}: {load.steps} env steps have no steady stretch")

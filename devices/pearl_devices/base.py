@@ -37,7 +37,8 @@ def finish(call: Call) -> None:
 
 
 ASKED = {
-    "torch-bf16": "rounds to bfloat16; of the updates of continuous actions",
+    "torch-bf16": "rounds to bfloat16; of the updates of continuous actions, on a CPU that "
+    "multiplies bfloat16",
     "eager-bf16": "rounds to bfloat16; of the updates of continuous actions, on a GPU",
     "host-rows": "keeps the rows of a replay in the host's memory, where a GPU reads them; name it "
     "for replay_insert and replay_sample alike",
