@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -33,6 +35,9 @@ STRETCH_S = 0.2
 
 ROUNDS = 64
 """Iterations between two looks at most, so that every call is timed often enough."""
+
+LOOK_S = 0.5
+"""Seconds after which a call of many gradient steps returns amid them."""
 
 PROGRESS_S = 0.25
 """Seconds between two calls of a progress listener."""
@@ -126,10 +131,14 @@ class Lanes(Protocol):
     """Interface between the loop and the lanes of a plan.
 
     alone: there is one lane, so nothing happens between two calls of `run`.
+    pauses: the stop word (`loop.stop`) may be set, by which `run` returns amid an iteration.
     """
 
     @property
     def alone(self) -> bool: ...
+
+    @property
+    def pauses(self) -> bool: ...
 
     def run(self, end: int, stop: int, *, timed: bool = False) -> int:
         """Run iterations up to `end` or beyond, `stop` at the latest; returns the iteration
@@ -141,7 +150,12 @@ class Lanes(Protocol):
         """
 
     def halt(self) -> int:
-        """Bring all lanes to the same iteration soon; returns that iteration."""
+        """Bring all lanes to the same iteration soon; returns that iteration. Where `run` has
+        returned amid one, they stay there, and none runs on.
+        """
+
+    def under_way(self) -> dict[str, int]:
+        """How far the lanes are in the iteration amid which they stay; empty: amid none."""
 
     def fetch(self, *beginnings: str) -> None:
         """Bring arrays from devices with memory of their own, by the beginnings of their names."""
@@ -167,8 +181,9 @@ def iterate(loop: TrainingLoop, state: State) -> Status | Literal["off"]:
         loop.steering.tell(moment, lambda: event(loop, state, rate, phase, moment))
 
     window: Window | None = None
+    unpaid_s = 0.0  # of an iteration that is under way
     loop.settled(state.iteration)
-    with Metrics(loop, state) as metrics:
+    with Metrics(loop, state) as metrics, looked_at(loop):
         _evaluate(loop, state, tell)
         while state.iteration < marks.total:
             at, stop = state.iteration, loop.ending(state)
@@ -184,12 +199,13 @@ def iterate(loop: TrainingLoop, state: State) -> Status | Literal["off"]:
             if stop:
                 end = loop.lanes.halt()
             wall_s, cpu_s = loop.clock.stop(end), loop.lanes.cpu_s() - cpu
-            rounds = 1 if end == marks.warm else stretch(rounds, end - at, begin_s)
+            if end > at:
+                rounds = 1 if end == marks.warm else stretch(rounds, end - at, begin_s)
             later = waiting.waits(loop.lanes.threads())
             waited_s = waiting.between(waits, later, loop.plan.bottleneck.name)
-            state.iteration = end
+            state.iteration, state.under_way = end, loop.lanes.under_way()
             loop.settled(end)
-            loop.lanes.fetch("loss.", "episode.")
+            loop.lanes.fetch("loss.", "episode.", "learner.step")
             _count(loop, state, end - at, wall_s, cpu_s, waited_s)
             if at >= marks.warm:  # the first stretch may still load and compile: it is not counted
                 window = window.longer() if window else Window(end, state.wall_s)
@@ -202,7 +218,9 @@ def iterate(loop: TrainingLoop, state: State) -> Status | Literal["off"]:
                     "the last checkpoint is untouched"
                 )
                 return "failed"
-            rate = (end - at) * loop.graph.env_steps / max(wall_s, 1e-12)
+            unpaid_s += wall_s
+            if end > at:
+                rate, unpaid_s = (end - at) * loop.graph.env_steps / max(unpaid_s, 1e-12), 0.0
             phase = "warm-up" if at < marks.warm else "training"
             every = marks.evaluate_every
             if every and end > at and end % every == 0 and end >= marks.warm:
@@ -217,7 +235,7 @@ def iterate(loop: TrainingLoop, state: State) -> Status | Literal["off"]:
                 stop = loop.ending(state)
             if marks.metrics_every and end // marks.metrics_every > at // marks.metrics_every:
                 metrics.row(state)
-            due = marks.checkpoint_every and end % marks.checkpoint_every == 0
+            due = end > at and marks.checkpoint_every and end % marks.checkpoint_every == 0
             off = False
             if loop.save and (stop or (due and end < marks.total and loop.due())):
                 try:
@@ -233,6 +251,31 @@ def iterate(loop: TrainingLoop, state: State) -> Status | Literal["off"]:
             if off:
                 return "off"
     return "done" if state.log.failure is None else "failed"
+
+
+@contextmanager
+def looked_at(loop: TrainingLoop) -> Iterator[None]:
+    """Meanwhile no call of gradient steps runs for much longer than LOOK_S, or one gradient step
+    where that is longer: a thread sets the stop word.
+    """
+    word = loop.arrays.get(single_lane.STOP)
+    if word is None or not loop.lanes.pauses:
+        yield
+        return
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(LOOK_S):
+            word[0] = 1
+
+    looker = threading.Thread(target=look, daemon=True, name="pearl looks")
+    looker.start()
+    try:
+        yield
+    finally:
+        over.set()
+        looker.join()
+        word[0] = 0
 
 
 def _ended(loop: TrainingLoop, state: State) -> Status:
@@ -339,7 +382,7 @@ def event(
         eval_mean=state.last_mean,
         phase=phase,
         iteration=state.iteration,
-        updates=state.learning(loop.milestones.warm) * loop.graph.updates,
+        updates=int(loop.arrays["learner.step"][0]),
         episodes=episode_count(loop.arrays),
         wall_s=state.wall_s,
         cpu_s=state.cpu_s,

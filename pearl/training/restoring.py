@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from pearl.errors import SpecError
 from pearl.graph.task_graph import TaskGraph
+from pearl.runtime.protocol.single_lane import STOP, pauses
 from pearl.spec.system import System
 from pearl.training.checkpoint import Stored
 from pearl_devices import Buffers, Kernel
@@ -38,6 +39,8 @@ def kept(arrays: Buffers, graph: TaskGraph, *, replay: bool = True) -> Buffers:
 
     replay: whether the replay is among them; without, it begins empty in a run that goes on.
     """
+    if STOP in arrays:  # that a thread asks for a stop at this moment is no part of the run
+        arrays = {**arrays, STOP: arrays[STOP] * (0, 1)}
     if not replay or CURSOR not in arrays:
         return {n: a for n, a in arrays.items() if not n.startswith(REPLAY)}
     rows = _filled(arrays, arrays[CURSOR], arrays.get(CLOCK))
@@ -134,6 +137,9 @@ def bounds(
         return 0, len(into["rollout.reward"]) - 1
     if base == "loop.more":
         return 0, 0
+    if base == STOP:  # gradient steps done of a firing amid them
+        firings = [t.kernel.dim("steps") for t in graph.tasks if pauses(t.kernel)]
+        return 0, max(firings) - 1
     if base.endswith(".terminated"):
         return 0, 1
     if base.endswith(".truncated"):

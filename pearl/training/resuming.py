@@ -9,6 +9,8 @@ from typing import Any
 
 from pearl.errors import SpecError
 from pearl.planning.plans import pearl_version, plain
+from pearl.runtime.protocol.control_block import BEGIN
+from pearl.runtime.protocol.single_lane import PART, STOP
 from pearl.training import checkpoint, restoring
 from pearl.training.compiled import compiled_again
 from pearl.training.session import Resumed, Session
@@ -115,6 +117,7 @@ def resume(
         names = f"; set anew for that: {', '.join(anew)}" if anew else ""
         told(state, f"{text}, no longer at {before}{names}")
     resumed = Resumed(stored, about["environments"], tuple(anew))
+    _check_under_way(session, state, file, own=own or own_plan)
     if restoring.CURSOR in session.arrays and restoring.CURSOR not in stored.places:
         resumed = _refill(session, resumed, state)
     if about["pearl_version"] != pearl_version():
@@ -124,6 +127,26 @@ def resume(
             restarts=0,
         )
     return session, state, resumed
+
+
+def _check_under_way(session: Session, state: State, file: Path, *, own: bool) -> None:
+    """Check that the lanes can go on amid an iteration, if the checkpoint was written amid one.
+
+    own: they are those of the plan in the checkpoint.
+    """
+    protocol = session.compiled.protocol
+    if state.under_way and not own:
+        raise SpecError(
+            f"{file}: was written amid an iteration, which its own plan alone can go on with: "
+            "leave the other one out (--plan)"
+        )
+    needed = {PART} if protocol.alone else {BEGIN, *(t.name for t in protocol.graph.tasks)}
+    amid = bool(state.under_way) or (STOP in session.arrays and session.arrays[STOP][1] > 0)
+    if state.under_way.keys() != (needed if amid else set()):
+        raise SpecError(
+            f"{file}: progress: under_way has {sorted(state.under_way)}; "
+            f"{sorted(needed) if amid else 'nothing'} is needed, as {STOP} says"
+        )
 
 
 def _refill(session: Session, resumed: Resumed, state: State) -> Resumed:
@@ -137,6 +160,9 @@ def _refill(session: Session, resumed: Resumed, state: State) -> Resumed:
     warm = state.refilled - (-starts // c.graph.env_steps)
     state.learnt = state.learning(warm)
     state.refilled = state.drained = state.iteration
+    state.under_way = {}
+    if STOP in session.arrays:
+        session.arrays[STOP][:] = 0
     if "any_order.acted" in session.arrays:
         session.arrays["any_order.acted"][:] = 0
     told(
@@ -144,7 +170,7 @@ def _refill(session: Session, resumed: Resumed, state: State) -> Resumed:
         f"{resumed.stored.path} holds no replay: learning goes on once {starts} env "
         "steps have filled it anew, and the run will not equal one that went through",
     )
-    return Resumed(resumed.stored, None, (*resumed.anew, "env.", "any_order."))
+    return Resumed(resumed.stored, None, (*resumed.anew, "env.", "any_order.", STOP))
 
 
 def told(state: State, text: str) -> None:

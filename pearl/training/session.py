@@ -191,6 +191,7 @@ class Session:
                     residency,
                     iteration=state.iteration,
                     pace_s=pace_s,
+                    under_way=state.under_way,
                 )
             return
         from pearl.runtime.lanes.engine import Engine
@@ -227,7 +228,7 @@ class Session:
             self.again(resumed)
             self.environments = engine.environments
             with own_code(c.system, "binding the kernels"), _bringing_back():
-                engine.start(state.iteration)
+                engine.start(state.iteration, state.under_way)
             yield engine
 
     def _in_any_order(self, work: Work) -> Engine:

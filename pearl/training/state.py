@@ -31,6 +31,7 @@ class State:
     refilled: iteration from which the replay has been filled; above 0 where a checkpoint had none.
     learnt: iterations with gradient steps before `refilled`.
     spent: of the clock of a run, as `pearl.training.spent` names its parts.
+    under_way: how far the lanes are in an iteration that is amid its gradient steps (`loop.Lanes`).
     """
 
     iteration: int = 0
@@ -52,6 +53,7 @@ class State:
     refilled: int = 0
     learnt: int = 0
     spent: dict[str, float] = field(default_factory=dict)
+    under_way: dict[str, int] = field(default_factory=dict)
 
     def learning(self, warm: int) -> int:
         """Iterations with gradient steps so far. warm: the iteration from which this run takes
@@ -131,6 +133,10 @@ KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "list[str]": (
         "a list of texts",
         lambda v: isinstance(v, list) and all(isinstance(i, str) for i in v),
+    ),
+    "dict[str, int]": (
+        "an object of counts",
+        lambda v: isinstance(v, Mapping) and all(map(_is_count, v.values())),
     ),
     "dict[str, float]": (
         "an object of numbers",

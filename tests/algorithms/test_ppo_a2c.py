@@ -14,6 +14,7 @@ from pearl.errors import SpecError
 from pearl.graph.sequential import program_order
 from pearl.planning.plans import Plan
 from pearl.runtime.protocol import single_lane
+from pearl.runtime.protocol.residency import Residency
 from pearl.testing.kernel_buffers import equal
 from pearl_devices import Buffers
 from tests.lanes import cut, recalled
@@ -141,8 +142,9 @@ def test_fused_modes_train_as_the_tasks_one_by_one(name: str, fused: str) -> Non
     recalled(apart)
     order = program_order(together.graph)
     for trainer in (together, apart):
-        steps = single_lane.bind(order, trainer.session.compiled.jobs, (), trainer.session.arrays)
-        single_lane.run([s.call for s in steps], 20, trainer.session.arrays)
+        jobs, into = trainer.session.compiled.jobs, trainer.session.arrays
+        steps = single_lane.bind(order, jobs, (), into)
+        single_lane.OneLane(steps, into, 0, Residency(jobs, into)).run(20, 0)
     ours = arrays(together)
     assert equal({n: ours[n] for n in arrays(apart)}, arrays(apart)) == []
     assert together.session.arrays["learner.step"][0] == 20 * together.graph.updates

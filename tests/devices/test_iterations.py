@@ -11,6 +11,7 @@ from pearl.graph.limits import Limits
 from pearl.graph.sequential import program_order
 from pearl.planning.costs import tabulate
 from pearl.runtime.protocol import single_lane
+from pearl.runtime.protocol.residency import Residency
 from pearl_devices import Device, Platform, backend, buffers, kernel, kernels
 from pearl_devices.primitives.math.rng import key
 
@@ -78,8 +79,8 @@ def trained(of, fused: bool, before: int, after: int):
             array[0] = key(7, name.removeprefix("rng."))
     module.initialise(arrays, of, 7)
     steps = single_lane.bind(program_order(graph), bound, module.LEARNING, arrays)
-    single_lane.run([s.call for s in steps if not s.learns], before, arrays)
-    single_lane.run([s.call for s in steps], after, arrays)
+    single_lane.OneLane(steps, arrays, before, Residency(bound, arrays)).run(before, 0)
+    single_lane.OneLane(steps, arrays, 0, Residency(bound, arrays)).run(after, 0)
     return arrays, graph, steps
 
 

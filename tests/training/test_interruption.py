@@ -237,14 +237,14 @@ def test_a_stretch_takes_a_fifth_of_a_second(rounds, done, seconds, expected, mo
 
 def rounds_of(monkeypatch, seconds):
     """How many iterations each native call of a lane does, of which one takes at least so long."""
-    found, run = [], single_lane.run
+    found, run = [], single_lane.OneLane.run
 
-    def slow(calls, rounds, arrays):
-        found.append(rounds)
-        time.sleep(rounds * seconds)
-        run(calls, rounds, arrays)
+    def slow(lane, end, stop, *, timed=False):
+        found.append(end - lane.iteration - timed)
+        time.sleep(found[-1] * seconds)
+        return run(lane, end, stop, timed=timed)
 
-    monkeypatch.setattr(single_lane, "run", slow)
+    monkeypatch.setattr(single_lane.OneLane, "run", slow)
     return found
 
 

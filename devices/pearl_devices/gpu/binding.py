@@ -20,8 +20,8 @@ EAGER = {"torch": "eager", "torch-bf16": "eager-bf16"}
 ONE_SM = ("fused",)
 """Variants that run on one streaming multiprocessor; the others take all of them."""
 
-MORE = "loop.more"
-"""An array that the runtime writes right before a call, and that is read there."""
+TURNS = "loop."
+"""Arrays that the runtime writes, before a call or amid it, and that are read there."""
 
 
 def programs(kernel: Kernel) -> dict[str, Variant]:
@@ -51,7 +51,7 @@ def offered(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
 def on_host(kernel: Kernel, variant: str, name: str) -> bool:
     """Whether a variant has this array in the host's memory."""
     found = {**programs(kernel), **written(kernel)}.get(variant)
-    return name == MORE or (found is not None and found.on_host(name))
+    return name.startswith(TURNS) or (found is not None and found.on_host(name))
 
 
 def device_of(kernel: Kernel, variant: str, buffers: Buffers) -> Any:

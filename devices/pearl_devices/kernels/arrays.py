@@ -35,7 +35,8 @@ B batch size, P parameters of a network. Discrete actions are int64 without the 
 | rollout.value, rollout.advantage, rollout.returns | T, N | values of the observations, advantages, and their sums |
 | hyper.X | 1 or more | lr.X per network (with a schedule 4: first and last rate, steps of Adam between, 1 where it falls along half a cosine), adam (beta1, beta2, eps), tau, target_every, clip_norm (0: off), huber (0: half the squared error, else delta), discount; of update.td3 smoothing (noise standard deviation and its limit, as shares of half the action range); of update.sac target_entropy; of PPO and A2C gae_lambda, clip and value_clip (0: off), entropy and value_weight (their parts in the loss), normalise (1: advantages), target_kl (where it is given: gradient steps end before the policy is further from the one that acted), anneal (gradient steps over which the learning rates fall to 0; 0: they stay), rmsprop (decay, 0: Adam is used; constant in the root) |
 | policy.q, learner.q.visits | states, actions | of the tabular algorithms: the table (float64), and how often each entry was updated; observations are then the numbers of states, and hyper.lr.q has the first step size and the power of the visits that it falls with |
-| loop.more | 1 | iterations beyond the first that one call of iteration.* runs |
+| loop.more | 1 | iterations beyond the first that one call of iteration.* runs; once it has returned, those it has not begun |
+| loop.stop | 2 | not 0: a call of gradient steps is to return after the one in hand; gradient steps done of the firing that is amid them |
 | normalise.obs, normalise.reward | 2, O; 2, 1 | mean and variance of the observations, of the discounted return; normalise.obs.count and normalise.reward.count: of how many |
 | normalise.return, normalise.options | N; 3 | discounted return so far; limit of what is normalised (0: none), constant in the variance, discount |
 | rng.TASK | 2 | key of the task's random stream; firings done |
@@ -51,6 +52,8 @@ EPISODES = 4096
 ANEW = 2
 """Added to a transition's `truncated` where its environment was started anew amid an episode: the
 one before it is not its predecessor, though nothing says that it ended."""
+STOP: dict[str, Spec] = {"loop.stop": ((2,), "int64")}
+"""The word by which a call of gradient steps is cut short, and how far that one came."""
 STATE = 8
 """Numbers that a native environment keeps of its state, at most."""
 

@@ -13,8 +13,8 @@ from typing import Literal
 
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels import torch_operations
+from pearl_devices.kernels.arrays import STOP, bounds, learner
 from pearl_devices.kernels.arrays import actions as actions_of
-from pearl_devices.kernels.arrays import bounds, learner
 from pearl_devices.kernels.counting import (
     F32,
     activations_bytes,
@@ -175,6 +175,7 @@ def update(
         specs: dict[str, Spec] = {
             **batch(k),
             **errors(k),
+            **STOP,
             "learner.step": ((1,), "int64"),
             "hyper.adam": ((3,), "float64"),
             "hyper.tau": ((1,), "float64"),

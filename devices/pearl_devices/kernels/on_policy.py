@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels import torch_operations
-from pearl_devices.kernels.arrays import bounds, continuous, learner
+from pearl_devices.kernels.arrays import STOP, bounds, continuous, learner
 from pearl_devices.kernels.counting import (
     ADAM_BYTES_READ,
     ADAM_BYTES_WRITTEN,
@@ -127,6 +127,7 @@ def _update_arrays(k: Kernel) -> dict[str, Spec]:
         **{f"hyper.{name}": ((1,), "float64") for name in names},
         "hyper.adam": ((3,), "float64"),
         "hyper.rmsprop": ((2,), "float64"),
+        **STOP,
         "learner.step": ((1,), "int64"),
         "rng.update": ((2,), "uint64"),
         **bounds(k),

@@ -57,6 +57,8 @@ version of the parameters that they were acted with. Part of a checkpoint."""
 class AnyOrder(Engine):
     """The lanes of an any-order plan. graph: the algorithm's, nothing split."""
 
+    pauses = False
+
     def __init__(self, work: Work, hosting: Hosting, graph: TaskGraph) -> None:
         self._whole, self._warm = graph, work.span.warm
         work.span = replace(work.span, total=sys.maxsize)  # a fast copy does more than its share

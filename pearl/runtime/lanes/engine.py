@@ -19,10 +19,10 @@ from pearl.runtime.lanes.work import Work
 from pearl.runtime.lanes.workers import LaneDied, Process, Thread, Worker
 from pearl.runtime.protocol import channels, recovery
 from pearl.runtime.protocol.binding import Lags
-from pearl.runtime.protocol.control_block import Board
+from pearl.runtime.protocol.control_block import BEGIN, PARKED, Board
 from pearl.runtime.protocol.lane_schedule import Protocol
 from pearl.runtime.protocol.progress_counters import Bell
-from pearl.runtime.protocol.single_lane import LaneError
+from pearl.runtime.protocol.single_lane import LaneError, StopWord
 
 Hosting = Literal["one", "threads", "processes"]
 
@@ -36,6 +36,8 @@ class Engine:
     """Lanes hosted in one of three ways. Use it as a context: leaving it ends all workers."""
 
     alone = False
+    pauses = True
+    """Whether it may be asked to stop amid a firing."""
 
     def __init__(self, work: Work, hosting: Hosting) -> None:
         self.work, self.hosting = work, hosting
@@ -55,6 +57,7 @@ class Engine:
         self._last: tuple[float, tuple[int, ...]] = (time.monotonic(), ())
         self._ahead = max(f.offset for k in p.lanes for f in k.firings)
         self._paced = self._reached = 0
+        self._word = StopWord(work.arrays)
         self.times_ns: dict[str, list[int]] = {}
         self.lags: Lags = {}
 
@@ -78,12 +81,12 @@ class Engine:
                 worker.ready()
             self.work.restored = {}  # who takes the place of a worker begins with new environments
         except BaseException:
-            self._end()
+            self.close()
             raise
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._end()
+        self.close()
 
     @staticmethod
     def words(protocol: Protocol) -> tuple[str, ...]:
@@ -132,25 +135,29 @@ class Engine:
             external_envs.restore(found.environments, w.restored)
         return found
 
-    def start(self, at: int) -> None:
-        """Begin with iteration `at`: all tasks have fired for just the iterations before it."""
+    def start(self, at: int, under_way: Mapping[str, int] | None = None) -> None:
+        """Begin with iteration `at`: all tasks have fired for just the iterations before it.
+
+        under_way: as other lanes left off (`under_way`); `at` is then how far this thread's came.
+        """
         p, board = self.work.protocol, self.board
         self.work.residency.load()
-        self._begun = recovery.Begun.of(self.work.arrays, at)
-        for task, firings in p.graph.repetition.items():
-            board.write(board.count(task), at * firings)
-        for n in range(board.lanes):
-            board.write(board.flushed(n), at)
-        board.write(board.limit, at)
-        board.write(board.flush, at)
+        begin = under_way[BEGIN] if under_way else at
+        fired = {t: (under_way[t] if under_way else at * n) for t, n in p.graph.repetition.items()}
+        self._begun = recovery.Begun.of(self.work.arrays, fired)
+        cells = {board.count(task): firings for task, firings in fired.items()}
+        cells |= {board.flushed(n): begin for n in range(board.lanes)}
+        for cell, value in (cells | {board.limit: at, board.flush: begin}).items():
+            board.write(cell, value)
         self._paced = self._reached = at
         for runner in self._runners():
-            runner.segment(at)
+            runner.resume(begin) if under_way else runner.segment(at)
         for worker in self._workers.values():
             worker.begin()
 
     def run(self, end: int, stop: int, *, timed: bool = False) -> int:
-        """Iterations up to `end`, at `stop` at the latest; returns how far this thread's lane came.
+        """Iterations up to `end`, at `stop` at the latest, or until the stop word cuts one short;
+        returns how far this thread's lane came.
 
         Only at `stop` is every task as far as every other; until then the other lanes may be ahead
         of this one as far as tokens allow, by as many iterations as it is asked for here and
@@ -158,15 +165,22 @@ class Engine:
         """
         board, ahead = self.board, max(min(end - self._reached, AHEAD), self._ahead, 1)
         self._reached = end
+        self.own.cut, self._word.words[0] = False, 0
         if end + self._ahead >= stop:
             self._settle(stop, timed=timed)
-            return stop
+            return self._came(stop)
         board.write(board.limit, max(board.read(board.limit), min(stop, end + ahead)))
         self._ring()
         self._advance(end, timed=timed)
         for worker in self._workers.values():
             for text, lost in worker.failures():
                 self._hear(text, lost)
+        return self._came(end)
+
+    def _came(self, end: int) -> int:
+        """The iteration that this thread's lane has reached, `end` unless it was cut short."""
+        if self.own.cut:
+            self._reached = end = int(self.own.round + self.own.ahead)
         return end
 
     def _advance(self, end: int, *, timed: bool) -> None:
@@ -178,9 +192,11 @@ class Engine:
         released = time.perf_counter()
         for each in range(self._paced + 1, end + 1):
             go(each, timed=timed and each == end)
+            if self.own.cut:
+                return
+            self._paced = each
             released += pace_s
             time.sleep(max(0.0, released - time.perf_counter()))
-        self._paced = end
 
     def _settle(self, end: int, *, timed: bool) -> None:
         board = self.board
@@ -188,6 +204,8 @@ class Engine:
         board.write(board.flush, end)
         self._ring()
         self._advance(end, timed=timed)
+        if self.own.cut:
+            return
         if self.hosting == "one":
             if min(r.round for r in self._all) < end:
                 raise LaneError("the plan's lanes wait for each other: " + self._stuck())
@@ -195,17 +213,33 @@ class Engine:
                 runner.segment(end)
         else:
             self.own.flush(end)
+            if self.own.cut:
+                return
             while any(board.read(board.flushed(n)) < end for n in range(board.lanes)):
                 self._look()
                 time.sleep(0)
         self.work.residency.settle()
 
     def halt(self) -> int:
-        """Bring all lanes to the limit that the others were last given; which iteration that is."""
+        """Bring all lanes to the limit that the others were last given, or, where a call has been
+        cut short, let all stay where they are; which iteration this thread's has reached."""
         limit = self.board.read(self.board.limit)
-        if self.board.read(self.board.flush) < limit:
+        if not self.own.cut and self.board.read(self.board.flush) < limit:
             self._settle(limit, timed=False)
-        return limit
+        if not self.own.cut:
+            return limit
+        self.board.write(self.board.park, 1)
+        self._ring()
+        while any(self.board.read(self.board.flushed(n)) != PARKED for n in self._workers):
+            self._look()
+            time.sleep(0)
+        self.work.residency.settle()
+        return self._came(limit)
+
+    def under_way(self) -> dict[str, int]:
+        """Of an iteration cut short: all counts, and at which iteration they were last alike."""
+        counts = dict(zip(self.board.tasks, self._counts(), strict=True))
+        return {BEGIN: self.own.begin, **counts} if self.own.cut else {}
 
     def fetch(self, *beginnings: str) -> None:
         """Bring arrays from devices, by the beginnings of their names."""
@@ -234,7 +268,7 @@ class Engine:
             r.attempt(limit, target if r is self.own else limit, timed and end, flush=flush)
             for r in self._all
         ):
-            if not flush and self.own.round >= target:
+            if self.own.cut or (not flush and self.own.round >= target):
                 return
 
     def _stuck(self) -> str:
@@ -285,15 +319,10 @@ class Engine:
 
     def environments(self) -> dict[str, Any]:
         """Snapshots of the environments outside the arrays, between two segments."""
-        found = {
-            n: s for r in self._runners() for n, s in external_envs.snapshot(r.environments).items()
-        }
+        found = external_envs.snapshot(self.environments_here)
         for number, worker in self._workers.items():
             found |= worker.environments(self.board.read(self.board.flushed(number)))
         return found
-
-    def close(self) -> None:
-        self._end()
 
     @property
     def environments_here(self) -> dict[str, Any]:
@@ -349,7 +378,8 @@ class Engine:
             for lag, count in seen.items():
                 mine[int(lag)] = mine.get(int(lag), 0) + count
 
-    def _end(self) -> None:
+    def close(self) -> None:
+        """End all workers."""
         self.board.write(self.board.stop, 1)
         for bell in self.work.bells:
             bell.ring()

@@ -5,18 +5,19 @@ from __future__ import annotations
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from time import perf_counter_ns
 from typing import Any
 
 from pearl.runtime.protocol import progress_counters, recovery
 from pearl.runtime.protocol.binding import Binder, BoundFiring
-from pearl.runtime.protocol.control_block import Board, Span
+from pearl.runtime.protocol.control_block import PARKED, Board, Span
 from pearl.runtime.protocol.lane_schedule import Protocol
 from pearl.runtime.protocol.progress_counters import Bell
 from pearl.runtime.protocol.residency import Residency
-from pearl.runtime.protocol.single_lane import Job
+from pearl.runtime.protocol.single_lane import Job, StopWord
 from pearl.runtime.protocol.single_lane import note as keep
 from pearl_devices import Buffers, Call
 from pearl_devices.base import Pending, finish
@@ -41,6 +42,10 @@ class Stopped(Exception):
     """The run ends, so a lane that waits must stop waiting."""
 
 
+class Parked(Exception):
+    """The run ends amid an iteration, so a lane that waits stays where it is."""
+
+
 class Runner:
     """A lane with its calls bound.
 
@@ -55,6 +60,8 @@ class Runner:
     anew: native environments of the lane have been started anew amid their episodes.
     settled: called at the end of a segment, with its iteration.
     environments: those outside the arrays, by the name of their call.
+    word: the stop word.
+    cut: it has cut a call short, since this was last set to False.
     """
 
     def __init__(
@@ -87,6 +94,7 @@ class Runner:
         }
         self.ahead = max(s.offset for s in self.steps)
         self.begin = self.round = self.entry = self.resumed = 0
+        self.word, self.cut, self._spent_ns = StopWord(arrays), False, 0
         if anew:
             for step, f in zip(self.steps, protocol.lanes[number].firings, strict=True):
                 step.calls = recovery.marked(protocol, f, jobs, arrays, step.calls)
@@ -99,17 +107,33 @@ class Runner:
         self.begin, self.round, self.entry = begin, begin - self.ahead, 0
 
     def resume(self, begin: int) -> None:
-        """Go on in a segment from the lane's first incomplete firing by the counts."""
+        """Go on in a segment from the lane's first incomplete firing by the counts.
+
+        At the end of a segment later ones may be complete: those that belong to it.
+        """
         self.segment(begin)
         published = [p for s in self.steps for p in s.published]
-        self.round = min((self.board.read(c) - base) // growth + 1 for c, base, growth in published)
-        self.resumed = self.round + 1
+        ready = [(self.board.read(c) - base) // growth + 1 for c, base, growth in published]
+        self.round, self.resumed = min(ready), max(*ready, min(ready) + 1)
 
     def follow(self) -> None:
         """Run as a worker: iterations up to the limit on the board, until told to stop."""
+        self.resume(self.board.read(self.board.flushed(self.number)))
+        try:
+            self._follow()
+        except Parked:
+            while not self._completed():
+                self.look()
+                time.sleep(POLL_S)
+            self._tell(PARKED)
+            while True:
+                self.bells[self.number].sleep(SLEEP_S)
+                self.look()
+
+    def _follow(self) -> None:
         board, mine = self.board, self.board.sleeps(self.number)
-        self.resume(board.read(board.flushed(self.number)))
         while not board.read(board.stop):
+            self._park()
             limit, flush = board.read(board.limit), board.read(board.flush)
             if self.round + self.ahead < limit:
                 self.run(min(limit, self.round + self.ahead + AHEAD), timed=True)
@@ -128,37 +152,56 @@ class Runner:
         timed: with a clock around the calls of the last round.
         """
         end = limit - self.ahead
-        while self.round < min(max(self.begin, self.resumed), end):
+        if timed and (self.word.done or self.entry):
+            with self._clocked(self.round):
+                self._partly(self.round, self.begin, limit)
+        while self.round < min(max(self.begin, self.resumed), end) and not self.cut:
             self._partly(self.round, self.begin, limit)
-        if self.round < end - timed:
+        if self.round < end - timed and not self.cut:
             self._wholly(end - timed)
-        if timed and self.begin <= self.round < end:
-            steps = self.steps
-            try:
-                self.steps = tuple(replace(s, calls=self._timers(s, end - 1)) for s in steps)
+        if timed and self.begin <= self.round < end and not self.cut:
+            with self._clocked(end - 1):
                 self._wholly(end)
-            finally:
-                self.steps = steps
+
+    @contextmanager
+    def _clocked(self, number: int) -> Iterator[None]:
+        """Meanwhile there is a clock around every call, which are those of round `number`."""
+        steps = self.steps
+        try:
+            self.steps = tuple(replace(s, calls=self._timers(s, number)) for s in steps)
+            yield
+        finally:
+            self.steps = steps
 
     def flush(self, end: int) -> None:
         """Run the rest of the segment, which ends before iteration `end`, where the next begins."""
         while self.round < end:
             self._partly(self.round, self.begin, end)
+            if self.cut:
+                return
         while not self._completed():
             self.look()
             time.sleep(POLL_S)
         self.segment(end)
+        self._tell(end)
+
+    def _tell(self, settled: int) -> None:
+        """Say how far the lane has come, its environments first."""
         if self.settled is not None:
-            self.settled(end)
-        self.board.write(self.board.flushed(self.number), end)
+            self.settled(settled)
+        self.board.write(self.board.flushed(self.number), settled)
+
+    def _park(self) -> None:
+        if self.board.read(self.board.park):
+            raise Parked
 
     def _wholly(self, end: int) -> None:
         address, spins, steps = self.board.address, self.spins, self.steps
         sleeping, lanes = address + progress_counters.CELL * self.board.sleeps(0), self.board.lanes
         spin, publish = progress_counters.spin, progress_counters.publish
-        number = self.round
+        number, words = self.round, self.word.words
         while number < end:
-            for s in steps:
+            for place, s in enumerate(steps):
                 if s.which is not None and not spin(
                     address, s.which, s.base, s.step, number, spins
                 ):
@@ -168,6 +211,11 @@ class Runner:
                     continue
                 if s.first <= number < s.last:
                     s.calls[number % len(s.calls)]()
+                    if s.pauses and words[0]:
+                        if words[1] == 0:
+                            self._publish(s, number)
+                        self._cut_short(number, place + (words[1] == 0))
+                        return
                 for cell, base, growth in s.published:
                     if publish(address, cell, base + number * growth, sleeping, 0, lanes):
                         self._wake()
@@ -183,8 +231,17 @@ class Runner:
                 if s.which is not None:
                     self._sleep(s, number)
                 self._fire(s, number)
+                if s.pauses and self.word.words[0]:
+                    self._cut_short(number, self.entry + (self.word.done == 0))
+                    return
             self.entry += 1
         self.round, self.entry = number + 1, 0
+
+    def _cut_short(self, number: int, entry: int) -> None:
+        """The stop word was set: the lane goes on with call `entry` of round `number`."""
+        self.cut, self.resumed = True, number + 1
+        ended = entry == len(self.steps)
+        self.round, self.entry = (number + 1, 0) if ended else (number, entry)
 
     def _complete(self, s: BoundFiring, number: int) -> bool:
         return all(self.board.read(c) >= base + number * growth for c, base, growth in s.published)
@@ -195,7 +252,7 @@ class Runner:
         if s.late:
             self._under_way[s.name].append((pending, s, number))
             self._completed()
-        else:
+        elif not (s.pauses and self.word.done):
             self._publish(s, number)
 
     def _publish(self, s: BoundFiring, number: int) -> None:
@@ -224,7 +281,9 @@ class Runner:
             time.sleep(POLL_S)
         while self.round < target:
             s = self.steps[self.entry]
-            if self.begin <= self.round + s.offset < limit:
+            if self.round < self.resumed and self._complete(s, self.round):
+                pass
+            elif self.begin <= self.round + s.offset < limit:
                 if s.which is not None and not progress_counters.reached(
                     board.address, s.which, s.base, s.step, self.round
                 ):
@@ -232,6 +291,9 @@ class Runner:
                 if timed and self.round + self.ahead >= timed - 1:
                     s = replace(s, calls=self._timers(s, self.round))
                 self._fire(s, self.round)
+                if s.pauses and self.word.words[0]:
+                    self._cut_short(self.round, self.entry + (self.word.done == 0))
+                    return False
                 fired = True
             elif not flush and self.round + s.offset >= limit:
                 return fired
@@ -248,11 +310,19 @@ class Runner:
 
         def timer(call: Call) -> Call:
             def timed() -> Pending | None:
-                begin = perf_counter_ns()
+                begin, begun = perf_counter_ns(), s.pauses and self.word.done > 0
+                before_ns = self._spent_ns if begun else 0
+                self._spent_ns = 0
                 pending = call()
                 if pending is None:
                     finish(call)
-                    note(begin)
+                    known = not begun or before_ns > 0
+                    if s.pauses and self.word.done:
+                        spent_ns = before_ns + perf_counter_ns() - begin
+                        self._spent_ns = spent_ns if known else 0
+                        return None
+                    if known:
+                        note(begin - before_ns)
                 if s.lag is not None:
                     s.lag(number)
                 return pending and _TimedPending(pending, lambda: note(begin))
@@ -288,6 +358,7 @@ class Runner:
             ):
                 return
             self.look()
+            self._park()
 
     def _wake(self) -> None:
         for lane, bell in enumerate(self.bells):

@@ -17,7 +17,7 @@ from pearl.runtime.protocol.control_block import Board, Span
 from pearl.runtime.protocol.lane_schedule import Firing, Protocol, Slots
 from pearl.runtime.protocol.progress_counters import Ints
 from pearl.runtime.protocol.residency import Residency
-from pearl.runtime.protocol.single_lane import Job
+from pearl.runtime.protocol.single_lane import Job, pauses
 from pearl_devices import Buffers, Call, Kernel, backend
 from pearl_devices.base import Pending, finish
 from pearl_devices.kernels import kind_of
@@ -36,6 +36,7 @@ class BoundFiring:
     first, last: rounds in which it works.
     published: (cell, count after round 0, growth a round).
     late: it may return before it is complete.
+    pauses: the stop word may cut it short.
     lag: takes the round and notes the lag, when it is timed.
     """
 
@@ -49,6 +50,7 @@ class BoundFiring:
     last: int
     published: tuple[tuple[int, int, int], ...]
     late: bool = False
+    pauses: bool = False
     lag: Callable[[int], None] | None = None
 
 
@@ -104,6 +106,7 @@ class Binder:
             ends - f.works(0),
             tuple((board.count(t), n, q[t]) for t, n in f.done.items()),
             f.late,
+            pauses(job.kernel),
             self._lag(f),
         )
 

@@ -9,6 +9,12 @@ from dataclasses import dataclass
 from pearl.runtime.protocol import progress_counters
 from pearl.runtime.protocol.progress_counters import Ints
 
+BEGIN = "begin"
+"""Name, beside those of tasks, of the iteration at which all lanes were last at the same one."""
+
+PARKED = -2
+"""What a lane says that it has flushed to once it is parked; -1 is said of a lane that is none."""
+
 
 @dataclass(frozen=True)
 class Board:
@@ -17,7 +23,7 @@ class Board:
     tasks: names of the tasks; cell i counts the firings of task i.
     lanes: number of lanes. Each has a cell for the iteration that it has flushed to, and one that
         says whether it sleeps.
-    cells: int64, one cache line a cell. The last three are `limit`, `flush` and `stop`.
+    cells: int64, one cache line a cell. The last four are `limit`, `flush`, `stop` and `park`.
     """
 
     tasks: tuple[str, ...]
@@ -26,7 +32,7 @@ class Board:
 
     @staticmethod
     def size(tasks: int, lanes: int) -> int:
-        return (tasks + 2 * lanes + 3) * progress_counters.CELL // 8
+        return (tasks + 2 * lanes + 4) * progress_counters.CELL // 8
 
     def count(self, task: str) -> int:
         return self.tasks.index(task)
@@ -51,6 +57,12 @@ class Board:
     def stop(self) -> int:
         """Cell that is not 0 once the lanes are to end."""
         return self.limit + 2
+
+    @property
+    def park(self) -> int:
+        """Cell that is not 0 once the lanes are to stay where they are: the run ends amid an
+        iteration. Each then says that it has flushed to `PARKED`."""
+        return self.limit + 3
 
     @property
     def address(self) -> int:

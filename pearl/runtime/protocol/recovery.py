@@ -34,17 +34,17 @@ RESET = 2**63
 class Begun:
     """Counts when the lanes began.
 
-    at: the iteration.
+    fired: task → its firings.
     counted: name of an array → its counts.
     """
 
-    at: int
+    fired: Mapping[str, int]
     counted: Mapping[str, tuple[int, ...]]
 
     @staticmethod
-    def of(arrays: Buffers, at: int) -> Begun:
+    def of(arrays: Buffers, fired: Mapping[str, int]) -> Begun:
         names = [n for n in arrays if n.startswith("rng.") or n == "replay.cursor"]
-        return Begun(at, {n: tuple(int(v) for v in arrays[n]) for n in names})
+        return Begun(fired, {n: tuple(int(v) for v in arrays[n]) for n in names})
 
 
 def obstacle(protocol: Protocol, number: int) -> str | None:
@@ -90,10 +90,10 @@ def mend(
     _, cut_off = next_firing(protocol, number, board)
     lost = None
     for task in protocol.lanes[number].tasks:
-        kernel, q = protocol.graph.task(task).kernel, protocol.graph.repetition[task]
+        kernel = protocol.graph.task(task).kernel
         count = board.read(board.count(task))
         learns = protocol.graph.origin(task)[0] in learning
-        works = _works(protocol, task, begun.at * q, count, span, learns)
+        works = _works(protocol, task, begun.fired[task], count, span, learns)
         structure = kind_of(kernel).structure
         per = kernel.dim("steps") if structure == "sample" else 1
         for name in specs(kernel):

@@ -70,6 +70,32 @@ class BoundCall:
     call: Call
     learns: bool
 
+    @property
+    def pauses(self) -> bool:
+        """Whether the stop word may cut the call short."""
+        return pauses(self.job.kernel)
+
+
+STOP, PART = "loop.stop", "part"
+"""Name of the stop word's array; key of `OneLane.under_way`."""
+
+
+def pauses(kernel: Kernel) -> bool:
+    """Whether the stop word may cut a call short, so that the next one goes on with its firing."""
+    return STOP in kind_of(kernel).arrays(kernel)
+
+
+class StopWord:
+    """The stop word among the arrays of a run; never set where they have none."""
+
+    def __init__(self, arrays: Buffers) -> None:
+        self.words = memoryview(arrays.get(STOP, np.zeros(2, np.int64)))
+
+    @property
+    def done(self) -> int:
+        """Gradient steps that are done of the firing amid them; 0: of none."""
+        return int(self.words[1])
+
 
 def jobs(plan: Plan, graph: TaskGraph, platform: Platform, *, emulate: bool) -> dict[str, Job]:
     """Task → the job that runs it. Members of a fused mode share one.
@@ -157,10 +183,12 @@ class OneLane:
 
     iteration: iterations done.
     pace_s: least seconds between the beginnings of two iterations.
+    under_way: as another lane left off (`OneLane.under_way`).
     fetch: brings arrays from devices, by the beginnings of their names.
     """
 
     alone = True
+    pauses = True
 
     def __init__(
         self,
@@ -171,37 +199,102 @@ class OneLane:
         *,
         iteration: int = 0,
         pace_s: float | None = None,
+        under_way: Mapping[str, int] | None = None,
     ) -> None:
         self.iteration, self.times_ns = iteration, dict[str, list[int]]()
         self.lags: dict[str, dict[int, int]] = {}
-        self._steps, self._arrays, self._warm, self._pace_s = steps, arrays, warm, pace_s
+        self._warm, self._pace_s = warm, pace_s
         self._residency, self.fetch = residency, residency.fetch
         residency.load()
-        self._acting = [s.call for s in steps if not s.learns]
-        self._calls = [s.call for s in steps]
+        self._stop, self._more = StopWord(arrays), arrays.get("loop.more")
+        self._acting = parts([s for s in steps if not s.learns])
+        self._steps = parts(steps)
+        self._part, self._spent_ns = (under_way or {}).get(PART, 0), None if under_way else 0
+        if self._part >= len(self._steps):
+            raise LaneError(f"the checkpoint is amid part {self._part} of {len(self._steps)}")
 
     def run(self, end: int, stop: int, *, timed: bool = False) -> int:
-        """Iterations up to `end`; timed: with a clock around the calls of the last."""
-        calls = self._acting if self.iteration < self._warm else self._calls
-        whole = end - self.iteration - timed
-        if self._pace_s:
-            released = time.perf_counter()
-            for _ in range(whole):
-                run(calls, 1, self._arrays)
+        """Iterations up to `end`, or until the stop word cuts one short; timed: with a clock around
+        the calls of the last."""
+        self._stop.words[0] = 0
+        if self._stop.done or self._part:
+            self._timed_round()
+        released = time.perf_counter()
+        while not self._stop.words[0] and self.iteration < end - timed:
+            self._rounds(1 if self._pace_s else end - timed - self.iteration)
+            if self._pace_s and not self._stop.words[0]:
                 released += self._pace_s
                 time.sleep(max(0.0, released - time.perf_counter()))
-        else:
-            run(calls, whole, self._arrays)
-        if timed:
-            timed_round(self._steps, self.times_ns)
-        self.iteration = end
-        if end == stop:
+        if timed and not self._stop.words[0] and self.iteration < end:
+            self._timed_round()
+        if self.iteration == stop:
             self._residency.settle()
-        return end
+        return self.iteration
+
+    def _rounds(self, rounds: int) -> None:
+        """The hot loop: `rounds` iterations of all calls. Where one call is a whole iteration that
+        can repeat itself (`loop.more`), it is called once for all of them."""
+        found, words = (
+            self._acting if self.iteration < self._warm else self._steps,
+            self._stop.words,
+        )
+        if self._more is not None and len(found) == 1 and len(found[0]) == 1:
+            self._more[0] = rounds - 1
+            found[0][0].call()
+            self.iteration += rounds - int(self._more[0]) - bool(words[1])
+            self._more[0] = 0
+        else:
+            calls = [[s.call for s in part] for part in found]
+            for _ in range(rounds):
+                for number, part in enumerate(calls):
+                    for call in part:
+                        call()
+                    if words[0]:
+                        self._cut_short(number, len(calls))
+                        return
+                self.iteration += 1
+        if words[1]:
+            self._spent_ns = None
+
+    def _cut_short(self, number: int, count: int) -> None:
+        """The stop word was set amid part `number` of `count`, or after it."""
+        if self._stop.done:
+            self._part, self._spent_ns = number, None
+        elif number + 1 < count:
+            self._part = number + 1
+        else:
+            self._part = 0
+            self.iteration += 1
+
+    def _timed_round(self) -> None:
+        """One iteration, or the rest of that under way, with a clock around every call."""
+        found = self._acting if self.iteration < self._warm else self._steps
+        for number in range(self._part, len(found)):
+            for step in found[number][-1:] if self._stop.done else found[number]:
+                begin = perf_counter_ns()
+                step.call()
+                finish(step.call)
+                spent_ns, before_ns = perf_counter_ns() - begin, self._spent_ns
+                if self._stop.done:
+                    self._part = number
+                    self._spent_ns = None if before_ns is None else before_ns + spent_ns
+                    return
+                if before_ns is not None:
+                    note(self.times_ns, step.job.name, before_ns + spent_ns)
+                self._spent_ns = 0
+            if self._stop.words[0]:
+                self._cut_short(number, len(found))
+                return
+        self._part = 0
+        self.iteration += 1
 
     def halt(self) -> int:
         self._residency.settle()
         return self.iteration
+
+    def under_way(self) -> dict[str, int]:
+        """The iteration that the stop word has cut short: the number of the part in hand."""
+        return {PART: self._part} if self._stop.done or self._part else {}
 
     def cpu_s(self) -> float:
         return time.process_time()
@@ -210,27 +303,14 @@ class OneLane:
         return {"": waiting.here()}
 
 
-def run(calls: Sequence[Call], rounds: int, arrays: Buffers) -> None:
-    """The hot loop: `rounds` iterations of all calls. Where one call is a whole iteration that can
-    repeat itself (`loop.more`), it is called once for all of them."""
-    more = arrays.get("loop.more")
-    if more is not None and len(calls) == 1 and rounds > 0:
-        more[0] = rounds - 1
-        calls[0]()
-        more[0] = 0
-        return
-    for _ in range(rounds):
-        for call in calls:
-            call()
-
-
-def timed_round(steps: Sequence[BoundCall], times_ns: dict[str, list[int]]) -> None:
-    """One iteration with a clock around every call; appends nanoseconds by job name."""
+def parts(steps: Sequence[BoundCall]) -> list[list[BoundCall]]:
+    """Calls of an iteration, parted after each that the stop word may cut short."""
+    found: list[list[BoundCall]] = [[]]
     for step in steps:
-        begin = perf_counter_ns()
-        step.call()
-        finish(step.call)
-        note(times_ns, step.job.name, perf_counter_ns() - begin)
+        found[-1].append(step)
+        if step.pauses:
+            found.append([])
+    return [part for part in found if part]
 
 
 def note(times_ns: dict[str, list[int]], name: str, spent_ns: int) -> None:
@@ -279,14 +359,13 @@ def profile(
         members[t] = Job((t,), kernel, fused.device_kind, variant, fused.number)
     buffers.allocate([job.kernel for job in members.values()], own)
     order = [t for t in program_order(graph) if t in members]
-    steps = bind(order, members, (), own)
-    times_ns: dict[str, list[int]] = {}
-    run([s.call for s in steps], 1, own)
-    for _ in range(rounds):
-        timed_round(steps, times_ns)
+    lane = OneLane(bind(order, members, (), own), own, 0, Residency(members, own))
+    lane.run(1, 0)
+    for n in range(rounds):
+        lane.run(n + 2, 0, timed=True)
     for name, array in lent.items():
         array[written] = kept[name]
-    return medians_s(times_ns)
+    return medians_s(lane.times_ns)
 
 
 def _stored(name: str, array: npt.NDArray[np.generic]) -> bool:

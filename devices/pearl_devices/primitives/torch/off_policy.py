@@ -47,6 +47,7 @@ from pearl_devices.primitives.torch import modules
 from pearl_devices.primitives.torch.learner import Learner, Split, views
 from pearl_devices.primitives.torch.programs import Noise, loss_of, resolve
 from pearl_devices.primitives.updates import ddpg, dqn, sac
+from pearl_devices.primitives.updates.stop_word import ended
 
 Forward = Callable[..., Tensor]
 Run = Callable[[Sequence[Tensor], Tensor], Tensor]
@@ -206,19 +207,21 @@ class GradientSteps:
 def bind_update(kernel: Kernel, buffers: Buffers, dense: Run = run) -> Call:
     """update.*: `steps` runs of the loss generator that kernel.program names. dense: how networks
     of dense layers are computed."""
-    steps = GradientSteps(kernel, buffers, dense)
+    steps, stop = GradientSteps(kernel, buffers, dense), buffers["loop.stop"]
     hyper, count, noise = steps.hyper, buffers["learner.step"], None
     if "rng.update" in specs(kernel):
         hyper.noise = noise = Noise(buffers["rng.update"], steps.td.device)
 
     def call() -> None:
         steps.begin()
-        for number in range(len(steps.batches)):
+        for number in range(stop[1], len(steps.batches)):
             count[0] += 1
             hyper.step = int(count[0])
             if noise is not None:
                 noise.begin()
             steps.step(number)
+            if ended(stop, number + 1, len(steps.batches)):
+                return
 
     return call
 

@@ -40,6 +40,7 @@ from pearl_devices.primitives.torch import modules
 from pearl_devices.primitives.torch.learner import Learner, Split, shrinking, views
 from pearl_devices.primitives.torch.programs import loss_of
 from pearl_devices.primitives.updates import policies, ppo
+from pearl_devices.primitives.updates.stop_word import ended, under_way
 
 Run = Callable[[Sequence[Tensor], Tensor], Tensor]
 
@@ -147,6 +148,7 @@ def bind_update(kernel: Kernel, buffers: Buffers) -> Call:
     }
     size, rows = kernel.dim("batch"), kernel.dim("batch") * kernel.dim("steps")
     order, device = np.zeros(rows // kernel.dim("epochs"), np.int64), rollout["obs"].device
+    firing, stop = kernel.dim("epochs") * -(-order.size // size), buffers["loop.stop"]
     counter, steps = buffers["rng.update"], buffers["learner.step"]
 
     def call() -> None:
@@ -154,8 +156,8 @@ def bind_update(kernel: Kernel, buffers: Buffers) -> Call:
             values = buffers[name].tolist()
             setattr(hyper, name[len("hyper.") :], values[0] if len(values) == 1 else tuple(values))
         base = np.uint64(stream(counter[0], counter[1]))
-        counter[1] += np.uint64(1)
-        done = int(steps[0])
+        before, number = int(stop[1]), 0
+        done = int(steps[0]) - before
         share = ppo.annealed(float(done), hyper.anneal)
         rates = [share * learner.rate(done) for learner in learners.values()]
         order[:] = np.arange(order.size)
@@ -163,13 +165,20 @@ def bind_update(kernel: Kernel, buffers: Buffers) -> Call:
             if size < order.size:
                 ppo.shuffle(base, epoch, order)
             for chosen in torch.from_numpy(order).to(device).split(size):
+                number += 1
+                if number <= before:
+                    continue
                 batch = SimpleNamespace(**{n: x[chosen] for n, x in rollout.items()})
                 for given in losses(nets, batch, hyper, **kernel.args):
                     if given is None:
-                        steps[0] = done + kernel.dim("steps")
+                        steps[0], stop[1] = done + kernel.dim("steps"), 0
+                        counter[1] += np.uint64(1)
                         return
                     found = _checked(kernel, given, learners)
                     _gradient_step(found, learners, rates, buffers)
+                if ended(stop, number, firing):
+                    counter[1] += np.uint64(not under_way(stop))
+                    return
 
     return call
 

@@ -55,8 +55,9 @@ class Net(NamedTuple):
 
 
 class CriticRules(NamedTuple):
-    """The constants of a gradient step, each an array, and its two counters."""
+    """The constants of a gradient step, each an array, its two counters and the stop word."""
 
+    stop: Any
     count: Any
     rng: Any
     adam: Any
@@ -211,7 +212,7 @@ def net(name: str, kernel: Kernel, buffers: Buffers) -> Net:
 def rules(buffers: Buffers) -> CriticRules:
     """The constants; rng.update is of no use to an algorithm whose gradient step draws nothing."""
     names = (
-        "learner.step", "rng.update", "hyper.adam", "hyper.tau", "hyper.target_every",
+        "loop.stop", "learner.step", "rng.update", "hyper.adam", "hyper.tau", "hyper.target_every",
         "hyper.clip_norm", "hyper.huber", "act.low", "act.high",
     )  # fmt: skip
     drawn = {"rng.update": np.zeros(2, np.uint64), **buffers}

@@ -40,7 +40,8 @@ from pearl_devices.primitives.replay.ring import (
 )
 from pearl_devices.primitives.updates import iterations
 from pearl_devices.primitives.updates.critics import join
-from pearl_devices.primitives.updates.iterations import learns
+from pearl_devices.primitives.updates.iterations import goes_on, learns, to_act
+from pearl_devices.primitives.updates.stop_word import ended, under_way
 
 
 @fast
@@ -158,14 +159,14 @@ def step(
 
 @fast
 def update(
-    obs, action, reward, next_obs, discount, weight, td, count, adam_hyper, tau, every,
+    stop, obs, action, reward, next_obs, discount, weight, td, count, adam_hyper, tau, every,
     clip_norm, huber, low, high,
     actor_layers, actor, actor_target, actor_m, actor_v, actor_steps, actor_lr, actor_loss,
     critic_layers, critic, critic_target, critic_m, critic_v, critic_steps, critic_lr, critic_loss,
     joined, actor_acts, actor_deltas, actor_grad, critic_acts, critic_deltas, critic_grad,
     target_value, parts, none,
 ):  # fmt: skip
-    for s in range(td.shape[0]):
+    for s in range(stop[1], td.shape[0]):
         step(
             obs[s], action[s], reward[s], next_obs[s], discount[s], weight[s], td[s], count,
             adam_hyper, tau, every, clip_norm, huber, low, high,
@@ -174,11 +175,13 @@ def update(
             critic_loss, joined, actor_acts, actor_deltas, actor_grad, critic_acts, critic_deltas,
             critic_grad, target_value, parts, none,
         )  # fmt: skip
+        if ended(stop, s + 1, td.shape[0]):
+            return
 
 
 @fast
 def learn(
-    rng, r_obs, r_action, r_reward, r_next, r_terminated, r_truncated, cursor, tree, levels,
+    stop, rng, r_obs, r_action, r_reward, r_next, r_terminated, r_truncated, cursor, tree, levels,
     fanout, beta, envs, n_step, gamma, index, weight,
     obs, action, reward, next_obs, discount, priority, td, count, adam_hyper, tau, every,
     clip_norm, huber, low, high,
@@ -187,7 +190,7 @@ def learn(
     joined, actor_acts, actor_deltas, actor_grad, critic_acts, critic_deltas, critic_grad,
     target_value, parts, none,
 ):  # fmt: skip
-    for s in range(td.shape[0]):
+    for s in range(stop[1], td.shape[0]):
         draw(rng, cursor, tree, levels, fanout, beta, index[s], weight[s])
         gather(
             r_obs, r_action, r_reward, r_next, r_terminated, r_truncated, cursor, envs, n_step,
@@ -203,20 +206,26 @@ def learn(
         )  # fmt: skip
         if tree.size > 0:
             set_priorities(tree, levels, fanout, priority, index[s], td[s])
+        if ended(stop, s + 1, td.shape[0]):
+            return
 
 
 @fast
 def iterate(loop, inference, env_step, insertion, learning, sync):
     """`loop.more` + 1 whole iterations; the other arguments are those of the functions called."""
-    for _ in range(loop.more[0] + 1):
+    more = True
+    while more:
         learning_now = learns(loop)
-        for _ in range(loop.vector_steps):
+        for _ in range(to_act(loop)):
             infer(*inference)
             step_env(loop.env, env_step)
             insert(*insertion)
         if learning_now:
             learn(*learning)
+            if under_way(loop.stop):
+                return
             copy(*sync)
+        more = goes_on(loop)
 
 
 def _network_arguments(name: str, layers: tuple[int, ...], buffers: Buffers) -> tuple[Any, ...]:
@@ -261,6 +270,7 @@ def bind_update(kernel: Kernel, buffers: Buffers) -> Call:
     """update.ddpg: `steps` gradient steps on batch.*, absolute TD errors to batch.td."""
     return bound(
         update,
+        buffers["loop.stop"],
         *rows(buffers, "batch", BATCH, lead=2),
         buffers["batch.weight"],
         *_learner_arguments(kernel, buffers),
@@ -272,6 +282,7 @@ def bind_learn(kernel: Kernel, buffers: Buffers) -> Call:
     prioritised = kernel.dim("prioritised")
     return bound(
         learn,
+        buffers["loop.stop"],
         *sample_arguments(kernel, buffers),
         buffers["replay.priority"] if prioritised else np.zeros(3),
         *_learner_arguments(kernel, buffers),

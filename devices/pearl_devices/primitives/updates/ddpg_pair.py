@@ -28,6 +28,7 @@ from pearl_devices.primitives.native import fast, merged
 from pearl_devices.primitives.updates import critics
 from pearl_devices.primitives.updates.critics import join, refill, reprioritise
 from pearl_devices.primitives.updates.ddpg import squash, unsquash_gradient
+from pearl_devices.primitives.updates.stop_word import ended
 
 
 class DdpgPairScratch(NamedTuple):
@@ -108,18 +109,18 @@ def step(team, s, batch, rules, actor, critic, other_actor, other_critic, own):
 
 @fast
 def learn(team, source, batch, rules, actor, critic, other_actor, other_critic, own):
-    more = True
-    while more:
-        for s in range(batch.td.shape[0]):
-            if team.side == 0:
-                refill(source, batch, s)
-                rules.count[0] += 1
-            if not attends(team):
+    while True:
+        if team.side == 0:
+            refill(source, batch, rules.stop[1])
+            rules.count[0] += 1
+        if not attends(team):
+            return
+        s = rules.stop[1]
+        step(team, s, batch, rules, actor, critic, other_actor, other_critic, own)
+        if team.side == 0:
+            reprioritise(source, batch, s)
+            if ended(rules.stop, s + 1, batch.td.shape[0]):
                 return
-            step(team, s, batch, rules, actor, critic, other_actor, other_critic, own)
-            if team.side == 0:
-                reprioritise(source, batch, s)
-        more = team.side == 1
 
 
 def bind_learn(kernel: Kernel, buffers: Buffers) -> Call:

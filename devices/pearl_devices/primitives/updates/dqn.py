@@ -39,7 +39,8 @@ from pearl_devices.primitives.replay.ring import (
     set_priorities,
 )
 from pearl_devices.primitives.updates import iterations
-from pearl_devices.primitives.updates.iterations import learns
+from pearl_devices.primitives.updates.iterations import goes_on, learns, to_act
+from pearl_devices.primitives.updates.stop_word import ended, under_way
 
 
 @fast
@@ -139,27 +140,29 @@ def step(
 
 @fast
 def update(
-    obs, action, reward, next_obs, discount, weight, td, layers, double, duelling,
+    stop, obs, action, reward, next_obs, discount, weight, td, layers, double, duelling,
     params, target, m, v, steps, count, lr, adam_hyper, tau, every, clip_norm, huber, loss,
     both, acts, acts_target, deltas, grad, parts,
 ):  # fmt: skip
-    for s in range(td.shape[0]):
+    for s in range(stop[1], td.shape[0]):
         step(
             obs[s], action[s], reward[s], next_obs[s], discount[s], weight[s], td[s], layers,
             double, duelling, params, target, m, v, steps, count, lr, adam_hyper, tau, every,
             clip_norm, huber, loss, both, acts, acts_target, deltas, grad, parts,
         )  # fmt: skip
+        if ended(stop, s + 1, td.shape[0]):
+            return
 
 
 @fast
 def learn(
-    rng, r_obs, r_action, r_reward, r_next, r_terminated, r_truncated, cursor, tree, levels,
+    stop, rng, r_obs, r_action, r_reward, r_next, r_terminated, r_truncated, cursor, tree, levels,
     fanout, beta, envs, n_step, gamma, index, weight,
     obs, action, reward, next_obs, discount, priority, td, layers, double, duelling,
     params, target, m, v, steps, count, lr, adam_hyper, tau, every, clip_norm, huber, loss,
     both, acts, acts_target, deltas, grad, parts,
 ):  # fmt: skip
-    for s in range(td.shape[0]):
+    for s in range(stop[1], td.shape[0]):
         draw(rng, cursor, tree, levels, fanout, beta, index[s], weight[s])
         gather(
             r_obs, r_action, r_reward, r_next, r_terminated, r_truncated, cursor, envs, n_step,
@@ -172,20 +175,26 @@ def learn(
         )  # fmt: skip
         if tree.size > 0:
             set_priorities(tree, levels, fanout, priority, index[s], td[s])
+        if ended(stop, s + 1, td.shape[0]):
+            return
 
 
 @fast
 def iterate(loop, inference, env_step, insertion, learning, sync):
     """`loop.more` + 1 whole iterations; the other arguments are those of the functions called."""
-    for _ in range(loop.more[0] + 1):
+    more = True
+    while more:
         learning_now = learns(loop)
-        for _ in range(loop.vector_steps):
+        for _ in range(to_act(loop)):
             infer(*inference)
             step_env(loop.env, env_step)
             insert(*insertion)
         if learning_now:
             learn(*learning)
+            if under_way(loop.stop):
+                return
             copy(*sync)
+        more = goes_on(loop)
 
 
 def _learner_arguments(kernel: Kernel, buffers: Buffers) -> tuple[Any, ...]:
@@ -228,6 +237,7 @@ def bind_update(kernel: Kernel, buffers: Buffers) -> Call:
     """update.dqn: `steps` gradient steps on batch.*, absolute TD errors to batch.td."""
     return bound(
         update,
+        buffers["loop.stop"],
         *rows(buffers, "batch", BATCH, lead=2),
         buffers["batch.weight"],
         *_learner_arguments(kernel, buffers),
@@ -239,6 +249,7 @@ def bind_learn(kernel: Kernel, buffers: Buffers) -> Call:
     prioritised = kernel.dim("prioritised")
     return bound(
         learn,
+        buffers["loop.stop"],
         *sample_arguments(kernel, buffers),
         buffers["replay.priority"] if prioritised else np.zeros(3),
         *_learner_arguments(kernel, buffers),

@@ -19,13 +19,16 @@ from pearl_devices.primitives.envs.native_envs import bind_step, marked
 from pearl_devices.primitives.math.nets import bind_sync
 from pearl_devices.primitives.native import bound, fast, parts_only
 from pearl_devices.primitives.replay.ring import bind_insert
+from pearl_devices.primitives.updates.stop_word import under_way
 
 
 class Repetition(NamedTuple):
-    """more: iterations beyond the first that one call runs. rng, explore: those of inference.
-    envs: environments. vector_steps: of one iteration. env: which environment it is (`marked`)."""
+    """more: iterations beyond the first that one call runs, and beyond that in hand once it has
+    returned. stop: `stop_word`. rng, explore: those of inference. envs: environments.
+    vector_steps: of one iteration. env: which environment it is (`marked`)."""
 
     more: Any
+    stop: Any
     rng: Any
     explore: Any
     envs: int
@@ -37,6 +40,21 @@ class Repetition(NamedTuple):
 def learns(loop):
     """Whether the iteration about to start learns: explore[3] env steps only act."""
     return np.float64(loop.rng[1]) * loop.envs >= loop.explore[3]
+
+
+@fast
+def to_act(loop):
+    """Vector steps before the gradient steps; none in an iteration that has begun these."""
+    return 0 if under_way(loop.stop) else loop.vector_steps
+
+
+@fast
+def goes_on(loop):
+    """After an iteration: whether the call runs another."""
+    if loop.more[0] == 0 or loop.stop[0] != 0:
+        return False
+    loop.more[0] -= 1
+    return True
 
 
 def bind(iterate: Any, kernel: Kernel, buffers: Buffers, inference: Any, learn: Any) -> Call:
@@ -58,6 +76,7 @@ def bind(iterate: Any, kernel: Kernel, buffers: Buffers, inference: Any, learn: 
         ]
     loop = Repetition(
         buffers["loop.more"],
+        buffers["loop.stop"],
         buffers["rng.inference"],
         buffers["explore"],
         kernel.dim("envs"),

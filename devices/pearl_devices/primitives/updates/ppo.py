@@ -37,14 +37,16 @@ from pearl_devices.primitives.math.rng import stream, uniform
 from pearl_devices.primitives.native import bound, by_action, fast, where_asked
 from pearl_devices.primitives.updates import critics
 from pearl_devices.primitives.updates.policies import HALF_LOG_2_PI, gaussian_log_prob, log_sum_exp
+from pearl_devices.primitives.updates.stop_word import ended, under_way
 
 ZERO, HALF, ONE, TWO = (np.float32(x) for x in (0.0, 0.5, 1.0, 2.0))
 NORMAL_EPS = np.float32(1e-8)
 
 
 class PpoRules(NamedTuple):
-    """The constants of the gradient steps, each an array, and their counters."""
+    """The constants of the gradient steps, each an array, their counters and the stop word."""
 
+    stop: Any
     count: Any
     rng: Any
     adam: Any
@@ -339,20 +341,24 @@ def annealed(count, total_steps):
 def update(rollout, rules, actor, critic, size, curved, rows, order, epochs, parts):
     """All gradient steps of one rollout. rows: a minibatch; order: as many numbers as rollout rows;
     size: weights and biases of the actor, which its deviations follow."""
-    base = stream(rules.rng[0], rules.rng[1])
-    rules.rng[1] += np.uint64(1)
-    done = np.float64(rules.count[0])
+    base, before, batch = stream(rules.rng[0], rules.rng[1]), rules.stop[1], parts.size
+    done = np.float64(rules.count[0] - before)
     share = annealed(done, rules.anneal[0])
     for r in range(order.size):
         order[r] = r
-    batch = parts.size
+    each = (order.size + batch - 1) // batch
     for epoch in range(epochs):
         if batch < order.size:
             shuffle(base, epoch, order)
-        for first in range(0, order.size, batch):
-            gather(rollout, order[first : first + batch], rows)
-            if step(rows, rules, share, done, actor, critic, size, curved, parts):
-                rules.count[0] = np.int64(done) + epochs * (order.size // batch)
+        for number in range(max(before - epoch * each, 0), each):
+            gather(rollout, order[number * batch : (number + 1) * batch], rows)
+            far = step(rows, rules, share, done, actor, critic, size, curved, parts)
+            if far:
+                rules.count[0] = np.int64(done) + epochs * each
+                rules.stop[1] = 0
+            if far or ended(rules.stop, epoch * each + number + 1, epochs * each):
+                if not under_way(rules.stop):
+                    rules.rng[1] += np.uint64(1)
                 return
 
 
@@ -369,7 +375,7 @@ def update_arguments(kernel: Kernel, buffers: Buffers) -> tuple[Any, ...]:
     """What `update` takes."""
     rollout, batch = rows_of(buffers), kernel.dim("batch")
     names = (
-        "learner.step", "rng.update", "hyper.adam", "hyper.rmsprop", "hyper.anneal",
+        "loop.stop", "learner.step", "rng.update", "hyper.adam", "hyper.rmsprop", "hyper.anneal",
         "hyper.clip_norm", "hyper.clip", "hyper.value_clip", "hyper.entropy",
         "hyper.value_weight", "hyper.normalise",
     )  # fmt: skip

@@ -5,7 +5,7 @@ arrays, so the results agree bit for bit."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
@@ -17,8 +17,17 @@ from pearl_devices.primitives.native import bound, fast, parts_only
 from pearl_devices.primitives.replay import rollouts
 from pearl_devices.primitives.replay.rollouts import advantages, insert
 from pearl_devices.primitives.updates import policies, ppo
+from pearl_devices.primitives.updates.iterations import goes_on
 from pearl_devices.primitives.updates.policies import infer
 from pearl_devices.primitives.updates.ppo import update
+from pearl_devices.primitives.updates.stop_word import under_way
+
+
+class Turns(NamedTuple):
+    """more, stop: as in `iterations.Repetition`."""
+
+    more: Any
+    stop: Any
 
 
 @fast
@@ -32,13 +41,18 @@ def act_and_step(policy, env, world, step, rollout):
 
 
 @fast
-def iterate(more, policy, env, world, step, rollout, gae, learning, networks):
-    """more + 1 iterations: rollout, advantages, gradient steps, copies to the acting side."""
-    for _ in range(more[0] + 1):
-        act_and_step(policy, env, world, step, rollout)
-        advantages(*gae)
+def iterate(loop, policy, env, world, step, rollout, gae, learning, networks):
+    """loop.more + 1 iterations: rollout, advantages, gradient steps, copies to the acting side."""
+    again = True
+    while again:
+        if not under_way(loop.stop):
+            act_and_step(policy, env, world, step, rollout)
+            advantages(*gae)
         update(*learning)
+        if under_way(loop.stop):
+            return
         copy_both(*networks)
+        again = goes_on(loop)
 
 
 def _arguments(kernel: Kernel, buffers: Buffers) -> tuple[Mapping[str, Any], tuple[Any, ...]]:
@@ -72,4 +86,5 @@ def bind_iteration(kernel: Kernel, buffers: Buffers) -> Call:
     """iteration.ppo, iteration.a2c: `loop.more` + 1 times a rollout, gae, update and param_sync."""
     found, acting = _arguments(kernel, buffers)
     rest = (found["gae"], found["update"], found["param_sync"])
-    return bound(iterate, buffers["loop.more"], *acting, *rest)
+    loop = Turns(buffers["loop.more"], buffers["loop.stop"])
+    return bound(iterate, loop, *acting, *rest)

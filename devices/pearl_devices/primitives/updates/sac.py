@@ -35,7 +35,8 @@ from pearl_devices.primitives.updates.critics import (
     regress,
     reprioritise,
 )
-from pearl_devices.primitives.updates.iterations import learns
+from pearl_devices.primitives.updates.iterations import goes_on, learns, to_act
+from pearl_devices.primitives.updates.stop_word import ended, under_way
 
 LOWEST, HIGHEST = np.float32(LOG_STD[0]), np.float32(LOG_STD[1])
 LOG_2 = np.float32(math.log(2.0))
@@ -196,25 +197,31 @@ def step(s, batch, rules, target_entropy, actor, critic1, critic2, alpha, own):
 
 @merged
 def learn(source, batch, rules, target_entropy, actor, critic1, critic2, alpha, own):
-    for s in range(batch.td.shape[0]):
+    for s in range(rules.stop[1], batch.td.shape[0]):
         refill(source, batch, s)
         step(s, batch, rules, target_entropy, actor, critic1, critic2, alpha, own)
         reprioritise(source, batch, s)
+        if ended(rules.stop, s + 1, batch.td.shape[0]):
+            return
 
 
 @fast
 def iterate(loop, inference, env_step, insertion, learning, sync):
     """`loop.more` + 1 whole iterations; the other arguments are those of the functions called."""
-    for _ in range(loop.more[0] + 1):
+    more = True
+    while more:
         learning_now = learns(loop)
-        for _ in range(loop.vector_steps):
+        for _ in range(to_act(loop)):
             infer(*inference)
             step_env(loop.env, env_step)
             insert(*insertion)
         if learning_now:
             source, batch, rules, target_entropy, actor, critic1, critic2, alpha, own = learning
             learn(source, batch, rules, target_entropy, actor, critic1, critic2, alpha, own)
+            if under_way(loop.stop):
+                return
             copy(*sync)
+        more = goes_on(loop)
 
 
 def _arguments(kernel: Kernel, buffers: Buffers) -> tuple[Any, ...]:

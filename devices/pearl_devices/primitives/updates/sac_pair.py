@@ -33,6 +33,7 @@ from pearl_devices.primitives.updates.critics import (
     reprioritise,
 )
 from pearl_devices.primitives.updates.sac import HIGHEST, LOWEST, sample
+from pearl_devices.primitives.updates.stop_word import ended
 from pearl_devices.primitives.updates.td3_pair import add_errors, target_values
 
 
@@ -156,21 +157,21 @@ def step(team, s, batch, rules, target_entropy, actor, critic, alpha, other_acto
 def learn(
     team, source, batch, rules, target_entropy, actor, critic, alpha, other_actor, shared, own
 ):  # fmt: skip
-    more = True
-    while more:
-        for s in range(batch.td.shape[0]):
-            if team.side == 0:
-                refill(source, batch, s)
-                rules.count[0] += 1
-            if not attends(team):
+    while True:
+        if team.side == 0:
+            refill(source, batch, rules.stop[1])
+            rules.count[0] += 1
+        if not attends(team):
+            return
+        s = rules.stop[1]
+        step(
+            team, s, batch, rules, target_entropy, actor, critic, alpha, other_actor, shared,
+            own,
+        )  # fmt: skip
+        if team.side == 0:
+            reprioritise(source, batch, s)
+            if ended(rules.stop, s + 1, batch.td.shape[0]):
                 return
-            step(
-                team, s, batch, rules, target_entropy, actor, critic, alpha, other_actor, shared,
-                own,
-            )  # fmt: skip
-            if team.side == 0:
-                reprioritise(source, batch, s)
-        more = team.side == 1
 
 
 def bind_learn(kernel: Kernel, buffers: Buffers) -> Call:

@@ -30,6 +30,7 @@ from pearl_devices.primitives.updates.critics import (
 )
 from pearl_devices.primitives.updates.ddpg import squash
 from pearl_devices.primitives.updates.ddpg_pair import ascend
+from pearl_devices.primitives.updates.stop_word import ended
 from pearl_devices.primitives.updates.td3 import Td3Scratch, smooth
 
 
@@ -109,21 +110,21 @@ def step(
 def learn(
     team, source, batch, rules, smoothing, delay, actor, critic, judge, other_actor, shared, own
 ):  # fmt: skip
-    more = True
-    while more:
-        for s in range(batch.td.shape[0]):
-            if team.side == 0:
-                refill(source, batch, s)
-                rules.count[0] += 1
-            if not attends(team):
+    while True:
+        if team.side == 0:
+            refill(source, batch, rules.stop[1])
+            rules.count[0] += 1
+        if not attends(team):
+            return
+        s = rules.stop[1]
+        step(
+            team, s, batch, rules, smoothing, delay, actor, critic, judge, other_actor, shared,
+            own,
+        )  # fmt: skip
+        if team.side == 0:
+            reprioritise(source, batch, s)
+            if ended(rules.stop, s + 1, batch.td.shape[0]):
                 return
-            step(
-                team, s, batch, rules, smoothing, delay, actor, critic, judge, other_actor, shared,
-                own,
-            )  # fmt: skip
-            if team.side == 0:
-                reprioritise(source, batch, s)
-        more = team.side == 1
 
 
 def bind_learn(kernel: Kernel, buffers: Buffers) -> Call:

@@ -1,0 +1,133 @@
+"""A run that ends amid the gradient steps of an iteration goes on as if it had not."""
+
+import signal
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import pearl
+from pearl.training import checkpoint, loop
+from pearl.training.trainer import CHECKPOINT, Trainer
+from tests.lanes import planned, replay_spec, told
+from tests.training.test_trainer import arrays, assert_equal
+
+STEPS = 640
+
+
+class Amid(pearl.Callback):
+    """Stops the run amid the gradient steps of an iteration, once it has learned a while."""
+
+    def __init__(self, per, after=60):
+        self._per, self._after, self.updates = per, after, 0
+
+    def on_progress(self, event):
+        if event.updates < self._after or event.updates % self._per == 0:
+            return None
+        self.updates = event.updates
+        return pearl.STOP
+
+
+@pytest.fixture
+def often(monkeypatch):
+    """The stop word is set all the time, and progress told of."""
+    monkeypatch.setattr(loop, "LOOK_S", 1e-3)
+    monkeypatch.setattr(loop, "PROGRESS_S", 0.0)
+
+
+def same_amid(system, plan, tmp_path, monkeypatch, cuts=2, **hosting):
+    """A run that was stopped amid an iteration equals one that went through."""
+    whole = Trainer(told(system), plan, seed=3)
+    per = whole.graph.updates
+    assert per >= 4
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "LOOK_S", 1e9)
+        through = whole.train(steps=STEPS)
+    for n in range(cuts):
+        amid = Amid(per, 60 + 40 * n)
+        trainer = Trainer(told(system, **hosting), plan, seed=3)
+        run = trainer.train(steps=STEPS, out=tmp_path, resume=n > 0, callbacks=[amid])
+        assert run.status == "stopped"
+        assert amid.updates % per
+        stored = checkpoint.load(tmp_path / CHECKPOINT)
+        assert stored.about["progress"]["under_way"]
+    last = Trainer(told(system, **hosting), plan, seed=3)
+    run = last.train(steps=STEPS, out=tmp_path, resume=True)
+    assert (run.status, run.updates) == ("done", through.updates)
+    assert_equal(arrays(whole), arrays(last))
+
+
+@pytest.mark.parametrize(
+    ("lanes", "kind"),
+    [("one", "uniform"), ("threads", "prioritised"), ("processes", "uniform")],
+)
+def test_several_lanes_stop_amid_an_iteration_and_go_on(lanes, kind, often, tmp_path, monkeypatch):
+    limits = {"policy_lag": 2, "prefetch": 1}
+    if kind == "prioritised":
+        limits["priority_staleness"] = 2
+    replay = {"capacity": 1000, "kind": kind}
+    sizes = {"hidden": [64, 64], "batch_size": 64, "replay_ratio": 2}
+    system, plan = planned(replay_spec("dqn", limits, **sizes, replay=replay))
+    assert sum(lane.width > 0 for lane in plan.lanes) > 1
+    same_amid(system, plan, tmp_path, monkeypatch, 1 + (lanes == "threads"), lanes=lanes)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_so_does_one_lane(fused, often, tmp_path, monkeypatch):
+    spec = replay_spec("dqn", {"max_lanes": 1}, replay_ratio=2)
+    if fused:
+        system = pearl.load(spec)
+        plan = pearl.plan(system)
+        assert any(len(t.fused_with) > 3 for t in plan.tasks)
+    else:
+        system, plan = planned(spec, cores=1)
+    same_amid(system, plan, tmp_path, monkeypatch, lanes="one")
+
+
+def test_so_does_ppo(often, tmp_path, monkeypatch):
+    algorithm = {"name": "ppo", "env": "CartPole-v1", "num_envs": 8, "rollout_steps": 16}
+    algorithm |= {"hidden": [256, 256]}
+    train = {"steps": STEPS, "evaluate_every": 0, "final_episodes": 0}
+    spec = {"algorithm": algorithm, "platform": "host", "train": train}
+    system = pearl.load(spec)
+    same_amid(system, pearl.plan(system), tmp_path, monkeypatch, cuts=1)
+
+
+def test_a_checkpoint_amid_an_iteration_goes_on_with_its_own_plan_alone(often, tmp_path):
+    spec = replay_spec("dqn", {"policy_lag": 2}, replay_ratio=2)
+    system, plan = planned(spec)
+    first = Trainer(told(system, lanes="one"), plan, seed=3)
+    first.train(steps=STEPS, out=tmp_path, callbacks=[Amid(first.graph.updates)])
+    other = replace(plan, note="another")
+    given = pearl.compile(told(system, lanes="one"), plan=other, seed=3)
+    with pytest.raises(pearl.SpecError, match="amid an iteration, which its own plan alone"):
+        given.train(steps=STEPS, out=tmp_path, resume=True)
+
+
+def test_ctrl_c_ends_an_iteration_of_many_gradient_steps_at_once(tmp_path, monkeypatch):
+    """An iteration takes about two seconds; the run ends within one and goes on."""
+    monkeypatch.setattr(loop, "LOOK_S", 0.05)
+    monkeypatch.setattr(loop, "PROGRESS_S", 0.0)
+    spec = replay_spec(
+        "dqn",
+        {"max_lanes": 1},
+        **dict.fromkeys(("batch_size", "learning_starts"), 256),
+        num_envs=64,
+        replay_ratio=8,
+        hidden=[128, 128],
+    )
+    system = pearl.load(spec)
+    told_at = []
+
+    def press(event):
+        if event.updates and event.updates % 512:
+            told_at.append((event.updates, time.monotonic()))
+            if len(told_at) == 3:
+                signal.raise_signal(signal.SIGINT)
+
+    trainer = pearl.compile(system)
+    run = trainer.train(steps=10**6, out=tmp_path, progress=press)
+    assert run.status == "interrupted"
+    assert len({updates for updates, _ in told_at}) >= 3
+    assert np.all(trainer.session.arrays["loop.stop"][1] > 0)
