@@ -24,14 +24,7 @@ from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels.counting import parameters
 from pearl_devices.primitives import KL_MARGIN
-from pearl_devices.primitives.math.nets import (
-    CLIP_EPS,
-    adam,
-    backward,
-    forward,
-    rate,
-    total,
-)
+from pearl_devices.primitives.math.nets import CLIP_EPS, adam, backward, forward, rate, total
 from pearl_devices.primitives.math.products import total_squares
 from pearl_devices.primitives.math.rng import stream, uniform
 from pearl_devices.primitives.native import bound, by_action, fast, where_asked
