@@ -1,6 +1,7 @@
 """Ten seeds by `pearl sweep` on two cores: `python -m benchmarks.sweep [--quick] [--json FILE]`.
 
-One after another: `pearl train` once a seed, as a shell loop does it. The gain is the wall time of
+One after another: `pearl train --plan` once a seed with the sweep's plan, as a shell loop does it;
+the arrays of both are equal bit for bit. The gain is the wall time of
 that over the sweep's, from the start of the command to its end. It is held against the gain of two
 processes that each multiply matrices, measured before and after each in the same round: what two
 cores give on this machine now. stable-baselines3 has the same network, batch, replay ratio, env
@@ -68,13 +69,25 @@ def swept(seeds: int, steps: int, folder: Path) -> tuple[float, float]:
 
 
 def in_turn(seeds: int, steps: int, folder: Path) -> tuple[float, float]:
-    """Wall and CPU seconds of the same runs, one after another."""
-    found = []
+    """Wall and CPU seconds of the runs of a sweep in `folder`, one after another."""
+    found, plan = [], folder / "sweep" / "plans" / "plan-1.json"
     for seed in range(seeds):
         command = [sys.executable, "-m", "pearl", "train", SPEC, "--seed", str(seed)]
-        command += ["--set", f"train.steps={steps}", "--out", str(folder / str(seed))]
+        command += ["--set", f"train.steps={steps}", "--plan", str(plan)]
+        command += ["--out", str(folder / str(seed))]
         found.append(spent(command))
+        same(folder / "sweep" / f"seed={seed}", folder / str(seed))
     return sum(wall for wall, _ in found), sum(cpu for _, cpu in found)
+
+
+def same(one: Path, other: Path) -> None:
+    """Exits where two runs have other arrays."""
+    from safetensors.numpy import load_file
+
+    first, second = (load_file(run / "checkpoint.safetensors") for run in (one, other))
+    wrong = [n for n in first if first[n].tobytes() != second[n].tobytes()]
+    if wrong or first.keys() != second.keys():
+        sys.exit(f"{one}: a run of the sweep is not the one that is trained alone: {wrong}")
 
 
 def stable_run(seed: int, steps: int) -> int:
