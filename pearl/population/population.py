@@ -126,6 +126,7 @@ class Going:
         self.outcomes: dict[str, Member] = {}
         self._begin_s, self._spent_s = time.monotonic(), 0.0
         self._history: list[Event] = []
+        self._unwritten = False
         if before is not None:
             self._history = self._of(before)
             planner, self._packing = self._kept(before)
@@ -225,7 +226,7 @@ class Going:
             log=lambda s: folder / "logs" / f"{s.run}.log",
             folder=lambda s: folder / s.run,
             asked=lambda: interruption.asked,
-            look=lambda: self._watch.look(self._rows),
+            look=self._look,
         ) as processes:
             whole = drive(self._scheduler, processes, journal, self._under_way)
         failed = any(r.status in ("failed", "died") for r in self.outcomes.values())
@@ -251,7 +252,7 @@ class Going:
         return True
 
     def _heard(self, entry: Event, stretch: Stretch, end: Ended | None) -> None:
-        """Take down an event, and tell it."""
+        """Take an event to the runs, and tell it. `_look` writes it down, once slots are filled."""
         assert self.folder is not None
         of_run = [e for e in self._journal.history if e["run"] == stretch.run]
         again = sum(e["event"] == "restart" for e in of_run)
@@ -261,12 +262,18 @@ class Going:
         elif end is not None and entry["event"] == "end":
             found = replace(found, status=end.status, message=end.message)
         self.outcomes[stretch.run] = found
-        if self.kind == "tournament" and entry["event"] == "end":
-            self._forget()
-        self._history = self._journal.history
-        self._write("running")
+        self._history, self._unwritten = self._journal.history, True
         if entry["event"] != "start" or entry["why"]:
             self._watch.say(self._line(entry, found))
+
+    def _look(self) -> None:
+        """Write down what has happened, and draw. What is lost with this process before is decided
+        again, and a run that was not seen to end goes on from its checkpoint, where it ends."""
+        if self._unwritten:
+            self._unwritten = False
+            self._write("running")
+            self._forget()
+        self._watch.look(self._rows)
 
     def _line(self, entry: Event, found: Member) -> str:
         if entry["event"] == "start":
@@ -283,7 +290,8 @@ class Going:
 
     def _forget(self) -> None:
         """Remove the checkpoints of rounds that no round can begin from any more."""
-        assert isinstance(self._scheduler, Tournament)
+        if not isinstance(self._scheduler, Tournament):
+            return
         assert self.folder is not None
         kept = {s.round.run for s in self._scheduler.board}
         for run in (r for r in self.outcomes.values() if r.status == "done"):
@@ -362,4 +370,5 @@ class Going:
         found = self.found(status)
         for suffix in ("json", "csv", "html"):
             found.save(self.folder / f"sweep.{suffix}")
+        self._forget()
         return found

@@ -34,6 +34,7 @@ class Files:
     ) -> None:
         self._folder, self._planner, self._load = folder, planner, load
         self._systems = dict(systems)
+        self._written: dict[str, tuple[Path, Path]] = {}
         self.plans: dict[str, str] = {}
 
     def system(self, stretch: Stretch) -> System:
@@ -44,30 +45,28 @@ class Files:
 
     def of(self, stretch: Stretch) -> tuple[Path, Path]:
         """The files of a stretch's spec and plan, written where they are not there yet."""
+        if stretch.setting not in self._written:
+            self._written[stretch.setting] = self._write(stretch)
+        return self._written[stretch.setting]
+
+    def _write(self, stretch: Stretch) -> tuple[Path, Path]:
         assert self._folder is not None
         system = self.system(stretch)
         spec = self._folder / "specs" / f"{stretch.setting}.yaml"
         text = SPEC_MARK + yaml.safe_dump(plain(system.raw), sort_keys=False, allow_unicode=True)
         if not spec.exists() or spec.read_bytes() != text.encode():
             write_atomically(spec, text.encode())
-        file = self._folder / self._plan(stretch, system)
+        plan, number = self._planner.plan(system), 1
+        content = plan.to_json()
+        while (file := self._folder / "plans" / f"plan-{number}.json").exists():
+            if read_object(file, "it is a plan of this sweep") == content:
+                break  # equal plans have one file
+            number += 1
+        else:
+            make_folders(file)
+            plan.save(file)
+        self.plans[stretch.setting] = str(file.relative_to(self._folder))
         return spec, file
-
-    def _plan(self, stretch: Stretch, system: System) -> str:
-        """The name of the file of a stretch's plan; equal plans have one."""
-        assert self._folder is not None
-        if stretch.setting not in self.plans:
-            plan, number = self._planner.plan(system), 1
-            content = plan.to_json()
-            while (file := self._folder / "plans" / f"plan-{number}.json").exists():
-                if read_object(file, "it is a plan of this sweep") == content:
-                    break
-                number += 1
-            else:
-                make_folders(file)
-                plan.save(file)
-            self.plans[stretch.setting] = str(file.relative_to(self._folder))
-        return self.plans[stretch.setting]
 
     def command(self, stretch: Stretch) -> list[str]:
         """The arguments of `pearl` for a stretch, whose branch is made where it has a parent.
