@@ -12,6 +12,7 @@ from pearl.planner import plan_memory, planner
 from pearl.spec.own_code import graph_of
 from pearl.training import trainer
 from pearl_estimators.host import on_demand
+from pearl_estimators.host.benchmark_kernels import training
 
 SPEC = {
     "algorithm": {"name": "ddpg", "env": "Pendulum-v1", "batch_size": 64, "num_envs": 2},
@@ -169,3 +170,16 @@ finally:
         found.append(done.stderr.splitlines()[-1])
     assert "pearl.solvers.solver" in found[0]
     assert found[1] == "[]"
+
+
+@pytest.mark.parametrize("name", ["dqn_cartpole", "ppo_cartpole"])
+def test_a_spec_has_nothing_timed_or_compiled_that_it_does_not_have(name):
+    graph = graph_of(pearl.load(name))
+    mine = planner.kernels(graph)
+    timed = list(training(on_demand.needed_groups(mine)))
+    assert {k.program for k in timed if k.kind == "env_step"} == {"CartPole-v1"}
+    algorithm = name.partition("_")[0]
+    others = {k.kind for k in timed} - {k.kind for k in mine}
+    assert all(algorithm in kind or kind.startswith("replay_") for kind in others), others
+    assert algorithm == "ppo" or not {"gae", "rollout_insert"} & {k.kind for k in timed}
+    assert algorithm == "dqn" or not {k.kind for k in timed if k.kind.startswith("replay")}

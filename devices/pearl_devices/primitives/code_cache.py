@@ -37,10 +37,12 @@ from numba.core.caching import (
     IndexDataCacheFile,
     InTreeCacheLocator,
 )
+from numba.core.compiler import compile_result
 from numba.core.runtime.nrt import rtsys
 
 from pearl_devices.cache_folder import cache_folder, doubts
 from pearl_devices.compile_target import held_to
+from pearl_devices.primitives.parts import Apart, ApartLibrary, PartLibrary, Whole, part
 
 OWN = "pearl_devices"
 PACKAGES = (OWN, "pearl_estimators", "pearl")
@@ -252,6 +254,27 @@ def _check(path: str) -> None:
 
 class _Results(CompileResultCacheImpl):
     _locator_classes = [_Locator]  # noqa: RUF012
+    library: type[PartLibrary | ApartLibrary] = ApartLibrary
+
+    def rebuild(self, target_context: Any, payload: Any) -> Any:
+        library, fndesc, env, signature, _, _, annotation, reload_init, envs = payload
+        read = self.library.read(target_context.codegen(), library)
+        found = compile_result(
+            target_context=target_context,
+            typing_context=target_context.typing_context,
+            library=read,
+            environment=env,
+            entry_point=target_context.get_executable(read, fndesc, env),
+            fndesc=fndesc,
+            type_annotation=annotation,
+            signature=signature,
+            objectmode=False,
+            reload_init=reload_init,
+            referenced_envs=envs,
+        )
+        for each in envs:
+            read.codegen.set_env(each.env_name, each)
+        return found
 
 
 class _Kept(FunctionCache):
@@ -278,13 +301,34 @@ class _Kept(FunctionCache):
                 _kept_nowhere(Path(self._cache_path), str(error))
 
 
-def compiled(**options: Any) -> Callable[[Callable[..., Any]], Any]:
+class _PartResults(_Results):
+    library = PartLibrary
+
+    def get_filename_base(self, fullname: str, abiflags: str) -> str:
+        return f"part.{super().get_filename_base(fullname, abiflags)}"
+
+
+class _KeptPart(_Kept):
+    _impl_class = _PartResults
+
+
+def compiled(*, apart: bool = False, **options: Any) -> Callable[[Callable[..., Any]], Any]:
     """`numba.njit(**options)`, its machine code kept. Of a function outside `PACKAGES` it is not:
-    nothing would say which sources it is of."""
+    nothing would say which sources it is of.
+
+    apart: compiled functions call it by its symbol; else they have it as a part (`parts`).
+    """
 
     def decorate(function: Callable[..., Any]) -> Any:
-        dispatcher = numba.njit(**options)(function)
-        if getfile(function) in sources().names and folder() is not None:
+        keeps = getfile(function) in sources().names and folder() is not None
+        dispatcher: Any
+        if apart:
+            dispatcher = Apart(function, options)
+        else:
+            dispatcher = Whole(function, part(**options)(function), options)
+            if keeps:
+                dispatcher.part._cache = _KeptPart(function)
+        if keeps:
             dispatcher._cache = _Kept(function)
         return dispatcher
 

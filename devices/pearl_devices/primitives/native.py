@@ -13,6 +13,7 @@ from numba.extending import overload
 
 from pearl_devices.base import Call
 from pearl_devices.primitives.code_cache import compiled
+from pearl_devices.primitives.parts import PART, part
 
 LEAN: dict[str, Any] = {"no_cfunc_wrapper": True}
 """Leaves out the way in for C: nothing here uses it, and compiling it takes a tenth of the time."""
@@ -31,17 +32,20 @@ fuse, but no sum is reordered and no quotient or root approximated, so that a fu
 same bits called alone and inlined into a fused kernel. Long sums spell out a fast order
 (`nets.total`)."""
 
-merged = compiled(inline="always", **ELEMENTWISE)
-"""As `fast`, for a long function: it is made part of its caller, where compiling it by itself first
-would take as long again."""
+fast_apart = compiled(apart=True, **ELEMENTWISE)
+"""As `fast`, for a function of some microseconds that several others call: they call it, where the
+code of a `fast` one becomes a part of theirs and is optimised and generated with each."""
 
 exact = compiled(nogil=True, fastmath=False, error_model="numpy", **LEAN)
 """Compiles arithmetic as written, not even fused: environments, the sum tree, random numbers. False
 is said because a function that says nothing takes its caller's."""
 
 
-INNER: dict[str, Any] = {**LEAN, "nogil": True, "fastmath": False, "no_cpython_wrapper": True}
-inner = numba.njit(error_model="numpy", **INNER)
+exact_apart = compiled(apart=True, nogil=True, fastmath=False, error_model="numpy", **LEAN)
+"""As `exact`, likewise."""
+
+INNER: dict[str, Any] = {"nogil": True, "fastmath": False}
+inner = part(error_model="numpy", **INNER)
 """As `exact`, for functions made inside others and called by compiled code only: they are compiled
 into their callers' cached code, and a cache of their own would never find them again."""
 
@@ -63,7 +67,7 @@ def by_action(discrete: Any, continuous: Any, factored: Any) -> Any:
 
         return call
 
-    options: Any = ELEMENTWISE
+    options: Any = ELEMENTWISE | PART
     overload(choice, jit_options=options)(choose)
     return choice
 
@@ -80,7 +84,7 @@ def where_asked(function: Any) -> Any:
             return lambda asked, *rest: False
         return lambda asked, *rest: function(asked, *rest)
 
-    options: Any = ELEMENTWISE
+    options: Any = ELEMENTWISE | PART
     overload(choice, jit_options=options)(choose)
     return choice
 

@@ -34,17 +34,18 @@ parts are families themselves, unless short firings and long ones differ much.""
 SEED, HELD_OUT_SEED = 1, 2
 
 
-def group(kind: str) -> str:
-    """What is timed together, when first needed: kinds of one algorithm that learn, those that
-    choose actions each alone (other algorithms have the same), tables, and `shared`."""
-    found = KINDS.get(kind.partition(" ")[0])
-    if found is None:
-        return kind
+def group(of: str) -> str:
+    """What is timed together with a family, when first needed: kinds of one algorithm that learn,
+    those that choose actions each alone (other algorithms have the same), each environment alone,
+    tables, what only replays need, what only rollouts do, and `shared`."""
+    found = KINDS.get(of.partition(" ")[0])
+    if found is None or found.structure == "environment":
+        return of
     if found.structure == "table":
         return found.family
     if found.algorithm:
         return found.algorithm if found.code else found.name
-    return "shared"
+    return "shared" if found.structure == "copy" else found.family.partition("_")[0]
 
 
 def _few(kind: KernelKind) -> bool:

@@ -92,10 +92,10 @@ def _asked(of: str) -> tuple[tuple[str, Key], ...]:
     return tuple((p.named, p.key) for p in points)
 
 
-@cache
-def timeable() -> frozenset[str]:
-    """Every family and variant, as `Point.named`, that a calibration of this host times."""
-    return frozenset(named for of in GROUPS for named, _ in _asked(of))
+def timeable(of: str) -> frozenset[str]:
+    """Every family and variant of a group, as `Point.named`, that a calibration of this host
+    times."""
+    return frozenset(named for named, _ in _asked(of))
 
 
 def group_of(of: Point) -> str:

@@ -237,14 +237,16 @@ def lacking(kernels: Iterable[Kernel]) -> list[str]:
 
 def needed_groups(kernels: Iterable[Kernel]) -> set[str]:
     """Groups of `benchmark_kernels.GROUPS` that estimates of these kernels rest on."""
-    return {"shared", *(group(kernel.kind) for kernel in kernels)} & set(GROUPS)
+    return {"shared", *(group(family(kernel)) for kernel in kernels)} & set(GROUPS)
 
 
 def untimed(known: Calibration, kernel: Kernel, variant: str) -> bool:
     """Whether a complete calibration has this kernel in this variant, and `known` lacks it."""
     named = f"{family(kernel)} {variant}"
     return (
-        named in timeable() and named not in known.skipped and known.find(kernel, variant) is None
+        named in timeable(group(family(kernel)))
+        and named not in known.skipped
+        and known.find(kernel, variant) is None
     )
 
 

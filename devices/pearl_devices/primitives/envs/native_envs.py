@@ -39,7 +39,8 @@ from pearl_devices.primitives.envs.classic import (
 )
 from pearl_devices.primitives.envs.normalise import normalised
 from pearl_devices.primitives.math.rng import stream
-from pearl_devices.primitives.native import ELEMENTWISE, bound, exact
+from pearl_devices.primitives.native import ELEMENTWISE, bound, exact, exact_apart
+from pearl_devices.primitives.parts import PART
 
 
 @exact
@@ -84,7 +85,7 @@ def close(n, reward, terminated, limit, episodes, step):
     return terminated or late
 
 
-@exact
+@exact_apart
 def step_cartpole(
     rng, action, obs, state, elapsed, env_return, returns, lengths, count,
     s_obs, s_action, s_reward, s_next, s_terminated, s_truncated, limit,
@@ -100,7 +101,7 @@ def step_cartpole(
         cartpole_observe(state, n, obs)
 
 
-@exact
+@exact_apart
 def step_pendulum(
     rng, action, obs, state, elapsed, env_return, returns, lengths, count,
     s_obs, s_action, s_reward, s_next, s_terminated, s_truncated, limit,
@@ -116,7 +117,7 @@ def step_pendulum(
         pendulum_observe(state, n, obs)
 
 
-@exact
+@exact_apart
 def step_acrobot(
     rng, action, obs, state, elapsed, env_return, returns, lengths, count,
     s_obs, s_action, s_reward, s_next, s_terminated, s_truncated, limit,
@@ -132,7 +133,7 @@ def step_acrobot(
         acrobot_observe(state, n, obs)
 
 
-@exact
+@exact_apart
 def step_mountain_car(
     rng, action, obs, state, elapsed, env_return, returns, lengths, count,
     s_obs, s_action, s_reward, s_next, s_terminated, s_truncated, limit,
@@ -148,7 +149,7 @@ def step_mountain_car(
         mountain_car_observe(state, n, obs)
 
 
-@exact
+@exact_apart
 def step_mountain_car_continuous(
     rng, action, obs, state, elapsed, env_return, returns, lengths, count,
     s_obs, s_action, s_reward, s_next, s_terminated, s_truncated, limit,
@@ -177,7 +178,7 @@ NATIVE = {
 }
 
 
-OPTIONS: Any = ELEMENTWISE  # of `overload`, which names their type nowhere public
+OPTIONS: Any = ELEMENTWISE | PART  # of `overload`, which names their type nowhere public
 
 
 def marked(program: str) -> tuple[int, ...]:

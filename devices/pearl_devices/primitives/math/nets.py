@@ -28,7 +28,7 @@ from pearl_devices.primitives.math.products import (
 )
 from pearl_devices.primitives.math.tanh import bend, through_bend
 from pearl_devices.primitives.math.vectors import LANES
-from pearl_devices.primitives.native import bound, fast
+from pearl_devices.primitives.native import bound, fast, fast_apart
 
 Array = npt.NDArray[np.float32]
 
@@ -51,11 +51,12 @@ def init_params(layers: tuple[int, ...], seed: int, *, final_scale: float | None
     return np.concatenate(parts).astype(np.float32)
 
 
-@fast
+@fast_apart
 def forward(params, layers, x, acts, curved=False):
     """Runs x (rows, in) through the network; returns the output, a view (rows, out) of `acts`.
 
-    curved: the hidden layers are tanh instead of ReLU.
+    curved: the hidden layers are tanh instead of ReLU. Compiled callers say so too where it is not,
+        for what is left out has a type of its own, for which all this would be compiled once more.
     """
     rows, offset, at = x.shape[0], 0, 0
     a = x
@@ -76,7 +77,7 @@ def forward(params, layers, x, acts, curved=False):
     return a
 
 
-@fast
+@fast_apart
 def backward(params, layers, x, acts, stored, rows, deltas, grad, tail, d_tail, curved=False):
     """Gradient of a loss from its derivative by the output.
 
@@ -161,7 +162,7 @@ def rate(lr, done):
     return lr[0] + (lr[1] - lr[0]) * way
 
 
-@fast
+@fast_apart
 def adam(params, grad, m, v, step, lr, hyper, clip_norm):
     """One step of Adam (Kingma and Ba 2015), bias corrections as in torch.optim.Adam.
 

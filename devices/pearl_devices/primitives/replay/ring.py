@@ -16,7 +16,7 @@ from pearl_devices.kernel import Kernel
 from pearl_devices.kernels.arrays import ANEW
 from pearl_devices.kernels.replay import tree_levels
 from pearl_devices.primitives.math.rng import stream, uniform
-from pearl_devices.primitives.native import bound, exact
+from pearl_devices.primitives.native import bound, exact, exact_apart
 from pearl_devices.primitives.replay.sum_tree import find_strata, raise_leaves, raise_range
 
 
@@ -36,7 +36,7 @@ def take_in(n, capacity, cursor, tree, levels, fanout, priority):
     cursor[1] = min(cursor[1] + n, capacity)
 
 
-@exact
+@exact_apart
 def insert(
     s_obs, s_action, s_reward, s_next, s_terminated, s_truncated,
     obs, action, reward, next_obs, terminated, truncated, cursor, tree, levels, fanout, priority,
@@ -54,7 +54,7 @@ def insert(
     take_in(n, reward.size, cursor, tree, levels, fanout, priority)
 
 
-@exact
+@exact_apart
 def draw(rng, cursor, tree, levels, fanout, beta, index, weight):
     """Chooses one batch of rows and their weights; one firing of the random stream.
 
@@ -100,7 +100,7 @@ def follow_return(reward, terminated, truncated, cursor, envs, n_step, gamma, ro
     return row, total, factor if terminated[row] == 0 else 0.0
 
 
-@exact
+@exact_apart
 def gather(
     obs, action, reward, next_obs, terminated, truncated, cursor, envs, n_step, gamma,
     index, b_obs, b_action, b_reward, b_next, b_discount,
@@ -125,7 +125,7 @@ def gather(
             b_next[b, c] = next_obs[row, c]
 
 
-@exact
+@exact_apart
 def set_priorities(tree, levels, fanout, priority, index, td):
     """Leaf ← (|td| + constant)^alpha; of a row drawn twice the last counts."""
     leaves = tree.size - levels[levels.size - 1]
@@ -139,7 +139,7 @@ def set_priorities(tree, levels, fanout, priority, index, td):
     raise_leaves(tree, levels, fanout, index)
 
 
-@exact
+@exact_apart
 def sample_steps(
     rng, obs, action, reward, next_obs, terminated, truncated, cursor, tree, levels, fanout, beta,
     envs, n_step, discount, index, weight, b_obs, b_action, b_reward, b_next, b_discount,

@@ -17,7 +17,7 @@ import numpy as np
 from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
 from pearl_devices.primitives.math.nets import forward, scratch
-from pearl_devices.primitives.native import bound, fast
+from pearl_devices.primitives.native import bound, fast, fast_apart
 
 BLOCK = 128
 """Rows of a pass for values, about: their activations stay in the caches."""
@@ -85,7 +85,7 @@ def estimate_values(flat_obs, params, layers, curved, value, acts):
             value[first + r] = out[r, 0]
 
 
-@fast
+@fast_apart
 def advantages(rollout, params, layers, curved, gamma, trace, acts, ahead, carry):
     """Values, advantages and returns of a whole rollout. ahead, carry (N): scratch."""
     steps, envs = rollout.reward.shape

@@ -23,7 +23,7 @@ from pearl_devices.primitives.math.nets import (
     td_gradient,
     total,
 )
-from pearl_devices.primitives.native import fast
+from pearl_devices.primitives.native import fast, fast_apart
 from pearl_devices.primitives.replay.ring import (
     BATCH,
     ROW,
@@ -133,16 +133,16 @@ def follow_target(net, rules):
 @fast
 def least_of_targets(critic1, critic2, joined, value):
     """value (B) ← the smaller of the two target critics' values of `joined` (B, O + A)."""
-    first = forward(critic1.target, critic1.layers, joined, critic1.acts)
-    second = forward(critic2.target, critic2.layers, joined, critic2.acts)
+    first = forward(critic1.target, critic1.layers, joined, critic1.acts, False)
+    second = forward(critic2.target, critic2.layers, joined, critic2.acts, False)
     for b in range(value.size):
         value[b] = min(first[b, 0], second[b, 0])
 
 
-@fast
+@fast_apart
 def regress(net, joined, wanted, weight, td, parts, rules):
     """One gradient step of a critic towards `wanted` (B); adds half of |error| to td (B)."""
-    value = forward(net.params, net.layers, joined, net.acts)
+    value = forward(net.params, net.layers, joined, net.acts, False)
     count, delta = joined.shape[0], np.float32(rules.huber[0])
     for b in range(count):
         error = value[b, 0] - wanted[b]
@@ -160,6 +160,7 @@ def regress(net, joined, wanted, weight, td, parts, rules):
         net.grad,
         np.int64(0),
         joined,
+        False,
     )
     descend(net, rules)
 

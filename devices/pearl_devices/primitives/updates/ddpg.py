@@ -28,7 +28,7 @@ from pearl_devices.primitives.math.nets import (
     total,
 )
 from pearl_devices.primitives.math.rng import normal, stream, uniform
-from pearl_devices.primitives.native import bound, fast
+from pearl_devices.primitives.native import bound, fast, fast_apart
 from pearl_devices.primitives.replay.ring import (
     BATCH,
     draw,
@@ -85,13 +85,13 @@ def explore_around(rng, mean, low, high, explore, action):
     rng[1] += np.uint64(1)
 
 
-@fast
+@fast_apart
 def infer(rng, obs, params, explore, low, high, action, layers, acts):
-    mean = forward(params, layers, obs, acts)
+    mean = forward(params, layers, obs, acts, False)
     explore_around(rng, mean, low, high, explore, action)
 
 
-@fast
+@fast_apart
 def step(
     obs, action, reward, next_obs, discount, weight, td, count, adam_hyper, tau, every,
     clip_norm, huber, low, high,
@@ -103,14 +103,14 @@ def step(
     """One gradient step on one batch, of the critic and then of the actor."""
     rows, a = action.shape
     count[0] += 1
-    next_action = forward(actor_target, actor_layers, next_obs, actor_acts)
+    next_action = forward(actor_target, actor_layers, next_obs, actor_acts, False)
     squash(next_action, low, high)
     join(next_obs, next_action, joined)
-    value = forward(critic_target, critic_layers, joined, critic_acts)
+    value = forward(critic_target, critic_layers, joined, critic_acts, False)
     for b in range(rows):
         target_value[b] = reward[b] + discount[b] * value[b, 0]
     join(obs, action, joined)
-    value = forward(critic, critic_layers, joined, critic_acts)
+    value = forward(critic, critic_layers, joined, critic_acts, False)
     delta = np.float32(huber[0])
     for b in range(rows):
         error = value[b, 0] - target_value[b]
@@ -129,6 +129,7 @@ def step(
         critic_grad,
         np.int64(0),
         d,
+        False,
     )
     critic_steps[0] += 1
     adam(
@@ -136,17 +137,29 @@ def step(
         rate(critic_lr, critic_steps[0] - 1), adam_hyper, clip_norm[0],
     )  # fmt: skip
 
-    own = forward(actor, actor_layers, obs, actor_acts)
+    own = forward(actor, actor_layers, obs, actor_acts, False)
     squash(own, low, high)
     join(obs, own, joined)
-    value = forward(critic, critic_layers, joined, critic_acts)
+    value = forward(critic, critic_layers, joined, critic_acts, False)
     for b in range(rows):
         critic_deltas[b] = np.float32(-1.0) / np.float32(rows)
     actor_loss[0] = -total(value.reshape(rows)) / np.float32(rows)
-    backward(critic, critic_layers, joined, critic_acts, rows, rows, critic_deltas, none, a, d)
+    backward(
+        critic, critic_layers, joined, critic_acts, rows, rows, critic_deltas, none, a, d, False
+    )
     unsquash_gradient(own, d, low, high)
     backward(
-        actor, actor_layers, obs, actor_acts, rows, rows, actor_deltas, actor_grad, np.int64(0), d
+        actor,
+        actor_layers,
+        obs,
+        actor_acts,
+        rows,
+        rows,
+        actor_deltas,
+        actor_grad,
+        np.int64(0),
+        d,
+        False,
     )
     actor_steps[0] += 1
     adam(
@@ -179,7 +192,7 @@ def update(
             return
 
 
-@fast
+@fast_apart
 def learn(
     stop, rng, r_obs, r_action, r_reward, r_next, r_terminated, r_truncated, cursor, tree, levels,
     fanout, beta, envs, n_step, gamma, index, weight,

@@ -24,7 +24,7 @@ from pearl_devices.primitives.math.two_core import (
     part,
     sum_of_numbers,
 )
-from pearl_devices.primitives.native import fast, merged
+from pearl_devices.primitives.native import fast
 from pearl_devices.primitives.updates import critics
 from pearl_devices.primitives.updates.critics import join, refill, reprioritise
 from pearl_devices.primitives.updates.ddpg import squash, unsquash_gradient
@@ -45,25 +45,25 @@ def ascend(team, actor, judge, other_actor, obs, joined, mine, none, count, rule
     """One side's part of the actor's step towards actions that `judge` values more. mine: the
     actor's of this side's rows obs, squashed; joined: both; count: rows of both sides."""
     rows, a = mine.shape
-    value = forward(judge.params, judge.layers, joined, judge.acts)
+    value = forward(judge.params, judge.layers, joined, judge.acts, False)
     for b in range(rows):
         judge.deltas[b] = np.float32(-1.0) / np.float32(count)
     leave_number(team, np.float64(total(value.reshape(rows))))
     d = actor.deltas[: rows * a].reshape(rows, a)
     backward(
-        judge.params, judge.layers, joined, judge.acts, rows, rows, judge.deltas, none, a, d
+        judge.params, judge.layers, joined, judge.acts, rows, rows, judge.deltas, none, a, d, False
     )  # fmt: skip
     unsquash_gradient(mine, d, rules.low, rules.high)
     backward(
         actor.params, actor.layers, obs, actor.acts, rows, rows, actor.deltas, actor.grad,
-        np.int64(0), d,
+        np.int64(0), d, False,
     )  # fmt: skip
     descend_together(team, actor, other_actor, rules)
     if team.side == 0:
         actor.loss[0] = -sum_of_numbers(team) / count
 
 
-@merged
+@fast
 def step(team, s, batch, rules, actor, critic, other_actor, other_critic, own):
     """One side of gradient step number s of a firing."""
     count, a = batch.action.shape[1:]
@@ -75,14 +75,14 @@ def step(team, s, batch, rules, actor, critic, other_actor, other_critic, own):
     weight, delta = batch.weight[s, first:end], np.float32(rules.huber[0])
     next_obs = batch.next_obs[s, first:end]
 
-    ahead = forward(actor.target, actor.layers, next_obs, actor.acts)
+    ahead = forward(actor.target, actor.layers, next_obs, actor.acts, False)
     squash(ahead, low, high)
     join(next_obs, ahead, joined)
-    value = forward(critic.target, critic.layers, joined, critic.acts)
+    value = forward(critic.target, critic.layers, joined, critic.acts, False)
     for b in range(rows):
         own.wanted[b] = reward[b] + discount[b] * value[b, 0]
     join(obs, batch.action[s, first:end], joined)
-    value = forward(critic.params, critic.layers, joined, critic.acts)
+    value = forward(critic.params, critic.layers, joined, critic.acts, False)
     for b in range(rows):
         error = value[b, 0] - own.wanted[b]
         td[b] = abs(error)
@@ -91,13 +91,13 @@ def step(team, s, batch, rules, actor, critic, other_actor, other_critic, own):
     d = actor.deltas[: rows * a].reshape(rows, a)
     backward(
         critic.params, critic.layers, joined, critic.acts, rows, rows, critic.deltas, critic.grad,
-        np.int64(0), d,
+        np.int64(0), d, False,
     )  # fmt: skip
     descend_together(team, critic, other_critic, rules)
     if team.side == 0:
         critic.loss[0] = sum_of_numbers(team)
     follow_together(team, critic, rules)
-    mine = forward(actor.params, actor.layers, obs, actor.acts)
+    mine = forward(actor.params, actor.layers, obs, actor.acts, False)
     squash(mine, low, high)
     join(obs, mine, joined)
     meet(team)

@@ -28,7 +28,7 @@ from pearl_devices.primitives.math.nets import (
     total,
 )
 from pearl_devices.primitives.math.rng import stream, uniform
-from pearl_devices.primitives.native import bound, fast, merged
+from pearl_devices.primitives.native import bound, fast, fast_apart
 from pearl_devices.primitives.replay.ring import (
     BATCH,
     draw,
@@ -74,9 +74,9 @@ def choose(rng, q, explore, action):
     rng[1] += np.uint64(1)
 
 
-@fast
+@fast_apart
 def infer(rng, obs, params, explore, action, layers, acts, duelling):
-    choose(rng, forward(params, layers, obs, acts)[:, duelling:], explore, action)
+    choose(rng, forward(params, layers, obs, acts, False)[:, duelling:], explore, action)
 
 
 @fast
@@ -91,7 +91,7 @@ def add_value(out):
             out[r, c] += out[r, 0] - mean
 
 
-@merged
+@fast_apart
 def step(
     obs, action, reward, next_obs, discount, weight, td, layers, double, duelling,
     params, target, m, v, steps, count, lr, adam_hyper, tau, every, clip_norm, huber, loss,
@@ -109,10 +109,10 @@ def step(
             for c in range(inputs):
                 both[b, c] = obs[b, c]
                 both[rows + b, c] = next_obs[b, c]
-        q = forward(params, layers, both, acts)
+        q = forward(params, layers, both, acts, False)
     else:
-        q = forward(params, layers, obs, acts)
-    q_next = forward(target, layers, next_obs, acts_target)
+        q = forward(params, layers, obs, acts, False)
+    q_next = forward(target, layers, next_obs, acts_target, False)
     if duelling:
         add_value(q)
         add_value(q_next)
@@ -131,7 +131,7 @@ def step(
         if duelling:
             d[b, 0] = slope
     loss[0] = total(parts)
-    backward(params, layers, obs, acts, stored, rows, deltas, grad, np.int64(0), d)
+    backward(params, layers, obs, acts, stored, rows, deltas, grad, np.int64(0), d, False)
     count[0] += 1
     steps[0] += 1
     adam(params, grad, m, v, steps[0], rate(lr, steps[0] - 1), adam_hyper, clip_norm[0])
@@ -154,7 +154,7 @@ def update(
             return
 
 
-@fast
+@fast_apart
 def learn(
     stop, rng, r_obs, r_action, r_reward, r_next, r_terminated, r_truncated, cursor, tree, levels,
     fanout, beta, envs, n_step, gamma, index, weight,

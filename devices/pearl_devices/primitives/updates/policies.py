@@ -26,7 +26,7 @@ from pearl_devices.kernel import Kernel
 from pearl_devices.kernels.counting import size
 from pearl_devices.primitives.math.nets import forward, scratch
 from pearl_devices.primitives.math.rng import normals, stream, uniform
-from pearl_devices.primitives.native import bound, by_action, fast
+from pearl_devices.primitives.native import bound, by_action, fast, fast_apart
 
 HALF_LOG_2_PI = np.float32(0.5 * math.log(2.0 * math.pi))
 HALF, ONE, ZERO, INFINITE = (np.float32(x) for x in (0.5, 1.0, 0.0, np.inf))
@@ -129,7 +129,7 @@ def gaussian_log_prob(mean, log_std, sample):
 draw = by_action(draw_discrete, draw_gaussian, draw_factored)
 
 
-@fast
+@fast_apart
 def infer(
     action, rng, obs, params, layers, size, curved, low, high, sample, log_prob, acts, choices
 ):  # fmt: skip

@@ -27,7 +27,7 @@ from pearl_devices.primitives import KL_MARGIN
 from pearl_devices.primitives.math.nets import CLIP_EPS, adam, backward, forward, rate, total
 from pearl_devices.primitives.math.products import total_squares
 from pearl_devices.primitives.math.rng import stream, uniform
-from pearl_devices.primitives.native import bound, by_action, fast, where_asked
+from pearl_devices.primitives.native import bound, by_action, fast, fast_apart, where_asked
 from pearl_devices.primitives.updates import critics
 from pearl_devices.primitives.updates.policies import HALF_LOG_2_PI, gaussian_log_prob, log_sum_exp
 from pearl_devices.primitives.updates.stop_word import ended, under_way
@@ -330,7 +330,7 @@ def annealed(count, total_steps):
     return max(1.0 - count / total_steps, 0.0) if total_steps > 0.0 else 1.0
 
 
-@fast
+@fast_apart
 def update(rollout, rules, actor, critic, size, curved, rows, order, epochs, parts):
     """All gradient steps of one rollout. rows: a minibatch; order: as many numbers as rollout rows;
     size: weights and biases of the actor, which its deviations follow."""

@@ -23,7 +23,7 @@ from pearl_devices.primitives import LOG_STD
 from pearl_devices.primitives.envs.native_envs import step as step_env
 from pearl_devices.primitives.math.nets import backward, copy, forward, scratch, total
 from pearl_devices.primitives.math.rng import normals, stream, uniform
-from pearl_devices.primitives.native import bound, fast, merged
+from pearl_devices.primitives.native import bound, fast, fast_apart
 from pearl_devices.primitives.replay.ring import insert
 from pearl_devices.primitives.updates import critics, iterations
 from pearl_devices.primitives.updates.critics import (
@@ -104,17 +104,17 @@ def draw_actions(rng, z, explore, low, high, action, noise):
                 action[r, c] = low[c] + half + half * math.tanh(u)
 
 
-@fast
+@fast_apart
 def infer(rng, obs, params, explore, low, high, action, layers, acts, noise):
-    draw_actions(rng, forward(params, layers, obs, acts), explore, low, high, action, noise)
+    draw_actions(rng, forward(params, layers, obs, acts, False), explore, low, high, action, noise)
 
 
-@merged
+@fast
 def ascend(actor, critic1, critic2, obs, z, temperature, low, high, own):
     """The actor's gradient of mean(temperature · log prob − least value), of z's own sample."""
     count, a = own.noise.shape
-    first = forward(critic1.params, critic1.layers, own.joined, critic1.acts)
-    second = forward(critic2.params, critic2.layers, own.joined, critic2.acts)
+    first = forward(critic1.params, critic1.layers, own.joined, critic1.acts, False)
+    second = forward(critic2.params, critic2.layers, own.joined, critic2.acts, False)
     share = np.float32(1.0) / np.float32(count)
     for b in range(count):
         least = min(first[b, 0], second[b, 0])
@@ -124,11 +124,11 @@ def ascend(actor, critic1, critic2, obs, z, temperature, low, high, own):
     actor.loss[0] = total(own.parts)
     backward(
         critic1.params, critic1.layers, own.joined, critic1.acts, count, count, critic1.deltas,
-        own.none, a, own.slope1,
+        own.none, a, own.slope1, False,
     )  # fmt: skip
     backward(
         critic2.params, critic2.layers, own.joined, critic2.acts, count, count, critic2.deltas,
-        own.none, a, own.slope2,
+        own.none, a, own.slope2, False,
     )  # fmt: skip
     d = actor.deltas[: count * 2 * a].reshape(count, 2 * a)
     for b in range(count):
@@ -153,10 +153,11 @@ def ascend(actor, critic1, critic2, obs, z, temperature, low, high, own):
         actor.grad,
         np.int64(0),
         d,
+        False,
     )
 
 
-@merged
+@fast
 def step(s, batch, rules, target_entropy, actor, critic1, critic2, alpha, own):
     """Gradient step number s of a firing."""
     obs, next_obs = batch.obs[s], batch.next_obs[s]
@@ -168,7 +169,7 @@ def step(s, batch, rules, target_entropy, actor, critic1, critic2, alpha, own):
     temperature = np.float32(math.exp(alpha.params[0]))
 
     normals(base, 0, flat)
-    z = forward(actor.params, actor.layers, next_obs, actor.acts)
+    z = forward(actor.params, actor.layers, next_obs, actor.acts, False)
     sample(z, own.noise, low, high, own.squashed, own.action, own.log_prob)
     join(next_obs, own.action, own.joined)
     least_of_targets(critic1, critic2, own.joined, own.wanted)
@@ -181,7 +182,7 @@ def step(s, batch, rules, target_entropy, actor, critic1, critic2, alpha, own):
     regress(critic2, own.joined, own.wanted, weight, td, own.parts, rules)
 
     normals(base, flat.size + flat.size % 2, flat)
-    z = forward(actor.params, actor.layers, obs, actor.acts)
+    z = forward(actor.params, actor.layers, obs, actor.acts, False)
     sample(z, own.noise, low, high, own.squashed, own.action, own.log_prob)
     join(obs, own.action, own.joined)
     ascend(actor, critic1, critic2, obs, z, temperature, low, high, own)
@@ -195,7 +196,7 @@ def step(s, batch, rules, target_entropy, actor, critic1, critic2, alpha, own):
     follow_target(critic2, rules)
 
 
-@merged
+@fast_apart
 def learn(source, batch, rules, target_entropy, actor, critic1, critic2, alpha, own):
     for s in range(rules.stop[1], batch.td.shape[0]):
         refill(source, batch, s)

@@ -22,7 +22,7 @@ from pearl_devices.primitives.math.two_core import (
     part,
     sum_of_numbers,
 )
-from pearl_devices.primitives.native import fast, merged
+from pearl_devices.primitives.native import fast
 from pearl_devices.primitives.updates import critics
 from pearl_devices.primitives.updates.critics import (
     descend,
@@ -74,7 +74,7 @@ def choose(team, start, actor, obs, out, log_prob, rules, own):
         stream(rules.rng[0], rules.rng[1]), start + first * a,
         own.noise[first:end].reshape(rows * a),
     )  # fmt: skip
-    z = forward(actor.params, actor.layers, obs[first:end], actor.acts)
+    z = forward(actor.params, actor.layers, obs[first:end], actor.acts, False)
     sample(
         z, own.noise[first:end], rules.low, rules.high, own.squashed[first:end],
         own.action[first:end], log_prob[first:end],
@@ -83,7 +83,7 @@ def choose(team, start, actor, obs, out, log_prob, rules, own):
     return z
 
 
-@merged
+@fast
 def step(team, s, batch, rules, target_entropy, actor, critic, alpha, other_actor, shared, own):
     """One side of gradient step number s of a firing. critic: this side's."""
     count, a = own.noise.shape
@@ -104,7 +104,7 @@ def step(team, s, batch, rules, target_entropy, actor, critic, alpha, other_acto
     z = choose(team, size + size % 2, actor, obs, shared.now, shared.log_prob, rules, own)
     meet(team)
     add_errors(team, s, batch, shared)
-    value = forward(critic.params, critic.layers, shared.now, critic.acts)
+    value = forward(critic.params, critic.layers, shared.now, critic.acts, False)
     for b in range(count):
         shared.values[team.side, b] = value[b, 0]
     meet(team)
@@ -116,7 +116,7 @@ def step(team, s, batch, rules, target_entropy, actor, critic, alpha, other_acto
         critic.deltas[b] = -share if least else np.float32(0.0)
     backward(
         critic.params, critic.layers, shared.now, critic.acts, count, count, critic.deltas,
-        own.none, a, shared.slopes[team.side],
+        own.none, a, shared.slopes[team.side], False,
     )  # fmt: skip
     for b in range(rows):
         at = first + b
@@ -140,7 +140,7 @@ def step(team, s, batch, rules, target_entropy, actor, critic, alpha, other_acto
                 d[b, a + c] = slope * spread - share * temperature
     backward(
         actor.params, actor.layers, obs[first:end], actor.acts, rows, rows, actor.deltas,
-        actor.grad, np.int64(0), d,
+        actor.grad, np.int64(0), d, False,
     )  # fmt: skip
     descend_together(team, actor, other_actor, rules)
     if team.side == 0:

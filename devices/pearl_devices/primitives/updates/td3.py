@@ -16,7 +16,7 @@ from pearl_devices.kernel import Kernel
 from pearl_devices.primitives.envs.native_envs import step as step_env
 from pearl_devices.primitives.math.nets import backward, copy, forward, total
 from pearl_devices.primitives.math.rng import normals, stream
-from pearl_devices.primitives.native import bound, fast, merged
+from pearl_devices.primitives.native import bound, fast, fast_apart
 from pearl_devices.primitives.replay.ring import insert
 from pearl_devices.primitives.updates import critics, iterations
 from pearl_devices.primitives.updates.critics import (
@@ -57,7 +57,7 @@ def smooth(action, noise, smoothing, low, high):
             action[r, c] = min(max(action[r, c] + half * offset, low[c]), high[c])
 
 
-@merged
+@fast
 def step(s, batch, rules, smoothing, delay, actor, critic1, critic2, own):
     """Gradient step number s of a firing."""
     obs, next_obs = batch.obs[s], batch.next_obs[s]
@@ -67,7 +67,7 @@ def step(s, batch, rules, smoothing, delay, actor, critic1, critic2, own):
     normals(stream(rules.rng[0], rules.rng[1]), 0, own.noise.reshape(count * a))
     rules.rng[1] += np.uint64(1)
 
-    ahead = forward(actor.target, actor.layers, next_obs, actor.acts)
+    ahead = forward(actor.target, actor.layers, next_obs, actor.acts, False)
     squash(ahead, low, high)
     smooth(ahead, own.noise, smoothing, low, high)
     join(next_obs, ahead, own.joined)
@@ -80,22 +80,22 @@ def step(s, batch, rules, smoothing, delay, actor, critic1, critic2, own):
     regress(critic2, own.joined, own.wanted, weight, td, own.parts, rules)
 
     if rules.count[0] % delay == 0:
-        mine = forward(actor.params, actor.layers, obs, actor.acts)
+        mine = forward(actor.params, actor.layers, obs, actor.acts, False)
         squash(mine, low, high)
         join(obs, mine, own.joined)
-        value = forward(critic1.params, critic1.layers, own.joined, critic1.acts)
+        value = forward(critic1.params, critic1.layers, own.joined, critic1.acts, False)
         for b in range(count):
             critic1.deltas[b] = np.float32(-1.0) / np.float32(count)
         actor.loss[0] = -total(value.reshape(count)) / np.float32(count)
         d = actor.deltas[: count * a].reshape(count, a)
         backward(
             critic1.params, critic1.layers, own.joined, critic1.acts, count, count,
-            critic1.deltas, own.none, a, d,
+            critic1.deltas, own.none, a, d, False,
         )  # fmt: skip
         unsquash_gradient(mine, d, low, high)
         backward(
             actor.params, actor.layers, obs, actor.acts, count, count, actor.deltas, actor.grad,
-            np.int64(0), d,
+            np.int64(0), d, False,
         )  # fmt: skip
         descend(actor, rules)
     if rules.every[0] > 0 or rules.count[0] % delay == 0:
@@ -104,7 +104,7 @@ def step(s, batch, rules, smoothing, delay, actor, critic1, critic2, own):
         follow_target(critic2, rules)
 
 
-@merged
+@fast_apart
 def learn(source, batch, rules, smoothing, delay, actor, critic1, critic2, own):
     for s in range(rules.stop[1], batch.td.shape[0]):
         refill(source, batch, s)

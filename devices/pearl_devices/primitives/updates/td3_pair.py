@@ -19,7 +19,7 @@ from pearl_devices.primitives.math.two_core import (
     paired,
     part,
 )
-from pearl_devices.primitives.native import fast, merged
+from pearl_devices.primitives.native import fast
 from pearl_devices.primitives.updates import critics
 from pearl_devices.primitives.updates.critics import (
     follow_target,
@@ -47,7 +47,7 @@ def target_values(team, s, batch, critic, shared, own):
     """own.wanted (B) ← the smaller of the two target critics' values of shared.ahead. Both sides
     have met before; they meet once more. Then own.joined holds what the critics learn on."""
     count = own.wanted.size
-    value = forward(critic.target, critic.layers, shared.ahead, critic.acts)
+    value = forward(critic.target, critic.layers, shared.ahead, critic.acts, False)
     for b in range(count):
         shared.values[team.side, b] = value[b, 0]
         shared.td[team.side, b] = np.float32(0.0)
@@ -65,7 +65,7 @@ def add_errors(team, s, batch, shared):
             batch.td[s, b] = shared.td[0, b] + shared.td[1, b]
 
 
-@merged
+@fast
 def step(
     team, s, batch, rules, smoothing, delay, actor, critic, judge, other_actor, shared, own
 ):  # fmt: skip
@@ -79,7 +79,7 @@ def step(
     base = stream(rules.rng[0], rules.rng[1])
     normals(base, first * a, noise.reshape(rows * a))
 
-    ahead = forward(actor.target, actor.layers, next_obs[first:end], actor.acts)
+    ahead = forward(actor.target, actor.layers, next_obs[first:end], actor.acts, False)
     squash(ahead, low, high)
     smooth(ahead, noise, smoothing, low, high)
     join(next_obs[first:end], ahead, shared.ahead[first:end])
@@ -96,7 +96,7 @@ def step(
 
     if late:
         joined = own.joined[:rows]
-        mine = forward(actor.params, actor.layers, obs, actor.acts)
+        mine = forward(actor.params, actor.layers, obs, actor.acts, False)
         squash(mine, low, high)
         join(obs, mine, joined)
         ascend(team, actor, judge, other_actor, obs, joined, mine, own.none, count, rules)

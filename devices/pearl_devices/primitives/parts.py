@@ -1,0 +1,214 @@
+"""How compiled functions are made of others: by parts, or by calls.
+
+numba optimises a function with all that it calls, generates its machine code, and does both again
+for each function that calls it, and again for those that call these. Here a *part* is only typed
+and written down as LLVM code, for the functions that it becomes a part of, where it may be inlined.
+A function that is *apart* is optimised with its parts and generated once; others call it by its
+symbol, and it is never inlined. What is called from Python is generated once too, with its parts.
+
+Machine code that was kept calls by symbol what has to be there first: `needs` says which functions.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
+from typing import Any
+
+from llvmlite import binding
+from numba import njit
+from numba.core import compiler
+from numba.core.bytecode import FunctionIdentity
+from numba.core.codegen import JITCodeLibrary
+from numba.core.environment import lookup_environment
+from numba.core.registry import CPUDispatcher
+from numba.core.untyped_passes import ExtractByteCode
+
+TOKEN = secrets.token_hex(4)
+"""In the names of this process's parts: numba numbers functions from 1 in each process, so that two
+closures of one function, from two processes by way of kept code, could have one name."""
+
+ADDRESS, ENVIRONMENT = "numba.dynamic.globals", "_ZN08NumbaEnv"
+"""numba's prefixes of addresses of this process in code, and of functions' environments."""
+
+Need = tuple[str, str, tuple[Any, ...]]
+"""A function that is apart: its module and name, and the types of its arguments."""
+
+_apart: dict[str, Need] = {}
+"""Symbol → function, of those in this process."""
+
+
+def needs(module: Any) -> list[Need]:
+    """The functions apart that the code of a module calls."""
+    declared = (f.name for f in module.functions if f.is_declaration)
+    return [_apart[name] for name in declared if name in _apart]
+
+
+def provide(needed: Iterable[Need]) -> None:
+    """Have the machine code of these functions in this process."""
+    for module, name, types in needed:
+        getattr(import_module(module), name).compile(types)
+
+
+class PartLibrary(JITCodeLibrary):
+    """The LLVM code of a part and of the parts in it, hardly optimised and no machine code."""
+
+    @classmethod
+    def read(cls, codegen: Any, kept: Any) -> PartLibrary:
+        """The library that `serialize_using_object_code` wrote down."""
+        name, code, needed = kept
+        provide(needed)
+        self = cls(codegen, name)
+        self._final_module = binding.parse_bitcode(code)
+        self._finalized = True
+        return self
+
+    def serialize_using_object_code(self) -> Any:
+        module = self._get_module_for_linking()
+        return self.name, module.as_bitcode(), needs(module)
+
+    def _optimize_functions(self, ll_module: Any) -> None:
+        """Lets go of variables that numba writes and nobody reads, the addresses of called
+        functions among them."""
+        ll_module.data_layout = self._codegen._data_layout
+        passes = binding.create_new_module_pass_manager()
+        passes.add_sroa_pass()
+        passes.add_dead_code_elimination_pass()
+        passes.add_global_dead_code_eliminate_pass()
+        passes.run(ll_module, self._codegen._pass_builder())
+
+    def finalize(self) -> None:
+        for library in dict.fromkeys(self._linking_libraries):
+            self._reload_init.update(library._reload_init)
+            self._final_module.link_in(library._get_module_for_linking(), preserve=True)
+        self._final_module.verify()
+        self._finalize_dynamic_globals()
+        self._finalized = True
+
+    def get_pointer_to_function(self, name: str) -> int:
+        """0: there is no machine code."""
+        self._ensure_finalized()
+        return 0
+
+    @property
+    def codegen(self) -> PartLibrary:
+        """What numba tells of the function's environment: it has no place yet."""
+        return self
+
+    def set_env(self, name: str, env: Any) -> None:
+        """The function that this is a part of sets it."""
+
+
+class ApartLibrary(JITCodeLibrary):
+    """Machine code that is called by its symbol, and not linked into that of others."""
+
+    @classmethod
+    def read(cls, codegen: Any, kept: Any) -> ApartLibrary:
+        """The library that `serialize_using_object_code` wrote down."""
+        name, code, symbols, needed = kept
+        provide(needed)
+        self = cls(codegen, name)
+        self.enable_object_caching()
+        self._set_compiled_object(code)
+        self._finalize_final_module()
+        codegen._engine._defined_symbols |= symbols
+        return self
+
+    def serialize_using_object_code(self) -> Any:
+        module = self._final_module
+        symbols = {f.name for f in module.functions if not f.is_declaration}
+        return self.name, self._get_compiled_object(), symbols, needs(module)
+
+    def _get_module_for_linking(self) -> Any:
+        return binding.parse_assembly("")
+
+    def _finalize_specific(self) -> None:
+        super()._finalize_specific()
+        names = [v.name for v in self._final_module.global_variables if not v.is_declaration]
+        for name in names:
+            env = lookup_environment(name) if name.startswith(ENVIRONMENT) else None
+            if env is not None:  # of a part
+                codegen: Any = self._codegen
+                codegen.set_env(name, env)
+
+
+class _Compiler(compiler.Compiler):
+    """numba's pipeline into one of the libraries."""
+
+    library: type[JITCodeLibrary]
+
+    def named(self, function: Any) -> str:
+        """What tells the function's symbol from that of another one of its name and types."""
+        return f"{function.unique_id}x{TOKEN}"
+
+    def compile_extra(self, func: Any) -> Any:
+        of: Any = FunctionIdentity.from_function(func)
+        of.unique_id, self.state.func_id = self.named(of), of
+        self.state.library = self.library(self.state.targetctx.codegen(), of.func_qualname)
+        self.state.library.enable_object_caching()
+        ExtractByteCode().run_pass(self.state)
+        self.state.lifted, self.state.lifted_from = (), None
+        return self._compile_bytecode()
+
+
+class PartCompiler(_Compiler):
+    """For parts."""
+
+    library = PartLibrary
+
+
+class WholeCompiler(_Compiler):
+    """For functions that Python calls."""
+
+    library = ApartLibrary
+
+
+class ApartCompiler(_Compiler):
+    """For functions that Python and compiled code call. One of a module's own has the same symbol
+    in every process."""
+
+    library = ApartLibrary
+
+    def named(self, function: Any) -> str:
+        return "apart"
+
+
+PART: dict[str, Any] = {
+    "pipeline_class": PartCompiler,
+    "no_cpython_wrapper": True,
+    "no_cfunc_wrapper": True,
+}
+"""Options of numba's with which a function is a part."""
+
+
+def part(**options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """As `numba.njit(**options)`, for functions that compiled ones alone call."""
+    found: Callable[[Callable[..., Any]], Any] = njit(**options | PART)
+    return found
+
+
+class Whole(CPUDispatcher):
+    """A compiled function that is called from Python. Compiled functions have its part."""
+
+    def __init__(self, function: Any, part: Any, options: Mapping[str, Any]) -> None:
+        given = {"nopython": True, "boundscheck": None, **options}
+        super().__init__(function, {}, given, WholeCompiler)
+        self.part = part
+
+    @property
+    def _numba_type_(self) -> Any:
+        return self.part._numba_type_
+
+
+class Apart(CPUDispatcher):
+    """A compiled function that Python and compiled functions call."""
+
+    def __init__(self, function: Any, options: Mapping[str, Any]) -> None:
+        given = {"nopython": True, "boundscheck": None, **options}
+        super().__init__(function, {}, given, ApartCompiler)
+
+    def add_overload(self, cres: Any) -> None:
+        of = self.py_func
+        _apart[cres.fndesc.mangled_name] = (of.__module__, of.__name__, cres.signature.args)
+        super().add_overload(cres)
