@@ -291,7 +291,9 @@ class _Kept(FunctionCache):
         """numba's, without what it refreshes first: the functions that compiling knows, which take
         longer to import than machine code to load."""
         rtsys.initialize(target_context)
-        return self._load_overload(sig, target_context)
+        with suppress(LookupError):  # of what it calls: it is compiled anew
+            return self._load_overload(sig, target_context)
+        return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
         if sources().unchanged():  # else it may be of newer ones

@@ -12,7 +12,7 @@ Machine code that was kept calls by symbol what has to be there first: `needs` s
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
@@ -22,6 +22,7 @@ from numba.core import compiler
 from numba.core.bytecode import FunctionIdentity
 from numba.core.codegen import JITCodeLibrary
 from numba.core.environment import lookup_environment
+from numba.core.funcdesc import default_mangler
 from numba.core.registry import CPUDispatcher
 from numba.core.untyped_passes import ExtractByteCode
 
@@ -32,6 +33,9 @@ closures of one function, from two processes by way of kept code, could have one
 ADDRESS, ENVIRONMENT = "numba.dynamic.globals", "_ZN08NumbaEnv"
 """numba's prefixes of addresses of this process in code, and of functions' environments."""
 
+APART = "apart"
+"""In the symbols of functions that are apart."""
+
 Need = tuple[str, str, tuple[Any, ...]]
 """A function that is apart: its module and name, and the types of its arguments."""
 
@@ -39,16 +43,28 @@ _apart: dict[str, Need] = {}
 """Symbol → function, of those in this process."""
 
 
-def needs(module: Any) -> list[Need]:
-    """The functions apart that the code of a module calls."""
+def needs(module: Any) -> dict[str, Need]:
+    """The functions apart that the code of a module calls, by their symbols."""
     declared = (f.name for f in module.functions if f.is_declaration)
-    return [_apart[name] for name in declared if name in _apart]
+    return {name: _apart[name] for name in declared if name in _apart}
 
 
-def provide(needed: Iterable[Need]) -> None:
-    """Have the machine code of these functions in this process."""
-    for module, name, types in needed:
+def provide(needed: Mapping[str, Need]) -> None:
+    """Have the machine code of these functions in this process.
+
+    Raises:
+        LookupError: a function has another symbol now.
+    """
+    for symbol, (module, name, types) in needed.items():
         getattr(import_module(module), name).compile(types)
+        if symbol not in _apart:
+            raise LookupError(symbol)
+
+
+def _symbol(name: str, types: Any, *, abi_tags: Any = (), uid: Any = None) -> str:
+    """numba's, of functions apart without the text of their options, whose order is another in
+    every process."""
+    return str(default_mangler(name, types, abi_tags=() if uid == APART else abi_tags, uid=uid))
 
 
 class PartLibrary(JITCodeLibrary):
@@ -171,7 +187,8 @@ class ApartCompiler(_Compiler):
     library = ApartLibrary
 
     def named(self, function: Any) -> str:
-        return "apart"
+        self.state.targetctx.mangler = _symbol  # of the copy for this function
+        return APART
 
 
 PART: dict[str, Any] = {
