@@ -430,12 +430,12 @@ def test_bars_are_missed_where_errors_are_large_and_repeats_small():
 
 
 def test_what_was_timed_before_takes_part_in_the_next_fit() -> None:
-    mine = [(k, v) for k in training(["shared"]) for v in variants(k)]
+    mine = [(k, v) for k in training(["replay"]) for v in variants(k)]
     rest = [(k, v) for k in training(["dqn"]) for v in variants(k)]
     first = measure(1.0, kernels=mine, prepare=synthetic(0.02))
     both = measure(1.0, kernels=rest, known=first, prepare=synthetic(0.02))
-    assert first.groups == ("shared",)
-    assert both.groups == ("dqn", "shared")
+    assert first.groups == ("replay",)
+    assert both.groups == ("dqn", "replay")
     assert both.points[: len(first.points)] == first.points
     assert sum(f.points for f in both.fits) == len(mine) + len(rest)
     again = Calibration.from_json(both.to_json())

@@ -205,12 +205,13 @@ def test_only_what_is_needed_and_lacking_is_timed(cache, monkeypatch):
     needed.append(next(training(["dqn"])))
     on_demand.calibration(HOST, needed)
     on_demand.calibration(HOST, needed)
-    assert standing.asked == [["shared"], ["dqn"]]
+    assert standing.asked == [["replay", "shared"], ["dqn"]]
 
 
 # --- a measuring that does not come to its end
 
-DQN = ["dqn", "inference.dqn", "shared"]
+DQN = ["dqn", "inference.dqn", "replay", "rollout", "gae", "shared"]
+DQN += [name for name in GROUPS if name.startswith("env_step")]
 WHOLE = sum(1 for k in training(DQN) for _ in variants(k))
 
 
@@ -238,7 +239,7 @@ def test_what_was_timed_before_the_limit_is_kept_and_the_next_try_goes_on(cache,
 
 def test_a_plan_goes_on_with_the_next_rung_where_time_runs_out(cache, monkeypatch):
     """Families that were timed keep their fits; no other child is started for the rest."""
-    first = next(k for k, v in KERNELS if k.kind == "env_step" and v == "native")
+    first = next(training(["shared"]))
     standing = stands(monkeypatch, late(20))
     said = r"took more than 180 s and was ended; what is not timed yet of .*inference.dqn"
     with pytest.warns(CalibrationWarning, match=said):

@@ -58,7 +58,18 @@ def of_two_cores(_: Kernel, variant: str) -> float:
     return 2.0 if variant == "native-pair" else 1.0
 
 
-GROUPS = ("ddpg", "dqn", "inference.ddpg", "inference.dqn", "shared", "tabular")
+ENVS = ("env_step CartPole-v1", "env_step Pendulum-v1")
+GROUPS = (
+    "ddpg",
+    "dqn",
+    *ENVS,
+    "gae",
+    "inference.ddpg",
+    "inference.dqn",
+    "replay",
+    "shared",
+    "tabular",
+)
 KERNELS = [(k, v) for k in training(GROUPS) for v in variants(k)]
 
 
