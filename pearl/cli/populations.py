@@ -96,6 +96,8 @@ def sweep(
             watch=watcher,
         )
     text = str(done) if folder is None else f"{done}\n\nsweep folder: {folder}"
+    if done.status in ("failed", "interrupted"):
+        text += "\n--resume, with the same words, goes on with it"
     if done.status == "failed":
         error_line(f"{folder}: not every run has ended well")
     status = {"failed": FAILED, "interrupted": INTERRUPTED}.get(done.status, DONE)

@@ -223,14 +223,15 @@ def test_a_branch_has_the_weights_of_the_other_run_and_steps_and_streams_of_its_
         branching.branch(tmp_path / "one", tmp_path / "three", larger, pearl.plan(larger), 2)
 
 
-def test_a_run_that_fails_is_named_and_the_others_go_on(tmp_path):
+def test_a_run_that_says_why_it_failed_is_named_and_not_started_again(tmp_path):
     heard = Heard()
     spec = SPEC | {"train": SPEC["train"] | {"steps": 200}}
     (tmp_path / "seed=0").mkdir()
     (tmp_path / "seed=0" / "run.json").write_text("mine")
-    found = pearl.sweep(spec, seeds=[0, 1], out=tmp_path, watch=heard)
+    found = pearl.sweep(spec, seeds=[0], out=tmp_path, watch=heard)
     assert found.status == "failed"
-    assert {r.run: r.status for r in found.runs} == {"seed=0": "failed", "seed=1": "done"}
+    assert [(r.run, r.status, r.restarts) for r in found.runs] == [("seed=0", "failed", 0)]
+    assert [e["event"] for e in found.history] == ["start", "end"]
     (line,) = [text for text in heard.lines if text.startswith("seed=0: failed")]
     assert "no run of pearl wrote this" in line
     assert "seed=0" in str(found)
