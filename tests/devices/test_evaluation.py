@@ -97,3 +97,8 @@ def test_an_evaluation_begins_by_itself_of_the_parameters_as_they_are_then(varia
     other["evaluation.more"][0] = 3
     once()
     np.testing.assert_array_equal(arrays["evaluation.returns"], other["evaluation.returns"])
+    once()  # firings 8 to 11, and no further evaluation amid them
+    assert other["evaluation.firings"].tolist() == [12, 4, 8]
+    other["evaluation.more"][0] = 5
+    once()  # 12 to 17: one begins with 12 and one with 16
+    assert other["evaluation.firings"].tolist() == [18, 4, 16]
