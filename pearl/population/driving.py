@@ -96,6 +96,8 @@ def replayed(scheduler: Scheduler, history: Sequence[Event]) -> list[Stretch]:
                 )
             under_way[stretch.run] = stretch
         elif entry["event"] == "end":
+            if entry["run"] not in under_way:
+                raise SpecError(f"history: {entry['run']} ended before it began; begin anew")
             scheduler.ended(under_way.pop(entry["run"]), entry["score"])
     return list(under_way.values())
 

@@ -101,10 +101,30 @@ def _before(folder: Path, *, resume: bool) -> dict[str, Any] | None:
             f"{folder}: holds a sweep; go on with it (--resume), or name another folder"
         )
     found = read_object(file, "it is what `pearl sweep` leaves")
-    wrong = [key for key in ("history", "plans", "seeds", "over") if key not in found]
-    if found.get("schema") != SCHEMA or wrong:
-        raise SpecError(f"{file}: not a sweep of this version of pearl; name another folder")
+    if found.get("schema") != SCHEMA or not _sound(found):
+        raise SpecError(f"{file}: no sweep that this version can go on with; name another folder")
     return found
+
+
+def _sound(found: Mapping[str, Any]) -> bool:
+    """Whether what is read of a sweep.json is there, and of its kind."""
+
+    def have(entries: object, keys: Sequence[str]) -> bool:
+        return isinstance(entries, list) and all(
+            isinstance(entry, dict) and all(key in entry for key in keys) for entry in entries
+        )
+
+    packed, plans = found.get("packing"), found.get("plans")
+    return (
+        have(found.get("history"), ("event", "run", "steps"))
+        and all("score" in entry for entry in found["history"] if entry["event"] == "end")
+        and have(found.get("runs"), ("run", "setting", "seed", "values", "steps"))
+        and isinstance(packed, dict)
+        and type(packed.get("cores_per_run")) is int
+        and packed["cores_per_run"] > 0
+        and isinstance(plans, dict)
+        and all(isinstance(file, str) for file in plans.values())
+    )
 
 
 class Going:

@@ -272,6 +272,25 @@ def test_a_run_of_another_sweep_is_not_taken_for_one_of_this(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["seed=1"]
 
 
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [
+        ({"history": 3}, "no sweep that this version"),
+        ({"history": [{"event": "end", "run": "seed=0", "steps": 400}]}, "no sweep that"),
+        ({"history": [{"event": "end", "run": "x", "steps": 1, "score": 1.0}]}, "before it began"),
+        ({"packing": {"cores_per_run": 0}}, "no sweep that this version"),
+        ({"runs": [{}]}, "no sweep that this version"),
+        ({"plans": {"as-given": "plans/none.json"}}, "cannot be read"),
+        ({"schema": 2}, "no sweep that this version"),
+    ],
+)
+def test_a_damaged_sweep_is_not_gone_on_with(damage, why, tmp_path):
+    whole = pearl.sweep(SPEC, out=tmp_path / "none", dry_run=True).to_json()
+    (tmp_path / "sweep.json").write_text(json.dumps(whole | damage))
+    with pytest.raises(SpecError, match=why):
+        pearl.sweep(SPEC, out=tmp_path, resume=True)
+
+
 def test_a_dry_run_says_the_schedule_and_writes_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(packing, "usable_cores", lambda: (0, 1))
