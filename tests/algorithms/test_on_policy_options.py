@@ -16,7 +16,8 @@ from pearl.errors import SpecError
 from pearl.spec.own_code import graph_of
 from pearl.testing.kernel_buffers import copied, equal
 from pearl_devices import Buffers, cpu
-from pearl_devices.buffers import allocate
+from pearl_devices.buffers import allocate, specs
+from pearl_devices.kernels.fused import misfit
 from tests.algorithms.test_own_network import dense
 
 OWN = "tests.algorithms.test_own_network:dense"
@@ -58,16 +59,25 @@ def moved(name: str, **options: Any) -> tuple[Buffers, Buffers]:
         native["learner.actor"][-34:], native["rollout.log_prob"][:] = 0, -math.log(2)
     other = copied(native)
     for variant, b in (("native", native), ("torch", other)):
-        call = cpu.bind(update, variant, {n: b[n] for n in cpu_arrays(update)})
+        call = cpu.bind(update, variant, {n: b[n] for n in specs(update)})
         for _ in range(1 if name == "a2c" else 3):
             call()
     return native, other
 
 
-def cpu_arrays(update: Any) -> list[str]:
-    from pearl_devices.buffers import specs
-
-    return list(specs(update))
+@pytest.mark.parametrize(
+    ("name", "options", "said"),
+    [
+        ("ppo", {"target_kl": 0.01}, "target divergence"),
+        ("sac", {"actor_learning_rate": {"initial": 1e-3}}, "schedules of learning rates"),
+    ],
+)
+def test_one_block_of_gpu_threads_says_what_it_does_not_know(
+    name: str, options: dict[str, Any], said: str
+) -> None:
+    plain, given = (pearl.load(spec(name, **o)) for o in ({}, options))
+    assert misfit(graph_of(plain).task("update").kernel) == ""
+    assert said in misfit(graph_of(given).task("update").kernel)
 
 
 RATES = {"initial": 1e-2, "final": 1e-3, "schedule": "cosine"}
