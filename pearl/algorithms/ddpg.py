@@ -15,7 +15,7 @@ from pydantic.dataclasses import dataclass
 from pearl.algorithms.families.replay import build
 from pearl.algorithms.initial_values import constants, gradient_steps, sizes, start_network
 from pearl.algorithms.learning_rates import LearningRate, write
-from pearl.algorithms.options import STRICT, GaussianNoise, ReplayOptions
+from pearl.algorithms.options import STRICT, ContinuousOptions, GaussianNoise
 from pearl.graph.task_graph import TaskGraph
 from pearl_devices import Buffers
 
@@ -28,7 +28,7 @@ POLICY = "actor"
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Options(ReplayOptions):
+class Options(ContinuousOptions):
     """DDPG (Lillicrap et al. 2016). Continuous, bounded actions."""
 
     actor_learning_rate: LearningRate = Field(

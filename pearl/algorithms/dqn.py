@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
-from pydantic import Field, StrictBool
+from pydantic import Field, StrictBool, StrictInt
 from pydantic.dataclasses import dataclass
 
 from pearl.algorithms.families.replay import build
-from pearl.algorithms.fields import Hidden
+from pearl.algorithms.fields import Hidden, Limit
 from pearl.algorithms.initial_values import constants, gradient_steps, sizes, start_network
 from pearl.algorithms.learning_rates import LearningRate, write
-from pearl.algorithms.options import STRICT, EpsilonGreedy, ReplayOptions
+from pearl.algorithms.options import STRICT, EpsilonGreedy, ReplayOptions, Target
 from pearl.graph.task_graph import TaskGraph
 from pearl_devices import Buffers
 
@@ -28,13 +28,30 @@ FAMILY = "replay"
 ACTIONS = "discrete"
 POLICY = "q"
 
+HELD = 16
+"""Env steps for which one environment is acted in by the same policy: exploration that keeps its
+direction (rl-baselines3-zoo has so many for MountainCar)."""
+
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Options(ReplayOptions):
     """DQN (Mnih et al. 2015), double by default (van Hasselt et al. 2016). Discrete actions."""
 
-    hidden: Hidden = Field(default=(64, 64), description="Widths of the hidden layers.")
-    learning_rate: LearningRate = Field(default=2.5e-4, description="Step size of Adam.")
+    hidden: Hidden = Field(default=(256, 256), description="Widths of the hidden layers.")
+    batch_size: StrictInt = Field(
+        default=128, ge=1, le=2**20, description="Transitions of one gradient step."
+    )
+    learning_rate: LearningRate = Field(default=1e-3, description="Step size of Adam.")
+    huber: Limit = Field(
+        default=1.0, description="Where the Huber loss turns linear; 0 is the squared loss."
+    )
+    max_grad_norm: Limit = Field(
+        default=10.0, description="Norm that gradients are clipped to; 0 is off."
+    )
+    target: Target = Field(
+        default_factory=lambda: Target(every=500),
+        description="How the target network follows: exactly one of tau and every.",
+    )
     double: StrictBool = Field(
         default=True, description="Choose the next action with the online network (double DQN)."
     )
@@ -45,6 +62,11 @@ class Options(ReplayOptions):
     exploration: EpsilonGreedy = Field(
         default_factory=EpsilonGreedy, description="Share of random actions."
     )
+
+    @property
+    def together(self) -> int:
+        held = self.num_envs == 1 and self.replay.kind == "uniform"
+        return self.train_every or (HELD if held else 1)
 
 
 def layers(system: System) -> tuple[int, ...]:

@@ -35,6 +35,7 @@ def sizes(system: System) -> Sizes:
         network=a.network,
         shape=system.env.shape,
         frames=_frames(system),
+        train_every=a.together,
         scheduled=a.scheduled,
         scaled=bool(system.env.pixels),
     )

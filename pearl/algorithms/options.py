@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from fractions import Fraction
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr
 from pydantic.dataclasses import dataclass
@@ -227,12 +227,23 @@ class Deep(Acting):
 class ReplayOptions(Deep):
     """Options of every algorithm with a replay."""
 
+    @property
+    def together(self) -> int:
+        """Vector steps, at least, between gradient steps."""
+        return self.train_every or 1
+
     batch_size: StrictInt = Field(
         default=64, ge=1, le=2**20, description="Transitions of one gradient step."
     )
     replay_ratio: Ratio = Field(
         default=Fraction(1),
         description="Gradient steps per env step: 1, 0.25 or '1/4'.",
+    )
+    train_every: Annotated[StrictInt, Field(ge=1, le=10_000)] | None = Field(
+        default=None,
+        description="Vector steps, at least, that come before gradient steps, which are then taken "
+        "all together: so long the policy stays as it is (uniform replay). By default 1; of dqn "
+        "with one environment 16.",
     )
     replay: Replay = Field(default_factory=Replay, description="The replay buffer.")
     n_step: StrictInt = Field(
@@ -253,6 +264,9 @@ class ReplayOptions(Deep):
 
     def disagreements(self) -> Iterator[Disagreement]:
         yield from super().disagreements()
+        if self.together > 1 and self.replay.kind == "prioritised":
+            what = f"given {self.together}; gradient steps on prioritised replay are taken one"
+            yield ("train_every",), f"{what} by one: 1 is allowed"
         capacity, whole = self.replay.capacity, self.num_envs * self.n_step
         if capacity < self.batch_size:
             what = f"given {capacity}; at least batch_size ({self.batch_size}) is needed"
@@ -266,6 +280,19 @@ class ReplayOptions(Deep):
         if self.replay.beta_final < self.replay.beta:
             what = f"at least beta ({self.replay.beta}) is needed"
             yield ("replay", "beta_final"), f"given {self.replay.beta_final}; {what}"
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class ContinuousOptions(ReplayOptions):
+    """Options of the algorithms with a replay that act continuously."""
+
+    hidden: Hidden | Widths = Field(
+        default=(256, 256),
+        description="Widths of the hidden layers of every network, or {actor: […], critic: […]}.",
+    )
+    batch_size: StrictInt = Field(
+        default=256, ge=1, le=2**20, description="Transitions of one gradient step."
+    )
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

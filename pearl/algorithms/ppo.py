@@ -18,7 +18,7 @@ from pydantic.dataclasses import dataclass
 from pearl.algorithms.families.rollout import build, log_prob_and_entropy, normal, start
 from pearl.algorithms.fields import Limit, Width
 from pearl.algorithms.learning_rates import LearningRate
-from pearl.algorithms.options import STRICT, Disagreement, RolloutOptions
+from pearl.algorithms.options import STRICT, Adam, Disagreement, RolloutOptions
 from pearl.graph.task_graph import TaskGraph
 from pearl_devices import Buffers
 from pearl_devices.primitives import KL_MARGIN
@@ -30,17 +30,26 @@ FAMILY = "rollout"
 ACTIONS = "both"
 POLICY = "actor"
 
+MINIBATCH = 64
+"""Rows of a minibatch where none is asked for (Schulman et al. 2017, table 3)."""
+
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Options(RolloutOptions):
     """PPO (Schulman et al. 2017). Discrete or continuous, bounded actions."""
 
-    learning_rate: LearningRate = Field(default=2.5e-4, description="Step size of Adam.")
+    rollout_steps: Width = Field(default=256, description="Vector steps of one rollout.")
+    learning_rate: LearningRate = Field(default=3e-4, description="Step size of Adam.")
     epochs: StrictInt = Field(
-        default=4, ge=1, le=1000, description="Passes over a rollout, each in a new order."
+        default=10, ge=1, le=1000, description="Passes over a rollout, each in a new order."
     )
-    minibatches: Width = Field(
-        default=4, description="Equal parts of a rollout, a gradient step each."
+    minibatches: Width | None = Field(
+        default=None,
+        description="Equal parts of a rollout, a gradient step each; by default as many as leave "
+        f"{MINIBATCH} rows to each, or more.",
+    )
+    adam: Adam = Field(
+        default_factory=lambda: Adam(eps=1e-5), description="Constants of the optimiser."
     )
     clip: StrictFloat = Field(
         default=0.2, ge=0, le=100, description="Where the ratio is clipped; 0 is off."
@@ -56,10 +65,17 @@ class Options(RolloutOptions):
         "of a rollout end; 0 is off.",
     )
 
+    @property
+    def parts(self) -> int:
+        """Minibatches of a rollout."""
+        rows = self.rollout_steps * self.num_envs
+        most = max(rows // MINIBATCH, 1)
+        return self.minibatches or next(n for n in range(most, 0, -1) if rows % n == 0)
+
     def disagreements(self) -> Iterator[Disagreement]:
         yield from super().disagreements()
         rows = self.rollout_steps * self.num_envs
-        if rows % self.minibatches:
+        if self.minibatches and rows % self.minibatches:
             what = f"a divisor of rollout_steps · num_envs ({rows}) is needed"
             yield ("minibatches",), f"given {self.minibatches}; {what}"
 
@@ -72,7 +88,7 @@ def graph(system: System) -> TaskGraph:
         "ppo",
         losses="pearl.algorithms.ppo:losses",
         epochs=a.epochs,
-        minibatches=a.minibatches,
+        minibatches=a.parts,
         extra={"stops": 1} if a.target_kl else {},
     )
 
@@ -80,7 +96,7 @@ def graph(system: System) -> TaskGraph:
 def initialise(buffers: Buffers, system: System, seed: int) -> None:
     """Fill the arrays of a fresh run."""
     a = system.algorithm
-    start(buffers, system, seed, updates=a.epochs * a.minibatches)
+    start(buffers, system, seed, updates=a.epochs * a.parts)
     buffers["hyper.clip"][:] = a.clip
     buffers["hyper.value_clip"][:] = a.value_clip
     buffers["hyper.rmsprop"][:] = 0.0, 0.0  # Adam

@@ -19,7 +19,7 @@ from pearl.algorithms.families.replay import build
 from pearl.algorithms.fields import Share
 from pearl.algorithms.initial_values import constants, gradient_steps, sizes, start_network
 from pearl.algorithms.learning_rates import LearningRate, RateSchedule, write
-from pearl.algorithms.options import STRICT, ReplayOptions
+from pearl.algorithms.options import STRICT, ContinuousOptions
 from pearl.graph.task_graph import TaskGraph
 from pearl_devices import Buffers
 from pearl_devices.primitives import LOG_STD
@@ -33,7 +33,7 @@ POLICY = "actor"
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Options(ReplayOptions):
+class Options(ContinuousOptions):
     """SAC (Haarnoja et al. 2018b), automatic temperature. Continuous, bounded actions."""
 
     actor_learning_rate: LearningRate = Field(

@@ -17,7 +17,7 @@ from pearl.algorithms.families.replay import build
 from pearl.algorithms.fields import OfHalfRange
 from pearl.algorithms.initial_values import constants, gradient_steps, sizes, start_network
 from pearl.algorithms.learning_rates import LearningRate, write
-from pearl.algorithms.options import STRICT, GaussianNoise, ReplayOptions
+from pearl.algorithms.options import STRICT, ContinuousOptions, GaussianNoise
 from pearl.graph.task_graph import TaskGraph
 from pearl_devices import Buffers
 
@@ -42,7 +42,7 @@ class Smoothing:
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Options(ReplayOptions):
+class Options(ContinuousOptions):
     """TD3 (Fujimoto, van Hoof, Meger 2018). Continuous, bounded actions."""
 
     actor_learning_rate: LearningRate = Field(

@@ -11,7 +11,13 @@ from pearl.population.statistics import interquartile_mean, interval
 from pearl.spec.reading import load
 
 SPEC = {
-    "algorithm": {"name": "dqn", "env": "CartPole-v1", "hidden": [16], "learning_starts": 100},
+    "algorithm": {
+        "name": "dqn",
+        "env": "CartPole-v1",
+        "hidden": [16],
+        "batch_size": 64,
+        "learning_starts": 100,
+    },
     "platform": "host",
     "limits": {"max_lanes": 1},
     "train": {"steps": 600},

@@ -36,6 +36,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "ppo": {"name": "ppo", "env": "CartPole-v1", **ROLLOUT, "epochs": 3, "minibatches": 4},
     "ppo, continuous": {
         "name": "ppo", "env": "Pendulum-v1", **ROLLOUT, "normalise": {"observations": True},
+        "epochs": 4, "minibatches": 4,
     },
     "a2c": {"name": "a2c", "env": "CartPole-v1", **ROLLOUT},
     "q_learning": {"name": "q_learning", "env": "FrozenLake-v1", "num_envs": 2},

@@ -34,7 +34,8 @@ TASKS = (
 DQN_KEYS = (
     "adam, batch_size, discount, double, duelling, env, env_args, exploration, frame_stack, "
     "hidden, huber, learning_rate, learning_starts, max_grad_norm, n_step, name, network, "
-    "normalise, num_envs, replay, replay_ratio, spaces, target"
+    "normalise, num_envs, replay, replay_ratio, spaces, "
+    "target, train_every"
 )
 
 

@@ -31,7 +31,8 @@ class Sizes:
     stays whole. groups: a firing acts in envs / groups of the environments, in turn. network: what
     builds networks that are no dense layers; shape: of an observation. frames: `stack` and `ends`,
     where observations are stacks of frames (see `pearl_devices.primitives.replay.frames`).
-    scheduled: whether a learning rate has a schedule. scaled: whether images are scaled to 0 … 1.
+    train_every: vector steps of an iteration, at least. scheduled: whether a learning rate has a
+    schedule. scaled: whether images are scaled to 0 … 1.
     """
 
     program: str
@@ -50,6 +51,7 @@ class Sizes:
     network: str | None = None
     shape: tuple[int, ...] = ()
     frames: Mapping[str, int] = field(default_factory=dict)
+    train_every: int = 1
     scheduled: bool = False
     scaled: bool = False
 
@@ -57,7 +59,9 @@ class Sizes:
 def rates(sizes: Sizes) -> tuple[int, int]:
     """(vector steps, gradient steps) of one iteration."""
     per_vector_step = sizes.replay_ratio * sizes.envs / sizes.groups
-    return per_vector_step.denominator, per_vector_step.numerator
+    acts, learns = per_vector_step.denominator, per_vector_step.numerator
+    together = -(-sizes.train_every // acts)
+    return together * acts, together * learns
 
 
 def build(
