@@ -8,13 +8,14 @@ gradient step (`losses`). Acting is epsilon-greedy with a linear schedule in env
 from __future__ import annotations
 
 from collections.abc import Generator
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, StrictBool, StrictInt
 from pydantic.dataclasses import dataclass
 
 from pearl.algorithms.families.replay import build
-from pearl.algorithms.fields import Hidden, Limit
+from pearl.algorithms.fields import Hidden, Limit, Ratio
 from pearl.algorithms.initial_values import constants, gradient_steps, sizes, start_network
 from pearl.algorithms.learning_rates import LearningRate, write
 from pearl.algorithms.options import STRICT, EpsilonGreedy, ReplayOptions, Target
@@ -41,6 +42,11 @@ class Options(ReplayOptions):
     batch_size: StrictInt = Field(
         default=128, ge=1, le=2**20, description="Transitions of one gradient step."
     )
+    replay_ratio: Ratio | None = Field(  # type: ignore[assignment]
+        default=None,
+        description="Gradient steps per env step: 1, 0.25 or '1/4'; by default 1/2 with one "
+        "environment, else 1.",
+    )
     learning_rate: LearningRate = Field(default=1e-3, description="Step size of Adam.")
     huber: Limit = Field(
         default=1.0, description="Where the Huber loss turns linear; 0 is the squared loss."
@@ -49,7 +55,7 @@ class Options(ReplayOptions):
         default=10.0, description="Norm that gradients are clipped to; 0 is off."
     )
     target: Target = Field(
-        default_factory=lambda: Target(every=500),
+        default_factory=lambda: Target(every=300),
         description="How the target network follows: exactly one of tau and every.",
     )
     double: StrictBool = Field(
@@ -62,6 +68,11 @@ class Options(ReplayOptions):
     exploration: EpsilonGreedy = Field(
         default_factory=EpsilonGreedy, description="Share of random actions."
     )
+
+    def __post_init__(self) -> None:
+        if self.replay_ratio is None:
+            alone = Fraction(1, 2) if self.num_envs == 1 else Fraction(1)
+            object.__setattr__(self, "replay_ratio", alone)
 
     @property
     def together(self) -> int:
