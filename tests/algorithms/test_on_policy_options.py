@@ -110,7 +110,7 @@ def test_a_schedule_is_that_of_the_whole_run(schedule: str, done: int, share: fl
     from pearl_devices.primitives.math.nets import rate
 
     given = {"initial": 1e-2, "final": 1e-3, "schedule": schedule}
-    b = arrays(pearl.load(spec("dqn", steps=80, learning_rate=given)))
+    b = arrays(pearl.load(spec("dqn", steps=80, replay_ratio=1, learning_rate=given)))
     assert rate(b["hyper.lr.q"], float(done)) == pytest.approx(1e-3 + 9e-3 * share)
 
 
@@ -194,3 +194,18 @@ def test_a_network_of_ones_own_trains_on_stacked_frames_and_a_resumed_run_is_the
     again = pearl.Trainer.load(tmp_path, trust=True)
     again.train(out=tmp_path, resume=True, steps=128)
     assert np.array_equal(again.policy.parameters, whole.policy.parameters)
+
+
+def test_one_environment_is_acted_in_by_the_same_policy_for_as_long_as_asked() -> None:
+    wanted = {(): (16, 8), (("num_envs", 4),): (4, 4), (("train_every", 3),): (4, 2)}
+    for options, (env_steps, updates) in wanted.items():
+        found = graph_of(pearl.load(spec("dqn", **dict(options))))
+        assert (found.env_steps, found.updates) == (env_steps, updates)
+    with pytest.raises(SpecError, match="taken one by one"):
+        pearl.load(spec("dqn", train_every=2, replay={"kind": "prioritised"}))
+
+
+def test_a_rollout_has_minibatches_of_64_rows_where_none_are_asked_for() -> None:
+    for steps, parts in ((256, 32), (8, 1), (33, 4)):  # of 4 x 2, 32 and 264 rows
+        a = pearl.load(spec("ppo", num_envs=8, rollout_steps=steps)).algorithm
+        assert a.parts == parts
