@@ -25,6 +25,7 @@ SPEC = {
         "env": "CartPole-v1",
         "replay": {"capacity": 1000},
         "num_envs": 2,
+        "hidden": [64, 64],
         "batch_size": 8,
         "learning_starts": 8,
     },
