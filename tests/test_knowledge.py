@@ -37,7 +37,6 @@ EXCUSED = {
     "pearl/runtime/lanes/async_learner.py": "a learner in any order stores and sends",
     "pearl/runtime/protocol/lane_schedule.py": "the lane that learns is the one of update",
     "pearl/spec/models.py": "the JSON schema offers these names of tasks to editors",
-    "pearl/spec/template.py": "`pearl init` begins with DQN",
     "pearl/testing/algorithm_contract.py": "one task acts and one learns",
     "pearl/training/policy.py": "a policy is what inference reads",
     "pearl/training/replanning.py": "environments stay in their variant under another plan",

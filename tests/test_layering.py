@@ -48,6 +48,7 @@ ROOMS = [
     "explanation",
     "report",
     "training",
+    "callbacks",
     "population",
     "cli",
     "testing",

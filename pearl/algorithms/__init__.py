@@ -163,7 +163,7 @@ def algorithm(name: str) -> Algorithm:
 
 def undotted(name: object) -> str:
     """The sentence that refuses a name without a dot that is none of `ALGORITHMS`."""
-    near = get_close_matches(str(name)[:200], ALGORITHMS, 1, 0.6)
+    near = get_close_matches(str(name)[:200].lower(), ALGORITHMS, 1, 0.6)
     guess = f" (did you mean {near[0]}?)" if near else ""
     allowed = f"{', '.join(ALGORITHMS)}, a module path"
     if isinstance(name, str) and name.isidentifier():

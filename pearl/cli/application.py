@@ -26,7 +26,6 @@ app = typer.Typer(
     name="pearl",
     help="Decides where each part of a deep reinforcement learning loop runs, and trains it so.",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

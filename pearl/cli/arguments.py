@@ -50,11 +50,15 @@ Trust = Annotated[
     bool,
     typer.Option("--trust", help="Import the code that a run names which is not of your training."),
 ]
+Keys = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[KEY=VALUE]...", help="Override keys of the spec, as in algorithm.batch_size=256."
+    ),
+]
 Set = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set", metavar="KEY=VALUE", help="Override a key of the spec, as in limits.power=350 W."
-    ),
+    typer.Option("--set", metavar="KEY=VALUE", help="The same as KEY=VALUE after SPEC."),
 ]
 Json = Annotated[
     str | None,

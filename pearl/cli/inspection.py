@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pearl.cli.application import DONE, FAILED, SCHEMA, Result, command
-from pearl.cli.arguments import Json, Set, Spec, load_spec, overrides
+from pearl.cli.arguments import Json, Keys, Set, Spec, load_spec, overrides
 from pearl.errors import SpecError
 
 if TYPE_CHECKING:
@@ -27,16 +27,24 @@ def init(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write it.")] = Path(
         "pearl.yaml"
     ),
+    algorithm: Annotated[
+        str | None, typer.Option(metavar="NAME", help="One of `pearl list algorithms`.")
+    ] = None,
+    env: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="Environment; default: one that suits the algorithm."),
+    ] = None,
     json_file: Json = None,
 ) -> Result:
     """Write a commented spec to start from."""
     from pearl.files import make_folders
     from pearl.spec.template import init_text
 
+    text = init_text(algorithm, env)
     make_folders(file)
     try:
         with file.open("x", encoding="utf-8") as out:
-            out.write(init_text())
+            out.write(text)
     except FileExistsError:
         raise SpecError(
             f"{file}: exists already; init does not overwrite, name another file"
@@ -48,6 +56,7 @@ def init(
 @command
 def check(
     spec: Spec,
+    keys: Keys = None,
     imports: Annotated[
         bool,
         typer.Option("--import", help="Import the code that it names, to check that as well."),
@@ -62,13 +71,13 @@ def check(
     from pearl.spec.reading import state
     from pearl.training import memory
 
-    stated = state(spec, set=overrides(set))
+    stated = state(spec, set=overrides([*(keys or ()), *(set or ())]))
     unseen = [] if imports else trust.named(stated.raw)
     if imports:
-        check_code(load_spec(spec, set))
+        check_code(load_spec(spec, [*(keys or ()), *(set or ())]))
     warned, noted = None, ""
     if not unseen:  # else sizes are those of an environment or networks not looked at
-        system = load_spec(spec, set)
+        system = load_spec(spec, [*(keys or ()), *(set or ())])
         check_estimates(system)
         warned, noted = memory.warning(system), system.env.note
     found = {

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from pearl.cli.application import SCHEMA, Result, command
-from pearl.cli.arguments import Json, Set, Spec, load_spec, warn_of_measuring
+from pearl.cli.arguments import Json, Keys, Set, Spec, load_spec, warn_of_measuring
 from pearl.errors import SpecError
 from pearl.seeds import SEEDS
 
@@ -25,6 +25,7 @@ class Objective(StrEnum):
 @command
 def plan(
     spec: Spec,
+    keys: Keys = None,
     diff: Annotated[
         Path | None, typer.Option(metavar="OTHER.json", help="Show what differs from this plan.")
     ] = None,
@@ -55,7 +56,7 @@ def plan(
         raise SpecError(f"--runner-ups {runner_ups}: add --explain, which finds them")
     other = load_plan(diff) if diff else None
     asked = [f"objective={objective.value}"] if objective else []
-    system = load_spec(spec, [*(set or ()), *asked])
+    system = load_spec(spec, [*(keys or ()), *(set or ()), *asked])
     warn_of_measuring(system)
     found = make_plan(system, method=method, time_limit_s=time_limit, seed=seed)
     explanation = explained(found) if explain else None
@@ -75,6 +76,7 @@ def plan(
 @command
 def pareto(
     spec: Spec,
+    keys: Keys = None,
     gap: Annotated[
         float, typer.Option(min=0.0, help="Largest relative gap between neighbours.")
     ] = 0.01,
@@ -86,7 +88,7 @@ def pareto(
     from pearl.cli.text import front_text
     from pearl.planner.planner import front
 
-    system = load_spec(spec, set)
+    system = load_spec(spec, [*(keys or ()), *(set or ())])
     warn_of_measuring(system)
     plans = front(system, gap=gap, time_limit_s=time_limit)
     return Result(front_text(plans), {"schema": SCHEMA, "plans": [p.to_json() for p in plans]})
@@ -95,6 +97,7 @@ def pareto(
 @command
 def balance(
     spec: Spec,
+    keys: Keys = None,
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE.svg", help="Draw throughput and steps per joule.")
     ] = None,
@@ -111,7 +114,7 @@ def balance(
     from pearl.planner.sliced_gpu import sliced
     from pearl.report.balance_text import balance_svg, balance_text, slices_text
 
-    system = load_spec(spec, set)
+    system = load_spec(spec, [*(keys or ()), *(set or ())])
     warn_of_measuring(system)
     found = sweep(system)
     slices = sliced(system, gpus) if gpus else None

@@ -13,6 +13,7 @@ import typer
 from pearl.cli.application import DONE, FAILED, INTERRUPTED, SCHEMA, Result, command, error_line
 from pearl.cli.arguments import (
     Json,
+    Keys,
     RunDir,
     Set,
     Spec,
@@ -25,12 +26,16 @@ from pearl.errors import SpecError
 from pearl.seeds import SEEDS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from pearl.training.policy import Policy
+    from pearl.training.steering import Callback
 
 
 @command
 def train(
     spec: Spec,
+    keys: Keys = None,
     plan_file: Annotated[
         Path | None, typer.Option("--plan", metavar="plan.json", help="Train by this plan.")
     ] = None,
@@ -60,6 +65,29 @@ def train(
         bool,
         typer.Option("--replan", help="Plan anew at checkpoints where the period is 15 % off."),
     ] = False,
+    start_from: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help="Begin with the networks of a run folder, a policy file or a torch state_dict.",
+        ),
+    ] = None,
+    stop_at_return: Annotated[
+        float | None,
+        typer.Option(metavar="X", help="End once an evaluation's mean return is at least X."),
+    ] = None,
+    patience: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="End after N evaluations in a row without gain."),
+    ] = None,
+    log: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KIND=WHERE",
+            help="Log to csv=FILE, tensorboard=DIR, wandb=PROJECT or video=DIR; several may be "
+            "given.",
+        ),
+    ] = None,
     trust: Trust = False,
     set: Set = None,
     json_file: Json = None,
@@ -73,10 +101,12 @@ def train(
     from pearl.training.trainer import compile as compile_system
     from pearl.training.trainer import plan_of_run, require_own
 
-    folder = run_folder(state(spec, set=overrides(set)).name, out, resume=resume)
+    callbacks = _callbacks(stop_at_return, patience, log or ())
+    laid = [*(keys or ()), *(set or ())]
+    folder = run_folder(state(spec, set=overrides(laid)).name, out, resume=resume)
     if resume:
         require_own(folder, trust=trust)
-    system = load_spec(spec, set)
+    system = load_spec(spec, laid)
     kept = plan_of_run(folder, system) if resume and plan_file is None else None
     planned = plan_file or kept
     if planned is None:
@@ -86,7 +116,14 @@ def train(
     trainer = compile_system(system, plan=planned, emulate=emulate, seed=seed)
     with interruptible(*ENDING), shown() as progress:  # they end this after the progress bar
         run = trainer.train(
-            steps=steps, seed=seed, out=folder, resume=resume, progress=progress, replan=replan
+            steps=steps,
+            seed=seed,
+            out=folder,
+            resume=resume,
+            start_from=start_from,
+            callbacks=callbacks,
+            progress=progress,
+            replan=replan,
         )
     text = f"{trainer.report(run)}\n\nrun folder: {folder}"
     if run.status == "failed":
@@ -99,6 +136,36 @@ def train(
         run.status
     ]
     return Result(text, run.to_json(), status)
+
+
+def _callbacks(
+    stop_at_return: float | None, patience: int | None, logs: Sequence[str]
+) -> list[Callback]:
+    """The callbacks that options of `train` ask for."""
+    from pearl.callbacks.csv_log import CsvLog
+    from pearl.callbacks.patience import Patience
+    from pearl.callbacks.stop_at_return import StopAtReturn
+    from pearl.callbacks.tensorboard import TensorBoard
+    from pearl.callbacks.video import Video
+    from pearl.callbacks.wandb_log import WandB
+
+    kinds: dict[str, Callable[[str], Callback]] = {
+        "csv": CsvLog,
+        "tensorboard": TensorBoard,
+        "wandb": WandB,
+        "video": Video,
+    }
+    found: list[Callback] = []
+    for given in logs:
+        kind, _, where = given.partition("=")
+        if kind not in kinds or not where:
+            raise SpecError(f"--log {given}: KIND=WHERE is needed, KIND one of {', '.join(kinds)}")
+        found.append(kinds[kind](where))
+    if stop_at_return is not None:
+        found.append(StopAtReturn(stop_at_return))
+    if patience is not None:
+        found.append(Patience(patience))
+    return found
 
 
 def run_folder(name: str, out: Path | None, *, resume: bool) -> Path:

@@ -37,10 +37,34 @@ _ALLOWED = {
 }
 
 
+SYNONYMS: Mapping[str, tuple[str, ...]] = {
+    "gamma": ("discount",),
+    "lr": ("learning_rate",),
+    "n_envs": ("num_envs",),
+    "n_steps": ("rollout_steps", "n_step"),
+    "n_epochs": ("epochs",),
+    "ent_coef": ("entropy",),
+    "vf_coef": ("value_weight",),
+    "clip_range": ("clip",),
+    "buffer_size": ("algorithm.replay.capacity",),
+    "net_arch": ("hidden",),
+    "total_timesteps": ("train.steps",),
+    "timesteps": ("train.steps",),
+    "eval_freq": ("evaluate_every", "train.evaluate_every"),
+}
+"""A key as other libraries call it → the keys here; with a dot, in another section."""
+
+
 def nearest(given: object, names: Iterable[str]) -> str:
     """` (did you mean x?)` for the most similar name, or nothing."""
     found = difflib.get_close_matches(str(given)[:200], list(names), 1, 0.6)
     return f" (did you mean {found[0]}?)" if found else ""
+
+
+def _near(key: object, allowed: Iterable[str]) -> str:
+    """` (did you mean x?)`: the key that other libraries call so, or the most similar name."""
+    called = [name for name in SYNONYMS.get(str(key), ()) if "." in name or name in allowed]
+    return f" (did you mean {' or '.join(called)}?)" if called else nearest(key, allowed)
 
 
 def allow(error: object) -> str:
@@ -84,7 +108,7 @@ def _what(detail: ErrorDetails, path: Where, model: type, others: Mapping[str, t
         for name, other in others.items():
             if other is not model and key in fields_of(model_at(other, path[:-1])):
                 return f"a key of algorithm {name}; this algorithm takes {', '.join(allowed)}"
-        return f"unknown key{nearest(key, allowed)}; allowed are {', '.join(allowed)}"
+        return f"unknown key{_near(key, allowed)}; allowed are {', '.join(allowed)}"
     if kind == "missing":
         description = (fields_of(owner)[str(path[-1])].description or str(path[-1])).rstrip(".")
         return f"missing; needed: {description[:1].lower()}{description[1:]}"
@@ -97,6 +121,8 @@ def _what(detail: ErrorDetails, path: Where, model: type, others: Mapping[str, t
     allowed_text = _ALLOWED.get(kind)
     if allowed_text is None:
         return f"{given}; {detail['msg'][:1].lower()}{detail['msg'][1:]}"
+    if kind in ("tuple_type", "list_type") and isinstance(detail["input"], int | float | str):
+        allowed_text += f", [{detail['input']}]"
     return f"{given}; allowed: {allowed_text.format(**context)}"
 
 

@@ -127,6 +127,8 @@ def _open(spec: str | Path | Mapping[str, Any]) -> tuple[Document, str, str | No
             near = nearest(name, texts)
             raise SpecError(f"{show(name)}: no file and no shipped spec{near}; shipped: {known}")
     path = Path(name)
+    if path.stem in shipped() and not _exists(path):
+        raise SpecError(f"{show(name)}: no such file; the shipped spec is called {path.stem}")
     return parse(read_bytes(path, name), name), path.stem or "spec", name
 
 

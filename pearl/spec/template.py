@@ -11,19 +11,35 @@ from typing import Any
 
 from pydantic_core import PydanticUndefined
 
+from pearl.algorithms import ALGORITHMS, undotted
 from pearl.algorithms import algorithm as module
+from pearl.errors import SpecError
 from pearl.spec.messages import fields_of
 from pearl.spec.models import LimitsSection, Spec, Train
+from pearl.spec.yaml_reader import show
 
 
-def init_text(algorithm: str = "dqn", env: str = "CartPole-v1") -> str:
-    """A spec with every key, its default and what it means; it can be loaded as it is."""
+def init_text(algorithm: str | None = None, env: str | None = None) -> str:
+    """A spec with every key, its default and what it means; it can be loaded as it is.
+
+    algorithm, env: None: the first that ships; a small one that suits the algorithm.
+
+    Raises:
+        SpecError: no algorithm that ships has this name.
+    """
+    algorithm = algorithm or ALGORITHMS[0]
+    if algorithm not in ALGORITHMS:
+        raise SpecError(f"init: {show(algorithm)} {undotted(algorithm)}")
+    source = module(algorithm)
+    if env is None:
+        small = "Pendulum-v1" if source.ACTIONS == "continuous" else "CartPole-v1"
+        env = "FrozenLake-v1" if getattr(source, "FAMILY", "") == "tabular" else small
     lines = [
         "# A system spec: what is trained, where, and what a plan may do. Every key with its",
         "# default; delete what you do not change. Quantities carry their unit (8 GiB, 2 ms).",
     ]
     lines += ["", "algorithm:"]
-    lines += _keys(module(algorithm).Options, {"name": algorithm, "env": env}, 1)
+    lines += _keys(source.Options, {"name": algorithm, "env": env}, 1)
     for key in ("platform", "objective"):
         field = fields_of(Spec)[key]
         lines += ["", *_comment(field.description, 0), f"{key}: {field.default}"]

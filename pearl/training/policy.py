@@ -171,7 +171,7 @@ class Policy:
         from pearl_devices.buffers import specs
 
         file = Path(path) / FILES["best"] if Path(path).is_dir() else Path(path)
-        held, about = _read(file)
+        held, about = read(file)
         require(about["spec"], path, trust=trust)
         system = load(about["spec"])
         source = algorithm(system.algorithm.name)
@@ -196,7 +196,8 @@ class Policy:
         return found
 
 
-def _read(file: Path) -> tuple[dict[str, npt.NDArray[Any]], Mapping[str, Any]]:
+def read(file: Path) -> tuple[dict[str, npt.NDArray[Any]], Mapping[str, Any]]:
+    """The arrays and the description of a policy file."""
     from safetensors import SafetensorError, safe_open
 
     if not file.is_file():

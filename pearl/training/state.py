@@ -111,7 +111,7 @@ def _values(
     return found
 
 
-LATER = ("spent",)
+LATER = ("spent", "under_way")
 """Keys that a checkpoint of the same format may lack, which an earlier version wrote."""
 
 

@@ -72,6 +72,26 @@ class Progress:
     run: Run | None = None
     policies: Callable[[Which], Policy] = field(default=_no_policy, repr=False, compare=False)
 
+    def numbers(self, *, absent: bool = False) -> dict[str, float]:
+        """The numbers of this moment for a logger, by name; those there are none of are left out.
+
+        absent: such are NaN instead, so that the names are always the same.
+        """
+        found = {
+            "updates": self.updates,
+            "episodes": self.episodes,
+            "mean_return": self.mean_return,
+            "eval_mean": self.eval_mean,
+            "best_mean": self.best_mean,
+            "env_steps_per_s": self.env_steps_per_s,
+            "predicted_env_steps_per_s": self.predicted_env_steps_per_s,
+            "wall_s": self.wall_s,
+            "cpu_s": self.cpu_s,
+            **{f"loss_{name}": loss for name, loss in self.losses.items()},
+        }
+        none = {name: float("nan") for name, number in found.items() if number is None and absent}
+        return none | {n: float(number) for n, number in found.items() if number is not None}
+
     @property
     def policy(self) -> Policy:
         """A copy of the policy without exploration: the best evaluated; before one, the first."""

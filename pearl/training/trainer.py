@@ -25,7 +25,7 @@ from pearl.seeds import checked_seed
 from pearl.spec.own_code import graph_of
 from pearl.spec.reading import System, load
 from pearl.spec.trust import note, require
-from pearl.training import checkpoint, evaluation, restoring, resuming
+from pearl.training import checkpoint, evaluation, restoring, resuming, warm_start
 from pearl.training.compiled import Compiled, compiled, compiled_again
 from pearl.training.interruption import interruptible
 from pearl.training.policy import Policy
@@ -219,6 +219,7 @@ class Trainer:
         seed: int | None = None,
         out: str | Path | None = None,
         resume: bool = False,
+        start_from: str | Path | None = None,
         callbacks: Sequence[Callback] = (),
         progress: Listener | None = None,
         replan: bool = False,
@@ -233,6 +234,8 @@ class Trainer:
             `steps` is by default what the run had or, where it has come to its end or the spec has
             others now, the spec's. Learning rates and exponents that follow the steps then follow
             the new ones.
+        start_from: a run folder, checkpoint, policy file or torch state_dict whose networks the run
+            begins with (`pearl.training.warm_start`); one that goes on has its own.
         callbacks: told of the run as it goes, in this order (`pearl.Callback`). One that returns
             `pearl.STOP` ends the run, `stopped` with a checkpoint and the final evaluation; an
             exception of one ends it, `failed` with a checkpoint, and is then raised.
@@ -266,11 +269,13 @@ class Trainer:
         planned_s, self.planned_s = self.planned_s, 0.0
         with interruptible() as interruption:
             if folder is None:
-                run = TrainingRun(self.session, self._begin(steps), None, interruption, planned_s)
+                run = TrainingRun(
+                    self.session, self._begin(steps, start_from), None, interruption, planned_s
+                )
                 return run.train(None, steering, replan=False)
             check_folder(folder)
             with held(folder):
-                state, resumed = self._entered(folder, steps, resume=resume)
+                state, resumed = self._entered(folder, steps, start_from, resume=resume)
                 note(self.system.raw)
                 self.plan.save(folder / "plan.json")
                 text = yaml.safe_dump(plain(self.system.raw), sort_keys=False, allow_unicode=True)
@@ -281,17 +286,26 @@ class Trainer:
                 finally:
                     self.session = run.session
 
-    def _begin(self, steps: int | None) -> State:
+    def _begin(self, steps: int | None, start_from: str | Path | None) -> State:
         """The state of a run before its first iteration. steps: env steps; None: the spec's."""
         total = self.system.train.steps if steps is None else steps
         self.session.start(self.seed, total)
-        return State(total_steps=total)
+        state = State(total_steps=total)
+        if start_from is not None:
+            for text in warm_start.take(self.session, Path(start_from)):
+                resuming.told(state, text)
+        return state
 
     def _entered(
-        self, folder: Path, steps: int | None, *, resume: bool
+        self, folder: Path, steps: int | None, start_from: str | Path | None, *, resume: bool
     ) -> tuple[State, Resumed | None]:
         """The state that a run in `folder` begins or goes on with, and its checkpoint if any."""
         file, resumed = folder / CHECKPOINT, None
+        if resume and file.exists() and start_from is not None:
+            raise SpecError(
+                f"train: start_from is {start_from}, and the run in {folder} goes on with its own "
+                "networks; leave one of the two out (start_from, resume)"
+            )
         if resume and file.exists():
             self.session, state, resumed = resuming.resume(
                 self.session,
@@ -306,7 +320,7 @@ class Trainer:
                 "another folder, else its checkpoint would be lost"
             )
         else:
-            state = self._begin(steps)
+            state = self._begin(steps, start_from)
             if resume:
                 resuming.told(state, f"there is no checkpoint in {folder}: the run begins anew")
         if restoring.CURSOR in self.session.arrays and not self.system.train.checkpoint_replay:

@@ -1,0 +1,22 @@
+"""Packages that a callback needs and pearl does not."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from pearl.errors import SpecError
+
+
+def needed(module: str, extra: str, what: str) -> Any:
+    """The module, imported.
+
+    Raises:
+        SpecError: it is not installed; names the extra that brings it.
+    """
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise SpecError(
+            f"{what}: {error}; `pip install 'pearl-toolkit[{extra}]'` brings what it needs"
+        ) from None

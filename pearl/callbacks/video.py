@@ -1,0 +1,70 @@
+"""Videos of episodes of the policy (extra `video`), by gymnasium's `RecordVideo`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pearl.callbacks.extras import needed
+from pearl.errors import SpecError
+from pearl.training.policy import Policy
+from pearl.training.steering import Answer, Callback, Progress
+
+
+class Video(Callback):
+    """Records an episode of the last policy after every `every`-th evaluation.
+
+    folder: of the files, `env-step-N-episode-0.mp4`.
+    seed: of the episode, so that videos can be compared.
+
+    Raises:
+        SpecError: moviepy is not installed.
+    """
+
+    def __init__(self, folder: str | Path, *, every: int = 1, seed: int = 0) -> None:
+        needed("moviepy", "video", "Video")
+        self._folder, self._every, self._seed, self._seen = Path(folder), every, seed, 0
+
+    def on_evaluation(self, event: Progress) -> Answer:
+        self._seen += 1
+        if self._seen % self._every == 0:
+            record(event.policy_last, self._folder, f"env-step-{event.env_steps}", self._seed)
+        return None
+
+
+def record(policy: Policy, folder: Path, name: str, seed: int) -> None:
+    """Record one episode of a policy.
+
+    Raises:
+        SpecError: the environment renders no pictures, or its observations are stacked frames.
+    """
+    from gymnasium import spaces
+    from gymnasium.error import Error
+    from gymnasium.wrappers import RecordVideo
+
+    from pearl_devices.named import environment
+
+    asked = policy.system.env
+    if asked.stack or asked.pixels:
+        raise SpecError(f"Video: {asked.id}: observations that are pictures are not recorded yet")
+    try:
+        inner: Any = environment(asked.id, {**asked.args, "render_mode": "rgb_array"})
+        env: Any = RecordVideo(inner, str(folder), name_prefix=name, disable_logger=True)
+    except (Error, TypeError, ValueError, ImportError) as error:
+        raise SpecError(f"Video: {asked.id} cannot be recorded: {error}") from None
+    first = np.asarray(asked.start, np.int64)
+    try:
+        obs, _ = env.reset(seed=seed)
+        over = False
+        while not over:
+            seen: Any = obs if asked.states else spaces.flatten(env.observation_space, obs)
+            action = policy(seen)
+            action = action + first.reshape(np.shape(action)) if asked.start else action
+            obs, _, terminated, truncated, _ = env.step(action)
+            over = terminated or truncated
+    except Error as error:
+        raise SpecError(f"Video: {asked.id} cannot be recorded: {error}") from None
+    finally:
+        env.close()

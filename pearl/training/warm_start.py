@@ -1,0 +1,146 @@
+"""Warm start: the networks of another run, of a policy, or of a torch `state_dict`, before a run
+begins. Nothing that a file names is imported, and nothing is unpickled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pearl.errors import SpecError
+from pearl.planning.runs import CHECKPOINT
+from pearl.training import checkpoint
+from pearl.training.policy import read
+from pearl.training.session import Session
+
+Array = npt.NDArray[Any]
+KEPT = ("learner.", "normalise.")
+LEFT = (".m", ".v", ".steps", ".step", ".visits")
+"""Ends of the names of arrays that are no networks: moments and counters begin anew."""
+
+
+def take(session: Session, path: Path) -> list[str]:
+    """Copy the networks that a file holds into a session that has just started.
+
+    path: a run folder or checkpoint (all networks and statistics), a policy file, or a torch
+        state_dict (.safetensors; .pt, .pth) of the network that acts.
+
+    Returns sentences about what was taken and what begins anew.
+
+    Raises:
+        SpecError: a sentence for every network that does not fit.
+    """
+    arrays, acting = session.arrays, session.compiled.policy.removeprefix("policy.")
+    file = path / CHECKPOINT if path.is_dir() else path
+    if not file.is_file():
+        raise SpecError(f"start_from: {path}: there is no file or run folder of that name")
+    given = _networks(session, file, acting)
+    here = [n for n in arrays if n.startswith(KEPT) and not n.endswith(LEFT) and "@" not in n]
+    wrong = [
+        f"start_from: {file}: {n} is {given[n].dtype}{list(given[n].shape)}; this spec has "
+        f"{arrays[n].dtype}{list(arrays[n].shape)}"
+        for n in here
+        if n in given and (given[n].shape, given[n].dtype) != (arrays[n].shape, arrays[n].dtype)
+    ]
+    taken = [n for n in here if n in given]
+    if not taken:
+        wrong.append(
+            f"start_from: {file}: holds none of {', '.join(here)}; it has {', '.join(given)}"
+        )
+    if wrong:
+        raise SpecError(*wrong)
+    for name in taken:
+        arrays[name][...] = given[name]
+        if f"{name}.target" in arrays and f"{name}.target" not in given:
+            arrays[f"{name}.target"][...] = given[name]
+    for name, array in arrays.items():
+        learner = name.partition("@")[0].replace("policy.", "learner.", 1)
+        if name.startswith("policy.") and learner in taken:
+            array[...] = arrays[learner]
+    session.keep()
+    anew = [n for n in here if n not in given and n.removesuffix(".target") not in given]
+    unused = [n for n in given if n not in here]
+    return [
+        f"started from {file}: {', '.join(taken)}"
+        + (f"; begun anew: {', '.join(anew)}" if anew else "")
+        + (f"; not used: {', '.join(unused)}" if unused else "")
+    ]
+
+
+def _networks(session: Session, file: Path, acting: str) -> dict[str, Array]:
+    """The networks in a file, by the names of arrays."""
+    if file.suffix in (".pt", ".pth"):
+        return {f"learner.{acting}": _flat(session, file, acting, _unpickled(file))}
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(str(file), framework="numpy") as opened:
+            names, about = set(opened.keys()), opened.metadata() or {}
+            tensors = {} if "pearl" in about else {n: opened.get_tensor(n) for n in names}
+    except (SafetensorError, OSError, ValueError) as error:
+        raise SpecError(f"start_from: {file}: not readable: {error}") from None
+    if "pearl" not in about:
+        return {f"learner.{acting}": _flat(session, file, acting, tensors)}
+    if "parameters" in names:
+        held, _ = read(file)
+        found = {f"learner.{acting}": held["parameters"]}
+        return found | ({"normalise.obs": held["statistics"]} if "statistics" in held else {})
+    stored = checkpoint.load(file)
+    wanted = [n for n in stored.places if n.startswith(KEPT) and not n.endswith(LEFT)]
+    return {n: stored.read(n) for n in wanted if "@" not in n}
+
+
+def _unpickled(file: Path) -> Mapping[str, Array]:
+    """The tensors of a file of torch's, of which only tensors are read (`weights_only`)."""
+    import torch
+
+    try:
+        found = torch.load(str(file), map_location="cpu", weights_only=True)
+        return {str(name): tensor.numpy() for name, tensor in found.items()}
+    except Exception as error:  # whatever torch says of a file that is no state_dict
+        text = " ".join(str(error).split())[:200]
+        raise SpecError(f"start_from: {file}: not a state_dict of tensors alone: {text}") from None
+
+
+def _flat(session: Session, file: Path, acting: str, tensors: Mapping[str, Array]) -> Array:
+    """The parameters of the acting network from tensors named as torch.nn.Sequential names them,
+    or in the order of its layers under names of the user's own."""
+    kernel, name = session.compiled.graph.task("inference").kernel, f"learner.{acting}"
+    flat: Array = session.arrays[name].copy()
+    if kernel.dims.get("states") or kernel.modules:
+        raise SpecError(
+            f"start_from: {file}: a state_dict is taken for networks of dense layers; start a "
+            "table or a module of your own from a run or a policy file of pearl"
+        )
+    layers, at, wrong = list(pairwise(kernel.layers())), 0, []
+    weights = [n for n in tensors if n.endswith("weight")]
+    if len(weights) != len(layers):
+        raise SpecError(
+            f"start_from: {file}: {len(weights)} layers ({', '.join(weights)}); the network "
+            f"{acting} has {len(layers)}"
+        )
+    for (i, o), weight in zip(layers, sorted(weights, key=_order), strict=True):
+        bias = weight.removesuffix("weight") + "bias"
+        for part, shape in ((weight, (o, i)), (bias, (o,))):
+            found = tensors[part].shape if part in tensors else None
+            if found != shape:
+                wrong.append(
+                    f"start_from: {file}: {part} is {'missing' if found is None else list(found)}; "
+                    f"network {acting} needs {list(shape)} there"
+                )
+        if not wrong:
+            flat[at : at + i * o] = np.asarray(tensors[weight], np.float32).T.reshape(-1)
+            flat[at + i * o : at + i * o + o] = np.asarray(tensors[bias], np.float32)
+        at += i * o + o
+    if wrong:
+        raise SpecError(*wrong)
+    return flat
+
+
+def _order(name: str) -> list[tuple[int, str]]:
+    """Numbers in a name by their value, so that layer 10 follows layer 2."""
+    return [(int(p), "") if p.isdigit() else (-1, p) for p in name.split(".")]

@@ -1,0 +1,147 @@
+"""Callbacks that ship, on a run of the smallest kind; and the examples of one's own."""
+
+import csv
+import json
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import pearl
+from pearl.callbacks.bar import Bar
+from pearl.callbacks.csv_log import CsvLog
+from pearl.callbacks.patience import Patience
+from pearl.callbacks.stop_at_return import StopAtReturn
+from pearl.callbacks.tensorboard import TensorBoard
+from pearl.callbacks.video import Video
+from pearl.callbacks.wandb_log import WandB
+from tests.training.test_interruption import EVALUATED
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def plan():
+    return pearl.plan(pearl.load(EVALUATED))
+
+
+def train(plan, *callbacks, **options):
+    return pearl.compile(EVALUATED, plan=plan).train(callbacks=callbacks, **options)
+
+
+def evaluated(mean, steps=100):
+    return pearl.Progress(
+        env_steps=steps,
+        total_steps=200,
+        mean_return=None,
+        eval_mean=mean,
+        env_steps_per_s=1.0,
+        predicted_env_steps_per_s=2.0,
+        phase="evaluation",
+    )
+
+
+def test_a_return_that_is_reached_ends_the_run(plan):
+    run = train(plan, StopAtReturn(5.0))  # any policy balances that long
+    assert (run.status, run.env_steps, run.stopped.by) == ("stopped", 240, "StopAtReturn")
+    assert train(plan, StopAtReturn(501.0)).status == "done"
+
+
+def test_patience_counts_evaluations_without_gain():
+    patience = Patience(2, gain=1.0)
+    means = [10.0, 10.5, 12.0, 12.5, 13.0]
+    answers = [patience.on_evaluation(evaluated(mean)) for mean in means]
+    assert answers == [None, None, None, None, pearl.STOP]
+    assert patience.on_evaluation(evaluated(20.0)) is None
+    with pytest.raises(pearl.SpecError, match="evaluations is 0"):
+        Patience(0)
+
+
+def test_rows_of_a_table_say_what_the_run_did(plan, tmp_path):
+    path = tmp_path / "new" / "log.csv"
+    run = train(plan, CsvLog(path))
+    train(plan, CsvLog(path))  # goes on with the file
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [int(r["env_steps"]) for r in rows].count(run.env_steps) == 2
+    judged = [r for r in rows if r["env_steps"] == "240"]
+    assert float(judged[0]["eval_mean"]) > 5
+    assert set(rows[0]) >= {"updates", "mean_return", "best_mean", "loss_q", "wall_s"}
+
+
+def test_a_bar_is_drawn_and_ended(plan, capsys):
+    bar = Bar()
+    assert train(plan, bar).status == "done"
+    assert "800" in capsys.readouterr().out or bar._bar is None
+
+
+def test_wandb_gets_its_three_calls(plan, monkeypatch):
+    """A twin of the package: `init`, `log` and `finish`, as its documentation has them."""
+    seen = []
+    run = SimpleNamespace(log=lambda row: seen.append(row), finish=lambda: seen.append("end"))
+    twin = SimpleNamespace(init=lambda **given: seen.append(given) or run)
+    monkeypatch.setitem(sys.modules, "wandb", twin)
+    train(plan, WandB("swing", mode="offline"))
+    assert seen[0] == {"project": "swing", "mode": "offline"}
+    assert seen[-1] == "end"
+    assert seen[-2]["env_steps"] == 800
+    assert seen[-2]["eval_mean"] > 5
+
+
+@pytest.mark.parametrize(
+    ("make", "module", "extra"),
+    [
+        (lambda to: TensorBoard(to), "tensorboard", "tensorboard"),
+        (lambda to: WandB("p"), "wandb", "wandb"),
+        (lambda to: Video(to), "moviepy", "video"),
+    ],
+)
+def test_a_package_that_is_missing_is_named_with_its_extra(
+    make, module, extra, monkeypatch, tmp_path
+):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(pearl.SpecError, match=rf"pearl-toolkit\[{extra}\]"):
+        make(tmp_path)
+
+
+def test_tensorboard_reads_what_is_written(plan, tmp_path):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run = train(plan, TensorBoard(tmp_path))
+    found = EventAccumulator(str(tmp_path))
+    found.Reload()
+    assert found.Scalars("eval_mean")[0].step == 240
+    assert found.Scalars("updates")[-1].value == run.updates
+
+
+def test_a_video_of_an_episode(plan, tmp_path):
+    pytest.importorskip("moviepy")
+    pytest.importorskip("pygame")
+    run = train(plan, Video(tmp_path, every=2))
+    assert run.status == "done"
+    (file,) = tmp_path.glob("*.mp4")
+    assert file.name.startswith("env-step-480")
+    assert file.stat().st_size > 500
+
+
+@pytest.mark.parametrize("name", ["stop_early", "log_returns"])
+def test_an_example_is_short_and_does_what_it_says(name, plan, tmp_path):
+    file = ROOT / "examples" / f"{name}.py"
+    assert len(file.read_text().splitlines()) < 25
+    found = spec_from_file_location(name, file)
+    module = module_from_spec(found)
+    found.loader.exec_module(module)
+    if name == "stop_early":
+        callback = module.Settled()
+        event = SimpleNamespace(updates=501, losses={"q": 1.0})
+        assert callback.on_progress(event) is None
+        event.losses = {"q": 0.01}
+        assert callback.on_progress(event) is pearl.STOP
+        assert train(plan, module.Settled()).status in ("done", "stopped")
+    else:
+        train(plan, module.JsonLines(tmp_path / "log"))
+        rows = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+        assert [row["step"] for row in rows] == [240, 480, 720]

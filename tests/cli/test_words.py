@@ -1,0 +1,94 @@
+"""Words of the command line: overrides after the spec, templates, and the right name for a wrong
+one."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import pearl
+from pearl.algorithms import ALGORITHMS
+from pearl.planning.plans import pearl_version
+from pearl.spec.template import init_text
+from tests.cli.test_cli import SPEC, Ran
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> Path:
+    file = tmp_path / "spec.yaml"
+    file.write_text(SPEC)
+    return file
+
+
+def pearl_says(*words: str) -> tuple[int, str, str]:
+    ran = Ran(*words)
+    return ran.status, ran.out, ran.err
+
+
+def test_keys_after_the_spec_are_laid_over_it_and_set_comes_after_them(spec: Path) -> None:
+    words = ("check", str(spec), "algorithm.env=Acrobot-v1", "name=one", "--json", "-")
+    status, out, _ = pearl_says(*words, "--set", "name=two")
+    assert status == 0
+    found = json.loads(out)
+    assert (found["env"], found["name"]) == ("Acrobot-v1", "two")
+    status, _, err = pearl_says("check", str(spec), "algorithm.batch=3")
+    assert status == 2
+    assert "did you mean batch_size?" in err
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_template_of_every_algorithm_loads_as_it_is(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "spec.yaml"
+    assert pearl_says("init", str(file), "--algorithm", name)[0] == 0
+    assert file.read_text() == init_text(name)
+    assert pearl.load(file).algorithm.name == name
+
+
+def test_a_template_has_the_environment_asked_for(tmp_path: Path) -> None:
+    file = tmp_path / "spec.yaml"
+    words = ("init", str(file), "--algorithm", "PPO")
+    status, _, err = pearl_says(*words)
+    assert status == 2
+    assert "did you mean ppo?" in err
+    assert not file.exists()
+    assert pearl_says("init", str(file), "--algorithm", "ppo", "--env", "Pendulum-v1")[0] == 0
+    assert pearl.load(file).env.id == "Pendulum-v1"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "right"),
+    [
+        ("gamma", 0.9, "did you mean discount?"),
+        ("lr", 0.1, "did you mean learning_rate?"),
+        ("n_steps", 3, "did you mean n_step?"),
+        ("buffer_size", 9, r"did you mean algorithm\.replay\.capacity?"),
+        ("total_timesteps", 9, r"did you mean train\.steps?"),
+        ("hidden", 256, r"a list, \[256\]"),
+    ],
+)
+def test_a_key_as_others_call_it_is_answered_by_the_right_one(key, value, right) -> None:
+    given = {"name": "dqn", "env": "CartPole-v1", key: value}
+    with pytest.raises(pearl.SpecError, match=right.replace("?", r"\?")):
+        pearl.load({"algorithm": given})
+
+
+def test_a_shipped_spec_that_is_no_file_here_is_named() -> None:
+    with pytest.raises(pearl.SpecError, match="the shipped spec is called dqn_cartpole"):
+        pearl.load("configs/nowhere/dqn_cartpole.yaml")
+
+
+def test_versions() -> None:
+    assert pearl.__version__ == pearl_version()
+    assert pearl_says("--version")[1].strip() == f"pearl {pearl_version()}"
+
+
+def test_callbacks_by_options(spec: Path, tmp_path: Path) -> None:
+    words = ("train", str(spec), "train.steps=900", "--emulate", "--out", str(tmp_path / "run"))
+    log = tmp_path / "log.csv"
+    status, out, err = pearl_says(*words, "--stop-at-return", "1", "--log", f"csv={log}")
+    assert status == 0, err
+    assert "stopped by StopAtReturn at env step 300" in out
+    assert "eval_mean" in log.read_text()
+    status, _, err = pearl_says(*words, "--log", "smoke=signals")
+    assert status == 2
+    assert "KIND one of csv, tensorboard, wandb, video" in err
