@@ -109,7 +109,7 @@ def _unpickled(file: Path) -> Mapping[str, Array]:
 def _flat(session: Session, file: Path, acting: str, tensors: Mapping[str, Array]) -> Array:
     """The parameters of the acting network from tensors named as torch.nn.Sequential names them,
     or in the order of its layers under names of the user's own."""
-    kernel, name = session.compiled.graph.task("inference").kernel, f"learner.{acting}"
+    kernel, name = session.policy("last").kernel, f"learner.{acting}"
     flat: Array = session.arrays[name].copy()
     if kernel.dims.get("states") or kernel.modules:
         raise SpecError(
