@@ -9,13 +9,14 @@ from typing import Annotated
 import typer
 
 from pearl.cli.application import DONE, FAILED, INTERRUPTED, Result, command, error_line
-from pearl.cli.arguments import Json, Set, Spec, load_spec, overrides, warn_of_measuring
+from pearl.cli.arguments import Json, Keys, Set, Spec, load_spec, overrides, warn_of_measuring
 from pearl.errors import SpecError
 
 
 @command
 def sweep(
     spec: Spec,
+    keys: Keys = None,
     seeds: Annotated[
         str | None,
         typer.Option(metavar="SEEDS", help="0..9 or 0,3,7; default: the spec's alone."),
@@ -71,8 +72,8 @@ def sweep(
         if key in values:
             raise SpecError(f"--over {key}: given twice; give all its values at once")
         values[key] = found
-    laid = overrides(set)
-    system = load_spec(spec, set)
+    given = [*(keys or ()), *(set or ())]
+    laid, system = overrides(given), load_spec(spec, given)
     if not resume:
         spare(system, graph_of(system))
         warn_of_measuring(system)

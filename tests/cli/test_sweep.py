@@ -49,12 +49,22 @@ def test_wrong_words_are_a_sentence_before_anything_runs(arguments, why, tmp_pat
 
 
 def test_a_dry_run_prints_the_schedule_as_json_too():
-    result = ran("--seeds", "0..1", "--over", f"{RATE}=1e-4,1e-3", "--dry-run", "--json", "-")
+    result = ran(
+        "train.steps=600",
+        "--seeds",
+        "0..1",
+        "--over",
+        f"{RATE}=1e-4,1e-3",
+        "--dry-run",
+        "--json",
+        "-",
+    )
     assert result.exit_code == 0
     found = json.loads(result.stdout)
     assert problems(found, "sweep") == []
     assert found["status"] == "planned"
     assert len(found["packing"]["timeline"]) == 4
+    assert {run["steps"] for run in found["runs"]} == {600}
     assert "4 runs, " in result.stderr
 
 
