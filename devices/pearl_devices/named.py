@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from inspect import isclass, isroutine, signature
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -31,11 +33,27 @@ def refuse_standard(name: str) -> None:
         )
 
 
+@contextmanager
+def _working_folder() -> Iterator[None]:
+    """Meanwhile modules are found in the working folder too, where no other place has them."""
+    here = str(Path.cwd())
+    if here in sys.path or "" in sys.path:
+        yield
+        return
+    sys.path.append(here)
+    try:
+        yield
+    finally:
+        sys.path.remove(here)
+
+
 def imported(module: str) -> ModuleType:
-    """The module. One of the standard library, or that cannot be imported, is a ValueError."""
+    """The module, found last of all in the working folder. One of the standard library, or that
+    cannot be imported, is a ValueError."""
     refuse_standard(module)
     try:
-        return import_module(module)
+        with _working_folder():
+            return import_module(module)
     except (Exception, SystemExit) as error:  # a module is a program, and may raise anything
         raise ValueError(reason(error)) from error
 

@@ -2,6 +2,9 @@
 one."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -92,3 +95,29 @@ def test_callbacks_by_options(spec: Path, tmp_path: Path) -> None:
     status, _, err = pearl_says(*words, "--log", "smoke=signals")
     assert status == 2
     assert "KIND one of csv, tensorboard, wandb, video" in err
+
+
+def test_the_working_folder_is_looked_in_last_and_for_named_modules_alone(tmp_path: Path) -> None:
+    for name in ("numpy", "json", "gymnasium", "yaml"):
+        (tmp_path / f"{name}.py").write_text(f"raise SystemExit('{name} of the working folder')")
+    (tmp_path / "my_swing.py").write_text(
+        "import gymnasium\nprint('imported')\n"
+        "def make():\n    return gymnasium.make('CartPole-v1')\n"
+    )
+    spaces = "  spaces: {obs: 4, actions: 2}\n"
+    own = SPEC.replace("env: CartPole-v1\n", f"env: my_swing:make\n{spaces}")
+    (tmp_path / "own.yaml").write_text(own)
+    path = os.pathsep.join(p for p in sys.path if p)
+
+    def ran(*words: str) -> subprocess.CompletedProcess[str]:
+        code = [sys.executable, "-P", "-c", "from pearl.cli import main; main()", *words]
+        env = {**os.environ, "PYTHONPATH": path}
+        return subprocess.run(code, cwd=tmp_path, env=env, capture_output=True, text=True)
+
+    checked = ran("check", "own.yaml")
+    assert checked.returncode == 0, checked.stderr
+    assert "imported" not in checked.stdout
+    done = ran("check", "own.yaml", "--import")
+    assert done.returncode == 0, done.stderr
+    assert "imported" in done.stdout
+    assert "of the working folder" not in checked.stderr + done.stderr
