@@ -2,7 +2,7 @@
 
 The rates and tokens are those of the table in `docs/theory.md`. With N environments and replay
 ratio rho = gradient steps per env step, rho·N = n/d in lowest terms: an iteration is d
-vector steps and n gradient steps.
+vector steps and n gradient steps, or the least multiple of both with `train_every` vector steps.
 """
 
 from __future__ import annotations
