@@ -38,6 +38,9 @@ Greedy = Callable[[npt.NDArray[np.float32]], Actions]
 LEAST_PAIR = 4
 """The smallest batch that two cores share."""
 
+ONE_CORE = Device("cpu", "cpu")
+"""A core of the CPU of this process, of which nothing else is said."""
+
 
 def _variants(kernel: Kernel) -> dict[str, Variant]:
     """The variants that can run `kernel`."""

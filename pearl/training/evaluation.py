@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pearl.runtime.environments import external_envs
 from pearl.spec.own_code import own_code
 from pearl.training.policy import Policy
-from pearl_devices import Buffers, Device, Kernel, cpu
+from pearl_devices import Buffers, Kernel, cpu
 from pearl_devices.buffers import allocate
 from pearl_devices.kernels.evaluation import evaluation, policy_of
 
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 MAX_STEPS = 10_000
 """Env steps after which an evaluation cuts an episode of an environment that has no limit of its
 own, where the spec names none (assumed)."""
-
-HOST = Device("host", "cpu")
 
 STRIDE = 64
 """Vector steps between two looks at signals, where an evaluation is made at once."""
@@ -145,7 +143,7 @@ class Player:
         if "normalise.options" in arrays:
             asked = system.algorithm.normalise
             arrays["normalise.options"][:2] = asked.clip, asked.epsilon
-        variant, _ = cpu.offers(kernel, HOST)[0]
+        variant, _ = cpu.offers(kernel, cpu.ONE_CORE)[0]
         return arrays, cpu.bind(kernel, variant, arrays)
 
 

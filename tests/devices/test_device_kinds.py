@@ -283,6 +283,7 @@ EXCUSED = {
     "pearl/testing/graphs.py": "problems whose times are given",
     "pearl/training/checkpoint.py": "null of JSON",
     "pearl/training/policy.py": "null of JSON",
+    "pearl/training/warm_start.py": "the name that torch has for the CPU",
 }
 """Files that may name a device kind → why."""
 
