@@ -70,14 +70,13 @@ class Options(ReplayOptions):
     )
 
     def __post_init__(self) -> None:
-        if self.replay_ratio is None:
-            alone = Fraction(1, 2) if self.num_envs == 1 else Fraction(1)
-            object.__setattr__(self, "replay_ratio", alone)
-
-    @property
-    def together(self) -> int:
-        held = self.num_envs == 1 and self.replay.kind == "uniform"
-        return self.train_every or (HELD if held else 1)
+        """Of one environment, as long as the spec names no ratio, the policy is held as well."""
+        if self.replay_ratio is not None:
+            return
+        alone = self.num_envs == 1
+        object.__setattr__(self, "replay_ratio", Fraction(1, 2) if alone else Fraction(1))
+        if alone and self.train_every is None and self.replay.kind == "uniform":
+            object.__setattr__(self, "train_every", HELD)
 
 
 def layers(system: System) -> tuple[int, ...]:

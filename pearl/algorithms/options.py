@@ -243,7 +243,7 @@ class ReplayOptions(Deep):
         default=None,
         description="Vector steps, at least, that come before gradient steps, which are then taken "
         "all together: so long the policy stays as it is (uniform replay). By default 1; of dqn "
-        "with one environment 16.",
+        "with one environment and no replay_ratio given 16.",
     )
     replay: Replay = Field(default_factory=Replay, description="The replay buffer.")
     n_step: StrictInt = Field(

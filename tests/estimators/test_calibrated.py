@@ -13,14 +13,15 @@ import pytest
 
 from benchmarks.estimators.host import Row, bars, unseen
 from pearl.testing import EstimatorContract
-from pearl_devices import Device, Kernel, UnsupportedError, kernel
-from pearl_devices.kernels import parts
+from pearl_devices import Buffers, Call, Device, Kernel, UnsupportedError, cpu, kernel
+from pearl_devices.kernels import parts, repeats
 from pearl_estimators import estimate
 from pearl_estimators.host import calibrate_host
 from pearl_estimators.host.benchmark_kernels import (
     CORES,
     bound,
     fill,
+    firings,
     held_out,
     sum_tree,
     training,
@@ -194,10 +195,10 @@ def test_an_iteration_counts_its_parts_and_no_call_for_a_run_has_many_in_one():
     whole = kernel("iteration.dqn", {**sizes, **more}, program="CartPole-v1")
     counted = terms(whole, "native")
     assert not [name for name in counted if name.startswith("call ")]
-    for part, firings in parts(whole):
+    for part, count in parts(whole):
         for name, number in terms(part, "native").items():
             if not name.startswith("call "):
-                assert counted[name] >= firings * number
+                assert counted[name] >= count * number
     assert counted["envs env_step CartPole-v1"] == 3 * 8
 
 
@@ -440,3 +441,21 @@ def test_what_was_timed_before_takes_part_in_the_next_fit() -> None:
     assert sum(f.points for f in both.fits) == len(mine) + len(rest)
     again = Calibration.from_json(both.to_json())
     assert again == both
+
+
+def test_every_call_of_many_iterations_is_timed_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Buffers] = []
+    plain = cpu.bind
+
+    def noted(of: Kernel, variant: str, buffers: Buffers) -> Call:
+        given.append(buffers)
+        return plain(of, variant, buffers)
+
+    monkeypatch.setattr(cpu, "bind", noted)
+    of = next(k for k in training(["dqn"]) if repeats(k) and firings(k) > 1)
+    call = bound(of, "native")
+    steps = [int(given[0]["learner.step"][0])]
+    for _ in range(3):
+        call()
+        steps.append(int(given[0]["learner.step"][0]))
+    assert np.diff(steps).tolist() == [firings(of) * of.dim("steps")] * 3

@@ -246,7 +246,7 @@ def test_observations_are_flattened_as_the_environment_task_flattens_them(tmp_pa
              "s.yaml:6: algorithm.num_envs: given 0; allowed: at least 1",
              "s.yaml:7: algorithm.double: given 'on'; allowed: true or false",
              "s.yaml:8: algorithm.discount: given nan; a number must be finite",
-             "s.yaml:9: algorithm.hidden: given 8; allowed: a list"],
+             "s.yaml:9: algorithm.hidden: given 8; allowed: a list, [8]"],
         ),
         (
             BASE + "  actor_learning_rate: 1e-3\n  exploration: {noise: 0.1}\n",

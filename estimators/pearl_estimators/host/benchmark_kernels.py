@@ -103,9 +103,16 @@ def bound(of: Kernel, variant: str) -> Call:
     shared = _ring(of)
     buffers = allocate([of], {**shared})
     fill({n: a for n, a in buffers.items() if n not in shared}, of)
-    if "loop.more" in buffers:
-        buffers["loop.more"][0] = firings(of) - 1
-    return backend("cpu").bind(of, variant, buffers)
+    call = backend("cpu").bind(of, variant, buffers)
+    if not repeats(of):
+        return call
+    more, others = buffers["loop.more"], firings(of) - 1
+
+    def whole() -> None:
+        more[0] = others  # counted down by the call
+        call()
+
+    return whole
 
 
 @cache

@@ -107,6 +107,7 @@ class AnyOrder(Engine):
 class AsyncLearner:
     """The lane that learns, in the place of a `Runner`.
 
+    cut: no call of it is ever cut short.
     iteration: iterations done.
     lags: age, in param_syncs, of the parameters behind the rows that were stored.
     """
@@ -123,7 +124,7 @@ class AsyncLearner:
     ) -> None:
         p = self.protocol = work.protocol
         self.arrays, self.board, self.bells, self.look = work.arrays, board, bells, look
-        self.name, self.iteration = called(p, p.home), 0
+        self.name, self.iteration, self.cut = called(p, p.home), 0, False
         self.times_ns: dict[str, list[int]] = {}
         self.lags: Lags = {"policy_lag": {}}
         self.environments: Environments = {}
