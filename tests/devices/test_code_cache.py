@@ -59,11 +59,11 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path / "tree"
 
 
-def printed(tree: Path, variable: str, cache: Path) -> list[str]:
+def printed(tree: Path, variable: str, cache: Path, code: str = CALL) -> list[str]:
     """What a process with the kernels of `tree` gets of `called`, and how often it found it."""
     plain = {k: v for k, v in os.environ.items() if not k.endswith("CACHE_DIR")}
     done = subprocess.run(
-        [sys.executable, "-c", CALL],
+        [sys.executable, "-c", code],
         capture_output=True,
         text=True,
         cwd=tree,
@@ -91,6 +91,26 @@ def test_a_constant_changed_in_one_file_reaches_callers_in_others(
     assert after != before
     assert [after, "0"] == printed(tree, variable, cold)
     assert not list(tree.rglob("*.nb[ic]"))  # nothing is written where the package is installed
+
+
+EDITED = """
+from pathlib import Path
+import pearl_devices.primitives.code_cache as code_cache
+code_cache.sources()
+file = Path(code_cache.__file__).parent / "math" / "rng.py"
+file.write_text(file.read_text().replace("(27, 30, 31, 11, 40)", "(29, 30, 31, 11, 40)"))
+"""
+
+
+def test_a_source_that_changes_before_it_is_imported_finds_nothing_that_was_kept(
+    tree: Path, tmp_path: Path
+) -> None:
+    """Nor do functions that call it, whose own source is as it was."""
+    warm = tmp_path / "warm"
+    before, _ = printed(tree, "NUMBA_CACHE_DIR", warm)
+    after, hits = printed(tree, "NUMBA_CACHE_DIR", warm, EDITED + CALL)
+    assert hits == "0"
+    assert before != after == printed(tree, "NUMBA_CACHE_DIR", tmp_path / "cold")[0]
 
 
 def modules() -> Iterator[tuple[str, str]]:

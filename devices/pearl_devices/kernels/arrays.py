@@ -40,6 +40,13 @@ B batch size, P parameters of a network. Discrete actions are int64 without the 
 | normalise.obs, normalise.reward | 2, O; 2, 1 | mean and variance of the observations, of the discounted return; normalise.obs.count and normalise.reward.count: of how many |
 | normalise.return, normalise.options | N; 3 | discounted return so far; limit of what is normalised (0: none), constant in the variance, discount |
 | rng.TASK | 2 | key of the task's random stream; firings done |
+| evaluation.policy, evaluation.statistics | as policy.X; 2, O | of an evaluation, with R rows of the E episodes in lock-step: the copies of parameters and normalise.obs that it plays |
+| evaluation.obs, evaluation.state | R, O; R, 8 | as env.obs and env.state, of the episodes under way |
+| evaluation.episode, evaluation.elapsed, evaluation.return | R | number, steps and return of the episode under way in each row |
+| evaluation.first, evaluation.returns, evaluation.cut | E, 8; E; E | first states of native environments; returns of the episodes; 1 where one was cut at max_steps |
+| evaluation.at | 2 | rows under way; episodes begun |
+| evaluation.firings | 3 | firings done; the firing before which no evaluation begins; the firing in which the last one began |
+| evaluation.more, evaluation.seed | 1 | firings beyond the first in one call; the run's seed, from which each evaluation has its own |
 """
 
 from __future__ import annotations

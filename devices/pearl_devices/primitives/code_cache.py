@@ -192,6 +192,10 @@ def _used_s(old: Path) -> float:
     return 0.0
 
 
+_changed: set[str] = set()
+"""Sources imported otherwise than `sources` has read them: what is kept is not of them."""
+
+
 class _Locator(InTreeCacheLocator):
     """numba's, for a file of `sources`, in `folder`."""
 
@@ -290,6 +294,8 @@ class _Kept(FunctionCache):
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """numba's, without what it refreshes first: the functions that compiling knows, which take
         longer to import than machine code to load."""
+        if _changed:
+            return None
         rtsys.initialize(target_context)
         with suppress(LookupError):  # of what it calls: it is compiled anew
             return self._load_overload(sig, target_context)
@@ -322,7 +328,10 @@ def compiled(*, apart: bool = False, **options: Any) -> Callable[[Callable[..., 
     """
 
     def decorate(function: Callable[..., Any]) -> Any:
-        keeps = getfile(function) in sources().names and folder() is not None
+        file = getfile(function)
+        keeps = file in sources().names and folder() is not None
+        if keeps and _stamp(os.stat(file)) != sources().stamps[file]:
+            _changed.add(file)
         dispatcher: Any
         if apart:
             dispatcher = Apart(function, options)
