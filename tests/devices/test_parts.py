@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+from numba import types
 
 from pearl_devices.primitives.math import nets, rng
 from pearl_devices.primitives.parts import ApartLibrary, PartLibrary
@@ -59,6 +62,17 @@ def test_kept_code_has_the_functions_that_it_calls_whether_kept_or_not(tmp_path:
         file.unlink()
     found, again = inferred(tmp_path)
     assert (found["infer"], found["forward"], again) == ([1, 0], [0, 1], actions)
+
+
+def test_a_number_that_is_written_out_has_the_type_of_others() -> None:
+    """Else a function would be compiled once for each number that a caller spells."""
+    of = types.Array(types.float32, 1, "C"), types.Array(types.int64, 1, "C")
+    template = nets.forward.get_call_template(
+        (*of, types.Array(types.float32, 2, "C"), of[0], types.literal(False)), {}
+    )
+    assert template[0].cases[-1].args[4] == types.boolean
+    assert not any(isinstance(args[4], types.Literal) for args in nets.forward.overloads)
+    assert gc.isenabled()
 
 
 def library(function: Any) -> Any:

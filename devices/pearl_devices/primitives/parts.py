@@ -11,13 +11,14 @@ Machine code that was kept calls by symbol what has to be there first: `needs` s
 
 from __future__ import annotations
 
+import gc
 import secrets
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
 from llvmlite import binding
-from numba import njit
+from numba import types
 from numba.core import compiler
 from numba.core.bytecode import FunctionIdentity
 from numba.core.codegen import JITCodeLibrary
@@ -55,8 +56,8 @@ def provide(needed: Mapping[str, Need]) -> None:
     Raises:
         LookupError: a function has another symbol now.
     """
-    for symbol, (module, name, types) in needed.items():
-        getattr(import_module(module), name).compile(types)
+    for symbol, (module, name, kinds) in needed.items():
+        getattr(import_module(module), name).compile(kinds)
         if symbol not in _apart:
             raise LookupError(symbol)
 
@@ -191,26 +192,48 @@ class ApartCompiler(_Compiler):
         return APART
 
 
-PART: dict[str, Any] = {
-    "pipeline_class": PartCompiler,
-    "no_cpython_wrapper": True,
-    "no_cfunc_wrapper": True,
-}
-"""Options of numba's with which a function is a part."""
+ONLY_CALLED = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+
+PART: dict[str, Any] = {"pipeline_class": PartCompiler, **ONLY_CALLED}
+"""Options of `overload` with which a function is a part."""
+
+
+class _Compiled(CPUDispatcher):
+    """A function that is compiled once for its types; those of numbers that are written out are
+    those of other numbers."""
+
+    def __init__(
+        self, function: Any, options: Mapping[str, Any], pipeline: type[_Compiler]
+    ) -> None:
+        given = {"nopython": True, "boundscheck": None, **options}
+        super().__init__(function, {}, given, pipeline)
+
+    def get_call_template(self, args: Any, kws: Any) -> Any:
+        plain = {name: types.unliteral(kind) for name, kind in kws.items()}
+        return super().get_call_template(tuple(map(types.unliteral, args)), plain)
+
+    def compile(self, sig: Any) -> Any:
+        """numba's. What it makes stays as long as it compiles: each search for garbage amid it
+        walks all of it in vain, a sixth of the time."""
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            return super().compile(sig)
+        finally:
+            if collecting:
+                gc.enable()
 
 
 def part(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     """As `numba.njit(**options)`, for functions that compiled ones alone call."""
-    found: Callable[[Callable[..., Any]], Any] = njit(**options | PART)
-    return found
+    return lambda function: _Compiled(function, options | ONLY_CALLED, PartCompiler)
 
 
-class Whole(CPUDispatcher):
+class Whole(_Compiled):
     """A compiled function that is called from Python. Compiled functions have its part."""
 
     def __init__(self, function: Any, part: Any, options: Mapping[str, Any]) -> None:
-        given = {"nopython": True, "boundscheck": None, **options}
-        super().__init__(function, {}, given, WholeCompiler)
+        super().__init__(function, options, WholeCompiler)
         self.part = part
 
     @property
@@ -218,12 +241,11 @@ class Whole(CPUDispatcher):
         return self.part._numba_type_
 
 
-class Apart(CPUDispatcher):
+class Apart(_Compiled):
     """A compiled function that Python and compiled functions call."""
 
     def __init__(self, function: Any, options: Mapping[str, Any]) -> None:
-        given = {"nopython": True, "boundscheck": None, **options}
-        super().__init__(function, {}, given, ApartCompiler)
+        super().__init__(function, options, ApartCompiler)
 
     def add_overload(self, cres: Any) -> None:
         of = self.py_func

@@ -17,6 +17,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numba.extending import intrinsic
 
 from pearl_devices.primitives.math.tiles import dots, pack_strip, tile, turn_block, whole_squares
 from pearl_devices.primitives.math.vectors import LANES, ROWS, STRIP
@@ -165,8 +166,6 @@ def _narrow(columns: int, interleaved: bool) -> Any:
 _one_column, _two_columns, _two_rows = _narrow(1, False), _narrow(2, True), _narrow(2, False)
 _layer, _outer = _product(False, "bias"), _product(True, "")
 _gated_full, _gated_part = _strips(False, "gate")
-# A number that is written out has a type of its own, for which everything it is given to would be
-# compiled once more: hence np.int64.
 
 
 @fast
@@ -251,11 +250,21 @@ def through(d, weights, panel, out, gate, relu):
 ONE = np.ones((1, 1), np.float32)
 
 
+def _writable(typing, array):
+    """A constant array with the type of others, for which what takes it is compiled anyway."""
+    return array.copy(readonly=False)(array), lambda context, builder, signature, given: given[0]
+
+
+writable: Any = intrinsic(_writable)
+
+
 @fast
 def column_sums(d, out):
     """out (o) = the sums of the columns of d (rows, o): the gradient of a layer's biases."""
     rows, o = d.shape
-    _outer(np.int64(1), o, rows, ONE, np.int64(0), d, o, out.reshape(1, o), o, d, np.int64(0))
+    _outer(
+        np.int64(1), o, rows, writable(ONE), np.int64(0), d, o, out.reshape(1, o), o, d, np.int64(0)
+    )
 
 
 @fast

@@ -77,7 +77,10 @@ def insert(step, rollout):
 @fast
 def estimate_values(flat_obs, params, layers, curved, value, acts):
     """value (flat) ← the network's values of flat_obs (rows, O), in blocks that `acts` can hold."""
-    rows, block = value.size, acts.size // layers[1:].sum()
+    width = 0
+    for layer in range(1, layers.size):
+        width += layers[layer]
+    rows, block = value.size, acts.size // width
     for first in range(0, rows, block):
         last = min(first + block, rows)
         out = forward(params, layers, flat_obs[first:last], acts, curved)
