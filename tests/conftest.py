@@ -1,15 +1,35 @@
 """Signals as a terminal gives them, also where the tests were started by `nohup` or a shell's `&`,
-which leave some ignored: a run leaves ignored signals ignored, and the tests send signals."""
+which leave some ignored: a run leaves ignored signals ignored, and the tests send signals. And a
+host whose times are known, so that plans are the same in every session."""
 
+import os
 import signal
 import sys
 from collections.abc import Iterator
 
 import pytest
 
+from pearl_devices.cache_folder import cache_folder
+from tests import calibrations
+
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGTERM, signal.SIG_DFL)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def this_host_is_calibrated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Plans of this host follow from the times of an imagined machine, and no first use measures
+    for tens of seconds. What is compiled stays where it is kept."""
+    usual, here = cache_folder().absolute(), tmp_path_factory.mktemp("cache")
+    (usual / "gpu-stand-in").mkdir(mode=0o700, parents=True, exist_ok=True)
+    (here / "gpu-stand-in").symlink_to(usual / "gpu-stand-in")
+    with pytest.MonkeyPatch.context() as patch:
+        if not os.environ.get("NUMBA_CACHE_DIR"):
+            patch.setenv("NUMBA_CACHE_DIR", str(usual))
+        patch.setenv("PEARL_CACHE_DIR", str(here))
+        calibrations.keep()
+        yield
 
 
 @pytest.fixture(autouse=True)

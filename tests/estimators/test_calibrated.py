@@ -295,6 +295,17 @@ def test_a_real_kernel_is_timed_and_more_of_it_takes_longer():
 # --- measuring
 
 
+def test_every_family_is_really_timed_in_every_variant():
+    """By what a first use calls: other tests plan by the times of an imagined machine."""
+    jobs = {f"{family(k)} {v}": (k, v) for k, v in reversed(KERNELS)}
+    told = []
+    still = {"apart": lambda: 1e-6, "pause": lambda _: None}
+    calibrate_host.time_points(0.1, jobs.values(), told.append, **still)
+    points = [Point(**found["point"]) for found in told if "point" in found]
+    assert {p.named for p in points} == jobs.keys()
+    assert all(0 < p.seconds < 1 for p in points)
+
+
 def test_a_family_that_cannot_be_bound_is_left_out_and_says_why():
     good = synthetic()
 

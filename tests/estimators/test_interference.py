@@ -165,7 +165,8 @@ def test_each_side_pays_for_what_the_other_does_meanwhile():
 
 @pytest.mark.skipif(CORES < 2, reason="a second lane needs a second core")
 def test_lanes_that_slow_each_other_much_are_not_taken(monkeypatch):
-    system, graph, _ = problem(policy_lag=1, max_lanes=2)
+    slow = {"env_step": ["gymnasium"]}  # which takes about as long as learning
+    system, graph, _ = problem(policy_lag=1, max_lanes=2, variants=slow)
     names = {named(t.kernel, v) for t in graph.tasks for v in ("native", "gymnasium")}
     names |= {named(f.kernel, "native") for f in graph.fusions}
     free = {"firing_s": 0.0, "handoff_s": 0.0, "carry_s_per_byte": 0.0}

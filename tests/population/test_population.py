@@ -246,7 +246,7 @@ def test_kernels_compile_once_before_the_runs_fan_out(tmp_path, monkeypatch):
 
     monkeypatch.setattr(packing, "usable_cores", lambda: (0, 1))
     monkeypatch.setattr(compiling, "prepare", prepare)
-    monkeypatch.setenv("PEARL_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(compiling, "cache_folder", lambda: tmp_path / "cache")
     monkeypatch.setattr(code_cache, "folder", lambda: tmp_path / "code")
     (tmp_path / "code").mkdir()
     over = {RATE: [1e-4, 1e-3], "algorithm.batch_size": [16, 32]}
