@@ -34,18 +34,17 @@ def copy_of_tree(to: Path, patch: str = "") -> Path:
 def python_in(
     tree: Path, *arguments: str, timeout_s: float = 300.0
 ) -> subprocess.CompletedProcess[str]:
-    """`python *arguments` in the copy, whose packages hide the installed ones; caches beside it.
+    """`python *arguments` in the copy, whose packages hide the installed ones.
 
     The exit status is the caller's to check.
     """
     paths = (tree, tree / "devices", tree / "estimators")
-    caches = {name: str(tree.parent / name) for name in ("PEARL_CACHE_DIR", "NUMBA_CACHE_DIR")}
     return subprocess.run(
         [sys.executable, *arguments],
         capture_output=True,
         text=True,
         cwd=tree,
-        env=os.environ | caches | {"PYTHONPATH": os.pathsep.join(map(str, paths))},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, paths))},
         timeout=timeout_s,
         check=False,
     )
