@@ -69,13 +69,6 @@ RUNS: dict[tuple[str, str], dict[str, Any]] = {
         "algorithm.exploration": {"initial": 1.0, "final": 0.0, "steps": 200_000},
         "train.steps": 200_000,
     },
-    ("sarsa", "Taxi-v4"): {
-        "algorithm.env_args": {},
-        "algorithm.num_envs": 8,
-        "algorithm.learning_rate": 0.3,
-        "algorithm.exploration": {"initial": 1.0, "final": 0.0, "steps": 400_000},
-        "train.steps": 450_000,
-    },
 }
 CONFIGS = {"q_learning": "q_learning_frozenlake", "sarsa": "sarsa_cliffwalking"}
 
