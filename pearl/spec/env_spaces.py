@@ -72,6 +72,8 @@ def unknown_env(env: str) -> list[Complaint]:
     except gymnasium.error.Error:
         known = f"gymnasium knows {len(gymnasium.registry)} ids, and `module:callable` is allowed"
         what = f"no environment {show(env)}{nearest(env, gymnasium.registry)}; {known}"
+        if env.startswith("ALE/") or "NoFrameskip-" in env:
+            what += f"; Atari games come with `pip install ale-py`, as {show(f'ale_py:{env}')}"
         return [(("algorithm", "env"), what)]
     return []
 

@@ -231,6 +231,12 @@ def test_observations_are_flattened_as_the_environment_task_flattens_them(tmp_pa
              "gymnasium knows {ids} ids, and `module:callable` is allowed"],
         ),
         (
+            "algorithm: {name: dqn, env: ALE/Pong-v5}\n",
+            ["s.yaml:1: algorithm.env: no environment 'ALE/Pong-v5'; gymnasium knows {ids} ids, "
+             "and `module:callable` is allowed; Atari games come with `pip install ale-py`, as "
+             "'ale_py:ALE/Pong-v5'"],
+        ),
+        (
             BASE + "  batchsize: 64\n",
             ["s.yaml:5: algorithm.batchsize: unknown key (did you mean batch_size?); "
              f"allowed are {DQN_KEYS}"],
