@@ -1,10 +1,13 @@
-"""From process start to the first gradient step: `python -m benchmarks.start [--quick]`.
+"""From process start to the first gradient step, and to the end of a short run:
+`python -m benchmarks.start [SPEC …] [--beside CHECKOUT] [--pairs N] [--plan] [--json FILE]`.
 
-Runs `pearl train SPEC --plan plan.json` in a process of its own, with a compile cache and a user
-cache of its own: cold (both empty), then warm (both as the cold run left them). The clock starts
-before the process does and stops when `learner.step` has left 0, so that the random actions before
-learning starts are in it.
-Wall time is what a user waits for; CPU-seconds are what an idle core would take.
+Runs `pearl train SPEC --steps 2000`, without a plan, in a process of its own with caches of its
+own: cold (all empty), then warm (as the cold run left them). With `--beside` the same by the source
+tree at CHECKOUT (`git worktree add FOLDER COMMIT`), in turns: a pair is one cold and one warm run
+of each, and a ratio is the median of those of the pairs. With `--plan` each tree makes its plan
+before, and the runs calibrate nothing.
+The clock starts before the process does. CPU-seconds are those of the process and its children,
+thus what an idle core would take: conclude from them where the machine is not quiet.
 """
 
 from __future__ import annotations
@@ -18,106 +21,178 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks.bars import Bar, finish
 
-SPECS = ("dqn_cartpole", "ddpg_pendulum", "td3_pendulum", "sac_pendulum")
+HERE = Path(__file__).resolve().parents[1]
+SPECS = ("dqn_cartpole", "ppo_cartpole", "ddpg_pendulum", "td3_pendulum", "sac_pendulum")
 QUICK = ("dqn_cartpole",)
-WARM_S, COLD_S = 1.0, 15.0
-STEPS = 2_000
-"""Env steps asked of the run; it is ended at its first gradient step."""
+WARM_S, COLD_SHARE = 1.0, 0.4
+"""Asked: CPU-seconds of a warm start; the share a cold one takes of those of the tree beside."""
+STEPS, LIMIT_S = 2_000, 900
+"""Env steps of a run, and seconds of wall time that it may take."""
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
 
-Times = tuple[float, float]
-"""Wall and CPU seconds."""
+
+@dataclass(frozen=True)
+class Start:
+    """Wall and CPU seconds of a run to its first gradient step and to its end. calibrated: the run
+    left a calibration, the time of which is in it."""
+
+    step_s: float
+    step_cpu_s: float
+    end_s: float
+    end_cpu_s: float
+    calibrated: bool
 
 
-def child(arguments: list[str]) -> int:
-    """What `first_step` starts: the command line, watched for its first gradient step."""
-    from pearl.cli import main as pearl
-    from pearl_devices import Buffers, Call, Kernel, cpu
-
-    plain: Callable[[Kernel, str, Buffers], Call] = cpu.bind
-
-    def watched(kernel: Kernel, variant: str, buffers: Buffers) -> Call:
-        call = plain(kernel, variant, buffers)
-
-        def run() -> None:
-            call()
-            if "learner.step" in buffers and buffers["learner.step"][0] > 0:
-                found = {"at_s": time.time(), "cpu_s": time.process_time()}
-                found["torch"] = "torch" in sys.modules
-                print(json.dumps(found), flush=True)
-                os._exit(0)
-
-        return run
-
-    cpu.bind = watched
-    sys.argv = ["pearl", *arguments]
-    pearl()
-    return 1
+Runs = dict[str, list[Start]]
+"""`cold` and `warm` → one run a pair."""
 
 
-def first_step(spec: str, plan: Path, caches: Path) -> Times:
-    """Seconds to the first gradient step of `spec` by `plan`, with these caches."""
-    where = {"NUMBA_CACHE_DIR": str(caches / "numba"), "XDG_CACHE_HOME": str(caches / "user")}
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "benchmarks.start", "--child", "train", spec]
-        command += ["--plan", str(plan), "--steps", str(STEPS), "--out", f"{folder}/run"]
-        begin_s = time.time()
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            cwd=str(Path(__file__).parents[1]),
-            env=os.environ | ONE_THREAD | where,
-            timeout=300,
-            check=False,
+def _environment(tree: Path, caches: Path) -> dict[str, str]:
+    path = os.pathsep.join(str(tree / folder) for folder in (".", "devices", "estimators"))
+    kept = {"NUMBA_CACHE_DIR": caches / "numba", "PEARL_CACHE_DIR": caches / "pearl"}
+    found = os.environ | ONE_THREAD | {name: str(folder) for name, folder in kept.items()}
+    return found | {"XDG_CACHE_HOME": str(caches / "user"), "PYTHONPATH": path}
+
+
+def _spent(tree: Path, caches: Path, command: list[str]) -> float:
+    """CPU seconds of a command of this tree and its children."""
+    with tempfile.TemporaryFile() as said:
+        child = subprocess.Popen(
+            [sys.executable, "-P", *command],
+            cwd=tree,
+            env=_environment(tree, caches),
+            stdout=said,
+            stderr=said,
         )
-    if done.returncode:
-        sys.exit(f"{spec}: {done.stderr.strip()[-2000:]}")
-    found = json.loads(done.stdout.splitlines()[-1])
-    if found["torch"]:
-        sys.exit(f"{spec}: a native plan imported torch")
-    return found["at_s"] - begin_s, found["cpu_s"]
+        deadline_s = time.monotonic() + LIMIT_S
+        while True:
+            ended, status, used = os.wait4(child.pid, os.WNOHANG)
+            if ended:
+                break
+            if time.monotonic() > deadline_s:
+                child.kill()
+            time.sleep(0.002)
+        child.returncode = os.waitstatus_to_exitcode(status)
+        if child.returncode:
+            said.seek(0)
+            sys.exit(f"{tree}: {' '.join(command[1:])}: {said.read().decode()[-2000:]}")
+    return used.ru_utime + used.ru_stime
 
 
-def measure(spec: str, repeats: int) -> dict[str, list[Times]]:
-    """`cold`: one run; `warm`: `repeats` runs with the caches that it left."""
-    from pearl import load, plan
-
+def start(tree: Path, spec: str, plan: Path | None, caches: Path) -> Start:
+    """One run of `spec`."""
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "plan.json"
-        native = {"limits.variants": {"update": ["native"], "env_step": ["native"]}}
-        plan(load(spec, set=native)).save(file)
-        caches = Path(folder) / "caches"
-        cold = [first_step(spec, file, caches)]
-        return {"cold": cold, "warm": [first_step(spec, file, caches) for _ in range(repeats)]}
+        seen = Path(folder) / "seen.json"
+        command = [str(HERE / "benchmarks" / "first_step.py"), str(seen)]
+        command += ["train", f"configs/{spec}.yaml", "--steps", str(STEPS)]
+        command += ["--out", f"{folder}/run"] + (["--plan", str(plan)] if plan else [])
+        before = set(caches.rglob("calibration*.json"))
+        begin_s = time.time()
+        cpu_s = _spent(tree, caches, command)
+        end_s = time.time() - begin_s
+        if not seen.exists():
+            sys.exit(f"{tree}: {spec}: no gradient step in {STEPS} env steps")
+        first = json.loads(seen.read_text())
+        new = bool(set(caches.rglob("calibration*.json")) - before)
+    return Start(first["at_s"] - begin_s, first["cpu_s"], end_s, cpu_s, new)
+
+
+def _planned(tree: Path, spec: str, folder: Path) -> Path:
+    """The plan that this tree makes."""
+    file = folder / "plan.json"
+    text = f"import pearl; pearl.plan(pearl.load('configs/{spec}.yaml')).save({str(file)!r})"
+    _spent(tree, folder / "caches", ["-c", text])
+    return file
+
+
+def measure(trees: list[Path], spec: str, pairs: int, by_plan: bool) -> list[Runs]:
+    """The runs of each tree, in turns."""
+    found: list[Runs] = [{"cold": [], "warm": []} for _ in trees]
+    with tempfile.TemporaryDirectory() as folder:
+        plans: list[Path | None] = [None] * len(trees)
+        if by_plan:
+            for i, tree in enumerate(trees):
+                own = Path(folder) / str(i)
+                own.mkdir()
+                plans[i] = _planned(tree, spec, own)
+        for pair in range(pairs):
+            order = list(enumerate(trees))
+            for i, tree in order if pair % 2 == 0 else reversed(order):
+                with tempfile.TemporaryDirectory() as caches:
+                    for which in found[i]:
+                        found[i][which].append(start(tree, spec, plans[i], Path(caches)))
+    return found
+
+
+def _median(runs: list[Start], of: Callable[[Start], float]) -> str:
+    return f"{statistics.median(map(of, runs)):.2f} s"
+
+
+def ratio(mine: list[Start], other: list[Start], of: Callable[[Start], float]) -> float:
+    """The median of the pairs' quotients."""
+    return statistics.median(of(a) / of(b) for a, b in zip(mine, other, strict=True))
+
+
+FIGURES: tuple[Callable[[Start], float], ...] = (
+    lambda s: s.step_s,
+    lambda s: s.step_cpu_s,
+    lambda s: s.end_s,
+    lambda s: s.end_cpu_s,
+)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    given = sys.argv[1:] if arguments is None else arguments
-    if given[:1] == ["--child"]:
-        return child(given[1:])
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("specs", nargs="*", metavar="SPEC", help=f"default: {', '.join(SPECS)}")
     parser.add_argument("--quick", action="store_true", help=f"only {', '.join(QUICK)}")
+    parser.add_argument("--beside", type=Path, metavar="CHECKOUT", help="an older source tree")
+    parser.add_argument("--pairs", type=int, default=5, help="cold and warm starts (default 5)")
+    parser.add_argument("--plan", action="store_true", help="by a plan that was made before")
     parser.add_argument("--json", metavar="FILE")
-    parser.add_argument("--repeats", type=int, default=5, help="warm starts of each (default 5)")
-    options = parser.parse_args(given)
-    specs = QUICK if options.quick else SPECS
-    found = {spec: measure(spec, options.repeats) for spec in specs}
-    rows, bars = [], []
-    for spec, times in found.items():
-        for which, asked in (("warm", WARM_S), ("cold", COLD_S)):
-            wall = statistics.median(t[0] for t in times[which])
-            cpu = statistics.median(t[1] for t in times[which])
-            rows.append([spec, which, f"{wall:.2f} s", f"{cpu:.2f} s", str(len(times[which]))])
-            text = f"{spec}, {which}: first gradient step"
-            bars.append(Bar(text, f"{wall:.2f} s", f"at most {asked:g} s", wall <= asked))
-    columns = ["spec", "caches", "wall, median", "CPU", "runs"]
+    options = parser.parse_args(arguments)
+    if options.pairs < 1:
+        parser.error("--pairs: at least 1")
+    if options.beside and not (options.beside / "pearl").is_dir():
+        parser.error(f"--beside {options.beside}: no source tree of PEARL")
+    trees = [HERE] + ([options.beside.resolve()] if options.beside else [])
+    specs = tuple(options.specs) or (QUICK if options.quick else SPECS)
+    rows: list[list[str]] = []
+    bars, kept = [], {}
+    for spec in specs:
+        found = measure(trees, spec, options.pairs, options.plan)
+        kept[spec] = [{which: [asdict(s) for s in r[which]] for which in r} for r in found]
+        for which in ("cold", "warm"):
+            for name, runs in zip(("here", "beside"), found, strict=False):
+                times = sum(s.calibrated for s in runs[which])
+                cells = [_median(runs[which], of) for of in FIGURES]
+                rows.append([spec, which, name, *cells, f"{times} of {len(runs[which])}"])
+            if options.beside:
+                shares = [ratio(found[0][which], found[1][which], of) for of in FIGURES]
+                rows.append([spec, which, "ratio", *(f"{share:.2f}" for share in shares), ""])
+                if which == "cold":
+                    text = f"{spec}, cold: CPU to the first gradient step, of the tree beside"
+                    asked = f"at most {COLD_SHARE:.0%}"
+                    bars.append(Bar(text, f"{shares[1]:.0%}", asked, shares[1] <= COLD_SHARE))
+        cpu_s = statistics.median(s.step_cpu_s for s in found[0]["warm"])
+        text = f"{spec}, warm: CPU to the first gradient step"
+        bars.append(Bar(text, f"{cpu_s:.2f} s", f"at most {WARM_S:g} s", cpu_s <= WARM_S))
+    columns = [
+        "spec",
+        "caches",
+        "tree",
+        "first step: wall",
+        "CPU",
+        "end: wall",
+        "CPU",
+        "calibrated",
+    ]
     left_out = [spec for spec in SPECS if spec not in specs]
-    return finish("start", columns, rows, bars, left_out, options.json, {"seconds": found})
+    return finish("start", columns, rows, bars, left_out, options.json, {"seconds": kept})
 
 
 if __name__ == "__main__":

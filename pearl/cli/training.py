@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import re
 import sys
 from enum import StrEnum, auto
@@ -26,10 +28,21 @@ from pearl.errors import SpecError
 from pearl.seeds import SEEDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from pearl.training.policy import Policy
     from pearl.training.steering import Callback
+
+
+@contextlib.contextmanager
+def _starting() -> Iterator[None]:
+    """Within it garbage is searched for seldom: modules, a plan and bound kernels stay."""
+    usual = gc.get_threshold()
+    gc.set_threshold(50_000, *usual[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*usual)
 
 
 @command
@@ -93,27 +106,28 @@ def train(
     json_file: Json = None,
 ) -> Result:
     """Plan, train, and report prediction beside measurement."""
-    from pearl.planner.planner import spare
-    from pearl.spec.own_code import graph_of
-    from pearl.spec.reading import state
-    from pearl.training.interruption import ENDING, interruptible
-    from pearl.training.progress import shown
-    from pearl.training.trainer import compile as compile_system
-    from pearl.training.trainer import plan_of_run, require_own
+    with _starting():
+        from pearl.planner.planner import spare
+        from pearl.spec.own_code import graph_of
+        from pearl.spec.reading import state
+        from pearl.training.interruption import ENDING, interruptible
+        from pearl.training.progress import shown
+        from pearl.training.trainer import compile as compile_system
+        from pearl.training.trainer import plan_of_run, require_own
 
-    callbacks = _callbacks(stop_at_return, patience, log or ())
-    laid = [*(keys or ()), *(set or ())]
-    folder = run_folder(state(spec, set=overrides(laid)).name, out, resume=resume)
-    if resume:
-        require_own(folder, trust=trust)
-    system = load_spec(spec, laid)
-    kept = plan_of_run(folder, system) if resume and plan_file is None else None
-    planned = plan_file or kept
-    if planned is None:
-        spare(system, graph_of(system))
-    if planned is None or replan:
-        warn_of_measuring(system)
-    trainer = compile_system(system, plan=planned, emulate=emulate, seed=seed)
+        callbacks = _callbacks(stop_at_return, patience, log or ())
+        laid = [*(keys or ()), *(set or ())]
+        folder = run_folder(state(spec, set=overrides(laid)).name, out, resume=resume)
+        if resume:
+            require_own(folder, trust=trust)
+        system = load_spec(spec, laid)
+        kept = plan_of_run(folder, system) if resume and plan_file is None else None
+        planned = plan_file or kept
+        if planned is None:
+            spare(system, graph_of(system))
+        if planned is None or replan:
+            warn_of_measuring(system)
+        trainer = compile_system(system, plan=planned, emulate=emulate, seed=seed)
     with interruptible(*ENDING), shown() as progress:  # they end this after the progress bar
         run = trainer.train(
             steps=steps,

@@ -10,14 +10,19 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from numba import types
+import numpy as np
+import pytest
+from numba import typeof, types
+from numba.core.errors import NumbaTypeError, NumbaValueError
 
+from pearl_devices.primitives import native
 from pearl_devices.primitives.math import nets, rng
 from pearl_devices.primitives.parts import ApartLibrary, PartLibrary
 from pearl_devices.primitives.updates import dqn
 
 INFER = """
 import json
+import sys
 import numpy as np
 from pearl_devices.kernels import kernel
 from pearl_devices.buffers import allocate
@@ -31,6 +36,7 @@ call()
 from pearl_devices.primitives.updates.dqn import choose, forward, infer
 found = {f.__name__: [sum(f.stats.cache_hits.values()), sum(f.stats.cache_misses.values())]
          for f in (infer, forward, choose.part)}
+assert any(new for _, new in found.values()) or "numpy.ma" not in sys.modules
 print(json.dumps([found, buffers["act.action"].tolist()]))
 """
 
@@ -73,6 +79,21 @@ def test_a_number_that_is_written_out_has_the_type_of_others() -> None:
     assert template[0].cases[-1].args[4] == types.boolean
     assert not any(isinstance(args[4], types.Literal) for args in nets.forward.overloads)
     assert gc.isenabled()
+
+
+def test_arrays_have_the_types_that_numba_gives_them() -> None:
+    frozen = np.zeros((2, 3), np.float32)
+    frozen.flags.writeable = False
+    for array in (
+        np.zeros(2, np.uint8),
+        np.zeros((3, 4))[:, 1:],
+        np.zeros((2, 2), order="F"),
+        frozen,
+    ):
+        assert typeof(array) == native._of_any_array(array, None)
+    for array in (np.zeros(2, np.longdouble), np.ma.zeros(2)):
+        with pytest.raises((NumbaTypeError, NumbaValueError)):
+            typeof(array)
 
 
 def library(function: Any) -> Any:

@@ -9,7 +9,11 @@ from functools import partial
 from typing import Any
 
 import numba
-from numba.extending import overload
+import numpy as np
+import numpy.typing as npt
+from numba.core.errors import NumbaNotImplementedError
+from numba.extending import overload, typeof_impl
+from numba.np.numpy_support import from_dtype, map_layout
 
 from pearl_devices.base import Call
 from pearl_devices.primitives.code_cache import compiled
@@ -87,6 +91,20 @@ def where_asked(function: Any) -> Any:
     options: Any = ELEMENTWISE | PART
     overload(choice, jit_options=options)(choose)
     return choice
+
+
+_of_any_array = typeof_impl.dispatch(np.ndarray)
+
+
+@typeof_impl.register(np.ndarray)
+def _of_array(value: npt.NDArray[Any], context: Any) -> Any:
+    """The type of an array as numba finds it, which asks first whether it is a masked one: that
+    imports `numpy.ma`, a fifteenth of a start."""
+    if type(value) is np.ndarray:
+        with contextlib.suppress(NumbaNotImplementedError):
+            kind, layout = from_dtype(value.dtype), map_layout(value)
+            return numba.types.Array(kind, value.ndim, layout, readonly=not value.flags.writeable)
+    return _of_any_array(value, context)
 
 
 _in_parts: ContextVar[bool] = ContextVar("in parts", default=False)
