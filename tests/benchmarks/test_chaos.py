@@ -27,14 +27,13 @@ def found(work):
 
 
 def test_a_killed_run_ends_as_one_that_was_not(found, capsys):
-    (seen,) = found
-    assert seen.wrong == []
-    assert seen.left == 0
-    assert len(seen.kills) >= 2
-    assert {who for _, who in seen.kills} == {"main"}
+    kills = [kill for seen in found for kill in seen.kills]  # on a busy host of several runs
+    assert not any(seen.wrong or seen.left for seen in found)
+    assert len(kills) >= 2
+    assert {who for _, who in kills} == {"main"}
     assert chaos.shown(found, [], None, {}) == 0
     assert (
-        f"bar: runs of 1 with {len(seen.kills)} kills not as promised | 0"
+        f"bar: runs of {len(found)} with {len(kills)} kills not as promised | 0"
         in capsys.readouterr().out
     )
 

@@ -257,7 +257,7 @@ def test_ctrl_c_leaves_a_checkpoint_and_no_process_and_the_run_goes_on_bit_for_b
     hosting, tmp_path
 ):
     system, plan = slack_plan("dqn, prioritised")
-    before = len(children())
+    before = set(children())  # the solver's, which ends when it is idle
     system = told(system, lanes=hosting)
 
     asked = []
@@ -273,7 +273,7 @@ def test_ctrl_c_leaves_a_checkpoint_and_no_process_and_the_run_goes_on_bit_for_b
         run = trainer.train(steps=2000, out=tmp_path, progress=interrupt)
     assert run.status == "interrupted"
     assert 800 <= run.env_steps < 2000
-    assert len(children()) == before
+    assert set(children()) <= before
     resumed = Trainer(system, plan, seed=3)
     assert resumed.train(steps=2000, out=tmp_path, resume=True).status == "done"
     assert differing(alone("dqn, prioritised"), resumed) == []
