@@ -5,10 +5,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+import pearl
+from benchmarks import looks
 from pearl.testing.kernel_buffers import filled
 from pearl_devices import cpu, kernel
 
 STEPS = 3
+"""Gradient steps of a firing."""
 CODE = "from benchmarks import looks; looks.blind(); import tests.benchmarks.test_looks as t; "
 
 
@@ -34,3 +39,10 @@ def test_compiled_code_without_looks_takes_all_gradient_steps(tmp_path):
         check=False,
     )
     assert done.stdout == f"{STEPS}\n", done.stderr
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_every_stretch_takes_gradient_steps(quick):
+    for spec, steps, pairs in looks.loads(quick=quick).values():
+        assert steps > pearl.load(spec).algorithm.learning_starts
+        assert pairs > 2  # quartiles are shown
