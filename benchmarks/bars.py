@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
+import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,6 +41,25 @@ class Part:
 
 class AbsentError(Exception):
     """Something a benchmark needs is not there; the text names it."""
+
+
+def ran(
+    what: str, command: Sequence[str], env: Mapping[str, str], timeout_s: float | None = None
+) -> subprocess.CompletedProcess[str]:
+    """A command that has run in this repository with these variables besides, status 0 or ABSENT.
+    Exits with its last words where it failed; what: the beginning of these."""
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        cwd=str(Path(__file__).parents[1]),
+        env=os.environ | env,
+        timeout=timeout_s,
+        check=False,
+    )
+    if done.returncode not in (0, ABSENT):
+        sys.exit(f"{what}: {done.stderr.strip()[-2000:]}")
+    return done
 
 
 def machine() -> str:

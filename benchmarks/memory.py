@@ -10,13 +10,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import resource
-import subprocess
 import sys
-from pathlib import Path
 
-from benchmarks.bars import ABSENT, Bar, finish
+from benchmarks.bars import ABSENT, Bar, finish, ran
 from benchmarks.peers_libraries import PEERS, RUNS
 from benchmarks.peers_workloads import WORKLOADS
 
@@ -71,19 +68,10 @@ def one(load: str, name: str) -> int:
 
 def measure(load: str, name: str, python: str) -> dict[str, float] | None:
     """What one run took; None if the library is not there."""
-    done = subprocess.run(
-        [python, "-m", "benchmarks.memory", "--one", load, name],
-        capture_output=True,
-        text=True,
-        cwd=str(Path(__file__).parents[1]),
-        env=os.environ | ONE_THREAD,
-        timeout=600,
-        check=False,
-    )
+    command = [python, "-m", "benchmarks.memory", "--one", load, name]
+    done = ran(f"{load}, {name}", command, ONE_THREAD, 600)
     if done.returncode == ABSENT:
         return None
-    if done.returncode:
-        sys.exit(f"{load}, {name}: {done.stderr.strip()[-2000:]}")
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return found
 

@@ -17,13 +17,12 @@ import argparse
 import json
 import os
 import resource
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.bars import ABSENT, AbsentError, Bar, show, verdict
+from benchmarks.bars import ABSENT, AbsentError, Bar, ran, show, verdict
 from benchmarks.peers_libraries import FOLDERS, PEERS, RUNS
 from benchmarks.peers_table import ASKED, bars_of, rows_of, time_rows
 from benchmarks.peers_workloads import WORKLOADS
@@ -57,19 +56,10 @@ ONE_THREAD = {
 def measure(load: str, name: str, seed: int, python: str, steps: int | None) -> Any:
     """One run in a process of its own; a text says why there is none."""
     command = [python, "-m", "benchmarks.peers", "--one", load, name, "--seed", str(seed)]
-    done = subprocess.run(
-        command + (["--steps", str(steps)] if steps else []),
-        capture_output=True,
-        text=True,
-        cwd=str(Path(__file__).parents[1]),
-        env=os.environ | ONE_THREAD,
-        timeout=900,
-        check=False,
-    )
+    command += ["--steps", str(steps)] if steps else []
+    done = ran(f"{load}, {name}", command, ONE_THREAD, 900)
     if done.returncode == ABSENT:
         return done.stderr.strip().splitlines()[-1]
-    if done.returncode:
-        sys.exit(f"{load}, {name}: {done.stderr.strip()[-2000:]}")
     return json.loads(done.stdout.splitlines()[-1])
 
 

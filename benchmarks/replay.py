@@ -15,16 +15,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from benchmarks.bars import ABSENT, Bar, finish
+from benchmarks.bars import ABSENT, Bar, finish, ran
 
 ROWS, BATCH, LINE_BYTES = 1_000_000, 256, 64
 FANOUTS = (4, 8, 16, 32)
@@ -268,19 +265,9 @@ def one(name: str) -> int:
 
 def measure(name: str, python: str) -> float | str:
     """Seconds a round, from a process of its own; why not, where the library does not load."""
-    done = subprocess.run(
-        [python, "-m", "benchmarks.replay", "--one", name],
-        capture_output=True,
-        text=True,
-        cwd=str(Path(__file__).parents[1]),
-        env=os.environ | ONE_THREAD,
-        timeout=300,
-        check=False,
-    )
+    done = ran(name, [python, "-m", "benchmarks.replay", "--one", name], ONE_THREAD, 300)
     if done.returncode == ABSENT:
         return done.stderr.strip().splitlines()[-1][:200]
-    if done.returncode:
-        sys.exit(f"{name}: {done.stderr.strip()[-2000:]}")
     return float(json.loads(done.stdout.splitlines()[-1])["seconds"])
 
 

@@ -13,14 +13,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.bars import ABSENT, machine, verdict
+from benchmarks.bars import ABSENT, machine, ran, verdict
 from benchmarks.returns_cases import BY_NAME, Case, Shipped
 from benchmarks.returns_peers import PEERS
 from benchmarks.returns_table import tables
@@ -144,16 +142,7 @@ def one(name: str, who: str, seed: int) -> dict[str, Any]:
 def start(name: str, who: str, seed: int, python: str) -> dict[str, Any]:
     """`one` in a process of its own; exits with its last words if it fails."""
     command = [python, "-m", "benchmarks.returns", "--one", name, who, str(seed)]
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        cwd=str(Path(__file__).parents[1]),
-        env=os.environ | ONE_THREAD,
-        check=False,
-    )
-    if done.returncode:
-        sys.exit(f"{name}, {who}, seed {seed}: {done.stderr.strip()[-2000:]}")
+    done = ran(f"{name}, {who}, seed {seed}", command, ONE_THREAD)
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return result
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import os
 import resource
-import subprocess
 import sys
 import tempfile
 import time
@@ -23,7 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
-from benchmarks.bars import ABSENT, Bar, finish
+from benchmarks.bars import ABSENT, Bar, finish, ran
 from benchmarks.peers import interpreters
 from benchmarks.peers_workloads import WORKLOADS
 from benchmarks.start import ONE_THREAD
@@ -44,19 +43,9 @@ EVALUATE_EVERY, EPISODES, FINAL = 2_500, 10, 20
 def spent(command: Sequence[str]) -> tuple[float, float]:
     """Wall and CPU seconds of a command and all its processes; exits where it fails."""
     before, begin_s = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        cwd=str(Path(__file__).parents[1]),
-        env=os.environ | ONE_THREAD,
-        timeout=LIMIT_S,
-        check=False,
-    )
+    done = ran(" ".join(command), command, ONE_THREAD, LIMIT_S)
     if done.returncode == ABSENT:
         raise ModuleNotFoundError(done.stderr.strip().splitlines()[-1])
-    if done.returncode:
-        sys.exit(f"{' '.join(command)}: {done.stderr.strip()[-2000:]}")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return time.monotonic() - begin_s, cpu_s
