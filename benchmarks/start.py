@@ -102,6 +102,12 @@ def start(tree: Path, spec: str, plan: Path | None, caches: Path) -> Start:
     return Start(first["at_s"] - begin_s, first["cpu_s"], end_s, cpu_s, new)
 
 
+def _installed(tree: Path, folder: Path) -> None:
+    """Compile the tree's sources to bytecode, as an installation does: where Python is told to
+    write none, each run would."""
+    _spent(tree, folder, ["-m", "compileall", "-q", "pearl", "devices", "estimators"])
+
+
 def _planned(tree: Path, spec: str, folder: Path) -> Path:
     """The plan that this tree makes."""
     file = folder / "plan.json"
@@ -114,6 +120,8 @@ def measure(trees: list[Path], spec: str, pairs: int, by_plan: bool) -> list[Run
     """The runs of each tree, in turns."""
     found: list[Runs] = [{"cold": [], "warm": []} for _ in trees]
     with tempfile.TemporaryDirectory() as folder:
+        for tree in trees:
+            _installed(tree, Path(folder))
         plans: list[Path | None] = [None] * len(trees)
         if by_plan:
             for i, tree in enumerate(trees):
