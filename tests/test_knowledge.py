@@ -40,7 +40,6 @@ EXCUSED = {
     "pearl/testing/algorithm_contract.py": "one task acts and one learns",
     "pearl/training/policy.py": "a policy is what inference reads",
     "pearl/training/replanning.py": "environments stay in their variant under another plan",
-    "pearl/training/session.py": "evaluation acts as inference does",
 }
 """File → why it names a task."""
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pearl_devices import Device, Kernel, offers
 from pearl_devices.buffers import specs
 from pearl_devices.kernels import acts, kind_of, repeats
+from pearl_devices.kernels.evaluation import played
 from pearl_estimators.estimates import Estimate
 from pearl_estimators.roofline import cpu_roofline
 
@@ -20,8 +21,11 @@ def calibrated_or_roofline(kernel: Kernel, device: Device, variant: str, width: 
     that could not be timed, and CPUs of a data sheet, have the roofline. A fused kernel is no
     slower than its parts one by one.
     """
+    kind = kind_of(kernel)
+    if kind.structure == "evaluation":  # how long its episodes are is the policy's
+        return _together(kernel, played(kernel), device, variant, width)
     alone = _alone(kernel, device, variant, width)
-    found = [_together(kernel, cut, device, variant, width) for cut in kind_of(kernel).cuts(kernel)]
+    found = [_together(kernel, cut, device, variant, width) for cut in kind.cuts(kernel)]
     if not found:
         return alone
     together = min(found, key=lambda e: e.latency_s)
@@ -79,12 +83,15 @@ def _together(
 ) -> Estimate:
     """A fused kernel as the sum of its parts, less the calls from Python that it saves.
 
-    One call does the work of all parts; many whole iterations are one call too. The band is the sum
+    One call does the work of all parts; many whole iterations are one call too, and the episodes of
+    an evaluation where it is native. The band is the sum
     of the parts' bands.
     """
     found = [(p, n, _part(p, device, variant, width)) for p, n in cut]
     calls = [n * (CALL_S + ARRAY_S * len(specs(p))) for p, n, _ in found]
     saved = sum(calls) - (0.0 if repeats(kernel) else max(calls))
+    if kind_of(kernel).structure == "evaluation":
+        saved = sum(calls) if variant == "native" else 0.0
     whole = sum(n * e.latency_s for _, n, e in found)
     left = 1 - min(saved / whole, CALL_SHARE)
     longest = max(found, key=lambda each: each[1] * each[2].latency_s)[2]
@@ -99,7 +106,10 @@ def _together(
 
 
 def _part(kernel: Kernel, device: Device, variant: str, width: int) -> Estimate:
-    """A part of a fused kernel: on one core where it has no variant for several."""
-    if variant.endswith("-pair") and variant not in dict(offers(kernel, device)):
-        return calibrated_or_roofline(kernel, device, variant.removesuffix("-pair"), 1)
+    """A part of a fused kernel: on one core where it has no variant for several, and of a variant
+    that is only another part's in its first."""
+    offered = dict(offers(kernel, device))
+    if variant not in offered:
+        variant = variant.removesuffix("-pair")
+        variant, width = variant if variant in offered else next(iter(offered)), 1
     return calibrated_or_roofline(kernel, device, variant, width)

@@ -33,6 +33,7 @@ __all__ = [
     "algorithm",
     "dqn",
     "environments",
+    "evaluation",
     "families",
     "fields",
     "initial_values",

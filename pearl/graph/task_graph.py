@@ -200,6 +200,7 @@ class TaskGraph:
     env_steps: environment steps of one iteration; 0 without an env_step.
     updates: gradient steps of one iteration.
     batch: samples of one gradient step.
+    evaluation: the task beside the loop that judges the policy; none of `tasks` waits for it.
 
     Raises:
         SpecError: unknown names, rates that disagree (names a cycle), deadlock (names a cycle).
@@ -213,6 +214,7 @@ class TaskGraph:
     env_steps: int = 0
     updates: int = 0
     batch: int = 0
+    evaluation: Task | None = None
 
     def __post_init__(self) -> None:
         self._check_types()

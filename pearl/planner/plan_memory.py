@@ -111,6 +111,7 @@ def _file(system: System, graph: TaskGraph) -> Path | None:
             "platform": _stated(platform),
             "limits": _stated(system.limits),
             "objective": system.objective,
+            "evaluations": [system.train.evaluate_every, system.train.evaluate_in],
             "passed": sorted(on_demand.passed().items()),
             "calibrations": {f.name: _sum(f.read_bytes()) for f in sorted(here.glob("*.json"))},
             "versions": versions(),

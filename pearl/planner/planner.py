@@ -16,6 +16,7 @@ from pearl.errors import InfeasibleError, SpecError
 from pearl.formatting import listed
 from pearl.graph.limits import Limits, bad_time
 from pearl.graph.task_graph import TaskGraph
+from pearl.planner.evaluations import placed
 from pearl.planning.costs import CostTable, tabulate, with_lanes
 from pearl.planning.plans import Plan, Problem
 from pearl.spec.own_code import graph_of
@@ -141,8 +142,9 @@ def planned(
 
 
 def _noted(found: Plan, system: System, graph: TaskGraph, *notes: str) -> Plan:
-    """The plan with these notes, and with what of this host it takes from the data sheet for the
-    time being, and why."""
+    """The plan with its evaluations, with these notes, and with what of this host it takes from the
+    data sheet for the time being, and why."""
+    found = replace(found, evaluation=placed(found, graph, system))
     notes = ((system.env.note,) if system.env.note else ()) + notes
     late = on_demand.passed()
     here = {d.name for d in system.platform.devices if on_demand.calibrated_here(d)}

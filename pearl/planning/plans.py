@@ -129,6 +129,36 @@ class Channel:
 
 
 @dataclass(frozen=True)
+class EvaluationPlacement:
+    """The evaluations amid a run: the task beside the loop, which fires once in many iterations.
+
+    apart: they have a lane of their own, a process beside those of `lanes`; else the lanes wait for
+        them at pauses.
+    device, variant: where, and the implementation of the kernel.
+    every: iterations from one to the next.
+    episodes: of each.
+    seconds: of one, where every episode is as long as is allowed.
+    low_s, high_s: 90 % band of `seconds`.
+    share: `seconds` over the time that the loop takes from one to the next.
+    pays_from: evaluations of a run from which a lane of their own takes less time than it saves; a
+        run with fewer has them at pauses.
+    rung: kind of evidence behind the estimate.
+    """
+
+    apart: bool
+    device: str
+    variant: str
+    every: int
+    episodes: int
+    seconds: float
+    low_s: float
+    high_s: float
+    share: float
+    pays_from: int
+    rung: str
+
+
+@dataclass(frozen=True)
 class Bottleneck:
     """The bound of the period: a lane, a link or a critical cycle, with its tasks."""
 
@@ -161,6 +191,7 @@ class Plan:
     every field. Times in seconds, energies in joules, power in watts.
 
     note: alternatives that were rejected and why, such as a second lane; in words.
+    evaluation: where the evaluations of a run are played; None: at pauses, not estimated.
     problem: the problem solved, for `pearl.explain`; None for a plan from a file. Neither written
         nor compared.
     """
@@ -191,6 +222,7 @@ class Plan:
     edges: tuple[Channel, ...]
     schema: int = field(default=SCHEMA)
     note: str = ""
+    evaluation: EvaluationPlacement | None = None
     problem: Problem | None = field(default=None, compare=False, repr=False)
 
     def task(self, name: str) -> Placement:
@@ -250,6 +282,9 @@ def load_plan(source: str | Path | Mapping[str, Any]) -> Plan:
         "lanes": lambda v: list_of(Lane, v, f"{where}: lanes"),
         "tasks": lambda v: list_of(Placement, v, f"{where}: tasks"),
         "edges": lambda v: list_of(Channel, v, f"{where}: edges"),
+        "evaluation": lambda v: (
+            v if v is None else build(EvaluationPlacement, v, f"{where}: evaluation")
+        ),
     }
     values = {k: nested[k](v) if k in nested else v for k, v in source.items() if k != "problem"}
     plan: Plan = build(Plan, values, where)

@@ -97,7 +97,11 @@ class Planner:
                 return plan
         most = system.limits.max_lanes
         held = min(self.cores, most or self.cores)
-        bounded = replace(system, limits=replace(system.limits, max_lanes=held))
+        bounded = replace(
+            system,
+            limits=replace(system.limits, max_lanes=held),
+            train=replace(system.train, evaluate_in="pauses"),  # the cores have other runs
+        )
         known = _remembered(system, bounded, graph)
         if known is None:
             spare(bounded, graph)

@@ -11,7 +11,8 @@ from itertools import groupby
 
 from pearl.formatting import NONE, band, count, listed, percent, ratio, si
 from pearl.planning.plans import Channel, Entry, Lane, Placement, Plan
-from pearl.planning.runs import TOLERANCE, Drift, Run, Solution
+from pearl.planning.runs import TOLERANCE, Drift, Run
+from pearl.report.evaluation_text import evaluation_row, evaluation_sentence, solved
 from pearl.text_tables import Column, Table
 
 
@@ -66,29 +67,6 @@ def _ended(run: Run) -> str:
     if run.stopped is not None:
         return f"stopped by {run.stopped.by} at env step {count(run.stopped.env_steps)}"
     return run.status if run.message is None else f"{run.status}: {run.message}"
-
-
-def solved(found: Solution) -> str:
-    """How long a run took to the threshold of its environment, to its best policy and to its end,
-    and how much of that it did not train."""
-    said = []
-    if found.threshold_s is not None:
-        said.append(
-            f"{si(found.threshold_s, 's')} to a return of {found.threshold:g} "
-            f"(env step {count(found.threshold_env_steps)})"
-        )
-    elif found.threshold is not None:
-        said.append(f"a return of {found.threshold:g} was not reached")
-    if found.best_s is not None and found.best_mean is not None:
-        said.append(
-            f"{si(found.best_s, 's')} to the best, {found.best_mean:,.1f} "
-            f"(env step {count(found.best_env_steps)})"
-        )
-    said.append(f"{si(found.end_s, 's')} to the end")
-    names = ("planning", "compiling and binding", "evaluation", "checkpoints")
-    parts = (found.plan_s, found.bind_s, found.evaluation_s, found.checkpoint_s)
-    waits = [f"{si(each, 's')} {name}" for name, each in zip(names, parts, strict=True) if each]
-    return ", ".join(said) + (f"; of it not training: {', '.join(waits)}" if waits else "")
 
 
 def run_facts(run: Run) -> tuple[tuple[str, str], ...]:
@@ -208,7 +186,7 @@ def drift_sentence(drift: Drift) -> str:
 
 def assignment(plan: Plan) -> Table:
     """Every task with its place, variant and time."""
-    rows = tuple(
+    rows: tuple[tuple[str, ...], ...] = tuple(
         (
             f"{t.task}, {t.shares[t.replica]} envs" if t.shares else t.task,
             t.lane,
@@ -236,6 +214,9 @@ def assignment(plan: Plan) -> Table:
         Column("bound by"),
     )
     notes = [*_assignment_notes(plan.tasks), *([_sentence(plan.note)] if plan.note else [])]
+    if plan.evaluation:
+        rows = (*rows, evaluation_row(plan.evaluation))
+        notes.append(_sentence(evaluation_sentence(plan.evaluation)))
     return Table("Assignment", columns, rows, tuple(notes))
 
 

@@ -99,7 +99,7 @@ class LimitsSection:
         ge=1,
         le=10_000,
         description="Lanes of the plan at most. By default as many as the devices have, but 1 on "
-        "platform host: this version trains in one process with one lane.",
+        "platform host: a plan of one lane there needs no kernel timed before it is trained.",
     )
 
 
@@ -129,6 +129,12 @@ class Train:
         le=10**12,
         description="Env steps after which an evaluation cuts an episode; by default the limit of "
         "the environment, or 10,000 where it has none.",
+    )
+    evaluate_in: Literal["auto", "pauses", "lane"] = Field(
+        default="auto",
+        description="Where evaluations are played: while the lanes wait (pauses), or in a process "
+        "of their own beside them (lane), one interval later known. auto is lane where they would "
+        "else take over 5 % of the time, a core is free and the run is long enough.",
     )
     checkpoint_every: StrictInt | None = Field(
         default=None,

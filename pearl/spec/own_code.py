@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from traceback import extract_tb
 
 from pearl.algorithms import algorithm
+from pearl.algorithms.evaluation import task_of
 from pearl.errors import InfeasibleError, SpecError
 from pearl.graph.task_graph import TaskGraph
 from pearl.spec.models import TASKS
@@ -75,4 +77,4 @@ def graph_of(system: System) -> TaskGraph:
             f"limits: no task {', '.join(map(repr, unknown))} in the graph of {name}; allowed are "
             f"{', '.join(t.name for t in graph.tasks)}"
         )
-    return graph
+    return replace(graph, evaluation=task_of(system, graph))

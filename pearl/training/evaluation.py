@@ -7,19 +7,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pearl.algorithms.evaluation import kernel_of, max_steps
 from pearl.runtime.environments import external_envs
 from pearl.spec.own_code import own_code
 from pearl.training.policy import Policy
 from pearl_devices import Buffers, Kernel, cpu
 from pearl_devices.buffers import allocate
-from pearl_devices.kernels.evaluation import evaluation, policy_of
+from pearl_devices.kernels.evaluation import policy_of
 
 if TYPE_CHECKING:
     from pearl.spec.system import System
-
-MAX_STEPS = 10_000
-"""Env steps after which an evaluation cuts an episode of an environment that has no limit of its
-own, where the spec names none (assumed)."""
 
 STRIDE = 64
 """Vector steps between two looks at signals, where an evaluation is made at once."""
@@ -46,37 +43,6 @@ class Evaluation:
             f"{self.cut} of {len(self.returns)} episodes had not ended after {self.max_steps:,} "
             "env steps and were cut (train.evaluate_max_steps); their returns are of these steps"
         )
-
-
-def kernel_of(
-    system: System, acting: Kernel, episodes: int, stride: int = 1, every: int = 0
-) -> Kernel:
-    """The kernel that plays episodes of the policy of `acting` on the environment of `system`.
-
-    stride: vector steps of one firing.
-    every: firings from the beginning of one evaluation to that of the next; 0: none begins.
-    """
-    env, normalise = system.env, getattr(system.algorithm, "normalise", None)
-    scaled = normalise is not None and normalise.observations
-    return evaluation(
-        acting,
-        env.id,
-        env.args,
-        episodes,
-        stride=stride,
-        every=every,
-        max_steps=max_steps(system),
-        obs=acting.dim("obs"),
-        act=acting.dim("act"),
-        stack=env.stack,
-        scaled=int(bool(env.pixels)),
-        normalise_obs=int(scaled),
-    )
-
-
-def max_steps(system: System) -> int:
-    """Env steps after which an evaluation cuts an episode."""
-    return system.train.evaluate_max_steps or system.env.max_episode_steps or MAX_STEPS
 
 
 class Player:

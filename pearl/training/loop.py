@@ -18,6 +18,7 @@ from pearl.planning.runs import Status
 from pearl.runtime import waiting
 from pearl.runtime.clock import Clock
 from pearl.runtime.protocol import single_lane
+from pearl.training import judging
 from pearl.training.evaluation import Evaluation
 from pearl.training.interruption import Interruption
 from pearl.training.metrics import Metrics, episode_count, mean_return
@@ -25,9 +26,9 @@ from pearl.training.replanning import LOOKS, Watch, Window
 from pearl.training.state import State
 from pearl.training.steering import Moment, Progress, Steering, Which
 from pearl_devices import Buffers
-from pearl_devices.base import EnvironmentFailed
 
 if TYPE_CHECKING:
+    from pearl.training.judging import Judge
     from pearl.training.policy import Policy
 
 STRETCH_S = 0.2
@@ -88,8 +89,7 @@ class TrainingLoop:
     jobs: every call of an iteration, each once.
     milestones: the iterations at which something happens besides training.
     clock: of the host, or the virtual one of an emulated run.
-    evaluate: judges the current policy.
-    keep: makes the current policy the best one.
+    judge: evaluates policies.
     settled: is told the iteration that has been reached.
     save: writes a checkpoint; None without a run folder. The last one is not the loop's.
     due: whether to write one where the milestones name one.
@@ -108,8 +108,7 @@ class TrainingLoop:
     jobs: Sequence[single_lane.Job]
     milestones: Milestones
     clock: Clock
-    evaluate: Callable[[], Evaluation]
-    keep: Callable[[], None]
+    judge: Judge
     settled: Callable[[int], None]
     save: Callable[[State], None] | None
     due: Callable[[], bool]
@@ -184,7 +183,7 @@ def iterate(loop: TrainingLoop, state: State) -> Status | Literal["off"]:
     unpaid_s = 0.0  # of an iteration that is under way
     loop.settled(state.iteration)
     with Metrics(loop, state) as metrics, looked_at(loop):
-        _evaluate(loop, state, tell)
+        judging.go_on(loop, state, tell)
         while state.iteration < marks.total:
             at, stop = state.iteration, loop.ending(state)
             mark = marks.next_look(at)
@@ -225,7 +224,10 @@ def iterate(loop: TrainingLoop, state: State) -> Status | Literal["off"]:
             every = marks.evaluate_every
             if every and end > at and end % every == 0 and end >= marks.warm:
                 phase, state.evaluation_due = "evaluation", True
-                _evaluate(loop, state, tell)
+                judging.evaluate(loop, state, tell)
+                stop = loop.ending(state)
+            if end == marks.total or (stop and not loop.interruption.asked):
+                judging.collect(loop, state, tell)
                 stop = loop.ending(state)
             now = time.perf_counter()
             if not stop and (now - shown >= PROGRESS_S or end == marks.total):
@@ -305,27 +307,6 @@ def finite(arrays: Buffers) -> bool:
     ends the run must not depend on where a stretch happened to end.
     """
     return all(np.isfinite(a).all() for name, a in arrays.items() if name.startswith("learner."))
-
-
-def _evaluate(loop: TrainingLoop, state: State, tell: Callable[[Moment], None]) -> None:
-    """Evaluate the policy if that is due. It stays due where a signal ends the evaluation."""
-    if not state.evaluation_due:
-        return
-    try:
-        found = loop.interruption.unless_asked(loop.evaluate)
-    except EnvironmentFailed as error:
-        state.log.failure = str(error)
-        return
-    if found is None:
-        return
-    state.evaluation_due = False
-    if found.returns:
-        state.last_mean = float(np.mean(found.returns))
-        if state.best_mean is None or state.last_mean >= state.best_mean:
-            state.best_mean = state.last_mean
-            loop.keep()
-        loop.latest = found, state.iteration
-        tell("on_evaluation")
 
 
 def unwritten(state: State, loop: TrainingLoop, error: OSError) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from pearl.planning.plans import Plan
 from pearl.planning.runs import Run, Status, TaskTiming
 from pearl.runtime.protocol import single_lane
 from pearl.training.evaluation import Evaluation
+from pearl.training.judging import Finals
 from pearl.training.loop import TrainingLoop
 from pearl.training.metrics import episode_count, mean_return
 from pearl.training.replanning import drift
@@ -22,14 +22,6 @@ from pearl_estimators.energy import Energy, total
 
 PROFILE_ROUNDS = 30
 """Rounds in which the members of a fused call are timed one by one."""
-
-
-@dataclass(frozen=True)
-class Finals:
-    """The final evaluation: of the best policy and of the last, one object where both are equal."""
-
-    best: Evaluation
-    last: Evaluation
 
 
 def outcome(

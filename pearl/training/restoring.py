@@ -26,6 +26,8 @@ from pearl_devices.kernels.replay import tree_levels
 Array = npt.NDArray[Any]
 
 REPLAY = "replay."
+JUDGED = "judged."
+"""Beginning of the names of the arrays of a policy that is judged in a lane of its own."""
 CURSOR, CLOCK, TREE = "replay.cursor", "replay.clock", "replay.tree"
 ROWS = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
 HUGE = 2**62
@@ -85,6 +87,8 @@ def check(stored: Stored, into: Buffers, graph: TaskGraph, system: System, inser
         names = {n for n in into if not n.startswith(REPLAY)}
     if STOP not in places:  # of an earlier version, which wrote none amid an iteration
         names -= {STOP}
+    if not any(n.startswith(JUDGED) for n in places):  # no policy was being judged
+        names = {n for n in names if not n.startswith(JUDGED)}
     rows, why = _counts(stored, into, inserted)
     if why:
         raise SpecError(f"{stored.path}: {why}")

@@ -5,22 +5,21 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from pearl.planning.runs import CHECKPOINT, Run
 from pearl.report.report import Report
 from pearl.runtime.protocol import single_lane
-from pearl.spec.own_code import OwnCodeError, blamed, own_code
-from pearl.training import checkpoint, evaluation, replanning
+from pearl.spec.own_code import OwnCodeError, blamed
+from pearl.training import checkpoint, replanning
 from pearl.training.contradiction import contradicted
 from pearl.training.interruption import Interruption
+from pearl.training.judging import Judge
 from pearl.training.loop import Milestones, TrainingLoop, event, iterate, unwritten
-from pearl.training.outcome import Finals, cpu_seconds, outcome, timings
+from pearl.training.outcome import cpu_seconds, outcome, timings
 from pearl.training.policy import Policy
 from pearl.training.session import Resumed, Session
 from pearl.training.spent import Spent
@@ -63,7 +62,7 @@ class TrainingRun:
         self.session, self.folder = session, folder
         self._state, self._interruption = state, interruption
         self._spent = Spent(state.spent, planned_s)
-        self._player = evaluation.Player(session.compiled.system, session.policy("last").kernel)
+        self._judge = Judge(session, state, self._spent)
 
     @torch_threads.kept()
     def train(self, resumed: Resumed | None, steering: Steering, *, replan: bool) -> Run:
@@ -74,6 +73,10 @@ class TrainingRun:
         replan: look for another plan where the period is off from the predicted one.
         Raises what a callback raised, once the run has ended.
         """
+        with closing(self._judge):
+            return self._train(resumed, steering, replan=replan)
+
+    def _train(self, resumed: Resumed | None, steering: Steering, *, replan: bool) -> Run:
         end_solvers()  # a run is measured, and its processes are its own
         begin_s, begin_cpu_s = time.perf_counter(), cpu_seconds()
         options, emulate = self.session.compiled.system.train, self.session.compiled.emulate
@@ -121,6 +124,7 @@ class TrainingRun:
                 changed = plan_change.replan(session, loop, state, lanes.times_ns, self.folder)
                 if changed:
                     self.session, self._state = changed
+                    self._judge.session, self._judge.state = changed
                     watch, times_ns = replanning.Watch(self.session.compiled.plan.period_s), {}
                 resumed = Resumed.of(self.folder / CHECKPOINT)
                 end_solvers()
@@ -134,11 +138,11 @@ class TrainingRun:
                 except OSError as error:
                     unsaved = unwritten(state, loop, error)
             try:
-                final = self._interruption.unless_asked(self._final)
+                final = self._interruption.unless_asked(self._judge.final)
                 status = "interrupted" if final is None else status
             except (EnvironmentFailed, OwnCodeError) as error:
                 status, state.log.failure = "failed", str(error)
-        self._player.close()
+        self._judge.close()
         if unsaved and status == "done":
             status, state.log.failure = "failed", unsaved
         c = session.compiled
@@ -213,11 +217,10 @@ class TrainingRun:
             jobs=c.calls,
             milestones=milestones,
             clock=c.clock(milestones.total, state.iteration),
-            evaluate=self._periodic,
-            keep=session.keep,
+            judge=self._judge,
             settled=settled,
             save=None if folder is None else lambda now: self._save(folder, now, pace),
-            due=lambda: pace is None or pace.due(session.nbytes(), time.monotonic()),
+            due=lambda: pace is None or pace.due(session.nbytes(state), time.monotonic()),
             metrics=None if folder is None else folder / "metrics.csv",
             steering=steering,
             policies=lambda which: self._policy(lanes, which),
@@ -237,53 +240,3 @@ class TrainingRun:
         if drain:
             self.session.at = lanes.run(total + drain, total + drain)
             self._state.drained = total
-
-    # ------------------------------------------------------------------ evaluation
-
-    def _judged(self, which: Which, episodes: int, name: str) -> evaluation.Evaluation:
-        """Episodes of the best or the last policy. name: of their random stream.
-
-        Where an environment fails and the spec says `restart`, none, and a note.
-        """
-        from pearl_devices.primitives.math.rng import key
-
-        seed = key(self.session.seed, f"evaluation {name}")
-        try:
-            with self._spent.on("bind"), own_code(self.session.compiled.system, "the policy"):
-                self._player.ready(episodes)
-            with self._spent.on("evaluation"):
-                return self._player.evaluate(self.session.policy(which), episodes, seed)
-        except EnvironmentFailed as error:
-            if self.session.compiled.system.train.on_env_failure != "restart":
-                raise
-            self._state.log.note(f"{error}; this evaluation is left out", restarts=0)
-            return evaluation.Evaluation((), 0, 0)
-
-    def _periodic(self) -> evaluation.Evaluation:
-        """The evaluation of the current policy amid a run."""
-        state, c = self._state, self.session.compiled
-        episodes = c.system.train.evaluate_episodes
-        found = self._judged("last", episodes, f"periodic {state.iteration}")
-        if found.cut and not state.evaluation_cuts:
-            at = state.iteration * c.graph.env_steps
-            state.log.note(f"env step {at}: in evaluation {found.text}", restarts=0)
-        state.evaluation_cuts += found.cut
-        if found.returns:
-            mean, steps = float(np.mean(found.returns)), state.iteration * c.graph.env_steps
-            if state.best_mean is None or mean > state.best_mean:
-                self._spent.reached("best", steps)
-            threshold = c.system.env.threshold
-            if threshold is not None and mean >= threshold and "threshold_s" not in state.spent:
-                self._spent.reached("threshold", steps)
-        return found
-
-    def _final(self) -> Finals:
-        """The evaluations of the best policy and the last, in the same episodes."""
-        episodes = self.session.compiled.system.train.final_episodes
-        best = last = self._judged("best", episodes, "final")
-        if not self.session.best_is_last():
-            last = self._judged("last", episodes, "final")
-        for found in {id(each): each for each in (best, last)}.values():
-            if found.cut:
-                self._state.log.note(f"in the final evaluation {found.text}", restarts=0)
-        return Finals(best, last)

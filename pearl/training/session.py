@@ -15,6 +15,7 @@ import numpy as np
 
 from pearl.algorithms import algorithm
 from pearl.algorithms.environments import start_normalisation
+from pearl.algorithms.evaluation import acting_of
 from pearl.errors import SpecError
 from pearl.planning.plans import plain
 from pearl.planning.runs import CHECKPOINT
@@ -35,7 +36,8 @@ if TYPE_CHECKING:
     from pearl.runtime.lanes.engine import Engine
     from pearl.runtime.lanes.work import Work
 
-STATISTICS = "best.normalise"
+BEST = "best."
+"""Beginning of the names of the arrays of the best policy."""
 
 
 @dataclass(frozen=True)
@@ -118,15 +120,21 @@ class Session:
             if "@" in name and not name.startswith("rng."):
                 array[...] = arrays[name.partition("@")[0]]
         self.at = 0
-        for best, name in self._kept().items():
-            arrays[best] = arrays[name].copy()
+        for copies in (BEST, restoring.JUDGED):
+            for copy, name in self._copied(copies).items():
+                arrays[copy] = arrays[name].copy()
 
     # ------------------------------------------------------------------ policies
 
-    def _kept(self) -> dict[str, str]:
-        """Array of the best policy → the array that training changes."""
-        kept = {"best.policy": self.compiled.policy}
-        return kept | ({STATISTICS: "normalise.obs"} if "normalise.obs" in self.arrays else {})
+    def _copied(self, copies: str) -> dict[str, str]:
+        """Array of a copy of the policy → the array that training changes.
+
+        copies: BEST, or JUDGED of `restoring`.
+        """
+        found = {f"{copies}policy": self.compiled.policy}
+        if "normalise.obs" in self.arrays:
+            found[f"{copies}normalise"] = "normalise.obs"
+        return found
 
     def newest(self, name: str) -> str:
         """The array that holds the newest version of `name`."""
@@ -134,23 +142,47 @@ class Session:
 
     def keep(self) -> None:
         """Make the current policy the best one."""
-        for best, name in self._kept().items():
-            self.arrays[best][...] = self.arrays[self.newest(name)]
+        self._copy(BEST)
+
+    def judge(self) -> Buffers:
+        """Make the current policy the one that is judged; returns its arrays."""
+        self._copy(restoring.JUDGED)
+        return self.judged
+
+    @property
+    def judged(self) -> Buffers:
+        """The arrays of the policy that is judged."""
+        return {copy: self.arrays[copy] for copy in self._copied(restoring.JUDGED)}
+
+    def keep_judged(self) -> None:
+        """Make the policy that was judged the best one."""
+        for best, judged in zip(self._copied(BEST), self._copied(restoring.JUDGED), strict=True):
+            self.arrays[best][...] = self.arrays[judged]
+
+    def _copy(self, copies: str) -> None:
+        for copy, name in self._copied(copies).items():
+            self.arrays[copy][...] = self.arrays[self.newest(name)]
 
     def best_is_last(self) -> bool:
         """Whether the current policy is the best one."""
         a = self.arrays
-        return not any((a[b] != a[self.newest(n)]).any() for b, n in self._kept().items())
+        return not any((a[b] != a[self.newest(n)]).any() for b, n in self._copied(BEST).items())
 
     def policy(self, which: Which) -> Policy:
         """The policy over this session's own arrays."""
-        c, names = self.compiled, self._kept().items()
-        found = {
-            name: self.arrays[best if which == "best" else self.newest(name)]
-            for best, name in names
-        }
-        acting = c.graph.task("inference").kernel
-        return Policy(c.system, acting, found[c.policy], found.get("normalise.obs"))
+        if which == "best":
+            return self._policy(list(self._copied(BEST)))
+        return self._policy([self.newest(name) for name in self._copied(BEST).values()])
+
+    @property
+    def policy_judged(self) -> Policy:
+        """The policy that is judged."""
+        return self._policy(list(self.judged))
+
+    def _policy(self, names: list[str]) -> Policy:
+        """names: of its arrays, the parameters first."""
+        c, arrays = self.compiled, [self.arrays[name] for name in names]
+        return Policy(c.system, acting_of(c.graph), *arrays)
 
     # ------------------------------------------------------------------ lanes
 
@@ -253,14 +285,17 @@ class Session:
 
     # ------------------------------------------------------------------ checkpoints
 
-    def held(self) -> Buffers:
-        """The arrays as a checkpoint holds them."""
+    def held(self, done: State) -> Buffers:
+        """The arrays as a checkpoint holds them: those of a policy that is judged while it is."""
         replay = self.compiled.system.train.checkpoint_replay
-        return restoring.kept(self.arrays, self.compiled.graph, replay=replay)
+        found = restoring.kept(self.arrays, self.compiled.graph, replay=replay)
+        return {
+            n: a for n, a in found.items() if done.judging or not n.startswith(restoring.JUDGED)
+        }
 
-    def nbytes(self) -> int:
+    def nbytes(self, done: State) -> int:
         """Bytes of the arrays in a checkpoint."""
-        return sum(array.nbytes for array in self.held().values())
+        return sum(array.nbytes for array in self.held(done).values())
 
     def save(self, path: Path, done: State) -> None:
         """Write the arrays and `done` to a checkpoint, atomically."""
@@ -273,7 +308,7 @@ class Session:
             "progress": progress,
             "environments": self.environments(),
         }
-        checkpoint.save(path, self.held(), about)
+        checkpoint.save(path, self.held(done), about)
 
     def save_run(self, folder: Path, done: State, pace: checkpoint.Pace | None = None) -> None:
         """Write both policies and the checkpoint of a run. pace: is told how long it took.
@@ -289,7 +324,7 @@ class Session:
             policy.save(folder / name, which=which, env_steps=env_steps)
         self.save(folder / CHECKPOINT, done)
         if pace:
-            pace.wrote(self.nbytes(), time.monotonic() - begin_s)
+            pace.wrote(self.nbytes(done), time.monotonic() - begin_s)
 
     def take_in(self, stored: checkpoint.Stored, steps: int | None = None) -> Buffers:
         """Copy the arrays of a checkpoint, once all of them are sound.

@@ -45,6 +45,10 @@ class Spent:
             if what == "evaluation":
                 self._add("evaluation_cpu_s", time.process_time() - begin_cpu_s)
 
+    def elsewhere(self, cpu_s: float) -> None:
+        """CPU seconds of an evaluation in a lane of its own."""
+        self._add("evaluation_cpu_s", cpu_s)
+
     def reached(self, what: str, env_steps: int) -> None:
         """The policy of `env_steps` is the best, or the first that solves the environment."""
         self.held[f"{what}_s"], self.held[f"{what}_env_steps"] = self.now_s, env_steps

@@ -22,6 +22,7 @@ class State:
         ended there.
     total_steps: env steps that the run is to have; its schedules follow from it.
     evaluation_due: the evaluation at `iteration` was interrupted.
+    judging: iteration of the policy that is judged in a lane of its own; 0: none is.
     evaluation_cuts: episodes that evaluations have cut.
     log: failures that were mended, and notes.
     steady: seconds, env steps and updates since rates are counted.
@@ -42,6 +43,7 @@ class State:
     drained: int = 0
     total_steps: int = 0
     evaluation_due: bool = False
+    judging: int = 0
     evaluation_cuts: int = 0
     log: Log = field(default_factory=Log)
     steady: dict[str, float] = field(
@@ -111,7 +113,7 @@ def _values(
     return found
 
 
-LATER = ("spent", "under_way")
+LATER = ("spent", "under_way", "judging")
 """Keys that a checkpoint of the same format may lack, which an earlier version wrote."""
 
 

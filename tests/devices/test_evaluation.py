@@ -6,12 +6,13 @@ import gymnasium
 import numpy as np
 import pytest
 
-from pearl_devices import cpu, kernel
+from pearl_devices import Device, cpu, kernel
 from pearl_devices.buffers import allocate
-from pearl_devices.kernels.evaluation import ROWS, evaluation
+from pearl_devices.kernels.evaluation import ROWS, acting, evaluation, vector_steps
 from pearl_devices.primitives import NATIVE_ENVS
 from pearl_devices.primitives.envs.episodes import MOVES
 from pearl_devices.primitives.envs.evaluations import seeds
+from pearl_estimators import estimate
 
 EPISODES = ROWS + 5
 
@@ -22,7 +23,7 @@ def bound(program, variant, args=None, **sizes):
     name, kind = ("q", "inference.dqn") if env.actions else ("actor", "inference.ppo")
     layers = (env.obs, 16, env.actions or env.act)
     acting = kernel(kind, {name: layers, "tanh": 1}, envs=4, obs=env.obs, act=env.act)
-    sizes = {"max_steps": 60, "stride": 7, "every": 0, **sizes}
+    sizes = {"max_steps": 60, **sizes}
     k = evaluation(acting, program, args or {}, EPISODES, **sizes)
     arrays = allocate([k])
     arrays[f"policy.{name}"][:] = np.random.default_rng(1).normal(
@@ -78,27 +79,38 @@ def test_lock_step_plays_the_episodes_one_after_the_other():
 
 
 @pytest.mark.parametrize("variant", ["native", "gymnasium"])
-def test_an_evaluation_begins_by_itself_of_the_parameters_as_they_are_then(variant):
-    call, arrays = bound("CartPole-v1", variant, stride=25, every=4)
-    arrays["evaluation.firings"][1] = 4
-    for _ in range(4):
-        call()
-    assert not call.playing
+def test_a_firing_is_an_evaluation_of_the_parameters_as_they_are_when_it_begins(variant):
+    call, arrays = bound("CartPole-v1", variant)
+    arrays["evaluation.seed"][0] = 3
     first = arrays["policy.q"].copy()
     call()
-    arrays["policy.q"][:] += 1.0
-    np.testing.assert_array_equal(arrays["evaluation.policy"], first)
-    arrays["evaluation.more"][0] = 2
+    returns = arrays["evaluation.returns"].copy()
+    arrays["policy.q"][:] = np.random.default_rng(2).normal(0, 0.5, first.size)
+    call.begin(3)
+    arrays["policy.q"][:] = first  # of no matter once it has begun
+    while call.playing:
+        call.play(7)
+    assert (arrays["evaluation.returns"] != returns).any()
     call()
     assert not call.playing
-    assert arrays["evaluation.firings"].tolist() == [8, 4, 4]
-    once, other = bound("CartPole-v1", variant, stride=25, every=4)
-    other["evaluation.firings"][:2] = 4
-    other["evaluation.more"][0] = 3
-    once()
-    np.testing.assert_array_equal(arrays["evaluation.returns"], other["evaluation.returns"])
-    once()  # firings 8 to 11, and no further evaluation amid them
-    assert other["evaluation.firings"].tolist() == [12, 4, 8]
-    other["evaluation.more"][0] = 5
-    once()  # 12 to 17: one begins with 12 and one with 16
-    assert other["evaluation.firings"].tolist() == [18, 4, 16]
+    np.testing.assert_array_equal(arrays["evaluation.returns"], returns)
+
+
+@pytest.mark.parametrize("program", ["CartPole-v1", "Pendulum-v1"])
+def test_an_evaluation_is_counted_and_estimated_by_all_its_vector_steps(program):
+    call, _ = bound(program, "native")
+    k = call.kernel
+    assert vector_steps(k) == 120  # 21 episodes of 60 steps in 16 rows
+    of = kernel(acting(k).kind, acting(k).dims)
+    stepped = kernel("env_step", program=program, **{n: k.dims[n] for n in ("envs", "obs", "act")})
+    assert k.flops == 120 * (of.flops + stepped.flops)
+    sheet = Device(
+        "cpu", "cpu", peak_flops_per_s=1e11, memory_bytes_per_s=1e10, overhead_s=1e-6, width=1
+    )
+    for variant, other in (("native", "native"), ("gymnasium", "native")):
+        whole = estimate(k, sheet, variant=variant)
+        parts = estimate(of, sheet, variant=other), estimate(stepped, sheet, variant=variant)
+        apart_s = 120 * sum(e.latency_s for e in parts)
+        least_s = 0.3 * apart_s if variant == "native" else apart_s
+        assert least_s * (1 - 1e-9) <= whole.latency_s <= apart_s * (1 + 1e-9)
+        assert whole.low_s < whole.latency_s < whole.high_s

@@ -28,7 +28,7 @@ def sample(kind: KernelKind) -> Kernel:
     sizes: dict[str, Dim] = {**SIZES, "obs": obs, "act": env.act}
     if kind.structure == "evaluation":
         acting = kernel("inference.dqn", envs=4, obs=4, act=0, q=(4, 16, 2))
-        return evaluation(acting, program, {}, 6, stride=3, every=1, max_steps=50)
+        return evaluation(acting, program, {}, 6, max_steps=50)
     if kind.structure == "copy":
         return kind.kernel(params=21, args={"network": "q"})
     nets: dict[str, Dim] = {}

@@ -7,6 +7,7 @@ import time
 import pytest
 
 import pearl
+from pearl.algorithms import evaluation as judging
 from pearl.cli import app
 from pearl.planning.runs import load_run
 from pearl.runtime.environments import external_envs
@@ -68,13 +69,13 @@ def test_the_command_and_the_method_say_what_was_cut(circling, tmp_path, capsys,
 @pytest.mark.parametrize(
     ("changes", "most"),
     [
-        ({}, evaluation.MAX_STEPS),
+        ({}, judging.MAX_STEPS),
         ({"algorithm.env_args": {"max_episode_steps": 30}}, 30),
         ({"algorithm.env_args": {"max_episode_steps": 30}, "train.evaluate_max_steps": 9}, 9),
     ],
 )
 def test_the_limit_is_the_specs_or_the_environments_or_ten_thousand(changes, most, monkeypatch):
-    monkeypatch.setattr(evaluation, "MAX_STEPS", 50)
+    monkeypatch.setattr(judging, "MAX_STEPS", 50)
     most = 50 if most == 10_000 else most
     make, steps = gym_episodes.make_env, []
 

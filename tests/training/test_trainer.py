@@ -9,8 +9,8 @@ import pearl
 from pearl.errors import SpecError
 from pearl.training import loop
 from pearl.training.evaluation import Evaluation
+from pearl.training.judging import Judge
 from pearl.training.loop import Milestones
-from pearl.training.run import TrainingRun
 from pearl_devices.primitives.math.rng import key
 from tests.lanes import cut, recalled
 
@@ -165,11 +165,11 @@ def test_the_best_evaluated_policy_is_kept(plan, monkeypatch):
     scores = iter([3.0, 9.0, 5.0])
     kept = []
 
-    def judged(self, which, episodes, name):
-        kept.append((name, arrays(self)[self.session.compiled.policy].copy()))
+    def judged(self, policy, episodes, name):
+        kept.append((name, policy.parameters.copy()))
         return Evaluation((1.0 if name == "final" else next(scores),), 0, 500)
 
-    monkeypatch.setattr(TrainingRun, "_judged", judged)
+    monkeypatch.setattr(Judge, "_judged", judged)
     system = pearl.load(SMALL, set={"train.evaluate_every": 240})
     trainer = pearl.compile(system, plan=pearl.plan(system))
     trainer.train()

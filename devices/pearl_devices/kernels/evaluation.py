@@ -1,10 +1,12 @@
 """evaluation: greedy episodes of a copy of the policy, several in lock-step.
 
-Every `every` firings an evaluation begins: of a copy of the parameters as they are then, with
-episodes from seeds of their own, so that it depends on nothing else. A firing then plays `stride`
-vector steps at most: one forward pass for all episodes that are under way, and a step of the
-environment of each. An episode that has ended gives its row to the next one, and rows without an
-episode cost nothing.
+A firing is one evaluation: of the parameters as they are when it begins, with episodes from seeds
+of their own, so that it depends on nothing else. A vector step is one forward pass for all episodes
+that are under way, and a step of the environment of each. An episode that has ended gives its row
+to the next one, and rows without an episode cost nothing.
+
+No firing of another task waits for it, and it fires once in many iterations. So it is a task of the
+graph beside the loop (`TaskGraph.evaluation`), estimated by its parts.
 """
 
 from __future__ import annotations
@@ -13,8 +15,10 @@ from collections.abc import Mapping
 
 from pearl_devices.kernel import Arg, Dim, Kernel
 from pearl_devices.kernels.arrays import STATE, bounds
+from pearl_devices.kernels.counting import sum_of
+from pearl_devices.kernels.environments import ENV_STEP
 from pearl_devices.kernels.environments import native as native_environment
-from pearl_devices.kernels.record import KernelKind, Spec, Variant, primitive
+from pearl_devices.kernels.record import KernelKind, Parts, Spec, Variant, primitive
 
 ROWS = 16
 """Episodes in lock-step at most (assumed): a forward pass of so many rows costs little more than
@@ -31,7 +35,7 @@ def evaluation(
     """The kernel that plays `episodes` of the policy of `acting`.
 
     program, args: of the environment.
-    sizes: stride, every, max_steps, and those of `EVALUATION` that the environment has.
+    sizes: max_steps, and those of `EVALUATION` that the environment has.
     """
     how = {ACTING: acting.kind, **({CHOOSING: acting.program} if acting.program else {})}
     dims = {**acting.dims, **sizes, "episodes": episodes, "envs": min(episodes, ROWS)}
@@ -78,8 +82,6 @@ def _arrays(k: Kernel) -> dict[str, Spec]:
         "evaluation.returns": ((episodes,), "float64"),
         "evaluation.cut": ((episodes,), "uint8"),
         "evaluation.at": ((2,), "int64"),
-        "evaluation.firings": ((3,), "int64"),
-        "evaluation.more": ((1,), "int64"),
         "evaluation.seed": ((1,), "uint64"),
         **bounds(k),
     }
@@ -88,6 +90,28 @@ def _arrays(k: Kernel) -> dict[str, Spec]:
         found["normalise.obs"] = ((2, k.dim("obs")), "float64")
         found["normalise.options"] = ((3,), "float64")
     return found
+
+
+def vector_steps(k: Kernel) -> int:
+    """Vector steps of one evaluation at most: every episode lasts as long as is allowed."""
+    return -(-k.dim("episodes") // k.dim("envs")) * k.dim("max_steps")
+
+
+def _environment(k: Kernel) -> Kernel:
+    """The kernel that steps the environments of an evaluation, none of which normalises."""
+    sizes = ("envs", "obs", "act", "stack", "states", "choices", "scaled")
+    dims = {name: k.dims[name] for name in sizes if name in k.dims}
+    return ENV_STEP.kernel(dims, program=k.program, args=env_args(k))
+
+
+def played(k: Kernel) -> Parts:
+    """The kernels that an evaluation is counted and estimated by: all vector steps, a choice of
+    actions and a step of the environments each."""
+    from pearl_devices.kernels import kind_of
+
+    bare, steps = acting(k), vector_steps(k)
+    chosen = kind_of(bare).kernel(bare.dims, program=bare.program, modules=bare.modules)
+    return (chosen, steps), (_environment(k), steps)
 
 
 def native(k: Kernel) -> bool:
@@ -100,6 +124,7 @@ def native(k: Kernel) -> bool:
 EVALUATION = KernelKind(
     name="evaluation",
     structure="evaluation",
+    count=lambda k: sum_of(played(k)),
     arrays=_arrays,
     writes=("evaluation.",),
     variants={
@@ -107,6 +132,5 @@ EVALUATION = KernelKind(
         "gymnasium": Variant("pearl_devices.primitives.envs.gym_episodes:bind"),
     },
 )
-"""Sizes: episodes; envs, rows of them in lock-step; stride; every (0: none begins by itself);
-max_steps, after which an episode is cut; those of the kernel that acts; stack, states, scaled
-and normalise_obs as of env_step."""
+"""Sizes: episodes; envs, rows of them in lock-step; max_steps, after which an episode is cut; those
+of the kernel that acts; stack, states, scaled and normalise_obs as of env_step."""

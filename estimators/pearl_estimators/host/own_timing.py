@@ -27,7 +27,8 @@ def environment(kernel: Kernel, variant: str) -> Estimate:
     Raises:
         CalibrationError: it cannot be timed; the text says why.
     """
-    sized = (replace(kernel, dims={**kernel.dims, "envs": n}) for n in COUNTS)
+    bare = replace(kernel, flops=0.0, bytes_in=0.0, bytes_out=0.0, resident_bytes=0.0)
+    sized = (replace(bare, dims={**kernel.dims, "envs": n}) for n in COUNTS)
     few, many = _timings(*sized, variant=variant)
     envs, steps = kernel.dim("envs"), COUNTS[1] - COUNTS[0]
 

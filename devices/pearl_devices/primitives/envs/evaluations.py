@@ -1,4 +1,4 @@
-"""When evaluations begin and which episodes they are, however they are played."""
+"""Which episodes an evaluation has, however they are played."""
 
 from __future__ import annotations
 
@@ -7,12 +7,8 @@ from collections.abc import Sequence
 
 from pearl_devices.base import Buffers
 from pearl_devices.kernel import Kernel
-from pearl_devices.kernels.evaluation import policy_of
+from pearl_devices.kernels.evaluation import policy_of, vector_steps
 from pearl_devices.primitives.math.rng import key
-
-DONE, FIRST, OF = 0, 1, 2
-"""Places in evaluation.firings: firings so far; the firing before which none begins; the firing in
-which the last one began."""
 
 
 def seeds(seed: int, episodes: int) -> list[int]:
@@ -20,19 +16,12 @@ def seeds(seed: int, episodes: int) -> list[int]:
     return [key(seed, f"evaluation {i}") % 2**31 for i in range(episodes)]
 
 
-def periodic(seed: int, iteration: int) -> int:
-    """The seed of the evaluation that begins in an iteration of a run with this seed."""
-    return key(seed, f"evaluation periodic {iteration}")
-
-
 class Evaluations(ABC):
     """A bound evaluation."""
 
     def __init__(self, kernel: Kernel, buffers: Buffers) -> None:
         self.kernel, self.buffers = kernel, buffers
-        self._at, self._firings = buffers["evaluation.at"], buffers["evaluation.firings"]
-        self._more, self._every = buffers["evaluation.more"], kernel.dim("every")
-        self._stride = kernel.dim("stride")
+        self._at = buffers["evaluation.at"]
 
     @abstractmethod
     def reset(self, seeds: Sequence[int]) -> None:
@@ -60,14 +49,6 @@ class Evaluations(ABC):
         self.reset(seeds(seed, self.kernel.dim("episodes")))
 
     def __call__(self) -> None:
-        """A firing, and evaluation.more further ones."""
-        done, left, every = int(self._firings[DONE]), 1 + int(self._more[0]), self._every
-        self._firings[DONE] = done + left
-        while left:
-            if every and done % every == 0 and done >= self._firings[FIRST]:
-                self._firings[OF] = done
-                self.begin(periodic(int(self.buffers["evaluation.seed"][0]), done))
-            now = min(left, every - done % every) if every else left
-            if self._at[0]:
-                self.play(now * self._stride)
-            done, left = done + now, left - now
+        """A firing: all episodes of the seed in evaluation.seed."""
+        self.begin(int(self.buffers["evaluation.seed"][0]))
+        self.play(vector_steps(self.kernel))

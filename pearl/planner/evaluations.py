@@ -1,0 +1,55 @@
+"""Where the evaluations of a run are played: at pauses of the loop, or in a lane of their own.
+
+They are no part of the period: one fires in many iterations, no task waits for it, and how long it
+takes is the policy's affair. What can be said before is how long it takes at most. So the rule is
+plain: a lane of their own where they would else take a good part of the loop's time, and a core is
+free for it.
+"""
+
+from __future__ import annotations
+
+import math
+
+from pearl.graph.task_graph import TaskGraph
+from pearl.planning.plans import EvaluationPlacement, Plan
+from pearl.spec.system import System
+from pearl_devices import offers
+from pearl_estimators import estimate
+
+SHARE = 0.05
+"""The least part of the loop's time for which evaluations have a lane of their own."""
+
+START_S = 2.0
+"""CPU seconds until a process has imported PEARL and bound an evaluation (assumed: rounded up from
+readings on 2 × AMD EPYC, virtual, 2026)."""
+
+
+def placed(plan: Plan, graph: TaskGraph, system: System) -> EvaluationPlacement | None:
+    """The evaluations of a run of `plan`; None where the graph has none, or where the host is no
+    device that plays them."""
+    if graph.evaluation is None:
+        return None
+    kernel, asked = graph.evaluation.kernel, system.train.evaluate_in
+    host = system.platform.device(system.platform.host)
+    offered = offers(kernel, host)
+    if not offered:
+        return None
+    variant = offered[0][0]
+    cost = estimate(kernel, host, variant=variant)
+    every = math.ceil(system.train.evaluate_every / graph.env_steps)
+    share = cost.latency_s / (every * plan.period_s)
+    free = host.width - sum(lane.width for lane in plan.lanes if lane.device == host.name)
+    apart = asked == "lane" or (asked == "auto" and share > SHARE and free >= 1)
+    return EvaluationPlacement(
+        apart=apart,
+        device=host.name,
+        variant=variant,
+        every=every,
+        episodes=kernel.dim("episodes"),
+        seconds=cost.latency_s,
+        low_s=cost.low_s,
+        high_s=cost.high_s,
+        share=share,
+        pays_from=1 if asked == "lane" else math.ceil(START_S / cost.latency_s),
+        rung=cost.rung,
+    )

@@ -1,0 +1,59 @@
+"""Evaluations in words: where a run plays them, and how long it took until one was good enough."""
+
+from __future__ import annotations
+
+from pearl.formatting import NONE, band, count, percent, si
+from pearl.planning.plans import EvaluationPlacement
+from pearl.planning.runs import Solution
+
+
+def evaluation_row(e: EvaluationPlacement) -> tuple[str, ...]:
+    """The task beside the loop, in the columns of the assignment."""
+    return (
+        "evaluation",
+        "its own" if e.apart else "at pauses",
+        e.device,
+        e.variant,
+        f"1 in {count(e.every)} iterations",
+        f"up to {si(e.seconds, 's')}",
+        band(e.low_s, e.high_s, "s"),
+        NONE if e.apart else f"up to {percent(e.share)} more",
+        e.rung,
+        "length of episodes",
+    )
+
+
+def evaluation_sentence(e: EvaluationPlacement) -> str:
+    """Where evaluations are played, and what that costs the loop."""
+    what = f"evaluation, {count(e.episodes)} episodes in lock-step,"
+    longest = f"{percent(e.share)} more time if every episode is as long as is allowed"
+    if not e.apart:
+        return f"{what} is played while the lanes wait: {longest}"
+    fewer = f" in a run of at least {count(e.pays_from)} evaluations" if e.pays_from > 1 else ""
+    return (
+        f"{what} is played in a process of its own{fewer}, and its result is known one interval "
+        f"later; while the lanes wait it would take {longest}"
+    )
+
+
+def solved(found: Solution) -> str:
+    """How long a run took to the threshold of its environment, to its best policy and to its end,
+    and how much of that it did not train."""
+    said = []
+    if found.threshold_s is not None:
+        said.append(
+            f"{si(found.threshold_s, 's')} to a return of {found.threshold:g} "
+            f"(env step {count(found.threshold_env_steps)})"
+        )
+    elif found.threshold is not None:
+        said.append(f"a return of {found.threshold:g} was not reached")
+    if found.best_s is not None and found.best_mean is not None:
+        said.append(
+            f"{si(found.best_s, 's')} to the best, {found.best_mean:,.1f} "
+            f"(env step {count(found.best_env_steps)})"
+        )
+    said.append(f"{si(found.end_s, 's')} to the end")
+    names = ("planning", "compiling and binding", "evaluation", "checkpoints")
+    parts = (found.plan_s, found.bind_s, found.evaluation_s, found.checkpoint_s)
+    waits = [f"{si(each, 's')} {name}" for name, each in zip(names, parts, strict=True) if each]
+    return ", ".join(said) + (f"; of it not training: {', '.join(waits)}" if waits else "")

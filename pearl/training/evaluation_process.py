@@ -1,0 +1,72 @@
+"""Program of the process that plays evaluations: `python -m pearl.training.evaluation_process FD`.
+
+It maps the parameters, and for each line of orders plays episodes of them. Answers go to the file
+descriptor FD.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+
+from pearl.algorithms.evaluation import acting_of
+from pearl.runtime.child_process import Parent
+from pearl.runtime.lanes.workers import said
+from pearl.runtime.protocol.channels import Memory
+from pearl.spec.own_code import OwnCodeError, graph_of
+from pearl.spec.reading import load
+from pearl.training.evaluation import Player
+from pearl.training.policy import Policy
+from pearl_devices import torch_threads
+from pearl_devices.base import EnvironmentFailed
+
+ALIVE_S = 5.0
+"""Seconds between two signs of life."""
+
+
+def main(parent: Parent) -> int:
+    about = parent.first_orders()
+    if about is None:
+        return 1
+    threading.Thread(target=_live, args=(parent,), daemon=True).start()
+    layout = [(name, tuple(shape), dtype) for name, shape, dtype in about["layout"]]
+    arrays = Memory(layout, about["memory"]).arrays
+    system = load(about["spec"])
+    acting = acting_of(graph_of(system))
+    policy = Policy(system, acting, arrays["judged.policy"], arrays.get("judged.normalise"))
+    player = Player(system, acting)
+    with torch_threads.kept():
+        while (orders := parent.orders()) is not None:
+            begin_cpu_s = time.process_time()
+            try:
+                found = player.evaluate(policy, orders["episodes"], orders["seed"])
+            except EnvironmentFailed as error:
+                parent.say(failure=str(error))
+                continue
+            except OwnCodeError as error:
+                parent.say(error=str(error))
+                continue
+            parent.say(
+                returns=found.returns,
+                cut=found.cut,
+                max_steps=found.max_steps,
+                cpu_s=time.process_time() - begin_cpu_s,
+            )
+    player.close()
+    return 0
+
+
+def _live(parent: Parent) -> None:
+    while True:
+        parent.say(alive=True)
+        time.sleep(ALIVE_S)
+
+
+if __name__ == "__main__":
+    parent = Parent()
+    try:
+        sys.exit(main(parent))
+    except Exception as error:  # whatever it is, the parent says it
+        parent.say(error=said(error))
+        sys.exit(1)

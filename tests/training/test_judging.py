@@ -1,0 +1,246 @@
+"""Evaluations in a lane of their own: what they say, when it is known, and what may go wrong."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pearl
+from pearl.planner import evaluations
+from pearl.planning.plans import EvaluationPlacement, Plan, load_plan
+from pearl.report.evaluation_text import evaluation_sentence
+from pearl.report.tables import assignment
+from pearl.spec.own_code import graph_of
+from pearl.training import evaluation_lane
+from pearl.training.checkpoint import load as load_checkpoint
+from pearl.training.evaluation_lane import EvaluationLane
+from pearl.training.trainer import CHECKPOINT, Trainer
+from tests import faulty_envs
+from tests.lanes import planned, replay_spec
+from tests.runtime.test_faults import WALK, children
+from tests.training.test_interruption import EVALUATED
+from tests.training.test_trainer import arrays, assert_equal
+
+
+class Heard(pearl.Callback):
+    """The evaluations of a run, and the env step at which each was told. stop: after so many."""
+
+    def __init__(self, stop: int = 0) -> None:
+        self.told: list[tuple[int | None, tuple[float, ...]]] = []
+        self.at: list[int] = []
+        self.stop = stop
+
+    def on_evaluation(self, event: pearl.Progress) -> Any:
+        self.told.append((event.eval_env_steps, tuple(event.eval_returns)))
+        self.at.append(event.env_steps)
+        return pearl.STOP if len(self.told) == self.stop else None
+
+
+def compiled(where: str, **changes: Any) -> Trainer:
+    """A trainer whose evaluations are at pauses or in a lane."""
+    system = pearl.load(EVALUATED, set={"train.evaluate_in": where, **changes})
+    return pearl.compile(system, plan=pearl.plan(system))
+
+
+@pytest.fixture(scope="module")
+def waited() -> tuple[Trainer, Heard, Any]:
+    """A run whose evaluations are at pauses."""
+    trainer, heard = compiled("pauses"), Heard()
+    return trainer, heard, trainer.train(callbacks=[heard])
+
+
+@pytest.fixture(scope="module")
+def beside() -> tuple[Trainer, Heard, Any]:
+    """The same run with its evaluations in a lane."""
+    trainer, heard = compiled("lane"), Heard()
+    return trainer, heard, trainer.train(callbacks=[heard])
+
+
+def test_a_lane_of_their_own_says_what_pauses_say_one_interval_later(waited, beside):
+    (at_pauses, first, run), (apart, second, other) = waited, beside
+    assert second.told == first.told
+    assert len(first.told) == 3
+    assert first.at == [240, 480, 720]
+    assert second.at == [480, 720, 800]
+    assert other.returns == run.returns
+    one, two = (
+        {n: a for n, a in arrays(t).items() if not n.startswith("judged.")}
+        for t in (at_pauses, apart)
+    )
+    assert_equal(one, two)  # the best policy among them
+    assert (other.solution.best_mean, other.solution.best_env_steps) == (
+        run.solution.best_mean,
+        run.solution.best_env_steps,
+    )
+    assert other.solution.evaluation_cpu_s > 0
+    assert not other.restarts
+    assert not children()
+
+
+def test_a_run_that_a_callback_stops_has_heard_of_all_its_policies(tmp_path):
+    trainer, heard = compiled("lane"), Heard(stop=1)
+    run = trainer.train(out=tmp_path, callbacks=[heard])
+    assert run.status == "stopped"
+    assert heard.at == [480, 480]  # the one that was begun there too
+    assert load_checkpoint(tmp_path / CHECKPOINT).about["progress"]["judging"] == 0
+
+
+def test_a_process_that_is_killed_is_started_again_and_plays_the_same(beside, monkeypatch):
+    begin, killed = EvaluationLane.begin, []
+
+    def beginning(self, *given):
+        begin(self, *given)
+        if len(killed) < 2:
+            os.kill(self._child.pid, signal.SIGKILL)
+            killed.append(self._child.pid)
+
+    monkeypatch.setattr(EvaluationLane, "begin", beginning)
+    trainer, heard = compiled("lane"), Heard()
+    run = trainer.train(callbacks=[heard])
+    assert heard.told == beside[1].told
+    assert run.restarts == len(killed) == 2
+    assert "the process of evaluation died and was started again" in run.events
+    assert_equal(arrays(beside[0]), arrays(trainer))
+
+
+def test_one_that_dies_whenever_it_is_started_ends_the_run_by_name(tmp_path, monkeypatch):
+    monkeypatch.setattr(evaluation_lane, "PROGRAM", "pearl.no_such_program")
+    run = compiled("lane").train(out=tmp_path)
+    assert run.status == "failed"
+    assert run.message.startswith("evaluation: its process ")
+    assert run.message.endswith("exit status 1, the 3 times that it was tried")
+    assert not children()
+
+
+def test_a_process_without_a_sign_of_life_is_ended(beside, monkeypatch):
+    begin, stopped = EvaluationLane.begin, []
+
+    def beginning(self, *given):
+        begin(self, *given)
+        if not stopped:
+            os.kill(self._child.pid, signal.SIGSTOP)
+            stopped.append(self._child.pid)
+            time.sleep(0.2)  # what it had said is heard
+            self._heard_s -= evaluation_lane.SILENCE_S
+
+    monkeypatch.setattr(EvaluationLane, "begin", beginning)
+    trainer, heard = compiled("lane"), Heard()
+    run = trainer.train(callbacks=[heard])
+    assert heard.told == beside[1].told
+    assert run.restarts == 1
+
+
+def test_ctrl_c_amid_an_evaluation_leaves_it_under_way_and_it_is_played_again(
+    beside, tmp_path, monkeypatch
+):
+    result = EvaluationLane.result
+
+    def pressed(self):
+        signal.raise_signal(signal.SIGINT)
+        return result(self)
+
+    monkeypatch.setattr(EvaluationLane, "result", pressed)
+    heard = Heard()
+    cut, resumed = compiled("lane"), compiled("lane")
+    run = cut.train(out=tmp_path, callbacks=[heard])
+    assert (run.status, run.env_steps, heard.told) == ("interrupted", 480, [])
+    assert not children()
+    stored = load_checkpoint(tmp_path / CHECKPOINT)
+    assert stored.about["progress"]["judging"] == 60
+    assert stored.about["progress"]["evaluation_due"]
+    monkeypatch.undo()
+    run = resumed.train(out=tmp_path, resume=True, callbacks=[heard])
+    assert heard.told == beside[1].told
+    assert_equal(arrays(beside[0]), arrays(resumed))
+    again = compiled("pauses")  # one that has no lane for them plays it before it goes on
+    cut.session.save(tmp_path / CHECKPOINT, replace_state(stored))
+    other = Heard()
+    again.train(out=tmp_path, resume=True, callbacks=[other])
+    assert other.told == beside[1].told
+
+
+def replace_state(stored: Any) -> Any:
+    """The state in a checkpoint."""
+    from pearl.training.state import State
+
+    return State.of(stored.about["progress"], "checkpoint")
+
+
+@pytest.mark.parametrize("fault", ["raise", "hard"])
+def test_an_environment_that_fails_in_the_process_is_told_and_one_that_hangs_ends_it(
+    fault, beside, tmp_path
+):
+    armed = tmp_path / "armed"
+    args = {"fault": fault, "at": 5, "which": 1, "armed": str(armed)}
+    spec = replay_spec("dqn", env=WALK, env_args=args, num_envs=1)
+    changes = {"evaluate_every": 240, "evaluate_episodes": 3, "env_time_limit": "300 ms"}
+    spec["train"] |= changes
+    system, plan = planned(spec, variants=("native", "gymnasium"))
+    plan = replace(plan, evaluation=beside[0].plan.evaluation)
+    trainer = Trainer(system, plan)
+    armed.touch()
+    faulty_envs.BORN[0] = 0  # the environment that trains is none that fails
+    run = trainer.train(steps=480, out=tmp_path / "run")
+    assert not armed.exists()
+    assert not children()
+    if fault == "raise":
+        assert run.status == "failed"
+        assert run.message.startswith(f"environment '{WALK}', evaluation episode 1, step ")
+        assert run.message.endswith("RuntimeError: the simulator has diverged")
+        run = trainer.train(steps=480, out=tmp_path / "run", resume=True)
+        assert (run.status, run.restarts) == ("done", 0)
+    else:
+        assert (run.status, run.restarts) == ("done", 1)
+    assert run.solution.best_mean is not None
+
+
+def test_where_evaluations_are_played_follows_from_what_they_cost_and_what_is_free():
+    system = pearl.load(EVALUATED)
+    graph = graph_of(system)
+    plan = pearl.plan(system)
+    assert isinstance(plan.evaluation, EvaluationPlacement)
+    assert plan.evaluation.every == 60
+    assert plan.evaluation.episodes == 3
+    host = replace(system.platform.devices[0], width=2)
+    system = replace(system, platform=replace(system.platform, devices=(host,)))
+
+    def apart(period_s: float, **changes: Any) -> bool:
+        given = replace(plan, period_s=period_s, **changes)
+        return evaluations.placed(given, graph, system).apart
+
+    seconds = plan.evaluation.seconds
+    border_s = seconds / 60 / evaluations.SHARE
+    assert apart(border_s / 1.01)
+    assert not apart(border_s * 1.01)
+    assert not apart(border_s / 1.01, lanes=(*plan.lanes, replace(plan.lanes[0], lane="cpu.1")))
+    never = replace(graph, evaluation=None)
+    assert evaluations.placed(plan, never, system) is None
+    assert "evaluation" in {row[0] for row in assignment(plan).rows}
+
+
+def test_a_run_with_few_evaluations_has_them_at_pauses():
+    trainer = compiled("lane")
+    placed = replace(trainer.plan.evaluation, pays_from=4)  # it has three
+    heard = Heard()
+    system = trainer.system
+    few = pearl.compile(system, plan=replace(trainer.plan, evaluation=placed))
+    few.train(callbacks=[heard])
+    assert heard.at == [240, 480, 720]
+    assert "in a run of at least 4 evaluations" in evaluation_sentence(placed)
+
+
+def test_a_plan_file_keeps_where_evaluations_are_played(tmp_path):
+    plan = compiled("lane").plan
+    plan.save(tmp_path / "plan.json")
+    assert load_plan(tmp_path / "plan.json").evaluation == plan.evaluation
+    earlier: dict[str, Any] = plan.to_json()
+    del earlier["evaluation"]
+    assert load_plan(earlier).evaluation is None
+    assert isinstance(load_plan(earlier), Plan)
+    np.testing.assert_equal(plan.evaluation.pays_from, 1)
