@@ -120,8 +120,8 @@ def token_free_cycle(n: int, arcs: Sequence[Arc]) -> list[int]:
                 distance[there] = distance[here] + length
                 parent[there] = here
                 hops[there] = hops[here] + 1
-                if hops[there] >= n:
-                    return _ancestry_cycle(parent, there)
+                if hops[there] >= n and (cycle := _ancestry_cycle(parent, there)):
+                    return cycle
                 if not waiting[there]:
                     waiting[there] = True
                     queue.append(there)
@@ -129,8 +129,11 @@ def token_free_cycle(n: int, arcs: Sequence[Arc]) -> list[int]:
 
 
 def _ancestry_cycle(parent: list[int], node: int) -> list[int]:
+    """The cycle that a node's ancestors run into; empty where one of them has no parent yet."""
     for _ in range(len(parent)):
         node = parent[node]
+        if node < 0:
+            return []
     cycle, here = [node], parent[node]
     while here != node:
         cycle.append(here)

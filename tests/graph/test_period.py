@@ -312,6 +312,11 @@ def test_a_cycle_without_tokens_is_found_if_and_only_if_there_is_one(n: int, dat
         assert sum(graph.edges[a, b]["m"] for a, b in steps) <= 0
 
 
+def test_a_cycle_is_found_where_the_way_into_it_has_fewer_tokens_than_none() -> None:
+    arcs = [(0, 1, 0.0, 0), (1, 2, 0.0, 0), (2, 0, 0.0, 0), (3, 2, 0.0, -1)]
+    assert sorted(token_free_cycle(4, arcs)) == [0, 1, 2]
+
+
 def test_a_fused_call_waits_for_itself_across_iterations_only() -> None:
     x = expand(loop("x", "y", tokens=2), [("x", "y")])
     assert x.arcs == ((0, 0, 2, 1),)  # the edge back, and nothing of the one within
