@@ -7,7 +7,6 @@ from plan and seed alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,11 +22,7 @@ from pearl_devices.base import EnvironmentFailed
 from pearl_devices.primitives.math.rng import key
 
 if TYPE_CHECKING:
-    from pearl.training.loop import TrainingLoop
     from pearl.training.session import Session
-    from pearl.training.steering import Moment
-
-Tell = Callable[["Moment"], None]
 
 
 @dataclass(frozen=True)
@@ -155,49 +150,3 @@ class Judge:
                 self.session.keep_judged()
             else:
                 self.session.keep()
-
-
-def go_on(loop: TrainingLoop, state: State, tell: Tell) -> None:
-    """At the beginning of a session: the evaluation that was under way in the one before."""
-    if state.judging:
-        if loop.judge.lane is None:
-            collect(loop, state, tell)
-        else:
-            loop.judge.again()
-    evaluate(loop, state, tell)
-
-
-def evaluate(loop: TrainingLoop, state: State, tell: Tell) -> None:
-    """Evaluate the policy if that is due. It stays due where a signal ends the evaluation."""
-    if not state.evaluation_due:
-        return
-    if loop.judge.lane is None:
-        state.evaluation_due = not _taken(loop, state, tell, state.iteration)
-        return
-    collect(loop, state, tell)
-    if not state.judging:
-        loop.judge.begin()
-        state.evaluation_due = False
-
-
-def collect(loop: TrainingLoop, state: State, tell: Tell) -> None:
-    """Wait for the evaluation in a lane of its own, if there is one. It stays under way where a
-    signal ends the wait."""
-    if state.judging and _taken(loop, state, tell, state.judging):
-        state.judging = 0
-
-
-def _taken(loop: TrainingLoop, state: State, tell: Tell, iteration: int) -> bool:
-    """Whether an evaluation, of the policy of this iteration, came to its end."""
-    try:
-        found = loop.interruption.unless_asked(loop.judge.result)
-    except EnvironmentFailed as error:
-        state.log.failure = str(error)
-        return False
-    if found is None:
-        return False
-    loop.judge.keep(found, iteration)
-    if found.returns:
-        loop.latest = found, iteration
-        tell("on_evaluation")
-    return True

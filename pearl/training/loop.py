@@ -4,32 +4,27 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from pearl.graph.task_graph import TaskGraph
-from pearl.planning.plans import Plan
 from pearl.planning.runs import Status
 from pearl.runtime import waiting
-from pearl.runtime.clock import Clock
 from pearl.runtime.protocol import single_lane
-from pearl.training import judging
-from pearl.training.evaluation import Evaluation
-from pearl.training.interruption import Interruption
+from pearl.training.loop_parts import TrainingLoop
 from pearl.training.metrics import Metrics, episode_count, mean_return
-from pearl.training.replanning import LOOKS, Watch, Window
+from pearl.training.replanning import LOOKS, Window
 from pearl.training.state import State
-from pearl.training.steering import Moment, Progress, Steering, Which
+from pearl.training.steering import Moment, Progress, Which
 from pearl_devices import Buffers
+from pearl_devices.base import EnvironmentFailed
 
 if TYPE_CHECKING:
-    from pearl.training.judging import Judge
     from pearl.training.policy import Policy
+
+Tell = Callable[[Moment], None]
 
 STRETCH_S = 0.2
 """Seconds between two looks at clock, signals and losses, or one iteration where that is longer."""
@@ -42,128 +37,6 @@ LOOK_S = 0.5
 
 PROGRESS_S = 0.25
 """Seconds between two calls of a progress listener."""
-
-
-@dataclass(frozen=True)
-class Milestones:
-    """Iterations at which a run does more than train.
-
-    total: the last iteration.
-    warm: the iteration from which gradient steps are taken.
-    steady: the iteration from which rates are counted.
-    evaluate_every, checkpoint_every, metrics_every: iterations between two; 0 is never.
-    """
-
-    total: int
-    warm: int
-    steady: int
-    evaluate_every: int
-    checkpoint_every: int
-    metrics_every: int
-
-    def next_look(self, at: int) -> int:
-        """The next iteration at which the loop looks at clock, signals and losses, however fast it
-        is.
-        """
-        looks = [self.next_stop(at), *(s for s in (self.warm, self.steady) if s > at)]
-        if self.metrics_every:
-            looks.append((at // self.metrics_every + 1) * self.metrics_every)
-        return min(looks)
-
-    def next_stop(self, at: int) -> int:
-        """The next iteration at which all lanes must be at the same one."""
-        stops = [self.total]
-        for every in (self.evaluate_every, self.checkpoint_every):
-            if every:
-                stops.append((at // every + 1) * every)
-        return min(stops)
-
-
-@dataclass
-class TrainingLoop:
-    """The parts that the loop of a run works with.
-
-    graph, plan: as planned, the replicas of a task as one.
-    arrays: all arrays of the run, by name.
-    lanes: runs iterations.
-    jobs: every call of an iteration, each once.
-    milestones: the iterations at which something happens besides training.
-    clock: of the host, or the virtual one of an emulated run.
-    judge: evaluates policies.
-    settled: is told the iteration that has been reached.
-    save: writes a checkpoint; None without a run folder. The last one is not the loop's.
-    due: whether to write one where the milestones name one.
-    metrics: the file of the metrics; None without a run folder.
-    steering: the callbacks of the user.
-    interruption: the signals heard.
-    latest: the latest evaluation of this process, and the iteration of its policy.
-    watch: says at checkpoints whether to look for another plan; None: never.
-    policies: copies of the policies, for callbacks.
-    """
-
-    graph: TaskGraph
-    plan: Plan
-    arrays: Buffers
-    lanes: Lanes
-    jobs: Sequence[single_lane.Job]
-    milestones: Milestones
-    clock: Clock
-    judge: Judge
-    settled: Callable[[int], None]
-    save: Callable[[State], None] | None
-    due: Callable[[], bool]
-    metrics: Path | None
-    steering: Steering
-    policies: Callable[[Which], Policy]
-    interruption: Interruption
-    watch: Watch | None = None
-    latest: tuple[Evaluation, int] | None = None
-
-    def ending(self, state: State) -> bool:
-        """Whether the run is to end before its last iteration."""
-        state.log.failure = state.log.failure or self.steering.failure
-        asked = self.interruption.asked or self.steering.stopped is not None
-        return asked or state.log.failure is not None
-
-
-class Lanes(Protocol):
-    """Interface between the loop and the lanes of a plan.
-
-    alone: there is one lane, so nothing happens between two calls of `run`.
-    pauses: the stop word (`loop.stop`) may be set, by which `run` returns amid an iteration.
-    """
-
-    @property
-    def alone(self) -> bool: ...
-
-    @property
-    def pauses(self) -> bool: ...
-
-    def run(self, end: int, stop: int, *, timed: bool = False) -> int:
-        """Run iterations up to `end` or beyond, `stop` at the latest; returns the iteration
-        reached.
-
-        At `stop` all lanes are at the same iteration.
-
-        timed: with a clock around the calls of one iteration.
-        """
-
-    def halt(self) -> int:
-        """Bring all lanes to the same iteration soon; returns that iteration. Where `run` has
-        returned amid one, they stay there, and none runs on.
-        """
-
-    def under_way(self) -> dict[str, int]:
-        """How far the lanes are in the iteration amid which they stay; empty: amid none."""
-
-    def fetch(self, *beginnings: str) -> None:
-        """Bring arrays from devices with memory of their own, by the beginnings of their names."""
-
-    def cpu_s(self) -> float:
-        """User and system seconds spent so far, those of other processes included."""
-
-    def threads(self) -> Mapping[str, list[waiting.Thread]]:
-        """Lane → the threads that run it."""
 
 
 def iterate(loop: TrainingLoop, state: State) -> Status | Literal["off"]:
@@ -183,7 +56,7 @@ def iterate(loop: TrainingLoop, state: State) -> Status | Literal["off"]:
     unpaid_s = 0.0  # of an iteration that is under way
     loop.settled(state.iteration)
     with Metrics(loop, state) as metrics, looked_at(loop):
-        judging.go_on(loop, state, tell)
+        _go_on(loop, state, tell)
         while state.iteration < marks.total:
             at, stop = state.iteration, loop.ending(state)
             mark = marks.next_look(at)
@@ -224,10 +97,10 @@ def iterate(loop: TrainingLoop, state: State) -> Status | Literal["off"]:
             every = marks.evaluate_every
             if every and end > at and end % every == 0 and end >= marks.warm:
                 phase, state.evaluation_due = "evaluation", True
-                judging.evaluate(loop, state, tell)
+                _evaluate(loop, state, tell)
                 stop = loop.ending(state)
             if end == marks.total or (stop and not loop.interruption.asked):
-                judging.collect(loop, state, tell)
+                _collect(loop, state, tell)
                 stop = loop.ending(state)
             now = time.perf_counter()
             if not stop and (now - shown >= PROGRESS_S or end == marks.total):
@@ -307,6 +180,52 @@ def finite(arrays: Buffers) -> bool:
     ends the run must not depend on where a stretch happened to end.
     """
     return all(np.isfinite(a).all() for name, a in arrays.items() if name.startswith("learner."))
+
+
+def _go_on(loop: TrainingLoop, state: State, tell: Tell) -> None:
+    """At the beginning of a session: the evaluation that was under way in the one before."""
+    if state.judging:
+        if loop.judge.lane is None:
+            _collect(loop, state, tell)
+        else:
+            loop.judge.again()
+    _evaluate(loop, state, tell)
+
+
+def _evaluate(loop: TrainingLoop, state: State, tell: Tell) -> None:
+    """Evaluate the policy if that is due. It stays due where a signal ends the evaluation."""
+    if not state.evaluation_due:
+        return
+    if loop.judge.lane is None:
+        state.evaluation_due = not _taken(loop, state, tell, state.iteration)
+        return
+    _collect(loop, state, tell)
+    if not state.judging:
+        loop.judge.begin()
+        state.evaluation_due = False
+
+
+def _collect(loop: TrainingLoop, state: State, tell: Tell) -> None:
+    """Wait for the evaluation in a lane of its own, if there is one. It stays under way where a
+    signal ends the wait."""
+    if state.judging and _taken(loop, state, tell, state.judging):
+        state.judging = 0
+
+
+def _taken(loop: TrainingLoop, state: State, tell: Tell, iteration: int) -> bool:
+    """Whether an evaluation, of the policy of this iteration, came to its end."""
+    try:
+        found = loop.interruption.unless_asked(loop.judge.result)
+    except EnvironmentFailed as error:
+        state.log.failure = str(error)
+        return False
+    if found is None:
+        return False
+    loop.judge.keep(found, iteration)
+    if found.returns:
+        loop.latest = found, iteration
+        tell("on_evaluation")
+    return True
 
 
 def unwritten(state: State, loop: TrainingLoop, error: OSError) -> str:

@@ -17,7 +17,7 @@ from pearl.training.state import State
 from pearl_devices import Buffers
 
 if TYPE_CHECKING:
-    from pearl.training.loop import TrainingLoop
+    from pearl.training.loop_parts import TrainingLoop
 
 
 def mean_return(arrays: Buffers, last: int = 20) -> float | None:

@@ -13,7 +13,7 @@ from pearl.planning.runs import Run, Status, TaskTiming
 from pearl.runtime.protocol import single_lane
 from pearl.training.evaluation import Evaluation
 from pearl.training.judging import Finals
-from pearl.training.loop import TrainingLoop
+from pearl.training.loop_parts import TrainingLoop
 from pearl.training.metrics import episode_count, mean_return
 from pearl.training.replanning import drift
 from pearl.training.spent import Spent

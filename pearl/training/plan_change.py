@@ -16,7 +16,8 @@ from pearl.runtime.protocol import channels, single_lane
 from pearl.runtime.protocol.lane_schedule import Protocol
 from pearl.training import checkpoint, replanning, restoring
 from pearl.training.compiled import compiled
-from pearl.training.loop import Milestones, TrainingLoop
+from pearl.training.loop_parts import TrainingLoop
+from pearl.training.milestones import Milestones
 from pearl.training.outcome import timings
 from pearl.training.session import Resumed, Session
 from pearl.training.state import State

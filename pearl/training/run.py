@@ -18,7 +18,9 @@ from pearl.training import checkpoint, replanning
 from pearl.training.contradiction import contradicted
 from pearl.training.interruption import Interruption
 from pearl.training.judging import Judge
-from pearl.training.loop import Milestones, TrainingLoop, event, iterate, unwritten
+from pearl.training.loop import event, iterate, unwritten
+from pearl.training.loop_parts import TrainingLoop
+from pearl.training.milestones import Milestones
 from pearl.training.outcome import cpu_seconds, outcome, timings
 from pearl.training.policy import Policy
 from pearl.training.session import Resumed, Session

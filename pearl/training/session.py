@@ -25,7 +25,7 @@ from pearl.runtime.protocol.residency import Residency
 from pearl.spec.own_code import own_code
 from pearl.training import checkpoint, memory, restoring
 from pearl.training.compiled import Compiled
-from pearl.training.loop import Milestones
+from pearl.training.milestones import Milestones
 from pearl.training.policy import FILES, Policy
 from pearl.training.state import State
 from pearl.training.steering import Which

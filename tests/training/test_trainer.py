@@ -10,7 +10,7 @@ from pearl.errors import SpecError
 from pearl.training import loop
 from pearl.training.evaluation import Evaluation
 from pearl.training.judging import Judge
-from pearl.training.loop import Milestones
+from pearl.training.milestones import Milestones
 from pearl_devices.primitives.math.rng import key
 from tests.lanes import cut, recalled
 

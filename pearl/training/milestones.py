@@ -1,0 +1,40 @@
+"""The iterations at which a run does more than train."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Milestones:
+    """Iterations at which a run does more than train.
+
+    total: the last iteration.
+    warm: the iteration from which gradient steps are taken.
+    steady: the iteration from which rates are counted.
+    evaluate_every, checkpoint_every, metrics_every: iterations between two; 0 is never.
+    """
+
+    total: int
+    warm: int
+    steady: int
+    evaluate_every: int
+    checkpoint_every: int
+    metrics_every: int
+
+    def next_look(self, at: int) -> int:
+        """The next iteration at which the loop looks at clock, signals and losses, however fast it
+        is.
+        """
+        looks = [self.next_stop(at), *(s for s in (self.warm, self.steady) if s > at)]
+        if self.metrics_every:
+            looks.append((at // self.metrics_every + 1) * self.metrics_every)
+        return min(looks)
+
+    def next_stop(self, at: int) -> int:
+        """The next iteration at which all lanes must be at the same one."""
+        stops = [self.total]
+        for every in (self.evaluate_every, self.checkpoint_every):
+            if every:
+                stops.append((at // every + 1) * every)
+        return min(stops)
