@@ -12,6 +12,7 @@ those of `benchmarks.peers`.
 from __future__ import annotations
 
 import argparse
+import compileall
 import json
 import math
 import os
@@ -190,6 +191,8 @@ def main(arguments: list[str] | None = None) -> int:
     if wrong or options.seeds < 1 or options.cold < 1:
         parser.error(f"{', '.join(wrong)}: cases are {', '.join(CASES)}, who {', '.join(RUNS)}")
     pythons = interpreters(options.peer, options.peers)
+    for package in ("pearl", "devices", "estimators", "benchmarks"):  # as an installation does
+        compileall.compile_dir(Path(__file__).parents[2] / package, quiet=1)
     rows: list[list[str]] = []
     bars: list[Bar] = []
     kept: dict[str, Any] = {}
