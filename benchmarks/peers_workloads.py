@@ -93,6 +93,8 @@ class Workload:
             return shared | {
                 "learning_rate": self.learning_rate,
                 "double": False,
+                "huber": 0,  # as in the XLA program: the plain square, and no gradient is clipped
+                "max_grad_norm": 0,
                 "target": {"every": self.target_every},
                 "exploration": {"initial": first, "final": last, "steps": self.explore_steps},
             }
