@@ -6,7 +6,8 @@ threshold. All libraries have the same network, batch, replay ratio and evaluati
 seed by seed. Warm: machine code that an earlier run kept is there (ours: compiled kernels,
 calibration and plans; sbx and XLA: JAX's persistent compilation cache). Cold: nothing is there.
 Medians over the seeds; a run that does not get there counts as endless. The peers' interpreters are
-those of `benchmarks.peers`.
+those of `benchmarks.peers`. Cases that the JSON file has from before, by the same settings, are
+shown and judged with the new ones.
 """
 
 from __future__ import annotations
@@ -172,6 +173,15 @@ def steady(case: Case) -> dict[str, float]:
     return {who: rates["ours"] / rate for who, rate in rates.items() if who in RUNS}
 
 
+def before(file: str | None) -> dict[str, Any]:
+    """The cases that a results file has by the settings of today, in their order here."""
+    if file is None or not Path(file).exists():
+        return {}
+    held = json.loads(Path(file).read_text(encoding="utf-8"))["cases"]
+    settings = {name: json.loads(json.dumps(asdict(case))) for name, case in CASES.items()}
+    return {n: held[n] for n in CASES if n in held and held[n]["settings"] == settings[n]}
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)}")
@@ -193,18 +203,19 @@ def main(arguments: list[str] | None = None) -> int:
     pythons = interpreters(options.peer, options.peers)
     for package in ("pearl", "devices", "estimators", "benchmarks"):  # as an installation does
         compileall.compile_dir(Path(__file__).parents[2] / package, quiet=1)
-    rows: list[list[str]] = []
-    bars: list[Bar] = []
-    kept: dict[str, Any] = {}
+    kept = before(options.json)
     missing: dict[str, str] = {}
     for name in names:
         case = CASES[name]
         print(f"{name}: {json.dumps(asdict(case))}", flush=True)
         warm, cold, absent = collect(name, who, options.seeds, options.cold, pythons)
-        rows += rows_of(name, "warm", warm) + rows_of(name, "cold", cold)
-        bars += bars_of(name, case, warm, cold)
         kept[name] = {"settings": asdict(case), "warm": warm, "cold": cold}
         missing |= {f"{name}, {each}": why for each, why in absent.items()}
+    rows: list[list[str]] = []
+    bars: list[Bar] = []
+    for name, found in kept.items():
+        rows += rows_of(name, "warm", found["warm"]) + rows_of(name, "cold", found["cold"])
+        bars += bars_of(name, CASES[name], found["warm"], found["cold"])
     columns = ["case", "caches", "who", "wall, median", "range", "CPU", "env steps", "solved"]
     show("time to solution", columns, rows)
     status = verdict("time to solution", bars, [], options.json, {"cases": kept})

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+from dataclasses import asdict
 
 import pearl
 from benchmarks.time_to_solution import __main__ as table
@@ -27,6 +29,18 @@ def test_a_bar_compares_the_medians_of_warm_runs() -> None:
     assert met == {"sb3": ("4.5×", False), "xla": ("1.5×", True)}
     assert "xla is first" in bars[2].what
     assert "ours 8 s, of it 75% more than warm" in bars[2].measured
+
+
+def test_cases_that_were_run_before_by_the_same_settings_are_kept(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    first, other = list(CASES)[:2]
+    held = {
+        first: {"settings": asdict(CASES[first]), "warm": {}, "cold": {}},
+        other: {"settings": asdict(CASES[other]) | {"threshold": 1.0}, "warm": {}, "cold": {}},
+    }
+    file = tmp_path / "kept.json"
+    file.write_text(json.dumps({"cases": held}))
+    assert list(table.before(str(file))) == [first]
+    assert table.before(str(tmp_path / "none.json")) == {}
 
 
 def test_the_clock_begins_with_the_process(monkeypatch) -> None:  # type: ignore[no-untyped-def]
