@@ -7,6 +7,7 @@ They are kept in `tests/report/texts`, so that a change of any of them is seen:
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -176,8 +177,13 @@ TEXTS: dict[str, Callable[[], str]] = {
 }
 
 
+COLUMNS = "100"
+"""Characters a line of the terminal, as its environment says it."""
+
+
 def main() -> None:
     FOLDER.mkdir(exist_ok=True)
+    os.environ["COLUMNS"] = COLUMNS
     for name, made in TEXTS.items():
         (FOLDER / name).write_text(made(), encoding="utf-8")
 

@@ -2,11 +2,12 @@
 
 import pytest
 
-from tests.report.kept_texts import FOLDER, TEXTS
+from tests.report.kept_texts import COLUMNS, FOLDER, TEXTS
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_a_text_is_the_one_that_is_kept(name):
+def test_a_text_is_the_one_that_is_kept(name, monkeypatch):
+    monkeypatch.setenv("COLUMNS", COLUMNS)
     assert TEXTS[name]() == (FOLDER / name).read_text(encoding="utf-8")
 
 

@@ -15,6 +15,7 @@ from pearl.runtime.protocol import single_lane
 from pearl.training import loop
 from pearl.training.checkpoint import load as load_checkpoint
 from pearl.training.interruption import interruptible
+from pearl.training.milestones import Milestones
 from pearl.training.trainer import CHECKPOINT, Trainer
 from pearl_devices.primitives.envs.episodes import NativeEpisodes
 from tests.lanes import planned, replay_spec, told
@@ -291,7 +292,7 @@ def test_a_loss_that_is_not_finite_for_a_moment_counts_at_fixed_iterations_alone
 
     def spoiling(self, end, stop, **timed):
         end = run(self, end, stop, **timed)
-        marked = end == loop.Milestones.next_look(marks[0], end - 1)
+        marked = end == Milestones.next_look(marks[0], end - 1)
         if end > 30 and marked == (where == "at a mark"):
             trainer.session.arrays["loss.q"][0] = np.inf
         return end
