@@ -26,7 +26,6 @@ from benchmarks.bars import ABSENT, Bar, finish, ran
 from benchmarks.peers import interpreters
 from benchmarks.peers_workloads import WORKLOADS
 from benchmarks.start import ONE_THREAD
-from benchmarks.two_cores import Control
 
 SPEC = "dqn_cartpole"
 SEEDS, STEPS, ROUNDS = 10, 50_000, 3
@@ -130,6 +129,8 @@ def main(arguments: list[str] | None = None) -> int:
         return ABSENT
     os.sched_setaffinity(0, cores[:2])
     seeds, steps = (QUICK_SEEDS, QUICK_STEPS) if options.quick else (SEEDS, STEPS)
+    from benchmarks.two_cores import Control  # the interpreter of the peer lacks what it needs
+
     rounds, control = [], Control()
     with tempfile.TemporaryDirectory() as folder:
         swept(2, QUICK_STEPS, Path(folder) / "first")  # compiles and plans: not counted
