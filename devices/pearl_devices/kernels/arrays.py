@@ -45,8 +45,7 @@ B batch size, P parameters of a network. Discrete actions are int64 without the 
 | evaluation.episode, evaluation.elapsed, evaluation.return | R | number, steps and return of the episode under way in each row |
 | evaluation.first, evaluation.returns, evaluation.cut | E, 8; E; E | first states of native environments; returns of the episodes; 1 where one was cut at max_steps |
 | evaluation.at | 2 | rows under way; episodes begun |
-| evaluation.firings | 3 | firings done; the firing before which no evaluation begins; the firing in which the last one began |
-| evaluation.more, evaluation.seed | 1 | firings beyond the first in one call; the run's seed, from which each evaluation has its own |
+| evaluation.seed | 1 | the seed that a firing has its episodes from |
 """
 
 from __future__ import annotations
