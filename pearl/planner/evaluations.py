@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import math
 
+from pearl.errors import SpecError
 from pearl.graph.task_graph import TaskGraph
 from pearl.planning.plans import EvaluationPlacement, Plan
 from pearl.spec.system import System
-from pearl_devices import offers
+from pearl_devices import DeviceKindError, FigureError, offers
 from pearl_estimators import estimate
 
 SHARE = 0.05
@@ -25,17 +26,29 @@ readings on 2 × AMD EPYC, virtual, 2026)."""
 
 
 def placed(plan: Plan, graph: TaskGraph, system: System) -> EvaluationPlacement | None:
-    """The evaluations of a run of `plan`; None where the graph has none, or where the host is no
-    device that plays them."""
+    """The evaluations of a run of `plan`; None where the graph has none, or where the host's kind
+    says nothing of them: they are played at pauses then.
+
+    Raises:
+        SpecError: the spec asks for a lane, and nothing is known of what it would take.
+    """
     if graph.evaluation is None:
         return None
     kernel, asked = graph.evaluation.kernel, system.train.evaluate_in
     host = system.platform.device(system.platform.host)
     offered = offers(kernel, host)
-    if not offered:
+    variant = offered[0][0] if offered else ""
+    try:
+        cost = estimate(kernel, host, variant=variant) if offered else None
+    except (FigureError, DeviceKindError):  # a kind of the user's own need not know of evaluations
+        cost = None
+    if cost is None and asked == "lane":
+        raise SpecError(
+            f"train.evaluate_in: lane: {host.name}, of kind {host.kind}, says nothing of what an "
+            "evaluation takes; set it to pauses, or let the kind estimate kernels of evaluation"
+        )
+    if cost is None:
         return None
-    variant = offered[0][0]
-    cost = estimate(kernel, host, variant=variant)
     every = math.ceil(system.train.evaluate_every / graph.env_steps)
     share = cost.latency_s / (every * plan.period_s)
     free = host.width - sum(lane.width for lane in plan.lanes if lane.device == host.name)

@@ -21,6 +21,7 @@ from pearl.training import evaluation_lane
 from pearl.training.checkpoint import load as load_checkpoint
 from pearl.training.evaluation_lane import EvaluationLane
 from pearl.training.trainer import CHECKPOINT, Trainer
+from pearl_devices import Device, Platform
 from tests import faulty_envs
 from tests.lanes import planned, replay_spec
 from tests.runtime.test_faults import WALK, children
@@ -222,6 +223,19 @@ def test_where_evaluations_are_played_follows_from_what_they_cost_and_what_is_fr
     never = replace(graph, evaluation=None)
     assert evaluations.placed(plan, never, system) is None
     assert "evaluation" in {row[0] for row in assignment(plan).rows}
+
+
+def test_a_host_that_says_nothing_of_evaluations_is_planned_without_and_asked_for_a_lane_refused():
+    system = pearl.load(EVALUATED)
+    graph = graph_of(system)
+    kernels = [each.kernel for each in (*graph.tasks, *graph.fusions)]
+    figures = {f"latency_s.{kernel.kind}": 1e-5 for kernel in kernels}
+    host = Device("box", "null", width=1, max_lanes=1, figures=figures)
+    system = replace(system, platform=Platform("odd", (host,)))
+    assert pearl.plan(system).evaluation is None
+    asked = replace(system, train=replace(system.train, evaluate_in="lane"))
+    with pytest.raises(pearl.SpecError, match=r"train\.evaluate_in: lane: box, of kind null, says"):
+        pearl.plan(asked)
 
 
 def test_a_run_with_few_evaluations_has_them_at_pauses():
