@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pearl.advice import advise
     from pearl.errors import InfeasibleError, SpecError
     from pearl.explanation import explain
     from pearl.graph.limits import Limits
@@ -64,6 +65,7 @@ __all__ = [
     "Task",
     "TaskGraph",
     "Trainer",
+    "advise",
     "calibrate",
     "estimate",
     "explain",
@@ -75,6 +77,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "pearl.advice": ("advise",),
     "pearl.planning.costs": ("CostTable", "Mode"),
     "pearl.explanation": ("explain",),
     "pearl.errors": ("InfeasibleError", "SpecError"),

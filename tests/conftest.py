@@ -11,6 +11,7 @@ import pytest
 
 from pearl_devices.cache_folder import cache_folder
 from tests import calibrations
+from tests.ray_cluster import Cluster, ray_cluster
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -46,3 +47,11 @@ def no_plan_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     """A test may change what plans follow from in ways that no plan of another process sees."""
     if memory := sys.modules.get("pearl.planner.plan_memory"):
         monkeypatch.setattr(memory, "KEPT", 0)
+
+
+@pytest.fixture(scope="module")
+def two_nodes() -> Iterator[Cluster]:
+    """A Ray cluster of the nodes a and b with one core each, which no test may kill. It ends with
+    the tests of a file, for others count the processes that are there."""
+    with ray_cluster() as cluster:
+        yield cluster

@@ -31,6 +31,7 @@ ROOMS = [
     "",  # the modules beside the rooms: errors, files, seeds, time_limit, …
     "schemas",
     "graph",
+    "cluster",
     "algorithms",
     "spec",
     "planning",
@@ -45,8 +46,10 @@ ROOMS = [
     "runtime.environments",
     "runtime.protocol",
     "runtime.lanes",
+    "runtime.islands",
     "explanation",
     "report",
+    "advice",
     "training",
     "callbacks",
     "population",
@@ -249,5 +252,6 @@ def test_no_submodule_bears_the_name_of_a_public_function():
         "calibrate",
         "explain",
         "sweep",
+        "advise",
     }
     assert not functions & {p.stem for p in (ROOT / "pearl").iterdir()}

@@ -20,7 +20,17 @@ NAMES = {
         "SpecError",
         "System",
     ),
-    *("Task", "TaskGraph", "Trainer", "calibrate", "estimate", "explain", "load", "pareto"),
+    *(
+        "Task",
+        "TaskGraph",
+        "Trainer",
+        "advise",
+        "calibrate",
+        "estimate",
+        "explain",
+        "load",
+        "pareto",
+    ),
     *("plan", "solve", "STOP", "Callback", "Progress", "Sweep", "sweep"),
 }
 
@@ -52,9 +62,12 @@ def test_signatures_are_those_of_the_contract():
     assert parameters(pearl.explain) == [
         *("plan", "graph", "costs", "limits", "system", "within", "time_limit_s")
     ]
+    assert parameters(pearl.advise) == [
+        *("spec", "add", "time_limit_s", "seed", "about", "listener", "words")
+    ]
     assert parameters(pearl.sweep) == [
         *("spec", "seeds", "over", "set", "asha", "tournament", "out", "resume"),
-        *("restarts", "dry_run", "watch"),
+        *("restarts", "dry_run", "on", "watch"),
     ]
     assert parameters(pearl.calibrate) == ["platform", "seconds", "force", "groups", "limit_s"]
 

@@ -8,18 +8,17 @@ from importlib import import_module
 from typing import Any, cast
 
 from pearl_devices.base import (
-    Backend,
     Buffers,
     Call,
     Device,
     DeviceKindError,
     FigureError,
-    FiringCost,
     KernelKindError,
     Link,
     Platform,
     UnsupportedError,
 )
+from pearl_devices.device_kind import Backend, FiringCost
 from pearl_devices.given import is_whole, shown
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels import kernel

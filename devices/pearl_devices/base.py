@@ -1,16 +1,15 @@
-"""Devices, links and platforms, and the interface of a device kind (`Backend`)."""
+"""Devices, links and platforms, calls of kernels, and the errors of devices."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, Literal, Protocol, Required, TypedDict
+from typing import Any, Literal, Protocol
 
-from pearl_devices.given import is_whole, misfit, shown
-from pearl_devices.kernel import Kernel
+from pearl_devices.given import LARGEST, is_whole, misfit, shown
 
 Buffers = MutableMapping[str, Any]
 """Named numpy arrays: all that a kernel reads or writes, by names of `kernels.arrays`."""
@@ -99,12 +98,16 @@ class Device:
     memory_bytes_per_s: bandwidth of its main memory.
     overhead_s: cost of starting one kernel (call, launch or doorbell).
     idle_power_w, active_power_w: draw of the whole device, doing nothing and fully busy.
+    context_power_w: draw while a program holds the device and it does nothing, where that is more
+        than idle_power_w (a GPU with a CUDA context).
     when_unused: `idle` if it draws idle power even when a plan leaves it out, `off` if not.
+    unified_memory: it works in the memory of the host device, so that nothing is copied.
     simulated: no such hardware is driven; figures come from a model.
     real: it is part of this machine and kernels can be bound to it.
     model: the name it is sold by.
-    figures: further numbers of its kind (dsp, m20k_bits, clock_hz, l2_bytes, …), SI units.
+    figures: further numbers of its kind (dsp, ram_block_bits, clock_hz, l2_bytes, …), SI units.
     sources: field or figure → the origin of the number; "assumed" where nothing was found.
+    host: the computer that holds it, on a platform of several (`pearl_devices.hosts`), else "".
 
     Raises:
         ValueError: a number is out of range; the text names device and field.
@@ -121,12 +124,15 @@ class Device:
     overhead_s: float = 0.0
     idle_power_w: float = 0.0
     active_power_w: float = 0.0
+    context_power_w: float = 0.0
     when_unused: Literal["idle", "off"] = "idle"
+    unified_memory: bool = False
     simulated: bool = False
     real: bool = False
     model: str = ""
     figures: Mapping[str, float] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
+    host: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "figures", MappingProxyType(dict(self.figures)))
@@ -140,7 +146,7 @@ class Device:
                 )
         for name in ("peak_flops_per_s", "memory_bytes_per_s"):
             _check(owner, name, getattr(self, name), positive=True)
-        for name in ("overhead_s", "idle_power_w", "active_power_w"):
+        for name in ("overhead_s", "idle_power_w", "active_power_w", "context_power_w"):
             _check(owner, name, getattr(self, name), positive=False)
         if self.memory_bytes != math.inf:
             _check(owner, "memory_bytes", self.memory_bytes, positive=True)
@@ -151,6 +157,16 @@ class Device:
                 f"{owner}: active_power_w {self.active_power_w} is below "
                 f"idle_power_w {self.idle_power_w}; busy cannot draw less than idle"
             )
+        if self.active_power_w < self.context_power_w:
+            raise ValueError(
+                f"{owner}: active_power_w {self.active_power_w} is below context_power_w "
+                f"{self.context_power_w}; busy cannot draw less than waiting"
+            )
+
+    @property
+    def waiting_power_w(self) -> float:
+        """Draw of the device in use, while it does nothing."""
+        return max(self.idle_power_w, self.context_power_w)
 
     def __hash__(self) -> int:
         return hash((self.name, self.kind, self.width, self.model))
@@ -201,9 +217,9 @@ class Link:
 
 @dataclass(frozen=True)
 class Platform:
-    """The devices of one machine, the links between them, and which device is the host.
+    """Devices and the links between them.
 
-    The host is always on. Two devices without a direct link talk through the host.
+    host: the host device: always on; two devices without a direct link talk through it.
     """
 
     name: str
@@ -223,6 +239,7 @@ class Platform:
             raise ValueError(
                 f"platform {self.name!r}: host {self.host!r} is no device of it; it has {names}"
             )
+        object.__setattr__(self, "links", (*self.links, *self._handovers()))
         pairs: set[frozenset[str]] = set()
         for link in self.links:
             for end in (link.a, link.b):
@@ -240,6 +257,16 @@ class Platform:
         for device in names:
             if device != self.host:
                 self.route(self.host, device)
+
+    def _handovers(self) -> Iterator[Link]:
+        """What stands for a link of a device with unified memory that has none: no bytes cross it,
+        and being told of a result takes what starting a kernel takes."""
+        linked = {end for link in self.links for end in (link.a, link.b)}
+        for d in self.devices:
+            if d.unified_memory and d.name not in (*linked, self.host):
+                told = f"unified memory: what {d.name} takes to start a kernel"
+                sources = {"latency_s": told, "bytes_per_s": "unified memory: nothing is copied"}
+                yield Link(self.host, d.name, d.overhead_s, LARGEST, sources=sources)
 
     def _check_names(self) -> None:
         """A plan calls a link `a-b` and the lanes of a device `device.0`, `device.1`, …: no two of
@@ -260,6 +287,16 @@ class Platform:
                     f"{link.name!r}, like a lane of device {device!r}; a plan tells them apart by "
                     "name: rename a device"
                 )
+
+    def idle_w(self, used: Collection[str] = ()) -> dict[str, float]:
+        """Device → watts that it draws doing nothing under a plan that uses these devices. The
+        host is used by every plan."""
+        return {
+            d.name: d.waiting_power_w
+            if d.name in used or d.name == self.host
+            else (d.idle_power_w if d.when_unused == "idle" else 0.0)
+            for d in self.devices
+        }
 
     def device(self, name: str) -> Device:
         """The device called `name`; a KeyError names those there are."""
@@ -288,110 +325,3 @@ class Platform:
                 "every device needs a link to the host"
             )
         return self.route(src, self.host) + self.route(self.host, dst)
-
-
-class FiringCost(TypedDict, total=False):
-    """Cost of one firing of a kernel on a device, as a device kind's own `ESTIMATE` returns it.
-
-    latency_s: start to result, above 0.
-    occupancy_s: time that the lane is taken, at most latency_s; by default equal.
-    low_s, high_s: 90 % band of latency_s; by default exact.
-    energy_j: joules above idle; by default modelled from the device's power.
-    rung: origin of the number, as in `pearl_estimators.Estimate`; by default closed_form.
-    bound_by: compute, memory, overhead or given (the default).
-    source: formula, file or datasheet; by default the kind.
-    """
-
-    latency_s: Required[float]
-    occupancy_s: float
-    low_s: float
-    high_s: float
-    energy_j: float
-    rung: str
-    bound_by: str
-    source: str
-
-
-Pair = tuple[Any, Any]
-"""An array of the host, and the device's twin of it."""
-
-
-class DeviceMemory(Protocol):
-    """The memory of a device beside the host's, in one run: arrays there are twins of the host's.
-
-    The runtime knows what crosses and says it (`docs/protocol.md`). Lanes of such a device run in
-    this process. Every method may raise DeviceFailed.
-    """
-
-    def holds(self, kernel: Kernel, variant: str, name: str) -> bool:
-        """Whether a kernel finds this array in the device's memory, else in the host's."""
-
-    def twin(self, array: Any) -> Any:
-        """A new array on the device, with the shape, type and values of one of the host's."""
-
-    def part(self, twin: Any, first: int, shape: tuple[int, ...]) -> Any:
-        """The part of a twin that begins with element `first`, sharing its memory."""
-
-    def firing(
-        self,
-        call: Call,
-        kernel: Kernel,
-        loads: tuple[Pair, ...],
-        stores: tuple[Pair, ...],
-        lane: str,
-    ) -> Call:
-        """A firing: the twins of `loads` from the host, the call, the twins of `stores` to the
-        host. Complete when it returns where anything crosses; else in the order of its lane, and
-        its attribute `wait` waits for it.
-
-        call: what `bind` returned for `kernel`.
-        """
-
-    def load(self, pairs: tuple[Pair, ...]) -> None:
-        """Copy arrays from the host to the device, complete when it returns."""
-
-    def store(self, pairs: tuple[Pair, ...]) -> None:
-        """Copy arrays from the device to the host once all that began there before is complete."""
-
-
-class Backend(Protocol):
-    """A device kind: a module that defines these names; see `pearl_devices.BACKENDS`.
-
-    WIDTH_UNIT: the unit of `Device.width`.
-    SIMULATED: no such hardware is driven; the default of `simulated` in platform files.
-    ESTIMATE: function (kernel, device, variant, width) → FiringCost, or the name of one in another
-        module, which may also return a `pearl_estimators.Estimate`. It raises FigureError where the
-        device lacks a figure.
-
-    More are optional. `check(device)` raises FigureError where a figure of a platform file is
-    missing. `present(device)` says whether a device of a platform file is part of this machine;
-    without it, none is. `COUNTER` measures energy: a function, or its name as `module:function`,
-    from the number of a device among those of its kind to (`pearl_estimators.energy.Counter`, "")
-    or (None, the reason why there is none). `TIMER` times a device for plans (`pearl calibrate`): a
-    function, or its name, from a device, its number among those of its kind and seconds to what is
-    kept, an object with `to_json`, and its file; UnsupportedError where nothing drives it.
-    `VERIFY` is a function, or its name, from a device and its number to the verdict on every kernel
-    that it offers (`pearl devices --verify`).
-    `memory(number)` returns the `DeviceMemory` of such a device, anew for each run; kernels of a
-    kind without it work in the host's memory.
-    `first_use(device, number, uses)` returns a line for each of these (kernel, variant) that
-    computes something else than the CPU; it is asked before a run, and may keep what has passed.
-    """
-
-    WIDTH_UNIT: str
-    SIMULATED: bool
-    ESTIMATE: str | Callable[[Kernel, Device, str, int], FiringCost]
-
-    def offers(self, kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
-        """The ways `device` can run `kernel`: (variant, width) pairs; empty if it cannot.
-
-        Pure data: imports neither torch nor numba.
-        """
-
-    def bind(self, kernel: Kernel, variant: str, buffers: Buffers) -> Call:
-        """Prepare `kernel` once over `buffers`; the hot path calls the result. On a device with
-        memory of its own it may have a `note`: a sentence for the run's log, or an empty one.
-
-        Raises:
-            UnsupportedError: it cannot run this kernel in this variant; the text names both.
-        """

@@ -38,6 +38,7 @@ CALL_S = 1e-6  # assumed: one call of a compiled kernel from Python with its arg
 CORE_IDLE_W, CORE_ACTIVE_W, BASE_W = 1.0, 8.0, 20.0  # assumed: server parts draw 5 to 12 W a core
 LAUNCH_S = 5e-6  # assumed: one CUDA launch, of the order vendors and users report (3 to 20 us)
 GPU_IDLE_SHARE = 0.1  # assumed: idle power as a share of the power limit
+GPU_CONTEXT_SHARE = 0.2  # the same with a context: 0.17 of an H100 to 0.29 of an L40S (2605.23918)
 PCIE_LATENCY_S = 10e-6  # assumed: one small copy with its driver call
 PCIE_LANE_BYTES_PER_S = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
 # PCI-SIG base specifications: transfer rate times line coding, per lane and direction.
@@ -338,6 +339,7 @@ def _gpu(handle: object, name: str) -> tuple[Device, Link]:
         memory_bytes_per_s=2 * memory_clock * 1e6 * bus / 8,
         overhead_s=LAUNCH_S,
         idle_power_w=GPU_IDLE_SHARE * limit / 1e3,
+        context_power_w=GPU_CONTEXT_SHARE * limit / 1e3,
         active_power_w=limit / 1e3,
         model=model.decode() if isinstance(model, bytes) else model,
         figures={
@@ -354,6 +356,8 @@ def _gpu(handle: object, name: str) -> tuple[Device, Link]:
             "memory_bytes_per_s": f"bus width · highest memory clock · 2 ({memory_source})",
             "overhead_s": "assumed: one CUDA launch",
             "idle_power_w": "assumed: a tenth of the power limit",
+            "context_power_w": "assumed: a fifth of the power limit (arXiv 2605.23918 reads 0.17 "
+            "to 0.29)",
             "active_power_w": limit_source,
             "clock_hz": clock_source,
         },

@@ -7,6 +7,7 @@ Its time is the closed form of a design that nobody has built, on a virtual cloc
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
 from pearl_devices.base import Buffers, Call, Device, FigureError, UnsupportedError
 from pearl_devices.kernel import Kernel
@@ -20,12 +21,11 @@ ESTIMATE = "pearl_estimators.fpga:closed_form"
 
 ARRAYS = (8, 16, 32, 64)
 DSP_PER_LEVEL = 2  # assumed: an adder and a comparator a level, as in PEARL's released model
-M20K_WORD_BITS = 40.0  # 512 words of 40 bits (Intel Agilex embedded memory guide)
 
 
 @dataclass(frozen=True)
 class OnChip:
-    """The blocks of memory on a chip: how many, and bits and widest word of each."""
+    """The blocks of one kind of memory on a chip: how many, and bits and widest word of each."""
 
     blocks: float
     bits: float
@@ -44,20 +44,29 @@ def figure(device: Device, name: str) -> float:
         raise FigureError(
             f"device {device.name!r} of kind fpga {what}; it gives {sorted(device.figures)}; "
             "needed, above 0, are clock_hz and the memory on chip: ram_blocks, ram_block_bits (of "
-            "one) and ram_word_bits (its widest word), or of an Intel device m20k_blocks, m20k_bits"
+            "one: 20480 of an Intel M20K, 36864 of an AMD block RAM) and ram_word_bits (its widest "
+            "word: 40 and 72), and where there is UltraRAM, the same of it: ultraram_blocks, "
+            "ultraram_block_bits, ultraram_word_bits"
         )
     return found
 
 
-def on_chip(device: Device) -> OnChip:
-    """The memory on chip by the figures of a device.
+def on_chip(device: Device) -> tuple[OnChip, ...]:
+    """The memories on chip by the figures of a device, the one of the smallest blocks first.
 
     Raises:
         FigureError: a figure is missing or 0.
     """
-    if {"m20k_blocks", "m20k_bits"} & device.figures.keys():
-        return OnChip(figure(device, "m20k_blocks"), figure(device, "m20k_bits"), M20K_WORD_BITS)
-    return OnChip(*(figure(device, n) for n in ("ram_blocks", "ram_block_bits", "ram_word_bits")))
+    kinds = ["ram"]
+    if any(name.startswith("ultraram_") for name in device.figures):
+        kinds.append("ultraram")
+    found = (
+        OnChip(
+            *(figure(device, f"{kind}_{name}") for name in ("blocks", "block_bits", "word_bits"))
+        )
+        for kind in kinds
+    )
+    return tuple(sorted(found, key=lambda ram: ram.bits))
 
 
 def check(device: Device) -> None:
@@ -75,34 +84,55 @@ def tree_width(kernel: Kernel) -> int:
     return DSP_PER_LEVEL * tree_depth(kernel) if prioritised(kernel) else 1
 
 
-def tree_blocks(capacity: int, fanout: int, ram: OnChip) -> int:
-    """Memory blocks of the sum tree: a memory a level, a row of `fanout` float32 a node.
+def level_blocks(rows: int, fanout: int, ram: OnChip) -> int:
+    """Memory blocks of one level of the sum tree, which is a memory of its own: a row of `fanout`
+    float32 a node.
 
     A sampler alone could leave out the last child of each row; this engine also updates, so it
     keeps all.
     """
-    columns = -int(-fanout * 32 // ram.word_bits)
-    blocks, nodes = 0, capacity
+    return -int(-fanout * 32 // ram.word_bits) * -int(-rows // (ram.bits / ram.word_bits))
+
+
+def tree_rows(capacity: int, fanout: int) -> list[int]:
+    """Rows of each level of the sum tree, leaves first."""
+    rows, nodes = [], capacity
     while nodes > 1:
         nodes = -(-nodes // fanout)
-        blocks += columns * -int(-nodes // (ram.bits / ram.word_bits))
-    return blocks
+        rows.append(nodes)
+    return rows
 
 
-def on_chip_blocks(kernel: Kernel, ram: OnChip) -> int:
-    """Memory blocks that `kernel` needs: its tree, and its networks.
+def network_bits(kernel: Kernel) -> float:
+    """Bits of the networks of `kernel`, what they learn with, and activations of a batch.
 
     A network that learns keeps parameters, target, two moments and gradients, and the activations
     of a batch forward and backward; one that acts keeps its parameters and one set of activations.
     """
-    blocks, acting = 0, kind_of(kernel).structure == "network"
-    if "capacity" in kernel.dims and prioritised(kernel):
-        blocks += tree_blocks(kernel.dim("capacity"), kernel.dim("fanout"), ram)
+    acting, bits = kind_of(kernel).structure == "network", 0.0
     for widths in kernel.networks.values():
         copies, rows = (1, kernel.dim("envs")) if acting else (5, 2 * kernel.dim("batch"))
-        size = F32 * copies * parameters(widths) + activations_bytes(widths, rows)
-        blocks += -int(-8 * size // ram.bits)
-    return blocks
+        bits += 8 * (F32 * copies * parameters(widths) + activations_bytes(widths, rows))
+    return bits
+
+
+def fits_on_chip(kernel: Kernel, memories: tuple[OnChip, ...]) -> bool:
+    """Whether the tree and the networks of `kernel` find room on chip.
+
+    Each level of the tree, the largest first, goes where it takes the least share of what is left;
+    networks take whole blocks of what then is.
+    """
+    left = [ram.blocks for ram in memories]
+    if "capacity" in kernel.dims and prioritised(kernel):
+        fanout = kernel.dim("fanout")
+        for rows in tree_rows(kernel.dim("capacity"), fanout):
+            takes = [level_blocks(rows, fanout, ram) for ram in memories]
+            part = [t / n if n else inf for t, n in zip(takes, left, strict=True)]
+            share, at = min((share, i) for i, share in enumerate(part))
+            if share > 1:
+                return False
+            left[at] -= takes[at]
+    return network_bits(kernel) <= sum(n * ram.bits for n, ram in zip(left, memories, strict=True))
 
 
 def offers(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
@@ -127,8 +157,7 @@ def offers(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
         found = [("engine", n * n + tree_width(kernel)) for n in ARRAYS]
     else:
         return ()
-    ram = on_chip(device)
-    if on_chip_blocks(kernel, ram) > ram.blocks:
+    if not fits_on_chip(kernel, on_chip(device)):
         return ()
     return tuple((variant, width) for variant, width in found if width <= device.width)
 

@@ -7,9 +7,9 @@ from pearl_devices.base import (
     Call,
     Device,
     FigureError,
-    FiringCost,
     UnsupportedError,
 )
+from pearl_devices.device_kind import FiringCost
 from pearl_devices.kernel import Kernel
 
 WIDTH_UNIT = "cores"

@@ -8,8 +8,8 @@ from pearl_devices import Device, Kernel, offers
 from pearl_devices.buffers import specs
 from pearl_devices.kernels import acts, kind_of, repeats
 from pearl_devices.kernels.evaluation import played
+from pearl_estimators.cpu_datasheet import cpu_datasheet
 from pearl_estimators.estimates import Estimate
-from pearl_estimators.roofline import cpu_roofline
 
 UNTIMED = "not timed on this host yet"
 
@@ -32,20 +32,27 @@ def calibrated_or_roofline(kernel: Kernel, device: Device, variant: str, width: 
     # There is no roofline of environments, and no call is slower than its parts one by one.
     unknown = alone.rung == "datasheet" and acts(kernel)
     better = alone.rung == "datasheet" and together.rung != "datasheet"
-    return together if unknown or better or together.latency_s < alone.latency_s else alone
+    if unknown or better or together.latency_s < alone.latency_s:
+        return together
+    if alone.rung != "datasheet":
+        return alone
+    by = alone.latency_s / together.latency_s  # the doubt about a call is that about its parts
+    return replace(alone, low_s=by * together.low_s, high_s=by * together.high_s)
 
 
 def _alone(kernel: Kernel, device: Device, variant: str, width: int) -> Estimate:
     if device.real:
         from pearl_estimators.host.calibration import estimate_from
         from pearl_estimators.host.on_demand import calibration, untimed
+        from pearl_estimators.host.other_hosts import MEASURED_BY
 
         known = calibration(device, [kernel])
         fitted = known.find(kernel, variant)
         if fitted is not None:
-            return estimate_from(fitted, known, kernel, variant)
+            host = device.host if device.host in MEASURED_BY else ""
+            return estimate_from(fitted, known, kernel, variant, host)
         if untimed(known, kernel, variant):
-            guess = cpu_roofline(kernel, device, variant, width)
+            guess = cpu_datasheet(kernel, device, variant, width)
             return replace(guess, source=f"{guess.source}; {UNTIMED}")
         structure = kind_of(kernel).structure
         if structure == "environment":
@@ -54,7 +61,7 @@ def _alone(kernel: Kernel, device: Device, variant: str, width: int) -> Estimate
             from pearl_estimators.host.own_timing import own_kind
 
             return own_kind(kernel, variant)
-    return cpu_roofline(kernel, device, variant, width)
+    return cpu_datasheet(kernel, device, variant, width)
 
 
 def _own_environment(kernel: Kernel, device: Device, variant: str) -> Estimate:
@@ -65,7 +72,7 @@ def _own_environment(kernel: Kernel, device: Device, variant: str) -> Estimate:
     try:
         return environment(kernel, variant)
     except CalibrationError as error:
-        guess = cpu_roofline(kernel, device, variant, 1)
+        guess = cpu_datasheet(kernel, device, variant, 1)
         return replace(guess, source=f"{guess.source}; it could not be timed: {error}")
 
 

@@ -56,16 +56,16 @@ def estimate(
     except Exception as error:  # a device kind's file is a program, and may raise anything
         raise failed("ESTIMATE", kernel, device, error) from error
     if isinstance(cost, Estimate):
-        return _modelled(cost, device, width)
+        return _modelled(cost, kernel, device, width)
     found = _wrapped(cost, kernel, device)
-    return found if "energy_j" in cost else _modelled(found, device, width)
+    return found if "energy_j" in cost else _modelled(found, kernel, device, width)
 
 
-def _modelled(found: Estimate, device: Device, width: int) -> Estimate:
+def _modelled(found: Estimate, kernel: Kernel, device: Device, width: int) -> Estimate:
     return replace(
         found,
-        energy_j=power.dynamic_energy_j(device, width, found.occupancy_s),
-        source=f"{found.source}; {power.SOURCE}",
+        energy_j=power.firing_energy_j(kernel, device, width, found.occupancy_s),
+        source=f"{found.source}; {power.BY_WORK if power.by_work(device) else power.BY_WIDTH}",
     )
 
 

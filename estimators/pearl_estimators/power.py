@@ -1,27 +1,58 @@
-"""Dynamic energy of a firing, modelled from a device's idle and active power."""
+"""Energy of a firing, modelled from a device's idle and active power."""
 
 from __future__ import annotations
 
-from pearl_devices import Device
+import math
 
-SOURCE = "energy modelled: (active - idle power) x share of width x occupancy"
+from pearl_devices import Device, Kernel, backend
+
+SOURCE = "energy modelled"
+"""In the source of every estimate whose energy is this model's."""
+
+BY_WIDTH = f"{SOURCE}: (active - waiting power) x share of width x occupancy"
+BY_WORK = f"{SOURCE}: (active - waiting power) x the larger of arithmetic and memory utilisation"
+
+BAND = 1.6
+"""Watts are within a factor of this of the model, up or down, in 90 % of cases (assumed; the
+published readings in `tests/estimators/test_power.py` are 0.8 to 1.4 times the model)."""
+
+
+def by_work(device: Device) -> bool:
+    """Whether a kind's draw follows its work: a GPU that waits for launches draws little more than
+    one that waits for anything else."""
+    return bool(getattr(backend(device.kind), "DRAWS_BY_WORK", False))
+
+
+def firing_energy_j(kernel: Kernel, device: Device, width: int, occupancy_s: float) -> float:
+    """Joules above waiting of one firing that takes `width` units of `device` for occupancy_s.
+
+    Modelled, never measured. A device that draws by its work is charged for the time that its
+    arithmetic or its memory traffic would take at the data sheet's rates, whichever is longer;
+    others, like CPUs, whose cores spin as hungrily as they compute, for the share of the width.
+    """
+    if not by_work(device):
+        return dynamic_energy_j(device, width, occupancy_s)
+    moved = kernel.bytes_in + kernel.bytes_out
+    work_s = max(kernel.flops / device.peak_flops_per_s, moved / device.memory_bytes_per_s)
+    return (device.active_power_w - device.waiting_power_w) * min(work_s, occupancy_s)
 
 
 def dynamic_energy_j(device: Device, width: int, occupancy_s: float) -> float:
-    """Joules above idle that `width` units of `device` draw while taken for occupancy_s seconds.
-
-    A linear model: power rises from idle_power_w to active_power_w with the share of the width
-    that is busy, whatever the kernel. It is modelled, never measured; `SOURCE` says so.
-    """
+    """Joules above waiting that `width` fully busy units of `device` draw in so many seconds."""
     share = width / device.width
-    return (device.active_power_w - device.idle_power_w) * share * occupancy_s
+    return (device.active_power_w - device.waiting_power_w) * share * occupancy_s
 
 
 def energy_j(device: Device, seconds: float, busy_s: float) -> float:
     """Joules of the whole of `device` in `seconds` seconds, its units busy for busy_s of them, all
-    added up: idle power throughout, and the same linear model above it.
+    added up: waiting power throughout, and the linear model above it.
 
     More than seconds · width busy cannot be; it counts as that.
     """
     busy = min(busy_s, seconds * device.width)
-    return device.idle_power_w * seconds + dynamic_energy_j(device, 1, busy)
+    return device.waiting_power_w * seconds + dynamic_energy_j(device, 1, busy)
+
+
+def spread() -> float:
+    """Standard deviation of the logarithm of the factor whose 90 % band is BAND."""
+    return math.log(BAND) / 1.6449

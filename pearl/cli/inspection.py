@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from enum import StrEnum, auto
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,6 +18,11 @@ from pearl.errors import SpecError
 
 if TYPE_CHECKING:
     from pearl_devices import Device
+
+
+class Cluster(StrEnum):
+    ray = auto()
+
 
 DEVICE_S = 10.0
 """Seconds that timing a device beside the host takes."""
@@ -34,13 +40,21 @@ def init(
         str | None,
         typer.Option(metavar="ID", help="Environment; default: one that suits the algorithm."),
     ] = None,
+    platform: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DEVICES",
+            help="Write a platform out, to be edited: cpu=ryzen_9_7950x,gpu=rtx_4090x2, of "
+            "`pearl list devices`.",
+        ),
+    ] = None,
     json_file: Json = None,
 ) -> Result:
     """Write a commented spec to start from."""
     from pearl.files import make_folders
     from pearl.spec.template import init_text
 
-    text = init_text(algorithm, env)
+    text = init_text(algorithm, env, platform)
     make_folders(file)
     try:
         with file.open("x", encoding="utf-8") as out:
@@ -68,6 +82,7 @@ def check(
     from pearl.planner.planner import check_estimates
     from pearl.spec import trust
     from pearl.spec.code_checks import check_code
+    from pearl.spec.platform_entries import yours
     from pearl.spec.reading import state
     from pearl.training import memory
 
@@ -80,6 +95,7 @@ def check(
         system = load_spec(spec, [*(keys or ()), *(set or ())])
         check_estimates(system)
         warned, noted = memory.warning(system), system.env.note
+    notes = [note for note in (noted, yours(stated.platform)) if note]
     found = {
         "schema": SCHEMA,
         "status": "valid",
@@ -92,14 +108,14 @@ def check(
         "objective": stated.objective,
         "not_looked_at": [vars(each) for each in unseen],
         "warnings": [warned] if warned else [],
-        "notes": [noted] if noted else [],
+        "notes": notes,
     }
     text = (
         f"{spec}: valid: {found['algorithm']} on {found['env']}, platform {found['platform']} "
         f"({', '.join(d.name for d in stated.platform.devices)}), objective {found['objective']}"
     )
     lines = [f"warning: {warned}"] if warned else []
-    lines += [f"note: {noted}"] if noted else []
+    lines += [f"note: {note}" for note in notes]
     lines += [f"not looked at: {each}: {each.unknown}" for each in unseen]
     if unseen:
         lines.append("pearl check --import imports this code, which runs it, and looks")
@@ -182,9 +198,17 @@ def calibrate(
         float | None,
         typer.Option(min=0.1, help="When it is ended, in seconds; default: 2 x seconds + 120."),
     ] = None,
+    on: Annotated[
+        Cluster | None,
+        typer.Option(help="Every node of the running Ray cluster, and the links between them."),
+    ] = None,
     json_file: Json = None,
 ) -> Result:
     """Measure the kernels of this host, then its GPUs, for plans to rely on."""
+    if on is not None:
+        if check:
+            raise SpecError("calibrate: --check is of this host alone; leave out one of the two")
+        return _calibrate_cluster(seconds, time_limit)
     from pearl.cli.text import calibration_text, checks_text, gpu_calibration_text
     from pearl_devices import UnsupportedError
     from pearl_estimators.host import on_demand
@@ -210,6 +234,26 @@ def calibrate(
     rows = on_demand.check(found)
     value["checks"] = [{**vars(row), "held": row.held} for row in rows]
     return Result(checks_text(rows), value)
+
+
+def _calibrate_cluster(seconds: float, limit_s: float | None) -> Result:
+    from pearl.cli.text import calibration_text, links_text
+    from pearl.cluster import discovery, links
+    from pearl_estimators.host.calibration_file import path
+
+    print(f"measuring every node, about {seconds:.0f} s each", file=sys.stderr, flush=True)
+    hosts = discovery.calibrate(seconds, limit_s)
+    print("measuring the links between them", file=sys.stderr, flush=True)
+    found = links.measure()
+    texts = [calibration_text(each, f"the cache of {host}") for host, each in hosts.items()]
+    texts.append(links_text(found, str(links.path())))
+    value = {
+        **next(iter(hosts.values())).to_json(),
+        "path": str(path()),
+        "hosts": {host: each.to_json() for host, each in hosts.items()},
+        "links": [asdict(each) for each in found],
+    }
+    return Result("\n\n".join(texts), value)
 
 
 def _seams(name: str) -> Iterator[tuple[Device, int, Callable[..., Any]]]:

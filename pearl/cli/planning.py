@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from enum import StrEnum, auto
 from pathlib import Path
 from typing import Annotated
@@ -20,6 +21,8 @@ class Objective(StrEnum):
     throughput = auto()
     power_efficiency = auto()
     makespan = auto()
+    robust = auto()
+    robust_worst = auto()
 
 
 @command
@@ -123,3 +126,53 @@ def balance(
     parts = [balance_text(found), *([slices_text(slices)] if slices else [])]
     value = {**found.to_json(), "slices": slices.to_json() if slices else None}
     return Result("\n\n".join(parts), {"schema": SCHEMA, **value})
+
+
+@command
+def advise(
+    spec: Spec,
+    keys: Keys = None,
+    add: Annotated[
+        list[str] | None,
+        typer.Option("--add", metavar="DEVICE", help="Buy it in thought; see `list devices`."),
+    ] = None,
+    about: Annotated[
+        list[str] | None,
+        typer.Option(metavar="QUESTION", help="Only this one: bound, limits, devices, buy, …"),
+    ] = None,
+    platform: Annotated[
+        str | None, typer.Option(help="Another platform than the spec's, as a name or a file.")
+    ] = None,
+    time_limit: Annotated[float, typer.Option(min=0.0, help="Seconds for all questions.")] = 15.0,
+    seed: Annotated[int, typer.Option(min=0, max=SEEDS - 1, help="Seed of the draws.")] = 0,
+    set: Set = None,
+    json_file: Json = None,
+) -> Result:
+    """Say what bounds a spec and what would help, with how sure that is."""
+    from collections.abc import Sequence
+
+    from pearl.advice import advise as advised
+    from pearl.advice.asking import Finding
+    from pearl.advice.page import footer, verdict_text
+
+    asked = [f"platform={platform}"] if platform else []
+    system = load_spec(spec, [*(keys or ()), *(set or ()), *asked])
+    warn_of_measuring(system)
+
+    def listener(question: str, verdicts: Sequence[Finding]) -> None:
+        if not verdicts:
+            print(f"advise: {question} …", file=sys.stderr, flush=True)
+        elif json_file != "-":
+            print("\n".join(verdict_text(v) for v in verdicts), flush=True)
+
+    words = [spec, *(keys or ()), *(set or ()), *asked]
+    found = advised(
+        system,
+        add=add or (),
+        time_limit_s=time_limit,
+        seed=seed,
+        about=about or (),
+        listener=listener,
+        words=words,
+    )
+    return Result(footer(found), found.to_json())

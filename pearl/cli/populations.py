@@ -55,10 +55,16 @@ def sweep(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the schedule, and run nothing.")
     ] = False,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ray", help="All nodes of the Ray cluster that runs; default: this machine."
+        ),
+    ] = None,
     set: Set = None,
     json_file: Json = None,
 ) -> Result:
-    """Train many runs, seeds by values, over this machine's cores."""
+    """Train many runs, seeds by values, over this machine's cores or those of a cluster."""
     from pearl.planner.planner import spare
     from pearl.population.members import parse_options, parse_over, parse_seeds
     from pearl.population.population import ASHA, TOURNAMENT
@@ -94,6 +100,7 @@ def sweep(
             resume=resume,
             restarts=restarts,
             dry_run=dry_run,
+            on=on,
             watch=watcher,
         )
     text = str(done) if folder is None else f"{done}\n\nsweep folder: {folder}"

@@ -8,9 +8,11 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from pearl.formatting import band, count, listed, percent, ratio, si
+from pearl.report.bands_text import range_text, rate_band
 from pearl.text_tables import Column, Table, table_text
 
 if TYPE_CHECKING:
+    from pearl.cluster.links import MeasuredLink
     from pearl.planning.plans import Plan
     from pearl_devices import Platform
     from pearl_estimators.gpu.calibration import GpuCalibration
@@ -44,6 +46,11 @@ def platform_text(platform: Platform) -> str:
             ("bandwidth", si(d.memory_bytes_per_s, "B/s"), "memory_bytes_per_s"),
             ("overhead", si(d.overhead_s, "s"), "overhead_s"),
             ("power", f"{d.idle_power_w:g} to {d.active_power_w:g} W", "active_power_w"),
+            *(
+                [("in use", f"{d.context_power_w:g} W, doing nothing", "context_power_w")]
+                if d.context_power_w
+                else []
+            ),
         )
         for label, value, key in facts:
             source = f"  [{d.sources[key]}]" if key in d.sources else ""
@@ -60,6 +67,28 @@ def variants_text(device: str, variants: Mapping[str, Sequence[str]]) -> str:
     heading = (Column("kernel"), Column("variants"))
     rows = tuple((kind, ", ".join(names)) for kind, names in variants.items())
     return table_text(Table(f"What {device} runs", heading, rows))
+
+
+def links_text(found: Sequence[MeasuredLink], path: str) -> str:
+    """The measured links between hosts in a table."""
+    heading = (
+        Column("between"),
+        *(Column(n, "right") for n in ("latency", "a message", "bandwidth", "median error")),
+        Column("widest spread", "right"),
+    )
+    rows = tuple(
+        (
+            f"{k.home}, {k.other}",
+            si(k.latency_s, "s"),
+            si(k.per_message_s, "s"),
+            si(k.bytes_per_s, "B/s"),
+            percent(k.error),
+            f"× {max(t.spread for t in k.timings):.1f}",
+        )
+        for k in found
+    )
+    notes = [f"kept in {path}"] if rows else ["There is no other node with cores."]
+    return table_text(Table("Links between hosts", heading, rows, tuple(notes)))
 
 
 def calibration_text(found: Calibration, path: str) -> str:
@@ -171,6 +200,7 @@ def front_text(plans: Sequence[Plan]) -> str:
             (
                 si(plan.power_w, "W"),
                 count(plan.value),
+                range_text(ends) if (ends := rate_band(plan)) else "",
                 f"{per_j:,.3g}" if math.isfinite(per_j) else "",
                 si(plan.pace_s, "s") if plan.pace_s is not None else "",
                 plan.status,
@@ -181,6 +211,7 @@ def front_text(plans: Sequence[Plan]) -> str:
     heading = (
         Column("power", "right"),
         Column(unit, "right"),
+        Column("90 % band", "right"),
         Column(f"{unit.removesuffix('/s')}/J", "right"),
         Column("paced", "right"),
         Column("status"),

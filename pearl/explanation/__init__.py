@@ -25,7 +25,7 @@ from pearl.spec.system import System
 from pearl_devices.given import is_number, shown
 from pearl_devices.kernels import kind_of
 
-__all__ = ["explain", "sections"]
+__all__ = ["bound", "explain", "near_optimal", "resolve", "sections", "what_if"]
 
 
 @dataclass(frozen=True)
@@ -127,9 +127,9 @@ def explain(
     plan = replace(plan, problem=Problem(graph, lambda: costs, limits, system))
     again = Again(plan, graph, costs, limits, began + time_limit_s)
     said = answers(again.until(0.2))
-    close = runner_ups(again.until(0.4), within)
+    changes, left_out = what_ifs(again.until(0.5))
+    close = runner_ups(again.until(0.6), within)
     moves = _crossovers(again, system) if system else ()
-    changes, left_out = what_ifs(again)
     return Explanation(
         plan.value,
         plan.value_unit,
@@ -150,11 +150,11 @@ def explain(
 
 
 def _crossovers(again: Again, system: System) -> tuple[Crossover, ...]:
-    """For every task that takes gradient steps."""
+    """For every task that takes gradient steps, in what is left of the time."""
     found = []
     for task in again.graph.tasks:
         if kind_of(task.kernel).structure == "gradient":
-            left = again.until(0.3).deadline - time.monotonic()
+            left = again.deadline - time.monotonic()
             if left > 0:
                 found.append(crossover(system, task.name, method=again.method, time_limit_s=left))
     return tuple(c for c in found if c is not None)

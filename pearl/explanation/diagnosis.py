@@ -61,9 +61,10 @@ def why_slower(again: Again, gpu: Device) -> str:
     for task in again.graph.tasks:
         there = [m for m in again.costs.of(task.name) if m.device == gpu.name]
         here = [
-            (_a_firing_s(again, m, task.name), m)
+            (seconds, m)
             for m in again.costs.modes
             if task.name in m.tasks and m.share is None and m.device in cpus
+            if (seconds := _a_firing_s(again, m, task.name)) is not None
         ]
         if there and here:
             best = min(there, key=lambda m: m.estimate.latency_s)
@@ -89,11 +90,12 @@ def why_slower(again: Again, gpu: Device) -> str:
     return f"It is not: {apart} and {beside}: {text}."
 
 
-def _a_firing_s(again: Again, mode: Mode, task: str) -> float:
-    q = again.graph.repetition
+def _a_firing_s(again: Again, mode: Mode, task: str) -> float | None:
+    """Of a fused call the task's share; None where no shares are known."""
     if not mode.fused:
         return mode.estimate.latency_s
-    return mode.estimate.latency_s * again.costs.shares(mode, q)[task] / q[task]
+    share = again.costs.shares(mode, again.graph).get(task)
+    return share and mode.estimate.latency_s * share / again.graph.repetition[task]
 
 
 def _made_of(again: Again, task: str, mode: Mode, gpu: Device) -> str:
@@ -155,7 +157,8 @@ def why_idle(again: Again, gpu: Device) -> str:
         if gpu.name in devices_of(g, again.costs, again.limits)
     ]
     if not able:
-        return f"Nothing can run on {gpu.name}: no task may, or has an estimate for it."
+        groups = classes(again.graph, again.limits)
+        return f"Nothing can run there: {'; '.join(_kept_off(again, g, gpu.name) for g in groups)}."
     group = max(able)[1]
     what = f"{listed(group)} on {gpu.name}"
     answer = again.solve(costs=restricted(again.costs, {group: gpu.name}, {}), waiting=2)
@@ -214,8 +217,10 @@ def where_replay(again: Again) -> str:
     group = next(g for g in classes(again.graph, again.limits) if tasks[0] in g)
     here = devices_in(again.plan, group)[0]
     others = [d for d in devices_of(group, again.costs, again.limits) if d != here]
+    never = [d.name for d in again.costs.platform.devices if d.name not in (here, *others)]
+    reasons = [_kept_off(again, group, device) for device in never]
     if not others:
-        return f"On {here}: no other device may or can run {listed(group)}."
+        return f"On {here}: {'; '.join(reasons)}."
     bans = {group: frozenset({here})}
     answer = again.solve(costs=restricted(again.costs, {}, bans), waiting=2)
     if answer is None:
@@ -229,6 +234,27 @@ def where_replay(again: Again) -> str:
         if c.link and c.bytes > 0 and (c.src in group) != (c.dst in group)
     ]
     cost = f", where {listed(crossing)} would be sent" if crossing else ""
+    more = "".join(f" {reason[:1].upper()}{reason[1:]}." for reason in reasons)
     return (
         f"On {here}: on {there} {_best(answer.proven)} gives {_compared(again, answer.plan)}{cost}."
+        f"{more}"
     )
+
+
+def absence(again: Again, task: str, device: str) -> str:
+    """Why a task has no mode on a device: limits, or the tool; empty where it has one."""
+    limits = again.limits
+    if limits.pin.get(task, device) != device or device not in limits.devices.get(task, (device,)):
+        return f"kept off {device} by the limits"
+    if any(m.device == device and task in m.tasks for m in again.costs.modes):
+        return ""
+    if task in limits.variants:
+        return f"without a variant on {device} that the limits name"
+    return f"not modelled on {device}"
+
+
+def _kept_off(again: Again, group: tuple[str, ...], device: str) -> str:
+    why = {task: absence(again, task, device) for task in group}
+    first = next(reason for reason in why.values() if reason)
+    tasks = [task for task, reason in why.items() if reason == first]
+    return f"{listed(tasks)} {'is' if len(tasks) == 1 else 'are'} {first}"

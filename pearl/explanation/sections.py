@@ -27,6 +27,9 @@ TITLE = "Explanation"
 VISIBLE = 0.001
 """A change of throughput and efficiency below this share is only named."""
 
+FEW = 3
+"""Of the changes for which no time was left, so many are named."""
+
 
 @dataclass(frozen=True)
 class Section:
@@ -68,8 +71,13 @@ def section(e: Explanation, *, every_change: bool = False) -> Section:
     if any(not w.proven for w in shown):
         notes.append("* not proved to be the best.")
     if e.left_out:
-        notes.append(f"No time was left for: {'; '.join(e.left_out)}.")
+        notes.append(f"No time was left for: {_few(e.left_out)}.")
     return Section(tuple(sentences), (_runner_ups(e), _changes(e, shown, notes)))
+
+
+def _few(texts: tuple[str, ...]) -> str:
+    more = f"; and {len(texts) - FEW} more" if len(texts) > FEW else ""
+    return "; ".join(texts[:FEW]) + more
 
 
 def _visible(e: Explanation, w: WhatIf) -> bool:

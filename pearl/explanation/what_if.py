@@ -56,9 +56,10 @@ class WhatIf:
 def what_ifs(again: Again) -> tuple[tuple[WhatIf, ...], tuple[str, ...]]:
     """Every change solved anew, by falling gain, and the changes for which no time was left.
 
-    One more slack where the graph allows any (none for makespan, which knows no slack); one more
-    core and lane on each device; each link twice as fast; each task 20 % faster, those that take
-    most of the period first; each device removed (the host cannot be: nothing runs on it then).
+    Asked in the order in which users ask: each device removed; one more slack where the graph
+    allows any (none for makespan, which knows no slack); one more core and lane on each device;
+    each link twice as fast; each task 20 % faster, those that take most of the period first; and
+    nothing on the host, which cannot be removed.
     """
     found: list[WhatIf] = []
     left_out: list[str] = []
@@ -111,6 +112,9 @@ def _valued(again: Again, change: Change, plan: Plan, proven: bool) -> WhatIf:
 
 
 def _changes(again: Again) -> Iterator[Change]:
+    host = again.costs.platform.host
+    devices = list(_devices(again.costs, again.limits))
+    yield from (d for d in devices if d.name != host)
     if again.plan.objective != "makespan":
         yield from _slack(again.graph, again.costs, again.limits)
     yield from _lanes(again.costs, again.limits)
@@ -120,7 +124,7 @@ def _changes(again: Again) -> Iterator[Change]:
         costs = faster(again.costs, again.graph, task)
         percent = f"{100 * (1 - FASTER):.0f} %"
         yield Change("task", task, f"{task} {percent} faster", costs, again.limits)
-    yield from _devices(again.costs, again.limits)
+    yield from (d for d in devices if d.name == host)
 
 
 def _slack(graph: TaskGraph, costs: CostTable, limits: Limits) -> Iterator[Change]:
@@ -197,13 +201,13 @@ def without_device(platform: Platform, name: str) -> Platform:
 def faster(costs: CostTable, graph: TaskGraph, task: str, factor: float = FASTER) -> CostTable:
     """The table with the time, energy and pair terms of one task times `factor`.
 
-    Of a fused call only the task's share of the time changes.
+    Of a fused call only the task's share of the time changes; where no shares are known, nothing.
     """
 
     def scaled(mode: Mode) -> Mode:
         if task not in mode.tasks:
             return mode
-        part = costs.shares(mode, graph.repetition)[task] if mode.fused else 1.0
+        part = costs.shares(mode, graph).get(task, 0.0) if mode.fused else 1.0
         by, e = 1 - part * (1 - factor), mode.estimate
         names = ("latency_s", "occupancy_s", "low_s", "high_s", "energy_j")
         return replace(mode, estimate=replace(e, **{n: getattr(e, n) * by for n in names}))

@@ -72,9 +72,17 @@ def check(graph: TaskGraph, limits: Limits) -> int:
     return copies
 
 
+def _unable(task: str, where: str) -> InfeasibleError:
+    return InfeasibleError(
+        f"limits.any_order: {task} cannot run on a free lane of {where}",
+        [{"kind": "task", "name": task, "need": 1, "limit": 0, "unit": "modes"}],
+    )
+
+
 def solve(graph: TaskGraph, costs: CostTable, limits: Limits) -> Plan:
-    """The plan with these lanes, each task in its fastest mode on the host; nothing is proven. Its
-    period is that of mean times in lock-step: a run in any order is as fast or faster."""
+    """The plan with these lanes, each task in its fastest mode on the host device, or of copies on
+    the like of it on the host with the most lanes left; nothing is proven. Its period is that of
+    mean times in lock-step: a run in any order is as fast or faster."""
     begin, copies = time.perf_counter(), check(graph, limits)
     envs = graph.task("env_step").environments
     split = Split(ACTING, (envs // copies,) * copies)
@@ -83,24 +91,36 @@ def solve(graph: TaskGraph, costs: CostTable, limits: Limits) -> Plan:
         key: limits.policy_lag for key, e in numbered(torn.edges).items() if e.limit == "policy_lag"
     }
     x = expand(torn.with_slack(lag))
-    table, host = split_costs(costs, split), costs.platform.host
+    table, platform = split_costs(costs, split), costs.platform
+    home = platform.device(platform.host)
+    room = {d.name: d.max_lanes for d in platform.devices if d.kind == home.kind}
+    room = {name: n for name, n in room.items() if name == home.name or platform.device(name).host}
+    most = min(sum(room.values()), limits.max_lanes or sum(room.values()))
+    if copies + 1 > most:
+        raise SpecError(
+            f"limits.any_order: {copies} copies need {copies + 1} lanes; max_lanes allows {most}"
+        )
+    copy = {u: part.replica for u in x.units if (part := torn.task(u[0]).part)}
+    able = {u: {m.device for m in table.of(*u)} & set(room) for u in x.units}
+    where: list[str] = []
+    for unit in x.units:
+        if unit not in copy and home.name not in able[unit]:
+            raise _unable(unit[0], home.name)
+    left = {**room, home.name: room[home.name] - 1}
+    for replica in range(copies):
+        mine = [u for u in x.units if copy.get(u) == replica]
+        free = [d for d in room if left[d] and all(d in able[u] for u in mine)]
+        if not free:
+            raise _unable(mine[0][0], " or ".join(room))
+        where.append(max(free, key=lambda d: left[d]))
+        left[where[-1]] -= 1
     modes, lanes = [], []
     for unit in x.units:
-        able = [m for m in table.of(*unit) if m.device == host]
-        if not able:
-            raise InfeasibleError(
-                f"limits.any_order: {unit[0]} cannot run on the host",
-                [{"kind": "task", "name": unit[0], "need": 1, "limit": 0, "unit": "modes"}],
-            )
-        modes.append(min(able, key=lambda m: m.estimate.occupancy_s))
-        part = torn.task(unit[0]).part
-        lanes.append(part.replica if part else copies)
-    room = costs.platform.device(host).max_lanes
-    if copies + 1 > min(room, limits.max_lanes or room):
-        raise SpecError(
-            f"limits.any_order: {copies} copies need {copies + 1} lanes; max_lanes allows "
-            f"{min(room, limits.max_lanes or room)}"
-        )
+        replica = copy.get(unit, copies)
+        device = [*where, home.name][replica]
+        found = [m for m in table.of(*unit) if m.device == device]
+        modes.append(min(found, key=lambda m: m.estimate.occupancy_s))
+        lanes.append(where[:replica].count(device))
     assignment = Assignment(x, table, tuple(modes), tuple(lanes))
     timed = timing(assignment)
     seen: Counter[str] = Counter()
@@ -108,9 +128,14 @@ def solve(graph: TaskGraph, costs: CostTable, limits: Limits) -> Plan:
     for at, task in enumerate(program_order(torn)):
         place[task, seen[task]] = at
         seen[task] += 1
+
+    def turn(node: int) -> int:
+        """When a firing is due, or that which sends a message over a link."""
+        name, firing = timed.names[node]
+        return place[name.partition(">")[0], firing]
+
     orders = {
-        name: tuple((i, 0) for i in sorted(nodes, key=lambda i: place[timed.names[i]]))
-        for name, nodes in timed.lanes.items()
+        name: tuple((i, 0) for i in sorted(nodes, key=turn)) for name, nodes in timed.lanes.items()
     }
     spent_s = time.perf_counter() - begin
     proof = Proof("throughput", "any_order", 0, spent_s, 0.0, 0.0, late=False)

@@ -13,6 +13,7 @@ a platform without a GPU every actor runs its own inference and the rest shares 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -25,7 +26,7 @@ from pearl_devices import Device, Kernel, offers
 from pearl_devices.base import ASKED
 from pearl_devices.kernels import kind_of
 from pearl_estimators import estimate
-from pearl_estimators.power import dynamic_energy_j
+from pearl_estimators.power import dynamic_energy_j, firing_energy_j
 
 Busiest = Literal["actors", "gpu", "host"]
 
@@ -158,11 +159,22 @@ class Machine:
 
     def gpu_s(self, sms: int) -> float:
         """Seconds that the network tasks of one iteration keep `sms` SMs busy."""
+        return sum(firings * seconds for firings, seconds, _ in self._on_gpu(sms))
+
+    def gpu_j(self, sms: int) -> float:
+        """Joules above waiting of these firings."""
         assert self.gpu is not None
         return sum(
-            self.graph.repetition[t.name] * quickest_s(self.system, t, self.gpu, sms)
-            for t in self.on_gpu
+            firings * firing_energy_j(kernel, self.gpu, sms, seconds)
+            for firings, seconds, kernel in self._on_gpu(sms)
         )
+
+    def _on_gpu(self, sms: int) -> Iterator[tuple[int, float, Kernel]]:
+        """Firings, seconds of one and kernel of each network task of an iteration."""
+        assert self.gpu is not None
+        for t in self.on_gpu:
+            seconds = quickest_s(self.system, t, self.gpu, sms)
+            yield self.graph.repetition[t.name], seconds, t.kernel
 
     def at(self, actors: int, cores: int, sms: int | None) -> SweepPoint:
         """The prediction for `actors` actors on `cores` cores and `sms` SMs."""
@@ -182,10 +194,10 @@ class Machine:
         ]
         busiest = max(loads)
         period_s = busiest[0]
-        joules = self.cpu.idle_power_w * period_s
+        joules = self.cpu.waiting_power_w * period_s
         joules += dynamic_energy_j(self.cpu, 1, busy_s + host_s)
         if self.gpu is not None and sms is not None:
-            joules += self.gpu.idle_power_w * period_s + dynamic_energy_j(self.gpu, sms, gpu_s)
+            joules += self.gpu.waiting_power_w * period_s + self.gpu_j(sms)
         steps = self.graph.env_steps
         return SweepPoint(
             actors,

@@ -33,6 +33,7 @@ from pearl_devices import BACKENDS
 from pearl_devices.cache_folder import cache_folder, doubts
 from pearl_estimators.host import on_demand
 from pearl_estimators.host.calibration import versions
+from pearl_estimators.host.other_hosts import MEASURED_BY
 
 SCHEMA = 1
 KEPT = 64
@@ -103,6 +104,8 @@ def _file(system: System, graph: TaskGraph) -> Path | None:
     code of the user's own."""
     platform = system.platform
     if not KEPT or any(device.kind not in BACKENDS for device in platform.devices):
+        return None
+    if any(device.host in MEASURED_BY for device in platform.devices):  # their times lie elsewhere
         return None
     here = cache_folder()
     try:

@@ -20,6 +20,7 @@ from pearl.planner.evaluations import placed
 from pearl.planning.costs import CostTable, tabulate, with_lanes
 from pearl.planning.plans import Plan, Problem
 from pearl.spec.own_code import graph_of
+from pearl.spec.platform_entries import yours
 from pearl.spec.reading import System, load
 from pearl_devices import Kernel
 from pearl_estimators.host import on_demand
@@ -87,7 +88,59 @@ def planned(
     time_limit_s: float = 20.0,
     seed: int = 0,
 ) -> Plan:
-    """The plan of a system whose graph is made already: see `plan`."""
+    """The plan of a system whose graph is made already: see `plan`. Several hosts have to be worth
+    it: else the plan is that of home alone."""
+    options: dict[str, Any] = {"method": method, "seed": seed}
+    home = system.platform.device(system.platform.host).host
+    if len({d.host for d in system.platform.devices}) < 2 or system.limits.any_order:
+        return _planned(system, graph, time_limit_s=time_limit_s, **options)
+    options["time_limit_s"] = time_limit_s / 2
+    at_home = replace(system, limits=on_host(system, graph, home))
+    try:
+        one = _planned(at_home, graph, **options)
+    except InfeasibleError:
+        one = None
+    many = _planned(system, graph, **options)
+    hosts = {system.platform.device(t.device).host for t in many.tasks}
+    named, gain = listed(sorted(hosts)), _gain(many, one, system) if one else math.inf
+    if one is None or (hosts != {home} and gain >= WORTH):
+        worth = f"{gain:.2f} x what {home} alone gives" if one else f"{home} alone meets no limits"
+        return _told(many, system, f"lanes on {named}: {worth}")
+    if hosts == {home}:
+        return _told(many, system, f"{home} alone: no plan over several hosts is better")
+    less = f"less than the {WORTH:g} x below which what is not modelled decides"
+    return _told(one, system, f"{home} alone: {named} would give {gain:.2f} x as much, {less}")
+
+
+def on_host(system: System, graph: TaskGraph, host: str) -> Limits:
+    """The limits of a system where every task is on devices of one host."""
+    own = [d.name for d in system.platform.devices if d.host == host]
+    allowed = {t.name: system.limits.devices.get(t.name, tuple(own)) for t in graph.tasks}
+    kept = {task: tuple(d for d in names if d in own) for task, names in allowed.items()}
+    return replace(system.limits, devices=kept)
+
+
+def _told(found: Plan, system: System, why: str) -> Plan:
+    """A plan of this system with a note of its hosts, and of assumed links between them."""
+    host = {d.name: d.host for d in system.platform.devices}
+    between = [k for k in system.platform.links if host[k.a] != host[k.b]]
+    sources = [text for k in between for text in k.sources.values()]
+    assumed = [f"links between hosts: {t}" for t in sources if t.startswith("assumed")][:1]
+    assert found.problem is not None
+    note = "; ".join(filter(None, (found.note, why, *assumed)))
+    return replace(found, note=note, problem=replace(found.problem, system=system))
+
+
+def _gain(many: Plan, one: Plan, system: System) -> float:
+    """How many times as good the first plan is."""
+    gain = many.value / one.value if one.value > 0 else math.inf
+    return 1 / gain if system.objective == "makespan" else gain
+
+
+def _planned(
+    system: System, graph: TaskGraph, *, method: str | None, time_limit_s: float, seed: int
+) -> Plan:
+    """The plan with as many lanes as are worth it."""
     from pearl.planner import any_order
     from pearl.solvers.solver import solve
 
@@ -122,9 +175,7 @@ def planned(
         return _noted(solved(several, system.limits, 0.5), system, graph, *guessed)
     many = solved(several, system.limits, 0.5)
     lanes = sum(k.width > 0 for k in many.lanes)
-    gain = many.value / one.value if one.value > 0 else math.inf
-    if system.objective == "makespan":
-        gain = 1 / gain
+    gain = _gain(many, one, system)
     if lanes > 1 and gain >= WORTH:
         why = f"{lanes} lanes give {gain:.2f} x what one gives"
         return _noted(many, system, graph, why, *guessed)
@@ -145,7 +196,7 @@ def _noted(found: Plan, system: System, graph: TaskGraph, *notes: str) -> Plan:
     """The plan with its evaluations, with these notes, and with what of this host it takes from the
     data sheet for the time being, and why."""
     found = replace(found, evaluation=placed(found, graph, system))
-    notes = ((system.env.note,) if system.env.note else ()) + notes
+    notes = (*filter(None, (system.env.note, yours(system.platform))), *notes)
     late = on_demand.passed()
     here = {d.name for d in system.platform.devices if on_demand.calibrated_here(d)}
     tasks = [t.task for t in found.tasks if t.device in here and t.rung == "datasheet"]
@@ -184,7 +235,8 @@ def runtime(system: System) -> dict[str, Any]:
     """
     devices = system.platform.devices
     here = [d for d in devices if on_demand.calibrated_here(d)]
-    if not here or system.platform.name != "host" or system.limits.max_lanes == 1:
+    live = system.platform.name in ("host", "ray")
+    if not here or not live or system.limits.max_lanes == 1:
         return {}
     if here[0].max_lanes == 1 and len(devices) == 1:
         return {}

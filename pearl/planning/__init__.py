@@ -1,3 +1,14 @@
 """Plans: costs, timing of an assignment, plans built from it, plans checked and kept."""
 
-__all__ = ["costs", "plan_builder", "plan_validation", "plans", "replicas", "runs", "timing"]
+__all__ = [
+    "bands",
+    "costs",
+    "draws",
+    "plan_builder",
+    "plan_validation",
+    "plans",
+    "replicas",
+    "runs",
+    "timing",
+    "valuation",
+]

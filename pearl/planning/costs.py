@@ -12,13 +12,17 @@ from pearl.errors import InfeasibleError, SpecError
 from pearl.graph.limits import Limits
 from pearl.graph.task_graph import TaskGraph
 from pearl.planning.replicas import Split, copy_name, resized, splits
-from pearl_devices import Kernel, Platform, offers
+from pearl_devices import Device, Kernel, Platform, offers
 from pearl_devices.base import ASKED
 from pearl_devices.given import is_names, is_number, is_whole, misfit, shown
+from pearl_devices.hosts import alike
 from pearl_estimators import Estimate, estimate
 from pearl_estimators.host.calibration import CalibrationError
 from pearl_estimators.host.interference import Shares, named, side
-from pearl_estimators.host.on_demand import calibrated_here, calibration, comparable
+from pearl_estimators.host.on_demand import calibrated, calibrated_here, calibration, comparable
+
+LEARNS = "update"
+"""The task whose lane runs in the process that trains."""
 
 
 @dataclass(frozen=True)
@@ -157,21 +161,32 @@ class CostTable:
                 found.setdefault(m.tasks, []).append(m)
         return {tasks: tuple(modes) for tasks, modes in found.items()}
 
-    def shares(self, mode: Mode, repetition: Mapping[str, int]) -> dict[str, float]:
-        """Task of a fused call → its share of the call.
+    def shares(self, mode: Mode, graph: TaskGraph) -> dict[str, float]:
+        """Task of a fused call → its share of the call, by what the parts cost on its device.
 
-        In proportion to the time of its firings run apart on the same device and variant; equal
-        shares where one task cannot run apart.
+        They cost the times of their firings run apart there, in the call's variant where a task has
+        it, else in its fastest; where one cannot run apart, the time that flops and bytes take at
+        the device's rates. Empty where these are not counted either: then only the call is known.
         """
-        apart = {
-            task: alone.estimate.latency_s * repetition[task]
-            for task in mode.tasks
-            for alone in self.of(task)
-            if (alone.device, alone.variant) == (mode.device, mode.variant)
-        }
+        q, device, apart = graph.repetition, self.platform.device(mode.device), {}
+        for task in mode.tasks:
+            alone = [m for m in self.of(task) if m.device == mode.device]
+            same = [m for m in alone if m.variant == mode.variant]
+            if alone:
+                apart[task] = q[task] * min(m.estimate.latency_s for m in same or alone)
         if len(apart) < len(mode.tasks) or not sum(apart.values()) > 0:
-            apart = dict.fromkeys(mode.tasks, 1.0)
+            apart = {
+                task: q[task] * _work_s(graph.task(task).kernel, device) for task in mode.tasks
+            }
+            if not all(apart.values()):
+                return {}
         return {task: seconds / sum(apart.values()) for task, seconds in apart.items()}
+
+
+def _work_s(kernel: Kernel, device: Device) -> float:
+    """Seconds of flops or bytes at the rates of a data sheet, whichever take longer."""
+    moved = kernel.bytes_in + kernel.bytes_out
+    return max(kernel.flops / device.peak_flops_per_s, moved / device.memory_bytes_per_s)
 
 
 def bad_problem(graph: object, costs: object, limits: object) -> list[str]:
@@ -211,11 +226,16 @@ def _tabulated(graph: TaskGraph, platform: Platform, limits: Limits) -> CostTabl
     known = {
         device.name: calibration(device, [kernel for _, kernel, _ in jobs])  # all it lacks at once
         for device in platform.devices
-        if calibrated_here(device)
+        if calibrated(device)
     }
+    home = platform.device(platform.host).host
+    like = alike(platform.devices, known)
     for tasks, kernel, share in jobs:
         found = []
+        costed: dict[tuple[str, str, int], Estimate] = {}
         for device in platform.devices:
+            if LEARNS in tasks and device.real and device.host != home:
+                continue
             if any(device.name not in limits.devices.get(t, (device.name,)) for t in tasks):
                 continue
             if any(limits.pin.get(t, device.name) != device.name for t in tasks):
@@ -233,8 +253,10 @@ def _tabulated(graph: TaskGraph, platform: Platform, limits: Limits) -> CostTabl
                 kept = comparable(known[device.name], kernel, [v for v, _ in offered])
                 offered = [(v, width) for v, width in offered if v in kept]
             for variant, width in offered:
-                cost = estimate(kernel, device, variant=variant, width=width)
-                found.append(Mode(tasks, device.name, variant, width, cost, share))
+                way = like[device.name], variant, width
+                if way not in costed:
+                    costed[way] = estimate(kernel, device, variant=variant, width=width)
+                found.append(Mode(tasks, device.name, variant, width, costed[way], share))
         if not found and len(tasks) == 1 and share is None:
             name = tasks[0]
             named = [v for v in limits.variants.get(name, ()) if v in ASKED]
@@ -243,7 +265,8 @@ def _tabulated(graph: TaskGraph, platform: Platform, limits: Limits) -> CostTabl
                 f"devices are {[d.name for d in platform.devices]}, allowed for it are "
                 f"{limits.devices.get(name, 'all')}, pinned to {limits.pin.get(name, 'none')}, "
                 f"variants {limits.variants.get(name, 'all')}"
-                + "".join(f"; {v} {ASKED[v]}" for v in named),
+                + "".join(f"; {v} {ASKED[v]}" for v in named)
+                + (f"; {name} runs at home, on {home}" if home and name == LEARNS else ""),
                 [{"kind": "task", "name": name, "need": 1, "limit": 0, "unit": "modes"}],
             )
         modes += found

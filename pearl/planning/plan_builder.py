@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 from pearl.errors import SpecError
 from pearl.graph.period import Arc, Unit, expand, howard, simulate, start_times, token_free_cycle
 from pearl.graph.task_graph import Edge, TaskGraph
+from pearl.planning.draws import Z90, Draws
 from pearl.planning.plans import Bottleneck, Channel, Entry, Lane, Placement, Plan, pearl_version
 from pearl.planning.timing import Assignment, Orders, TimedGraph, channel_arcs, timing
+from pearl.planning.valuation import bands_of, valued
 from pearl.time_limit import look, watched
 
 SIMULATED, LEAST_SIMULATED, FIRINGS = 400, 40, 400_000
@@ -22,9 +24,6 @@ large graphs only as many as have so many firings together, but never fewer than
 WORK = 6000
 """Steps in which capacities on critical cycles are raised, times nodes of the timed graph (assumed:
 a step takes 0.1 ms a node)."""
-
-_Z90 = 1.6449
-"""Normal quantile of a 90 % band."""
 
 _SAME = 1e-9
 
@@ -69,6 +68,8 @@ def assemble(
     period = assignment.paced_s(natural, power_w)
     capacities, held = _capacities(timed, rings, natural, whole=single)
     spread = _simulated(timed, [*rings, *held], period, paced=period > natural)
+    draws = Draws()
+    worth = valued(timed, orders, draws, held=held, power_w=power_w)
     graph = assignment.expansion.graph
     steps, unit = (graph.env_steps, "env steps") if graph.env_steps else (1, "iterations")
     energy = assignment.energy_j(period)
@@ -120,6 +121,7 @@ def assemble(
         lanes=_lanes(timed, orders, period),
         tasks=tuple(_placement(assignment, t.name, period) for t in graph.tasks),
         edges=tuple(_channel(assignment, e, capacities.get(n)) for n, e in enumerate(graph.edges)),
+        bands=bands_of(worth, draws, graph.env_steps, graph.updates, graph.batch),
     )
 
 
@@ -210,7 +212,7 @@ def _simulated(timed: TimedGraph, arcs: list[Arc], period: float, *, paced: bool
         if latency > 0 and high > low:
             if low > 0:
                 mean = (math.log(low) + math.log(high)) / 2
-                spread = (math.log(high) - math.log(low)) / (2 * _Z90)
+                spread = (math.log(high) - math.log(low)) / (2 * Z90)
                 seconds = draw.lognormal(mean, spread, turns)
             else:
                 seconds = draw.triangular(low, min(latency, high), high, turns)
@@ -336,12 +338,14 @@ def _placement(a: Assignment, task: str, period: float) -> Placement:
 
 
 def _share_of_call(a: Assignment, task: str) -> float:
-    """One firing's share of its call; 1 where a task runs alone."""
+    """One firing's share of its call; 1 where a task runs alone. Where no shares are known the call
+    stands with its first task."""
     unit, mode = a.expansion.units[a.unit_of[task]], a.modes[a.unit_of[task]]
     if len(unit) == 1:
         return 1.0
-    repetition = a.expansion.graph.repetition
-    return a.costs.shares(mode, repetition)[task] / repetition[task]
+    graph = a.expansion.graph
+    known = a.costs.shares(mode, graph) or {mode.tasks[0]: 1.0}
+    return known.get(task, 0.0) / graph.repetition[task]
 
 
 def _channel(a: Assignment, e: Edge, capacity: int | None) -> Channel:

@@ -25,10 +25,21 @@ def plan_timing(plan: Plan, graph: TaskGraph, costs: CostTable) -> tuple[TimedGr
 
     Raises SpecError naming what in the plan disagrees with graph or costs.
     """
+    timed, orders, held = plan_orders(plan, graph, costs)
+    return timed, [*timed.arcs, *timed.ring(orders), *held]
+
+
+def plan_orders(
+    plan: Plan, graph: TaskGraph, costs: CostTable
+) -> tuple[TimedGraph, Orders, list[Arc]]:
+    """The timed graph of a plan, the orders of its lanes, and the arcs of its full channels.
+
+    Raises SpecError naming what in the plan disagrees with graph or costs.
+    """
     plan, graph, split = unfolded(plan, graph)
     assignment = _assignment_of(plan, graph, split_costs(costs, split))
     timed = timing(assignment)
-    arcs = [*timed.arcs, *timed.ring(_orders_of(plan, timed))]
+    held: list[Arc] = []
     for channel in plan.edges:
         if channel.capacity is not None:
             edge = Edge(
@@ -40,8 +51,8 @@ def plan_timing(plan: Plan, graph: TaskGraph, costs: CostTable) -> tuple[TimedGr
                 channel.slack,
             )
             rows = channel_arcs(assignment.expansion, edge, channel.capacity)
-            arcs += [(s, d, timed.latency_s[s], m) for s, d, m in rows]
-    return timed, arcs
+            held += [(s, d, timed.latency_s[s], m) for s, d, m in rows]
+    return timed, _orders_of(plan, timed), held
 
 
 def completions(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pearl.errors import SpecError
 from pearl.files import write_atomically
 from pearl.json_files import read_object
+from pearl.planning.bands import Bands, Regret
 from pearl_devices.given import is_number, is_whole, shown
 
 if TYPE_CHECKING:
@@ -67,7 +68,8 @@ class Placement:
     width, width_unit: units of the device that a firing takes.
     variant: implementation of the kernel.
     firings: firings an iteration.
-    seconds, occupancy_s: latency and lane time of a firing; of a fused call the task's share.
+    seconds, occupancy_s: latency and lane time of a firing; of a fused call the task's share
+        (`CostTable.shares`), or all of it with its first task where no shares are known.
     low_s, high_s: 90 % band of `seconds`.
     share_of_period: time of all firings over the period.
     rung: kind of evidence behind the estimate.
@@ -192,6 +194,8 @@ class Plan:
 
     note: alternatives that were rejected and why, such as a second lane; in words.
     evaluation: where the evaluations of a run are played; None: at pauses, not estimated.
+    bands: of its rates, power and energy; None for a plan from a file without them.
+    regret: of a plan that was chosen for it (objective robust); else None.
     problem: the problem solved, for `pearl.explain`; None for a plan from a file. Neither written
         nor compared.
     """
@@ -223,6 +227,8 @@ class Plan:
     schema: int = field(default=SCHEMA)
     note: str = ""
     evaluation: EvaluationPlacement | None = None
+    bands: Bands | None = None
+    regret: Regret | None = None
     problem: Problem | None = field(default=None, compare=False, repr=False)
 
     def task(self, name: str) -> Placement:
@@ -285,6 +291,8 @@ def load_plan(source: str | Path | Mapping[str, Any]) -> Plan:
         "evaluation": lambda v: (
             v if v is None else build(EvaluationPlacement, v, f"{where}: evaluation")
         ),
+        "bands": lambda v: v if v is None else build(Bands, v, f"{where}: bands"),
+        "regret": lambda v: v if v is None else build(Regret, v, f"{where}: regret"),
     }
     values = {k: nested[k](v) if k in nested else v for k, v in source.items() if k != "problem"}
     plan: Plan = build(Plan, values, where)

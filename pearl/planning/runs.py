@@ -135,6 +135,9 @@ class Run:
     lags: of a plan with several lanes, what was seen to lag (policy_lag: param_syncs, at inference;
     priority_staleness: draws whose priorities were not yet written, at a draw) → by how many → how
     often, in the iterations that were timed.
+    traffic: for the lanes of each other host what crossed: {host, tasks, messages_to,
+    payload_bytes_to, state_bytes_to, others_to, and the same with _from}: messages with firings and
+    the bytes of their arrays, bytes at starts and pauses, and messages of control.
     drift: how far it was from the plan; None for a simulated run, which has no other times.
     stopped: which callback ended it, where one did (status `stopped`).
     solution: how long it took; None for a simulated run.
@@ -159,6 +162,7 @@ class Run:
     tasks: tuple[TaskTiming, ...]
     plan: Plan
     lags: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    traffic: tuple[Mapping[str, Any], ...] = ()
     message: str | None = None
     restarts: int = 0
     lost_transitions: int = 0

@@ -160,12 +160,12 @@ class Assignment:
     def idle_power_w(self) -> float:
         """Drawn all the time by every device that is on: the host, those that stay on when unused,
         and those that run something."""
-        platform, used = self.costs.platform, {m.device for m in self.modes}
-        return math.fsum(
-            d.idle_power_w
-            for d in platform.devices
-            if d.name in used or d.name == platform.host or d.when_unused == "idle"
-        )
+        return math.fsum(self.idle_w.values())
+
+    @cached_property
+    def idle_w(self) -> dict[str, float]:
+        """Device → its part of `idle_power_w`."""
+        return self.costs.platform.idle_w({m.device for m in self.modes})
 
     @cached_property
     def dynamic_j(self) -> float:

@@ -31,8 +31,28 @@ PROCESS_BYTES = 400e6
 
 
 @dataclass(frozen=True)
+class RunPlace:
+    """Where runs can be: this machine, or a node of a cluster.
+
+    host: name of the node; empty of this machine. cores: of the CPU that runs may have.
+    free_bytes: of main memory; None: not known. gpus: whether there may be others beside the CPU.
+    """
+
+    host: str
+    cores: tuple[int, ...]
+    free_bytes: float | None
+    gpus: bool = True
+
+
+def here() -> tuple[RunPlace, ...]:
+    """This machine."""
+    free, swap = free_memory()
+    return (RunPlace("", usable_cores(), None if free is None else free + swap),)
+
+
+@dataclass(frozen=True)
 class Need:
-    """What a run of a plan takes of this machine.
+    """What a run of a plan takes of a place.
 
     cores: of the CPU. shares: device → part of its width, 0 to 1. bytes: of main memory.
     seconds: of its training, by the plan, alone.
@@ -48,9 +68,9 @@ class Need:
 
 @dataclass(frozen=True)
 class Packing:
-    """A way to run a population on this machine.
+    """A way to run a population.
 
-    cores: of a run at most. slots: the cores of each slot.
+    cores: of a run at most. slots: the cores of each slot. hosts: the place of each, by name.
     plans: of every setting. needs: of every setting.
     seconds: predicted, of the training of all runs. why: what holds the slots at their number.
     timeline: (run, slot, begin, end) of a plain sweep, predicted, seconds.
@@ -58,6 +78,7 @@ class Packing:
 
     cores: int
     slots: tuple[tuple[int, ...], ...]
+    hosts: tuple[str, ...]
     plans: tuple[Plan, ...]
     needs: tuple[Need, ...]
     seconds: float
@@ -71,6 +92,7 @@ class Packing:
             "runs_at_once": len(self.slots),
             "predicted_s": self.seconds,
             "slots": [list(slot) for slot in self.slots],
+            "hosts": list(self.hosts),
             "bounded_by": self.why,
             "timeline": [
                 {"run": run, "slot": slot, "begin_s": begin_s, "end_s": end_s}
@@ -184,42 +206,53 @@ def measured_beside() -> Shares:
     return known.beside if known else {}
 
 
-def slots(needs: Sequence[Need], runs: int) -> tuple[tuple[tuple[int, ...], ...], str]:
-    """The cores of each slot, enough for any of the runs, and what bounds their number.
+def slots(
+    needs: Sequence[Need], runs: int, places: Sequence[RunPlace]
+) -> tuple[tuple[tuple[str, tuple[int, ...]], ...], str]:
+    """The place and the cores of each slot, enough for any of the runs, and what bounds their
+    number. They go round the places.
 
     Raises:
         SpecError: not one run fits.
     """
-    usable = usable_cores()
-    cores = max(n.cores for n in needs)
-    free, swap = free_memory()
-    size = max(n.bytes for n in needs)
-    bounds = {f"{count(len(usable))} cores": len(usable) // cores, "the runs": runs}
-    if free is not None:
-        bounds[f"{free / 1e9:.1f} GB of free memory"] = int((free + swap) // size)
-    for device in {name for n in needs for name in n.shares}:
-        most = max(n.shares.get(device, 0.0) for n in needs)
-        bounds[f"device {device}"] = int(1 / most + 1e-9)
-    why = min(bounds, key=lambda name: bounds[name])
-    if bounds[why] < 1:
+    cores, size = max(n.cores for n in needs), max(n.bytes for n in needs)
+    found: list[tuple[int, int, str, tuple[int, ...]]] = []
+    why = ""
+    for rank, place in enumerate(places):
+        bounds = {f"{count(len(place.cores))} cores": len(place.cores) // cores}
+        if place.free_bytes is not None:
+            bounds[f"{place.free_bytes / 1e9:.1f} GB of free memory"] = int(
+                place.free_bytes // size
+            )
+        for device in {name for n in needs for name in n.shares}:
+            most = max(n.shares.get(device, 0.0) for n in needs)
+            bounds[f"device {device}"] = int(1 / most + 1e-9) if place.gpus else 0
+        least = min(bounds, key=lambda name: bounds[name])
+        why = why or least + (f" of {place.host}" if place.host else "")
+        found += [
+            (i, rank, place.host, place.cores[i * cores : (i + 1) * cores])
+            for i in range(bounds[least])
+        ]
+    if not found:
         raise SpecError(
             f"not one run fits: {why} for a run that takes {cores} cores and {size / 1e9:.2f} GB; "
             "lower algorithm.replay.capacity or limits.max_lanes, or use another machine"
         )
-    chosen = range(bounds[why])
-    return tuple(usable[i * cores : (i + 1) * cores] for i in chosen), why
+    if len(found) > runs:
+        why = "the runs"
+    return tuple((host, held) for _, _, host, held in sorted(found)[:runs]), why
 
 
-def packings(asked: Population) -> list[Packing]:
+def packings(asked: Population, places: Sequence[RunPlace]) -> list[Packing]:
     """The ways to run a population, the one that ends first at the front; of equals the one of
     fewer cores a run.
 
     Raises:
         InfeasibleError: no plan meets the limits of a setting.
-        SpecError: not one run fits this machine.
+        SpecError: not one run fits.
     """
     beside = measured_beside()
-    total = len(usable_cores())
+    total = max(len(place.cores) for place in places)
     found: list[Packing] = []
     failed: InfeasibleError | None = None
     most = max(s.system.limits.max_lanes or total for s in asked.settings)
@@ -227,7 +260,7 @@ def packings(asked: Population) -> list[Packing]:
         if found and cores > most and found[-1].cores >= most:
             break  # the limits allow a run no more
         try:
-            made = packed(asked, Planner(cores), beside)
+            made = packed(asked, Planner(cores), beside, places)
         except InfeasibleError as error:
             failed = failed or error
             continue
@@ -240,7 +273,9 @@ def packings(asked: Population) -> list[Packing]:
     return sorted(found, key=lambda p: p.seconds)
 
 
-def packed(asked: Population, planner: Planner, beside: Shares) -> Packing:
+def packed(
+    asked: Population, planner: Planner, beside: Shares, places: Sequence[RunPlace]
+) -> Packing:
     """The way to run a population with plans of this planner."""
     made = []
     for s in asked.settings:
@@ -252,17 +287,18 @@ def packed(asked: Population, planner: Planner, beside: Shares) -> Packing:
     needs = [need(c, beside) for c in made]
     of = {s.name: n for s, n in zip(asked.settings, needs, strict=True)}
     runs = in_order(asked, of)
-    places, why = slots(needs, len(runs))
+    held, why = slots(needs, len(runs), places)
 
     def seconds(stretch: Stretch) -> float:
         n = of[stretch.setting]
-        return n.seconds * (1 + (n.slower or 0.0) * (len(places) > 1))
+        return n.seconds * (1 + (n.slower or 0.0) * (len(held) > 1))
 
-    clock = VirtualTime(len(places), seconds)
+    clock = VirtualTime(len(held), seconds)
     drive(Grid(runs), clock, Journal())
     plans = tuple(c.plan for c in made)
     line = tuple((s.run, slot, begin, end) for s, slot, begin, end in clock.passed)
-    return Packing(planner.cores, places, plans, tuple(needs), clock.now_s, why, line)
+    hosts, shares = zip(*held, strict=True)
+    return Packing(planner.cores, shares, hosts, plans, tuple(needs), clock.now_s, why, line)
 
 
 def in_order(asked: Population, needs: Mapping[str, Need]) -> list[Stretch]:
@@ -271,7 +307,9 @@ def in_order(asked: Population, needs: Mapping[str, Need]) -> list[Stretch]:
     return sorted(runs, key=lambda run: -needs[run.setting].seconds)
 
 
-def sentence(chosen: Packing, others: Sequence[Packing], runs: int) -> str:
+def sentence(
+    chosen: Packing, others: Sequence[Packing], runs: int, places: Sequence[RunPlace]
+) -> str:
     """The choice and its prediction in one line."""
     known = [n.slower for n in chosen.needs if n.slower is not None]
     beside = (
@@ -280,9 +318,11 @@ def sentence(chosen: Packing, others: Sequence[Packing], runs: int) -> str:
         else "how they slow each other is not known, and left out"
     )
     at_once, cores = len(chosen.slots), max(n.cores for n in chosen.needs)
+    total = str(sum(len(place.cores) for place in places))
+    where = f"{total} cores" if len(places) == 1 else f"{total} cores of {len(places)} nodes"
     text = (
         f"{runs} {'run' if runs == 1 else 'runs'}, {at_once} at once on {cores} of "
-        f"{len(usable_cores())} cores each: {duration(chosen.seconds)} of training predicted"
+        f"{where} each: {duration(chosen.seconds)} of training predicted"
     )
     if at_once > 1:
         text += f" ({beside})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -13,14 +14,15 @@ from typing import Any
 from pearl.errors import SpecError
 from pearl.files import held
 from pearl.formatting import listed
-from pearl.json_files import read_object
-from pearl.planning.plans import SCHEMA, load_plan, plain
+from pearl.planning.plans import load_plan, plain
 from pearl.planning.runs import CHECKPOINT, load_metrics
 from pearl.population import asked as ways
-from pearl.population import compiling, packing
+from pearl.population import cluster_runs, compiling, packing
 from pearl.population.asked import ASHA as ASHA
 from pearl.population.asked import TOURNAMENT as TOURNAMENT
+from pearl.population.cluster_runs import NodeRuns
 from pearl.population.driving import Ended, Event, Journal, drive, replayed
+from pearl.population.kept import FILE, before
 from pearl.population.members import Population, loaded, population
 from pearl.population.packing import Packing, Planner
 from pearl.population.processes import Processes
@@ -33,7 +35,6 @@ from pearl.training.compiled import compiled
 from pearl.training.interruption import Interruption, interruptible
 from pearl.training.run import end_solvers
 
-FILE = "sweep.json"
 RESTARTS = 2
 """A run whose process dies is started so often again."""
 
@@ -50,6 +51,7 @@ def sweep(
     resume: bool = False,
     restarts: int = RESTARTS,
     dry_run: bool = False,
+    on: str | None = None,
     watch: Watcher | None = None,
 ) -> Sweep:
     """Train every combination of seeds and values, each run a process of its own on its own cores.
@@ -62,6 +64,7 @@ def sweep(
     resume: go on with the population in `out`; runs that are done are not run again.
     restarts: of a run whose process died, at most.
     dry_run: decide, and run nothing.
+    on: None: this machine; ray: all nodes of the Ray cluster that runs (`docs/sweep.md`).
     watch: hears of every event.
 
     Ctrl-C ends all runs with checkpoints, and the sweep is `interrupted`; SIGTERM and SIGHUP end it
@@ -80,51 +83,13 @@ def sweep(
     if out is None and not dry_run:
         raise SpecError("sweep: `out`, a folder for the runs, is needed")
     folder = Path(out) if out is not None else None
-    before = _before(folder, resume=resume) if folder and not dry_run else None
-    going = Going(spec, set or {}, asked, kind, options, folder, watch, before)
+    past = before(folder, resume=resume) if folder and not dry_run else None
+    going = Going(spec, set or {}, asked, kind, options, folder, watch, past, on)
     watch.say(going.schedule)
     if folder is None or dry_run:
         return going.found("planned")
     with interruptible() as interruption, held(folder):
         return going.run(interruption, restarts)
-
-
-def _before(folder: Path, *, resume: bool) -> dict[str, Any] | None:
-    """The sweep.json of a folder that is gone on with; None where there is none yet."""
-    file = folder / FILE
-    if not file.exists():
-        if folder.exists() and not folder.is_dir():
-            raise SpecError(f"{folder}: is no folder; name another")
-        return None
-    if not resume:
-        raise SpecError(
-            f"{folder}: holds a sweep; go on with it (--resume), or name another folder"
-        )
-    found = read_object(file, "it is what `pearl sweep` leaves")
-    if found.get("schema") != SCHEMA or not _sound(found):
-        raise SpecError(f"{file}: no sweep that this version can go on with; name another folder")
-    return found
-
-
-def _sound(found: Mapping[str, Any]) -> bool:
-    """Whether what is read of a sweep.json is there, and of its kind."""
-
-    def have(entries: object, keys: Sequence[str]) -> bool:
-        return isinstance(entries, list) and all(
-            isinstance(entry, dict) and all(key in entry for key in keys) for entry in entries
-        )
-
-    packed, plans = found.get("packing"), found.get("plans")
-    return (
-        have(found.get("history"), ("event", "run", "steps"))
-        and all("score" in entry for entry in found["history"] if entry["event"] == "end")
-        and have(found.get("runs"), ("run", "setting", "seed", "values", "steps"))
-        and isinstance(packed, dict)
-        and type(packed.get("cores_per_run")) is int
-        and packed["cores_per_run"] > 0
-        and isinstance(plans, dict)
-        and all(isinstance(file, str) for file in plans.values())
-    )
 
 
 class Going:
@@ -140,10 +105,13 @@ class Going:
         folder: Path | None,
         watch: Watcher,
         before: Mapping[str, Any] | None,
+        on: str | None,
     ) -> None:
         self.asked, self.kind = asked, kind
         self.options, self.folder, self._watch = dict(options), folder, watch
         self.outcomes: dict[str, Member] = {}
+        self._nodes = cluster_runs.joined(on)
+        self._places = cluster_runs.places(self._nodes) or packing.here()
         self._begin_s, self._spent_s = time.monotonic(), 0.0
         self._history: list[Event] = []
         self._unwritten = False
@@ -153,7 +121,7 @@ class Going:
             self._others: list[Packing] = []
         else:
             self._refuse_others()
-            self._packing, *self._others = packing.packings(asked)
+            self._packing, *self._others = packing.packings(asked, self._places)
             planner = Planner(self._packing.cores)
             for s, plan in zip(asked.settings, self._packing.plans, strict=True):
                 planner.know(s.system, plan)
@@ -167,7 +135,7 @@ class Going:
         for stretch in stretches:
             self.outcomes.setdefault(stretch.run, Member.waiting(stretch))
         count = len(stretches) * (self.options["rounds"] if kind == "tournament" else 1)
-        self.schedule = packing.sentence(self._packing, self._others, count)
+        self.schedule = packing.sentence(self._packing, self._others, count, self._places)
 
     def _refuse_others(self) -> None:
         """Raises SpecError where a run of another sweep lies where one of this is to be."""
@@ -224,7 +192,8 @@ class Going:
         for s in self.asked.settings:
             if s.name in before["plans"]:
                 planner.know(s.system, load_plan(self.folder / before["plans"][s.name]))
-        return planner, packing.packed(self.asked, planner, packing.measured_beside())
+        beside = packing.measured_beside()
+        return planner, packing.packed(self.asked, planner, beside, self._places)
 
     # ------------------------------------------------------------------ the run
 
@@ -232,7 +201,6 @@ class Going:
         """Run all there is to run."""
         assert self.folder is not None
         end_solvers()  # the cores are the runs'
-        folder = self.folder
         for s in self.asked.settings:
             self._files.of(Stretch("", s.name, s.values, 0, 0))
         self._write("running")
@@ -240,22 +208,40 @@ class Going:
             return self._ended("interrupted")
         journal = Journal(self._history, self._heard, restarts)
         self._journal = journal
-        with Processes(
-            self._packing.slots,
-            command=self._files.command,
-            log=lambda s: folder / "logs" / f"{s.run}.log",
-            folder=lambda s: folder / s.run,
-            asked=lambda: interruption.asked,
-            look=self._look,
-        ) as processes:
-            whole = drive(self._scheduler, processes, journal, self._under_way)
+        with self._executor(lambda: interruption.asked) as executor:
+            whole = drive(self._scheduler, executor, journal, self._under_way)
         failed = any(r.status in ("failed", "died") for r in self.outcomes.values())
         return self._ended("interrupted" if not whole else "failed" if failed else "done")
+
+    def _executor(self, asked: Callable[[], bool]) -> Processes | NodeRuns:
+        """What runs the stretches, here or on the nodes."""
+        assert self.folder is not None
+        packed, folder = self._packing, self.folder
+        if not self._nodes:
+            return Processes(
+                packed.slots,
+                command=self._files.command,
+                log=lambda s: folder / "logs" / f"{s.run}.log",
+                folder=lambda s: folder / s.run,
+                asked=asked,
+                look=self._look,
+            )
+        held = Counter(packed.hosts)
+        return NodeRuns(
+            {n: held[n.name] for n in self._nodes if held[n.name]},
+            max(need.cores for need in packed.needs),
+            gpus=any(need.shares for need in packed.needs),
+            folder=folder,
+            files=self._files,
+            asked=asked,
+            look=self._look,
+            say=self._watch.say,
+        )
 
     def _prepared(self, asked: Callable[[], bool]) -> bool:
         """Compile every kernel once, where several runs would; False where that was interrupted."""
         assert self.folder is not None
-        if len(self._packing.slots) < 2:
+        if len(self._packing.slots) < 2 or self._nodes:  # a node compiles for its runs itself
             return True
         for runs in self.asked.runs():
             run = runs[0]

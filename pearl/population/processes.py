@@ -93,25 +93,11 @@ class Processes:
             for slot, running in self._running.items():
                 if running.process.poll() is not None:
                     del self._running[slot]
-                    return self._ended(slot, running)
+                    stretch, code = running.stretch, running.process.returncode
+                    return ended(slot, stretch, code, running.log, self._folder(stretch))
             self._look()
             time.sleep(LOOK_S)
         return None
-
-    def _ended(self, slot: int, running: _Running) -> Ended:
-        stretch, code = running.stretch, running.process.returncode
-        status: Ending = "done"
-        score, message = None, None
-        if code == 0:
-            try:
-                found = load_run(self._folder(stretch)).returns
-                score = found["last_eval_mean"]
-            except (SpecError, KeyError) as error:
-                status, message = "failed", f"its run.json cannot be used: {error}"
-        else:
-            status = "failed" if code in (1, 2) else "died"
-            message = f"{how(code)}; {last_lines(running.log)}"
-        return Ended(slot, stretch, status, score, message)
 
     def stop(self) -> None:
         """End all runs, each with its checkpoint; one that takes longer than GRACE_S is killed."""
@@ -132,6 +118,22 @@ class Processes:
                     os.killpg(running.process.pid, signal.SIGKILL)
                 running.process.wait(GRACE_S)
         self._running.clear()
+
+
+def ended(slot: int, stretch: Stretch, code: int, log: Path, folder: Path) -> Ended:
+    """The end of a stretch whose process ended with this status, by its words and its folder."""
+    status: Ending = "done"
+    score, message = None, None
+    if code == 0:
+        try:
+            found = load_run(folder).returns
+            score = found["last_eval_mean"]
+        except (SpecError, KeyError) as error:
+            status, message = "failed", f"its run.json cannot be used: {error}"
+    else:
+        status = "failed" if code in (1, 2) else "died"
+        message = f"{how(code)}; {last_lines(log)}"
+    return Ended(slot, stretch, status, score, message)
 
 
 def begun(arguments: Sequence[str], cores: Sequence[int], log: Path) -> subprocess.Popen[bytes]:

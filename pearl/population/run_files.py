@@ -68,8 +68,10 @@ class Files:
         self.plans[stretch.setting] = str(file.relative_to(self._folder))
         return spec, file
 
-    def command(self, stretch: Stretch) -> list[str]:
+    def command(self, stretch: Stretch, at: Path | None = None) -> list[str]:
         """The arguments of `pearl` for a stretch, whose branch is made where it has a parent.
+
+        at: the folder that stands for this one on the machine of the run; None: this one.
 
         Raises:
             SpecError: the branch cannot be.
@@ -81,10 +83,17 @@ class Files:
             source, system = self._folder / stretch.parent, self.system(stretch)
             branching.branch(source, into, system, load_plan(plan), stretch.seed)
         begun = (into / "plan.json").exists() or (into / CHECKPOINT).exists()
-        return self.train(stretch, into, stretch.steps) + ["--resume"] * begun
+        if at is None:
+            return self.train(stretch, into, stretch.steps) + ["--resume"] * begun
+        found = self.train(stretch, at / stretch.run, stretch.steps, at)
+        # Whoever asked for the sweep named its spec, and the node has no note of it.
+        return found + ["--resume", "--trust"] * begun
 
-    def train(self, stretch: Stretch, into: Path, steps: int) -> list[str]:
+    def train(self, stretch: Stretch, into: Path, steps: int, at: Path | None = None) -> list[str]:
         """The arguments that train a stretch's run to `steps` env steps in the folder `into`."""
         spec, plan = self.of(stretch)
+        if at is not None:
+            assert self._folder is not None
+            spec, plan = (at / file.relative_to(self._folder) for file in (spec, plan))
         how = ("--plan", str(plan), "--seed", str(stretch.seed), "--steps", str(steps))
         return ["train", str(spec), *how, "--out", str(into)]

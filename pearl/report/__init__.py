@@ -1,3 +1,3 @@
 """Reports of plans and runs, as tables, text and HTML."""
 
-__all__ = ["balance_text", "html", "report", "tables"]
+__all__ = ["balance_text", "bands_text", "html", "report", "tables"]

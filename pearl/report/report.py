@@ -144,8 +144,9 @@ def load_report(folder: str | Path) -> Report:
 
     The heading names the system where there is a `spec.yaml`.
     """
-    from pearl.spec.reading import state
+    from pearl.spec.reading import state_on
+    from pearl_devices.discover import host
 
     run = load_run(folder)
     spec = Path(run.out or ".") / "spec.yaml"
-    return Report(run.plan, run, state(spec) if spec.exists() else None)
+    return Report(run.plan, run, state_on(host(), spec) if spec.exists() else None)

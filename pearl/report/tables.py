@@ -12,6 +12,7 @@ from itertools import groupby
 from pearl.formatting import NONE, band, count, listed, percent, ratio, si
 from pearl.planning.plans import Channel, Entry, Lane, Placement, Plan
 from pearl.planning.runs import TOLERANCE, Drift, Run
+from pearl.report.bands_text import band_of_value, bands_text, by_regret, regret_text
 from pearl.report.evaluation_text import evaluation_row, evaluation_sentence, solved
 from pearl.text_tables import Column, Table
 
@@ -40,18 +41,20 @@ def plan_facts(plan: Plan) -> tuple[tuple[str, str], ...]:
         "feasible": f"feasible, gap to the proved bound {percent(plan.gap)}",
         "time_limit": f"stopped at the time limit, gap to the proved bound {percent(plan.gap)}",
     }[plan.status]
-    predicted = _value(plan.value, plan.value_unit)
+    predicted = _value(plan.value, plan.value_unit) + band_of_value(plan)
     period = f"{si(plan.period_s, 's')} an iteration, at least {si(plan.bound_s, 's')}"
     if plan.objective == "makespan":
         predicted += f" until the first iteration is complete, at least {si(plan.bound_value, 's')}"
         period = f"{si(plan.period_s, 's')} an iteration where iterations follow one another"
     facts = [
         ("predicted", predicted),
-        ("objective", plan.objective.replace("_", " ")),
+        ("objective", plan.objective.replace("_", " ") + by_regret(plan.regret)),
         ("status", proof),
         ("method", f"{plan.method}, seed {plan.seed}, solved in {si(plan.solve_s, 's')}"),
         ("period", period),
     ]
+    if plan.regret is not None:
+        facts.append(("regret", regret_text(plan.regret)))
     if plan.note:
         facts.append(("note", plan.note))
     if plan.pace_s is not None:
@@ -60,6 +63,8 @@ def plan_facts(plan: Plan) -> tuple[tuple[str, str], ...]:
     if plan.env_steps_per_j is not None:
         energy += f", {count(plan.env_steps_per_j)} env steps/J"
     facts.append(("energy", f"{energy} (modelled)"))
+    if plan.bands is not None:
+        facts.append(("90 % bands", bands_text(plan.bands)))
     return tuple(facts)
 
 
@@ -151,6 +156,8 @@ def bound_sentence(plan: Plan) -> str:
     return f"Lane {b.name} bounds the period: its firings take {taken}{part}."
 
 
+UNSHARED = "all its time stands with one of them, for nothing says what each takes of it."
+
 NOTABLE = 0.01
 """A smaller share of the time without a core is not worth a word."""
 
@@ -234,8 +241,12 @@ def _assignment_notes(tasks: Sequence[Placement]) -> list[str]:
         call = frozenset((t.task, *t.fused_with))
         if t.fused_with and call not in seen:
             seen.add(call)
-            members = [x.task for x in tasks if x.task in call]
-            notes.append(f"{listed(members)} run as one call; each is shown with its share of it.")
+            members = [x for x in tasks if x.task in call]
+            known = all(x.seconds > 0 for x in members)
+            notes.append(
+                f"{listed([x.task for x in members])} run as one call; "
+                + ("each is shown with its share of it." if known else UNSHARED)
+            )
         if t.replicas > 1 and t.replica == 0:
             shares = f" with {listed([str(s) for s in t.shares])} environments" if t.shares else ""
             notes.append(f"{t.task} runs as {t.replicas} replicas{shares}.")

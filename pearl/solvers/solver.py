@@ -9,17 +9,20 @@ from dataclasses import replace
 from pearl.errors import InfeasibleError, SpecError
 from pearl.graph.limits import Limits, bad_time
 from pearl.graph.task_graph import TaskGraph
+from pearl.planning.bands import Regret
 from pearl.planning.costs import CostTable, bad_problem
+from pearl.planning.draws import Draws
 from pearl.planning.plan_builder import Proof, assemble
 from pearl.planning.plans import Plan, Problem
 from pearl.seeds import checked_seed
 from pearl.solvers import METHODS
 from pearl.solvers.infeasible.iis import sharpened
 from pearl.solvers.methods.relaxation_bounds import bound as floor
-from pearl.solvers.model.request import OBJECTIVES, Request
+from pearl.solvers.model.request import OBJECTIVES, ROBUST, Request
 from pearl.solvers.model.result import Outcome
 from pearl.solvers.model.search_space import search_spaces
 from pearl.solvers.outcome_check import fault_of
+from pearl.solvers.period.lane_minimisation import fewest_lanes, fewest_watts
 from pearl.solvers.period.slack_minimisation import fewest_of_all, fewest_tokens
 from pearl.time_limit import OutOfTimeError, extended, within
 from pearl_devices.given import is_whole, shown
@@ -66,7 +69,9 @@ def solve(
     seed: int = 0,
 ) -> Plan:
     """The plan with the most env steps per second (`throughput`) or per joule (`power_efficiency`),
-    or whose first iteration is complete soonest (`makespan`).
+    or whose first iteration is complete soonest (`makespan`); or the plan that draws of the times
+    from their bands, by `seed`, regret least in the mean (`robust`) or at worst (`robust_worst`),
+    by a method for throughput.
 
     Its value, bound, gap and status say what is proven. Raises SpecError for an unknown objective,
     method or name, and InfeasibleError naming the limit that cannot be met.
@@ -74,9 +79,12 @@ def solve(
     problems = bad_problem(graph, costs, limits)
     if not is_whole(seed) or seed < 0:
         problems.append(f"seed is {shown(seed)}; it must be a whole number of at least 0")
+    robust = ROBUST.get(objective) if isinstance(objective, str) else None
+    if robust:
+        objective = "throughput"
     if objective not in OBJECTIVES:
         problems.append(
-            f"objective {shown(objective)} is not known; allowed are {list(OBJECTIVES)}"
+            f"objective {shown(objective)} is not known; allowed are {[*OBJECTIVES, *ROBUST]}"
         )
     if method is not None and method not in list(METHODS):
         problems.append(f"method {shown(method)} is not known; allowed are {list(METHODS)}")
@@ -100,9 +108,15 @@ def solve(
     end = began + time_limit_s
     deadline = end - min(ASSEMBLING * time_limit_s, ASSEMBLING_S * firings)
     request = Request(graph, costs, objective, limits, deadline, seed, name)
+    regret: Regret | None = None
     try:
         with within(deadline + GRACE_S):
-            outcome = run(request)
+            if robust:
+                from pearl.solvers.robust import DRAWS, least_regret
+
+                outcome, regret = least_regret(request, run, robust, Draws(DRAWS, seed))
+            else:
+                outcome = run(request)
         with extended(max(deadline, time.monotonic()) + GRACE_S):
             fault = fault_of(outcome, request)
     except InfeasibleError as error:
@@ -118,7 +132,7 @@ def solve(
     with suppress(OutOfTimeError), within(deadline + GRACE_S):
         if bound <= 0 and objective != "makespan":  # time ran out before there was any
             bound = floor(search_spaces(graph, costs, limits), objective, limits, best, began)
-        if objective != "makespan":
+        if objective != "makespan" and not robust:  # slack that the estimates need not, draws may
             best, _ = fewest_tokens(best, limits)
             if name == "milp" and not outcome.late:
 
@@ -126,6 +140,9 @@ def solve(
                     return run(replace(request, graph=relaxed, limits=less))
 
                 best, _ = fewest_of_all(best, graph, limits, again)
+            best = fewest_lanes(best, request)
+            if name == "milp" and not outcome.late:
+                best = fewest_watts(best, request, run)
     proof = Proof(
         objective=objective,
         method=name,
@@ -140,7 +157,7 @@ def solve(
             plan = assemble(best.assignment, best.ordered.orders, proof, power_w=limits.power_w)
     except OutOfTimeError:
         raise _no_time(graph, firings, time_limit_s) from None
-    return replace(plan, problem=Problem(graph, lambda: costs, limits))
+    return replace(plan, regret=regret, problem=Problem(graph, lambda: costs, limits))
 
 
 def _no_time(graph: TaskGraph, firings: int, time_limit_s: float) -> InfeasibleError:

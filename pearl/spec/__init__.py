@@ -3,7 +3,9 @@
 __all__ = [
     "catalogue",
     "code_checks",
+    "messages",
     "own_code",
+    "platform_entries",
     "platform_files",
     "reading",
     "system",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
@@ -26,3 +27,13 @@ def catalogue() -> Mapping[str, Mapping[str, Any]]:
             raise ValueError(f"{file.name}: {document.problems or f'also elsewhere: {repeated}'}")
         found |= document.data
     return MappingProxyType(found)
+
+
+def written(name: str) -> list[str]:
+    """The lines below a device's name in its file, comments and sources as they stand there."""
+    for file in files(FOLDER).iterdir():
+        if file.name.endswith(".yaml"):
+            found = re.search(rf"^{name}:\n((?:[ ].*\n)+)", file.read_text("utf-8"), re.MULTILINE)
+            if found:
+                return found[1].splitlines()
+    raise KeyError(name)

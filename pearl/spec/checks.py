@@ -52,12 +52,21 @@ class Check:
 
     imports: whether code that the spec names may be imported; without, an environment that is such
         code is not asked for its spaces, nor an algorithm for its options.
+    given: the platform in the place of that which the spec names; limits are not held against it.
     env: the environment that was found, or None.
     actions: those that the algorithm can choose, where that is known.
     """
 
-    def __init__(self, document: Document, folder: Path | None, *, imports: bool) -> None:
+    def __init__(
+        self,
+        document: Document,
+        folder: Path | None,
+        *,
+        imports: bool,
+        given: Platform | None = None,
+    ) -> None:
         self.document, self.folder, self.imports = document, folder, imports
+        self.given = given
         self.lines: Lines = []
         self.env: EnvSpec | None = None
         self.actions = "both"
@@ -94,7 +103,7 @@ class Check:
             found = algorithm.disagreements()
             self.complain([(("algorithm", *where), what) for where, what in found])
             self.ask(algorithm)
-        if isinstance(limits_given, Mapping):
+        if isinstance(limits_given, Mapping) and self.given is None:
             own = algorithm is not None and algorithm.name not in ALGORITHMS
             tasks = None if own else TASKS  # those of one's own algorithm its graph alone knows
             self.complain(list(unknown_names(limits_given, platform, tasks)))
@@ -194,16 +203,20 @@ class Check:
     def platform(self, data: Any) -> tuple[Platform | None, Any]:
         """The platform and how the resolved spec writes it, or None with the reasons in `lines`."""
         where: Where = ("platform",)
+        if self.given is not None:
+            return self.given, data
         if isinstance(data, Mapping):
             platform, entry, found = read_platform(data, where, imports=self.imports)
             self.complain(found)
             return platform, entry and unfold(entry, "inline")
         if not isinstance(data, str):
-            needed = "host, a shipped name, a path, or a mapping"
+            needed = "host, ray, a shipped name, a path, or a mapping"
             self.complain([(where, f"given {show(data)}; allowed: {needed}")])
             return None, None
         if data == "host":
             return host(), "host"
+        if data == "ray":
+            return self.cluster(), "ray"
         try:
             document, name = self.platform_file(data)
         except SpecError as error:
@@ -215,13 +228,23 @@ class Check:
         self.lines += [(("platform", *at), document.say(at, what)) for at, what in found]
         return platform, entry and unfold(entry, name)
 
+    def cluster(self) -> Platform | None:
+        """The running cluster, or None with the reason in `lines`."""
+        from pearl.cluster import discovery
+
+        try:
+            return discovery.platform()
+        except SpecError as error:
+            self.complain([(("platform",), f"given 'ray'; {line}") for line in error.problems])
+            return None
+
     def platform_file(self, given: str) -> tuple[Document, str]:
         """The document of a shipped platform or of a path, seen from the spec's folder."""
         texts = shipped("pearl_configs.platforms")
         if given in texts:
             return parse(texts[given].encode(), f"{given}.yaml"), given
         if "/" not in given and not given.endswith((".yaml", ".yml")):
-            known = ["host", *sorted(texts)]
+            known = ["host", "ray", *sorted(texts)]
             near = nearest(given, known)
             raise SpecError(
                 f"no platform of that name{near}; allowed are {', '.join(known)}, a path"

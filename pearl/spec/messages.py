@@ -121,9 +121,10 @@ def _what(detail: ErrorDetails, path: Where, model: type, others: Mapping[str, t
     allowed_text = _ALLOWED.get(kind)
     if allowed_text is None:
         return f"{given}; {detail['msg'][:1].lower()}{detail['msg'][1:]}"
+    allowed_text = allowed_text.format(**context)
     if kind in ("tuple_type", "list_type") and isinstance(detail["input"], int | float | str):
         allowed_text += f", [{detail['input']}]"
-    return f"{given}; allowed: {allowed_text.format(**context)}"
+    return f"{given}; allowed: {allowed_text}"
 
 
 def fields_of(model: Any) -> Mapping[str, Any]:
@@ -141,7 +142,7 @@ def model_at(model: Any, path: Where) -> Any:
             field = fields_of(at).get(str(part))
             at = field.annotation if field is not None else None
         else:  # dict[str, M] or tuple[M, ...]
-            at = next((a for a in get_args(at) if a is not str and a is not Ellipsis), None)
+            at = next((a for a in reversed(get_args(at)) if a is not Ellipsis), None)
     at = _core(at)
     return at if fields_of(at) else None
 

@@ -14,7 +14,7 @@ from pydantic.dataclasses import dataclass
 
 from pearl.algorithms.options import STRICT, Acting
 from pearl.seeds import SEEDS
-from pearl.spec.platform_files import PlatformFile
+from pearl.spec.platform_files import HostsFile, PlatformFile
 from pearl.spec.quantities import Bytes, PerSecond, Seconds, Watts
 
 TASKS = (
@@ -37,7 +37,7 @@ Pairs = tuple[Pair, ...]
 Copies = Annotated[StrictInt, Field(ge=1, le=64)]
 
 
-Objective = Literal["throughput", "power_efficiency", "makespan"]
+Objective = Literal["throughput", "power_efficiency", "makespan", "robust", "robust_worst"]
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -94,6 +94,20 @@ class LimitsSection:
         description="Acting task → copies at most, each on a share of the environments, e.g. "
         "{env_step: 4}.",
     )
+    distribution: (
+        Literal[
+            "one_host",
+            "synchronous_actors",
+            "asynchronous_actors",
+            "central_inference",
+            "accelerated_networks",
+        ]
+        | None
+    ) = Field(
+        default=None,
+        description="A set of limits by name: where environments step, actions are chosen and the "
+        "rest runs, and copies of actors on other hosts. Without it the planner chooses.",
+    )
     max_lanes: StrictInt | None = Field(
         default=None,
         ge=1,
@@ -148,10 +162,12 @@ class Train:
         description="Whether checkpoints hold the replay. Without it a run that goes on fills it "
         "anew before it learns on, and does not equal one that went through.",
     )
-    lanes: Literal["one", "threads", "processes"] = Field(
-        default="processes",
+    lanes: Literal["one", "threads", "processes", "ray"] | None = Field(
+        default=None,
         description="Where lanes beside the one that updates run: in processes or threads of their "
-        "own, or one after the other in one thread. The results are the same.",
+        "own, or one after the other in one thread, all on this machine; or those of other hosts "
+        "in Ray actors there and the rest in processes (ray). The results are the same. By default "
+        "ray where the plan has lanes on other hosts, else processes.",
     )
     on_env_failure: Literal["restart", "stop"] = Field(
         default="stop",
@@ -176,14 +192,16 @@ class Spec:
         max_length=100,
         description="Name of the system in reports; the file's name by default.",
     )
-    platform: StrictStr | PlatformFile = Field(
+    platform: StrictStr | PlatformFile | HostsFile = Field(
         default="host",
-        description="Where: host (this machine), a shipped name, a path, or a platform inline.",
+        description="Where: host (this machine), ray (the running cluster), a shipped name, "
+        "a path, or a platform inline.",
     )
     objective: Objective = Field(
         default="throughput",
         description="What the plan is best at: env steps per second, env steps per joule, or the "
-        "time until the first iteration is complete.",
+        "time until the first iteration is complete; robust, robust_worst: env steps per second "
+        "within the bands of the estimates, by least mean and least worst regret.",
     )
     limits: LimitsSection = Field(
         default_factory=LimitsSection, description="What the plan may do."

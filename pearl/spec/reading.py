@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,20 @@ from pearl.spec.models import Spec
 from pearl.spec.system import EnvSpec, Stated, System
 from pearl.spec.template import init_text
 from pearl.spec.yaml_reader import Document, Where, dotted, parse, plain, read_bytes, scalar, show
+from pearl_devices import Platform
 
-__all__ = ["EnvSpec", "System", "init_text", "json_schema", "load", "parse_set", "shipped", "state"]
+__all__ = [
+    "EnvSpec",
+    "System",
+    "init_text",
+    "json_schema",
+    "load",
+    "load_on",
+    "parse_set",
+    "shipped",
+    "state",
+    "state_on",
+]
 
 
 def load(
@@ -38,7 +51,27 @@ def load(
     """
     stated, env = _read(spec, set, imports=True)
     assert env is not None
+    system = System(**vars(stated), env=env)
+    if policy := system.raw["limits"].get("distribution"):
+        from pearl.spec.distribution import distributed
+        from pearl.spec.own_code import graph_of
+
+        limits = distributed(policy, graph_of(system), system.platform, system.limits)
+        return replace(system, limits=limits)
+    return system
+
+
+def load_on(platform: Platform, spec: Mapping[str, Any]) -> System:
+    """The system of a spec as `System.raw` has it, on a platform that is not looked for again: that
+    of the run in a process of its own, or this machine where only the policy counts."""
+    stated, env = _read(spec, None, imports=True, given=platform)
+    assert env is not None
     return System(**vars(stated), env=env)
+
+
+def state_on(platform: Platform, spec: Path) -> Stated:
+    """What a spec states, on a platform that is not looked for: a cluster may be gone by now."""
+    return _read(spec, None, imports=False, given=platform)[0]
 
 
 def state(
@@ -52,14 +85,19 @@ def state(
 
 
 def _read(
-    spec: str | Path | Mapping[str, Any], set: Mapping[str, object] | None, *, imports: bool
+    spec: str | Path | Mapping[str, Any],
+    set: Mapping[str, object] | None,
+    *,
+    imports: bool,
+    given: Platform | None = None,
 ) -> tuple[Stated, EnvSpec | None]:
     document, name, path = _open(spec)
     lines: Lines = list(document.problems)
     for key, value in (set or {}).items():
         lines += _lay_over(document, key, value)
     unread = [where for where, _ in lines]
-    check = Check(document, None if path is None else Path(path).parent, imports=imports)
+    folder = None if path is None else Path(path).parent
+    check = Check(document, folder, imports=imports, given=given)
     stated = check.stated(name, path)
     lines += check.lines
     if lines or stated is None:

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 
 from pearl.graph.limits import Limits
-from pearl.spec.models import Train
+from pearl.spec.models import Objective, Train
 from pearl_devices import Platform
 
 
@@ -71,7 +71,7 @@ class Stated:
     sha256: str
     algorithm: Any
     platform: Platform
-    objective: Literal["throughput", "power_efficiency", "makespan"]
+    objective: Objective
     limits: Limits
     train: Train
     raw: Mapping[str, Any] = field(repr=False)

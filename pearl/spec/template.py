@@ -16,16 +16,20 @@ from pearl.algorithms import algorithm as module
 from pearl.errors import SpecError
 from pearl.spec.messages import fields_of
 from pearl.spec.models import LimitsSection, Spec, Train
+from pearl.spec.platform_template import platform_text
 from pearl.spec.yaml_reader import show
 
 
-def init_text(algorithm: str | None = None, env: str | None = None) -> str:
+def init_text(
+    algorithm: str | None = None, env: str | None = None, platform: str | None = None
+) -> str:
     """A spec with every key, its default and what it means; it can be loaded as it is.
 
     algorithm, env: None: the first that ships; a small one that suits the algorithm.
+    platform: devices of the catalogue to be written out; see `platform_template.platform_text`.
 
     Raises:
-        SpecError: no algorithm that ships has this name.
+        SpecError: no algorithm that ships has this name; or as `platform_text`.
     """
     algorithm = algorithm or ALGORITHMS[0]
     if algorithm not in ALGORITHMS:
@@ -42,7 +46,8 @@ def init_text(algorithm: str | None = None, env: str | None = None) -> str:
     lines += _keys(source.Options, {"name": algorithm, "env": env}, 1)
     for key in ("platform", "objective"):
         field = fields_of(Spec)[key]
-        lines += ["", *_comment(field.description, 0), f"{key}: {field.default}"]
+        given = platform_text(platform) if key == "platform" and platform is not None else None
+        lines += ["", *_comment(field.description, 0), *(given or [f"{key}: {field.default}"])]
     for key, model in (("limits", LimitsSection), ("train", Train)):
         lines += ["", *_comment(fields_of(Spec)[key].description or "", 0), f"{key}:"]
         lines += _keys(model, {}, 1)

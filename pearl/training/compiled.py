@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,13 +15,14 @@ from pearl.graph.task_graph import TaskGraph
 from pearl.planning.plan_validation import check_plan, completions, stated_costs, unfolded
 from pearl.planning.plans import Plan, load_plan
 from pearl.runtime.clock import Clock, RealClock, VirtualClock
+from pearl.runtime.islands.crossing import Island, islands
 from pearl.runtime.protocol import single_lane
 from pearl.runtime.protocol.lane_schedule import Protocol
 from pearl.spec.own_code import graph_of
 from pearl.spec.system import System
 from pearl_devices import DeviceKindError, FigureError, offers
 
-Hosting = Literal["one", "threads", "processes"]
+Hosting = Literal["one", "threads", "processes", "ray"]
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,13 @@ class Compiled:
         """Where the lanes beside the one that updates run."""
         if self.emulate or len(self.protocol.lanes) == 1:
             return "one"
-        return self.system.train.lanes
+        return self.system.train.lanes or ("ray" if self.islands else "processes")
+
+    @cached_property
+    def islands(self) -> tuple[Island, ...]:
+        """The lanes of other hosts than that of the lane that updates."""
+        host_of = {d.name: d.host for d in self.system.platform.devices}
+        return islands(self.protocol, host_of)
 
     @property
     def any_order(self) -> bool:

@@ -11,7 +11,7 @@ from pearl.runtime.protocol.channels import Memory, layout_of
 from pearl.runtime.protocol.single_lane import LaneError
 from pearl.spec.system import System
 from pearl.training.evaluation import Evaluation
-from pearl_devices import Buffers
+from pearl_devices import Buffers, platform_json
 from pearl_devices.base import EnvironmentFailed
 
 PROGRAM = "pearl.training.evaluation_process"
@@ -38,6 +38,7 @@ class EvaluationLane:
         self._memory = Memory(layout_of(judged))
         self._about = {
             "spec": plain(system.raw),
+            "platform": platform_json.to_json(system.platform),
             "layout": self._memory.layout,
             "memory": self._memory.handle,
         }

@@ -15,10 +15,10 @@ from pearl.runtime.child_process import Parent
 from pearl.runtime.lanes.workers import said
 from pearl.runtime.protocol.channels import Memory
 from pearl.spec.own_code import OwnCodeError, graph_of
-from pearl.spec.reading import load
+from pearl.spec.reading import load_on
 from pearl.training.evaluation import Player
 from pearl.training.policy import Policy
-from pearl_devices import torch_threads
+from pearl_devices import platform_json, torch_threads
 from pearl_devices.base import EnvironmentFailed
 
 ALIVE_S = 5.0
@@ -32,7 +32,7 @@ def main(parent: Parent) -> int:
     threading.Thread(target=_live, args=(parent,), daemon=True).start()
     layout = [(name, tuple(shape), dtype) for name, shape, dtype in about["layout"]]
     arrays = Memory(layout, about["memory"]).arrays
-    system = load(about["spec"])
+    system = load_on(platform_json.from_json(about["platform"]), about["spec"])
     acting = acting_of(graph_of(system))
     policy = Policy(system, acting, arrays["judged.policy"], arrays.get("judged.normalise"))
     player = Player(system, acting)

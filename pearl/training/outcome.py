@@ -35,6 +35,7 @@ def outcome(
     energy: Sequence[Energy],
     final: Finals | None,
     lags: Mapping[str, Mapping[int, int]],
+    traffic: Sequence[Mapping[str, Any]],
     out: str | None,
     message: str | None,
     spent: Spent,
@@ -48,6 +49,7 @@ def outcome(
     model says.
     final: None where the run did not come to its end.
     lags: name → observed lag → how often.
+    traffic: with the lanes of other hosts.
     spent: the clock of the run.
     threshold: return from which the environment counts as solved.
     """
@@ -83,6 +85,7 @@ def outcome(
         tasks=timings,
         plan=loop.plan,
         lags={k: {str(n): seen[n] for n in sorted(seen)} for k, seen in lags.items() if seen},
+        traffic=tuple(traffic),
         message=message,
         restarts=state.log.restarts,
         lost_transitions=state.log.lost_transitions,

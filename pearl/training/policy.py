@@ -166,14 +166,15 @@ class Policy:
             SpecError: the file is missing, damaged or of another format.
         """
         from pearl.algorithms import algorithm
-        from pearl.spec.reading import load
+        from pearl.spec.reading import load_on
         from pearl.spec.trust import require
         from pearl_devices.buffers import specs
+        from pearl_devices.discover import host
 
         file = Path(path) / FILES["best"] if Path(path).is_dir() else Path(path)
         held, about = read(file)
         require(about["spec"], path, trust=trust)
-        system = load(about["spec"])
+        system = load_on(host(), about["spec"])
         source = algorithm(system.algorithm.name)
         kernel = source.graph(system).task("inference").kernel
         asked = getattr(system.algorithm, "normalise", None)

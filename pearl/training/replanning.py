@@ -197,15 +197,15 @@ def corrected(costs: CostTable, graph: TaskGraph, by: Factors) -> CostTable:
     variant.
 
     A fused mode that was not measured takes the factors of its members, each by its share of the
-    call. A mode of which nothing was measured keeps its estimate.
+    call. A mode of which nothing was measured, or whose shares are not known, keeps its estimate.
     """
 
     def scaled(mode: Mode) -> Mode:
         factor = by.get(_named(graph, mode))
         if factor is None and mode.fused:
-            shares = costs.shares(mode, graph.repetition)
+            shares = costs.shares(mode, graph)
             alone = {t: by.get(_named(graph, replace(mode, tasks=(t,))), 1.0) for t in mode.tasks}
-            factor = sum(shares[t] * alone[t] for t in mode.tasks)
+            factor = sum(shares[t] * alone[t] for t in mode.tasks) if shares else None
         if factor is None or factor == 1.0:
             return mode
         e, names = mode.estimate, ("latency_s", "occupancy_s", "low_s", "high_s", "energy_j")

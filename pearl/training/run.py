@@ -8,7 +8,7 @@ from collections import Counter
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pearl.planning.runs import CHECKPOINT, Run
 from pearl.report.report import Report
@@ -91,6 +91,7 @@ class TrainingRun:
         watch = replanning.Watch(predicted_s) if replan else None
         times_ns: dict[str, list[int]] = {}
         lags: dict[str, Counter[int]] = {}
+        traffic: list[dict[str, Any]] = []
         failing = False
         with meter:
             while True:
@@ -116,6 +117,7 @@ class TrainingRun:
                 for text in session.notes():
                     state.log.note(text, restarts=0)
                 times_ns = replanning.gathered(times_ns, lanes.times_ns)
+                traffic += lanes.traffic
                 for name, seen in lanes.lags.items():
                     lags.setdefault(name, Counter()).update(seen)
                 if status != "off":
@@ -160,6 +162,7 @@ class TrainingRun:
             energy=meter.read({c.system.platform.host: cpu_s}),
             final=final,
             lags=lags,
+            traffic=traffic,
             message=state.log.failure if status == "failed" else None,
             spent=self._spent,
             threshold=c.system.env.threshold,

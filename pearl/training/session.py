@@ -29,10 +29,11 @@ from pearl.training.milestones import Milestones
 from pearl.training.policy import FILES, Policy
 from pearl.training.state import State
 from pearl.training.steering import Which
-from pearl_devices import Buffers, UnsupportedError, buffers
+from pearl_devices import Buffers, UnsupportedError, buffers, platform_json
 from pearl_devices.kernels import kind_of
 
 if TYPE_CHECKING:
+    from pearl.runtime.islands.away import Remote
     from pearl.runtime.lanes.engine import Engine
     from pearl.runtime.lanes.work import Work
 
@@ -93,7 +94,7 @@ class Session:
                 arrays[name] = np.zeros(shape, dtype)
             if c.any_order:
                 arrays["any_order.acted"] = np.zeros(len(c.protocol.split.shares), np.int64)
-            if c.hosting == "processes":
+            if c.hosting in ("processes", "ray"):
                 self._memory = channels.moved(arrays)
                 arrays = dict(self._memory.arrays)
         return arrays
@@ -239,6 +240,7 @@ class Session:
             span=Span(milestones.warm, milestones.total, state.drained),
             about={
                 "spec": plain(c.system.raw),
+                "platform": platform_json.to_json(c.system.platform),
                 "plan": c.plan.to_json(),
                 "emulate": c.emulate,
                 "any_order": c.any_order,
@@ -249,6 +251,7 @@ class Session:
             restart_envs=restart,
             log=state.log,
             memory=self._memory,
+            islands=self._elsewhere(),
         )
         engine = self._in_any_order(work) if c.any_order else Engine(work, c.hosting)
         with own_code(c.system, "binding the kernels"), _bringing_back():
@@ -262,6 +265,20 @@ class Session:
             with own_code(c.system, "binding the kernels"), _bringing_back():
                 engine.start(state.iteration, state.under_way)
             yield engine
+
+    def _elsewhere(self) -> list[Remote]:
+        """The islands of the plan, where they are run as such."""
+        c = self.compiled
+        if c.hosting != "ray" or not c.islands:
+            return []
+        from pearl.runtime.islands import ray_post
+        from pearl.runtime.islands.away import Remote
+        from pearl.runtime.islands.batching import Flows, flows
+
+        if c.any_order:
+            return [Remote(island, Flows((), ()), ray_post.RayPost) for island in c.islands]
+        found = zip(c.islands, flows(c.protocol, c.islands), strict=True)
+        return [Remote(island, mine, ray_post.RayPost) for island, mine in found]
 
     def _in_any_order(self, work: Work) -> Engine:
         """The lanes of an any-order plan."""

@@ -21,6 +21,7 @@ from pearl.cli import app
 from pearl.cli.listing import LISTS
 from pearl.cli.text import difference, difference_text
 from pearl.cli.training import run_folder
+from pearl.cluster import Node, discovery, links
 from pearl.errors import InfeasibleError
 from pearl.planning.plans import load_plan, pearl_version
 from pearl.planning.runs import load_run
@@ -127,7 +128,7 @@ def test_every_command_has_help() -> None:
     listed = re.findall(r"^  (\w[\w-]+)  ", Ran("--help").out, flags=re.MULTILINE)
     assert set(listed) == {
         *("init", "check", "list", "devices", "calibrate", "plan", "train", "eval", "report"),
-        *("pareto", "schema", "export", "balance", "calibrate-gpu", "sweep"),
+        *("pareto", "schema", "export", "balance", "calibrate-gpu", "sweep", "advise"),
     }
     for command in listed:
         assert "--json" in Ran(command, "--help").out
@@ -232,6 +233,37 @@ def test_calibrate_measures_anew_and_check_compares(
     assert tasks == [("measure", 180.0), ("measure", 77.0), ("check", 136.0), ("check", 136.0)]
 
 
+def test_calibrate_on_a_cluster_tells_of_every_node_and_link(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    known = stored()
+    timings = tuple(links.TimedMessage(n, 4e-4 + n / 1e8, 5e-4 + n / 1e8, 1.5) for n in (1, 4096))
+    node = Node("a", "1" * 8, "10.0.0.1", 2, 0, 1e9)
+    link = links.modelled(node, replace(node, name="b", address="10.0.0.2"), timings)
+    asked: list[tuple[float, float | None]] = []
+
+    def calibrate(seconds: float, limit_s: float | None) -> dict[str, Any]:
+        asked.append((seconds, limit_s))
+        return {"a": known, "b": known}
+
+    monkeypatch.setattr(discovery, "calibrate", calibrate)
+    monkeypatch.setattr(links, "measure", lambda: [link])
+    ran = Ran("calibrate", "--on", "ray", "--seconds", 7, "--time-limit", 77, "--json", "-")
+    assert ran.status == 0
+    assert asked == [(7.0, 77.0)]
+    found = ran.object()
+    assert problems(found, "calibrate") == []
+    assert set(found["hosts"]) == {"a", "b"}
+    assert found["links"][0]["latency_s"] == pytest.approx(4e-4)
+    text = Ran("calibrate", "--on", "ray").out
+    assert "kept in the cache of b" in text
+    assert "a, b" in text
+    assert "400 µs" in text
+    refused = Ran("calibrate", "--on", "ray", "--check")
+    assert refused.status == 2
+    assert "--check is of this host alone" in refused.err
+
+
 def measuring_points() -> list[Any]:
     found = stored()
     assert found
@@ -293,6 +325,26 @@ def test_init_writes_a_spec_that_check_accepts_and_overwrites_nothing(tmp_path: 
     assert again.status == 2
     assert again.err.startswith(f"error: {file}: exists already")
     assert file.read_text() == text
+
+
+def test_init_writes_a_platform_out_and_check_counts_what_is_changed(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    asked = "cpu=ryzen_9_7950x,gpu=rtx_4090x2"
+    assert Ran("init", file, "--platform", asked).status == 0
+    assert Ran("check", file, "--json", "-").object()["notes"] == []
+    text = file.read_text()
+    assert text.count("memory: 24 GiB") == 2
+    file.write_text(text.replace("    memory: 24 GiB", "    memory: {value: 48 GiB}"))
+    assert Ran("check", file).status == 0  # the entry's source stands for it
+    mine = text.replace(
+        "      source: NVIDIA Ada GPU architecture whitepaper, GeForce RTX 4090\n", ""
+    )
+    file.write_text(mine)
+    (note,) = Ran("check", file, "--json", "-").object()["notes"]
+    assert re.fullmatch(r"1\d of \d\d numbers of the platform are yours", note)
+    wrong = Ran("init", tmp_path / "x.yaml", "--platform", "cpu=i486")
+    assert (wrong.status, (tmp_path / "x.yaml").exists()) == (2, False)
+    assert "no device 'i486' in the catalogue" in wrong.err
 
 
 def test_schema_prints_the_json_schema_of_specs() -> None:

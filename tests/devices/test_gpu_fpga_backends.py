@@ -19,7 +19,12 @@ class TestFpga(BackendContract):
         "fpga",
         "fpga",
         width=4510,
-        figures={"clock_hz": 250e6, "m20k_blocks": 7110, "m20k_bits": 20480},
+        figures={
+            "clock_hz": 250e6,
+            "ram_blocks": 7110,
+            "ram_block_bits": 20480,
+            "ram_word_bits": 40,
+        },
     )
     kernels: ClassVar[tuple[Kernel, ...]] = dqn_kernels()[1:]
 

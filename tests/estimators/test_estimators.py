@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pearl.testing import EstimatorContract
 from pearl_devices import Device, Kernel, UnsupportedError, backend, kernel
+from pearl_devices.kernels import parts
 from pearl_estimators import Estimate, estimate
 from pearl_estimators.gpu.variants import ASSUMED, Starts, gpu_roofline
 from pearl_estimators.host.benchmark_kernels import bound
@@ -172,7 +173,7 @@ def test_replay_on_a_cpu_waits_for_memory_rather_than_moves_it():
     e = estimate(kernel("replay_sample", DRAW), CPU)
     assert e.bound_by == "memory"
     uniform = estimate(kernel("replay_sample", {**DRAW, "prioritised": 0}), CPU)
-    assert uniform.latency_s < 0.5 * e.latency_s
+    assert uniform.latency_s < 0.8 * e.latency_s
 
 
 def test_environments_nobody_timed_have_the_widest_band():
@@ -254,7 +255,8 @@ def test_estimating_imports_neither_torch_nor_numba_nor_gymnasium():
         "from pearl_estimators import estimate\n"
         "k = kernel('inference.dqn', envs=8, obs=4, act=0, q=(4, 64, 2))\n"
         "estimate(k, Device('c', 'cpu')), estimate(k, Device('g', 'gpu'))\n"
-        "figures = {'clock_hz': 1e8, 'm20k_blocks': 1e4, 'm20k_bits': 20480}\n"
+        "figures = {'clock_hz': 1e8, 'ram_blocks': 1e4, 'ram_block_bits': 20480,"
+        "'ram_word_bits': 40}\n"
         "estimate(k, Device('f', 'fpga', width=64, figures=figures))\n"
         "heavy = {'torch', 'numba', 'gymnasium', 'scipy'} & set(sys.modules)\n"
         "sys.exit(', '.join(heavy) or 0)\n"
@@ -322,3 +324,15 @@ def test_a_call_that_takes_no_time_is_an_error():
 def test_kernels_stay_hashable_by_what_they_are() -> None:
     assert len({DQN, kernel("update.dqn", DQN.dims, program=DQN.program), ACT}) == 2
     assert isinstance(DQN, Kernel)
+
+
+@pytest.mark.parametrize("prioritised", [0, 1])
+def test_the_doubt_about_a_call_is_that_about_its_parts(prioritised: int) -> None:
+    learn = kernel("learn.dqn", {**DRAW, "prioritised": prioritised}, q=(4, 64, 64, 2), double=1)
+    found = [(n, estimate(part, CPU, variant="native")) for part, n in parts(learn)]
+    whole = sum(n * e.latency_s for n, e in found)
+    call = estimate(learn, CPU, variant="native")
+    assert call.low_s / call.latency_s == pytest.approx(sum(n * e.low_s for n, e in found) / whole)
+    assert call.high_s / call.latency_s == pytest.approx(
+        sum(n * e.high_s for n, e in found) / whole
+    )

@@ -30,9 +30,14 @@ FPGA = Device(
     idle_power_w=20.0,
     active_power_w=60.0,
     simulated=True,
-    figures={"clock_hz": 250e6, "m20k_blocks": 7110, "m20k_bits": 20480, "ddr_latency_s": 16e-9},
+    figures={
+        "clock_hz": 250e6,
+        "ram_blocks": 7110,
+        "ram_block_bits": 20480,
+        "ram_word_bits": 40,
+        "ddr_latency_s": 16e-9,
+    },
 )
-M20K = device_kind.on_chip(FPGA)
 SIZES = {
     "envs": 8,
     "obs": 4,
@@ -58,6 +63,10 @@ DDPG = {
 
 def some(kind: str, **sizes: object) -> Kernel:
     return kernel(kind, {**SIZES, **sizes})  # type: ignore[dict-item]
+
+
+def learning(q: tuple[int, ...]) -> Kernel:
+    return kernel("update.dqn", obs=4, act=0, q=q, batch=64, steps=1, double=1)
 
 
 class TestFpga(EstimatorContract):
@@ -187,10 +196,11 @@ def test_only_what_fits_in_the_dsp_blocks_is_offered():
 
 
 def test_blocks_of_a_tree_by_hand():
-    # 4096 leaves by 8: rows of 256 bits are 7 blocks of 40 bits wide; 512, 64, 8 and 1 rows deep
-    assert device_kind.tree_blocks(4096, 8, M20K) == 7 * (1 + 1 + 1 + 1)
-    # 262,144 by 8: 32,768 rows are 64 blocks deep, then 4,096 (8), 512 (1), 64, 8 and 1 (1 each)
-    assert device_kind.tree_blocks(262_144, 8, M20K) == 7 * (64 + 8 + 1 + 1 + 1 + 1)
+    (m20k,) = device_kind.on_chip(FPGA)
+    # 262,144 leaves by 8: a row of 256 bits is 7 blocks of 40 bits wide, 512 rows are one deep
+    assert device_kind.tree_rows(262_144, 8) == [32_768, 4096, 512, 64, 8, 1]
+    blocks = [device_kind.level_blocks(rows, 8, m20k) for rows in (32_768, 4096, 512, 1)]
+    assert blocks == [7 * 64, 7 * 8, 7, 7]
 
 
 def test_a_tree_that_does_not_fit_on_chip_is_not_offered():
@@ -219,11 +229,15 @@ def test_environments_do_not_run_on_it():
 @pytest.mark.parametrize(
     ("figures", "named"),
     [
-        ({"clock_hz": 250e6}, "no figure 'ram_blocks'; it gives .'clock_hz'.*m20k_blocks"),
-        ({"clock_hz": 250e6, "m20k_blocks": 7110}, "no figure 'm20k_bits'"),
-        ({"clock_hz": 250e6, "m20k_blocks": 7110, "m20k_bits": 0}, "gives m20k_bits as 0"),
+        (
+            {"clock_hz": 250e6},
+            "no figure 'ram_blocks'; it gives .'clock_hz'.*20480 of an Intel M20K",
+        ),
+        ({"clock_hz": 250e6, "ram_blocks": 7110}, "no figure 'ram_block_bits'"),
+        ({"clock_hz": 250e6, "ram_blocks": 7110, "ram_block_bits": 0}, "gives ram_block_bits as 0"),
+        ({**FPGA.figures, "ultraram_blocks": 4}, "no figure 'ultraram_block_bits'"),
         ({"clock_hz": 3e8, "ram_blocks": 2, "ram_block_bits": 8}, "no figure 'ram_word_bits'"),
-        ({"m20k_blocks": 7110, "m20k_bits": 20480}, "no figure 'clock_hz'"),
+        ({n: v for n, v in FPGA.figures.items() if n != "clock_hz"}, "no figure 'clock_hz'"),
     ],
 )
 def test_a_missing_figure_is_named(figures, named):
@@ -237,17 +251,36 @@ def test_a_missing_figure_is_named(figures, named):
 def test_a_board_with_other_memory_is_offered_what_fits_in_it():
     ram = {"clock_hz": 300e6, "ram_blocks": 100, "ram_block_bits": 36864, "ram_word_bits": 72}
     board = replace(FPGA, figures=ram)
-    # 4096 leaves by 8: rows of 256 bits are 4 blocks of 72 bits wide, and 512 rows are one deep
-    assert device_kind.tree_blocks(4096, 8, device_kind.on_chip(board)) == 4 * (1 + 1 + 1 + 1)
-    # 32,772 leaves: 4,097 rows are 9 blocks deep, then 513 (2), 65, 9, 2 and 1 (1 each)
-    assert device_kind.tree_blocks(32_772, 8, device_kind.on_chip(board)) == 4 * (9 + 2 + 4)
-    uses = device_kind.on_chip_blocks(some("update.dqn"), device_kind.on_chip(board))
+    # 32,772 leaves by 8: 4,097 rows of 256 bits are 9 blocks deep and 4 of 72 bits wide
+    (memory,) = device_kind.on_chip(board)
+    assert device_kind.level_blocks(device_kind.tree_rows(32_772, 8)[0], 8, memory) == 4 * 9
+    update = learning((4, 64, 64, 2))
+    uses = -(-device_kind.network_bits(update) // 36864)
     for blocks, offered in ((uses, True), (uses - 1, False)):
         sized = replace(FPGA, figures={**ram, "ram_blocks": blocks})
-        assert bool(device_kind.offers(some("update.dqn"), sized)) == offered
+        assert bool(device_kind.offers(update, sized)) == offered
     e = estimate(some("inference.dqn"), board, width=64)
     assert e.source.startswith("closed form of a design not built: systolic at 300 MHz")
     assert "RTL" not in e.source
+
+
+def test_ultraram_takes_what_finds_no_room_in_block_ram():
+    ram = {"clock_hz": 300e6, "ram_blocks": 23, "ram_block_bits": 36864, "ram_word_bits": 72}
+    ultra = {"ultraram_blocks": 8, "ultraram_block_bits": 294_912, "ultraram_word_bits": 72}
+    # 262,144 leaves by 8, rows of 4 words: 32,768 rows are 8 UltraRAMs deep or 64 block RAMs,
+    # 4,096 rows 1 or 8, the four levels above 1 each
+    sizes = {name: size for name, size in SIZES.items() if name != "q"}
+    tree = kernel("replay_update", {**sizes, "capacity": 262_144, "fanout": 8})  # type: ignore[arg-type]
+    sized = {"ultraram_blocks": 4 * 8 + 4, "ram_blocks": 4 * 4}
+    assert device_kind.offers(tree, replace(FPGA, figures={**ram, **ultra, **sized}))
+    for name in sized:
+        short = {**ram, **ultra, **sized, name: sized[name] - 1}
+        assert device_kind.offers(tree, replace(FPGA, figures=short)) == (), name
+    wide = learning((4, 256, 256, 2))
+    bits = device_kind.network_bits(wide)
+    room = {"ram_blocks": 1, "ultraram_blocks": -(-(bits - 36864) // 294_912)}
+    assert device_kind.offers(wide, replace(FPGA, figures={**ram, **ultra, **room}))
+    assert device_kind.offers(wide, replace(FPGA, figures={**ram, "ram_blocks": 1})) == ()
 
 
 def test_the_band_holds_a_design_that_loses_a_quarter_of_its_cycles():

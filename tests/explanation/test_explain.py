@@ -17,9 +17,10 @@ from pearl.errors import SpecError
 from pearl.explanation import Explanation, explain, sections
 from pearl.explanation.bound import bound_of
 from pearl.explanation.crossover import crossover
+from pearl.explanation.diagnosis import where_replay
 from pearl.explanation.near_optimal import runner_ups, signature
 from pearl.explanation.resolve import Again, classes, devices_of, restricted
-from pearl.explanation.what_if import WhatIf, faster
+from pearl.explanation.what_if import WhatIf, faster, what_ifs
 from pearl.graph.limits import Limits
 from pearl.graph.task_graph import Edge, Task, TaskGraph
 from pearl.planner.planner import problem
@@ -372,14 +373,16 @@ def test_the_gpus_sentences_hold_the_figures_of_the_costs() -> None:
     gpu = system.platform.device("gpu")
     started = float(re.search(r"its (\d+) operations? is", slower)[1])  # type: ignore[index]
     assert f"{started * gpu.overhead_s / US:.2f} µs" in slower
+    idle, home = said["Why does gpu idle?"], said["Where should the replay live?"]
     replay = ("replay_insert", "replay_sample", "replay_update")
-    pinned = solve(graph, costs, limits=Limits(pin=dict.fromkeys(replay, "gpu")))
-    idle = said["Why does gpu idle?"]
-    assert f"{pinned.value:,.0f} env steps/s instead of {plan.value:,.0f}" in idle
-    assert f"{100 * (pinned.value / plan.value - 1):+.1f} %" in idle
-    assert (
-        f"on gpu the best plan gives {pinned.value:,.0f}" in said["Where should the replay live?"]
+    learns, stores = (
+        solve(graph, costs, limits=Limits(pin=dict.fromkeys(tasks, "gpu"))).value
+        for tasks in (("update", "param_sync"), replay)  # most of the period, and the replay
     )
+    assert "with update and param_sync on gpu" in idle
+    assert f"{learns:,.0f} env steps/s instead of {plan.value:,.0f}" in idle
+    assert f"{100 * (learns / plan.value - 1):+.1f} %" in idle
+    assert f"on gpu the best plan gives {stores:,.0f}" in home
 
 
 def test_the_gpus_sentences_follow_the_costs() -> None:
@@ -406,10 +409,12 @@ def test_the_replays_home_is_compared_with_the_best_plan_elsewhere() -> None:
     assert list(answers) == [*asked, "Where should the replay live?"]
     said = answers["Where should the replay live?"]
     replay = ("replay_insert", "replay_sample", "replay_update")
-    homes = {d: Limits(pin=dict.fromkeys(replay, d)) for d in ("gpu", "fpga")}
+    homes = {d: Limits(pin=dict.fromkeys(replay, d)) for d in ("cpu", "gpu", "fpga")}
     plans = {d: solve(graph, costs, limits=limits) for d, limits in homes.items()}
+    here = plan.task("replay_sample").device
+    assert plans.pop(here).value == pytest.approx(plan.value)
     device, there = max(plans.items(), key=lambda item: item[1].value)
-    assert said.startswith(f"On cpu: on {device} the best plan gives")
+    assert said.startswith(f"On {here}: on {device} the best plan gives")
     assert f"{there.value:,.0f} env steps/s instead of {plan.value:,.0f}" in said
 
 
@@ -515,3 +520,27 @@ def test_a_change_is_shown_from_a_thousandth_on(value: float, shown: bool) -> No
     before = SimpleNamespace(value=1000.0, throughput=1.0, efficiency=None)
     after = SimpleNamespace(value=value, throughput=1.0, efficiency=None)
     assert sections._visible(before, after) == shown  # type: ignore[arg-type]
+
+
+def test_questions_are_asked_in_the_order_in_which_users_ask() -> None:
+    graph, costs = two_devices(latency_s=1 * US)
+    _, left_out = what_ifs(Again(solve(graph, costs), graph, costs, Limits(), deadline=0.0))
+    assert left_out[0] == "without d1"
+    assert left_out[1].startswith("policy_lag 0 → 1")
+    assert left_out[-1] == "nothing on d0, the host"
+    e = replace(explained(graph, costs), left_out=left_out)
+    named = f"No time was left for: {'; '.join(left_out[:3])}; and {len(left_out) - 3} more."
+    assert named in " ".join(str(e).split())
+
+
+def test_a_replay_that_no_other_device_runs_is_told_from_one_that_limits_hold() -> None:
+    graph = dqn(4)
+    costs = dqn_costs(star(devices("cpu", "acc"), 2e-6), {"cpu": 1.0, "acc": 3.0})
+    here = tuple(m for m in costs.modes if m.device == "cpu" or m.tasks == ("update",))
+    table = replace(costs, modes=here)
+    again = Again(solve(graph, table), graph, table, Limits(), float("inf"))
+    tasks = "replay_insert, replay_sample and replay_update"
+    assert where_replay(again) == f"On cpu: {tasks} are not modelled on acc."
+    limits = Limits(devices={"replay_sample": ("cpu",)})
+    held = Again(solve(graph, costs, limits=limits), graph, costs, limits, float("inf"))
+    assert where_replay(held) == "On cpu: replay_sample is kept off acc by the limits."

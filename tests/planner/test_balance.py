@@ -14,6 +14,7 @@ from pearl.cli import app
 from pearl.errors import SpecError
 from pearl.planner.gpu_balance import Machine, balance, halvings
 from pearl.spec.catalogue import catalogue
+from pearl.spec.platform_entries import YOURS
 from pearl.spec.platform_files import read_platform, unfold
 from tests.schemas.test_schemas import problems
 
@@ -105,9 +106,11 @@ def test_an_iterations_energy_is_idle_power_and_the_work_of_cores_and_sms() -> N
     found = machine.at(8, 8, 54)
     period_s = max(found.actors_s, found.gpu_s, found.host_s)
     busy_s = 8 * machine.acting_s(32) + found.host_s
-    joules = (cpu.idle_power_w + gpu.idle_power_w) * period_s
+    joules = (cpu.idle_power_w + gpu.waiting_power_w) * period_s
     joules += (cpu.active_power_w - cpu.idle_power_w) * busy_s / cpu.width
-    joules += (gpu.active_power_w - gpu.idle_power_w) * 54 / gpu.width * found.gpu_s
+    joules += machine.gpu_j(54)
+    assert machine.gpu_j(54) == pytest.approx(machine.gpu_j(gpu.width))  # the work is the same
+    assert 0 < machine.gpu_j(54) < (gpu.active_power_w - gpu.waiting_power_w) * found.gpu_s
     assert found.env_steps_per_s == pytest.approx(machine.graph.env_steps / period_s)
     assert found.env_steps_per_j == pytest.approx(machine.graph.env_steps / joules)
 
@@ -183,7 +186,7 @@ def test_every_number_of_the_catalogue_has_a_source_and_is_read_back(name: str) 
     (device,) = platform.devices
     numbers = {"width", "max_lanes", "memory_bytes", "peak_flops_per_s", "memory_bytes_per_s"}
     numbers |= {"overhead_s", "idle_power_w", "active_power_w", *device.figures}
-    assert {n for n in numbers if not device.sources.get(n)} == set()
+    assert {n for n in numbers if device.sources.get(n, YOURS) == YOURS} == set()
     again, _, _ = read_platform(unfold(entry, "again"))
     assert again is not None
     assert again.devices == platform.devices

@@ -1,12 +1,15 @@
-"""The table of modes: what a call carries to and from other lanes."""
+"""The table of modes: what a call carries to and from other lanes, and how it is shared out."""
 
 from __future__ import annotations
 
 import pytest
 
+from pearl import solve
+from pearl.explanation.what_if import faster
 from pearl.graph.task_graph import Edge, Task, TaskGraph
-from pearl.planning.costs import _carried_bytes
-from pearl.testing.graphs import mode
+from pearl.planning.costs import CostTable, Mode, _carried_bytes
+from pearl.report.tables import assignment
+from pearl.testing.graphs import devices, mode, star
 from pearl_devices import Kernel
 
 
@@ -30,3 +33,40 @@ def test_a_call_carries_what_crosses_its_edge_once_a_firing(
     graph = TaskGraph("rates", tuple(Task(n, Kernel(n)) for n in "abc"), edges)
     assert graph.repetition == {"a": 2, "b": 2, "c": 1}
     assert _carried_bytes(mode(tasks, "cpu", 1.0), graph) == pytest.approx(nbytes)
+
+
+CALL = ("a", "b")
+
+
+def called(*modes: Mode, flops: tuple[float, float] = (0.0, 0.0)) -> tuple[TaskGraph, CostTable]:
+    """a fires twice and b once, in one call of 12 s on the cpu; `modes` are the others."""
+    kernels = [Kernel(n, flops=f) for n, f in zip("ab", flops, strict=True)]
+    edges = (Edge("a", "b", 1, 2), Edge("b", "a", 2, 1, tokens_seq=2))
+    graph = TaskGraph("call", tuple(Task(k.kind, k) for k in kernels), edges)
+    platform = star(devices("cpu", "acc"), 1.0)
+    return graph, CostTable(platform, (mode(CALL, "cpu", 12.0, variant="pair"), *modes))
+
+
+def shared(graph: TaskGraph, costs: CostTable) -> dict[str, float]:
+    return costs.shares(costs.of(*CALL)[0], graph)
+
+
+def test_a_call_is_shared_out_by_its_variant_run_apart_else_by_the_fastest_of_its_device() -> None:
+    a = (mode("a", "cpu", 1.0, variant="pair"), mode("a", "cpu", 0.1, variant="alone"))
+    b = (mode("b", "cpu", 9.0, variant="slow"), mode("b", "cpu", 6.0, variant="alone"))
+    elsewhere = mode("b", "acc", 1e-3, variant="pair")
+    assert shared(*called(*a, *b, elsewhere)) == pytest.approx({"a": 2 / 8, "b": 6 / 8})
+
+
+def test_a_call_is_shared_out_by_its_work_where_a_task_cannot_run_apart() -> None:
+    graph, costs = called(mode("a", "cpu", 1.0), mode("b", "acc", 1.0), flops=(1e9, 6e9))
+    assert shared(graph, costs) == pytest.approx({"a": 2 / 8, "b": 6 / 8})
+
+
+def test_a_call_of_which_nothing_says_what_its_parts_cost_stays_one() -> None:
+    graph, costs = called(mode("a", "cpu", 1.0), mode("b", "acc", 30.0), flops=(1e9, 0.0))
+    assert shared(graph, costs) == {}
+    plan = solve(graph, costs)
+    assert [(t.task, t.firings * t.seconds) for t in plan.tasks] == [("a", 12.0), ("b", 0.0)]
+    assert "for nothing says what each takes of it" in str(assignment(plan).notes)
+    assert faster(costs, graph, "b").of(*CALL) == costs.of(*CALL)

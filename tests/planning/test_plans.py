@@ -37,7 +37,7 @@ def test_a_plan_survives_its_file(plan: Plan, tmp_path: Path) -> None:
 
 def test_every_field_is_filled(plan: Plan) -> None:
     data = plan.to_json()
-    allowed_null = {"pace_s", "env_steps_per_j", "capacity", "link", "evaluation"}
+    allowed_null = {"pace_s", "env_steps_per_j", "capacity", "link", "evaluation", "regret"}
 
     def missing(value: object, key: str) -> list[str]:
         if value is None:

@@ -114,28 +114,47 @@ def need(cores=1, seconds=1.0, size=1e9, shares=None):
     return packing.Need(cores, shares or {}, size, seconds, None)
 
 
+def slots(needs, runs, *places):
+    held, why = packing.slots(needs, runs, places or packing.here())
+    return tuple(cores for _, cores in held), why
+
+
 def test_slots_are_bounded_by_cores_memory_devices_and_runs(monkeypatch):
     monkeypatch.setattr(packing, "usable_cores", lambda: (0, 2, 4, 6))
     monkeypatch.setattr(packing, "free_memory", lambda: (3.5e9, 0.0))
-    assert packing.slots([need(size=1.0)], 9) == (((0,), (2,), (4,), (6,)), "4 cores")
-    assert packing.slots([need(2, size=1.0)], 9)[0] == ((0, 2), (4, 6))
-    assert packing.slots([need()], 9) == (((0,), (2,), (4,)), "3.5 GB of free memory")
-    assert packing.slots([need(size=1.0)], 2) == (((0,), (2,)), "the runs")
-    half = packing.slots([need(size=1.0, shares={"gpu": 0.5})], 9)
+    assert slots([need(size=1.0)], 9) == (((0,), (2,), (4,), (6,)), "4 cores")
+    assert slots([need(2, size=1.0)], 9)[0] == ((0, 2), (4, 6))
+    assert slots([need()], 9) == (((0,), (2,), (4,)), "3.5 GB of free memory")
+    assert slots([need(size=1.0)], 2) == (((0,), (2,)), "the runs")
+    half = slots([need(size=1.0, shares={"gpu": 0.5})], 9)
     assert half == (((0,), (2,)), "device gpu")
     with pytest.raises(SpecError, match=r"not one run fits: 3\.5 GB"):
-        packing.slots([need(size=4e9)], 9)
+        slots([need(size=4e9)], 9)
+
+
+def test_runs_go_round_nodes_each_as_far_as_its_cores_memory_and_gpus_go():
+    big = packing.RunPlace("big", (0, 1, 2, 3), 16e9)
+    small = packing.RunPlace("small", (0, 1), 1.5e9, gpus=False)
+    held, why = packing.slots([need()], 9, [small, big])
+    assert [host for host, _ in held] == ["small", "big", "big", "big", "big"]
+    assert [cores for host, cores in held if host == "big"] == [(0,), (1,), (2,), (3,)]
+    assert why == "1.5 GB of free memory of small"
+    assert [host for host, _ in packing.slots([need()], 2, [small, big])[0]] == ["small", "big"]
+    shares = [need(shares={"gpu": 0.5})]
+    assert [host for host, _ in packing.slots(shares, 9, [small, big])[0]] == ["big", "big"]
+    with pytest.raises(SpecError, match="not one run fits: device gpu of small"):
+        packing.slots(shares, 9, [small])
 
 
 def packed_with(rates):
     """Packings with plans that do so many env steps a second on so many cores."""
 
-    def packed(asked, planner, beside):
+    def packed(asked, planner, beside, places):
         runs, rate = len(asked.settings) * len(asked.seeds), rates[planner.cores]
         needs = (need(planner.cores, 600 / rate, 1.0),)
-        slots = packing.slots(needs, runs)[0]
-        seconds = -(-runs // len(slots)) * 600 / rate
-        return packing.Packing(planner.cores, slots, (), needs, seconds, "", ())
+        held = slots(needs, runs, *places)[0]
+        seconds = -(-runs // len(held)) * 600 / rate
+        return packing.Packing(planner.cores, held, (), (), needs, seconds, "", ())
 
     return packed
 
@@ -153,9 +172,9 @@ def test_the_packing_that_ends_the_set_first_is_chosen(seeds, rates, cores, monk
     monkeypatch.setattr(packing, "packed", packed_with(rates))
     free = {"limits.max_lanes": None}
     found = members.population(SPEC, seeds=range(seeds), set=free)
-    assert packing.packings(found)[0].cores == cores
+    assert packing.packings(found, packing.here())[0].cores == cores
     held = members.population(SPEC, seeds=range(seeds), set={"limits.max_lanes": 1})
-    assert [p.cores for p in packing.packings(held)] == [1]
+    assert [p.cores for p in packing.packings(held, packing.here())] == [1]
 
 
 def test_settings_of_one_graph_have_one_plan_and_others_their_own():

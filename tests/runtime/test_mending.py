@@ -43,7 +43,7 @@ def mended(engine, number, found):
     for name in found:
         arrays[name][-1] += 12345
     recovery.mend(
-        w.protocol, number, w.jobs, arrays, engine.board, engine._begun, w.span, w.learning
+        w.protocol, number, w.jobs, arrays, engine.board, engine.lookout.begun, w.span, w.learning
     )
     return arrays
 
@@ -61,7 +61,7 @@ def test_mending_a_lane_sets_what_its_complete_firings_have_counted(case, monkey
             for name in found:
                 now = engine.work.arrays[name]
                 np.testing.assert_array_equal(arrays[name], now, err_msg=name)
-            seen.append((min(engine._begun.fired.values()), found))
+            seen.append((min(engine.lookout.begun.fired.values()), found))
         return at
 
     monkeypatch.setattr(Engine, "run", checked)

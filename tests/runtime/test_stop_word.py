@@ -10,7 +10,7 @@ import pytest
 import pearl
 from pearl.training import checkpoint, loop
 from pearl.training.trainer import CHECKPOINT, Trainer
-from tests.lanes import planned, replay_spec, told
+from tests.lanes import SECONDS, planned, replay_spec, told
 from tests.training.test_trainer import arrays, assert_equal
 
 STEPS = 640
@@ -59,16 +59,23 @@ def same_amid(system, plan, tmp_path, monkeypatch, cuts=2, **hosting):
 
 
 @pytest.mark.parametrize(
-    ("lanes", "kind"),
-    [("one", "uniform"), ("threads", "prioritised"), ("processes", "uniform")],
+    ("lanes", "kind", "late"),
+    [
+        ("one", "uniform", False),
+        ("threads", "prioritised", False),
+        ("processes", "uniform", True),  # calls that count as complete later than they return
+    ],
 )
-def test_several_lanes_stop_amid_an_iteration_and_go_on(lanes, kind, often, tmp_path, monkeypatch):
+def test_several_lanes_stop_amid_an_iteration_and_go_on(
+    lanes, kind, late, often, tmp_path, monkeypatch
+):
     limits = {"policy_lag": 2, "prefetch": 1}
     if kind == "prioritised":
         limits["priority_staleness"] = 2
     replay = {"capacity": 1000, "kind": kind}
     sizes = {"hidden": [64, 64], "batch_size": 64, "replay_ratio": 2}
-    system, plan = planned(replay_spec("dqn", limits, **sizes, replay=replay))
+    occupied = {task: 0.9 * seconds for task, seconds in SECONDS.items()} if late else None
+    system, plan = planned(replay_spec("dqn", limits, **sizes, replay=replay), occupied=occupied)
     assert sum(lane.width > 0 for lane in plan.lanes) > 1
     same_amid(system, plan, tmp_path, monkeypatch, 1 + (lanes == "threads"), lanes=lanes)
 

@@ -12,6 +12,7 @@ import yaml
 from pearl.errors import SpecError
 from pearl.planner.planner import plan
 from pearl.spec.checks import shipped
+from pearl.spec.platform_entries import YOURS, yours
 from pearl.spec.platform_files import read_platform, unfold
 from pearl.spec.reading import load
 from pearl.spec.yaml_reader import parse
@@ -68,10 +69,10 @@ def test_every_number_of_a_shipped_platform_has_a_source(name: str) -> None:
             "active_power_w",
             *device.figures,
         }
-        assert {n for n in numbers if not device.sources.get(n)} == set()
+        assert {n for n in numbers if device.sources.get(n, YOURS) == YOURS} == set()
     for link in platform.links:
         numbers = {"latency_s", "bytes_per_s", "per_message_s", "energy_j_per_byte"}
-        assert {n for n in numbers if not link.sources.get(n)} == set()
+        assert {n for n in numbers if link.sources.get(n, YOURS) == YOURS} == set()
 
 
 @pytest.mark.parametrize("name", sorted(PLATFORMS))
@@ -93,14 +94,15 @@ def test_an_unfolded_platform_reads_back_equal(name: str) -> None:
 def test_the_fpga_has_the_figures_of_the_agilex_agf014() -> None:
     fpga = read("cpu_gpu_fpga").device("fpga")
     assert fpga.width == fpga.figures["dsp"] == 4510
-    assert (fpga.figures["m20k_blocks"], fpga.figures["m20k_bits"]) == (7110, 20480)
+    ram = [fpga.figures[name] for name in ("ram_blocks", "ram_block_bits", "ram_word_bits")]
+    assert ram == [7110, 20480, 40]
     assert (fpga.figures["mlab_blocks"], fpga.figures["mlab_bits"]) == (24360, 640)
     assert fpga.figures["clock_hz"] == 250e6
     assert fpga.peak_flops_per_s == pytest.approx(2 * 4510 * 250e6)
     assert fpga.memory_bytes_per_s == 77e9
     assert (fpga.simulated, fpga.when_unused, fpga.max_lanes) == (True, "off", 2)
     link = read("cpu_gpu_fpga").route("cpu", "fpga")[0]
-    assert (link.bytes_per_s, link.latency_s) == (16e9, 1e-3)
+    assert (link.bytes_per_s, link.latency_s) == (16e9, 10e-6)
 
 
 def test_the_cpu_peak_is_cores_times_clock_times_flops_per_cycle() -> None:
@@ -116,7 +118,12 @@ def test_the_larger_platform_is_the_smaller_one_and_an_fpga() -> None:
 
 @pytest.mark.parametrize("kind", BACKENDS)
 def test_unit_and_simulation_of_a_device_are_those_of_its_kind(kind: str) -> None:
-    figures = {"clock_hz": "1 GHz", "m20k_blocks": 100, "m20k_bits": "20480 bit"}
+    figures = {
+        "clock_hz": "1 GHz",
+        "ram_blocks": 9,
+        "ram_block_bits": "1 kbit",
+        "ram_word_bits": "8 bit",
+    }
     described = {"devices": {"a": {**DEVICE, "kind": kind, "figures": figures}}}
     platform, _, problems = read_platform(described)
     assert platform is not None, problems
@@ -125,14 +132,28 @@ def test_unit_and_simulation_of_a_device_are_those_of_its_kind(kind: str) -> Non
     assert (device.width_unit, device.simulated) == (found.WIDTH_UNIT, found.SIMULATED)
 
 
-def test_a_number_without_a_source_is_refused() -> None:
+def test_numbers_without_a_source_are_the_users_own_and_counted() -> None:
     device = {key: value for key, value in DEVICE.items() if key != "source"}
-    problems = refused({**device, "width": {"value": 2, "source": "counted"}})
-    assert problems == [
-        f"<spec>: platform.devices.cpu.{key}: the number has no source; "
-        "write {value: …, source: …}, or give the entry a source"
-        for key in ("peak", "memory_bandwidth", "overhead", "idle_power", "active_power")
-    ]
+    counted = {
+        **device,
+        "width": {"value": 2, "source": "counted"},
+        "figures": {"clock_hz": "1 GHz"},
+    }
+    link = {"between": ["cpu", "acc"], "latency": "1 us", "bandwidth": "9 GB/s", "source": "sheet"}
+    platform, entry, problems = read_platform(
+        {"devices": {"cpu": counted, "acc": DEVICE}, "links": [link]}
+    )
+    assert platform is not None, problems
+    assert entry is not None
+    cpu, acc = platform.devices
+    assert (cpu.sources["width"], cpu.sources["clock_hz"]) == ("counted", YOURS)
+    numbers = len(cpu.sources) + len(acc.sources) + 2
+    mine = sum(source == YOURS for source in cpu.sources.values())
+    assert mine == len(cpu.sources) - 1
+    assert yours(platform) == f"{mine} of {numbers} numbers of the platform are yours"
+    assert yours(Platform("p", (acc,))) == ""
+    again, _, _ = read_platform(unfold(entry, "inline"))
+    assert again == platform
 
 
 @pytest.mark.parametrize(
@@ -165,8 +186,9 @@ def test_an_fpga_of_ones_own_is_refused_where_no_plan_could_be_made_for_it() -> 
     assert problem == (
         "<spec>: platform.devices.cpu: device 'cpu' of kind fpga has no figure 'ram_blocks'; it "
         "gives ['clock_hz', 'dsp']; needed, above 0, are clock_hz and the memory on chip: "
-        "ram_blocks, ram_block_bits (of one) and ram_word_bits (its widest word), or of an Intel "
-        "device m20k_blocks, m20k_bits"
+        "ram_blocks, ram_block_bits (of one: 20480 of an Intel M20K, 36864 of an AMD block RAM) "
+        "and ram_word_bits (its widest word: 40 and 72), and where there is UltraRAM, the same of "
+        "it: ultraram_blocks, ultraram_block_bits, ultraram_word_bits"
     )
     (problem,) = refused({**OWN_FPGA, "figures": {"ram_blocks": 2}})
     assert "no figure 'clock_hz'" in problem
@@ -192,6 +214,27 @@ def test_a_board_of_another_maker_is_planned_for() -> None:
     )
     assert found.task("update").device == "board"
     assert found.task("update").rung == "closed_form"
+
+
+def test_a_device_with_unified_memory_needs_no_link_and_copies_nothing() -> None:
+    algorithm = {"name": "dqn", "env": "E", "spaces": {"obs": 4, "actions": 2}}
+    devices = {"cpu": "apple_m2", "gpu": "apple_m2_gpu"}
+    limits = {"pin": {"update": "gpu"}}
+    spec = {"algorithm": algorithm, "platform": {"devices": devices}, "limits": limits}
+    found = plan(load(spec))
+    assert found.task("update").device == "gpu"
+    (link,) = load(spec).platform.links
+    gpu = load(spec).platform.device("gpu")
+    assert (link.latency_s, link.per_message_s, link.energy_j_per_byte) == (gpu.overhead_s, 0, 0)
+    assert all(k.load < 1e-9 for k in found.lanes if k.lane == link.name)
+    (problem,) = problems_of({**spec, "platform": {"devices": {**devices, "gpu": "rtx_4090"}}})
+    assert "no link joins cpu and gpu" in problem
+
+
+def problems_of(spec: dict[str, object]) -> list[str]:
+    with pytest.raises(SpecError) as caught:
+        load(spec)
+    return list(caught.value.problems)
 
 
 def test_a_null_device_without_a_time_is_a_sentence_in_a_plan() -> None:
@@ -262,3 +305,111 @@ def test_here_is_the_cpu_of_this_machine() -> None:
 def test_this_machine_has_one_cpu() -> None:
     _, _, problems = read_platform({"devices": {"a": "here", "b": "here"}})
     assert problems == [(("devices", "b"), "a, b are 'here'; this machine's CPU is one device")]
+
+
+CABLE = {
+    "source": "seen",
+    "latency": "1 ms",
+    "per_message": "500 us",
+    "bandwidth": "100 MB/s",
+}
+LOCAL = {"source": "s", "latency": "1 us", "bandwidth": "1 GB/s"}
+
+
+def two_hosts() -> dict[str, Any]:
+    return {
+        "hosts": {
+            "desk": {"devices": {"cpu": "here"}},
+            "node2": {
+                "devices": {"cpu": dict(DEVICE), "gpu": "t4"},
+                "links": [{"between": ["cpu", "gpu"], **LOCAL}],
+            },
+        },
+        "links": [{"between": ["desk", "node2"], **CABLE}],
+    }
+
+
+def test_a_file_of_two_hosts_is_one_platform() -> None:
+    platform, _, problems = read_platform(two_hosts(), default_name="two")
+    assert not problems
+    assert platform is not None
+    assert {d.name: (d.host, d.real) for d in platform.devices} == {
+        "desk/cpu": ("desk", True),
+        "node2/cpu": ("node2", False),
+        "node2/gpu": ("node2", False),
+    }
+    assert (platform.name, platform.host) == ("two", "desk/cpu")
+    (near,) = platform.route("desk/cpu", "node2/cpu")
+    assert (near.latency_s, near.per_message_s, near.bytes_per_s) == (1e-3, 5e-4, 1e8)
+    (far,) = platform.route("desk/cpu", "node2/gpu")
+    assert far.latency_s == pytest.approx(1e-3 + 1e-6)
+    assert far.sources["latency_s"] == "seen; then s"
+
+
+def test_an_unfolded_file_of_hosts_reads_back_equal_this_machine_too() -> None:
+    platform, entry, _ = read_platform(two_hosts(), default_name="two")
+    assert entry is not None
+    written = unfold(entry, "two")
+    assert written["hosts"]["desk"]["devices"] == {"cpu": "here"}
+    again, _, problems = read_platform(written)
+    assert problems == []
+    assert again == platform
+
+
+def test_a_spec_names_devices_of_hosts_by_both() -> None:
+    spec = {
+        "algorithm": {"name": "dqn", "env": "E", "spaces": {"obs": 4, "actions": 2}},
+        "platform": two_hosts(),
+    }
+    system = load({**spec, "limits": {"pin": {"update": "desk/cpu"}}})
+    assert load(system.raw).platform == system.platform
+    with pytest.raises(SpecError) as caught:
+        load({**spec, "limits": {"pin": {"update": "cpu"}}})
+    (problem,) = caught.value.problems
+    assert "no device 'cpu'" in problem
+    assert "allowed are desk/cpu, node2/cpu, node2/gpu" in problem
+
+
+def test_hosts_that_are_no_platform_are_refused_where_they_stand() -> None:
+    def problems(**changed: Any) -> list[tuple[Any, str]]:
+        return read_platform({**two_hosts(), **changed})[2]
+
+    assert problems(devices={"cpu": "here"}) == [
+        (("devices",), "unknown key; allowed are hosts, links, name")
+    ]
+    assert problems(hosts={}) == [(("hosts",), "given an empty mapping; allowed: at least 1 items")]
+    cpu = {"devices": {"cpu": dict(DEVICE)}}
+    assert problems(hosts={"desk": cpu, "node2": {"devices": {}}}) == [
+        (("hosts", "node2", "devices"), "given an empty mapping; allowed: at least 1 items")
+    ]
+    ((where, what),) = problems(hosts={"desk": cpu, "": cpu})
+    assert "at least 1 characters" in what
+    both = {"devices": {"cpu": "here"}}
+    ((where, what),) = problems(hosts={"desk": both, "node2": both})
+    assert where == ("hosts", "node2", "devices", "cpu")
+    assert what.startswith("desk/cpu, node2/cpu are 'here'; this machine's CPU is one device")
+    ((where, what),) = problems(links=[])
+    assert where == ("links",)
+    assert "no link joins host 'desk' and host 'node2'" in what
+    ((where, what),) = problems(links=[{"between": ["desk", "cpu"], **CABLE}])
+    assert where == ("links", 0, "between")
+    assert what == "given 'cpu'; allowed are desk, node2"
+    alone = {"devices": {"cpu": dict(DEVICE), "gpu": "t4"}}
+    ((where, what),) = problems(hosts={"desk": cpu, "node2": alone})
+    assert where == ("hosts", "node2")
+    assert "platform 'node2': no link joins cpu and gpu" in what
+
+
+def test_two_hosts_of_one_name_are_one_key_twice() -> None:
+    document = parse(b"hosts:\n  a: {devices: {cpu: t4}}\n  a: {devices: {cpu: t4}}\n", "f.yaml")
+    ((_, line),) = document.problems
+    assert "f.yaml:3: hosts.a" in line
+
+
+def test_the_platform_of_hosts_in_the_docs_reads() -> None:
+    page = (Path(__file__).parents[2] / "docs/cluster.md").read_text()
+    text = page.partition("```yaml\n")[2].partition("```")[0]
+    platform, _, problems = read_platform(yaml.safe_load(text))
+    assert problems == []
+    assert platform is not None
+    assert [d.name for d in platform.devices] == ["desk/cpu", "node2/cpu", "node2/gpu"]

@@ -13,7 +13,7 @@ from typing import Any
 import jsonschema  # type: ignore[import-untyped]
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from pearl.algorithms import ALGORITHMS, algorithm
@@ -305,9 +305,10 @@ def test_observations_are_flattened_as_the_environment_task_flattens_them(tmp_pa
         (
             BASE + "objective: speed\nplatform: cpu_gpuu\nplatfrom: host\n",
             ["s.yaml:5: objective: given 'speed'; "
-             "allowed: throughput or power_efficiency or makespan",
+             "allowed: throughput or power_efficiency or makespan or robust or robust_worst",
              "s.yaml:6: platform: given 'cpu_gpuu'; no platform of that name "
-             "(did you mean cpu_gpu?); allowed are host, cpu_gpu, cpu_gpu_fpga, cpu_h200, a path",
+             "(did you mean cpu_gpu?); allowed are host, ray, cpu_gpu, cpu_gpu_fpga, cpu_h200, "
+             "a path",
              "s.yaml:7: platfrom: unknown key (did you mean platform?); "
              "allowed are algorithm, name, platform, objective, limits, train"],
         ),
@@ -474,10 +475,12 @@ JSON = st.recursive(
         ["algorithm", "platform", "limits", "train", "objective", "name", "algorithm.replay",
          "algorithm.hidden", "algorithm.replay_ratio", "algorithm.spaces", "algorithm.env_args",
          "algorithm.learning_rate", "limits.memory", "limits.together", "limits.devices",
-         "limits.pin", "platform.devices", "platform.links"]
+         "limits.pin", "platform.devices", "platform.links", "platform.hosts"]
     ),
     JSON,
 )  # fmt: skip
+@example("limits.together", "{")
+@example("platform.hosts", {"": {}})
 def test_any_value_of_any_key_is_a_system_or_a_spec_error(key: str, value: object) -> None:
     spec = yaml.safe_load(BASE)
     if key.startswith("platform."):

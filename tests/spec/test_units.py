@@ -90,6 +90,6 @@ def test_every_example_is_read() -> None:
 def test_a_name_states_its_dimension() -> None:
     assert dimension_of("clock_hz") == "hz"
     assert dimension_of("ddr_bytes_per_s") == "bytes_per_s"
-    assert dimension_of("m20k_bits") == "bits"
+    assert dimension_of("ram_block_bits") == "bits"
     assert dimension_of("dsp") is None
-    assert dimension_of("m20k_blocks") is None
+    assert dimension_of("ram_blocks") is None

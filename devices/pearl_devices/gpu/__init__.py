@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pearl_devices.base import Buffers, Call, Device, DeviceMemory
+from pearl_devices.base import Buffers, Call, Device
+from pearl_devices.device_kind import DeviceMemory
 from pearl_devices.kernel import Kernel
 
 WIDTH_UNIT = "sm"  # a streaming multiprocessor
 SIMULATED = False
+DRAWS_BY_WORK = True
 ESTIMATE = "pearl_estimators.gpu.calibration:calibrated_or_roofline"
 COUNTER = "pearl_estimators.energy:nvml"
 TIMER = "pearl_estimators.gpu.timing:timed_here"

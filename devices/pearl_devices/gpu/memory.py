@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pearl_devices.base import Call, DeviceFailed, Pair
+from pearl_devices.base import Call, DeviceFailed
+from pearl_devices.device_kind import Pair
 from pearl_devices.gpu.binding import on_host
 from pearl_devices.gpu.driver import Driver
 from pearl_devices.gpu.streams import streams

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pearl_devices.base import Buffers, Call, Device, DeviceMemory
+from pearl_devices.base import Buffers, Call, Device
+from pearl_devices.device_kind import DeviceMemory
 from pearl_devices.gpu.binding import bound, offered
 from pearl_devices.gpu.driver import HostTwin
 from pearl_devices.gpu.memory import TorchMemory

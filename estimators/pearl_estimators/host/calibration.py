@@ -217,10 +217,14 @@ def unsealed(value: object, schema: int, what: str) -> dict[str, Any]:
     return body
 
 
-def estimate_from(found: Fit, calibration: Calibration, kernel: Kernel, variant: str) -> Estimate:
-    """The calibrated rung: the fit's prediction with its 90 % band."""
+def estimate_from(
+    found: Fit, calibration: Calibration, kernel: Kernel, variant: str, host: str = ""
+) -> Estimate:
+    """The calibrated rung: the fit's prediction with its 90 % band. host: the calibrated one, where
+    it is another than this."""
     guess = predict(found, point(kernel, variant, 1.0))
-    source = f"calibrated on this host {calibration.created[:10]}, {found.points} points"
+    where = host or "this host"
+    source = f"calibrated on {where} {calibration.created[:10]}, {found.points} points"
     if guess.extrapolated:
         source += "; outside the calibrated sizes, band doubled"
     if doubt := calibration.doubts.get(f"{found.family} {variant}"):

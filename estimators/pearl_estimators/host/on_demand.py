@@ -23,6 +23,7 @@ from pearl_estimators.host.calibration_file import hold, path, store, stored
 from pearl_estimators.host.child_process import in_child
 from pearl_estimators.host.journal import empty, gathered, group_of, journal_of, timeable, told
 from pearl_estimators.host.linear_fit import Point, family
+from pearl_estimators.host.other_hosts import MEASURED_BY, calibration_of
 from pearl_estimators.host.timer import HELD, share_had
 
 SECONDS = 30.0
@@ -97,6 +98,11 @@ def calibrate(
 def limit_of(seconds: float) -> float:
     """The default wall limit of a measuring that is to take `seconds` seconds."""
     return 2 * seconds + 120
+
+
+def measured(groups: Sequence[str]) -> tuple[Calibration, str]:
+    """This host's calibration with these groups and ""; or as far as it came, and why."""
+    return _measured(set(groups), SECONDS, limit_of(SECONDS))
 
 
 def _measured(
@@ -176,13 +182,19 @@ ESTIMATE = "pearl_estimators.cpu:calibrated_or_roofline"
 """Estimator of the device kinds that this calibration is for."""
 
 
-def calibrated_here(device: Device) -> bool:
-    """Whether kernels of `device` are timed by the calibration of this host."""
+def calibrated(device: Device) -> bool:
+    """Whether kernels of `device` are timed by the calibration of its host."""
     return device.real and backend(device.kind).ESTIMATE == ESTIMATE
 
 
+def calibrated_here(device: Device) -> bool:
+    """Whether kernels of `device` are timed by the calibration of this host."""
+    return calibrated(device) and device.host not in MEASURED_BY
+
+
 def calibration(device: Device, kernels: Iterable[Kernel] = ()) -> Calibration:
-    """The calibration of a CPU of this host for these kernels, timed on first use.
+    """The calibration of a CPU of this host, or of one in MEASURED_BY, for these kernels, timed on
+    first use.
 
     Kernels that cannot be timed within the limit are left to the next rung for PASSED_S. Points
     that were timed under load, or are in doubt, are timed again where this host is quiet now. A
@@ -191,6 +203,8 @@ def calibration(device: Device, kernels: Iterable[Kernel] = ()) -> Calibration:
     Raises:
         ValueError: the device is not a CPU of this host.
     """
+    if calibrated(device) and device.host in MEASURED_BY:
+        return calibration_of(device.host, needed_groups(kernels))
     if not calibrated_here(device):
         raise ValueError(
             f"device {device.name!r} (kind {device.kind}) is not a CPU of this host; only those "

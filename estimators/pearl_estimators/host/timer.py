@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 
 Clock = Callable[[], float]
@@ -106,6 +107,18 @@ def _repeats(call: Callable[[], object], seconds: float, wall: Clock) -> tuple[i
         repeats *= 2
     often = max(1, round(repeats * seconds / taken)) if taken > 0 else repeats
     return often, taken / repeats
+
+
+def alone_s() -> float:
+    """A clock like `time.perf_counter` that stands still while this thread is ready to run and has
+    no core (Linux's run-queue delay, proc(5), schedstat; elsewhere it never does): what a call
+    takes by it, it takes where nothing else wants the core, its own waits included."""
+    now_s = time.perf_counter()
+    try:
+        queued = Path("/proc/thread-self/schedstat").read_text(encoding="ascii").split()[1]
+    except (OSError, IndexError):
+        return now_s
+    return now_s - int(queued) * 1e-9
 
 
 PROBE_S, PROBE_BYTES = 0.03, 1 << 20

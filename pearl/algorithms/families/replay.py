@@ -167,7 +167,7 @@ def build(
         action=nbytes(inference, "act.action"),
         obs=nbytes(inference, "env.obs"),
         transition=nbytes(insert, "step."),
-        batch=nbytes(sample, "batch."),
+        batch=nbytes(learn, "batch.") - nbytes(learn, "batch.td"),
         td=nbytes(learn, "batch.td"),
         params=4.0 * size,
     )

@@ -79,14 +79,16 @@ class AnyOrder(Engine):
         return Actor(*given, spins=self.spins)
 
     def stalls(self, number: int) -> bool:
-        acted, stepped = self._counts_of(number)
+        acted, stepped = self.counts_of(number)
         return acted > stepped
 
     def run(self, end: int, stop: int, *, timed: bool = False) -> int:
         """Iterations up to `end`; at `stop` no copy is amid a step."""
-        self._last = time.monotonic(), ()
-        self._look()
+        self.lookout.forget()
+        self.lookout.look()
         learner: AsyncLearner = self.own
+        if any(w.full for w in self.lookout.workers.values()):
+            self.halt()
         while learner.iteration < end:
             learner.iterate(timed=timed and learner.iteration == end - 1)
         return self.halt() if end == stop else end
@@ -100,6 +102,8 @@ class AnyOrder(Engine):
         board.write(board.flush, at)
         self._ring()
         learner.until(lambda: all(board.read(board.flushed(n)) >= at for n in range(board.lanes)))
+        for worker in self.lookout.workers.values():
+            worker.settled()
         self.work.residency.settle()
         return at
 

@@ -15,8 +15,9 @@ from typing import Any, Literal
 from pearl.runtime import waiting
 from pearl.runtime.environments import external_envs
 from pearl.runtime.lanes.lane_runner import AHEAD, CROWDED, SPINS, Runner
+from pearl.runtime.lanes.lookout import Lookout
 from pearl.runtime.lanes.work import Work
-from pearl.runtime.lanes.workers import LaneDied, Process, Thread, Worker
+from pearl.runtime.lanes.workers import Process, Thread
 from pearl.runtime.protocol import channels, recovery
 from pearl.runtime.protocol.binding import Lags
 from pearl.runtime.protocol.control_block import BEGIN, PARKED, Board
@@ -24,12 +25,9 @@ from pearl.runtime.protocol.lane_schedule import Protocol
 from pearl.runtime.protocol.progress_counters import Bell
 from pearl.runtime.protocol.single_lane import LaneError, StopWord
 
-Hosting = Literal["one", "threads", "processes"]
+Hosting = Literal["one", "threads", "processes", "ray"]
 
 CELLS = "runtime.cells"
-
-PATIENCE_S = 120.0
-"""Seconds without a firing after which a run ends, naming the lanes that wait (assumed)."""
 
 
 class Engine:
@@ -43,38 +41,41 @@ class Engine:
         self.work, self.hosting = work, hosting
         p = work.protocol
         words = self.words(p)
-        self.cells = channels.Memory([(CELLS, (Board.size(len(words), len(p.lanes)),), "int64")])
-        self.board = Board(words, len(p.lanes), self.cells.arrays[CELLS])
-        work.bells = [Bell() for _ in p.lanes]
+        sizes = len(words), len(p.lanes), len(work.islands)
+        self.cells = channels.Memory([(CELLS, (Board.size(*sizes),), "int64")])
+        self.board = Board(words, len(p.lanes), self.cells.arrays[CELLS], len(work.islands))
+        work.bells = [Bell() for _ in range(self.board.sleepers)]
+        self._away = {n for island in work.islands for n in island.lanes}
+        self._message = max((island.iterations for island in work.islands), default=0)
         crowded = hosting != "one" and len(p.lanes) > len(os.sched_getaffinity(0))
         self.spins = CROWDED if crowded else SPINS
         self._hear = external_envs.hearing(work.log, restart=work.restart_envs)
-        self._progress: dict[int, tuple[tuple[int, ...], float]] = {}
-        self._deaths: dict[int, tuple[tuple[int, ...], int]] = {}
-        self._ended_cpu_s = 0.0
-        self._workers: dict[int, Worker] = {}
+        self.lookout = Lookout(self, self._hear)
+        self._workers = self.lookout.workers
         self._all: list[Runner] = []
-        self._last: tuple[float, tuple[int, ...]] = (time.monotonic(), ())
         self._ahead = max(f.offset for k in p.lanes for f in k.firings)
         self._paced = self._reached = 0
         self._word = StopWord(work.arrays)
         self.times_ns: dict[str, list[int]] = {}
         self.lags: Lags = {}
+        self.traffic: list[dict[str, Any]] = []
 
     def __enter__(self) -> Engine:
         p = self.work.protocol
         try:
             for number in range(len(p.lanes)):
-                if number == p.home or self.hosting == "one":
+                if number == p.home or self.hosting == "one" or number in self._away:
                     continue
                 if self.hosting == "threads" or self._on_device(number):
                     self._workers[number] = Thread(self.board, partial(self.runner, number))
                 else:
-                    self._workers[number] = self._process(number)
-            self.own = self.runner(p.home, self._look)
+                    self._workers[number] = self.process(number)
+            for island in self.work.islands:
+                self._workers[island.lanes[0]] = island.worker(self.work, self.board)
+            self.own = self.runner(p.home, self.lookout.look)
             if self.hosting == "one":
                 self._all = [
-                    self.own if n == p.home else self.runner(n, self._look)
+                    self.own if n == p.home else self.runner(n, self.lookout.look)
                     for n in range(len(p.lanes))
                 ]
             for worker in self._workers.values():
@@ -121,7 +122,7 @@ class Engine:
             jitter_s=w.jitter_s,
         )
 
-    def _process(self, number: int, *, anew: bool = False) -> Process:
+    def process(self, number: int, *, anew: bool = False) -> Process:
         """A process for a lane. anew: in the place of one that has died."""
         cells, name = self.cells.handle, self.called(number)
         return Process(self.work, number, name, cells, self.spins, anew=anew)
@@ -144,10 +145,11 @@ class Engine:
         self.work.residency.load()
         begin = under_way[BEGIN] if under_way else at
         fired = {t: (under_way[t] if under_way else at * n) for t, n in p.graph.repetition.items()}
-        self._begun = recovery.Begun.of(self.work.arrays, fired)
+        self.lookout.begun = recovery.Begun.of(self.work.arrays, fired)
         cells = {board.count(task): firings for task, firings in fired.items()}
         cells |= {board.flushed(n): begin for n in range(board.lanes)}
-        for cell, value in (cells | {board.limit: at, board.flush: begin}).items():
+        cells |= {board.limit: at, board.flush: begin, board.end: begin}
+        for cell, value in cells.items():
             board.write(cell, value)
         self._paced = self._reached = at
         for runner in self._runners():
@@ -164,8 +166,13 @@ class Engine:
         `AHEAD` at most, so that `halt` takes no longer than such a stretch.
         """
         board, ahead = self.board, max(min(end - self._reached, AHEAD), self._ahead, 1)
+        ahead += self._message  # those of an island come with a message
+        board.write(board.end, stop)
         self._reached = end
         self.own.cut, self._word.words[0] = False, 0
+        if any(w.full for w in self._workers.values()):
+            self._settle(board.read(board.limit), timed=timed)
+            return self._came(board.read(board.limit))
         if end + self._ahead >= stop:
             self._settle(stop, timed=timed)
             return self._came(stop)
@@ -208,7 +215,7 @@ class Engine:
             return
         if self.hosting == "one":
             if min(r.round for r in self._all) < end:
-                raise LaneError("the plan's lanes wait for each other: " + self._stuck())
+                raise LaneError("the plan's lanes wait for each other: " + self.stuck())
             for runner in self._all:
                 runner.segment(end)
         else:
@@ -216,8 +223,10 @@ class Engine:
             if self.own.cut:
                 return
             while any(board.read(board.flushed(n)) < end for n in range(board.lanes)):
-                self._look()
+                self.lookout.look()
                 time.sleep(0)
+        for worker in self._workers.values():
+            worker.settled()
         self.work.residency.settle()
 
     def halt(self) -> int:
@@ -230,15 +239,16 @@ class Engine:
             return limit
         self.board.write(self.board.park, 1)
         self._ring()
-        while any(self.board.read(self.board.flushed(n)) != PARKED for n in self._workers):
-            self._look()
+        others = {*self._workers, *self._away}
+        while any(self.board.read(self.board.flushed(n)) != PARKED for n in others):
+            self.lookout.look()
             time.sleep(0)
         self.work.residency.settle()
         return self._came(limit)
 
     def under_way(self) -> dict[str, int]:
         """Of an iteration cut short: all counts, and at which iteration they were last alike."""
-        counts = dict(zip(self.board.tasks, self._counts(), strict=True))
+        counts = dict(zip(self.board.tasks, self.counts(), strict=True))
         return {BEGIN: self.own.begin, **counts} if self.own.cut else {}
 
     def fetch(self, *beginnings: str) -> None:
@@ -248,7 +258,7 @@ class Engine:
     def cpu_s(self) -> float:
         """Seconds of this process and of the lanes in others, so far."""
         others_s = sum(w.cpu_s() for w in self._workers.values())
-        return time.process_time() + self._ended_cpu_s + others_s
+        return time.process_time() + self.lookout.ended_cpu_s + others_s
 
     def threads(self) -> dict[str, list[waiting.Thread]]:
         """Lane → the threads that run it; where one runs all, it is this one's."""
@@ -271,47 +281,19 @@ class Engine:
             if self.own.cut or (not flush and self.own.round >= target):
                 return
 
-    def _stuck(self) -> str:
+    def stuck(self) -> str:
+        """The lanes of this thread, and the tasks that they wait for."""
         runners = self._runners()
         return "; ".join(f"{r.name} waits for {', '.join(r.waits_for())}" for r in runners)
 
-    def _look(self) -> None:
-        """Raise LaneError where a worker has failed, or where nothing fires any more."""
-        now = time.monotonic()
-        for number, worker in list(self._workers.items()):
-            try:
-                worker.check()
-                self._check_environments(number, worker, now)
-            except LaneDied as death:
-                self._again(number, worker, death)
-        counts = self._counts()
-        if counts != self._last[1]:
-            self._last = now, counts
-        elif now - self._last[0] > PATIENCE_S:
-            raise LaneError(f"nothing has fired for {PATIENCE_S:.0f} s: {self._stuck()}")
-
-    def _counts(self) -> tuple[int, ...]:
+    def counts(self) -> tuple[int, ...]:
+        """The counts of all tasks."""
         return tuple(self.board.read(c) for c in range(len(self.board.tasks)))
 
-    def _counts_of(self, number: int) -> tuple[int, ...]:
+    def counts_of(self, number: int) -> tuple[int, ...]:
+        """The counts of a lane's tasks."""
         tasks = self.work.protocol.lanes[number].tasks
         return tuple(self.board.read(self.board.count(t)) for t in tasks)
-
-    def _check_environments(self, number: int, worker: Worker, now: float) -> None:
-        """Collect environment failures from a worker; end it if a step exceeds its time limit."""
-        for text, lost in worker.failures():
-            self._hear(text, lost)
-        at = self._counts_of(number)
-        if self._progress.get(number, ((), 0.0))[0] != at or not self.stalls(number):
-            self._progress[number] = at, now
-        w, name = self.work, self.called(number)
-        why = worker.overdue(w.env_time_limit_s, stalled_s=now - self._progress[number][1])
-        if why is None:
-            return
-        worker.kill()
-        if isinstance(worker, Process) and w.restart_envs:
-            raise LaneDied(f"lane {name}: {why}")
-        raise LaneError(f"lane {name}: {why}")
 
     def stalls(self, number: int) -> bool:
         """Whether a lane is at an env_step and has all that it needs."""
@@ -340,33 +322,6 @@ class Engine:
         """The lanes of this thread."""
         return self._all or [self.own]
 
-    def _again(self, number: int, worker: Worker, death: LaneDied) -> None:
-        """Start a lane whose process has died again, from its first incomplete firing on."""
-        w = self.work
-        obstacle = recovery.obstacle(w.protocol, number)
-        if obstacle:
-            raise LaneError(f"{death}; it is not started again: {obstacle}")
-        at = self._counts_of(number)
-        before, times = self._deaths.get(number, (at, 0))
-        times = times + 1 if before == at else 1
-        self._deaths[number] = at, times
-        if times >= recovery.ATTEMPTS:
-            raise LaneError(f"{death}, for the {times}rd time at one firing")
-        self._ended_cpu_s += worker.cpu_s()
-        self.take(*worker.end())
-        lost = recovery.mend(
-            w.protocol, number, w.jobs, w.arrays, self.board, self._begun, w.span, w.learning
-        )
-        w.log.note(f"{death}; it was started again", lost=lost or 0)
-        again = self._workers[number] = self._process(number, anew=lost is not None)
-        self._progress.pop(number, None)
-        try:
-            again.ready()
-        except LaneDied as another:
-            self._again(number, again, another)
-        else:
-            again.begin()
-
     def take(
         self, times_ns: Mapping[str, list[int]], lags: Mapping[str, Mapping[Any, int]]
     ) -> None:
@@ -385,12 +340,13 @@ class Engine:
             bell.ring()
         for worker in self._workers.values():
             self.take(*worker.end())
+            self.traffic += worker.traffic()
             for text, lost in worker.failures():
                 self._hear(text, lost)
         if hasattr(self, "own"):
             for runner in self._runners():
                 self.take(runner.times_ns, runner.lags)
-        self._workers = {}
+        self._workers.clear()
         for bell in self.work.bells:
             bell.close()
         self.work.bells = []

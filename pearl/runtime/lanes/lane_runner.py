@@ -197,7 +197,8 @@ class Runner:
 
     def _wholly(self, end: int) -> None:
         address, spins, steps = self.board.address, self.spins, self.steps
-        sleeping, lanes = address + progress_counters.CELL * self.board.sleeps(0), self.board.lanes
+        sleeping = address + progress_counters.CELL * self.board.sleeps(0)
+        sleepers = self.board.sleepers
         spin, publish = progress_counters.spin, progress_counters.publish
         number, words = self.round, self.word.words
         while number < end:
@@ -208,6 +209,9 @@ class Runner:
                     self._sleep(s, number)
                 if s.late:
                     self._fire(s, number)
+                    if s.pauses and words[0]:
+                        self._cut_short(number, place + (words[1] == 0))
+                        return
                     continue
                 if s.first <= number < s.last:
                     s.calls[number % len(s.calls)]()
@@ -217,7 +221,7 @@ class Runner:
                         self._cut_short(number, place + (words[1] == 0))
                         return
                 for cell, base, growth in s.published:
-                    if publish(address, cell, base + number * growth, sleeping, 0, lanes):
+                    if publish(address, cell, base + number * growth, sleeping, 0, sleepers):
                         self._wake()
                 if self._under_way:
                     self._completed()
@@ -249,10 +253,12 @@ class Runner:
     def _fire(self, s: BoundFiring, number: int) -> None:
         working = s.first <= number < s.last
         pending = s.calls[number % len(s.calls)]() if working else None
+        if s.pauses and self.word.done:  # cut short: the next call goes on with it
+            return
         if s.late:
             self._under_way[s.name].append((pending, s, number))
             self._completed()
-        elif not (s.pauses and self.word.done):
+        else:
             self._publish(s, number)
 
     def _publish(self, s: BoundFiring, number: int) -> None:

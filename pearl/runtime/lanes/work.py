@@ -4,16 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from typing import Protocol as Interface
 
 from pearl.runtime.environments.external_envs import Log
 from pearl.runtime.protocol import channels
-from pearl.runtime.protocol.control_block import Span
+from pearl.runtime.protocol.control_block import Board, Span
 from pearl.runtime.protocol.lane_schedule import Protocol
 from pearl.runtime.protocol.progress_counters import Bell
 from pearl.runtime.protocol.residency import Residency
 from pearl.runtime.protocol.single_lane import Job
 from pearl_devices import Buffers
+
+if TYPE_CHECKING:
+    from pearl.runtime.lanes.workers import Worker
+
+
+class Elsewhere(Interface):
+    """Lanes of another host.
+
+    lanes: their numbers.
+    iterations: that a message between the hosts brings.
+    """
+
+    @property
+    def lanes(self) -> tuple[int, ...]: ...
+
+    @property
+    def iterations(self) -> int: ...
+
+    def worker(self, work: Work, board: Board) -> Worker:
+        """The worker that stands for the lanes here."""
 
 
 @dataclass
@@ -32,7 +53,8 @@ class Work:
     restart_envs: the run goes on after an environment has failed.
     log: failures of lanes and environments.
     memory: the shared memory of the arrays, where lanes run in processes.
-    bells: one for every lane, rung when a count that it waits for has changed.
+    bells: one for every lane and island, rung when a count that it waits for has changed.
+    islands: the lanes of other hosts.
     """
 
     protocol: Protocol
@@ -50,3 +72,4 @@ class Work:
     log: Log = field(default_factory=Log)
     memory: channels.Memory | None = None
     bells: list[Bell] = field(default_factory=list)
+    islands: Sequence[Elsewhere] = ()

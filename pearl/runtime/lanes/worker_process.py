@@ -24,7 +24,8 @@ from pearl.runtime.protocol.lane_schedule import Protocol
 from pearl.runtime.protocol.progress_counters import Bell
 from pearl.runtime.protocol.residency import Residency
 from pearl.spec.own_code import graph_of
-from pearl.spec.reading import load
+from pearl.spec.reading import load_on
+from pearl_devices import platform_json
 
 
 def main(parent: Parent) -> int:
@@ -33,16 +34,17 @@ def main(parent: Parent) -> int:
         return 1
     layout = [(name, tuple(shape), dtype) for name, shape, dtype in about["layout"]]
     memory = Memory(layout, about["memory"])
-    system = load(about["spec"])
+    system = load_on(platform_json.from_json(about["platform"]), about["spec"])
     graph = graph_of(system)
     protocol = Protocol(load_plan(about["plan"]), graph)
     jobs = single_lane.jobs(
         protocol.plan, protocol.graph, system.platform, emulate=about["emulate"]
     )
     shared = words(protocol) if about["any_order"] else Engine.words(protocol)
-    size = Board.size(len(shared), len(protocol.lanes))
+    islands = about["islands"]
+    size = Board.size(len(shared), len(protocol.lanes), islands)
     cells = Memory([(CELLS, (size,), "int64")], about["cells"])
-    board = Board(shared, len(protocol.lanes), cells.arrays[CELLS])
+    board = Board(shared, len(protocol.lanes), cells.arrays[CELLS], islands)
 
     def alive() -> None:
         if board.read(board.stop) or not parent.alive:

@@ -31,7 +31,13 @@ class LaneDied(LaneError):
 
 
 class Worker:
-    """Interface between the engine and a lane hosted in another thread or process."""
+    """Interface between the engine and a lane hosted in another thread or process, or the lanes of
+    another host.
+
+    comes_back: it can be given up and begun `again`, and nothing is lost.
+    """
+
+    comes_back = False
 
     def ready(self) -> None:
         """Wait until the calls are bound. Raises LaneError where they cannot be."""
@@ -68,6 +74,22 @@ class Worker:
     def thread(self) -> waiting.Thread | None:
         """The thread that runs the lane; None before it has begun."""
         return None
+
+    def again(self) -> None:
+        """Begin anew with what was there at the last pause, and do the firings since again."""
+        raise NotImplementedError
+
+    def settled(self) -> None:
+        """All lanes are at the same iteration, and what they wrote is at hand."""
+
+    @property
+    def full(self) -> bool:
+        """Whether the lanes are to pause soon, so that a lane that is lost can be done again."""
+        return False
+
+    def traffic(self) -> list[dict[str, Any]]:
+        """Messages and bytes to and from the lanes of another host, as `Run.traffic` has them."""
+        return []
 
     def end(self) -> Measured:
         """Wait for the end of the lane; returns what the lane has measured."""
@@ -155,6 +177,7 @@ class Process(Worker):
             "anew": anew,
             "restored": dict(w.restored),
             "env_time_limit_s": w.env_time_limit_s,
+            "islands": len(w.islands),
         }
         self._answers: list[Answer] = []
         self._failures: list[tuple[str, int]] = []

@@ -23,16 +23,24 @@ class Board:
     tasks: names of the tasks; cell i counts the firings of task i.
     lanes: number of lanes. Each has a cell for the iteration that it has flushed to, and one that
         says whether it sleeps.
-    cells: int64, one cache line a cell. The last four are `limit`, `flush`, `stop` and `park`.
+    cells: int64, one cache line a cell. The last five are `limit`, `flush`, `stop`, `park`, `end`.
+    islands: those whose messages wait for counts too; each has a cell that says whether it sleeps,
+        after those of the lanes.
     """
 
     tasks: tuple[str, ...]
     lanes: int
     cells: Ints
+    islands: int = 0
 
     @staticmethod
-    def size(tasks: int, lanes: int) -> int:
-        return (tasks + 2 * lanes + 4) * progress_counters.CELL // 8
+    def size(tasks: int, lanes: int, islands: int = 0) -> int:
+        return (tasks + 2 * lanes + islands + 5) * progress_counters.CELL // 8
+
+    @property
+    def sleepers(self) -> int:
+        """Lanes and islands."""
+        return self.lanes + self.islands
 
     def count(self, task: str) -> int:
         return self.tasks.index(task)
@@ -46,7 +54,7 @@ class Board:
     @property
     def limit(self) -> int:
         """Cell of the iteration up to which lanes may go."""
-        return len(self.tasks) + 2 * self.lanes
+        return len(self.tasks) + 2 * self.lanes + self.islands
 
     @property
     def flush(self) -> int:
@@ -63,6 +71,11 @@ class Board:
         """Cell that is not 0 once the lanes are to stay where they are: the run ends amid an
         iteration. Each then says that it has flushed to `PARKED`."""
         return self.limit + 3
+
+    @property
+    def end(self) -> int:
+        """Cell of the iteration at which the segment ends if nothing ends it before."""
+        return self.limit + 4
 
     @property
     def address(self) -> int:

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pearl_devices import Buffers, Call, Kernel, backend
-from pearl_devices.base import DeviceMemory, Pair
+from pearl_devices.device_kind import DeviceMemory, Pair
 from pearl_devices.kernels import acts, kind_of
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -203,6 +204,7 @@ class OneLane:
     ) -> None:
         self.iteration, self.times_ns = iteration, dict[str, list[int]]()
         self.lags: dict[str, dict[int, int]] = {}
+        self.traffic: list[dict[str, Any]] = []
         self._warm, self._pace_s = warm, pace_s
         self._residency, self.fetch = residency, residency.fetch
         residency.load()

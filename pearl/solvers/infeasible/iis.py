@@ -189,11 +189,7 @@ def _described(
         return text, entry("min_throughput", graph.name, asked, reachable, rate)
     if limit.key == "power_w":
         cap = limits.power_w or 0.0
-        always = sum(
-            d.idle_power_w
-            for d in costs.platform.devices
-            if d.name == costs.platform.host or d.when_unused == "idle"
-        )
+        always = sum(costs.platform.idle_w().values())
         text = f"stays within the power limit of {cap:.6g} W"
         if always >= cap:
             need: float | None = always
@@ -241,7 +237,7 @@ def _least_power_w(
     """The least power cap, to a thousandth, with which the other limits can be met; None if there
     was no time to find it."""
     cap = limits.power_w or 0.0
-    low, high = cap, 2 * cap + sum(d.idle_power_w for d in costs.platform.devices)
+    low, high = cap, 2 * cap + sum(d.waiting_power_w for d in costs.platform.devices)
     try:
         while not met(
             graph, costs, replace(limits, power_w=high), [*rest, Limit("power_w")], deadline

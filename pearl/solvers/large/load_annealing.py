@@ -129,10 +129,11 @@ def balance(space: SearchSpace) -> LoadProblem:
     index = {n: k for k, n in enumerate(names)}
     lanes = tuple((n, k) for n in names for k in range(min(p.lanes[n], max(1, len(p.classes)))))
     seconds = np.full((len(p.classes), len(lanes)), math.inf)
+    widths = {d.name: d.width // max(1, p.lanes[d.name]) for d in platform.devices}
     for c, members in watched(enumerate(p.classes)):
         times: dict[str, float] = {}
         for n in names:
-            best = [_best(p, u, n, _width(p, n)) for u in members]
+            best = [_best(p, u, n, widths[n]) for u in members]
             if all(best):
                 times[n] = math.fsum(
                     x.firings(u) * m.estimate.occupancy_s
@@ -203,7 +204,7 @@ def _width(p: SearchSpace, device: str) -> int:
 
 
 def _best(p: SearchSpace, u: int, device: str, width: int) -> Mode | None:
-    fitting = [m for m in p.options[u] if m.device == device and m.width <= width]
+    fitting = [m for m in p.on_device[u].get(device, ()) if m.width <= width]
     return min(fitting, key=lambda m: (m.estimate.occupancy_s, m.estimate.latency_s), default=None)
 
 

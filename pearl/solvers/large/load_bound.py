@@ -55,7 +55,7 @@ class LoadProgram:
             for d in self.devices:
                 seconds = 0.0
                 for u in members:
-                    some = [m.estimate.occupancy_s for m in p.options[u] if m.device == d]
+                    some = [m.estimate.occupancy_s for m in p.on_device[u].get(d, ())]
                     seconds += x.firings(u) * min(some, default=math.inf)
                 if seconds == math.inf:
                     continue

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
 from pearl.graph.limits import Limits
 from pearl.planning.costs import Mode
 from pearl.planning.timing import Assignment, timing
 from pearl.solvers.infeasible.iis import explain
+from pearl.solvers.large.few_splits import few_splits
 from pearl.solvers.large.many_tasks import FIRST, ManyTasks, concerns
 from pearl.solvers.model.lane_sequencing import best_orders
 from pearl.solvers.model.request import Request
@@ -41,7 +42,10 @@ def solve(request: Request) -> Outcome:
     goes by the clock.
     """
     graph, costs, limits, deadline = request.graph, request.costs, request.limits, request.deadline
-    search = _Search(search_spaces(graph, costs, limits), request)
+    few = few_splits(graph, costs, limits, request.objective)
+    search = _Search(search_spaces(graph, costs, limits, only=few.splits if few else None), request)
+    if few:
+        search.leave_out(few.bound)
     try:
         search.run()
     except OutOfTimeError:
@@ -70,6 +74,11 @@ class _Search:
         self._open = dict.fromkeys(range(len(spaces)), 0.0)
         self._loose = math.inf  # least bound of assignments whose orders were not exhausted
         self._annealing: dict[int, ManyTasks] = {}
+
+    def leave_out(self, bound: float) -> None:
+        """Say that there are plans in no search space here. None, there or here, costs less."""
+        self._loose, self.late = bound, True
+        self._open = dict.fromkeys(self._open, bound)
 
     @property
     def bound(self) -> float:
@@ -150,7 +159,7 @@ class _Search:
             share = FIRST if search.small else 1.0
             until = now + (left - ordering) * share / (len(self.spaces) - i)
             search.run(self.deadline - ordering, until)
-            self._open[i] = search.bound_s
+            self._open[i] = max(self._open[i], search.bound_s)
             found = search.found()
             self.best = _better(best, found, self.objective, self.limits, self.deadline)
 
@@ -228,25 +237,14 @@ def _simple(space: SearchSpace) -> Iterator[Assignment]:
         return m.estimate.energy_j
 
     for taste in (seconds, joules):
-        for favourite in [*(d.name for d in space.costs.platform.devices), None]:
-            modes: list[Mode | None] = [None] * len(space.options)
-            for members in space.classes:
-                common = set.intersection(*({m.device for m in space.options[u]} for u in members))
-                device = (
-                    favourite
-                    if favourite in common
-                    else min(
-                        sorted(common),
-                        key=lambda d: sum(
-                            space.expansion.firings(u)
-                            * min(taste(m) for m in space.options[u] if m.device == d)
-                            for u in members
-                        ),
-                    )
-                )
-                for u in members:
-                    modes[u] = min((m for m in space.options[u] if m.device == device), key=taste)
-            chosen = tuple(m for m in modes if m is not None)
+        there = [_best_there(space, members, taste) for members in space.classes]
+        usual = [min(sorted(best), key=lambda d: best[d][0]) for best in there]
+        for favourite in [*_different(space, there), None]:
+            modes: dict[int, Mode] = {}
+            for members, best, device in zip(space.classes, there, usual, strict=True):
+                chosen_there = best[favourite if favourite and favourite in best else device][1]
+                modes |= zip(members, chosen_there, strict=True)
+            chosen = tuple(modes[u] for u in range(len(space.options)))
             yield Assignment(space.expansion, space.costs, chosen, (0,) * len(chosen))
             used: dict[str, int] = {}
             lanes = []
@@ -254,3 +252,36 @@ def _simple(space: SearchSpace) -> Iterator[Assignment]:
                 used[m.device] = used.get(m.device, -1) + 1
                 lanes.append(used[m.device] % space.lanes[m.device])
             yield Assignment(space.expansion, space.costs, chosen, tuple(lanes))
+
+
+There = dict[str, tuple[float, list[Mode]]]
+"""Device that a class may be on → its cost there, and the best mode of each of its units."""
+
+
+def _best_there(
+    space: SearchSpace, members: Sequence[int], taste: Callable[[Mode], float]
+) -> There:
+    best: list[dict[str, Mode]] = []
+    for u in members:
+        mine: dict[str, Mode] = {}
+        for m in space.options[u]:
+            if m.device not in mine or taste(m) < taste(mine[m.device]):
+                mine[m.device] = m
+        best.append(mine)
+    firings = [space.expansion.firings(u) for u in members]
+    return {
+        d: (sum(n * taste(b[d]) for n, b in zip(firings, best, strict=True)), [b[d] for b in best])
+        for d in set.intersection(*map(set, best))
+    }
+
+
+def _different(space: SearchSpace, there: Sequence[There]) -> list[str]:
+    """The devices, of those that cost the same and are linked alike the first."""
+    platform, found = space.costs.platform, dict[object, str]()
+    for d in platform.devices:
+        way = platform.route(platform.host, d.name)
+        links = [(k.latency_s, k.per_message_s, k.bytes_per_s, k.paid_by) for k in way]
+        about = space.lanes[d.name], space.capacity_bytes[d.name], d.idle_power_w, tuple(links)
+        costs = tuple(best[d.name][0] if d.name in best else None for best in there)
+        found.setdefault((d.name == platform.host, *about, costs), d.name)
+    return list(found.values())

@@ -146,11 +146,7 @@ def _steady_floor(space: SearchSpace, objective: str, limits: Limits) -> float:
     if objective == "throughput":
         return period
     platform = space.costs.platform
-    always = math.fsum(
-        d.idle_power_w
-        for d in platform.devices
-        if d.name == platform.host or d.when_unused == "idle"
-    )
+    always = math.fsum(platform.idle_w().values())
     dynamic = math.fsum(
         x.firings(u) * min(m.estimate.energy_j for m in modes)
         for u, modes in enumerate(space.options)

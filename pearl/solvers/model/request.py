@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Literal
 
 from pearl.errors import SpecError
 from pearl_devices.given import shown
@@ -18,7 +19,13 @@ if TYPE_CHECKING:
     from pearl.solvers.model.result import Outcome
 
 OBJECTIVES = ("throughput", "power_efficiency", "makespan")
-"""Every objective of `solve`."""
+"""Every objective of a method."""
+
+ROBUST: Mapping[str, Literal["mean", "worst"]] = MappingProxyType(
+    {"robust": "mean", "robust_worst": "worst"}
+)
+"""Objectives of `solve` that any method for throughput serves: throughput over draws of the times,
+by the regret that is made least."""
 
 STEADY = OBJECTIVES[:2]
 """The objectives of the steady state: env steps per second and env steps per joule."""

@@ -20,10 +20,10 @@ from pearl.graph.parallel_edges import EdgeKey, numbered
 from pearl.graph.period import Expansion, Unit, expand
 from pearl.graph.task_graph import TaskGraph
 from pearl.planning.costs import CostTable, Mode, split_costs
-from pearl.planning.replicas import split_graph, split_limits, splits
+from pearl.planning.replicas import Split, split_graph, split_limits, splits
 from pearl.planning.timing import Assignment
 from pearl.solvers.model.infeasibility import no_common_device, no_mode, too_large
-from pearl.solvers.model.state_memory import bytes_needed, bytes_on_host
+from pearl.solvers.model.state_memory import bytes_needed, bytes_on_host, owners
 
 
 @dataclass(frozen=True)
@@ -64,11 +64,25 @@ class SearchSpace:
         for u, mode in enumerate(a.modes):
             key = (mode.device, a.lanes[u])
             width[key] = max(mode.width, width.get(key, 0))
+        taken: dict[str, list[int]] = {}
+        for (device, _), w in width.items():
+            taken.setdefault(device, []).append(w)
         for d in self.costs.platform.devices:
-            mine = [w for (name, _), w in width.items() if name == d.name]
+            mine = taken.get(d.name, [])
             if len(mine) > self.lanes[d.name] or sum(mine) > d.width:
                 return True
         return len(width) > self.max_lanes
+
+    @cached_property
+    def on_device(self) -> tuple[dict[str, tuple[Mode, ...]], ...]:
+        """Unit → device → the modes that the unit may take there."""
+        found: list[dict[str, tuple[Mode, ...]]] = []
+        for options in self.options:
+            there: dict[str, list[Mode]] = {}
+            for m in options:
+                there.setdefault(m.device, []).append(m)
+            found.append({device: tuple(modes) for device, modes in there.items()})
+        return tuple(found)
 
     @cached_property
     def serial_s(self) -> float:
@@ -89,17 +103,22 @@ class SearchSpace:
 
 
 def search_spaces(
-    graph: TaskGraph, costs: CostTable, limits: Limits, ignore: frozenset[str] = frozenset()
+    graph: TaskGraph,
+    costs: CostTable,
+    limits: Limits,
+    ignore: frozenset[str] = frozenset(),
+    only: Sequence[Split] | None = None,
 ) -> list[SearchSpace]:
     """Every choice of replicas, fused modes and slack that leaves each task a mode.
 
     ignore: limits to leave out ("memory", "lanes"), to find out which one is in the way.
+    only: the choices of replicas; None: all.
     Raises SpecError for names that do not exist, InfeasibleError where some task has no mode left.
     """
     check_names(graph, costs, limits)
     expand(graph)  # a deadlock of the graph itself is an error; one that fusing closes is not
     found, first_error = [], None
-    for split in splits(graph, limits):
+    for split in splits(graph, limits) if only is None else only:
         torn = split_graph(graph, split)
         table, allowed = split_costs(costs, split), split_limits(limits, split)
         for slack in slack_choices(torn, limits):
@@ -152,8 +171,8 @@ def slack_choices(graph: TaskGraph, limits: Limits) -> list[dict[EdgeKey, int]]:
 
 
 def check_names(graph: TaskGraph, costs: CostTable, limits: Limits) -> None:
-    tasks = [t.name for t in graph.tasks]
-    devices = [d.name for d in costs.platform.devices]
+    tasks = dict.fromkeys(t.name for t in graph.tasks)
+    devices = dict.fromkeys(d.name for d in costs.platform.devices)
     named_tasks = [
         ("devices", limits.devices),
         ("pin", limits.pin),
@@ -162,7 +181,7 @@ def check_names(graph: TaskGraph, costs: CostTable, limits: Limits) -> None:
         ("together", [t for pair in limits.together for t in pair]),
     ]
     problems = [
-        f"limits.{key}: no task {n!r}; there are {tasks}"
+        f"limits.{key}: no task {n!r}; there are {[*tasks]}"
         for key, names in named_tasks
         for n in names
         if n not in tasks
@@ -173,13 +192,13 @@ def check_names(graph: TaskGraph, costs: CostTable, limits: Limits) -> None:
         ("devices", [d for ds in limits.devices.values() for d in ds]),
     ]
     problems += [
-        f"limits.{key}: no device {n!r}; there are {devices}"
+        f"limits.{key}: no device {n!r}; there are {[*devices]}"
         for key, names in named_devices
         for n in names
         if n not in devices
     ]
     problems += [
-        f"cost table: mode of {', '.join(m.tasks)}: no task {t!r}; there are {tasks}"
+        f"cost table: mode of {', '.join(m.tasks)}: no task {t!r}; there are {[*tasks]}"
         for m in costs.modes
         for t in m.tasks
         if t not in tasks
@@ -211,16 +230,17 @@ def _useful(modes: Sequence[Mode], costs: CostTable) -> tuple[Mode, ...]:
         e = m.estimate
         return e.latency_s, e.occupancy_s, e.energy_j, m.width
 
-    kept: list[Mode] = []
+    kept: dict[str, list[Mode]] = {}
     for m in sorted(modes, key=rank):
+        there = kept.setdefault(m.device, [])
         beaten = any(
-            k.device == m.device and all(a <= b for a, b in zip(rank(k), rank(m), strict=True))
-            for k in kept
+            all(a <= b for a, b in zip(rank(k), rank(m), strict=True))
+            for k in there
             if (k.tasks[0], k.key) not in special or k.fused
         )
         if not beaten or (not m.fused and (m.tasks[0], m.key) in special):
-            kept.append(m)
-    return tuple(m for m in modes if m in kept)
+            there.append(m)
+    return tuple(m for m in modes if m in kept[m.device])
 
 
 def space_of(
@@ -248,7 +268,8 @@ def space_of(
     }
     classes, reasons = _classes(x, limits)
     kept = [bytes_on_host(x, members, options) for members in classes]
-    needs = [bytes_needed(x, m) - size for m, size in zip(classes, kept, strict=True)]
+    owner = owners(x)
+    needs = [bytes_needed(x, m, owner) - size for m, size in zip(classes, kept, strict=True)]
     capacity[platform.host] -= sum(kept)
     for members, size in zip(classes, needs, strict=True):
         common = set.intersection(*({m.device for m in options[u]} for u in members))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pearl.graph.period import Expansion
 from pearl.planning.costs import Mode
@@ -10,8 +10,8 @@ from pearl_devices.kernels import kind_of
 from pearl_devices.kernels.record import nbytes
 
 
-def bytes_needed(x: Expansion, members: Sequence[int]) -> float:
-    """Scratch of the kernels and the states that live with them."""
+def bytes_needed(x: Expansion, members: Sequence[int], owners: Mapping[str, str]) -> float:
+    """Scratch of the kernels and the states that live with them. owners: from `owners`."""
     names = {t for u in members for t in x.units[u]}
     scratch = {f.tasks: f.kernel.resident_bytes for f in x.graph.fusions}
     total = 0.0
@@ -22,7 +22,7 @@ def bytes_needed(x: Expansion, members: Sequence[int]) -> float:
             if tasks in scratch and len(tasks) > 1
             else sum(x.graph.task(t).kernel.resident_bytes for t in tasks)
         )
-    return total + sum(x.graph.states[s] for s in states_of(x, names))
+    return total + sum(size for s, size in x.graph.states.items() if owners.get(s) in names)
 
 
 def bytes_on_host(x: Expansion, members: Sequence[int], options: Sequence[Sequence[Mode]]) -> float:
@@ -34,9 +34,8 @@ def bytes_on_host(x: Expansion, members: Sequence[int], options: Sequence[Sequen
     for u in members:
         for t in x.units[u]:
             kernel = x.graph.task(t).kernel
-            each = (
-                () if m.fused else kind_of(kernel).on_host(kernel, m.variant) for m in options[u]
-            )
+            variants = {"" if m.fused else m.variant for m in options[u]}
+            each = (kind_of(kernel).on_host(kernel, v) if v else () for v in variants)
             kept[t] = set.intersection(*map(set, each))
     names = set().union(*kept.values())
     if not names:
@@ -51,12 +50,19 @@ def bytes_on_host(x: Expansion, members: Sequence[int], options: Sequence[Sequen
     return float(sum(size for n, size in sizes.items() if n in names and n.startswith(states)))
 
 
+def owners(x: Expansion) -> dict[str, str]:
+    """State → the task it lives with: the first that holds it, else the first that touches it."""
+    held: dict[str, str] = {}
+    touched: dict[str, str] = {}
+    for t in x.graph.tasks:
+        for s in t.home:
+            held.setdefault(s, t.name)
+        for s in t.reads + t.writes:
+            touched.setdefault(s, t.name)
+    return touched | held
+
+
 def states_of(x: Expansion, names: set[str]) -> list[str]:
-    """States that live with these tasks: with those they hold, else with the first that touches."""
-    found = []
-    for s in x.graph.states:
-        touch = [t.name for t in x.graph.tasks if s in t.reads + t.writes]
-        homes = [t.name for t in x.graph.tasks if s in t.home]
-        if (homes or touch) and (homes or touch)[0] in names:
-            found.append(s)
-    return found
+    """States that live with these tasks."""
+    owner = owners(x)
+    return [s for s in x.graph.states if owner.get(s) in names]

@@ -40,11 +40,9 @@ def longest_optimum_s(
             p.expansion.firings(u) * max(m.estimate.energy_j for m in modes)
             for u, modes in enumerate(p.options)
         )
-        extra = [
-            d.idle_power_w
-            for d in p.costs.platform.devices
-            if d.when_unused == "off" and d.name != p.costs.platform.host
-        ]
+        off = p.costs.platform.idle_w()
+        extra = [d.waiting_power_w - off[d.name] for d in p.costs.platform.devices]
+        extra = [watts for watts in extra if watts > 0]
         spare = [
             cap - on_w - sum(some)
             for size in range(len(extra) + 1)

@@ -131,11 +131,7 @@ def worth(
 
     def period_s(kept: Collection[int]) -> float:
         used = {a.modes[u].device for u in kept}
-        idle_w = math.fsum(
-            d.idle_power_w
-            for d in platform.devices
-            if d.name in used or d.name == platform.host or d.when_unused == "idle"
-        )
+        idle_w = math.fsum(platform.idle_w(used).values())
         dynamic = math.fsum(here[u] if u in kept else anywhere[u] for u in range(len(here)))
         return (cost - dynamic) / idle_w if idle_w > 0 else math.inf
 

@@ -42,7 +42,7 @@ class PeriodForm:
         known_j = (
             known.assignment.energy_j(known.period_s)
             if known
-            else sum(d.idle_power_w for d in platform.devices) * space.serial_s
+            else sum(d.waiting_power_w for d in platform.devices) * space.serial_s
             + sum(
                 space.expansion.firings(u) * max(m.estimate.energy_j for m in modes)
                 for u, modes in enumerate(space.options)
@@ -310,10 +310,8 @@ class PeriodForm:
         p, platform = self.space, self.space.costs.platform
         if self.objective == "throughput" and limits.power_w is None:
             return []
-        always = {
-            d.name for d in platform.devices if d.name == platform.host or d.when_unused == "idle"
-        }
-        on_w = sum(d.idle_power_w for d in platform.devices if d.name in always)
+        off = platform.idle_w()
+        on_w = sum(off.values())
         to_joule = self.per_j / self.per_s
         terms = [(self.period, on_w * to_joule)]
         terms += [(v, j * self.per_j) for v, j in joules]
@@ -323,16 +321,17 @@ class PeriodForm:
         longest = longest_optimum_s(p, self.objective, limits, known, on_w, joules) * self.per_s
         self.linear.upper[self.period] = min(self.linear.upper[self.period], longest * (1 + 1e-6))
         for device in platform.devices:
-            if device.name in always or device.idle_power_w == 0:
+            more_w = device.waiting_power_w - off[device.name]  # what using it adds
+            if more_w <= 0:
                 continue
             on, z = self.linear.variable(1.0), self.linear.variable()
             for u in range(len(p.options)):
                 uses = self.on(u, device.name, -1.0)
                 if uses:
                     self.linear.add([(on, 1.0), *uses], 0.0, math.inf)
-            # z ≥ idle · (P − longest · (1 − on)), z in program time so that the numbers stay near 1
+            # z ≥ more · (P − longest · (1 − on)), z in program time so that the numbers stay near 1
             self.linear.add([(z, 1.0), (self.period, -1.0), (on, -longest)], -longest, math.inf)
-            terms.append((z, device.idle_power_w * to_joule))
+            terms.append((z, more_w * to_joule))
         if limits.power_w is not None:
             self.linear.add([*terms, (self.period, -limits.power_w * to_joule)], -math.inf, 0.0)
         return terms

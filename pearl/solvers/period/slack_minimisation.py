@@ -125,11 +125,7 @@ def fewest_of_all(
     """
     edges = _relaxable(graph)
     caps = _caps(edges, limits)
-    torn, taken = found.assignment.expansion.graph, dict.fromkeys(edges, 0)
-    for (src, dst, which), e in _relaxable(torn).items():
-        key = torn.origin(src)[0], torn.origin(dst)[0], which
-        taken[key] = max(taken[key], e.slack)
-    total = sum(taken.values())
+    total = sum(taken_slack(found, graph).values())
     if total == 0:
         return found, True
     if math.comb(total - 1 + len(edges), len(edges)) > SMALLER:
@@ -150,6 +146,15 @@ def fewest_of_all(
                 return outcome.best, proven
             proven = proven and outcome.bound > found.cost * (1 + SAME)
     return found, proven
+
+
+def taken_slack(found: Found, graph: TaskGraph) -> dict[EdgeKey, int]:
+    """The slack of a plan on the edges of the graph as it was before tasks were split."""
+    torn, taken = found.assignment.expansion.graph, dict.fromkeys(_relaxable(graph), 0)
+    for (src, dst, which), e in _relaxable(torn).items():
+        key = torn.origin(src)[0], torn.origin(dst)[0], which
+        taken[key] = max(taken[key], e.slack)
+    return taken
 
 
 class _EnoughError(Exception):

@@ -31,7 +31,7 @@ def orbits(space: SearchSpace, kept: Sequence[Sequence[int]]) -> list[list[str]]
 
     def itself(d: Device) -> object:
         limits = p.lanes[d.name], d.width, p.capacity_bytes[d.name]
-        return limits, d.idle_power_w, d.when_unused, sorted(offers[d.name])
+        return limits, d.idle_power_w, d.waiting_power_w, d.when_unused, sorted(offers[d.name])
 
     found: list[list[Device]] = []
     for d in platform.devices:

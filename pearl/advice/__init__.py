@@ -1,0 +1,152 @@
+"""`advise`: one page of verdicts about a spec, each with how sure it is.
+
+Every figure is of a plan that was solved; how sure a verdict is, is the share of draws from the
+bands of the estimates in which it holds (`pearl.planning.draws`). Questions for which no time was
+left are named.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pearl.advice import hardware, limits_cost, measuring, sizes
+from pearl.advice.asking import Case, Finding
+from pearl.errors import SpecError
+from pearl.explanation.resolve import LEAST_S
+from pearl.graph.limits import bad_time
+from pearl.planner.planner import as_system, plan
+from pearl.planning.draws import NUMBER, Draws
+from pearl.planning.plans import Plan, plain
+from pearl.seeds import checked_seed
+from pearl.spec.messages import nearest
+from pearl.spec.system import System
+from pearl_devices.given import shown
+
+__all__ = ["advise", "asking", "page"]
+
+
+@dataclass(frozen=True)
+class Advice:
+    """The verdicts about a spec, in the order of the page.
+
+    plan: of the spec. draws, seed: how many draws verdicts are compared in, and their seed.
+    left_out: questions for which no time was left. seconds: spent.
+    """
+
+    plan: Plan
+    verdicts: tuple[Finding, ...]
+    draws: int
+    seed: int
+    left_out: tuple[str, ...]
+    seconds: float
+
+    def __str__(self) -> str:
+        from pearl.advice.page import text
+
+        return text(self)
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain object as `docs/contract.md` describes it."""
+        found: dict[str, Any] = plain(
+            {
+                "schema": 1,
+                "plan": self.plan.to_json(),
+                "draws": self.draws,
+                "seed": self.seed,
+                "verdicts": [asdict(v) for v in self.verdicts],
+                "left_out": list(self.left_out),
+                "seconds": self.seconds,
+            }
+        )
+        return found
+
+
+Listener = Callable[[str, Sequence[Finding]], None]
+"""Called before each question with its name and no verdict, and after it with its verdicts."""
+
+
+def advise(
+    spec: System | str | Path | Mapping[str, Any],
+    *,
+    add: Sequence[str] = (),
+    time_limit_s: float = 20.0,
+    seed: int = 0,
+    about: Sequence[str] = (),
+    listener: Listener | None = None,
+    words: Sequence[str] = (),
+) -> Advice:
+    """What bounds a spec and what would help: limits, devices, replay, sizes, power, measurements.
+
+    add: devices of the catalogue to be bought in thought; on a platform of its host alone a GPU.
+    time_limit_s: for all questions after the plan itself. seed: of the draws.
+    about: only these questions, of bound, limits, devices, buy, replay, environments, power, sure,
+        sizes, actors; by default all.
+    listener: told of each question. words: the spec as commands name it; by default its path or
+        name.
+
+    Raises:
+        SpecError: the spec, a device or a number is wrong.
+        InfeasibleError: no plan meets the limits.
+    """
+    problems = bad_time(time_limit_s)
+    if isinstance(add, str) or not all(isinstance(n, str) for n in add):
+        problems.append(f"advise: add is {add!r}; a list of names of the catalogue is needed")
+    questions = _questions(add)
+    problems += [
+        f"advise: about {shown(name)}: no such question{nearest(str(name), questions)}; there are "
+        f"{', '.join(questions)}"
+        for name in ([about] if isinstance(about, str) else about)
+        if name not in questions
+    ]
+    if problems:
+        raise SpecError(*problems)
+    began = time.monotonic()
+    system = as_system(spec)
+    for device in add:
+        hardware.added(system.platform, device)
+    told = listener or (lambda question, verdicts: None)
+    told("plan", ())
+    first = plan(system, time_limit_s=time_limit_s, seed=seed)
+    spelt = tuple(words) or (str(spec) if isinstance(spec, str | Path) else system.name,)
+    draws = Draws(NUMBER, checked_seed(seed))
+    end = time.monotonic() + time_limit_s
+    case = Case(system, first, draws, end, spelt)
+    found: list[Finding] = []
+    left_out: list[str] = []
+    chosen = {name: ask for name, ask in questions.items() if not about or name in about}
+    for n, (question, ask) in enumerate(chosen.items()):
+        told(question, ())
+        left = end - time.monotonic()
+        share = time.monotonic() + 2 * left / (len(chosen) - n + 1)
+        verdicts = tuple(ask(replace(case, deadline=share))) if left > LEAST_S else ()
+        if case.left_s <= LEAST_S and not verdicts:
+            left_out.append(question)
+        if verdicts:
+            told(question, verdicts)
+        found += verdicts
+    return Advice(
+        first, tuple(found), draws.number, draws.seed, tuple(left_out), time.monotonic() - began
+    )
+
+
+Answers = Callable[[Case], Iterator[Finding]]
+
+
+def _questions(add: Sequence[str]) -> dict[str, Answers]:
+    """The questions by their names, in the order in which users have them."""
+    return {
+        "bound": limits_cost.what_bounds,
+        "limits": limits_cost.what_limits_cost,
+        "devices": hardware.of_platform,
+        "buy": lambda case: hardware.bought(case, add),
+        "replay": hardware.where_replay,
+        "environments": sizes.how_many_environments,
+        "power": measuring.rates_and_power,
+        "sure": measuring.how_sure,
+        "sizes": sizes.which_sizes_matter,
+        "actors": sizes.how_many_actors,
+    }

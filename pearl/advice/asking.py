@@ -1,0 +1,166 @@
+"""What every question of `advise` has: the spec, its plan, draws, and the time there is."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pearl.advice.comparison import Comparison, compare, how_sure, number
+from pearl.errors import InfeasibleError, SpecError
+from pearl.explanation.resolve import LEAST_S
+from pearl.formatting import count
+from pearl.graph.limits import Limits
+from pearl.graph.task_graph import TaskGraph
+from pearl.planner.planner import planned
+from pearl.planning.costs import CostTable
+from pearl.planning.draws import Draws
+from pearl.planning.plans import Plan
+from pearl.report.bands_text import range_text
+from pearl.solvers.model.request import ROBUST
+from pearl.solvers.solver import solve
+from pearl.spec.own_code import graph_of
+from pearl.spec.reading import load
+from pearl.spec.system import System
+from pearl_devices.kernels import kind_of
+
+SOLVE_S = 2.0
+"""Seconds that one plan takes at most; what is best by then counts, and is said to be unproved."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """An answer.
+
+    question, answer: in words. command: shows more.
+    share: of the draws in which the answer holds; None where nothing is compared.
+    numbers: what the answer says in figures, SI units.
+    """
+
+    question: str
+    answer: str
+    command: str
+    share: float | None = None
+    numbers: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A spec and its plan, whose problem it holds.
+
+    spec: as a command names it, with the keys that are set. deadline: `time.monotonic()` seconds.
+    """
+
+    system: System
+    plan: Plan
+    draws: Draws
+    deadline: float
+    spec: tuple[str, ...]
+
+    @property
+    def graph(self) -> TaskGraph:
+        assert self.plan.problem is not None
+        return self.plan.problem.graph
+
+    @property
+    def costs(self) -> CostTable:
+        assert self.plan.problem is not None
+        return self.plan.problem.costs
+
+    @property
+    def limits(self) -> Limits:
+        assert self.plan.problem is not None
+        return self.plan.problem.limits
+
+    @property
+    def left_s(self) -> float:
+        return self.deadline - time.monotonic()
+
+    def command(self, name: str, *more: str, sets: Mapping[str, object] | None = None) -> str:
+        """A command line about this spec."""
+        keys = [f"{key}={_written(value)}" for key, value in (sets or {}).items()]
+        words = [name, *map(shlex.quote, (*self.spec, *keys)), *more]
+        return " ".join(("pearl", *words))
+
+    def changed(self, sets: Mapping[str, object]) -> Plan | None:
+        """The plan of the spec with other values of these keys; None where the spec allows none."""
+        try:
+            other = load(self.system.raw, set=dict(sets))
+        except SpecError:  # a size that the spec's own rules forbid
+            return None
+        return self.planned(replace(other, platform=self.system.platform))
+
+    def planned(self, system: System) -> Plan | None:
+        """The plan of another spec; None where there is none, or no time is left."""
+        if self.left_s < LEAST_S:
+            return None
+        try:
+            if system.objective in ROBUST:  # a search over draws for each question takes too long
+                system = replace(system, objective="throughput")
+            return planned(system, graph_of(system), time_limit_s=min(self.left_s, SOLVE_S))
+        except (InfeasibleError, SpecError):
+            return None
+
+    def solved(
+        self,
+        costs: CostTable | None = None,
+        limits: Limits | None = None,
+        objective: str | None = None,
+    ) -> Plan | None:
+        """The best plan of this problem with a part of it replaced."""
+        if self.left_s < LEAST_S:
+            return None
+        try:
+            return solve(
+                self.graph,
+                costs or self.costs,
+                objective=objective or self.plan.objective,
+                limits=limits or self.limits,
+                time_limit_s=min(self.left_s, SOLVE_S),
+                seed=self.plan.seed,
+            )
+        except (InfeasibleError, SpecError):
+            return None
+
+    def against(self, other: Plan) -> Comparison:
+        """Another plan beside this one."""
+        return compare(self.plan, other, self.draws)
+
+    @property
+    def unit(self) -> str:
+        per = "J" if self.plan.objective == "power_efficiency" else "s"
+        return f"{'env steps' if self.graph.env_steps else 'iterations'}/{per}"
+
+    def figure(self, plan: Plan) -> str:
+        """Its value with the 90 % band: `29,389 env steps/s (9,672–49,824)`."""
+        text, b = f"{count(number(plan))} {self.unit}", plan.bands
+        per_j = plan.objective == "power_efficiency"
+        ends = b and (b.env_steps_per_j if per_j else b.env_steps_per_s)
+        return f"{text} ({range_text(ends)})" if ends and ends[0] < ends[1] else text
+
+    def beside(self, other: Plan) -> str:
+        """Another plan's value beside this one's, and how sure that is."""
+        c = self.against(other)
+        return f"{self.figure(other)} instead of {count(number(self.plan))}: {how_sure(c)}"
+
+    def tasks(self, *structures: str) -> list[str]:
+        """The tasks of the graph whose kernels are of these structures."""
+        return [t.name for t in self.graph.tasks if kind_of(t.kernel).structure in structures]
+
+
+def _written(value: object) -> str:
+    return str(list(value)) if isinstance(value, tuple | list) else str(value)
+
+
+def numbers(c: Comparison, other: Plan) -> dict[str, Any]:
+    """A comparison as figures."""
+    return {
+        "value": number(other),
+        "ratio": c.ratio,
+        "better": c.better,
+        "lose": c.lose,
+        "win": c.win,
+        "draws": c.draws,
+    }

@@ -1,0 +1,259 @@
+"""What each device is worth, what another one would buy, and where the replay lives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from importlib.resources import files
+
+from pearl.advice.asking import Case, Finding, numbers
+from pearl.advice.comparison import number
+from pearl.errors import SpecError
+from pearl.explanation.resolve import classes, devices_in, devices_of, restricted, without_modes
+from pearl.explanation.what_if import without_device
+from pearl.formatting import count, listed
+from pearl.planning.plans import Plan
+from pearl.spec.catalogue import catalogue
+from pearl.spec.messages import nearest
+from pearl.spec.platform_files import read_platform
+from pearl.spec.yaml_reader import parse
+from pearl_devices import Device, Link, Platform, offers
+
+ASKED_FOR = "rtx_4090"
+"""The device that a host alone is asked about: the card that people name most (assumed)."""
+
+MOST = 4
+"""Devices alike that are added at most."""
+
+WORTH = 1.02
+"""A further device alike is tried while the one before gave this much."""
+
+
+def of_platform(case: Case) -> Iterator[Finding]:
+    """Every device beside the host: without it, or, where no task runs on it, with one there."""
+    platform = case.costs.platform
+    for device in platform.devices:
+        if device.name == platform.host:
+            continue
+        used = any(t.device == device.name for t in case.plan.tasks)
+        yield _kept(case, device) if used else _idle(case, device)
+
+
+def _kept(case: Case, device: Device) -> Finding:
+    question, plain = f"Is {device.name} worth having?", case.command("plan", "--explain")
+    gone = [m for m in case.costs.modes if m.device == device.name]
+    other = case.solved(costs=without_modes(case.costs, gone))
+    if other is None:
+        return Finding(question, "No plan without it was found that meets the limits.", plain)
+    other = _off(case, other, device)
+    c = case.against(other)
+    return Finding(
+        question,
+        f"{case.figure(case.plan)} with it, {count(number(other))} without: it is worth "
+        f"{1 / c.ratio:.2f} x, and better in {100 * c.worse:.0f} % of {c.draws} draws.",
+        plain,
+        c.worse,
+        numbers(c, other),
+    )
+
+
+def _off(case: Case, other: Plan, device: Device) -> Plan:
+    """The plan on the platform without the device, whose idle power is then not drawn."""
+    if case.plan.objective != "power_efficiency":
+        return other
+    bare = without_device(case.costs.platform, device.name)
+    gone = [m for m in case.costs.modes if m.device == device.name]
+    table = replace(without_modes(case.costs, gone), platform=bare)
+    return case.solved(costs=table) or other
+
+
+def _idle(case: Case, device: Device) -> Finding:
+    question, plain = f"Should {device.name} be used?", case.command("plan", "--explain")
+    learning = set(case.tasks("gradient"))
+    able = [
+        (
+            not learning.isdisjoint(g),
+            sum(t.share_of_period for t in case.plan.tasks if t.task in g),
+            g,
+        )
+        for g in classes(case.graph, case.limits)
+        if device.name in devices_of(g, case.costs, case.limits)
+    ]
+    if not able:
+        return Finding(question, "No task may run on it, or has an estimate for it.", plain)
+    group = max(able)[2]
+    other = case.solved(costs=restricted(case.costs, {group: device.name}, {}))
+    if other is None:
+        return Finding(question, f"No plan with {listed(group)} there meets the limits.", plain)
+    c = case.against(other)
+    word = "No" if c.better < 0.5 else "The estimates say no"
+    return Finding(
+        question,
+        f"{word}: with {listed(group)} on it {case.beside(other)}.",
+        plain,
+        1 - c.better,
+        numbers(c, other),
+    )
+
+
+def bought(case: Case, names: Sequence[str]) -> Iterator[Finding]:
+    """Each of these devices of the catalogue added to the platform, one and more of it; of the
+    host's own kind in its place."""
+    names = names or ([ASKED_FOR] if len(case.costs.platform.devices) == 1 else [])
+    for name in names:
+        yield _bought(case, name)
+
+
+def _bought(case: Case, name: str) -> Finding:
+    question = f"What would {name} buy?"
+    before, best = case.plan, None
+    steps: list[str] = []
+    for n in range(1, MOST + 1):
+        platform, how = added(case.system.platform, name, n)
+        other = case.planned(replace(case.system, platform=platform))
+        if other is None:
+            break
+        gain = number(other) / number(before)
+        if n > 1 and gain < WORTH:
+            steps.append(f"{'a second' if n == 2 else f'number {n}'} adds less than 2 %")
+            break
+        if n > 1:
+            steps.append(f"{n} of them {count(number(other))}")
+        before, best = other, best or other
+        if how:
+            break
+    if best is None:
+        return Finding(question, "No plan with it was found in time.", _adding(case, name))
+    c = case.against(best)
+    have = {d.name for d in case.system.platform.devices}
+    used = any(t.device not in have for t in best.tasks)
+    as_host = added(case.system.platform, name, 1)[1]
+    head = f"As the host, {case.beside(best)}" if as_host else f"One: {case.beside(best)}"
+    host = case.system.platform.host
+    if as_host and all(t.device != host for p in (case.plan, best) for t in p.tasks):
+        head = f"Nothing: the plan runs no task on {host}"
+    elif not used and not as_host:
+        there = replace(case, plan=best)
+        new = next(d for d in there.costs.platform.devices if d.name not in have)
+        return replace(_idle(there, new), question=question, command=_adding(case, name))
+    return Finding(
+        question,
+        f"{'; '.join([head, *steps])}. Its figures are those of its data sheet.",
+        _adding(case, name),
+        c.better,
+        {**numbers(c, best), "used": used or as_host},
+    )
+
+
+def _adding(case: Case, name: str) -> str:
+    return case.command("advise", "--add", name)
+
+
+def added(platform: Platform, name: str, number: int = 1) -> tuple[Platform, bool]:
+    """The platform with so many devices of the catalogue beside its host, each on a link as the
+    shipped platforms have one for its kind; and whether it took the host's place instead, being of
+    its kind.
+
+    Raises:
+        SpecError: the catalogue has no such device, it is no part of its own, or no shipped
+            platform has a link to its kind.
+    """
+    device = of_catalogue(name)
+    host = platform.device(platform.host)
+    if device.kind == host.kind:
+        new = replace(device, name=host.name)
+        others = tuple(new if d == host else d for d in platform.devices)
+        return replace(platform, devices=others), True
+    if device.unified_memory:
+        raise SpecError(
+            f"advise: --add {name}: it is part of a chip with its CPU, in whose memory it works; "
+            "give the whole chip as a platform"
+        )
+    link = links().get(device.kind)
+    if link is None:
+        raise SpecError(
+            f"advise: --add {name}: no shipped platform has a device of kind {device.kind} beside "
+            "its host, so nothing is known of its link; write a platform with it"
+        )
+    taken = {d.name for d in platform.devices}
+    free = [f"{name}{'' if n == 0 else f'_{n + 1}'}" for n in range(len(taken) + number)]
+    new_names = [n for n in free if n not in taken][:number]
+    devices = tuple(replace(device, name=n) for n in new_names)
+    more = tuple(replace(link, a=host.name, b=n) for n in new_names)
+    return replace(
+        platform, devices=(*platform.devices, *devices), links=(*platform.links, *more)
+    ), False
+
+
+def of_catalogue(name: str) -> Device:
+    """A device of the catalogue.
+
+    Raises:
+        SpecError: there is none of that name.
+    """
+    if name not in catalogue():
+        raise SpecError(
+            f"advise: --add {name!r}: no device of the catalogue{nearest(name, catalogue())}; "
+            f"there are {', '.join(catalogue())}"
+        )
+    found, _, problems = read_platform({"devices": {name: name}})
+    if found is None:
+        raise SpecError(*(f"{name}: {text}" for _, text in problems))
+    return found.devices[0]
+
+
+@cache
+def links() -> Mapping[str, Link]:
+    """Kind of device → its link to the host in the first shipped platform that has one."""
+    known: dict[str, Link] = {}
+    for file in sorted(files("pearl_configs.platforms").iterdir(), key=lambda f: f.name):
+        if not file.name.endswith(".yaml"):
+            continue
+        document = parse(file.read_bytes(), file.name)
+        platform, _, _ = read_platform(document.data, default_name=file.name)
+        for link in platform.links if platform else ():
+            ends = {link.a, link.b} - {platform.host} if platform else set()
+            for end in ends if len(ends) == 1 else ():
+                known.setdefault(platform.device(end).kind, link) if platform else None
+    return known
+
+
+def where_replay(case: Case) -> Iterator[Finding]:
+    """The device of the replay, and the best plan with it elsewhere."""
+    tasks = case.tasks("insert", "sample", "prioritise")
+    platform = case.costs.platform
+    if not tasks or case.graph.env_steps == 0:
+        return
+    question, more = "Where should the replay live?", case.command("plan", "--explain")
+    group = next(g for g in classes(case.graph, case.limits) if tasks[0] in g)
+    here = devices_in(case.plan, group)[0]
+    if len(platform.devices) == 1:
+        yield Finding(question, f"On {here}, the only device there is.", more)
+        return
+    others = [d for d in devices_of(group, case.costs, case.limits) if d != here]
+    shut = [d for d in platform.devices if d.name not in (here, *others)]
+    why = [f"not modelled on {d.name}" for d in shut if not _runs(case, group, d)]
+    why += [f"your limits keep it from {d.name}" for d in shut if _runs(case, group, d)]
+    tail = f" ({'; '.join(why)})" if why else ""
+    if not others:
+        yield Finding(question, f"On {here}{tail}.", more)
+        return
+    bans = {group: frozenset({here})}
+    other = case.solved(costs=restricted(case.costs, {}, bans))
+    if other is None:
+        yield Finding(question, f"On {here}: elsewhere no plan was found{tail}.", more)
+        return
+    c, there = case.against(other), devices_in(other, group)[0]
+    yield Finding(
+        question,
+        f"On {here}: with it on {there} {case.beside(other)}{tail}.",
+        more,
+        1 - c.better,
+        {**numbers(c, other), "here": here, "there": there},
+    )
+
+
+def _runs(case: Case, group: Sequence[str], device: Device) -> bool:
+    """Whether a device offers every task of a group, limits aside."""
+    return all(offers(case.graph.task(t).kernel, device) for t in group)

@@ -1,0 +1,107 @@
+"""What bounds a plan, and what each limit of the user's own costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any
+
+from pearl.advice.asking import Case, Finding, numbers
+from pearl.explanation.bound import bound_of
+from pearl.explanation.sections import bound_sentence
+from pearl.formatting import listed
+from pearl.graph.limits import SLACK_LIMITS
+from pearl.planning.plans import Plan
+from pearl.spec.reading import load
+
+VISIBLE = 1.005
+"""A limit that costs less than this factor is only named."""
+
+
+def what_bounds(case: Case) -> Iterator[Finding]:
+    """The bound of the plan, with its rate."""
+    plan = case.plan
+    said = bound_sentence(bound_of(plan, case.graph, case.costs))
+    proof = "" if plan.status == "optimal" else f" Not proved to be the best ({plan.status})."
+    yield Finding(
+        "What bounds you now?",
+        f"{case.figure(plan)}. {said}{proof}",
+        case.command("plan", "--explain"),
+        numbers={"value": plan.value, "period_s": plan.period_s, "bound": plan.bottleneck.name},
+    )
+
+
+def what_limits_cost(case: Case) -> Iterator[Finding]:
+    """Each limit that the spec sets, left out; then what slack that it does not allow would buy."""
+    own: dict[str, Any] = dict(case.system.raw.get("limits") or {})
+    cheap, closed = [], []
+    found: list[tuple[float, Finding]] = []
+    for key, value in own.items():
+        if not value or key in SLACK_LIMITS or key == "env_groups":
+            continue  # nothing is limited by it, or it allows something
+        raw = deepcopy(dict(case.system.raw))
+        del raw["limits"][key]
+        other = case.planned(replace(load(raw), platform=case.system.platform))
+        if other is None:
+            closed.append(key)
+            continue
+        c = case.against(other)
+        if c.ratio < VISIBLE:
+            cheap.append(key)
+            continue
+        found.append(
+            (
+                c.ratio,
+                Finding(
+                    f"What does your limit {key}: {value} cost?",
+                    f"{c.ratio:.2f} x. Without it {case.beside(other)}.",
+                    case.command("plan", "--explain"),
+                    c.better,
+                    numbers(c, other),
+                ),
+            )
+        )
+    yield from (v for _, v in sorted(found, key=lambda pair: -pair[0]))
+    if cheap or closed:
+        parts = [f"{listed(cheap)} cost{'s' if len(cheap) == 1 else ''} nothing"] if cheap else []
+        parts += [f"without {k} no plan was found in time" for k in closed]
+        yield Finding(
+            f"What do your {'other ' if found else ''}limits cost?",
+            f"By the estimates {'; '.join(parts)}.",
+            case.command("plan", "--explain"),
+        )
+    yield from _slack(case)
+
+
+def _slack(case: Case) -> Iterator[Finding]:
+    """One more of each slack that the graph has an edge for; the best alone is told in figures."""
+    if case.plan.objective == "makespan":
+        return
+    keys = list(dict.fromkeys(e.limit for e in case.graph.edges if e.limit))
+    tried: list[tuple[float, str, int, Plan]] = []
+    for key in keys:
+        more = getattr(case.system.limits, key) + 1
+        other = case.changed({f"limits.{key}": more})
+        if other is not None:
+            tried.append((case.against(other).ratio, key, more, other))
+    if not tried:
+        return
+    ratio, key, more, other = max(tried, key=lambda t: t[0])
+    names = listed(keys)
+    if ratio < VISIBLE:
+        yield Finding(
+            "What would slack buy?",
+            f"Nothing by the estimates: one more of {names} changes less than 0.5 %.",
+            case.command("plan", "--explain"),
+        )
+        return
+    c = case.against(other)
+    yield Finding(
+        "What would slack buy?",
+        f"{key}: {more} is worth {ratio:.2f} x: {case.beside(other)}. It changes what is learned: "
+        "docs/theory.md says by how much data are older.",
+        case.command("plan", "--explain", sets={f"limits.{key}": more}),
+        c.better,
+        numbers(c, other),
+    )

@@ -1,0 +1,230 @@
+"""What a plan yields and draws, how often it is the best one, and what to measure to be surer.
+
+Value of information (Raiffa and Schlaifer 1961): a measurement of one kernel family in one variant
+on one model of device tells the errors of its modes. In each of some draws of them the others are
+drawn anew given these, and the plan is chosen anew; the expected regret that this saves is what the
+measurement is worth. Given some of the normal numbers behind the factors, the others are normal.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from pearl.advice.asking import Case, Finding
+from pearl.explanation.near_optimal import differences
+from pearl.explanation.resolve import LEAST_S
+from pearl.formatting import count, listed, percent, si
+from pearl.graph.task_graph import TaskGraph
+from pearl.planning.costs import CostTable
+from pearl.planning.draws import PARTS, Doubt, Draws, Vector, doubts
+from pearl.planning.plan_builder import Proof, assemble
+from pearl.planning.plan_validation import plan_orders
+from pearl.planning.plans import Plan
+from pearl.report.bands_text import range_text
+from pearl.solvers import METHODS
+from pearl.solvers.model.request import Request
+from pearl.solvers.robust import Rival, regrets, rivals
+from pearl_devices import Device
+
+SOLVED = 30
+"""Draws that are solved to find the plans that matter."""
+
+OUTER, INNER = 24, 48
+"""Draws of a measurement's result, and of everything else given each."""
+
+RIVALS = 10
+"""Plans that are chosen among at most: those that are best most often."""
+
+
+def rates_and_power(case: Case) -> Iterator[Finding]:
+    """Rates, watts and work per joule, and the plan with most work per joule."""
+    plan, b = case.plan, case.plan.bands
+    per_j = plan.env_steps_per_j
+    parts = [f"{count(plan.rates['env_steps_per_s'])} env steps/s" if case.graph.env_steps else ""]
+    parts[0] = parts[0] or case.figure(plan)
+    if b and b.env_steps_per_s and case.graph.env_steps:
+        parts[0] += f" ({range_text(b.env_steps_per_s)})"
+    parts.append(f"{si(plan.power_w, 'W')} on average")
+    if per_j is not None:
+        ends = f" ({range_text(b.env_steps_per_j)})" if b and b.env_steps_per_j else ""
+        parts.append(f"{count(per_j)} env steps/J{ends}")
+    text = f"{listed(parts)}, modelled."
+    frugal = case.solved(objective="power_efficiency")
+    if frugal is not None and plan.energy_per_iteration_j > 0:
+        gain = plan.energy_per_iteration_j / frugal.energy_per_iteration_j
+        slower = frugal.period_s / plan.period_s
+        if gain < 1.005:
+            text += " No plan does more per joule by the estimates."
+        else:
+            text += (
+                f" The plan with most work per joule does {gain:.2f} x as much with one and takes "
+                f"{slower:.2f} x as long."
+            )
+    yield Finding(
+        "What does it yield, and what does it draw?",
+        text,
+        case.command("pareto"),
+        numbers={
+            "env_steps_per_s": plan.rates["env_steps_per_s"],
+            "power_w": plan.power_w,
+            "env_steps_per_j": per_j,
+        },
+    )
+
+
+def how_sure(case: Case) -> Iterator[Finding]:
+    """How often the plan is the best of those that are best in some draw, and what to measure."""
+    if case.plan.objective != "throughput" or case.left_s < LEAST_S:
+        return
+    found = _rivals(case)
+    if len(found) == 1:
+        yield Finding(
+            "How sure is this plan?",
+            f"Sure: it is the best one in all of {SOLVED} draws that were solved.",
+            case.command("plan", "--explain"),
+            1.0,
+            {"best": 1.0, "regret_mean": 0.0, "regret_worst": 0.0},
+        )
+        return
+    rows = _seconds(found, case.draws, case)
+    losses = regrets(rows, rows.min(axis=0))
+    best = float(np.mean(losses[0] <= 1e-3))
+    mean, worst = float(losses[0].mean()), float(losses[0].max())
+    often = [float(np.mean(row <= 0)) for row in losses]
+    rival = max(range(1, len(found)), key=lambda i: often[i])
+    other = _plan_of(case, found[rival])
+    yield Finding(
+        "How sure is this plan?",
+        f"It is the best one in {100 * best:.0f} % of {case.draws.number} draws; its regret is "
+        f"{percent(mean)} in the mean and {percent(worst)} at worst. Next is "
+        f"{'; '.join(differences(case.plan, other)[:3])}, best in {100 * often[rival]:.0f} %.",
+        case.command("plan", "--objective robust"),
+        best,
+        {"best": best, "regret_mean": mean, "regret_worst": worst, "rivals": len(found)},
+    )
+    yield from _measure(case, found)
+
+
+def _rivals(case: Case) -> list[Rival]:
+    """The plan itself, first, and the best plans of some draws, those first that are best most
+    often."""
+    plan = case.plan
+    timed, orders, _ = plan_orders(plan, case.graph, case.costs)
+    mine = Rival(timed.assignment, orders)
+    if plan.method not in METHODS:
+        return [mine]
+    method = METHODS[plan.method]
+    deadline = time.monotonic() + 0.5 * case.left_s
+    request = Request(
+        case.graph, case.costs, "throughput", case.limits, deadline, plan.seed, plan.method
+    )
+    found, _ = rivals(request, method.loaded(plan.method), Draws(SOLVED, case.draws.seed))
+    rows = _seconds(found, Draws(60, case.draws.seed), case)
+    wins = np.bincount(rows.argmin(axis=0), minlength=len(found))
+    order = np.argsort(-wins, kind="stable")
+    kept = [found[i] for i in order if wins[i] > 0][:RIVALS]
+    mine_s, same = _seconds([mine], Draws(60, case.draws.seed), case)[0], []
+    for rival, row in ((r, _seconds([r], Draws(60, case.draws.seed), case)[0]) for r in kept):
+        if not np.allclose(row, mine_s, rtol=1e-3):
+            same.append(rival)
+    return [mine, *same]
+
+
+def _seconds(found: Sequence[Rival], draws: Draws, case: Case) -> np.ndarray:
+    """(rivals, draws), seconds of an iteration."""
+    return np.array([r.seconds(draws, case.limits.power_w) for r in found])
+
+
+def _plan_of(case: Case, rival: Rival) -> Plan:
+    proof = Proof("throughput", case.plan.method, case.plan.seed, 0.0, 0.0, 0.0, late=False)
+    return assemble(rival.assignment, rival.orders, proof, power_w=case.limits.power_w)
+
+
+def _measure(case: Case, found: Sequence[Rival]) -> Iterator[Finding]:
+    """The family whose measurement saves most expected regret."""
+    number = OUTER * INNER
+    inner = Draws(number, case.draws.seed + 1)
+    rows = _seconds(found, inner, case)
+    now = float(regrets(rows, rows.min(axis=0)).mean(axis=1).min())
+    gains: list[tuple[float, str, str]] = []
+    for family, members in _families(found).items():
+        if case.left_s < LEAST_S:
+            break
+        drawn = given(members, inner, case.draws.seed + 2)
+        rows = _seconds(found, drawn, case)
+        losses = regrets(rows, rows.min(axis=0))
+        losses = losses.reshape(len(found), OUTER, INNER).mean(axis=2)
+        gains.append((now - float(losses.min(axis=0).mean()), family, _device(case, members)))
+    if not gains:
+        return
+    gain, family, name = max(gains)
+    question = "What should be measured to be surer?"
+    if gain < 1e-3:
+        yield Finding(
+            question,
+            "Nothing: no single measurement changes the choice by more than 0.1 %.",
+            case.command("plan", "--explain"),
+            numbers={"gain": max(0.0, gain)},
+        )
+        return
+    device = case.costs.platform.device(name)
+    yield Finding(
+        question,
+        f"{family}: the choice made with it known is expected to be {percent(gain)} faster "
+        f"(regret {percent(now)} → {percent(max(0.0, now - gain))}). {_how(device)}",
+        "pearl calibrate",
+        numbers={"family": family, "gain": gain, "regret_mean": now, "device": name},
+    )
+
+
+def _how(device: Device) -> str:
+    if device.simulated:
+        return (
+            f"No command takes it: {device.name} is a closed form, of a design that is not built."
+        )
+    if device.real:
+        return f"pearl calibrate takes it on this machine ({device.name})."
+    return f"pearl calibrate takes it on a machine with {device.model or device.name}."
+
+
+def _families(found: Sequence[Rival]) -> Mapping[str, list[Doubt]]:
+    """Family → the doubts of its modes that any of these plans uses."""
+    families: dict[str, dict[str, Doubt]] = {}
+    for rival in found:
+        a = rival.assignment
+        graph: TaskGraph = a.expansion.graph
+        costs: CostTable = a.costs
+        for mode in a.modes:
+            for doubt, _ in doubts(mode, graph, costs):
+                if doubt is not None:
+                    families.setdefault(doubt.family, {})[doubt.own] = doubt
+    return {family: list(members.values()) for family, members in families.items()}
+
+
+def _device(case: Case, members: Sequence[Doubt]) -> str:
+    """A device of the platform that these doubts are about."""
+    for device in case.costs.platform.devices:
+        if members[0].device == f"{device.kind} {device.model or device.name}":
+            return device.name
+    return case.costs.platform.host
+
+
+def given(members: Sequence[Doubt], draws: Draws, seed: int) -> Draws:
+    """The draws, with the errors of these modes known: OUTER results by another seed, each INNER
+    times, and every number that has a part in them drawn anew given the result."""
+    names = list(dict.fromkeys(name for d in members for name in d.parts()))
+    weights = np.zeros((len(members), len(names)))
+    for i, doubt in enumerate(members):
+        for name in doubt.parts():
+            weights[i, names.index(name)] = 1 / math.sqrt(PARTS)
+    before = np.array([draws.part(name) for name in names])
+    truth = Draws(OUTER, seed)
+    seen = weights @ np.array([np.repeat(truth.part(name), INNER) for name in names])
+    after = before + weights.T @ np.linalg.pinv(weights @ weights.T) @ (seen - weights @ before)
+    known: dict[str, Vector] = dict(zip(names, after, strict=True))
+    return replace(draws, known={**draws.known, **known})

@@ -1,0 +1,46 @@
+"""The page of verdicts as plain text."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING
+
+from pearl.formatting import si
+from pearl.text_tables import terminal_width
+
+if TYPE_CHECKING:
+    from pearl.advice import Advice
+    from pearl.advice.asking import Finding
+
+INDENT = "  "
+
+
+def text(advice: Advice) -> str:
+    """The whole page for this terminal."""
+    parts = [verdict_text(v) for v in advice.verdicts]
+    return "\n".join([*parts, footer(advice)])
+
+
+def verdict_text(verdict: Finding) -> str:
+    """A question, its answer in lines of the terminal's width, and the command."""
+    width = min(terminal_width(), 100)
+    lines = textwrap.wrap(
+        _shown(verdict.answer), width, initial_indent=INDENT, subsequent_indent=INDENT
+    )
+    return "\n".join([_shown(verdict.question), *lines, f"{INDENT}{_shown(verdict.command)}"])
+
+
+def footer(advice: Advice) -> str:
+    """What the shares mean, and what was left out."""
+    lines = [
+        f"{advice.draws} draws of the times from the 90 % bands of their estimates, seed "
+        f"{advice.seed} (docs/theory.md); {si(advice.seconds, 's')}."
+    ]
+    if advice.left_out:
+        lines.append(f"No time was left for: {'; '.join(advice.left_out)}.")
+    return "\n".join(lines)
+
+
+def _shown(words: str) -> str:
+    """Text without control characters, which a name may hold."""
+    return "".join(c if c.isprintable() else "�" for c in words)

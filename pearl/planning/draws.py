@@ -1,0 +1,180 @@
+"""Times drawn from the bands of estimates: the same doubt about the same thing wherever it stands.
+
+The 90 % band of a mode is fitted by a log-normal factor exp(mean + spread · z) on its time. Errors
+of estimates are alike where estimates are: z is the sum of five standard normal numbers over √5,
+one each of the kind of the device, of its model, of the kernel's family and variant on the kind and
+on the model, and of the kernel itself there with its sizes and width.
+
+Each is a function of a seed and of its name alone. So two modes, two plans and two specs that share
+a kind, a model, a family or a kernel share that part of the error, and what is drawn of one mode
+does not depend on which others there are. A fused call is the sum of its parts: its factor is the
+mean of theirs, weighted by their shares of the call.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from hashlib import blake2b
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pearl.graph.task_graph import TaskGraph
+from pearl.planning.costs import CostTable, Mode
+from pearl_devices import Kernel
+from pearl_devices.kernels import kind_of
+from pearl_estimators import Estimate
+
+PARTS = 5
+"""Parts of z, of equal weight (assumed: on a host taken as unknown, families of kernels were off
+their datasheet by factors of 0.3 to 4, and all of them together by 0.54 in the median)."""
+
+NUMBER = 200
+"""Draws where none are asked for."""
+
+Z90 = 1.6449
+"""Half of a 90 % band in standard deviations."""
+
+Vector = NDArray[np.float64]
+"""One number a draw."""
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """The names of the parts of a mode's error, and the band.
+
+    kind: of the device. device: its model. kind_family, family: kernel family and variant, on the
+        kind and on the model. own: the kernel itself there.
+    mean, spread: of the logarithm of the factor.
+    """
+
+    kind: str
+    device: str
+    kind_family: str
+    family: str
+    own: str
+    mean: float
+    spread: float
+
+    def parts(self) -> tuple[str, ...]:
+        """The names, each of which weighs 1/√PARTS in z."""
+        return self.kind, self.device, self.kind_family, self.family, self.own
+
+
+@dataclass(frozen=True)
+class Draws:
+    """So many draws by a seed.
+
+    known: name of a part → its numbers where they are given, shape (number,), in place of those of
+        the seed.
+    """
+
+    number: int = NUMBER
+    seed: int = 0
+    known: Mapping[str, Vector] = field(default_factory=dict)
+
+    def part(self, name: str) -> Vector:
+        """The numbers of one part, standard normal unless they are known."""
+        given = self.known.get(name)
+        return _normal(self.seed, name, self.number) if given is None else given
+
+    def factors(self, mode: Mode, graph: TaskGraph, costs: CostTable) -> Vector:
+        """By which the times of a mode are multiplied in each draw."""
+        found = np.zeros(self.number)
+        for doubt, share in doubts(mode, graph, costs):
+            if doubt is None:
+                found += share
+                continue
+            z = sum(self.part(name) for name in doubt.parts()) / math.sqrt(PARTS)
+            found += share * np.exp(doubt.mean + doubt.spread * z)
+        return found
+
+    def tables(self, graph: TaskGraph, costs: CostTable) -> list[CostTable]:
+        """The cost table of every draw. Pair terms change with the mode whose time they change."""
+        rows = [self.factors(m, graph, costs) for m in costs.modes]
+        return [scaled(costs, [float(row[n]) for row in rows]) for n in range(self.number)]
+
+
+def scaled(costs: CostTable, factors: list[float]) -> CostTable:
+    """The table with every time and energy of each mode times its factor."""
+    by = {
+        (m.tasks[0], m.key): factor
+        for m, factor in zip(costs.modes, factors, strict=True)
+        if not m.fused and m.share is None
+    }
+    modes = tuple(
+        replace(
+            m,
+            estimate=replace(
+                m.estimate,
+                **{
+                    name: getattr(m.estimate, name) * factor
+                    for name in ("latency_s", "occupancy_s", "low_s", "high_s", "energy_j")
+                },
+            ),
+        )
+        for m, factor in zip(costs.modes, factors, strict=True)
+    )
+    pairs = {(a, b): seconds * by.get(a, 1.0) for (a, b), seconds in costs.pair_extra_s.items()}
+    return replace(costs, modes=modes, pair_extra_s=pairs)
+
+
+def doubts(mode: Mode, graph: TaskGraph, costs: CostTable) -> list[tuple[Doubt | None, float]]:
+    """The doubts about a mode, each with its share of the time; None: no doubt.
+
+    Of a fused call those of its parts run apart, where all of them can be in the same variant on
+    the same device by the same rung; else it has one of its own.
+    """
+    if not mode.fused:
+        return [(_doubt(mode, graph.task(mode.tasks[0]).kernel, costs), 1.0)]
+    apart: dict[str, Mode] = {}
+    for task in mode.tasks:
+        alone = [
+            m
+            for m in costs.of(task)
+            if (m.device, m.variant, m.estimate.rung)
+            == (mode.device, mode.variant, mode.estimate.rung)
+        ]
+        if alone:
+            apart[task] = min(alone, key=lambda m: abs(m.width - mode.width))
+    shares = costs.shares(mode, graph)
+    if shares and len(apart) == len(mode.tasks):
+        return [(_doubt(m, graph.task(t).kernel, costs), shares[t]) for t, m in apart.items()]
+    kernel = next((f.kernel for f in graph.fusions if f.tasks == mode.tasks), None)
+    return [(_doubt(mode, kernel or graph.task(mode.tasks[0]).kernel, costs), 1.0)]
+
+
+def _doubt(mode: Mode, kernel: Kernel, costs: CostTable) -> Doubt | None:
+    mean, spread = fitted(mode.estimate)
+    if spread == 0:
+        return None
+    device = costs.platform.device(mode.device)
+    model = f"{device.kind} {device.model or device.name}"
+    environment = kind_of(kernel).structure == "environment"
+    program = f" {kernel.program}" if kernel.program and environment else ""
+    what = f"{kernel.kind.partition('.')[0]}{program} ({mode.variant})"
+    family = f"{what} on {model}"
+    own = f"{family}, {mode.width} wide, {sorted(kernel.dims.items())} {kernel.program or ''}"
+    return Doubt(device.kind, model, f"{what} on any {device.kind}", family, own, mean, spread)
+
+
+def fitted(estimate: Estimate) -> tuple[float, float]:
+    """Mean and standard deviation of the logarithm of the factor whose 90 % band is that of the
+    estimate; of a band that reaches down to 0 the lower end is as far off as the upper one."""
+    low, high, middle = estimate.low_s, estimate.high_s, estimate.latency_s
+    if middle <= 0 or high <= low:
+        return 0.0, 0.0
+    above = math.log(max(high, middle) / middle)
+    below = math.log(middle / low) if low > 0 else above
+    return (above - below) / 2, (above + below) / (2 * Z90)
+
+
+@lru_cache(maxsize=4096)
+def _normal(seed: int, name: str, number: int) -> Vector:
+    digest = int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "big")
+    found = np.random.default_rng([seed, digest]).standard_normal(number)
+    found.setflags(write=False)
+    return found

@@ -1,0 +1,216 @@
+"""The value of a plan under many draws of its times, without solving anything again.
+
+With its lane orders a plan is a timed graph whose arcs are sums of a drawn time and a constant, so
+its period in each draw is a maximum cycle ratio. All draws are done at once: the ratio of the
+cycles known so far is a lower bound, longest paths at that period (one number a draw on every node)
+prove it, and a draw in which they do not end shows another cycle, by Howard's algorithm.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pearl.graph.period import Arc, howard, start_times
+from pearl.planning.bands import Bands
+from pearl.planning.draws import Draws, Vector
+from pearl.planning.timing import Assignment, Orders, TimedGraph
+from pearl.time_limit import watched
+from pearl_estimators import power
+
+SAME = 1e-9
+"""Relative difference below which two periods count as equal."""
+
+PATIENCE = 4
+"""Passes over all arcs in which longest paths mostly end; then a cycle is looked for."""
+
+
+@dataclass(frozen=True)
+class Valued:
+    """Period and energy of an iteration in each draw, shape (draws,), seconds and joules; periods
+    are those that a limit on power paces."""
+
+    period_s: Vector
+    energy_j: Vector
+
+
+def valued(
+    timed: TimedGraph,
+    orders: Orders,
+    draws: Draws,
+    *,
+    held: Sequence[Arc] = (),
+    power_w: float | None = None,
+) -> Valued:
+    """A plan under every draw.
+
+    held: the arcs of channels that are full, in seconds of latency of their source.
+    power_w: limit that paces the plan; a draw in which idling alone exceeds it has an infinite
+        period.
+    """
+    a = timed.assignment
+    factors = [draws.factors(m, a.expansion.graph, a.costs) for m in a.modes]
+    natural = _periods(timed, timed.ring(orders), held, factors)
+    dynamic = np.full(draws.number, math.fsum(h.energy_j for h in a.hops.values()))
+    watts = _watts(a, draws)
+    for u, m in enumerate(a.modes):
+        dynamic += a.expansion.firings(u) * m.estimate.energy_j * factors[u] * watts[m.device]
+    idle_w = sum(some * watts[name] for name, some in a.idle_w.items()) + np.zeros(draws.number)
+    period = natural
+    if power_w is not None:
+        spare = power_w - idle_w
+        with np.errstate(divide="ignore", invalid="ignore"):
+            least = np.where(spare > 0, dynamic / spare, np.inf)
+        over = dynamic + idle_w * natural > power_w * natural
+        period = np.where(over, np.maximum(natural, least), natural)
+    with np.errstate(invalid="ignore"):
+        return Valued(period, idle_w * period + dynamic)
+
+
+def _watts(a: Assignment, draws: Draws) -> dict[str, Vector | float]:
+    """Device → by which its watts are multiplied in each draw: 1 unless they are modelled."""
+    modelled = {m.device for m in a.modes if power.SOURCE in m.estimate.source}
+    return {
+        d.name: np.exp(power.spread() * draws.part(f"watts of {d.kind} {d.model or d.name}"))
+        if d.name in modelled
+        else 1.0
+        for d in a.costs.platform.devices
+    }
+
+
+def least_periods(assignment_timed: TimedGraph, draws: Draws) -> Vector:
+    """No order of the lanes has a smaller period in a draw: shape (draws,)."""
+    a = assignment_timed.assignment
+    factors = [draws.factors(m, a.expansion.graph, a.costs) for m in a.modes]
+    return _periods(assignment_timed, (), (), factors)
+
+
+def _periods(
+    timed: TimedGraph, rings: Sequence[Arc], held: Sequence[Arc], factors: Sequence[Vector]
+) -> Vector:
+    a, n = timed.assignment, len(timed.names)
+    number = len(factors[0])
+    latency, occupancy = _times(timed, a, factors, number)
+    rows: list[tuple[int, int, int]] = []
+    weights: list[Vector] = []
+    for times, nominal, arcs in (
+        (latency, timed.latency_s, (*timed.arcs, *held)),
+        (occupancy, timed.occupancy_s, tuple(rings)),
+    ):
+        for s, d, w, m in watched(arcs):
+            rows.append((s, d, m))
+            weights.append(
+                times[s] + (w - nominal[s])
+                if s < len(a.expansion.nodes)
+                else np.full(number, float(w))
+            )
+    loads = [
+        sum((occupancy[i] for i in members), np.zeros(number)) for members in timed.lanes.values()
+    ]
+    least = np.maximum.reduce(loads) if loads else np.zeros(number)
+    if not rows:
+        return least
+    if all(np.all(f == f[0]) for f in factors):  # nothing is drawn
+        exact = [(s, d, float(w[0]), m) for (s, d, m), w in zip(rows, weights, strict=True)]
+        return np.maximum(least, howard(n, exact)[0])
+    return _ratios(n, rows, np.array(weights), least)
+
+
+def _times(
+    timed: TimedGraph, a: Assignment, factors: Sequence[Vector], number: int
+) -> tuple[list[Vector], list[Vector]]:
+    """Latency and occupancy of every node in each draw; what copies take of a lane, and transfers,
+    are not drawn."""
+    latency, occupancy = [], []
+    for u, _ in a.expansion.nodes:
+        latency.append(a.latency_s(u) * factors[u])
+        occupancy.append(a.occupancy_s(u) * factors[u] + a.copying_s[u])
+    for i in range(len(a.expansion.nodes), len(timed.names)):
+        latency.append(np.full(number, float(timed.latency_s[i])))
+        occupancy.append(np.full(number, float(timed.occupancy_s[i])))
+    return latency, occupancy
+
+
+def _ratios(
+    n: int, rows: Sequence[tuple[int, int, int]], weights: NDArray[np.float64], least: Vector
+) -> Vector:
+    """The maximum cycle ratio in each draw, at least `least`. weights: (arcs, draws), seconds."""
+    tokens = np.array([m for _, _, m in rows], float)
+    found = least.copy()
+
+    def arcs_of(draw: int) -> list[Arc]:
+        column = weights[:, draw].tolist()
+        return [(s, d, w, m) for (s, d, m), w in zip(rows, column, strict=True)]
+
+    def learn(draw: int) -> bool:
+        """Take in the critical cycle of a draw; whether it was a new one for it."""
+        arcs = arcs_of(draw)
+        ratio, cycle = howard(n, arcs)
+        if ratio <= found[draw] * (1 + SAME):
+            return False
+        steps: dict[tuple[int, int], int] = {}
+        for e, (s, d, w, m) in enumerate(arcs):
+            old = steps.get((s, d))
+            if old is None or w - ratio * m > arcs[old][2] - ratio * arcs[old][3]:
+                steps[s, d] = e
+        used = [steps[s, d] for s, d in zip(cycle, [*cycle[1:], *cycle[:1]], strict=True)]
+        round_s = weights[used].sum(axis=0) / max(tokens[used].sum(), 1e-300)
+        np.maximum(found, round_s, out=found)
+        found[draw] = max(found[draw], ratio)
+        return True
+
+    learn(0)
+    middle = int(np.argsort(found)[len(found) // 2])
+    start = start_times(n, arcs_of(middle), max(found[middle], howard(n, arcs_of(middle))[0]))
+    order = sorted(range(len(rows)), key=lambda e: start[rows[e][0]])
+    value = np.zeros((n, len(found)))
+    sure = np.zeros(len(found), bool)
+    passes = 0
+    slack = weights - tokens[:, None] * found
+    small = SAME * (found + 1e-300)
+    while True:
+        before = value.copy()
+        for e in watched(order):
+            s, d, _ = rows[e]
+            np.maximum(value[d], value[s] + slack[e], out=value[d])
+        grown = (value - before).max(axis=0)
+        grown[sure] = 0
+        passes += 1
+        if np.all(grown <= small):
+            return found
+        if passes < PATIENCE:
+            continue
+        draw = int(np.argmax(grown / (found + 1e-300)))
+        if learn(draw):
+            slack = weights - tokens[:, None] * found
+            small = SAME * (found + 1e-300)
+        sure[draw] = True  # its ratio is exact now
+
+
+def bands_of(found: Valued, draws: Draws, env_steps: float, updates: float, batch: float) -> Bands:
+    """The 90 % bands of a plan's rates, power and energy."""
+
+    def ends(values: Vector) -> tuple[float, float] | None:
+        if not np.all(np.isfinite(values)):
+            return None
+        low, high = np.quantile(values, (0.05, 0.95))
+        return float(low), float(high)
+
+    rate, energy = 1 / found.period_s, found.energy_j
+    with np.errstate(divide="ignore", invalid="ignore"):
+        per_j, watts = env_steps / energy, energy * rate
+    return Bands(
+        draws=draws.number,
+        seed=draws.seed,
+        period_s=ends(found.period_s),
+        env_steps_per_s=ends(env_steps * rate),
+        updates_per_s=ends(updates * rate),
+        samples_per_s=ends(updates * batch * rate),
+        energy_per_iteration_j=ends(energy),
+        power_w=ends(watts),
+        env_steps_per_j=ends(per_j) if env_steps else None,
+    )

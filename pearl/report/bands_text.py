@@ -1,0 +1,61 @@
+"""What a plan says of its own doubt, in words: bands of its predictions, and its regret."""
+
+from __future__ import annotations
+
+from pearl.formatting import band, count, listed, percent
+from pearl.planning.bands import Bands, Ends, Regret
+from pearl.planning.plans import Plan
+
+
+def band_of_value(plan: Plan) -> str:
+    """The band of the value, in brackets; empty where it is no wider than its digits."""
+    ends = rate_band(plan)
+    return f" ({range_text(ends)})" if ends else ""
+
+
+def rate_band(plan: Plan) -> Ends:
+    """The band of the value, where it is env steps per second or joule and has a width."""
+    b = plan.bands
+    names = {"env steps/s": "env_steps_per_s", "env steps/J": "env_steps_per_j"}
+    ends: Ends = getattr(b, names[plan.value_unit]) if b and plan.value_unit in names else None
+    return ends if ends and ends[0] < ends[1] else None
+
+
+def range_text(ends: tuple[float, float]) -> str:
+    """Low to high: `340–1,660`."""
+    low, high = (count(end) for end in ends)
+    return low if low == high else f"{low}–{high}"
+
+
+def bands_text(b: Bands) -> str:
+    """What 90 % of the draws give, in words."""
+    parts = [
+        f"{range_text(ends)} {unit}"
+        for ends, unit in (
+            (b.env_steps_per_s, "env steps/s"),
+            (b.updates_per_s, "gradient steps/s"),
+            (b.env_steps_per_j, "env steps/J"),
+        )
+        if ends and ends[1] > 0
+    ]
+    if b.power_w:
+        parts.append(band(*b.power_w, "W"))
+    if b.period_s:
+        parts.append(f"{band(*b.period_s, 's')} an iteration")
+    return f"{listed(parts)}, in {b.draws} draws from the bands of the estimates"
+
+
+def by_regret(r: Regret | None) -> str:
+    """What a plan was chosen by beside its objective; empty where by that alone."""
+    return "" if r is None else f", by the least {r.kind} regret"
+
+
+def regret_text(r: Regret) -> str:
+    """The regret that a plan was chosen for, in words."""
+    value = r.mean if r.kind == "mean" else r.worst
+    least = (
+        f"the least {r.kind} one, proved"
+        if r.bound >= value - 1e-6
+        else f"no plan has a {r.kind} one below {percent(r.bound)}"
+    )
+    return f"{percent(r.mean)} in the mean of {r.draws} draws, {percent(r.worst)} at worst; {least}"

@@ -1,0 +1,161 @@
+"""Distribution policies: named sets of limits, so that one algorithm runs as each (fragmented
+dataflow, MSRL, Zhu et al. 2022, arXiv 2210.00882).
+
+A policy says where environments step, where actions are chosen and where all else runs; the hosts,
+devices and lanes are those of the system's platform. What steps or acts on other hosts than home is
+shared out among as many copies as there are lanes, at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import networkx as nx
+
+from pearl.errors import SpecError
+from pearl.graph.limits import Limits
+from pearl.graph.task_graph import Task, TaskGraph
+from pearl_devices import Device, Platform
+from pearl_devices.kernels import kind_of
+
+Place = Literal["home", "elsewhere", "processors", "accelerators", "anywhere"]
+
+MOST_COPIES = 64
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """Where parts of the loop run.
+
+    environments: those that step environments. acting: those that choose actions. learning: those
+    that make gradient steps. others: all else. any_order: of copies of the actors the rows of
+    whichever is ready are stored next.
+    """
+
+    environments: Place
+    acting: Place
+    learning: Place
+    others: Place
+    any_order: bool = False
+
+
+DISTRIBUTIONS: Mapping[str, Distribution] = {
+    "one_host": Distribution("home", "home", "home", "home"),
+    "synchronous_actors": Distribution("elsewhere", "elsewhere", "home", "home"),
+    "asynchronous_actors": Distribution("elsewhere", "elsewhere", "home", "home", any_order=True),
+    "central_inference": Distribution("elsewhere", "home", "home", "home"),
+    "accelerated_networks": Distribution("processors", "accelerators", "accelerators", "anywhere"),
+}
+"""Name → policy. A new one is a line here, and its name in `LimitsSection.distribution`."""
+
+PARTS = {"gradient": "learning", "network": "acting", "environment": "environments"}
+"""Structure of a task's kernel → the field of `Distribution` that places it, first what decides."""
+
+
+def distributed(name: str, graph: TaskGraph, platform: Platform, given: Limits) -> Limits:
+    """The limits that a policy stands for on a platform, within those given.
+
+    Raises:
+        SpecError: the platform has no such places, or a given limit contradicts the policy.
+    """
+    policy = DISTRIBUTIONS[name]
+    home = platform.device(platform.host)
+    holds: Mapping[Place, Callable[[Device], bool]] = {
+        "home": lambda d: d.host == home.host,
+        "elsewhere": lambda d: d.host != home.host,
+        "processors": lambda d: d.kind == home.kind,
+        "accelerators": lambda d: d.kind != home.kind,
+        "anywhere": lambda d: True,
+    }
+    at = _places(policy, graph)
+    needed = dict.fromkeys(at.values())
+    places = {p: tuple(d.name for d in platform.devices if holds[p](d)) for p in needed}
+    lacking = [place for place, found in places.items() if not found]
+    if lacking:
+        raise SpecError(
+            f"limits.distribution: {name} needs {_NEEDED[lacking[0]]}; platform {platform.name} "
+            f"has {', '.join(d.name for d in platform.devices)}: plan for another platform "
+            "(ray, or one with hosts), or choose another policy"
+        )
+    lanes = sum(d.max_lanes for d in platform.devices if d.name in places.get("elsewhere", ()))
+    devices = {t.name: places[at[t.name]] for t in graph.tasks}
+    spread = {t.name: t for t in graph.tasks if at[t.name] == "elsewhere"}
+    problems = [*_contradictions(name, policy, devices, spread, given)]
+    copies = {t.name: _copies(t, lanes, policy, given) for t in spread.values() if t.environments}
+    if policy.any_order and min(copies.values(), default=0) < 2:
+        problems.append(
+            f"limits.distribution: {name} needs two copies of the actors at least, each on a lane "
+            f"of another host than {home.host} and with an equal share of the environments; there "
+            f"are {lanes} such lanes: add cores or hosts, or choose synchronous_actors"
+        )
+    if problems:
+        raise SpecError(*problems)
+    allowed = {
+        task: tuple(d for d in given.devices.get(task, names) if d in names)
+        for task, names in devices.items()
+    }
+    return replace(
+        given,
+        devices={**given.devices, **allowed},
+        replicas={**given.replicas, **{task: n for task, n in copies.items() if n > 1}},
+        any_order=policy.any_order,
+    )
+
+
+_NEEDED: Mapping[Place, str] = {
+    "elsewhere": "another host than home",
+    "accelerators": "a device of another kind than the host device",
+}
+
+
+def _places(policy: Distribution, graph: TaskGraph) -> dict[str, Place]:
+    """Task → its place. Tasks that a state or a group holds together are where the first of PARTS
+    among them is."""
+    ties = nx.Graph()
+    ties.add_nodes_from(t.name for t in graph.tasks)
+    for t in graph.tasks:
+        held = (*t.home, *((t.group,) if t.group else ()))
+        ties.add_edges_from((t.name, ("held", by)) for by in held)
+    found: dict[str, Place] = {}
+    for together in nx.connected_components(ties):
+        tasks = [t for t in graph.tasks if t.name in together]
+        structures = {kind_of(t.kernel).structure for t in tasks}
+        part = next((PARTS[s] for s in PARTS if s in structures), "others")
+        found |= dict.fromkeys((t.name for t in tasks), getattr(policy, part))
+    return found
+
+
+def _copies(task: Task, lanes: int, policy: Distribution, given: Limits) -> int:
+    """Copies of a task at most: one a lane, or fewer where that is the limit given; in any order
+    all of one size."""
+    most = min(lanes, task.environments, MOST_COPIES, given.replicas.get(task.name, lanes))
+    if not policy.any_order:
+        return most
+    return max(n for n in range(1, max(1, most) + 1) if task.environments % n == 0)
+
+
+def _contradictions(
+    name: str,
+    policy: Distribution,
+    devices: Mapping[str, tuple[str, ...]],
+    spread: Mapping[str, Task],
+    given: Limits,
+) -> Iterator[str]:
+    """A line for each limit that leaves the policy no plan."""
+    where = f"limits.distribution: {name}"
+    for task, names in devices.items():
+        kept = f"{where} has {task} on {' or '.join(names)}"
+        pinned, allowed = given.pin.get(task), given.devices.get(task)
+        if pinned is not None and pinned not in names:
+            yield f"{kept}, limits.pin on {pinned}; leave out one of the two"
+        if allowed is not None and not set(allowed) & set(names):
+            yield f"{kept}, limits.devices on {' or '.join(allowed)}; leave out one of the two"
+        copies = given.replicas.get(task, 1)
+        if copies > 1 and spread and task not in spread:
+            yield f"{where} has one {task}, limits.replicas {copies}; leave out one of the two"
+    if given.any_order and not policy.any_order:
+        yield f"{where} keeps rows in order, limits.any_order does not; leave out one of the two"
+    if given.max_lanes == 1 and spread:
+        yield f"{where} has lanes on several hosts, limits.max_lanes 1; leave out one of the two"

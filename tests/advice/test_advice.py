@@ -1,0 +1,252 @@
+"""Verdicts about specs: how sure they are, what a measurement is worth, and the page."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+import warnings
+from dataclasses import replace
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import pearl
+from pearl import Limits, SpecError, solve
+from pearl.advice import advise, hardware
+from pearl.advice.asking import Case, Finding
+from pearl.advice.comparison import compare, how_sure, times, verdict
+from pearl.advice.measuring import INNER, OUTER, given
+from pearl.advice.measuring import how_sure as how_sure_of
+from pearl.advice.page import verdict_text
+from pearl.cli import app
+from pearl.planning.costs import CostTable
+from pearl.planning.draws import Draws, doubts
+from pearl.planning.plans import Plan
+from pearl.report.report import Report
+from pearl.testing.graphs import devices, loop, mode, star
+from pearl_estimators import Estimate
+from tests.graphs import dqn
+from tests.schemas.test_schemas import problems
+
+SPEC = {
+    "algorithm": {
+        "name": "dqn",
+        "env": "CartPole-v1",
+        "num_envs": 8,
+        "hidden": [256, 256],
+        "batch_size": 256,
+    },
+    "platform": "cpu_gpu_fpga",
+    "limits": {"devices": {"update": ["cpu"]}},
+}
+
+
+def two(cpu: Estimate, gpu: Estimate) -> CostTable:
+    modes = (
+        replace(mode("x", "cpu", 1.0), estimate=cpu),
+        replace(mode("x", "gpu", 1.0), estimate=gpu),
+    )
+    return CostTable(star(devices("cpu", "gpu")), modes)
+
+
+WILD = two(Estimate(1.0, 1.0, 0.9, 1.1), Estimate(1.1, 1.1, 0.4, 4.0))
+
+
+def on(device: str, costs: CostTable = WILD) -> Plan:
+    return solve(loop("x"), costs, limits=Limits(pin={"x": device}))
+
+
+def test_the_share_of_draws_is_the_probability_by_the_bands() -> None:
+    """The difference of the logarithms of two times is normal; a family on two models of one kind
+    shares two parts of five."""
+    c = compare(on("cpu"), on("gpu"), Draws(4000, 3))
+    z = NormalDist().inv_cdf(0.95)
+    cpu = (0.5 * math.log(0.9 * 1.1), math.log(1.1 / 0.9) / (2 * z))
+    gpu = (0.5 * math.log(0.4 * 4.0), math.log(10) / (2 * z))
+    spread = math.sqrt(cpu[1] ** 2 + gpu[1] ** 2 - 2 * 0.4 * cpu[1] * gpu[1])
+    better = NormalDist(gpu[0] - cpu[0], spread).cdf(0)
+    assert c.better == pytest.approx(better, abs=0.02)
+    assert c.worse == pytest.approx(1 - better, abs=0.02)
+    assert c.ratio == pytest.approx(1 / 1.1)
+    assert c.lose > 3 > 1 / c.ratio
+    assert c.win > 1.5
+
+
+def test_a_plan_beside_itself_is_equal() -> None:
+    c = compare(on("gpu"), on("gpu"), Draws(50))
+    assert (c.better, c.worse, c.lose, c.win) == (0, 0, 1, 1)
+    assert how_sure(c) == "equal in all 50 draws"
+    assert verdict(c) == "no difference"
+
+
+def test_a_draw_that_no_limit_on_power_lets_run_is_no_number() -> None:
+    """Idle watts are drawn too, and may exceed the limit alone."""
+    ppo = {"name": "a2c", "env": "CartPole-v1", "num_envs": 4}
+    spec = {"algorithm": ppo, "platform": "cpu_gpu", "limits": {"power": "90 W"}}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = advise(spec, about=["bound", "environments", "sure"], time_limit_s=20.0)
+    assert found.plan.bands is not None
+    assert (found.plan.bands.env_steps_per_s or (1, 0))[0] == 0
+    assert problems(found.to_json(), "advise") == []
+    assert "nan" not in str(found)
+
+
+def test_words_for_how_sure_it_is() -> None:
+    c = compare(on("cpu"), on("gpu"), Draws(200))
+    assert how_sure(c) == f"better in {100 * c.better:.0f} % of 200 draws; at worst you lose " + (
+        f"{c.lose:.1f}×"
+    )
+    assert (times(1.034), times(1.26), times(1234)) == ("1.03×", "1.3×", "1,234×")
+
+
+def test_what_a_measurement_tells_is_known_and_the_rest_still_drawn() -> None:
+    graph = dqn(1)
+    modes = tuple(
+        replace(mode(t, d, 1.0), estimate=Estimate(1.0, 1.0, 0.5, 3.0))
+        for t in [t.name for t in graph.tasks]
+        for d in ("cpu", "gpu")
+    )
+    costs = CostTable(star(devices("cpu", "gpu")), modes)
+
+    def doubt(task: str, device: str):
+        m = next(m for m in costs.of(task) if m.device == device)
+        ((found, _),) = doubts(m, graph, costs)
+        assert found is not None
+        return m, found
+
+    measured, known = doubt("update", "gpu")
+    wider = replace(measured, width=2)  # another kernel of the family
+    ((too, _),) = doubts(wider, graph, costs)
+    both = given([known, too], Draws(OUTER * INNER, 1), 2)
+    for each in (measured, wider):
+        rows = np.log(both.factors(each, graph, costs)).reshape(OUTER, INNER)
+        assert np.allclose(rows, rows[:, :1])
+    drawn = given([known], Draws(OUTER * INNER, 1), 2)
+    rows = np.log(drawn.factors(measured, graph, costs)).reshape(OUTER, INNER)
+    assert np.allclose(rows, rows[:, :1])  # the measured one is one number for each result
+    assert np.std(rows[:, 0]) == pytest.approx(known.spread, rel=0.35)
+    same_device = np.log(drawn.factors(doubt("inference", "gpu")[0], graph, costs))
+    assert np.std(same_device) == pytest.approx(known.spread, rel=0.1)
+    within = same_device.reshape(OUTER, INNER).std(axis=1).mean()
+    assert within == pytest.approx(known.spread * math.sqrt(1 - 0.4**2), rel=0.1)
+    assert set(drawn.known) == set(known.parts())  # nothing else is told
+
+
+def about(costs: CostTable) -> list[Finding]:
+    plan = solve(loop("x"), costs)
+    system = pearl.load({**SPEC, "limits": {}})
+    asked = Case(system, plan, Draws(200), time.monotonic() + 20, ("spec.yaml",))
+    return list(how_sure_of(asked))
+
+
+def test_the_device_that_nobody_knows_is_the_one_to_measure() -> None:
+    sure, measure = about(WILD)
+    assert "on gpu" in sure.answer
+    assert 0.4 < (sure.share or 0) < 0.8
+    assert measure.numbers["device"] == "gpu"
+    gain, regret = measure.numbers["gain"], measure.numbers["regret_mean"]
+    assert 0.5 * regret < gain <= regret + 1e-9  # the other device is known nearly as it is
+    assert measure.command == "pearl calibrate"
+
+
+def test_where_no_draw_changes_the_plan_it_is_sure() -> None:
+    (sure,) = about(two(Estimate(1.0, 1.0, 0.9, 1.1), Estimate(50.0, 50.0, 40.0, 60.0)))
+    assert sure.share == 1.0
+
+
+@pytest.fixture(scope="module")
+def found() -> pearl.advice.Advice:
+    return advise(SPEC, add=["rtx_4090"], time_limit_s=60.0)
+
+
+def test_the_page_asks_what_users_ask_and_says_the_plans_own_numbers(found) -> None:
+    asked = [v.question for v in found.verdicts]
+    assert asked[0] == "What bounds you now?"
+    assert asked[1].startswith("What does your limit devices")  # the user's own limits first
+    for start in (
+        "Is gpu",
+        "Should fpga",
+        "What would rtx_4090",
+        "Where should",
+        "How many env",
+        "How sure",
+    ):
+        assert any(q.startswith(start) for q in asked), start
+    ratio = next(v for v in found.verdicts if "replay ratio" in v.question)
+    assert set(ratio.numbers["by_size"]) == {"1/4", "1", "4"}
+    bound = found.verdicts[0]
+    assert bound.numbers["value"] == found.plan.value
+    assert f"{found.plan.value:,.0f} env steps/s" in bound.answer
+    limit = found.verdicts[1]
+    without = pearl.plan(pearl.load({k: v for k, v in SPEC.items() if k != "limits"}))
+    assert limit.numbers["value"] == pytest.approx(without.value)
+    assert limit.numbers["ratio"] == pytest.approx(without.value / found.plan.value)
+    assert f"{limit.numbers['ratio']:.2f} x" in limit.answer
+    assert f"better in {100 * limit.numbers['better']:.0f} % of 200 draws" in limit.answer
+
+
+def test_the_object_fits_its_schema_and_the_page_has_every_verdict(found) -> None:
+    assert problems(found.to_json(), "advise") == []
+    page = str(found)
+    assert all(v.question in page for v in found.verdicts)
+    assert found.left_out == ()
+
+
+def test_the_same_seed_gives_the_same_verdicts() -> None:
+    assert about(WILD) == about(WILD)
+
+
+def test_a_spec_may_ask_for_the_plan_of_least_regret() -> None:
+    small = {**SPEC["algorithm"], "hidden": [64, 64], "batch_size": 64}  # type: ignore[dict-item]
+    plan = pearl.plan({"algorithm": small, "platform": "cpu_gpu", "objective": "robust"})  # type: ignore[arg-type]
+    assert plan.regret is not None
+    assert plan.regret.mean <= plan.regret.worst
+    assert "by the least mean regret" in str(Report(plan))
+
+
+def test_devices_of_the_catalogue_are_added_with_a_link_of_their_kind() -> None:
+    platform = pearl.load(SPEC).platform
+    more, as_host = hardware.added(platform, "rtx_4090", 2)
+    assert not as_host
+    assert [d.name for d in more.devices[3:]] == ["rtx_4090", "rtx_4090_2"]
+    shipped = platform.route("cpu", "gpu")[0]
+    assert more.route("cpu", "rtx_4090_2")[0].bytes_per_s == shipped.bytes_per_s
+    other, as_host = hardware.added(platform, "epyc_7763")
+    assert as_host
+    assert other.device("cpu").model != platform.device("cpu").model
+
+
+def test_a_device_that_is_not_there_is_named_with_the_nearest() -> None:
+    with pytest.raises(SpecError, match="did you mean rtx_4090"):
+        advise(SPEC, add=["rtx_409"])
+    with pytest.raises(SpecError, match="part of a chip with its CPU"):
+        advise(SPEC, add=["apple_m2_gpu"])
+    with pytest.raises(SpecError, match="did you mean replay"):
+        advise(SPEC, about=["replays"])
+    with pytest.raises(SpecError, match="list of names"):
+        advise(SPEC, add="rtx_4090")
+
+
+def test_a_name_cannot_write_to_the_terminal() -> None:
+    text = verdict_text(Finding("What of a\x1b[31mb?", "It \x07 rings.", "pearl plan x"))
+    assert "\x1b" not in text
+    assert "\x07" not in text
+
+
+def test_the_command_prints_the_page_and_its_object(tmp_path) -> None:
+    spec = tmp_path / "my spec.yaml"
+    spec.write_text(json.dumps({**SPEC, "limits": {}}))
+    ran = CliRunner().invoke(app, ["advise", str(spec), "--time-limit", "0.1", "--json", "-"])
+    assert ran.exit_code == 0, ran.output
+    value = json.loads(ran.stdout)
+    assert problems(value, "advise") == []
+    assert value["verdicts"][0]["command"] == f"pearl plan '{spec}' --explain"
+    assert value["left_out"]
+    assert "advise: bound" in ran.stderr
+    wrong = CliRunner().invoke(app, ["advise", str(spec), "--add", "gtx"])
+    assert wrong.exit_code == 2
+    assert "no device of the catalogue" in wrong.stderr

@@ -1,0 +1,122 @@
+"""Platforms of several hosts: which devices they have, and what a message between two costs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import permutations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pearl.testing.graphs import devices
+from pearl_devices import Link, Platform
+from pearl_devices.hosts import of_hosts
+
+
+def machine(*names: str, latency_s: float = 0.5, bytes_per_s: float = 4.0) -> Platform:
+    """Devices around the first."""
+    cables = tuple(Link(names[0], n, latency_s, bytes_per_s, 0.25, 0.125) for n in names[1:])
+    return Platform("machine", devices(*names), cables)
+
+
+def figures(link: Link) -> tuple[float, ...]:
+    return link.latency_s, link.bytes_per_s, link.per_message_s, link.energy_j_per_byte
+
+
+def seconds(platform: Platform, a: str, b: str, size: float = 8.0) -> float:
+    """From the sending of a message to its arrival."""
+    return math.fsum(k.latency_s + size / k.bytes_per_s for k in platform.route(a, b))
+
+
+def test_a_device_is_called_by_its_host_which_holds_it() -> None:
+    network = [Link("one", "two", 1.0, 2.0)]
+    platform = of_hosts("p", {"one": machine("cpu", "gpu"), "two": machine("cpu")}, network)
+    assert [d.name for d in platform.devices] == ["one/cpu", "one/gpu", "two/cpu"]
+    assert [d.host for d in platform.devices] == ["one", "one", "two"]
+    assert platform.host == "one/cpu"
+    gpu = platform.device("one/gpu")
+    assert replace(gpu, name="gpu", host="") == machine("cpu", "gpu").device("gpu")
+
+
+def test_a_message_to_another_host_takes_the_network_and_then_the_link_of_its_machine() -> None:
+    two = replace(machine("gpu", "cpu"), host="cpu")  # its host device is not its first
+    network = [Link("two", "one", 1.0, 4.0, 0.0625, 0.25, {"latency_s": "seen"})]
+    platform = of_hosts("p", {"one": machine("cpu", "gpu"), "two": two}, network)
+    (near,) = platform.route("one/cpu", "two/cpu")
+    assert figures(near) == (1.0, 4.0, 0.0625, 0.25)
+    assert near.sources == {"latency_s": "seen"}
+    (far,) = platform.route("one/cpu", "two/gpu")
+    assert figures(far) == (1.5, 2.0, 0.3125, 0.375)
+    assert [figures(k) for k in platform.route("one/gpu", "two/gpu")] == [
+        (0.5, 4.0, 0.25, 0.125),
+        (1.5, 2.0, 0.3125, 0.375),
+    ]
+
+
+def test_what_a_lane_pays_for_on_the_machine_a_link_pays_for_over_the_network() -> None:
+    two = machine("cpu", "gpu", "npu")
+    two = replace(two, links=tuple(replace(k, paid_by="lane") for k in two.links))
+    platform = of_hosts("p", {"one": machine("cpu"), "two": two}, [Link("one", "two", 1.0, 4.0)])
+    assert [k.paid_by for k in platform.route("one/cpu", "two/gpu")] == ["link"]
+    assert [k.paid_by for k in platform.route("two/cpu", "two/gpu")] == ["lane"]
+    assert [k.paid_by for k in platform.route("two/gpu", "two/npu")] == ["lane"]
+
+
+@given(
+    st.lists(st.integers(1, 3), min_size=2, max_size=4),
+    st.lists(st.tuples(st.floats(1e-6, 1.0), st.floats(1.0, 1e9)), min_size=4, max_size=4),
+)
+def test_a_way_costs_its_links_one_after_the_other(
+    sizes: list[int], costs: list[tuple[float, float]]
+) -> None:
+    names = ("cpu", "gpu", "npu")
+    hosts = {
+        f"h{i}": machine(*names[:n], latency_s=costs[i][0], bytes_per_s=costs[i][1])
+        for i, n in enumerate(sizes)
+    }
+    network = {f"h{i}": Link("h0", f"h{i}", *costs[-i]) for i in range(1, len(sizes))}
+    platform = of_hosts("p", hosts, network.values())
+
+    def inside(host: str, a: str, b: str) -> float:
+        return seconds(hosts[host], a, b)
+
+    def over(host: str) -> float:
+        if host == "h0":
+            return 0.0
+        return network[host].latency_s + 8.0 / network[host].bytes_per_s
+
+    for one, two in permutations(platform.devices, 2):
+        a, b = one.name.partition("/")[2], two.name.partition("/")[2]
+        if one.host == two.host:
+            expected = inside(one.host, a, b)
+        else:
+            network_s = over(one.host) + over(two.host)
+            expected = inside(one.host, a, "cpu") + network_s + inside(two.host, "cpu", b)
+        assert seconds(platform, one.name, two.name) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("network", "problem"),
+    [
+        (
+            [Link("a", "b", 1.0, 1.0)],
+            r"no link joins host 'a' and host 'c'; every host needs one to 'a', the first: a link "
+            r"between 'a' and 'c' with latency, per_message and bandwidth, or leave the host out",
+        ),
+        (
+            [Link("a", "b", 1.0, 1.0), Link("b", "c", 1.0, 1.0)],
+            r"link b-c joins 'b' and 'c'; messages between hosts pass 'a', the first of them, so "
+            r"the links between hosts are those of \[a, b\], \[a, c\]",
+        ),
+        (
+            [Link("a", "b", 1.0, 1.0), Link("b", "a", 1.0, 1.0), Link("a", "c", 1.0, 1.0)],
+            "two links join hosts 'a' and 'b'; one is allowed",
+        ),
+    ],
+)
+def test_every_other_host_has_one_link_to_the_first(network: list[Link], problem: str) -> None:
+    hosts = {name: machine("cpu") for name in "abc"}
+    with pytest.raises(ValueError, match=problem):
+        of_hosts("p", hosts, network)

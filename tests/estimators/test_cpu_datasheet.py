@@ -1,0 +1,95 @@
+"""The datasheet rung of CPUs: against times of a real host, and how it scales to others."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+
+from pearl.spec.catalogue import catalogue
+from pearl.spec.platform_files import read_platform
+from pearl_devices import Device, Kernel, kernel
+from pearl_estimators import estimate
+from pearl_estimators.cpu_datasheet import CLOCK_HZ, CORE_FLOPS_PER_S, counts
+from pearl_estimators.host import features
+
+HERE = Device(
+    "cpu",
+    "cpu",
+    width=2,
+    peak_flops_per_s=2 * CORE_FLOPS_PER_S,
+    memory_bytes_per_s=12.8e9,
+    overhead_s=1e-6,
+    figures={"clock_hz": CLOCK_HZ, "l2_bytes": 2.0**20, "l3_bytes": 2.0**25},
+)
+TIMES: list[dict[str, Any]] = json.loads(Path(__file__).with_name("host_times.json").read_text())
+"""Kernels drawn from the points of a calibration of that host, 2026-11-22, and their seconds."""
+
+
+def of(row: dict[str, Any]) -> Kernel:
+    dims = {n: tuple(d) if isinstance(d, list) else d for n, d in row["dims"].items()}
+    return kernel(row["kind"], dims, program=row["program"], args=row["args"])
+
+
+def named(name: str) -> Device:
+    platform, _, problems = read_platform({"devices": {"cpu": dict(catalogue()[name])}})
+    assert platform is not None, problems
+    return platform.devices[0]
+
+
+@pytest.mark.parametrize("variant", ["native", "torch"])
+def test_a_host_taken_as_unknown_is_predicted_within_its_band(variant: str) -> None:
+    errors, held = [], []
+    rows = [row for row in TIMES if row["variant"] == variant]
+    for row in rows:
+        e = estimate(of(row), HERE, variant=variant, width=row["width"])
+        errors.append(abs(e.latency_s / row["seconds"] - 1))
+        held.append(e.low_s <= row["seconds"] <= e.high_s)
+    assert len(rows) >= 12
+    assert median(errors) <= 0.3
+    assert sum(held) >= 0.85 * len(held)
+
+
+@pytest.mark.parametrize("row", TIMES[::9], ids=lambda row: f"{row['kind']} {row['variant']}")
+def test_an_estimate_is_the_same_on_every_machine(
+    row: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = counts(of(row), HERE, row["variant"])
+    monkeypatch.setattr(features, "caches", lambda: (2.0**13, 2.0**16, 2.0**18))
+    assert counts(of(row), HERE, row["variant"]) == before
+
+
+def test_a_faster_core_is_faster_and_a_small_network_gains_nothing_from_wide_vectors() -> None:
+    sizes: dict[str, Any] = {"envs": 1, "obs": 4, "act": 0}
+    small, large = (kernel("inference.dqn", {**sizes, "q": q}) for q in ((4, 16, 2), (4, 2048, 2)))
+    wide = replace(HERE, peak_flops_per_s=2 * HERE.peak_flops_per_s)
+    quick = replace(HERE, figures={**HERE.figures, "clock_hz": 2 * CLOCK_HZ})
+    gain = {
+        (k.layers()[1], d is wide): estimate(k, HERE).latency_s / estimate(k, d).latency_s
+        for k in (small, large)
+        for d in (wide, quick)
+    }
+    assert gain[16, True] < 1.1 < 1.5 < gain[16, False]
+    assert gain[2048, True] > 1
+
+
+def test_rows_beyond_the_caches_of_a_data_sheet_are_waited_for() -> None:
+    draw: dict[str, Any] = {"envs": 8, "obs": 64, "act": 0, "fanout": 16, "prioritised": 0}
+    draw |= {"batch": 256, "steps": 1, "n_step": 1}
+    k = kernel("replay_sample", {**draw, "capacity": 100_000})
+    roomy = replace(HERE, figures={**HERE.figures, "l2_bytes": 2.0**30, "l3_bytes": 2.0**32})
+    assert estimate(k, HERE).latency_s > 2 * estimate(k, roomy).latency_s
+    assert estimate(k, HERE).bound_by == "memory"
+
+
+def test_a_raspberry_pi_is_slower_than_a_desktop() -> None:
+    sizes: dict[str, Any] = {"obs": 4, "act": 0, "batch": 64, "steps": 1, "double": 1}
+    update = kernel("update.dqn", sizes, program="pearl.algorithms.dqn:losses", q=(4, 64, 64, 2))
+    pi, desktop = (
+        estimate(update, named(name)).latency_s for name in ("raspberry_pi_5", "ryzen_9_7950x")
+    )
+    assert 1.5 < pi / desktop < 20

@@ -1,0 +1,96 @@
+"""Plans over several hosts: where messages are dear the planner stays at home, and says so."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pearl.errors import InfeasibleError
+from pearl.planner.planner import plan
+from pearl.planning.plans import Plan
+from pearl.spec.reading import System, load
+from pearl_devices import Link, Platform, discover
+from pearl_devices.hosts import of_hosts
+from pearl_estimators.host import on_demand, other_hosts
+
+CALL = {"latency_s": 4e-4, "bytes_per_s": 1e8, "per_message_s": 5.5e-4}
+"""Of a message between two processes of a cluster."""
+
+
+@pytest.fixture
+def two_computers() -> Iterator[Platform]:
+    """This machine with one core, and another like it that measures itself."""
+    core = replace(discover.cpu(), width=1, max_lanes=1)
+    machines = {host: Platform(host, (core,)) for host in "ab"}
+    other_hosts.enter({"b": on_demand.measured})
+    sources = dict.fromkeys(CALL, "assumed: a test")
+    yield of_hosts("ray", machines, [Link("a", "b", sources=sources, **CALL)])
+    other_hosts.enter({})
+
+
+def system(platform: Platform, env: dict[str, Any], **limits: Any) -> System:
+    found = load(
+        "dqn_cartpole",
+        set={f"algorithm.{key}": value for key, value in env.items()}
+        | {f"limits.{key}": value for key, value in limits.items()},
+    )
+    return replace(found, platform=platform, limits=replace(found.limits, max_lanes=None))
+
+
+def hosts(found: Plan, platform: Platform) -> dict[str, set[str]]:
+    """Task → the hosts of its copies."""
+    seen: dict[str, set[str]] = {}
+    for task in found.tasks:
+        seen.setdefault(task.task, set()).add(platform.device(task.device).host)
+    return seen
+
+
+SLOW = {
+    "env": "tests.uneven_envs:Sleeping",
+    "env_args": {"step_s": 0.008},
+    "num_envs": 8,
+    "n_step": 1,
+}
+
+
+def test_microseconds_stay_on_one_host(two_computers: Platform) -> None:
+    found = plan(system(two_computers, {"num_envs": 8}, replicas={"env_step": 2, "inference": 2}))
+    assert set.union(*hosts(found, two_computers).values()) == {"a"}
+    assert "a alone" in found.note
+    assert "links between hosts: assumed: a test" in found.note
+
+
+def test_milliseconds_spread_over_both_and_the_learner_stays_at_home(
+    two_computers: Platform,
+) -> None:
+    asked = system(two_computers, SLOW, replicas={"env_step": 2, "inference": 2})
+    found = plan(asked)
+    where = hosts(found, two_computers)
+    assert where["env_step"] == {"a", "b"}
+    assert where["update"] == {"a"}
+    told = re.search(r"lanes on a and b: (\S+) x what a alone gives", found.note)
+    assert told
+    assert float(told[1]) > 1.7
+    assert found.problem is not None
+    assert found.problem.system is asked
+    sources = {m.estimate.source for m in found.problem.costs.modes if m.device == "b/cpu"}
+    assert any(text.startswith("calibrated on b ") for text in sources)
+
+
+def test_the_learner_cannot_be_sent_away(two_computers: Platform) -> None:
+    asked = system(two_computers, SLOW)
+    away = replace(asked, limits=replace(asked.limits, pin={"update": "b/cpu"}))
+    with pytest.raises(InfeasibleError, match="update runs at home, on a"):
+        plan(away)
+
+
+def test_what_only_another_host_can_run_is_planned_over_both(two_computers: Platform) -> None:
+    asked = system(two_computers, SLOW)
+    there = replace(asked, limits=replace(asked.limits, pin={"env_step": "b/cpu"}))
+    found = plan(there)
+    assert hosts(found, two_computers)["env_step"] == {"b"}
+    assert "a alone meets no limits" in found.note

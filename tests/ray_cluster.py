@@ -1,0 +1,158 @@
+"""Clusters of Ray on this machine for tests: raylets on the loopback, in sessions and a folder of
+their own, of which nothing stays."""
+
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+START_S = 60.0
+"""A raylet is there within this time, on a busy machine too."""
+TOKEN = secrets.token_hex(32)
+"""Ray keeps the first token that a process has shown: all clusters of a process have the same."""
+OPTIONS = ("--disable-usage-stats", "--include-log-monitor=false")
+
+HEAD = "from ray.scripts.scripts import main; main()"
+FURTHER = f"""
+from ray._private import ray_constants, services
+services.resolve_ip_for_localhost = lambda host: host
+ray_constants.ENABLE_RAY_CLUSTER = True
+{HEAD}
+"""
+"""A second raylet of a loopback is for tests alone; the command line refuses it."""
+
+
+@dataclass
+class Cluster:
+    """A cluster under way.
+
+    address: of the head. nodes: name → process of `ray start --block`, its group's leader.
+    folder: of all its files.
+    """
+
+    address: str
+    folder: Path
+    environment: dict[str, str]
+    nodes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def start(self, name: str, cores: int, *more: str) -> None:
+        """Start a node."""
+        port = self.address.rpartition(":")[2]
+        program, role = HEAD, ["--head", f"--port={port}", "--include-dashboard=false"]
+        if self.nodes:
+            program, role = FURTHER, [f"--address={self.address}"]
+        log = self.folder / f"{name}.log"
+        command = [sys.executable, "-c", program, "start", *role, *OPTIONS, "--block"]
+        command += ["--node-ip-address=127.0.0.1", f"--node-name={name}"]
+        command += [f"--num-cpus={cores}", f"--temp-dir={self.folder}", *more]
+        command += ["--object-store-memory=80000000"]
+        with log.open("wb") as words:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=words,
+                stderr=subprocess.STDOUT,
+                env=self.environment,
+                start_new_session=True,
+            )
+        self.nodes[name] = process
+        end_s = time.monotonic() + START_S
+        while b"Ray runtime started" not in log.read_bytes():
+            if process.poll() is not None or time.monotonic() > end_s:
+                raise RuntimeError(f"{name} did not start: {log.read_text()}")
+            time.sleep(0.05)
+
+    def kill(self, name: str) -> None:
+        """Kill a node, with all that runs on it."""
+        process = self.nodes.pop(name)
+        for pid in members(process.pid):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.wait(START_S)
+
+
+def members(leader: int) -> list[int]:
+    """The processes of a session, whatever groups they made, and their children."""
+    found, parents = [], {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with suppress(OSError, IndexError):
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                parents[int(entry.name)] = int(fields[1])
+                if int(fields[3]) == leader:
+                    found.append(int(entry.name))
+    grown = True
+    while grown:
+        more = [pid for pid, parent in parents.items() if parent in found and pid not in found]
+        found += more
+        grown = bool(more)
+    return found
+
+
+def listening(pids: Sequence[int]) -> list[tuple[int, str]]:
+    """The (process, address:port) pairs that these processes listen at, TCP, of all interfaces."""
+    inodes = {}
+    for pid in pids:
+        with suppress(OSError):
+            for handle in Path(f"/proc/{pid}/fd").iterdir():
+                with suppress(OSError):
+                    inodes[os.readlink(handle)] = pid
+    found = []
+    for table, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            pid = inodes.get(f"socket:[{fields[9]}]")
+            if fields[3] == "0A" and pid is not None:  # TCP_LISTEN
+                host, port = fields[1].split(":")
+                words = [bytes.fromhex(host[i : i + 8])[::-1] for i in range(0, len(host), 8)]
+                address = socket.inet_ntop(family, b"".join(words))
+                found.append((pid, f"{address.removeprefix('::ffff:')}:{int(port, 16)}"))
+    return sorted(found)
+
+
+def free_port(address: str) -> int:
+    with socket.socket() as made:
+        made.bind((address, 0))
+        return int(made.getsockname()[1])
+
+
+@contextmanager
+def ray_cluster(cores: Sequence[int] = (1, 1), names: Sequence[str] = "ab") -> Iterator[Cluster]:
+    """A cluster with a node of so many cores each; `RAY_ADDRESS` and its token are set here."""
+    folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))  # sockets have short paths alone
+    token = folder / "token"
+    token.write_text(TOKEN)
+    own = {
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": str(token),
+        "RAY_ADDRESS": f"127.0.0.1:{free_port('127.0.0.1')}",
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    }
+    kept = {name: os.environ.get(name) for name in own}
+    cluster = Cluster(own["RAY_ADDRESS"], folder, {**os.environ, **own})
+    del cluster.environment["RAY_ADDRESS"]
+    os.environ |= own
+    try:
+        for name, count in zip(names, cores, strict=True):
+            cluster.start(name, count)
+        yield cluster
+    finally:
+        if (ray := sys.modules.get("ray")) and ray.is_initialized():
+            ray.shutdown()
+        for name in reversed(list(cluster.nodes)):
+            cluster.kill(name)
+        shutil.rmtree(folder, ignore_errors=True)
+        for key, value in kept.items():
+            if value is None:
+                os.environ.pop(key, None)
+            else:
+                os.environ[key] = value

@@ -1,0 +1,204 @@
+"""Lanes of other hosts compute what the lanes of one host compute, whatever happens to them."""
+
+import random
+import typing
+from dataclasses import replace
+
+import pytest
+
+from pearl.runtime.islands import batching
+from pearl.runtime.islands.outpost import LostError, Outpost
+from pearl.training import loop
+from pearl.training.trainer import Trainer
+from pearl_devices import Link
+from tests.lanes import cut, differing, planned, replay_spec, spread, told, trained
+from tests.runtime.test_any_order import any_order_system, assert_bound_and_ratio, trainer_of
+from tests.runtime.test_protocol import (
+    ROLLOUTS,
+    alone,
+    jitter,
+    replicas_plan,
+    sequential,
+    slack_plan,
+)
+
+
+def apart(system, plan, together=0):
+    """The system and the plan with each lane but that which updates on a host of its own; the first
+    `together` of them on one."""
+    host = system.platform.devices[0]
+    lanes = [k.lane for k in plan.lanes if k.width > 0]
+    home = next(k.lane for k in plan.lanes if any(e.task == "update" for e in k.order))
+    host_of = {k: "home" if k == home else f"node{i}" for i, k in enumerate(lanes)}
+    host_of |= dict.fromkeys([k for k in lanes if k != home][:together], "several")
+    name = {h: host.name if h == "home" else h for h in host_of.values()}
+    devices = [replace(host, name=name[h], host=h) for h in dict.fromkeys(host_of.values())]
+    devices.sort(key=lambda d: d.host != "home")
+    platform = replace(system.platform, devices=tuple(devices), links=_links(host.name, devices))
+    moved = replace(
+        plan,
+        lanes=tuple(replace(k, device=name[host_of[k.lane]]) for k in plan.lanes),
+        tasks=tuple(replace(t, device=name[host_of[t.lane]]) for t in plan.tasks),
+    )
+    return replace(system, platform=platform), moved
+
+
+def _links(home, devices):
+    return tuple(Link(home, d.name, 1e-4, 1e9) for d in devices if d.name != home)
+
+
+class Here(Outpost):
+    """An outpost in this process, each made noted in `made`."""
+
+    made: typing.ClassVar = []
+
+    def __init__(self, island, *, losses=0):
+        self.gone = False
+        Here.made.append(self)
+
+    def push(self, messages):
+        if self.gone:
+            raise LostError("it is gone")
+        super().push([m.copy() for m in messages])
+
+    def pull(self, timeout_s):
+        if self.gone:
+            raise LostError("it is gone")
+        return super().pull(min(timeout_s, 0.05))
+
+    def kill(self):
+        self.gone = True
+        super().kill()
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch):
+    from pearl.runtime.islands import ray_post
+
+    Here.made = []
+    monkeypatch.setattr(ray_post, "RayPost", Here)
+
+
+@pytest.mark.parametrize("case", ["dqn", "dqn, prioritised", "sac"])
+def test_lanes_of_other_hosts_compute_what_one_thread_computes(case, monkeypatch):
+    system, plan = apart(*slack_plan(case))
+    jitter(monkeypatch, 0.0003)
+    assert differing(alone(case), trained(system, plan, "ray")) == []
+    assert len(Here.made) == len([k for k in plan.lanes if k.width > 0]) - 1
+
+
+@pytest.mark.parametrize("name", ["ppo", "a2c", "q_learning"])
+def test_algorithms_without_a_replay_compute_the_same_over_hosts(name):
+    spec = replay_spec("dqn")
+    options = {"name": name, "env": "CartPole-v1", "num_envs": 4, **ROLLOUTS.get(name, {})}
+    if name not in ROLLOUTS:
+        options |= {"env": "FrozenLake-v1"}
+    spec |= {"algorithm": options, "limits": {"max_lanes": 1}}
+    system, plan = planned(spec, variants=("native", "gymnasium"))
+    single = trained(system, plan, "one")
+    acting = {t.task: int(t.task in ("inference", "env_step")) for t in plan.tasks}
+    stepping = {t.task: int(t.task == "env_step") for t in plan.tasks}
+    for where in (acting, stepping):
+        several = trained(*apart(system, spread(plan, where)), "ray")
+        assert differing(single, several) == []
+
+
+@pytest.mark.parametrize("variant", ["native", "gymnasium"])
+def test_groups_of_environments_compute_the_same_over_hosts(variant):
+    limits = {"env_groups": 4, "policy_lag": 3}
+    system, plan = planned(replay_spec("dqn", limits, n_step=3), variants=("native", variant))
+    if variant == "gymnasium":
+        tasks = [replace(t, variant=variant) if t.task == "env_step" else t for t in plan.tasks]
+        plan = replace(plan, tasks=tuple(tasks))
+    one = trained(system, plan, "one")
+    assert differing(one, trained(*apart(system, plan), "ray")) == []
+
+
+def test_copies_of_actors_compute_the_same_over_hosts():
+    system, plan = replicas_plan()
+    one = trained(system, plan, "one")
+    assert differing(one, trained(*apart(system, plan), "ray")) == []
+    assert differing(one, trained(*apart(system, plan, together=2), "ray")) == []
+
+
+@pytest.mark.parametrize("case", ["dqn, prioritised"])
+def test_lost_islands_do_their_firings_again_and_nothing_is_lost(case, monkeypatch, tmp_path):
+    monkeypatch.setattr(loop, "PROGRESS_S", 0.0)
+    monkeypatch.setattr(loop, "ROUNDS", 8)
+    dice, killed = random.Random(5), []
+
+    def kill(progress):
+        alive = [p for p in Here.made if not p.gone]
+        if len(killed) < 6 and alive and progress.env_steps > 200 * (len(killed) + 1):
+            killed.append(dice.choice(alive))
+            killed[-1].gone = True
+
+    system, plan = apart(*slack_plan(case))
+    often = told(system, checkpoint_every=504)
+    trainer = trained(often, plan, "ray", progress=kill, out=tmp_path)
+    assert (trainer.run.status, len(killed), trainer.run.restarts) == ("done", 6, 6)
+    assert "firings since the last pause were done again" in trainer.run.events[0]
+    assert trainer.run.lost_transitions == 0
+    assert differing(alone(case), trainer) == []
+
+
+def test_a_run_goes_on_over_hosts_from_a_checkpoint_of_processes_and_back(tmp_path):
+    system, plan = slack_plan("sac")
+    where = apart(system, plan)
+    for first, then in (("threads", "ray"), ("ray", "threads")):
+        folder = tmp_path / first
+        cut(Trainer(told(where[0], lanes=first), where[1], seed=3), 800, steps=2000, out=folder)
+        again = Trainer(told(where[0], lanes=then), where[1], seed=3)
+        assert again.train(steps=2000, out=folder, resume=True).status == "done"
+        assert differing(alone("sac"), again) == []
+
+
+def test_in_any_order_over_hosts_the_bound_and_the_ratio_are_kept(monkeypatch, tmp_path):
+    monkeypatch.setattr(loop, "PROGRESS_S", 0.0)
+    killed = []
+
+    def kill(progress):
+        alive = [p for p in Here.made if not p.gone]
+        if len(killed) < 2 and alive and progress.env_steps > 600 * (len(killed) + 1):
+            killed.append(alive[-1])
+            killed[-1].gone = True
+
+    trainer = trainer_of(any_order_system(2, "threads", {"checkpoint_every": 1000}))
+    system, plan = apart(told(trainer.system, lanes="ray"), trainer.plan)
+    trainer = Trainer(system, plan, seed=3)
+    run = trainer.train(steps=2400, out=tmp_path, progress=kill)
+    assert (run.status, run.restarts, run.lost_transitions) == ("done", len(killed), 0)
+    assert len(killed) == 2
+    assert_bound_and_ratio(trainer, run, 2, 2400)
+    ((_, filled),) = [trainer.session.arrays["replay.cursor"]]
+    assert filled == 1000
+    messages = [t["messages_from"] for t in run.traffic]
+    assert sum(messages) >= 2400 // 2
+
+
+@pytest.mark.parametrize("name", ["dqn", "ppo"])
+@pytest.mark.parametrize(
+    "moved", [("inference", "env_step", "rollout_insert", "gae"), ("env_step",)]
+)
+def test_messages_and_bytes_are_those_of_the_plan(name, moved):
+    if name == "dqn":
+        system, plan, _ = sequential("dqn, prioritised")
+    else:
+        spec = replay_spec("dqn")
+        options = {"name": name, "env": "CartPole-v1", "num_envs": 4, **ROLLOUTS[name]}
+        system, plan = planned(spec | {"algorithm": options, "limits": {"max_lanes": 1}})
+    where = {t.task: int(t.task in moved) for t in plan.tasks}
+    trainer = trained(*apart(system, spread(plan, where)), "ray")
+    c, (found,) = trainer.session.compiled, trainer.run.traffic
+    iterations = trainer.run.env_steps // c.graph.env_steps
+    (island,), q = c.islands, c.graph.repetition
+    (flows,) = batching.flows(c.protocol, c.islands)
+    messages = batching.planned(flows, [(0, iterations)])
+    assert (found["messages_to"], found["messages_from"]) == (messages["into"], messages["out"])
+    for way, inside in (("to", False), ("from", True)):
+        crossing = sum(
+            e.bytes * q[e.src]
+            for e in c.graph.edges
+            if (e.src in island.tasks) == inside and (e.dst in island.tasks) != inside
+        )
+        assert found[f"payload_bytes_{way}"] == crossing * iterations

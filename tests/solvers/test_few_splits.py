@@ -1,0 +1,81 @@
+"""Few choices of replicas instead of all: the bound is one, and so is the plan."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import pearl
+from pearl.planner.planner import problem
+from pearl.planning.costs import CostTable
+from pearl.planning.replicas import Split
+from pearl.solvers.large import few_splits
+from pearl.spec.reading import load
+from pearl_devices import Link, Platform
+from pearl_devices.hosts import alike, of_hosts
+from pearl_estimators import Estimate
+
+SPEC = {"limits.replicas": {"env_step": 2, "inference": 2}, "limits.policy_lag": 1}
+
+
+def on_hosts(hosts: int, step_s: float):
+    """DQN on so many computers with a GPU and a CPU of one lane, where alone the environments are;
+    each of their steps takes `step_s`."""
+    system = load("dqn_cartpole", set={"platform": "cpu_gpu", **SPEC})
+    cpu, *others = system.platform.devices
+    machine = replace(system.platform, devices=(replace(cpu, max_lanes=1), *others))
+    names = [f"n{i}" for i in range(hosts)]
+    links = [Link(names[0], n, 50e-6, 1.25e9, 20e-6) for n in names[1:]]
+    platform = of_hosts("several", dict.fromkeys(names, machine), links)
+    graph, costs = problem(replace(system, platform=platform))
+    envs, modes = graph.task("env_step").environments, []
+    for m in costs.modes:
+        if "env_step" not in m.tasks:
+            modes.append(m)
+        elif not m.fused and m.device.endswith("/cpu"):
+            modes.append(replace(m, estimate=Estimate(step_s * (m.share or envs))))
+    return graph, CostTable(platform, tuple(modes)), system.limits
+
+
+@pytest.mark.parametrize("step_s", [1e-6, 1e-3])
+def test_the_bound_and_the_plan_of_few_are_beside_those_of_all(step_s, monkeypatch):
+    graph, costs, limits = on_hosts(2, step_s)
+    whole = pearl.solve(graph, costs, limits=limits, time_limit_s=60)
+    assert few_splits.few_splits(graph, costs, limits, "throughput") is None
+    monkeypatch.setattr(few_splits, "MOST", 0)
+    few = few_splits.few_splits(graph, costs, limits, "throughput")
+    assert Split() in few.splits
+    assert len(few.splits) <= 3
+    assert 0 < few.bound <= whole.period_s * (1 + 1e-9)
+    plan = pearl.solve(graph, costs, limits=limits, time_limit_s=60)
+    assert plan.period_s >= whole.bound_s * (1 - 1e-9)
+    assert plan.bound_s <= whole.period_s * (1 + 1e-9)
+    assert plan.period_s <= 1.01 * whole.period_s
+    if step_s > 1e-5:
+        assert {task.device.split("/")[0] for task in plan.tasks} == {"n0", "n1"}
+
+
+def test_copies_take_turns_where_there_are_more_than_lanes():
+    _, costs, _ = on_hosts(2, 1e-3)
+    seconds = few_splits.acting_s(costs)
+    assert seconds(Split(("env_step",), (4, 4))) == pytest.approx(4e-3)
+    assert seconds(Split(("env_step",), (4, 4, 4))) == pytest.approx(8e-3)
+    assert seconds(Split(("env_step",), (9, 9))) == float("inf")
+
+
+def test_devices_that_differ_in_name_and_host_alone_are_alike():
+    machine = load("dqn_cartpole", set={"platform": "cpu_gpu"}).platform
+    platform = of_hosts("two", {"a": machine, "b": machine}, [Link("a", "b", 1e-5, 1e9)])
+    assert alike(platform.devices) == {
+        "a/cpu": "a/cpu",
+        "a/gpu": "a/gpu",
+        "b/cpu": "a/cpu",
+        "b/gpu": "a/gpu",
+    }
+    assert alike(platform.devices, ["b/cpu"])["b/cpu"] == "b/cpu"
+    real = [replace(d, real=True) for d in platform.devices]
+    assert set(alike(real).values()) == {d.name for d in platform.devices}
+    other = [*platform.devices[:2], replace(platform.devices[2], overhead_s=1.0)]
+    assert alike(other)["b/cpu"] == "b/cpu"
+    assert isinstance(platform, Platform)

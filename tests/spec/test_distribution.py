@@ -1,0 +1,144 @@
+"""Distribution policies: the limits that each name stands for, and what contradicts it."""
+
+from __future__ import annotations
+
+from typing import Any, get_args, get_type_hints
+
+import pytest
+
+from pearl.errors import SpecError
+from pearl.planner.planner import plan
+from pearl.spec.distribution import DISTRIBUTIONS
+from pearl.spec.models import LimitsSection
+from pearl.spec.reading import load
+from pearl.spec.system import System
+
+CPU = {
+    "kind": "cpu",
+    "source": "a test",
+    "width": 2,
+    "max_lanes": 2,
+    "peak": "100 GFLOP/s",
+    "memory_bandwidth": "10 GB/s",
+    "overhead": "1 us",
+    "idle_power": "1 W",
+    "active_power": "10 W",
+}
+LINK = {"source": "a test", "latency": "1 ms", "per_message": "500 us", "bandwidth": "100 MB/s"}
+HOSTS = {
+    "hosts": {
+        "a": {
+            "devices": {"cpu": CPU, "gpu": "t4"},
+            "links": [{"between": ["cpu", "gpu"], **LINK}],
+        },
+        "b": {"devices": {"cpu": CPU}},
+    },
+    "links": [{"between": ["a", "b"], **LINK}],
+}
+DQN = {"name": "dqn", "env": "CartPole-v1", "num_envs": 4, "n_step": 1}
+PPO = {
+    "name": "ppo",
+    "env": "CartPole-v1",
+    "num_envs": 4,
+    "rollout_steps": 2,
+    "epochs": 1,
+    "minibatches": 1,
+}
+
+
+def system(
+    distribution: str, algorithm: dict[str, Any] = DQN, platform: Any = HOSTS, **limits: Any
+) -> System:
+    return load(
+        {
+            "algorithm": algorithm,
+            "platform": platform,
+            "limits": {"distribution": distribution, **limits},
+        }
+    )
+
+
+def problem(distribution: str, **given: Any) -> str:
+    with pytest.raises(SpecError) as caught:
+        system(distribution, **given)
+    (found,) = caught.value.problems
+    return found
+
+
+def places(found: System) -> dict[str, set[str]]:
+    """Task → the devices that a plan has it on."""
+    seen: dict[str, set[str]] = {}
+    for task in plan(found, time_limit_s=5.0).tasks:
+        seen.setdefault(task.task, set()).add(task.device)
+    return seen
+
+
+AT_HOME = {"a/cpu", "a/gpu"}
+EXPECTED = {
+    "one_host": (AT_HOME, AT_HOME, AT_HOME),
+    "synchronous_actors": ({"b/cpu"}, {"b/cpu"}, AT_HOME),
+    "asynchronous_actors": ({"b/cpu"}, {"b/cpu"}, AT_HOME),
+    "central_inference": ({"b/cpu"}, AT_HOME, AT_HOME),
+    "accelerated_networks": ({"a/cpu", "b/cpu"}, {"a/gpu"}, {"a/gpu"}),
+}
+"""Policy → devices allowed for env_step, inference and update."""
+
+
+@pytest.mark.parametrize("name", sorted(DISTRIBUTIONS))
+def test_a_policy_places_the_same_algorithm_by_limits_alone(name: str) -> None:
+    for algorithm in (DQN, PPO):
+        if name == "asynchronous_actors" and algorithm is PPO:
+            continue  # its rollouts belong to one policy
+        found = places(system(name, algorithm))
+        for task, allowed in zip(("env_step", "inference", "update"), EXPECTED[name], strict=True):
+            assert found[task] <= allowed, (algorithm["name"], task)
+
+
+def test_names_in_specs_are_those_of_the_table() -> None:
+    hint = get_type_hints(LimitsSection)["distribution"]
+    (names,) = (get_args(each) for each in get_args(hint) if get_args(each))
+    assert set(names) == set(DISTRIBUTIONS)
+    assert set(EXPECTED) == set(DISTRIBUTIONS)
+
+
+def test_copies_are_as_many_as_lanes_elsewhere_or_as_the_limit_says() -> None:
+    assert dict(system("synchronous_actors").limits.replicas) == {"env_step": 2, "inference": 2}
+    assert dict(system("central_inference").limits.replicas) == {"env_step": 2}
+    assert dict(system("one_host").limits.replicas) == {}
+    found = system("asynchronous_actors")
+    assert found.limits.any_order
+    assert dict(found.limits.replicas) == {"env_step": 2, "inference": 2}
+    fewer = system("synchronous_actors", replicas={"env_step": 1, "inference": 1})
+    assert dict(fewer.limits.replicas) == {"env_step": 1, "inference": 1}
+
+
+def test_a_policy_is_kept_by_its_name() -> None:
+    found = system("central_inference", devices={"inference": ["a/gpu"]})
+    assert found.raw["limits"]["distribution"] == "central_inference"
+    assert found.limits.devices["inference"] == ("a/gpu",)
+    assert load(found.raw).limits == found.limits
+
+
+def test_contradictions_name_both_sides() -> None:
+    said = problem("synchronous_actors", pin={"env_step": "a/cpu"})
+    assert said == (
+        "limits.distribution: synchronous_actors has env_step on b/cpu, limits.pin on a/cpu; "
+        "leave out one of the two"
+    )
+    said = problem("one_host", devices={"update": ["b/cpu"]})
+    assert "has update on a/cpu or a/gpu, limits.devices on b/cpu" in said
+    said = problem("central_inference", replicas={"inference": 2})
+    assert "has one inference, limits.replicas 2" in said
+    said = problem("synchronous_actors", any_order=True, replicas={"env_step": 2, "inference": 2})
+    assert "keeps rows in order, limits.any_order does not" in said
+    assert "limits.max_lanes 1" in problem("synchronous_actors", max_lanes=1)
+
+
+def test_a_platform_without_the_place_is_refused_with_the_way_out() -> None:
+    one = {"devices": {"cpu": CPU}}
+    said = problem("synchronous_actors", platform=one)
+    assert "synchronous_actors needs another host than home; platform inline has cpu" in said
+    assert "needs a device of another kind" in problem("accelerated_networks", platform=one)
+    said = problem("asynchronous_actors", algorithm={**DQN, "num_envs": 3})
+    assert "needs two copies of the actors at least" in said
+    assert "there are 2 such lanes" in said

@@ -1,0 +1,68 @@
+"""`pearl init --platform`: a platform written out from the catalogue reads back as it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pearl.errors import SpecError
+from pearl.spec.catalogue import catalogue, written
+from pearl.spec.platform_entries import yours
+from pearl.spec.platform_files import read_platform
+from pearl.spec.platform_template import platform_text
+from pearl.spec.template import init_text
+from pearl.spec.yaml_reader import parse
+from pearl_devices import Platform
+
+
+def described(given: str) -> Platform:
+    text = "\n".join(platform_text(given)) + "\n"
+    data = parse(text.encode(), "mine").data["platform"]
+    platform, _, problems = read_platform(data)
+    assert platform is not None, problems
+    return platform
+
+
+@pytest.mark.parametrize("name", sorted(catalogue()))
+def test_a_device_is_written_as_it_stands_in_the_catalogue(name: str) -> None:
+    lines = "\n".join(written(name)) + "\n"
+    assert parse(lines.encode(), name).data == catalogue()[name]
+
+
+def test_a_workstation_is_written_out_with_the_usual_links() -> None:
+    platform = described("cpu=threadripper_7970x,gpu=rtx_4090x2,fpga=alveo_u250")
+    assert [d.name for d in platform.devices] == ["cpu", "gpu0", "gpu1", "fpga"]
+    assert platform.devices[1] == replace(platform.devices[2], name="gpu0")
+    assert yours(platform) == ""
+    shipped = described("cpu=xeon_gold_6326,gpu=rtx_3090,fpga=agilex_agf014")
+    for device in ("gpu", "fpga"):
+        (mine,) = platform.route("cpu", "gpu1" if device == "gpu" else "fpga")
+        (usual,) = shipped.route("cpu", device)
+        assert (mine.latency_s, mine.bytes_per_s) == (usual.latency_s, usual.bytes_per_s)
+
+
+def test_unified_memory_gets_no_link_and_this_machine_is_here() -> None:
+    text = platform_text("cpu=jetson_agx_orin_cpu,gpu=jetson_agx_orin_gpu")
+    assert not any("links:" in line for line in text)
+    assert "    cpu: here" in platform_text("cpu=here,gpu=l4")
+    whole = init_text("sac", None, "cpu=here,gpu=l4")
+    assert "\nplatform:\n  name: mine\n" in whole
+    assert "\nplatform: host\n" not in whole
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ("rtx_4090", "given 'rtx_4090'; write NAME=DEVICE"),
+        ("cpu=ryzen_9_7950", r"no device 'ryzen_9_7950' .*\(did you mean ryzen_9_7950x\?\)"),
+        ("cpu=here,gpu=rtx_4090x0", "no device 'rtx_4090x0'"),
+        ("gpu=rtx_4090,cpu=here", "gpu is a gpu; the first is the host"),
+        ("cpu=here,cpu=l4", "cpu is named twice"),
+        ("cpu=here,other=apple_m2", "other is a second cpu"),
+        ("", "given ''; write NAME=DEVICE"),
+    ],
+)
+def test_another_form_is_refused_with_the_right_one(given: str, why: str) -> None:
+    with pytest.raises(SpecError, match=why):
+        platform_text(given)

@@ -1,0 +1,71 @@
+"""The path of `docs/cluster.md`: plan over two nodes, train, lose one of them, report."""
+
+import json
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+
+import pytest
+
+from pearl.planning.runs import load_run
+from pearl.training.policy import Policy
+from tests.ray_cluster import ray_cluster
+
+pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")
+WAIT_S = 240.0
+QUIET = ("train.evaluate_every=0", "train.final_episodes=2", "train.checkpoint_every=4000")
+SMALL = ("algorithm.hidden=[16, 16]", "algorithm.batch_size=16", "algorithm.learning_starts=64")
+
+
+def command(*words):
+    return [sys.executable, "-m", "pearl", *words]
+
+
+def settings(*given):
+    return [word for key in ("platform=ray", *SMALL, *QUIET, *given) for word in ("--set", key)]
+
+
+def test_a_run_over_two_nodes_is_planned_trained_loses_a_node_and_is_reported(tmp_path):
+    folder = tmp_path / "run"
+    with ray_cluster() as cluster:
+        planned = subprocess.run(
+            command("plan", "dqn_cartpole", *settings(), "--json", "-"),
+            capture_output=True,
+            text=True,
+            timeout=WAIT_S,
+            check=True,
+        )
+        plan = json.loads(planned.stdout)
+        assert {t["device"] for t in plan["tasks"]} == {"a/cpu"}  # microseconds stay on one host
+        assert "host" in plan["note"]
+        apart = settings("limits.distribution=synchronous_actors", "train.steps=24000")
+        trained = subprocess.Popen(
+            command("train", "dqn_cartpole", *apart, "--out", str(folder)),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        try:
+            until = time.monotonic() + WAIT_S
+            while not (folder / "checkpoint.safetensors").exists():
+                assert trained.poll() is None, trained.communicate()[0]
+                assert time.monotonic() < until
+                time.sleep(0.05)
+            cluster.kill("b")
+            said, _ = trained.communicate(timeout=WAIT_S)
+        finally:
+            trained.kill()
+        assert trained.returncode == 0, said
+    run = load_run(folder)
+    assert (run.status, run.env_steps, run.lost_transitions) == ("done", 24_000, 0)
+    assert run.restarts >= 1
+    assert any("on host b" in event for event in run.events)
+    (traffic,) = run.traffic
+    assert traffic["host"] == "b"
+    assert traffic["messages_from"] >= 24_000 // 8
+    assert Policy.load(folder, trust=True)([0.0, 0.0, 0.1, 0.0]) in (0, 1)
+    reported = subprocess.run(
+        command("report", str(folder)), capture_output=True, text=True, timeout=WAIT_S, check=True
+    )
+    assert "failures mended" in reported.stdout
