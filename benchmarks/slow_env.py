@@ -23,3 +23,15 @@ def cartpole(us: float) -> Any:
             return result
 
     return Slow(gymnasium.make("CartPole-v1"))
+
+
+def sleeping(ms: float) -> Any:
+    """The same that waits so many milliseconds a step, as for a simulator elsewhere."""
+    import gymnasium
+
+    class Waiting(gymnasium.Wrapper[Any, Any, Any, Any]):
+        def step(self, action: Any) -> Any:
+            time.sleep(1e-3 * ms)
+            return self.env.step(action)
+
+    return Waiting(gymnasium.make("CartPole-v1"))

@@ -7,6 +7,7 @@ from benchmarks.run import main
 
 PARTS = {
     "host": "kernels of this host that no fit has seen",
+    "sheet": "kernels of this host as if it were unknown",
     "gpu": "published timings of GPU operators",
     "plans": "whole plans of this host",
     "balance": "threads that a GPU needs",

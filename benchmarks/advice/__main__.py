@@ -1,0 +1,16 @@
+"""Advice: `python -m benchmarks.advice [--quick] [--json FILE] [PART …]`."""
+
+import sys
+
+from benchmarks.run import main
+
+PARTS = {
+    "cases": "where gradient steps belong, beside an answer that can be checked by hand",
+    "order": "what must hold of every verdict: crossovers, and devices more",
+    "start": "seconds until the first verdict and until the last",
+    "reliability": "how often verdicts between two measured plans are right",
+}
+"""Part → its subject."""
+
+if __name__ == "__main__":
+    sys.exit(main("advice", PARTS))

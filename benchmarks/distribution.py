@@ -1,0 +1,349 @@
+"""Plans over two hosts: `python -m benchmarks.distribution [policies] [kills] [choice] [--quick]
+[--json FILE]`.
+
+Two raylets of this machine stand for two hosts, each with a core of its own; the extra [ray] is
+needed. What a real network adds is not shown here.
+
+policies: one DQN and one PPO source under five ways to share out their tasks, each a set of limits.
+    Parameters are those of the same plan in one thread, bit for bit, and without slack those of the
+    sequential program; messages and bytes are the plan's.
+kills: actors of Ray and a raylet are killed with signal 9 at drawn moments of runs; those end with
+    the bits of runs that were never killed.
+choice: env steps a second of the planner's choice beside one host and every policy, interleaved,
+    where a step of an environment takes microseconds, 1 ms and 8 ms (16 of them, which sleep).
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import os
+import random
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+from benchmarks.bars import Bar, Part, show, verdict
+
+NODES = ("a", "b")
+HOME, AWAY = "a/cpu", "b/cpu"
+KILLS = 30
+PAIRS = 3
+SEED = 3
+
+STORED = ("replay_insert", "replay_sample", "replay_update", "rollout_insert", "gae")
+"""Tasks of a replay or a rollout, of which an algorithm has some."""
+
+SOURCES: dict[str, dict[str, Any]] = {
+    "dqn": {
+        "name": "dqn",
+        "env": "CartPole-v1",
+        "num_envs": 8,
+        "hidden": [64, 64],
+        "batch_size": 64,
+        "replay_ratio": "1/4",
+        "learning_starts": 256,
+        "replay": {"capacity": 10_000, "kind": "uniform"},
+    },
+    "ppo": {
+        "name": "ppo",
+        "env": "CartPole-v1",
+        "num_envs": 8,
+        "rollout_steps": 32,
+        "minibatches": 4,
+        "epochs": 2,
+        "hidden": [64, 64],
+    },
+}
+STEPS = {"dqn": 8_000, "ppo": 16_384}
+
+POLICIES: dict[str, dict[str, Any]] = {
+    "one_host": {"distribution": "one_host"},
+    "synchronous_actors": {"distribution": "synchronous_actors"},
+    "central_inference": {"distribution": "central_inference"},
+    "networks apart": {"pin": {**dict.fromkeys(("env_step", *STORED), AWAY), "*": HOME}},
+    "asynchronous_actors": {"distribution": "asynchronous_actors", "policy_lag": 4},
+}
+"""Name → limits. A pin of `*` is one of every task that no other names. Without a GPU networks have
+a host of their own in place of `accelerated_networks`."""
+
+
+WAITING = {"env": "benchmarks.slow_env:sleeping", "learning_starts": 64, "replay_ratio": "1/16"}
+WAITS: dict[str, tuple[dict[str, Any], int]] = {
+    "microseconds": ({}, 40_000),
+    "1 ms, 16 environments": ({**WAITING, "env_args": {"ms": 1.0}, "num_envs": 16}, 4_000),
+    "8 ms, 16 environments": ({**WAITING, "env_args": {"ms": 8.0}, "num_envs": 16}, 800),
+}
+"""What an env_step takes → changes of DQN's source, env steps of a run."""
+
+
+def spec_of(name: str, policy: str, platform: Any = "ray", **train: Any) -> dict[str, Any]:
+    """The spec of an algorithm under a policy. The section of the algorithm is the same in all."""
+    from pearl.algorithms import algorithm
+    from pearl.spec.reading import load
+
+    quiet = {"steps": STEPS[name], "evaluate_every": 0, "final_episodes": 0, "seed": SEED}
+    spec = {
+        "algorithm": copy.deepcopy(SOURCES[name]),
+        "platform": platform,
+        "train": quiet | train,
+    }
+    limits = copy.deepcopy(POLICIES[policy])
+    if "pin" in limits:
+        system = load({**spec, "platform": "host"})
+        tasks = [t.name for t in algorithm(name).graph(system).tasks]
+        rest = limits["pin"].pop("*", None)
+        given = limits["pin"]
+        limits["pin"] = {t: given.get(t, rest) for t in tasks if given.get(t, rest)}
+    return spec | {"limits": limits}
+
+
+def planned(spec: Mapping[str, Any]) -> tuple[Any, Any]:
+    """System and plan of a spec."""
+    import pearl
+
+    system = pearl.load(spec)
+    return system, pearl.plan(system)
+
+
+def trained(system: Any, plan: Any, lanes: str | None, **options: Any) -> Any:
+    """A trainer after its run, with its lanes as said; by default as the plan says."""
+    from pearl.training.trainer import Trainer
+
+    train = copy.copy(system.train)
+    object.__setattr__(train, "lanes", lanes)
+    trainer = Trainer(replace(system, train=train), plan, seed=SEED)
+    trainer.run = trainer.train(**options)  # type: ignore[attr-defined]
+    return trainer
+
+
+def differing(one: Any, other: Any) -> list[str]:
+    """The arrays of two runs that are not equal bit for bit; what firings tell each other aside."""
+    from tests.lanes import differing as found
+
+    return found(one, other)
+
+
+def crossing(trainer: Any, island: Any, *, out: bool) -> float:
+    """Bytes of the edges between an island and the rest, an iteration, in one direction."""
+    graph = trainer.session.compiled.torn
+    sent = {
+        (e.src, e.bytes)
+        for e in graph.edges
+        if e.bytes and (e.src in island.tasks) == out and (e.dst in island.tasks) != out
+    }
+    return sum(size * graph.repetition[task] for task, size in sent)
+
+
+def policies(*, quick: bool) -> Part:
+    """The table of policies."""
+    from pearl.runtime.islands import batching
+
+    rows, bars = [], []
+    for name in ("dqn",) if quick else SOURCES:
+        reference = None
+        for policy in POLICIES:
+            if name == "ppo" and policy in ("asynchronous_actors", "networks apart"):
+                continue  # a rollout lies with inference, and in order
+            system, plan = planned(spec_of(name, policy))
+            over = trained(system, plan, None)
+            run, c = over.run, over.session.compiled
+            said = f"{name}, {policy}"
+            lanes = len([k for k in plan.lanes if k.width > 0])
+            if "asynchronous" in policy:
+                oldest = max(map(int, run.lags["policy_lag"]))
+                bars.append(Bar(f"{said}: age", str(oldest), "at most 4", oldest <= 4))
+                found = f"rows at most {oldest} versions old"
+            else:
+                same = trained(system, plan, "one")
+                wrong = differing(same, over)
+                reference = reference or same
+                wrong += [n for n in differing(reference, same) if "#" not in n and "@" not in n]
+                bars.append(
+                    Bar(
+                        f"{said}: parameters beside one thread and the sequential program",
+                        "equal" if not wrong else ", ".join(wrong),
+                        "equal bit for bit",
+                        not wrong,
+                    )
+                )
+                found = "bits equal" if not wrong else "differs"
+                expected_flows = batching.flows(c.protocol, c.islands)
+                turns = run.env_steps // c.graph.env_steps
+                for island, flows in zip(c.islands, expected_flows, strict=True):
+                    (told,) = [t for t in run.traffic if t["tasks"] == list(island.tasks)]
+                    ways = ("to", "into", False), ("from", "out", True)
+                    for way, side, out in ways:
+                        expected = batching.planned(flows, [(0, turns)])[side]
+                        seen = told[f"messages_{way}"]
+                        size = told[f"payload_bytes_{way}"]
+                        edges = crossing(over, island, out=out) * turns
+                        bars.append(
+                            Bar(
+                                f"{said}: messages and bytes {way} {island.host}",
+                                f"{seen}, {size}",
+                                f"{expected}, {edges:.0f}",
+                                (seen, size) == (expected, edges),
+                            )
+                        )
+            traffic = sum(t["payload_bytes_to"] + t["payload_bytes_from"] for t in run.traffic)
+            rate = run.env_steps_per_s or 0.0
+            rows.append(
+                [name, policy, str(lanes), f"{traffic / 1e6:.2f} MB", f"{rate:,.0f}", found]
+            )
+    columns = ["algorithm", "policy", "lanes", "payload", "env steps/s", "parameters"]
+    return Part("policies", columns, rows, bars)
+
+
+def kills(cluster: Any, *, quick: bool) -> Part:
+    """Actors and a raylet killed at drawn moments."""
+    from pearl.training import loop
+    from tests.ray_cluster import members
+
+    dice, rows, wrong, done = random.Random(SEED), [], [], 0
+    loop.PROGRESS_S = 0.0
+    wanted = 4 if quick else KILLS
+    cases = [("dqn", "synchronous_actors"), ("ppo", "central_inference")]
+    cases += [("dqn", "asynchronous_actors")]
+    turn = 0
+    while done < wanted:
+        name, policy = cases[turn % len(cases)]
+        turn += 1
+        system, plan = planned(spec_of(name, policy, checkpoint_every=2048))
+        calm = None if "asynchronous" in policy else trained(system, plan, "one")
+        moments = sorted(dice.sample(range(1, 8), 3))
+        killed: list[str] = []
+
+        def strike(progress: Any, moments: list[int] = moments, killed: list[str] = killed) -> None:
+            due = len(killed) < len(moments) and (
+                progress.env_steps >= moments[len(killed)] * progress.total_steps / 8
+            )
+            if not due:
+                return
+            actors = [p for p in members(cluster.nodes["b"].pid) if "_Actor" in cmdline(p)]
+            if actors:
+                os.kill(dice.choice(actors), 9)
+                killed.append("actor")
+
+        import tempfile
+
+        with tempfile.TemporaryDirectory() as folder:
+            over = trained(system, plan, None, progress=strike, out=folder)
+        done += len(killed)
+        lost = over.run.lost_transitions
+        same = calm is None or not differing(calm, over)
+        fine = over.run.status == "done" and same and (calm is None or lost == 0)
+        if not fine:
+            wrong.append(f"{name}, {policy}: {over.run.status} {over.run.message}")
+        rows.append([name, policy, str(len(killed)), str(lost), "as promised" if fine else "not"])
+    system, plan = planned(spec_of("dqn", "synchronous_actors", checkpoint_every=2048))
+    calm = trained(system, plan, "one")
+    struck: list[int] = []
+
+    def fell(progress: Any) -> None:
+        if not struck and progress.env_steps >= progress.total_steps / 3:
+            struck.append(1)
+            cluster.kill("b")
+
+    over = trained(system, plan, None, progress=fell)
+    fine = over.run.status == "done" and not differing(calm, over)
+    if not fine:
+        wrong.append(f"raylet: {over.run.status} {over.run.message}")
+    rows.append(["dqn", "synchronous_actors", "the raylet", "0", "as promised" if fine else "not"])
+    bars = [
+        Bar("kills", str(done + 1), f"at least {wanted}", done + 1 >= wanted),
+        Bar("runs that ended otherwise", "; ".join(wrong) or "0", "0", not wrong),
+    ]
+    return Part("kills", ["algorithm", "policy", "kills", "lost", "ended"], rows, bars)
+
+
+def choice(cluster: Any, *, quick: bool) -> Part:
+    """The planner's choice beside every policy, each host with a core of its own."""
+    from pearl.cluster import links
+    from tests.ray_cluster import members
+
+    apart = len(os.sched_getaffinity(0)) > 1
+    if apart:
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[0]})
+        for name, core in zip(NODES, cores, strict=False):
+            for pid in members(cluster.nodes[name].pid):
+                os.sched_setaffinity(pid, {core})
+    links.measure()
+    rows, bars = [], []
+    for what, (change, steps) in WAITS.items():
+        systems = {}
+        for policy in ("chosen", "one_host", "synchronous_actors", "central_inference"):
+            spec = spec_of("dqn", "one_host", steps=steps)
+            spec["algorithm"] |= change
+            copies = dict.fromkeys(("env_step", "inference"), 2)
+            named = {} if policy == "chosen" else {"distribution": policy}
+            spec["limits"] = named or {"replicas": copies}
+            systems[policy] = planned(spec)
+        rates: dict[str, list[float]] = {name: [] for name in systems}
+        for _ in range(1 if quick else PAIRS):
+            for name, (system, plan) in systems.items():
+                rates[name].append(trained(system, plan, None).run.env_steps_per_s)
+        plan = systems["chosen"][1]
+        hosts = sorted({t.device.partition("/")[0] for t in plan.tasks})
+        best = max((median(r), name) for name, r in rates.items() if name != "chosen")
+        mine = median(rates["chosen"])
+        spread = max(max(r) / min(r) for r in rates.values()) - 1
+        allowed = max(0.05, spread)
+        predicted = plan.rates["env_steps_per_s"]
+        rows.append([what, ", ".join(hosts), *(f"{median(r):,.0f}" for r in rates.values())])
+        close = mine >= best[0] * (1 - allowed)
+        limit = f"at least {1 - allowed:.2f} of {best[1]}"
+        bars.append(Bar(f"{what}: the choice", f"{mine / best[0]:.2f}", limit, close))
+        ratio = mine / predicted
+        near = abs(ratio - 1) <= 0.15
+        bars.append(Bar(f"{what}: measured over predicted", f"{ratio:.2f}", "0.85 … 1.15", near))
+        if "8 ms" in what:
+            gain = mine / median(rates["one_host"])
+            bars.append(
+                Bar(f"{what}: beside one host", f"{gain:.2f}×", "at least 1.7×", gain >= 1.7)
+            )
+    columns = ["env_step", "hosts chosen", *(f"{n}, env steps/s" for n in rates)]
+    return Part("choice", columns, rows, bars)
+
+
+def cmdline(pid: int) -> str:
+    """The command line of a process."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as words:
+            return words.read().replace(b"\0", b" ").decode()
+    except OSError:
+        return ""
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="benchmarks.distribution", description=__doc__)
+    parser.add_argument("parts", nargs="*", default=[])
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--json")
+    given = parser.parse_args(argv)
+    from tests.ray_cluster import ray_cluster
+
+    parts = given.parts or ["policies", "kills"]
+    found = []
+    with ray_cluster(cores=(2, 2), names=NODES) as cluster:
+        begin_s = time.monotonic()
+        for name in parts:
+            making: dict[str, Callable[[], Part]] = {
+                "policies": lambda: policies(quick=given.quick),
+                "choice": lambda: choice(cluster, quick=given.quick),
+                "kills": lambda: kills(cluster, quick=given.quick),
+            }
+            found.append(making[name]())
+            show(found[-1].title, found[-1].columns, found[-1].rows)
+        print(f"{time.monotonic() - begin_s:.0f} s")
+    bars = [bar for part in found for bar in part.bars]
+    values = {"parts": [{"title": p.title, "columns": p.columns, "rows": p.rows} for p in found]}
+    return verdict("distribution", bars, [], given.json, values)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

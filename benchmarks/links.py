@@ -1,0 +1,122 @@
+"""How well links between hosts are predicted: `python -m benchmarks.links [--quick] [--json PATH]`.
+
+The link to another node of the Ray cluster of RAY_ADDRESS, else of two raylets that are started on
+this machine, is measured as `pearl calibrate --on ray` does. In turns with its sizes 20 are timed
+that the fit does not see, and each is compared with its prediction. The repeat error is that of a
+second timing of all: no prediction is nearer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import sys
+from contextlib import ExitStack
+from dataclasses import asdict
+from importlib.util import find_spec
+from statistics import median, quantiles
+from typing import Any
+
+from benchmarks.bars import ABSENT, Bar, finish
+from pearl.formatting import si
+
+UNSEEN, LEAST, MOST = 20, 64, 1 << 20
+"""Sizes, log-uniform between these bytes."""
+INLINE = 100_000
+"""Bytes from which Ray hands an array over by its object store."""
+ASKED = 0.15
+
+
+def sizes(seed: int) -> list[int]:
+    """Sizes of messages, none of which the fit has seen."""
+    from pearl.cluster.links import SIZES
+
+    r, found = random.Random(seed), set[int]()
+    while len(found) < UNSEEN:
+        size = round(LEAST * (MOST / LEAST) ** r.random())
+        found |= {size} - set(SIZES)
+    return sorted(found)
+
+
+def compared(rounds: int, seed: int) -> tuple[list[list[str]], dict[str, Any]]:
+    """A row a round and link, and what the JSON keeps."""
+    from pearl.cluster import connection, links
+
+    ray = connection.connected()
+    here = ray.get_runtime_context().get_node_id()
+    nodes = connection.nodes()
+    home = next(n for n in nodes if n.id == here)
+    others = [n for n in nodes if n.id != here and n.cores]
+    if not others:
+        sys.exit("links: the cluster has no other node with cores")
+    rows: list[list[str]] = []
+    kept: list[dict[str, Any]] = []
+    for number in range(rounds):
+        for node in others:
+            unseen = sizes(seed + number)
+            first, second = (links.timed(node, [*links.SIZES, *unseen]) for _ in range(2))
+            link = links.modelled(home, node, first[: len(links.SIZES)])
+            first, second = (each[len(links.SIZES) :] for each in (first, second))
+            off = link.errors(first)
+            small = link.errors([t for t in first if t.size_bytes < INLINE])
+            large = link.errors([t for t in first if t.size_bytes >= INLINE])
+            again = [
+                abs(a / b - 1)
+                for x, y in zip(first, second, strict=True)
+                for a, b in ((x.one_way_s, y.one_way_s), (x.pipelined_s, y.pipelined_s))
+            ]
+            cut = quantiles(off, n=20)
+            kept.append(
+                {
+                    "link": asdict(link),
+                    "unseen": [asdict(t) for t in first],
+                    "error": median(off),
+                    "small": median(small),
+                    "large": median(large),
+                    "low": cut[0],
+                    "high": cut[-1],
+                    "repeat": median(again),
+                }
+            )
+            rows.append(
+                [
+                    f"{home.name}, {node.name}",
+                    si(link.latency_s, "s"),
+                    si(link.per_message_s, "s"),
+                    si(link.bytes_per_s, "B/s"),
+                    f"{median(off):.1%}",
+                    f"{median(small):.1%}, {median(large):.1%}",
+                    f"{cut[0]:.1%} to {cut[-1]:.1%}",
+                    f"{median(again):.1%}",
+                ]
+            )
+    return rows, {"rounds": kept}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser("python -m benchmarks.links")
+    parser.add_argument("--quick", action="store_true", help="one round instead of three")
+    parser.add_argument("--json", metavar="FILE")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args(arguments)
+    if find_spec("ray") is None:
+        print("absent: Ray; pip install 'pearl-toolkit[ray]'")
+        return ABSENT
+    with ExitStack() as stack:
+        if "RAY_ADDRESS" not in os.environ:
+            from tests.ray_cluster import ray_cluster
+
+            stack.enter_context(ray_cluster())
+        rows, values = compared(1 if options.quick else 3, options.seed)
+    found = sorted(each["error"] for each in values["rounds"])
+    told = f"{median(found):.1%} ({found[0]:.1%} to {found[-1]:.1%} over rounds)"
+    what = f"median error of {UNSEEN} unseen sizes, both ways"
+    bar = Bar(what, told, f"at most {ASKED:.0%}", median(found) <= ASKED)
+    columns = ["link", "latency", "a message", "bandwidth", "median error"]
+    columns += ["below, above 100 kB", "5 to 95 %", "repeat"]
+    return finish("links", columns, rows, [bar], [], options.json, values)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
