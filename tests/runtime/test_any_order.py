@@ -134,8 +134,8 @@ def test_in_any_order_no_row_is_older_than_the_bound_and_the_ratio_is_exact(
     ages = assert_bound_and_ratio(trainer, run, lag, 1600)
     if env != "native" or lanes == "threads":
         assert max(ages) == lag
-        slow, *fast = sorted(steps_of(trainer))
-        assert slow < min(fast) or lag == 0
+        steps = steps_of(trainer)
+        assert min(steps) < max(steps) or lag == 0  # nobody waits for the slow copy but by the bound
     assert not children()
 
 
