@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from pearl.algorithms import algorithm
 from pearl.errors import SpecError
@@ -22,7 +22,8 @@ from pearl.spec.own_code import graph_of
 from pearl.spec.system import System
 from pearl_devices import DeviceKindError, FigureError, offers
 
-Hosting = Literal["one", "threads", "processes", "ray"]
+if TYPE_CHECKING:
+    from pearl.runtime.lanes.engine import Hosting
 
 
 @dataclass(frozen=True)

@@ -11,15 +11,16 @@ from pearl.runtime.islands.outpost import LostError, Outpost
 from pearl.training import loop
 from pearl.training.trainer import Trainer
 from pearl_devices import Link
-from tests.lanes import cut, differing, planned, replay_spec, spread, told, trained
+from tests.lanes import cut, differing, spread, told, trained
 from tests.runtime.test_any_order import any_order_system, assert_bound_and_ratio, trainer_of
 from tests.runtime.test_protocol import (
-    ROLLOUTS,
     alone,
+    groups_plan,
     jitter,
     replicas_plan,
     sequential,
     slack_plan,
+    without_replay,
 )
 
 
@@ -89,12 +90,7 @@ def test_lanes_of_other_hosts_compute_what_one_thread_computes(case, monkeypatch
 
 @pytest.mark.parametrize("name", ["ppo", "a2c", "q_learning"])
 def test_algorithms_without_a_replay_compute_the_same_over_hosts(name):
-    spec = replay_spec("dqn")
-    options = {"name": name, "env": "CartPole-v1", "num_envs": 4, **ROLLOUTS.get(name, {})}
-    if name not in ROLLOUTS:
-        options |= {"env": "FrozenLake-v1"}
-    spec |= {"algorithm": options, "limits": {"max_lanes": 1}}
-    system, plan = planned(spec, variants=("native", "gymnasium"))
+    system, plan = without_replay(name)
     single = trained(system, plan, "one")
     acting = {t.task: int(t.task in ("inference", "env_step")) for t in plan.tasks}
     stepping = {t.task: int(t.task == "env_step") for t in plan.tasks}
@@ -105,11 +101,7 @@ def test_algorithms_without_a_replay_compute_the_same_over_hosts(name):
 
 @pytest.mark.parametrize("variant", ["native", "gymnasium"])
 def test_groups_of_environments_compute_the_same_over_hosts(variant):
-    limits = {"env_groups": 4, "policy_lag": 3}
-    system, plan = planned(replay_spec("dqn", limits, n_step=3), variants=("native", variant))
-    if variant == "gymnasium":
-        tasks = [replace(t, variant=variant) if t.task == "env_step" else t for t in plan.tasks]
-        plan = replace(plan, tasks=tuple(tasks))
+    system, plan = groups_plan(variant)
     one = trained(system, plan, "one")
     assert differing(one, trained(*apart(system, plan), "ray")) == []
 
@@ -184,9 +176,7 @@ def test_messages_and_bytes_are_those_of_the_plan(name, moved):
     if name == "dqn":
         system, plan, _ = sequential("dqn, prioritised")
     else:
-        spec = replay_spec("dqn")
-        options = {"name": name, "env": "CartPole-v1", "num_envs": 4, **ROLLOUTS[name]}
-        system, plan = planned(spec | {"algorithm": options, "limits": {"max_lanes": 1}})
+        system, plan = without_replay(name)
     where = {t.task: int(t.task in moved) for t in plan.tasks}
     trainer = trained(*apart(system, spread(plan, where)), "ray")
     c, (found,) = trainer.session.compiled, trainer.run.traffic

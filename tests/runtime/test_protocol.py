@@ -100,14 +100,19 @@ ROLLOUTS = {
 }
 
 
-@pytest.mark.parametrize("name", ["ppo", "a2c", "q_learning", "sarsa"])
-def test_algorithms_without_a_replay_compute_the_same_on_several_lanes(name):
+def without_replay(name):
+    """A plan for one lane of an algorithm without a replay."""
     spec = replay_spec("dqn")
     options = {"name": name, "env": "CartPole-v1", "num_envs": 4, **ROLLOUTS.get(name, {})}
     if name not in ROLLOUTS:
         options |= {"env": "FrozenLake-v1"}
     spec |= {"algorithm": options, "limits": {"max_lanes": 1}}
-    system, plan = planned(spec, variants=("native", "gymnasium"))
+    return planned(spec, variants=("native", "gymnasium"))
+
+
+@pytest.mark.parametrize("name", ["ppo", "a2c", "q_learning", "sarsa"])
+def test_algorithms_without_a_replay_compute_the_same_on_several_lanes(name):
+    system, plan = without_replay(name)
     single = trained(system, plan, "one")
     tasks = [t.task for t in plan.tasks]
     for lanes in (2, len(tasks)):
@@ -117,16 +122,22 @@ def test_algorithms_without_a_replay_compute_the_same_on_several_lanes(name):
         assert differing(single, several) == []
 
 
-@pytest.mark.parametrize(
-    ("variant", "hosting"),
-    [("native", "threads"), ("gymnasium", "threads"), ("gymnasium", "processes")],
-)
-def test_groups_of_environments_compute_the_same_everywhere(variant, hosting, monkeypatch):
+def groups_plan(variant):
+    """A plan with four groups of environments, which are stepped by a variant."""
     limits = {"env_groups": 4, "policy_lag": 3}
     system, plan = planned(replay_spec("dqn", limits, n_step=3), variants=("native", variant))
     if variant == "gymnasium":
         tasks = [replace(t, variant=variant) if t.task == "env_step" else t for t in plan.tasks]
         plan = replace(plan, tasks=tuple(tasks))
+    return system, plan
+
+
+@pytest.mark.parametrize(
+    ("variant", "hosting"),
+    [("native", "threads"), ("gymnasium", "threads"), ("gymnasium", "processes")],
+)
+def test_groups_of_environments_compute_the_same_everywhere(variant, hosting, monkeypatch):
+    system, plan = groups_plan(variant)
     one = trained(system, plan, "one")
     assert one.protocol.groups == {"inference": 4, "env_step": 4}
     first = {one.session.arrays[f"env.obs{at}"][0, 0] for at in ("", "@1", "@2", "@3")}

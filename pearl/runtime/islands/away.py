@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from pearl.errors import SpecError
 from pearl.runtime.child_process import ANSWER_S
 from pearl.runtime.islands import any_order
 from pearl.runtime.islands.any_order import Grants, Steps
@@ -85,7 +87,7 @@ class Away(Worker):
             given = w.arrays, board, w.span, w.learning
             self._into, self._out = mails(w.protocol, island, flows, *given)
         self._environments: dict[str, Any] = {"at": -1, "environments": {}}
-        self._failures: list[tuple[str, int]] = []
+        self._failures: deque[tuple[str, int]] = deque()
         self._outside = any(recovery.steps_outside(w.protocol, n, w.jobs) for n in island.lanes)
         self._lost, self._error, self._over, self._bound = "", "", False, False
         self._cpu_s = self._ended_cpu_s = 0.0
@@ -153,7 +155,7 @@ class Away(Worker):
         board = self._board
         fired = {word: board.read(board.count(word)) for word in board.tasks}
         begin = board.read(board.flush)
-        text = {"fired": fired, "begin": begin, "at": begin, "environments": environments}
+        text = {"fired": fired, "begin": begin, "environments": environments}
         self._begun = packed([STATE], list(self._arrays.values()), text)
         self._log, self._logged_bytes = [], 0
         for mail in (self._into, self._out):
@@ -187,7 +189,10 @@ class Away(Worker):
         self._post.kill()
         self._ended_cpu_s, self._cpu_s = self._ended_cpu_s + self._cpu_s, 0.0
         self._losses += 1
-        self._post = self._making(self.island, losses=self._losses)
+        try:
+            self._post = self._making(self.island, losses=self._losses)
+        except SpecError as error:
+            raise LaneError(self._named(error)) from error
         self._bind(packed([STATE], list(self._arrays.values())), {})
         self._start()
 
@@ -280,8 +285,7 @@ class Away(Worker):
         return found
 
     def failures(self) -> list[tuple[str, int]]:
-        found, self._failures = self._failures, []
-        return found
+        return [self._failures.popleft() for _ in range(len(self._failures))]
 
     def overdue(self, limit_s: float, *, stalled_s: float) -> str | None:
         if not self._outside or stalled_s < 1.5 * limit_s + GRACE_S:

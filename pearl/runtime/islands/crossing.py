@@ -195,9 +195,7 @@ class Island:
         mine = set(self.tasks)
         others = [k for n, k in enumerate(protocol.lanes) if n not in self.lanes]
         waited = {w.task for k in others for f in k.firings for w in f.waits} & mine
-        waited |= {
-            e.src for e in protocol.graph.edges if e.bytes and e.src in mine and e.dst not in mine
-        }
+        waited |= {t for t in mine if any(_tells(protocol, t, o) for k in others for o in k.tasks)}
         return tuple(t for t in self.tasks if t in waited)
 
     def arrays(self, protocol: Protocol, arrays: Buffers) -> list[str]:
@@ -235,9 +233,12 @@ def islands(protocol: Protocol, host_of: Mapping[str, str]) -> tuple[Island, ...
     """
     devices = {k.lane: k.device for k in protocol.plan.lanes}
     hosts = [host_of[devices[k.name]] for k in protocol.lanes]
+    home = hosts[protocol.home]
+    if set(hosts) == {home}:
+        return ()
     import networkx as nx  # on use: plans on one host need none
 
-    home, sharing = hosts[protocol.home], nx.Graph()
+    sharing = nx.Graph()
     sharing.add_nodes_from(n for n, host in enumerate(hosts) if host != home)
     for a in sharing:
         for b in sharing:

@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 from typing import Protocol as Interface
@@ -47,7 +48,6 @@ from pearl_devices.primitives.code_cache import sources
 JOIN_S = 5.0
 """Seconds in which a lane that was told to stop ends, or is left behind (assumed)."""
 
-
 READ_S = 120.0
 """Seconds in which lanes that do their firings again read a message (assumed)."""
 
@@ -62,8 +62,6 @@ class Post(Interface):
     Raises:
         LostError: the outpost, its process or its host is gone, or does not answer.
     """
-
-    where: str
 
     def bind(self, about: Mapping[str, Any], arrays: Message) -> Message:
         """Bind the lanes' calls. Returns the arrays that they have written by that."""
@@ -87,8 +85,6 @@ class Post(Interface):
 class Outpost:
     """The lanes of an island. Its methods are those of `Post`; `push` and `pull` may be called at
     the same time, each by one caller."""
-
-    where = "this process"
 
     def bind(self, about: Mapping[str, Any], arrays: Message) -> Message:
         if about["path"] is not None:
@@ -125,7 +121,8 @@ class Outpost:
                     Runner(protocol, number, *given, *how, spins=spins, jitter_s=jitter_s)
                 )
         self.environments = {n: e for r in self.runners for n, e in r.environments.items()}
-        self._texts: list[dict[str, Any]] = []
+        self._texts: deque[dict[str, Any]] = deque()
+        self._failed = False
         for env in self.environments.values():
             env.on_failure = lambda text, lost: self._say(failure=text, lost=lost)
         if about["restored"]:
@@ -170,7 +167,7 @@ class Outpost:
         board, begin = self.board, about["begin"]
         cells = {board.count(task): firings for task, firings in about["fired"].items()}
         cells |= {board.flushed(n): begin for n in range(board.lanes)}
-        cells |= {board.limit: about["at"], board.flush: begin, board.end: begin}
+        cells |= {board.limit: begin, board.flush: begin, board.end: begin}
         for cell, value in cells.items():
             board.write(cell, value)
         if about["environments"]:
@@ -191,6 +188,7 @@ class Outpost:
         except Stopped:
             return
         except Exception as error:  # told by the host that trains, which names the lane
+            self._failed = True
             self._say(lane=runner.name, error=said(error))
 
     def push(self, messages: Sequence[Message]) -> None:
@@ -215,7 +213,7 @@ class Outpost:
         while any(board.read(board.count(t)) < n for t, n in needed.items()):
             for bell in self.bells:
                 bell.ring()
-            if board.read(board.stop) or self._texts:
+            if board.read(board.stop) or self._failed:
                 return
             if time.monotonic() > until_s:
                 raise RuntimeError(f"its lanes have read no message for {READ_S:.0f} s")
@@ -239,8 +237,7 @@ class Outpost:
 
     def _next(self) -> list[Message]:
         board = self.board
-        texts, self._texts = self._texts, []
-        found = [packed([TEXT], text=t) for t in texts]
+        found = [packed([TEXT], text=self._texts.popleft()) for _ in range(len(self._texts))]
         told = [board.read(board.flushed(n)) for n in self.island.lanes]
         found += self.out.due()
         if min(told) > self._told and self.out.done:

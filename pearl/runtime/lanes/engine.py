@@ -1,4 +1,4 @@
-"""Execution of a plan's lanes: serially in this thread, in threads, or in processes.
+"""Execution of a plan's lanes: serially in this thread, in threads, in processes, or on Ray.
 
 Each way the same firings happen in the same order on the same slots, so that results are equal bit
 for bit. The lane that updates runs in this thread; the other lanes are workers.
@@ -31,7 +31,7 @@ CELLS = "runtime.cells"
 
 
 class Engine:
-    """Lanes hosted in one of three ways. Use it as a context: leaving it ends all workers."""
+    """Lanes hosted in one of four ways. Use it as a context: leaving it ends all workers."""
 
     alone = False
     pauses = True
