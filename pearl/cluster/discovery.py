@@ -7,14 +7,14 @@ that unequal nodes are unequal devices. Links between them are measured (`links`
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from pearl.cluster import connection, links
 from pearl.cluster.connection import Node
 from pearl.errors import SpecError
-from pearl_devices import Device, Link, Platform, discover
+from pearl_devices import Device, Link, Platform, discover, platform_json
 from pearl_devices.hosts import of_hosts
 from pearl_estimators.host import on_demand, other_hosts
 from pearl_estimators.host.calibration import Calibration, CalibrationError, versions
@@ -51,16 +51,10 @@ def _look() -> dict[str, Any]:
     depend on."""
     found = discover.host()
     return {
-        "devices": [_plain(each) for each in found.devices],
-        "links": [_plain(each) for each in found.links],
+        "devices": [platform_json.plain(each) for each in found.devices],
+        "links": [platform_json.plain(each) for each in found.links],
         "versions": versions(),
     }
-
-
-def _plain(noun: Device | Link) -> dict[str, Any]:
-    about = {f.name: getattr(noun, f.name) for f in fields(noun)}
-    named = ("figures", "sources")
-    return {**about, **{name: dict(about[name]) for name in named if name in about}}
 
 
 def _asked(ray: Any, nodes: Sequence[Node]) -> list[dict[str, Any]]:
