@@ -6,11 +6,12 @@ import shlex
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from pearl.advice.comparison import Comparison, compare, how_sure, number
 from pearl.errors import InfeasibleError, SpecError
-from pearl.explanation.resolve import LEAST_S
+from pearl.explanation.resolve import LEAST_S, alike
 from pearl.formatting import count
 from pearl.graph.limits import Limits
 from pearl.graph.task_graph import TaskGraph
@@ -73,6 +74,11 @@ class Case:
     def limits(self) -> Limits:
         assert self.plan.problem is not None
         return self.plan.problem.limits
+
+    @cached_property
+    def alike(self) -> tuple[tuple[str, ...], ...]:
+        """The devices that can be exchanged, in each set those first that the plan uses."""
+        return alike(self.graph, self.costs, self.limits, self.plan)
 
     @property
     def left_s(self) -> float:

@@ -10,10 +10,9 @@ from importlib.resources import files
 from pearl.advice.asking import Case, Finding, numbers
 from pearl.advice.comparison import number
 from pearl.errors import SpecError
-from pearl.explanation.resolve import classes, devices_in, devices_of, restricted, without_modes
-from pearl.explanation.what_if import without_device
+from pearl.explanation.resolve import classes, devices_in, devices_of, restricted, twins
+from pearl.explanation.what_if import without_devices
 from pearl.formatting import count, listed
-from pearl.planning.plans import Plan
 from pearl.spec.catalogue import catalogue
 from pearl.spec.messages import nearest
 from pearl.spec.platform_files import read_platform
@@ -31,26 +30,38 @@ WORTH = 1.02
 
 
 def of_platform(case: Case) -> Iterator[Finding]:
-    """Every device beside the host: without it, or, where no task runs on it, with one there."""
-    platform = case.costs.platform
+    """Every device beside the host: without it, or, where no task runs on it, with one there. Of
+    devices that are alike: without all, and without one."""
+    platform, asked = case.costs.platform, set[str]()
     for device in platform.devices:
-        if device.name == platform.host:
+        if device.name == platform.host or device.name in asked:
             continue
-        used = any(t.device == device.name for t in case.plan.tasks)
-        yield _kept(case, device) if used else _idle(case, device)
+        same = next((s for s in case.alike if device.name in s), (device.name,))
+        asked |= set(same)
+        used = [d for d in same if any(t.device == d for t in case.plan.tasks)]
+        if not used:
+            yield _idle(case, device, same)
+            continue
+        yield _kept(case, same)
+        if len(same) > 1:
+            yield _kept(case, same[-1:]) if len(used) == len(same) else _spare(case, used, same)
 
 
-def _kept(case: Case, device: Device) -> Finding:
-    question, plain = f"Is {device.name} worth having?", case.command("plan", "--explain")
-    gone = [m for m in case.costs.modes if m.device == device.name]
-    other = case.solved(costs=without_modes(case.costs, gone))
+def _kept(case: Case, names: Sequence[str]) -> Finding:
+    one = len(names) == 1
+    is_are, it, worth = ("Is", "it", "it is") if one else ("Are", "them", "they are")
+    plain = case.command("plan", "--explain")
+    question = f"{is_are} {listed(names)} worth having?"
+    costs, limits = without_devices(case.costs, case.limits, names)
+    if case.plan.objective != "power_efficiency":  # what idles beside draws power all the same
+        costs = replace(costs, platform=case.costs.platform)
+    other = case.solved(costs=costs, limits=limits)
     if other is None:
-        return Finding(question, "No plan without it was found that meets the limits.", plain)
-    other = _off(case, other, device)
+        return Finding(question, f"No plan without {it} was found that meets the limits.", plain)
     c = case.against(other)
     return Finding(
         question,
-        f"{case.figure(case.plan)} with it, {count(number(other))} without: it is worth "
+        f"{case.figure(case.plan)} with {it}, {count(number(other))} without: {worth} worth "
         f"{1 / c.ratio:.2f} x, and better in {100 * c.worse:.0f} % of {c.draws} draws.",
         plain,
         c.worse,
@@ -58,18 +69,25 @@ def _kept(case: Case, device: Device) -> Finding:
     )
 
 
-def _off(case: Case, other: Plan, device: Device) -> Plan:
-    """The plan on the platform without the device, whose idle power is then not drawn."""
-    if case.plan.objective != "power_efficiency":
-        return other
-    bare = without_device(case.costs.platform, device.name)
-    gone = [m for m in case.costs.modes if m.device == device.name]
-    table = replace(without_modes(case.costs, gone), platform=bare)
-    return case.solved(costs=table) or other
+def _spare(case: Case, used: Sequence[str], same: Sequence[str]) -> Finding:
+    """Devices that are like those in use, of which the plan needs no more."""
+    spare = [d for d in same if d not in used]
+    are = "is" if len(spare) == 1 else "are"
+    sure = "the best plan uses" if case.plan.status == "optimal" else "the plan found uses"
+    return Finding(
+        f"{are.capitalize()} {listed(spare)} worth having?",
+        f"No: {listed(spare)} {are} like {listed(used)}, and {sure} no more of them. Slack, "
+        "replicas or several runs at once (pearl sweep) may use more.",
+        case.command("plan", "--explain"),
+        numbers={"used": list(used), "spare": spare},
+    )
 
 
-def _idle(case: Case, device: Device) -> Finding:
-    question, plain = f"Should {device.name} be used?", case.command("plan", "--explain")
+def _idle(case: Case, device: Device, same: Sequence[str] = ()) -> Finding:
+    question, plain = (
+        f"Should {listed(same or [device.name])} be used?",
+        case.command("plan", "--explain"),
+    )
     learning = set(case.tasks("gradient"))
     able = [
         (
@@ -88,9 +106,10 @@ def _idle(case: Case, device: Device) -> Finding:
         return Finding(question, f"No plan with {listed(group)} there meets the limits.", plain)
     c = case.against(other)
     word = "No" if c.better < 0.5 else "The estimates say no"
+    there = device.name if len(same) > 1 else "it"
     return Finding(
         question,
-        f"{word}: with {listed(group)} on it {case.beside(other)}.",
+        f"{word}: with {listed(group)} on {there} {case.beside(other)}.",
         plain,
         1 - c.better,
         numbers(c, other),
@@ -231,15 +250,16 @@ def where_replay(case: Case) -> Iterator[Finding]:
     if len(platform.devices) == 1:
         yield Finding(question, f"On {here}, the only device there is.", more)
         return
-    others = [d for d in devices_of(group, case.costs, case.limits) if d != here]
-    shut = [d for d in platform.devices if d.name not in (here, *others)]
+    like = {here, *twins(case.alike, here)}
+    others = [d for d in devices_of(group, case.costs, case.limits) if d not in like]
+    shut = [d for d in platform.devices if d.name not in {*like, *others}]
     why = [f"not modelled on {d.name}" for d in shut if not _runs(case, group, d)]
     why += [f"your limits keep it from {d.name}" for d in shut if _runs(case, group, d)]
     tail = f" ({'; '.join(why)})" if why else ""
     if not others:
         yield Finding(question, f"On {here}{tail}.", more)
         return
-    bans = {group: frozenset({here})}
+    bans = {group: frozenset(like)}
     other = case.solved(costs=restricted(case.costs, {}, bans))
     if other is None:
         yield Finding(question, f"On {here}: elsewhere no plan was found{tail}.", more)

@@ -11,7 +11,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from pearl.explanation.resolve import Again, classes, devices_in, devices_of, restricted
+from pearl.explanation.resolve import (
+    Again,
+    classes,
+    devices_in,
+    devices_of,
+    restricted,
+    twins,
+)
 from pearl.formatting import count, figure, listed, percent, si
 from pearl.planning.costs import Mode
 from pearl.planning.plans import Plan
@@ -37,10 +44,13 @@ def answers(again: Again) -> tuple[Sentence, ...]:
     platform = again.costs.platform
     host = platform.device(platform.host)
     found: list[Sentence] = []
+    asked: set[str] = set()
     for gpu in (d for d in platform.devices if d.kind != host.kind and not d.simulated):
-        slower = why_slower(again, gpu)
+        told = asked.intersection(twins(again.alike, gpu.name))
+        slower = "" if told else why_slower(again, gpu)
         if slower:
             found.append(Sentence(f"Why is {gpu.name} slower than the CPU?", slower))
+        asked.add(gpu.name)
         found.append(Sentence(f"Why does {gpu.name} idle?", why_idle(again, gpu)))
     replay = where_replay(again)
     if found and replay:
@@ -151,6 +161,10 @@ def why_idle(again: Again, gpu: Device) -> str:
             f"{gpu.name} is busy {percent(load)} of the period of {si(plan.period_s, 's')}; "
             f"for the rest it waits: {_elsewhere(plan, gpu.name)}."
         )
+    used = {t.device for t in plan.tasks}
+    if same := [d for d in twins(again.alike, gpu.name) if d in used]:
+        sure = "the best plan uses" if plan.status == "optimal" else "the plan found uses"
+        return f"{gpu.name} is like {listed(same)}, and {sure} no more of them."
     able = [
         (sum(t.share_of_period for t in plan.tasks if t.task in g), g)
         for g in classes(again.graph, again.limits)
@@ -216,12 +230,13 @@ def where_replay(again: Again) -> str:
         return ""
     group = next(g for g in classes(again.graph, again.limits) if tasks[0] in g)
     here = devices_in(again.plan, group)[0]
-    others = [d for d in devices_of(group, again.costs, again.limits) if d != here]
-    never = [d.name for d in again.costs.platform.devices if d.name not in (here, *others)]
+    same = {here, *twins(again.alike, here)}
+    others = [d for d in devices_of(group, again.costs, again.limits) if d not in same]
+    never = [d.name for d in again.costs.platform.devices if d.name not in {*same, *others}]
     reasons = [_kept_off(again, group, device) for device in never]
     if not others:
-        return f"On {here}: {'; '.join(reasons)}."
-    bans = {group: frozenset({here})}
+        return f"On {here}{': ' if reasons else ''}{'; '.join(reasons)}."
+    bans = {group: frozenset(same)}
     answer = again.solve(costs=restricted(again.costs, {}, bans), waiting=2)
     if answer is None:
         return f"On {here}, by this plan; no time was left to try {' or '.join(others)}."

@@ -9,7 +9,7 @@ plan without one of its variants, without a fused call, and with one lane fewer.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pearl.explanation.resolve import (
@@ -21,6 +21,7 @@ from pearl.explanation.resolve import (
     devices_of,
     placements,
     restricted,
+    twins,
     without_modes,
 )
 from pearl.formatting import listed
@@ -64,29 +65,42 @@ class RunnerUps:
 
 
 def runner_ups(again: Again, within: float) -> RunnerUps:
-    """Plans worth at least (1 − within) of the best one, all different but for names of lanes."""
+    """Plans worth at least (1 − within) of the best one, all different but for names of lanes and
+    for devices that are alike."""
     elsewhere, complete = _other_devices(again.until(0.8), within)
     found: dict[object, RunnerUp] = {}
     for answer in [*elsewhere, *_same_devices(again)]:
         plan = answer.plan
-        if plan is None or signature(plan) in {signature(again.plan), *found}:
+        if plan is None:
+            continue
+        key = signature(plan, again.alike)
+        if key in {signature(again.plan, again.alike), *found}:
             continue
         loss = -again.gain(plan.value)
         if loss <= within + SAME:
             differs = differences(again.plan, plan)
             whole = _of_whole_problem(plan, again)
-            found[signature(plan)] = RunnerUp(whole, differs, max(0.0, loss), answer.proven)
+            found[key] = RunnerUp(whole, differs, max(0.0, loss), answer.proven)
     best = sorted(found.values(), key=lambda r: (r.loss, r.differs))
     return RunnerUps(tuple(best[:MOST]), complete and len(best) <= MOST)
 
 
-def signature(plan: Plan) -> object:
-    """A key that is equal for plans that differ in names and orders of lanes only."""
+def signature(plan: Plan, sets: Sequence[tuple[str, ...]] = ()) -> object:
+    """A key that is equal for plans that differ in names and orders of lanes only. sets: devices
+    that can be exchanged, whose names do not matter either."""
     lanes: dict[str, list[str]] = {}
-    for t in plan.tasks:
+    met: dict[str, tuple[int, int]] = {}
+    orbit = {d: i for i, same in enumerate(sets) for d in same}
+    for t in sorted(plan.tasks, key=lambda t: t.task):
         lanes.setdefault(t.lane, []).append(t.task)
+        if t.device in orbit and t.device not in met:
+            at = orbit[t.device]
+            met[t.device] = at, sum(i == at for i, _ in met.values())
     how = tuple(
-        sorted((t.task, t.device, t.variant, t.width, bool(t.fused_with)) for t in plan.tasks)
+        sorted(
+            (t.task, str(met.get(t.device, t.device)), t.variant, t.width, bool(t.fused_with))
+            for t in plan.tasks
+        )
     )
     return how, frozenset(tuple(sorted(tasks)) for tasks in lanes.values())
 
@@ -172,6 +186,19 @@ class _Node:
     banned: Mapping[Group, frozenset[str]]
 
 
+def _one_of_alike(again: Again, movable: Sequence[Group]) -> dict[Group, frozenset[str]]:
+    """Of devices that are alike the first class that may use them uses only that of the plan, else
+    the first: exchanging two of them gives the other assignments."""
+    bans: dict[Group, frozenset[str]] = {}
+    for same in again.alike:
+        for g in movable:
+            if set(same) & set(devices_of(g, again.costs, again.limits)):
+                here = next((d for d in devices_in(again.plan, g) if d in same), same[0])
+                bans[g] = bans.get(g, frozenset()) | set(twins(again.alike, here))
+                break
+    return bans
+
+
 def _other_devices(again: Again, within: float) -> tuple[list[Answer], bool]:
     """Next-best assignments of devices, best first, down to the share; and whether these are all,
     proved."""
@@ -182,7 +209,7 @@ def _other_devices(again: Again, within: float) -> tuple[list[Answer], bool]:
     heap: list[tuple[float, int, _Node]] = []
     found: list[Answer] = []
     sure = again.plan.status == "optimal"
-    node, number = _Node(again.plan, sure, {}, {}), 0
+    node, number = _Node(again.plan, sure, {}, _one_of_alike(again, movable)), 0
     while True:
         held = dict(node.fixed)
         for g in movable:

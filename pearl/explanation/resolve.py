@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import networkx as nx
 
@@ -14,6 +15,8 @@ from pearl.graph.task_graph import TaskGraph
 from pearl.planning.costs import CostTable, Mode
 from pearl.planning.plans import Placement, Plan
 from pearl.solvers import METHODS
+from pearl.solvers.model.search_space import search_spaces
+from pearl.solvers.period.symmetry import orbits
 from pearl.solvers.solver import solve
 
 LEAST_S = 0.02
@@ -96,6 +99,11 @@ class Again:
             return self.plan.value / value - 1
         return value / self.plan.value - 1
 
+    @cached_property
+    def alike(self) -> tuple[tuple[str, ...], ...]:
+        """The devices that can be exchanged, as `alike`."""
+        return alike(self.graph, self.costs, self.limits, self.plan)
+
     @property
     def throughput(self) -> float:
         return throughput(self.plan)
@@ -116,6 +124,22 @@ def efficiency(plan: Plan) -> float | None:
         return plan.env_steps_per_j
     energy = plan.energy_per_iteration_j
     return 1 / energy if energy > 0 else None
+
+
+def alike(
+    graph: TaskGraph, costs: CostTable, limits: Limits, plan: Plan
+) -> tuple[tuple[str, ...], ...]:
+    """Sets of devices that can be exchanged in any plan without changing what it is worth, in each
+    those first that the plan uses."""
+    space = search_spaces(graph, costs, limits)[0]
+    used = {t.device for t in plan.tasks}
+    found = orbits(space, [range(len(options)) for options in space.options])
+    return tuple(tuple(sorted(names, key=lambda name: name not in used)) for names in found)
+
+
+def twins(sets: Iterable[tuple[str, ...]], device: str) -> tuple[str, ...]:
+    """The other devices that can be exchanged with one. sets: as `alike` finds them."""
+    return next((tuple(d for d in s if d != device) for s in sets if device in s), ())
 
 
 def placements(plan: Plan, task: str) -> list[Placement]:

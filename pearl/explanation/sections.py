@@ -64,8 +64,14 @@ def section(e: Explanation, *, every_change: bool = False) -> Section:
     sentences += [(s.question, s.answer) for s in e.answers]
     sentences += [("Batch size", crossover_sentence(c)) for c in e.crossovers]
     shown = tuple(w for w in e.what_ifs if every_change or _visible(e, w))
-    nothing = [w.text for w in e.what_ifs if w not in shown]
+    nothing = [w.text for w in e.what_ifs if w not in shown and w.proven]
+    unproved = [w.text for w in e.what_ifs if w not in shown and not w.proven]
     notes = []
+    if unproved:
+        notes.append(
+            f"No plan that differs by {percent(VISIBLE)} was found in the time, none proved the "
+            f"best: {'; '.join(unproved)}."
+        )
     if nothing:
         notes.append(f"Less than {percent(VISIBLE)} either way: {'; '.join(nothing)}.")
     if any(not w.proven for w in shown):

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from pearl.explanation.resolve import SAME, Again, efficiency, throughput, without_modes
+from pearl.explanation.resolve import SAME, Again, efficiency, throughput, twins, without_modes
+from pearl.formatting import listed
 from pearl.graph.limits import Limits
 from pearl.graph.task_graph import TaskGraph
 from pearl.planning.costs import CostTable, Mode
 from pearl.planning.plans import Plan
-from pearl_devices import Platform
 from pearl_devices.given import LARGEST
 
 FASTER = 0.8
@@ -56,7 +56,8 @@ class WhatIf:
 def what_ifs(again: Again) -> tuple[tuple[WhatIf, ...], tuple[str, ...]]:
     """Every change solved anew, by falling gain, and the changes for which no time was left.
 
-    Asked in the order in which users ask: each device removed; one more slack where the graph
+    Of devices that are alike one stands for all. Asked in the order in which users ask: each
+    device removed, and all that are alike; one more slack where the graph
     allows any (none for makespan, which knows no slack); one more core and lane on each device;
     each link twice as fast; each task 20 % faster, those that take most of the period first; and
     nothing on the host, which cannot be removed.
@@ -112,19 +113,19 @@ def _valued(again: Again, change: Change, plan: Plan, proven: bool) -> WhatIf:
 
 
 def _changes(again: Again) -> Iterator[Change]:
-    host = again.costs.platform.host
-    devices = list(_devices(again.costs, again.limits))
-    yield from (d for d in devices if d.name != host)
+    known = {d for same in again.alike for d in same[1:]}
+    devices = list(_devices(again))
+    yield from devices[:-1]
     if again.plan.objective != "makespan":
         yield from _slack(again.graph, again.costs, again.limits)
-    yield from _lanes(again.costs, again.limits)
-    yield from _links(again.costs, again.limits)
+    yield from _lanes(again.costs, again.limits, known)
+    yield from _links(again.costs, again.limits, known)
     taken = {t.task: -t.share_of_period for t in again.plan.tasks}
     for task in sorted(taken, key=lambda t: taken[t]):
         costs = faster(again.costs, again.graph, task)
         percent = f"{100 * (1 - FASTER):.0f} %"
         yield Change("task", task, f"{task} {percent} faster", costs, again.limits)
-    yield from (d for d in devices if d.name == host)
+    yield from devices[-1:]
 
 
 def _slack(graph: TaskGraph, costs: CostTable, limits: Limits) -> Iterator[Change]:
@@ -139,9 +140,9 @@ def _slack(graph: TaskGraph, costs: CostTable, limits: Limits) -> Iterator[Chang
         yield Change("slack", key, text, costs, replace(limits, **raised))
 
 
-def _lanes(costs: CostTable, limits: Limits) -> Iterator[Change]:
+def _lanes(costs: CostTable, limits: Limits, known: Collection[str]) -> Iterator[Change]:
     platform = costs.platform
-    for device in platform.devices:
+    for device in (d for d in platform.devices if d.name not in known):
         more = replace(device, width=device.width + 1, max_lanes=device.max_lanes + 1)
         text = f"one more {device.width_unit.removesuffix('s')} and lane on {device.name}"
         allowed = limits
@@ -154,9 +155,9 @@ def _lanes(costs: CostTable, limits: Limits) -> Iterator[Change]:
         yield Change("lanes", device.name, text, replace(costs, platform=wider), allowed)
 
 
-def _links(costs: CostTable, limits: Limits) -> Iterator[Change]:
+def _links(costs: CostTable, limits: Limits, known: Collection[str]) -> Iterator[Change]:
     platform = costs.platform
-    for link in platform.links:
+    for link in (k for k in platform.links if not {k.a, k.b} & set(known)):
         fast = replace(
             link,
             latency_s=link.latency_s / 2,
@@ -168,34 +169,41 @@ def _links(costs: CostTable, limits: Limits) -> Iterator[Change]:
         yield Change("link", link.name, f"link {link.name} twice as fast", table, limits)
 
 
-def _devices(costs: CostTable, limits: Limits) -> Iterator[Change]:
-    platform = costs.platform
-    for device in platform.devices if len(platform.devices) > 1 else ():
-        table = without_modes(costs, [m for m in costs.modes if m.device == device.name])
-        if device.name == platform.host:
-            yield Change(
-                "device", device.name, f"nothing on {device.name}, the host", table, limits
-            )
-            continue
-        table = replace(table, platform=without_device(platform, device.name))
-        # A limit may name the device: what it allows is then less, what it asks cannot be met.
-        memory = {d: size for d, size in limits.memory_bytes.items() if d != device.name}
-        devices = {t: tuple(d for d in ds if d != device.name) for t, ds in limits.devices.items()}
-        pinned = {t: () for t, d in limits.pin.items() if d == device.name}
-        pins = {t: d for t, d in limits.pin.items() if d != device.name}
-        less = replace(limits, memory_bytes=memory, devices={**devices, **pinned}, pin=pins)
-        yield Change("device", device.name, f"without {device.name}", table, less)
+def _devices(again: Again) -> Iterator[Change]:
+    """Each device gone, the host last. Of devices that are alike one, then all of them."""
+    platform, limits = again.costs.platform, again.limits
+    host = platform.host
+    others = [(d.name,) for d in platform.devices if d.name != host]
+    gone: list[tuple[str, ...]] = []
+    for (name,) in others:
+        same = (name, *twins(again.alike, name))
+        sets = [next(s for s in again.alike if name in s)[-1:], same] if len(same) > 1 else [same]
+        gone += [g for g in sets if not any(set(g) == set(o) for o in gone)]
+    for names in gone:
+        table, less = without_devices(again.costs, limits, names)
+        yield Change("device", listed(names), f"without {listed(names)}", table, less)
+    if others:
+        table = without_modes(again.costs, [m for m in again.costs.modes if m.device == host])
+        yield Change("device", host, f"nothing on {host}, the host", table, limits)
 
 
-def without_device(platform: Platform, name: str) -> Platform:
-    """The platform without a device and its links. The host cannot go: a ValueError."""
-    if name == platform.host:
-        raise ValueError(f"platform {platform.name!r}: {name!r} is the host; it cannot be removed")
-    return replace(
-        platform,
-        devices=tuple(d for d in platform.devices if d.name != name),
-        links=tuple(k for k in platform.links if name not in (k.a, k.b)),
+def without_devices(
+    costs: CostTable, limits: Limits, names: Collection[str]
+) -> tuple[CostTable, Limits]:
+    """The problem without devices, none of them the host. A limit may name one: what it allows is
+    then less, what it asks cannot be met."""
+    table = without_modes(costs, [m for m in costs.modes if m.device in names])
+    platform = replace(
+        costs.platform,
+        devices=tuple(d for d in costs.platform.devices if d.name not in names),
+        links=tuple(k for k in costs.platform.links if not {k.a, k.b} & set(names)),
     )
+    memory = {d: size for d, size in limits.memory_bytes.items() if d not in names}
+    devices = {t: tuple(d for d in ds if d not in names) for t, ds in limits.devices.items()}
+    pinned: dict[str, tuple[str, ...]] = {t: () for t, d in limits.pin.items() if d in names}
+    pins = {t: d for t, d in limits.pin.items() if d not in names}
+    less = replace(limits, memory_bytes=memory, devices={**devices, **pinned}, pin=pins)
+    return replace(table, platform=platform), less
 
 
 def faster(costs: CostTable, graph: TaskGraph, task: str, factor: float = FASTER) -> CostTable:

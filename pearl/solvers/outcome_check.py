@@ -69,8 +69,9 @@ def _misordered(best: Found, request: Request) -> str:
     timed, orders = timing(best.assignment), best.ordered.orders
     for lane, members in timed.lanes.items():
         entries = [i for i, _ in orders.get(lane, ())]
-        names = [timed.names[i] for i in entries if i in members]
-        fires = {task: [f for t, f in names if t == task] for task, _ in names}
+        mine, fires = set(members), dict[str, list[int]]()
+        for task, number in (timed.names[i] for i in entries if i in mine):
+            fires.setdefault(task, []).append(number)
         if sorted(entries) != sorted(members) or any(f != sorted(f) for f in fires.values()):
             return f"its order of lane {lane} is not each firing there once, each task's in turn"
     if set(orders) != set(timed.lanes):

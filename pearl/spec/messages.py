@@ -123,7 +123,7 @@ def _what(detail: ErrorDetails, path: Where, model: type, others: Mapping[str, t
         return f"{given}; {detail['msg'][:1].lower()}{detail['msg'][1:]}"
     allowed_text = allowed_text.format(**context)
     if kind in ("tuple_type", "list_type") and isinstance(detail["input"], int | float | str):
-        allowed_text += f", [{detail['input']}]"
+        allowed_text += f", [{show(detail['input'])}]"
     return f"{given}; allowed: {allowed_text}"
 
 

@@ -480,6 +480,7 @@ JSON = st.recursive(
     JSON,
 )  # fmt: skip
 @example("limits.together", "{")
+@example("limits.together", "\n")
 @example("platform.hosts", {"": {}})
 def test_any_value_of_any_key_is_a_system_or_a_spec_error(key: str, value: object) -> None:
     spec = yaml.safe_load(BASE)

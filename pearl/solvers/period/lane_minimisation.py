@@ -22,7 +22,7 @@ from pearl.solvers.period.slack_minimisation import taken_slack
 
 MERGED = 24
 """Pairs of lanes for which orders are sought at most (assumed), and searched nodes of one."""
-NODES = 60
+NODES = 200
 
 FEW = 24
 """Firings of an iteration up to which the method is asked once more, for watts (assumed)."""
