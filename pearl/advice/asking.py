@@ -126,6 +126,7 @@ class Case:
                 limits=limits or self.limits,
                 time_limit_s=min(self.left_s, SOLVE_S),
                 seed=self.plan.seed,
+                known=self.plan,
             )
         except (InfeasibleError, SpecError):
             return None

@@ -88,6 +88,7 @@ class Again:
                 limits=limits or self.limits,
                 time_limit_s=max(LEAST_S, min(left, 2 * left / max(waiting, 1))),
                 seed=self.plan.seed,
+                known=self.plan,
             )
         except InfeasibleError as error:
             return Answer(None, str(error), bool(error.conflict))

@@ -17,6 +17,7 @@ from pearl.planning.plans import Plan, Problem
 from pearl.seeds import checked_seed
 from pearl.solvers import METHODS
 from pearl.solvers.infeasible.iis import sharpened
+from pearl.solvers.known_plan import found_in, from_known
 from pearl.solvers.methods.relaxation_bounds import bound as floor
 from pearl.solvers.model.request import OBJECTIVES, ROBUST, Request
 from pearl.solvers.model.result import Outcome
@@ -67,11 +68,15 @@ def solve(
     limits: Limits = Limits(),  # noqa: B008 (frozen)
     time_limit_s: float = 20.0,
     seed: int = 0,
+    known: Plan | None = None,
 ) -> Plan:
     """The plan with the most env steps per second (`throughput`) or per joule (`power_efficiency`),
     or whose first iteration is complete soonest (`makespan`); or the plan that draws of the times
     from their bands, by `seed`, regret least in the mean (`robust`) or at worst (`robust_worst`),
     by a method for throughput.
+
+    known: a plan of a problem like this one; where it is one of this problem too, no worse one is
+        returned, and none is missed for lack of time.
 
     Its value, bound, gap and status say what is proven. Raises SpecError for an unknown objective,
     method or name, and InfeasibleError naming the limit that cannot be met.
@@ -109,6 +114,7 @@ def solve(
     deadline = end - min(ASSEMBLING * time_limit_s, ASSEMBLING_S * firings)
     request = Request(graph, costs, objective, limits, deadline, seed, name)
     regret: Regret | None = None
+    start = found_in(known, request) if known is not None and not robust else None
     try:
         with within(deadline + GRACE_S):
             if robust:
@@ -116,7 +122,7 @@ def solve(
 
                 outcome, regret = least_regret(request, run, robust, Draws(DRAWS, seed))
             else:
-                outcome = run(request)
+                outcome = from_known(run, request, start)
         with extended(max(deadline, time.monotonic()) + GRACE_S):
             fault = fault_of(outcome, request)
     except InfeasibleError as error:

@@ -18,6 +18,7 @@ from pearl import Limits, SpecError, solve
 from pearl.advice import advise, hardware
 from pearl.advice.asking import Case, Finding
 from pearl.advice.comparison import compare, how_sure, times, verdict
+from pearl.advice.hardware import of_platform
 from pearl.advice.measuring import INNER, OUTER, given
 from pearl.advice.measuring import how_sure as how_sure_of
 from pearl.advice.page import verdict_text
@@ -156,6 +157,24 @@ def test_the_device_that_nobody_knows_is_the_one_to_measure() -> None:
 def test_where_no_draw_changes_the_plan_it_is_sure() -> None:
     (sure,) = about(two(Estimate(1.0, 1.0, 0.9, 1.1), Estimate(50.0, 50.0, 40.0, 60.0)))
     assert sure.share == 1.0
+
+
+def test_devices_that_are_alike_are_told_together() -> None:
+    """Two cards by which x is five times as fast, of which a plan can use one."""
+    found = [mode("x", "cpu", 1.0), *(mode("x", d, 0.2) for d in ("gpu", "gpu2"))]
+    costs = CostTable(star(devices("cpu", "gpu", "gpu2")), tuple(found))
+    case = Case(
+        pearl.load({**SPEC, "limits": {}}),
+        solve(loop("x"), costs),
+        Draws(20),
+        time.monotonic() + 20,
+        ("spec.yaml",),
+    )
+    both, one = of_platform(case)
+    assert both.question == "Are gpu and gpu2 worth having?"
+    assert both.numbers["ratio"] == pytest.approx(0.2)
+    assert one.question == "Is gpu2 worth having?"
+    assert one.answer.startswith("No: gpu2 is like gpu, and the best plan uses no more of them.")
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,9 @@ from pearl.planning.costs import CostTable, Mode
 from pearl.planning.plan_validation import check_plan
 from pearl.planning.plans import Plan, load_plan
 from pearl.report.report import Report
+from pearl.solvers.methods import milp
 from pearl.testing.graphs import devices, loop, mode, random_problem, star, tasks
+from pearl.time_limit import OutOfTimeError
 from pearl_devices import Kernel, Link, Platform
 from tests.cli.test_cli import Ran
 from tests.graphs import dqn, dqn_costs
@@ -260,6 +262,57 @@ def test_the_parts_of_the_bound_add_up_to_the_period(seed: int) -> None:
     assert named <= set(plan.bottleneck.tasks) or b.kind == "cycle"
     if b.next_share is not None:
         assert 0 <= b.next_share <= 1 + 1e-6
+
+
+def with_twin() -> tuple[TaskGraph, CostTable]:
+    """`two_devices` with d2, which is d1 by another name, and a slow d3."""
+    graph, _ = two_devices()
+    found = [mode("a", "d0", 10 * US), mode("b", "d0", 9 * US)]
+    found += [mode("b", d, 6 * US) for d in ("d1", "d2")] + [mode("b", "d3", 8 * US)]
+    return graph, CostTable(star(devices("d0", "d1", "d2", "d3", lanes=1)), tuple(found))
+
+
+def test_devices_that_are_alike_are_one_question() -> None:
+    e = explained(*with_twin())
+    names = [w.name for w in e.what_ifs if w.kind == "device"]
+    assert sorted(names) == ["d0", "d1 and d2", "d2", "d3"]
+    assert by_name(e, "device", "d2").value == pytest.approx(e.value)
+    assert by_name(e, "device", "d1 and d2").value == pytest.approx(1 / (18 * US))
+    for kind in ("lanes", "link"):
+        assert not [w for w in e.what_ifs if w.kind == kind and "d2" in w.name]
+
+
+def test_a_plan_on_a_device_that_is_alike_is_no_runner_up() -> None:
+    e = explain(solve(*with_twin()), within=0.5)
+    assert e.runner_ups.complete
+    assert [r.differs for r in e.runner_ups.plans] == [("b on d3",), ("b on d0",)]
+
+
+def test_a_device_that_a_limit_names_is_alike_to_none() -> None:
+    graph, costs = with_twin()
+    limits = Limits(memory_bytes={"d1": 1e3})
+    plan = solve(graph, costs, limits=limits)
+    assert Again(plan, graph, costs, Limits(), 0.0).alike == (("d1", "d2"),)
+    assert Again(plan, graph, costs, limits, 0.0).alike == ()
+
+
+def test_without_time_a_change_is_worth_what_the_plan_is_worth_in_it(monkeypatch) -> None:
+    """No method finds anything: the plan itself, its task 20 % faster, is what there is."""
+    graph, costs = two_devices()
+    plan = solve(graph, costs)
+
+    def late(request):
+        raise OutOfTimeError
+
+    monkeypatch.setattr(milp, "solve", late)
+    e = explain(plan)
+    a = by_name(e, "task", "a")
+    assert a.value == pytest.approx(1 / (14 * US))
+    lag = by_name(e, "slack", "policy_lag")
+    assert lag.value == pytest.approx(e.value)
+    assert not lag.proven  # 1 / 10 us is the best
+    assert "none proved the best: policy_lag 0 → 1" in " ".join(str(e).split())
+    assert "not decided" in (by_name(e, "device", "d1").infeasible or "")
 
 
 def test_a_plan_for_makespan_is_bound_by_its_longest_path() -> None:
