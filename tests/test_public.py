@@ -55,7 +55,7 @@ def test_signatures_are_those_of_the_contract():
     assert parameters(pearl.plan) == ["system", "method", "time_limit_s", "seed"]
     assert parameters(pearl.compile) == ["system", "set", "plan", "emulate", "seed"]
     assert parameters(pearl.solve) == [
-        *("graph", "costs", "objective", "method", "limits", "time_limit_s", "seed")
+        *("graph", "costs", "objective", "method", "limits", "time_limit_s", "seed", "known")
     ]
     assert parameters(pearl.pareto) == ["graph", "costs", "limits", "gap", "time_limit_s"]
     assert parameters(pearl.estimate) == ["kernel", "device", "variant", "width"]
