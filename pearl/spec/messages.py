@@ -55,10 +55,17 @@ SYNONYMS: Mapping[str, tuple[str, ...]] = {
 """A key as other libraries call it → the keys here; with a dot, in another section."""
 
 
+LEAST, FEW = 2, 3
+"""Letters of a beginning by which names are offered, and names at most."""
+
+
 def nearest(given: object, names: Iterable[str]) -> str:
-    """` (did you mean x?)` for the most similar name, or nothing."""
-    found = difflib.get_close_matches(str(given)[:200], list(names), 1, 0.6)
-    return f" (did you mean {found[0]}?)" if found else ""
+    """` (did you mean x?)` for the most similar name, else those that begin so, or nothing."""
+    text, all_names = str(given)[:200], list(names)
+    found = difflib.get_close_matches(text, all_names, 1, 0.6)
+    if not found and len(text) >= LEAST:
+        found = [name for name in all_names if name.startswith(text.lower())][:FEW]
+    return f" (did you mean {' or '.join(found)}?)" if found else ""
 
 
 def _near(key: object, allowed: Iterable[str]) -> str:
