@@ -11,6 +11,7 @@ import yaml
 
 from pearl.errors import SpecError
 from pearl.planner.planner import plan
+from pearl.spec.catalogue import catalogue
 from pearl.spec.checks import shipped
 from pearl.spec.platform_entries import YOURS, yours
 from pearl.spec.platform_files import read_platform, unfold
@@ -73,6 +74,15 @@ def test_every_number_of_a_shipped_platform_has_a_source(name: str) -> None:
     for link in platform.links:
         numbers = {"latency_s", "bytes_per_s", "per_message_s", "energy_j_per_byte"}
         assert {n for n in numbers if link.sources.get(n, YOURS) == YOURS} == set()
+
+
+def test_the_docs_count_what_the_catalogue_assumes() -> None:
+    devices = [read_platform({"devices": {"d": dict(d)}})[0] for d in catalogue().values()]
+    sources = [s for found in devices if found for s in found.devices[0].sources.values()]
+    assumed = sum("assumed" in source for source in sources)
+    text = " ".join((Path(__file__).parents[2] / "docs/own_device.md").read_text().split())
+    assert f"Of the {len(sources)} numbers there {len(sources) - assumed} name a page" in text
+    assert f"{assumed} are assumed in part or whole" in text
 
 
 @pytest.mark.parametrize("name", sorted(PLATFORMS))
