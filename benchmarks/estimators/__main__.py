@@ -8,6 +8,7 @@ from benchmarks.run import main
 PARTS = {
     "host": "kernels of this host that no fit has seen",
     "sheet": "kernels of this host as if it were unknown",
+    "power": "published watts of GPUs",
     "gpu": "published timings of GPU operators",
     "plans": "whole plans of this host",
     "balance": "threads that a GPU needs",

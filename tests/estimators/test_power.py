@@ -6,48 +6,34 @@ from dataclasses import replace
 
 import pytest
 
-from pearl.spec.catalogue import catalogue
-from pearl.spec.platform_files import read_platform
+from benchmarks.estimators.power import BUSY, READINGS, Reading, device, modelled
 from pearl_devices import Device, Kernel, Platform, kernel
 from pearl_estimators import estimate, power
 
-READINGS = [
-    # device, the larger of arithmetic and memory utilisation, watts, source
-    ("h100_sxm", 0.0, 122, "a CUDA context and nothing else: arXiv 2605.23918"),
-    ("a100_sxm_40gb", 0.0, 80, "a CUDA context and nothing else, 80 GB: arXiv 2605.23918"),
-    ("l40s", 0.0, 102, "a CUDA context and nothing else: arXiv 2605.23918"),
-    ("rtx_4090", 0.01, 68, "SAC by sbx, 25 % of the time busy: github.com/araffin/sbx, issue 35"),
-    ("v100_sxm_16gb", 0.01, 66, "learning that waits for launches, 66 of 300 W in nvidia-smi"),
-    # 138 tokens a second of 4.4 GB of weights, 0.60 of 1008 GB/s
-    (
-        "rtx_4090",
-        0.60,
-        246,
-        "decoding Qwen3-4B: github.com/noonghunna/club-3090, issue 697",
-    ),
-    # 54.7 of 82.6 TFLOP/s in float32 without tensor cores (mli/transformers-benchmarks, issue 3)
-    ("rtx_4090", 0.66, 380, "gpu-burn: github.com/wilicc/gpu-burn, issue 68"),
-]
+
+@pytest.mark.parametrize("reading", READINGS, ids=lambda r: f"{r.device} {r.watts:g} W")
+def test_published_watts_are_within_the_band(reading: Reading) -> None:
+    watts = modelled(reading.device, reading.share)
+    assert reading.watts / power.BAND <= watts <= reading.watts * power.BAND, reading.source
 
 
-def gpu(name: str) -> Device:
-    platform, _, problems = read_platform({"devices": {"gpu": dict(catalogue()[name])}})
-    assert platform is not None, problems
-    return platform.devices[0]
+def test_readings_that_set_a_figure_and_those_held_out_are_told_apart() -> None:
+    held = [r for r in READINGS if not r.sets]
+    assert len(READINGS) >= 10
+    assert len(held) >= 5
+    pages = {(r.device, r.what, r.source) for r in READINGS}
+    assert len(pages) == len(READINGS)
+    said = {r.watts for r in READINGS if r.sets == "context_power"}
+    assert said.isdisjoint(r.watts for r in held)
 
 
-@pytest.mark.parametrize(("name", "share", "watts", "source"), READINGS)
-def test_published_watts_are_within_the_band(
-    name: str, share: float, watts: float, source: str
-) -> None:
-    found = gpu(name)
-    work = Kernel("work", flops=share * found.peak_flops_per_s)  # a second's, at this share
-    modelled = found.waiting_power_w + power.firing_energy_j(work, found, found.width, 1.0)
-    assert watts / power.BAND <= modelled <= watts * power.BAND, source
+def test_a_gpu_that_computes_nothing_new_draws_less_than_its_gpu_util_would_say() -> None:
+    for r in BUSY:
+        assert modelled(r.device, 0.0) <= r.watts < modelled(r.device, r.share), r.source
 
 
 def test_a_launch_bound_update_is_charged_for_its_work_and_not_for_its_time() -> None:
-    card = gpu("rtx_4090")
+    card = device("rtx_4090")
     sizes: dict[str, object] = {"obs": 4, "act": 0, "batch": 64, "steps": 1, "double": 1}
     program = "tests.kernel_losses:dqn"
     update = kernel("update.dqn", sizes, program=program, q=(4, 64, 64, 2))  # type: ignore[arg-type]
@@ -59,7 +45,7 @@ def test_a_launch_bound_update_is_charged_for_its_work_and_not_for_its_time() ->
 
 
 def test_no_work_draws_more_than_the_board_may() -> None:
-    card = gpu("rtx_4090")
+    card = device("rtx_4090")
     much = Kernel("much", flops=100 * card.peak_flops_per_s)
     spent = power.firing_energy_j(much, card, card.width, 2.0)
     assert spent == pytest.approx(2.0 * (card.active_power_w - card.waiting_power_w))
