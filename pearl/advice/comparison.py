@@ -80,10 +80,18 @@ def how_sure(c: Comparison) -> str:
     """`better in 71 % of 200 draws; at worst you lose 1.3×`, of the other plan."""
     if c.better == 0 and c.worse == 0:
         return f"equal in all {c.draws} draws"
-    text = f"better in {100 * c.better:.0f} % of {c.draws} draws"
+    text = f"better in {share(c.better, c.draws)}"
     if c.lose > 1 + TIE and c.better > 0:
         text += f"; at worst you lose {times(c.lose)}"
     return text
+
+
+def share(part: float, draws: int) -> str:
+    """`71 % of 200 draws`; never all of them, or none, where it is not so."""
+    percents = round(100 * part)
+    if 0 < part < 1 and percents in (0, 100):
+        return f"{round(part * draws)} of {draws} draws"
+    return f"{percents} % of {draws} draws"
 
 
 def verdict(c: Comparison) -> str:

@@ -8,7 +8,7 @@ from functools import cache
 from importlib.resources import files
 
 from pearl.advice.asking import Case, Finding, numbers
-from pearl.advice.comparison import number
+from pearl.advice.comparison import number, share
 from pearl.errors import SpecError
 from pearl.explanation.resolve import classes, devices_in, devices_of, restricted, twins
 from pearl.explanation.what_if import without_devices
@@ -62,7 +62,7 @@ def _kept(case: Case, names: Sequence[str]) -> Finding:
     return Finding(
         question,
         f"{case.figure(case.plan)} with {it}, {count(number(other))} without: {worth} worth "
-        f"{1 / c.ratio:.2f} x, and better in {100 * c.worse:.0f} % of {c.draws} draws.",
+        f"{1 / c.ratio:.2f} x, and better in {share(c.worse, c.draws)}.",
         plain,
         c.worse,
         numbers(c, other),

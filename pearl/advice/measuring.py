@@ -16,6 +16,7 @@ from dataclasses import replace
 import numpy as np
 
 from pearl.advice.asking import Case, Finding
+from pearl.advice.comparison import share
 from pearl.explanation.near_optimal import differences
 from pearl.explanation.resolve import LEAST_S
 from pearl.formatting import count, listed, percent, si
@@ -100,7 +101,7 @@ def how_sure(case: Case) -> Iterator[Finding]:
     other = _plan_of(case, found[rival])
     yield Finding(
         "How sure is this plan?",
-        f"It is the best one in {100 * best:.0f} % of {case.draws.number} draws; its regret is "
+        f"It is the best one in {share(best, case.draws.number)}; its regret is "
         f"{percent(mean)} in the mean and {percent(worst)} at worst. Next is "
         f"{'; '.join(differences(case.plan, other)[:3])}, best in {100 * often[rival]:.0f} %.",
         case.command("plan", "--objective robust"),

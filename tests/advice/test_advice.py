@@ -17,7 +17,7 @@ import pearl
 from pearl import Limits, SpecError, solve
 from pearl.advice import advise, hardware
 from pearl.advice.asking import Case, Finding
-from pearl.advice.comparison import compare, how_sure, times, verdict
+from pearl.advice.comparison import compare, how_sure, share, times, verdict
 from pearl.advice.hardware import of_platform
 from pearl.advice.measuring import INNER, OUTER, given
 from pearl.advice.measuring import how_sure as how_sure_of
@@ -94,6 +94,13 @@ def test_a_draw_that_no_limit_on_power_lets_run_is_no_number() -> None:
     assert (found.plan.bands.env_steps_per_s or (1, 0))[0] == 0
     assert problems(found.to_json(), "advise") == []
     assert "nan" not in str(found)
+
+
+def test_a_share_is_all_of_the_draws_only_where_it_is() -> None:
+    assert share(1.0, 200) == "100 % of 200 draws"
+    assert share(0.995, 200) == "199 of 200 draws"
+    assert share(0.71, 200) == "71 % of 200 draws"
+    assert share(1 / 300, 300) == "1 of 300 draws"
 
 
 def test_words_for_how_sure_it_is() -> None:
