@@ -7,8 +7,9 @@ needed. What a real network adds is not shown here.
 policies: one DQN and one PPO source under five ways to share out their tasks, each a set of limits.
     Parameters are those of the same plan in one thread, bit for bit, and without slack those of the
     sequential program; messages and bytes are the plan's.
-kills: actors of Ray and a raylet are killed with signal 9 at drawn moments of runs; those end with
-    the bits of runs that were never killed.
+kills: actors of Ray, a raylet and the process that trains are killed with signal 9 at drawn moments
+    of runs; those end with the bits of runs that were never killed, the last gone on with from its
+    checkpoint, over the nodes and on this host alone.
 choice: env steps a second of the planner's choice beside one host and every policy, interleaved,
     where a step of an environment takes microseconds, 1 ms and 8 ms (16 of them, which sleep).
 """
@@ -253,11 +254,55 @@ def kills(cluster: Any, *, quick: bool) -> Part:
     if not fine:
         wrong.append(f"raylet: {over.run.status} {over.run.message}")
     rows.append(["dqn", "synchronous_actors", "the raylet", "0", "as promised" if fine else "not"])
+    longer = spec_of("dqn", "synchronous_actors", checkpoint_every=2048, steps=40_000)
+    system, plan = planned(longer)
+    calm = trained(system, plan, "one")
+    for lanes in ("ray", "processes", "one")[: 1 if quick else 3]:
+        fine, why = resumed(system, plan, calm, lanes, dice.uniform(0.1, 0.6))
+        where = f"this process; goes on with lanes {lanes}"
+        rows.append(
+            ["dqn", "synchronous_actors", where, "0", "as promised" if fine else f"not: {why}"]
+        )
+        if not fine:
+            wrong.append(f"{where}: {why}")
+        done += 1
     bars = [
         Bar("kills", str(done + 1), f"at least {wanted}", done + 1 >= wanted),
         Bar("runs that ended otherwise", "; ".join(wrong) or "0", "0", not wrong),
     ]
     return Part("kills", ["algorithm", "policy", "kills", "lost", "ended"], rows, bars)
+
+
+def resumed(system: Any, plan: Any, calm: Any, lanes: str, after_s: float) -> tuple[bool, str]:
+    """A process that trains over the nodes is killed with signal 9 so long after its first
+    checkpoint; its run goes on from there with its lanes as said. Whether that run ends with the
+    bits of a calm one, and how else it ended."""
+    import json
+    import subprocess
+    import tempfile
+    from pathlib import Path
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        spec, out = folder / "spec.json", folder / "run"
+        spec.write_text(json.dumps(system.raw))
+        plan.save(folder / "plan.json")
+        command = [sys.executable, "-m", "pearl.cli", "train", str(spec), "--out", str(out)]
+        command += ["--plan", str(folder / "plan.json"), "--set", f"train.seed={SEED}"]
+        run = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        until_s = time.monotonic() + 120
+        while not list(out.glob("checkpoint*")) and time.monotonic() < until_s:
+            if run.poll() is not None:
+                return False, f"it ended by itself with {run.returncode}"
+            time.sleep(0.01)
+        time.sleep(after_s)
+        run.kill()
+        if run.wait() != -9:
+            return False, "it was done before it was killed"
+        over = trained(system, plan, lanes, out=out, resume=True)
+    if over.run.status != "done":
+        return False, f"{over.run.status} {over.run.message}"
+    return not (found := differing(calm, over)), ", ".join(found)
 
 
 def choice(cluster: Any, *, quick: bool) -> Part:
