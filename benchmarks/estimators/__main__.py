@@ -11,6 +11,7 @@ PARTS = {
     "power": "published watts of GPUs",
     "gpu": "published timings of GPU operators",
     "plans": "whole plans of this host",
+    "learned": "shipped specs before and after a run of each",
     "balance": "threads that a GPU needs",
     "actors": "one, two and four actors on this host",
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from pearl_devices import Device, Kernel, offers
 from pearl_devices.buffers import specs
@@ -11,16 +12,67 @@ from pearl_devices.kernels.evaluation import played
 from pearl_estimators.cpu_datasheet import cpu_datasheet
 from pearl_estimators.estimates import Estimate
 
+if TYPE_CHECKING:
+    from pearl_estimators.host.learned import KernelShare
+
 UNTIMED = "not timed on this host yet"
+
+
+LEARNED = ("calibrated", "measured")
+"""Rungs whose estimates runs correct."""
 
 
 def calibrated_or_roofline(kernel: Kernel, device: Device, variant: str, width: int) -> Estimate:
     """The best rung for a kernel on a CPU.
 
-    Kernels of this host are calibrated: timed on first use, which takes about half a minute. Those
-    that could not be timed, and CPUs of a data sheet, have the roofline. A fused kernel is no
-    slower than its parts one by one.
+    Kernels of this host are calibrated: timed on first use, which takes about half a minute, and
+    corrected by what runs took. Those that could not be timed, and CPUs of a data sheet, have the
+    datasheet rung. A fused kernel is no slower than its parts one by one.
     """
+    found = uncorrected(kernel, device, variant, width)
+    if not device.real or found.rung not in LEARNED:
+        return found
+    from pearl_estimators.host.learned import corrected
+    from pearl_estimators.host.on_demand import calibration
+
+    seen = calibration(device, [kernel]).learned
+    if not seen:
+        return found
+    return corrected(found, seen, parts(kernel, device, variant, width))
+
+
+def parts(kernel: Kernel, device: Device, variant: str, width: int) -> tuple[KernelShare, ...]:
+    """What a call consists of, down to kernels that consist of nothing else, with their shares of
+    its time."""
+    from pearl_estimators.host.learned import KernelShare
+    from pearl_estimators.host.linear_fit import family
+
+    found: list[KernelShare] = []
+
+    def add(k: Kernel, v: str, w: int, firings: float) -> None:
+        cut = _cut(k)
+        for inner, n in cut:
+            add(inner, *_way(inner, device, v, w), firings * n)
+        if not cut:
+            seconds = firings * uncorrected(k, device, v, w).latency_s
+            moved = k.bytes_in + k.bytes_out
+            found.append(KernelShare(f"{family(k)} {v}", k.flops, moved, seconds))
+
+    add(kernel, variant, width, 1.0)
+    whole = sum(p.share for p in found)
+    return tuple(replace(p, share=p.share / whole) for p in found)
+
+
+def _cut(kernel: Kernel) -> tuple[tuple[Kernel, int], ...]:
+    """The parts of a fused kernel and the firings of each; none of another."""
+    kind = kind_of(kernel)
+    if kind.structure == "evaluation":
+        return played(kernel)
+    return next(iter(kind.cuts(kernel)), ())
+
+
+def uncorrected(kernel: Kernel, device: Device, variant: str, width: int) -> Estimate:
+    """`calibrated_or_roofline` without what runs have taught."""
     kind = kind_of(kernel)
     if kind.structure == "evaluation":  # how long its episodes are is the policy's
         return _together(kernel, played(kernel), device, variant, width)
@@ -113,10 +165,14 @@ def _together(
 
 
 def _part(kernel: Kernel, device: Device, variant: str, width: int) -> Estimate:
-    """A part of a fused kernel: on one core where it has no variant for several, and of a variant
-    that is only another part's in its first."""
+    return uncorrected(kernel, device, *_way(kernel, device, variant, width))
+
+
+def _way(kernel: Kernel, device: Device, variant: str, width: int) -> tuple[str, int]:
+    """Variant and width of a part of a fused kernel: on one core where it has no variant for
+    several, and of a variant that is only another part's in its first."""
     offered = dict(offers(kernel, device))
     if variant not in offered:
         variant = variant.removesuffix("-pair")
         variant, width = variant if variant in offered else next(iter(offered)), 1
-    return calibrated_or_roofline(kernel, device, variant, width)
+    return variant, width

@@ -18,6 +18,7 @@ from pearl.training import checkpoint, replanning
 from pearl.training.contradiction import contradicted
 from pearl.training.interruption import Interruption
 from pearl.training.judging import Judge
+from pearl.training.learning import taught
 from pearl.training.loop import event, iterate, unwritten
 from pearl.training.loop_parts import TrainingLoop
 from pearl.training.milestones import Milestones
@@ -30,7 +31,7 @@ from pearl.training.steering import Steering, Which
 from pearl_devices import torch_threads
 from pearl_devices.base import EnvironmentFailed
 from pearl_estimators.energy import EnergyMeter
-from pearl_estimators.host.on_demand import doubt
+from pearl_estimators.host.told_by_runs import doubt, learn
 
 if TYPE_CHECKING:
     from pearl.runtime.lanes.engine import Engine
@@ -169,7 +170,11 @@ class TrainingRun:
             out=None if self.folder is None else str(self.folder),
         )
         if run.drift is not None and c.plan.problem is not None:  # planned here and now
-            doubt(contradicted(c.protocol.plan, c.protocol.graph, run.drift))
+            made = c.protocol.plan, c.protocol.graph
+            doubt(contradicted(*made, run.drift))
+            new = taught(*made, c.system.platform, run.drift, run.steady)
+            if new is not None:
+                learn(new)
         if self.folder is not None:
             run.save(self.folder / "run.json")
             Report(c.plan, run, c.system).save(self.folder / "report.html")

@@ -19,7 +19,7 @@ from pearl.planning.runs import Drift, TaskDrift
 from pearl.training.contradiction import contradicted
 from pearl_devices import Device, Kernel, kernel
 from pearl_devices.cache_folder import cache_folder
-from pearl_estimators.host import calibrate_host, on_demand
+from pearl_estimators.host import calibrate_host, on_demand, told_by_runs
 from pearl_estimators.host.benchmark_kernels import CORES, training, variants
 from pearl_estimators.host.calibration import Calibration, CalibrationWarning, MeasuringTimeoutError
 from pearl_estimators.host.calibration_file import store, stored
@@ -255,10 +255,10 @@ UPDATE = next(k for k, _ in KERNELS if k.kind == "update.dqn")
 def test_a_family_that_a_run_contradicts_is_timed_again_and_corrected(fresh):
     before = loaded(1.0)
     store(before)
-    assert on_demand.doubt({"update.dqn native": 1.8, "no such native": 3.0}) == [
+    assert told_by_runs.doubt({"update.dqn native": 1.8, "no such native": 3.0}) == [
         "update.dqn native"
     ]
-    assert on_demand.doubt({"update.dqn native": 1.75}) == []
+    assert told_by_runs.doubt({"update.dqn native": 1.75}) == []
     known = stored()
     assert known is not None
     assert known.doubts == {"update.dqn native": 1.8}
@@ -280,12 +280,12 @@ def test_a_family_that_a_run_contradicts_is_timed_again_and_corrected(fresh):
 
 def test_a_family_that_has_not_changed_is_upheld_and_such_a_run_no_new_doubt(fresh):
     store(loaded(1.0))
-    on_demand.doubt({"update.dqn native": 1.8})
+    told_by_runs.doubt({"update.dqn native": 1.8})
     fresh.setattr(on_demand, "in_child", Child(synthetic(0.02, seed=7)))
     found = on_demand.calibration(HOST, [UPDATE])
     assert (found.doubts, found.upheld) == ({}, {"update.dqn native": 1.8})
-    assert on_demand.doubt({"update.dqn native": 1.7}) == []
-    assert on_demand.doubt({"update.dqn native": 0.5}) == ["update.dqn native"]
+    assert told_by_runs.doubt({"update.dqn native": 1.7}) == []
+    assert told_by_runs.doubt({"update.dqn native": 0.5}) == ["update.dqn native"]
 
 
 @pytest.mark.parametrize(("before", "then"), [(1.0, 1.5), (2.0, 1.5)])
@@ -294,7 +294,7 @@ def test_a_doubt_stays_until_all_points_of_its_family_were_timed_again_in_quiet(
 ):
     """Also where they were timed again under less load than before."""
     store(loaded(before))
-    on_demand.doubt({"update.dqn native": 1.8})
+    told_by_runs.doubt({"update.dqn native": 1.8})
     fresh.setattr(on_demand, "in_child", Child(synthetic(contention=then)))
     found = on_demand.calibration(HOST, [UPDATE])
     assert (found.doubts, found.upheld) == ({"update.dqn native": 1.8}, {})
@@ -303,11 +303,11 @@ def test_a_doubt_stays_until_all_points_of_its_family_were_timed_again_in_quiet(
 
 
 def test_no_doubt_waits_for_a_process_that_measures_nor_needs_a_calibration(fresh):
-    assert on_demand.doubt({"update.dqn native": 1.8}) == []
+    assert told_by_runs.doubt({"update.dqn native": 1.8}) == []
     store(loaded(1.0))
-    fresh.setattr(on_demand, "DOUBT_S", 0.05)
+    fresh.setattr(told_by_runs, "WAIT_S", 0.05)
     with on_demand.hold(on_demand.path(), 1.0):
-        assert on_demand.doubt({"update.dqn native": 1.8}) == []
+        assert told_by_runs.doubt({"update.dqn native": 1.8}) == []
 
 
 def test_a_run_contradicts_what_is_outside_the_band_and_far_off(fresh):

@@ -7,8 +7,8 @@ import json
 import math
 import os
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -17,6 +17,7 @@ from pearl_devices import Kernel
 from pearl_devices.compile_target import held_to
 from pearl_estimators.estimates import Estimate
 from pearl_estimators.host.interference import Shares
+from pearl_estimators.host.learned import KernelShare, Seen
 from pearl_estimators.host.linear_fit import Fit, Point, family, point, predict
 
 SCHEMA = 1
@@ -77,6 +78,7 @@ class Calibration:
     upheld: as doubts, of families that were timed again since and had not changed: a run as far off
         as then is no new doubt.
     again: UTC of the last repeated timing of points in doubt or timed under load; empty for never.
+    learned: what finished runs took beside these estimates.
     """
 
     host: Mapping[str, str]
@@ -95,6 +97,7 @@ class Calibration:
     doubts: Mapping[str, float] = field(default_factory=dict)
     upheld: Mapping[str, float] = field(default_factory=dict)
     again: str = ""
+    learned: tuple[Seen, ...] = ()
     schema: int = SCHEMA
 
     def __post_init__(self) -> None:
@@ -137,6 +140,7 @@ class Calibration:
         body["beside"] = {name: dict(row) for name, row in self.beside.items()}
         body["fits"] = [_plain_fit(each) for each in self.fits]
         body["points"] = [{**vars(each), "terms": dict(each.terms)} for each in self.points]
+        body["learned"] = [asdict(each) for each in self.learned]
         body = json.loads(json.dumps(body, allow_nan=False))
         return sealed(body)
 
@@ -151,8 +155,8 @@ class Calibration:
         try:
             made = [_fit_from(each) for each in body["fits"]]
             points = tuple(Point(**each) for each in body["points"])
-            groups = tuple(body["groups"])
-            return cls(**{**body, "fits": tuple(made), "points": points, "groups": groups})
+            more = {"groups": tuple(body["groups"]), "learned": _learned(body.get("learned", ()))}
+            return cls(**{**body, "fits": tuple(made), "points": points, **more})
         except (KeyError, TypeError, ValueError) as error:
             raise CalibrationError(f"calibration: {error}") from None
 
@@ -181,6 +185,12 @@ class HeldOutTiming:
 def _fit_from(each: dict[str, Any]) -> Fit:
     lists = {name: tuple(each[name]) for name in ("flops", "bytes")}
     return Fit(**{**each, **lists})
+
+
+def _learned(rows: Iterable[Mapping[str, Any]]) -> tuple[Seen, ...]:
+    return tuple(
+        Seen(**{**row, "parts": tuple(KernelShare(**p) for p in row["parts"])}) for row in rows
+    )
 
 
 def _plain_fit(fit: Fit) -> dict[str, Any]:

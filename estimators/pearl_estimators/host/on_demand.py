@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import calendar
+import math
 import time
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -22,6 +23,7 @@ from pearl_estimators.host.calibration import (
 from pearl_estimators.host.calibration_file import hold, path, store, stored
 from pearl_estimators.host.child_process import in_child
 from pearl_estimators.host.journal import empty, gathered, group_of, journal_of, timeable, told
+from pearl_estimators.host.learned import NEWS, Seen
 from pearl_estimators.host.linear_fit import Point, family
 from pearl_estimators.host.other_hosts import MEASURED_BY, calibration_of
 from pearl_estimators.host.timer import HELD, share_had
@@ -36,8 +38,6 @@ AGAIN_S, AGAIN_LIMIT_S, AGAIN_EVERY_S = 10.0, 60.0, 3600.0
 """Of timing again: the duration to aim at, its limit, and the least pause between two."""
 CHANGED = 1.15
 """Times further apart than this factor are of a host that has changed."""
-DOUBT_S = 2.0
-"""Longest wait of a mark for a process that measures."""
 
 
 _known: dict[tuple[Path, int, int], Calibration] = {}
@@ -110,12 +110,12 @@ def _measured(
 ) -> tuple[Calibration, str]:
     """The calibration with all of `wanted` and an empty text; or as far as it came, and why."""
     file = path()
-    known = None if force else _remembered(file)
+    known = None if force else remembered(file)
     if known is not None and wanted <= set(known.groups):
         return known, ""
     try:
         with hold(file, limit_s) as held:
-            known = None if force else _remembered(file)  # another process may have measured
+            known = None if force else remembered(file)  # another process may have measured
             if not held:
                 why = f"another process was measuring this host for more than {limit_s:.0f} s"
                 return known or empty(), why
@@ -156,7 +156,7 @@ def _keep(result: Calibration) -> None:
     journal_of(path()).unlink(missing_ok=True)
 
 
-def _remembered(file: Path) -> Calibration | None:
+def remembered(file: Path) -> Calibration | None:
     """The stored calibration, read again only where the file has changed; None where there is none
     or it has to be made anew."""
     try:
@@ -213,7 +213,7 @@ def calibration(device: Device, kernels: Iterable[Kernel] = ()) -> Calibration:
     needed = needed_groups(kernels)
     wanted = needed - set(passed())
     if not wanted:
-        return _remembered(path()) or empty()
+        return remembered(path()) or empty()
     found, why = _measured(wanted, SECONDS, limit_of(SECONDS))
     if why:
         pass_over(wanted - set(found.groups), why)
@@ -245,7 +245,7 @@ def pass_over(groups: Iterable[str], why: str) -> None:
 def lacking(kernels: Iterable[Kernel]) -> list[str]:
     """Groups that would be timed now for these kernels: the needed ones, less those that are stored
     or passed over."""
-    found = _remembered(path())
+    found = remembered(path())
     return sorted(needed_groups(kernels) - set(found.groups if found else ()) - set(passed()))
 
 
@@ -320,7 +320,7 @@ def _again(found: Calibration, wanted: set[str]) -> Calibration:
 def unsettled(kernels: Iterable[Kernel]) -> bool:
     """Whether estimates of these kernels rest on points that are to be timed again, or the cost of
     lanes is."""
-    found, wanted = _remembered(path()), needed_groups(kernels)
+    found, wanted = remembered(path()), needed_groups(kernels)
     if found is None:
         return False
     lanes = CORES > 1 and not found.runtime
@@ -354,43 +354,25 @@ def settled(before: Calibration, after: Calibration) -> Calibration:
         upheld.pop(name, None)
         if mine and alike(median(p.seconds / old[p.key].seconds for p in mine), 1.0):
             upheld[name] = factor
-    return replace(after, doubts=doubts, upheld=upheld, again=after.created)
+    kept = tuple(s for s in before.learned if not _changed(s, before, after))
+    return replace(after, doubts=doubts, upheld=upheld, again=after.created, learned=kept)
+
+
+def _changed(seen: Seen, before: Calibration, after: Calibration) -> bool:
+    """Whether a family of this iteration was timed again and takes another time now, so that what
+    runs took is known beside estimates that are no more."""
+    old = {p.key: p.seconds for p in before.points}
+    for named in {p.named for p in seen.parts}:
+        mine = [p for p in after.points if p.named == named and p.key in old]
+        ratios = [p.seconds / old[p.key] for p in mine if p.seconds != old[p.key]]
+        if ratios and abs(math.log(median(ratios))) > NEWS:
+            return True
+    return False
 
 
 def alike(a: float, b: float) -> bool:
     """Whether two factors are within CHANGED of each other."""
     return max(a, b) <= CHANGED * min(a, b)
-
-
-def doubt(factors: Mapping[str, float]) -> list[str]:
-    """Mark families that a run contradicts, to be timed again; returns the newly marked ones.
-
-    A family that was timed again for such a factor and had not changed is not marked again.
-
-    factors: family and variant → measured / estimated seconds.
-    """
-    file = path()
-    if not factors or _remembered(file) is None:
-        return []
-    try:
-        with hold(file, DOUBT_S) as held:
-            known = _remembered(file)
-            if known is None or not held:
-                return []
-            fitted = {f"{f.family} {f.variant}" for f in known.fits}
-            fresh = {
-                name: factor
-                for name, factor in factors.items()
-                if name in fitted
-                and not (name in known.upheld and alike(factor, known.upheld[name]))
-                and not (name in known.doubts and alike(factor, known.doubts[name]))
-            }
-            if fresh:
-                store(replace(known, doubts={**known.doubts, **fresh}))
-    except OSError as error:
-        _say(f"{error.filename or file}: {error.strerror}; the run's doubts are not kept")
-        return []
-    return sorted(fresh)
 
 
 def check(calibration: Calibration, *, seconds: float = 8.0) -> list[HeldOutTiming]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
+from itertools import cycle
 from typing import Any
 
 from pearl_devices import Kernel, UnsupportedError
+from pearl_devices.base import Call
 from pearl_estimators.estimates import Estimate
 from pearl_estimators.host.calibration import CalibrationError
 from pearl_estimators.host.child_process import in_child
@@ -16,6 +18,7 @@ from pearl_estimators.host.timer import alone_s, time_call
 COUNTS = (1, 4)
 """Environments in a call, timed: the cost of one more is the difference."""
 EACH_S, TIMEOUT_S = 0.2, 60.0
+ACTIONS = 64
 
 Seconds = tuple[float, float, float]
 """Median, fastest, slowest."""
@@ -85,6 +88,31 @@ def _timed(kernels: tuple[Kernel, ...], variant: str) -> list[Seconds] | str:
     return [(float(median), float(low), float(high)) for median, low, high in rows]
 
 
+def acting(call: Call) -> Call:
+    """A bound call; of an environment with discrete actions with others in every call.
+
+    The same action again and again ends no episode of many environments, and what a reset costs is
+    a part of a run's steps. The actions are uniform, 64 in turn by a fixed seed.
+    """
+    import numpy as np
+    from gymnasium.spaces import Discrete
+
+    from pearl_devices.primitives.envs.gym_envs import stepping
+
+    step = stepping(call)
+    if step is None or not isinstance(step.action_space, Discrete):
+        return call
+    action = step.buffers["act.action"]
+    drawn = np.random.default_rng(0).integers(0, step.action_space.n, (ACTIONS, *action.shape))
+    turn = cycle(drawn)
+
+    def whole() -> None:
+        action[:] = next(turn)
+        call()
+
+    return whole
+
+
 def time_here(given: Mapping[str, Any], seconds: float) -> list[Seconds]:
     """What `in_child` runs: median, fastest and slowest of a call of each kernel."""
     from pearl_devices import kernel
@@ -96,9 +124,8 @@ def time_here(given: Mapping[str, Any], seconds: float) -> list[Seconds]:
         of = kernel(k["kind"], sizes, program=k["program"], args=k["args"])
         try:
             # Code of the user's own may wait: for a simulator, a device, another process.
-            timing = time_call(
-                bound(of, given["variant"]), seconds=seconds, computes=False, wall=alone_s
-            )
+            call = acting(bound(of, given["variant"]))
+            timing = time_call(call, seconds=seconds, computes=False, wall=alone_s)
         except UnsupportedError as error:
             raise ValueError(str(error)) from None
         rows.append((timing.median_s, timing.low_s, timing.high_s))

@@ -1,0 +1,211 @@
+"""What finished runs teach: factors of estimates, who counts, and what a plan says then."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import pearl
+from pearl.planner import planner
+from pearl.planning.runs import Drift
+from pearl.training.learning import taught
+from pearl_devices import Device, kernel
+from pearl_estimators.cpu import parts, uncorrected
+from pearl_estimators.estimates import Estimate
+from pearl_estimators.host import on_demand, told_by_runs
+from pearl_estimators.host.calibration import Calibration
+from pearl_estimators.host.calibration_file import store, stored
+from pearl_estimators.host.learned import (
+    BAND_FLOOR,
+    MEMORY,
+    KernelShare,
+    Seen,
+    corrected,
+    factor,
+    merged,
+    with_run,
+)
+from pearl_estimators.host.own_timing import environment
+from tests.estimators.test_calibration_load import fresh, loaded
+
+__all__ = ["fresh"]
+
+HOST = Device("host", "cpu", width=2, real=True)
+A = KernelShare("iteration.dqn native", 2.0**20, 2.0**16)
+WIDER = replace(A, flops=2.0**21, bytes=2.0**17)
+OTHER = replace(A, named="update.sac native")
+
+
+def test_a_run_corrects_its_own_call_most_then_its_family_then_the_host():
+    seen = (Seen((A,), 0.20),)
+    own, near, far = (factor(seen, [p])[0] for p in (A, WIDER, OTHER))
+    assert own == pytest.approx(0.20, abs=0.005)
+    assert own > near > far > 0.05
+    doubts = [factor(seen, [p])[1] for p in (A, WIDER, OTHER)]
+    assert doubts == sorted(doubts)
+    assert factor((), [A]) == (0.0, pytest.approx(0.15))
+
+
+def test_a_run_of_several_calls_is_explained_as_a_whole_by_what_they_take_of_it():
+    """An iteration that took 15 % longer: its calls together do so too, the long one most."""
+    long, short = replace(A, share=0.9), replace(OTHER, share=0.1)
+    seen = (Seen((long, short), math.log(1.15)),)
+    by = [math.exp(factor(seen, [replace(p, share=1.0)])[0]) for p in (long, short)]
+    assert factor(seen, [long, short])[0] == pytest.approx(math.log(1.15), abs=0.005)
+    assert 0.9 * by[0] + 0.1 * by[1] == pytest.approx(1.15, abs=0.005)
+    assert by[0] > by[1] > 1
+
+
+def test_the_band_of_a_call_that_ran_becomes_narrow_and_of_others_no_wider():
+    said = Estimate(1e-3, low_s=0.5e-3, high_s=2e-3, rung="calibrated", source="a fit")
+    seen = (Seen((A,), math.log(1.1)),)
+    own, other = corrected(said, seen, [A]), corrected(said, seen, [OTHER])
+    assert own.latency_s == pytest.approx(1.1e-3, rel=0.01)
+    assert own.high_s / own.latency_s == pytest.approx(math.exp(BAND_FLOOR), rel=0.01)
+    assert other.high_s / other.latency_s < 2
+    assert other.low_s / other.latency_s > 0.5
+    assert "times 1.1, as runs on this host took" in own.source
+
+
+QUIET, LOADED = Seen((A,), 0.10), Seen((A,), 0.10, quiet=False)
+
+
+@pytest.mark.parametrize(
+    ("known", "new", "off", "quiet"),
+    [
+        (None, LOADED, 0.10, False),
+        (LOADED, replace(LOADED, off=0.30), 0.10, False),  # load makes slower
+        (LOADED, replace(LOADED, off=0.05), 0.05, False),
+        (LOADED, replace(QUIET, off=0.02), 0.02, True),
+        (QUIET, replace(LOADED, off=0.50), 0.10, True),  # poisons nothing
+        (QUIET, replace(LOADED, off=0.00), 0.05, True),  # load makes nothing faster
+        (QUIET, replace(QUIET, off=0.20), 0.15, True),
+    ],
+)
+def test_load_makes_a_run_slower_and_never_faster(known, new, off, quiet):
+    found = merged(known, new)
+    assert (found.off, found.quiet) == (pytest.approx(off), quiet)
+
+
+def test_runs_of_a_host_that_has_changed_are_followed():
+    found = QUIET
+    for _ in range(20):
+        found = merged(found, replace(QUIET, off=-0.2))
+    assert found.off == pytest.approx(-0.2, abs=0.01)
+    assert found.runs == MEMORY
+
+
+def test_what_is_no_news_is_not_kept_so_that_plans_are_not_made_anew():
+    seen = with_run((), QUIET)
+    assert seen == (QUIET,)
+    assert with_run(seen, replace(QUIET, off=0.12)) == seen
+    right = Seen((OTHER,), 0.0)
+    assert with_run(seen, right)[1] == right
+    assert abs(factor(with_run(seen, right), [OTHER])[0]) < 0.005 < factor(seen, [OTHER])[0]
+    assert with_run(seen, replace(QUIET, off=0.2))[0].off == pytest.approx(0.15)
+    many: tuple[Seen, ...] = ()
+    for n in range(130):
+        many = with_run(many, Seen((replace(A, named=f"k{n}"),), 0.3 * (-1) ** n))
+    assert len(many) == 100
+
+
+@pytest.mark.parametrize("wrong", [{"off": math.nan}, {"runs": 0.0}, {"parts": ()}])
+def test_a_record_that_says_nothing_is_refused(wrong):
+    with pytest.raises(ValueError, match="learned from runs"):
+        replace(QUIET, **wrong)
+
+
+def test_it_is_kept_with_the_calibration_and_changes_estimates_and_plans(fresh):
+    store(loaded(1.0))
+    system = pearl.load("dqn_cartpole", set={"limits.max_lanes": 1})
+    before = pearl.plan(system)
+    call = {before.tasks[0].task, *before.tasks[0].fused_with}
+    graph, _ = planner.problem(system)
+    whole = next(f.kernel for f in graph.fusions if {*f.tasks} == call)
+    assert len(call) == len(before.tasks)
+    new = Seen(parts(whole, HOST, "native", 1), math.log(1.2))
+    assert told_by_runs.learn(new)
+    assert not told_by_runs.learn(new)
+    known = stored()
+    assert known is not None
+    assert known.learned == (new,)
+    assert Calibration.from_json(known.to_json()) == known
+    after = pearl.plan(system)
+    assert {after.tasks[0].task, *after.tasks[0].fused_with} == call
+    assert after.period_s / before.period_s == pytest.approx(1.2, abs=0.02)
+    now, base = pearl.estimate(whole, HOST, variant="native"), uncorrected(whole, HOST, "native", 1)
+    assert now.latency_s / base.latency_s == pytest.approx(1.2, abs=0.01)
+
+
+def test_a_run_teaches_where_it_can_be_told_what_its_calls_took(fresh):
+    store(loaded(1.0))
+    system = pearl.load("dqn_cartpole", set={"limits.max_lanes": 1})
+    plan, graph = pearl.plan(system), planner.problem(system)[0]
+    says, steady = plan.period_s, {"wall_s": 2.0}
+
+    def found(times: float, waited: float | None = 0.01, **drift: object) -> Seen | None:
+        wall_s = times * says / (1 - (waited or 0.0))
+        about = Drift(says, wall_s, wall_s / says - 1, (), waited=waited)
+        return taught(plan, graph, system.platform, replace(about, **drift), steady)  # type: ignore[arg-type]
+
+    one = found(1.3)
+    assert one is not None
+    assert one.quiet
+    assert one.off == pytest.approx(math.log(1.3), abs=0.02)
+    assert sum(p.share for p in one.parts) == pytest.approx(1.0)
+    busy = found(1.3, waited=0.5)
+    assert busy is not None
+    assert (busy.quiet, busy.off) == (False, pytest.approx(one.off))
+    assert found(5.0) is found(1.3, waited=None) is None
+    assert found(1.3, measured_s=None) is found(1.3, decisions=("kept",)) is None
+    told_by_runs.learn(one)
+    again = found(1.3)  # of the same plan, made before: beside the same estimates
+    assert again is not None
+    assert again.off == pytest.approx(one.off)
+    steady["wall_s"] = 0.3
+    assert found(1.3) is None
+
+
+def test_a_family_timed_again_that_has_changed_forgets_what_runs_took(fresh):
+    known = loaded(1.0)
+    name = next(p.named for p in known.points)
+    mine = replace(QUIET, parts=(replace(A, named=name),))
+    before = replace(known, learned=(mine, QUIET))
+    slower = (replace(p, seconds=1.3 * p.seconds) if p.named == name else p for p in known.points)
+    after = on_demand.settled(before, replace(before, points=tuple(slower)))
+    assert after.learned == (QUIET,)
+    assert on_demand.settled(before, before).learned == before.learned
+
+
+def test_an_environment_is_timed_with_the_ends_of_its_episodes(tmp_path: Path, monkeypatch):
+    """The hole of FrozenLake is not reached by any one action alone from its start; a reset costs
+    more than a step."""
+    args = {"reset_us": 2000}
+    k = kernel("env_step", {"envs": 1, "obs": 1, "act": 0}, program=f"{__name__}:Pit", args=args)
+    found = environment(k, "gymnasium")
+    assert found.latency_s > 200e-6  # two of its three actions end an episode, one does not
+
+
+def Pit(reset_us: float):
+    """An environment whose action 0, and no other, leaves the episode going."""
+    import time
+
+    import gymnasium
+    import numpy as np
+
+    class Env(gymnasium.Env):
+        observation_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
+        action_space = gymnasium.spaces.Discrete(3)
+
+        def reset(self, *, seed=None, options=None):
+            super().reset(seed=seed)
+            time.sleep(reset_us * 1e-6)
+            return np.zeros(1, np.float32), {}
+
+        def step(self, action):
+            return np.zeros(1, np.float32), 0.0, bool(action), False, {}
+
+    return Env()
