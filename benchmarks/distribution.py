@@ -240,6 +240,18 @@ def kills(cluster: Any, *, quick: bool) -> Part:
         if not fine:
             wrong.append(f"{name}, {policy}: {over.run.status} {over.run.message}")
         rows.append([name, policy, str(len(killed)), str(lost), "as promised" if fine else "not"])
+    longer = spec_of("dqn", "synchronous_actors", checkpoint_every=2048, steps=40_000)
+    system, plan = planned(longer)
+    calm = trained(system, plan, "one")
+    for lanes in ("ray", "processes", "one")[: 1 if quick else 3]:
+        fine, why = resumed(system, plan, calm, lanes, dice.uniform(0.1, 0.6))
+        where = f"this process; goes on with lanes {lanes}"
+        rows.append(
+            ["dqn", "synchronous_actors", where, "0", "as promised" if fine else f"not: {why}"]
+        )
+        if not fine:
+            wrong.append(f"{where}: {why}")
+        done += 1
     system, plan = planned(spec_of("dqn", "synchronous_actors", checkpoint_every=2048))
     calm = trained(system, plan, "one")
     struck: list[int] = []
@@ -254,18 +266,6 @@ def kills(cluster: Any, *, quick: bool) -> Part:
     if not fine:
         wrong.append(f"raylet: {over.run.status} {over.run.message}")
     rows.append(["dqn", "synchronous_actors", "the raylet", "0", "as promised" if fine else "not"])
-    longer = spec_of("dqn", "synchronous_actors", checkpoint_every=2048, steps=40_000)
-    system, plan = planned(longer)
-    calm = trained(system, plan, "one")
-    for lanes in ("ray", "processes", "one")[: 1 if quick else 3]:
-        fine, why = resumed(system, plan, calm, lanes, dice.uniform(0.1, 0.6))
-        where = f"this process; goes on with lanes {lanes}"
-        rows.append(
-            ["dqn", "synchronous_actors", where, "0", "as promised" if fine else f"not: {why}"]
-        )
-        if not fine:
-            wrong.append(f"{where}: {why}")
-        done += 1
     bars = [
         Bar("kills", str(done + 1), f"at least {wanted}", done + 1 >= wanted),
         Bar("runs that ended otherwise", "; ".join(wrong) or "0", "0", not wrong),
