@@ -74,6 +74,9 @@ def _cut(kernel: Kernel) -> tuple[tuple[Kernel, int], ...]:
 def uncorrected(kernel: Kernel, device: Device, variant: str, width: int) -> Estimate:
     """`calibrated_or_roofline` without what runs have taught."""
     kind = kind_of(kernel)
+    if kind.like is not None:
+        same = calibrated_or_roofline(kind.like(kernel), device, variant, width)
+        return replace(same, source=f"as one gradient step on its rows: {same.source}")
     if kind.structure == "evaluation":  # how long its episodes are is the policy's
         return _together(kernel, played(kernel), device, variant, width)
     alone = _alone(kernel, device, variant, width)
@@ -109,7 +112,7 @@ def _alone(kernel: Kernel, device: Device, variant: str, width: int) -> Estimate
         structure = kind_of(kernel).structure
         if structure == "environment":
             return _own_environment(kernel, device, variant)
-        if structure == "own":
+        if structure == "own" or (structure == "shared" and not kernel.modules):
             from pearl_estimators.host.own_timing import own_kind
 
             return own_kind(kernel, variant)

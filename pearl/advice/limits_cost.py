@@ -38,7 +38,7 @@ def what_limits_cost(case: Case) -> Iterator[Finding]:
     cheap, closed = [], []
     found: list[tuple[float, Finding]] = []
     for key, value in own.items():
-        if not value or key in SLACK_LIMITS or key == "env_groups":
+        if not value or key in SLACK_LIMITS or key in ("env_groups", "learners"):
             continue  # nothing is limited by it, or it allows something
         raw = deepcopy(dict(case.system.raw))
         del raw["limits"][key]

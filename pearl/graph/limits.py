@@ -23,6 +23,7 @@ class Limits:
     memory_bytes: device → bytes at most. devices: task → devices it may use. variants: task →
     variants it may use. pin: task → device. together: pairs of tasks on one device.
     env_groups: groups of environments, one a firing; part of the graph and not a bound.
+    learners: learners with averaged gradients; part of the graph and not a bound.
     any_order: rows of whichever copy of the actors is ready are stored next
         (`pearl.planner.any_order`).
     max_lanes: lanes in the whole plan at most (None: as many as the devices have), and cores that
@@ -43,6 +44,7 @@ class Limits:
     pin: Mapping[str, str] = field(default_factory=dict)
     together: tuple[tuple[str, str], ...] = ()
     env_groups: int = 1
+    learners: int = 1
     any_order: bool = False
     max_lanes: int | None = None
     replicas: Mapping[str, int] = field(default_factory=dict)
@@ -77,7 +79,7 @@ class Limits:
                 problems.append(f"limits: {name} {wrong}")
         counts = [(name, getattr(self, name), 0) for name in SLACK_LIMITS]
         counts += [(f"replicas of {task}", n, 1) for task, n in self.replicas.items()]
-        counts.append(("env_groups", self.env_groups, 1))
+        counts += [("env_groups", self.env_groups, 1), ("learners", self.learners, 1)]
         if self.max_lanes is not None:
             counts.append(("max_lanes", self.max_lanes, 1))
         for name, number, least in counts:

@@ -63,6 +63,8 @@ def check(graph: TaskGraph, limits: Limits) -> int:
                 f"limits.any_order: {', '.join(others)} works on transitions before they are "
                 "stored, of all copies in order"
             )
+        if limits.learners > 1:
+            problems.append("limits.any_order: learners must be 1")
         if limits.env_groups > 1:
             problems.append("limits.any_order: env_groups must be 1")
         if limits.prefetch or limits.insertion_lag or limits.priority_staleness:

@@ -14,6 +14,7 @@ from pydantic_core import ValidationError
 
 from pearl.algorithms import ALGORITHMS, FAMILIES, undotted
 from pearl.algorithms import algorithm as module
+from pearl.algorithms.families.learners import added
 from pearl.algorithms.fields import MODULE
 from pearl.algorithms.options import Acting, Deep, ReplayOptions
 from pearl.errors import SpecError
@@ -85,7 +86,8 @@ class Check:
         named = self.section("name", data.get("name"))
         platform, written = self.platform(data.get("platform", "host"))
         limits_given = data.get("limits", {})
-        if written == "host" and isinstance(limits_given, Mapping):
+        alone = isinstance(limits_given, Mapping) and limits_given.get("learners", 1) == 1
+        if written == "host" and alone:
             limits_given = {"max_lanes": 1, **limits_given}
         algorithm = self.algorithm(data.get("algorithm"))
         objective = self.section("objective", data.get("objective", "throughput"))
@@ -93,6 +95,8 @@ class Check:
         train = self.section("train", data.get("train", {}), Train)
         if algorithm is not None and section is not None:
             self.complain(list(_of_groups(algorithm, section)))
+        if section is not None and platform is not None and self.given is None:
+            self.complain(list(_of_learners(section, platform)))
         if train is not None and train.on_env_failure == "restart" and not _stores(algorithm):
             what = (
                 "given 'restart'; only algorithms with a replay take it: an environment that "
@@ -105,7 +109,9 @@ class Check:
             self.ask(algorithm)
         if isinstance(limits_given, Mapping) and self.given is None:
             own = algorithm is not None and algorithm.name not in ALGORITHMS
-            tasks = None if own else TASKS  # those of one's own algorithm its graph alone knows
+            more = added(section.learners) if section is not None else ()
+            # Those of one's own algorithm its graph alone knows.
+            tasks = None if own else (*TASKS, *more)
             self.complain(list(unknown_names(limits_given, platform, tasks)))
             if objective == "makespan":
                 self.complain(list(not_of_makespan(limits_given)))
@@ -295,6 +301,18 @@ def _of_groups(algorithm: Acting, limits: LimitsSection) -> Iterator[Complaint]:
         yield ("limits", "env_groups"), what
 
 
+def _of_learners(limits: LimitsSection, platform: Platform) -> Iterator[Complaint]:
+    """More learners than there are lanes for one each."""
+    kind = platform.device(platform.host).kind
+    rooms = {d.name: d.max_lanes for d in platform.devices if d.kind == kind}
+    most = min(sum(rooms.values()), limits.max_lanes or sum(rooms.values()))
+    if limits.learners > max(most, 1):
+        lanes = ", ".join(f"{name} {n}" for name, n in rooms.items())
+        held = f" and limits.max_lanes {limits.max_lanes}" if limits.max_lanes else ""
+        what = f"given {limits.learners}; each needs a lane of its own, and there are {lanes}{held}"
+        yield ("limits", "learners"), f"{what}: {most} at most, or add cores or hosts"
+
+
 def not_of_makespan(limits: Mapping[str, Any]) -> Iterator[Complaint]:
     """Limits, as written, that mean nothing for a single iteration."""
     for key in ("power", "period", "min_throughput"):
@@ -363,6 +381,7 @@ def _limits(section: LimitsSection) -> Limits:
         max_lanes=section.max_lanes,
         replicas=section.replicas,
         env_groups=section.env_groups,
+        learners=section.learners,
         any_order=section.any_order,
         **{key: getattr(section, key) for key in SLACK_LIMITS},
     )

@@ -14,13 +14,15 @@ from typing import Literal
 
 import networkx as nx
 
+from pearl.algorithms.families.learners import learner_of
 from pearl.errors import SpecError
 from pearl.graph.limits import Limits
 from pearl.graph.task_graph import Task, TaskGraph
 from pearl_devices import Device, Platform
 from pearl_devices.kernels import kind_of
 
-Place = Literal["home", "elsewhere", "processors", "accelerators", "anywhere"]
+Place = Literal["home", "elsewhere", "each", "processors", "accelerators", "anywhere"]
+"""Each: learner i of several on host i, home first, and around again."""
 
 MOST_COPIES = 64
 
@@ -47,10 +49,16 @@ DISTRIBUTIONS: Mapping[str, Distribution] = {
     "asynchronous_actors": Distribution("elsewhere", "elsewhere", "home", "home", any_order=True),
     "central_inference": Distribution("elsewhere", "home", "home", "home"),
     "accelerated_networks": Distribution("processors", "accelerators", "accelerators", "anywhere"),
+    "data_parallel_learners": Distribution("home", "home", "each", "home"),
 }
 """Name → policy. A new one is a line here, and its name in `LimitsSection.distribution`."""
 
-PARTS = {"gradient": "learning", "network": "acting", "environment": "environments"}
+PARTS = {
+    "gradient": "learning",
+    "shared": "learning",
+    "network": "acting",
+    "environment": "environments",
+}
 """Structure of a task's kernel → the field of `Distribution` that places it, first what decides."""
 
 
@@ -70,8 +78,11 @@ def distributed(name: str, graph: TaskGraph, platform: Platform, given: Limits) 
         "anywhere": lambda d: True,
     }
     at = _places(policy, graph)
-    needed = dict.fromkeys(at.values())
-    places = {p: tuple(d.name for d in platform.devices if holds[p](d)) for p in needed}
+    turns = _turns(name, policy, graph, platform, given)
+    needed = dict.fromkeys(place for place in at.values() if place != "each")
+    places: dict[Place, tuple[str, ...]] = {
+        p: tuple(d.name for d in platform.devices if holds[p](d)) for p in needed
+    }
     lacking = [place for place, found in places.items() if not found]
     if lacking:
         raise SpecError(
@@ -80,7 +91,9 @@ def distributed(name: str, graph: TaskGraph, platform: Platform, given: Limits) 
             "(ray, or one with hosts), or choose another policy"
         )
     lanes = sum(d.max_lanes for d in platform.devices if d.name in places.get("elsewhere", ()))
-    devices = {t.name: places[at[t.name]] for t in graph.tasks}
+    devices = {
+        t.name: turns[t.name] if at[t.name] == "each" else places[at[t.name]] for t in graph.tasks
+    }
     spread = {t.name: t for t in graph.tasks if at[t.name] == "elsewhere"}
     problems = [*_contradictions(name, policy, devices, spread, given)]
     copies = {t.name: _copies(t, lanes, policy, given) for t in spread.values() if t.environments}
@@ -125,6 +138,25 @@ def _places(policy: Distribution, graph: TaskGraph) -> dict[str, Place]:
         part = next((PARTS[s] for s in PARTS if s in structures), "others")
         found |= dict.fromkeys((t.name for t in tasks), getattr(policy, part))
     return found
+
+
+def _turns(
+    name: str, policy: Distribution, graph: TaskGraph, platform: Platform, given: Limits
+) -> dict[str, tuple[str, ...]]:
+    """Task → the devices of its learner's host; of what no learner has to itself, of home. Empty
+    where the policy has one learner."""
+    if policy.learning != "each":
+        return {}
+    if given.learners < 2:
+        raise SpecError(
+            f"limits.distribution: {name} needs limits.learners, how many there are, 2 or more; "
+            f"given {given.learners}"
+        )
+    home = platform.device(platform.host)
+    like = [d for d in platform.devices if d.kind == home.kind]
+    hosts = list(dict.fromkeys([home.host, *(d.host for d in like)]))
+    found = {t.name: hosts[(learner_of(t.kernel) or 0) % len(hosts)] for t in graph.tasks}
+    return {task: tuple(d.name for d in like if d.host == at) for task, at in found.items()}
 
 
 def _copies(task: Task, lanes: int, policy: Distribution, given: Limits) -> int:

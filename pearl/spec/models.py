@@ -73,6 +73,11 @@ class LimitsSection:
         description="Groups that the environments are split in; each acts with what the last of "
         "them saw, so that one can step while another's actions are computed. With a replay only.",
     )
+    learners: Copies = Field(
+        default=1,
+        description="Learners with averaged gradients (data parallel): each computes the gradient "
+        "of an equal share of every batch, and all take the same step with the mean.",
+    )
     any_order: StrictBool = Field(
         default=False,
         description="Store the transitions of whichever copy of the actors is ready, at most "
@@ -101,6 +106,7 @@ class LimitsSection:
             "asynchronous_actors",
             "central_inference",
             "accelerated_networks",
+            "data_parallel_learners",
         ]
         | None
     ) = Field(
@@ -113,7 +119,8 @@ class LimitsSection:
         ge=1,
         le=10_000,
         description="Lanes of the plan at most. By default as many as the devices have, but 1 on "
-        "platform host: a plan of one lane there needs no kernel timed before it is trained.",
+        "platform host with one learner: a plan of one lane there needs no kernel timed before it "
+        "is trained.",
     )
 
 

@@ -10,6 +10,7 @@ from traceback import extract_tb
 
 from pearl.algorithms import algorithm
 from pearl.algorithms.evaluation import task_of
+from pearl.algorithms.families.learners import shared_out
 from pearl.errors import InfeasibleError, SpecError
 from pearl.graph.task_graph import TaskGraph
 from pearl.spec.models import TASKS
@@ -70,6 +71,7 @@ def graph_of(system: System) -> TaskGraph:
     name = system.algorithm.name
     with own_code(system, f"algorithm.name: {name}: its task graph"):
         graph = algorithm(name).graph(system)
+    graph = shared_out(graph, system.limits.learners)
     known = {t.name for t in graph.tasks}
     unknown = sorted(system.limits.named_tasks - known - set(TASKS))
     if unknown:

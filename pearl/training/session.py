@@ -16,6 +16,7 @@ import numpy as np
 from pearl.algorithms import algorithm
 from pearl.algorithms.environments import start_normalisation
 from pearl.algorithms.evaluation import acting_of
+from pearl.algorithms.families.learners import learning as learning_tasks
 from pearl.errors import SpecError
 from pearl.planning.plans import plain
 from pearl.planning.runs import CHECKPOINT
@@ -31,6 +32,7 @@ from pearl.training.state import State
 from pearl.training.steering import Which
 from pearl_devices import Buffers, UnsupportedError, buffers, platform_json
 from pearl_devices.kernels import kind_of
+from pearl_devices.kernels.shares import spread
 
 if TYPE_CHECKING:
     from pearl.runtime.islands.away import Remote
@@ -117,6 +119,7 @@ class Session:
         with own_code(system, f"algorithm.name: {name}: its initialise"):
             algorithm(name).initialise(arrays, lasting, seed)
         start_normalisation(arrays, system)
+        spread(arrays)
         for name, array in arrays.items():
             if "@" in name and not name.startswith("rng."):
                 array[...] = arrays[name.partition("@")[0]]
@@ -198,7 +201,7 @@ class Session:
         from pearl.runtime.environments.watchdog import limited
 
         c, options = self.compiled, self.compiled.system.train
-        learning = algorithm(c.system.algorithm.name).LEARNING
+        learning = learning_tasks(algorithm(c.system.algorithm.name).LEARNING, c.graph)
         limit_s = options.env_time_limit or external_envs.TIME_LIMIT_S
         restart = options.on_env_failure == "restart"
         pace_s = None if c.emulate else c.plan.pace_s

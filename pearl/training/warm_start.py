@@ -16,6 +16,7 @@ from pearl.planning.runs import CHECKPOINT
 from pearl.training import checkpoint
 from pearl.training.policy import read
 from pearl.training.session import Session
+from pearl_devices.kernels.shares import spread
 
 Array = npt.NDArray[Any]
 KEPT = ("learner.", "normalise.")
@@ -61,6 +62,7 @@ def take(session: Session, path: Path) -> list[str]:
         learner = name.partition("@")[0].replace("policy.", "learner.", 1)
         if name.startswith("policy.") and learner in taken:
             array[...] = arrays[learner]
+    spread(arrays)
     session.keep()
     anew = [n for n in here if n not in given and n.removesuffix(".target") not in given]
     unused = [n for n in given if n not in here]

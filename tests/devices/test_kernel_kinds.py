@@ -34,7 +34,7 @@ def sample(kind: KernelKind) -> Kernel:
     nets: dict[str, Dim] = {}
     if kind.networks:
         nets = kind.networks(np.random.default_rng(0), env.obs, env.act, outputs, (16,))
-    elif kind.structure in ("network", "gradient", "advantages", "fused"):
+    elif kind.structure in ("network", "gradient", "shared", "advantages", "fused"):
         nets = {"actor": (env.obs, 16, outputs), "critic": (env.obs, 16, 1)}
     if kind.structure == "network":
         nets = {n: size for n, size in nets.items() if n in (next(iter(nets)), "duelling")}
@@ -42,6 +42,9 @@ def sample(kind: KernelKind) -> Kernel:
         del nets["actor"]
     elif kind.structure == "fused" and not kind.code:
         del nets["critic"]
+    if kind.structure == "shared":
+        shared: dict[str, Dim] = {**sizes, **nets, "learner": 1, "learners": 2}
+        return kind.kernel(shared, program=kind.example)
     at_home = kind.structure == "environment" or acts(Kernel(kind.name, {**sizes, **nets}))
     return kind.kernel({**sizes, **nets}, program=program if at_home else None)
 

@@ -11,6 +11,7 @@ from pearl.runtime.islands.outpost import LostError, Outpost
 from pearl.training import loop
 from pearl.training.trainer import Trainer
 from pearl_devices import Link
+from tests import learners
 from tests.lanes import cut, differing, spread, told, trained
 from tests.runtime.test_any_order import any_order_system, assert_bound_and_ratio, trainer_of
 from tests.runtime.test_protocol import (
@@ -192,3 +193,47 @@ def test_messages_and_bytes_are_those_of_the_plan(name, moved):
             if (e.src in island.tasks) == inside and (e.dst in island.tasks) != inside
         )
         assert found[f"payload_bytes_{way}"] == crossing * iterations
+
+
+@pytest.mark.parametrize(("case", "several"), [("dqn, prioritised", 4), ("ppo", 2)])
+def test_learners_of_other_hosts_compute_the_same_with_the_messages_of_the_plan(case, several):
+    system, plan = learners.planned_with(case, several)
+    one = trained(system, plan, "one", steps=400)
+    trainer = trained(*apart(system, learners.apart(plan)), "ray", steps=400)
+    assert differing(one, trainer) == []
+    c = trainer.session.compiled
+    iterations, q = trainer.run.env_steps // c.graph.env_steps, c.graph.repetition
+    found = zip(c.islands, batching.flows(c.protocol, c.islands), trainer.run.traffic, strict=True)
+    for island, flows, traffic in found:
+        messages = batching.planned(flows, [(0, iterations)])
+        for way, side, inside in (("to", "into", False), ("from", "out", True)):
+            crossing = sum(
+                e.bytes * q[e.src]
+                for e in c.graph.edges
+                if (e.src in island.tasks) == inside and (e.dst in island.tasks) != inside
+            )
+            assert traffic[f"messages_{way}"] == messages[side]
+            assert traffic[f"payload_bytes_{way}"] == crossing * iterations
+
+
+def test_a_lost_learner_does_its_firings_again_and_a_run_goes_on_anywhere(monkeypatch, tmp_path):
+    monkeypatch.setattr(loop, "PROGRESS_S", 0.0)
+    monkeypatch.setattr(loop, "ROUNDS", 8)
+    killed = []
+
+    def kill(progress):
+        if len(killed) < 2 and progress.env_steps > 150 * (len(killed) + 1):
+            killed.append(next(p for p in Here.made if not p.gone))
+            killed[-1].gone = True
+
+    system, plan = learners.planned_with("dqn, prioritised", 2)
+    one = trained(system, plan, "one", steps=600)
+    system, plan = apart(told(system, checkpoint_every=200), learners.apart(plan))
+    lost = trained(system, plan, "ray", steps=600, progress=kill, out=tmp_path / "lost")
+    assert (lost.run.status, len(killed), lost.run.restarts) == ("done", 2, 2)
+    assert differing(one, lost) == []
+    folder = tmp_path / "cut"
+    cut(Trainer(told(system, lanes="ray"), plan, seed=3), 300, steps=600, out=folder)
+    again = Trainer(told(system, lanes="threads"), plan, seed=3)
+    assert again.train(steps=600, out=folder, resume=True).status == "done"
+    assert differing(one, again) == []

@@ -80,8 +80,11 @@ EXPECTED = {
     "asynchronous_actors": ({"b/cpu"}, {"b/cpu"}, AT_HOME),
     "central_inference": ({"b/cpu"}, AT_HOME, AT_HOME),
     "accelerated_networks": ({"a/cpu", "b/cpu"}, {"a/gpu"}, {"a/gpu"}),
+    "data_parallel_learners": (AT_HOME, AT_HOME, {"a/cpu"}),
 }
 """Policy → devices allowed for env_step, inference and update."""
+MORE: dict[str, dict[str, Any]] = {"data_parallel_learners": {"learners": 2}}
+"""Policy → limits that it needs beside its name."""
 
 
 @pytest.mark.parametrize("name", sorted(DISTRIBUTIONS))
@@ -89,7 +92,7 @@ def test_a_policy_places_the_same_algorithm_by_limits_alone(name: str) -> None:
     for algorithm in (DQN, PPO):
         if name == "asynchronous_actors" and algorithm is PPO:
             continue  # its rollouts belong to one policy
-        found = places(system(name, algorithm))
+        found = places(system(name, algorithm, **MORE.get(name, {})))
         for task, allowed in zip(("env_step", "inference", "update"), EXPECTED[name], strict=True):
             assert found[task] <= allowed, (algorithm["name"], task)
 
@@ -142,3 +145,57 @@ def test_a_platform_without_the_place_is_refused_with_the_way_out() -> None:
     said = problem("asynchronous_actors", algorithm={**DQN, "num_envs": 3})
     assert "needs two copies of the actors at least" in said
     assert "there are 2 such lanes" in said
+
+
+LEARNERS = "data_parallel_learners"
+
+
+def test_learners_are_on_the_hosts_in_turn_and_all_else_is_at_home() -> None:
+    found = places(system(LEARNERS, learners=4))
+    learners = {n: at for n, at in found.items() if n.startswith(("gradient_", "update_"))}
+    assert len(learners) == 7
+    for task, at in learners.items():
+        assert at == ({"b/cpu"} if task[-1] in "13" else {"a/cpu"}), task
+    assert all(at <= AT_HOME for n, at in found.items() if n not in learners)
+
+
+def test_the_price_of_learners_is_the_share_and_the_reduction() -> None:
+    """With a wide network and a batch of thousands two hosts with a fast link are faster than one;
+    over a slow link the gradients take longer than they save."""
+    algorithm = {**DQN, "batch_size": 4096, "learning_starts": 5000, "hidden": [128, 128]}
+    torch = {"variants": {"update": ["torch"]}}
+    one = plan(system("one_host", algorithm, **torch), time_limit_s=5.0).period_s
+    spent = {}
+    for speed in ("100 GB/s", "1 MB/s"):
+        link = {**LINK, "latency": "1 us", "per_message": "1 us", "bandwidth": speed}
+        hosts = {**HOSTS, "links": [{"between": ["a", "b"], **link}]}
+        found = system(LEARNERS, algorithm, hosts, learners=2, **torch)
+        spent[speed] = plan(found, time_limit_s=5.0)
+    fast, slow = spent.values()
+    assert fast.period_s < 0.7 * one
+    assert slow.period_s > one
+    alone = next(t.seconds for t in fast.tasks if t.task == "gradient_0")
+    assert alone < 0.7 * one / 4
+    assert "all_reduce" in {t.task for t in fast.tasks}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "limits", "said"),
+    [
+        (DQN, {}, "needs limits.learners, how many there are, 2 or more; given 1"),
+        (DQN, {"learners": 3}, "128 divides by 2, 4, 8, 16, 32, 64: choose one of these"),
+        (DQN, {"learners": 8}, "given 8; each needs a lane of its own, and there are a/cpu 2, b/"),
+        (DQN, {"learners": 2, "max_lanes": 1}, "and limits.max_lanes 1: 1 at most"),
+        ({**PPO, "target_kl": 0.01}, {"learners": 2}, "by target_kl, the divergence over a whole"),
+        ({**DQN, "name": "sac", "env": "Pendulum-v1"}, {"learners": 2}, "one after another"),
+        ({**DQN, "name": "q_learning"}, {"learners": 2}, "takes no gradient steps"),
+        (DQN, {"learners": 2, "pin": {"update_1": "a/cpu"}}, "update_1 on b/cpu, limits.pin on a"),
+        (DQN, {"learners": 2, "pin": {"update_2": "a/cpu"}}, "no task 'update_2'"),
+    ],
+)
+def test_learners_that_cannot_be_are_refused_with_the_way_out(
+    algorithm: dict[str, Any], limits: dict[str, Any], said: str
+) -> None:
+    if algorithm["name"] == "q_learning":
+        algorithm = {"name": "q_learning", "env": "FrozenLake-v1", "num_envs": 4}
+    assert said in problem(LEARNERS, algorithm=algorithm, **limits)

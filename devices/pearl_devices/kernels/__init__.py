@@ -24,6 +24,7 @@ FAMILIES = (
     "td3",
     "sac",
     "on_policy",
+    "shares",
     "rollouts",
     "tabular",
 )

@@ -26,6 +26,9 @@ B batch size, P parameters of a network. Discrete actions are int64 without the 
 | batch.td | k, B | absolute TD error of each sample |
 | learner.X, learner.X.target, learner.X.m, learner.X.v | P | network X, its target (where it has one), Adam's moments; one flat vector, per layer the weights (in, out) row by row, then the biases; the actor of PPO and A2C then has the logarithm of the deviation of each component of a continuous action |
 | learner.X.steps | 1 | steps of Adam that network X has taken |
+| learners.I.X | as learner.X | of several learners what learner I has as its own, I from 1; the first has learner.X |
+| gradient.I.X, gradient.I.loss.X, gradient.I.td | P; 1; B / learners | gradient of network X by learner I on its rows of the batch, with the loss and the absolute TD errors of these rows |
+| mean.X | P | the mean of all learners' gradients |
 | learner.step | 1 | gradient steps done, or left out by target_kl |
 | loss.X | 1 | the last loss of network X |
 | policy.X | P | the copy that inference reads |

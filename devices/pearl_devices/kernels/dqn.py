@@ -37,6 +37,7 @@ UPDATE = off_policy.update(
     example="pearl.algorithms.dqn:losses",
     actions="discrete",
     networks=_networks,
+    averaged=True,
 )
 LEARN = off_policy.learn(UPDATE, {"native": primitive("updates.dqn:bind_learn")})
 ITERATION = off_policy.iteration("q", INFERENCE, LEARN)

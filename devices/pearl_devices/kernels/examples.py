@@ -18,6 +18,9 @@ from pearl_devices.kernels.counting import parameters
 ENVS, BATCH, STEPS, HORIZON, CAPACITY = 8, 32, 4, 8, 256
 """Environments, rows of a batch, gradient steps of a firing, vector steps of a rollout, rows."""
 
+LEARNT = ("learner.", "learners.", "policy.", "gradient.", "mean.")
+"""Beginnings of the names of arrays as large as networks."""
+
 DRAWS: dict[str, Any] = {"batch": BATCH, "steps": STEPS}
 DISCRETE: dict[str, Any] = {"envs": ENVS, "obs": 4, "act": 0}
 CONTINUOUS: dict[str, Any] = {"envs": ENVS, "obs": 3, "act": 1}
@@ -129,7 +132,7 @@ def filled(kernels: Iterable[Kernel], seed: int = 0) -> Buffers:
             array[:] = random.uniform(0.2, 1.0, array.shape)
         elif name == "batch.discount":
             array[:] = 0.97 * (random.random(array.shape) < 0.8)
-        elif name.startswith(("learner.", "policy.")) and array.dtype == np.float32:
+        elif name.startswith(LEARNT) and array.dtype == np.float32:
             array[:] = random.normal(0, 0.2, array.shape)
         elif name.startswith(("batch.", "step.")) and array.dtype == np.float32:
             array[:] = random.normal(0, 1.0, array.shape)

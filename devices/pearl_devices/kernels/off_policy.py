@@ -159,6 +159,7 @@ def update(
     example: str | None = None,
     actions: Literal["discrete", "continuous"] = "continuous",
     networks: Networks | None = None,
+    averaged: bool = False,
 ) -> KernelKind:
     """The kind that takes gradient steps.
 
@@ -207,6 +208,7 @@ def update(
         rounds=lambda k: k.dim("steps") / repeats(k),
         passes=counted,
         assumed=passes is None,
+        averaged=averaged,
         operations=lambda k: torch_operations.of_gradient_steps(
             k, counted(k), loss_operations, actor_operations
         ),

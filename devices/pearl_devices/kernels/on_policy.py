@@ -168,6 +168,7 @@ def update(
         products=lambda k: gradient_products(k, _passes(k)),
         passes=_passes,
         assumed=assumed,
+        averaged=native,
         operations=lambda k: torch_operations.of_gradient_steps(
             k, _passes(k), loss_operations, torch_operations.SQUASH
         ),

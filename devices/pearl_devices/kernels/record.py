@@ -41,6 +41,7 @@ Structure = Literal[
     "copy",  # copies parameters
     "evaluation",  # plays greedy episodes
     "fused",  # several kinds in one call
+    "shared",  # a part of gradient steps that several learners take together
     "own",  # anything else: its estimate is a timing
     "unknown",  # no kind
 ]
@@ -80,6 +81,10 @@ def always(kernel: Kernel) -> bool:
 def nowhere(name: str) -> bool:
     """No array."""
     return False
+
+
+def _whole(kernel: Kernel) -> Mapping[str, tuple[int, int, int]]:
+    return {}
 
 
 def once(kernel: Kernel) -> float:
@@ -171,6 +176,10 @@ class KernelKind:
     assumed: nobody counted its passes.
     operations: operations that eager torch starts in one firing.
     accesses: rows fetched and decisions in the sum tree that each wait for the one before.
+    like: kernel → the one whose estimate it has; None: its own.
+    rows: kernel → arrays of which it reads some rows alone → their axis, first and end.
+    averaged: a loss of gradient steps is the mean over the rows of the batch, and one step of the
+        optimiser follows it: learners can take shares (`kernels.shares`).
     code: whose code it runs, where the calibration tells its cost from others of its structure.
     example: a program that a kernel of the kind may have, to time it with.
     actions: which actions its algorithm takes.
@@ -201,6 +210,9 @@ class KernelKind:
     assumed: bool = False
     operations: Callable[[Kernel], float] = once
     accesses: Callable[[Kernel], float] = _nothing
+    like: Callable[[Kernel], Kernel] | None = None
+    rows: Callable[[Kernel], Mapping[str, tuple[int, int, int]]] = _whole
+    averaged: bool = False
     code: str = ""
     example: str | None = None
     actions: Literal["discrete", "continuous", "both"] = "both"

@@ -215,7 +215,7 @@ def _drawing(kind: KernelKind) -> tuple[Draw, tuple[str, ...]]:
 DRAWS: Mapping[str, tuple[Draw, KernelKind, str]] = {
     f"{kind.name} {how}".rstrip(): (_drawing(kind)[0], kind, how)
     for kind in KINDS.values()
-    if kind.structure not in ("own", "evaluation")  # timed by itself; by what its firings cost
+    if kind.structure not in ("own", "shared", "evaluation")  # timed; by what its firings cost
     for how in _drawing(kind)[1]
 }
 """Family → what draws a kernel of it, its kind, and how it differs from others of the kind."""

@@ -103,8 +103,7 @@ class Steps:
         others = [t for t in self.protocol.graph.repetition if t not in tasks]
         sender = Sender(self.protocol, tasks[1], others)
         self._views = [
-            self.arrays[p.name][slice(*p.rows)] if p.rows else self.arrays[p.name]
-            for p in sender.parts
+            self.arrays[p.name][p.rows] if p.rows else self.arrays[p.name] for p in sender.parts
         ]
 
     def start(self, begin: int) -> None:

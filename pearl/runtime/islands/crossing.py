@@ -27,13 +27,13 @@ class Part:
     name: among the arrays of the run, slot and group aside.
     slotted: it has the slots of the sender's message.
     grouped: every group of environments has one.
-    rows: first and end row that the sender writes; None: all.
+    rows: those of it that cross, an index; None: all.
     """
 
     name: str
     slotted: bool
     grouped: bool
-    rows: tuple[int, int] | None
+    rows: tuple[slice, ...] | None
 
 
 class Sender:
@@ -50,7 +50,7 @@ class Sender:
         self._firings = [f for f in lane.firings if task in f.tasks]
         others = list(readers)
         self.parts = tuple(
-            _part(protocol, task, name)
+            _part(protocol, task, name, others)
             for name in _written(protocol, task)
             if any(_crosses(protocol, task, name, reader) for reader in others)
         )
@@ -79,7 +79,7 @@ class Sender:
                 name = f"{part.name}@{slot}" if part.slotted and slot else part.name
                 group = firing.group.at(turn)
                 array = arrays[f"{name}@{group}" if part.grouped and group else name]
-                found.append(array[slice(*part.rows)] if part.rows else array)
+                found.append(array[part.rows] if part.rows else array)
         return found
 
     def needed(self, number: int) -> dict[str, int]:
@@ -116,12 +116,34 @@ def _written(protocol: Protocol, task: str) -> list[str]:
     return [n for n in names if n in kind.written(names)]
 
 
-def _part(protocol: Protocol, task: str, name: str) -> Part:
+def _part(protocol: Protocol, task: str, name: str, readers: Iterable[str]) -> Part:
     of = protocol.graph.task(task)
     slotted = channels.is_sent(name, protocol, task) if task in protocol.sent else False
     grouped = matches(name, kind_of(of.kernel).per_group)
     own, rows = channels.own(protocol, task, name), _rows(protocol, task, name)
-    return Part(own, slotted, grouped, rows)
+    if rows is not None:
+        return Part(own, slotted, grouped, (slice(*rows),))
+    return Part(own, slotted, grouped, _wanted(protocol, task, name, readers))
+
+
+def _wanted(
+    protocol: Protocol, writer: str, name: str, readers: Iterable[str]
+) -> tuple[slice, ...] | None:
+    """The rows of an array of a writer that some tasks read (`KernelKind.rows`), from the first to
+    the last of them; None: all."""
+    found: list[tuple[int, int, int]] = []
+    for reader in readers:
+        if _crosses(protocol, writer, name, reader):
+            kernel = protocol.graph.task(reader).kernel
+            part = kind_of(kernel).rows(kernel).get(name)
+            if part is None:
+                return None
+            found.append(part)
+    axes = {axis for axis, _, _ in found}
+    if len(axes) != 1:
+        return None
+    rows = slice(min(first for _, first, _ in found), max(end for _, _, end in found))
+    return (*(slice(None) for _ in range(axes.pop())), rows)
 
 
 def _rows(protocol: Protocol, task: str, name: str) -> tuple[int, int] | None:

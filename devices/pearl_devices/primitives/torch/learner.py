@@ -64,10 +64,18 @@ class Learner:
         self.taken = 0
 
     def descend(self, loss: Tensor, adam: Any, clip_norm: float) -> None:
-        """One step of Adam, bias corrections as in torch.optim.Adam."""
-        beta1, beta2, eps = (float(value) for value in adam)
+        """One step of Adam down the gradient of a loss, which is kept."""
+        self.move(self.gradient(loss), adam, clip_norm)
+        self.note(loss)
+
+    def gradient(self, loss: Tensor) -> Tensor:
+        """The gradient of a loss, as flat as the parameters."""
         pieces = torch.autograd.grad(loss, self.parts)
-        grad = torch.cat([piece.reshape(-1) for piece in pieces])
+        return torch.cat([piece.reshape(-1) for piece in pieces])
+
+    def move(self, grad: Tensor, adam: Any, clip_norm: float) -> None:
+        """One step of Adam, bias corrections as in torch.optim.Adam. grad is clipped in place."""
+        beta1, beta2, eps = (float(value) for value in adam)
         if clip_norm > 0:
             grad *= shrinking(grad.norm(), clip_norm, waits=self.waits)
         self.m.mul_(beta1).add_(grad, alpha=1 - beta1)
@@ -80,7 +88,6 @@ class Learner:
             self.taken += 1
             root = (self.v / self.pace[0]).sqrt_().add_(eps)
             self.params.add_(self.m * self.pace[1] / root)
-        self.note(loss)
 
     def paced(self, adam: Any) -> tuple[float, float]:
         """Counts a step of Adam: the part of the second moment, and of the step, with its sign."""

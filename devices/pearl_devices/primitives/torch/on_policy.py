@@ -84,16 +84,20 @@ def _checked(kernel: Kernel, given: Any, learners: dict[str, Learner]) -> Any:
     return losses
 
 
-def _gradient_step(
-    losses: Any, learners: dict[str, Learner], rates: Sequence[float], b: Buffers
-) -> None:
-    """Joint gradients, clipped by their common norm, and one step on each network."""
+def gradients(losses: Any, learners: dict[str, Learner]) -> list[Tensor]:
+    """The gradients of the sum of the losses, of each network as flat as its parameters."""
     parts = [part for learner in learners.values() for part in learner.parts]
     pieces = iter(torch.autograd.grad(sum(losses), parts))
-    grads = [
+    return [
         torch.cat([next(pieces).reshape(-1) for _ in learner.parts])
         for learner in learners.values()
     ]
+
+
+def move(
+    learners: dict[str, Learner], grads: Sequence[Tensor], rates: Sequence[float], b: Buffers
+) -> None:
+    """One step on each network with these gradients, clipped in place by their common norm."""
     limit = float(b["hyper.clip_norm"][0])
     if limit > 0:
         norm = torch.linalg.vector_norm(torch.stack([g.norm() for g in grads]))
@@ -101,8 +105,7 @@ def _gradient_step(
         for grad in grads:
             grad *= kept
     b["learner.step"][0] += 1
-    for learner, grad, loss, rate in zip(learners.values(), grads, losses, rates, strict=True):
-        learner.note(loss)
+    for learner, grad, rate in zip(learners.values(), grads, rates, strict=True):
         descend(learner, grad, rate, b)
 
 
@@ -115,7 +118,7 @@ def _network(kernel: Kernel, name: str) -> tuple[Split, Run]:
     return partial(views, layers=layers), partial(run, curved=curved)
 
 
-def _learners(kernel: Kernel, buffers: Buffers) -> tuple[dict[str, Learner], SimpleNamespace]:
+def learners_of(kernel: Kernel, buffers: Buffers) -> tuple[dict[str, Learner], SimpleNamespace]:
     """Both networks, and `nets` as a loss sees them."""
     act = continuous(kernel)
     found = {name: _network(kernel, name) for name in ("actor", "critic")}
@@ -135,31 +138,50 @@ def _learners(kernel: Kernel, buffers: Buffers) -> tuple[dict[str, Learner], Sim
     return learners, nets
 
 
-def bind_update(kernel: Kernel, buffers: Buffers) -> Call:
-    """update.ppo, update.a2c: all epochs and minibatches of one rollout.*."""
-    losses = loss_of(kernel)
-    learners, nets = _learners(kernel, buffers)
-    hyper = SimpleNamespace(**{n: s for n, s in kernel.dims.items() if isinstance(s, int)})
-    constants = [n for n in specs(kernel) if n.startswith("hyper.") and ".lr." not in n]
-    rollout = {
+def constants_of(kernel: Kernel) -> list[str]:
+    """The arrays with what a loss finds in `hyper`."""
+    return [n for n in specs(kernel) if n.startswith("hyper.") and ".lr." not in n]
+
+
+def read(constants: Sequence[str], buffers: Buffers, hyper: SimpleNamespace) -> None:
+    """Sets the constants as a loss finds them."""
+    for name in constants:
+        values = buffers[name].tolist()
+        setattr(hyper, name[len("hyper.") :], values[0] if len(values) == 1 else tuple(values))
+
+
+def rollout_of(kernel: Kernel, buffers: Buffers) -> dict[str, Tensor]:
+    """The arrays of a rollout, a row each step of each environment."""
+    return {
         name.partition(".")[2]: torch.as_tensor(buffers[name]).flatten(0, 1)
         for name in specs(kernel)
         if name.startswith("rollout.")
     }
+
+
+def rates_of(learners: dict[str, Learner], buffers: Buffers, done: int) -> list[float]:
+    """The learning rates of a rollout before which `done` gradient steps were taken."""
+    share = ppo.annealed(float(done), float(buffers["hyper.anneal"][0]))
+    return [share * learner.rate(done) for learner in learners.values()]
+
+
+def bind_update(kernel: Kernel, buffers: Buffers) -> Call:
+    """update.ppo, update.a2c: all epochs and minibatches of one rollout.*."""
+    losses = loss_of(kernel)
+    learners, nets = learners_of(kernel, buffers)
+    hyper = SimpleNamespace(**{n: s for n, s in kernel.dims.items() if isinstance(s, int)})
+    constants, rollout = constants_of(kernel), rollout_of(kernel, buffers)
     size, rows = kernel.dim("batch"), kernel.dim("batch") * kernel.dim("steps")
     order, device = np.zeros(rows // kernel.dim("epochs"), np.int64), rollout["obs"].device
     firing, stop = kernel.dim("epochs") * -(-order.size // size), buffers["loop.stop"]
     counter, steps = buffers["rng.update"], buffers["learner.step"]
 
     def call() -> None:
-        for name in constants:
-            values = buffers[name].tolist()
-            setattr(hyper, name[len("hyper.") :], values[0] if len(values) == 1 else tuple(values))
+        read(constants, buffers, hyper)
         base = np.uint64(stream(counter[0], counter[1]))
         before, number = int(stop[1]), 0
         done = int(steps[0]) - before
-        share = ppo.annealed(float(done), hyper.anneal)
-        rates = [share * learner.rate(done) for learner in learners.values()]
+        rates = rates_of(learners, buffers, done)
         order[:] = np.arange(order.size)
         for epoch in range(kernel.dim("epochs")):
             if size < order.size:
@@ -175,7 +197,9 @@ def bind_update(kernel: Kernel, buffers: Buffers) -> Call:
                         counter[1] += np.uint64(1)
                         return
                     found = _checked(kernel, given, learners)
-                    _gradient_step(found, learners, rates, buffers)
+                    move(learners, gradients(found, learners), rates, buffers)
+                    for learner, loss in zip(learners.values(), found, strict=True):
+                        learner.note(loss)
                 if ended(stop, number, firing):
                     counter[1] += np.uint64(not under_way(stop))
                     return

@@ -44,6 +44,14 @@ def loss_of(kernel: Kernel) -> Callable[..., Any]:
     return losses
 
 
+def normal(advantage: Any) -> Any:
+    """Mean 0, unbiased standard deviation 1 (1e-8 added), as the native variants have it; one row
+    alone is left as it is."""
+    if len(advantage) < 2:
+        return advantage
+    return (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+
+
 class Noise:
     """Random numbers of one task's stream, in the order of the calls: the same at every firing of
     that number, whatever ran before.

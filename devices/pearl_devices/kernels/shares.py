@@ -1,0 +1,181 @@
+"""The kinds of gradient steps that several learners take together (data parallel).
+
+A gradient step of update.X is three kinds of firings: every learner computes the gradient of its
+rows of the batch (learner_gradient.X), these are averaged (all_reduce.X), and every learner takes
+the same step of the optimiser with the mean (learner_step.X). Sizes: those of update.X, whose batch
+is the whole one; learners, their number; of the first and the last kind learner, which one, from 0;
+td (1) where the TD errors are sent on. Gradient step n of a firing of update.X is step n of `steps`
+firings here; which one it is, learner.step says.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pearl_devices.base import Buffers
+from pearl_devices.kernel import Dim, Kernel
+from pearl_devices.kernels import dqn, on_policy
+from pearl_devices.kernels.arrays import STOP
+from pearl_devices.kernels.counting import (
+    ADAM_BYTES_READ,
+    ADAM_BYTES_WRITTEN,
+    ADAM_FLOPS,
+    F32,
+    FOLLOW_FLOPS,
+)
+from pearl_devices.kernels.off_policy import with_loss
+from pearl_devices.kernels.record import KernelKind, Spec, Work, primitive
+
+OWN = ("learner", "learners", "td")
+"""Sizes that update.X has not."""
+SUMMED, STEPPED = 2, 10
+"""Torch operations of a network: of the mean, a sum or a quotient each; of a step of Adam."""
+
+
+def whole(k: Kernel, of: str) -> Kernel:
+    """The kernel of kind `of` whose gradient steps the learners share."""
+    dims = {name: size for name, size in k.dims.items() if name not in OWN}
+    return replace(k, kind=of, dims=dims)
+
+
+def rows(k: Kernel) -> tuple[int, int]:
+    """First and end row of a learner's share of a batch."""
+    each = k.dim("batch") // k.dim("learners")
+    return k.dim("learner") * each, (k.dim("learner") + 1) * each
+
+
+def named(array: str, learner: int) -> str:
+    """The name of a learner's own learner.*: of the first it is the array itself."""
+    return f"learners.{learner}.{array.removeprefix('learner.')}" if learner else array
+
+
+def spread(arrays: Buffers) -> None:
+    """Copy what the first learner has to the arrays of all others."""
+    for name, array in arrays.items():
+        if name.startswith("learners."):
+            array[...] = arrays[f"learner.{name.split('.', 2)[2]}"]
+
+
+def networks(arrays: dict[str, Spec]) -> dict[str, int]:
+    """Networks among the arrays of update.X → numbers that each learns."""
+    ends = [n[len("learner.") : -len(".m")] for n in arrays if n.endswith(".m")]
+    return {name: arrays[f"learner.{name}"][0][0] for name in ends}
+
+
+def shares(of: KernelKind) -> tuple[KernelKind, KernelKind, KernelKind]:
+    """The kinds by which learners share the gradient steps of `of`."""
+
+    def base(k: Kernel) -> dict[str, Spec]:
+        """The arrays of update.X, without what it writes beside the learner."""
+        found = of.arrays(whole(k, of.name))
+        return {n: s for n, s in found.items() if n not in STOP and not n.startswith("loss.")}
+
+    def sent(k: Kernel, learner: int) -> dict[str, Spec]:
+        """What a learner sends to be averaged."""
+        prefix, found = f"gradient.{learner}", dict[str, Spec]()
+        for name, size in networks(base(k)).items():
+            found[f"{prefix}.{name}"] = ((size,), "float32")
+            found[f"{prefix}.loss.{name}"] = ((1,), "float64")
+        if k.dims.get("td"):
+            found[f"{prefix}.td"] = ((k.dim("batch") // k.dim("learners"),), "float32")
+        return found
+
+    def mean(k: Kernel) -> dict[str, Spec]:
+        return {f"mean.{n}": ((size,), "float32") for n, size in networks(base(k)).items()}
+
+    def held(k: Kernel) -> dict[str, Spec]:
+        """The learner's own arrays."""
+        learner = k.dim("learner")
+        return {named(n, learner): s for n, s in base(k).items() if n.startswith("learner.")}
+
+    def gradient_arrays(k: Kernel) -> dict[str, Spec]:
+        read = {n: s for n, s in base(k).items() if not n.startswith(("learner.", "batch.td"))}
+        return {**read, **held(k), **sent(k, k.dim("learner"))}
+
+    def reduce_arrays(k: Kernel) -> dict[str, Spec]:
+        given = {n: s for i in range(k.dim("learners")) for n, s in sent(k, i).items()}
+        kept = {f"loss.{name}": ((1,), "float64") for name in networks(base(k))}
+        errors = {"batch.td": base(k)["batch.td"]} if k.dims.get("td") else {}
+        return {**given, **mean(k), **kept, **errors}
+
+    def step_arrays(k: Kernel) -> dict[str, Spec]:
+        constants = {n: s for n, s in base(k).items() if n.startswith("hyper.")}
+        return {**constants, **mean(k), **held(k)}
+
+    def like(k: Kernel) -> Kernel:
+        """One gradient step on a learner's rows: what its estimate is that of."""
+        once: dict[str, Dim] = {"batch": k.dim("batch") // k.dim("learners"), "steps": 1}
+        once |= {"epochs": 1} if "epochs" in k.dims else {}
+        dims = {**whole(k, of.name).dims, **once}
+        return of.kernel(dims, program=k.program, args=k.args, modules=k.modules)
+
+    def gradient_work(k: Kernel) -> Work:
+        one = like(k)
+        return one.flops, one.bytes_in, one.bytes_out, one.resident_bytes
+
+    def held_numbers(k: Kernel) -> int:
+        return sum(networks(base(k)).values())
+
+    def reduce_work(k: Kernel) -> Work:
+        numbers, learners = held_numbers(k), k.dim("learners")
+        read, written = float(F32 * learners * numbers), float(F32 * numbers)
+        return float(learners * numbers), read, written, 0.0
+
+    def step_work(k: Kernel) -> Work:
+        n = held_numbers(k)
+        flops = float((ADAM_FLOPS + FOLLOW_FLOPS) * n)
+        return flops, float((ADAM_BYTES_READ + F32) * n), float(ADAM_BYTES_WRITTEN * n), 0.0
+
+    def share_of(k: Kernel) -> dict[str, tuple[int, int, int]]:
+        first, end = rows(k)
+        return {n: (1, first, end) for n in base(k) if n.startswith("batch.")}
+
+    gradient = KernelKind(
+        name=f"learner_gradient.{of.algorithm}",
+        structure="shared",
+        count=gradient_work,
+        arrays=gradient_arrays,
+        writes=("gradient.",),
+        sends=("gradient.",),
+        repeatable=True,
+        side="learns",
+        actions=of.actions,
+        networks=of.networks,
+        like=like,
+        rows=share_of,
+        code=of.code,
+        example=of.example,
+        variants={"torch": primitive("torch.shares:bind_gradient", fits=with_loss)},
+    )
+    reduction = KernelKind(
+        name=f"all_reduce.{of.algorithm}",
+        structure="shared",
+        count=reduce_work,
+        arrays=reduce_arrays,
+        writes=("mean.", "loss.", "batch.td"),
+        sends=("mean.", "batch.td"),
+        repeatable=True,
+        side="learns",
+        actions=of.actions,
+        networks=of.networks,
+        operations=lambda k: SUMMED * k.dim("learners") * len(networks(base(k))),
+        variants={"torch": primitive("torch.shares:bind_reduction")},
+    )
+    step = KernelKind(
+        name=f"learner_step.{of.algorithm}",
+        structure="shared",
+        count=step_work,
+        arrays=step_arrays,
+        writes=("learner.", "learners."),
+        side="learns",
+        actions=of.actions,
+        networks=of.networks,
+        operations=lambda k: STEPPED * len(networks(base(k))),
+        variants={"torch": primitive("torch.shares:bind_step")},
+    )
+    return gradient, reduction, step
+
+
+DQN_GRADIENT, DQN_REDUCTION, DQN_STEP = shares(dqn.UPDATE)
+PPO_GRADIENT, PPO_REDUCTION, PPO_STEP = shares(on_policy.PPO)
+A2C_GRADIENT, A2C_REDUCTION, A2C_STEP = shares(on_policy.A2C)

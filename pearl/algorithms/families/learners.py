@@ -1,0 +1,170 @@
+"""Learners with averaged gradients (data parallel): an algorithm's graph with several of them.
+
+The task that takes gradient steps becomes several. Every learner computes the gradient of its rows
+of each batch (`gradient_0`, `gradient_1`, …), `all_reduce` averages them, and every learner takes
+the same step with the mean on parameters, moments and targets of its own: `update`, which is the
+first learner's and stays where it was in the loop, `update_1`, `update_2`, … Nothing else of the
+graph changes, so the algorithm's source does not know of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from pearl.errors import SpecError
+from pearl.graph.task_graph import Edge, Task, TaskGraph
+from pearl_devices import Kernel, kernel
+from pearl_devices.buffers import specs
+from pearl_devices.kernels import KINDS, kind_of
+from pearl_devices.kernels.record import nbytes
+
+REDUCE, STEP = "all_reduce", "update"
+
+
+def added(learners: int) -> tuple[str, ...]:
+    """The names of the tasks that so many learners add to a graph."""
+    if learners < 2:
+        return ()
+    gradients = (_gradient(i) for i in range(learners))
+    return (*gradients, REDUCE, *(_step(i) for i in range(1, learners)))
+
+
+def _gradient(learner: int) -> str:
+    return f"gradient_{learner}"
+
+
+def _step(learner: int) -> str:
+    return f"{STEP}_{learner}" if learner else STEP
+
+
+def learner_of(of: Kernel) -> int | None:
+    """The number of the learner that a kernel is a part of; None of a kernel of none."""
+    number = of.dims.get("learner")
+    return number if isinstance(number, int) else None
+
+
+def learning(names: Iterable[str], graph: TaskGraph) -> tuple[str, ...]:
+    """The tasks among whose names is `update`, and with it what learners add to a graph."""
+    found = tuple(names)
+    parts = [t.name for t in graph.tasks if kind_of(t.kernel).structure == "shared"]
+    return (*found, *(t for t in parts if t not in found)) if STEP in found else found
+
+
+def shared_out(graph: TaskGraph, learners: int) -> TaskGraph:
+    """The graph with so many learners; with one as it is.
+
+    Raises:
+        SpecError: the algorithm's gradient steps cannot be shared, or its batch not into equal
+            parts.
+    """
+    if learners == 1:
+        return graph
+    before = next((t for t in graph.tasks if kind_of(t.kernel).structure == "gradient"), None)
+    problems = list(_obstacles(graph, before, learners))
+    if problems or before is None:
+        raise SpecError(*(f"limits.learners: given {learners}; {p}" for p in problems))
+    steps = before.kernel.dim("steps")
+    sends = any(e.bytes for e in graph.edges if e.src == before.name)
+    sizes = {**before.kernel.dims, "learners": learners, **({"td": 1} if sends else {})}
+
+    def part(family: str, **own: int) -> Kernel:
+        of = before.kernel
+        name = f"{family}.{kind_of(of).algorithm}"
+        return kernel(name, {**sizes, **own}, program=of.program, args=of.args, modules=of.modules)
+
+    each = range(learners)
+    (state,) = before.writes
+    states = [state, *(f"{state}_{i}" for i in each[1:])]
+    gradients = [
+        Task(_gradient(i), part("learner_gradient", learner=i), reads=(states[i],)) for i in each
+    ]
+    # The reduction is at home with the first learner: losses are read there.
+    mean = Task(REDUCE, part("all_reduce"), group=REDUCE)
+    moves = [
+        Task(
+            _step(i),
+            part("learner_step", learner=i),
+            writes=(states[i],),
+            group=None if i else REDUCE,
+        )
+        for i in each
+    ]
+    tasks = [
+        new for t in graph.tasks for new in ((*gradients, mean, *moves) if t is before else (t,))
+    ]
+    edges = [new for e in graph.edges for new in _moved(e, before.name, steps, gradients)]
+    for i in each:
+        edges += [
+            Edge(_gradient(i), REDUCE, bytes=_sent(gradients[i].kernel)),
+            Edge(REDUCE, _step(i), bytes=_mean_bytes(mean.kernel)),
+            Edge(_step(i), _gradient(i), tokens_seq=1),
+        ]
+    edges += [Edge(_step(i), _step(i), tokens_seq=1) for i in each[1:]]
+    return replace(
+        graph,
+        tasks=tuple(tasks),
+        edges=tuple(edges),
+        states={**graph.states, **dict.fromkeys(states[1:], graph.states[state])},
+        fusions=tuple(f for f in graph.fusions if before.name not in f.tasks),
+    )
+
+
+def _moved(e: Edge, name: str, steps: int, gradients: list[Task]) -> Iterator[Edge]:
+    """What an edge at the task of all gradient steps of a firing becomes, where each of `steps` is
+    a firing: what was sent to it goes to every learner, what it sent comes from the reduction, and
+    what only waits is about the first learner's step."""
+    if e.src == e.dst or name not in (e.src, e.dst):
+        yield replace(e, src=STEP, dst=STEP) if e.src == e.dst == name else e
+    elif e.dst == name:
+        e = replace(e, production=e.production * steps, tokens_seq=e.tokens_seq * steps)
+        if not e.bytes:
+            yield replace(e, dst=STEP)
+        else:
+            for t in gradients:
+                share = 1 / len(gradients) if kind_of(t.kernel).rows(t.kernel) else 1.0
+                yield replace(e, dst=t.name, bytes=e.bytes * share, limit=None)
+    else:
+        e = replace(e, consumption=e.consumption * steps, tokens_seq=e.tokens_seq * steps)
+        yield replace(e, src=REDUCE if e.bytes else STEP)
+
+
+def _sent(of: Kernel) -> float:
+    arrays = specs(of)
+    return float(sum(nbytes(arrays[n]) for n in kind_of(of).sent(of)))
+
+
+def _mean_bytes(of: Kernel) -> float:
+    """Of the means alone: TD errors go elsewhere."""
+    return float(sum(nbytes(s) for n, s in specs(of).items() if n.startswith("mean.")))
+
+
+def _obstacles(graph: TaskGraph, task: Task | None, learners: int) -> Iterator[str]:
+    """Why the gradient steps of a graph cannot be shared, a line each."""
+    if task is None:
+        yield f"{graph.name} takes no gradient steps that learners could share: 1 is allowed"
+        return
+    of = task.kernel
+    if not kind_of(of).averaged:
+        why = (
+            "its networks take their steps one after another, each on what the one before has "
+            "become, and one mean a gradient step is exchanged"
+            if of.kind in KINDS
+            else "nothing says that its loss is the mean over the rows of a batch"
+        )
+        able = [k.algorithm for k in KINDS.values() if k.averaged]
+        yield f"{graph.name} cannot share its gradient steps: {why}; choose {' or '.join(able)}"
+        return
+    if of.dims.get("stops"):
+        yield (
+            f"{graph.name} ends its gradient steps by target_kl, the divergence over a whole "
+            "minibatch, which no learner sees: leave target_kl at 0"
+        )
+    batch = of.dim("batch")
+    if batch % learners:
+        parts = [n for n in range(2, min(batch, 64) + 1) if batch % n == 0]
+        ways = f"divides by {', '.join(map(str, parts))}" if parts else "divides by none up to 64"
+        yield (
+            f"a gradient step is on {batch} rows, of which every learner takes as many; {batch} "
+            f"{ways}: choose one of these, or another batch"
+        )

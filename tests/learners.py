@@ -1,0 +1,62 @@
+"""Small systems with several learners, and plans that have each on a lane of its own."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+from typing import Any
+
+from pearl import solve
+from pearl.planning.costs import tabulate
+from pearl.planning.plans import Plan
+from pearl.spec.own_code import graph_of
+from pearl.spec.reading import load
+from pearl.spec.system import System
+from tests.lanes import replay_spec, spread, untimed
+
+SLOW: dict[str, Any] = {"learning_rate": 1e-3}
+CASES: dict[str, dict[str, Any]] = {
+    "dqn": SLOW,
+    "dqn, prioritised": {
+        **SLOW,
+        "num_envs": 4,
+        "replay": {"capacity": 1000, "kind": "prioritised", "fanout": 8},
+    },
+    "ppo": {"name": "ppo", "rollout_steps": 16, "minibatches": 4, "epochs": 3},
+    "a2c": {"name": "a2c", "rollout_steps": 8},
+}
+
+
+def spec_of(case: str, **limits: Any) -> dict[str, Any]:
+    """A spec in which a firing of update takes several gradient steps, of rows that 4 divides."""
+    options = CASES[case]
+    if "name" not in options:
+        return replay_spec("dqn", limits, **options)
+    spec = replay_spec("dqn", limits)
+    spec["algorithm"] = {"env": "CartPole-v1", "num_envs": 4, "hidden": [16, 16], **options}
+    return spec
+
+
+@functools.cache
+def planned_with(case: str, learners: int) -> tuple[System, Plan]:
+    """A system with so many learners on a host of four cores, whatever this one has, and its plan
+    of one lane, in which torch computes all gradient steps."""
+    system = load(spec_of(case, max_lanes=4))
+    raw = {**system.raw, "limits": {**system.raw["limits"], "learners": learners}}
+    system = replace(system, raw=raw, limits=replace(system.limits, learners=learners))
+    host = replace(system.platform.devices[0], width=4, max_lanes=4)
+    system = replace(system, platform=replace(system.platform, devices=(host,)))
+    graph, limits = graph_of(system), replace(system.limits, variants={"update": ("torch",)})
+    sheet = tabulate(graph, untimed(system).platform, limits)
+    modes = tuple(m for m in sheet.modes if len(m.tasks) == 1)
+    costs = replace(sheet, platform=system.platform, modes=modes)
+    return system, solve(graph, costs, limits=replace(limits, max_lanes=1), time_limit_s=10.0)
+
+
+def apart(plan: Plan) -> Plan:
+    """The plan with every learner but the first on a lane of its own."""
+    lane = {t.task: t.task.rpartition("_")[2] for t in plan.tasks}
+    parts = ("gradient_", "update_")
+    return spread(
+        plan, {t: int(n) if t.startswith(parts) and n.isdigit() else 0 for t, n in lane.items()}
+    )
