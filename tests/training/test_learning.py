@@ -19,10 +19,12 @@ BARS = {
 """Configuration → the return that it reaches at least. Those of tables are in `test_tabular`."""
 
 TABULAR = {"q_learning_frozenlake", "sarsa_cliffwalking"}
+ELSEWHERE = {"dqn_cartpole_fpga", "dqn_cartpole_gpu", "ppo_halfcheetah"}
+"""Those that need a device, or a package, that a test has not: `planner/test_shipped_specs.py`."""
 
 
 def test_every_configuration_has_a_bar():
-    assert BARS.keys() | TABULAR == set(shipped())
+    assert BARS.keys() | TABULAR | ELSEWHERE == set(shipped())
 
 
 @pytest.mark.parametrize("name", BARS)
