@@ -322,7 +322,7 @@ HOSTS, DEVICES = 64, 8
 STEP_S = 1e-3
 """Of an environment, on a core."""
 WITHIN_S = 60.0
-LIMIT_S = 50.0
+LIMIT_S = 40.0
 """The time limit given to `solve`, which costs and reading come on top of."""
 
 

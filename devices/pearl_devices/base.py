@@ -300,13 +300,16 @@ class Platform:
 
     def device(self, name: str) -> Device:
         """The device called `name`; a KeyError names those there are."""
-        for device in self.devices:
-            if device.name == name:
-                return device
-        raise KeyError(
-            f"platform {self.name!r} has no device {name!r}; "
-            f"it has {[d.name for d in self.devices]}"
-        )
+        device = self._by_name.get(name)
+        if device is None:
+            raise KeyError(
+                f"platform {self.name!r} has no device {name!r}; it has {list(self._by_name)}"
+            )
+        return device
+
+    @cached_property
+    def _by_name(self) -> dict[str, Device]:
+        return {d.name: d for d in self.devices}
 
     @cached_property
     def _direct(self) -> dict[frozenset[str], Link]:

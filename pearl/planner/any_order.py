@@ -12,9 +12,10 @@ from pearl.graph.parallel_edges import numbered
 from pearl.graph.period import expand
 from pearl.graph.sequential import program_order
 from pearl.graph.task_graph import TaskGraph
-from pearl.planning.costs import CostTable, split_costs
+from pearl.planning.costs import CostTable
 from pearl.planning.plan_builder import Proof, assemble
 from pearl.planning.plans import Plan
+from pearl.planning.replica_costs import split_costs
 from pearl.planning.replicas import Split, split_graph
 from pearl.planning.timing import Assignment, timing
 

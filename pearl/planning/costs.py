@@ -11,7 +11,7 @@ from types import MappingProxyType
 from pearl.errors import InfeasibleError, SpecError
 from pearl.graph.limits import Limits
 from pearl.graph.task_graph import TaskGraph
-from pearl.planning.replicas import Split, copy_name, resized, splits
+from pearl.planning.replicas import resized, splits
 from pearl_devices import Device, Kernel, Platform, offers
 from pearl_devices.base import ASKED
 from pearl_devices.given import is_names, is_number, is_whole, misfit, shown
@@ -94,11 +94,11 @@ class CostTable:
 
     def __post_init__(self) -> None:
         self._check_types()
-        names = [d.name for d in self.platform.devices]
+        devices = {d.name: d for d in self.platform.devices}
         seen: set[object] = set()
         order: dict[frozenset[str], tuple[str, ...]] = {}
         for mode in self.modes:
-            key = mode.tasks, mode.share, mode.key
+            key = mode.tasks, mode.share, mode.device, mode.variant, mode.width
             if key in seen:
                 raise SpecError(
                     f"cost table: {', '.join(mode.tasks)}: two modes of variant {mode.variant!r}, "
@@ -106,17 +106,19 @@ class CostTable:
                     "and width, so these must differ: give one of the two another variant"
                 )
             seen.add(key)
-            first = order.setdefault(frozenset(mode.tasks), mode.tasks)
-            if first != mode.tasks:
+            if mode.fused:
+                first = order.setdefault(frozenset(mode.tasks), mode.tasks)
+                if first != mode.tasks:
+                    raise SpecError(
+                        f"cost table: fused modes of {', '.join(first)} and of "
+                        f"{', '.join(mode.tasks)}: the same tasks; write them in one order"
+                    )
+            device = devices.get(mode.device)
+            if device is None:
                 raise SpecError(
-                    f"cost table: fused modes of {', '.join(first)} and of "
-                    f"{', '.join(mode.tasks)}: the same tasks; write them in one order"
+                    f"mode of {', '.join(mode.tasks)}: no device {mode.device!r}; there are "
+                    f"{list(devices)}"
                 )
-            if mode.device not in names:
-                raise SpecError(
-                    f"mode of {', '.join(mode.tasks)}: no device {mode.device!r}; there are {names}"
-                )
-            device = self.platform.device(mode.device)
             if not 1 <= mode.width <= device.width:
                 raise SpecError(
                     f"mode of {', '.join(mode.tasks)} on {mode.device}: width {mode.width}; "
@@ -232,7 +234,7 @@ def _tabulated(graph: TaskGraph, platform: Platform, limits: Limits) -> CostTabl
     like = alike(platform.devices, known)
     for tasks, kernel, share in jobs:
         found = []
-        costed: dict[tuple[str, str, int], Estimate] = {}
+        costed: dict[str, list[tuple[str, int, Estimate]]] = {}
         for device in platform.devices:
             if LEARNS in tasks and device.real and device.host != home:
                 continue
@@ -240,23 +242,17 @@ def _tabulated(graph: TaskGraph, platform: Platform, limits: Limits) -> CostTabl
                 continue
             if any(limits.pin.get(t, device.name) != device.name for t in tasks):
                 continue
-            offered = []
-            for variant, width in offers(kernel, device):
-                default = () if variant in ASKED else (variant,)
-                if any(variant not in limits.variants.get(t, default) for t in tasks):
-                    continue
-                threads = device.width_unit == "cores" and not device.simulated
-                if threads and width > (limits.max_lanes or width):
-                    continue
-                offered.append((variant, width))
-            if device.name in known:
-                kept = comparable(known[device.name], kernel, [v for v, _ in offered])
-                offered = [(v, width) for v, width in offered if v in kept]
-            for variant, width in offered:
-                way = like[device.name], variant, width
-                if way not in costed:
-                    costed[way] = estimate(kernel, device, variant=variant, width=width)
-                found.append(Mode(tasks, device.name, variant, width, costed[way], share))
+            kind = like[device.name]
+            if kind not in costed:
+                ways = _ways(tasks, kernel, device, limits)
+                if device.name in known:
+                    kept = comparable(known[device.name], kernel, [v for v, _ in ways])
+                    ways = [(v, width) for v, width in ways if v in kept]
+                costed[kind] = [
+                    (v, width, estimate(kernel, device, variant=v, width=width))
+                    for v, width in ways
+                ]
+            found += [Mode(tasks, device.name, v, n, cost, share) for v, n, cost in costed[kind]]
         if not found and len(tasks) == 1 and share is None:
             name = tasks[0]
             named = [v for v in limits.variants.get(name, ()) if v in ASKED]
@@ -271,6 +267,21 @@ def _tabulated(graph: TaskGraph, platform: Platform, limits: Limits) -> CostTabl
             )
         modes += found
     return CostTable(platform, tuple(modes))
+
+
+def _ways(
+    tasks: tuple[str, ...], kernel: Kernel, device: Device, limits: Limits
+) -> list[tuple[str, int]]:
+    """What a device offers for a call of tasks within the limits: variants and widths."""
+    threads = device.width_unit == "cores" and not device.simulated
+    found = []
+    for variant, width in offers(kernel, device):
+        default = () if variant in ASKED else (variant,)
+        if any(variant not in limits.variants.get(t, default) for t in tasks):
+            continue
+        if not threads or width <= (limits.max_lanes or width):
+            found.append((variant, width))
+    return found
 
 
 def with_lanes(
@@ -362,37 +373,3 @@ def _carried_bytes(mode: Mode, graph: TaskGraph) -> float:
             total += firings[e.dst] * e.bytes * e.consumption / e.production
     whole = graph.task(mode.tasks[0]).environments
     return total * mode.share / whole if mode.share is not None and whole else total
-
-
-def split_costs(costs: CostTable, split: Split) -> CostTable:
-    """The table for the graph of a choice of replicas: each copy has the modes for its share.
-
-    Pair terms hold for copies in proportion to their shares, so that all copies of two tasks in
-    the same modes together add what the whole tasks would.
-    """
-    if not split.tasks:
-        return costs
-    whole = sum(split.shares)
-    modes: list[Mode] = []
-    for m in costs.modes:
-        if not set(m.tasks) & set(split.tasks):
-            modes.append(m)
-        elif m.share is not None:
-            modes += [
-                replace(m, tasks=(copy_name(m.tasks[0], i),), share=None)
-                for i, share in enumerate(split.shares)
-                if share == m.share
-            ]
-
-    def copies(task: str) -> list[tuple[str, float]]:
-        if task not in split.tasks:
-            return [(task, 1.0)]
-        return [(copy_name(task, i), share / whole) for i, share in enumerate(split.shares)]
-
-    pairs = {
-        ((a, a_key), (b, b_key)): extra * mine * other
-        for ((first, a_key), (second, b_key)), extra in costs.pair_extra_s.items()
-        for a, mine in copies(first)
-        for b, other in copies(second)
-    }
-    return CostTable(costs.platform, tuple(modes), pairs)

@@ -11,9 +11,10 @@ from pearl.errors import SpecError
 from pearl.graph.parallel_edges import EdgeKey, numbered
 from pearl.graph.period import Arc, expand, howard, simulate, token_free_cycle
 from pearl.graph.task_graph import Edge, TaskGraph
-from pearl.planning.costs import CostTable, Mode, split_costs
+from pearl.planning.costs import CostTable, Mode
 from pearl.planning.plan_builder import makespan_s
 from pearl.planning.plans import Entry, Plan
+from pearl.planning.replica_costs import split_costs
 from pearl.planning.replicas import Split, copy_name, split_graph
 from pearl.planning.timing import Assignment, Orders, TimedGraph, channel_arcs, timing
 from pearl_devices import Platform

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pearl.errors import InfeasibleError
-from pearl.planning.costs import split_costs
+from pearl.planning.replica_costs import split_costs
 from pearl.planning.replicas import Split, split_graph, split_limits
 from pearl.planning.timing import Assignment, timing
 from pearl.solvers.model.dag_instance import ends_s, starts

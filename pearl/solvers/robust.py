@@ -24,8 +24,9 @@ from numpy.typing import NDArray
 
 from pearl.errors import InfeasibleError, SpecError
 from pearl.planning.bands import Regret
-from pearl.planning.costs import CostTable, Mode, split_costs
+from pearl.planning.costs import CostTable, Mode
 from pearl.planning.draws import Draws, Vector, scaled
+from pearl.planning.replica_costs import split_costs
 from pearl.planning.replicas import Split
 from pearl.planning.timing import Assignment, Orders, timing
 from pearl.planning.valuation import least_periods, valued

@@ -44,9 +44,10 @@ FAULTS = (
 GRACE_S = 1.0
 """Seconds that a step of solving may exceed the time limit, so that steps end by themselves."""
 
-ASSEMBLING_S, ASSEMBLING = 1e-3, 0.5
-"""Time kept for putting a plan together: for each firing (0.3 ms measured on one core), and as a
-share of the time given at most."""
+ASSEMBLING_S, CHECKING_S, ASSEMBLING = 1e-3, 4e-5, 0.5
+"""Time kept for checking a plan and putting it together: for each firing (0.3 ms measured on one
+core), for each task or copy on each device (20 µs measured likewise), and as a share of the time
+given at most."""
 
 
 def default_method(objective: str) -> str:
@@ -109,9 +110,11 @@ def solve(
     registered = METHODS[name]
     run = registered.loaded(name)
     began = time.monotonic()
-    firings = sum(graph.repetition.values())
+    firings = sum(graph.repetition[t.name] * _copies(t.name, limits) for t in graph.tasks)
+    places = len(costs.platform.devices) * sum(_copies(t.name, limits) for t in graph.tasks)
     end = began + time_limit_s
-    deadline = end - min(ASSEMBLING * time_limit_s, ASSEMBLING_S * firings)
+    ending_s = min(ASSEMBLING * time_limit_s, ASSEMBLING_S * firings + CHECKING_S * places)
+    deadline = end - ending_s
     request = Request(graph, costs, objective, limits, deadline, seed, name)
     regret: Regret | None = None
     start = found_in(known, request) if known is not None and not robust else None
@@ -123,7 +126,7 @@ def solve(
                 outcome, regret = least_regret(request, run, robust, Draws(DRAWS, seed))
             else:
                 outcome = from_known(run, request, start)
-        with extended(max(deadline, time.monotonic()) + GRACE_S):
+        with extended(max(deadline, time.monotonic()) + ending_s + GRACE_S):
             fault = fault_of(outcome, request)
     except InfeasibleError as error:
         raise sharpened(error, graph, costs, limits, deadline) from None
@@ -159,11 +162,16 @@ def solve(
         late=outcome.late,
     )
     try:
-        with within(max(end, time.monotonic()) + GRACE_S):
+        with within(max(end, time.monotonic()) + ending_s + GRACE_S):
             plan = assemble(best.assignment, best.ordered.orders, proof, power_w=limits.power_w)
     except OutOfTimeError:
         raise _no_time(graph, firings, time_limit_s) from None
     return replace(plan, regret=regret, problem=Problem(graph, lambda: costs, limits))
+
+
+def _copies(task: str, limits: Limits) -> int:
+    """Copies that a task may be split into."""
+    return max(1, limits.replicas.get(task, 1))
 
 
 def _no_time(graph: TaskGraph, firings: int, time_limit_s: float) -> InfeasibleError:

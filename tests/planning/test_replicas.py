@@ -14,9 +14,10 @@ from pearl.algorithms import algorithm
 from pearl.errors import InfeasibleError, SpecError
 from pearl.graph.limits import Limits
 from pearl.graph.task_graph import Replica, TaskGraph
-from pearl.planning.costs import CostTable, split_costs, tabulate
+from pearl.planning.costs import CostTable, tabulate
 from pearl.planning.plan_validation import check_plan, completions
 from pearl.planning.plans import Plan, load_plan
+from pearl.planning.replica_costs import split_costs
 from pearl.planning.replicas import Split, resized, share_choices, split_graph, split_limits, splits
 from pearl.solvers.methods.enumeration import every_space
 from pearl.solvers.model.search_space import search_spaces

@@ -11,20 +11,29 @@ from pearl.planner.planner import problem
 from pearl.planning.costs import CostTable
 from pearl.planning.replicas import Split
 from pearl.solvers.large import few_splits
+from pearl.solvers.methods import milp
 from pearl.spec.reading import load
+from pearl.time_limit import OutOfTimeError
 from pearl_devices import Link, Platform
 from pearl_devices.hosts import alike, of_hosts
 from pearl_estimators import Estimate
 
-SPEC = {"limits.replicas": {"env_step": 2, "inference": 2}, "limits.policy_lag": 1}
 
-
-def on_hosts(hosts: int, step_s: float):
-    """DQN on so many computers with a GPU and a CPU of one lane, where alone the environments are;
+def on_hosts(hosts: int, step_s: float, gpus: int = 1, copies: int = 2):
+    """DQN on so many computers with GPUs and a CPU of one lane, where alone the environments are;
     each of their steps takes `step_s`."""
-    system = load("dqn_cartpole", set={"platform": "cpu_gpu", **SPEC})
-    cpu, *others = system.platform.devices
-    machine = replace(system.platform, devices=(replace(cpu, max_lanes=1), *others))
+    limits = {"replicas": dict.fromkeys(("env_step", "inference"), copies), "policy_lag": 1}
+    given = {"platform": "cpu_gpu", **{f"limits.{k}": v for k, v in limits.items()}}
+    if copies > 2:
+        given["algorithm.num_envs"] = 8 * copies
+    system = load("dqn_cartpole", set=given)
+    (cpu, gpu), (link,) = system.platform.devices, system.platform.links
+    all_gpus = [replace(gpu, name=f"{gpu.name}{i}") for i in range(gpus)]
+    machine = replace(
+        system.platform,
+        devices=(replace(cpu, max_lanes=1), *all_gpus),
+        links=tuple(replace(link, b=g.name) for g in all_gpus),
+    )
     names = [f"n{i}" for i in range(hosts)]
     links = [Link(names[0], n, 50e-6, 1.25e9, 20e-6) for n in names[1:]]
     platform = of_hosts("several", dict.fromkeys(names, machine), links)
@@ -54,6 +63,20 @@ def test_the_bound_and_the_plan_of_few_are_beside_those_of_all(step_s, monkeypat
     assert plan.period_s <= 1.01 * whole.period_s
     if step_s > 1e-5:
         assert {task.device.split("/")[0] for task in plan.tasks} == {"n0", "n1"}
+
+
+@pytest.mark.parametrize(("hosts", "step_s"), [(4, 1e-3), (8, 1e-2)])
+def test_alike_hosts_have_a_copy_each_before_any_period_form_is_built(hosts, step_s, monkeypatch):
+    """Bounds of all choices and a greedy assignment do it, however many devices there are."""
+    graph, costs, limits = on_hosts(hosts, step_s, 3, hosts)
+
+    def form(*given):
+        raise OutOfTimeError
+
+    monkeypatch.setattr(milp, "PeriodForm", form)
+    plan = pearl.solve(graph, costs, limits=limits, time_limit_s=60)
+    assert plan.gap < 0.01
+    assert {task.device.split("/")[0] for task in plan.tasks} == {f"n{i}" for i in range(hosts)}
 
 
 def test_copies_take_turns_where_there_are_more_than_lanes():

@@ -10,9 +10,10 @@ import pytest
 from pearl import InfeasibleError, solve
 from pearl.graph.limits import Limits
 from pearl.graph.task_graph import Edge, TaskGraph
-from pearl.planning.costs import CostTable, split_costs
+from pearl.planning.costs import CostTable
 from pearl.planning.plan_validation import plan_timing, unfolded
 from pearl.planning.plans import Plan
+from pearl.planning.replica_costs import split_costs
 from pearl.planning.timing import timing
 from pearl.solvers.model.lane_sequencing import best_orders
 from pearl.testing.graphs import devices, mode, random_limited, star, tasks

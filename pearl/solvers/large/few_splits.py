@@ -10,12 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from pearl.graph.limits import Limits
-from pearl.graph.period import howard
 from pearl.graph.task_graph import TaskGraph
 from pearl.planning.costs import CostTable, Mode
 from pearl.planning.replicas import Split, splits
-from pearl.solvers.model.dag_instance import fastest, shared_s
-from pearl.solvers.model.search_space import SearchSpace, search_spaces
+from pearl.solvers.model.cost_floor import period_floor_s
+from pearl.solvers.model.search_space import search_spaces
 
 MOST = 200_000
 """Copies times devices, over all choices of replicas, up to which all are tried (assumed: some
@@ -95,11 +94,4 @@ def bound_s(graph: TaskGraph, costs: CostTable, limits: Limits) -> float:
     ]
     table = CostTable(costs.platform, (*kept, *free))
     spaces = search_spaces(graph, table, replace(limits, replicas={}), frozenset({"memory"}))
-    return min(_floor_s(space) for space in spaces)
-
-
-def _floor_s(space: SearchSpace) -> float:
-    x, rows = space.expansion, fastest(space)
-    latency = [min(seconds for seconds, _ in row.values()) for row in rows]
-    arcs = [(s, d, latency[x.nodes[s][0]], m) for s, d, m, _ in x.arcs]
-    return max(howard(len(x.nodes), arcs)[0], shared_s(space, rows))
+    return min(period_floor_s(space) for space in spaces)

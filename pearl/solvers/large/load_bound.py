@@ -135,4 +135,4 @@ class LoadProgram:
         left = deadline - time.monotonic()
         if left <= 0 or any(s < 0 for s in self.space.costs.pair_extra_s.values()):
             return 0.0
-        return self.linear.relax([(self.period, 1.0)], left, "ipm")[0] / self.per_s
+        return self.linear.relax([(self.period, 1.0)], left, "ipm") / self.per_s

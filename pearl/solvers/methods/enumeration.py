@@ -12,7 +12,8 @@ from pearl.graph.limits import Limits
 from pearl.graph.parallel_edges import EdgeKey, numbered
 from pearl.graph.period import expand
 from pearl.graph.task_graph import TaskGraph
-from pearl.planning.costs import CostTable, Mode, split_costs
+from pearl.planning.costs import CostTable, Mode
+from pearl.planning.replica_costs import split_costs
 from pearl.planning.replicas import GRAINS, Split, split_graph, split_limits, splits
 from pearl.planning.timing import Assignment, timing
 from pearl.solvers.model.search_space import (

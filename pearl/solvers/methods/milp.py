@@ -21,6 +21,8 @@ from pearl.planning.timing import Assignment, timing
 from pearl.solvers.infeasible.iis import explain
 from pearl.solvers.large.few_splits import few_splits
 from pearl.solvers.large.many_tasks import FIRST, ManyTasks, concerns
+from pearl.solvers.large.side_by_side import side_by_side
+from pearl.solvers.model.cost_floor import cost_floor
 from pearl.solvers.model.lane_sequencing import best_orders
 from pearl.solvers.model.request import Request
 from pearl.solvers.model.result import SAME, Found, Outcome
@@ -28,6 +30,12 @@ from pearl.solvers.model.search_space import SearchSpace, cost_of, search_spaces
 from pearl.solvers.period.order_cuts import blamed, worth
 from pearl.solvers.period.period_form import PeriodForm
 from pearl.time_limit import OutOfTimeError
+
+TRIED = 3
+"""Simple assignments that are given orders (assumed)."""
+
+TRYING = 0.3
+"""Share of the time limit that finding and ordering them may take (assumed)."""
 
 ORDERING_S = 2e-3
 """Time kept for the lane orders of many tasks, for each firing (1e-3 s measured on one core)."""
@@ -72,6 +80,7 @@ class _Search:
         self.late = False
         # number of a search space → no plan of it costs less
         self._open = dict.fromkeys(range(len(spaces)), 0.0)
+        self._models: dict[int, PeriodForm] = {}  # made when their turn comes
         self._loose = math.inf  # least bound of assignments whose orders were not exhausted
         self._annealing: dict[int, ManyTasks] = {}
 
@@ -90,30 +99,31 @@ class _Search:
         return [a for search in self._annealing.values() for a in search.stop()]
 
     def run(self) -> None:
-        spaces, objective, limits = self.spaces, self.objective, self.limits
-        self.best = _first(spaces, objective, limits, self.deadline)
+        for i, space in enumerate(self.spaces):
+            self._open[i] = max(self._open[i], cost_floor(space, self.objective))
+        floors = sorted((floor, i) for i, floor in self._open.items())
+        likely = [(floor, self.spaces[i]) for floor, i in floors]
+        self.best = _first(likely, self.objective, self.limits, self.deadline)
         self._anneal()
-        small = [i for i in self._open if i not in self._annealing or self._annealing[i].small]
-        models = {i: PeriodForm(spaces[i], objective, limits, self.best) for i in small}
-        self.late = any(self._worth(self._open[i]) for i in self._open if i not in models)
-        while open_models := [i for i in models if i in self._open]:
-            i = min(open_models, key=lambda i: (self._open[i], i))  # least dual bound first
-            if not self._worth(self._open[i]):
+        while True:
+            worth = [i for i in self._open if self._worth(self._open[i])]
+            small = [i for i in worth if i not in self._annealing or self._annealing[i].small]
+            if not small or time.monotonic() >= self.deadline:
+                self.late = self.late or bool(worth)
                 break
-            left = self.deadline - time.monotonic()
-            if left <= 0:
-                self.late = True
-                break
-            self._next(i, models[i], left)
+            self._next(min(small, key=lambda i: (self._open[i], i)))  # least bound first
 
     def _worth(self, cost: float) -> bool:
         """Whether a plan of this cost would be better than the best."""
         return self.best is None or cost < self.best.cost * (1 - SAME)
 
-    def _next(self, i: int, model: PeriodForm, seconds: float) -> None:
+    def _next(self, i: int) -> None:
         """The best assignment of a search space that is not cut off, its orders, and the next
         cut."""
         objective, limits = self.objective, self.limits
+        if i not in self._models:
+            self._models[i] = PeriodForm(self.spaces[i], objective, limits, self.best)
+        model, seconds = self._models[i], max(0.0, self.deadline - time.monotonic())
         dual, assignment, finished = model.run(self.best.cost if self.best else math.inf, seconds)
         self._open[i] = max(self._open[i], dual)
         if assignment is None:
@@ -146,7 +156,7 @@ class _Search:
         """Plans and bounds from the loads of search spaces of many tasks; some searches go on in
         the background."""
         for i, space in enumerate(self.spaces):
-            if not concerns(space, self.objective, self.limits):
+            if not concerns(space, self.objective, self.limits) or not self._worth(self._open[i]):
                 continue
             best = self.best
             same = best is not None and best.assignment.expansion is space.expansion
@@ -207,22 +217,29 @@ def _period_at(objective: str, a: Assignment, cost: float, limits: Limits) -> fl
 
 
 def _first(
-    spaces: Sequence[SearchSpace], objective: str, limits: Limits, deadline: float
+    spaces: Sequence[tuple[float, SearchSpace]], objective: str, limits: Limits, deadline: float
 ) -> Found | None:
-    """A plan to scale by and to beat: all on one device as far as possible, or each at its best."""
+    """A plan to scale by and to beat: all on one device as far as possible, or each at its best, or
+    copies side by side. spaces: with a cost that no plan of each undercuts, the least first."""
+    now = time.monotonic()
+    until = now + TRYING * max(0.0, deadline - now)
     trials: list[tuple[float, int, Assignment]] = []
-    for space in spaces:
+    for floor, space in spaces:
+        if len(trials) >= TRIED and floor > sorted(trials)[TRIED - 1][0]:
+            break
         for a in _simple(space):
-            if not space.broken(a) and not (trials and time.monotonic() > deadline):
+            if trials and time.monotonic() > until:
+                break
+            if not space.broken(a):
                 cost, _ = cost_of(objective, a, timing(a).order_bound_s, limits)
                 if cost < math.inf:
                     trials.append((cost, len(trials), a))
     best: Found | None = None
-    for least, _, a in sorted(trials, key=lambda t: t[:2])[:3]:
-        if best and (least >= best.cost * (1 - SAME) or time.monotonic() > deadline):
+    for least, _, a in sorted(trials, key=lambda t: t[:2])[:TRIED]:
+        if best and (least >= best.cost * (1 - SAME) or time.monotonic() > until):
             break
         with suppress(OutOfTimeError):
-            ordered = best_orders(timing(a), deadline=deadline, nodes=20)
+            ordered = best_orders(timing(a), deadline=until, nodes=20)
             cost, paced = cost_of(objective, a, ordered.period_s, limits)
             if cost < (best.cost if best else math.inf):
                 best = Found(a, ordered, paced, cost)
@@ -252,6 +269,7 @@ def _simple(space: SearchSpace) -> Iterator[Assignment]:
                 used[m.device] = used.get(m.device, -1) + 1
                 lanes.append(used[m.device] % space.lanes[m.device])
             yield Assignment(space.expansion, space.costs, chosen, tuple(lanes))
+    yield from side_by_side(space)
 
 
 There = dict[str, tuple[float, list[Mode]]]

@@ -8,16 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from pearl.graph.limits import Limits
-from pearl.graph.period import howard
 from pearl.solvers.infeasible.iis import none_found
-from pearl.solvers.model.dag_instance import (
-    Iteration,
-    fastest,
-    iteration,
-    least_s,
-    makespan_spaces,
-    shared_s,
-)
+from pearl.solvers.model.cost_floor import cost_floor
+from pearl.solvers.model.dag_instance import Iteration, iteration, least_s, makespan_spaces
 from pearl.solvers.model.list_schedule import Schedule, build
 from pearl.solvers.model.request import Request
 from pearl.solvers.model.result import SAME, Found, Outcome
@@ -120,7 +113,7 @@ def _least(
         if objective == "makespan":
             floor = least_s(iteration(space), deadline)
         else:
-            floor = _steady_floor(space, objective, limits)
+            floor = cost_floor(space, objective)
             x = space.expansion
             devices = len(space.costs.platform.devices)
             if (
@@ -133,22 +126,3 @@ def _least(
                 floor = max(floor, model.relaxation(seconds))
         least = min(least, floor)
     return max(0.0, least)
-
-
-def _steady_floor(space: SearchSpace, objective: str, limits: Limits) -> float:
-    """Loads shared evenly and cycles in the fastest modes; for energy, the frugal modes and what
-    is always on for that long."""
-    quick = fastest(space)
-    x = space.expansion
-    latency = [min(seconds for seconds, _ in row.values()) for row in quick]
-    arcs = [(s, d, latency[x.nodes[s][0]], m) for s, d, m, _ in x.arcs]
-    period = max(howard(len(x.nodes), arcs)[0], shared_s(space, quick))
-    if objective == "throughput":
-        return period
-    platform = space.costs.platform
-    always = math.fsum(platform.idle_w().values())
-    dynamic = math.fsum(
-        x.firings(u) * min(m.estimate.energy_j for m in modes)
-        for u, modes in enumerate(space.options)
-    )
-    return dynamic + always * period

@@ -1,6 +1,7 @@
 """The problem as solvers see it: search space, linear programs, lane orders, results."""
 
 __all__ = [
+    "cost_floor",
     "dag_instance",
     "lane_sequencing",
     "linear",

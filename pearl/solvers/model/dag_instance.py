@@ -306,4 +306,4 @@ def shared_s(p: SearchSpace, quick: Sequence[Mapping[str, tuple[float, float]]])
             loads.setdefault(d, []).append((pieces[d], -x.firings(u) * occupancy / scale))
     for d, terms in loads.items():
         form.add([(load, float(p.lanes[d])), *terms], 0.0, math.inf)
-    return form.relax([(load, 1.0)], 60.0)[0] * scale
+    return form.relax([(load, 1.0)], 60.0) * scale

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from pearl.errors import SpecError
 from pearl.solvers.model import highs, solver_process
+from pearl.solvers.model.folding import folded
 from pearl.time_limit import look
 
 Terms = list[tuple[int, float]]
@@ -77,15 +78,16 @@ class Linear:
         objective: Terms,
         seconds: float,
         method: highs.LpMethod = "choose",
-    ) -> tuple[float, NDArray[np.float64] | None]:
-        """With fractions allowed: (lower bound, solution); (0, None) if there was no time enough.
+    ) -> float:
+        """A lower bound, with fractions allowed; 0 if there was no time enough.
 
-        The bound is that of the dual solution, to the solver's tolerance.
+        It is that of the dual solution, to the solver's tolerance, with one variable and one row
+        for all that are alike (`folding`).
         """
         found = self._solved(objective, seconds, method=method, relaxed=True)
         if found is None or found.status != "optimal":
-            return 0.0, None
-        return max(0.0, found.value - TOLERANCE * max(1.0, abs(found.value))), found.x
+            return 0.0
+        return max(0.0, found.value - TOLERANCE * max(1.0, abs(found.value)))
 
     def _solved(
         self,
@@ -124,14 +126,22 @@ class Linear:
                 f"program: a coefficient is {largest:.3g}, HiGHS takes less than {LARGEST:g}; give "
                 "numbers nearer to each other, or another method"
             )
+        lower, bottom, top = (np.array(each, np.float64) for each in (self.lower, low, high))
+        integer = np.array(self.integer, np.int32)
+        if relaxed:
+            fold = folded(matrix, (cost, lower, upper), (bottom, top))
+            matrix, kept = fold.matrix, fold.column
+            cost = np.bincount(fold.of, cost, len(kept)).astype(np.float64)
+            lower, upper, integer = lower[kept], upper[kept], np.zeros(len(kept), np.int32)
+            bottom, top = bottom[fold.row], top[fold.row]
         program = highs.LinearProgram(
             cost=cost,
-            lower=np.array(self.lower, np.float64),
+            lower=lower,
             upper=upper,
-            low=np.array(low, np.float64),
-            high=np.array(high, np.float64),
+            low=bottom,
+            high=top,
             values=matrix.data.astype(np.float64),
-            integer=np.zeros(columns, np.int32) if relaxed else np.array(self.integer, np.int32),
+            integer=integer,
             first=matrix.indptr.astype(np.int32),
             column=matrix.indices.astype(np.int32),
             until=until,

@@ -19,7 +19,8 @@ from pearl.graph.limits import Limits
 from pearl.graph.parallel_edges import EdgeKey, numbered
 from pearl.graph.period import Expansion, Unit, expand
 from pearl.graph.task_graph import TaskGraph
-from pearl.planning.costs import CostTable, Mode, split_costs
+from pearl.planning.costs import CostTable, Mode
+from pearl.planning.replica_costs import split_costs
 from pearl.planning.replicas import Split, split_graph, split_limits, splits
 from pearl.planning.timing import Assignment
 from pearl.solvers.model.infeasibility import no_common_device, no_mode, too_large

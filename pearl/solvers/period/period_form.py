@@ -375,7 +375,7 @@ class PeriodForm:
     def relaxation(self, seconds: float) -> float:
         """A lower bound of the cost, seconds or joules: this program with fractions allowed; 0 if
         there was not time enough."""
-        return self.linear.relax(self.objective_terms, seconds)[0] / self._unit
+        return self.linear.relax(self.objective_terms, seconds) / self._unit
 
     def _read(self, x: NDArray[np.float64]) -> Assignment:
         p = self.space

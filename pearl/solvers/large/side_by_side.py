@@ -1,0 +1,123 @@
+"""Copies of a task beside one another: an assignment to start from, by a greedy rule."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from pearl.planning.timing import Assignment, delay_s
+from pearl.solvers.large.load_annealing import Ints, LoadProblem, balance
+from pearl.solvers.model.search_space import SearchSpace
+from pearl.time_limit import look
+
+Way = tuple[int, ...]
+"""A lane for each class of a copy."""
+
+
+def side_by_side(space: SearchSpace) -> Iterator[Assignment]:
+    """All that belongs to copy 0, to copy 1 and so on, on one lane, or where it is quickest on one
+    host; what belongs to none before the copies, or after them.
+
+    Each goes where the longest of these is shortest: what its lanes have to do by then, and itself
+    with the messages within it; of equal ways, where its messages to the others take least. Nothing
+    where no task is split, or some class has no lane.
+    """
+    number = {t.name: t.part.replica for t in space.expansion.graph.tasks if t.part}
+    if not number:
+        return
+    whole: list[list[int]] = []
+    copies: dict[int, list[int]] = {}
+    for c, members in enumerate(space.classes):
+        tasks = [t for u in members for t in space.expansion.units[u]]
+        which = {number.get(t, -1) for t in tasks}
+        if len(which) > 1 or -1 in which:
+            whole.append([c])
+        else:
+            copies.setdefault(which.pop(), []).append(c)
+    problem, split = balance(space), [mine for _, mine in sorted(copies.items())]
+    for order in ([*whole, *split], [*split, *whole]):
+        greedy = _Greedy(problem)
+        for mine in order:
+            greedy.put(mine)
+        if (greedy.place >= 0).all():
+            yield problem.assignment(greedy.place)
+
+
+class _Greedy:
+    """Lanes as they fill. place: class → its lane; -1: none so far."""
+
+    def __init__(self, problem: LoadProblem) -> None:
+        self.seconds, self._lanes = problem.loads.seconds, problem.lanes
+        space = problem.space
+        self.platform, x = space.costs.platform, space.expansion
+        self.load = np.zeros(self.seconds.shape[1])
+        self.place: Ints = np.full(len(space.classes), -1, np.int64)
+        hosts: dict[str, list[int]] = {}
+        for k, (device, _) in enumerate(problem.lanes):
+            hosts.setdefault(self.platform.device(device).host, []).append(k)
+        self._hosts = [np.array(lanes) for lanes in hosts.values()]
+        unit = {t: u for u, tasks in enumerate(x.units) for t in tasks}
+        of = {u: c for c, members in enumerate(space.classes) for u in members}
+        # class → classes that it sends to or gets from, bytes of a message, messages an iteration
+        self._near: list[list[tuple[int, float, int]]] = [[] for _ in space.classes]
+        for e in x.graph.edges:
+            i, j = of[unit[e.src]], of[unit[e.dst]]
+            if i != j:
+                self._near[i].append((j, e.bytes, x.graph.repetition[e.src]))
+                self._near[j].append((i, e.bytes, x.graph.repetition[e.src]))
+        self._delays: dict[tuple[str, str, float], float] = {}
+
+    def put(self, mine: list[int]) -> None:
+        """Classes where they are done soonest."""
+        look()
+        ways = [(self._done_s(mine, way), way) for way in self._ways(mine)]
+        soonest = min((seconds for seconds, _ in ways), default=math.inf)
+        if soonest == math.inf:
+            return
+        equal = [way for seconds, way in ways if seconds <= soonest * (1 + 1e-9)]
+        best = min(equal, key=lambda way: self._outside_s(mine, way))
+        for c, k in zip(mine, best, strict=True):
+            self.place[c] = k
+            self.load[k] += self.seconds[c, k]
+
+    def _ways(self, mine: list[int]) -> Iterator[Way]:
+        for k in range(len(self.load)):
+            yield (k,) * len(mine)
+        for lanes in self._hosts if len(mine) > 1 else ():
+            times = self.seconds[mine][:, lanes]
+            quickest = [np.lexsort((self.load[lanes], row))[0] for row in times]
+            if len(set(quickest)) > 1:
+                yield tuple(int(lanes[k]) for k in quickest)
+
+    def _done_s(self, mine: list[int], way: Way) -> float:
+        after = {k: float(self.load[k]) for k in way}
+        own = 0.0
+        for c, k in zip(mine, way, strict=True):
+            after[k] += self.seconds[c, k]
+            own += float(self.seconds[c, k])
+        if own == math.inf:
+            return math.inf
+        lane = dict(zip(mine, way, strict=True))
+        within = sum(self._message_s(c, lane[c], lane) for c in mine) / 2  # seen from both ends
+        return max(own + within, *after.values())
+
+    def _outside_s(self, mine: list[int], way: Way) -> float:
+        others = {c: int(k) for c, k in enumerate(self.place) if k >= 0}
+        return sum(self._message_s(c, k, others) for c, k in zip(mine, way, strict=True))
+
+    def _message_s(self, c: int, k: int, lanes: dict[int, int]) -> float:
+        """Seconds of the messages between a class on lane k and those with lanes."""
+        return math.fsum(
+            messages * self._delay_s(k, lanes[j], size)
+            for j, size, messages in self._near[c]
+            if j in lanes
+        )
+
+    def _delay_s(self, k: int, j: int, size_bytes: float) -> float:
+        key = self._lanes[k][0], self._lanes[j][0], size_bytes
+        if key not in self._delays:
+            route = self.platform.route(key[0], key[1])
+            self._delays[key] = math.fsum(delay_s(link, size_bytes) for link in route)
+        return self._delays[key]
