@@ -8,8 +8,11 @@ The form of the model was chosen by held-out error on the Tesla V100. Two things
 seeing errors on all three GPUs, so their rows are no clean test of these: that the correction must
 earn its place on points left out (the small products of the A100 asked for it), and the band.
 
-`zero shot` uses no row of the GPU: its data sheet, and the shares of their data sheets that the
-other GPUs reach. `roofline` is max(flops / peak, bytes / bandwidth) of the data sheet.
+`shipped` is the datasheet rung as plans have it, of one eager operator: start + max(flops / peak,
+bytes / bandwidth) (`pearl_estimators.gpu.variants`). `other GPUs` uses no row of the GPU either: its
+data sheet, and overhead and shares of their data sheets that the other GPUs reach. That fit is made
+here and not shipped: its overhead, 50 us an operator on one of these GPUs, is that of the published
+timings, call by call, and no operator of a queue has it. `roofline` has no overhead.
 
 The folder `gpu_latency` under --data holds `linear.csv`, `linear_small.csv`, `bmm.csv` (Device, B,
 M, N, K, Latency in ms), `vector.csv` (OPName, Device, B, H, Latency) and `device_specs.json`; any
@@ -37,10 +40,12 @@ from pearl_estimators.gpu.operators import (
     fit_operator,
     predict_operations,
 )
+from pearl_estimators.gpu.variants import ASSUMED
 
 SEEDS, QUICK_SEEDS = 5, 2
 SMALL_FLOP = 1e8
 ZERO_SHOT_TILE = 64
+LAUNCH_S = 5e-6  # of every GPU of the catalogue
 BINARY = ("add", "mul", "div", "pow")  # two arrays read; the rest of element-wise reads one
 UNARY = ("addu", "mulu", "divu", "powu", "relu", "gelu", "tanh")
 Rows = list[tuple[Operation, float]]
@@ -162,6 +167,15 @@ def plain(rows: Rows, sheet: Sheet) -> float:
     )
 
 
+def shipped(rows: Rows, sheet: Sheet) -> float:
+    """Error of the datasheet rung of one eager operator."""
+    start_s = LAUNCH_S + ASSUMED.operator_s
+    return fmean(
+        abs((start_s + max(o.flops / sheet.flops_per_s, o.bytes / sheet.bytes_per_s)) / seconds - 1)
+        for o, seconds in rows
+    )
+
+
 def zero_shot(others: list[tuple[Rows, Sheet]], sheet: Sheet, rows: Rows) -> float:
     """Error on a GPU of which no row is used.
 
@@ -207,7 +221,8 @@ def run(quick: bool, data: Path | None) -> Part:
     known = sheets(folder)
     seeds = range(QUICK_SEEDS if quick else SEEDS)
     gpus = sorted(known)
-    columns = ["operator", "rows", *gpus, "mean", "asked", "90 % band", "zero shot", "roofline"]
+    columns = ["operator", "rows", *gpus, "mean", "asked", "90 % band"]
+    columns += ["shipped", "other GPUs", "roofline"]
     table: list[list[str]] = []
     bars: list[Bar] = []
     values: dict[str, Any] = {}
@@ -239,6 +254,7 @@ def run(quick: bool, data: Path | None) -> Part:
             if len(enough) > 1
         }
         bare = fmean(plain(mine, known[gpu]) for gpu, mine in enough.items())
+        sheet = fmean(shipped(mine, known[gpu]) for gpu, mine in enough.items())
         zero = fmean(unseen_gpu.values()) if unseen_gpu else float("nan")
         mean = fmean(error.values())
         table.append(
@@ -249,6 +265,7 @@ def run(quick: bool, data: Path | None) -> Part:
                 f"{100 * mean:.1f} %",
                 f"≤ {100 * case.asked:g} %",
                 f"{100 * covered:.0f} %",
+                f"{100 * sheet:.0f} %",
                 f"{100 * zero:.0f} %",
                 f"{100 * bare:.0f} %",
             ]
@@ -263,7 +280,7 @@ def run(quick: bool, data: Path | None) -> Part:
         if unseen_gpu:
             bars.append(
                 Bar(
-                    f"{case.name}, zero shot below a plain roofline",
+                    f"{case.name}, by other GPUs below a plain roofline",
                     f"{100 * zero:.0f} %",
                     f"< {100 * bare:.0f} %",
                     zero < bare,
@@ -272,6 +289,7 @@ def run(quick: bool, data: Path | None) -> Part:
         values[case.name] = {
             "error": error,
             "covered": covered,
+            "shipped": sheet,
             "zero_shot": unseen_gpu,
             "roofline": bare,
         }

@@ -21,6 +21,9 @@ UNTIMED = "not timed on this host yet"
 LEARNED = ("calibrated", "measured")
 """Rungs whose estimates runs correct."""
 
+UNTIMED_RUNGS = ("probed", "datasheet")
+"""Rungs of kernels that nobody timed on the device."""
+
 
 def calibrated_or_roofline(kernel: Kernel, device: Device, variant: str, width: int) -> Estimate:
     """The best rung for a kernel on a CPU.
@@ -85,11 +88,12 @@ def uncorrected(kernel: Kernel, device: Device, variant: str, width: int) -> Est
         return alone
     together = min(found, key=lambda e: e.latency_s)
     # There is no roofline of environments, and no call is slower than its parts one by one.
-    unknown = alone.rung == "datasheet" and acts(kernel)
-    better = alone.rung == "datasheet" and together.rung != "datasheet"
+    guessed = alone.rung in UNTIMED_RUNGS
+    unknown = guessed and acts(kernel)
+    better = guessed and together.rung not in UNTIMED_RUNGS
     if unknown or better or together.latency_s < alone.latency_s:
         return together
-    if alone.rung != "datasheet":
+    if not guessed:
         return alone
     by = alone.latency_s / together.latency_s  # the doubt about a call is that about its parts
     return replace(alone, low_s=by * together.low_s, high_s=by * together.high_s)

@@ -11,6 +11,7 @@ the device's data sheet.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -21,6 +22,8 @@ from pearl_devices.kernels.counting import parameters
 from pearl_devices.kernels.replay import prioritised, row_bytes
 from pearl_estimators.estimates import Bound, Estimate
 from pearl_estimators.host.features import ASSUMED_CACHES, OVERHEAD, terms
+from pearl_estimators.host.probe import REFERENCE as REFERENCE_PROBE
+from pearl_estimators.host.probe import CpuProbe, known
 from pearl_estimators.roofline import Band, cpu_roofline
 
 REFERENCE = "AMD EPYC with AVX-512, one core of a virtual machine, 2026-11-22"
@@ -94,12 +97,21 @@ TOGETHER = MappingProxyType(
 VECTOR = ("cycles", "dot_cycles", "flops", "learned", "tanh", "elements")
 """Terms that a wider vector makes faster."""
 
+RATES = ("64", "256")
+"""Sides of the products by whose rates a probe scales vector arithmetic."""
+
 COUNTED = ("network", "gradient", "fused", "advantages", "sample", "prioritise", "copy")
 """Structures of kernels whose costs agree; of others a roofline is nearer."""
 
 NATIVE_BAND, TORCH_BAND = Band(2.2, 2.2), Band(1.5, 1.5)
 """Nine in ten kernels of a family that is left out of the fit are within these, on REFERENCE
-(`python -m benchmarks.estimators sheet`); other CPUs may be further off."""
+(`python -m benchmarks.estimators sheet`)."""
+
+TORCH_BAND_ELSEWHERE = Band(1.7, 2.1)
+"""Of CPUs whose core has another peak: nine in ten of torch's kernels are within it where the host
+of REFERENCE is held to AVX2, its only stand-in for another CPU; others may be further off."""
+ALIKE = 1.5
+"""Peaks of cores within this factor are alike (assumed)."""
 
 
 @dataclass(frozen=True)
@@ -155,40 +167,65 @@ def _beyond(size: float, cache: float) -> float:
     return max(0.0, 1.0 - cache / size) if size > 0 else 0.0
 
 
-def seconds(kernel: Kernel, device: Device, variant: str) -> Parts:
-    """What one firing takes on one core of a device, on two where the variant has two."""
-    costs = TORCH if variant.startswith("torch") else NATIVE
+def seconds(kernel: Kernel, device: Device, variant: str, probe: CpuProbe | None = None) -> Parts:
+    """What one firing takes on one core of a device, on two where the variant has two.
+
+    probe: of its host, by which kernels of torch are scaled: products by its rates, operators by
+        what they took, waits for memory by its rate. Native kernels are not: their products follow
+        the instructions of the CPU where those of torch need not.
+    """
+    torch = variant.startswith("torch")
+    costs = TORCH if torch else NATIVE
     core_flops = device.peak_flops_per_s / device.width
-    by_vector = CORE_FLOPS_PER_S / core_flops
+    by_vector, by_memory = CORE_FLOPS_PER_S / core_flops, 1.0
+    by_product = by_vector
     by_clock = CLOCK_HZ / device.figures.get("clock_hz", CLOCK_HZ)
+    if probe and torch:
+        by_product = math.prod(REFERENCE_PROBE.products[s] / probe.products[s] for s in RATES)
+        by_product **= 1 / len(RATES)
+        by_memory = REFERENCE_PROBE.memory_bytes_per_s / probe.memory_bytes_per_s
+        gradient = kind_of(kernel).structure == "gradient"
+        name = "gradient_s" if gradient else "operator_s"
+        by_clock = getattr(probe, name) / getattr(REFERENCE_PROBE, name)
     spent = {"overhead": 0.0, "compute": 0.0, "memory": 0.0}
     for name, number in counts(kernel, device, variant).items():
         cost = number * costs.get(name, 0.0)
         if "_beyond_" in name:
-            spent["memory"] += cost
+            spent["memory"] += cost * by_memory
         elif name in VECTOR:
-            spent["compute"] += cost * by_vector
+            spent["compute"] += cost * (by_product if name == "flops" else by_vector)
         else:
             overhead = name in (*OVERHEAD, "launches", "step_on_two")
             spent["overhead" if overhead else "compute"] += cost * by_clock
     return Parts(spent["overhead"], spent["compute"], spent["memory"])
 
 
+def _band(device: Device, variant: str) -> Band:
+    if not variant.startswith("torch"):
+        return NATIVE_BAND
+    peak = device.peak_flops_per_s / device.width / CORE_FLOPS_PER_S
+    return TORCH_BAND if 1 / ALIKE <= peak <= ALIKE else TORCH_BAND_ELSEWHERE
+
+
 def cpu_datasheet(kernel: Kernel, device: Device, variant: str, width: int) -> Estimate:
-    """The datasheet rung of a CPU: by counts; of kernels without such counts a roofline."""
+    """The datasheet rung of a CPU, or the probed one where it is here and probed: by counts; of
+    kernels without such counts a roofline."""
     if not counted(kernel):
         return cpu_roofline(kernel, device, variant, width)
-    found = seconds(kernel, device, variant)
+    here = variant.startswith("torch") and device.real and not device.host
+    probe = known() if here else None
+    found = seconds(kernel, device, variant, probe)
     latency_s = found.overhead_s + found.compute_s + found.memory_s
     most = max(found.overhead_s, found.compute_s, found.memory_s)
     bound: Bound = "overhead" if most == found.overhead_s else "compute"
-    band = TORCH_BAND if variant.startswith("torch") else NATIVE_BAND
+    band = _band(device, variant)
     return Estimate(
         latency_s,
         low_s=latency_s / band.below,
         high_s=latency_s * band.above,
-        rung="datasheet",
+        rung="probed" if probe else "datasheet",
         bound_by="memory" if most == found.memory_s else bound,
-        source=f"counts at the costs of an {REFERENCE}, scaled to {device.model or device.name}; "
-        "band assumed",
+        source=f"counts at the costs of an {REFERENCE}, scaled to {device.model or device.name}"
+        + (f" by {probe.source}" if probe else "")
+        + "; band assumed",
     )

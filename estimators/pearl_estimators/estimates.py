@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 from pearl_devices.given import misfit, shown
 
-Rung = Literal["measured", "calibrated", "closed_form", "datasheet", "given"]
+Rung = Literal["measured", "calibrated", "closed_form", "probed", "datasheet", "given"]
 Bound = Literal["compute", "memory", "overhead", "given"]
 
 
@@ -21,8 +21,8 @@ class Estimate:
         equal.
     low_s, high_s: 90 % band of latency_s; by default exact.
     energy_j: dynamic energy (above idle).
-    rung: origin of the number, best first measured, calibrated, closed_form, datasheet; `given` was
-        written down by the user.
+    rung: origin of the number, best first measured, calibrated, closed_form, probed, datasheet;
+        `given` was written down by the user.
     bound_by: the limiting part.
     source: formula, file or datasheet.
 

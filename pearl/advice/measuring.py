@@ -31,6 +31,7 @@ from pearl.solvers import METHODS
 from pearl.solvers.model.request import Request
 from pearl.solvers.robust import Rival, regrets, rivals
 from pearl_devices import Device
+from pearl_estimators.host.probe import known
 
 SOLVED = 30
 """Draws that are solved to find the plans that matter."""
@@ -177,7 +178,8 @@ def _measure(case: Case, found: Sequence[Rival]) -> Iterator[Finding]:
     yield Finding(
         question,
         f"{family}: the choice made with it known is expected to be {percent(gain)} faster "
-        f"(regret {percent(now)} → {percent(max(0.0, now - gain))}). {_how(device)}",
+        f"(regret {percent(now)} → {percent(max(0.0, now - gain))}). "
+        f"{_how(device)}{_started(case, family)}",
         "pearl calibrate",
         numbers={"family": family, "gain": gain, "regret_mean": now, "device": name},
     )
@@ -191,6 +193,17 @@ def _how(device: Device) -> str:
     if device.real:
         return f"pearl calibrate takes it on this machine ({device.name})."
     return f"pearl calibrate takes it on a machine with {device.model or device.name}."
+
+
+def _started(case: Case, family: str) -> str:
+    """What settles a part of it here: how fast this CPU starts operators of torch on a GPU."""
+    host = case.costs.platform.device(case.costs.platform.host)
+    if "(eager" not in family or not host.real or host.host or known() is not None:
+        return ""
+    return (
+        " What starting its operators takes of this CPU is assumed: pearl calibrate --probe times "
+        "it in seconds, without that device."
+    )
 
 
 def _families(found: Sequence[Rival]) -> Mapping[str, list[Doubt]]:

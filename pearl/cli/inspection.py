@@ -198,6 +198,10 @@ def calibrate(
         float | None,
         typer.Option(min=0.1, help="When it is ended, in seconds; default: 2 x seconds + 120."),
     ] = None,
+    probe: Annotated[
+        bool,
+        typer.Option("--probe", help="Only what this CPU takes for operators, products, memory."),
+    ] = False,
     on: Annotated[
         Cluster | None,
         typer.Option(help="Every node of the running Ray cluster, and the links between them."),
@@ -205,6 +209,10 @@ def calibrate(
     json_file: Json = None,
 ) -> Result:
     """Measure the kernels of this host, then its GPUs, for plans to rely on."""
+    if probe and (check or on is not None):
+        raise SpecError("calibrate: --probe is by itself; leave out --check and --on")
+    if probe:
+        return _probe()
     if on is not None:
         if check:
             raise SpecError("calibrate: --check is of this host alone; leave out one of the two")
@@ -234,6 +242,14 @@ def calibrate(
     rows = on_demand.check(found)
     value["checks"] = [{**vars(row), "held": row.held} for row in rows]
     return Result(checks_text(rows), value)
+
+
+def _probe() -> Result:
+    from pearl.cli.text import probe_text
+    from pearl_estimators.host import probe
+
+    found, path = probe.probe(), str(probe.path())
+    return Result(probe_text(found, path), {"schema": SCHEMA, **found.to_json(), "path": path})
 
 
 def _calibrate_cluster(seconds: float, limit_s: float | None) -> Result:

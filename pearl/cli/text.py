@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pearl_devices import Platform
     from pearl_estimators.gpu.calibration import GpuCalibration
     from pearl_estimators.host.calibration import Calibration, HeldOutTiming
+    from pearl_estimators.host.probe import CpuProbe
 
 
 def platform_object(platform: Platform) -> dict[str, Any]:
@@ -120,6 +121,25 @@ def calibration_text(found: Calibration, path: str) -> str:
         notes.append(f"On two cores at once at most {percent(share)} slower: {a} beside {b}")
     notes.append(f"{si(found.wall_s, 's')}, kept in {path}")
     return table_text(Table("Calibrated kernels", heading, rows, tuple(notes)))
+
+
+def probe_text(found: CpuProbe, path: str) -> str:
+    """What the CPU of this host takes."""
+    rows = [
+        ("dispatch of an operator of torch", si(found.operator_s, "s")),
+        ("dispatch of one of a gradient step", si(found.gradient_s, "s")),
+        *(
+            (f"products of {side} x {side}, one core", si(rate, "FLOP/s"))
+            for side, rate in found.products.items()
+        ),
+        ("a large copy, one core", si(found.memory_bytes_per_s, "B/s")),
+        (
+            "handoff to another process",
+            "not timed" if found.handoff_s is None else si(found.handoff_s, "s"),
+        ),
+    ]
+    heading = (Column("of this CPU"), Column("", "right"))
+    return table_text(Table("Probe", heading, tuple(rows), (f"{found.source}, kept in {path}",)))
 
 
 def gpu_calibration_text(found: GpuCalibration, path: str) -> str:

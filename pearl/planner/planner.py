@@ -23,6 +23,7 @@ from pearl.spec.own_code import graph_of
 from pearl.spec.platform_entries import yours
 from pearl.spec.reading import System, load
 from pearl_devices import Kernel
+from pearl_estimators.cpu import UNTIMED_RUNGS
 from pearl_estimators.host import on_demand
 
 WORTH = 1.15
@@ -199,7 +200,7 @@ def _noted(found: Plan, system: System, graph: TaskGraph, *notes: str) -> Plan:
     notes = (*filter(None, (system.env.note, yours(system.platform))), *notes)
     late = on_demand.passed()
     here = {d.name for d in system.platform.devices if on_demand.calibrated_here(d)}
-    tasks = [t.task for t in found.tasks if t.device in here and t.rung == "datasheet"]
+    tasks = [t.task for t in found.tasks if t.device in here and t.rung in UNTIMED_RUNGS]
     whys = [late[g] for g in sorted(on_demand.needed_groups(kernels(graph)) & late.keys())]
     if tasks and whys:
         names = listed(list(dict.fromkeys(tasks)))

@@ -36,12 +36,12 @@ from pearl_estimators.gpu.operators import (
     predict_operations,
 )
 from pearl_estimators.gpu.variants import (
-    ASSUMED,
     KERNEL_BAND,
     Copies,
     Starts,
     gpu_roofline,
     start_s,
+    starts_of,
     way,
 )
 from pearl_estimators.host.calibration import CalibrationError, sealed, unsealed
@@ -226,13 +226,13 @@ def calibrated_or_roofline(kernel: Kernel, device: Device, variant: str, width: 
     """The best rung for a kernel on a GPU: calibrated where its model was timed, else roofline."""
     timed = stored_gpu(device.model) if device.model else None
     if timed is None:
-        return gpu_roofline(kernel, device, variant, width)
+        return gpu_roofline(kernel, device, variant, width, starts_of(device))
     if device.real and timed.driver and timed.driver != driver_version():
-        found = gpu_roofline(kernel, device, variant, width)
+        found = gpu_roofline(kernel, device, variant, width, starts_of(device))
         why = f"timed under driver {timed.driver}, this one is {driver_version() or 'unknown'}"
         return replace(found, source=f"{found.source}; {why}: pearl calibrate times it again")
     if way(variant) not in OF_OPERATORS:
-        return gpu_roofline(kernel, device, variant, width, timed.starts or ASSUMED)
+        return gpu_roofline(kernel, device, variant, width, timed.starts or starts_of(device))
     return estimate_gpu(timed, kernel, device, variant, width)
 
 
@@ -254,7 +254,7 @@ def estimate_gpu(
     moved = kernel.bytes_in + kernel.bytes_out
     rest_s = max(moved - rounds * sum(s.bytes for s in shapes), 0.0) / elementwise.bytes_per_s
     queue_s = rest_s + rounds * sum(g.work_s for g in guesses)
-    starts = found.starts or ASSUMED
+    starts = found.starts or starts_of(device)
     begin_s = start_s(kernel, device, variant, starts)
     once_s = elementwise.overhead_s if not guesses else linear.overhead_s
     alone = sum if way(variant) == "graph" else max  # whether the GPU works while it starts

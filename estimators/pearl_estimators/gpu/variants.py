@@ -74,6 +74,17 @@ def launches(kernel: Kernel, variant: str) -> float:
     return written.launches(kernel) if written else 1.0
 
 
+def starts_of(device: Device) -> Starts:
+    """Starts of a GPU that was not timed: what its host takes for an operator by its figures
+    `operator_s` and `gradient_s`, else by the probe of this host where it is here; the rest is
+    assumed."""
+    from pearl_estimators.host.probe import figures
+
+    known = {**(figures() if device.real and not device.host else {}), **device.figures}
+    found = {n: known[n] for n in ("operator_s", "gradient_s") if n in known}
+    return replace(ASSUMED, **found)
+
+
 def start_s(kernel: Kernel, device: Device, variant: str, starts: Starts = ASSUMED) -> float:
     """Seconds until all of a firing is started, while the GPU has nothing to do."""
     count = launches(kernel, variant)

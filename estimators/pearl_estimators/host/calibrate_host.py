@@ -29,6 +29,7 @@ from pearl_estimators.host.calibration import Calibration, HeldOutTiming
 from pearl_estimators.host.journal import Tell, teller
 from pearl_estimators.host.linear_fit import family, point, predict
 from pearl_estimators.host.own_timing import time_here
+from pearl_estimators.host.probe import probe_here
 from pearl_estimators.host.timer import HELD, Timing, share_had, time_call
 
 POINT_S = (0.004, 0.015)  # shortest and longest time given to one point in one round
@@ -268,10 +269,10 @@ def _end_with_parent() -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """`measure SECONDS`, `check SECONDS` or `own SECONDS`.
+    """`measure SECONDS`, `check SECONDS`, `own SECONDS` or `probe SECONDS`.
 
     The first line of input is the task's JSON: groups, known calibration and journal; a
-    calibration; or kernels of the user's own.
+    calibration; kernels of the user's own; nothing.
     """
     task, seconds = arguments[0], float(arguments[1])
     given = json.loads(sys.stdin.readline())
@@ -281,6 +282,8 @@ def main(arguments: list[str]) -> None:
         print(json.dumps([asdict(row) for row in rows]))
     elif task == "own":
         print(json.dumps(time_here(given, seconds)))
+    elif task == "probe":
+        print(json.dumps(probe_here(seconds)))
     else:
         known, tell = Calibration.from_json(given["known"]), teller(Path(given["journal"]))
         everything(seconds, given["groups"], known, tell)

@@ -1,0 +1,224 @@
+"""The probe of a host: in one or two seconds, what its CPU costs that no data sheet says.
+
+What torch takes to dispatch an operator, one core's rate of products by size, the rate of its
+memory, the handoff between two processes. It is a rung below calibration: times of another CPU that
+are scaled by clock and peak of a data sheet are scaled by it instead, and eager variants of a GPU
+of this host are started by it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from statistics import median
+from types import MappingProxyType
+from typing import Any
+
+from pearl_devices import Kernel
+from pearl_devices.cache_folder import cache_folder
+from pearl_devices.kernels import kind_of
+from pearl_estimators.host.calibration import (
+    CalibrationError,
+    checksum,
+    host,
+    sealed,
+    unsealed,
+    versions,
+)
+
+SCHEMA = 1
+SIDES = (16, 64, 256, 1024)
+"""Rows, inputs and outputs of the products that are timed."""
+COPIED = 1 << 26
+"""Bytes of a copy: more than caches of one core hold."""
+EACH_S, TIMEOUT_S = 0.08, 120.0
+TOGETHER = 64
+"""Operators in a row that are timed as one."""
+RUNTIME = "pearl.runtime.lanes.overhead"
+"""The module whose `measured` times a handoff, where the runtime is installed."""
+SMALL_FLOPS = 3e5
+"""Of the gradient steps that are timed: at most so many, so that they are all dispatch."""
+
+
+@dataclass(frozen=True)
+class CpuProbe:
+    """What a CPU costs, of one core; seconds, flop/s, bytes/s.
+
+    operator_s: dispatch of an eager operator of torch without gradients.
+    gradient_s: of one of a gradient step, the mean over forward and backward pass and optimiser as
+        the kinds' records count them.
+    products: side of a square float32 product → its rate.
+    memory_bytes_per_s: read and written by a large copy.
+    handoff_s: from one process to another that waits awake; None where there is one core only, or
+        no runtime.
+    source: how, on which CPU, when.
+
+    Raises:
+        ValueError: a number is not finite and above 0, or a side is lacking.
+    """
+
+    operator_s: float
+    gradient_s: float
+    products: Mapping[str, float]
+    memory_bytes_per_s: float
+    handoff_s: float | None
+    source: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "products", MappingProxyType(dict(self.products)))
+        numbers = {n: v for n, v in vars(self).items() if isinstance(v, int | float)}
+        numbers |= {f"products.{side}": rate for side, rate in self.products.items()}
+        for name, value in numbers.items():
+            if not (math.isfinite(value) and value > 0):
+                raise ValueError(f"probe: {name} is {value}; it must be finite and above 0")
+        if absent := [s for s in SIDES if str(s) not in self.products]:
+            raise ValueError(f"probe: no rate of products of side {absent}; needed are {SIDES}")
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain object."""
+        return {**vars(self), "products": dict(self.products)}
+
+
+REFERENCE = CpuProbe(
+    operator_s=2.0e-6,
+    gradient_s=5.3e-6,
+    products={"16": 7.4e9, "64": 79e9, "256": 99e9, "1024": 96e9},
+    memory_bytes_per_s=40e9,
+    handoff_s=2.36e-6,
+    source="`pearl calibrate --probe` on 2 × AMD EPYC (AVX-512, a virtual machine), 2026-11-23",
+)
+"""Of the CPU whose costs `cpu_datasheet` has."""
+
+
+def path() -> Path:
+    """Path of this host's probe, beside its calibration."""
+    return cache_folder() / f"probe-{checksum(host())[:12]}.json"
+
+
+def probe() -> CpuProbe:
+    """CpuProbe this host in a process of its own, and keep the result.
+
+    Raises:
+        CalibrationError: it fails, or cannot be kept; the text says why.
+    """
+    from pearl_estimators.host.child_process import in_child
+
+    found = CpuProbe(**in_child("probe", EACH_S, timeout_s=TIMEOUT_S, given={}))
+    file = path()
+    body = sealed({"schema": SCHEMA, "host": host(), "torch": _torch(), "probe": found.to_json()})
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        part = file.with_suffix(f".{os.getpid()}.part")
+        part.write_text(json.dumps(body, indent=1, allow_nan=False), encoding="utf-8")
+        os.replace(part, file)
+    except OSError as error:
+        raise CalibrationError(
+            f"{error.filename or file}: {error.strerror}; set PEARL_CACHE_DIR to another folder"
+        ) from None
+    return found
+
+
+def _torch() -> str:
+    return versions()["torch"]
+
+
+_known: dict[tuple[Path, int, int], CpuProbe | None] = {}
+
+
+def known() -> CpuProbe | None:
+    """The probe of this host that is kept; None where there is none, or it is of another torch.
+
+    Raises:
+        CalibrationError: the file is damaged.
+    """
+    file = path()
+    try:
+        stat = file.stat()
+        key = file, stat.st_mtime_ns, stat.st_size
+        if key not in _known:
+            body = unsealed(json.loads(file.read_text(encoding="utf-8")), SCHEMA, "probe")
+            same = (body["host"], body["torch"]) == (host(), _torch())
+            _known[key] = CpuProbe(**body["probe"]) if same else None
+    except FileNotFoundError:
+        return None
+    except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
+        raise CalibrationError(
+            f"{file}: {error}; `pearl calibrate --probe` makes it anew"
+        ) from None
+    return _known[key]
+
+
+def figures() -> dict[str, float]:
+    """Figures of a GPU beside this host's CPU, as `gpu.variants.starts_of` reads them; none where
+    the host is not probed."""
+    found = known()
+    return {n: getattr(found, n) for n in ("operator_s", "gradient_s")} if found else {}
+
+
+# ---------------------------------------------------------------------- in the child
+
+
+def probe_here(seconds: float) -> dict[str, Any]:
+    """What `in_child` runs: the fields of a CpuProbe, each timed for about so many seconds.
+
+    CPU seconds, which do not grow where something else has the core.
+    """
+    import numpy as np
+    import torch
+
+    from pearl_estimators.host.benchmark_kernels import bound
+    from pearl_estimators.host.timer import time_call
+
+    def taken_s(call: Any) -> float:
+        return time_call(call, seconds=seconds).low_s
+
+    number = torch.zeros(1)
+
+    def operators() -> None:
+        for _ in range(TOGETHER):
+            number.add_(1)
+
+    gradients = [taken_s(bound(k, "torch")) / kind_of(k).operations(k) for k in _small()]
+    rates = {}
+    for side in SIDES:
+        a, b, c = torch.ones(side, side), torch.ones(side, side), torch.ones(side, side)
+        rates[str(side)] = 2.0 * side**3 / taken_s(lambda a=a, b=b, c=c: torch.mm(a, b, out=c))
+    source = np.ones(COPIED // 8, np.float32)
+    target = np.empty_like(source)
+    cpu = host()["cpu"]
+    return {
+        "operator_s": taken_s(operators) / TOGETHER,
+        "gradient_s": median(gradients),
+        "products": rates,
+        "memory_bytes_per_s": COPIED / taken_s(lambda: np.copyto(target, source)),
+        "handoff_s": _handoff_s(),
+        "source": f"`pearl calibrate --probe` on {cpu}, {time.strftime('%Y-%m-%d', time.gmtime())}",
+    }
+
+
+def _small() -> Iterator[Kernel]:
+    """A small gradient step in torch of each algorithm that has one so small."""
+    from pearl_estimators.host.benchmark_kernels import variants
+    from pearl_estimators.host.random_kernels import DRAWS, drawn
+
+    for name, (_, kind, _) in DRAWS.items():
+        if kind.structure == "gradient":
+            with suppress(ValueError):
+                _, found = next(drawn([name], 3, most_flops=SMALL_FLOPS, most_steps=1))
+                if "torch" in variants(found):
+                    yield found
+
+
+def _handoff_s() -> float | None:
+    if (os.cpu_count() or 1) < 2 or find_spec(RUNTIME.partition(".")[0]) is None:
+        return None
+    found: float = import_module(RUNTIME).measured()["handoff_s"]
+    return found

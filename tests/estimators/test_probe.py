@@ -1,0 +1,138 @@
+"""The probe of a host: what it times, where it is kept, and what is estimated by it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import pearl
+from pearl.advice.hardware import added, of_catalogue
+from pearl.advice.measuring import _started
+from pearl_devices import Device, kernel
+from pearl_estimators.cpu_datasheet import cpu_datasheet, seconds
+from pearl_estimators.gpu.calibration import calibrated_or_roofline
+from pearl_estimators.gpu.variants import ASSUMED, launches, starts_of
+from pearl_estimators.host import probe
+from pearl_estimators.host.calibration import CalibrationError
+from pearl_estimators.host.probe import REFERENCE, CpuProbe, known
+from tests.cli.test_cli import Ran
+from tests.schemas.test_schemas import problems
+
+CPU = Device("cpu", "cpu", width=2, peak_flops_per_s=332e9, memory_bytes_per_s=60e9, real=True)
+LEARNS = kernel(
+    "update.dqn",
+    {"obs": 4, "act": 0, "q": (4, 64, 64, 2), "batch": 64, "steps": 1, "double": 1},
+    program="pearl.algorithms.dqn:losses",
+)
+TWICE = replace(
+    REFERENCE,
+    operator_s=2 * REFERENCE.operator_s,
+    gradient_s=2 * REFERENCE.gradient_s,
+    products={side: rate / 2 for side, rate in REFERENCE.products.items()},
+    memory_bytes_per_s=REFERENCE.memory_bytes_per_s / 2,
+)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PEARL_CACHE_DIR", str(tmp_path))
+    return tmp_path
+
+
+def kept(monkeypatch: pytest.MonkeyPatch, found: CpuProbe) -> None:
+    """CpuProbe a host that is found to be so."""
+    said = "pearl_estimators.host.child_process.in_child"
+    monkeypatch.setattr(said, lambda *_, **__: found.to_json())
+    assert probe.probe() == found
+
+
+def test_a_host_is_probed_in_a_process_of_its_own_and_the_result_kept() -> None:
+    assert known() is None
+    ran = Ran("calibrate", "--probe", "--json", "-")
+    assert ran.status == 0
+    assert problems(ran.object(), "probe") == []
+    found = known()
+    assert found is not None
+    assert found.to_json().items() <= ran.object().items()
+    assert 0.1e-6 < found.operator_s < found.gradient_s < 1e-3
+    assert found.products["16"] < found.products["256"]
+    refused = Ran("calibrate", "--probe", "--check")
+    assert refused.status != 0
+    assert "--probe is by itself" in refused.err
+
+
+def test_a_probe_of_another_torch_does_not_count_and_a_damaged_one_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kept(monkeypatch, TWICE)
+    assert known() == TWICE
+    monkeypatch.setattr(probe, "_torch", lambda: "9.9")
+    monkeypatch.setattr(probe, "_known", {})
+    assert known() is None
+    file = probe.path()
+    file.write_text(file.read_text().replace("operator_s", "operator"))
+    with pytest.raises(CalibrationError, match="`pearl calibrate --probe` makes it anew"):
+        known()
+    with pytest.raises(ValueError, match="operator_s is -1"):
+        replace(TWICE, operator_s=-1)
+    with pytest.raises(ValueError, match="no rate of products"):
+        replace(TWICE, products={"16": 1e9})
+
+
+@pytest.mark.parametrize("variant", ["native", "torch"])
+def test_a_host_that_is_probed_twice_as_slow_takes_as_much_longer(variant: str) -> None:
+    once, twice = (seconds(LEARNS, CPU, variant, p) for p in (REFERENCE, TWICE))
+    assert (twice.compute_s > 1.2 * once.compute_s) == (variant == "torch")
+    if variant == "torch":
+        assert twice.overhead_s == pytest.approx(2 * once.overhead_s)
+    assert seconds(LEARNS, CPU, variant, REFERENCE).overhead_s == pytest.approx(
+        seconds(LEARNS, CPU, variant).overhead_s
+    )
+
+
+def test_it_is_the_rung_below_calibration_of_this_host_and_of_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert cpu_datasheet(LEARNS, CPU, "torch", 1).rung == "datasheet"
+    kept(monkeypatch, TWICE)
+    here = cpu_datasheet(LEARNS, CPU, "torch", 1)
+    assert here.rung == "probed"
+    assert "pearl calibrate --probe" in here.source
+    for other in (replace(CPU, real=False), replace(CPU, host="b")):
+        there = cpu_datasheet(LEARNS, other, "torch", 1)
+        assert (there.rung, there.latency_s < here.latency_s) == ("datasheet", True)
+
+
+def test_eager_operators_of_a_gpu_are_started_by_the_cpu_of_its_host(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    card = of_catalogue("rtx_4090")
+    assert starts_of(card) == starts_of(replace(card, real=True)) == ASSUMED
+    kept(monkeypatch, TWICE)
+    assert starts_of(card) == ASSUMED
+    assert starts_of(replace(card, real=True)).gradient_s == TWICE.gradient_s
+    of_mine = replace(card, real=True, figures={**card.figures, "gradient_s": 1e-6})
+    assert starts_of(of_mine).gradient_s == 1e-6
+    system = pearl.load("dqn_cartpole")
+    bought = added(system.platform, "rtx_4090")[0].device("rtx_4090")
+    assert starts_of(bought).gradient_s == TWICE.gradient_s
+    now, before = (calibrated_or_roofline(LEARNS, d, "eager", d.width) for d in (bought, card))
+    more = launches(LEARNS, "eager") * (TWICE.gradient_s - ASSUMED.gradient_s)
+    assert now.latency_s - before.latency_s == pytest.approx(more, rel=0.05)
+
+
+def test_advice_names_the_probe_where_starting_operators_is_in_doubt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def told(family: str, **host: object) -> str:
+        platform = SimpleNamespace(host="cpu", device=lambda _: replace(CPU, **host))  # type: ignore[arg-type]
+        return _started(SimpleNamespace(costs=SimpleNamespace(platform=platform)), family)  # type: ignore[arg-type]
+
+    eager = "update (eager) on gpu NVIDIA GeForce RTX 4090"
+    assert "pearl calibrate --probe" in told(eager)
+    assert told(eager.replace("eager", "fused")) == told(eager, real=False) == ""
+    kept(monkeypatch, TWICE)
+    assert told(eager) == ""
