@@ -49,6 +49,10 @@ ASSEMBLING_S, CHECKING_S, ASSEMBLING = 1e-3, 4e-5, 0.5
 core), for each task or copy on each device (20 µs measured likewise), and as a share of the time
 given at most."""
 
+PATIENCE_S = 4.0
+"""Seconds by which putting a plan together may exceed the time limit on a busy machine, where it is
+ten times as slow at most: a plan that was found is not thrown away (assumed)."""
+
 
 def default_method(objective: str) -> str:
     """The method for an objective when none is named: milp; for makespan cpsat where OR-Tools is
@@ -162,7 +166,8 @@ def solve(
         late=outcome.late,
     )
     try:
-        with within(max(end, time.monotonic()) + ending_s + GRACE_S):
+        patience_s = min(PATIENCE_S, 10 * ASSEMBLING_S * firings)
+        with within(max(end, time.monotonic()) + patience_s + ending_s + GRACE_S):
             plan = assemble(best.assignment, best.ordered.orders, proof, power_w=limits.power_w)
     except OutOfTimeError:
         raise _no_time(graph, firings, time_limit_s) from None
