@@ -16,8 +16,13 @@ if TYPE_CHECKING:
     from pearl.planning.plans import Plan
     from pearl_devices import Platform
     from pearl_estimators.gpu.calibration import GpuCalibration
+    from pearl_estimators.gpu.operators import OperatorFit
     from pearl_estimators.host.calibration import Calibration, HeldOutTiming
     from pearl_estimators.host.probe import CpuProbe
+
+
+UNTOLD = "not told"
+"""In the place of a number that the timed sizes do not identify."""
 
 
 def platform_object(platform: Platform) -> dict[str, Any]:
@@ -149,19 +154,25 @@ def gpu_calibration_text(found: GpuCalibration, path: str) -> str:
         *(Column(n, "right") for n in ("points", "left-out error", "overhead", "flops", "bytes")),
         Column("corrected by neighbours"),
     )
+
+    def told(fit: OperatorFit, name: str, unit: str) -> str:
+        return UNTOLD if name in fit.unidentified else si(getattr(fit, name), unit)
+
     rows = tuple(
         (
             f.operator,
             str(f.points),
             f"{100 * f.error:.1f} %",
-            si(f.overhead_s, "s"),
-            si(f.flops_per_s, "FLOP/s"),
-            si(f.bytes_per_s, "B/s"),
+            told(f, "overhead_s", "s"),
+            told(f, "flops_per_s", "FLOP/s"),
+            told(f, "bytes_per_s", "B/s"),
             "yes" if f.places else "no",
         )
         for f in found.fits
     )
     notes = [f"from {found.source}, kept in {path}"]
+    if any(f.unidentified for f in found.fits):
+        notes.append(f"{UNTOLD}: not identified by these sizes, since they spend next to no time on it")
     if found.starts and found.copies:
         s, c = found.starts, found.copies
         notes.append(

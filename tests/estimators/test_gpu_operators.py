@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pearl.cli.text import gpu_calibration_text
 from pearl_devices import Device
 from pearl_devices.kernels import kernel
 from pearl_estimators import estimate
@@ -79,6 +80,23 @@ def test_the_three_numbers_of_a_roofline_are_found_again():
     assert fit.flops_per_s == pytest.approx(FLOPS, rel=0.02)
     unseen = shapes(300, 1)
     assert error(fit, unseen, [ideal(o) for o in unseen]) < 0.01
+
+
+def test_what_the_sizes_do_not_identify_is_said_and_not_printed_as_a_number():
+    """Large element-wise operators are bytes alone: no start, no arithmetic is seen."""
+    of = [Operation("elementwise", 1, 2**n, 1, 2**12, 2) for n in range(10, 20)]
+    times = [o.bytes / BYTES for o in of]
+    fit = fit_operator(of, times, SMS)
+    assert fit.unidentified == ("overhead_s", "flops_per_s")
+    products = shapes(20, 0) + [Operation("linear", 1, 2**n, 4, 2**12) for n in range(6, 14)]
+    whole = fit_operator(products, [ideal(o) for o in products], SMS)
+    assert whole.unidentified == ()
+    found = GpuCalibration("Some GPU", "a test", "", (whole, fit))
+    assert GpuCalibration.from_json(found.to_json()) == found
+    text = gpu_calibration_text(found, "g.json")
+    assert "not identified by these sizes" in text
+    assert " ps " not in text
+    assert "not identified" not in gpu_calibration_text(replace(found, fits=(whole,)), "g.json")
 
 
 def test_waves_are_chosen_where_the_machine_counts_them():

@@ -101,6 +101,7 @@ class GpuCalibration:
 
 def _fit_from(each: Mapping[str, Any]) -> OperatorFit:
     lists = {name: tuple(each[name]) for name in ("weights", "reach", "low", "high")}
+    lists["unidentified"] = tuple(each.get("unidentified", ()))
     return OperatorFit(**{**each, **lists, "places": tuple(map(tuple, each["places"]))})
 
 

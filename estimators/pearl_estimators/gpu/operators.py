@@ -44,13 +44,11 @@ GAIN = 0.9  # a further term must bring the left-out error below this share of t
 BAND_FLOOR = 0.01  # of ln(seconds): what one GPU repeats, assumed
 ROBUST = 0.1  # deviations above this of ln(seconds) weigh less in the fit
 UNSEEN = 30.0  # a rate that nothing timed was bound by, over the best seen, at most: assumed
+TELLS = 0.01  # share of the fastest timing below which an overhead is not told by the sizes
 EXACT = 1e-3  # left-out error below which nothing asks for a further term: assumed
 FAR = 1e6  # log2 steps: more than any size has
 LEAST_NOISE = 3e-3  # of ln(seconds)
-REACH_LOG2 = (
-    math.e,
-    1.5,
-)  # prior of a reach: a factor e of log2 sizes, spread in ln: weak, assumed
+REACH_LOG2 = (math.e, 1.5)  # prior of a reach: a factor e of log2 sizes, spread in ln; assumed
 
 
 @dataclass(frozen=True)
@@ -118,6 +116,8 @@ class OperatorFit:
     ln(seconds) where a size lies as near to timed ones as these do to each other; there the
     standard deviation is `spread`, and farther away the band grows with it. error: mean of
     |predicted / timed - 1| over the points, each left out once. low, high: the timed sizes (log2).
+    unidentified: names of those of the first three numbers that the timed sizes do not tell: a rate
+    that bounds none of them, an overhead below a hundredth of all of them.
     """
 
     operator: Operator
@@ -137,17 +137,12 @@ class OperatorFit:
     points: int
     low: tuple[float, ...]
     high: tuple[float, ...]
+    unidentified: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         what = f"fit of {self.operator}"
-        above = (
-            self.overhead_s,
-            self.flops_per_s,
-            self.bytes_per_s,
-            self.noise,
-            self.band,
-            self.spread,
-        )
+        roofline = self.overhead_s, self.flops_per_s, self.bytes_per_s
+        above = (*roofline, self.noise, self.band, self.spread)
         others = (self.signal, self.error, *self.weights, *self.low, *self.high)
         if not all(math.isfinite(x) and x > 0 for x in above):
             raise ValueError(f"{what}: numbers are {above}; all must be finite and above 0")
@@ -232,6 +227,12 @@ def _fit(
     flops = np.array([each.wave_flops(tile, multiprocessors) for each in operations])
     moved = np.array([each.bytes for each in operations])
     costs = _roofline(flops, moved, seconds)
+    by_flops = flops / costs[1] >= moved / costs[2]
+    told = {
+        "overhead_s": costs[0] >= TELLS * seconds.min(),
+        "flops_per_s": by_flops.any(),
+        "bytes_per_s": not by_flops.all(),
+    }
     deviation = np.log(seconds / _model(costs, flops, moved))
     places = np.array([each.place for each in operations])
     varies = np.ptp(places, axis=0) > 0
@@ -271,6 +272,7 @@ def _fit(
         points=len(operations),
         low=tuple(places.min(axis=0).tolist()),
         high=tuple(places.max(axis=0).tolist()),
+        unidentified=tuple(name for name, known in told.items() if not known),
     )
 
 
