@@ -1,15 +1,18 @@
-"""Plans over two hosts: `python -m benchmarks.distribution [policies] [kills] [choice] [--quick]
-[--json FILE]`.
+"""Plans over two hosts: `python -m benchmarks.distribution [policies] [kills] [learners] [choice]
+[--quick] [--json FILE]`.
 
 Two raylets of this machine stand for two hosts, each with a core of its own; the extra [ray] is
 needed. What a real network adds is not shown here.
 
-policies: one DQN and one PPO source under five ways to share out their tasks, each a set of limits.
+policies: one DQN and one PPO source under six ways to share out their tasks, each a set of limits.
     Parameters are those of the same plan in one thread, bit for bit, and without slack those of the
-    sequential program; messages and bytes are the plan's.
+    sequential program; messages and bytes are the plan's. With averaged gradients they are those of
+    one learner but for rounding.
 kills: actors of Ray, a raylet and the process that trains are killed with signal 9 at drawn moments
     of runs; those end with the bits of runs that were never killed, the last gone on with from its
     checkpoint, over the nodes and on this host alone.
+learners: env steps a second of one learner and of two with averaged gradients, a host each, where
+    the network is wide and the batch large, measured and predicted.
 choice: env steps a second of the planner's choice beside one host and every policy, interleaved,
     where a step of an environment takes microseconds, 1 ms and 8 ms (16 of them, which sleep).
 """
@@ -61,12 +64,20 @@ SOURCES: dict[str, dict[str, Any]] = {
 }
 STEPS = {"dqn": 8_000, "ppo": 16_384}
 
+LEARNERS = "data_parallel_learners"
+FEW_STEPS = {"dqn": 800, "ppo": 3_328}
+"""Env steps with 100 gradient steps or a few more, after which parameters are compared with those
+of one learner: later two runs act differently, and have nothing to do with each other."""
+WIDE: dict[str, Any] = {"hidden": [512, 512], "batch_size": 2048, "learning_starts": 2048}
+"""Changes of DQN's source with which a gradient step takes longer than a reduction."""
+
 POLICIES: dict[str, dict[str, Any]] = {
     "one_host": {"distribution": "one_host"},
     "synchronous_actors": {"distribution": "synchronous_actors"},
     "central_inference": {"distribution": "central_inference"},
     "networks apart": {"pin": {**dict.fromkeys(("env_step", *STORED), AWAY), "*": HOME}},
     "asynchronous_actors": {"distribution": "asynchronous_actors", "policy_lag": 4},
+    LEARNERS: {"distribution": LEARNERS, "learners": 2},
 }
 """Name → limits. A pin of `*` is one of every task that no other names. Without a GPU networks have
 a host of their own in place of `accelerated_networks`."""
@@ -161,11 +172,17 @@ def policies(*, quick: bool) -> Part:
             else:
                 same = trained(system, plan, "one")
                 wrong = differing(same, over)
-                reference = reference or same
-                wrong += [n for n in differing(reference, same) if "#" not in n and "@" not in n]
+                beside = "one thread"
+                if policy == LEARNERS:
+                    bars += averaged(name, said, over)
+                else:
+                    beside += " and the sequential program"
+                    reference = reference or same
+                    others = differing(reference, same)
+                    wrong += [n for n in others if "#" not in n and "@" not in n]
                 bars.append(
                     Bar(
-                        f"{said}: parameters beside one thread and the sequential program",
+                        f"{said}: parameters beside {beside}",
                         "equal" if not wrong else ", ".join(wrong),
                         "equal bit for bit",
                         not wrong,
@@ -197,6 +214,62 @@ def policies(*, quick: bool) -> Part:
             )
     columns = ["algorithm", "policy", "lanes", "payload", "env steps/s", "parameters"]
     return Part("policies", columns, rows, bars)
+
+
+def averaged(name: str, said: str, over: Any) -> list[Bar]:
+    """What several learners compute beside what one does: the mean gradient on the arrays that a
+    run has left, and the parameters after a little more than 100 gradient steps."""
+    import numpy as np
+
+    several, one = (_mean_gradient(over, alone) for alone in (False, True))
+    apart = max(float(np.linalg.norm(several[n] - g) / np.linalg.norm(g)) for n, g in one.items())
+    runs = []
+    for limits in (POLICIES[LEARNERS], {"distribution": "one_host"}):
+        spec = spec_of(name, "one_host", steps=FEW_STEPS[name])
+        spec["limits"] = {**limits, "variants": {"update": ["torch"]}}
+        runs.append(trained(*planned(spec), "one"))
+    learners, single = (r.session.arrays for r in runs)
+    names = [
+        n
+        for n in learners
+        if n.startswith("learner.") and n.replace("learner.", "policy.") in learners
+    ]
+    away = max(
+        float(np.linalg.norm(learners[n] - single[n]) / np.linalg.norm(single[n])) for n in names
+    )
+    steps = runs[0].run.updates
+    return [
+        Bar(f"{said}: gradient of one step, of its norm", f"{apart:.1e}", "1e-6", apart <= 1e-6),
+        Bar(
+            f"{said}: parameters after {steps} steps",
+            f"{away:.1e}",
+            "1e-4",
+            away <= 1e-4 and steps >= 100,
+        ),
+    ]
+
+
+def _mean_gradient(trainer: Any, alone: bool) -> dict[str, Any]:
+    """The mean gradients of a step on copies of a run's arrays; alone: by one learner."""
+    from pearl_devices import backend, kernel
+    from pearl_devices.buffers import allocate
+
+    found = [t.kernel for t in trainer.graph.tasks if t.kernel.dims.get("learners")]
+    gradients = [k for k in found if k.kind.startswith("learner_gradient.")]
+    reduction = next(k for k in found if k.kind.startswith("all_reduce."))
+    kernels = [*gradients, reduction]
+    if alone:
+        dims = {"learners": 1, "learner": 0}
+        kernels = [
+            kernel(k.kind, {**k.dims, **dims}, program=k.program, args=k.args)
+            for k in (gradients[0], reduction)
+        ]
+    own = ("gradient.", "mean.")
+    arrays = {n: a.copy() for n, a in trainer.session.arrays.items() if not n.startswith(own)}
+    allocate(kernels, arrays)
+    for k in kernels:
+        backend("cpu").bind(k, "torch", arrays)()
+    return {n: a for n, a in arrays.items() if n.startswith("mean.")}
 
 
 def kills(cluster: Any, *, quick: bool) -> Part:
@@ -305,18 +378,48 @@ def resumed(system: Any, plan: Any, calm: Any, lanes: str, after_s: float) -> tu
     return not (found := differing(calm, over)), ", ".join(found)
 
 
+def learners(cluster: Any, *, quick: bool) -> Part:
+    """One learner and two, each host with a core of its own."""
+    from pearl.cluster import links
+
+    _pinned(cluster)
+    links.measure()
+    found, rows, bars = {}, [], []
+    for policy in ("one_host", LEARNERS):
+        spec = spec_of("dqn", policy, steps=WIDE["learning_starts"] + (80 if quick else 400))
+        spec["algorithm"] |= WIDE
+        found[policy] = planned(spec)
+    rates: dict[str, list[float]] = {policy: [] for policy in found}
+    for _ in range(1 if quick else PAIRS):
+        for policy, (system, plan) in found.items():
+            rates[policy].append(1 / trained(system, plan, None).run.drift.measured_s)
+    for policy, (_, plan) in found.items():
+        seen, told = median(rates[policy]), 1 / plan.period_s
+        rows.append([policy, f"{told:.2f}", f"{seen:.2f}"])
+        ratio = seen / told
+        near = abs(ratio - 1) <= 0.15
+        bars.append(Bar(f"{policy}: measured over predicted", f"{ratio:.2f}", "0.85 … 1.15", near))
+    return Part("learners", ["policy", "iterations/s predicted", "measured"], rows, bars)
+
+
+def _pinned(cluster: Any) -> None:
+    """Each node, and what runs there, has a core of its own where there are two."""
+    from tests.ray_cluster import members
+
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < 2:
+        return
+    os.sched_setaffinity(0, {cores[0]})
+    for name, core in zip(NODES, cores, strict=False):
+        for pid in members(cluster.nodes[name].pid):
+            os.sched_setaffinity(pid, {core})
+
+
 def choice(cluster: Any, *, quick: bool) -> Part:
     """The planner's choice beside every policy, each host with a core of its own."""
     from pearl.cluster import links
-    from tests.ray_cluster import members
 
-    apart = len(os.sched_getaffinity(0)) > 1
-    if apart:
-        cores = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, {cores[0]})
-        for name, core in zip(NODES, cores, strict=False):
-            for pid in members(cluster.nodes[name].pid):
-                os.sched_setaffinity(pid, {core})
+    _pinned(cluster)
     links.measure()
     rows, bars = [], []
     for what, (change, steps) in WAITS.items():
@@ -379,6 +482,7 @@ def main(argv: list[str] | None = None) -> int:
         for name in parts:
             making: dict[str, Callable[[], Part]] = {
                 "policies": lambda: policies(quick=given.quick),
+                "learners": lambda: learners(cluster, quick=given.quick),
                 "choice": lambda: choice(cluster, quick=given.quick),
                 "kills": lambda: kills(cluster, quick=given.quick),
             }

@@ -77,9 +77,10 @@ def _cut(kernel: Kernel) -> tuple[tuple[Kernel, int], ...]:
 def uncorrected(kernel: Kernel, device: Device, variant: str, width: int) -> Estimate:
     """`calibrated_or_roofline` without what runs have taught."""
     kind = kind_of(kernel)
-    if kind.like is not None:
-        same = calibrated_or_roofline(kind.like(kernel), device, variant, width)
-        return replace(same, source=f"as one gradient step on its rows: {same.source}")
+    same = kind.like(kernel) if kind.like else kernel
+    if same != kernel:
+        alike = calibrated_or_roofline(same, device, variant, width)
+        return replace(alike, source=f"as {same.kind}: {alike.source}")
     if kind.structure == "evaluation":  # how long its episodes are is the policy's
         return _together(kernel, played(kernel), device, variant, width)
     alone = _alone(kernel, device, variant, width)

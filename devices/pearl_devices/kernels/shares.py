@@ -170,6 +170,7 @@ def shares(of: KernelKind) -> tuple[KernelKind, KernelKind, KernelKind]:
         side="learns",
         actions=of.actions,
         networks=of.networks,
+        like=lambda k: replace(k, dims={**k.dims, "learner": 0}),
         operations=lambda k: STEPPED * len(networks(base(k))),
         variants={"torch": primitive("torch.shares:bind_step")},
     )

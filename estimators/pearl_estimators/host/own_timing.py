@@ -10,6 +10,7 @@ from typing import Any
 
 from pearl_devices import Kernel, UnsupportedError
 from pearl_devices.base import Call
+from pearl_devices.kernels import kind_of
 from pearl_estimators.estimates import Estimate
 from pearl_estimators.host.calibration import CalibrationError
 from pearl_estimators.host.child_process import in_child
@@ -57,7 +58,7 @@ def own_kind(kernel: Kernel, variant: str) -> Estimate:
 def _estimate(seconds: Seconds, source: str) -> Estimate:
     return Estimate(
         seconds[0],
-        low_s=min(seconds[0], seconds[1]),
+        low_s=max(0.0, min(seconds[0], seconds[1])),  # by `alone_s` a block may take less than none
         high_s=max(seconds[0], seconds[2]),
         rung="measured",
         bound_by="overhead",
@@ -124,8 +125,8 @@ def time_here(given: Mapping[str, Any], seconds: float) -> list[Seconds]:
         of = kernel(k["kind"], sizes, program=k["program"], args=k["args"])
         try:
             # Code of the user's own may wait: for a simulator, a device, another process.
-            call = acting(bound(of, given["variant"]))
-            timing = time_call(call, seconds=seconds, computes=False, wall=alone_s)
+            call, waits = acting(bound(of, given["variant"])), kind_of(of).structure != "shared"
+            timing = time_call(call, seconds=seconds, computes=not waits, wall=alone_s)
         except UnsupportedError as error:
             raise ValueError(str(error)) from None
         rows.append((timing.median_s, timing.low_s, timing.high_s))
