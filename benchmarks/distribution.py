@@ -68,7 +68,7 @@ LEARNERS = "data_parallel_learners"
 FEW_STEPS = {"dqn": 800, "ppo": 3_328}
 """Env steps with 100 gradient steps or a few more, after which parameters are compared with those
 of one learner: later two runs act differently, and have nothing to do with each other."""
-WIDE: dict[str, Any] = {"hidden": [512, 512], "batch_size": 2048, "learning_starts": 2048}
+WIDE: dict[str, Any] = {"hidden": [512, 512], "batch_size": 1024, "learning_starts": 1024}
 """Changes of DQN's source with which a gradient step takes longer than a reduction."""
 
 POLICIES: dict[str, dict[str, Any]] = {
@@ -386,7 +386,7 @@ def learners(cluster: Any, *, quick: bool) -> Part:
     links.measure()
     found, rows, bars = {}, [], []
     for policy in ("one_host", LEARNERS):
-        spec = spec_of("dqn", policy, steps=WIDE["learning_starts"] + (80 if quick else 400))
+        spec = spec_of("dqn", policy, steps=WIDE["learning_starts"] + (320 if quick else 800))
         spec["algorithm"] |= WIDE
         found[policy] = planned(spec)
     rates: dict[str, list[float]] = {policy: [] for policy in found}
