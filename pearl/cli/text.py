@@ -172,7 +172,7 @@ def gpu_calibration_text(found: GpuCalibration, path: str) -> str:
     )
     notes = [f"from {found.source}, kept in {path}"]
     if any(f.unidentified for f in found.fits):
-        notes.append(f"{UNTOLD}: not identified by these sizes, since they spend next to no time on it")
+        notes.append(f"{UNTOLD}: not identified by these sizes, whose time it is no part of")
     if found.starts and found.copies:
         s, c = found.starts, found.copies
         notes.append(
