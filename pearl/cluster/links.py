@@ -1,9 +1,9 @@
 """Links between hosts: measured on the very cluster, fitted, and kept beside calibrations.
 
-What is timed is what a run does: calls of an actor on the other node with an array of bytes, one
-after the other and pipelined. The model is `Link`'s: a message arrives latency_s + bytes /
-bytes_per_s after it was sent (half of a round trip), and takes the link per_message_s + bytes /
-bytes_per_s (of a pipeline's time, each message's part).
+What is timed is what a run does: calls of an actor on the other node with an array of bytes in
+pieces, one after the other and pipelined. The model is `Link`'s: a message arrives latency_s +
+bytes / bytes_per_s after it was sent (half of a round trip), and takes the link per_message_s +
+bytes / bytes_per_s (of a pipeline's time, each message's part).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 
 from pearl.cluster import connection
 from pearl.cluster.connection import Node
+from pearl.cluster.pieces import Bytes, cut, joined, pieces
 from pearl.errors import SpecError
 from pearl.files import write_atomically
 from pearl_devices import Link
@@ -38,9 +39,10 @@ QUARTER = 4
 CALL_S = 30.0
 """Seconds within which a call is answered (assumed)."""
 
-ASSUMED = {"latency_s": 4e-4, "per_message_s": 5.5e-4, "bytes_per_s": 1e8}
+ASSUMED = {"latency_s": 4e-4, "per_message_s": 5.5e-4, "bytes_per_s": 4e8}
 """Where nothing was measured: calls between two raylets of one machine with two busy cores, 800 us
-there and back, 550 us pipelined, 5 to 14 ms for 1 MiB (Ray 2.60, 2 x AMD EPYC, virtual, 2026)."""
+there and back, 550 us pipelined, 2.8 ms one way for 1 MiB (Ray 2.60, 2 x AMD EPYC, virtual,
+2026)."""
 ASSUMED_SOURCE = (
     "assumed: Ray between two raylets of one machine; `pearl calibrate --on ray` times it"
 )
@@ -192,11 +194,12 @@ def fitted(timings: Sequence[TimedMessage]) -> tuple[float, float, float]:
 class _Echo:
     """The actor at the other end."""
 
-    def back(self, array: Any) -> Any:
-        return array
+    def back(self, *parts: Bytes) -> Any:
+        found = cut(joined(parts))
+        return found if len(found) > 1 else found[0]
 
-    def taken(self, array: Any) -> int:
-        return int(array.nbytes)
+    def taken(self, *parts: Bytes) -> int:
+        return int(joined(parts).nbytes)
 
 
 def timed(other: Node, sizes: Sequence[int]) -> list[TimedMessage]:
@@ -213,7 +216,7 @@ def timed(other: Node, sizes: Sequence[int]) -> list[TimedMessage]:
     ways: dict[int, tuple[list[float], list[float]]] = {size: ([], []) for size in sizes}
     try:
         for array in arrays.values():  # the first call of a size is slower
-            ray.get(actor.back.remote(array), timeout=CALL_S)
+            _there_and_back(ray, actor, array)
         for _ in range(ROUNDS):
             for size, array in arrays.items():
                 ways[size][0].extend(s / 2 for s in _one_by_one(ray, actor, array))
@@ -232,27 +235,33 @@ def timed(other: Node, sizes: Sequence[int]) -> list[TimedMessage]:
     ]
 
 
+def _there_and_back(ray: Any, actor: Any, array: Bytes) -> None:
+    back = actor.back.options(num_returns=pieces(array.size))
+    found = ray.get(back.remote(*cut(array)), timeout=CALL_S)
+    joined(found if isinstance(found, list) else [found])
+
+
 def _one_by_one(ray: Any, actor: Any, array: Any) -> list[float]:
     """Seconds of round trips."""
     found: list[float] = []
     end_s = time.perf_counter() + EACH_S
     while len(found) < 3 or time.perf_counter() < end_s:
         begin_s = time.perf_counter()
-        ray.get(actor.back.remote(array), timeout=CALL_S)
+        _there_and_back(ray, actor, array)
         found.append(time.perf_counter() - begin_s)
     return found
 
 
 def _pipelined(ray: Any, actor: Any, array: Any) -> list[float]:
     """Seconds a message with IN_FLIGHT under way, of each so many in a row."""
-    under_way = [actor.taken.remote(array) for _ in range(IN_FLIGHT)]
+    under_way = [actor.taken.remote(*cut(array)) for _ in range(IN_FLIGHT)]
     found: list[float] = []
     end_s = time.perf_counter() + EACH_S
     while len(found) < 2 or time.perf_counter() < end_s:
         begin_s = time.perf_counter()
         for _ in range(IN_FLIGHT):
             ray.get(under_way.pop(0), timeout=CALL_S)
-            under_way.append(actor.taken.remote(array))
+            under_way.append(actor.taken.remote(*cut(array)))
         found.append((time.perf_counter() - begin_s) / IN_FLIGHT)
     for each in under_way:
         ray.get(each, timeout=CALL_S)

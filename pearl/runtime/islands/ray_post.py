@@ -1,7 +1,8 @@
 """`RayPost`: an outpost in an actor of Ray, on the node that has the host's name.
 
-Messages are arrays of bytes, which Ray hands over as they are. Two calls for messages are always
-under way, so that one is there when the next message is. The actor ends with this process.
+Messages are arrays of bytes, which Ray hands over as they are, in pieces that it carries in its
+calls. Two calls for messages are always under way, so that one is there when the next message is.
+The actor ends with this process.
 """
 
 from __future__ import annotations
@@ -12,7 +13,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+import numpy as np
+
 from pearl.cluster import connected, nodes, on_node
+from pearl.cluster.pieces import apart, cut, joined, pieces
 from pearl.errors import SpecError
 from pearl.runtime.islands.crossing import Island
 from pearl.runtime.islands.messages import Message
@@ -29,12 +33,26 @@ PUSHED = 16
 PULLS = 2
 """Calls for messages under way at once."""
 
+NOTHING: Message = np.empty(0, np.uint8)
+
 
 class _Actor(Outpost):
     """An outpost whose orders are JSON."""
 
     def bind_as(self, about: str, arrays: Message) -> Message:
         return self.bind(json.loads(about), arrays)
+
+    def take(self, sizes: Sequence[int], *parts: Message) -> None:
+        """`push` of messages of these sizes, joined and cut."""
+        self.push(apart(joined(parts), sizes))
+
+    def give(self, timeout_s: float, most: int) -> Any:
+        """`pull`: the sizes of its messages with the first piece of them joined, and `most` − 1
+        further ones, of which some may be empty."""
+        found = self.pull(timeout_s)
+        parts = cut(joined(found), most) if found else [NOTHING]
+        first = [m.size for m in found], parts[0]
+        return first if most == 1 else (first, *parts[1:], *[NOTHING] * (most - len(parts)))
 
 
 class RayPost:
@@ -66,6 +84,7 @@ class RayPost:
         self._actor = kind.options(**options).remote()
         self._pushed: deque[Any] = deque()
         self._pulls: deque[Any] = deque()
+        self._pieces = 1
 
     def bind(self, about: Mapping[str, Any], arrays: Message) -> Message:
         bound = self._actor.bind_as.remote(json.dumps(about), arrays)
@@ -80,19 +99,24 @@ class RayPost:
         self._get(self._actor.start.remote(arrays), READY_S)
 
     def push(self, messages: Sequence[Message]) -> None:
-        into = self._actor.push.options(concurrency_group="into")
-        self._pushed.append(into.remote(list(messages)))
+        if not messages:
+            return
+        into = self._actor.take.options(concurrency_group="into")
+        self._pushed.append(into.remote([m.size for m in messages], *cut(joined(messages))))
         while len(self._pushed) > PUSHED:
             self._get(self._pushed.popleft(), READY_S)
         while self._pushed and self._ray.wait([self._pushed[0]], timeout=0)[0]:
             self._get(self._pushed.popleft(), ANSWER_S)
 
     def pull(self, timeout_s: float) -> Sequence[Message]:
-        out = self._actor.pull.options(concurrency_group="out")
-        while len(self._pulls) < PULLS:
-            self._pulls.append(out.remote(timeout_s))
-        found: list[Message] = self._get(self._pulls.popleft(), timeout_s * PULLS + ANSWER_S)
-        return found
+        while len(self._pulls) < PULLS:  # as many pieces as the last messages took
+            out = self._actor.give.options(concurrency_group="out", num_returns=self._pieces)
+            self._pulls.append(out.remote(timeout_s, self._pieces))
+        found = self._get(self._pulls.popleft(), timeout_s * PULLS + ANSWER_S)
+        (sizes, first), *more = found if isinstance(found, list) else [found]
+        if sizes:
+            self._pieces = pieces(sum(sizes))
+        return apart(joined([first, *more]), sizes)
 
     def end(self) -> dict[str, Any]:
         found: dict[str, Any] = self._get(self._actor.end.remote(), ANSWER_S)
