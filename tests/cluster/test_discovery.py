@@ -14,7 +14,7 @@ from pearl.cluster.connection import Node
 from pearl.errors import SpecError
 from pearl.planner.planner import plan
 from pearl.spec.reading import load
-from pearl_devices import Device, Link
+from pearl_devices import Device, Link, platform_json
 from pearl_estimators.host.calibration import versions
 from tests.ray_cluster import Cluster
 
@@ -27,8 +27,8 @@ def answer(**changed: str) -> dict[str, Any]:
     """What a node says, of which these versions are others."""
     cables = [Link("cpu", gpu.name, 1e-5, 1e10) for gpu in GPUS]
     return {
-        "devices": [discovery._plain(d) for d in (CPU, *GPUS)],
-        "links": [discovery._plain(k) for k in cables],
+        "devices": [platform_json.plain(d) for d in (CPU, *GPUS)],
+        "links": [platform_json.plain(k) for k in cables],
         "versions": {**versions(), **changed},
     }
 
