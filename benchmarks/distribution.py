@@ -281,7 +281,7 @@ def kills(cluster: Any, *, quick: bool) -> Part:
     loop.PROGRESS_S = 0.0
     wanted = 4 if quick else KILLS
     cases = [("dqn", "synchronous_actors"), ("ppo", "central_inference")]
-    cases += [("dqn", "asynchronous_actors")]
+    cases += [("dqn", "asynchronous_actors"), ("ppo", LEARNERS)]
     turn = 0
     while done < wanted:
         name, policy = cases[turn % len(cases)]
