@@ -59,3 +59,17 @@ def test_what_differs_in_anything_is_not_folded(what):
         high[-1] = 98.0
     after = folded(csr_array(matrix), (cost,), (low, high)).matrix.shape
     assert after > before
+
+
+@pytest.mark.parametrize(
+    ("cost", "matrix", "shape"),
+    [
+        ([1.0, 2.0], [[1.0, 1.0]], (1, 2)),
+        ([1.0, 1.0], [[1.0, 1.0], [0.5, 0.5]], (2, 1)),
+        ([1.0, 1.0], [[1.0, 0.5], [0.5, 1.0]], (1, 1)),
+    ],
+)
+def test_alike_are_those_with_the_same_cost_and_coefficients_alone(cost, matrix, shape):
+    low = np.ones(len(matrix))
+    fold = folded(csr_array(np.array(matrix)), (np.array(cost),), (low, 9 * low))
+    assert fold.matrix.shape == shape
