@@ -35,7 +35,12 @@ def finish(call: Call) -> None:
         wait()
 
 
+TORCH_WIDTHS = (2, 4, 8, 16, 32, 64)
+"""Cores that the variants `torch-N` of a CPU take."""
+
+_CORES = "by threads of torch's own; of gradient steps, on a CPU that has as many"
 ASKED = {
+    **{f"torch-{n}": f"takes {n} cores, {_CORES}" for n in TORCH_WIDTHS},
     "torch-bf16": "rounds to bfloat16; of the updates of continuous actions, on a CPU that "
     "multiplies bfloat16",
     "eager-bf16": "rounds to bfloat16; of the updates of continuous actions, on a GPU",
@@ -45,7 +50,7 @@ ASKED = {
     "[envpool])",
 }
 """Variants that a plan has only where the user names them, since they compute something else than
-the others do, or have arrays in another place → what."""
+the others do, if only in the last bits, or have arrays in another place → what."""
 
 
 class EnvironmentFailed(ValueError):

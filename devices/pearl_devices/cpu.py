@@ -3,8 +3,10 @@
 Variants: `native` (numba, one compiled call a firing), `native-pair` (the same gradient step by the
 calling thread and one that helps it), `torch` (any loss written in torch, networks through
 autograd), `torch-bf16` (the same with its wide products in bfloat16, never planned unless the user
-names it) and, for environments, `gymnasium` (any environment) and `envpool` (where that package is
-installed, likewise only if named). A pair takes two cores, all others one. The records in
+names it), `torch-2` to `torch-64` (gradient steps by so many threads of torch's own, likewise)
+and, for environments, `gymnasium` (any environment) and `envpool` (where that package is
+installed, likewise only if named). A pair takes two cores, `torch-N` takes N, all others one. The
+records in
 `pearl_devices.kernels` say which variants a kind has.
 Native kernels bring their own matrix products; torch is held to one thread for as long as its
 kernels are bound (`torch_threads`).
@@ -22,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pearl_devices import torch_threads
-from pearl_devices.base import Buffers, Call, Device, UnsupportedError
+from pearl_devices.base import TORCH_WIDTHS, Buffers, Call, Device, UnsupportedError
 from pearl_devices.buffers import specs
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels import Variant, kind_of, own
@@ -65,11 +67,15 @@ def offers(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
     """
     found = _variants(kernel).items()
     slow = device.figures.get("bfloat16") == 0
-    return tuple(
+    offered = tuple(
         (name, v.cores)
         for name, v in found
         if v.cores <= device.width and not (slow and name.endswith("bf16"))
     )
+    if kind_of(kernel).structure != "gradient" or "torch" not in dict(offered):
+        return offered
+    wide = (n for n in TORCH_WIDTHS if n <= device.width)
+    return (*offered, *((f"torch-{n}", n) for n in wide))
 
 
 def bind(kernel: Kernel, variant: str, buffers: Buffers) -> Call:
@@ -83,6 +89,14 @@ def bind(kernel: Kernel, variant: str, buffers: Buffers) -> Call:
         KeyError: a buffer is missing.
         ValueError: a buffer has another shape or type.
     """
+    threads = torch_threads.of(variant)
+    if threads > 1:
+        if kind_of(kernel).structure != "gradient":
+            raise UnsupportedError(
+                f"kernel {kernel.kind} has no variant {variant!r}: gradient steps alone have "
+                "threads of torch"
+            )
+        return torch_threads.several(threads, bind(kernel, "torch", buffers))
     variants = _variants(kernel)
     if variant not in variants:
         raise UnsupportedError(

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from pearl_devices import Device, Kernel
+from pearl_devices import Device, Kernel, torch_threads
 from pearl_devices.kernels import kind_of
 from pearl_devices.kernels.counting import parameters
 from pearl_devices.kernels.replay import prioritised, row_bytes
@@ -100,6 +100,15 @@ VECTOR = ("cycles", "dot_cycles", "flops", "learned", "tanh", "elements")
 RATES = ("64", "256")
 """Sides of the products by whose rates a probe scales vector arithmetic."""
 
+SHARED = (*VECTOR, "numbers", "rows")
+"""Terms of torch that its threads share out; of memory, what lies beyond a cache is shared too."""
+
+DOUBLED, JOIN_S = 0.85, 2e-6
+"""Of several threads of torch: the share of a thread's speed that each doubling leaves (two threads
+of a loaded virtual machine had 1.6 to 1.8 times the speed of one on products of 512 and more), and
+the seconds that each doubling adds to an operation, to start and to join them. Both are assumed;
+the band is wider by the root of TORCH_BAND for each doubling."""
+
 COUNTED = ("network", "gradient", "fused", "advantages", "sample", "prioritise", "copy")
 """Structures of kernels whose costs agree; of others a roofline is nearer."""
 
@@ -168,12 +177,15 @@ def _beyond(size: float, cache: float) -> float:
 
 
 def seconds(kernel: Kernel, device: Device, variant: str, probe: CpuProbe | None = None) -> Parts:
-    """What one firing takes on one core of a device, on two where the variant has two.
+    """What one firing takes on one core of a device, on several where the variant has several.
 
     probe: of its host, by which kernels of torch are scaled: products by its rates, operators by
         what they took, waits for memory by its rate. Native kernels are not: their products follow
         the instructions of the CPU where those of torch need not.
     """
+    threads = torch_threads.of(variant)
+    doublings = math.log2(threads)
+    shared = threads * DOUBLED**doublings
     torch = variant.startswith("torch")
     costs = TORCH if torch else NATIVE
     core_flops = device.peak_flops_per_s / device.width
@@ -190,6 +202,10 @@ def seconds(kernel: Kernel, device: Device, variant: str, probe: CpuProbe | None
     spent = {"overhead": 0.0, "compute": 0.0, "memory": 0.0}
     for name, number in counts(kernel, device, variant).items():
         cost = number * costs.get(name, 0.0)
+        if "_beyond_" in name or name in SHARED:
+            cost /= shared
+        if name == "operation":
+            spent["overhead"] += doublings * JOIN_S * number
         if "_beyond_" in name:
             spent["memory"] += cost * by_memory
         elif name in VECTOR:
@@ -219,13 +235,16 @@ def cpu_datasheet(kernel: Kernel, device: Device, variant: str, width: int) -> E
     most = max(found.overhead_s, found.compute_s, found.memory_s)
     bound: Bound = "overhead" if most == found.overhead_s else "compute"
     band = _band(device, variant)
+    threads = torch_threads.of(variant)
+    doubt = TORCH_BAND.above ** (0.5 * math.log2(threads))
     return Estimate(
         latency_s,
-        low_s=latency_s / band.below,
-        high_s=latency_s * band.above,
+        low_s=latency_s / (band.below * doubt),
+        high_s=latency_s * band.above * doubt,
         rung="probed" if probe else "datasheet",
         bound_by="memory" if most == found.memory_s else bound,
         source=f"counts at the costs of an {REFERENCE}, scaled to {device.model or device.name}"
         + (f" by {probe.source}" if probe else "")
+        + (f" and {threads} threads" if threads > 1 else "")
         + "; band assumed",
     )

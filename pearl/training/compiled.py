@@ -20,7 +20,7 @@ from pearl.runtime.protocol import single_lane
 from pearl.runtime.protocol.lane_schedule import Protocol
 from pearl.spec.own_code import graph_of
 from pearl.spec.system import System
-from pearl_devices import DeviceKindError, FigureError, offers
+from pearl_devices import DeviceKindError, FigureError, offers, torch_threads
 
 if TYPE_CHECKING:
     from pearl.runtime.lanes.engine import Hosting
@@ -54,6 +54,19 @@ class Compiled:
         if self.emulate or len(self.protocol.lanes) == 1:
             return "one"
         return self.system.train.lanes or ("ray" if self.islands else "processes")
+
+    def alone_with_torch(self) -> None:
+        """Refuses lanes in threads where one has several threads of torch and another calls torch:
+        how many there are is the process's, and decides the last bits of both."""
+        torch = [t for t in self.plan.tasks if t.width_unit == "cores" and "torch" in t.variant]
+        wide = [t for t in torch if torch_threads.of(t.variant) > 1]
+        others = [t.task for w in wide for t in torch if t.lane != w.lane]
+        if self.hosting == "threads" and others:
+            raise SpecError(
+                f"train.lanes: threads of one process, and {wide[0].variant} of {wide[0].task} "
+                f"would set how many threads torch has in {others[0]} too; set it to processes, "
+                f"or leave {wide[0].variant} out of limits.variants"
+            )
 
     @cached_property
     def islands(self) -> tuple[Island, ...]:
@@ -108,7 +121,9 @@ def compiled(
     order: tuple[str, ...] = ()
     if protocol.alone:
         order = program_order(graph) if emulate else single_lane.one_lane_order(plan, graph)
-    return Compiled(system, graph, plan, torn, protocol, jobs, order, emulate)
+    found = Compiled(system, graph, plan, torn, protocol, jobs, order, emulate)
+    found.alone_with_torch()
+    return found
 
 
 def compiled_again(

@@ -249,3 +249,38 @@ def test_torch_has_one_thread_while_its_kernels_are_bound_and_then_those_it_had(
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+def test_torch_has_its_threads_while_such_a_gradient_step_runs() -> None:
+    import torch
+
+    before, seen = torch.get_num_threads(), []
+    try:
+        torch_threads.several(3, lambda: seen.append(torch.get_num_threads()))()
+        assert (seen, torch.get_num_threads()) == ([3], 1)
+        with pytest.raises(ZeroDivisionError):
+            torch_threads.several(3, lambda: seen.append(1 // 0))()
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_gradient_steps_alone_are_offered_threads_of_torch_up_to_the_cores() -> None:
+    kernels = dqn_kernels()
+    device = Device("cpu", "cpu", width=8)
+    offered = {
+        k.kind: [v for v, _ in cpu.offers(k, device) if v.startswith("torch-")] for k in kernels
+    }
+    assert {kind: names for kind, names in offered.items() if names} == {
+        "update.dqn": ["torch-2", "torch-4", "torch-8"]
+    }
+    assert all((v, w) != ("torch-8", 8) for v, w in cpu.offers(kernels[4], cpu.ONE_CORE))
+    assert [torch_threads.of(v) for v in ("torch-16", "torch", "torch-bf16", "native-pair")] == [
+        16,
+        1,
+        1,
+        1,
+    ]
+    inference = next(k for k in kernels if k.kind == "inference.dqn")
+    with pytest.raises(UnsupportedError, match="gradient steps alone have threads of torch"):
+        cpu.bind(inference, "torch-2", filled([inference]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -93,3 +94,22 @@ def test_a_raspberry_pi_is_slower_than_a_desktop() -> None:
         estimate(update, named(name)).latency_s for name in ("raspberry_pi_5", "ryzen_9_7950x")
     )
     assert 1.5 < pi / desktop < 20
+
+
+def test_threads_of_torch_share_the_work_and_not_what_starts_it() -> None:
+    sizes: dict[str, Any] = {"obs": 4, "act": 0, "steps": 1, "double": 1}
+
+    def seconds(hidden: int, batch: int, variant: str) -> float:
+        of = {**sizes, "batch": batch, "q": (4, hidden, hidden, 2)}
+        update = kernel("update.dqn", of, program="pearl.algorithms.dqn:losses")
+        e = estimate(update, named("xeon_gold_6326"), variant=variant, width=int(variant[6:] or 1))
+        assert e.low_s < e.latency_s < e.high_s
+        return e.latency_s
+
+    names = ("torch", "torch-2", "torch-4", "torch-8", "torch-16")
+    wide = [seconds(1024, 1024, variant) for variant in names]
+    gains = [one / two for one, two in pairwise(wide)]
+    assert all(1.3 < gain <= 1.7 for gain in gains)  # 2 x 0.85 at most
+    assert gains == sorted(gains, reverse=True)
+    small = [seconds(32, 32, variant) for variant in names]
+    assert small[-1] > small[0]  # starting sixteen threads costs more than they do

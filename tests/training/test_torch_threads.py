@@ -1,0 +1,85 @@
+"""Gradient steps by several threads of torch: planned where named, on so many cores, and run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pearl
+from pearl_devices import torch_threads
+
+SPEC: dict[str, Any] = {
+    "algorithm": {
+        "name": "dqn",
+        "env": "CartPole-v1",
+        "num_envs": 4,
+        "hidden": [32],
+        "batch_size": 32,
+        "replay": {"kind": "uniform", "capacity": 1000},
+        "learning_starts": 100,
+    },
+    "limits": {"max_lanes": 2, "variants": {"update": ["torch-2"]}},
+    "train": {"evaluate_every": 0, "final_episodes": 0},
+}
+
+
+def changed(**limits: Any) -> dict[str, Any]:
+    return {**SPEC, "limits": {**SPEC["limits"], **limits}}
+
+
+def test_a_data_sheet_cpu_plans_them_on_so_many_cores() -> None:
+    spec = {**changed(max_lanes=8), "platform": {"devices": {"cpu": "xeon_gold_6326"}}}
+    spec["limits"]["variants"] = {"update": ["torch", "torch-8"]}
+    spec["algorithm"] = {**SPEC["algorithm"], "hidden": [1024, 1024], "batch_size": 512}
+    spec["algorithm"]["learning_starts"] = 600
+    placed = pearl.plan(pearl.load(spec)).task("update")
+    assert (placed.variant, placed.width) == ("torch-8", 8)
+    spec["algorithm"] = SPEC["algorithm"]
+    assert pearl.plan(pearl.load(spec)).task("update").variant == "torch"
+
+
+def test_without_the_cores_they_are_refused() -> None:
+    with pytest.raises(pearl.InfeasibleError, match=r"torch-2 takes 2 cores, by threads of torch"):
+        pearl.plan(pearl.load(changed(max_lanes=1)))
+
+
+def test_a_run_has_them_and_the_same_bits_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    seen = []
+    several = torch_threads.several
+
+    def watched(threads: int, call: Any) -> Any:
+        def firing() -> None:
+            seen.append(torch.get_num_threads())
+            call()
+
+        return several(threads, firing)
+
+    monkeypatch.setattr(torch_threads, "several", watched)
+    parameters = []
+    for name in ("a", "b"):
+        trainer = pearl.compile(changed(), seed=3)
+        assert trainer.plan.task("update").width == 2
+        run = trainer.train(steps=160, out=tmp_path / name)
+        assert run.updates > 0
+        state = trainer.policy_last.state_dict()
+        parameters.append(np.concatenate([v.numpy().ravel() for v in state.values()]))
+    assert set(seen) == {2}
+    np.testing.assert_array_equal(*parameters)
+
+
+def test_lanes_in_threads_do_not_share_them_with_another_call_of_torch() -> None:
+    spec = changed(variants={"update": ["torch-2"], "inference": ["torch"]}, policy_lag=1)
+    spec["limits"] |= {"max_lanes": 4}
+    spec["platform"] = {"devices": {"cpu": "xeon_gold_6326"}}
+    plan = pearl.plan(pearl.load(spec))
+    if plan.task("update").lane == plan.task("inference").lane:
+        pytest.skip("one lane is best")
+    with pytest.raises(pearl.SpecError, match="set it to processes"):
+        pearl.compile({**spec, "train": {**SPEC["train"], "lanes": "threads"}}, plan=plan)
