@@ -275,6 +275,7 @@ EXCUSED = {
     "estimators/pearl_estimators/host/calibration.py": "the model of the CPU it was made on",
     "estimators/pearl_estimators/host/calibration_file.py": "the model of the CPU it was made on",
     "estimators/pearl_estimators/host/features.py": "cache sizes of the CPU",
+    "estimators/pearl_estimators/host/probe.py": "the model of the CPU it was made on",
     "pearl/planner/gpu_balance.py": "the balance of actors and a GPU",
     "pearl/report/balance_text.py": "the balance of actors and a GPU",
     "pearl/solvers/period/order_cuts.py": "a device that stands for all others and runs nothing",
