@@ -201,7 +201,7 @@ def test_numbers_too_far_apart_for_a_linear_program_are_named() -> None:
     platform = Platform("p", PLATFORM.devices, (Link("a", "b", 0.0, 1e-10),))
     times = {("x", "a"): 1.0, ("x", "b"): 2.0, ("y", "a"): 2.0, ("y", "b"): 1.0}
     costs = CostTable(platform, tuple(mode(t, d, s) for (t, d), s in times.items()))
-    with pytest.raises(SpecError, match=r"too far apart .* a coefficient is [0-9.]+e\+1[6-9], HiGHS"):
+    with pytest.raises(SpecError, match=r"a coefficient is [0-9.]+e\+1[6-9], HiGHS"):
         solve(loop("x", "y", size=1e6), costs, method="milp")
 
 
