@@ -19,7 +19,7 @@ from typing import Any
 
 import pearl
 from benchmarks.bars import Bar, Part
-from pearl.advice.comparison import SURE, compare
+from pearl.advice.comparison import compare
 from pearl.explanation.resolve import devices_in, restricted
 from pearl.planning.draws import Draws
 from pearl.planning.plans import Plan
@@ -41,6 +41,9 @@ CLEAR = 3.0
 
 AGREED = 0.95
 """Share of the clear answers that ours must be."""
+
+SURE = 0.95
+"""Share of the draws from which a verdict counts as sure."""
 
 
 @dataclass(frozen=True)

@@ -122,8 +122,9 @@ def advise(
         told(question, ())
         left = end - time.monotonic()
         share = time.monotonic() + 2 * left / (len(chosen) - n + 1)
-        verdicts = tuple(ask(replace(case, deadline=share))) if left > LEAST_S else ()
-        if case.left_s <= LEAST_S and not verdicts:
+        mine = replace(case, deadline=share)
+        verdicts = tuple(ask(mine)) if left > LEAST_S else ()
+        if mine.left_s <= LEAST_S and not verdicts:
             left_out.append(question)
         if verdicts:
             told(question, verdicts)

@@ -10,11 +10,7 @@ import numpy as np
 from pearl.planning.draws import Draws, Vector
 from pearl.planning.plan_validation import plan_orders
 from pearl.planning.plans import Plan
-from pearl.planning.timing import Orders, TimedGraph
 from pearl.planning.valuation import valued
-
-SURE = 0.95
-"""Share of the draws from which a verdict is called sure."""
 
 TIE = 1e-3
 """Relative difference below which two plans count as equal in a draw."""
@@ -71,11 +67,6 @@ def worth(plan: Plan, draws: Draws) -> Vector:
     return work / (found.energy_j if plan.objective == "power_efficiency" else found.period_s)
 
 
-def seconds(timed: TimedGraph, orders: Orders, draws: Draws, power_w: float | None) -> Vector:
-    """Seconds of an iteration in each draw."""
-    return valued(timed, orders, draws, power_w=power_w).period_s
-
-
 def how_sure(c: Comparison) -> str:
     """`better in 71 % of 200 draws; at worst you lose 1.3×`, of the other plan."""
     if c.better == 0 and c.worse == 0:
@@ -92,14 +83,6 @@ def share(part: float, draws: int) -> str:
     if 0 < part < 1 and percents in (0, 100):
         return f"{round(part * draws)} of {draws} draws"
     return f"{percents} % of {draws} draws"
-
-
-def verdict(c: Comparison) -> str:
-    """The word for it: sure, likely or open."""
-    most = max(c.better, c.worse)
-    if c.better + c.worse < 1 - SURE:
-        return "no difference"
-    return "sure" if most >= SURE else "likely" if most >= 0.75 else "open"
 
 
 @lru_cache(maxsize=256)
