@@ -1,6 +1,6 @@
 """Training by a plan: compile, the session that runs, checkpoints, evaluation, export."""
 
 __all__ = [
-    *("branching", "compiled", "evaluation", "interruption", "memory", "policy", "policy_export"),
-    *("progress", "run", "steering", "trainer"),
+    *("checkpoints", "compiled", "evaluations", "interruption", "memory", "policy"),
+    *("policy_export", "progress", "run", "steering", "trainer"),
 ]

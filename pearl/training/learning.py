@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from pearl.graph.task_graph import TaskGraph
 from pearl.planning.plans import Plan
 from pearl.planning.runs import Drift
 from pearl_devices import Platform
 from pearl_estimators.cpu import LEARNED, parts, uncorrected
+from pearl_estimators.host.calibration_file import path
 from pearl_estimators.host.learned import KernelShare, Seen
-from pearl_estimators.host.on_demand import calibrated_here
+from pearl_estimators.host.on_demand import calibrated_here, remembered
 from pearl_estimators.host.timer import HELD
 
 LEAST_S = 0.5
@@ -22,47 +23,136 @@ FAR = math.log(4.0)
 """A run further off than this has another reason than its calls: it teaches nothing."""
 
 
+COLD = 0.5
+"""Busy share of a lane of several below which its calls run with the caches of a core that waited
+(assumed)."""
+
+SHORT_S = 2e-6
+"""Calls that take less in the mean of their lane are not timed one by one: the two looks at a clock
+around each take some 0.1 us."""
+
+Lessons = tuple[tuple[Seen, ...], tuple[str, ...]]
+"""What is kept, and a sentence on each lane, or on the run, that says what was learned or why
+nothing."""
+
+
+@dataclass(frozen=True)
+class _Calls:
+    """The calls of a lane. seconds: by their estimates without corrections, an iteration."""
+
+    seconds: float
+    parts: tuple[KernelShare, ...]
+
+
 def taught(
     plan: Plan, graph: TaskGraph, platform: Platform, drift: Drift, steady: Mapping[str, float]
-) -> Seen | None:
-    """What an iteration took beside its estimates without corrections; None where nothing can be
-    said.
+) -> Lessons:
+    """What the calls of a run took beside their estimates without corrections.
 
-    It is told of plans of one lane on a CPU of this host that kept their plan, all of whose calls
-    are timed here. What others took of its core does not count; on two cores a call waits for its
-    other half, and then only a run counts that had both. plan, graph: as the run had them.
+    It is told of plans that kept their plan, on a CPU of this host all of whose calls are timed
+    here. One lane tells its whole iteration, net of what others took of its core; on two cores a
+    call waits for its other half, and then only a run counts that had both. Of several lanes each
+    tells its calls, timed one by one, where the run had its cores; what lanes wait tells nothing.
+    plan, graph: as the run had them.
     """
-    device = platform.device(plan.tasks[0].device)
-    lanes = {t.lane for t in plan.tasks}
-    if drift.measured_s is None or drift.waited is None or drift.decisions or len(lanes) > 1:
-        return None
-    if {t.device for t in plan.tasks} != {device.name} or not calibrated_here(device):
-        return None
-    if plan.pace_s is not None or drift.apart is not None:
-        return None
-    quiet = drift.waited <= 1 - 1 / HELD
-    if not quiet and max(t.width for t in plan.tasks) > 1:
-        return None
-    if steady["wall_s"] * (1 - drift.waited) < LEAST_S:
-        return None
-    net_s = drift.measured_s * (1 - drift.waited)
-    if any(t.rung not in LEARNED for t in plan.tasks):
-        return None
+    lanes = dict.fromkeys(t.lane for t in plan.tasks)
+    why, quiet = _useless(plan, drift, steady), (drift.waited or 0.0) <= 1 - 1 / HELD
+    if why is None and not quiet and (len(lanes) > 1 or max(t.width for t in plan.tasks) > 1):
+        why = f"something else had {drift.waited:.0%} of the core of its busiest lane"
+    if why is not None:
+        return (), (f"Nothing was learned from this run: {why}.",)
+    found, said = list[Seen](), list[str]()
+    for lane in lanes:
+        calls = _calls(plan, graph, platform, lane)
+        if isinstance(calls, str):
+            off: float | str = calls
+        elif len(lanes) == 1:
+            assert drift.measured_s is not None
+            off = drift.measured_s * (1 - (drift.waited or 0.0)) / calls.seconds
+        else:
+            off = _busy(plan, graph, drift, lane, calls)
+        what = f"lane {lane}" if len(lanes) > 1 else "this run"
+        if isinstance(off, float) and abs(math.log(off)) > FAR:
+            off = f"its calls took {off:.3g} times their estimates, so they are not the reason"
+        if isinstance(off, str):
+            said.append(f"Nothing was learned from {what}: {off}.")
+        elif isinstance(calls, _Calls):
+            found.append(Seen(calls.parts, math.log(off), quiet=quiet))
+            said.append(f"Learned from {what}: its calls took {off:.3f} times their estimates.")
+    return tuple(found), tuple(said)
+
+
+def _useless(plan: Plan, drift: Drift, steady: Mapping[str, float]) -> str | None:
+    """Why a run teaches nothing, None where it may."""
+    if drift.measured_s is None:
+        return "it ended before its steady stretch"
+    if drift.waited is None:
+        return "how long its lanes had no core is not known"
+    if drift.decisions:
+        return "it was planned anew amid it"
+    if plan.pace_s is not None:
+        return "it was paced"
+    if drift.apart is not None:
+        return "its two cores were further apart, or nearer, than when they were timed"
+    net_s = steady["wall_s"] * (1 - drift.waited)
+    if net_s < LEAST_S:
+        return f"its steady stretch took {net_s:.2g} s, and {LEAST_S} s are needed"
+    return None
+
+
+def _calls(plan: Plan, graph: TaskGraph, platform: Platform, lane: str) -> _Calls | str:
+    """The calls of a lane, or why they are not told."""
+    placed = [t for t in plan.tasks if t.lane == lane]
+    device = platform.device(placed[0].device)
+    if not calibrated_here(device):
+        return f"{device.name} is not timed here"
+    if untimed := [t.task for t in placed if t.rung not in LEARNED]:
+        return f"{', '.join(untimed)} were not timed"
     fused = {f.tasks: f.kernel for f in graph.fusions}
     made: dict[tuple[str, ...], tuple[float, tuple[KernelShare, ...]]] = {}
-    for t in plan.tasks:
+    for t in placed:
         tasks = next((names for names in fused if {*names} == {t.task, *t.fused_with}), (t.task,))
         kernel = fused[tasks] if t.fused_with else graph.task(t.task).kernel
         way = kernel, device, t.variant, t.width
         firings = 1 if t.fused_with else t.firings
         made[tasks] = firings * uncorrected(*way).latency_s, parts(*way)
-    estimated_s = sum(seconds for seconds, _ in made.values())
-    off = math.log(net_s / estimated_s)
-    if abs(off) > FAR:
-        return None
-    whole = (
-        replace(p, share=p.share * seconds / estimated_s)
-        for seconds, of in made.values()
-        for p in of
+    total_s = sum(seconds for seconds, _ in made.values())
+    return _Calls(
+        total_s,
+        tuple(
+            replace(p, share=p.share * seconds / total_s)
+            for seconds, of in made.values()
+            for p in of
+        ),
     )
-    return Seen(tuple(whole), off, quiet=quiet)
+
+
+def _busy(plan: Plan, graph: TaskGraph, drift: Drift, lane: str, calls: _Calls) -> float | str:
+    """Measured over estimated seconds of the calls of one lane of several, or why it is not told.
+
+    Bytes that come from another lane, or go there, lie in the cache of another core; what they
+    cost is charged to plans apart, and no part of what is learned.
+    """
+    rows = {frozenset(row.task.split("+")): row.measured_s for row in drift.tasks}
+    mine = {t.task: t for t in plan.tasks if t.lane == lane}
+    busy_s, firings = 0.0, 0
+    for members in {frozenset((t.task, *t.fused_with)) for t in mine.values()}:
+        seconds = rows.get(members)
+        if seconds is None:
+            return f"{'+'.join(sorted(members))} was not timed in it"
+        times = 1 if len(members) > 1 else mine[next(iter(members))].firings
+        busy_s, firings = busy_s + times * seconds, firings + times
+    assert drift.measured_s is not None
+    if busy_s < SHORT_S * firings:
+        return f"its calls take {busy_s / firings:.2g} s in the mean, too little to time each"
+    if busy_s < COLD * drift.measured_s:
+        share = busy_s / drift.measured_s
+        return f"it was busy {share:.0%} of the time, and its calls ran with cold caches"
+    known = remembered(path())
+    per_byte = known.runtime.get("carry_s_per_byte", 0.0) if known else 0.0
+    crossing = sum(
+        e.bytes * graph.repetition[e.src] for e in graph.edges if (e.src in mine) != (e.dst in mine)
+    )
+    if busy_s <= per_byte * crossing:
+        return "its calls take no longer than the bytes that cross lanes"
+    return (busy_s - per_byte * crossing) / calls.seconds

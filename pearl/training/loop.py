@@ -13,10 +13,10 @@ import numpy as np
 from pearl.planning.runs import Status
 from pearl.runtime import waiting
 from pearl.runtime.protocol import single_lane
+from pearl.training.checkpoints.state import State
 from pearl.training.loop_parts import TrainingLoop
 from pearl.training.metrics import Metrics, episode_count, mean_return
 from pearl.training.replanning import LOOKS, Window
-from pearl.training.state import State
 from pearl.training.steering import Moment, Progress, Which
 from pearl_devices import Buffers
 from pearl_devices.base import EnvironmentFailed

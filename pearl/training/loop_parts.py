@@ -12,12 +12,12 @@ from pearl.planning.plans import Plan
 from pearl.runtime import waiting
 from pearl.runtime.clock import Clock
 from pearl.runtime.protocol import single_lane
-from pearl.training.evaluation import Evaluation
+from pearl.training.checkpoints.state import State
+from pearl.training.evaluations.evaluation import Evaluation
+from pearl.training.evaluations.judging import Judge
 from pearl.training.interruption import Interruption
-from pearl.training.judging import Judge
 from pearl.training.milestones import Milestones
 from pearl.training.replanning import Watch
-from pearl.training.state import State
 from pearl.training.steering import Steering, Which
 from pearl_devices import Buffers
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from pearl.files import write_atomically
 from pearl.runtime.protocol.channels import episodes
-from pearl.training.state import State
+from pearl.training.checkpoints.state import State
 from pearl_devices import Buffers
 
 if TYPE_CHECKING:

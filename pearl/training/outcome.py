@@ -11,13 +11,13 @@ import numpy as np
 from pearl.planning.plans import Plan
 from pearl.planning.runs import Run, Status, TaskTiming
 from pearl.runtime.protocol import single_lane
-from pearl.training.evaluation import Evaluation
-from pearl.training.judging import Finals
+from pearl.training.checkpoints.state import State
+from pearl.training.evaluations.evaluation import Evaluation
+from pearl.training.evaluations.judging import Finals
 from pearl.training.loop_parts import TrainingLoop
 from pearl.training.metrics import episode_count, mean_return
 from pearl.training.replanning import drift
 from pearl.training.spent import Spent
-from pearl.training.state import State
 from pearl_estimators.energy import Energy, total
 
 PROFILE_ROUNDS = 30

@@ -14,13 +14,14 @@ from pearl.report.tables import drift_sentence
 from pearl.runtime.environments import external_envs
 from pearl.runtime.protocol import channels, single_lane
 from pearl.runtime.protocol.lane_schedule import Protocol
-from pearl.training import checkpoint, replanning, restoring
+from pearl.training import replanning
+from pearl.training.checkpoints import checkpoint, restoring
+from pearl.training.checkpoints.state import State
 from pearl.training.compiled import compiled
 from pearl.training.loop_parts import TrainingLoop
 from pearl.training.milestones import Milestones
 from pearl.training.outcome import timings
 from pearl.training.session import Resumed, Session
-from pearl.training.state import State
 from pearl_devices import Buffers, UnsupportedError
 from pearl_devices.base import EnvironmentFailed
 

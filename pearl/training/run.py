@@ -14,10 +14,12 @@ from pearl.planning.runs import CHECKPOINT, Run
 from pearl.report.report import Report
 from pearl.runtime.protocol import single_lane
 from pearl.spec.own_code import OwnCodeError, blamed
-from pearl.training import checkpoint, replanning
+from pearl.training import replanning
+from pearl.training.checkpoints import checkpoint
+from pearl.training.checkpoints.state import State
 from pearl.training.contradiction import contradicted
+from pearl.training.evaluations.judging import Judge
 from pearl.training.interruption import Interruption
-from pearl.training.judging import Judge
 from pearl.training.learning import taught
 from pearl.training.loop import event, iterate, unwritten
 from pearl.training.loop_parts import TrainingLoop
@@ -26,7 +28,6 @@ from pearl.training.outcome import cpu_seconds, outcome, timings
 from pearl.training.policy import Policy
 from pearl.training.session import Resumed, Session
 from pearl.training.spent import Spent
-from pearl.training.state import State
 from pearl.training.steering import Steering, Which
 from pearl_devices import torch_threads
 from pearl_devices.base import EnvironmentFailed
@@ -172,9 +173,10 @@ class TrainingRun:
         if run.drift is not None and c.plan.problem is not None:  # planned here and now
             made = c.protocol.plan, c.protocol.graph
             doubt(contradicted(*made, run.drift))
-            new = taught(*made, c.system.platform, run.drift, run.steady)
-            if new is not None:
-                learn(new)
+            lessons, said = taught(*made, c.system.platform, run.drift, run.steady)
+            for lesson in lessons:
+                learn(lesson)
+            run = replace(run, drift=replace(run.drift, learned=said))
         if self.folder is not None:
             run.save(self.folder / "run.json")
             Report(c.plan, run, c.system).save(self.folder / "report.html")

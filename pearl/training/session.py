@@ -24,11 +24,12 @@ from pearl.runtime.environments import external_envs
 from pearl.runtime.protocol import channels, single_lane
 from pearl.runtime.protocol.residency import Residency
 from pearl.spec.own_code import own_code
-from pearl.training import checkpoint, memory, restoring
+from pearl.training import memory
+from pearl.training.checkpoints import checkpoint, restoring
+from pearl.training.checkpoints.state import State
 from pearl.training.compiled import Compiled
 from pearl.training.milestones import Milestones
 from pearl.training.policy import FILES, Policy
-from pearl.training.state import State
 from pearl.training.steering import Which
 from pearl_devices import Buffers, UnsupportedError, buffers, platform_json
 from pearl_devices.kernels import kind_of

@@ -25,14 +25,15 @@ from pearl.seeds import checked_seed
 from pearl.spec.own_code import graph_of
 from pearl.spec.reading import System, load
 from pearl.spec.trust import note, require
-from pearl.training import checkpoint, evaluation, restoring, resuming, warm_start
+from pearl.training.checkpoints import checkpoint, restoring, resuming, warm_start
+from pearl.training.checkpoints.state import State
 from pearl.training.compiled import Compiled, compiled, compiled_again
+from pearl.training.evaluations import evaluation
 from pearl.training.interruption import interruptible
 from pearl.training.policy import Policy
 from pearl.training.policy_export import export
 from pearl.training.run import TrainingRun
 from pearl.training.session import Resumed, Session
-from pearl.training.state import State
 from pearl.training.steering import Callback, Listener, Steering
 from pearl_devices import Platform, UnsupportedError, backend
 
@@ -235,7 +236,7 @@ class Trainer:
             others now, the spec's. Learning rates and exponents that follow the steps then follow
             the new ones.
         start_from: a run folder, checkpoint, policy file or torch state_dict whose networks the run
-            begins with (`pearl.training.warm_start`); one that goes on has its own.
+            begins with (`pearl.training.checkpoints.warm_start`); one that goes on has its own.
         callbacks: told of the run as it goes, in this order (`pearl.Callback`). One that returns
             `pearl.STOP` ends the run, `stopped` with a checkpoint and the final evaluation; an
             exception of one ends it, `failed` with a checkpoint, and is then raised.

@@ -12,8 +12,8 @@ from safetensors.numpy import save as encode
 from pearl.errors import SpecError
 from pearl.planning.plans import pearl_version, plain
 from pearl.runtime.environments.external_envs import Log
-from pearl.training import checkpoint
-from pearl.training.state import LATER, State
+from pearl.training.checkpoints import checkpoint
+from pearl.training.checkpoints.state import LATER, State
 
 ARRAYS = {
     "a": np.arange(6, dtype=np.float32).reshape(2, 3),

@@ -11,8 +11,9 @@ import pytest
 
 from pearl.report.report import Report
 from pearl.spec.reading import load
-from pearl.training import checkpoint, evaluation
-from pearl.training.evaluation import Evaluation
+from pearl.training.checkpoints import checkpoint
+from pearl.training.evaluations import evaluation
+from pearl.training.evaluations.evaluation import Evaluation
 from pearl.training.trainer import CHECKPOINT, Trainer
 from pearl_devices.kernels.arrays import ANEW
 from tests.damage import trainer_of

@@ -28,7 +28,8 @@ from pearl.report.report import Report
 from pearl.runtime.lanes import lane_runner
 from pearl.runtime.protocol import single_lane
 from pearl.spec.system import System
-from pearl.training import checkpoint, plan_change, replanning, trainer
+from pearl.training import plan_change, replanning, trainer
+from pearl.training.checkpoints import checkpoint
 from pearl.training.compiled import Compiled
 from pearl.training.session import Session
 from tests.lanes import SECONDS, _costs, differing, planned, replay_spec, told

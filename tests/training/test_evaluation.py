@@ -11,8 +11,8 @@ from pearl.algorithms import evaluation as judging
 from pearl.cli import app
 from pearl.planning.runs import load_run
 from pearl.runtime.environments import external_envs
-from pearl.training import evaluation
-from pearl.training.checkpoint import load as load_checkpoint
+from pearl.training.checkpoints.checkpoint import load as load_checkpoint
+from pearl.training.evaluations import evaluation
 from pearl.training.trainer import CHECKPOINT, Trainer
 from pearl_devices.base import EnvironmentFailed
 from pearl_devices.primitives.envs import gym_episodes

@@ -13,7 +13,7 @@ import pearl
 from pearl.planning.runs import load_run
 from pearl.runtime.protocol import single_lane
 from pearl.training import loop
-from pearl.training.checkpoint import load as load_checkpoint
+from pearl.training.checkpoints.checkpoint import load as load_checkpoint
 from pearl.training.interruption import interruptible
 from pearl.training.milestones import Milestones
 from pearl.training.trainer import CHECKPOINT, Trainer

@@ -17,9 +17,9 @@ from pearl.planning.plans import EvaluationPlacement, Plan, load_plan
 from pearl.report.evaluation_text import evaluation_sentence
 from pearl.report.tables import assignment
 from pearl.spec.own_code import graph_of
-from pearl.training import evaluation_lane
-from pearl.training.checkpoint import load as load_checkpoint
-from pearl.training.evaluation_lane import EvaluationLane
+from pearl.training.checkpoints.checkpoint import load as load_checkpoint
+from pearl.training.evaluations import lane
+from pearl.training.evaluations.lane import EvaluationLane
 from pearl.training.trainer import CHECKPOINT, Trainer
 from pearl_devices import Device, Platform
 from tests import faulty_envs
@@ -111,7 +111,7 @@ def test_a_process_that_is_killed_is_started_again_and_plays_the_same(beside, mo
 
 
 def test_one_that_dies_whenever_it_is_started_ends_the_run_by_name(tmp_path, monkeypatch):
-    monkeypatch.setattr(evaluation_lane, "PROGRAM", "pearl.no_such_program")
+    monkeypatch.setattr(lane, "PROGRAM", "pearl.no_such_program")
     run = compiled("lane").train(out=tmp_path)
     assert run.status == "failed"
     assert run.message.startswith("evaluation: its process ")
@@ -128,7 +128,7 @@ def test_a_process_without_a_sign_of_life_is_ended(beside, monkeypatch):
             os.kill(self._child.pid, signal.SIGSTOP)
             stopped.append(self._child.pid)
             time.sleep(0.2)  # what it had said is heard
-            self._heard_s -= evaluation_lane.SILENCE_S
+            self._heard_s -= lane.SILENCE_S
 
     monkeypatch.setattr(EvaluationLane, "begin", beginning)
     trainer, heard = compiled("lane"), Heard()
@@ -168,7 +168,7 @@ def test_ctrl_c_amid_an_evaluation_leaves_it_under_way_and_it_is_played_again(
 
 def replace_state(stored: Any) -> Any:
     """The state in a checkpoint."""
-    from pearl.training.state import State
+    from pearl.training.checkpoints.state import State
 
     return State.of(stored.about["progress"], "checkpoint")
 

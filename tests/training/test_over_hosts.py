@@ -6,7 +6,9 @@ import sys
 import time
 from importlib.util import find_spec
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from pearl.planning.runs import load_run
 from pearl.training.policy import Policy
@@ -26,43 +28,75 @@ def settings(*given):
     return [word for key in ("platform=ray", *SMALL, *QUIET, *given) for word in ("--set", key)]
 
 
-def test_a_run_over_two_nodes_is_planned_trained_loses_a_node_and_is_reported(tmp_path):
-    folder = tmp_path / "run"
-    with ray_cluster() as cluster:
-        planned = subprocess.run(
-            command("plan", "dqn_cartpole", *settings(), "--json", "-"),
+@pytest.fixture(scope="module")
+def cluster():
+    with ray_cluster() as found:
+        yield found
+
+
+def test_learners_of_two_nodes_compute_what_processes_do_by_calls_of_ray_too(cluster, tmp_path):
+    options = settings(
+        "limits.learners=2", "limits.distribution=data_parallel_learners", "train.steps=400"
+    )
+    found = []
+    for lanes in ("ray", "processes"):
+        folder = tmp_path / lanes
+        words = command("train", "dqn_cartpole", *options, "--out", str(folder))
+        done = subprocess.run(
+            [*words, "--set", f"train.lanes={lanes}", "--set", "train.carrier=ray"],
             capture_output=True,
             text=True,
             timeout=WAIT_S,
-            check=True,
         )
-        plan = json.loads(planned.stdout)
-        assert {t["device"] for t in plan["tasks"]} == {"a/cpu"}  # microseconds stay on one host
-        assert "host" in plan["note"]
-        apart = settings("limits.distribution=synchronous_actors", "train.steps=24000")
-        trained = subprocess.Popen(
-            command("train", "dqn_cartpole", *apart, "--out", str(folder)),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        try:
-            until = time.monotonic() + WAIT_S
-            while not (folder / "checkpoint.safetensors").exists():
-                assert trained.poll() is None, trained.communicate()[0]
-                assert time.monotonic() < until
-                time.sleep(0.05)
-            cluster.kill("b")
-            said, _ = trained.communicate(timeout=WAIT_S)
-        finally:
-            trained.kill()
-        assert trained.returncode == 0, said
+        assert done.returncode == 0, done.stdout + done.stderr
+        plan = json.loads((folder / "plan.json").read_text())
+        places = {t["task"]: t["device"] for t in plan["tasks"]}
+        assert (places["gradient_0"], places["gradient_1"]) == ("a/cpu", "b/cpu")
+        found.append((load_run(folder), load_file(folder / "checkpoint.safetensors")))
+    (over, arrays), (_, alone) = found
+    (traffic,) = over.traffic
+    assert traffic["carrier"] == "ray"
+    assert min(traffic["messages_to"], traffic["messages_from"]) > 0
+    assert arrays.keys() == alone.keys()
+    assert all(np.array_equal(arrays[name], alone[name]) for name in arrays)
+
+
+def test_a_run_over_two_nodes_is_planned_trained_loses_a_node_and_is_reported(cluster, tmp_path):
+    folder = tmp_path / "run"
+    planned = subprocess.run(
+        command("plan", "dqn_cartpole", *settings(), "--json", "-"),
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=True,
+    )
+    plan = json.loads(planned.stdout)
+    assert {t["device"] for t in plan["tasks"]} == {"a/cpu"}  # microseconds stay on one host
+    assert "host" in plan["note"]
+    apart = settings("limits.distribution=synchronous_actors", "train.steps=24000")
+    trained = subprocess.Popen(
+        command("train", "dqn_cartpole", *apart, "--out", str(folder)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        until = time.monotonic() + WAIT_S
+        while not (folder / "checkpoint.safetensors").exists():
+            assert trained.poll() is None, trained.communicate()[0]
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        cluster.kill("b")
+        said, _ = trained.communicate(timeout=WAIT_S)
+    finally:
+        trained.kill()
+    assert trained.returncode == 0, said
     run = load_run(folder)
     assert (run.status, run.env_steps, run.lost_transitions) == ("done", 24_000, 0)
     assert run.restarts >= 1
     assert any("on host b" in event for event in run.events)
     (traffic,) = run.traffic
-    assert traffic["host"] == "b"
+    assert (traffic["host"], traffic["carrier"]) == ("b", "tcp")
     assert traffic["messages_from"] >= 24_000 // 8
     assert Policy.load(folder, trust=True)([0.0, 0.0, 0.1, 0.0]) in (0, 1)
     reported = subprocess.run(

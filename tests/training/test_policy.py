@@ -16,8 +16,8 @@ import pearl
 from pearl.cli import app
 from pearl.errors import SpecError
 from pearl.training import loop
+from pearl.training.checkpoints.state import State
 from pearl.training.policy import FILES, Policy
-from pearl.training.state import State
 from pearl.training.trainer import CHECKPOINT, Trainer
 from tests.damage import trainer_of
 from tests.lanes import planned, replay_spec

@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from pearl.errors import SpecError
-from pearl.training import checkpoint, restoring
+from pearl.training.checkpoints import checkpoint, restoring
 from pearl.training.trainer import CHECKPOINT, Trainer
 from pearl_devices.base import UnsupportedError
 from tests.damage import MORE, STEPS, names, trainer_of
@@ -52,7 +52,7 @@ def test_a_run_goes_on_bit_for_bit_from_a_replay_that_is_not_full(case: str, tmp
 MEMORY = """
 import resource, sys
 import numpy as np
-from pearl.training import checkpoint
+from pearl.training.checkpoints import checkpoint
 about = {"spec": {}, "plan": {}, "emulate": False, "seed": 0, "progress": {}, "environments": {}}
 array = np.ones((40, 2**20), np.float32)
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -14,8 +14,8 @@ from pearl.cli.training import run_folder
 from pearl.errors import SpecError
 from pearl.planner import planner
 from pearl.runtime.protocol import single_lane
-from pearl.training import checkpoint, resuming
-from pearl.training.state import State
+from pearl.training.checkpoints import checkpoint, resuming
+from pearl.training.checkpoints.state import State
 from tests.lanes import cut
 from tests.training.test_trainer import DDPG, SMALL, arrays, assert_equal
 

@@ -10,9 +10,10 @@ import pytest
 
 from pearl.planning.runs import load_run
 from pearl.report.report import Report
-from pearl.training import checkpoint, evaluation
-from pearl.training.evaluation import Evaluation
-from pearl.training.state import State
+from pearl.training.checkpoints import checkpoint
+from pearl.training.checkpoints.state import State
+from pearl.training.evaluations import evaluation
+from pearl.training.evaluations.evaluation import Evaluation
 from pearl.training.trainer import Trainer
 from tests.damage import trainer_of
 from tests.lanes import retold

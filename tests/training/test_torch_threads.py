@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import pearl
+from pearl.planner.planner import problem
 from pearl_devices import torch_threads
 
 SPEC: dict[str, Any] = {
@@ -39,6 +40,42 @@ def test_a_data_sheet_cpu_plans_them_on_so_many_cores() -> None:
     assert (placed.variant, placed.width) == ("torch-8", 8)
     spec["algorithm"] = SPEC["algorithm"]
     assert pearl.plan(pearl.load(spec)).task("update").variant == "torch"
+
+
+def of_sheet(hidden: int, batch: int, **train: Any) -> dict[str, Any]:
+    """The spec on 16 cores of a data sheet, where nothing is named."""
+    own = {"hidden": [hidden, hidden], "batch_size": batch, "learning_starts": 2 * batch}
+    return {
+        **SPEC,
+        "algorithm": {**SPEC["algorithm"], **own},
+        "limits": {},
+        "platform": {"devices": {"cpu": "xeon_gold_6326"}},
+        "train": {**SPEC["train"], **train},
+    }
+
+
+def offered(spec: dict[str, Any]) -> dict[str, tuple[int, float]]:
+    """Variant of the update → cores and seconds."""
+    modes = problem(pearl.load(spec))[1].of("update")
+    return {m.variant: (m.width, m.estimate.latency_s) for m in modes}
+
+
+def test_unasked_a_wide_network_has_all_cores_and_a_small_one_is_offered_none() -> None:
+    placed = pearl.plan(pearl.load(of_sheet(1024, 512))).task("update")
+    assert (placed.variant, placed.width) == ("torch-16", 16)
+    found = offered(of_sheet(1024, 512))
+    wide = [v for v in found if v.startswith("torch-")]
+    assert wide == ["torch-8", "torch-16"]  # two and four are slower than one core of native
+    times = [found[v][1] for v in wide]
+    assert times == sorted(times, reverse=True)
+    assert set(offered(of_sheet(32, 32))) == {"native", "torch"}
+
+
+def test_threads_of_one_process_have_them_only_where_named() -> None:
+    assert "torch-8" in offered(of_sheet(1024, 512, lanes="processes"))
+    spec = of_sheet(1024, 512, lanes="threads")
+    assert set(offered(spec)) == {"native", "torch"}
+    assert set(offered({**spec, "limits": {"variants": {"update": ["torch-8"]}}})) == {"torch-8"}
 
 
 def test_without_the_cores_they_are_refused() -> None:

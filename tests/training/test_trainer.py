@@ -8,8 +8,8 @@ import pytest
 import pearl
 from pearl.errors import SpecError
 from pearl.training import loop
-from pearl.training.evaluation import Evaluation
-from pearl.training.judging import Judge
+from pearl.training.evaluations.evaluation import Evaluation
+from pearl.training.evaluations.judging import Judge
 from pearl.training.milestones import Milestones
 from pearl_devices.primitives.math.rng import key
 from tests.lanes import cut, recalled

@@ -11,10 +11,10 @@ from pearl.errors import SpecError
 from pearl.planning.plans import pearl_version, plain
 from pearl.runtime.protocol.control_block import BEGIN
 from pearl.runtime.protocol.single_lane import PART, STOP
-from pearl.training import checkpoint, restoring
+from pearl.training.checkpoints import checkpoint, restoring
+from pearl.training.checkpoints.state import State
 from pearl.training.compiled import compiled_again
 from pearl.training.session import Resumed, Session
-from pearl.training.state import State
 
 LOG = logging.getLogger("pearl")
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from pearl.errors import SpecError
 from pearl.planning.runs import CHECKPOINT
-from pearl.training import checkpoint
+from pearl.training.checkpoints import checkpoint
 from pearl.training.policy import read
 from pearl.training.session import Session
 from pearl_devices.kernels.shares import spread

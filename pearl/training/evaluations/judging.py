@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pearl.spec.own_code import own_code
-from pearl.training.evaluation import Evaluation, Player
-from pearl.training.evaluation_lane import EvaluationLane
+from pearl.training.checkpoints.state import State
+from pearl.training.evaluations.evaluation import Evaluation, Player
+from pearl.training.evaluations.lane import EvaluationLane
 from pearl.training.policy import Policy
 from pearl.training.spent import Spent
-from pearl.training.state import State
 from pearl_devices.base import EnvironmentFailed
 from pearl_devices.primitives.math.rng import key
 

@@ -10,10 +10,10 @@ from pearl.planning.runs import CHECKPOINT
 from pearl.seeds import checked_seed
 from pearl.spec.system import System
 from pearl.spec.trust import note
-from pearl.training import checkpoint
+from pearl.training.checkpoints import checkpoint
+from pearl.training.checkpoints.state import State
 from pearl.training.compiled import compiled
 from pearl.training.session import Session
-from pearl.training.state import State
 
 
 def branch(source: Path, into: Path, system: System, plan: Plan, seed: int) -> None:

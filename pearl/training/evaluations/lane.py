@@ -10,11 +10,11 @@ from pearl.runtime.child_process import Answer, ChildProcess
 from pearl.runtime.protocol.channels import Memory, layout_of
 from pearl.runtime.protocol.single_lane import LaneError
 from pearl.spec.system import System
-from pearl.training.evaluation import Evaluation
+from pearl.training.evaluations.evaluation import Evaluation
 from pearl_devices import Buffers, platform_json
 from pearl_devices.base import EnvironmentFailed
 
-PROGRAM = "pearl.training.evaluation_process"
+PROGRAM = "pearl.training.evaluations.process"
 
 DEATHS = 3
 """Deaths of the process in one evaluation after which the run ends."""

@@ -17,7 +17,7 @@ from pearl.errors import SpecError
 from pearl.graph.task_graph import TaskGraph
 from pearl.runtime.protocol.single_lane import STOP, pauses
 from pearl.spec.system import System
-from pearl.training.checkpoint import Stored
+from pearl.training.checkpoints.checkpoint import Stored
 from pearl_devices import Buffers, Kernel
 from pearl_devices.kernels import kind_of
 from pearl_devices.kernels.arrays import ANEW

@@ -1,4 +1,4 @@
-"""Program of the process that plays evaluations: `python -m pearl.training.evaluation_process FD`.
+"""Program of the process that plays evaluations: `python -m pearl.training.evaluations.process FD`.
 
 It maps the parameters, and for each line of orders plays episodes of them. Answers go to the file
 descriptor FD.
@@ -16,7 +16,7 @@ from pearl.runtime.lanes.workers import said
 from pearl.runtime.protocol.channels import Memory
 from pearl.spec.own_code import OwnCodeError, graph_of
 from pearl.spec.reading import load_on
-from pearl.training.evaluation import Player
+from pearl.training.evaluations.evaluation import Player
 from pearl.training.policy import Policy
 from pearl_devices import platform_json, torch_threads
 from pearl_devices.base import EnvironmentFailed
