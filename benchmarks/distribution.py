@@ -1,5 +1,5 @@
 """Plans over two hosts: `python -m benchmarks.distribution [policies] [kills] [learners] [choice]
-[--quick] [--json FILE]`.
+[handled] [--carrier tcp|gloo|ray] [--quick] [--json FILE]`.
 
 Two raylets of this machine stand for two hosts, each with a core of its own; the extra [ray] is
 needed. What a real network adds is not shown here.
@@ -15,6 +15,8 @@ learners: env steps a second of one learner and of two with averaged gradients, 
     the network is wide and the batch large, measured and predicted.
 choice: env steps a second of the planner's choice beside one host and every policy, interleaved,
     where a step of an environment takes microseconds, 1 ms and 8 ms (16 of them, which sleep).
+handled: CPU time that a run takes for a message beside carrying it, at home.
+carrier: what carries the messages of all runs, by default that of the product.
 """
 
 from __future__ import annotations
@@ -25,12 +27,14 @@ import os
 import random
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from statistics import median
 from typing import Any
 
 from benchmarks.bars import Bar, Part, show, verdict
+from pearl.formatting import si
 
 NODES = ("a", "b")
 HOME, AWAY = "a/cpu", "b/cpu"
@@ -71,10 +75,14 @@ of one learner: later two runs act differently, and have nothing to do with each
 WIDE: dict[str, Any] = {"hidden": [512, 512], "batch_size": 1024, "learning_starts": 1024}
 """Changes of DQN's source with which a gradient step takes longer than a reduction."""
 
+ONE_COPY = {"replicas": {"env_step": 1, "inference": 1}}
+"""Copies of actors draw from streams of their own, so a plan with several has other bits than the
+sequential program, wherever it runs."""
+
 POLICIES: dict[str, dict[str, Any]] = {
     "one_host": {"distribution": "one_host"},
-    "synchronous_actors": {"distribution": "synchronous_actors"},
-    "central_inference": {"distribution": "central_inference"},
+    "synchronous_actors": {"distribution": "synchronous_actors", **ONE_COPY},
+    "central_inference": {"distribution": "central_inference", **ONE_COPY},
     "networks apart": {"pin": {**dict.fromkeys(("env_step", *STORED), AWAY), "*": HOME}},
     "asynchronous_actors": {"distribution": "asynchronous_actors", "policy_lag": 4},
     LEARNERS: {"distribution": LEARNERS, "learners": 2},
@@ -92,6 +100,10 @@ WAITS: dict[str, tuple[dict[str, Any], int]] = {
 """What an env_step takes → changes of DQN's source, env steps of a run."""
 
 
+ALL: dict[str, Any] = {}
+"""Keys of `train` in every run."""
+
+
 def spec_of(name: str, policy: str, platform: Any = "ray", **train: Any) -> dict[str, Any]:
     """The spec of an algorithm under a policy. The section of the algorithm is the same in all."""
     from pearl.algorithms import algorithm
@@ -101,7 +113,7 @@ def spec_of(name: str, policy: str, platform: Any = "ray", **train: Any) -> dict
     spec = {
         "algorithm": copy.deepcopy(SOURCES[name]),
         "platform": platform,
-        "train": quiet | train,
+        "train": quiet | ALL | train,
     }
     limits = copy.deepcopy(POLICIES[policy])
     if "pin" in limits:
@@ -402,6 +414,52 @@ def learners(cluster: Any, *, quick: bool) -> Part:
     return Part("learners", ["policy", "iterations/s predicted", "measured"], rows, bars)
 
 
+def handled(cluster: Any) -> Part:
+    """CPU time of packing a message and of taking one, with what is due looked for, counts and
+    bells."""
+    from pearl.cluster.links import HANDLED_S
+    from pearl.cluster.tcp_wire import TcpWire
+    from pearl.runtime.islands.away import Away
+
+    _pinned(cluster)
+    change, steps = WAITS["1 ms, 16 environments"]
+    spec = spec_of("dqn", "synchronous_actors", steps=steps, carrier="tcp")
+    spec["algorithm"] |= change
+    system, plan = planned(spec)
+    spent: dict[str, list[float]] = {}
+    with ExitStack() as stack:
+        for kind, name in ((TcpWire, "send"), (Away, "_post_due"), (Away, "_take")):
+            stack.enter_context(_clocked(kind, name, spent.setdefault(name, [])))
+        trained(system, plan, None)
+    carrying, posting, taking = (median(spent[n]) for n in ("send", "_post_due", "_take"))
+    packing = posting - carrying
+    rows = [[n, si(s, "s")] for n, s in (("packing", packing), ("taking", taking))]
+    seen = packing + taking
+    asked = f"{si(0.5 * HANDLED_S, 's')} … {si(2 * HANDLED_S, 's')}"
+    near = 0.5 * HANDLED_S <= seen <= 2 * HANDLED_S
+    bar = Bar("handling of a message", si(seen, "s"), f"{asked}, of a link's latency", near)
+    return Part("handled", ["a message", "CPU time, median"], rows, [bar])
+
+
+@contextmanager
+def _clocked(kind: Any, name: str, spent: list[float]) -> Iterator[None]:
+    """Meanwhile the CPU time of a method's calls that do not return False goes into `spent`."""
+    method = getattr(kind, name)
+
+    def clocked(self: Any, *given: Any) -> Any:
+        begin_s = time.thread_time()
+        found = method(self, *given)
+        if found is not False:
+            spent.append(time.thread_time() - begin_s)
+        return found
+
+    setattr(kind, name, clocked)
+    try:
+        yield
+    finally:
+        setattr(kind, name, method)
+
+
 def _pinned(cluster: Any) -> None:
     """Each node, and what runs there, has a core of its own where there are two."""
     from tests.ray_cluster import members
@@ -472,7 +530,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("parts", nargs="*", default=[])
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json")
+    parser.add_argument("--carrier", choices=("tcp", "gloo", "ray"))
     given = parser.parse_args(argv)
+    if given.carrier:
+        ALL["carrier"] = given.carrier
     from tests.ray_cluster import ray_cluster
 
     parts = given.parts or ["policies", "kills"]
@@ -485,6 +546,7 @@ def main(argv: list[str] | None = None) -> int:
                 "learners": lambda: learners(cluster, quick=given.quick),
                 "choice": lambda: choice(cluster, quick=given.quick),
                 "kills": lambda: kills(cluster, quick=given.quick),
+                "handled": lambda: handled(cluster),
             }
             found.append(making[name]())
             show(found[-1].title, found[-1].columns, found[-1].rows)

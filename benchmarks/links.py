@@ -1,9 +1,9 @@
 """How well links between hosts are predicted: `python -m benchmarks.links [--quick] [--json PATH]`.
 
 The link to another node of the Ray cluster of RAY_ADDRESS, else of two raylets that are started on
-this machine, is measured as `pearl calibrate --on ray` does. In turns with its sizes 20 are timed
-that the fit does not see, and each is compared with its prediction. The repeat error is that of a
-second timing of all: no prediction is nearer.
+this machine, is measured as `pearl calibrate --on ray` does, by each carrier. In turns with its
+sizes 20 are timed that the fit does not see, and each is compared with its prediction. The repeat
+error is that of a second timing of all: no prediction is nearer.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ import sys
 from contextlib import ExitStack
 from dataclasses import asdict
 from importlib.util import find_spec
+from itertools import product
 from statistics import median, quantiles
 from typing import Any
 
 from benchmarks.bars import ABSENT, Bar, finish
+from pearl.cluster.wire import CARRIERS
 from pearl.formatting import si
 
 UNSEEN, LEAST, MOST = 20, 64, 1 << 20
@@ -42,6 +44,7 @@ def sizes(seed: int) -> list[int]:
 def compared(rounds: int, seed: int) -> tuple[list[list[str]], dict[str, Any]]:
     """A row a round and link, and what the JSON keeps."""
     from pearl.cluster import connection, links
+    from pearl.cluster.timing import timed
 
     ray = connection.connected()
     here = ray.get_runtime_context().get_node_id()
@@ -53,10 +56,11 @@ def compared(rounds: int, seed: int) -> tuple[list[list[str]], dict[str, Any]]:
     rows: list[list[str]] = []
     kept: list[dict[str, Any]] = []
     for number in range(rounds):
-        for node in others:
+        for node, carrier in product(others, CARRIERS):
             unseen = sizes(seed + number)
-            first, second = (links.timed(node, [*links.SIZES, *unseen]) for _ in range(2))
-            link = links.modelled(home, node, first[: len(links.SIZES)])
+            all_sizes = [*links.SIZES, *unseen]
+            first, second = (timed(home, node, carrier, all_sizes) for _ in range(2))
+            link = links.modelled(home, node, carrier, first[: len(links.SIZES)])
             first, second = (each[len(links.SIZES) :] for each in (first, second))
             off = link.errors(first)
             small = link.errors([t for t in first if t.size_bytes < INLINE])
@@ -82,6 +86,7 @@ def compared(rounds: int, seed: int) -> tuple[list[list[str]], dict[str, Any]]:
             rows.append(
                 [
                     f"{home.name}, {node.name}",
+                    carrier,
                     si(link.latency_s, "s"),
                     si(link.per_message_s, "s"),
                     si(link.bytes_per_s, "B/s"),
@@ -109,13 +114,16 @@ def main(arguments: list[str] | None = None) -> int:
 
             stack.enter_context(ray_cluster())
         rows, values = compared(1 if options.quick else 3, options.seed)
-    found = sorted(each["error"] for each in values["rounds"])
-    told = f"{median(found):.1%} ({found[0]:.1%} to {found[-1]:.1%} over rounds)"
-    what = f"median error of {UNSEEN} unseen sizes, both ways"
-    bar = Bar(what, told, f"at most {ASKED:.0%}", median(found) <= ASKED)
-    columns = ["link", "latency", "a message", "bandwidth", "median error"]
+    bars = []
+    for carrier in CARRIERS:
+        kept = [each for each in values["rounds"] if each["link"]["carrier"] == carrier]
+        found = sorted(each["error"] for each in kept)
+        told = f"{median(found):.1%} ({found[0]:.1%} to {found[-1]:.1%} over rounds)"
+        what = f"median error of {UNSEEN} unseen sizes, both ways, by {carrier}"
+        bars.append(Bar(what, told, f"at most {ASKED:.0%}", median(found) <= ASKED))
+    columns = ["link", "by", "latency", "a message", "bandwidth", "median error"]
     columns += ["below, above 100 kB", "5 to 95 %", "repeat"]
-    return finish("links", columns, rows, [bar], [], options.json, values)
+    return finish("links", columns, rows, bars, [], options.json, values)
 
 
 if __name__ == "__main__":

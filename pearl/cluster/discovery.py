@@ -24,8 +24,9 @@ NAME = "ray"
 ANSWER_S = connection.ANSWER_S
 
 
-def platform() -> Platform:
-    """The devices of every node of the running cluster, and the links between them.
+def platform(carrier: str) -> Platform:
+    """The devices of every node of the running cluster, and the links between them, as they are for
+    what carries the messages.
 
     Devices of another node are driven there (`real`) if they are CPUs; a GPU there is planned for.
 
@@ -42,7 +43,7 @@ def platform() -> Platform:
     for node, answer in zip(others, _asked(ray, others), strict=True):
         machines[node.name] = _machine(node, answer)
     other_hosts.enter(_measuring(ray, others))
-    network = [links.link(home, node) for node in others]
+    network = [links.link(home, node, carrier) for node in others]
     return of_hosts(NAME, machines, network)
 
 

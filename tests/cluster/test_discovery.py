@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pearl.cluster import discovery, links
+from pearl.cluster import discovery, links, timing
 from pearl.cluster.connection import Node
 from pearl.errors import SpecError
 from pearl.planner.planner import plan
@@ -69,12 +69,17 @@ def test_a_cluster_is_planned_for_by_its_own_times_and_links(
     two_nodes: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(links, "path", lambda: tmp_path / "links.json")
-    monkeypatch.setattr(links, "EACH_S", 0.02)
-    (measured,) = links.measure(sizes=(64, 4096, 65_536))
-    assert (measured.home, measured.other) == ("a", "b")
-    assert [t.size_bytes for t in measured.timings] == [64, 4096, 65_536]
-    assert 0 < measured.latency_s < 1
-    assert 0 < measured.per_message_s < 1
+    monkeypatch.setattr(timing, "EACH_S", 0.02)
+    found = {each.carrier: each for each in links.measure(sizes=(64, 4096, 65_536))}
+    assert list(found) == ["tcp", "gloo", "ray"]
+    for each in found.values():
+        assert (each.home, each.other) == ("a", "b")
+        assert [t.size_bytes for t in each.timings] == [64, 4096, 65_536]
+        assert 0 < each.latency_s < 1
+        assert 0 < each.per_message_s < 1
+    by_ray = load("dqn_cartpole", set={"platform": "ray", "train.carrier": "ray"}).platform
+    (link,) = by_ray.route("a/cpu", "b/cpu")
+    assert link.latency_s == found["ray"].link.latency_s
     system = load("dqn_cartpole", set={"platform": "ray"})
     assert system.raw["platform"] == "ray"
     platform = system.platform
@@ -84,11 +89,11 @@ def test_a_cluster_is_planned_for_by_its_own_times_and_links(
     ]
     assert platform.device("b/cpu").width == 1
     (link,) = platform.route("a/cpu", "b/cpu")
-    assert link.latency_s == measured.latency_s
+    assert link.latency_s == found["tcp"].link.latency_s
     assert link.sources["latency_s"].startswith("measured ")
-    found = plan(system)
-    assert {t.device for t in found.tasks} == {"a/cpu"}
-    assert "a alone" in found.note
-    assert found.problem is not None
-    sources = [m.estimate.source for m in found.problem.costs.modes if m.device == "b/cpu"]
+    planned = plan(system)
+    assert {t.device for t in planned.tasks} == {"a/cpu"}
+    assert "a alone" in planned.note
+    assert planned.problem is not None
+    sources = [m.estimate.source for m in planned.problem.costs.modes if m.device == "b/cpu"]
     assert all(text.startswith(("calibrated on b ", "sum of its ")) for text in sources)

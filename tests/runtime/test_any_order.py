@@ -17,7 +17,8 @@ from pearl import load
 from pearl.errors import SpecError
 from pearl.planner import planner
 from pearl.runtime.lanes.async_learner import rooms
-from pearl.training import checkpoint, loop
+from pearl.training import loop
+from pearl.training.checkpoints import checkpoint
 from pearl.training.trainer import CHECKPOINT, Trainer, compile
 from pearl_devices.base import UnsupportedError
 from pearl_devices.kernels.arrays import ANEW

@@ -21,7 +21,7 @@ from pearl.errors import SpecError
 from pearl.planning.runs import load_run
 from pearl.spec.reading import load
 from pearl.training import loop
-from pearl.training.checkpoint import load as load_checkpoint
+from pearl.training.checkpoints.checkpoint import load as load_checkpoint
 from pearl.training.trainer import CHECKPOINT, Trainer
 from pearl_devices.base import UnsupportedError
 from pearl_devices.kernels.arrays import ANEW

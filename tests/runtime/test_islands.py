@@ -11,9 +11,10 @@ from pearl.runtime.islands.outpost import LostError, Outpost
 from pearl.training import loop
 from pearl.training.trainer import Trainer
 from pearl_devices import Link
-from tests import learners
+from tests import faulty_envs, learners
 from tests.lanes import cut, differing, spread, told, trained
 from tests.runtime.test_any_order import any_order_system, assert_bound_and_ratio, trainer_of
+from tests.runtime.test_faults import gym_plan
 from tests.runtime.test_protocol import (
     alone,
     groups_plan,
@@ -118,13 +119,14 @@ def test_copies_of_actors_compute_the_same_over_hosts():
 def test_lost_islands_do_their_firings_again_and_nothing_is_lost(case, monkeypatch, tmp_path):
     monkeypatch.setattr(loop, "PROGRESS_S", 0.0)
     monkeypatch.setattr(loop, "ROUNDS", 8)
-    dice, killed = random.Random(5), []
+    dice, killed, last = random.Random(5), [], [0]
 
-    def kill(progress):
+    def kill(progress):  # not before the lanes have gone on since the last one
         alive = [p for p in Here.made if not p.gone]
-        if len(killed) < 6 and alive and progress.env_steps > 200 * (len(killed) + 1):
+        due = max(200 * (len(killed) + 1), last[0] + 100)
+        if len(killed) < 6 and alive and progress.env_steps > due:
             killed.append(dice.choice(alive))
-            killed[-1].gone = True
+            killed[-1].gone, last[0] = True, progress.env_steps
 
     system, plan = apart(*slack_plan(case))
     often = told(system, checkpoint_every=504)
@@ -133,6 +135,25 @@ def test_lost_islands_do_their_firings_again_and_nothing_is_lost(case, monkeypat
     assert "firings since the last pause were done again" in trainer.run.events[0]
     assert trainer.run.lost_transitions == 0
     assert differing(alone(case), trainer) == []
+
+
+def test_a_failure_of_a_firing_that_is_done_again_counts_once(monkeypatch, tmp_path):
+    monkeypatch.setattr(loop, "PROGRESS_S", 0.0)
+    monkeypatch.setattr(loop, "ROUNDS", 8)
+    armed, killed = tmp_path / "armed", []
+    args = {"fault": "raise", "armed": str(armed)}
+    system, plan = gym_plan(args=args, on_env_failure="restart", checkpoint_every=0)
+
+    def kill(progress):
+        if not armed.exists() and not killed:  # it has failed
+            armed.touch()
+            faulty_envs.BORN[0] = 0
+            killed.append(next(p for p in Here.made if "env_step" in p.island.tasks))
+            killed[0].gone = True
+
+    run = trained(*apart(system, plan), "ray", steps=800, progress=kill).run
+    assert (run.status, len(killed), armed.exists()) == ("done", 1, False)  # it has failed twice
+    assert (run.restarts, run.lost_transitions) == (2, 1)
 
 
 def test_a_run_goes_on_over_hosts_from_a_checkpoint_of_processes_and_back(tmp_path):
@@ -195,25 +216,37 @@ def test_messages_and_bytes_are_those_of_the_plan(name, moved):
         assert found[f"payload_bytes_{way}"] == crossing * iterations
 
 
-@pytest.mark.parametrize(("case", "several"), [("dqn, prioritised", 4), ("ppo", 2)])
-def test_learners_of_other_hosts_compute_the_same_with_the_messages_of_the_plan(case, several):
-    system, plan = learners.planned_with(case, several)
+def crossing(graph, tasks, inside):
+    """Bytes of an iteration that edges carry out of these tasks, or into them. What several tasks
+    read goes out once: the same shard of a mean, or what each of several reductions reads."""
+    sent = {}
+    for e in graph.edges:
+        if (e.src in tasks, e.dst in tasks) == (inside, not inside):
+            read = e.dst if e.src.startswith("gradient_") else ""
+            sent[e.src, read] = e.bytes * graph.repetition[e.src]
+    return sum(sent.values())
+
+
+@pytest.mark.parametrize(
+    ("case", "several", "reduction"),
+    [("dqn, prioritised", 4, "star"), ("ppo", 2, "star"), ("dqn, prioritised", 4, "shards")],
+)
+def test_learners_of_other_hosts_compute_the_same_with_the_messages_of_the_plan(
+    case, several, reduction
+):
+    system, plan = learners.planned_with(case, several, reduction)
     one = trained(system, plan, "one", steps=400)
     trainer = trained(*apart(system, learners.apart(plan)), "ray", steps=400)
     assert differing(one, trainer) == []
     c = trainer.session.compiled
-    iterations, q = trainer.run.env_steps // c.graph.env_steps, c.graph.repetition
+    iterations = trainer.run.env_steps // c.graph.env_steps
     found = zip(c.islands, batching.flows(c.protocol, c.islands), trainer.run.traffic, strict=True)
     for island, flows, traffic in found:
         messages = batching.planned(flows, [(0, iterations)])
         for way, side, inside in (("to", "into", False), ("from", "out", True)):
-            crossing = sum(
-                e.bytes * q[e.src]
-                for e in c.graph.edges
-                if (e.src in island.tasks) == inside and (e.dst in island.tasks) != inside
-            )
+            payload = crossing(c.graph, island.tasks, inside) * iterations
             assert traffic[f"messages_{way}"] == messages[side]
-            assert traffic[f"payload_bytes_{way}"] == crossing * iterations
+            assert traffic[f"payload_bytes_{way}"] == payload
 
 
 def test_a_lost_learner_does_its_firings_again_and_a_run_goes_on_anywhere(monkeypatch, tmp_path):

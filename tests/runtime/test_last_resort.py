@@ -11,7 +11,7 @@ import pytest
 
 from pearl.planner import planner
 from pearl.runtime.environments import watchdog
-from pearl.training.checkpoint import load as load_checkpoint
+from pearl.training.checkpoints.checkpoint import load as load_checkpoint
 from pearl.training.trainer import CHECKPOINT, Trainer
 from tests.lanes import planned, replay_spec, spread, told, untimed
 from tests.runtime.test_any_order import outside_system

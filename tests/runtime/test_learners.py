@@ -1,5 +1,5 @@
 """Learners with averaged gradients compute what one learner computes, and the same bits wherever
-they run."""
+they run and however the gradients are averaged."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pearl_devices.kernels import kernel
 from pearl_devices.kernels.examples import filled
 from pearl_devices.kernels.shares import spread
 from tests.lanes import cut, differing, told, trained
-from tests.learners import CASES, apart, planned_with
+from tests.learners import CASES, apart, but_for_gradients, planned_with
 
 STEPS = 600
 """Env steps of a run; each case takes 100 gradient steps or more."""
@@ -53,14 +53,15 @@ def test_parameters_after_many_steps_are_those_of_one_learner(case: str, learner
         assert np.array_equal(several[name], same), f"{name} took other steps than the first"
 
 
-def _kernels(name: str, learners: int) -> tuple[list[Kernel], Kernel]:
-    sizes = {**KINDS[name], "learners": learners}
+def _kernels(name: str, learners: int, *, cut: bool = False) -> tuple[list[Kernel], list[Kernel]]:
+    sizes = {**KINDS[name], "learners": learners} | ({"shards": 1} if cut else {})
     program = f"pearl.algorithms.{name}:losses"
     gradients = [
         kernel(f"learner_gradient.{name}", {**sizes, "learner": i}, program=program)
         for i in range(learners)
     ]
-    return gradients, kernel(f"all_reduce.{name}", sizes)
+    shards = [{"learner": i} for i in range(learners)] if cut else [{}]
+    return gradients, [kernel(f"all_reduce.{name}", sizes, **shard) for shard in shards]
 
 
 def _arrays(name: str, kernels: list[Kernel]) -> Buffers:
@@ -79,11 +80,11 @@ def _arrays(name: str, kernels: list[Kernel]) -> Buffers:
     return arrays
 
 
-def _means(name: str, learners: int) -> dict[str, Any]:
+def _means(name: str, learners: int, *, cut: bool = False) -> dict[str, Any]:
     """The mean gradients of one step by so many learners, and the TD errors of its batch."""
-    gradients, reduction = _kernels(name, learners)
-    arrays = _arrays(name, [*gradients, reduction])
-    for k in (*gradients, reduction):
+    gradients, reductions = _kernels(name, learners, cut=cut)
+    arrays = _arrays(name, [*gradients, *reductions])
+    for k in (*gradients, *reductions):
         backend("cpu").bind(k, "torch", arrays)()
     return {n: a.copy() for n, a in arrays.items() if n.startswith(("mean.", "batch.td", "loss."))}
 
@@ -101,9 +102,19 @@ def test_the_mean_gradient_of_one_step_is_that_of_the_whole_batch(name: str, lea
         assert np.linalg.norm(found - whole[array]) <= 1e-6 * norm, array
 
 
+@pytest.mark.parametrize("learners", [2, 4, 8])
+@pytest.mark.parametrize("name", KINDS)
+def test_shards_of_the_mean_have_the_bits_of_the_whole(name: str, learners: int) -> None:
+    whole, cut = _means(name, learners), _means(name, learners, cut=True)
+    for array in whole:
+        shards = [f"{array}.{i}" for i in range(learners)] if array.startswith("mean.") else [array]
+        assert np.array_equal(whole[array], np.concatenate([cut.pop(n) for n in shards])), array
+    assert not cut
+
+
 def test_gradients_are_added_in_the_order_of_the_learners() -> None:
     """Which float32 sums do tell apart: 1e8 + 1 − 1e8 + 3 is 3, in other orders 1, 0 or 4."""
-    gradients, reduction = _kernels("dqn", 4)
+    gradients, (reduction,) = _kernels("dqn", 4)
     arrays = allocate([*gradients, reduction])
     for i, value in enumerate((1e8, 1.0, -1e8, 3.0)):
         arrays[f"gradient.{i}.q"][:] = value
@@ -114,22 +125,29 @@ def test_gradients_are_added_in_the_order_of_the_learners() -> None:
 
 
 @pytest.mark.parametrize(
-    ("case", "learners", "hosting"),
-    [("dqn, prioritised", 4, "threads"), ("ppo", 4, "threads"), ("dqn", 2, "processes")],
+    ("case", "learners", "reduction", "hosting"),
+    [
+        ("dqn, prioritised", 4, "star", "threads"),
+        ("ppo", 4, "star", "threads"),
+        ("ppo", 4, "shards", "threads"),
+        ("dqn", 2, "shards", "processes"),
+    ],
 )
 def test_learners_on_lanes_of_their_own_compute_the_same_bits(
-    case: str, learners: int, hosting: str
+    case: str, learners: int, reduction: str, hosting: str
 ) -> None:
-    system, plan = planned_with(case, learners)
+    """Those of the star in one thread, whatever the reduction."""
+    system, plan = planned_with(case, learners, reduction)
     several = trained(system, apart(plan), hosting, steps=STEPS)
     assert len(several.protocol.lanes) == learners
-    assert differing(alone(case, learners), several) == []
+    assert but_for_gradients(differing(alone(case, learners), several)) == []
 
 
-def test_a_run_of_learners_goes_on_from_its_checkpoint(tmp_path: Any) -> None:
-    system, plan = planned_with("ppo", 2)
+@pytest.mark.parametrize("reduction", ["star", "shards"])
+def test_a_run_of_learners_goes_on_from_its_checkpoint(reduction: str, tmp_path: Any) -> None:
+    system, plan = planned_with("ppo", 2, reduction)
     plan = apart(plan)
     cut(Trainer(told(system, lanes="threads"), plan, seed=3), 200, steps=STEPS, out=tmp_path)
     again = Trainer(told(system, lanes="one"), plan, seed=3)
     assert again.train(steps=STEPS, out=tmp_path, resume=True).status == "done"
-    assert differing(alone("ppo", 2), again) == []
+    assert but_for_gradients(differing(alone("ppo", 2), again)) == []

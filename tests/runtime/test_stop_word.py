@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import pearl
-from pearl.training import checkpoint, loop
+from pearl.training import loop
+from pearl.training.checkpoints import checkpoint
 from pearl.training.trainer import CHECKPOINT, Trainer
 from tests.lanes import SECONDS, planned, replay_spec, told
 from tests.training.test_trainer import arrays, assert_equal

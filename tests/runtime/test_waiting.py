@@ -21,7 +21,7 @@ from pearl.report.report import Report
 from pearl.report.tables import drift_sentence
 from pearl.runtime import waiting
 from pearl.training import loop
-from pearl.training.state import State
+from pearl.training.checkpoints.state import State
 from tests.lanes import planned, replay_spec, trained
 from tests.schemas.test_schemas import problems
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from pearl.cluster import carrier
 from pearl.errors import SpecError
 from pearl.runtime.child_process import ANSWER_S
 from pearl.runtime.islands import any_order
@@ -22,8 +23,8 @@ from pearl.runtime.islands.any_order import Grants, Steps
 from pearl.runtime.islands.batching import Flows
 from pearl.runtime.islands.crossing import Island
 from pearl.runtime.islands.mail import Mail, mails
-from pearl.runtime.islands.messages import FIRINGS, STATE, Message, packed, unpack, words
-from pearl.runtime.islands.outpost import LostError, Post, control
+from pearl.runtime.islands.messages import CONTROL, FIRINGS, STATE, Message, packed, unpack, words
+from pearl.runtime.islands.outpost import LostError, Post, controlled
 from pearl.runtime.lanes.lane_runner import SLEEP_S
 from pearl.runtime.lanes.work import Work
 from pearl.runtime.lanes.workers import GRACE_S, LaneDied, Measured, Worker, said
@@ -88,20 +89,24 @@ class Away(Worker):
             self._into, self._out = mails(w.protocol, island, flows, *given)
         self._environments: dict[str, Any] = {"at": -1, "environments": {}}
         self._failures: deque[tuple[str, int]] = deque()
+        self._heard: Counter[tuple[str, int]] = Counter()  # failures since the last pause
+        self._repeated: Counter[tuple[str, int]] = Counter()  # of them those of firings done again
         self._outside = any(recovery.steps_outside(w.protocol, n, w.jobs) for n in island.lanes)
         self._lost, self._error, self._over, self._bound = "", "", False, False
         self._cpu_s = self._ended_cpu_s = 0.0
         self._log: list[Message] = []
         self._losses = 0
-        self._told = b""  # the last words of control
+        self._told: tuple[int, ...] = ()  # the last words of control
         self._sending = threading.Lock()
         self._logged_bytes = 0
         self._threads: list[threading.Thread] = []
+        self._carrier = carrier(w.about["spec"]["train"].get("carrier"))
         self._called = ", ".join(w.protocol.lanes[n].name for n in island.lanes)
         self._post = self._making(self.island)
 
     def traffic(self) -> list[dict[str, Any]]:
         found: dict[str, Any] = {"host": self.island.host, "tasks": list(self.island.tasks)}
+        found["carrier"] = self._carrier
         for way, mail in (("to", self._into), ("from", self._out)):
             found |= {f"{name}_{way}": n for name, n in asdict(mail.traffic).items()}
         return [found]
@@ -133,6 +138,7 @@ class Away(Worker):
             "warm": w.span.warm,
             "total": w.span.total,
             "drained": w.span.drained,
+            "carrier": self._carrier,
             "jitter_s": w.jitter_s,
             "restored": dict(restored),
         }
@@ -158,6 +164,8 @@ class Away(Worker):
         text = {"fired": fired, "begin": begin, "environments": environments}
         self._begun = packed([STATE], list(self._arrays.values()), text)
         self._log, self._logged_bytes = [], 0
+        self._heard.clear()
+        self._repeated.clear()
         for mail in (self._into, self._out):
             mail.start(begin)
 
@@ -168,7 +176,7 @@ class Away(Worker):
             self._post.start(self._begun)
         except LostError as error:
             raise LaneDied(self._named(error)) from error
-        self._lost, self._over, self._told = "", False, b""
+        self._lost, self._over, self._told = "", False, ()
         loops = self._send, self._receive
         self._threads = [threading.Thread(target=loop, daemon=True) for loop in loops]
         for thread in self._threads:
@@ -189,6 +197,7 @@ class Away(Worker):
         self._post.kill()
         self._ended_cpu_s, self._cpu_s = self._ended_cpu_s + self._cpu_s, 0.0
         self._losses += 1
+        self._repeated = self._heard.copy()
         try:
             self._post = self._making(self.island, losses=self._losses)
         except SpecError as error:
@@ -207,7 +216,7 @@ class Away(Worker):
                 if self._post_due():
                     continue
                 self._board.write(self._sleeps, 1)
-                if not self._into.ready and control(self._board).tobytes() == self._told:
+                if not self._into.ready and controlled(self._board) == self._told:
                     self._bell.sleep(SLEEP_S)
                 self._board.write(self._sleeps, 0)
         except LostError as error:
@@ -218,10 +227,10 @@ class Away(Worker):
     def _post_due(self) -> bool:
         """Send all that can be sent now; whether that was anything."""
         with self._sending:
-            messages, words_now = list(self._into.due()), control(self._board)
-            if words_now.tobytes() != self._told:
-                self._told = words_now.tobytes()
-                messages.append(words_now)
+            messages, now = list(self._into.due()), controlled(self._board)
+            if now != self._told:
+                self._told = now
+                messages.append(packed([CONTROL, *now]))
                 self._into.traffic.others += 1
             if messages:
                 self._log += messages
@@ -255,10 +264,17 @@ class Away(Worker):
             if "error" in text:
                 self._error = f"lane {text['lane']} failed: {text['error']}"
             else:
-                self._failures.append((text["failure"], text["lost"]))
+                self._fails(text["failure"], text["lost"])
             self._out.traffic.others += 1
-        for bell in self._work.bells:
-            bell.ring()
+        board.wake(self._work.bells)
+
+    def _fails(self, text: str, lost: int) -> None:
+        """Note the failure of an environment, unless it is one of a firing that is done again."""
+        if self._repeated[text, lost] > 0:
+            self._repeated[text, lost] -= 1
+            return
+        self._heard[text, lost] += 1
+        self._failures.append((text, lost))
 
     def _leave(self) -> None:
         """End the threads that send and receive."""

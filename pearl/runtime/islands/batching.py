@@ -20,6 +20,9 @@ from pearl.runtime.protocol.lane_schedule import Protocol
 MOST = 64
 """Iterations that a message brings at most (assumed: looks at losses and signals come as often)."""
 
+MANY = 6
+"""Flows of which every way to bundle them is tried, 203 (assumed: of 9 there are 21,147)."""
+
 ROUNDS = 3
 """Messages beyond all tokens after which firings that still go on are taken to go on for ever."""
 
@@ -98,7 +101,8 @@ def _coarsest(
     """The flows where islands that are alike have the fewest messages on one side."""
     best, least = found, math.inf
     apart: tuple[Flow, ...] = getattr(found[places[0]], side)
-    for groups in _partitions(list(range(len(apart)))):
+    for parts in _partitions(_together(protocol, apart)):
+        groups = [[i for several in part for i in several] for part in parts]
         bundled = tuple(_bundle([apart[i] for i in group]) for group in groups)
         while True:
             tried = list(found)
@@ -116,6 +120,18 @@ def _coarsest(
     return best
 
 
+def _together(protocol: Protocol, apart: Sequence[Flow]) -> list[list[int]]:
+    """Places of the flows that have messages in common in every way that is tried: each by itself;
+    where there are many, those of one kind of kernel, as of many learners, that fire as often."""
+    if len(apart) <= MANY:
+        return [[i] for i in range(len(apart))]
+    found: dict[object, list[int]] = {}
+    for i, f in enumerate(apart):
+        kind = protocol.graph.task(f.tasks[0]).kernel.kind
+        found.setdefault((kind, f.per_iteration), []).append(i)
+    return list(found.values())
+
+
 def _bundle(flows: Sequence[Flow]) -> Flow:
     return Flow(
         tuple(t for f in flows for t in f.tasks), tuple(q for f in flows for q in f.per_iteration)
@@ -131,7 +147,7 @@ def _named(side: Sequence[Flow]) -> tuple[object, ...]:
     return tuple(sorted((f.tasks[0].partition("#")[0], f.per_iteration[0]) for f in side))
 
 
-def _partitions(items: list[int]) -> Iterator[list[list[int]]]:
+def _partitions(items: list[list[int]]) -> Iterator[list[list[list[int]]]]:
     """Every way to put items into groups."""
     if not items:
         yield []

@@ -201,8 +201,7 @@ class Outpost:
             elif kind == CONTROL:
                 for cell, value in zip(_control(board), told, strict=False):
                     board.write(cell, value)
-        for bell in self.bells:
-            bell.ring()
+        board.wake(self.bells)
 
     def _until_free(self, message: Message) -> None:
         """Wait until the slots of a message have been read. That is so when a message first comes;
@@ -280,6 +279,6 @@ def _control(board: Board) -> list[int]:
     return [board.limit, board.flush, board.stop, board.park, board.end]
 
 
-def control(board: Board) -> Message:
-    """A message of control by the cells of a board."""
-    return packed([CONTROL, *(board.read(c) for c in _control(board))])
+def controlled(board: Board) -> tuple[int, ...]:
+    """What a message of control says: the cells of a board that the host that trains sets."""
+    return tuple(board.read(c) for c in _control(board))

@@ -1,13 +1,15 @@
 """`RayPost`: an outpost in an actor of Ray, on the node that has the host's name.
 
-Messages are arrays of bytes, which Ray hands over as they are, in pieces that it carries in its
-calls. Two calls for messages are always under way, so that one is there when the next message is.
-The actor ends with this process.
+Messages are arrays of bytes. They go over a wire between this process and the actor, or by Ray,
+which hands them over as they are, in pieces that it carries in its calls: two calls for messages
+are always under way, so that one is there when the next message is. The actor ends with this
+process.
 """
 
 from __future__ import annotations
 
 import json
+import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -17,6 +19,7 @@ import numpy as np
 
 from pearl.cluster import connected, nodes, on_node
 from pearl.cluster.pieces import apart, cut, joined, pieces
+from pearl.cluster.wire import BEAT_S, SENT_S, Door, Meeting, Wire, end
 from pearl.errors import SpecError
 from pearl.runtime.islands.crossing import Island
 from pearl.runtime.islands.messages import Message
@@ -37,10 +40,37 @@ NOTHING: Message = np.empty(0, np.uint8)
 
 
 class _Actor(Outpost):
-    """An outpost whose orders are JSON."""
+    """An outpost whose orders are JSON. After `join` its messages go by a wire."""
+
+    _wire: Wire | None = None
 
     def bind_as(self, about: str, arrays: Message) -> Message:
         return self.bind(json.loads(about), arrays)
+
+    def join(self, carrier: str, address: str, at: Meeting) -> None:
+        self._wire = end(carrier, address, at)
+
+    def start(self, arrays: Message) -> None:
+        super().start(arrays)
+        if self._wire is not None:
+            for loop in (self._take_on, self._give_on):
+                threading.Thread(target=loop, args=(self._wire,), daemon=True).start()
+
+    def _take_on(self, wire: Wire) -> None:
+        """Take messages for as long as the other end is there: without it this actor ends too."""
+        with suppress(RuntimeError):
+            while True:
+                messages = wire.receive(SENT_S)
+                try:
+                    self.push(messages)
+                except Exception as error:  # told by the host that trains
+                    self._say(lane=", ".join(r.name for r in self.runners), error=said(error))
+                    return
+
+    def _give_on(self, wire: Wire) -> None:
+        with suppress(RuntimeError):
+            while True:
+                wire.send(self.pull(BEAT_S))
 
     def take(self, sizes: Sequence[int], *parts: Message) -> None:
         """`push` of messages of these sizes, joined and cut."""
@@ -65,9 +95,13 @@ class RayPost:
         SpecError: no cluster, or no node of the host's name.
     """
 
+    _wire: Wire | None = None
+
     def __init__(self, island: Island, *, losses: int = 0) -> None:
         self._ray = connected()
         found = {node.name: node for node in nodes()}
+        mine = self._ray.get_runtime_context().get_node_id()
+        self._home = next(n.address for n in found.values() if n.id == mine)
         node = found.get(island.host)
         others = [n for n in found.values() if n is not node]
         if others and (losses > 1 or (losses and node is None)):
@@ -78,7 +112,7 @@ class RayPost:
                 f"{', '.join(found) or 'none'}; start it there with `ray start --address=… "
                 f"--node-name={island.host}`, or plan with the hosts that there are"
             )
-        self.where = node.name
+        self.where, self._address = node.name, node.address
         kind = self._ray.remote(concurrency_groups={"into": 1, "out": 1})(_Actor)
         options = {"num_cpus": len(island.lanes), "max_restarts": 0, **on_node(node)}
         self._actor = kind.options(**options).remote()
@@ -93,13 +127,33 @@ class RayPost:
         except LaneError as error:
             needs = "a node needs the modules that the spec names, as this machine has them"
             raise LaneError(f"{error}; {needs}") from error
+        if about["carrier"] != "ray":
+            self._join(about["carrier"])
         return reply
+
+    def _join(self, carrier: str) -> None:
+        """Open a connection to the actor."""
+        door = Door(self._home)
+        joined = self._actor.join.remote(carrier, self._address, door.at)
+        try:
+            self._wire = door.open(carrier)
+        except RuntimeError as error:
+            self._get(joined, READY_S)
+            raise LaneError(
+                f"node {self.where} ({self._address}) and this one ({self._home}) do not find each "
+                f"other by {carrier}: {said(error)}; let their TCP ports be open to each other, or "
+                "set train.carrier to ray"
+            ) from error
+        self._get(joined, READY_S)
 
     def start(self, arrays: Message) -> None:
         self._get(self._actor.start.remote(arrays), READY_S)
 
     def push(self, messages: Sequence[Message]) -> None:
         if not messages:
+            return
+        if self._wire is not None:
+            self._by_wire(self._wire.send, messages)
             return
         into = self._actor.take.options(concurrency_group="into")
         self._pushed.append(into.remote([m.size for m in messages], *cut(joined(messages))))
@@ -109,11 +163,16 @@ class RayPost:
             self._get(self._pushed.popleft(), ANSWER_S)
 
     def pull(self, timeout_s: float) -> Sequence[Message]:
+        if self._wire is not None:
+            if self._wire.quiet:
+                self._by_wire(self._wire.send, [])
+            found: Sequence[Message] = self._by_wire(self._wire.receive, ANSWER_S)
+            return found
         while len(self._pulls) < PULLS:  # as many pieces as the last messages took
             out = self._actor.give.options(concurrency_group="out", num_returns=self._pieces)
             self._pulls.append(out.remote(timeout_s, self._pieces))
-        found = self._get(self._pulls.popleft(), timeout_s * PULLS + ANSWER_S)
-        (sizes, first), *more = found if isinstance(found, list) else [found]
+        got = self._get(self._pulls.popleft(), timeout_s * PULLS + ANSWER_S)
+        (sizes, first), *more = got if isinstance(got, list) else [got]
         if sizes:
             self._pieces = pieces(sum(sizes))
         return apart(joined([first, *more]), sizes)
@@ -123,8 +182,16 @@ class RayPost:
         return found
 
     def kill(self) -> None:
+        if self._wire is not None:
+            self._wire.close()
         with suppress(Exception):  # whatever it is, the actor is given up
             self._ray.kill(self._actor, no_restart=True)
+
+    def _by_wire(self, call: Any, given: Any) -> Any:
+        try:
+            return call(given)
+        except RuntimeError as error:
+            raise LostError(f"its actor on node {self.where} is gone ({_short(error)})") from None
 
     def _get(self, reference: Any, timeout_s: float) -> Any:
         """The result of a call.

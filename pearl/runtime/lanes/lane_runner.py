@@ -367,9 +367,7 @@ class Runner:
             self._park()
 
     def _wake(self) -> None:
-        for lane, bell in enumerate(self.bells):
-            if lane != self.number and self.board.read(self.board.sleeps(lane)):
-                bell.ring()
+        self.board.wake(self.bells, but=self.number)
 
 
 @dataclass(slots=True)

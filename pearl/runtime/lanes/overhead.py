@@ -9,6 +9,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from statistics import median
 
 import numpy as np
@@ -32,11 +34,13 @@ def measured() -> dict[str, float]:
     bare_s, carried_s = exchange_s(0, BLOCKS), exchange_s(CARRIED, BLOCKS)
     alone_s = _alone_s(CARRIED)
     carry_s = max(0.0, 2 * (carried_s - bare_s) - alone_s)
-    return {
-        "firing_s": _firing_s(),
-        "handoff_s": _handoff_s(),
-        "carry_s_per_byte": carry_s / (2 * CARRIED),
-    }
+    firing_s = _firing_s()
+    with partner() as handoff_s:
+        return {
+            "firing_s": firing_s,
+            "handoff_s": handoff_s(),
+            "carry_s_per_byte": carry_s / (2 * CARRIED),
+        }
 
 
 def _firing_s() -> float:
@@ -65,27 +69,33 @@ def _firing_s() -> float:
     return median(times)
 
 
-def _handoff_s() -> float:
-    """Half of the seconds between a count and its answer by a lane of another process.
-
-    The fastest of several blocks, for in that one both had a core.
-    """
+@contextmanager
+def partner() -> Iterator[Callable[[], float]]:
+    """Starts another process that waits asleep, and ends it at last. Yields what measures the
+    handoff with it: half of the seconds between a count and its answer by a lane there, of the
+    fastest of several blocks, for in that one both had a core."""
     with tempfile.NamedTemporaryFile() as shared:
         cells = np.memmap(shared.name, np.int64, "w+", shape=3 * CELL // 8)
         command = [sys.executable, "-m", "pearl.runtime.lanes.overhead", shared.name]
-        other = subprocess.Popen(command, stdin=subprocess.DEVNULL)
-        try:
+        other = subprocess.Popen(command, stdin=subprocess.PIPE, bufsize=0)
+
+        def handoff_s() -> float:
             times = []
+            assert other.stdin is not None
+            other.stdin.write(b"\n")
             _begin(cells, other)
             for block in range(BLOCKS):
                 begin = time.perf_counter()
                 turn(cells, 0, 1, (1 + block * ANSWERS, 1 + (block + 1) * ANSWERS), YIELDS)
                 times.append((time.perf_counter() - begin) / (2 * ANSWERS))
             other.wait(timeout=10)
+            return min(times)
+
+        try:
+            yield handoff_s
         finally:
             other.kill()
-            other.wait()
-    return min(times)
+            other.communicate()
 
 
 YIELDS = 1 << 24
@@ -135,8 +145,11 @@ def _alone_s(size: int) -> float:
 
 
 if __name__ == "__main__":
+    counts = np.memmap(sys.argv[1], np.int64, "r+", shape=3 * CELL // 8)
+    if not sys.stdin.readline():
+        sys.exit()
     turn(
-        np.memmap(sys.argv[1], np.int64, "r+", shape=3 * CELL // 8),
+        counts,
         1,
         0,
         (0, 1 + ANSWERS * BLOCKS),

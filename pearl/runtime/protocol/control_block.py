@@ -4,10 +4,12 @@ iterations in which tasks do real work.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from pearl.runtime.protocol import progress_counters
-from pearl.runtime.protocol.progress_counters import Ints
+from pearl.runtime.protocol.progress_counters import Bell, Ints
 
 BEGIN = "begin"
 """Name, beside those of tasks, of the iteration at which all lanes were last at the same one."""
@@ -77,7 +79,7 @@ class Board:
         """Cell of the iteration at which the segment ends if nothing ends it before."""
         return self.limit + 4
 
-    @property
+    @cached_property
     def address(self) -> int:
         return int(self.cells.ctypes.data)
 
@@ -86,6 +88,13 @@ class Board:
 
     def write(self, cell: int, value: int) -> None:
         progress_counters.put(self.address + progress_counters.CELL * cell, value)
+
+    def wake(self, bells: Sequence[Bell], but: int = -1) -> None:
+        """Ring for every lane and island that sleeps, `but` left out. Whoever sleeps says so before
+        it looks at the counts for the last time, so one written before this call is seen."""
+        for number, bell in enumerate(bells):
+            if number != but and self.read(self.sleeps(number)):
+                bell.ring()
 
 
 @dataclass(frozen=True)
