@@ -35,9 +35,9 @@ LINKS = {"10 Gbit/s": 1.25e9, "100 Gbit/s": 12.5e9}
 """Name → bytes a second, each way, of a learner's link."""
 LATENCY_S = 50e-6
 """Of a message between two nodes (assumed: kernel TCP through one switch)."""
-MESSAGE_S = 550e-6
-"""A learner's host spends on a message that it takes or sends: a pipelined call of an actor of Ray
-2.60 between two raylets, measured on two busy cores; a quiet host is quicker."""
+MESSAGE_S = 30e-6
+"""A learner's host spends on a message that it takes or sends: one of a row over TCP between two
+processes of a machine (`benchmarks.links`, 2 x AMD EPYC, virtual, 2026-11-23)."""
 SIGMA = 0.3
 """Standard deviation of the logarithm of a rollout's time (assumed); its mean is 1."""
 FAILURES_PER_S = 1 / (3600 * 100)
