@@ -84,7 +84,7 @@ def advise(
     add: devices of the catalogue to be bought in thought; on a platform of its host alone a GPU.
     time_limit_s: for all questions after the plan itself. seed: of the draws.
     about: only these questions, of bound, limits, devices, buy, replay, environments, power, sure,
-        sizes, actors; by default all.
+        sizes, actors, learners; by default all.
     listener: told of each question. words: the spec as commands name it; by default its path or
         name.
 
@@ -150,4 +150,5 @@ def _questions(add: Sequence[str]) -> dict[str, Answers]:
         "sure": measuring.how_sure,
         "sizes": sizes.which_sizes_matter,
         "actors": sizes.how_many_actors,
+        "learners": sizes.how_many_learners,
     }

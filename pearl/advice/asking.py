@@ -85,9 +85,10 @@ class Case:
         return self.deadline - time.monotonic()
 
     def command(self, name: str, *more: str, sets: Mapping[str, object] | None = None) -> str:
-        """A command line about this spec."""
+        """A command line about this spec, each key set once."""
         keys = [f"{key}={_written(value)}" for key, value in (sets or {}).items()]
-        words = [name, *map(shlex.quote, (*self.spec, *keys)), *more]
+        spec = [word for word in self.spec if word.partition("=")[0] not in (sets or {})]
+        words = [name, *map(shlex.quote, (*spec, *keys)), *more]
         return " ".join(("pearl", *words))
 
     def changed(self, sets: Mapping[str, object]) -> Plan | None:
@@ -158,6 +159,8 @@ class Case:
 
 
 def _written(value: object) -> str:
+    if value is None:
+        return "null"
     return str(list(value)) if isinstance(value, tuple | list) else str(value)
 
 

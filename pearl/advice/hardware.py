@@ -106,7 +106,7 @@ def _idle(case: Case, device: Device, same: Sequence[str] = ()) -> Finding:
     if other is None:
         return Finding(question, f"No plan with {listed(group)} there meets the limits.", plain)
     c = case.against(other)
-    word = "No" if c.better < 0.5 else "The estimates say no"
+    word = "No" if c.better <= 0.5 else "By the estimates no, by most draws yes"
     there = device.name if len(same) > 1 else "it"
     return Finding(
         question,

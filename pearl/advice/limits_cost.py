@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from pearl.advice.asking import Case, Finding, numbers
@@ -13,10 +13,17 @@ from pearl.explanation.sections import bound_sentence
 from pearl.formatting import listed
 from pearl.graph.limits import SLACK_LIMITS
 from pearl.planning.plans import Plan
+from pearl.spec.models import LimitsSection
 from pearl.spec.reading import load
 
 VISIBLE = 1.005
 """A limit that costs less than this factor is only named."""
+
+FREE: dict[str, Any] = asdict(LimitsSection())
+"""Limit → its value where nothing is limited."""
+
+ALLOWING = (*SLACK_LIMITS, "env_groups", "learners", "replicas", "any_order")
+"""Limits that allow something: `sizes` asks about them."""
 
 
 def what_bounds(case: Case) -> Iterator[Finding]:
@@ -38,10 +45,10 @@ def what_limits_cost(case: Case) -> Iterator[Finding]:
     cheap, closed = [], []
     found: list[tuple[float, Finding]] = []
     for key, value in own.items():
-        if not value or key in SLACK_LIMITS or key in ("env_groups", "learners"):
-            continue  # nothing is limited by it, or it allows something
+        if not value or key in ALLOWING:
+            continue
         raw = deepcopy(dict(case.system.raw))
-        del raw["limits"][key]
+        raw["limits"][key] = FREE[key]  # stated, for what is left out may have a default
         other = case.planned(replace(load(raw), platform=case.system.platform))
         if other is None:
             closed.append(key)
@@ -56,7 +63,7 @@ def what_limits_cost(case: Case) -> Iterator[Finding]:
                 Finding(
                     f"What does your limit {key}: {value} cost?",
                     f"{c.ratio:.2f} x. Without it {case.beside(other)}.",
-                    case.command("plan", "--explain"),
+                    case.command("plan", "--explain", sets={f"limits.{key}": FREE[key]}),
                     c.better,
                     numbers(c, other),
                 ),

@@ -1,10 +1,10 @@
-"""How many environments, actors and threads; which batch, replay ratio and width change the
-answer."""
+"""How many environments, actors, threads and learners; which batch, replay ratio and width change
+the answer."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -26,6 +26,9 @@ WIDTHS = (0.5, 2, 4, 8)
 ACTORS = (1, 2, 4, 8)
 """Copies of the acting tasks that are tried."""
 
+LEARNERS = (1, 2, 4, 8)
+"""Numbers of learners with averaged gradients that are tried."""
+
 Size = float | Fraction
 """A size of a spec: samples, units, or gradient steps an env step."""
 
@@ -46,8 +49,7 @@ def how_many_environments(case: Case) -> Iterator[Finding]:
             tried[n] = other
     if len(tried) == 1:
         return
-    best = max(number(p) for p in tried.values())
-    enough = min(n for n, p in tried.items() if number(p) >= ENOUGH * best)
+    enough = _least(tried)
     row = listed([f"{n}: {count(number(tried[n]))}" for n in sorted(tried)])
     question, sets = "How many environments?", {"algorithm.num_envs": enough}
     if enough == now:
@@ -98,12 +100,12 @@ def how_many_threads(case: Case) -> Iterator[Finding]:
 
 
 def how_many_actors(case: Case) -> Iterator[Finding]:
-    """The threads that a GPU needs; then the rate over copies of the acting tasks, each in a thread
-    of its own beside the learner."""
+    """The threads that a GPU needs; then the rate over copies of the acting tasks, each on a lane,
+    and with actors that are one param sync behind, so that they go on during gradient steps."""
     yield from how_many_threads(case)
     acting = [t.name for t in case.graph.tasks if t.environments > 1]
     host = case.costs.platform.device(case.costs.platform.host)
-    cores = min(host.max_lanes, host.width)
+    cores, limits = min(host.max_lanes, host.width), case.system.limits
     if not acting or case.plan.objective == "makespan":
         return
     question = "How many actors and threads?"
@@ -112,37 +114,105 @@ def how_many_actors(case: Case) -> Iterator[Finding]:
             question, f"One thread: {host.name} has one core to use.", case.command("plan")
         )
         return
-    envs = min(case.graph.task(t).environments for t in acting)
-    lag = max(1, case.system.limits.policy_lag)
-    best: tuple[float, int, Plan] | None = None
-    row = []
-    for n in ACTORS:
-        if n > min(envs, cores - 1) or case.left_s < 1:
-            break
-        sets: dict[str, object] = {"limits.policy_lag": lag, "limits.max_lanes": n + 1}
-        if n > 1:
-            sets |= {f"limits.replicas.{t}": n for t in acting}
-        other = case.changed(sets)
-        if other is None:
-            continue
-        row.append(f"{n}: {count(number(other))}")
-        if best is not None and number(other) < best[0] / ENOUGH:
-            break
-        best = (number(other), n, other)
-    if best is None:
+
+    def room(n: int) -> dict[str, object]:
+        short = limits.max_lanes is not None and limits.max_lanes <= n
+        return {"limits.max_lanes": n + 1} if short else {}
+
+    def sets(n: int, lag: int) -> dict[str, object]:
+        copies: dict[str, object] = {f"limits.replicas.{t}": n for t in acting}
+        return {**copies, **room(n), **({"limits.policy_lag": lag} if lag else {})}
+
+    now = max(t.replicas for t in case.plan.tasks if t.task in acting)
+    most = min(cores, *(case.graph.task(t).environments for t in acting))
+    base = (case.changed(room(now)) if room(now) else None) or case.plan
+    tried, unasked = {now: base}, list[int]()
+    for n in (*(n for n in ACTORS if now < n <= most), *(n for n in ACTORS if n < now)):
+        if case.left_s < 1:
+            unasked.append(n)
+        elif (other := case.changed(sets(n, limits.policy_lag))) is not None:
+            tried[n] = other
+    row = listed([f"{n}: {count(number(tried[n]))}" for n in sorted(tried)])
+    n, lag = _least(tried), limits.policy_lag
+    if number(tried[now]) >= ENOUGH * max(map(number, tried.values())):
+        n = now
+    found = tried[n]
+    behind = None if lag else case.changed(sets(n, 1))
+    if behind is not None:
+        row += f"; {n} with policy_lag 1: {count(number(behind))}"
+        if number(behind) * ENOUGH >= number(found):
+            found, lag = behind, 1
+    row += "; max_lanes one more" if room(max(tried)) else ""
+    late = f" No time was left for {listed(list(map(str, unasked)))}." if unasked else ""
+    if found is base:
+        answer = f"{n}, as now: others that were tried give less than 5 % more ({row}).{late}"
+        yield Finding(question, answer, case.command("plan"), numbers=_by(tried))
         return
-    _, n, other = best
-    c = case.against(other)
-    threads = len({k.lane for k in other.lanes if k.width})
-    also = "" if case.system.limits.policy_lag else f" (with policy_lag {lag}, as actors need)"
-    if c.ratio < 1.05:
-        answer = f"One: actors in threads of their own{also} give less than 5 % ({'; '.join(row)})."
-    else:
-        plural = "actor" if n == 1 else "actors"
-        answer = (
-            f"{n} {plural}, {threads} lanes in all{also}: {case.beside(other)} ({'; '.join(row)})."
-        )
-    yield Finding(question, answer, case.command("plan"), c.better, numbers(c, other))
+    c, lanes = case.against(found), sum(k.width > 0 for k in found.lanes)
+    which = f"{n} actor{'s' if n > 1 else ''}{f' with policy_lag {lag}' if lag else ''}"
+    answer = f"{which}, {lanes} lane{'s' if lanes > 1 else ''} in all: {case.beside(found)}"
+    yield Finding(
+        question,
+        f"{answer} (copies of {listed(acting)} at most: {row}).{late}",
+        case.command("plan", sets=sets(n, lag)),
+        c.better,
+        {**numbers(c, found), **_by(tried)},
+    )
+
+
+def how_many_learners(case: Case) -> Iterator[Finding]:
+    """The rate over numbers of learners with averaged gradients, each on a lane of its own."""
+    platform, limits = case.costs.platform, case.system.limits
+    kind = platform.device(platform.host).kind
+    lanes = sum(d.max_lanes for d in platform.devices if d.kind == kind)
+    now, tried = limits.learners, {limits.learners: case.plan}
+    question = "How many learners with averaged gradients?"
+    if case.plan.objective == "makespan":
+        return
+
+    def sets(n: int) -> dict[str, object]:
+        most = limits.max_lanes
+        short = most is not None and most <= n
+        found: dict[str, object] = {"limits.learners": n}
+        if short:
+            found["limits.max_lanes"] = min(lanes, n + 1)
+        if n == 1 and limits.reduction is not None:  # which is of several
+            found["limits.reduction"] = None
+        return found
+
+    for n in LEARNERS:
+        other = case.changed(sets(n)) if n != now and n <= lanes else None
+        if other is not None:
+            tried[n] = other
+    if len(tried) == 1:
+        if case.left_s > LEAST_S:
+            answer = (
+                f"{now}, as now: no other number that was tried is possible; the command says why."
+            )
+            yield Finding(question, answer, case.command("check", sets=sets(3 - min(now, 2))))
+        return
+    best = max(number(p) for p in tried.values())
+    enough = now if number(case.plan) >= ENOUGH * best else _least(tried)
+    row = listed([f"{n}: {count(number(tried[n]))}" for n in sorted(tried)])
+    if enough == now:
+        answer = f"{now}, as now: others give less than 5 % more ({case.unit} by number: {row})."
+        yield Finding(question, answer, case.command("plan"), numbers=_by(tried))
+        return
+    c = case.against(tried[enough])
+    yield Finding(
+        question,
+        f"{enough}: {case.beside(tried[enough])} ({case.unit} by number: {row}). What is learned "
+        "changes by the order of a sum.",
+        case.command("plan", sets=sets(enough)),
+        c.better,
+        {**numbers(c, tried[enough]), **_by(tried)},
+    )
+
+
+def _least(tried: Mapping[int, Plan]) -> int:
+    """The least number that is enough."""
+    best = max(number(p) for p in tried.values())
+    return min(n for n, p in tried.items() if number(p) >= ENOUGH * best)
 
 
 def which_sizes_matter(case: Case) -> Iterator[Finding]:
@@ -208,8 +278,11 @@ def _over(
         stayed = _stayed(case, other, learning, here)
         sure = compare(stayed, other, case.draws) if stayed else None
         how = f", {how_sure(sure)}" if sure else ""
+        doubtful = sure is not None and sure.better < 0.5
+        word = "By the estimates yes, by most draws no" if doubtful else "Yes"
         answer = (
-            f"Yes: at {_plain(size)} {listed(learning)} {verb} to {to}{how} ({case.unit}: {row})."
+            f"{word}: at {_plain(size)} {listed(learning)} {verb} to {to}{how} "
+            f"({case.unit}: {row})."
         )
     elif len(case.costs.platform.devices) == 1:
         answer = f"There is one device; the rate changes ({case.unit}: {row})."

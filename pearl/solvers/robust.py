@@ -169,6 +169,7 @@ class _Game:
         self.bound = 0.0
         graph, costs = request.graph, request.costs
         self.factors = np.array([draws.factors(m, graph, costs) for m in costs.modes])
+        self.link_factors = draws.link_factors(costs)
 
     def add(self, rival: Rival) -> None:
         if rival.key in self.known:
@@ -227,8 +228,9 @@ class _Game:
     def _mean(self, weight: Vector, deadline: float) -> Outcome | None:
         """The best plan of the weighted mean of the drawn times, in shares of the least seconds."""
         per_s = weight / self.least_s
-        means = self.factors @ (per_s / per_s.sum())
-        table = scaled(self.request.costs, means.tolist())
+        weight = per_s / per_s.sum()
+        links = {name: float(row @ weight) for name, row in self.link_factors.items()}
+        table = scaled(self.request.costs, (self.factors @ weight).tolist(), links)
         return _solved(self.request, self.run, table, deadline)
 
     def enumerate(self) -> None:

@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 
 import pearl
 from pearl import Limits, SpecError, solve
-from pearl.advice import advise, hardware
+from pearl.advice import advise, asking, hardware, sizes
 from pearl.advice.asking import Case, Finding
-from pearl.advice.comparison import compare, how_sure, share, times
+from pearl.advice.comparison import Comparison, compare, how_sure, share, times
 from pearl.advice.hardware import of_platform
 from pearl.advice.measuring import INNER, OUTER, given
 from pearl.advice.measuring import how_sure as how_sure_of
@@ -212,6 +212,105 @@ def test_the_page_asks_what_users_ask_and_says_the_plans_own_numbers(found) -> N
     assert limit.numbers["ratio"] == pytest.approx(without.value / found.plan.value)
     assert f"{limit.numbers['ratio']:.2f} x" in limit.answer
     assert f"better in {100 * limit.numbers['better']:.0f} % of 200 draws" in limit.answer
+
+
+def test_a_limit_that_holds_by_default_is_left_out_too() -> None:
+    """On platform host a plan has one lane unless the spec says otherwise; two cores do more."""
+    spec = {"algorithm": {"name": "ddpg", "env": "Pendulum-v1"}}
+    host = pearl.load({**spec, "platform": {"devices": {"cpu": "xeon_gold_6326"}}})
+    held = pearl.load(spec)
+    assert held.limits.max_lanes == 1
+    case = replace(held, platform=host.platform)
+    (one, *_) = advise(case, about=["limits"], time_limit_s=60.0).verdicts
+    assert one.question == "What does your limit max_lanes: 1 cost?"
+    assert one.numbers["ratio"] > 1.05
+    assert "limits.max_lanes=null" in one.command
+
+
+def test_a_command_sets_a_key_once(found) -> None:
+    spec = ("sac_pendulum", "algorithm.hidden=[64,64]", "platform=cpu_gpu")
+    case = Case(pearl.load(SPEC), found.plan, Draws(1), 0.0, spec)
+    assert case.command("plan", sets={"algorithm.hidden": (8, 8)}) == (
+        "pearl plan sac_pendulum platform=cpu_gpu 'algorithm.hidden=[8, 8]'"
+    )
+
+
+def test_the_number_of_actors_is_that_of_the_best_plans(monkeypatch) -> None:
+    """Environments of some 60 µs each: copies of them pay; more than half of what they give is not
+    hidden where the spec has two already."""
+    walk = {"name": "ppo", "env": "tests.faulty_envs:Walk", "num_envs": 16, "rollout_steps": 8}
+    limits = {"max_lanes": 3, "replicas": {"env_step": 2, "inference": 2}}
+    spec = {"algorithm": walk, "platform": MANY, "limits": limits}
+    monkeypatch.setattr(asking, "SOLVE_S", 60.0)  # on a busy machine 2 s do not find all four
+    (verdict,) = advise(spec, about=["actors"], time_limit_s=240.0).verdicts
+    assert verdict.answer.startswith("8 actors, 9 lanes in all: ")
+    rates = verdict.numbers["by_size"]
+    assert list(rates) == ["1", "2", "4", "8"]
+    assert rates["2"] == pearl.plan(pearl.load(spec)).value
+    assert rates["8"] > 1.5 * rates["4"] > 2 * rates["2"] > 2 * rates["1"]
+    words = [w.split("=") for w in verdict.command.split() if w.startswith("limits.")]
+    sets = {key: int(n) for key, n in words}
+    again = pearl.plan(pearl.load(spec, set=sets))
+    assert again.value >= 0.99 * rates["8"]
+    assert sets == {
+        "limits.replicas.env_step": 8,
+        "limits.replicas.inference": 8,
+        "limits.max_lanes": 9,
+    }
+    (hasty,) = advise(spec, about=["actors"], time_limit_s=0.5).verdicts
+    assert "No time was left for" in hasty.answer
+
+
+MANY = {"devices": {"cpu": "xeon_gold_6326"}}
+WIDE = {"name": "dqn", "env": "CartPole-v1", "hidden": [1024, 1024], "batch_size": 512}
+ONE_THREAD = {"variants": {"update": ["native", "torch"]}}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "platform", "limits", "least"),
+    [
+        pytest.param(WIDE, MANY, {}, 1, id="threads-of-torch-give-a-wide-network-as-much"),
+        pytest.param(WIDE, MANY, ONE_THREAD, 4, id="a-wide-network-gains"),
+        pytest.param(WIDE, MANY, {"max_lanes": 1}, 4, id="the-user-s-one-lane-is-widened"),
+        pytest.param(SPEC["algorithm"], "cpu_gpu", {}, 1, id="a-small-one-does-not"),
+        pytest.param({**WIDE, "batch_size": 511}, MANY, {}, 1, id="a-batch-of-no-equal-parts"),
+        pytest.param({"name": "sac", "env": "Pendulum-v1"}, MANY, {}, 1, id="not-by-sac"),
+    ],
+)
+def test_the_number_of_learners_is_that_of_the_best_plans(algorithm, platform, limits, least):
+    spec = {"algorithm": algorithm, "platform": platform, "limits": limits}
+    (verdict,) = advise(spec, about=["learners"], time_limit_s=60.0).verdicts
+    number = int(verdict.answer.split(":")[0].split(",")[0])
+    if least == 1:
+        assert number == 1
+        return
+    assert number >= least
+    sets = verdict.command.split("limits.learners=")[1].split()
+    lanes = [w.split("=")[1] for w in sets if w.startswith("limits.max_lanes=")]
+    assert int(sets[0]) == number
+    assert lanes == [str(number + 1)] * ("max_lanes" in limits)
+    again = pearl.load(spec, set={"limits.learners": number, "limits.max_lanes": number + 1})
+    assert pearl.plan(again).value >= 0.99 * verdict.numbers["value"]
+
+
+def test_one_learner_is_tried_where_the_spec_says_how_several_add_up() -> None:
+    limits = {"learners": 2, "reduction": "star"}
+    spec = {"algorithm": SPEC["algorithm"], "platform": MANY, "limits": limits}
+    (verdict,) = advise(spec, about=["learners"], time_limit_s=60.0).verdicts
+    assert {"1", "2"} <= set(verdict.numbers["by_size"])
+
+
+@pytest.mark.parametrize(
+    ("better", "words"),
+    [(0.44, "By the estimates yes, by most draws no: at 256 "), (0.85, "Yes: at 256 ")],
+)
+def test_a_size_that_most_draws_are_against_is_no_plain_yes(better, words, monkeypatch) -> None:
+    said = Comparison(1.1, better, 1 - better, 2.0, 2.0, 200)
+    monkeypatch.setattr(sizes, "compare", lambda *_: said)
+    system = pearl.load("dqn_cartpole", set={"platform": "cpu_gpu"})
+    found = advise(system, about=["sizes"], time_limit_s=60.0).verdicts
+    (batch,) = (v for v in found if "batch size" in v.question)
+    assert batch.answer.startswith(words)
 
 
 def test_the_object_fits_its_schema_and_the_page_has_every_verdict(found) -> None:

@@ -30,7 +30,12 @@ def banded(costs: CostTable) -> CostTable:
     def wide(e: Estimate) -> Estimate:
         return replace(e, low_s=e.latency_s / 3, high_s=e.latency_s * 3)
 
-    return replace(costs, modes=tuple(replace(m, estimate=wide(m.estimate)) for m in costs.modes))
+    links = tuple(replace(k, band=(0.2, 4.0)) for k in costs.platform.links)
+    return replace(
+        costs,
+        platform=replace(costs.platform, links=links),
+        modes=tuple(replace(m, estimate=wide(m.estimate)) for m in costs.modes),
+    )
 
 
 def every_order(a: Assignment) -> Iterator[Orders]:
@@ -194,6 +199,20 @@ def test_an_objective_that_is_not_there_names_these_too() -> None:
 def test_drawn_tables_scale_pair_terms_with_their_mode() -> None:
     costs = coin()
     pair = (("x", costs.modes[0].key), ("x", costs.modes[1].key))
-    table = scaled(replace(costs, pair_extra_s={pair: 0.5}), [2.0, 3.0])
+    table = scaled(replace(costs, pair_extra_s={pair: 0.5}), [2.0, 3.0], {})
     assert table.pair_extra_s[pair] == 1.0
     assert [m.estimate.latency_s for m in table.modes] == [2.1, 3.0]
+
+
+def test_the_bound_knows_of_links_that_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """b on the CPU, or behind a link that takes all of the period: both are linear in the draws,
+    so that the mean table bounds the regret without enumerating."""
+    monkeypatch.setattr(robust, "FEW", 0)
+    platform = star(devices("cpu", "gpu"), 0.5, 1e9)
+    links = (replace(platform.links[0], band=(0.5, 3.0)),)
+    modes = (mode("a", "cpu", 1e-9), mode("b", "cpu", 1.1), mode("b", "gpu", 1e-9))
+    costs = CostTable(replace(platform, links=links), modes)
+    plan = solve(loop("a", "b"), costs, objective="robust")
+    assert plan.regret is not None
+    assert plan.regret.bound == pytest.approx(plan.regret.mean, rel=1e-6)
+    assert plan.regret.mean > 0.05
