@@ -20,7 +20,7 @@ from statistics import median
 import numpy as np
 
 from benchmarks.bars import Bar, Part
-from pearl_devices import Device, Kernel, discover, offers
+from pearl_devices import Device, Kernel, discover, offers, torch_threads
 from pearl_devices.base import ASKED, Call
 from pearl_devices.primitives.math.core_latency import as_near
 from pearl_estimators import estimate
@@ -115,7 +115,7 @@ def timed(jobs: list[tuple[Kernel, str]], wait_s: float) -> list[tuple[float, fl
         for (of, variant), counted, rest in zip(jobs, found, others, strict=True):
             call = bound(of, variant)
             for _ in range(TRIES):
-                seconds, counts = one_timing(call, of, cores(of, variant))
+                seconds, counts = one_timing(call, of, variant)
                 (counted if counts else rest)[turn % 2].append(seconds)
                 if counts:
                     break
@@ -126,7 +126,7 @@ def timed(jobs: list[tuple[Kernel, str]], wait_s: float) -> list[tuple[float, fl
             break
         time.sleep(PAUSE_S)
         for n in lacking:
-            seconds, counts = one_timing(bound(*jobs[n]), jobs[n][0], cores(*jobs[n]))
+            seconds, counts = one_timing(bound(*jobs[n]), *jobs[n])
             if counts:
                 found[n][len(found[n][0]) > len(found[n][1])].append(seconds)
     either = [
@@ -136,12 +136,15 @@ def timed(jobs: list[tuple[Kernel, str]], wait_s: float) -> list[tuple[float, fl
     return [(min(first), min(second)) for first, second in either]
 
 
-def one_timing(call: Call, of: Kernel, wide: int) -> tuple[float, bool]:
+def one_timing(call: Call, of: Kernel, variant: str) -> tuple[float, bool]:
     """Seconds of a firing, and whether they count."""
+    wide, busy = cores(of, variant), torch_threads.of(variant) == 1
     if wide == 1:
         return time_call(call, seconds=ROUND_S, firings=firings(of)).median_s, True
     apart_s = calibrate().apart_s
-    one, near = as_near(lambda: time_call(call, seconds=ROUND_S, cores=wide), apart_s)
+    one, near = as_near(
+        lambda: time_call(call, seconds=ROUND_S, computes=busy, cores=wide), apart_s
+    )
     return one.median_s, near and one.contention <= HELD
 
 

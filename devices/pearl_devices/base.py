@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Literal, Protocol
 
-from pearl_devices.given import LARGEST, is_whole, misfit, shown
+from pearl_devices.given import LARGEST, is_number, is_whole, misfit, shown
 
 Buffers = MutableMapping[str, Any]
 """Named numpy arrays: all that a kernel reads or writes, by names of `kernels.arrays`."""
@@ -39,8 +39,16 @@ TORCH_WIDTHS = (2, 4, 8, 16, 32, 64)
 """Cores that the variants `torch-N` of a CPU take."""
 
 _CORES = "by threads of torch's own; of gradient steps, on a CPU that has as many"
+WIDE = {f"torch-{n}": f"takes {n} cores, {_CORES}" for n in TORCH_WIDTHS}
+"""These variants → what they need."""
+
+
+def wide(variant: str) -> bool:
+    """Whether a call of a CPU takes several cores in this variant."""
+    return variant.endswith("-pair") or variant in WIDE
+
+
 ASKED = {
-    **{f"torch-{n}": f"takes {n} cores, {_CORES}" for n in TORCH_WIDTHS},
     "torch-bf16": "rounds to bfloat16; of the updates of continuous actions, on a CPU that "
     "multiplies bfloat16",
     "eager-bf16": "rounds to bfloat16; of the updates of continuous actions, on a GPU",
@@ -50,7 +58,7 @@ ASKED = {
     "[envpool])",
 }
 """Variants that a plan has only where the user names them, since they compute something else than
-the others do, if only in the last bits, or have arrays in another place → what."""
+the others do, or have arrays in another place → what."""
 
 
 class EnvironmentFailed(ValueError):
@@ -169,12 +177,22 @@ class Device:
             )
 
     @property
+    def sustained_flops_per_s(self) -> float:
+        """Rate under load: the peak times the figure `sustained_share`, of cards whose limit of
+        power is below what the peak would draw."""
+        return self.peak_flops_per_s * self.figures.get("sustained_share", 1.0)
+
+    @property
     def waiting_power_w(self) -> float:
         """Draw of the device in use, while it does nothing."""
         return max(self.idle_power_w, self.context_power_w)
 
     def __hash__(self) -> int:
         return hash((self.name, self.kind, self.width, self.model))
+
+
+UNTIMED = 0.5, 3.0
+"""Band of a link that nobody timed, as of kernels of a GPU that nobody timed: assumed."""
 
 
 @dataclass(frozen=True)
@@ -186,6 +204,7 @@ class Link:
     paid_by: `link` if it moves data itself (DMA), `lane` if a lane of the device at its end that is
     not the host does (of two such ends, the sender's), `nobody` if messages never wait for one
     another: a switched network with room to spare, as list schedulers in the literature assume it.
+    band: factors on its seconds between which nine in ten messages are; (1, 1): it is exact.
     """
 
     a: str
@@ -196,9 +215,11 @@ class Link:
     energy_j_per_byte: float = 0.0
     sources: Mapping[str, str] = field(default_factory=dict)
     paid_by: Literal["link", "lane", "nobody"] = "link"
+    band: tuple[float, float] = (1.0, 1.0)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sources", MappingProxyType(dict(self.sources)))
+        object.__setattr__(self, "band", tuple(self.band))
         if self.paid_by not in ("link", "lane", "nobody"):
             raise ValueError(
                 f"link {self.name}: paid_by is {self.paid_by!r}; it must be 'link', 'lane' or "
@@ -211,9 +232,27 @@ class Link:
         _check(f"link {self.name}", "bytes_per_s", self.bytes_per_s, positive=True)
         for name in ("latency_s", "per_message_s", "energy_j_per_byte"):
             _check(f"link {self.name}", name, getattr(self, name), positive=False)
+        if len(self.band) != 2 or not all(map(is_number, self.band)):
+            raise ValueError(
+                f"link {self.name}: band is {shown(self.band)}; it must be two numbers: low, high"
+            )
+        if not 0 < self.band[0] <= 1 <= self.band[1] < math.inf:
+            raise ValueError(
+                f"link {self.name}: band is {shown(self.band)}; its low end must be above 0 and at "
+                "most 1, its high end finite and at least 1"
+            )
 
     def __hash__(self) -> int:
         return hash((self.a, self.b))
+
+    def slower(self, factor: float) -> Link:
+        """The link with all its seconds times a factor."""
+        return replace(
+            self,
+            latency_s=factor * self.latency_s,
+            per_message_s=factor * self.per_message_s,
+            bytes_per_s=min(LARGEST, self.bytes_per_s / factor),
+        )
 
     @property
     def name(self) -> str:
@@ -271,7 +310,7 @@ class Platform:
             if d.unified_memory and d.name not in (*linked, self.host):
                 told = f"unified memory: what {d.name} takes to start a kernel"
                 sources = {"latency_s": told, "bytes_per_s": "unified memory: nothing is copied"}
-                yield Link(self.host, d.name, d.overhead_s, LARGEST, sources=sources)
+                yield Link(self.host, d.name, d.overhead_s, LARGEST, sources=sources, band=UNTIMED)
 
     def _check_names(self) -> None:
         """A plan calls a link `a-b` and the lanes of a device `device.0`, `device.1`, …: no two of

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pearl_devices.base import Device, Link, Platform
+from pearl_devices.base import UNTIMED, Device, Link, Platform
 from pearl_devices.compile_target import held_to
 
 ROOT = Path("/")
@@ -373,5 +373,6 @@ def _gpu(handle: object, name: str) -> tuple[Device, Link]:
             "bytes_per_s": f"PCIe generation and lanes ({link_source}), line rate",
             "per_message_s": "assumed: one driver call",
         },
+        band=UNTIMED,
     )
     return device, link

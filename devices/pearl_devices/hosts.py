@@ -85,7 +85,7 @@ def _between(link: Link, a: str, b: str) -> Link:
 
 def _joined(way: Iterable[Link]) -> Link:
     """The link that is as good as these one after the other: each passes a message on once it has
-    all of it."""
+    all of it. Its band is the wider one."""
     first, *rest = way
     for link in rest:
         named = sorted({*first.sources, *link.sources})
@@ -96,5 +96,6 @@ def _joined(way: Iterable[Link]) -> Link:
             bytes_per_s=1 / (1 / first.bytes_per_s + 1 / link.bytes_per_s),
             sources={n: "; then ".join(filter(None, texts)) for n, texts in given.items()},
             paid_by="link" if "link" in (first.paid_by, link.paid_by) else first.paid_by,
+            band=(min(first.band[0], link.band[0]), max(first.band[1], link.band[1])),
         )
     return first

@@ -29,6 +29,11 @@ def of(variant: str) -> int:
     return int(number) if name == "torch" and number.isdigit() else 1
 
 
+def plain(variant: str) -> str:
+    """The variant, or `torch` of one that is the same with several threads."""
+    return "torch" if of(variant) > 1 else variant
+
+
 def several(threads: int, call: Call) -> Call:
     """The call, during which torch has so many threads in this process and then one again. Sums of
     products are in another order than with one: how many there are decides the last bits."""

@@ -9,7 +9,7 @@ from pearl_devices import Device, Kernel, offers
 from pearl_devices.buffers import specs
 from pearl_devices.kernels import acts, kind_of, repeats
 from pearl_devices.kernels.evaluation import played
-from pearl_estimators.cpu_datasheet import cpu_datasheet
+from pearl_estimators.cpu_datasheet import cpu_datasheet, more_threads
 from pearl_estimators.estimates import Estimate
 
 if TYPE_CHECKING:
@@ -102,15 +102,19 @@ def uncorrected(kernel: Kernel, device: Device, variant: str, width: int) -> Est
 
 def _alone(kernel: Kernel, device: Device, variant: str, width: int) -> Estimate:
     if device.real:
+        from pearl_estimators.host.benchmark_kernels import timed_as
         from pearl_estimators.host.calibration import estimate_from
         from pearl_estimators.host.on_demand import calibration, untimed
         from pearl_estimators.host.other_hosts import MEASURED_BY
 
-        known = calibration(device, [kernel])
+        known, way = calibration(device, [kernel]), timed_as(variant)
+        host = device.host if device.host in MEASURED_BY else ""
         fitted = known.find(kernel, variant)
         if fitted is not None:
-            host = device.host if device.host in MEASURED_BY else ""
             return estimate_from(fitted, known, kernel, variant, host)
+        if way != variant and (few := known.find(kernel, way)):
+            told = estimate_from(few, known, kernel, way, host)
+            return more_threads(told, kernel, device, way, variant)
         if untimed(known, kernel, variant):
             guess = cpu_datasheet(kernel, device, variant, width)
             return replace(guess, source=f"{guess.source}; {UNTIMED}")

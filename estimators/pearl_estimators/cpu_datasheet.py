@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from pearl_devices import Device, Kernel, torch_threads
@@ -103,11 +103,11 @@ RATES = ("64", "256")
 SHARED = (*VECTOR, "numbers", "rows")
 """Terms of torch that its threads share out; of memory, what lies beyond a cache is shared too."""
 
-DOUBLED, JOIN_S = 0.85, 2e-6
-"""Of several threads of torch: the share of a thread's speed that each doubling leaves (two threads
-of a loaded virtual machine had 1.6 to 1.8 times the speed of one on products of 512 and more), and
-the seconds that each doubling adds to an operation, to start and to join them. Both are assumed;
-the band is wider by the root of TORCH_BAND for each doubling."""
+DOUBLED, JOIN_S = 0.8, 5e-6
+"""Of several threads of torch: the share of a thread's speed that each doubling leaves, and the
+seconds that each doubling adds to an operation, to start and to join them. Of two threads they are
+fitted to 48 gradient steps on the host of REFERENCE (2026-11-23), of more assumed; the band is
+wider by the root of TORCH_BAND for each doubling."""
 
 COUNTED = ("network", "gradient", "fused", "advantages", "sample", "prioritise", "copy")
 """Structures of kernels whose costs agree; of others a roofline is nearer."""
@@ -184,8 +184,7 @@ def seconds(kernel: Kernel, device: Device, variant: str, probe: CpuProbe | None
         the instructions of the CPU where those of torch need not.
     """
     threads = torch_threads.of(variant)
-    doublings = math.log2(threads)
-    shared = threads * DOUBLED**doublings
+    shared, joined_s = _several(threads)
     torch = variant.startswith("torch")
     costs = TORCH if torch else NATIVE
     core_flops = device.peak_flops_per_s / device.width
@@ -205,7 +204,7 @@ def seconds(kernel: Kernel, device: Device, variant: str, probe: CpuProbe | None
         if "_beyond_" in name or name in SHARED:
             cost /= shared
         if name == "operation":
-            spent["overhead"] += doublings * JOIN_S * number
+            spent["overhead"] += joined_s * number
         if "_beyond_" in name:
             spent["memory"] += cost * by_memory
         elif name in VECTOR:
@@ -223,26 +222,65 @@ def _band(device: Device, variant: str) -> Band:
     return TORCH_BAND if 1 / ALIKE <= peak <= ALIKE else TORCH_BAND_ELSEWHERE
 
 
+def more_threads(
+    few: Estimate, kernel: Kernel, device: Device, variant: str, wider: str
+) -> Estimate:
+    """A kernel by more threads of torch than were timed: as much faster than `few`, its estimate in
+    `variant`, as these costs say."""
+    by = _whole_s(kernel, device, wider) / _whole_s(kernel, device, variant)
+    threads = torch_threads.of(wider)
+    doubt = _doubt(threads / torch_threads.of(variant))
+    return replace(
+        few,
+        latency_s=by * few.latency_s,
+        occupancy_s=by * few.occupancy_s,
+        low_s=by * few.low_s / doubt,
+        high_s=by * few.high_s * doubt,
+        rung="probed",
+        source=f"{few.source} with {torch_threads.of(variant)} threads, scaled to {threads} by the "
+        "costs of a data sheet; band assumed",
+    )
+
+
+def _whole_s(kernel: Kernel, device: Device, variant: str) -> float:
+    found = seconds(kernel, device, variant)
+    return found.overhead_s + found.compute_s + found.memory_s
+
+
+def _several(threads: int) -> tuple[float, float]:
+    """By which so many threads of torch are faster than one, and the seconds that each operation
+    takes to start and to join them."""
+    doublings = math.log2(threads)
+    return threads * DOUBLED**doublings, doublings * JOIN_S
+
+
+def _doubt(times: float) -> float:
+    """By which a band is wider of so many times as many threads."""
+    return float(TORCH_BAND.above ** (0.5 * math.log2(times)))
+
+
 def cpu_datasheet(kernel: Kernel, device: Device, variant: str, width: int) -> Estimate:
     """The datasheet rung of a CPU, or the probed one where it is here and probed: by counts; of
     kernels without such counts a roofline."""
+    threads = torch_threads.of(variant)
+    doubt = _doubt(threads)
     if not counted(kernel):
-        return cpu_roofline(kernel, device, variant, width)
+        cores, joined_s = _several(threads) if threads > 1 else (width, 0.0)
+        found = cpu_roofline(kernel, device, variant, cores, joined_s)
+        return replace(found, low_s=found.low_s / doubt, high_s=found.high_s * doubt)
     here = variant.startswith("torch") and device.real and not device.host
     probe = known() if here else None
-    found = seconds(kernel, device, variant, probe)
-    latency_s = found.overhead_s + found.compute_s + found.memory_s
-    most = max(found.overhead_s, found.compute_s, found.memory_s)
-    bound: Bound = "overhead" if most == found.overhead_s else "compute"
+    parts = seconds(kernel, device, variant, probe)
+    latency_s = parts.overhead_s + parts.compute_s + parts.memory_s
+    most = max(parts.overhead_s, parts.compute_s, parts.memory_s)
+    bound: Bound = "overhead" if most == parts.overhead_s else "compute"
     band = _band(device, variant)
-    threads = torch_threads.of(variant)
-    doubt = TORCH_BAND.above ** (0.5 * math.log2(threads))
     return Estimate(
         latency_s,
         low_s=latency_s / (band.below * doubt),
         high_s=latency_s * band.above * doubt,
         rung="probed" if probe else "datasheet",
-        bound_by="memory" if most == found.memory_s else bound,
+        bound_by="memory" if most == parts.memory_s else bound,
         source=f"counts at the costs of an {REFERENCE}, scaled to {device.model or device.name}"
         + (f" by {probe.source}" if probe else "")
         + (f" and {threads} threads" if threads > 1 else "")

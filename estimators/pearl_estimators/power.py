@@ -34,7 +34,7 @@ def firing_energy_j(kernel: Kernel, device: Device, width: int, occupancy_s: flo
     if not by_work(device):
         return dynamic_energy_j(device, width, occupancy_s)
     moved = kernel.bytes_in + kernel.bytes_out
-    work_s = max(kernel.flops / device.peak_flops_per_s, moved / device.memory_bytes_per_s)
+    work_s = max(kernel.flops / device.sustained_flops_per_s, moved / device.memory_bytes_per_s)
     return (device.active_power_w - device.waiting_power_w) * min(work_s, occupancy_s)
 
 

@@ -128,8 +128,11 @@ def roofline(kernel: Kernel, device: Device, variant: str, width: int) -> Estima
     return _roofline(kernel, device, variant, width, overhead_s(kernel, device, variant), 0.0)
 
 
-def cpu_roofline(kernel: Kernel, device: Device, variant: str, width: int) -> Estimate:
-    """The datasheet rung of a CPU: as `roofline`, with calls in place of launches.
+def cpu_roofline(
+    kernel: Kernel, device: Device, variant: str, width: float, joined_s: float = 0.0
+) -> Estimate:
+    """The datasheet rung of a CPU: as `roofline`, with calls in place of launches. width: the cores
+    that the work is worth of; joined_s: added to each operation.
 
     Replay on a CPU waits for memory rather than moves it: each of its accesses adds
     SERIAL_STEP_S, which nothing hides.
@@ -140,14 +143,14 @@ def cpu_roofline(kernel: Kernel, device: Device, variant: str, width: int) -> Es
     if structure == "own":
         source = f"{OWN_CALL_S:.2g} s a call, assumed; {kernel.kind} never timed on such a CPU"
         return of_terms(OWN_CALL_S, 0.0, 0.0, UNKNOWN_ENV_BAND, source)
-    calls_s = call_overhead_s(kernel, device, variant)
+    calls_s = call_overhead_s(kernel, device, variant) + joined_s * launches(kernel, variant)
     return _roofline(
         kernel, device, variant, width, calls_s, SERIAL_STEP_S * kind_of(kernel).accesses(kernel)
     )
 
 
 def _roofline(
-    kernel: Kernel, device: Device, variant: str, width: int, start_s: float, waits_s: float
+    kernel: Kernel, device: Device, variant: str, width: float, start_s: float, waits_s: float
 ) -> Estimate:
     rate = device.peak_flops_per_s * width / device.width
     memory = (kernel.bytes_in + kernel.bytes_out) / device.memory_bytes_per_s

@@ -276,15 +276,16 @@ EXCUSED = {
     "estimators/pearl_estimators/host/calibration_file.py": "the model of the CPU it was made on",
     "estimators/pearl_estimators/host/features.py": "cache sizes of the CPU",
     "estimators/pearl_estimators/host/probe.py": "the model of the CPU it was made on",
+    "pearl/advice/asking.py": "null of YAML",
     "pearl/planner/gpu_balance.py": "the balance of actors and a GPU",
     "pearl/report/balance_text.py": "the balance of actors and a GPU",
     "pearl/solvers/period/order_cuts.py": "a device that stands for all others and runs nothing",
     "pearl/spec/yaml_reader.py": "null of YAML",
     "pearl/testing/algorithm_contract.py": "every algorithm runs on a CPU",
     "pearl/testing/graphs.py": "problems whose times are given",
-    "pearl/training/checkpoint.py": "null of JSON",
+    "pearl/training/checkpoints/checkpoint.py": "null of JSON",
     "pearl/training/policy.py": "null of JSON",
-    "pearl/training/warm_start.py": "the name that torch has for the CPU",
+    "pearl/training/checkpoints/warm_start.py": "the name that torch has for the CPU",
 }
 """Files that may name a device kind → why."""
 

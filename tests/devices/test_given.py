@@ -125,6 +125,11 @@ def test_nothing_but_an_error_of_ours_comes_of_a_value_of_a_wrong_kind(noun, dat
         (lambda: Device("d", "cpu", width=1.5), "width is 1.5; it must be a whole number above 0"),
         (lambda: Device("d", "cpu", memory_bytes="1"), "memory_bytes is '1'; it must be finite"),
         (lambda: Device("d", "cpu", figures={"clock_hz": "1"}), "figure clock_hz is '1'; it must"),
+        (
+            lambda: Link("a", "b", 1.0, 1.0, band=(1.0, 2.0, 3.0)),
+            r"link a-b: band is \(1.0, 2.0, 3.0\); it must be two numbers",
+        ),
+        (lambda: Link("a", "b", 1.0, 1.0, band=(2.0, 3.0)), "its low end must be above 0 and at"),
         (lambda: Link("a", "b", "1", 1.0), "link a-b: latency_s is '1'; it must be finite and at"),
         (lambda: Kernel("k", flops="1"), "kernel k: flops is '1'; it must be finite and at lea"),
         (lambda: solve("g", COSTS), "graph is 'g'; a TaskGraph is needed"),

@@ -183,6 +183,22 @@ def test_a_run_whose_learning_is_one_call_on_two_cores_reports_each_part(kind: s
 # What lanes cost
 
 
+def test_a_partner_waits_asleep_and_ends_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[Any] = []
+    popen = overhead.subprocess.Popen
+
+    def watched(*given: Any, **options: Any) -> Any:
+        started.append(popen(*given, **options))
+        return started[-1]
+
+    monkeypatch.setattr(overhead.subprocess, "Popen", watched)
+    with overhead.partner():
+        (other,) = started
+        with pytest.raises(overhead.subprocess.TimeoutExpired):
+            other.wait(timeout=0.5)
+    assert other.poll() is not None
+
+
 def test_the_runtime_times_its_own_firing_and_handoff() -> None:
     found = overhead.measured()
     assert set(found) == {"firing_s", "handoff_s", "carry_s_per_byte"}

@@ -85,7 +85,8 @@ def test_of_a_family_the_middle_kernel_runs_and_none_on_two_cores():
     bind, bound = bind_of_calls_that_meet()
     sizes = {"obs": 4, "act": 0, "steps": 1, "double": 0, "q": (4, 8, 2)}
     small, middle, large = (kernel("update.dqn", sizes, batch=n) for n in (8, 64, 128))
-    several = [(large, "native"), (small, "native"), (middle, "native"), (large, "native-pair")]
+    several = [(large, "native"), (small, "native"), (middle, "native")]
+    several += [(large, "native-pair"), (large, "torch-2")]
     measured([*several, (ACTING, "native")], {}, bind)
     assert bound == [(ACTING, "native"), (middle, "native")]
 

@@ -10,12 +10,12 @@ import pytest
 
 import pearl
 from pearl.planner import planner
-from pearl.planning.runs import Drift
-from pearl.training.learning import taught
+from pearl.planning.runs import Drift, TaskDrift
+from pearl.training.learning import Lessons, taught
 from pearl_devices import Device, kernel
 from pearl_estimators.cpu import parts, uncorrected
 from pearl_estimators.estimates import Estimate
-from pearl_estimators.host import on_demand, told_by_runs
+from pearl_estimators.host import on_demand, own_timing, told_by_runs
 from pearl_estimators.host.calibration import Calibration
 from pearl_estimators.host.calibration_file import store, stored
 from pearl_estimators.host.learned import (
@@ -29,6 +29,7 @@ from pearl_estimators.host.learned import (
     with_run,
 )
 from pearl_estimators.host.own_timing import environment
+from pearl_estimators.host.timer import Timing
 from tests.estimators.test_calibration_load import fresh, loaded
 
 __all__ = ["fresh"]
@@ -146,10 +147,20 @@ def test_a_run_teaches_where_it_can_be_told_what_its_calls_took(fresh):
     plan, graph = pearl.plan(system), planner.problem(system)[0]
     says, steady = plan.period_s, {"wall_s": 2.0}
 
+    said: list[str] = []
+
     def found(times: float, waited: float | None = 0.01, **drift: object) -> Seen | None:
         wall_s = times * says / (1 - (waited or 0.0))
         about = Drift(says, wall_s, wall_s / says - 1, (), waited=waited)
-        return taught(plan, graph, system.platform, replace(about, **drift), steady)  # type: ignore[arg-type]
+        seen, (text,) = taught(
+            plan,
+            graph,
+            system.platform,
+            replace(about, **drift),  # type: ignore[arg-type]
+            steady,
+        )
+        said[:] = [text]
+        return seen[0] if seen else None
 
     one = found(1.3)
     assert one is not None
@@ -159,8 +170,16 @@ def test_a_run_teaches_where_it_can_be_told_what_its_calls_took(fresh):
     busy = found(1.3, waited=0.5)
     assert busy is not None
     assert (busy.quiet, busy.off) == (False, pytest.approx(one.off))
-    assert found(5.0) is found(1.3, waited=None) is None
-    assert found(1.3, measured_s=None) is found(1.3, decisions=("kept",)) is None
+    assert said == ["Learned from this run: its calls took 1.300 times their estimates."]
+    for change, why in (
+        ({"times": 5.0}, "its calls took 5 times their estimates"),
+        ({"waited": None}, "how long its lanes had no core is not known"),
+        ({"measured_s": None}, "it ended before its steady stretch"),
+        ({"decisions": ("kept",)}, "it was planned anew amid it"),
+        ({"apart": 2.0}, "its two cores were further apart, or nearer"),
+    ):
+        assert found(**{"times": 1.3, **change}) is None  # type: ignore[arg-type]
+        assert said[0].startswith(f"Nothing was learned from this run: {why}")
     told_by_runs.learn(one)
     again = found(1.3)  # of the same plan, made before: beside the same estimates
     assert again is not None
@@ -209,3 +228,73 @@ def Pit(reset_us: float):
             return np.zeros(1, np.float32), 0.0, bool(action), False, {}
 
     return Env()
+
+
+def test_of_several_lanes_each_teaches_its_calls_and_not_its_waits(fresh):
+    store(loaded(1.0))
+    known = stored()
+    assert known is not None
+    store(replace(known, runtime={"firing_s": 1e-6, "handoff_s": 1e-6, "carry_s_per_byte": 1e-10}))
+    one = {"env_step": ["gymnasium"], "update": ["native"], "replay_sample": ["native"]}
+    lag = {"limits.policy_lag": 1, "limits.prefetch": 1, "limits.max_lanes": 2}
+    system = pearl.load("dqn_cartpole", set={**lag, "limits.variants": one})
+    made, graph = pearl.plan(system), planner.problem(system)[0]
+    acts = {"inference", "env_step", "replay_insert"}
+    tasks = tuple(
+        replace(t, lane=f"cpu.{int(t.task not in acts)}", rung="calibrated", fused_with=())
+        for t in made.tasks
+    )
+    plan, own = replace(made, tasks=tasks), system.platform.devices[0]
+
+    def seconds(task: str) -> float:
+        return uncorrected(graph.task(task).kernel, own, plan.task(task).variant, 1).latency_s
+
+    def told(times: float, period: float = 1.5, **drift: object) -> tuple[Lessons, float]:
+        """The lane that learns takes `times` its estimates, in a period of so many of these."""
+        learns = [t for t in tasks if t.task not in acts]
+        busy_s = times * sum(t.firings * seconds(t.task) for t in learns)
+        rows = tuple(TaskDrift(t.task, 1.0, times * seconds(t.task), 0.0) for t in tasks)
+        about = Drift(1.0, period * busy_s, 0.0, rows, waited=0.01)
+        now = replace(about, **drift)  # type: ignore[arg-type]
+        return taught(plan, graph, system.platform, now, {"wall_s": 2.0}), busy_s
+
+    (seen, said), busy_s = told(1.2)
+    crossing = sum(
+        graph.repetition[e.src] * e.bytes for e in graph.edges if (e.src in acts) != (e.dst in acts)
+    )
+    assert crossing > 0
+    (learner,) = seen
+    kernels = {p.named.split()[0] for p in learner.parts}
+    assert {"update.dqn", "replay_sample"} <= kernels
+    assert "env_step" not in kernels
+    assert learner.off == pytest.approx(math.log(1.2 * (1 - 1e-10 * crossing / busy_s)), abs=1e-9)
+    assert said[1].startswith("Learned from lane cpu.1: its calls took 1.")
+    assert said[0].startswith("Nothing was learned from lane cpu.0: ")
+    assert told(1.2, 2.5)[0][0] == ()  # it waited most of the time
+    assert "cold caches" in told(1.2, 2.5)[0][1][1]
+    (none, (why,)), _ = told(1.2, waited=0.3)
+    assert none == ()
+    assert why.startswith("Nothing was learned from this run: something else had 30%")
+    lost = told(1.2, tasks=())[0]
+    assert lost[0] == ()
+    assert "was not timed in it" in lost[1][1]
+    store(replace(known, runtime={"firing_s": 1e-6, "handoff_s": 1e-6, "carry_s_per_byte": 1.0}))
+    nothing, why_not = told(1.2)[0]
+    assert nothing == ()
+    assert "no longer than the bytes that cross lanes" in why_not[1]
+
+
+def test_what_is_timed_in_a_burst_of_load_is_timed_again(monkeypatch):
+    """Three rounds in turns, of which the quickest counts."""
+    rounds = iter([(9e-3, 5e-3), (1e-3, 5e-3), (2e-3, 4e-3)])
+    turn: list[float] = []
+
+    def timed(call: object, **_: object) -> Timing:
+        turn[:] = turn or next(rounds)
+        return Timing(taken := turn.pop(0), taken, 1.1 * taken, 1, 0.1, 1.0)
+
+    monkeypatch.setattr(own_timing, "time_call", timed)
+    monkeypatch.setattr(own_timing, "acting", lambda call: call)
+    k = {"kind": "env_step", "sizes": {"envs": 1, "obs": 4, "act": 0}, "program": "CartPole-v1"}
+    found = own_timing.time_here({"kernels": [{**k, "args": {}}] * 2, "variant": "native"}, 0.1)
+    assert found == [(1e-3, 1e-3, 1.1e-3), (4e-3, 4e-3, 4.4e-3)]

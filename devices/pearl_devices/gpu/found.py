@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from pearl_devices.base import Device, Link, UnsupportedError
+from pearl_devices.base import UNTIMED, Device, Link, UnsupportedError
 from pearl_devices.discover import GPU_IDLE_SHARE, LAUNCH_S, PCIE_LATENCY_S
 from pearl_devices.gpu.nvidia import driver, torch_kind
 
@@ -71,5 +71,13 @@ def torch_gpus(host: str, kind_name: str) -> Iterator[tuple[Device, Link]]:
                 model=str(getattr(told, "name", "Apple GPU")),
                 sources={**sources, "active_power_w": sources["idle_power_w"], "width": "torch"},
             ),
-            Link(host, name, PCIE_LATENCY_S, PCIE_BYTES_PER_S, LAUNCH_S, sources=LINK_SOURCES),
+            Link(
+                host,
+                name,
+                PCIE_LATENCY_S,
+                PCIE_BYTES_PER_S,
+                LAUNCH_S,
+                sources=LINK_SOURCES,
+                band=UNTIMED,
+            ),
         )

@@ -29,6 +29,7 @@ B batch size, P parameters of a network. Discrete actions are int64 without the 
 | learners.I.X | as learner.X | of several learners what learner I has as its own, I from 1; the first has learner.X |
 | gradient.I.X, gradient.I.loss.X, gradient.I.td | P; 1; B / learners | gradient of network X by learner I on its rows of the batch, with the loss and the absolute TD errors of these rows |
 | mean.X | P | the mean of all learners' gradients |
+| gradient.I.X.S, mean.X.S | P / learners | shard S of these, where the mean is computed in shards |
 | learner.step | 1 | gradient steps done, or left out by target_kl |
 | loss.X | 1 | the last loss of network X |
 | policy.X | P | the copy that inference reads |

@@ -6,6 +6,9 @@ the same step of the optimiser with the mean (learner_step.X). Sizes: those of u
 is the whole one; learners, their number; of the first and the last kind learner, which one, from 0;
 td (1) where the TD errors are sent on. Gradient step n of a firing of update.X is step n of `steps`
 firings here; which one it is, learner.step says.
+
+Where shards is 1, every network is cut into as many parts as there are learners, and all_reduce.X
+averages one of them: that of its size learner. The first also has the losses and the TD errors.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from pearl_devices.kernels.counting import (
 from pearl_devices.kernels.off_policy import with_loss
 from pearl_devices.kernels.record import KernelKind, Spec, Work, primitive
 
-OWN = ("learner", "learners", "td")
+OWN = ("learner", "learners", "td", "shards")
 """Sizes that update.X has not."""
 SUMMED, STEPPED = 2, 10
 """Torch operations of a network: of the mean, a sum or a quotient each; of a step of Adam."""
@@ -42,6 +45,26 @@ def rows(k: Kernel) -> tuple[int, int]:
     """First and end row of a learner's share of a batch."""
     each = k.dim("batch") // k.dim("learners")
     return k.dim("learner") * each, (k.dim("learner") + 1) * each
+
+
+def shards(k: Kernel) -> range:
+    """The parts that the reduction of a kernel's learners is cut into; one is the whole."""
+    return range(k.dim("learners") if k.dims.get("shards") else 1)
+
+
+def mine(k: Kernel) -> int:
+    """The shard that a reduction averages."""
+    return k.dim("learner") if k.dims.get("shards") else 0
+
+
+def part(size: int, shard: int, of: int) -> slice:
+    """The numbers of a network of `size` that are in a shard, of so many nearly equal ones."""
+    return slice(size * shard // of, size * (shard + 1) // of)
+
+
+def sharded(k: Kernel, array: str, shard: int) -> str:
+    """The name of a shard of gradient.I.X or mean.X: the whole array is its only one."""
+    return f"{array}.{shard}" if k.dims.get("shards") else array
 
 
 def named(array: str, learner: int) -> str:
@@ -70,18 +93,26 @@ def shares(of: KernelKind) -> tuple[KernelKind, KernelKind, KernelKind]:
         found = of.arrays(whole(k, of.name))
         return {n: s for n, s in found.items() if n not in STOP and not n.startswith("loss.")}
 
-    def sent(k: Kernel, learner: int) -> dict[str, Spec]:
-        """What a learner sends to be averaged."""
-        prefix, found = f"gradient.{learner}", dict[str, Spec]()
+    def cut(k: Kernel, array: str, only: int | None = None) -> dict[str, Spec]:
+        """The shards of an array as large as each network, whose name follows; only: one."""
+        found, of = dict[str, Spec](), shards(k)
         for name, size in networks(base(k)).items():
-            found[f"{prefix}.{name}"] = ((size,), "float32")
-            found[f"{prefix}.loss.{name}"] = ((1,), "float64")
-        if k.dims.get("td"):
-            found[f"{prefix}.td"] = ((k.dim("batch") // k.dim("learners"),), "float32")
+            for shard in of if only is None else (only,):
+                numbers = part(size, shard, len(of))
+                spec: Spec = ((numbers.stop - numbers.start,), "float32")
+                found[sharded(k, f"{array}.{name}", shard)] = spec
         return found
 
-    def mean(k: Kernel) -> dict[str, Spec]:
-        return {f"mean.{n}": ((size,), "float32") for n, size in networks(base(k)).items()}
+    def sent(k: Kernel, learner: int, only: int | None = None) -> dict[str, Spec]:
+        """What a learner sends to be averaged; only: to the reduction of one shard."""
+        prefix = f"gradient.{learner}"
+        found = cut(k, prefix, only)
+        if not only:  # losses and TD errors go to the first
+            for name in networks(base(k)):
+                found[f"{prefix}.loss.{name}"] = ((1,), "float64")
+            if k.dims.get("td"):
+                found[f"{prefix}.td"] = ((k.dim("batch") // k.dim("learners"),), "float32")
+        return found
 
     def held(k: Kernel) -> dict[str, Spec]:
         """The learner's own arrays."""
@@ -93,14 +124,18 @@ def shares(of: KernelKind) -> tuple[KernelKind, KernelKind, KernelKind]:
         return {**read, **held(k), **sent(k, k.dim("learner"))}
 
     def reduce_arrays(k: Kernel) -> dict[str, Spec]:
-        given = {n: s for i in range(k.dim("learners")) for n, s in sent(k, i).items()}
+        shard = mine(k)
+        given = {n: s for i in range(k.dim("learners")) for n, s in sent(k, i, shard).items()}
+        given |= cut(k, "mean", shard)
+        if shard:
+            return given
         kept = {f"loss.{name}": ((1,), "float64") for name in networks(base(k))}
         errors = {"batch.td": base(k)["batch.td"]} if k.dims.get("td") else {}
-        return {**given, **mean(k), **kept, **errors}
+        return {**given, **kept, **errors}
 
     def step_arrays(k: Kernel) -> dict[str, Spec]:
         constants = {n: s for n, s in base(k).items() if n.startswith("hyper.")}
-        return {**constants, **mean(k), **held(k)}
+        return {**constants, **cut(k, "mean"), **held(k)}
 
     def like(k: Kernel) -> Kernel:
         """One gradient step on a learner's rows: what its estimate is that of."""
@@ -117,7 +152,8 @@ def shares(of: KernelKind) -> tuple[KernelKind, KernelKind, KernelKind]:
         return sum(networks(base(k)).values())
 
     def reduce_work(k: Kernel) -> Work:
-        numbers, learners = held_numbers(k), k.dim("learners")
+        averaged = cut(k, "mean", mine(k)).values()
+        numbers, learners = sum(shape[0] for shape, _ in averaged), k.dim("learners")
         read, written = float(F32 * learners * numbers), float(F32 * numbers)
         return float(learners * numbers), read, written, 0.0
 
@@ -158,6 +194,7 @@ def shares(of: KernelKind) -> tuple[KernelKind, KernelKind, KernelKind]:
         side="learns",
         actions=of.actions,
         networks=of.networks,
+        like=lambda k: replace(k, dims={**k.dims, "learner": 1}) if mine(k) > 1 else k,
         operations=lambda k: SUMMED * k.dim("learners") * len(networks(base(k))),
         variants={"torch": primitive("torch.shares:bind_reduction")},
     )

@@ -102,7 +102,7 @@ def gpu_roofline(
 ) -> Estimate:
     """Starts + max(flops / rate, bytes / bandwidth), of a variant on `width` SMs."""
     kind, clock_hz = kind_of(kernel), device.figures.get("clock_hz", CLOCK_HZ)
-    rate = device.peak_flops_per_s * width / device.width
+    rate = device.sustained_flops_per_s * width / device.width
     moved, bandwidth = kernel.bytes_in + kernel.bytes_out, device.memory_bytes_per_s
     by_hand, waits_s = way(variant) not in ("eager", "graph"), 0.0
     overhead_s = start_s(kernel, device, variant, starts)

@@ -9,8 +9,8 @@ from functools import cache
 from itertools import islice
 from typing import Any
 
-from pearl_devices import Buffers, Device, Kernel, backend, offers
-from pearl_devices.base import ASKED, Call
+from pearl_devices import Buffers, Device, Kernel, backend, offers, torch_threads
+from pearl_devices.base import ASKED, WIDE, Call
 from pearl_devices.buffers import allocate, specs
 from pearl_devices.kernels import KINDS, KernelKind, kind_of, repeats
 from pearl_devices.kernels.replay import tree_levels
@@ -81,9 +81,32 @@ def _some(name: str, count: int, seed: int) -> Iterator[Kernel]:
 
 def variants(of: Kernel) -> dict[str, int]:
     """What the CPU backend offers for a kernel on this host without being asked, and the cores it
-    takes."""
+    takes; without several threads of torch (`by_threads`)."""
     offered = offers(of, Device("host", "cpu", width=CORES, real=True))
-    return {variant: cores for variant, cores in offered if variant not in ASKED}
+    return {v: cores for v, cores in offered if v not in ASKED and v not in WIDE}
+
+
+THREADS = "torch-2"
+"""The variant that tells what several threads of torch cost."""
+
+
+def threaded(groups: Collection[str] = GROUPS) -> list[str]:
+    """The families of these groups that torch runs by several threads on this host."""
+    kinds = {name: kind for name, (_, kind, _) in DRAWS.items() if group(name) in groups}
+    several = torch_threads.of(THREADS) <= CORES
+    return [n for n, k in kinds.items() if several and k.structure == "gradient"]
+
+
+def by_threads(groups: Collection[str] = GROUPS) -> Iterator[tuple[Kernel, str]]:
+    """The kernels of these groups that are timed by several threads of torch, where two cores are
+    free: the first FEW of each family."""
+    for name in threaded(groups):
+        yield from ((of, THREADS) for of in _some(name, FEW, SEED))
+
+
+def timed_as(variant: str) -> str:
+    """The variant whose timings tell what this one takes: THREADS of all with several threads."""
+    return THREADS if variant in WIDE else variant
 
 
 IN_A_CALL, CALL_FLOPS = 16, 2e7

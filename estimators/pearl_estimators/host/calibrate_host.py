@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -15,11 +16,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from pearl_devices import Kernel, UnsupportedError
+from pearl_devices import Kernel, UnsupportedError, torch_threads
 from pearl_estimators.host import interference
 from pearl_estimators.host.benchmark_kernels import (
     CORES,
     bound,
+    by_threads,
     firings,
     held_out,
     training,
@@ -34,6 +36,8 @@ from pearl_estimators.host.timer import HELD, Timing, share_had, time_call
 
 POINT_S = (0.004, 0.015)  # shortest and longest time given to one point in one round
 ROUNDS = 3
+THREADS_S = 6.0
+"""What timing by several threads of torch may take (a kernel takes some 0.1 s)."""
 LANES_S = 8.0
 """Of these what measuring the cost of lanes may take, and waiting for the cores, twice `MORE_S` (3
 to 7 s on 2 × AMD EPYC, 2026)."""
@@ -52,7 +56,9 @@ Prepare = Callable[[Kernel, str], Timer]
 
 def _prepare(kernel: Kernel, variant: str) -> Timer:
     call, cores = bound(kernel, variant), variants(kernel).get(variant, 1)
-    several = firings(kernel)
+    several, threads = firings(kernel), torch_threads.of(variant)
+    if threads > 1:
+        return lambda seconds: time_call(call, seconds=seconds, computes=False, cores=threads)
     return lambda seconds: time_call(call, seconds=seconds, cores=cores, firings=several)
 
 
@@ -189,6 +195,7 @@ def everything(seconds: float, groups: Sequence[str], known: Calibration, tell: 
     it lacks: those of the runtime, and the slow-down of calls on two cores by each other."""
     jobs, points_s = lacking(groups, known), max(seconds - LANES_S, seconds / 2)
     apart_s = time_points(points_s, jobs, tell, apart_s=known.apart_s)
+    time_threads(_new(by_threads(groups), known), tell)
     if CORES < 2 or find_spec(RUNTIME.partition(".")[0]) is None:
         return
     runtime = dict(known.runtime) or _runtime(apart_s)
@@ -200,14 +207,45 @@ def everything(seconds: float, groups: Sequence[str], known: Calibration, tell: 
 
 def lacking(groups: Sequence[str], known: Calibration) -> list[tuple[Kernel, str]]:
     """The kernels and variants to fit on, of these groups, of which `known` has no point."""
+    return _new(((of, v) for of in training(groups) for v in variants(of)), known)
+
+
+def _new(jobs: Iterable[tuple[Kernel, str]], known: Calibration) -> list[tuple[Kernel, str]]:
+    """Those of which `known` has no point, and does not say why."""
     have = {p.key for p in known.points}
     return [
         (kernel, variant)
-        for kernel in training(groups)
-        for variant in variants(kernel)
+        for kernel, variant in jobs
         if point(kernel, variant, 1.0).key not in have
         and f"{family(kernel)} {variant}" not in known.skipped
     ]
+
+
+def time_threads(
+    jobs: Iterable[tuple[Kernel, str]],
+    tell: Tell,
+    *,
+    prepare: Prepare = _prepare,
+    share: Callable[[int], float] = share_had,
+    clock: Callable[[], float] = time.perf_counter,
+) -> None:
+    """Time these kernels, by several threads of torch, for THREADS_S at most, while so many cores
+    are free: where something else has a part of one, each operation waits for the scheduler, and a
+    gradient step takes ten times as long and more. Told of are only timings that had all cores."""
+    end_s = clock() + THREADS_S
+    for kernel, variant in jobs:
+        if clock() > end_s or share(torch_threads.of(variant)) < 1 / HELD:
+            return
+        try:
+            each = _TimedKernel(kernel, variant, prepare(kernel, variant))
+        except (UnsupportedError, ImportError) as error:
+            tell({"skipped": {f"{family(kernel)} {variant}": str(error)}})
+            continue
+        for _ in range(ROUNDS):
+            each.add(POINT_S[1], lambda: 0.0)
+        each.timings = [timing for timing, _ in each.held()]
+        if each.timings:
+            tell(each.found())
 
 
 RUNTIME = "pearl.runtime.lanes.overhead"
@@ -283,6 +321,7 @@ def main(arguments: list[str]) -> None:
     elif task == "own":
         print(json.dumps(time_here(given, seconds)))
     elif task == "probe":
+        gc.disable()  # it ends soon, and each look for garbage walks all that torch brings
         print(json.dumps(probe_here(seconds)))
     else:
         known, tell = Calibration.from_json(given["known"]), teller(Path(given["journal"]))

@@ -15,7 +15,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pearl_estimators.host.benchmark_kernels import GROUPS, group, training, variants
+from pearl_estimators.host.benchmark_kernels import (
+    GROUPS,
+    THREADS,
+    group,
+    threaded,
+    training,
+    variants,
+)
 from pearl_estimators.host.calibration import (
     NOISY,
     Calibration,
@@ -95,7 +102,8 @@ def _asked(of: str) -> tuple[tuple[str, Key], ...]:
 def timeable(of: str) -> frozenset[str]:
     """Every family and variant of a group, as `Point.named`, that a calibration of this host
     times."""
-    return frozenset(named for named, _ in _asked(of))
+    threads = {f"{name} {THREADS}" for name in threaded([of])}
+    return frozenset(threads.union(named for named, _ in _asked(of)))
 
 
 def group_of(of: Point) -> str:

@@ -12,7 +12,14 @@ from pathlib import Path
 from statistics import median
 
 from pearl_devices import Device, Kernel, backend
-from pearl_estimators.host.benchmark_kernels import CORES, GROUPS, group
+from pearl_estimators.host.benchmark_kernels import (
+    CORES,
+    GROUPS,
+    THREADS,
+    group,
+    threaded,
+    timed_as,
+)
 from pearl_estimators.host.calibration import (
     Calibration,
     CalibrationError,
@@ -256,6 +263,7 @@ def needed_groups(kernels: Iterable[Kernel]) -> set[str]:
 
 def untimed(known: Calibration, kernel: Kernel, variant: str) -> bool:
     """Whether a complete calibration has this kernel in this variant, and `known` lacks it."""
+    variant = timed_as(variant)
     named = f"{family(kernel)} {variant}"
     return (
         named in timeable(group(family(kernel)))
@@ -283,16 +291,18 @@ def quiet() -> bool:
 
 
 def _again(found: Calibration, wanted: set[str]) -> Calibration:
-    """`found`, with points of `wanted` in doubt or timed under load timed again, and the cost of
-    lanes where it is lacking: where this host is quiet, once a process, and not within
-    AGAIN_EVERY_S of the last time."""
+    """`found`, with points of `wanted` in doubt or timed under load timed again, and what lanes or
+    several threads of torch cost where that is lacking: where this host is quiet, once a process,
+    and not within AGAIN_EVERY_S of the last time."""
     file = path()
     if file in _looked:
         return found
     _looked.add(file)
     due = [p for p in found.points if group_of(p) in wanted and _due(p, found)]
     lanes = CORES > 1 and not found.runtime
-    if not (due or lanes) or _recent(found.again) or not quiet():
+    have = {p.named for p in found.points} | set(found.skipped)
+    threads = {group(n) for n in threaded(wanted) if f"{n} {THREADS}" not in have}
+    if not (due or lanes or threads) or _recent(found.again) or not quiet():
         return found
     reasons = {
         "timed under load": sum(p.loaded for p in due),
@@ -300,13 +310,14 @@ def _again(found: Calibration, wanted: set[str]) -> Calibration:
     }
     what = [f"{n} kernels {why}" for why, n in reasons.items() if n]
     what += ["what lanes cost"] if lanes else []
+    what += ["threads of torch"] if threads else []
     _say(f"this host is quiet: timing again {', '.join(what)}, up to {AGAIN_LIMIT_S:.0f} s")
     try:
         with hold(file, AGAIN_LIMIT_S) as held:
             if not held:
                 return found
             kept = tuple(p for p in found.points if p not in due)
-            groups = {group_of(p) for p in due} or {"shared"}
+            groups = {group_of(p) for p in due} | threads or {"shared"}
             _, why = _timed(replace(found, points=kept), groups, AGAIN_S, AGAIN_LIMIT_S)
             result = settled(found, gathered(found, told(journal_of(file))))
             _keep(result)

@@ -12,8 +12,8 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -39,11 +39,11 @@ SIDES = (16, 64, 256, 1024)
 """Rows, inputs and outputs of the products that are timed."""
 COPIED = 1 << 26
 """Bytes of a copy: more than caches of one core hold."""
-EACH_S, TIMEOUT_S = 0.08, 120.0
+EACH_S, TIMEOUT_S = 0.03, 120.0
 TOGETHER = 64
 """Operators in a row that are timed as one."""
 RUNTIME = "pearl.runtime.lanes.overhead"
-"""The module whose `measured` times a handoff, where the runtime is installed."""
+"""The module whose `partner` times a handoff, where the runtime is installed."""
 SMALL_FLOPS = 3e5
 """Of the gradient steps that are timed: at most so many, so that they are all dispatch."""
 
@@ -171,37 +171,38 @@ def probe_here(seconds: float) -> dict[str, Any]:
 
     CPU seconds, which do not grow where something else has the core.
     """
-    import numpy as np
-    import torch
+    with _partner() as handoff_s:  # starts while torch is imported
+        import numpy as np
+        import torch
 
-    from pearl_estimators.host.benchmark_kernels import bound
-    from pearl_estimators.host.timer import time_call
+        from pearl_estimators.host.benchmark_kernels import bound
+        from pearl_estimators.host.timer import time_call
 
-    def taken_s(call: Any) -> float:
-        return time_call(call, seconds=seconds).low_s
+        def taken_s(call: Any) -> float:
+            return time_call(call, seconds=seconds).low_s
 
-    number = torch.zeros(1)
+        number = torch.zeros(1)
 
-    def operators() -> None:
-        for _ in range(TOGETHER):
-            number.add_(1)
+        def operators() -> None:
+            for _ in range(TOGETHER):
+                number.add_(1)
 
-    gradients = [taken_s(bound(k, "torch")) / kind_of(k).operations(k) for k in _small()]
-    rates = {}
-    for side in SIDES:
-        a, b, c = torch.ones(side, side), torch.ones(side, side), torch.ones(side, side)
-        rates[str(side)] = 2.0 * side**3 / taken_s(lambda a=a, b=b, c=c: torch.mm(a, b, out=c))
-    source = np.ones(COPIED // 8, np.float32)
-    target = np.empty_like(source)
-    cpu = host()["cpu"]
-    return {
-        "operator_s": taken_s(operators) / TOGETHER,
-        "gradient_s": median(gradients),
-        "products": rates,
-        "memory_bytes_per_s": COPIED / taken_s(lambda: np.copyto(target, source)),
-        "handoff_s": _handoff_s(),
-        "source": f"`pearl calibrate --probe` on {cpu}, {time.strftime('%Y-%m-%d', time.gmtime())}",
-    }
+        gradients = [taken_s(bound(k, "torch")) / kind_of(k).operations(k) for k in _small()]
+        rates = {}
+        for side in SIDES:
+            a, b, c = torch.ones(side, side), torch.ones(side, side), torch.ones(side, side)
+            rates[str(side)] = 2.0 * side**3 / taken_s(lambda a=a, b=b, c=c: torch.mm(a, b, out=c))
+        source = np.ones(COPIED // 8, np.float32)
+        target = np.empty_like(source)
+        when = time.strftime("%Y-%m-%d", time.gmtime())
+        return {
+            "operator_s": taken_s(operators) / TOGETHER,
+            "gradient_s": median(gradients),
+            "products": rates,
+            "memory_bytes_per_s": COPIED / taken_s(lambda: np.copyto(target, source)),
+            "handoff_s": handoff_s(),
+            "source": f"`pearl calibrate --probe` on {host()['cpu']}, {when}",
+        }
 
 
 def _small() -> Iterator[Kernel]:
@@ -217,8 +218,9 @@ def _small() -> Iterator[Kernel]:
                     yield found
 
 
-def _handoff_s() -> float | None:
+def _partner() -> AbstractContextManager[Callable[[], float | None]]:
+    """Another process, and what measures the handoff to it."""
     if (os.cpu_count() or 1) < 2 or find_spec(RUNTIME.partition(".")[0]) is None:
-        return None
-    found: float = import_module(RUNTIME).measured()["handoff_s"]
-    return found
+        return nullcontext(lambda: None)
+    started: AbstractContextManager[Callable[[], float | None]] = import_module(RUNTIME).partner()
+    return started

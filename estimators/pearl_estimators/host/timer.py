@@ -7,6 +7,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -54,7 +55,9 @@ def time_call(
 
     computes: the call keeps one core busy from start to end. The time is then the CPU time of the
         process, which does not grow when something else takes the core. False for a call that waits
-        (for a device, a process, the disk): then it is wall time.
+        (for a device, a process, the disk): then it is wall time. With several cores: for a call
+        whose threads sleep in parts of it; then it is the wall time of the blocks in which none of
+        this process's threads waited for a core, where there are any.
     cores: cores that the call keeps busy all the time, where one waits for the other too. The time
         is then CPU time over cores, of the blocks in which it had all of them, where there are any
         (sharing one core they exchange nothing between caches: a sixth less was seen).
@@ -68,12 +71,17 @@ def time_call(
     repeats, once_s = _repeats(call, seconds / blocks, wall)
     if repeats == 1 and once_s > seconds / blocks:
         blocks = min(blocks, max(LEAST_BLOCKS, round(seconds / once_s)))
+    asleep = cores > 1 and not computes
     found = []
     for _ in range(blocks):
+        queued_0 = queued_s() if asleep else 0.0
         wall_0, cpu_0 = wall(), cpu()
         for _ in range(repeats):
             call()
-        found.append((cpu() - cpu_0, wall() - wall_0))
+        cpu_s, wall_s = cpu() - cpu_0, wall() - wall_0
+        if asleep:  # as if it had computed on all cores, but for what its threads waited for them
+            cpu_s = cores * wall_s / (1 + (queued_s() - queued_0) / wall_s)
+        found.append((cpu_s, wall_s))
     if cores > 1:
         found = [(c, w) for c, w in found if cores * w <= HELD * c] or found
     cpus, walls = (sum(each) for each in zip(*found, strict=True))
@@ -119,6 +127,16 @@ def alone_s() -> float:
     except (OSError, IndexError):
         return now_s
     return now_s - int(queued) * 1e-9
+
+
+def queued_s() -> float:
+    """Seconds that all threads of this process have been ready to run and had no core (as in
+    `alone_s`; 0 where the system does not tell)."""
+    waited = 0
+    for task in Path("/proc/self/task").glob("*/schedstat"):
+        with suppress(OSError, IndexError):  # a thread that ends
+            waited += int(task.read_text(encoding="ascii").split()[1])
+    return waited * 1e-9
 
 
 PROBE_S, PROBE_BYTES = 0.03, 1 << 20

@@ -20,7 +20,7 @@ from pearl_devices.base import Buffers, Call
 from pearl_devices.buffers import specs
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels import KINDS
-from pearl_devices.kernels.shares import named, rows, whole
+from pearl_devices.kernels.shares import named, part, rows, sharded, shards, whole
 from pearl_devices.primitives.math.rng import stream
 from pearl_devices.primitives.torch import off_policy, on_policy
 from pearl_devices.primitives.torch.learner import Learner
@@ -54,8 +54,22 @@ def _rolls(kernel: Kernel) -> bool:
     return "hyper.rmsprop" in specs(kernel)
 
 
-def _out(kernel: Kernel, buffers: Buffers, name: str) -> Tensor:
-    return torch.as_tensor(buffers[f"gradient.{kernel.dim('learner')}.{name}"])
+def _shards(kernel: Kernel, buffers: Buffers, array: str) -> list[Tensor]:
+    """An array as large as a network, in its shards."""
+    return [torch.as_tensor(buffers[sharded(kernel, array, s)]) for s in shards(kernel)]
+
+
+def _given(kernel: Kernel, buffers: Buffers, name: str) -> Callable[[Tensor], None]:
+    """What takes the gradient of a network to all who average it."""
+    outs = _shards(kernel, buffers, f"gradient.{kernel.dim('learner')}.{name}")
+    size = sum(out.numel() for out in outs)
+    parts = [part(size, s, len(outs)) for s in shards(kernel)]
+
+    def give(gradient: Tensor) -> None:
+        for out, numbers in zip(outs, parts, strict=True):
+            out.copy_(gradient[numbers])
+
+    return give
 
 
 def _of_replay(kernel: Kernel, buffers: Buffers) -> Call:
@@ -63,8 +77,10 @@ def _of_replay(kernel: Kernel, buffers: Buffers) -> Call:
     steps, share = off_policy.GradientSteps(of, seen), slice(*rows(kernel))
     ((name, learner),) = steps.learners.items()
     batches = [SimpleNamespace(**{f: x[share] for f, x in vars(b).items()}) for b in steps.batches]
-    gradient = _out(kernel, buffers, name)
-    td = _out(kernel, buffers, "td") if kernel.dims.get("td") else None
+    give = _given(kernel, buffers, name)
+    td = None
+    if kernel.dims.get("td"):
+        td = torch.as_tensor(buffers[f"gradient.{kernel.dim('learner')}.td"])
     hyper, done = steps.hyper, seen["learner.step"]
 
     def call() -> None:
@@ -73,7 +89,7 @@ def _of_replay(kernel: Kernel, buffers: Buffers) -> Call:
         batch = batches[int(done[0]) % len(batches)]
         found = steps.losses(steps.nets, batch, hyper, **kernel.args)
         loss, errors = _only(kernel, found, name)
-        gradient.copy_(learner.gradient(loss))
+        give(learner.gradient(loss))
         learner.note(loss)
         if td is not None:
             td.copy_(errors.detach())
@@ -100,7 +116,7 @@ def _of_rollout(kernel: Kernel, buffers: Buffers) -> Call:
     of, seen = _update(kernel, buffers)
     losses, (first, end) = loss_of(of), rows(kernel)
     learners, nets = on_policy.learners_of(of, seen)
-    outs = [_out(kernel, buffers, name) for name in learners]
+    gives = [_given(kernel, buffers, name) for name in learners]
     hyper = SimpleNamespace(**{n: s for n, s in of.dims.items() if isinstance(s, int)})
     constants = on_policy.constants_of(of)
     rollout = on_policy.rollout_of(of, seen)
@@ -114,8 +130,8 @@ def _of_rollout(kernel: Kernel, buffers: Buffers) -> Call:
             batch.advantage = normal(rollout["advantage"][chosen])[first:end]
             hyper.normalise = 0.0
         ((_, found),) = losses(nets, batch, hyper, **kernel.args)
-        for out, grad in zip(outs, on_policy.gradients(found, learners), strict=True):
-            out.copy_(grad)
+        for give, grad in zip(gives, on_policy.gradients(found, learners), strict=True):
+            give(grad)
         for learner, loss in zip(learners.values(), found, strict=True):
             learner.note(loss)
 
@@ -147,15 +163,15 @@ def _minibatches(kernel: Kernel, counter: Any) -> Callable[[int], Any]:
 
 
 def bind_reduction(kernel: Kernel, buffers: Buffers) -> Call:
-    """all_reduce.*: mean.X and loss.X ← the means of all learners' gradients and losses; batch.td ←
-    their TD errors, one after another."""
-    numbers = range(kernel.dim("learners"))
-    means = {n.removeprefix("mean."): buffers[n] for n in specs(kernel) if n.startswith("mean.")}
-    pairs = [(mean, [buffers[f"gradient.{i}.{n}"] for i in numbers]) for n, mean in means.items()]
-    pairs += [
-        (buffers[f"loss.{n}"], [buffers[f"gradient.{i}.loss.{n}"] for i in numbers]) for n in means
+    """all_reduce.*: mean.X and loss.X ← the means of all learners' gradients and losses, or a shard
+    of the mean; batch.td ← their TD errors, one after another."""
+    numbers, found = range(kernel.dim("learners")), specs(kernel)
+    averaged = [n for n in found if n.startswith(("mean.", "loss."))]
+    pairs = [
+        (buffers[n], [buffers[f"gradient.{i}.{n.removeprefix('mean.')}"] for i in numbers])
+        for n in averaged
     ]
-    errors = [buffers[f"gradient.{i}.td"] for i in numbers] if kernel.dims.get("td") else []
+    errors = [buffers[f"gradient.{i}.td"] for i in numbers] if "batch.td" in found else []
 
     def call() -> None:
         for mean, given in pairs:
@@ -175,23 +191,23 @@ def bind_step(kernel: Kernel, buffers: Buffers) -> Call:
     step, clip = seen["learner.step"], seen["hyper.clip_norm"]
     if _rolls(kernel):
         learners, _ = on_policy.learners_of(of, seen)
-        means = [torch.as_tensor(buffers[f"mean.{name}"]) for name in learners]
+        means = [_shards(kernel, buffers, f"mean.{name}") for name in learners]
         steps = kernel.dim("steps")
 
         def on_rollout() -> None:
             begun = int(step[0]) // steps * steps  # before this rollout
             rates = on_policy.rates_of(learners, seen, begun)
-            on_policy.move(learners, [mean.clone() for mean in means], rates, seen)
+            on_policy.move(learners, [torch.cat(mean) for mean in means], rates, seen)
 
         return on_rollout
     layers = of.networks
     split = {n: off_policy.structure(of, n)[0] for n in layers}
     ((name, learner),) = {n: Learner(n, w, seen, split[n]) for n, w in layers.items()}.items()
-    mean = torch.as_tensor(buffers[f"mean.{name}"])
+    mean = _shards(kernel, buffers, f"mean.{name}")
 
     def on_batch() -> None:
         step[0] += 1
-        learner.move(mean.clone(), seen["hyper.adam"], float(clip[0]))
+        learner.move(torch.cat(mean), seen["hyper.adam"], float(clip[0]))
         tau, every = float(seen["hyper.tau"][0]), int(seen["hyper.target_every"][0])
         learner.follow(int(step[0]), tau, every)
 

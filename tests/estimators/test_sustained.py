@@ -1,0 +1,33 @@
+"""Cards that sustain less than their peak: slower at large products, and at full power there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pearl.advice.hardware import of_catalogue
+from pearl_devices import kernel
+from pearl_estimators import estimate
+
+UPDATE = kernel(
+    *("update.dqn",), program="pearl.algorithms.dqn:losses", obs=4, act=0, q=(4, 4096, 4096, 2),
+    batch=8192, steps=1, double=1,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["t4", "l4"])
+def test_a_large_update_takes_as_much_longer_and_draws_all_the_same(name: str) -> None:
+    card = of_catalogue(name)
+    share = card.figures["sustained_share"]
+    whole = replace(card, figures={**card.figures, "sustained_share": 1.0})
+    slow, fast = (estimate(UPDATE, d, variant="graph", width=d.width) for d in (card, whole))
+    assert slow.latency_s / fast.latency_s == pytest.approx(1 / share, rel=0.02)
+    watts = [e.energy_j / e.occupancy_s for e in (slow, fast)]
+    assert watts[0] == pytest.approx(watts[1], rel=0.02)
+    assert slow.low_s < slow.latency_s < slow.high_s
+
+
+def test_a_card_without_the_figure_has_its_peak() -> None:
+    card = of_catalogue("rtx_4090")
+    assert card.sustained_flops_per_s == card.peak_flops_per_s

@@ -1,0 +1,130 @@
+"""Several threads of torch on this host: timed by two where two cores are free, and wider told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pearl.planning.draws import _doubt
+from pearl_devices import Device, Kernel, base, cpu, kernel
+from pearl_estimators import Estimate, estimate
+from pearl_estimators.cpu_datasheet import more_threads
+from pearl_estimators.host import benchmark_kernels, calibrate_host, on_demand, timer
+from pearl_estimators.host.benchmark_kernels import THREADS, by_threads, threaded
+from pearl_estimators.host.timer import Timing, time_call
+from tests.calibrations import measure, synthetic
+
+CPU = Device("cpu", "cpu", width=16, real=True, peak_flops_per_s=16e11, memory_bytes_per_s=1e11)
+WIDE = kernel(
+    *("update.dqn",), program="pearl.algorithms.dqn:losses", obs=4, act=0, q=(4, 512, 512, 2),
+    batch=512, steps=1, double=1,
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(benchmark_kernels, "CORES", 2)
+
+
+def prepared(slow: Callable[[], float], made: list[Kernel]) -> calibrate_host.Prepare:
+    """Timings that had their cores or not, and the kernels that were bound."""
+
+    def prepare(of: Kernel, variant: str) -> Callable[[float], Timing]:
+        assert variant == THREADS
+        made.append(of)
+        return lambda _: Timing(1e-3, 1e-3, 1e-3, 8, 0.0, slow())
+
+    return prepare
+
+
+def timed(share: Callable[[int], float], slow: Callable[[], float]) -> tuple[int, list[Any]]:
+    """Kernels that were bound, and the points told of."""
+    made: list[Kernel] = []
+    told: list[Any] = []
+    jobs = by_threads(["dqn"])
+    calibrate_host.time_threads(jobs, told.append, prepare=prepared(slow, made), share=share)
+    return len(made), told
+
+
+def test_they_are_timed_while_two_cores_are_free_and_no_longer() -> None:
+    shares = iter([1.0, 1.0, 0.6])
+    assert timed(lambda _: next(shares), lambda: 1.0)[0] == 2
+    bound, told = timed(lambda _: 1.0, lambda: 1.0)
+    assert (bound, len(told)) == (benchmark_kernels.FEW, benchmark_kernels.FEW)
+    assert {each["point"]["variant"] for each in told} == {THREADS}
+
+
+def test_a_timing_without_both_cores_is_not_told() -> None:
+    slow = iter([2.0, 1.0, 2.0, *[2.0] * 100])
+    bound, told = timed(lambda _: 1.0, lambda: next(slow))
+    assert (bound, len(told)) == (benchmark_kernels.FEW, 1)
+    assert told[0]["point"]["share"] == 1.0
+
+
+def test_a_call_whose_threads_sleep_is_timed_by_the_wall_where_none_waited_for_a_core(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, queued, calls = [0.0], [0.0], [0]
+
+    def call() -> None:
+        calls[0] += 1
+        waits = calls[0] % 3 == 0
+        now[0] += 3e-3 if waits else 1e-3
+        queued[0] += 2e-3 if waits else 0.0
+
+    monkeypatch.setattr(timer, "queued_s", lambda: queued[0])
+    found = time_call(
+        *(call,), seconds=0.008, cores=2, computes=False, wall=lambda: now[0], cpu=lambda: 0.0
+    )
+    assert found.median_s == pytest.approx(1e-3)
+    assert found.contention == pytest.approx(1.0)
+
+
+def test_wider_ones_are_as_much_faster_as_a_data_sheet_says_with_more_doubt() -> None:
+    two = Estimate(8e-3, low_s=7e-3, high_s=9e-3, rung="calibrated", source="timed")
+    eight = more_threads(two, WIDE, CPU, "torch-2", "torch-8")
+    assert 2e-3 < eight.latency_s < 4e-3  # two doublings, of 1.7 at most each
+    assert eight.rung == "probed"
+    assert eight.high_s / eight.latency_s > 1.4 * two.high_s / two.latency_s
+    assert "2 threads, scaled to 8" in eight.source
+
+
+def test_on_this_host_none_is_planned_with_before_two_were_timed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    jobs = [(k, "torch") for k, _ in by_threads(["dqn"])]
+    known = measure(1.0, kernels=jobs, prepare=synthetic())
+    without = tuple(f for f in known.fits if f.variant != THREADS)
+    for variant in ("torch-2", "torch-8"):
+        assert on_demand.comparable(known, WIDE, ["torch", variant]) == ["torch", variant]
+        lacks = replace(known, fits=without)
+        assert on_demand.comparable(lacks, WIDE, ["torch", variant]) == ["torch"]
+    monkeypatch.setattr(on_demand, "calibration", lambda device, kernels: known)
+    found = [estimate(WIDE, CPU, variant=v, width=n) for v, n in (("torch-2", 2), ("torch-8", 8))]
+    assert [e.rung for e in found] == ["calibrated", "probed"]
+
+
+def test_every_family_that_torch_learns_by_has_them() -> None:
+    of = {k.kind for k, _ in by_threads()}
+    assert of == set(threaded())
+    assert "update.dqn" in of
+    assert all(dict(cpu.offers(k, CPU))[v] == 2 for k, v in by_threads(["sac"]))
+    assert base.wide(THREADS)
+
+
+def test_more_threads_are_no_other_family_to_doubt() -> None:
+    from pearl.planning.costs import CostTable, Mode
+    from pearl_devices import Platform
+
+    costs = CostTable(Platform("p", (CPU,)), ())
+    cost = Estimate(1e-3, low_s=5e-4, high_s=2e-3, rung="datasheet")
+    found = [
+        _doubt(Mode(("update",), "cpu", v, n, cost), WIDE, costs)
+        for v, n in (("torch", 1), ("torch-4", 4), ("native", 1))
+    ]
+    one, four, native = (each.parts() for each in found if each)
+    assert [a == b for a, b in zip(one, four, strict=True)] == [True] * 4 + [False]
+    assert [a == b for a, b in zip(one, native, strict=True)] == [True] * 2 + [False] * 3
