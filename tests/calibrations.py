@@ -12,11 +12,12 @@ import numpy as np
 
 from pearl_devices import Kernel
 from pearl_estimators.host import calibrate_host
-from pearl_estimators.host.benchmark_kernels import training, variants
+from pearl_estimators.host.benchmark_kernels import by_threads, group, training, variants
 from pearl_estimators.host.calibration import Calibration
 from pearl_estimators.host.calibration_file import store
 from pearl_estimators.host.features import terms
 from pearl_estimators.host.journal import gathered, teller
+from pearl_estimators.host.linear_fit import family
 from pearl_estimators.host.timer import Timing
 
 SECONDS = {
@@ -66,6 +67,7 @@ def measure(
 ) -> Calibration:
     """What a process that measures these kernels leaves; two cores stay where they are."""
     found: list[Any] = []
+    kernels = list(kernels)
     calibrate_host.time_points(
         *(seconds, kernels, found.append),
         apart_s=known.apart_s if known else 0.0,
@@ -73,6 +75,8 @@ def measure(
         apart=apart,
         pause=lambda _: None,
     )
+    threads = by_threads({group(family(k)) for k, v in kernels if v == "torch"})
+    calibrate_host.time_threads(threads, found.append, prepare=prepare, share=lambda _: 1.0)
     return gathered(known, found)
 
 
@@ -124,5 +128,7 @@ class Child:
             apart=lambda: 1e-6,
             pause=lambda _: None,
         )
+        threads = calibrate_host._new(by_threads(given["groups"]), known)
+        calibrate_host.time_threads(threads, tell, prepare=self.prepare, share=lambda _: 1.0)
         tell({"runtime": LANES})
         return None

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from pearl.errors import SpecError
-from pearl.training import checkpoint, restoring
+from pearl.training.checkpoints import checkpoint, restoring
 from pearl.training.trainer import CHECKPOINT, Trainer
 from tests.lanes import planned, replay_spec
 

@@ -38,12 +38,13 @@ def spec_of(case: str, **limits: Any) -> dict[str, Any]:
 
 
 @functools.cache
-def planned_with(case: str, learners: int) -> tuple[System, Plan]:
+def planned_with(case: str, learners: int, reduction: Any = None) -> tuple[System, Plan]:
     """A system with so many learners on a host of four cores, whatever this one has, and its plan
     of one lane, in which torch computes all gradient steps."""
     system = load(spec_of(case, max_lanes=4))
-    raw = {**system.raw, "limits": {**system.raw["limits"], "learners": learners}}
-    system = replace(system, raw=raw, limits=replace(system.limits, learners=learners))
+    given = {"learners": learners} | ({"reduction": reduction} if reduction else {})
+    raw = {**system.raw, "limits": {**system.raw["limits"], **given}}
+    system = replace(system, raw=raw, limits=replace(system.limits, **given))
     host = replace(system.platform.devices[0], width=4, max_lanes=4)
     system = replace(system, platform=replace(system.platform, devices=(host,)))
     graph, limits = graph_of(system), replace(system.limits, variants={"update": ("torch",)})
@@ -56,7 +57,12 @@ def planned_with(case: str, learners: int) -> tuple[System, Plan]:
 def apart(plan: Plan) -> Plan:
     """The plan with every learner but the first on a lane of its own."""
     lane = {t.task: t.task.rpartition("_")[2] for t in plan.tasks}
-    parts = ("gradient_", "update_")
+    parts = ("gradient_", "all_reduce_", "update_")
     return spread(
         plan, {t: int(n) if t.startswith(parts) and n.isdigit() else 0 for t, n in lane.items()}
     )
+
+
+def but_for_gradients(names: list[str]) -> list[str]:
+    """The names but for those of gradients and their means, whose arrays a reduction cuts."""
+    return [n for n in names if not n.startswith(("gradient.", "mean."))]

@@ -79,12 +79,14 @@ def links_text(found: Sequence[MeasuredLink], path: str) -> str:
     """The measured links between hosts in a table."""
     heading = (
         Column("between"),
+        Column("by"),
         *(Column(n, "right") for n in ("latency", "a message", "bandwidth", "median error")),
         Column("widest spread", "right"),
     )
     rows = tuple(
         (
             f"{k.home}, {k.other}",
+            k.carrier,
             si(k.latency_s, "s"),
             si(k.per_message_s, "s"),
             si(k.bytes_per_s, "B/s"),

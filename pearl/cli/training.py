@@ -233,7 +233,7 @@ def eval_(
     json_file: Json = None,
 ) -> Result:
     """Judge a policy of a run on fresh episodes."""
-    from pearl.training.evaluation import evaluate
+    from pearl.training.evaluations.evaluation import evaluate
 
     judged = evaluate(_policy(run_dir, policy, trust=trust), episodes, seed)
     returns = judged.returns

@@ -118,7 +118,7 @@ def _made_of(again: Again, task: str, mode: Mode, gpu: Device) -> str:
     ):
         return f"{e.bound_by} bounds it there (rung {e.rung})"
     start = overhead_s(kernel, gpu, mode.variant)
-    work = kernel.flops / (gpu.peak_flops_per_s * mode.width / gpu.width)
+    work = kernel.flops / (gpu.sustained_flops_per_s * mode.width / gpu.width)
     started = count(launches(kernel, mode.variant))
     return (
         f"starting its {started} operation{'' if started == '1' else 's'} is "

@@ -12,7 +12,6 @@ from pearl.graph.limits import Limits
 from pearl.graph.task_graph import TaskGraph
 from pearl.planning.costs import CostTable, Mode
 from pearl.planning.plans import Plan
-from pearl_devices.given import LARGEST
 
 FASTER = 0.8
 """A task 20 % faster takes this share of its time, and of its energy above idle."""
@@ -158,13 +157,7 @@ def _lanes(costs: CostTable, limits: Limits, known: Collection[str]) -> Iterator
 def _links(costs: CostTable, limits: Limits, known: Collection[str]) -> Iterator[Change]:
     platform = costs.platform
     for link in (k for k in platform.links if not {k.a, k.b} & set(known)):
-        fast = replace(
-            link,
-            latency_s=link.latency_s / 2,
-            bytes_per_s=min(link.bytes_per_s * 2, LARGEST),
-            per_message_s=link.per_message_s / 2,
-        )
-        links = tuple(fast if k is link else k for k in platform.links)
+        links = tuple(link.slower(0.5) if k is link else k for k in platform.links)
         table = replace(costs, platform=replace(platform, links=links))
         yield Change("link", link.name, f"link {link.name} twice as fast", table, limits)
 

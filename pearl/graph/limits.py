@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Literal
 
 from pearl.errors import SpecError
 from pearl_devices.given import is_names, is_number, is_whole, misfit, shown
@@ -24,6 +25,8 @@ class Limits:
     variants it may use. pin: task → device. together: pairs of tasks on one device.
     env_groups: groups of environments, one a firing; part of the graph and not a bound.
     learners: learners with averaged gradients; part of the graph and not a bound.
+    reduction: how their gradients are averaged, star or shards; part of the graph. None: the one
+        predicted to be quicker.
     any_order: rows of whichever copy of the actors is ready are stored next
         (`pearl.planner.any_order`).
     max_lanes: lanes in the whole plan at most (None: as many as the devices have), and cores that
@@ -45,6 +48,7 @@ class Limits:
     together: tuple[tuple[str, str], ...] = ()
     env_groups: int = 1
     learners: int = 1
+    reduction: Literal["star", "shards"] | None = None
     any_order: bool = False
     max_lanes: int | None = None
     replicas: Mapping[str, int] = field(default_factory=dict)
@@ -100,6 +104,10 @@ class Limits:
         for device, size in self.memory_bytes.items():
             if size != math.inf and (wrong := misfit(size, above=True)):
                 problems.append(f"limits: memory of {device} {wrong}")
+        if self.reduction not in (None, "star", "shards"):
+            problems.append(
+                f"limits: reduction is {shown(self.reduction)}; it is star, shards or None"
+            )
         if not isinstance(self.any_order, bool):
             problems.append(f"limits: any_order is {shown(self.any_order)}; it is True or False")
         if problems:

@@ -23,6 +23,7 @@ from pearl.spec.own_code import graph_of
 from pearl.spec.platform_entries import yours
 from pearl.spec.reading import System, load
 from pearl_devices import Kernel
+from pearl_devices.base import WIDE
 from pearl_estimators.cpu import UNTIMED_RUNGS
 from pearl_estimators.host import on_demand
 
@@ -45,7 +46,18 @@ def as_system(spec: System | str | Path | Mapping[str, Any]) -> System:
 def problem(system: System) -> tuple[TaskGraph, CostTable]:
     """The problem of a system: its task graph and the cost of every mode."""
     graph = graph_of(system)
-    return graph, tabulate(graph, system.platform, system.limits)
+    return graph, _costs(system, graph)
+
+
+def _costs(system: System, graph: TaskGraph) -> CostTable:
+    """The cost of every mode. Where lanes are threads of one process, calls by several threads of
+    torch are left out unless named: how many torch has would be every lane's."""
+    costs = tabulate(graph, system.platform, system.limits)
+    if system.train.lanes != "threads":
+        return costs
+    named = {v for variants in system.limits.variants.values() for v in variants}
+    kept = tuple(m for m in costs.modes if m.variant not in WIDE or m.variant in named)
+    return replace(costs, modes=kept)
 
 
 def check_estimates(system: System) -> None:
@@ -145,7 +157,7 @@ def _planned(
     from pearl.planner import any_order
     from pearl.solvers.solver import solve
 
-    costs = tabulate(graph, system.platform, system.limits)
+    costs = _costs(system, graph)
 
     def solved(costs: CostTable, limits: Limits, share: float) -> Plan:
         found = solve(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -13,7 +13,7 @@ from pearl.graph.limits import Limits
 from pearl.graph.task_graph import TaskGraph
 from pearl.planning.replicas import resized, splits
 from pearl_devices import Device, Kernel, Platform, offers
-from pearl_devices.base import ASKED
+from pearl_devices.base import ASKED, WIDE
 from pearl_devices.given import is_names, is_number, is_whole, misfit, shown
 from pearl_devices.hosts import alike
 from pearl_estimators import Estimate, estimate
@@ -248,25 +248,39 @@ def _tabulated(graph: TaskGraph, platform: Platform, limits: Limits) -> CostTabl
                 if device.name in known:
                     kept = comparable(known[device.name], kernel, [v for v, _ in ways])
                     ways = [(v, width) for v, width in ways if v in kept]
-                costed[kind] = [
+                costed[kind] = _worth_having(
                     (v, width, estimate(kernel, device, variant=v, width=width))
                     for v, width in ways
-                ]
+                )
             found += [Mode(tasks, device.name, v, n, cost, share) for v, n, cost in costed[kind]]
         if not found and len(tasks) == 1 and share is None:
             name = tasks[0]
-            named = [v for v in limits.variants.get(name, ()) if v in ASKED]
+            needs = {**WIDE, **ASKED}
+            named = [v for v in limits.variants.get(name, ()) if v in needs]
             raise InfeasibleError(
                 f"no device can run task {name!r} (kernel {kernel.kind}) under the limits; "
                 f"devices are {[d.name for d in platform.devices]}, allowed for it are "
                 f"{limits.devices.get(name, 'all')}, pinned to {limits.pin.get(name, 'none')}, "
                 f"variants {limits.variants.get(name, 'all')}"
-                + "".join(f"; {v} {ASKED[v]}" for v in named)
+                + "".join(f"; {v} {needs[v]}" for v in named)
                 + (f"; {name} runs at home, on {home}" if home and name == LEARNS else ""),
                 [{"kind": "task", "name": name, "need": 1, "limit": 0, "unit": "modes"}],
             )
         modes += found
     return CostTable(platform, tuple(modes))
+
+
+def _worth_having(
+    ways: Iterable[tuple[str, int, Estimate]],
+) -> list[tuple[str, int, Estimate]]:
+    """These ways without the wide ones that gain nothing: of several threads of torch those that
+    are no faster than a way of no more cores. No plan is better by them."""
+    found: list[tuple[str, int, Estimate]] = []
+    for variant, width, cost in sorted(ways, key=lambda way: way[1] if way[0] in WIDE else 0):
+        gains = all(cost.latency_s < c.latency_s for _, w, c in found if w <= width)
+        if variant not in WIDE or gains:
+            found.append((variant, width, cost))
+    return found
 
 
 def _ways(

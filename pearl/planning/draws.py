@@ -9,6 +9,9 @@ Each is a function of a seed and of its name alone. So two modes, two plans and 
 a kind, a model, a family or a kernel share that part of the error, and what is drawn of one mode
 does not depend on which others there are. A fused call is the sum of its parts: its factor is the
 mean of theirs, weighted by their shares of the call.
+
+The seconds of a link have one factor for all its messages, from its band; there z is the sum of
+three numbers over √3, one each of the kinds and of the models that it joins, and of its figures.
 """
 
 from __future__ import annotations
@@ -24,9 +27,8 @@ from numpy.typing import NDArray
 
 from pearl.graph.task_graph import TaskGraph
 from pearl.planning.costs import CostTable, Mode
-from pearl_devices import Kernel
+from pearl_devices import Kernel, Link, torch_threads
 from pearl_devices.kernels import kind_of
-from pearl_estimators import Estimate
 
 PARTS = 5
 """Parts of z, of equal weight (assumed: on a host taken as unknown, families of kernels were off
@@ -92,14 +94,35 @@ class Draws:
             found += share * np.exp(doubt.mean + doubt.spread * z)
         return found
 
+    def link_factors(self, costs: CostTable) -> dict[str, Vector]:
+        """Link → by which its seconds are multiplied in each draw; those without a band left out.
+        What a byte takes of energy is not drawn."""
+        found = {}
+        for link in costs.platform.links:
+            mean, spread = fitted(link.band[0], 1.0, link.band[1])
+            if spread:
+                names = _link_parts(link, costs)
+                z = sum(self.part(name) for name in names) / math.sqrt(len(names))
+                found[link.name] = np.exp(mean + spread * z)
+        return found
+
     def tables(self, graph: TaskGraph, costs: CostTable) -> list[CostTable]:
         """The cost table of every draw. Pair terms change with the mode whose time they change."""
         rows = [self.factors(m, graph, costs) for m in costs.modes]
-        return [scaled(costs, [float(row[n]) for row in rows]) for n in range(self.number)]
+        links = self.link_factors(costs)
+        return [
+            scaled(
+                costs,
+                [float(row[n]) for row in rows],
+                {name: float(row[n]) for name, row in links.items()},
+            )
+            for n in range(self.number)
+        ]
 
 
-def scaled(costs: CostTable, factors: list[float]) -> CostTable:
-    """The table with every time and energy of each mode times its factor."""
+def scaled(costs: CostTable, factors: list[float], links: Mapping[str, float]) -> CostTable:
+    """The table with every time and energy of each mode times its factor, and the seconds of each
+    of these links."""
     by = {
         (m.tasks[0], m.key): factor
         for m, factor in zip(costs.modes, factors, strict=True)
@@ -119,7 +142,9 @@ def scaled(costs: CostTable, factors: list[float]) -> CostTable:
         for m, factor in zip(costs.modes, factors, strict=True)
     )
     pairs = {(a, b): seconds * by.get(a, 1.0) for (a, b), seconds in costs.pair_extra_s.items()}
-    return replace(costs, modes=modes, pair_extra_s=pairs)
+    slower = tuple(k.slower(links.get(k.name, 1.0)) for k in costs.platform.links)
+    platform = replace(costs.platform, links=slower) if links else costs.platform
+    return replace(costs, platform=platform, modes=modes, pair_extra_s=pairs)
 
 
 def doubts(mode: Mode, graph: TaskGraph, costs: CostTable) -> list[tuple[Doubt | None, float]]:
@@ -147,24 +172,35 @@ def doubts(mode: Mode, graph: TaskGraph, costs: CostTable) -> list[tuple[Doubt |
     return [(_doubt(mode, kernel or graph.task(mode.tasks[0]).kernel, costs), 1.0)]
 
 
+def _link_parts(link: Link, costs: CostTable) -> tuple[str, ...]:
+    """The names of the parts of a link's error, of equal weight. Links that differ in the names of
+    their ends alone err alike, as devices of one model do."""
+    ends = [costs.platform.device(name) for name in (link.a, link.b)]
+    kinds = " and ".join(sorted(d.kind for d in ends))
+    models = " and ".join(sorted(f"{d.kind} {d.model or d.name}" for d in ends))
+    own = link.latency_s, link.per_message_s, link.bytes_per_s
+    return f"link of {kinds}", f"link of {models}", f"link of {models}, {own}"
+
+
 def _doubt(mode: Mode, kernel: Kernel, costs: CostTable) -> Doubt | None:
-    mean, spread = fitted(mode.estimate)
+    e = mode.estimate
+    mean, spread = fitted(e.low_s, e.latency_s, e.high_s)
     if spread == 0:
         return None
     device = costs.platform.device(mode.device)
     model = f"{device.kind} {device.model or device.name}"
     environment = kind_of(kernel).structure == "environment"
     program = f" {kernel.program}" if kernel.program and environment else ""
-    what = f"{kernel.kind.partition('.')[0]}{program} ({mode.variant})"
+    variant = torch_threads.plain(mode.variant)  # whatever its threads, which `own` tells apart
+    what = f"{kernel.kind.partition('.')[0]}{program} ({variant})"
     family = f"{what} on {model}"
     own = f"{family}, {mode.width} wide, {sorted(kernel.dims.items())} {kernel.program or ''}"
     return Doubt(device.kind, model, f"{what} on any {device.kind}", family, own, mean, spread)
 
 
-def fitted(estimate: Estimate) -> tuple[float, float]:
-    """Mean and standard deviation of the logarithm of the factor whose 90 % band is that of the
-    estimate; of a band that reaches down to 0 the lower end is as far off as the upper one."""
-    low, high, middle = estimate.low_s, estimate.high_s, estimate.latency_s
+def fitted(low: float, middle: float, high: float) -> tuple[float, float]:
+    """Mean and standard deviation of the logarithm of the factor on `middle` whose 90 % band is low
+    to high; of a band that reaches down to 0 the lower end is as far off as the upper one."""
     if middle <= 0 or high <= low:
         return 0.0, 0.0
     above = math.log(max(high, middle) / middle)

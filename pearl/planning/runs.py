@@ -67,6 +67,8 @@ class Drift:
         that is off; None where the times are alike (`exchange.ALIKE`).
     waited: share of measured_s, 0 to 1, in which the bounding lane was ready and had no core; None
         where the system does not say, or where the plan has more threads than cores.
+    learned: a sentence on the run, or on each of several lanes: what the calibration learned from
+        it, or why nothing; none of a plan from a file or of a run on a virtual clock.
     """
 
     predicted_s: float
@@ -76,6 +78,7 @@ class Drift:
     decisions: tuple[str, ...] = ()
     apart: float | None = None
     waited: float | None = None
+    learned: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -135,7 +138,7 @@ class Run:
     lags: of a plan with several lanes, what was seen to lag (policy_lag: param_syncs, at inference;
     priority_staleness: draws whose priorities were not yet written, at a draw) → by how many → how
     often, in the iterations that were timed.
-    traffic: for the lanes of each other host what crossed: {host, tasks, messages_to,
+    traffic: for the lanes of each other host what crossed: {host, tasks, carrier, messages_to,
     payload_bytes_to, state_bytes_to, others_to, and the same with _from}: messages with firings and
     the bytes of their arrays, bytes at starts and pauses, and messages of control.
     drift: how far it was from the plan; None for a simulated run, which has no other times.

@@ -1,6 +1,6 @@
 """The value of a plan under many draws of its times, without solving anything again.
 
-With its lane orders a plan is a timed graph whose arcs are sums of a drawn time and a constant, so
+With its lane orders a plan is a timed graph whose arcs are sums of drawn times and a constant, so
 its period in each draw is a maximum cycle ratio. All draws are done at once: the ratio of the
 cycles known so far is a lower bound, longest paths at that period (one number a draw on every node)
 prove it, and a draw in which they do not end shows another cycle, by Howard's algorithm.
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pearl.graph.period import Arc, howard, start_times
 from pearl.planning.bands import Bands
 from pearl.planning.draws import Draws, Vector
-from pearl.planning.timing import Assignment, Orders, TimedGraph
+from pearl.planning.timing import Assignment, Orders, TimedGraph, timing
 from pearl.time_limit import watched
 from pearl_estimators import power
 
@@ -54,7 +54,7 @@ def valued(
     """
     a = timed.assignment
     factors = [draws.factors(m, a.expansion.graph, a.costs) for m in a.modes]
-    natural = _periods(timed, timed.ring(orders), held, factors)
+    natural = _periods(timed, timed.ring(orders), held, factors, _crossings(a, draws))
     dynamic = np.full(draws.number, math.fsum(h.energy_j for h in a.hops.values()))
     watts = _watts(a, draws)
     for u, m in enumerate(a.modes):
@@ -86,53 +86,94 @@ def least_periods(assignment_timed: TimedGraph, draws: Draws) -> Vector:
     """No order of the lanes has a smaller period in a draw: shape (draws,)."""
     a = assignment_timed.assignment
     factors = [draws.factors(m, a.expansion.graph, a.costs) for m in a.modes]
-    return _periods(assignment_timed, (), (), factors)
+    return _periods(assignment_timed, (), (), factors, _crossings(a, draws))
+
+
+@dataclass(frozen=True)
+class _Crossing:
+    """Links that err alike. factor: on their seconds in each draw. twice: the graph of the plan
+    where they take twice as long; seconds of a link enter each of its numbers linearly."""
+
+    factor: Vector
+    twice: TimedGraph
+
+    def more(self, nominal: float, twice: float) -> Vector | float:
+        """What is added to a number of the graph in each draw."""
+        return (self.factor - 1) * (twice - nominal) if twice != nominal else 0.0
+
+
+def _crossings(a: Assignment, draws: Draws) -> list[_Crossing]:
+    """The links that the plan uses and whose seconds are drawn."""
+    used = {hop.link.name for hop in a.hops.values()}
+    drawn = {name: f for name, f in draws.link_factors(a.costs).items() if name in used}
+    alike: dict[bytes, set[str]] = {}
+    for name, factor in drawn.items():
+        alike.setdefault(factor.tobytes(), set()).add(name)
+    platform, found = a.costs.platform, []
+    for names in alike.values():
+        links = tuple(k.slower(2.0) if k.name in names else k for k in platform.links)
+        costs = replace(a.costs, platform=replace(platform, links=links))
+        found.append(_Crossing(drawn[min(names)], timing(replace(a, costs=costs))))
+    return found
 
 
 def _periods(
-    timed: TimedGraph, rings: Sequence[Arc], held: Sequence[Arc], factors: Sequence[Vector]
+    timed: TimedGraph,
+    rings: Sequence[Arc],
+    held: Sequence[Arc],
+    factors: Sequence[Vector],
+    crossings: Sequence[_Crossing],
 ) -> Vector:
     a, n = timed.assignment, len(timed.names)
     number = len(factors[0])
-    latency, occupancy = _times(timed, a, factors, number)
+    own, latency, occupancy = _times(timed, a, factors, crossings, number)
     rows: list[tuple[int, int, int]] = []
     weights: list[Vector] = []
+    for e, (s, d, w, m) in enumerate(watched(timed.arcs)):
+        weight = own[s] + (w - timed.latency_s[s])
+        for c in crossings:
+            weight = weight + c.more(w, c.twice.arcs[e][2])
+        rows.append((s, d, m))
+        weights.append(weight)
     for times, nominal, arcs in (
-        (latency, timed.latency_s, (*timed.arcs, *held)),
-        (occupancy, timed.occupancy_s, tuple(rings)),
+        (latency, timed.latency_s, held),
+        (occupancy, timed.occupancy_s, rings),
     ):
         for s, d, w, m in watched(arcs):
             rows.append((s, d, m))
-            weights.append(
-                times[s] + (w - nominal[s])
-                if s < len(a.expansion.nodes)
-                else np.full(number, float(w))
-            )
+            weights.append(times[s] + (w - nominal[s]))
     loads = [
         sum((occupancy[i] for i in members), np.zeros(number)) for members in timed.lanes.values()
     ]
     least = np.maximum.reduce(loads) if loads else np.zeros(number)
     if not rows:
         return least
-    if all(np.all(f == f[0]) for f in factors):  # nothing is drawn
+    if not crossings and all(np.all(f == f[0]) for f in factors):  # nothing is drawn
         exact = [(s, d, float(w[0]), m) for (s, d, m), w in zip(rows, weights, strict=True)]
         return np.maximum(least, howard(n, exact)[0])
     return _ratios(n, rows, np.array(weights), least)
 
 
 def _times(
-    timed: TimedGraph, a: Assignment, factors: Sequence[Vector], number: int
-) -> tuple[list[Vector], list[Vector]]:
-    """Latency and occupancy of every node in each draw; what copies take of a lane, and transfers,
-    are not drawn."""
-    latency, occupancy = [], []
-    for u, _ in a.expansion.nodes:
-        latency.append(a.latency_s(u) * factors[u])
-        occupancy.append(a.occupancy_s(u) * factors[u] + a.copying_s[u])
-    for i in range(len(a.expansion.nodes), len(timed.names)):
-        latency.append(np.full(number, float(timed.latency_s[i])))
-        occupancy.append(np.full(number, float(timed.occupancy_s[i])))
-    return latency, occupancy
+    timed: TimedGraph,
+    a: Assignment,
+    factors: Sequence[Vector],
+    crossings: Sequence[_Crossing],
+    number: int,
+) -> tuple[list[Vector], list[Vector], list[Vector]]:
+    """Of every node in each draw: latency but for what links change of it, latency, occupancy."""
+    own = [np.full(number, float(x)) for x in timed.latency_s]
+    occupancy = [np.full(number, float(x)) for x in timed.occupancy_s]
+    for i, (u, _) in enumerate(a.expansion.nodes):
+        own[i] += a.latency_s(u) * (factors[u] - 1)
+        occupancy[i] += a.occupancy_s(u) * (factors[u] - 1)
+    latency = own
+    for c in crossings:
+        pairs = [*zip(timed.latency_s, c.twice.latency_s, strict=True)]
+        latency = [x + c.more(*pair) for x, pair in zip(latency, pairs, strict=True)]
+        pairs = [*zip(timed.occupancy_s, c.twice.occupancy_s, strict=True)]
+        occupancy = [x + c.more(*pair) for x, pair in zip(occupancy, pairs, strict=True)]
+    return own, latency, occupancy
 
 
 def _ratios(

@@ -14,7 +14,7 @@ from pearl.planning.runs import CHECKPOINT, SPEC_MARK
 from pearl.population.packing import Planner
 from pearl.population.schedulers import Stretch
 from pearl.spec.system import System
-from pearl.training import branching
+from pearl.training.checkpoints import branching
 
 
 class Files:

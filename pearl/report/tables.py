@@ -36,10 +36,11 @@ def _value(value: float, unit: str) -> str:
 
 def plan_facts(plan: Plan) -> tuple[tuple[str, str], ...]:
     """Label and text of the facts at the head of a report about a plan."""
+    gap = "below 0.1 %" if plan.gap < 0.0005 else percent(plan.gap)
     proof = {
         "optimal": "optimal, proved",
-        "feasible": f"feasible, gap to the proved bound {percent(plan.gap)}",
-        "time_limit": f"stopped at the time limit, gap to the proved bound {percent(plan.gap)}",
+        "feasible": f"feasible, gap to the proved bound {gap}",
+        "time_limit": f"stopped at the time limit, gap to the proved bound {gap}",
     }[plan.status]
     predicted = _value(plan.value, plan.value_unit) + band_of_value(plan)
     period = f"{si(plan.period_s, 's')} an iteration, at least {si(plan.bound_s, 's')}"
@@ -368,7 +369,8 @@ def comparison(run: Run) -> tuple[Table, ...]:
         (note,) if steady.get("env_steps") else (),
     )
     if run.drift is not None and run.drift.off is not None:
-        head = replace(head, notes=(*head.notes, drift_sentence(run.drift)))
+        told = (drift_sentence(run.drift), *run.drift.learned)
+        head = replace(head, notes=(*head.notes, *told))
     if all(t.measured_s is None for t in run.tasks):
         return (head,)
     profiled = [t.task for t in run.tasks if t.profiled]

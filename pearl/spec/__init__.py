@@ -4,6 +4,7 @@ __all__ = [
     "catalogue",
     "code_checks",
     "messages",
+    "models",
     "own_code",
     "platform_entries",
     "platform_files",

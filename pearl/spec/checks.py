@@ -236,10 +236,12 @@ class Check:
 
     def cluster(self) -> Platform | None:
         """The running cluster, or None with the reason in `lines`."""
-        from pearl.cluster import discovery
+        from pearl.cluster import CARRIERS, carrier, discovery
 
+        train = self.document.data.get("train")
+        asked = train.get("carrier") if isinstance(train, Mapping) else None
         try:
-            return discovery.platform()
+            return discovery.platform(carrier(asked if asked in CARRIERS else None))
         except SpecError as error:
             self.complain([(("platform",), f"given 'ray'; {line}") for line in error.problems])
             return None
@@ -302,7 +304,10 @@ def _of_groups(algorithm: Acting, limits: LimitsSection) -> Iterator[Complaint]:
 
 
 def _of_learners(limits: LimitsSection, platform: Platform) -> Iterator[Complaint]:
-    """More learners than there are lanes for one each."""
+    """More learners than there are lanes for one each, or a reduction of one."""
+    if limits.reduction is not None and limits.learners == 1:
+        what = f"given {limits.reduction}; one learner has no gradients to average"
+        yield ("limits", "reduction"), f"{what}: leave it out, or set limits.learners"
     kind = platform.device(platform.host).kind
     rooms = {d.name: d.max_lanes for d in platform.devices if d.kind == kind}
     most = min(sum(rooms.values()), limits.max_lanes or sum(rooms.values()))
@@ -382,6 +387,7 @@ def _limits(section: LimitsSection) -> Limits:
         replicas=section.replicas,
         env_groups=section.env_groups,
         learners=section.learners,
+        reduction=section.reduction,
         any_order=section.any_order,
         **{key: getattr(section, key) for key in SLACK_LIMITS},
     )

@@ -60,11 +60,13 @@ LEAST, FEW = 2, 3
 
 
 def nearest(given: object, names: Iterable[str]) -> str:
-    """` (did you mean x?)` for the most similar name, else those that begin so, or nothing."""
+    """` (did you mean x?)` for a name that is all but the same, else those that begin so, else the
+    most similar one, or nothing."""
     text, all_names = str(given)[:200], list(names)
-    found = difflib.get_close_matches(text, all_names, 1, 0.6)
-    if not found and len(text) >= LEAST:
-        found = [name for name in all_names if name.startswith(text.lower())][:FEW]
+    begin = [name for name in all_names if name.startswith(text.lower())][:FEW]
+    found = difflib.get_close_matches(text, all_names, 1, 0.8)
+    found = found or (begin if len(text) >= LEAST else [])
+    found = found or difflib.get_close_matches(text, all_names, 1, 0.6)
     return f" (did you mean {' or '.join(found)}?)" if found else ""
 
 

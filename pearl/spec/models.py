@@ -78,6 +78,12 @@ class LimitsSection:
         description="Learners with averaged gradients (data parallel): each computes the gradient "
         "of an equal share of every batch, and all take the same step with the mean.",
     )
+    reduction: Literal["star", "shards"] | None = Field(
+        default=None,
+        description="How the learners' gradients are averaged: all of them by one task at home "
+        "(star), or a part of every network beside each learner (shards). The bits are the same. "
+        "By default the one predicted to be quicker.",
+    )
     any_order: StrictBool = Field(
         default=False,
         description="Store the transitions of whichever copy of the actors is ready, at most "
@@ -175,6 +181,12 @@ class Train:
         "own, or one after the other in one thread, all on this machine; or those of other hosts "
         "in Ray actors there and the rest in processes (ray). The results are the same. By default "
         "ray where the plan has lanes on other hosts, else processes.",
+    )
+    carrier: Literal["tcp", "gloo", "ray"] | None = Field(
+        default=None,
+        description="What carries messages to lanes on other hosts: TCP connections between the "
+        "nodes, ones of gloo (torch.distributed), or calls of Ray. The results are the same. By "
+        "default tcp, or ray where Ray encrypts what crosses (RAY_USE_TLS).",
     )
     on_env_failure: Literal["restart", "stop"] = Field(
         default="stop",

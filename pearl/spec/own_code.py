@@ -71,7 +71,9 @@ def graph_of(system: System) -> TaskGraph:
     name = system.algorithm.name
     with own_code(system, f"algorithm.name: {name}: its task graph"):
         graph = algorithm(name).graph(system)
-    graph = shared_out(graph, system.limits.learners)
+    limits, platform = system.limits, system.platform
+    hosts = bool(platform.device(platform.host).host)
+    graph = shared_out(graph, limits.learners, limits.reduction, apart=hosts)
     known = {t.name for t in graph.tasks}
     unknown = sorted(system.limits.named_tasks - known - set(TASKS))
     if unknown:

@@ -28,6 +28,7 @@ from pearl.spec.quantities import Figure, Number, Sourced
 from pearl.spec.units import dimension_of
 from pearl.spec.yaml_reader import Where, show
 from pearl_devices import BACKENDS, Device, Link, Platform, backend, estimator
+from pearl_devices.base import UNTIMED
 
 MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 """Module path of a device kind of the user's own."""
@@ -269,4 +270,5 @@ def link_of(entry: LinkEntry) -> Link:
         energy_j_per_byte=values.get("energy_j_per_byte", 0.0),
         sources=sources,
         paid_by=entry.paid_by or "link",
+        band=UNTIMED,
     )

@@ -239,7 +239,7 @@ def test_calibrate_on_a_cluster_tells_of_every_node_and_link(
     known = stored()
     timings = tuple(links.TimedMessage(n, 4e-4 + n / 1e8, 5e-4 + n / 1e8, 1.5) for n in (1, 4096))
     node = Node("a", "1" * 8, "10.0.0.1", 2, 0, 1e9)
-    link = links.modelled(node, replace(node, name="b", address="10.0.0.2"), timings)
+    link = links.modelled(node, replace(node, name="b", address="10.0.0.2"), "tcp", timings)
     asked: list[tuple[float, float | None]] = []
 
     def calibrate(seconds: float, limit_s: float | None) -> dict[str, Any]:
@@ -255,9 +255,11 @@ def test_calibrate_on_a_cluster_tells_of_every_node_and_link(
     assert problems(found, "calibrate") == []
     assert set(found["hosts"]) == {"a", "b"}
     assert found["links"][0]["latency_s"] == pytest.approx(4e-4)
+    assert found["links"][0]["carrier"] == "tcp"
     text = Ran("calibrate", "--on", "ray").out
     assert "kept in the cache of b" in text
     assert "a, b" in text
+    assert "tcp" in text
     assert "400 µs" in text
     refused = Ran("calibrate", "--on", "ray", "--check")
     assert refused.status == 2

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pearl import solve
+from pearl import Limits, solve
 from pearl.errors import SpecError
 from pearl.graph.task_graph import Fusion, TaskGraph
 from pearl.planning.costs import CostTable, Mode
@@ -19,7 +19,7 @@ from pearl.planning.valuation import least_periods, valued
 from pearl.solvers.methods.enumeration import assignments, every_space
 from pearl.solvers.model.list_orders import listed_orders, ring_period
 from pearl.testing.graphs import devices, loop, mode, random_limited, star
-from pearl_devices import Kernel
+from pearl_devices import Kernel, Link, Platform
 from pearl_estimators import Estimate
 from tests.graphs import dqn, dqn_costs
 
@@ -27,9 +27,11 @@ PLATFORM = star(devices("cpu", "gpu"), 2e-6, 16e9)
 
 
 def banded(costs: CostTable, below: float = 2.0, above: float = 3.0) -> CostTable:
-    """The table with the same band around every time."""
+    """The table with the same band around every time, of links too."""
+    links = tuple(replace(k, band=(1 / below, above)) for k in costs.platform.links)
     return replace(
         costs,
+        platform=replace(costs.platform, links=links),
         modes=tuple(
             replace(
                 m,
@@ -67,7 +69,7 @@ def test_a_band_without_width_is_not_drawn() -> None:
 
 
 def test_a_band_down_to_nothing_reaches_as_far_below_as_above() -> None:
-    assert fitted(Estimate(1.0, 1.0, 0.0, 2.0)) == fitted(Estimate(1.0, 1.0, 0.5, 2.0))
+    assert fitted(0.0, 1.0, 2.0) == fitted(0.5, 1.0, 2.0)
 
 
 def test_errors_are_alike_where_estimates_are() -> None:
@@ -86,6 +88,42 @@ def test_errors_are_alike_where_estimates_are() -> None:
     costs = replace(COSTS, platform=replace(PLATFORM, devices=(PLATFORM.devices[0], OTHER_KIND)))
     there = np.log(Draws(20_000).factors(update, GRAPH, costs))
     assert np.corrcoef(there, z(of("update", "cpu")))[0, 1] == pytest.approx(0.0, abs=0.02)
+
+
+def test_messages_of_a_link_err_alike_and_links_as_alike_as_they_are() -> None:
+    gpu = replace(PLATFORM.devices[1], model="a")
+    found = (PLATFORM.devices[0], gpu, replace(gpu, name="gpu1"), replace(OTHER_KIND, name="fpga"))
+    found = (*found, replace(gpu, name="other", model="b"))
+    band = (0.5, 3.0)
+    links = [Link("cpu", d.name, 1e-5, 1e10, 2e-6, band=band) for d in found[1:]]
+    links = [*links, Link("gpu", "gpu1", 1e-6, 1e10)]
+    costs = CostTable(Platform("p", found, tuple(links)), (mode("x", "cpu", 1.0),))
+    drawn = Draws(20_000).link_factors(costs)
+    assert set(drawn) == {"cpu-gpu", "cpu-gpu1", "cpu-fpga", "cpu-other"}  # the last is exact
+    assert np.quantile(drawn["cpu-gpu"], (0.05, 0.95)) == pytest.approx(band, rel=0.04)
+    assert np.array_equal(drawn["cpu-gpu"], drawn["cpu-gpu1"])
+    alike = np.corrcoef(np.log([drawn[k] for k in ("cpu-gpu", "cpu-other", "cpu-fpga")]))
+    assert alike[0] == pytest.approx([1, 1 / 3, 0], abs=0.02)
+    table = scaled(costs, [1.0], {"cpu-gpu": 3.0})
+    slow, same, *_ = table.platform.links
+    assert (slow.latency_s, slow.bytes_per_s, slow.per_message_s) == pytest.approx(
+        (3e-5, 1e10 / 3, 6e-6)
+    )
+    assert same == links[1]
+
+
+def test_links_alone_make_a_band() -> None:
+    exact = dqn_costs(PLATFORM, {"cpu": 1.0, "gpu": 1.7})
+    pin = {"update": "gpu", "inference": "cpu", "env_step": "cpu"}
+
+    def ratio(band: tuple[float, float]) -> float:
+        links = tuple(replace(k, latency_s=1e-3, band=band) for k in PLATFORM.links)
+        costs = replace(exact, platform=replace(PLATFORM, links=links))
+        ends = solve(GRAPH, costs, limits=Limits(pin=pin)).bands.env_steps_per_s
+        return ends[1] / ends[0]
+
+    assert ratio((1.0, 1.0)) == pytest.approx(1)
+    assert 2 < ratio((0.5, 3.0)) <= 6
 
 
 def test_draws_follow_the_seed_and_not_the_company() -> None:
@@ -135,7 +173,8 @@ def test_a_valuation_is_the_period_with_the_drawn_times(seed: int) -> None:
         found, least = valued(timed, orders, draws), least_periods(timed, draws)
         rows = [draws.factors(m, a.expansion.graph, a.costs) for m in a.modes]
         for n in range(draws.number):
-            table = scaled(a.costs, [float(r[n]) for r in _all(draws, a)])
+            links = {name: float(r[n]) for name, r in draws.link_factors(a.costs).items()}
+            table = scaled(a.costs, [float(r[n]) for r in _all(draws, a)], links)
             again = replace(a, costs=table, modes=tuple(_same(table, m) for m in a.modes))
             drawn = timing(again)
             assert [m.estimate.latency_s for m in again.modes] == pytest.approx(

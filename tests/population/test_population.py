@@ -21,8 +21,8 @@ from pearl.planning.runs import load_run
 from pearl.population import compiling, packing
 from pearl.population.members import population
 from pearl.population.results import summary
-from pearl.training import branching
-from pearl.training.checkpoint import load as checkpoint
+from pearl.training.checkpoints import branching
+from pearl.training.checkpoints.checkpoint import load as checkpoint
 from pearl.training.compiled import compiled
 from pearl_devices.primitives import code_cache
 from tests.schemas.test_schemas import problems

@@ -71,6 +71,13 @@ def test_the_text_names_every_task_device_rung_and_bound(width: int) -> None:
     assert "gap to the proved bound 2.4 %" in text
 
 
+@pytest.mark.parametrize(("gap", "said"), [(0.0004, "below 0.1 %"), (0.0006, "0.1 %")])
+def test_a_gap_that_is_left_is_not_called_none(gap: float, said: str) -> None:
+    plan = replace(two_device_plan(), status="time_limit", gap=gap)
+    text = " ".join(Report(plan).text(140).split())
+    assert f"stopped at the time limit, gap to the proved bound {said} " in text
+
+
 def test_prediction_stands_beside_measurement_with_their_ratio() -> None:
     plan = two_device_plan()
     text = Report(plan, example_run(plan)).text(140)

@@ -6,10 +6,12 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 
+from pearl.algorithms.families.learners import quicker
 from pearl.errors import SpecError
 from pearl.planner.planner import plan
 from pearl.spec.distribution import DISTRIBUTIONS
 from pearl.spec.models import LimitsSection
+from pearl.spec.own_code import graph_of
 from pearl.spec.reading import load
 from pearl.spec.system import System
 
@@ -159,6 +161,25 @@ def test_learners_are_on_the_hosts_in_turn_and_all_else_is_at_home() -> None:
     assert all(at <= AT_HOME for n, at in found.items() if n not in learners)
 
 
+def test_a_shard_is_averaged_beside_its_learner() -> None:
+    found = places(system(LEARNERS, learners=2, reduction="shards"))
+    assert found["all_reduce"] == {"a/cpu"}
+    assert found["all_reduce_1"] == {"b/cpu"}
+
+
+def test_gradients_are_cut_into_shards_where_that_is_quicker() -> None:
+    """On one host where the sums take longer than what shards cost more; between hosts never."""
+    wide, narrow = 1_000_000, 10_000
+    for learners in (2, 4, 16):
+        assert quicker(learners, [wide]) == "shards"
+        assert quicker(learners, [narrow]) == "star"
+        assert quicker(learners, [wide], apart=True) == "star"
+    for hidden, tasks in (([600, 600], ("all_reduce", "all_reduce_1")), ([64], ("all_reduce",))):
+        spec = {"algorithm": {**DQN, "hidden": hidden}, "platform": {"devices": {"cpu": CPU}}}
+        graph = graph_of(load({**spec, "limits": {"learners": 2}}))
+        assert tuple(t.name for t in graph.tasks if t.name.startswith("all_")) == tasks
+
+
 def test_the_price_of_learners_is_the_share_and_the_reduction() -> None:
     """With a wide network and a batch of thousands two hosts with a fast link are faster than one;
     over a slow link the gradients take longer than they save."""
@@ -191,6 +212,9 @@ def test_the_price_of_learners_is_the_share_and_the_reduction() -> None:
         ({**DQN, "name": "q_learning"}, {"learners": 2}, "takes no gradient steps"),
         (DQN, {"learners": 2, "pin": {"update_1": "a/cpu"}}, "update_1 on b/cpu, limits.pin on a"),
         (DQN, {"learners": 2, "pin": {"update_2": "a/cpu"}}, "no task 'update_2'"),
+        (DQN, {"learners": 2, "pin": {"all_reduce_1": "b/cpu"}}, "no task 'all_reduce_1'"),
+        (DQN, {"reduction": "star"}, "one learner has no gradients to average: leave it out"),
+        (DQN, {"learners": 2, "reduction": "ring"}, "given 'ring'"),
     ],
 )
 def test_learners_that_cannot_be_are_refused_with_the_way_out(

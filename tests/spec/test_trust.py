@@ -21,8 +21,8 @@ import pearl
 from pearl.errors import SpecError
 from pearl.spec import trust
 from pearl.spec.reading import state
+from pearl.training.checkpoints.state import State
 from pearl.training.run import TrainingRun
-from pearl.training.state import State
 from pearl_devices import named
 from pearl_devices.primitives.envs import gym_make
 from tests.cli.test_cli import Ran
