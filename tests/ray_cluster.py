@@ -1,5 +1,5 @@
-"""Clusters of Ray on this machine for tests: raylets on the loopback, in sessions and a folder of
-their own, of which nothing stays."""
+"""Clusters of Ray on this machine for tests: raylets on the loopback or on hosts with a network
+between them, in sessions and a folder of their own, of which nothing stays."""
 
 import os
 import secrets
@@ -14,6 +14,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from tests.networks import Host
 
 START_S = 60.0
 """A raylet is there within this time, on a busy machine too."""
@@ -36,28 +38,31 @@ class Cluster:
     """A cluster under way.
 
     address: of the head. nodes: name → process of `ray start --block`, its group's leader.
-    folder: of all its files.
+    folder: of all its files. hosts: node → its host, where they have networks of their own.
     """
 
     address: str
     folder: Path
     environment: dict[str, str]
+    hosts: dict[str, Host]
     nodes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def start(self, name: str, cores: int, *more: str) -> None:
         """Start a node."""
         port = self.address.rpartition(":")[2]
         program, role = HEAD, ["--head", f"--port={port}", "--include-dashboard=false"]
+        host = self.hosts.get(name)
         if self.nodes:
-            program, role = FURTHER, [f"--address={self.address}"]
+            program, role = HEAD if host else FURTHER, [f"--address={self.address}"]
         log = self.folder / f"{name}.log"
         command = [sys.executable, "-c", program, "start", *role, *OPTIONS, "--block"]
-        command += ["--node-ip-address=127.0.0.1", f"--node-name={name}"]
+        address = host.address if host else "127.0.0.1"
+        command += [f"--node-ip-address={address}", f"--node-name={name}"]
         command += [f"--num-cpus={cores}", f"--temp-dir={self.folder}", *more]
         command += ["--object-store-memory=80000000"]
         with log.open("wb") as words:
             process = subprocess.Popen(
-                command,
+                host.inside(*command) if host else command,
                 stdin=subprocess.DEVNULL,
                 stdout=words,
                 stderr=subprocess.STDOUT,
@@ -126,8 +131,11 @@ def free_port(address: str) -> int:
 
 
 @contextmanager
-def ray_cluster(cores: Sequence[int] = (1, 1), names: Sequence[str] = "ab") -> Iterator[Cluster]:
-    """A cluster with a node of so many cores each; `RAY_ADDRESS` and its token are set here."""
+def ray_cluster(
+    cores: Sequence[int] = (1, 1), names: Sequence[str] = "ab", hosts: Sequence[Host] = ()
+) -> Iterator[Cluster]:
+    """A cluster with a node of so many cores each; `RAY_ADDRESS` and its token are set here. hosts:
+    of the nodes, else all are on the loopback of this machine."""
     folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))  # sockets have short paths alone
     token = folder / "token"
     token.write_text(TOKEN)
@@ -137,8 +145,11 @@ def ray_cluster(cores: Sequence[int] = (1, 1), names: Sequence[str] = "ab") -> I
         "RAY_ADDRESS": f"127.0.0.1:{free_port('127.0.0.1')}",
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     }
+    if hosts:
+        own |= {"RAY_ADDRESS": f"{hosts[0].address}:6379", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1"}
     kept = {name: os.environ.get(name) for name in own}
-    cluster = Cluster(own["RAY_ADDRESS"], folder, {**os.environ, **own})
+    places = dict(zip(names, hosts, strict=False))
+    cluster = Cluster(own["RAY_ADDRESS"], folder, {**os.environ, **own}, places)
     del cluster.environment["RAY_ADDRESS"]
     os.environ |= own
     try:

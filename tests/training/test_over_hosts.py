@@ -1,9 +1,11 @@
-"""The path of `docs/cluster.md`: plan over two nodes, train, lose one of them, report."""
+"""The path of `docs/cluster.md`: plan over two nodes, train, lose one of them, report. Where this
+machine lets us, each node has a network of its own (`tests/networks.py`)."""
 
 import json
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from importlib.util import find_spec
 
 import numpy as np
@@ -12,6 +14,7 @@ from safetensors.numpy import load_file
 
 from pearl.planning.runs import load_run
 from pearl.training.policy import Policy
+from tests.networks import allowed, two_hosts
 from tests.ray_cluster import ray_cluster
 
 pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")
@@ -20,8 +23,9 @@ QUIET = ("train.evaluate_every=0", "train.final_episodes=2", "train.checkpoint_e
 SMALL = ("algorithm.hidden=[16, 16]", "algorithm.batch_size=16", "algorithm.learning_starts=64")
 
 
-def command(*words):
-    return [sys.executable, "-m", "pearl", *words]
+def command(cluster, *words):
+    found = [sys.executable, "-m", "pearl", *words]
+    return cluster.hosts["a"].inside(*found) if cluster.hosts else found
 
 
 def settings(*given):
@@ -30,8 +34,9 @@ def settings(*given):
 
 @pytest.fixture(scope="module")
 def cluster():
-    with ray_cluster() as found:
-        yield found
+    with ExitStack() as entered:
+        hosts = entered.enter_context(two_hosts()) if allowed() else ()
+        yield entered.enter_context(ray_cluster(hosts=hosts))
 
 
 def test_learners_of_two_nodes_compute_what_processes_do_by_calls_of_ray_too(cluster, tmp_path):
@@ -41,7 +46,7 @@ def test_learners_of_two_nodes_compute_what_processes_do_by_calls_of_ray_too(clu
     found = []
     for lanes in ("ray", "processes"):
         folder = tmp_path / lanes
-        words = command("train", "dqn_cartpole", *options, "--out", str(folder))
+        words = command(cluster, "train", "dqn_cartpole", *options, "--out", str(folder))
         done = subprocess.run(
             [*words, "--set", f"train.lanes={lanes}", "--set", "train.carrier=ray"],
             capture_output=True,
@@ -64,7 +69,7 @@ def test_learners_of_two_nodes_compute_what_processes_do_by_calls_of_ray_too(clu
 def test_a_run_over_two_nodes_is_planned_trained_loses_a_node_and_is_reported(cluster, tmp_path):
     folder = tmp_path / "run"
     planned = subprocess.run(
-        command("plan", "dqn_cartpole", *settings(), "--json", "-"),
+        command(cluster, "plan", "dqn_cartpole", *settings(), "--json", "-"),
         capture_output=True,
         text=True,
         timeout=WAIT_S,
@@ -75,7 +80,7 @@ def test_a_run_over_two_nodes_is_planned_trained_loses_a_node_and_is_reported(cl
     assert "host" in plan["note"]
     apart = settings("limits.distribution=synchronous_actors", "train.steps=24000")
     trained = subprocess.Popen(
-        command("train", "dqn_cartpole", *apart, "--out", str(folder)),
+        command(cluster, "train", "dqn_cartpole", *apart, "--out", str(folder)),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -100,6 +105,10 @@ def test_a_run_over_two_nodes_is_planned_trained_loses_a_node_and_is_reported(cl
     assert traffic["messages_from"] >= 24_000 // 8
     assert Policy.load(folder, trust=True)([0.0, 0.0, 0.1, 0.0]) in (0, 1)
     reported = subprocess.run(
-        command("report", str(folder)), capture_output=True, text=True, timeout=WAIT_S, check=True
+        command(cluster, "report", str(folder)),
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=True,
     )
     assert "failures mended" in reported.stdout
