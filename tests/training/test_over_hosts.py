@@ -1,5 +1,5 @@
 """The path of `docs/cluster.md`: plan over two nodes, train, lose one of them, report. Where this
-machine lets us, each node has a network of its own (`tests/networks.py`)."""
+machine allows it, each node has a network of its own (`tests/networks.py`)."""
 
 import json
 import subprocess
