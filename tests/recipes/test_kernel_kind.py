@@ -70,13 +70,19 @@ def test_it_is_planned_and_what_it_lacks_is_one_sentence(tree: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "clip" in done.stdout
     text = (tree / FILE).read_text()
-    for wrong, why in (
-        (text.replace('    arrays=lambda kernel: {"step', '    # {"step'), "it cannot be imported"),
-        (text.replace('name="reward_clip"', 'name=""'), "a KernelKind of it has no name"),
-        (None, "it cannot be imported: ModuleNotFoundError"),
+    check, plan, train = ["check", "--import"], ["plan"], ["train"]
+    nameless = text.replace('name="reward_clip"', 'name=""')
+    for wrong, why, commands in (
+        (
+            text.replace('    arrays=lambda kernel: {"step', '    # {"step'),
+            "it cannot be imported",
+            [plan],
+        ),
+        (nameless, "a KernelKind of it has no name", [check, plan, train]),
+        (None, "it cannot be imported: ModuleNotFoundError", [train]),
     ):
         (tree / FILE).unlink() if wrong is None else (tree / FILE).write_text(wrong)
-        for command in (["check", "--import"], ["plan"], ["train"]):
+        for command in commands:
             done = python_in(tree, "-m", "pearl", *command, "spec.yaml")
             said = " ".join((done.stdout + done.stderr).split())
             assert done.returncode != 0

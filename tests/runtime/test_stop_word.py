@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import pearl
+from pearl.runtime.lanes.engine import Engine
 from pearl.training import loop
 from pearl.training.checkpoints import checkpoint
 from pearl.training.trainer import CHECKPOINT, Trainer
@@ -28,6 +29,16 @@ class Amid(pearl.Callback):
             return None
         self.updates = event.updates
         return pearl.STOP
+
+
+class Judged(pearl.Callback):
+    """Notes the returns of every evaluation amid a run."""
+
+    def __init__(self):
+        self.returns = {}
+
+    def on_evaluation(self, event):
+        self.returns[event.eval_env_steps] = event.eval_returns
 
 
 @pytest.fixture
@@ -79,6 +90,43 @@ def test_several_lanes_stop_amid_an_iteration_and_go_on(
     system, plan = planned(replay_spec("dqn", limits, **sizes, replay=replay), occupied=occupied)
     assert sum(lane.width > 0 for lane in plan.lanes) > 1
     same_amid(system, plan, tmp_path, monkeypatch, 1 + (lanes == "threads"), lanes=lanes)
+
+
+@pytest.mark.parametrize("lanes", ["one", "threads", "processes"])
+def test_cut_short_at_its_last_call_a_segment_is_not_over(lanes, monkeypatch):
+    """The others have yet to come: the policy that is judged and kept is that of its end."""
+    limits = {"policy_lag": 2, "prefetch": 1}
+    spec = replay_spec("dqn", limits, batch_size=64, replay_ratio=2)
+    spec["train"] |= {"evaluate_every": 160, "evaluate_episodes": 2}
+    system, plan = planned(spec)
+    through = Trainer(told(system), plan, seed=3)
+    expected, found = Judged(), Judged()
+    through.train(steps=STEPS, callbacks=[expected])
+    bind, cuts = Engine.bind, []
+
+    def bound(self, number, look):
+        runner = bind(self, number, look)
+
+        def after(call):
+            def stopped():
+                call()
+                runner.word.words[0] = 1
+                cuts.append(number)
+
+            return stopped
+
+        for step in runner.steps:
+            if step.pauses:
+                step.calls = [after(call) for call in step.calls]
+        return runner
+
+    monkeypatch.setattr(Engine, "bind", bound)
+    trainer = Trainer(told(system, lanes=lanes), plan, seed=3)
+    trainer.train(steps=STEPS, callbacks=[found])
+    assert len(cuts) > 50
+    assert len(expected.returns) > 2
+    assert found.returns == expected.returns
+    assert_equal(arrays(through), arrays(trainer))
 
 
 @pytest.mark.parametrize("fused", [True, False])

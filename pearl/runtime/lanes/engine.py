@@ -185,9 +185,13 @@ class Engine:
         return self._came(end)
 
     def _came(self, end: int) -> int:
-        """The iteration that this thread's lane has reached, `end` unless it was cut short."""
+        """The iteration that this thread's lane has reached, `end` unless it was cut short.
+
+        Cut short at its very last call it is not at the end of the segment: others may not be.
+        """
         if self.own.cut:
-            self._reached = end = int(self.own.round + self.own.ahead)
+            came = int(self.own.round + self.own.ahead)
+            self._reached = end = min(came, self.board.read(self.board.limit) - 1)
         return end
 
     def _advance(self, end: int, *, timed: bool) -> None:
