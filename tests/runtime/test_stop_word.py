@@ -32,10 +32,16 @@ class Amid(pearl.Callback):
 
 
 class Judged(pearl.Callback):
-    """Notes the returns of every evaluation amid a run."""
+    """Notes the returns of every evaluation amid a run; stops it after so many gradient steps."""
 
-    def __init__(self):
-        self.returns = {}
+    def __init__(self, updates=None):
+        self.returns, self._updates, self.stopped_at = {}, updates, None
+
+    def on_progress(self, event):
+        if event.updates != self._updates:
+            return None
+        self.stopped_at = event.iteration
+        return pearl.STOP
 
     def on_evaluation(self, event):
         self.returns[event.eval_env_steps] = event.eval_returns
@@ -93,8 +99,9 @@ def test_several_lanes_stop_amid_an_iteration_and_go_on(
 
 
 @pytest.mark.parametrize("lanes", ["one", "threads", "processes"])
-def test_cut_short_at_its_last_call_a_segment_is_not_over(lanes, monkeypatch):
-    """The others have yet to come: the policy that is judged and kept is that of its end."""
+def test_cut_short_at_its_last_call_a_segment_is_not_over(lanes, often, tmp_path, monkeypatch):
+    """The others have yet to come: the policy that is judged and kept is that of its end, also
+    where the run stops just there and another goes on."""
     limits = {"policy_lag": 2, "prefetch": 1}
     spec = replay_spec("dqn", limits, batch_size=64, replay_ratio=2)
     spec["train"] |= {"evaluate_every": 160, "evaluate_episodes": 2}
@@ -102,6 +109,8 @@ def test_cut_short_at_its_last_call_a_segment_is_not_over(lanes, monkeypatch):
     through = Trainer(told(system), plan, seed=3)
     expected, found = Judged(), Judged()
     through.train(steps=STEPS, callbacks=[expected])
+    assert len(expected.returns) > 2
+    before = (320 - 64) // 8 * through.graph.updates  # gradient steps of the second segment's end
     bind, cuts = Engine.bind, []
 
     def bound(self, number, look):
@@ -124,8 +133,16 @@ def test_cut_short_at_its_last_call_a_segment_is_not_over(lanes, monkeypatch):
     trainer = Trainer(told(system, lanes=lanes), plan, seed=3)
     trainer.train(steps=STEPS, callbacks=[found])
     assert len(cuts) > 50
-    assert len(expected.returns) > 2
     assert found.returns == expected.returns
+    assert_equal(arrays(through), arrays(trainer))
+    first, then = Judged(before), Judged()
+    trainer = Trainer(told(system, lanes=lanes), plan, seed=3)
+    assert trainer.train(steps=STEPS, out=tmp_path, callbacks=[first]).status == "stopped"
+    assert first.stopped_at == 320 // 8 - 1
+    assert checkpoint.load(tmp_path / CHECKPOINT).about["progress"]["under_way"]
+    trainer = Trainer(told(system, lanes=lanes), plan, seed=3)
+    trainer.train(steps=STEPS, out=tmp_path, resume=True, callbacks=[then])
+    assert first.returns | then.returns == expected.returns
     assert_equal(arrays(through), arrays(trainer))
 
 
