@@ -146,9 +146,13 @@ def test_cut_short_at_its_last_call_a_segment_is_not_over(lanes, often, tmp_path
     assert_equal(arrays(through), arrays(trainer))
 
 
-@pytest.mark.parametrize("fused", [True, False])
-def test_so_does_one_lane(fused, often, tmp_path, monkeypatch):
-    spec = replay_spec("dqn", {"max_lanes": 1}, replay_ratio=2)
+@pytest.mark.parametrize(
+    ("fused", "kind"), [(True, "uniform"), (True, "prioritised"), (False, "uniform")]
+)
+def test_so_does_one_lane(fused, kind, often, tmp_path, monkeypatch):
+    """A fused call has the gradient steps of several firings where priorities change between."""
+    replay = {"capacity": 1000, "kind": kind}
+    spec = replay_spec("dqn", {"max_lanes": 1}, replay_ratio=2, replay=replay)
     if fused:
         system = pearl.load(spec)
         plan = pearl.plan(system)

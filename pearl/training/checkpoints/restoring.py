@@ -143,9 +143,9 @@ def bounds(
         return 0, len(into["rollout.reward"]) - 1
     if base == "loop.more":
         return 0, 0
-    if base == STOP:  # gradient steps done of a firing amid them
-        firings = [t.kernel.dim("steps") for t in graph.tasks if pauses(t.kernel)]
-        return 0, max(firings) - 1
+    if base == STOP:  # gradient steps done of a firing amid them; a fused call has those of several
+        calls = [*(t.kernel for t in graph.tasks), *(f.kernel for f in graph.fusions)]
+        return 0, max(k.dim("steps") for k in calls if pauses(k)) - 1
     if base.endswith(".terminated"):
         return 0, 1
     if base.endswith(".truncated"):

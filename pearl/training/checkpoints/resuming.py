@@ -10,7 +10,7 @@ from typing import Any
 from pearl.errors import SpecError
 from pearl.planning.plans import pearl_version, plain
 from pearl.runtime.protocol.control_block import BEGIN
-from pearl.runtime.protocol.single_lane import PART, STOP
+from pearl.runtime.protocol.single_lane import PART, STOP, pauses
 from pearl.training.checkpoints import checkpoint, restoring
 from pearl.training.checkpoints.state import State
 from pearl.training.compiled import compiled_again
@@ -134,14 +134,22 @@ def _check_under_way(session: Session, state: State, file: Path, *, own: bool) -
 
     own: they are those of the plan in the checkpoint.
     """
-    protocol = session.compiled.protocol
+    c = session.compiled
+    protocol, jobs = c.protocol, c.jobs.values()
     if state.under_way and not own:
         raise SpecError(
             f"{file}: was written amid an iteration, which its own plan alone can go on with: "
             "leave the other one out (--plan)"
         )
     needed = {PART} if protocol.alone else {BEGIN, *(t.name for t in protocol.graph.tasks)}
-    amid = bool(state.under_way) or (STOP in session.arrays and session.arrays[STOP][1] > 0)
+    done = int(session.arrays[STOP][1]) if STOP in session.arrays else 0
+    steps = max((job.kernel.dim("steps") for job in jobs if pauses(job.kernel)), default=1)
+    if done >= steps:
+        raise SpecError(
+            f"{file}: {STOP} says that {done} gradient steps of a firing are done; one of this "
+            f"plan has {steps}"
+        )
+    amid = bool(state.under_way) or done > 0
     if state.under_way.keys() != (needed if amid else set()):
         raise SpecError(
             f"{file}: progress: under_way has {sorted(state.under_way)}; "
