@@ -182,6 +182,23 @@ def test_a_checkpoint_amid_an_iteration_goes_on_with_its_own_plan_alone(often, t
         given.train(steps=STEPS, out=tmp_path, resume=True)
 
 
+def test_more_gradient_steps_done_than_a_firing_of_the_plan_has_are_refused(tmp_path):
+    """A fused call could have as many; here each step is a firing, as priorities change between."""
+    replay = {"capacity": 1000, "kind": "prioritised"}
+    system, plan = planned(
+        replay_spec("dqn", {"max_lanes": 1}, replay_ratio=2, replay=replay), cores=1
+    )
+    Trainer(told(system, lanes="one"), plan, seed=3).train(steps=STEPS, out=tmp_path)
+    stored = checkpoint.load(tmp_path / CHECKPOINT)
+    arrays = {name: stored.read(name) for name in stored.places}
+    arrays["loop.stop"] = np.array([0, 3])
+    progress = {**stored.about["progress"], "under_way": {"part": 0}}
+    checkpoint.save(tmp_path / CHECKPOINT, arrays, {**stored.about, "progress": progress})
+    again = Trainer(told(system, lanes="one"), plan, seed=3)
+    with pytest.raises(pearl.SpecError, match="says that 3 gradient steps of a firing are done"):
+        again.train(steps=2 * STEPS, out=tmp_path, resume=True)
+
+
 def test_ctrl_c_ends_an_iteration_of_many_gradient_steps_at_once(tmp_path, monkeypatch):
     """An iteration takes about two seconds; the run ends within one and goes on."""
     monkeypatch.setattr(loop, "LOOK_S", 0.05)
