@@ -18,6 +18,9 @@ signal.signal(signal.SIGTERM, signal.SIG_DFL)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
+pytest_plugins = ["tests.profiler"]
+
+
 @pytest.fixture(scope="session", autouse=True)
 def this_host_is_calibrated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Plans of this host follow from the times of an imagined machine, and no first use measures
