@@ -30,6 +30,7 @@ from pearl.population.packing import RunPlace
 from pearl.population.processes import GRACE_S, begun, ended
 from pearl.population.run_files import Files
 from pearl.population.schedulers import Stretch
+from pearl.runtime.fork_server import ForkedProcess
 
 LOOK_S = 0.02
 """Between two looks at the processes of a node."""
@@ -68,7 +69,7 @@ def places(found: Sequence[Node]) -> tuple[RunPlace, ...]:
 @dataclass
 class _RunThere:
     run: str
-    process: subprocess.Popen[bytes]
+    process: ForkedProcess
     sent: dict[str, tuple[int, int]] = field(default_factory=dict)
     told: int = 0
     checkpoint: tuple[int, int] | None = None

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import shlex
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -18,6 +15,7 @@ from pearl.errors import SpecError
 from pearl.planning.runs import load_run
 from pearl.population.driving import Ended, Ending
 from pearl.population.schedulers import Stretch
+from pearl.runtime.fork_server import ForkedProcess
 
 LOOK_S = 0.01
 """Between two looks at the processes."""
@@ -26,15 +24,13 @@ GRACE_S = 60.0
 LINES = 3
 """Last lines of a dead run that are told."""
 
-PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None)
-_THREADS = ("OMP", "OPENBLAS", "MKL", "NUMEXPR", "VECLIB_MAXIMUM")
+_THREADS = ("OMP", "OPENBLAS", "MKL", "NUMBA", "NUMEXPR", "VECLIB_MAXIMUM")
 
 
 @dataclass
 class _Running:
     stretch: Stretch
-    process: subprocess.Popen[bytes]
+    process: ForkedProcess
     log: Path
 
 
@@ -91,9 +87,9 @@ class Processes:
             if self._refused:
                 return self._refused.pop(0)
             for slot, running in self._running.items():
-                if running.process.poll() is not None:
+                if (code := running.process.poll()) is not None:
                     del self._running[slot]
-                    stretch, code = running.stretch, running.process.returncode
+                    stretch = running.stretch
                     return ended(slot, stretch, code, running.log, self._folder(stretch))
             self._look()
             time.sleep(LOOK_S)
@@ -136,31 +132,21 @@ def ended(slot: int, stretch: Stretch, code: int, log: Path, folder: Path) -> En
     return Ended(slot, stretch, status, score, message)
 
 
-def begun(arguments: Sequence[str], cores: Sequence[int], log: Path) -> subprocess.Popen[bytes]:
+def begun(arguments: Sequence[str], cores: Sequence[int], log: Path) -> ForkedProcess:
     """A process of `pearl` with these arguments, which sees these cores alone and ends, with a
     checkpoint, when this one dies."""
-    parent = os.getpid()
-
-    def held() -> None:
-        _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:
-            os._exit(1)
-        os.sched_setaffinity(0, cores)
-
-    path = os.pathsep.join(os.path.abspath(p) for p in sys.path if not p.endswith(".zip"))
     threads = {f"{name}_NUM_THREADS": str(len(cores)) for name in _THREADS}
-    command = [sys.executable, "-P", "-m", "pearl", *arguments]
-    with log.open("ab") as words:
+    with log.open("ab") as words, open(os.devnull, "rb") as nothing:
         words.write(f"$ pearl {shlex.join(arguments)}\n".encode())
         words.flush()
-        return subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=words,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, **threads, "PYTHONPATH": path},
-            start_new_session=True,  # Ctrl-C at a terminal reaches this process alone
-            preexec_fn=held,
+        return ForkedProcess(
+            "pearl.cli:main",
+            arguments,
+            stdin=nothing.fileno(),
+            output=words.fileno(),
+            environment=threads,
+            cores=cores,
+            dies_by=signal.SIGTERM,
         )
 
 

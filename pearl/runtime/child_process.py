@@ -7,7 +7,6 @@ parent decides when the run ends, and dies with its parent.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import signal
@@ -19,13 +18,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from pearl.runtime.fork_server import ForkedProcess
+from pearl.runtime.protocol.single_lane import LaneError
 from pearl_devices.primitives.code_cache import sources
 
 ANSWER_S = 10.0
 """Seconds within which a child ends, or answers, once it was told to (assumed)."""
-
-PR_SET_PDEATHSIG = 1
-"""prctl(2): the signal that the kernel sends once the parent has died."""
 
 Answer = dict[str, Any]
 
@@ -43,26 +41,24 @@ class ChildProcess:
         about: Mapping[str, Any],
         hear: Callable[[Answer], None],
     ) -> None:
-        """program: module that runs. handles: file descriptors it gets. about: its first orders."""
+        """program: `module:function` that runs. handles: file descriptors that the child gets, see
+        `Parent.handle`. about: its first orders."""
         self._hear, self._cpu_s = hear, 0.0
         hears, says = os.pipe()
-        self._lines = os.fdopen(hears)
+        reads, orders = os.pipe()
+        self._lines, self._orders = os.fdopen(hears), os.fdopen(orders, "wb")
         try:
-            self._child = subprocess.Popen(
-                [sys.executable, "-m", program, str(says)],
-                stdin=subprocess.PIPE,
-                stdout=2,  # what an environment prints is not an answer
-                pass_fds=[*handles, says],
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
-                process_group=0,  # Ctrl-C in a terminal is for this process alone
+            # What an environment prints is not an answer: standard output is standard error.
+            self._child = ForkedProcess(
+                program, [], stdin=reads, output=2, handles=[says, *handles]
             )
         finally:
             os.close(says)
+            os.close(reads)
         self.heard = threading.Condition()
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
-        ours = {"path": sys.path, "parent": os.getpid(), "sources": sources().digest}
-        self.tell({**about, **ours})
+        self.tell({**about, "sources": sources().digest})
 
     @property
     def pid(self) -> int:
@@ -75,10 +71,9 @@ class ChildProcess:
 
     def tell(self, what: Mapping[str, Any]) -> None:
         """Send orders. Those to a child that is gone are lost."""
-        assert self._child.stdin
         with suppress(BrokenPipeError):
-            self._child.stdin.write(json.dumps(what).encode() + b"\n")
-            self._child.stdin.flush()
+            self._orders.write(json.dumps(what).encode() + b"\n")
+            self._orders.flush()
 
     def _listen(self) -> None:
         for line in self._lines:
@@ -104,6 +99,8 @@ class ChildProcess:
 
     def cpu_s(self) -> float:
         """CPU seconds of the child so far."""
+        if self._child.returncode is not None:
+            return self._child.cpu_s
         with suppress(OSError):
             fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
             self._cpu_s = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
@@ -116,9 +113,8 @@ class ChildProcess:
 
     def end(self) -> None:
         """Let the child end, by the end of its orders, and hear its last answers."""
-        assert self._child.stdin
         with suppress(OSError):
-            self._child.stdin.close()
+            self._orders.close()
         try:
             self._child.wait(timeout=ANSWER_S)
         except subprocess.TimeoutExpired:
@@ -131,8 +127,14 @@ class Parent:
     """The parent, as its child sees it."""
 
     def __init__(self) -> None:
-        self._answers, self._saying = os.fdopen(int(sys.argv[1]), "w"), threading.Lock()
-        self.pid = 0
+        pairs = [pair.split("=") for pair in sys.argv[1:]]
+        self._handles = {int(old): int(new) for old, new in pairs}
+        self._answers = os.fdopen(next(iter(self._handles.values())), "w")
+        self._saying = threading.Lock()
+
+    def handle(self, number: int) -> int:
+        """The file descriptor here that has this number in the parent."""
+        return self._handles[number]
 
     def say(self, **what: Any) -> None:
         """Answer."""
@@ -146,30 +148,30 @@ class Parent:
         found: Answer | None = json.loads(line) if line else None
         return found
 
-    def first_orders(self) -> Answer | None:
-        """To be called first: the first orders; None where the parent is gone already.
 
-        Raises:
-            RuntimeError: the sources of the kernels are no longer those of the parent.
-        """
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        about = self.orders()
-        if about is None:
-            return None
-        self.pid = about["parent"]
-        if not self.alive:
-            return None
-        sys.path[:] = about["path"]
+def serve(program: Callable[[Parent, Answer], None]) -> int:
+    """Run a child's program, given its parent and its first orders, and return the exit status. The
+    parent hears of an exception."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    parent = Parent()
+    try:
+        if (about := parent.orders()) is None:
+            return 1
         if about["sources"] != sources().digest:
             raise RuntimeError(
                 "the sources of the kernels have changed since the run began, and a process with "
                 "other ones would not compute the same; end the run and go on from its checkpoint "
                 "with --resume"
             )
-        return about
+        program(parent, about)
+    except Exception as error:  # whatever it is, the parent says it
+        parent.say(error=said(error))
+        return 1
+    return 0
 
-    @property
-    def alive(self) -> bool:
-        return os.getppid() == self.pid
+
+def said(error: BaseException) -> str:
+    """An error in a line: its text, and its type where the text alone says too little."""
+    text = " ".join(str(error).split())
+    return text if isinstance(error, (ValueError, LaneError)) else f"{type(error).__name__}: {text}"

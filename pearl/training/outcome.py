@@ -10,6 +10,7 @@ import numpy as np
 
 from pearl.planning.plans import Plan
 from pearl.planning.runs import Run, Status, TaskTiming
+from pearl.runtime import fork_server
 from pearl.runtime.protocol import single_lane
 from pearl.training.checkpoints.state import State
 from pearl.training.evaluations.evaluation import Evaluation
@@ -106,9 +107,9 @@ def _judged(name: str, found: Evaluation | None) -> dict[str, Any]:
 
 
 def cpu_seconds() -> float:
-    """User and system seconds of this process and its ended children."""
+    """User and system seconds of this process, its ended children and its forked processes."""
     spent = [resource.getrusage(w) for w in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(s.ru_utime + s.ru_stime for s in spent)
+    return sum(s.ru_utime + s.ru_stime for s in spent) + fork_server.cpu_s()
 
 
 def _per(amount: float, seconds: float) -> float | None:

@@ -21,10 +21,11 @@ from pearl.cluster import connected, nodes, on_node
 from pearl.cluster.pieces import apart, cut, joined, pieces
 from pearl.cluster.wire import BEAT_S, SENT_S, Door, Meeting, Wire, end
 from pearl.errors import SpecError
+from pearl.runtime.child_process import said
 from pearl.runtime.islands.crossing import Island
 from pearl.runtime.islands.messages import Message
 from pearl.runtime.islands.outpost import LostError, Outpost
-from pearl.runtime.lanes.workers import READY_S, said
+from pearl.runtime.lanes.workers import READY_S
 from pearl.runtime.protocol.single_lane import LaneError
 
 ANSWER_S = 30.0

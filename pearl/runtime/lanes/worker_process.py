@@ -1,22 +1,20 @@
-"""Program of a worker process: `python -m pearl.runtime.lanes.worker_process FD` serves one lane.
+"""Program of a worker process, which serves one lane.
 
 The process reads its orders as a line of JSON, maps the arrays, binds the lane's calls, says that
 it is ready, and follows the iteration limit until it is told to stop or its parent is gone. Answers
-go to the file descriptor FD, and the output of environments to standard error.
+go to a pipe, and the output of environments to standard error.
 """
 
 from __future__ import annotations
 
-import sys
 from contextlib import suppress
 
 from pearl.planning.plans import load_plan
-from pearl.runtime.child_process import Parent
+from pearl.runtime.child_process import Answer, Parent, serve
 from pearl.runtime.environments import external_envs
 from pearl.runtime.lanes.async_actor import Actor, words
 from pearl.runtime.lanes.engine import CELLS, Engine
 from pearl.runtime.lanes.lane_runner import Runner, Stopped
-from pearl.runtime.lanes.workers import said
 from pearl.runtime.protocol import single_lane
 from pearl.runtime.protocol.channels import Memory
 from pearl.runtime.protocol.control_block import Board, Span
@@ -28,12 +26,14 @@ from pearl.spec.reading import load_on
 from pearl_devices import platform_json
 
 
-def main(parent: Parent) -> int:
-    about = parent.first_orders()
-    if about is None:
-        return 1
+def main() -> int:
+    """Serve a lane until the run ends. Returns the exit status."""
+    return serve(_follow)
+
+
+def _follow(parent: Parent, about: Answer) -> None:
     layout = [(name, tuple(shape), dtype) for name, shape, dtype in about["layout"]]
-    memory = Memory(layout, about["memory"])
+    memory = Memory(layout, parent.handle(about["memory"]))
     system = load_on(platform_json.from_json(about["platform"]), about["spec"])
     graph = graph_of(system)
     protocol = Protocol(load_plan(about["plan"]), graph)
@@ -43,14 +43,14 @@ def main(parent: Parent) -> int:
     shared = words(protocol) if about["any_order"] else Engine.words(protocol)
     islands = about["islands"]
     size = Board.size(len(shared), len(protocol.lanes), islands)
-    cells = Memory([(CELLS, (size,), "int64")], about["cells"])
+    cells = Memory([(CELLS, (size,), "int64")], parent.handle(about["cells"]))
     board = Board(shared, len(protocol.lanes), cells.arrays[CELLS], islands)
 
     def alive() -> None:
-        if board.read(board.stop) or not parent.alive:
+        if board.read(board.stop):
             raise Stopped
 
-    bells = [Bell(handle) for handle in about["bells"]]
+    bells = [Bell(parent.handle(handle)) for handle in about["bells"]]
     given = protocol, about["lane"], jobs, memory.arrays, board, bells
     how = {"spins": about["spins"], "anew": about["anew"]}
     residency = Residency(jobs, memory.arrays)
@@ -72,19 +72,9 @@ def main(parent: Parent) -> int:
         )
     parent.say(ready=True)
     if parent.orders() is None:  # the run was given up before it began
-        return 0
+        return
     if runner.settled is not None:
         runner.settled(board.read(board.flushed(about["lane"])))
     with suppress(Stopped), external_envs.watched(runner.environments, limit_s):
         runner.follow()
     parent.say(times_ns=runner.times_ns, lags=runner.lags)
-    return 0
-
-
-if __name__ == "__main__":
-    parent = Parent()
-    try:
-        sys.exit(main(parent))
-    except Exception as error:  # whatever it is, the parent names the lane and says it
-        parent.say(error=said(error))
-        sys.exit(1)

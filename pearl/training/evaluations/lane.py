@@ -14,7 +14,7 @@ from pearl.training.evaluations.evaluation import Evaluation
 from pearl_devices import Buffers, platform_json
 from pearl_devices.base import EnvironmentFailed
 
-PROGRAM = "pearl.training.evaluations.process"
+PROGRAM = "pearl.training.evaluations.process:main"
 
 DEATHS = 3
 """Deaths of the process in one evaluation after which the run ends."""

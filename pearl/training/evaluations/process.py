@@ -1,18 +1,15 @@
-"""Program of the process that plays evaluations: `python -m pearl.training.evaluations.process FD`.
+"""Program of the process that plays evaluations.
 
-It maps the parameters, and for each line of orders plays episodes of them. Answers go to the file
-descriptor FD.
+It maps the parameters, and for each line of orders plays episodes of them. Answers go to a pipe.
 """
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 
 from pearl.algorithms.evaluation import acting_of
-from pearl.runtime.child_process import Parent
-from pearl.runtime.lanes.workers import said
+from pearl.runtime.child_process import Answer, Parent, serve
 from pearl.runtime.protocol.channels import Memory
 from pearl.spec.own_code import OwnCodeError, graph_of
 from pearl.spec.reading import load_on
@@ -25,13 +22,15 @@ ALIVE_S = 5.0
 """Seconds between two signs of life."""
 
 
-def main(parent: Parent) -> int:
-    about = parent.first_orders()
-    if about is None:
-        return 1
+def main() -> int:
+    """Play evaluations until the parent has no more orders. Returns the exit status."""
+    return serve(_play)
+
+
+def _play(parent: Parent, about: Answer) -> None:
     threading.Thread(target=_live, args=(parent,), daemon=True).start()
     layout = [(name, tuple(shape), dtype) for name, shape, dtype in about["layout"]]
-    arrays = Memory(layout, about["memory"]).arrays
+    arrays = Memory(layout, parent.handle(about["memory"])).arrays
     system = load_on(platform_json.from_json(about["platform"]), about["spec"])
     acting = acting_of(graph_of(system))
     policy = Policy(system, acting, arrays["judged.policy"], arrays.get("judged.normalise"))
@@ -54,19 +53,9 @@ def main(parent: Parent) -> int:
                 cpu_s=time.process_time() - begin_cpu_s,
             )
     player.close()
-    return 0
 
 
 def _live(parent: Parent) -> None:
     while True:
         parent.say(alive=True)
         time.sleep(ALIVE_S)
-
-
-if __name__ == "__main__":
-    parent = Parent()
-    try:
-        sys.exit(main(parent))
-    except Exception as error:  # whatever it is, the parent says it
-        parent.say(error=said(error))
-        sys.exit(1)
