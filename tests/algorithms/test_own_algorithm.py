@@ -43,6 +43,7 @@ def test_the_example_is_whole_in_less_than_sixty_lines() -> None:
     assert len((ROOT / "examples/own_algorithm.py").read_text().splitlines()) < 60
 
 
+@pytest.mark.slow
 def test_the_example_learns_to_balance_the_pole() -> None:
     changes = {"train.steps": 8000, "train.seed": 1, "algorithm.exploration.steps": 3000}
     run = pearl.compile(own_algorithm.SPEC, set=changes).train()

@@ -135,13 +135,13 @@ def test_every_command_has_help() -> None:
 
 
 def test_the_front_is_written_as_its_schema_says_by_rising_power(spec: Path) -> None:
-    ran = Ran("pareto", spec, "--gap", 1, "--time-limit", 10, "--json", "-")
+    ran = Ran("pareto", spec, "--gap", 1, "--time-limit", 300, "--json", "-")
     assert ran.status == 0, ran.err
     found = ran.object()
     assert problems(found, "pareto") == []
     powers = [p["power_w"] for p in found["plans"]]
     assert powers == sorted(powers)
-    shown = Ran("pareto", spec, "--gap", 1, "--time-limit", 10).out
+    shown = Ran("pareto", spec, "--gap", 1, "--time-limit", 300).out
     assert "env steps/J" in shown
     assert Ran("pareto", spec, "--gap", 0).status == 2
 
@@ -568,19 +568,17 @@ def test_ctrl_c_leaves_a_checkpoint_and_status_130_and_resume_goes_on(
     arguments = [*COMMAND, "train", str(spec), "--emulate", "--out", str(folder)]
     steps = ["--set", "train.checkpoint_every=200", "--set", "train.evaluate_every=1000000"]
     process = subprocess.Popen(
-        [*arguments, *steps, "--steps", "400000"],
+        [*arguments, *steps, "--steps", "40000000"],  # more than any host does before the signal
         env={**os.environ, **ONE_THREAD},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
-    deadline = time.monotonic() + 60
-    while not list(folder.glob("checkpoint*")):
+    while not (folder / "checkpoint.safetensors").exists():
         assert process.poll() is None, process.communicate()[1]
-        assert time.monotonic() < deadline, "no checkpoint after a minute"
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=600)
     assert process.returncode == 130, err
     assert "Traceback" not in err
     stopped = load_run(folder)
