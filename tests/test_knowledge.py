@@ -10,8 +10,8 @@ from pathlib import Path
 
 from pearl.algorithms import ALGORITHMS
 from pearl_devices.kernels import KINDS
+from tests.sources import ROOT, nodes
 
-ROOT = Path(__file__).parents[1]
 KERNELS = {kind.partition(".")[0] for kind in KINDS} - {"rollout", "tabular", "evaluation"}
 """First words of names of kernel kinds. Rollout and tabular are families of algorithms too, and
 evaluation is a phase of a run."""
@@ -47,9 +47,8 @@ EXCUSED = {
 
 def names(file: Path) -> Iterator[str]:
     """Kernel kinds and algorithms that a file spells in its code, docstrings aside."""
-    tree = ast.parse(file.read_text())
-    prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
+    prose = {id(node.value) for node in nodes(file) if isinstance(node, ast.Expr)}
+    for node in nodes(file):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose:
             words = set(re.findall(r"\w+", node.value)) if " " not in node.value else set()
             yield from sorted(words & (KERNELS | set(ALGORITHMS)))

@@ -7,15 +7,16 @@ import ast
 import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from functools import cache
 from importlib import import_module
+from inspect import isfunction
 from pathlib import Path
 
 import networkx as nx
-import pytest
 
 import pearl
+from tests.sources import ROOT, attributes, imports, parsed
 
-ROOT = Path(__file__).parents[1]
 FOLDERS = {
     "pearl_devices": ROOT / "devices" / "pearl_devices",
     "pearl_estimators": ROOT / "estimators" / "pearl_estimators",
@@ -76,25 +77,7 @@ FILES = {named(f, p): f for p, folder in FOLDERS.items() for f in sorted(folder.
 """Module of one of the packages → its file."""
 
 
-def imports(file: Path) -> Iterator[str]:
-    """Dotted names that a file imports, inside functions too; not those for type checkers alone."""
-    tree = ast.parse(file.read_text())
-    checking = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-        for statement in node.body
-        for inner in ast.walk(statement)
-    }
-    for node in ast.walk(tree):
-        if id(node) in checking:
-            continue
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-
-
+@cache
 def module_of(name: str) -> str | None:
     """The module of `pearl` that a dotted name is or is found in."""
     while name and name not in FILES:
@@ -119,14 +102,13 @@ def arrows() -> Iterator[tuple[str, str, str]]:
                     yield module, name, target
 
 
-@pytest.mark.parametrize("package", FOLDERS)
-def test_a_package_imports_only_the_layers_below_it(package):
+def test_a_package_imports_only_the_layers_below_it():
     ours = set(FOLDERS) | {"pearl_configs"}
     for module, file in FILES.items():
-        if module.partition(".")[0] == package:
-            found = {name.partition(".")[0] for name in imports(file)} & ours
-            above = found - {package} - MAY_IMPORT[package]
-            assert not above, f"{file.relative_to(ROOT)} imports {above}"
+        package = module.partition(".")[0]
+        found = {name.partition(".")[0] for name in imports(file)} & ours
+        above = found - {package} - MAY_IMPORT[package]
+        assert not above, f"{file.relative_to(ROOT)} imports {above}"
 
 
 def test_every_folder_of_pearl_is_a_room():
@@ -184,12 +166,7 @@ def imported(file: Path) -> set[str]:
     found: set[str] = set()
     files = [file]
     for each in files:
-        used = {
-            f"pearl.{node.attr}"
-            for node in ast.walk(ast.parse(each.read_text()))
-            if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "pearl"
-        }
-        found |= used | set(imports(each))
+        found |= imports(each) | {f"pearl.{name}" for name in attributes(each, "pearl")}
         helpers = {name for name in found if name.startswith("tests.")}
         paths = {ROOT.joinpath(*n.split(".")).with_suffix(".py") for n in helpers}
         paths |= {ROOT.joinpath(*n.split(".")[:-1]).with_suffix(".py") for n in helpers}
@@ -225,7 +202,7 @@ def test_a_name_is_of_one_class():
     count = Counter(
         node.name
         for file in FILES.values()
-        for node in ast.parse(file.read_text()).body
+        for node in parsed(file).body
         if isinstance(node, ast.ClassDef)
     )
     del count["Options"]  # every algorithm has such a class
@@ -244,16 +221,6 @@ def test_the_listed_packages_are_those_in_the_tree():
 
 
 def test_no_submodule_bears_the_name_of_a_public_function():
-    functions = {
-        "load",
-        "plan",
-        "compile",
-        "solve",
-        "pareto",
-        "estimate",
-        "calibrate",
-        "explain",
-        "sweep",
-        "advise",
-    }
+    functions = {name for name in pearl.__all__ if isfunction(getattr(pearl, name))} | {"compile"}
+    assert {"plan", "sweep", "advise"} <= functions
     assert not functions & {p.stem for p in (ROOT / "pearl").iterdir()}

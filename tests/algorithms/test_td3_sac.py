@@ -230,11 +230,11 @@ def state(trainer: Any) -> Buffers:
     return {n: a for n, a in trainer.session.arrays.items() if not n.startswith(skipped)}
 
 
-@pytest.mark.parametrize("replay", ["uniform", "prioritised"])
-@pytest.mark.parametrize("algorithm", NETWORKS)
+@pytest.mark.parametrize(("algorithm", "replay"), [("td3", "prioritised"), ("sac", "uniform")])
 def test_a_resumed_run_equals_one_that_was_never_cut(
     algorithm: str, replay: str, tmp_path: Path
 ) -> None:
+    """No longer run: each of the two with the replay of the other one."""
     system = pearl.load(spec(algorithm, replay))
     plan = pearl.plan(system)
     whole, half, resumed = (pearl.compile(system, plan=plan) for _ in range(3))
@@ -244,9 +244,9 @@ def test_a_resumed_run_equals_one_that_was_never_cut(
     assert equal(state(whole), state(resumed)) == []
 
 
-@pytest.mark.parametrize("replay", ["uniform", "prioritised"])
-@pytest.mark.parametrize("algorithm", NETWORKS)
+@pytest.mark.parametrize(("algorithm", "replay"), [("td3", "uniform"), ("sac", "prioritised")])
 def test_the_fused_mode_trains_as_the_tasks_one_by_one(algorithm: str, replay: str) -> None:
+    """No longer run: each of the two with the replay of the other one."""
     system = pearl.load(spec(algorithm, replay))
     fused, apart = pearl.compile(system), pearl.compile(system)
     fusion = next(f for f in fused.graph.fusions if f.name == "learn")

@@ -26,6 +26,7 @@ def found(work):
         yield chaos.chaos((CASE,), 2, 0, work)
 
 
+@pytest.mark.slow
 def test_a_killed_run_ends_as_one_that_was_not(found, capsys):
     kills = [kill for seen in found for kill in seen.kills]  # on a busy host of several runs
     assert not any(seen.wrong or seen.left for seen in found)
@@ -38,6 +39,7 @@ def test_a_killed_run_ends_as_one_that_was_not(found, capsys):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["learner.q", "replay.obs", "rng.env_step"])
 def test_another_number_in_a_checkpoint_is_noticed(found, work, name, tmp_path):
     whole = work / CASE.name.replace(" ", "_") / "whole"

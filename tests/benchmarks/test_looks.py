@@ -26,6 +26,7 @@ def taken():
     return int(b["learner.step"][0])
 
 
+@pytest.mark.slow
 def test_compiled_code_without_looks_takes_all_gradient_steps(tmp_path):
     """It is compiled into a folder of its own: the usual one has the code that looks."""
     assert taken() == 1
@@ -35,7 +36,6 @@ def test_compiled_code_without_looks_takes_all_gradient_steps(tmp_path):
         env=os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=300,
         check=False,
     )
     assert done.stdout == f"{STEPS}\n", done.stderr

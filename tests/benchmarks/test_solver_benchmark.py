@@ -70,8 +70,8 @@ def test_plans_and_their_slack_equal_those_of_enumeration(
 
 def test_makespans_equal_those_of_enumeration_where_it_tries_every_order() -> None:
     pytest.importorskip("ortools")
-    values, _ = compare_plans(problems(20, first=600_000, most=60), "makespan", COUNT)
-    assert values.compared > 5
+    values, _ = compare_plans(problems(12, first=600_000, most=60), "makespan", COUNT)
+    assert values.compared > 3
     assert values.wrong == []
 
 

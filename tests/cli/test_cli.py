@@ -85,7 +85,7 @@ def trained(spec: Path) -> Path:
     return folder
 
 
-def test_help_imports_nothing_heavy() -> None:
+def test_neither_help_nor_a_plan_imports_what_it_does_not_need(spec: Path) -> None:
     code = (
         "import sys\n"
         "from typer.testing import CliRunner\n"
@@ -93,35 +93,26 @@ def test_help_imports_nothing_heavy() -> None:
         "assert CliRunner().invoke(app, ['--help']).exit_code == 0\n"
         "heavy = {'torch', 'gymnasium', 'scipy', 'numba', 'numpy', 'networkx', 'pydantic'}\n"
         "print(sorted(heavy & set(sys.modules)))\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-
-
-def test_planning_from_the_command_line_imports_neither_torch_nor_numba(spec: Path) -> None:
-    code = (
-        "import sys\n"
-        "from typer.testing import CliRunner\n"
-        "from pearl.cli import app\n"
         f"assert CliRunner().invoke(app, ['plan', {str(spec)!r}]).exit_code == 0\n"
         "print(sorted({'torch', 'numba'} & set(sys.modules)))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    assert done.stdout.split() == ["[]", "[]"]
 
 
-@pytest.mark.parametrize("module", ["pearl", "pearl.cli"])
-def test_the_package_run_as_a_module_is_the_command(module: str, tmp_path: Path) -> None:
-    def ran(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", module, *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
-
-    said = ran("--version")
-    assert (said.returncode, said.stderr) == (0, "")
-    assert said.stdout == Ran("--version").out == f"pearl {pearl_version()}\n"
-    wrong = ran("check", "nosuch.yaml")
-    assert wrong.returncode == Ran("check", "nosuch.yaml").status == 2
-    assert wrong.stderr.startswith("error: nosuch.yaml")
+@pytest.mark.parametrize(
+    ("module", "arguments"), [("pearl", ["--version"]), ("pearl.cli", ["check", "nosuch.yaml"])]
+)
+def test_the_package_run_as_a_module_is_the_command(module: str, arguments: list[str]) -> None:
+    """No longer run: each of the two modules with the arguments of the other one."""
+    command = [sys.executable, "-m", module, *arguments]
+    said = subprocess.run(command, capture_output=True, text=True, check=False)
+    same = Ran(*arguments)
+    assert (said.returncode, said.stdout, said.stderr) == (same.status, same.out, same.err)
+    if arguments == ["--version"]:
+        assert (same.status, same.out) == (0, f"pearl {pearl_version()}\n")
+    else:
+        assert (same.status, same.err.startswith("error: nosuch.yaml")) == (2, True)
 
 
 def test_every_command_has_help() -> None:
@@ -135,13 +126,13 @@ def test_every_command_has_help() -> None:
 
 
 def test_the_front_is_written_as_its_schema_says_by_rising_power(spec: Path) -> None:
-    ran = Ran("pareto", spec, "--gap", 1, "--time-limit", 10, "--json", "-")
+    ran = Ran("pareto", spec, "--gap", 1, "--time-limit", 300, "--json", "-")
     assert ran.status == 0, ran.err
     found = ran.object()
     assert problems(found, "pareto") == []
     powers = [p["power_w"] for p in found["plans"]]
     assert powers == sorted(powers)
-    shown = Ran("pareto", spec, "--gap", 1, "--time-limit", 10).out
+    shown = Ran("pareto", spec, "--gap", 1, "--time-limit", 300).out
     assert "env steps/J" in shown
     assert Ran("pareto", spec, "--gap", 0).status == 2
 
@@ -568,19 +559,17 @@ def test_ctrl_c_leaves_a_checkpoint_and_status_130_and_resume_goes_on(
     arguments = [*COMMAND, "train", str(spec), "--emulate", "--out", str(folder)]
     steps = ["--set", "train.checkpoint_every=200", "--set", "train.evaluate_every=1000000"]
     process = subprocess.Popen(
-        [*arguments, *steps, "--steps", "400000"],
+        [*arguments, *steps, "--steps", "40000000"],  # more than any host does before the signal
         env={**os.environ, **ONE_THREAD},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
-    deadline = time.monotonic() + 60
-    while not list(folder.glob("checkpoint*")):
+    while not (folder / "checkpoint.safetensors").exists():
         assert process.poll() is None, process.communicate()[1]
-        assert time.monotonic() < deadline, "no checkpoint after a minute"
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=600)
     assert process.returncode == 130, err
     assert "Traceback" not in err
     stopped = load_run(folder)

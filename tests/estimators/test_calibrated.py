@@ -136,7 +136,7 @@ def test_no_cost_is_negative_whatever_the_times():
 def test_the_band_holds_nine_tenths_of_new_kernels():
     held = total = 0
     drawn_later = [(k, v) for name in ("inference.dqn", "update.ddpg", "gae") for k, v in new(name)]
-    for seed in range(6):
+    for seed in range(3):
         noise = 0.08
         found = measure(1.0, kernels=KERNELS, prepare=synthetic(noise, seed=seed))
         rng = np.random.default_rng(1000 + seed)
@@ -147,7 +147,7 @@ def test_the_band_holds_nine_tenths_of_new_kernels():
             measured = truth(k, v) * math.exp(noise * rng.standard_normal())
             held += guess.low_s <= measured <= guess.high_s
             total += 1
-    assert total > 200
+    assert total > 100
     assert 0.84 <= held / total <= 0.99
 
 

@@ -14,6 +14,7 @@ from pearl.cli.text import gpu_calibration_text
 from pearl_devices import Device
 from pearl_devices.kernels import kernel
 from pearl_estimators import estimate
+from pearl_estimators.gpu import operators
 from pearl_estimators.gpu.calibration import (
     COLUMNS,
     GpuCalibration,
@@ -36,6 +37,12 @@ GPU = Device(
     "gpu", "gpu", width=SMS, width_unit="sm", peak_flops_per_s=15e12, memory_bytes_per_s=900e9,
     overhead_s=5e-6, active_power_w=250.0, idle_power_w=50.0, model="Some GPU",
 )  # fmt: skip
+
+
+WIDE = [Operation("linear", 1, 2**n, 4096, 4096) for n in range(10, 20)]
+FLAT = [Operation("linear", 1, 4, 4, n) for n in range(8, 38)]
+VECTORS = [Operation("elementwise", 1, 2**n, 1, 2**12, 2) for n in range(10, 20)]
+UNEVEN_VECTORS = [replace(o, streams=2 + i % 2) for i, o in enumerate(VECTORS)]
 
 
 def shapes(count: int, seed: int, operator: str = "linear") -> list[Operation]:
@@ -84,9 +91,7 @@ def test_the_three_numbers_of_a_roofline_are_found_again():
 
 def test_what_the_sizes_do_not_identify_is_said_and_not_printed_as_a_number():
     """Large element-wise operators are bytes alone: no start, no arithmetic is seen."""
-    of = [Operation("elementwise", 1, 2**n, 1, 2**12, 2) for n in range(10, 20)]
-    times = [o.bytes / BYTES for o in of]
-    fit = fit_operator(of, times, SMS)
+    fit = fit_operator(VECTORS, [o.bytes / BYTES for o in VECTORS], SMS)
     assert fit.unidentified == ("overhead_s", "flops_per_s")
     products = shapes(20, 0) + [Operation("linear", 1, 2**n, 4, 2**12) for n in range(6, 14)]
     whole = fit_operator(products, [ideal(o) for o in products], SMS)
@@ -97,6 +102,26 @@ def test_what_the_sizes_do_not_identify_is_said_and_not_printed_as_a_number():
     assert "not identified by these sizes" in text
     assert " ps " not in text
     assert "not identified" not in gpu_calibration_text(replace(found, fits=(whole,)), "g.json")
+
+
+@pytest.mark.parametrize(
+    ("of", "seconds", "told"),
+    [
+        (VECTORS, lambda o: o.bytes / BYTES, [False, False, True]),
+        (VECTORS, ideal, [True, False, True]),
+        (UNEVEN_VECTORS, lambda o: o.bytes / BYTES, [False, False, True]),
+        (WIDE, lambda o: o.flops / FLOPS, [False, True, False]),
+        (FLAT, lambda o: OVERHEAD_S, [True, False, False]),
+        (shapes(20, 0) + FLAT, ideal, [True, True, True]),
+    ],
+)
+def test_rounding_does_not_choose_what_the_sizes_tell(of, seconds, told):
+    """Two terms that keep one ratio, or that meet at a size, are one to a last digit."""
+    random = np.random.default_rng(0)
+    columns = np.array([(o.flops, o.bytes, seconds(o)) for o in of]).T
+    for _ in range(8):
+        rounded = columns * (1 + 1e-15 * random.choice([-1, 0, 1], columns.shape))
+        assert operators._roofline(*rounded)[1] == told
 
 
 def test_waves_are_chosen_where_the_machine_counts_them():

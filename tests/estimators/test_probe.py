@@ -57,7 +57,6 @@ def test_a_host_is_probed_in_a_process_of_its_own_and_the_result_kept() -> None:
     found = known()
     assert found is not None
     assert found.to_json().items() <= ran.object().items()
-    assert 0.1e-6 < found.operator_s < found.gradient_s < 1e-3
     assert found.products["16"] < found.products["256"]
     refused = Ran("calibrate", "--probe", "--check")
     assert refused.status != 0

@@ -47,6 +47,9 @@ PPO = {
     "minibatches": 1,
 }
 
+LIMIT_S = 300.0
+"""More than any of these plans takes: none of them depends on how busy the host is."""
+
 
 def system(
     distribution: str, algorithm: dict[str, Any] = DQN, platform: Any = HOSTS, **limits: Any
@@ -70,7 +73,7 @@ def problem(distribution: str, **given: Any) -> str:
 def places(found: System) -> dict[str, set[str]]:
     """Task → the devices that a plan has it on."""
     seen: dict[str, set[str]] = {}
-    for task in plan(found, time_limit_s=5.0).tasks:
+    for task in plan(found, time_limit_s=LIMIT_S).tasks:
         seen.setdefault(task.task, set()).add(task.device)
     return seen
 
@@ -185,13 +188,13 @@ def test_the_price_of_learners_is_the_share_and_the_reduction() -> None:
     over a slow link the gradients take longer than they save."""
     algorithm = {**DQN, "batch_size": 4096, "learning_starts": 5000, "hidden": [128, 128]}
     torch = {"variants": {"update": ["torch"]}}
-    one = plan(system("one_host", algorithm, **torch), time_limit_s=5.0).period_s
+    one = plan(system("one_host", algorithm, **torch), time_limit_s=LIMIT_S).period_s
     spent = {}
     for speed in ("100 GB/s", "1 MB/s"):
         link = {**LINK, "latency": "1 us", "per_message": "1 us", "bandwidth": speed}
         hosts = {**HOSTS, "links": [{"between": ["a", "b"], **link}]}
         found = system(LEARNERS, algorithm, hosts, learners=2, **torch)
-        spent[speed] = plan(found, time_limit_s=5.0)
+        spent[speed] = plan(found, time_limit_s=LIMIT_S)
     fast, slow = spent.values()
     assert fast.period_s < 0.7 * one
     assert slow.period_s > one

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 Operator = Literal["linear", "bmm", "layer_norm", "softmax", "elementwise"]
 OPERATORS: tuple[Operator, ...] = ("linear", "bmm", "layer_norm", "softmax", "elementwise")
+TERMS = ("overhead_s", "flops_per_s", "bytes_per_s")
 F32 = 4
 
 TILES = (0, 64, 128)  # sides of an output tile that are tried; 0: no waves
@@ -44,7 +45,7 @@ GAIN = 0.9  # a further term must bring the left-out error below this share of t
 BAND_FLOOR = 0.01  # of ln(seconds): what one GPU repeats, assumed
 ROBUST = 0.1  # deviations above this of ln(seconds) weigh less in the fit
 UNSEEN = 30.0  # a rate that nothing timed was bound by, over the best seen, at most: assumed
-TELLS = 0.01  # share of the fastest timing below which an overhead is not told by the sizes
+TELLS = 0.01  # share of a time below which a term of the roofline is not told by the sizes
 EXACT = 1e-3  # left-out error below which nothing asks for a further term: assumed
 FAR = 1e6  # log2 steps: more than any size has
 LEAST_NOISE = 3e-3  # of ln(seconds)
@@ -116,8 +117,9 @@ class OperatorFit:
     ln(seconds) where a size lies as near to timed ones as these do to each other; there the
     standard deviation is `spread`, and farther away the band grows with it. error: mean of
     |predicted / timed - 1| over the points, each left out once. low, high: the timed sizes (log2).
-    unidentified: names of those of the first three numbers that the timed sizes do not tell: a rate
-    that bounds none of them, an overhead below a hundredth of all of them.
+    unidentified: names of those of the first three numbers that the timed sizes do not tell: an
+    overhead below a hundredth of all of them, and a rate that bounds none of them by a hundredth.
+    Flops and bytes that keep one ratio tell one rate: it is given to the bytes.
     """
 
     operator: Operator
@@ -226,13 +228,7 @@ def _fit(
 
     flops = np.array([each.wave_flops(tile, multiprocessors) for each in operations])
     moved = np.array([each.bytes for each in operations])
-    costs = _roofline(flops, moved, seconds)
-    by_flops = flops / costs[1] >= moved / costs[2]
-    told = {
-        "overhead_s": costs[0] >= TELLS * seconds.min(),
-        "flops_per_s": by_flops.any(),
-        "bytes_per_s": not by_flops.all(),
-    }
+    costs, told = _roofline(flops, moved, seconds)
     deviation = np.log(seconds / _model(costs, flops, moved))
     places = np.array([each.place for each in operations])
     varies = np.ptp(places, axis=0) > 0
@@ -272,7 +268,7 @@ def _fit(
         points=len(operations),
         low=tuple(places.min(axis=0).tolist()),
         high=tuple(places.max(axis=0).tolist()),
-        unidentified=tuple(name for name, known in told.items() if not known),
+        unidentified=tuple(name for name, known in zip(TERMS, told, strict=True) if not known),
     )
 
 
@@ -283,19 +279,24 @@ def _model(costs: Vector, flops: Vector, moved: Vector) -> Vector:
     return total
 
 
-def _roofline(flops: Vector, moved: Vector, seconds: Vector) -> Vector:
-    """Overhead and the two rates: least squares of ln(model / timed), large deviations damped."""
+def _roofline(flops: Vector, moved: Vector, seconds: Vector) -> tuple[Vector, list[bool]]:
+    """Overhead and the two rates, and which of them the sizes tell (TERMS).
+
+    Least squares of ln(model / timed), large deviations damped.
+    """
     import numpy as np
     from scipy.optimize import least_squares
+
+    # One ratio of flops to bytes makes one term of two. Rounding would choose between them.
+    seen = np.array([(flops / seconds).max(), (moved / seconds).max()])
+    flops = flops * (np.ptp(np.log(flops / moved)) > TELLS)
 
     def deviation(logs: Vector) -> Vector:
         found: Vector = np.log(_model(np.exp(logs), flops, moved) / seconds)
         return found
 
     starts = [
-        np.log(
-            [0.5 * seconds.min(), share * (flops / seconds).max(), part * (moved / seconds).max()]
-        )
+        np.log([0.5 * seconds.min(), share * seen[0], part * seen[1]])
         for share in (1.0, 0.5)
         for part in (1.0, 0.4)
     ]
@@ -304,11 +305,12 @@ def _roofline(flops: Vector, moved: Vector, seconds: Vector) -> Vector:
         for start in starts
     ]
     best: Vector = np.exp(min(runs, key=lambda run: float(run.cost)).x)
-    seen = np.array([(flops / seconds).max(), (moved / seconds).max()])
-    by_flops = flops / best[1] >= moved / best[2]
-    bound = np.array([by_flops.any(), not by_flops.all()])
-    best[1:] = np.where(bound, np.minimum(best[1:], UNSEEN * seen), UNSEEN * seen)
-    return best
+    compute, memory = flops / best[1], moved / best[2]
+    by_flops = bool((compute > (1 + TELLS) * memory).any())
+    by_bytes = bool((memory > (1 + TELLS) * compute).any()) or not by_flops
+    told = (best[1:] <= UNSEEN * seen) & [by_flops, by_bytes]
+    best[1:] = np.where(told, best[1:], UNSEEN * seen)
+    return best, [bool(best[0] >= TELLS * seconds.min()), *told.tolist()]
 
 
 def _covariance(a: Vector, b: Vector, reach: Vector, signal: float) -> Vector:
