@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from pearl.runtime import fork_server
 from pearl.training.steering import Progress
 from tests.lanes import planned, replay_spec, trained
 
@@ -41,7 +42,7 @@ class Watch:
         self.killed, self.dice, self.next_s = 0, random.Random(0), time.monotonic() + KILL_EVERY_S
 
     def __call__(self, progress: Progress) -> None:
-        now, found = time.monotonic(), children()
+        now, found = time.monotonic(), fork_server.running()
         self.rows.append((now, rss_bytes([os.getpid(), *found]), handles(), len(found)))
         if now > self.next_s and found:
             self.next_s = now + KILL_EVERY_S
@@ -50,11 +51,6 @@ class Watch:
         if now > self.end_s:
             self.end_s = float("inf")
             signal.raise_signal(signal.SIGINT)
-
-
-def children() -> list[int]:
-    tasks = Path("/proc/self/task").glob("*/children")
-    return sorted({int(p) for t in tasks for p in t.read_text().split()})
 
 
 def handles() -> int:
@@ -86,7 +82,7 @@ def soak(minutes: float) -> dict[str, Any]:
     replay = {"capacity": 20_000, "kind": "prioritised", "fanout": 8}
     spec = replay_spec("dqn", {"policy_lag": 2}, replay=replay, n_step=3)
     spec["train"] |= {"evaluate_every": 50_000, "checkpoint_every": 50_000}
-    shared, begun, before = set(os.listdir("/dev/shm")), handles(), children()
+    shared, begun, before = set(os.listdir("/dev/shm")), handles(), fork_server.running()
     watch = Watch(60.0 * minutes)
     with tempfile.TemporaryDirectory() as folder:
         plan = planned(spec)
@@ -111,7 +107,7 @@ def soak(minutes: float) -> dict[str, Any]:
         "handles": [float(np.median(first[:, 2])), float(np.median(last[:, 2]))],
         "processes": [float(np.median(first[:, 3])), float(np.median(last[:, 3]))],
         "handles_left": handles() - begun,
-        "processes_left": len(set(children()) - set(before)),
+        "processes_left": len(set(fork_server.running()) - set(before)),
         "shared_memory_left": len(set(os.listdir("/dev/shm")) - shared),
     }
 

@@ -38,6 +38,9 @@ from typing import IO, Any
 PR_SET_PDEATHSIG = 1
 """prctl(2): the signal that the kernel sends to a process once its parent has died."""
 
+PR_SET_NAME = 15
+"""prctl(2): the name of a thread, of 15 bytes at most."""
+
 PACKET_BYTES = 1 << 20
 """Of a request at most; the kernel's limit for a packet is of the same order."""
 
@@ -225,6 +228,13 @@ def cpu_s() -> float:
         return sum(server.cpu_s() for server in _servers)
 
 
+def running() -> list[int]:
+    """The numbers of the processes that run."""
+    with _lock:
+        children = [child for server in _servers for child in server.children]
+    return [child.pid for child in children if child.poll() is None]
+
+
 def _read_at_import(variables: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in variables.items() if name.startswith(AT_IMPORT)}
 
@@ -310,9 +320,12 @@ def _become(
 ) -> None:
     """In the child: take the place of a process that was started with these arguments."""
     os.setsid()  # Ctrl-C in a terminal is for the parent alone
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, order["dies_by"])
+    prctl = ctypes.CDLL(None).prctl
+    prctl(PR_SET_PDEATHSIG, order["dies_by"])
     if os.getppid() != server:
         os._exit(1)
+    what = (*order["arguments"], order["program"].partition(":")[0].rpartition(".")[2])[0]
+    prctl(PR_SET_NAME, f"pearl {what}".encode()[:15])  # as `ps` and `top` show it
     for number, handler in usual.items():
         signal.signal(number, handler)
     answers, stdin, output, *further = handles
