@@ -18,6 +18,7 @@ ended. The server ends when its parent does, and the kernel then signals its chi
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import gc
 import json
@@ -257,6 +258,16 @@ def _request(
         _servers.append(server := _Server(variables))
         socket.send_fds(server.requests, [packet], handles)
         return server
+
+
+@atexit.register
+def _close_all() -> None:
+    """End the servers and wait for them, so that their CPU-seconds count as those of this process's
+    children."""
+    with _lock:
+        for server in _servers:
+            server.close()
+        _servers.clear()
 
 
 def _forked() -> None:
