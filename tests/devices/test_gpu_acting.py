@@ -19,7 +19,6 @@ from tests.devices.gpu_stand_in import (
     Array,
     NotingTwin,
     arrays,
-    assert_compiles,
     assert_equal,
     assert_near,
     bind_cuda,
@@ -183,14 +182,6 @@ def test_networks_of_any_width_and_any_number_of_environments(
         assert (np.abs(scratch[:, 1, : hidden[0]]).sum((1, 2)) > 0).all()
     for array in ("act.sample", "act.action", "act.log_prob"):
         assert_near(found[array], exact[array], name=array)
-
-
-@pytest.mark.parametrize("choice", range(5))
-def test_each_choice_compiles_for_every_architecture(choice: int) -> None:
-    name = ("dqn", "ddpg", "sac", "ppo", "ppo continuous")[choice]
-    for envs, hidden in ((8, (64, 64)), (4096, (256, 256))):
-        source, _ = acting.program(kernels(envs, hidden)[name], choice)
-        assert_compiles(source, stack_bytes=40 if choice in (1, 2, 4) else 0, registers=64)
 
 
 @pytest.mark.parametrize("hidden", [(37, 24), (2100,)])

@@ -19,7 +19,6 @@ from tests.devices.gpu_stand_in import (
     Array,
     NotingTwin,
     arrays,
-    assert_compiles,
     assert_equal,
     assert_near,
     bind_cuda,
@@ -150,13 +149,6 @@ def test_parameters_are_copied_to_the_side_that_acts(sizes: dict[str, int]) -> N
     assert_equal(found, fire_native(k, given))
     for name in sizes:
         assert not np.array_equal(given[f"policy.{name}"], found[f"policy.{name}"])
-
-
-def test_each_program_compiles_for_every_architecture() -> None:
-    assert_compiles(rollouts.copies(inserting(0)))
-    assert_compiles(rollouts.copies(inserting(2)))
-    for k in (judging(8, 128, (64, 64)), judging(1024, 16, (256, 256))):
-        assert_compiles(rollouts.judging(k)[0], registers=64)
 
 
 @pytest.mark.parametrize(
