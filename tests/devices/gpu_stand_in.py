@@ -274,3 +274,10 @@ def sanitized(
         return ""
     assert "AddressSanitizer" in ran.stderr, ran.stderr
     return ran.stderr
+
+
+def assert_stays_inside(launches: Sequence[Prepared], folder: Path, *shortened: Any) -> None:
+    """No launch leaves its arrays. Of each that is shortened by an element, that is reported."""
+    assert sanitized(launches, folder) == ""
+    for short in shortened:
+        assert "heap-buffer-overflow" in sanitized(launches, folder, short=short)

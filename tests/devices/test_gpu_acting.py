@@ -1,4 +1,4 @@
-"""Inference in CUDA, on the stand-in for a GPU, against the CPU's, which other tests hold to float64."""
+"""Inference in CUDA, on the stand-in for a GPU, against the CPU's."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from tests.devices.gpu_stand_in import (
     arrays,
     assert_equal,
     assert_near,
+    assert_stays_inside,
     bind_cuda,
     fire_cuda,
     fire_native,
-    sanitized,
     tensors,
 )
 
@@ -132,7 +132,5 @@ def test_nothing_lies_beyond_the_arrays(hidden: tuple[int, ...], tmp_path: Path)
     k = kernels(11, hidden)["ppo continuous"]
     device, driver = tensors(begun(k)), NotingTwin()
     bind_cuda(k, device, driver)
-    assert sanitized(driver.prepared, tmp_path) == ""
-    for name in ("env.obs", "policy.actor", "act.sample"):
-        report = sanitized(driver.prepared, tmp_path, short=device[name])
-        assert "heap-buffer-overflow" in report, name
+    short = [device[name] for name in ("env.obs", "policy.actor", "act.sample")]
+    assert_stays_inside(driver.prepared, tmp_path, *short)

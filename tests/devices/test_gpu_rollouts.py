@@ -1,5 +1,4 @@
-"""Rollouts in CUDA, on the stand-in for a GPU, against the CPU's, which tests of primitives hold to
-float64."""
+"""Rollouts in CUDA, on the stand-in for a GPU, against the CPU's."""
 
 from __future__ import annotations
 
@@ -20,10 +19,10 @@ from tests.devices.gpu_stand_in import (
     arrays,
     assert_equal,
     assert_near,
+    assert_stays_inside,
     bind_cuda,
     fire_cuda,
     fire_native,
-    sanitized,
     tensors,
 )
 
@@ -139,7 +138,4 @@ def test_nothing_lies_beyond_the_arrays(k: Kernel, short: list[str], tmp_path: P
     device, driver = tensors(given), NotingTwin()
     bind_cuda(k, device, driver)
     assert len(driver.prepared) == kind_of(k).cuda["cuda"].launches(k)
-    assert sanitized(driver.prepared, tmp_path) == ""
-    for name in short:
-        report = sanitized(driver.prepared, tmp_path, short=device[name])
-        assert "heap-buffer-overflow" in report, name
+    assert_stays_inside(driver.prepared, tmp_path, *(device[name] for name in short))

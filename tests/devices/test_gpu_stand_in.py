@@ -53,5 +53,5 @@ def test_a_library_that_another_user_may_have_written_is_not_loaded(
     assert host_twin.built(TOY) == kept
     for mode in (0o770, 0o707):
         kept.parent.chmod(mode)
-        with pytest.raises(UnsupportedError, match="others may write it.*set PEARL_CACHE_DIR"):
+        with pytest.raises(UnsupportedError, match=r"others may write it.*set PEARL_CACHE_DIR"):
             host_twin.built(TOY)
