@@ -136,7 +136,11 @@ def killed(folder: Path, case: str, hosting: str) -> None:
 
 @pytest.mark.parametrize(
     ("case", "hosting"),
-    [("all", "one"), ("sac", "processes"), ("ppo", "threads")],
+    [
+        ("all", "one"),
+        pytest.param("sac", "processes", marks=pytest.mark.slow),
+        pytest.param("ppo", "threads", marks=pytest.mark.slow),
+    ],
 )
 def test_a_killed_run_goes_on_and_equals_the_one_that_went_through(
     through: Any, case: str, hosting: str, tmp_path: Path
