@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pearl.algorithms import algorithm
 from pearl.planning.plans import Plan
 from pearl.spec.reading import load
 from pearl.spec.system import System
+from pearl_devices.gpu import program
 from tests.lanes import planned, replay_spec
 
 NUMBERS = {
@@ -64,3 +65,14 @@ def gpu_plan(
     spec["limits"]["pin"] = {t: "gpu" if t in on_gpu else "cpu" for t in tasks}
     spec["limits"]["variants"] = {task: [variant] for task, variant in named.items()}
     return planned(spec, variants=("native", *set(named.values())))
+
+
+def a_fault_in_the_targets(monkeypatch: Any) -> None:
+    """In every CUDA source that is read from now on."""
+    pieces = program._pieces
+
+    def faulty(file: str, seen: set[str]) -> Iterator[str]:
+        for piece in pieces(file, seen):
+            yield piece.replace("reward[start + b] + discount", "reward[start + b] - discount")
+
+    monkeypatch.setattr(program, "_pieces", faulty)

@@ -49,9 +49,11 @@ class Prepared:
 
 @dataclass
 class NotingTwin(HostTwin):
-    """The stand-in, noting all that is prepared. order: of a block's threads."""
+    """The stand-in, noting all that is prepared. order: of a block's threads. launches: whether a
+    launch computes anything; a program that need not is not built."""
 
     order: int = 0
+    launches: bool = True
     prepared: list[Prepared] = field(default_factory=list)
 
     def bound(
@@ -66,6 +68,8 @@ class NotingTwin(HostTwin):
         self.prepared.append(
             Prepared(program, kernel, tuple(grid), tuple(block), tuple(arguments), shared_bytes)
         )
+        if not self.launches:
+            return lambda: None
         return super().bound(program, kernel, grid, block, arguments, shared_bytes)
 
 
@@ -162,12 +166,17 @@ def _named(arrays: Iterable[str], names: tuple[str, ...]) -> list[str]:
     return found
 
 
-def assert_compiles(program: Program, stack_bytes: int = 0, registers: int = 255) -> None:
-    """For every architecture, without spills.
+def assert_compiles(
+    program: Program,
+    stack_bytes: int = 0,
+    registers: int = 255,
+    architectures: Iterable[str] = ARCHITECTURES,
+) -> None:
+    """Without spills.
 
     stack_bytes: that a thread may take, where there is a reason for it. registers: at most.
     """
-    for architecture in ARCHITECTURES:
+    for architecture in architectures:
         resources = compiled(program, architecture).resources
         assert set(resources) == set(program.kernels) != set()
         for kernel, used in resources.items():
@@ -265,3 +274,10 @@ def sanitized(
         return ""
     assert "AddressSanitizer" in ran.stderr, ran.stderr
     return ran.stderr
+
+
+def assert_stays_inside(launches: Sequence[Prepared], folder: Path, *shortened: Any) -> None:
+    """No launch leaves its arrays. Of each that is shortened by an element, that is reported."""
+    assert sanitized(launches, folder) == ""
+    for short in shortened:
+        assert "heap-buffer-overflow" in sanitized(launches, folder, short=short)

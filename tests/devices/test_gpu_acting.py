@@ -1,8 +1,7 @@
-"""Inference in CUDA, on the stand-in for a GPU, against the CPU's and a float64 reference."""
+"""Inference in CUDA, on the stand-in for a GPU, against the CPU's."""
 
 from __future__ import annotations
 
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +11,18 @@ import pytest
 from pearl_devices import Kernel, kernel
 from pearl_devices.gpu import acting, nets
 from pearl_devices.gpu.driver import HostTwin
-from pearl_devices.primitives import LOG_STD
-from pearl_devices.primitives.math.rng import key, normal, normals, stream, uniform
+from pearl_devices.primitives.math.rng import key
 from tests.devices.gpu_stand_in import (
     ORDERS,
     Array,
     NotingTwin,
     arrays,
-    assert_compiles,
     assert_equal,
     assert_near,
+    assert_stays_inside,
     bind_cuda,
     fire_cuda,
     fire_native,
-    sanitized,
     tensors,
 )
 
@@ -64,50 +61,9 @@ def begun(k: Kernel, explore: tuple[float, ...] = (0.1, 0.1, 0.0, 0.0)) -> dict[
     return found
 
 
-def outputs(k: Kernel, given: dict[str, Array]) -> Array:
-    """The network's, in float64."""
-    (name,) = k.networks
-    params, x, at = given[f"policy.{name}"].astype(np.float64), given["env.obs"], 0
-    for layer, (i, o) in enumerate(pairwise(k.layers())):
-        x = x @ params[at : at + i * o].reshape(i, o) + params[at + i * o : at + i * o + o]
-        at += i * o + o
-        if layer < len(k.layers()) - 2:
-            x = np.tanh(x) if k.dims.get("tanh") else np.maximum(x, 0.0)
-    return np.asarray(x)
-
-
-def reference(k: Kernel, given: dict[str, Array], taken: Array) -> dict[str, Array]:
-    """What a firing should write, in float64. taken: the discrete actions that were drawn."""
-    z, n, act = outputs(k, given), k.dim("envs"), k.dim("act")
-    base = np.uint64(stream(given["rng.inference"][0], given["rng.inference"][1]))
-    pairs = np.zeros(n * act, np.float32)
-    if act == 0:
-        log_prob = z - np.log(np.exp(z).sum(1, keepdims=True))
-        return {"act.log_prob": log_prob[np.arange(n), taken]}
-    low, high = given["act.low"].astype(float), given["act.high"].astype(float)
-    middle, half = (low + high) / 2, (high - low) / 2
-    normals(base, 0, pairs)
-    noise = pairs.reshape(n, act)
-    if k.kind == "inference.ddpg":
-        singles = np.array([normal(base, i) for i in range(n * act)]).reshape(n, act)
-        wanted = middle + half * np.tanh(z) + given["explore"][0] * half * singles
-        return {"act.action": np.clip(wanted, low, high)}
-    if k.kind == "inference.sac":
-        u = z[:, :act] + np.exp(np.clip(z[:, act:], *LOG_STD)) * noise
-        return {"act.action": middle + half * np.tanh(u)}
-    log_std = given["policy.actor"][-act:].astype(float)
-    sample = z + np.exp(log_std) * noise
-    log_prob = -(noise.astype(float) ** 2) / 2 - log_std - np.log(2 * np.pi) / 2
-    return {
-        "act.sample": sample,
-        "act.action": np.clip(middle + half * sample, low, high),
-        "act.log_prob": log_prob.sum(1),
-    }
-
-
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("name", sorted(kernels(1)))
-def test_actions_are_those_of_the_cpu_and_of_float64(name: str, order: int) -> None:
+def test_actions_are_those_of_the_cpu(name: str, order: int) -> None:
     k = kernels(37)[name]
     given = begun(k)
     found, wanted = fire_cuda(k, given, driver=HostTwin(order)), fire_native(k, given)
@@ -118,20 +74,6 @@ def test_actions_are_those_of_the_cpu_and_of_float64(name: str, order: int) -> N
     for array in ("act.action", "act.sample", "act.log_prob"):
         if array in found and found[array].dtype == np.float32:
             assert_near(found[array], wanted[array], name=array)
-    if "dqn" in k.kind:
-        return
-    for array, exact in reference(k, given, found["act.action"]).items():
-        assert_near(found[array], exact, name=array)
-
-
-def test_greedy_actions_are_those_of_float64() -> None:
-    for name in ("dqn", "duelling"):
-        k = kernels(37)[name]
-        given = begun(k, (0.0, 0.0, 0.0, 0.0))
-        values = outputs(k, given)[:, k.dims.get("duelling", 0) :]
-        found = fire_cuda(k, given)["act.action"]
-        assert np.array_equal(found, values.argmax(1))
-        assert len(np.unique(found)) > 1
 
 
 @pytest.mark.parametrize("name", ["dqn", "ddpg", "sac"])
@@ -176,21 +118,13 @@ def test_networks_of_any_width_and_any_number_of_environments(
     given = begun(k)
     given["policy.actor"][: -k.dim("act")] *= 0.3
     driver = NotingTwin(7)
-    found, exact = fire_cuda(k, given, driver=driver), reference(k, given, np.zeros(0))
+    found, wanted = fire_cuda(k, given, driver=driver), fire_native(k, given)
     if as_cut[2]:  # each block has activations of its own
         scratch = driver.prepared[0].arguments[10].numpy()
         scratch = scratch.reshape(most, 2, max(k.layers()), -1)
         assert (np.abs(scratch[:, 1, : hidden[0]]).sum((1, 2)) > 0).all()
     for array in ("act.sample", "act.action", "act.log_prob"):
-        assert_near(found[array], exact[array], name=array)
-
-
-@pytest.mark.parametrize("choice", range(5))
-def test_each_choice_compiles_for_every_architecture(choice: int) -> None:
-    name = ("dqn", "ddpg", "sac", "ppo", "ppo continuous")[choice]
-    for envs, hidden in ((8, (64, 64)), (4096, (256, 256))):
-        source, _ = acting.program(kernels(envs, hidden)[name], choice)
-        assert_compiles(source, stack_bytes=40 if choice in (1, 2, 4) else 0, registers=64)
+        assert_near(found[array], wanted[array], name=array)
 
 
 @pytest.mark.parametrize("hidden", [(37, 24), (2100,)])
@@ -198,15 +132,5 @@ def test_nothing_lies_beyond_the_arrays(hidden: tuple[int, ...], tmp_path: Path)
     k = kernels(11, hidden)["ppo continuous"]
     device, driver = tensors(begun(k)), NotingTwin()
     bind_cuda(k, device, driver)
-    assert sanitized(driver.prepared, tmp_path) == ""
-    for name in ("env.obs", "policy.actor", "act.sample"):
-        report = sanitized(driver.prepared, tmp_path, short=device[name])
-        assert "heap-buffer-overflow" in report, name
-
-
-def test_the_reference_draws_as_the_generator_says() -> None:
-    base = np.uint64(stream(np.uint64(3), np.uint64(4)))
-    pair = np.zeros(2, np.float32)
-    normals(base, 0, pair)
-    assert abs(normal(base, 0) - pair[0]) < 1e-6
-    assert 0.0 <= uniform(base, 1) < 1.0
+    short = [device[name] for name in ("env.obs", "policy.actor", "act.sample")]
+    assert_stays_inside(driver.prepared, tmp_path, *short)

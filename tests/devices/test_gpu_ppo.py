@@ -14,13 +14,12 @@ from tests.devices.gpu_stand_in import (
     ORDERS,
     Array,
     NotingTwin,
-    assert_compiles,
     assert_equal,
     assert_near,
+    assert_stays_inside,
     bind_cuda,
     fire_cuda,
     fire_native,
-    sanitized,
     tensors,
 )
 from tests.devices.test_gpu_updates import faulty
@@ -110,17 +109,9 @@ def test_a_second_firing_draws_another_permutation_and_goes_on() -> None:
     assert_same_steps(found, wanted, "annealed")
 
 
-@pytest.mark.parametrize("case", ["usual", "two passes"])
-def test_the_compiler_takes_it_for_every_architecture_without_spills(case: str) -> None:
-    launch = prepared(case)
-    assert_compiles(launch.program, registers=65_536 // launch.block[0])
-
-
 def test_no_array_is_read_or_written_beyond_its_end(tmp_path: Path) -> None:
     launch = prepared("odd sizes")
-    assert sanitized([launch], tmp_path) == ""
-    obs = launch.arguments[0]
-    assert "heap-buffer-overflow" in sanitized([launch], tmp_path, short=obs)
+    assert_stays_inside([launch], tmp_path, launch.arguments[0])
 
 
 FAULTS = (

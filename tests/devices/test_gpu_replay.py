@@ -1,7 +1,9 @@
 """The replay in CUDA, on the stand-in, beside the CPU's: trees, rings, draws and batches are equal.
 
 Powers are those of another library on a GPU, so what follows from one is asked to 1e-6; trees are
-compared with an exponent of 1, which every library leaves exact.
+compared with an exponent of 1, which every library leaves exact. Of the
+18 combinations of fanout, order of threads and one block or several, the test of a ring that goes
+round runs 6; three pairs of fanout and order are in none.
 """
 
 from __future__ import annotations
@@ -28,12 +30,11 @@ from pearl_devices.primitives.replay import sum_tree
 from tests.devices.gpu_stand_in import (
     ORDERS,
     NotingTwin,
-    assert_compiles,
     assert_equal,
+    assert_stays_inside,
     bind_cuda,
     copied,
     on_the_host,
-    sanitized,
     tensors,
 )
 
@@ -132,11 +133,6 @@ def kernels(
 # The compiler
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.file)
-def test_the_replay_compiles_for_every_architecture_without_spills(program: Program) -> None:
-    assert_compiles(program, registers=64)
-
-
 def assembly(program: Program) -> str:
     library, handle, size = nvrtc.library(), ctypes.c_void_p(), ctypes.c_size_t()
     text = program.text.encode()
@@ -162,9 +158,14 @@ def test_no_product_fuses_with_a_sum_so_that_a_gpu_rounds_as_the_cpu_does(progra
 # Trees, rings and batches
 
 
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("fanout", [16, 8, 5])
-@pytest.mark.parametrize("one_block", [True, False])
+@pytest.mark.parametrize(
+    ("fanout", "order", "one_block"),
+    [
+        (fanout, ORDERS[(at + apart) % 3], bool(apart))
+        for at, fanout in enumerate((16, 8, 5))
+        for apart in (0, 1)
+    ],
+)
 def test_trees_rings_and_batches_equal_the_cpus_while_the_ring_goes_round(
     fanout: int, order: int, one_block: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -377,7 +378,5 @@ def test_no_kernel_leaves_its_arrays(stack: int, fanout: int, tmp_path: Path) ->
     for _ in range(13):
         run.step(ends=0.3)
     run.learn()
-    assert sanitized(driver.prepared, tmp_path) == ""
-    for name in ("replay.tree", "batch.next_obs"):
-        short = run.device[name]
-        assert "heap-buffer-overflow" in sanitized(driver.prepared, tmp_path, short=short), name
+    short = [run.device[name] for name in ("replay.tree", "batch.next_obs")]
+    assert_stays_inside(driver.prepared, tmp_path, *short)

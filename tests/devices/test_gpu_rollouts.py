@@ -1,10 +1,8 @@
-"""Rollouts in CUDA, on the stand-in for a GPU, against the CPU's and a float64 reference."""
+"""Rollouts in CUDA, on the stand-in for a GPU, against the CPU's."""
 
 from __future__ import annotations
 
-from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,15 +17,16 @@ from tests.devices.gpu_stand_in import (
     Array,
     NotingTwin,
     arrays,
-    assert_compiles,
     assert_equal,
     assert_near,
+    assert_stays_inside,
     bind_cuda,
     fire_cuda,
     fire_native,
-    sanitized,
     tensors,
 )
+
+JUDGED = ("rollout.value", "rollout.advantage", "rollout.returns")
 
 
 def filled(k: Kernel) -> dict[str, Array]:
@@ -66,34 +65,6 @@ def syncing(**sizes: int) -> Kernel:
     ))  # fmt: skip
 
 
-def reference(k: Kernel, given: dict[str, Array]) -> dict[str, Array]:
-    """Values, advantages and returns of a rollout, in float64."""
-
-    def values(x: Any) -> Array:
-        params, at = given["policy.critic"].astype(np.float64), 0
-        for layer, (i, o) in enumerate(pairwise(k.layers())):
-            x = x @ params[at : at + i * o].reshape(i, o) + params[at + i * o : at + i * o + o]
-            at += i * o + o
-            if layer < len(k.layers()) - 2:
-                x = np.tanh(x) if k.dim("tanh") else np.maximum(x, 0.0)
-        return np.asarray(x[..., 0])
-
-    value, ahead = values(given["rollout.obs"]), values(given["rollout.next_obs"])
-    gamma, trace = given["hyper.discount"][0], given["hyper.gae_lambda"][0]
-    advantage, steps = np.zeros_like(value), k.dim("horizon")
-    for t in reversed(range(steps)):
-        ended, cut = given["rollout.terminated"][t] > 0, given["rollout.truncated"][t] > 0
-        following = ahead[t] if t == steps - 1 else np.where(cut, ahead[t], value[t + 1])
-        delta = given["rollout.reward"][t] + gamma * np.where(ended, 0.0, following) - value[t]
-        carried = 0.0 if t == steps - 1 else np.where(ended | cut, 0.0, advantage[t + 1])
-        advantage[t] = delta + gamma * trace * carried
-    return {
-        "rollout.value": value,
-        "rollout.advantage": advantage,
-        "rollout.returns": advantage + value,
-    }
-
-
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("act", [0, 2])
 def test_vector_steps_are_stored_one_after_another(act: int, order: int) -> None:
@@ -110,23 +81,21 @@ def test_vector_steps_are_stored_one_after_another(act: int, order: int) -> None
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("k", [judging(37, 70), judging(5, 3, tanh=0), judging(9, 1, (1100,))])
-def test_advantages_are_those_of_the_cpu_and_of_float64(k: Kernel, order: int) -> None:
+def test_advantages_are_those_of_the_cpu(k: Kernel, order: int) -> None:
     given = filled(k)
     found, wanted = fire_cuda(k, given, driver=HostTwin(order)), fire_native(k, given)
-    for name, exact in reference(k, given).items():
+    for name in JUDGED:
         assert_near(found[name], wanted[name], name=name)
-        assert_near(found[name], exact, name=name)
-    untouched = [n for n in given if n not in reference(k, given)]
-    assert_equal(found, given, *untouched)
+    assert_equal(found, given, *(n for n in given if n not in JUDGED))
 
 
 def test_many_rows_are_judged_in_large_tiles() -> None:
     k = judging(70, 32)
     given = filled(k)
     assert rollouts.judging(k)[1].tile == 32
-    found = fire_cuda(k, given, driver=HostTwin(7))
-    for name, exact in reference(k, given).items():
-        assert_near(found[name], exact, name=name)
+    found, wanted = fire_cuda(k, given, driver=HostTwin(7)), fire_native(k, given)
+    for name in JUDGED:
+        assert_near(found[name], wanted[name], name=name)
 
 
 def test_only_successors_that_are_asked_for_count() -> None:
@@ -139,7 +108,7 @@ def test_only_successors_that_are_asked_for_count() -> None:
     assert 0 < asked.sum() < asked.size / 2
     given["rollout.next_obs"][~asked] = np.nan
     found = fire_cuda(k, given)
-    assert_equal(found, wanted, "rollout.value", "rollout.advantage", "rollout.returns")
+    assert_equal(found, wanted, *JUDGED)
 
 
 @pytest.mark.parametrize("sizes", [{"q": 1000}, {"actor": 70_000, "critic": 300}])
@@ -150,13 +119,6 @@ def test_parameters_are_copied_to_the_side_that_acts(sizes: dict[str, int]) -> N
     assert_equal(found, fire_native(k, given))
     for name in sizes:
         assert not np.array_equal(given[f"policy.{name}"], found[f"policy.{name}"])
-
-
-def test_each_program_compiles_for_every_architecture() -> None:
-    assert_compiles(rollouts.copies(inserting(0)))
-    assert_compiles(rollouts.copies(inserting(2)))
-    for k in (judging(8, 128, (64, 64)), judging(1024, 16, (256, 256))):
-        assert_compiles(rollouts.judging(k)[0], registers=64)
 
 
 @pytest.mark.parametrize(
@@ -176,7 +138,4 @@ def test_nothing_lies_beyond_the_arrays(k: Kernel, short: list[str], tmp_path: P
     device, driver = tensors(given), NotingTwin()
     bind_cuda(k, device, driver)
     assert len(driver.prepared) == kind_of(k).cuda["cuda"].launches(k)
-    assert sanitized(driver.prepared, tmp_path) == ""
-    for name in short:
-        report = sanitized(driver.prepared, tmp_path, short=device[name])
-        assert "heap-buffer-overflow" in report, name
+    assert_stays_inside(driver.prepared, tmp_path, *(device[name] for name in short))

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from pearl_devices import UnsupportedError
+from pearl_devices.gpu import host_twin
 from pearl_devices.gpu.program import Program
 from tests.devices.gpu_stand_in import NotingTwin, assert_compiles, assert_near, sanitized
 
@@ -41,3 +43,15 @@ def test_near_is_asked_of_the_median_and_of_the_worst() -> None:
         assert_near(one, wanted)
     with pytest.raises(AssertionError, match="nothing changes"):
         assert_near(wanted, wanted, wanted)
+
+
+def test_a_library_that_another_user_may_have_written_is_not_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PEARL_CACHE_DIR", str(tmp_path))
+    kept = host_twin.built(TOY)
+    assert host_twin.built(TOY) == kept
+    for mode in (0o770, 0o707):
+        kept.parent.chmod(mode)
+        with pytest.raises(UnsupportedError, match=r"others may write it.*set PEARL_CACHE_DIR"):
+            host_twin.built(TOY)

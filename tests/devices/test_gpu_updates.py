@@ -19,13 +19,12 @@ from tests.devices.gpu_stand_in import (
     ORDERS,
     Array,
     NotingTwin,
-    assert_compiles,
     assert_equal,
     assert_near,
+    assert_stays_inside,
     bind_cuda,
     fire_cuda,
     fire_native,
-    sanitized,
     tensors,
 )
 from tests.devices.test_primitives_nets import Reference, fresh, hyper, in_double, losses_of
@@ -80,7 +79,6 @@ CASES: dict[str, tuple[tuple[Kernel, Widths], dict[str, float]]] = {
 }
 ODD_CASE = {f"update.{name}": f"{name} of odd sizes" for name in ("dqn", "ddpg", "td3", "sac")}
 """Of each kind a case of sizes that are no multiples of warps or of four."""
-USUAL_CASES = ("double dqn", "ddpg", "td3", "sac")
 
 
 def arrays(case: str) -> dict[str, Array]:
@@ -239,7 +237,7 @@ def test_what_shared_memory_does_not_hold_lies_in_the_devices(
     assert_same_steps(found, fire_native(k, given), case)
 
 
-def test_the_widest_networks_are_learned_and_compiled_too() -> None:
+def test_the_widest_networks_are_learned_too() -> None:
     k, _ = dqn((16, WIDEST, WIDEST, 4), 32, steps=1, double=1)
     given, twin = dict(fresh(k, {"q": k.layers()})), NotingTwin()
     found, wanted = fire_cuda(k, given, driver=twin, variant="fused"), fire_native(k, given)
@@ -247,22 +245,12 @@ def test_the_widest_networks_are_learned_and_compiled_too() -> None:
     assert_near(found["batch.td"], wanted["batch.td"], name="batch.td")
     (launch,) = twin.prepared
     assert launch.program.constants["Q_PARAMS_SHARED"] == 0
-    assert_compiles(launch.program, registers=65_536 // launch.block[0])
-
-
-@pytest.mark.parametrize("case", USUAL_CASES)
-def test_the_compiler_takes_it_for_every_architecture_without_spills(case: str) -> None:
-    launch = prepared(case)
-    assert_compiles(launch.program, registers=65_536 // launch.block[0])
-    assert launch.shared_bytes <= updates.STAND_IN_BYTES
 
 
 @pytest.mark.parametrize("case", [c for c in ODD_CASE.values() if not c.startswith("ddpg")])
 def test_no_array_is_read_or_written_beyond_its_end(case: str, tmp_path: Path) -> None:
     launch = prepared(case)
-    assert sanitized([launch], tmp_path) == ""
-    obs = launch.arguments[0]
-    assert "heap-buffer-overflow" in sanitized([launch], tmp_path, short=obs)
+    assert_stays_inside([launch], tmp_path, launch.arguments[0])
 
 
 FAULTS = {

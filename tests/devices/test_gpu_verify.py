@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from pearl_devices import Device, kernel
-from pearl_devices.gpu import program
 from pearl_devices.gpu import verify as verification
 from pearl_devices.gpu.driver import HostTwin
 from pearl_devices.gpu.verify import Verdict, first_use, verify
+from tests.gpu_lanes import a_fault_in_the_targets
 
 STAND_IN = Device("gpu", "pearl_devices.gpu.stand_in", width=8)
 FAMILIES = ("inference.dqn", "update.dqn", "replay_update")
@@ -29,13 +29,7 @@ def test_every_kernel_that_is_offered_is_looked_at_and_passes() -> None:
 
 
 def test_a_wrong_kernel_is_named_with_how_much_it_differs(monkeypatch: pytest.MonkeyPatch) -> None:
-    pieces = program._pieces
-
-    def faulty(file: str, seen: set[str]) -> Any:
-        for piece in pieces(file, seen):
-            yield piece.replace("reward[start + b] + discount", "reward[start + b] - discount")
-
-    monkeypatch.setattr(program, "_pieces", faulty)
+    a_fault_in_the_targets(monkeypatch)
     (wrong,) = [v for v in verify(STAND_IN, only=few) if not v.passed]
     assert (wrong.kernel, wrong.variant) == ("update.dqn", "fused")
     assert wrong.worst > 0.1

@@ -18,9 +18,9 @@ from pearl.errors import SpecError
 from pearl.training.compiled import compiled
 from pearl.training.trainer import Trainer
 from pearl_devices import UnsupportedError
-from pearl_devices.gpu import program, verify
+from pearl_devices.gpu import verify
 from pearl_devices.gpu.driver import HostTwin
-from tests.gpu_lanes import LEARNING, gpu_plan
+from tests.gpu_lanes import LEARNING, a_fault_in_the_targets, gpu_plan
 from tests.lanes import differing, spread, told, trained
 
 STEPS, EVERY = 480, 160
@@ -136,7 +136,11 @@ def killed(folder: Path, case: str, hosting: str) -> None:
 
 @pytest.mark.parametrize(
     ("case", "hosting"),
-    [("eager", "processes"), ("all", "one"), ("sac", "processes"), ("ppo", "threads")],
+    [
+        ("all", "one"),
+        pytest.param("sac", "processes", marks=pytest.mark.slow),
+        pytest.param("ppo", "threads", marks=pytest.mark.slow),
+    ],
 )
 def test_a_killed_run_goes_on_and_equals_the_one_that_went_through(
     through: Any, case: str, hosting: str, tmp_path: Path
@@ -170,13 +174,7 @@ def test_checkpoints_of_gpu_lanes_and_of_cpu_plans_are_the_same_files(
 
 
 def test_a_fault_in_a_cuda_source_changes_what_is_trained(through: Any, monkeypatch: Any) -> None:
-    pieces = program._pieces
-
-    def faulty(file: str, seen: set[str]) -> Any:
-        for piece in pieces(file, seen):
-            yield piece.replace("reward[start + b] + discount", "reward[start + b] - discount")
-
-    monkeypatch.setattr(program, "_pieces", faulty)
+    a_fault_in_the_targets(monkeypatch)
     run = trained(*made("cuda"), "one", steps=STEPS)
     assert "learner.q" in differing(through["cuda"], run)
 
@@ -184,13 +182,7 @@ def test_a_fault_in_a_cuda_source_changes_what_is_trained(through: Any, monkeypa
 def test_a_device_that_computes_wrongly_is_refused_before_the_first_run_on_it(
     monkeypatch: Any, tmp_path: Path
 ) -> None:
-    pieces = program._pieces
-
-    def faulty(file: str, seen: set[str]) -> Any:
-        for piece in pieces(file, seen):
-            yield piece.replace("reward[start + b] + discount", "reward[start + b] - discount")
-
-    monkeypatch.setattr(program, "_pieces", faulty)
+    a_fault_in_the_targets(monkeypatch)
     monkeypatch.setattr(verify, "cache_folder", lambda: tmp_path)
     wrong = r"device gpu: update\.dqn fused: \S+ differs from the CPU's by(.|\n)*limits\.pin"
     with pytest.raises(SpecError, match=wrong):

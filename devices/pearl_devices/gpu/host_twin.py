@@ -16,19 +16,20 @@ from pathlib import Path
 from typing import Any
 
 from pearl_devices.base import UnsupportedError
-from pearl_devices.cache_folder import cache_folder
+from pearl_devices.cache_folder import cache_folder, doubts
 from pearl_devices.gpu.program import SOURCES, Program
 
 OPTIONS = (
-    "-std=c++20",
-    "-O2",
+    "-std=c++17",
+    "-Og",  # for few launches of many programs: -O2 compiles three times as long
+    "-w",
     "-fPIC",
     "-shared",
     "-Wl,-Bsymbolic",  # a kernel may be called as a function of the C library is
     "-ffp-contract=off",
     "-fno-strict-aliasing",
 )
-ADDRESS = ("-fsanitize=address", "-g")
+ADDRESS = ("-fsanitize=address",)
 MISSING = 1
 """Status of a launch whose threads wait for threads that never come."""
 
@@ -43,7 +44,8 @@ def loaded(program: Program, *, sanitize: bool = False) -> ctypes.CDLL:
 
     sanitize: with AddressSanitizer, whose library must be loaded before Python.
     Raises:
-        UnsupportedError: g++ is missing or refuses the program.
+        UnsupportedError: g++ is missing or refuses the program, or another user may have written
+            what would be loaded.
     """
     return ctypes.CDLL(str(built(program, sanitize=sanitize)))
 
@@ -60,11 +62,10 @@ def built(program: Program, *, sanitize: bool = False) -> Path:
     text = f"{header.read_text(encoding='utf-8')}\n{program.text}\n{entries}"
     options = (*OPTIONS, *(ADDRESS if sanitize else ()))
     digest = sha256("\n".join((text, *options)).encode()).hexdigest()[:24]
-    folder = cache_folder() / "gpu-stand-in"
+    folder = _folder()
     library = folder / f"{Path(program.file).stem}-{digest}.so"
     if library.exists():
         return library
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         source, made = Path(scratch) / "program.cpp", Path(scratch) / "program.so"
         source.write_text(text, encoding="utf-8")
@@ -84,6 +85,18 @@ def built(program: Program, *, sanitize: bool = False) -> Path:
             raise UnsupportedError(f"{program.file}: g++ refuses it: {ran.stderr.strip()[:2000]}")
         made.replace(library)
     return library
+
+
+def _folder() -> Path:
+    """Where compiled libraries are kept; loading one runs what it says."""
+    folder = (cache_folder() / "gpu-stand-in").resolve()
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if why := doubts(folder):
+        raise UnsupportedError(
+            f"{folder}: {why}, and loading a library from there runs what it says; set "
+            "PEARL_CACHE_DIR to a folder of your own"
+        )
+    return folder
 
 
 def launch(

@@ -8,21 +8,18 @@
 // Dynamic shared memory begins as NaN in every block.
 #pragma once
 #include <setjmp.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
 #include <strings.h>
 #include <ucontext.h>
 
-#include <algorithm>
-#include <bit>
-#include <cmath>
-#include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <functional>
-#include <memory>
-#include <type_traits>
-#include <utility>
-#include <vector>
+// Of the C++ library only overloads of C's functions: its containers take g++ longer to read than a
+// whole program takes to compile, and so do Bessel functions, which math.h else brings along.
+#include <cstddef>
+#undef _GLIBCXX_USE_STD_SPEC_FUNCS
+#include <math.h>
 
 #define __global__
 #define __device__
@@ -49,22 +46,25 @@ static const int warpSize = 32;
 namespace host_threads {
 
 enum State { RUNS, AT_BLOCK, AT_WARP, DONE };
-constexpr size_t STACK_BYTES = 128 * 1024;
+constexpr size_t STACK_BYTES = 128 * 1024, MOST_THREADS = 1024;
 
 struct Fibre {
   ucontext_t context;
   jmp_buf here;
-  std::unique_ptr<char[]> stack;
+  char* stack;
   State state;
   bool begun;
   uint3 thread;
 };
 
-static std::vector<Fibre> fibres;
+static Fibre fibres[MOST_THREADS];
+static size_t fibre_count;
 static Fibre* running;
 static ucontext_t scheduler_context;
 static jmp_buf scheduler;
-static std::function<void()> body;
+static void (*body)();  // calls `kernel`, whose type it knows, with `arguments`
+static void (*kernel)();
+static void** arguments;
 static unsigned char* dynamic_shared;
 static uint64_t slots[32][32];  // of each warp, what its lanes hand each other
 
@@ -108,7 +108,7 @@ inline unsigned warp_of(const Fibre& f) {
 
 // Lets the threads of a warp pass that have all arrived; whether they have.
 inline bool release_warp(size_t warp) {
-  const size_t first = 32 * warp, last = std::min(first + 32, fibres.size());
+  const size_t first = 32 * warp, last = first + 32 < fibre_count ? first + 32 : fibre_count;
   size_t waiting = 0, there = 0;
   for (size_t i = first; i < last; i++) {
     there += fibres[i].state != DONE;
@@ -124,96 +124,146 @@ inline bool release_warp(size_t warp) {
 inline bool release() {
   bool passed = false, all = true;
   size_t live = 0;
-  for (auto& f : fibres)
-    if (f.state != DONE) {
+  for (size_t i = 0; i < fibre_count; i++)
+    if (fibres[i].state != DONE) {
       live++;
-      all = all && f.state == AT_BLOCK;
+      all = all && fibres[i].state == AT_BLOCK;
     }
   if (live && all) {
-    for (auto& f : fibres)
-      if (f.state != DONE) f.state = RUNS;
+    for (size_t i = 0; i < fibre_count; i++)
+      if (fibres[i].state != DONE) fibres[i].state = RUNS;
     return true;
   }
-  for (size_t warp = 0; 32 * warp < fibres.size(); warp++) passed |= release_warp(warp);
+  for (size_t warp = 0; 32 * warp < fibre_count; warp++) passed |= release_warp(warp);
   return passed;
 }
 
+// The threads in the order in which they run, those of a turn side by side.
+struct Turn {
+  size_t warp, begin, end;
+};
+static size_t places[MOST_THREADS];
+static Turn turns[MOST_THREADS / 32];
+static size_t turn_count;
+
 // In order 0 all threads run to their next wait by turns. In others a warp goes on through its own
 // shuffles and votes to the next wait for the block before another warp has its turn.
-inline bool run_block(const std::vector<size_t>& places, bool by_warp) {
-  std::vector<std::vector<size_t>> turns(by_warp ? (places.size() + 31) / 32 : 1);
-  std::vector<size_t> order;
-  for (size_t i : places) {
-    const size_t turn = by_warp ? i / 32 : 0;
-    if (turns[turn].empty()) order.push_back(turn);
-    turns[turn].push_back(i);
+static void take_turns(unsigned order) {
+  size_t shuffled[MOST_THREADS];
+  for (size_t i = 0; i < fibre_count; i++) shuffled[i] = order == 1 ? fibre_count - 1 - i : i;
+  uint64_t dice = order;
+  for (size_t i = fibre_count; order > 1 && i > 1; i--) {
+    dice = dice * 6364136223846793005ull + 1442695040888963407ull;
+    const size_t other = (dice >> 33) % i, held = shuffled[i - 1];
+    shuffled[i - 1] = shuffled[other];
+    shuffled[other] = held;
   }
+  bool taken[MOST_THREADS / 32] = {};
+  size_t end = turn_count = 0;
+  for (size_t first = 0; first < fibre_count; first++) {
+    const size_t warp = order ? shuffled[first] / 32 : 0;
+    if (taken[warp]) continue;
+    taken[warp] = true;
+    turns[turn_count].warp = warp, turns[turn_count].begin = end;
+    for (size_t i = first; i < fibre_count; i++)
+      if (!order || shuffled[i] / 32 == warp) places[end++] = shuffled[i];
+    turns[turn_count++].end = end;
+  }
+}
+
+static bool run_block(bool by_warp) {
   for (;;) {
     bool ran = false;
-    for (size_t turn : order) {
+    for (size_t t = 0; t < turn_count; t++) {
       do
-        for (size_t i : turns[turn])
-          if (fibres[i].state == RUNS) {
-            resume(fibres[i]);
+        for (size_t i = turns[t].begin; i < turns[t].end; i++)
+          if (fibres[places[i]].state == RUNS) {
+            resume(fibres[places[i]]);
             ran = true;
           }
-      while (by_warp && release_warp(turn));
+      while (by_warp && release_warp(turns[t].warp));
     }
     bool left = false;
-    for (auto& f : fibres) left = left || f.state != DONE;
+    for (size_t i = 0; i < fibre_count; i++) left = left || fibres[i].state != DONE;
     if (!left) return true;
     if (!release() && !ran) return false;
   }
 }
 
+template <size_t... I>
+struct Places {};
+template <size_t N, size_t... I>
+struct UpTo : UpTo<N - 1, N - 1, I...> {};
+template <size_t... I>
+struct UpTo<0, I...> {
+  using type = Places<I...>;
+};
+
 template <class... A, size_t... I>
-void call(void (*kernel)(A...), void** args, std::index_sequence<I...>) {
-  kernel(*static_cast<std::remove_reference_t<A>*>(args[I])...);
+void call(void (*function)(A...), Places<I...>) {
+  function(*static_cast<A*>(arguments[I])...);
+}
+template <class... A>
+void call_kernel() {
+  call(reinterpret_cast<void (*)(A...)>(kernel), typename UpTo<sizeof...(A)>::type());
 }
 
 // 0, or 1 where threads wait for threads that never come.
-template <class... A>
-int launch(void (*kernel)(A...), const unsigned* grid, const unsigned* block, size_t shared_bytes,
-           void** args, unsigned order) {
+static int run(const unsigned* grid, const unsigned* block, size_t shared_bytes, unsigned order) {
   gridDim = {grid[0], grid[1], grid[2]};
   blockDim = {block[0], block[1], block[2]};
-  const size_t count = size_t(block[0]) * block[1] * block[2];
-  if (count > 1024) return 2;
-  body = [=] { call(kernel, args, std::index_sequence_for<A...>{}); };
-  std::vector<float> shared(shared_bytes / 4 + 4);
-  dynamic_shared = reinterpret_cast<unsigned char*>(shared.data());
-  if (fibres.size() != count) {
-    fibres.clear();
-    fibres.resize(count);
-    for (auto& f : fibres) f.stack.reset(new char[STACK_BYTES]);
-  }
-  std::vector<size_t> places(count);
-  for (size_t i = 0; i < count; i++) places[i] = order == 1 ? count - 1 - i : i;
-  uint64_t dice = order;
-  for (size_t i = count; order > 1 && i > 1; i--) {
-    dice = dice * 6364136223846793005ull + 1442695040888963407ull;
-    std::swap(places[i - 1], places[(dice >> 33) % i]);
-  }
+  fibre_count = size_t(block[0]) * block[1] * block[2];
+  if (fibre_count > MOST_THREADS) return 2;
+  const size_t floats = shared_bytes / 4 + 4;
+  float* shared = static_cast<float*>(malloc(4 * floats));
+  dynamic_shared = reinterpret_cast<unsigned char*>(shared);
+  take_turns(order);
+  bool whole = true;
   for (unsigned z = 0; z < grid[2]; z++)
     for (unsigned y = 0; y < grid[1]; y++)
-      for (unsigned x = 0; x < grid[0]; x++) {
+      for (unsigned x = 0; x < grid[0] && whole; x++) {
         blockIdx = {x, y, z};
-        std::fill(shared.begin(), shared.end(), NAN);
-        for (size_t i = 0; i < count; i++) {
+        for (size_t i = 0; i < floats; i++) shared[i] = NAN;
+        for (size_t i = 0; i < fibre_count; i++) {
           Fibre& f = fibres[i];
+          if (!f.stack) f.stack = static_cast<char*>(malloc(STACK_BYTES));
           f.state = RUNS;
           f.begun = false;
           f.thread = {unsigned(i % block[0]), unsigned(i / block[0] % block[1]),
                       unsigned(i / (size_t(block[0]) * block[1]))};
           getcontext(&f.context);
-          f.context.uc_stack.ss_sp = f.stack.get();
+          f.context.uc_stack.ss_sp = f.stack;
           f.context.uc_stack.ss_size = STACK_BYTES;
           f.context.uc_link = nullptr;
           makecontext(&f.context, begin, 0);
         }
-        if (!run_block(places, order > 0)) return 1;
+        whole = run_block(order > 0);
       }
-  return 0;
+  free(shared);
+  return !whole;
+}
+
+template <class... A>
+int launch(void (*function)(A...), const unsigned* grid, const unsigned* block, size_t shared_bytes,
+           void** args, unsigned order) {
+  kernel = reinterpret_cast<void (*)()>(function);
+  arguments = args;
+  body = call_kernel<A...>;
+  return run(grid, block, shared_bytes, order);
+}
+
+// A type that follows from the other arguments of a call.
+template <class T>
+struct Same {
+  using type = T;
+};
+
+template <class To, class From>
+To bits_as(From from) {
+  To to;
+  static_assert(sizeof to == sizeof from, "the same bits");
+  memcpy(&to, &from, sizeof to);
+  return to;
 }
 
 template <class T>
@@ -257,11 +307,11 @@ T __shfl_up_sync(unsigned, T value, unsigned by) {
 }
 inline unsigned __ballot_sync(unsigned, int predicate) {
   using namespace host_threads;
-  const size_t me = size_t(running - fibres.data()), first = me - me % 32;
+  const size_t me = size_t(running - fibres), first = me - me % 32;
   slots[me / 32][me % 32] = predicate != 0;
   wait(AT_WARP);
   unsigned found = 0;
-  for (size_t i = first; i < std::min(first + 32, fibres.size()); i++)
+  for (size_t i = first; i < first + 32 && i < fibre_count; i++)
     if (fibres[i].state != DONE && slots[me / 32][i % 32]) found |= 1u << (i % 32);
   wait(AT_WARP);
   return found;
@@ -270,29 +320,31 @@ inline int __any_sync(unsigned mask, int predicate) { return __ballot_sync(mask,
 inline int __all_sync(unsigned mask, int predicate) { return __ballot_sync(mask, !predicate) == 0; }
 
 template <class T>
-T atomicAdd(T* at, std::type_identity_t<T> value) {
+T atomicAdd(T* at, typename host_threads::Same<T>::type value) {
   T old = *at;
   *at = old + value;
   return old;
 }
 template <class T>
-T atomicMax(T* at, std::type_identity_t<T> value) {
+T atomicMax(T* at, typename host_threads::Same<T>::type value) {
   T old = *at;
-  *at = std::max(old, value);
+  *at = old < value ? value : old;
   return old;
 }
 template <class T>
-T atomicMin(T* at, std::type_identity_t<T> value) {
+T atomicMin(T* at, typename host_threads::Same<T>::type value) {
   T old = *at;
-  *at = std::min(old, value);
+  *at = value < old ? value : old;
   return old;
 }
 template <class T>
-T atomicExch(T* at, std::type_identity_t<T> value) {
-  return std::exchange(*at, value);
+T atomicExch(T* at, typename host_threads::Same<T>::type value) {
+  T old = *at;
+  *at = value;
+  return old;
 }
 template <class T>
-T atomicCAS(T* at, std::type_identity_t<T> expected, std::type_identity_t<T> value) {
+T atomicCAS(T* at, typename host_threads::Same<T>::type expected, typename host_threads::Same<T>::type value) {
   T old = *at;
   if (old == expected) *at = value;
   return old;
@@ -303,15 +355,22 @@ T __ldg(const T* at) {
   return *at;
 }
 inline int __ffs(int bits) { return ffs(bits); }
-inline int __clz(int bits) { return std::countl_zero(unsigned(bits)); }
-inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
-inline long long __double_as_longlong(double x) { return std::bit_cast<long long>(x); }
-inline double cospi(double x) { return std::cos(M_PI * x); }
-inline double sinpi(double x) { return std::sin(M_PI * x); }
-inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
+inline int __clz(int bits) { return bits ? __builtin_clz(unsigned(bits)) : 32; }
+inline unsigned __float_as_uint(float x) { return host_threads::bits_as<unsigned>(x); }
+inline long long __double_as_longlong(double x) { return host_threads::bits_as<long long>(x); }
+inline double cospi(double x) { return cos(M_PI * x); }
+inline double sinpi(double x) { return sin(M_PI * x); }
+inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fadd_rn(float a, float b) { return a + b; }
 inline double __dmul_rn(double a, double b) { return a * b; }
 inline double __dadd_rn(double a, double b) { return a + b; }
-using std::max;
-using std::min;
+// NaN compares with nothing: as std::max and std::min, the first stays.
+template <class T>
+constexpr T max(T a, T b) {
+  return a < b ? b : a;
+}
+template <class T>
+constexpr T min(T a, T b) {
+  return b < a ? b : a;
+}

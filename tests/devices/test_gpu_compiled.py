@@ -1,0 +1,114 @@
+"""Every CUDA program, compiled by NVRTC without spills. A plain run compiles each for one of the
+three architectures in turn, gradient steps at small sizes; the slow test compiles all for all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from pearl_devices import Kernel
+from pearl_devices.gpu import acting, environments, rollouts, updates
+from pearl_devices.gpu.nvrtc import ARCHITECTURES
+from pearl_devices.gpu.program import Program
+from pearl_devices.kernels.fused import WIDEST
+from pearl_devices.primitives import NATIVE_ENVS
+from tests.devices import test_gpu_acting as act
+from tests.devices import test_gpu_ppo as ppo
+from tests.devices import test_gpu_rollouts as store
+from tests.devices import test_gpu_updates as learn
+from tests.devices.gpu_stand_in import (
+    NotingTwin,
+    arrays,
+    assert_compiles,
+    bind_cuda,
+    tensors,
+)
+from tests.devices.test_gpu_environments import env_kernel
+
+SINE_BYTES = 40
+"""Of a thread's stack: what sine and cosine of float64 take to reduce large angles."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a thread of a program may take."""
+
+    program: Program
+    stack_bytes: int = 0
+    registers: int = 255
+
+
+def gradient_steps(k: Kernel) -> Limits:
+    twin = NotingTwin(launches=False)
+    bind_cuda(k, tensors(arrays(k)), twin, "fused")
+    (launch,) = twin.prepared
+    assert launch.shared_bytes <= updates.STAND_IN_BYTES
+    return Limits(launch.program, registers=65_536 // launch.block[0])
+
+
+def choice_of(name: str, envs: int, hidden: tuple[int, ...]) -> Limits:
+    choice = ("dqn", "ddpg", "sac", "ppo", "ppo continuous").index(name)
+    source, _ = acting.program(act.kernels(envs, hidden)[name], choice)
+    return Limits(source, SINE_BYTES if choice in (1, 2, 4) else 0, registers=64)
+
+
+def judging(envs: int, horizon: int, hidden: tuple[int, ...]) -> Limits:
+    return Limits(rollouts.judging(store.judging(envs, horizon, hidden))[0], registers=64)
+
+
+def environment(name: str, **more: int) -> Limits:
+    return Limits(environments.program(env_kernel(name, 8, **more)), SINE_BYTES)
+
+
+def small() -> Iterator[tuple[str, Callable[[], Limits]]]:
+    for file in ("replay.cu", "frames.cu"):
+        yield file, lambda file=file: Limits(Program(file), registers=64)  # type: ignore[misc]
+    for name in sorted(NATIVE_ENVS):
+        yield name, lambda name=name: environment(name)  # type: ignore[misc]
+    yield "normalised", lambda: environment("Pendulum-v1", normalise_obs=1, normalise_reward=1)
+    for name in ("dqn", "ddpg", "sac", "ppo", "ppo continuous"):
+        for envs, hidden in ((8, (64, 64)), (4096, (256, 256))):
+            yield (
+                f"{name} acting in {envs}",
+                lambda n=name, e=envs, h=hidden: choice_of(n, e, h),  # type: ignore[misc]
+            )
+    for size in (0, 2):
+        yield (
+            f"copies of {size}",
+            lambda size=size: Limits(rollouts.copies(store.inserting(size))),  # type: ignore[misc]
+        )
+    yield "few rows judged", lambda: judging(8, 128, (64, 64))
+    yield "many rows judged", lambda: judging(1024, 16, (256, 256))
+
+
+def steps(*cases: str) -> Iterator[tuple[str, Callable[[], Limits]]]:
+    known = {**{n: k for n, ((k, _), _) in learn.CASES.items()}, "ppo": ppo.ODD}
+    known |= {"usual ppo": ppo.USUAL, "ppo, two passes": ppo.PASSES}
+    known["widest dqn"] = learn.dqn((16, WIDEST, WIDEST, 4), 32, steps=1, double=1)[0]
+    for case in cases:
+        yield case, lambda case=case: gradient_steps(known[case])  # type: ignore[misc]
+
+
+QUICK = dict([*small(), *steps(*learn.ODD_CASE.values(), "ppo")])
+SLOW = [*QUICK.values()] + [
+    make
+    for _, make in steps(
+        "double dqn", "ddpg", "td3", "sac", "usual ppo", "ppo, two passes", "widest dqn"
+    )
+]
+
+
+@pytest.mark.parametrize(("at", "name"), [*enumerate(QUICK)], ids=QUICK)
+def test_a_program_compiles_without_spills(at: int, name: str) -> None:
+    found = QUICK[name]()
+    one = ARCHITECTURES[at % len(ARCHITECTURES)]
+    assert_compiles(found.program, found.stack_bytes, found.registers, (one,))
+
+
+@pytest.mark.slow
+def test_every_program_compiles_for_every_architecture_without_spills() -> None:
+    for make in SLOW:
+        found = make()
+        assert_compiles(found.program, found.stack_bytes, found.registers)
