@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 from collections.abc import Callable, Iterable
@@ -58,12 +59,12 @@ def running(pid: int) -> bool:
         return False
 
 
-def until(found: Callable[[], T], what: str = "the event") -> T:
+def until(found: Callable[[], T], what: str = "the event", *, pause_s: float = 0.02) -> T:
     """The first true answer of `found`."""
     end_s = time.monotonic() + HANG_S
     while not (answer := found()):
         assert time.monotonic() < end_s, f"{what} did not come within {HANG_S} s"
-        time.sleep(0.02)
+        time.sleep(pause_s)
     return answer
 
 
@@ -77,7 +78,9 @@ def handles() -> set[str]:
     return {h for h in os.listdir("/proc/self/fd") if Path(f"/proc/self/fd/{h}").exists()}
 
 
-def shared(new: Iterable[str]) -> list[str]:
-    """Those of the descriptors by which lanes share memory, wake each other and hear orders."""
-    names = [os.readlink(f"/proc/self/fd/{h}") for h in new]
+def left(before: set[str]) -> list[str]:
+    """The descriptors opened since, by which lanes share memory, wake each other and hear orders,
+    once all that nobody holds is freed."""
+    gc.collect()
+    names = [os.readlink(f"/proc/self/fd/{h}") for h in handles() - before]
     return [n for n in names if any(kind in n for kind in ("memfd", "eventfd", "pipe"))]
