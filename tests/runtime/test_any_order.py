@@ -150,17 +150,22 @@ def test_a_row_has_as_many_stores_as_come_before_the_copy_that_would_make_it_too
     assert rooms(order, copies=2, bound=2) == [[4, 4, 8], [3, 3, 7], [2, 2, 6], [1, 1, 5]]
 
 
+def lanes_here():
+    """The threads of lanes, also such as another test's environment blocks."""
+    return {t for t in threading.enumerate() if t.name.startswith("cpu.")}
+
+
 @pytest.mark.parametrize("acted", [1, 10**6])
 def test_transitions_acted_with_parameters_that_cannot_be_are_refused(acted, tmp_path):
-    system = any_order_system(4)
-    trainer_of(system).train(steps=1600, out=tmp_path)
+    system, before = any_order_system(4), lanes_here()
+    trainer_of(system).train(steps=800, out=tmp_path)
     stored = checkpoint.load(tmp_path / CHECKPOINT)
     arrays = {name: stored.read(name) for name in stored.places}
     arrays["any_order.acted"][1] = acted
     checkpoint.save(tmp_path / CHECKPOINT, arrays, stored.about)
     with pytest.raises(UnsupportedError, match=f"any_order.acted of copy 1 is {acted}: "):
-        trainer_of(system).train(steps=2400, out=tmp_path, resume=True)
-    assert not [t for t in threading.enumerate() if t.name.startswith("cpu.")]
+        trainer_of(system).train(steps=1600, out=tmp_path, resume=True)
+    assert lanes_here() <= before
 
 
 def unfollowed(arrays):
@@ -178,8 +183,9 @@ def unfollowed(arrays):
 def test_a_run_in_any_order_goes_on_and_may_have_more_steps_once_it_is_done(lanes, env, tmp_path):
     """Environments come back amid their episodes; no longer run: native ones in processes."""
     system = any_order_system(4, lanes) if env == "native" else outside_system(4, lanes, env)
+    before = lanes_here()
     cut(trainer_of(system), 300, steps=600, out=tmp_path)
-    for steps in (600, 900):
+    for steps in (600, 960):
         trainer = trainer_of(system)
         assert trainer.train(steps=steps, out=tmp_path, resume=True).status == "done"
         arrays = trainer.session.arrays
@@ -188,7 +194,7 @@ def test_a_run_in_any_order_goes_on_and_may_have_more_steps_once_it_is_done(lane
         if env == WALK:
             assert unfollowed(arrays) <= 4  # the newest row of each
             assert not (arrays["replay.truncated"] & ANEW).any()
-    assert not [t for t in threading.enumerate() if t.name.startswith("cpu.")]
+    assert lanes_here() <= before
     assert not workers()
 
 
@@ -231,7 +237,7 @@ def test_an_environment_of_an_actor_that_does_not_answer_is_no_hang(lanes, fault
     args = {"fault": fault, "armed": str(tmp_path / "armed"), "which": 0, "at": 120}
     options = {"on_env_failure": policy, "env_time_limit": "300 ms", "checkpoint_every": 200}
     trainer = trainer_of(outside_system(4, lanes, WALK, args, **options))
-    run = trainer.train(steps=1600, out=tmp_path / "run")
+    run = trainer.train(steps=800, out=tmp_path / "run")
     reachable = lanes != "threads"
     assert run.status == ("done" if policy == "restart" and reachable else "failed")
     told = " ".join([*run.events, run.message or ""])
@@ -297,7 +303,7 @@ def test_an_actor_that_fails_ends_a_run_in_any_order_by_name(monkeypatch):
 
     trainer = trainer_of(any_order_system(4))
     monkeypatch.setattr(cpu, "bind", binding)
-    run = trainer.train(steps=1600)
+    run = trainer.train(steps=800)
     assert run.status == "failed"
     assert "(actor " in run.message
     assert "ZeroDivisionError" in run.message
