@@ -11,7 +11,7 @@ import pytest
 
 from pearl_devices.cache_folder import cache_folder
 from tests import calibrations
-from tests.ray_cluster import Cluster, ray_cluster
+from tests.ray_cluster import Cluster, entered, raylets
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -52,9 +52,15 @@ def no_plan_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(memory, "KEPT", 0)
 
 
+@pytest.fixture(scope="session")
+def nodes_of_the_session() -> Iterator[Cluster]:
+    with raylets() as cluster:
+        yield cluster
+
+
 @pytest.fixture(scope="module")
-def two_nodes() -> Iterator[Cluster]:
-    """A Ray cluster of the nodes a and b with one core each, which no test may kill. It ends with
-    the tests of a file, for others count the processes that are there."""
-    with ray_cluster() as cluster:
+def two_nodes(nodes_of_the_session: Cluster) -> Iterator[Cluster]:
+    """The Ray cluster of this session, entered: nodes a and b with one core each, which no test may
+    kill."""
+    with entered(nodes_of_the_session) as cluster:
         yield cluster

@@ -57,7 +57,7 @@ class Walk(gymnasium.Env[Any, Any]):
             if self.fault == "hard":
                 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
             if self.fault in ("block", "hard"):
-                time.sleep(60.0)
+                time.sleep(600.0)
             if self.fault == "exit":
                 os._exit(3)
         return seen, reward, False, bool(self.np_random.random() < 0.05), {}

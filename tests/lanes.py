@@ -90,7 +90,7 @@ def planned(
     devices = (host, *system.platform.devices[1:])
     system = replace(system, platform=replace(system.platform, devices=devices))
     graph, costs = _costs(system, seconds, occupied or {}, variants)
-    return system, solve(graph, costs, limits=system.limits, time_limit_s=10.0)
+    return system, solve(graph, costs, limits=system.limits, time_limit_s=600.0)
 
 
 def untimed(system: System) -> System:

@@ -51,7 +51,7 @@ def planned_with(case: str, learners: int, reduction: Any = None) -> tuple[Syste
     sheet = tabulate(graph, untimed(system).platform, limits)
     modes = tuple(m for m in sheet.modes if len(m.tasks) == 1)
     costs = replace(sheet, platform=system.platform, modes=modes)
-    return system, solve(graph, costs, limits=replace(limits, max_lanes=1), time_limit_s=10.0)
+    return system, solve(graph, costs, limits=replace(limits, max_lanes=1), time_limit_s=600.0)
 
 
 def apart(plan: Plan) -> Plan:

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from tests.networks import Host
 
-START_S = 60.0
-"""A raylet is there within this time, on a busy machine too."""
+START_S = 600.0
+"""A raylet is there within this time, on the busiest machine."""
 TOKEN = secrets.token_hex(32)
 """Ray keeps the first token that a process has shown: all clusters of a process have the same."""
 OPTIONS = ("--disable-usage-stats", "--include-log-monitor=false")
@@ -39,6 +39,7 @@ class Cluster:
 
     address: of the head. nodes: name → process of `ray start --block`, its group's leader.
     folder: of all its files. hosts: node → its host, where they have networks of their own.
+    settings: environment variables of a process that is to join it.
     """
 
     address: str
@@ -46,6 +47,7 @@ class Cluster:
     environment: dict[str, str]
     hosts: dict[str, Host]
     nodes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    settings: dict[str, str] = field(default_factory=dict)
 
     def start(self, name: str, cores: int, *more: str) -> None:
         """Start a node."""
@@ -131,39 +133,54 @@ def free_port(address: str) -> int:
 
 
 @contextmanager
-def ray_cluster(
+def raylets(
     cores: Sequence[int] = (1, 1), names: Sequence[str] = "ab", hosts: Sequence[Host] = ()
 ) -> Iterator[Cluster]:
-    """A cluster with a node of so many cores each; `RAY_ADDRESS` and its token are set here. hosts:
-    of the nodes, else all are on the loopback of this machine."""
+    """A cluster with a node of so many cores each. hosts: of the nodes, else all are on the
+    loopback of this machine."""
     folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))  # sockets have short paths alone
     token = folder / "token"
     token.write_text(TOKEN)
+    address = f"{hosts[0].address}:6379" if hosts else f"127.0.0.1:{free_port('127.0.0.1')}"
     own = {
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(token),
-        "RAY_ADDRESS": f"127.0.0.1:{free_port('127.0.0.1')}",
-        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1" if hosts else "0",
     }
-    if hosts:
-        own |= {"RAY_ADDRESS": f"{hosts[0].address}:6379", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1"}
-    kept = {name: os.environ.get(name) for name in own}
     places = dict(zip(names, hosts, strict=False))
-    cluster = Cluster(own["RAY_ADDRESS"], folder, {**os.environ, **own}, places)
-    del cluster.environment["RAY_ADDRESS"]
-    os.environ |= own
+    cluster = Cluster(address, folder, {**os.environ, **own}, places)
     try:
         for name, count in zip(names, cores, strict=True):
             cluster.start(name, count)
+        cluster.settings = {**own, "RAY_ADDRESS": address}
+        yield cluster
+    finally:
+        for name in reversed(list(cluster.nodes)):
+            cluster.kill(name)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def entered(cluster: Cluster) -> Iterator[Cluster]:
+    """Meanwhile `RAY_ADDRESS` and its token are set here; afterwards this process has left it."""
+    kept = {name: os.environ.get(name) for name in cluster.settings}
+    os.environ |= cluster.settings
+    try:
         yield cluster
     finally:
         if (ray := sys.modules.get("ray")) and ray.is_initialized():
             ray.shutdown()
-        for name in reversed(list(cluster.nodes)):
-            cluster.kill(name)
-        shutil.rmtree(folder, ignore_errors=True)
-        for key, value in kept.items():
+        for name, value in kept.items():
             if value is None:
-                os.environ.pop(key, None)
+                os.environ.pop(name, None)
             else:
-                os.environ[key] = value
+                os.environ[name] = value
+
+
+@contextmanager
+def ray_cluster(
+    cores: Sequence[int] = (1, 1), names: Sequence[str] = "ab", hosts: Sequence[Host] = ()
+) -> Iterator[Cluster]:
+    """The same, entered: a cluster of its own for who kills its nodes."""
+    with raylets(cores, names, hosts) as cluster, entered(cluster):
+        yield cluster

@@ -12,8 +12,7 @@ from tests.faulty_envs import Walk
 
 
 class Uneven(Walk):
-    """One of all, the first that finds the file `claim` and removes it, is slower than the rest,
-    and much slower in two of its steps, so that they come to the bound on a busy host too."""
+    """One of all, the first that finds the file `claim` and removes it, is slower than the rest."""
 
     def __init__(self, claim: str = "", slow_s: float = 0.0) -> None:
         super().__init__()
@@ -27,19 +26,6 @@ class Uneven(Walk):
                 self.step_s = self.slow_s
             except OSError:
                 pass
-        longer = self.step_s == self.slow_s and self.steps in (12, 18)
-        time.sleep(self.step_s * (10 if longer else 1))
-        return super().step(action)
-
-
-class Sleeping(Walk):
-    """Each step waits this long."""
-
-    def __init__(self, step_s: float = 0.0) -> None:
-        super().__init__()
-        self.step_s = step_s
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         time.sleep(self.step_s)
         return super().step(action)
 
@@ -79,5 +65,5 @@ class Slow(Walk):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         if self.steps == 8:
             Path(self.going).touch()
-        time.sleep(0.05)
+        time.sleep(0.02)
         return super().step(action)

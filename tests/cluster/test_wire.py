@@ -4,7 +4,6 @@ noticed."""
 import os
 import socket
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -14,6 +13,7 @@ from pearl.cluster import tcp_wire
 from pearl.cluster import wire as module
 from pearl.cluster.gloo_wire import FIRST, MOST
 from pearl.cluster.wire import CARRIERS, ENCRYPTED, Door, carrier, end
+from tests.processes import HANG_S
 from tests.ray_cluster import listening
 
 HERE = "127.0.0.1"
@@ -45,7 +45,7 @@ def message(size):
 def received(wire, count):
     found = []
     while len(found) < count:
-        found += wire.receive(5.0)
+        found += wire.receive(HANG_S)
     return found
 
 
@@ -59,7 +59,7 @@ def test_messages_of_any_size_and_number_come_as_they_were_sent(wires):
         one.send([])
         thread = threading.Thread(target=lambda o=one: [o.send(b) for b in batches])
         thread.start()
-        assert other.receive(5.0) == []
+        assert other.receive(HANG_S) == []
         found = received(other, len(sent))
         thread.join()
         assert all(np.array_equal(a, b) for a, b in zip(sent, found, strict=True))
@@ -83,15 +83,13 @@ def test_who_does_not_know_the_secret_is_refused(wires, monkeypatch):
 
 def test_an_end_that_is_gone_or_silent_is_noticed(wires):
     near, far = wires()
-    begin_s = time.monotonic()
     with pytest.raises(RuntimeError):
         near.receive(0.2)
-    assert time.monotonic() - begin_s < 5
     near, far = wires()
     far.close()
     del far
     with pytest.raises(RuntimeError):
-        near.receive(5.0)
+        near.receive(HANG_S)
 
 
 def test_a_wire_is_quiet_where_nothing_was_sent_for_a_while(wires, monkeypatch):
@@ -119,7 +117,7 @@ def test_what_is_no_batch_ends_a_wire():
     near, far = both("tcp")
     far._socket.sendall(np.array([1 << 40], np.int64).tobytes())
     with pytest.raises(RuntimeError, match="no batch"):
-        near.receive(5.0)
+        near.receive(HANG_S)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ import pearl
 from pearl.cluster import connected
 from pearl.errors import SpecError
 from pearl.population import cluster_runs
-from tests.population.test_population import Heard, alone, arrays, until
+from tests.population.test_population import Heard, alone, arrays
+from tests.processes import HANG_S, until
 from tests.ray_cluster import Cluster, members
 from tests.schemas.test_schemas import problems
 
@@ -85,7 +86,7 @@ def test_a_signal_brings_checkpoints_home_and_the_sweep_goes_on_here(two_nodes: 
     first = out / "seed=3" / "checkpoint.safetensors"
     until(first.exists)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=60) == -signal.SIGTERM
+    assert process.wait(timeout=HANG_S) == -signal.SIGTERM
     assert not trains(two_nodes)
     found = json.loads((out / "sweep.json").read_text())
     assert found["status"] == "interrupted"

@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +24,7 @@ from pearl.training.checkpoints import branching
 from pearl.training.checkpoints.checkpoint import load as checkpoint
 from pearl.training.compiled import compiled
 from pearl_devices.primitives import code_cache
+from tests.processes import HANG_S, children, running, until, until_gone
 from tests.schemas.test_schemas import problems
 
 SPEC = {
@@ -82,27 +82,6 @@ def alone(folder, run, tmp_path):
     return arrays(tmp_path / "alone")
 
 
-def children(pid):
-    return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def until(found, seconds=300.0):
-    """The first true answer of `found`."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if answer := found():
-            return answer
-        time.sleep(0.02)
-    raise AssertionError("it did not come to pass")
-
-
-def living(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
 def test_a_run_that_died_goes_on_a_signal_ends_all_and_resuming_gives_the_bits_of_one_alone(
     tmp_path,
 ):
@@ -121,10 +100,10 @@ def test_a_run_that_died_goes_on_a_signal_ends_all_and_resuming_gives_the_bits_o
     assert line.startswith("seed=3: ended by signal SIGKILL; ")
     assert "from its checkpoint" in line
     until(lambda: [p for p in children(process.pid) if "seed=3" in cmdline(p)])
-    running = children(process.pid)
+    begun = children(process.pid)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=60) == -signal.SIGTERM
-    assert not any(map(living, running))
+    assert process.wait(timeout=HANG_S) == -signal.SIGTERM
+    assert not any(map(running, begun))
     process.stderr.close()
     found = json.loads((out / "sweep.json").read_text())
     assert found["status"] == "interrupted"
@@ -136,9 +115,8 @@ def test_a_run_that_died_goes_on_a_signal_ends_all_and_resuming_gives_the_bits_o
         pearl.sweep(spec, seeds=[3, 5], out=out, resume=True)
     done = pearl.sweep(spec, seeds=[3, 4], out=out, resume=True)
     assert done.status == "done"
-    begun = done.history
     again = pearl.sweep(spec, seeds=[3, 4], out=out, resume=True)
-    assert again.history == begun  # nothing was run
+    assert again.history == done.history  # nothing was run
     one, whole = arrays(out / "seed=3"), alone(out, "seed=3", tmp_path)
     assert one.keys() == whole.keys()
     for name, array in whole.items():
@@ -153,11 +131,11 @@ def test_no_run_outlives_a_sweep_that_is_killed(tmp_path):
         stderr=subprocess.DEVNULL,
     )
     until((out / "seed=0" / "metrics.csv").exists)
-    running = children(process.pid)
-    assert running
+    begun = children(process.pid)
+    assert begun
     process.kill()
     process.wait()
-    until(lambda: not any(map(living, running)), 60.0)
+    until_gone(begun)
     assert (out / "seed=0" / "checkpoint.safetensors").exists()
 
 
@@ -311,7 +289,7 @@ def test_the_example_of_the_page_runs_and_leaves_table_picture_and_policies(tmp_
     assert shorter != code
     command = [sys.executable, "-c", shorter]
     done = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300
+        command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=HANG_S
     )
     assert done.returncode == 0, done.stderr
     assert "4 of 4 done" in done.stdout

@@ -1,12 +1,7 @@
 """Actors of uneven speed in any order: in threads and in processes, with environments of all kinds,
 no row is older than the bound, the replay ratio is exact, and what goes wrong is named."""
 
-import gc
-import os
-import random
-import signal
 import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +11,7 @@ import pytest
 from pearl import load
 from pearl.errors import SpecError
 from pearl.planner import planner
-from pearl.runtime.lanes.async_learner import rooms
+from pearl.runtime.lanes.async_learner import AsyncLearner, rooms
 from pearl.training import loop
 from pearl.training.checkpoints import checkpoint
 from pearl.training.trainer import CHECKPOINT, Trainer, compile
@@ -24,12 +19,11 @@ from pearl_devices.base import UnsupportedError
 from pearl_devices.kernels.arrays import ANEW
 from pearl_devices.primitives.envs.classic import cartpole_move
 from tests import faulty_envs
-from tests.lanes import replay_spec, told, untimed
-from tests.runtime.test_faults import WALK, children, handles, running
+from tests.lanes import cut, replay_spec, told, untimed
+from tests.processes import handles, left, until, workers
+from tests.runtime.test_faults import WALK, killing
 
 HOSTS = ("threads", "processes")
-SPARED = ("threads", pytest.param("processes", marks=pytest.mark.slow))
-"""The same where other tests here show already what processes have of their own."""
 COPIES = {"one": 4, "threads": 4, "processes": 2}
 UNEVEN = "tests.uneven_envs:Uneven"
 DYING = "tests.uneven_envs:Dying"
@@ -73,33 +67,32 @@ def steps_of(trainer):
     return [int(trainer.session.arrays[n][1]) for n in rings]
 
 
-def slow_s(lag):
-    """What the slow copy takes, so that others come to the bound before it is done."""
-    return 0.002 + 0.004 * lag
-
-
 def uneven(monkeypatch, lag):
-    """Copy 0 of env_step sleeps where the others do not: twice, amid the run, for so long that they
-    come to the bound on a busy host too."""
+    """Copy 0 of env_step waits, twice amid the run, until the others have come to the bound."""
     from pearl_devices import cpu
 
-    bind, bound, versions = cpu.bind, [], []
+    bind, grant, bound, learners = cpu.bind, AsyncLearner._grant, [], []
+
+    def granting(learner, room):
+        learners[:] = [learner]
+        grant(learner, room)
 
     def binding(kernel, variant, buffers):
-        call = bind(kernel, variant, buffers)
-        if kernel.kind == "param_sync":
-            return lambda: (versions.append(call), call())[1]
+        call, holds = bind(kernel, variant, buffers), [10, 20]
         if kernel.kind != "env_step":
             return call
         bound.append(call)
-        sleep_s, longer = (slow_s(lag), [20, 20]) if len(bound) == 1 else (0.0001, [])
 
         def step():
-            time.sleep(sleep_s * (longer.pop() if longer and len(versions) > 10 else 1))
+            (learner,) = learners
+            if holds and learner._newest > holds[0]:
+                holds.pop(0)
+                until(lambda: learner._newest - learner._version[0] >= lag, "the bound")
             call()
 
-        return step
+        return step if len(bound) == 1 else call
 
+    monkeypatch.setattr(AsyncLearner, "_grant", granting)
     monkeypatch.setattr(cpu, "bind", binding)
 
 
@@ -115,52 +108,41 @@ def assert_bound_and_ratio(trainer, run, lag, steps, ratio=8):
 
 
 @pytest.mark.parametrize(
-    ("lanes", "env", "lag"),
+    ("lanes", "env", "lag", "options", "ratio"),
     [
-        *(("threads", "native", lag) for lag in (0, 1, 6)),
-        *(("threads", UNEVEN, lag) for lag in (0, 3)),
-        *(("processes", env, 3) for env in ("native", UNEVEN)),
-        *(pytest.param("processes", UNEVEN, lag, marks=pytest.mark.slow) for lag in (0, 1, 6)),
+        ("threads", "native", 0, {"num_envs": 8, "replay_ratio": "1"}, 1),
+        ("threads", "native", 1, {"num_envs": 4}, 8),  # two vector steps an update
+        ("threads", "native", 3, {"num_envs": 8, "replay_ratio": "1"}, 1),
+        ("threads", "native", 6, {}, 8),
+        ("threads", UNEVEN, 3, {}, 8),
+        ("processes", "native", 3, {}, 8),
+        ("processes", UNEVEN, 1, {}, 8),
     ],
 )
 def test_in_any_order_no_row_is_older_than_the_bound_and_the_ratio_is_exact(
-    lanes, env, lag, monkeypatch, tmp_path
+    lanes, env, lag, options, ratio, monkeypatch, tmp_path
 ):
+    """Pairs of hosting, environment, bound and firings of an iteration; not their product."""
     if env == "native":
-        system = any_order_system(lag, lanes)
-        uneven(monkeypatch, lag)  # in threads; elsewhere they are as fast as they are
+        system = any_order_system(lag, lanes, **options)
     else:
-        args = {"claim": str(tmp_path / "claim"), "slow_s": 2 * slow_s(lag)}
+        args = {"claim": str(tmp_path / "claim"), "slow_s": 0.004}
         system = outside_system(lag, lanes, env, args, num_envs=8)
+    held = (lanes, env) == ("threads", "native")
+    if held:
+        uneven(monkeypatch, lag)
     trainer = trainer_of(system)
     assert "not reproducible" in " ".join(str(trainer.report()).split())
-    run = trainer.train(steps=1600)
-    ages = assert_bound_and_ratio(trainer, run, lag, 1600)
-    if env != "native" or lanes == "threads":
+    run = trainer.train(steps=800)
+    ages = assert_bound_and_ratio(trainer, run, lag, 800, ratio)
+    if held:
         assert max(ages) == lag
         steps = steps_of(trainer)
         assert min(steps) < max(steps) or lag == 0  # fast copies go ahead of the slow one
-    assert not children()
-
-
-@pytest.mark.parametrize(
-    ("options", "ratio"),
-    [
-        ({"num_envs": 4, "replay_ratio": "1/8"}, 8),  # two vector steps an update
-        ({"num_envs": 8, "replay_ratio": "1"}, 1),
-    ],
-)
-@pytest.mark.parametrize("lag", [0, 1, 3])
-def test_the_bound_holds_whatever_the_firings_of_an_iteration(lag, options, ratio, monkeypatch):
-    system = any_order_system(lag, **options)
-    uneven(monkeypatch, lag)
-    trainer = trainer_of(system)
-    run = trainer.train(steps=800)
-    ages = assert_bound_and_ratio(trainer, run, lag, 800, ratio)
-    assert max(ages) == lag
-    # What evaluation reads is what param_sync copied last, whichever slot that was.
-    read = trainer.session.arrays[trainer.session.newest("policy.q")]
-    np.testing.assert_array_equal(read, trainer.session.arrays["learner.q"])
+        # What evaluation reads is what param_sync copied last, whichever slot that was.
+        read = trainer.session.arrays[trainer.session.newest("policy.q")]
+        np.testing.assert_array_equal(read, trainer.session.arrays["learner.q"])
+    assert not workers()
 
 
 def test_a_row_has_as_many_stores_as_come_before_the_copy_that_would_make_it_too_old():
@@ -168,41 +150,22 @@ def test_a_row_has_as_many_stores_as_come_before_the_copy_that_would_make_it_too
     assert rooms(order, copies=2, bound=2) == [[4, 4, 8], [3, 3, 7], [2, 2, 6], [1, 1, 5]]
 
 
-def stop_at(env_steps):
-    asked = []
-
-    def interrupt(now):
-        if now.env_steps >= env_steps and not asked:
-            asked.append(now)
-            signal.raise_signal(signal.SIGINT)
-
-    return interrupt
-
-
-@pytest.mark.parametrize("lanes", SPARED)
-def test_a_run_in_any_order_goes_on_from_its_checkpoint(lanes, monkeypatch, tmp_path):
-    monkeypatch.setattr(loop, "PROGRESS_S", 0.0)
-    system = any_order_system(4, lanes)
-    run = trainer_of(system).train(steps=1600, out=tmp_path, progress=stop_at(800))
-    assert run.status == "interrupted"
-    resumed = trainer_of(system)
-    assert resumed.train(steps=1600, out=tmp_path, resume=True).status == "done"
-    assert resumed.session.arrays["learner.step"][0] == (1600 - 64) // 8
-    assert not [t for t in threading.enumerate() if t.name.startswith("cpu.")]
-    assert not children()
+def lanes_here():
+    """The threads of lanes, also such as another test's environment blocks."""
+    return {t for t in threading.enumerate() if t.name.startswith("cpu.")}
 
 
 @pytest.mark.parametrize("acted", [1, 10**6])
 def test_transitions_acted_with_parameters_that_cannot_be_are_refused(acted, tmp_path):
-    system = any_order_system(4)
-    trainer_of(system).train(steps=1600, out=tmp_path)
+    system, before = any_order_system(4), lanes_here()
+    trainer_of(system).train(steps=800, out=tmp_path)
     stored = checkpoint.load(tmp_path / CHECKPOINT)
     arrays = {name: stored.read(name) for name in stored.places}
     arrays["any_order.acted"][1] = acted
     checkpoint.save(tmp_path / CHECKPOINT, arrays, stored.about)
     with pytest.raises(UnsupportedError, match=f"any_order.acted of copy 1 is {acted}: "):
-        trainer_of(system).train(steps=2400, out=tmp_path, resume=True)
-    assert not [t for t in threading.enumerate() if t.name.startswith("cpu.")]
+        trainer_of(system).train(steps=1600, out=tmp_path, resume=True)
+    assert lanes_here() <= before
 
 
 def unfollowed(arrays):
@@ -214,30 +177,25 @@ def unfollowed(arrays):
     return sum(e.tobytes() not in obs for e, o in zip(ends, over, strict=True) if not o)
 
 
-@pytest.mark.parametrize("lanes", HOSTS)
-def test_environments_outside_the_arrays_come_back_amid_their_episodes(
-    lanes, monkeypatch, tmp_path
-):
-    monkeypatch.setattr(loop, "PROGRESS_S", 0.0)
-    system = outside_system(4, lanes, WALK)
-    run = trainer_of(system).train(steps=800, out=tmp_path, progress=stop_at(400))
-    assert run.status == "interrupted"
-    resumed = trainer_of(system)
-    assert resumed.train(steps=800, out=tmp_path, resume=True).status == "done"
-    arrays = resumed.session.arrays
-    assert int(arrays["replay.cursor"][1]) == 800
-    assert unfollowed(arrays) <= 4  # the newest row of each
-    assert not (arrays["replay.truncated"] & ANEW).any()
-
-
-@pytest.mark.parametrize("lanes", SPARED)
-def test_a_finished_run_in_any_order_can_be_resumed_for_more(lanes, tmp_path):
-    system = outside_system(2, lanes, WALK)
-    for steps in (400, 400, 800):
+@pytest.mark.parametrize(
+    ("lanes", "env"), [("threads", "native"), ("threads", WALK), ("processes", WALK)]
+)
+def test_a_run_in_any_order_goes_on_and_may_have_more_steps_once_it_is_done(lanes, env, tmp_path):
+    """Environments come back amid their episodes; no longer run: native ones in processes."""
+    system = any_order_system(4, lanes) if env == "native" else outside_system(4, lanes, env)
+    before = lanes_here()
+    cut(trainer_of(system), 300, steps=600, out=tmp_path)
+    for steps in (600, 960):
         trainer = trainer_of(system)
-        run = trainer.train(steps=steps, out=tmp_path, resume=(tmp_path / CHECKPOINT).exists())
-        assert (run.status, run.env_steps) == ("done", steps)
-    assert unfollowed(trainer.session.arrays) <= 4
+        assert trainer.train(steps=steps, out=tmp_path, resume=True).status == "done"
+        arrays = trainer.session.arrays
+        assert arrays["learner.step"][0] == (steps - 64) // 8
+        assert int(arrays["replay.cursor"][1]) == steps
+        if env == WALK:
+            assert unfollowed(arrays) <= 4  # the newest row of each
+            assert not (arrays["replay.truncated"] & ANEW).any()
+    assert lanes_here() <= before
+    assert not workers()
 
 
 @pytest.mark.parametrize("lanes", HOSTS)
@@ -251,15 +209,15 @@ def test_a_failing_environment_of_an_actor_is_named_and_started_anew(lanes, tmp_
     assert "step 19: RuntimeError: the simulator has diverged" in event
 
 
-@pytest.mark.parametrize("lanes", SPARED)
-def test_by_default_a_failing_environment_of_an_actor_stops_with_a_checkpoint(lanes, tmp_path):
+def test_by_default_a_failing_environment_of_an_actor_stops_with_a_checkpoint(tmp_path):
+    """In threads; no longer in processes, of which the next test has the same."""
     args = {"fault": "raise", "armed": str(tmp_path / "armed"), "which": 0}
-    system = outside_system(4, lanes, WALK, args, checkpoint_every=0)
+    system = outside_system(4, "threads", WALK, args, checkpoint_every=0)
     trainer = trainer_of(system)
-    run = trainer.train(steps=40_000, out=tmp_path / "run")
+    run = trainer.train(steps=4_000, out=tmp_path / "run")
     assert run.status == "failed"
     assert f"environment '{WALK}', number " in run.message
-    assert 0 < run.env_steps < 40_000
+    assert 0 < run.env_steps < 4_000
     faulty_envs.BORN[0] = 4
     again = Trainer(system, trainer.plan, seed=3)
     steps = run.env_steps + 400
@@ -273,17 +231,13 @@ def test_by_default_a_failing_environment_of_an_actor_stops_with_a_checkpoint(la
         *(("threads", "block", policy) for policy in ("restart", "stop")),
         ("processes", "hard", "restart"),
         ("processes", "block", "stop"),
-        pytest.param("processes", "block", "restart", marks=pytest.mark.slow),
-        pytest.param("processes", "hard", "stop", marks=pytest.mark.slow),
     ],
 )
 def test_an_environment_of_an_actor_that_does_not_answer_is_no_hang(lanes, fault, policy, tmp_path):
     args = {"fault": fault, "armed": str(tmp_path / "armed"), "which": 0, "at": 120}
     options = {"on_env_failure": policy, "env_time_limit": "300 ms", "checkpoint_every": 200}
     trainer = trainer_of(outside_system(4, lanes, WALK, args, **options))
-    begin = time.monotonic()
-    run = trainer.train(steps=1600, out=tmp_path / "run")
-    assert time.monotonic() - begin < 30.0
+    run = trainer.train(steps=800, out=tmp_path / "run")
     reachable = lanes != "threads"
     assert run.status == ("done" if policy == "restart" and reachable else "failed")
     told = " ".join([*run.events, run.message or ""])
@@ -292,22 +246,7 @@ def test_an_environment_of_an_actor_that_does_not_answer_is_no_hang(lanes, fault
         assert "(actor " in run.message
         assert f"environment '{WALK}' of env_step#" in run.message
     assert (tmp_path / "run" / CHECKPOINT).exists()
-    assert not children()
-
-
-def killing_living(times, apart):
-    """A progress listener that kills a random worker that is alive, every `apart` env steps."""
-    dice, killed, last = random.Random(0), [], [0]
-
-    def kill(progress):
-        alive = [p for p in sorted(children()) if running(p) and p not in killed]
-        if len(killed) < times and progress.env_steps >= last[0] + apart and alive:
-            killed.append(dice.choice(alive))
-            os.kill(killed[-1], signal.SIGKILL)
-            last[0] = progress.env_steps
-
-    kill.killed = killed
-    return kill
+    assert not workers()
 
 
 @pytest.mark.parametrize("env", ["native", WALK])
@@ -323,7 +262,7 @@ def test_killed_actors_are_started_again_and_no_row_is_torn(env, monkeypatch, tm
         system = outside_system(lag, "processes", env, num_envs=2)
     trainer, before = trainer_of(system), handles()
     # What a copy was at is stored by then: it is not killed for the third time at one step.
-    kill = killing_living(kills, 8 * (lag + 2))
+    kill = killing(kills, 8 * (lag + 2))
     run = trainer.train(steps=steps, progress=kill, out=tmp_path)
     assert (run.status, len(kill.killed), run.restarts) == ("done", kills, kills), run.message
     assert "(actor " in run.events[0]
@@ -339,11 +278,9 @@ def test_killed_actors_are_started_again_and_no_row_is_torn(env, monkeypatch, tm
         anew = int((arrays["replay.truncated"][:steps] & ANEW > 0).sum())
         assert anew <= run.lost_transitions
         assert unfollowed(arrays) <= 4 + run.lost_transitions
-    assert not children()
+    assert not workers()
     del trainer, arrays
-    gc.collect()
-    new = {os.readlink(f"/proc/self/fd/{h}") for h in handles() - before}
-    assert not [name for name in new if "memfd" in name or "eventfd" in name or "pipe" in name]
+    assert left(before) == []
 
 
 def test_an_actor_that_dies_whenever_it_is_started_ends_the_run_by_name(tmp_path):
@@ -352,7 +289,7 @@ def test_an_actor_that_dies_whenever_it_is_started_ends_the_run_by_name(tmp_path
     assert run.status == "failed"
     assert "(actor " in run.message
     assert "exit status 3, for the 3rd time" in run.message
-    assert not children()
+    assert not workers()
 
 
 def test_an_actor_that_fails_ends_a_run_in_any_order_by_name(monkeypatch):
@@ -366,7 +303,7 @@ def test_an_actor_that_fails_ends_a_run_in_any_order_by_name(monkeypatch):
 
     trainer = trainer_of(any_order_system(4))
     monkeypatch.setattr(cpu, "bind", binding)
-    run = trainer.train(steps=1600)
+    run = trainer.train(steps=800)
     assert run.status == "failed"
     assert "(actor " in run.message
     assert "ZeroDivisionError" in run.message

@@ -82,7 +82,29 @@ def here(monkeypatch):
     monkeypatch.setattr(ray_post, "RayPost", Here)
 
 
-@pytest.mark.parametrize("case", ["dqn", "dqn, prioritised", "sac"])
+def losing(times, steps, chosen=None):
+    """A progress listener that loses islands, not before all lanes have gone on since the last."""
+    dice, lost, last = random.Random(5), [], [0]
+
+    def lose(progress):
+        alive = [p for p in Here.made if not p.gone]
+        due = max(steps * (len(lost) + 1), last[0] + steps // 2)
+        if len(lost) < times and alive and progress.env_steps > due:
+            lost.append(chosen(alive) if chosen else dice.choice(alive))
+            lost[-1].gone, last[0] = True, progress.env_steps
+
+    lose.lost = lost
+    return lose
+
+
+@pytest.fixture
+def often(monkeypatch):
+    """Progress is told of all the time."""
+    monkeypatch.setattr(loop, "PROGRESS_S", 0.0)
+    monkeypatch.setattr(loop, "ROUNDS", 8)
+
+
+@pytest.mark.parametrize("case", ["dqn, prioritised", "sac"])
 def test_lanes_of_other_hosts_compute_what_one_thread_computes(case, monkeypatch):
     system, plan = apart(*slack_plan(case))
     jitter(monkeypatch, 0.0003)
@@ -90,56 +112,43 @@ def test_lanes_of_other_hosts_compute_what_one_thread_computes(case, monkeypatch
     assert len(Here.made) == len([k for k in plan.lanes if k.width > 0]) - 1
 
 
-@pytest.mark.parametrize("name", ["ppo", "a2c", "q_learning"])
-def test_algorithms_without_a_replay_compute_the_same_over_hosts(name):
+def moved(name, *tasks):
     system, plan = without_replay(name)
-    single = trained(system, plan, "one")
-    acting = {t.task: int(t.task in ("inference", "env_step")) for t in plan.tasks}
-    stepping = {t.task: int(t.task == "env_step") for t in plan.tasks}
-    for where in (acting, stepping):
-        several = trained(*apart(system, spread(plan, where)), "ray")
-        assert differing(single, several) == []
+    return system, spread(plan, {t.task: int(t.task in tasks) for t in plan.tasks})
 
 
-@pytest.mark.parametrize("variant", ["native", "gymnasium"])
-def test_groups_of_environments_compute_the_same_over_hosts(variant):
-    system, plan = groups_plan(variant)
-    one = trained(system, plan, "one")
-    assert differing(one, trained(*apart(system, plan), "ray")) == []
+@pytest.mark.parametrize(
+    ("planned", "together"),
+    [
+        (lambda: moved("ppo", "inference", "env_step"), 0),
+        (lambda: moved("a2c", "env_step"), 0),
+        (lambda: moved("q_learning", "inference", "env_step"), 0),
+        (lambda: groups_plan("native"), 0),
+        (lambda: groups_plan("gymnasium"), 0),
+        (replicas_plan, 0),
+        (replicas_plan, 2),
+    ],
+)
+def test_other_plans_compute_the_same_over_hosts(planned, together):
+    """No replay, groups of environments, copies of actors; no longer run: each algorithm without a
+    replay both with its inference on the other host and without."""
+    system, plan = planned()
+    several = trained(*apart(system, plan, together), "ray")
+    assert differing(trained(system, plan, "one"), several) == []
 
 
-def test_copies_of_actors_compute_the_same_over_hosts():
-    system, plan = replicas_plan()
-    one = trained(system, plan, "one")
-    assert differing(one, trained(*apart(system, plan), "ray")) == []
-    assert differing(one, trained(*apart(system, plan, together=2), "ray")) == []
-
-
-@pytest.mark.parametrize("case", ["dqn, prioritised"])
-def test_lost_islands_do_their_firings_again_and_nothing_is_lost(case, monkeypatch, tmp_path):
-    monkeypatch.setattr(loop, "PROGRESS_S", 0.0)
-    monkeypatch.setattr(loop, "ROUNDS", 8)
-    dice, killed, last = random.Random(5), [], [0]
-
-    def kill(progress):  # not before the lanes have gone on since the last one
-        alive = [p for p in Here.made if not p.gone]
-        due = max(200 * (len(killed) + 1), last[0] + 100)
-        if len(killed) < 6 and alive and progress.env_steps > due:
-            killed.append(dice.choice(alive))
-            killed[-1].gone, last[0] = True, progress.env_steps
-
+def test_lost_islands_do_their_firings_again_and_nothing_is_lost(often, tmp_path):
+    case, lose = "dqn, prioritised", losing(6, 200)
     system, plan = apart(*slack_plan(case))
     often = told(system, checkpoint_every=504)
-    trainer = trained(often, plan, "ray", progress=kill, out=tmp_path)
-    assert (trainer.run.status, len(killed), trainer.run.restarts) == ("done", 6, 6)
+    trainer = trained(often, plan, "ray", progress=lose, out=tmp_path)
+    assert (trainer.run.status, len(lose.lost), trainer.run.restarts) == ("done", 6, 6)
     assert "firings since the last pause were done again" in trainer.run.events[0]
     assert trainer.run.lost_transitions == 0
     assert differing(alone(case), trainer) == []
 
 
-def test_a_failure_of_a_firing_that_is_done_again_counts_once(monkeypatch, tmp_path):
-    monkeypatch.setattr(loop, "PROGRESS_S", 0.0)
-    monkeypatch.setattr(loop, "ROUNDS", 8)
+def test_a_failure_of_a_firing_that_is_done_again_counts_once(often, tmp_path):
     armed, killed = tmp_path / "armed", []
     args = {"fault": "raise", "armed": str(armed)}
     system, plan = gym_plan(args=args, on_env_failure="restart", checkpoint_every=0)
@@ -167,77 +176,56 @@ def test_a_run_goes_on_over_hosts_from_a_checkpoint_of_processes_and_back(tmp_pa
         assert differing(alone("sac"), again) == []
 
 
-def test_in_any_order_over_hosts_the_bound_and_the_ratio_are_kept(monkeypatch, tmp_path):
-    monkeypatch.setattr(loop, "PROGRESS_S", 0.0)
-    killed = []
-
-    def kill(progress):
-        alive = [p for p in Here.made if not p.gone]
-        if len(killed) < 2 and alive and progress.env_steps > 600 * (len(killed) + 1):
-            killed.append(alive[-1])
-            killed[-1].gone = True
-
+def test_in_any_order_over_hosts_the_bound_and_the_ratio_are_kept(often, tmp_path):
+    lose = losing(2, 600, lambda alive: alive[-1])
     trainer = trainer_of(any_order_system(2, "threads", {"checkpoint_every": 1000}))
     system, plan = apart(told(trainer.system, lanes="ray"), trainer.plan)
     trainer = Trainer(system, plan, seed=3)
-    run = trainer.train(steps=2400, out=tmp_path, progress=kill)
-    assert (run.status, run.restarts, run.lost_transitions) == ("done", len(killed), 0)
-    assert len(killed) == 2
+    run = trainer.train(steps=2400, out=tmp_path, progress=lose)
+    assert (run.status, run.restarts, run.lost_transitions) == ("done", 2, 0)
+    assert len(lose.lost) == 2
     assert_bound_and_ratio(trainer, run, 2, 2400)
-    ((_, filled),) = [trainer.session.arrays["replay.cursor"]]
-    assert filled == 1000
-    messages = [t["messages_from"] for t in run.traffic]
-    assert sum(messages) >= 2400 // 2
-
-
-@pytest.mark.parametrize("name", ["dqn", "ppo"])
-@pytest.mark.parametrize(
-    "moved", [("inference", "env_step", "rollout_insert", "gae"), ("env_step",)]
-)
-def test_messages_and_bytes_are_those_of_the_plan(name, moved):
-    if name == "dqn":
-        system, plan, _ = sequential("dqn, prioritised")
-    else:
-        system, plan = without_replay(name)
-    where = {t.task: int(t.task in moved) for t in plan.tasks}
-    trainer = trained(*apart(system, spread(plan, where)), "ray")
-    c, (found,) = trainer.session.compiled, trainer.run.traffic
-    iterations = trainer.run.env_steps // c.graph.env_steps
-    (island,), q = c.islands, c.graph.repetition
-    (flows,) = batching.flows(c.protocol, c.islands)
-    messages = batching.planned(flows, [(0, iterations)])
-    assert (found["messages_to"], found["messages_from"]) == (messages["into"], messages["out"])
-    for way, inside in (("to", False), ("from", True)):
-        crossing = sum(
-            e.bytes * q[e.src]
-            for e in c.graph.edges
-            if (e.src in island.tasks) == inside and (e.dst in island.tasks) != inside
-        )
-        assert found[f"payload_bytes_{way}"] == crossing * iterations
+    assert trainer.session.arrays["replay.cursor"][1] == 1000
+    assert sum(t["messages_from"] for t in run.traffic) >= 2400 // 2
 
 
 def crossing(graph, tasks, inside):
-    """Bytes of an iteration that edges carry out of these tasks, or into them. What several tasks
-    read goes out once: the same shard of a mean, or what each of several reductions reads."""
-    sent = {}
-    for e in graph.edges:
+    """Bytes of an iteration that edges carry out of these tasks, or into them. Among learners, what
+    several tasks read goes out once: a shard of a mean, or what each of several reductions reads.
+    """
+    sent, several = {}, any(t.name.startswith("gradient_") for t in graph.tasks)
+    for n, e in enumerate(graph.edges):
         if (e.src in tasks, e.dst in tasks) == (inside, not inside):
-            read = e.dst if e.src.startswith("gradient_") else ""
+            read = (e.dst if e.src.startswith("gradient_") else "") if several else n
             sent[e.src, read] = e.bytes * graph.repetition[e.src]
     return sum(sent.values())
 
 
+def learners_plan(*given):
+    system, plan = learners.planned_with(*given)
+    return system, learners.apart(plan)
+
+
+def spread_dqn(*tasks):
+    system, plan, _ = sequential("dqn, prioritised")
+    return system, spread(plan, {t.task: int(t.task in tasks) for t in plan.tasks})
+
+
 @pytest.mark.parametrize(
-    ("case", "several", "reduction"),
-    [("dqn, prioritised", 4, "star"), ("ppo", 2, "star"), ("dqn, prioritised", 4, "shards")],
+    "planned",
+    [
+        lambda: spread_dqn("env_step"),
+        lambda: moved("ppo", "inference", "env_step", "rollout_insert", "gae"),
+        lambda: learners_plan("dqn, prioritised", 4, "star"),
+        lambda: learners_plan("ppo", 2, "star"),
+        lambda: learners_plan("dqn, prioritised", 4, "shards"),
+    ],
 )
-def test_learners_of_other_hosts_compute_the_same_with_the_messages_of_the_plan(
-    case, several, reduction
-):
-    system, plan = learners.planned_with(case, several, reduction)
-    one = trained(system, plan, "one", steps=400)
-    trainer = trained(*apart(system, learners.apart(plan)), "ray", steps=400)
-    assert differing(one, trainer) == []
+def test_messages_and_bytes_are_those_of_the_plan(planned):
+    """And what is computed is the same."""
+    system, plan = planned()
+    trainer = trained(*apart(system, plan), "ray", steps=400)
+    assert differing(trained(system, plan, "one", steps=400), trainer) == []
     c = trainer.session.compiled
     iterations = trainer.run.env_steps // c.graph.env_steps
     found = zip(c.islands, batching.flows(c.protocol, c.islands), trainer.run.traffic, strict=True)
@@ -249,24 +237,11 @@ def test_learners_of_other_hosts_compute_the_same_with_the_messages_of_the_plan(
             assert traffic[f"payload_bytes_{way}"] == payload
 
 
-def test_a_lost_learner_does_its_firings_again_and_a_run_goes_on_anywhere(monkeypatch, tmp_path):
-    monkeypatch.setattr(loop, "PROGRESS_S", 0.0)
-    monkeypatch.setattr(loop, "ROUNDS", 8)
-    killed = []
-
-    def kill(progress):
-        if len(killed) < 2 and progress.env_steps > 150 * (len(killed) + 1):
-            killed.append(next(p for p in Here.made if not p.gone))
-            killed[-1].gone = True
-
-    system, plan = learners.planned_with("dqn, prioritised", 2)
+def test_a_lost_learner_does_its_firings_again(often, tmp_path):
+    lose = losing(2, 150, lambda alive: alive[0])
+    system, plan = learners_plan("dqn, prioritised", 2)
     one = trained(system, plan, "one", steps=600)
-    system, plan = apart(told(system, checkpoint_every=200), learners.apart(plan))
-    lost = trained(system, plan, "ray", steps=600, progress=kill, out=tmp_path / "lost")
-    assert (lost.run.status, len(killed), lost.run.restarts) == ("done", 2, 2)
+    system, plan = apart(told(system, checkpoint_every=200), plan)
+    lost = trained(system, plan, "ray", steps=600, progress=lose, out=tmp_path)
+    assert (lost.run.status, len(lose.lost), lost.run.restarts) == ("done", 2, 2)
     assert differing(one, lost) == []
-    folder = tmp_path / "cut"
-    cut(Trainer(told(system, lanes="ray"), plan, seed=3), 300, steps=600, out=folder)
-    again = Trainer(told(system, lanes="threads"), plan, seed=3)
-    assert again.train(steps=600, out=folder, resume=True).status == "done"
-    assert differing(one, again) == []

@@ -1,14 +1,9 @@
 """A plan with several lanes computes the same, wherever its lanes run and whatever the timing."""
 
 import functools
-import os
 import random
-import signal
-import threading
 import time
 from dataclasses import replace
-from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +12,8 @@ from pearl import load
 from pearl.errors import SpecError
 from pearl.runtime.lanes import work
 from pearl.training.trainer import Trainer
-from tests.lanes import SECONDS, differing, planned, replay_spec, spread, told, trained
+from tests.lanes import SECONDS, cut, differing, planned, replay_spec, spread, told, trained
+from tests.processes import workers
 
 SLACK = {"policy_lag": 2, "prefetch": 1, "insertion_lag": 1}
 CASES = {
@@ -251,78 +247,54 @@ def test_pauses_for_evaluations_and_checkpoints_change_no_bits(tmp_path):
     assert differing(alone("dqn, prioritised"), paused) == []
 
 
-def children():
-    mine = str(os.getpid())
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if fields[1] == mine and fields[0] != "Z":
-            found.append(stat)
-    return found
-
-
 @pytest.mark.parametrize("hosting", ["one", "threads", "processes"])
 def test_ctrl_c_leaves_a_checkpoint_and_no_process_and_the_run_goes_on_bit_for_bit(
     hosting, tmp_path
 ):
     system, plan = slack_plan("dqn, prioritised")
-    before = set(children())  # the solver's, which ends when it is idle
     system = told(system, lanes=hosting)
-
-    asked = []
-
-    def interrupt(now):
-        if now.env_steps >= 800 and not asked:
-            asked.append(now)
-            signal.raise_signal(signal.SIGINT)
-
-    trainer = Trainer(system, plan, seed=3)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pearl.training.loop.PROGRESS_S", 0.0)
-        run = trainer.train(steps=2000, out=tmp_path, progress=interrupt)
-    assert run.status == "interrupted"
-    assert 800 <= run.env_steps < 2000
-    assert set(children()) <= before
+    run = cut(Trainer(system, plan, seed=3), 800, steps=2000, out=tmp_path)
+    assert run.env_steps < 2000
+    assert not workers()
     resumed = Trainer(system, plan, seed=3)
     assert resumed.train(steps=2000, out=tmp_path, resume=True).status == "done"
     assert differing(alone("dqn, prioritised"), resumed) == []
 
 
+def watched(monkeypatch, task, watch):
+    """From now on every call of a task on the host goes through `watch`, with the arrays of it."""
+    from pearl_devices import cpu
+
+    bind = cpu.bind
+
+    def binding(kernel, variant, buffers):
+        call = bind(kernel, variant, buffers)
+        return functools.partial(watch, call, buffers) if kernel.kind.startswith(task) else call
+
+    monkeypatch.setattr(cpu, "bind", binding)
+
+
 def test_the_replay_ratio_is_exact_at_the_end_and_within_a_hundredth_on_the_way(monkeypatch):
+    """Rows that are stored, and draws, as each draw begins."""
     roomy = replay_spec("dqn", {**SLACK}, replay={"capacity": 8000, "kind": "uniform"})
     system, plan = planned(roomy)
-    system = told(system, lanes="threads")
     jitter(monkeypatch, 0.0002)
-    trainer = Trainer(system, plan, seed=3)
-    a, seen, over = trainer.session.arrays, [], threading.Event()
+    seen = []
 
-    def watch():
-        while not over.is_set():
-            draws = int(a["rng.replay_sample"][1])
-            rows = int(a["replay.cursor"][1])
-            if int(a["rng.replay_sample"][1]) == draws:
-                seen.append((rows, draws))
-            time.sleep(0.0005)
+    def draw(call, arrays):
+        seen.append((int(arrays["replay.cursor"][1]), int(arrays["rng.replay_sample"][1])))
+        return call()
 
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    trainer.train(steps=4000)
-    over.set()
-    watcher.join()
-    ratio = Fraction(1, 4)
-    assert a["learner.step"][0] == ratio * (4000 - 64)
-    per = trainer.graph.env_steps
-    pairs = [
-        ((rows2 - rows) * ratio, draws2 - draws)
-        for i, (rows, draws) in enumerate(seen)
-        for rows2, draws2 in seen[i + 1 :]
-        if rows >= 64 + per and rows2 - rows >= 100 * per
-    ]
-    assert len(pairs) > 100
-    assert all(abs(draws - expected) <= expected / 100 for expected, draws in pairs)
+    watched(monkeypatch, "replay_sample", draw)
+    trainer = Trainer(told(system, lanes="threads"), plan, seed=3)
+    trainer.train(steps=2400)
+    a, per = trainer.session.arrays, trainer.graph.env_steps
+    assert a["rng.replay_sample"][1] == a["learner.step"][0] == (2400 - 64) // 4
+    assert len(seen) > 100
+    slack = (1 + SLACK["prefetch"] + SLACK["insertion_lag"]) * per
+    for rows, draws in seen:
+        assert abs((rows - 64) / 4 - draws) <= slack / 4
+    assert abs((seen[-1][0] - seen[0][0]) / 4 - seen[-1][1]) <= seen[-1][1] / 100
 
 
 @pytest.mark.parametrize("hosting", ["one", "threads"])
@@ -336,41 +308,20 @@ def test_a_paced_plan_keeps_its_pace_on_several_lanes(hosting):
 
 
 class Later:
-    """A firing that is complete some time after its call returned."""
+    """A firing that is complete some time after its call returned: once five more were issued, or
+    all that does not wait for it is long done."""
 
-    def __init__(self, due_s, write):
-        self.due_s, self.write = due_s, write
+    def __init__(self, issued, write):
+        self.issued, self.number, self.write, self.asked = issued, len(issued), write, 0
 
     def done(self):
-        if time.perf_counter() < self.due_s:
+        self.asked += 1
+        if len(self.issued) <= self.number + 5 and self.asked < 200:
             return False
         if self.write:
             self.write()
             self.write = None
         return True
-
-
-def late_backend(monkeypatch, seconds):
-    """Inference on the host computes its actions only when it is complete, `seconds` after it was
-    issued. Returns how many others were under way as each was issued."""
-    from pearl_devices import cpu
-
-    bind, issued, others = cpu.bind, [], []
-
-    def issue(call):
-        issued[:] = [each for each in issued if each.write]
-        others.append(len(issued))
-        issued.append(Later(time.perf_counter() + seconds, call))
-        return issued[-1]
-
-    def binding(kernel, variant, buffers):
-        call = bind(kernel, variant, buffers)
-        if not kernel.kind.startswith("inference"):
-            return call
-        return functools.partial(issue, call)
-
-    monkeypatch.setattr(cpu, "bind", binding)
-    return others
 
 
 @pytest.mark.parametrize("hosting", ["one", "threads"])
@@ -385,7 +336,14 @@ def test_a_call_that_is_complete_later_is_waited_for_by_its_readers_alone(hostin
     assert plan.task("inference").occupancy_s < plan.task("inference").seconds
     assert "inference" in Trainer(system, plan).protocol.late
     at_once = trained(system, plan, "one", steps=600)
-    others = late_backend(monkeypatch, 0.004)
+    issued, others = [], []
+
+    def issue(call, _):
+        others.append(sum(each.write is not None for each in issued[-8:]))
+        issued.append(Later(issued, call))
+        return issued[-1]
+
+    watched(monkeypatch, "inference", issue)
     later = trained(system, plan, hosting, steps=600)
     assert len(others) == 600
     assert np.median(others) >= 4

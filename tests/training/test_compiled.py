@@ -38,27 +38,16 @@ def test_compile_plans_on_one_graph_and_trains_on_it(counts):
     trainer = pearl.compile("dqn_cartpole", set={"platform": "cpu_gpu"}, emulate=True)
     assert counts == {"graph": 1}
     assert trainer.graph is trainer.plan.problem.graph
-
-
-def test_a_plan_that_is_given_is_unfolded_and_checked_once(counts):
-    spec = replay_spec("dqn", SPLIT)
-    system, plan = planned(spec)
-    assert any(t.replicas > 1 for t in plan.tasks)
-    counts.clear()
-    trainer = pearl.compile(told(system, lanes="threads"), plan=plan)
-    assert counts == {"graph": 1, "split_graph": 1, "check_plan": 1}
-    assert trainer.protocol.split.tasks
-
-
-def test_an_emulated_plan_is_unfolded_no_more_than_that(counts):
-    system, plan = planned(replay_spec("dqn", SPLIT))
-    counts.clear()
-    trainer = pearl.compile(system, plan=plan, emulate=True)
-    assert trainer.train(steps=64).simulated
-    assert counts == {"graph": 1, "split_graph": 1, "check_plan": 1}
-
-
-def test_nothing_changes_what_is_compiled():
-    trainer = pearl.compile("dqn_cartpole", set={"platform": "cpu_gpu"}, emulate=True)
     with pytest.raises(FrozenInstanceError):
         trainer.session.compiled.plan = None
+
+
+@pytest.mark.parametrize("emulate", [False, True])
+def test_a_plan_that_is_given_is_unfolded_and_checked_once(emulate, counts):
+    system, plan = planned(replay_spec("dqn", SPLIT))
+    assert any(t.replicas > 1 for t in plan.tasks)
+    counts.clear()
+    trainer = pearl.compile(told(system, lanes="threads"), plan=plan, emulate=emulate)
+    if emulate:
+        assert trainer.train(steps=64).simulated
+    assert counts == {"graph": 1, "split_graph": 1, "check_plan": 1}

@@ -113,28 +113,19 @@ def off(run: Run) -> set[str]:
 
 def test_tasks_that_take_three_times_what_was_said_are_named(monkeypatch, tmp_path) -> None:
     machine = Machine(monkeypatch, UPDATE_WRONG)
-    own = machine.trainer()
+    own, takes_s = machine.trainer(), machine.takes_s(machine.plan)
     run = own.train(out=tmp_path)
-    assert run.drift is not None
     assert run.drift.predicted_s == machine.plan.period_s
-    assert run.drift.measured_s == pytest.approx(machine.takes_s(machine.plan))
-    assert run.drift.off == pytest.approx(machine.takes_s(machine.plan) / machine.plan.period_s - 1)
+    assert run.drift.measured_s == pytest.approx(takes_s)
+    assert run.drift.off == pytest.approx(takes_s / machine.plan.period_s - 1)
     assert off(run) == {"update"}
     (update,) = (t for t in run.drift.tasks if t.task == "update")
     assert update.off == pytest.approx(2.0, rel=1e-3)
     assert own.plan is machine.plan
     assert run.drift.decisions == run.events == ()
-    text = str(own.report(run))
     sentence = "off by more than 15 % is update (3.00 x)."
-    assert sentence in " ".join(text.split())
+    assert sentence in " ".join(str(own.report(run)).split())
     assert sentence in (tmp_path / "report.html").read_text()
-
-
-def test_the_drift_is_in_run_json_and_the_rows_of_metrics_have_the_period(
-    monkeypatch, tmp_path
-) -> None:
-    machine = Machine(monkeypatch, UPDATE_WRONG)
-    run = machine.trainer().train(out=tmp_path)
     value = json.loads((tmp_path / "run.json").read_text())
     assert problems(value, "run") == []
     assert value["drift"]["off"] == run.drift.off
@@ -144,39 +135,40 @@ def test_the_drift_is_in_run_json_and_the_rows_of_metrics_have_the_period(
     assert {float(r["predicted_period_s"]) for r in rows} == {machine.plan.period_s}
     learning = [float(r["period_s"]) for r in rows if r["period_s"]]
     assert 0 < len(learning) < len(rows)  # none before learning, which is another loop
-    assert learning == pytest.approx([machine.takes_s(machine.plan)] * len(learning))
+    assert learning == pytest.approx([takes_s] * len(learning))
 
 
-def test_a_run_without_drift_of_an_older_version_is_read(monkeypatch, tmp_path) -> None:
-    Machine(monkeypatch, SECONDS).trainer().train(out=tmp_path)
+def test_a_damaged_drift_is_refused_with_its_key_and_none_is_read(monkeypatch, tmp_path) -> None:
+    Machine(monkeypatch, SECONDS).trainer().train(steps=400, out=tmp_path)
     value = json.loads((tmp_path / "run.json").read_text())
-    del value["drift"]
+    for bad in (3, {"predicted_s": 1}, {**value["drift"], "tasks": "update"}):
+        (tmp_path / "run.json").write_text(json.dumps(value | {"drift": bad}))
+        with pytest.raises(SpecError, match="drift"):
+            load_run(tmp_path)
+    del value["drift"]  # as an older version wrote it
     (tmp_path / "run.json").write_text(json.dumps(value))
     run = load_run(tmp_path)
     assert run.drift is None
     assert "Prediction beside measurement" in str(Report(run.plan, run))
 
 
-@pytest.mark.parametrize("bad", [3, {"predicted_s": 1}, {"tasks": "update"}])
-def test_a_damaged_drift_is_refused_with_its_key(monkeypatch, tmp_path, bad) -> None:
-    Machine(monkeypatch, SECONDS).trainer().train(steps=400, out=tmp_path)
-    value = json.loads((tmp_path / "run.json").read_text())
-    value["drift"] = {**value["drift"], **bad} if "tasks" in str(bad) else bad
-    (tmp_path / "run.json").write_text(json.dumps(value))
-    with pytest.raises(SpecError, match="drift"):
-        load_run(tmp_path)
+def beside(machine: Machine, folder: Path, lanes: str = "one") -> tuple[Any, Run]:
+    """A trainer whose plan may change and its run, which computed what one without does."""
+    own, plain = machine.trainer(lanes), machine.trainer(lanes)
+    run = own.train(out=folder / "a", replan=True)
+    plain.train(out=folder / "b")
+    assert own.plan is machine.plan
+    assert differing(own, plain) == []
+    assert (run.status, run.restarts) == ("done", 0)
+    return own, run
 
 
 def test_predictions_that_hold_change_nothing_and_no_plan_is_looked_for(
     monkeypatch, tmp_path
 ) -> None:
-    machine = Machine(monkeypatch, SECONDS)
     monkeypatch.setattr(replanning, "decide", lambda *_: pytest.fail("a plan was looked for"))
-    own, plain = machine.trainer(), machine.trainer()
-    run = own.train(out=tmp_path / "a", replan=True)
-    plain.train(out=tmp_path / "b")
+    _, run = beside(Machine(monkeypatch, SECONDS), tmp_path)
     assert run.drift.decisions == ()
-    assert differing(own, plain) == []
 
 
 @pytest.mark.parametrize("lanes", ["one", "threads"])
@@ -184,16 +176,10 @@ def test_a_plan_that_is_kept_leaves_every_bit_as_without_replan(
     monkeypatch, tmp_path, lanes
 ) -> None:
     slow = {task: seconds / 3 for task, seconds in SECONDS.items()}
-    machine = Machine(monkeypatch, slow)
-    own, plain = machine.trainer(lanes), machine.trainer(lanes)
-    run = own.train(out=tmp_path / "a", replan=True)
-    plain.train(out=tmp_path / "b")
+    _, run = beside(Machine(monkeypatch, slow), tmp_path, lanes)
     (decision,) = run.drift.decisions  # and not anew at every checkpoint
     assert decision in run.events
     assert "Plan kept: the plan takes" in decision
-    assert own.plan is machine.plan
-    assert differing(own, plain) == []
-    assert run.restarts == 0
 
 
 @pytest.mark.parametrize(
@@ -296,13 +282,7 @@ def test_a_run_that_changed_its_plan_resumes_with_the_plan_it_had(monkeypatch, t
 PRIORITISED = {"replay": {"capacity": 1000, "kind": "prioritised", "fanout": 8}}
 
 
-@pytest.mark.parametrize("options", [{}, PRIORITISED], ids=["uniform", "prioritised"])
-def test_a_plan_whose_checkpoint_cannot_be_written_is_not_taken(
-    options, monkeypatch, tmp_path
-) -> None:
-    limits = TWO_LANES | ({"priority_staleness": 2} if options else {})
-    machine = Machine(monkeypatch, PREFETCHING, SLOWER, limits, **options)
-    own, plain = machine.trainer(), machine.trainer()
+def _full_disk(monkeypatch: pytest.MonkeyPatch, machine: Machine) -> None:
     save = Session.save
 
     def full(self, path, done):
@@ -311,13 +291,42 @@ def test_a_plan_whose_checkpoint_cannot_be_written_is_not_taken(
         save(self, path, done)
 
     monkeypatch.setattr(Session, "save", full)
-    run = own.train(out=tmp_path / "a", replan=True)
-    plain.train(out=tmp_path / "b")
-    (decision,) = run.drift.decisions
-    assert "Plan kept, though there is a better one" in decision
-    assert "No space left" in decision
-    assert own.plan == machine.plan
-    assert differing(own, plain) == []
+
+
+def _failing_drain(monkeypatch: pytest.MonkeyPatch, machine: Machine) -> None:
+    lanes = Session.lanes
+
+    def failing(self, milestones, state, resumed):
+        if milestones.total == state.iteration:
+            raise single_lane.LaneError("a lane died")
+        return lanes(self, milestones, state, resumed)
+
+    monkeypatch.setattr(Session, "lanes", failing)
+
+
+def _other_state(monkeypatch: pytest.MonkeyPatch, machine: Machine) -> None:
+    monkeypatch.setattr(plan_change, "misfits", lambda old, new: ["rng.inference#1"])
+
+
+@pytest.mark.parametrize(
+    ("fault", "options", "said"),
+    [
+        (_full_disk, {}, "No space left"),
+        (_full_disk, PRIORITISED, "Plan kept, though there is a better one"),
+        (_failing_drain, {}, "it cannot go on: a lane died"),
+        (_other_state, {}, "it cannot go on: its arrays are others: rng.inference#1"),
+    ],
+)
+def test_a_change_that_fails_leaves_the_old_plan_and_every_bit(
+    fault, options, said, monkeypatch, tmp_path
+) -> None:
+    """By a checkpoint that cannot be written, a lane that dies amid the drain, and arrays that the
+    new plan would not take."""
+    limits = TWO_LANES | ({"priority_staleness": 2} if options else {})
+    machine = Machine(monkeypatch, PREFETCHING, SLOWER, limits, **options)
+    fault(monkeypatch, machine)
+    _, run = beside(machine, tmp_path)
+    assert said in run.drift.decisions[0]
 
 
 def test_ctrl_c_while_a_plan_is_looked_for_ends_the_run_with_a_checkpoint(
@@ -339,34 +348,6 @@ def test_ctrl_c_while_a_plan_is_looked_for_ends_the_run_with_a_checkpoint(
     resumed = machine.trainer()
     assert resumed.train(out=tmp_path, resume=True).status == "done"
     assert resumed.plan == own.plan == machine.plan
-
-
-def test_a_drain_that_fails_leaves_the_old_plan_and_every_bit(monkeypatch, tmp_path) -> None:
-    machine = Machine(monkeypatch, PREFETCHING, SLOWER, TWO_LANES)
-    own, plain = machine.trainer(), machine.trainer()
-    lanes = Session.lanes
-
-    def failing(self, milestones, state, resumed):
-        if milestones.total == state.iteration:
-            raise single_lane.LaneError("a lane died")
-        return lanes(self, milestones, state, resumed)
-
-    monkeypatch.setattr(Session, "lanes", failing)
-    run = own.train(out=tmp_path / "a", replan=True)
-    plain.train(out=tmp_path / "b")
-    assert "it cannot go on: a lane died" in run.drift.decisions[0]
-    assert (run.status, run.restarts) == ("done", 0)
-    assert differing(own, plain) == []
-
-
-def test_a_state_that_another_plan_would_not_take_is_not_given_up(monkeypatch, tmp_path) -> None:
-    machine = Machine(monkeypatch, UPDATE_WRONG)
-    own, plain = machine.trainer(), machine.trainer()
-    monkeypatch.setattr(plan_change, "misfits", lambda old, new: ["rng.inference#1"])
-    run = own.train(out=tmp_path / "a", replan=True)
-    plain.train(out=tmp_path / "b")
-    assert "it cannot go on: its arrays are others: rng.inference#1" in run.drift.decisions[0]
-    assert differing(own, plain) == []
 
 
 def test_a_fused_call_is_compared_as_one_and_its_members_are_timed_apart(
@@ -480,7 +461,6 @@ def test_the_command_has_the_option_and_tells_decisions_from_problems(
     machine = Machine(monkeypatch, UPDATE_WRONG)
     monkeypatch.setattr("pearl.spec.reading.state", lambda spec, set: machine.system)
     monkeypatch.setattr(command, "load_spec", lambda spec, pairs: machine.system)
-    monkeypatch.setattr("pearl.spec.reading.state", lambda spec, set: machine.system)
     monkeypatch.setattr(trainer, "planned", lambda system, graph: machine.plan)
     out = Path(tmp_path) / "run"
     with pytest.raises(SystemExit) as ended:

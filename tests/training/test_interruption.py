@@ -3,8 +3,8 @@
 import json
 import os
 import signal
-import time
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -30,6 +30,14 @@ EVALUATED = {
 @pytest.fixture(scope="module")
 def plan():
     return pearl.plan(pearl.load(SMALL))
+
+
+@pytest.fixture(scope="module")
+def whole(plan):
+    """The arrays of a run that nothing ended before its end."""
+    trainer = pearl.compile(SMALL, plan=plan)
+    trainer.train()
+    return arrays(trainer)
 
 
 @contextmanager
@@ -105,9 +113,8 @@ def test_signals_that_end_a_process_are_raised_again_and_ignored_ones_stay_ignor
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_such_a_signal_ends_the_run_whole_before_it_is_raised_again(number, plan, tmp_path):
-    whole, cut, resumed = (pearl.compile(SMALL, plan=plan) for _ in range(3))
-    whole.train()
+def test_such_a_signal_ends_the_run_whole_before_it_is_raised_again(number, plan, whole, tmp_path):
+    cut, resumed = (pearl.compile(SMALL, plan=plan) for _ in range(2))
     left = []
 
     def ended(given, _):
@@ -122,7 +129,7 @@ def test_such_a_signal_ends_the_run_whole_before_it_is_raised_again(number, plan
     assert (run.status, left) == ("interrupted", [(number, "interrupted", False), True])
     assert 0 < run.env_steps < 800
     resumed.train(out=tmp_path, resume=True)
-    assert_equal(arrays(whole), arrays(resumed))
+    assert_equal(whole, arrays(resumed))
 
 
 def test_a_second_ctrl_c_raises(plan, tmp_path):
@@ -135,9 +142,8 @@ def test_a_second_ctrl_c_raises(plan, tmp_path):
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_ctrl_c_before_the_first_iteration_ends_the_run_at_once(plan, tmp_path, monkeypatch):
-    whole, cut, resumed = (pearl.compile(SMALL, plan=plan) for _ in range(3))
-    whole.train()
+def test_ctrl_c_before_the_first_iteration_ends_the_run_at_once(plan, whole, tmp_path, monkeypatch):
+    cut, resumed = (pearl.compile(SMALL, plan=plan) for _ in range(2))
     bind = single_lane.bind
 
     def pressed(*given):
@@ -149,7 +155,7 @@ def test_ctrl_c_before_the_first_iteration_ends_the_run_at_once(plan, tmp_path, 
     assert (run.status, run.env_steps) == ("interrupted", 0)
     monkeypatch.undo()
     resumed.train(out=tmp_path, resume=True)
-    assert_equal(arrays(whole), arrays(resumed))
+    assert_equal(whole, arrays(resumed))
 
 
 @pytest.mark.parametrize("which", ["periodic", "final"])
@@ -169,7 +175,6 @@ def test_ctrl_c_amid_an_evaluation_ends_it_at_once_and_it_is_made_when_the_run_g
     def pressing(self, steps):
         if len(begun) == (2 if which == "periodic" else 4):
             signal.raise_signal(signal.SIGINT)
-            time.sleep(0)
         play(self, steps)
 
     monkeypatch.setattr(NativeEpisodes, "begin", beginning)
@@ -188,9 +193,8 @@ def test_ctrl_c_amid_an_evaluation_ends_it_at_once_and_it_is_made_when_the_run_g
 
 
 @pytest.mark.parametrize("error", [ValueError("no\nmore"), SystemExit(3)])
-def test_what_a_listener_raises_ends_the_run_whole_and_is_raised(error, plan, tmp_path):
-    whole, cut, resumed = (pearl.compile(SMALL, plan=plan) for _ in range(3))
-    whole.train()
+def test_what_a_listener_raises_ends_the_run_whole_and_is_raised(error, plan, whole, tmp_path):
+    cut, resumed = (pearl.compile(SMALL, plan=plan) for _ in range(2))
 
     def listen(now):
         raise error
@@ -203,7 +207,7 @@ def test_what_a_listener_raises_ends_the_run_whole_and_is_raised(error, plan, tm
     assert (run.status, run.message) == ("failed", f"the progress listener raised {text}")
     assert 0 < run.env_steps < 800
     assert resumed.train(out=tmp_path, resume=True).status == "done"
-    assert_equal(arrays(whole), arrays(resumed))
+    assert_equal(whole, arrays(resumed))
 
 
 def test_what_a_listener_raises_at_the_last_step_is_raised_too(plan, tmp_path, monkeypatch):
@@ -236,33 +240,26 @@ def test_a_stretch_takes_a_fifth_of_a_second(rounds, done, seconds, expected, mo
     assert loop.stretch(rounds, done, 7.0) == expected
 
 
-def rounds_of(monkeypatch, seconds):
-    """How many iterations each native call of a lane does, of which one takes at least so long."""
-    found, run = [], single_lane.OneLane.run
+@pytest.mark.parametrize(("seconds", "fewest", "most"), [(0.0, 11, 64), (0.025, 2, 8)])
+def test_stretches_of_slow_iterations_are_short_and_change_no_bit(
+    seconds, fewest, most, plan, whole, monkeypatch
+):
+    """An iteration takes so many seconds of a clock that nothing else moves."""
+    now, found, run = [0.0], [], single_lane.OneLane.run
 
-    def slow(lane, end, stop, *, timed=False):
-        found.append(end - lane.iteration - timed)
-        time.sleep(found[-1] * seconds)
+    def taking(lane, end, stop, *, timed=False):
+        found.append(end - lane.iteration)
+        now[0] += found[-1] * seconds
         return run(lane, end, stop, timed=timed)
 
-    monkeypatch.setattr(single_lane.OneLane, "run", slow)
-    return found
-
-
-def test_stretches_of_slow_iterations_are_short_and_change_no_bit(plan, monkeypatch):
-    fast, slow = (pearl.compile(SMALL, plan=plan) for _ in range(2))
-    with monkeypatch.context() as patch:
-        patch.setattr("pearl.training.run.ROWS", 1)
-        rounds = rounds_of(patch, 0.0)
-        fast.train()
-        assert max(rounds) > 10
+    monkeypatch.setattr(single_lane.OneLane, "run", taking)
+    monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: now[0]))
     monkeypatch.setattr("pearl.training.run.ROWS", 1)
-    rounds = rounds_of(monkeypatch, 0.025)
-    slow.train()
-    assert max(rounds) <= 10  # 0.2 s, in which the call with a clock is not slow
-    first = rounds.index(0, 5) if 0 in rounds[5:] else None
-    assert first is not None  # where learning starts, one iteration alone again
-    assert_equal(arrays(fast), arrays(slow))
+    trainer = pearl.compile(SMALL, plan=plan)
+    trainer.train()
+    assert fewest <= max(found) <= most  # 0.2 s and 64 iterations at most
+    assert 1 in found[5:]  # where learning starts, one iteration alone again
+    assert_equal(whole, arrays(trainer))
 
 
 def test_other_lanes_are_ahead_by_no_more_than_a_stretch(monkeypatch):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +23,8 @@ from pearl.training.trainer import CHECKPOINT, Trainer
 from pearl_devices import Device, Platform
 from tests import faulty_envs
 from tests.lanes import planned, replay_spec
-from tests.runtime.test_faults import WALK, children
+from tests.processes import workers
+from tests.runtime.test_faults import WALK
 from tests.training.test_interruption import EVALUATED
 from tests.training.test_trainer import arrays, assert_equal
 
@@ -81,7 +81,7 @@ def test_a_lane_of_their_own_says_what_pauses_say_one_interval_later(waited, bes
     )
     assert other.solution.evaluation_cpu_s > 0
     assert not other.restarts
-    assert not children()
+    assert not workers()
 
 
 def test_a_run_that_a_callback_stops_has_heard_of_all_its_policies(tmp_path):
@@ -92,20 +92,33 @@ def test_a_run_that_a_callback_stops_has_heard_of_all_its_policies(tmp_path):
     assert load_checkpoint(tmp_path / CHECKPOINT).about["progress"]["judging"] == 0
 
 
-def test_a_process_that_is_killed_is_started_again_and_plays_the_same(beside, monkeypatch):
-    begin, killed = EvaluationLane.begin, []
+@pytest.mark.parametrize("how", ["dies", "is silent"])
+def test_a_process_that_dies_or_is_silent_is_started_again_and_plays_the_same(
+    how, beside, monkeypatch
+):
+    """It stops before it hears what to play; then it is killed, or a minute goes by."""
+    begin, look, lost = EvaluationLane.begin, EvaluationLane._look, []
 
     def beginning(self, *given):
+        stop = len(lost) < 2
+        if stop:
+            lost.append(self._child.pid)
+            os.kill(lost[-1], signal.SIGSTOP)
         begin(self, *given)
-        if len(killed) < 2:
-            os.kill(self._child.pid, signal.SIGKILL)
-            killed.append(self._child.pid)
+        if stop and how == "dies":
+            os.kill(lost[-1], signal.SIGKILL)
+
+    def looking(self, died):
+        if self._child.pid in lost:
+            self._heard_s -= 1.5 * lane.SILENCE_S
+        return look(self, died)
 
     monkeypatch.setattr(EvaluationLane, "begin", beginning)
+    monkeypatch.setattr(EvaluationLane, "_look", looking)
     trainer, heard = compiled("lane"), Heard()
     run = trainer.train(callbacks=[heard])
     assert heard.told == beside[1].told
-    assert run.restarts == len(killed) == 2
+    assert run.restarts == len(lost) == 2
     assert "the process of evaluation died and was started again" in run.events
     assert_equal(arrays(beside[0]), arrays(trainer))
 
@@ -116,25 +129,7 @@ def test_one_that_dies_whenever_it_is_started_ends_the_run_by_name(tmp_path, mon
     assert run.status == "failed"
     assert run.message.startswith("evaluation: its process ")
     assert run.message.endswith("exit status 1, the 3 times that it was tried")
-    assert not children()
-
-
-def test_a_process_without_a_sign_of_life_is_ended(beside, monkeypatch):
-    begin, stopped = EvaluationLane.begin, []
-
-    def beginning(self, *given):
-        begin(self, *given)
-        if not stopped:
-            os.kill(self._child.pid, signal.SIGSTOP)
-            stopped.append(self._child.pid)
-            time.sleep(0.2)  # what it had said is heard
-            self._heard_s -= lane.SILENCE_S
-
-    monkeypatch.setattr(EvaluationLane, "begin", beginning)
-    trainer, heard = compiled("lane"), Heard()
-    run = trainer.train(callbacks=[heard])
-    assert heard.told == beside[1].told
-    assert run.restarts == 1
+    assert not workers()
 
 
 def test_ctrl_c_amid_an_evaluation_leaves_it_under_way_and_it_is_played_again(
@@ -151,7 +146,7 @@ def test_ctrl_c_amid_an_evaluation_leaves_it_under_way_and_it_is_played_again(
     cut, resumed = compiled("lane"), compiled("lane")
     run = cut.train(out=tmp_path, callbacks=[heard])
     assert (run.status, run.env_steps, heard.told) == ("interrupted", 480, [])
-    assert not children()
+    assert not workers()
     stored = load_checkpoint(tmp_path / CHECKPOINT)
     assert stored.about["progress"]["judging"] == 60
     assert stored.about["progress"]["evaluation_due"]
@@ -189,7 +184,7 @@ def test_an_environment_that_fails_in_the_process_is_told_and_one_that_hangs_end
     faulty_envs.BORN[0] = 0  # the environment that trains is none that fails
     run = trainer.train(steps=480, out=tmp_path / "run")
     assert not armed.exists()
-    assert not children()
+    assert not workers()
     if fault == "raise":
         assert run.status == "failed"
         assert run.message.startswith(f"environment '{WALK}', evaluation episode 1, step ")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import signal
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,12 +13,11 @@ from typer.testing import CliRunner
 import pearl
 from pearl.cli import app
 from pearl.errors import SpecError
-from pearl.training import loop
 from pearl.training.checkpoints.state import State
 from pearl.training.policy import FILES, Policy
 from pearl.training.trainer import CHECKPOINT, Trainer
 from tests.damage import trainer_of
-from tests.lanes import planned, replay_spec
+from tests.lanes import cut, planned, replay_spec
 from tests.schemas.test_schemas import problems
 
 
@@ -62,19 +59,10 @@ def test_eval_and_export_read_the_policy_and_not_the_replay(tmp_path: Path):
     assert (tmp_path / "best").read_bytes() != (tmp_path / "last").read_bytes()
 
 
-def test_until_one_is_evaluated_the_best_policy_is_the_last(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-):
-    monkeypatch.setattr(loop, "PROGRESS_S", 0.0)
+def test_until_one_is_evaluated_the_best_policy_is_the_last(tmp_path: Path):
     trainer = trainer_of("dqn")
-    first, asked = trainer.policy.parameters, list[Any]()
-
-    def interrupt(now: Any) -> None:
-        if now.env_steps >= 240 and not asked:
-            asked.append(now)
-            signal.raise_signal(signal.SIGINT)
-
-    assert trainer.train(steps=480, out=tmp_path, progress=interrupt).status == "interrupted"
+    first = trainer.policy.parameters
+    cut(trainer, 240, steps=480, out=tmp_path)
     for path in (*FILES.values(), CHECKPOINT):
         read = Policy.load if path != CHECKPOINT else lambda p: Trainer.load(p).policy
         assert not np.array_equal(read(tmp_path / path).parameters, first)

@@ -165,17 +165,6 @@ def test_equal_values_are_chosen_evenly_and_random_actions_by_their_share() -> N
         assert np.mean(buffers["act.action"]) == pytest.approx(expected, abs=0.03)
 
 
-@pytest.mark.parametrize("name", ["q_learning", "sarsa"])
-def test_equal_seeds_give_equal_tables(name: str) -> None:
-    changes = {"train.steps": 2000, "train.final_episodes": 0}
-    trainers = [pearl.compile(CONFIGS[name], set=changes, seed=s) for s in (1, 1, 2)]
-    for trainer in trainers:
-        trainer.train()
-    one, same, other = (t.session.arrays["policy.q"] for t in trainers)
-    np.testing.assert_array_equal(one, same)
-    assert not np.array_equal(one, other)
-
-
 def test_what_is_not_discrete_is_refused_by_name() -> None:
     with pytest.raises(SpecError, match="CartPole-v1 has no discrete observations; q_learning"):
         pearl.load({"algorithm": {"name": "q_learning", "env": "CartPole-v1"}})

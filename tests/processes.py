@@ -1,0 +1,86 @@
+"""Processes that tests start, and waits for events: no test measures how busy the machine is."""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TypeVar
+
+from pearl.runtime.child_process import ChildProcess
+
+T = TypeVar("T")
+
+HANG_S = 600.0
+"""Wall seconds after which an event that has not come is called a hang, on the busiest machine."""
+
+_begun: set[int] = set()
+_begin = ChildProcess.__init__
+
+
+def _noted(child: ChildProcess, *given: object) -> None:
+    _begin(child, *given)  # type: ignore[arg-type]
+    _begun.add(child.pid)
+
+
+ChildProcess.__init__ = _noted  # type: ignore[method-assign]
+
+
+def workers() -> set[int]:
+    """Processes of lanes and evaluations that this process began and that are still there, as
+    zombies too."""
+    _begun.intersection_update([p for p in _begun if Path(f"/proc/{p}").exists()])
+    return set(_begun)
+
+
+def children(pid: int) -> list[int]:
+    """The processes that a process has started and that are still there, as zombies too."""
+    found = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            found += [int(word) for word in task.read_text().split()]
+        except OSError:
+            continue
+    return found
+
+
+def below(pid: int) -> list[int]:
+    """Its children, theirs, and so on."""
+    return [p for child in children(pid) for p in (child, *below(child))]
+
+
+def running(pid: int) -> bool:
+    """Whether a process is there, and no mere entry that nobody has waited for."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def until(found: Callable[[], T], what: str = "the event", *, pause_s: float = 0.02) -> T:
+    """The first true answer of `found`."""
+    end_s = time.monotonic() + HANG_S
+    while not (answer := found()):
+        assert time.monotonic() < end_s, f"{what} did not come within {HANG_S} s"
+        time.sleep(pause_s)
+    return answer
+
+
+def until_gone(pids: Iterable[int]) -> None:
+    """Wait until none of them runs."""
+    until(lambda: not any(map(running, pids)), "the end of the processes")
+
+
+def handles() -> set[str]:
+    """The open file descriptors of this process."""
+    return {h for h in os.listdir("/proc/self/fd") if Path(f"/proc/self/fd/{h}").exists()}
+
+
+def left(before: set[str]) -> list[str]:
+    """The descriptors opened since, by which lanes share memory, wake each other and hear orders,
+    once all that nobody holds is freed."""
+    gc.collect()
+    names = [os.readlink(f"/proc/self/fd/{h}") for h in handles() - before]
+    return [n for n in names if any(kind in n for kind in ("memfd", "eventfd", "pipe"))]
