@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import random
 from dataclasses import replace
@@ -20,7 +19,7 @@ from pearl.graph.task_graph import Edge, Fusion, TaskGraph
 from pearl.planning.costs import CostTable, Mode
 from pearl.planning.plan_builder import makespan_s
 from pearl.planning.plan_validation import check_plan, completions
-from pearl.planning.plans import Plan, load_plan
+from pearl.planning.plans import Plan
 from pearl.planning.timing import Assignment, timing
 from pearl.solvers import METHODS
 from pearl.solvers.methods import cpsat, heft, local_search
@@ -254,7 +253,10 @@ def tiny_problems() -> list[tuple[TaskGraph, CostTable, float]]:
     return found
 
 
-def test_no_method_ends_below_enumeration_and_no_bound_is_above_it() -> None:
+def test_no_method_ends_below_enumeration_and_no_bound_is_above_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(local_search, "MOVES", 500)
     problems = tiny_problems()
     assert len(problems) > 15
     reached = dict.fromkeys((p.values[0] for p in SOONEST), 0)
