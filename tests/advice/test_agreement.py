@@ -32,16 +32,16 @@ def test_they_agree_on_every_number() -> None:
     rate = plan.rates["env_steps_per_s"]
     assert plan.value == pytest.approx(rate)
 
-    explained = explain(plan, time_limit_s=2.0)
+    explained = explain(plan, time_limit_s=1e-3)
     assert explained.value == plan.value
     assert explained.throughput == pytest.approx(rate)
     assert explained.efficiency == pytest.approx(plan.env_steps_per_j)
     assert explained.bound.period_s == plan.period_s
 
-    fastest = front(system, gap=0.2, time_limit_s=10.0)[-1]
+    fastest = front(system, gap=0.2, time_limit_s=300.0)[-1]
     assert fastest.rates["env_steps_per_s"] == pytest.approx(rate)
 
-    found = advise(system, time_limit_s=2.0)
+    found = advise(system, about=["bound"], time_limit_s=300.0)
     assert found.plan.to_json()["bands"] == plan.to_json()["bands"]
     bound = found.verdicts[0]
     assert bound.numbers["value"] == pytest.approx(rate)

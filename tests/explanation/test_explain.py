@@ -6,18 +6,20 @@ import itertools
 import json
 import re
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 import pearl
-from pearl import solve
+from pearl import explanation, solve
 from pearl.errors import SpecError
-from pearl.explanation import Explanation, explain, sections
+from pearl.explanation import Explanation, sections
 from pearl.explanation.bound import bound_of
 from pearl.explanation.crossover import crossover
-from pearl.explanation.diagnosis import where_replay
+from pearl.explanation.diagnosis import answers, where_replay
 from pearl.explanation.near_optimal import runner_ups, signature
 from pearl.explanation.resolve import Again, classes, devices_of, restricted
 from pearl.explanation.what_if import WhatIf, faster, what_ifs
@@ -29,6 +31,7 @@ from pearl.planning.plan_validation import check_plan
 from pearl.planning.plans import Plan, load_plan
 from pearl.report.report import Report
 from pearl.solvers.methods import milp
+from pearl.spec.system import System
 from pearl.testing.graphs import devices, loop, mode, random_problem, star, tasks
 from pearl.time_limit import OutOfTimeError
 from pearl_devices import Kernel, Link, Platform
@@ -38,6 +41,8 @@ from tests.schemas.test_schemas import problems
 from tests.solvers import test_pearl_original as original
 
 US = 1e-6
+LONG_S = 300.0
+"""More than any explanation takes, on a machine however busy."""
 FAST = {"platform": "cpu_gpu", "limits": {}}
 HEAVY = {
     **FAST,
@@ -57,6 +62,27 @@ def two_devices(latency_s: float = 0.0) -> tuple[TaskGraph, CostTable]:
     found = (mode("a", "d0", 10 * US), mode("b", "d0", 9 * US), mode("b", "d1", 6 * US))
     platform = star(devices("d0", "d1", lanes=1), latency_s, 1e30)
     return graph, CostTable(platform, found)
+
+
+def explain(plan: Plan, *problem: Any, **more: Any) -> Explanation:
+    """In all the time that it takes, unless told otherwise."""
+    return explanation.explain(plan, *problem, **{"time_limit_s": LONG_S, **more})
+
+
+@cache
+def shipped() -> tuple[System, Plan, Explanation]:
+    """dqn_cartpole on a CPU and a GPU, its plan and why it is so."""
+    system = pearl.load("dqn_cartpole", set=FAST)
+    plan = pearl.plan(system)
+    return system, plan, explain(plan)
+
+
+def answered(plan: Plan) -> dict[str, str]:
+    """Question → answer, of a plan that holds its problem."""
+    p = plan.problem
+    assert p is not None
+    said = answers(Again(plan, p.graph, p.costs, p.limits, float("inf")))
+    return {s.question: s.answer for s in said}
 
 
 def explained(graph: TaskGraph, costs: CostTable, **more: object) -> Explanation:
@@ -108,17 +134,17 @@ def test_a_device_that_nothing_can_do_without_is_said_to_be_so() -> None:
 
 @pytest.mark.parametrize("objective", ["throughput", "power_efficiency"])
 def test_what_ifs_are_fresh_solves_of_the_changed_problem(objective: str) -> None:
-    graph = dqn(4, fused=True)
-    platform = star(devices("cpu", "acc", lanes=2, idle_power_w=20.0, active_power_w=90.0), 2e-6)
+    graph = dqn(2, fused=True)
+    platform = star(devices("cpu", "acc", lanes=1, idle_power_w=20.0, active_power_w=90.0), 2e-6)
     table = dqn_costs(platform, {"cpu": 1.0, "acc": 3.0})
     learn = ("replay_sample", "update", "replay_update")
     modes = tuple(
         replace(m, estimate=replace(m.estimate, energy_j=50 * m.estimate.latency_s))
-        for m in (*table.modes, mode(learn, "cpu", 120 * US))
+        for m in (*table.modes, mode(learn, "cpu", 60 * US))
     )
     costs, limits = CostTable(platform, modes), Limits(policy_lag=1)
     plan = solve(graph, costs, limits=limits, objective=objective)
-    e = explain(plan, time_limit_s=60.0)
+    e = explain(plan)
     assert e.left_out == ()
 
     def check(kind: str, name: str, fresh: Plan) -> None:
@@ -142,7 +168,7 @@ def test_what_ifs_are_fresh_solves_of_the_changed_problem(objective: str) -> Non
     alone = Platform("star", platform.devices[:1])
     left = tuple(m for m in modes if m.device == "cpu")
     check("device", "acc", again(costs=CostTable(alone, left)))
-    # A fused call of 4 firings each: apart they take 4 · (9 + 30 + 3) us, of which update 120.
+    # A fused call of 2 firings each: apart they take 2 · (9 + 30 + 3) us, of which update 60.
     scaled = tuple(
         replace(
             m,
@@ -403,9 +429,8 @@ def test_a_plan_of_another_problem_is_refused() -> None:
 
 
 def test_what_time_did_not_allow_is_listed_and_not_guessed() -> None:
-    plan = pearl.plan(pearl.load("dqn_cartpole", set=FAST))
+    _, plan, whole = shipped()
     e = explain(plan, time_limit_s=1e-3)
-    whole = explain(plan, time_limit_s=60.0)
     assert not e.runner_ups.complete
     assert len(e.what_ifs) + len(e.left_out) == len(whole.what_ifs)
     assert {w.text for w in e.what_ifs}.isdisjoint(e.left_out)
@@ -415,10 +440,9 @@ def test_what_time_did_not_allow_is_listed_and_not_guessed() -> None:
 
 
 def test_the_gpus_sentences_hold_the_figures_of_the_costs() -> None:
-    system = pearl.load("dqn_cartpole", set=FAST)
+    system, plan, e = shipped()
     graph, costs = problem(system)
-    plan = pearl.plan(system)
-    said = {s.question: s.answer for s in explain(plan).answers}
+    said = {s.question: s.answer for s in e.answers}
     there = [m for m in costs.of("update") if m.device == "gpu"]
     update = min((m.estimate for m in there), key=lambda e: e.latency_s)
     slower = said["Why is gpu slower than the CPU?"]
@@ -439,16 +463,10 @@ def test_the_gpus_sentences_hold_the_figures_of_the_costs() -> None:
 
 
 def test_the_gpus_sentences_follow_the_costs() -> None:
-    slow, quick = (
-        {
-            s.question: s.answer
-            for s in explain(pearl.plan(pearl.load("dqn_cartpole", set=c))).answers
-        }
-        for c in (FAST, HEAVY)
-    )
+    plan = pearl.plan(pearl.load("dqn_cartpole", set=HEAVY))
+    slow, quick = answered(shipped()[1]), answered(plan)
     assert not slow["Why is gpu slower than the CPU?"].startswith("It is not")
     assert quick["Why is gpu slower than the CPU?"].startswith("It is not")
-    plan = pearl.plan(pearl.load("dqn_cartpole", set=HEAVY))
     load = next(k.load for k in plan.lanes if k.device == "gpu")
     assert f"gpu is busy {100 * load:.1f} % of the period" in quick["Why does gpu idle?"]
 
@@ -457,10 +475,10 @@ def test_the_replays_home_is_compared_with_the_best_plan_elsewhere() -> None:
     system = pearl.load("dqn_cartpole", set={**FAST, "platform": "cpu_gpu_fpga"})
     graph, costs = problem(system)
     plan = pearl.plan(system)
-    answers = {s.question: s.answer for s in explain(plan).answers}
+    found = answered(plan)
     asked = ["Why is gpu slower than the CPU?", "Why does gpu idle?"]  # not of a simulated device
-    assert list(answers) == [*asked, "Where should the replay live?"]
-    said = answers["Where should the replay live?"]
+    assert list(found) == [*asked, "Where should the replay live?"]
+    said = found["Where should the replay live?"]
     replay = ("replay_insert", "replay_sample", "replay_update")
     homes = {d: Limits(pin=dict.fromkeys(replay, d)) for d in ("cpu", "gpu", "fpga")}
     plans = {d: solve(graph, costs, limits=limits) for d, limits in homes.items()}
@@ -477,7 +495,7 @@ def test_without_a_gpu_no_question_is_answered() -> None:
 
 def test_the_update_moves_at_the_batch_size_that_is_named() -> None:
     system = pearl.load("dqn_cartpole", set=FAST)
-    found = crossover(system, most=4096, time_limit_s=60.0)
+    found = crossover(system, most=4096, time_limit_s=LONG_S)
     assert found is not None
     assert (found.batch, found.device, found.least, found.most) == (64, "cpu", 1, 4096)
     (move,) = found.moves
@@ -498,8 +516,7 @@ def test_a_task_with_one_device_has_no_crossover() -> None:
 
 
 def test_the_report_holds_the_explanation_in_every_form(tmp_path: Path) -> None:
-    plan = pearl.plan(pearl.load("dqn_cartpole", set=FAST))
-    e = explain(plan)
+    _, plan, e = shipped()
     report = Report(plan, explanation=e)
     for width in (60, 100, 140):
         text = report.text(width)

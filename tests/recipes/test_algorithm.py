@@ -53,6 +53,7 @@ def test_a_named_algorithm_is_one_file_and_one_line() -> None:
     assert changed_lines("algorithm_by_path.patch") == {}
 
 
+@pytest.mark.slow
 def test_it_is_listed_checked_planned_trained_and_in_the_schema(tree: Path) -> None:
     done = python_in(tree, "-c", COMMANDS)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -60,6 +61,7 @@ def test_it_is_listed_checked_planned_trained_and_in_the_schema(tree: Path) -> N
     assert '"const": "expected_sarsa"' in (tree / "schema.json").read_text()
 
 
+@pytest.mark.slow
 def test_the_table_has_a_class_for_each_of_its_names_there_too(tree: Path) -> None:
     tests = ["tests/algorithms/test_contract.py", "tests/algorithms/test_table.py"]
     done = python_in(tree, "-m", "pytest", "-q", "-k", "of_the_table or what_is_known", *tests)

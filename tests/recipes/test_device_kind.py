@@ -89,6 +89,7 @@ def test_the_patch_is_one_file_and_one_line() -> None:
     }
 
 
+@pytest.mark.slow
 def test_it_keeps_the_contracts_that_ship(tree: Path) -> None:
     (tree / "test_npu.py").write_text(CONTRACT)
     done = python_in(tree, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_npu.py")

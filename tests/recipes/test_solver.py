@@ -4,10 +4,23 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.recipes.copy_of_tree import copy_of_tree, python_in
 from tests.recipes.patch_size import changed_lines
 
+COMMANDS = """
+from typer.testing import CliRunner
+from pearl.cli import app
+plan = ["plan", "dqn_cartpole", "--set", "platform=cpu_gpu", "--method", "random_restart"]
+for words in (["list", "methods"], plan):
+    ran = CliRunner().invoke(app, words)
+    print(ran.stdout)
+    assert ran.exit_code == 0, ran.output
+"""
 
+
+@pytest.mark.slow
 def test_a_solver_is_one_file_and_one_line_and_passes_the_contract(tmp_path: Path) -> None:
     assert changed_lines("solver.patch") == {
         "pearl/solvers/methods/random_restart.py": 0,
@@ -18,11 +31,7 @@ def test_a_solver_is_one_file_and_one_line_and_passes_the_contract(tmp_path: Pat
     done = python_in(tree, "-m", "pytest", *tests)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "24 passed" in done.stdout, done.stdout
-    listed = python_in(tree, "-m", "pearl", "list", "methods")
-    assert "Random restarts: the best of many random assignments" in listed.stdout, listed.stderr
-    planned = python_in(
-        tree, "-m", "pearl", "plan", "dqn_cartpole", "--set", "platform=cpu_gpu",
-        "--method", "random_restart",
-    )  # fmt: skip
-    assert planned.returncode == 0, planned.stderr
-    assert "random_restart" in planned.stdout
+    done = python_in(tree, "-c", COMMANDS)
+    assert done.returncode == 0, done.stderr
+    assert "Random restarts: the best of many random assignments" in done.stdout
+    assert "method      random_restart" in done.stdout

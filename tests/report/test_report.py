@@ -16,9 +16,9 @@ from pearl.errors import SpecError
 from pearl.formatting import band, count, percent, ratio, si
 from pearl.planning.plans import Bottleneck, Plan
 from pearl.planning.runs import TaskTiming, load_metrics, load_run
-from pearl.report.html import learning_curve, ticks, timeline
+from pearl.report.html import learning_curve, ticks
 from pearl.report.report import Report
-from pearl.report.tables import bound_sentence, calls, order
+from pearl.report.tables import bound_sentence
 from tests.examples import example_run, fused_plan, two_device_plan
 
 
@@ -60,37 +60,11 @@ def test_no_line_of_the_text_is_wider_than_asked(plan: Plan, width: int) -> None
     assert max(map(len, text.splitlines())) <= width
 
 
-@pytest.mark.parametrize("width", [80, 140])
-def test_the_text_names_every_task_device_rung_and_bound(width: int) -> None:
-    plan = two_device_plan()
-    text = Report(plan, example_run(plan)).text(width)
-    for task in plan.tasks:
-        for word in (task.task, task.device, task.lane, task.variant, task.rung, task.bound_by):
-            assert word in text
-    assert "16,000 env steps/s" in text
-    assert "gap to the proved bound 2.4 %" in text
-
-
 @pytest.mark.parametrize(("gap", "said"), [(0.0004, "below 0.1 %"), (0.0006, "0.1 %")])
 def test_a_gap_that_is_left_is_not_called_none(gap: float, said: str) -> None:
     plan = replace(two_device_plan(), status="time_limit", gap=gap)
     text = " ".join(Report(plan).text(140).split())
     assert f"stopped at the time limit, gap to the proved bound {said} " in text
-
-
-def test_prediction_stands_beside_measurement_with_their_ratio() -> None:
-    plan = two_device_plan()
-    text = Report(plan, example_run(plan)).text(140)
-    rates = next(x for x in text.splitlines() if x.startswith("env steps/s"))
-    assert rates.split() == ["env", "steps/s", "16,000", "14,667", "0.92"]
-    update = next(x for x in text.splitlines() if x.startswith("update*"))
-    assert update.split() == ["update*", "60.0", "µs", "65.4", "µs", "1.09", "50,000"]
-    assert "measured / predicted" in text
-
-
-def test_a_plan_alone_speaks_of_no_measurement() -> None:
-    text = Report(two_device_plan()).text(100)
-    assert "measured" not in text
 
 
 def test_a_simulated_run_never_claims_to_be_measured() -> None:
@@ -141,47 +115,6 @@ def test_what_bounds_the_period_is_one_sentence_for_each_kind() -> None:
     assert "cycle inference → env_step → inference bounds" in bound_sentence(cycle)
     paced = replace(plan, pace_s=plan.period_s)
     assert bound_sentence(paced).startswith("The pace bounds the period")
-
-
-def test_only_edges_with_slack_or_a_link_are_listed_unless_all_are_asked_for() -> None:
-    plan = two_device_plan()
-    few = Report(plan).text(120)
-    assert "replay_sample → update" in few
-    assert "inference → env_step" not in few
-    assert "inference → env_step" in Report(plan, every_edge=True).text(120)
-    quiet = replace(plan, edges=plan.edges[:5])
-    assert "Edges" not in Report(quiet).text(120)
-
-
-def test_fused_tasks_are_named_as_one_call() -> None:
-    text = Report(fused_plan()).text(140)
-    assert "replay_sample, update and replay_update run as one call" in text
-
-
-def test_a_lanes_order_counts_repeats_and_marks_offsets() -> None:
-    plan = two_device_plan()
-    cpu, gpu, link = plan.lanes
-    assert order(plan, cpu) == "inference, env_step, replay_insert, replay_sample × 8"
-    assert order(plan, gpu) == "update × 8 (iteration -1), param_sync (iteration -1)"
-    assert order(plan, link) == "replay_sample>gpu0 × 8, param_sync>cpu"
-    fused = fused_plan()
-    assert order(fused, fused.lanes[0]).endswith(
-        "replay_insert, replay_sample + update + replay_update in one call"
-    )
-
-
-def test_the_timeline_is_to_scale_and_draws_a_fused_mode_as_one_call() -> None:
-    plan = two_device_plan()
-    drawing = timeline(plan)
-    updates = [b for b in drawing.boxes if b.hint.startswith("update")]
-    assert len(updates) == 8
-    sync = next(b for b in drawing.boxes if b.hint.startswith("param_sync"))
-    assert updates[0].width == pytest.approx(3 * sync.width)
-    assert sync.x + sync.width == pytest.approx(960 - 20)
-    fused = fused_plan()
-    [*_, last] = calls(fused, fused.lanes[0], apart=True)
-    assert (last.tasks, last.firings) == (("replay_sample", "update", "replay_update"), 24)
-    assert last.seconds == pytest.approx(24 * 12e-6)
 
 
 def test_ticks_are_round_and_inside() -> None:
@@ -282,21 +215,6 @@ def test_every_name_is_escaped(tmp_path: Path) -> None:
     assert "<script" not in text
     assert 'alert("x")' not in text
     assert any(evil in word for word in page.words)
-
-
-def test_the_page_and_the_terminal_say_the_same(tmp_path: Path) -> None:
-    plan = fused_plan()
-    run = example_run(plan)
-    _, page = _page(Report(plan, run), tmp_path)
-    words = " ".join(page.words)
-    for text in (
-        bound_sentence(plan),
-        "run as one call",
-        "61.0 J over the run (modelled)",
-        "14,667",
-    ):
-        assert text in words
-        assert text in Report(plan, run).text(200)
 
 
 def test_a_learning_curve_needs_two_different_points() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +21,7 @@ from pearl.planning.plan_validation import check_plan
 from pearl.planning.plans import Plan
 from pearl.solvers import METHODS
 from pearl.solvers.infeasible import iis, limit_sets
-from pearl.solvers.methods import cpsat
+from pearl.solvers.methods import cpsat, local_search
 from pearl.solvers.period.period_form import PeriodForm
 from pearl.testing.graphs import devices, loop, mode, random_problem, star, tasks
 from pearl_devices import Kernel
@@ -111,18 +110,20 @@ def test_no_number_that_cannot_be_gets_into_a_problem(
 
 @QUIET
 @given(problem=st.integers(0, 10_000), lag=st.integers(0, 2))
-def test_random_problems_give_valid_plans_by_every_method(problem: int, lag: int) -> None:
+def test_random_problems_give_valid_plans_by_every_method(
+    monkeypatch: pytest.MonkeyPatch, problem: int, lag: int
+) -> None:
+    """No value is beyond the bound of enumeration, and no bound short of what it found."""
+    monkeypatch.setattr(local_search, "MOVES", 300)
     graph, costs = random_problem(problem, most_tasks=3, most_devices=2)
-    values = {}
-    for method, objective in WAYS:
-        plan = attempt(graph, costs, Limits(policy_lag=lag), method, objective)
-        if plan:
-            values[method, objective] = plan
-    for (method, objective), plan in values.items():
-        other = values.get(("exhaustive", objective))
+    limits = Limits(policy_lag=lag)
+    plans = {way: plan for way in WAYS if (plan := attempt(graph, costs, limits, *way))}
+    for (method, objective), plan in plans.items():
+        other = plans.get(("exhaustive", objective))
         if other:
             sign = -1 if objective == "makespan" else 1
             assert sign * plan.value <= sign * other.bound_value * (1 + sign * 1e-6), method
+            assert sign * other.value <= sign * plan.bound_value * (1 + sign * 1e-6), method
 
 
 @settings(QUIET, max_examples=10)
@@ -141,6 +142,11 @@ def test_fronts_of_random_problems_are_fronts_or_one_of_our_errors(problem: int)
         check_plan(plan, graph, costs)
 
 
+def asked(graph: TaskGraph, costs: CostTable, method: str, **more: Any) -> Plan:
+    """A plan by a method for the first of its objectives."""
+    return solve(graph, costs, method=method, objective=METHODS[method].objectives[0], **more)
+
+
 X_ONLY = CostTable(star(devices("a", "b")), (mode("x", "a", 1.0),))
 ONE = CostTable(star(devices("a", "b")), (mode("x", "a", 1.0), mode("y", "b", 1.0)))
 
@@ -149,23 +155,20 @@ ONE = CostTable(star(devices("a", "b")), (mode("x", "a", 1.0), mode("y", "b", 1.
 def test_a_deadlock_names_its_cycle(method: str) -> None:
     graph = TaskGraph("g", tasks("x", "y"), (Edge("x", "y"), Edge("y", "x")))
     with pytest.raises(SpecError, match=r"deadlock: the cycle (x → y → x|y → x → y) has no token"):
-        solve(graph, ONE, method=method, objective=METHODS[method].objectives[0])
+        asked(graph, ONE, method)
 
 
 @pytest.mark.parametrize("method", list(METHODS))
 def test_a_task_that_no_device_can_run_is_named(method: str) -> None:
     with pytest.raises(InfeasibleError, match="task 'z' has no mode") as error:
-        solve(loop("x", "z"), X_ONLY, method=method, objective=METHODS[method].objectives[0])
+        asked(loop("x", "z"), X_ONLY, method)
     assert error.value.conflict[0]["name"] == "z"
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -1.0])
-@pytest.mark.parametrize("name", ["latency_s", "energy_j", "low_s"])
-def test_times_and_energies_that_cannot_be_are_not_built(name: str, value: float) -> None:
-    if name == "low_s" and math.isnan(value):
-        return  # the default: as exact as latency_s
-    with pytest.raises(ValueError, match=name):
-        Estimate(**{"latency_s": 1.0, name: value})
+@pytest.mark.parametrize("value", [math.inf, -1.0])
+def test_a_band_that_cannot_be_is_not_built(value: float) -> None:
+    with pytest.raises(ValueError, match="low_s"):
+        Estimate(latency_s=1.0, low_s=value)
 
 
 def test_pair_terms_must_be_finite_and_leave_a_time_of_at_least_zero() -> None:
@@ -207,25 +210,61 @@ def test_limits_that_cannot_be_are_not_built(given_limits: dict[str, object], te
 # What conflicts, and nothing else: a smallest set.
 
 
-def kinds(error: InfeasibleError) -> set[tuple[str, str]]:
-    return {(c["kind"], c["name"]) for c in error.conflict}
+Entries = set[tuple[str, str]]
 
 
-def test_of_many_limits_only_those_in_each_others_way_are_named() -> None:
-    modes = tuple(
-        mode(t, d, s, energy=e) for t in "xy" for d, s, e in (("a", 2.0, 1.0), ("b", 1.0, 50.0))
-    )
-    costs = CostTable(star(devices("a", "b")), modes)
-    limits = Limits(
-        pin={"x": "a"}, devices={"y": ("a", "b")}, max_lanes=4, period_s=2.5, power_w=1000.0
-    )
+def on_a_and_b(*names: str, seconds: tuple[float, float] = (1.0, 1.0), **more: float) -> CostTable:
+    """Each task on a and on b, in so many seconds there."""
+    modes = (mode(t, d, s) for t in names for d, s in zip("ab", seconds, strict=True))
+    return CostTable(star(devices("a", "b", **more)), tuple(modes))  # type: ignore[arg-type]
+
+
+COSTLY = tuple(
+    mode(t, d, s, energy=e) for t in "xy" for d, s, e in (("a", 2.0, 1.0), ("b", 1.0, 50.0))
+)
+HELD = TaskGraph(
+    "g", tuple(Task(t, Kernel(t, resident_bytes=1e6)) for t in "xyz"), loop(*"xyz").edges
+)
+WROTE = tuple(Task(t, Kernel(t), writes=("big",)) for t in "xy")
+CONFLICTS: dict[str, tuple[TaskGraph, CostTable, Limits, Entries, tuple[str, ...]]] = {
+    "of many limits only those in each other's way are named": (
+        loop("x", "y"), CostTable(star(devices("a", "b")), COSTLY),
+        Limits(pin={"x": "a"}, devices={"y": ("a", "b")}, max_lanes=4, period_s=2.5, power_w=1e3),
+        {("pin", "x"), ("period", "loop")},
+        ("x pinned to a", "without any one of these there would be a plan"),
+    ),
+    "each part of a smallest conflict can be met": (
+        HELD, on_a_and_b(*"xyz", memory_bytes=1.5e6), Limits(),
+        {("memory", "a"), ("memory", "b")}, ("fits into memory",),
+    ),
+    "a pin against the devices allowed": (
+        loop("x"), on_a_and_b("x"), Limits(pin={"x": "a"}, devices={"x": ("b",)}),
+        {("pin", "x"), ("devices", "x")}, ("task 'x' has no mode left",),
+    ),
+    "a state that fits nowhere names every device and not the pin": (
+        TaskGraph("g", WROTE, loop("x", "y").edges, {"big": 3e6}),
+        on_a_and_b("x", "y", memory_bytes=2e6), Limits(pin={"x": "a"}),
+        {("memory", "a"), ("memory", "b")}, ("state big needs 3e",),
+    ),
+    "too few lanes say how many would do": (
+        loop("x", "y"), ONE, Limits(max_lanes=1), {("lanes", "loop")}, ("max_lanes",),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CONFLICTS)
+def test_a_smallest_set_of_what_conflicts_is_named(case: str) -> None:
+    graph, costs, limits, entries, words = CONFLICTS[case]
     with pytest.raises(InfeasibleError) as error:
-        solve(loop("x", "y"), costs, limits=limits)
-    assert kinds(error.value) == {("pin", "x"), ("period", "loop")}
-    need = next(c["need"] for c in error.value.conflict if c["kind"] == "period")
-    assert need == pytest.approx(3.0)
-    assert "x pinned to a" in str(error.value)
-    assert "without any one of these there would be a plan" in str(error.value)
+        solve(graph, costs, limits=limits)
+    assert {(c["kind"], c["name"]) for c in error.value.conflict} == entries
+    for text in words:
+        assert text in str(error.value)
+    need = {c["kind"]: (c["need"], c["limit"], c["unit"]) for c in error.value.conflict}
+    if "period" in need:
+        assert need["period"][0] == pytest.approx(3.0)
+    if "lanes" in need:
+        assert need["lanes"] == (2, 1, "lanes")
 
 
 def test_power_and_period_that_exclude_each_other_say_what_either_would_need() -> None:
@@ -239,96 +278,23 @@ def test_power_and_period_that_exclude_each_other_say_what_either_would_need() -
     assert by_kind["period"]["limit"] == 1.5
 
 
-def test_each_part_of_a_smallest_conflict_can_be_met() -> None:
-    modes = tuple(mode(t, d, 1.0) for t in "xyz" for d in "ab")
-    costs = CostTable(star(devices("a", "b", memory_bytes=1.5e6)), modes)
-    found = tuple(Task(t, Kernel(t, resident_bytes=1e6)) for t in "xyz")
-    graph = TaskGraph("g", found, loop("x", "y", "z").edges)
-    with pytest.raises(InfeasibleError, match="fits into memory") as error:
-        solve(graph, costs)
-    assert kinds(error.value) == {("memory", "a"), ("memory", "b")}
-
-
-def test_limits_that_leave_a_task_nowhere_to_go_are_all_named() -> None:
-    modes = tuple(mode(t, d, 1.0) for t in "xyz" for d in "ab")
-    costs = CostTable(star(devices("a", "b")), modes)
-    limits = Limits(
-        pin={"x": "a", "y": "b"}, together=(("x", "y"),), devices={"z": ("a",)}, max_lanes=2
-    )
-    for method in METHODS:
-        with pytest.raises(InfeasibleError) as error:
-            solve(
-                loop(*"xyz"),
-                costs,
-                limits=limits,
-                method=method,
-                objective=METHODS[method].objectives[0],
-            )
-        assert kinds(error.value) == {("pin", "x"), ("pin", "y"), ("together", "x, y")}
-        assert "must run on one device" in str(error.value)
-        assert "without any one of these" in str(error.value)
-
-
-def test_a_pin_against_the_devices_allowed_names_both() -> None:
-    modes = tuple(mode("x", d, 1.0) for d in "ab")
-    costs = CostTable(star(devices("a", "b")), modes)
-    with pytest.raises(InfeasibleError, match="task 'x' has no mode left") as error:
-        solve(loop("x"), costs, limits=Limits(pin={"x": "a"}, devices={"x": ("b",)}))
-    assert kinds(error.value) == {("pin", "x"), ("devices", "x")}
-
-
-def test_a_state_that_fits_nowhere_names_every_device_and_not_the_pin() -> None:
-    costs = CostTable(
-        star(devices("a", "b", memory_bytes=2e6)),
-        tuple(mode(t, d, 1.0) for t in "xy" for d in "ab"),
-    )
-    held = tuple(Task(t, Kernel(t), writes=("big",)) for t in "xy")
-    graph = TaskGraph("g", held, loop("x", "y").edges, {"big": 3e6})
-    with pytest.raises(InfeasibleError, match="state big needs 3e") as error:
-        solve(graph, costs, limits=Limits(pin={"x": "a"}))
-    assert kinds(error.value) == {("memory", "a"), ("memory", "b")}
+@pytest.mark.parametrize("method", list(METHODS))
+def test_limits_that_leave_a_task_nowhere_to_go_are_all_named(method: str) -> None:
+    apart = {"pin": {"x": "a", "y": "b"}, "together": (("x", "y"),)}
+    limits = Limits(**apart, devices={"z": ("a",)}, max_lanes=2)  # type: ignore[arg-type]
+    with pytest.raises(InfeasibleError, match="must run on one device") as error:
+        asked(loop(*"xyz"), on_a_and_b(*"xyz"), method, limits=limits)
+    named = {(c["kind"], c["name"]) for c in error.value.conflict}
+    assert named == {("pin", "x"), ("pin", "y"), ("together", "x, y")}
+    assert "without any one of these" in str(error.value)
 
 
 def test_a_method_out_of_time_does_not_say_that_there_is_no_plan() -> None:
     names = [f"t{i}" for i in range(7)]
-    costs = CostTable(star(devices("a", "b")), tuple(mode(n, d, 1.0) for n in names for d in "ab"))
+    limits = Limits(period_s=8.0, max_lanes=2)
     with pytest.raises(InfeasibleError, match="is not decided") as error:
-        solve(
-            loop(*names),
-            costs,
-            limits=Limits(period_s=8.0, max_lanes=2),
-            method="exhaustive",
-            time_limit_s=1e-6,
-        )
+        asked(loop(*names), on_a_and_b(*names), "exhaustive", limits=limits, time_limit_s=1e-6)
     assert error.value.conflict == ()
-
-
-def test_too_few_lanes_say_how_many_would_do() -> None:
-    costs = CostTable(star(devices("a", "b")), (mode("x", "a", 1.0), mode("y", "b", 1.0)))
-    with pytest.raises(InfeasibleError, match="max_lanes") as error:
-        solve(loop("x", "y"), costs, limits=Limits(max_lanes=1))
-    assert error.value.conflict[0] == {
-        "kind": "lanes",
-        "name": "loop",
-        "need": 2,
-        "limit": 1,
-        "unit": "lanes",
-    }
-
-
-def test_explaining_does_not_take_for_ever() -> None:
-    names = [f"t{i}" for i in range(40)]
-    modes = tuple(mode(n, d, 1.0 + (i % 7)) for i, n in enumerate(names) for d in "abcd")
-    costs = CostTable(star(devices(*"abcd", lanes=4)), modes)
-    began = time.monotonic()
-    with pytest.raises(InfeasibleError):
-        solve(
-            loop(*names),
-            costs,
-            limits=Limits(period_s=1.0, pin=dict.fromkeys(names[:20], "a")),
-            time_limit_s=2.0,
-        )
-    assert time.monotonic() - began < 60.0  # it was ten minutes a program once
 
 
 def test_explaining_ends_with_the_time_given_but_for_a_moment(
@@ -347,8 +313,7 @@ def test_explaining_ends_with_the_time_given_but_for_a_moment(
     monkeypatch.setattr(PeriodForm, "run", counted)
     for module in (iis, limit_sets, time_limit):
         monkeypatch.setattr(module, "time", clock)
-    modes = tuple(mode(t, d, 2.0) for t in "xyz" for d in "ab")
-    costs = CostTable(star(devices("a", "b")), modes)
+    costs = on_a_and_b(*"xyz", seconds=(2.0, 2.0))
     limits = Limits(period_s=1.0, pin=dict.fromkeys("xyz", "a"), max_lanes=1, power_w=100.0)
     error = iis.explain(loop(*"xyz"), costs, limits, deadline=0.0)
     assert 0 < len(solved) <= math.ceil(iis.LEAST_S / 0.4)  # none begins after it

@@ -6,7 +6,7 @@ import pytest
 
 from pearl.planning.costs import CostTable
 from pearl.solvers import METHODS
-from pearl.solvers.methods import cpsat
+from pearl.solvers.methods import cpsat, local_search
 from pearl.testing import SolverContract
 from pearl.testing.graphs import loop, mode
 from pearl.testing.solver_contract import two_devices
@@ -41,6 +41,11 @@ class TestPeft(ListContract):
 
 class TestLocalSearch(SolverContract):
     method = "local_search"
+
+    @pytest.fixture(autouse=True)
+    def few_moves(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A few tasks need no more."""
+        monkeypatch.setattr(local_search, "MOVES", 300)
 
 
 @pytest.mark.skipif(not cpsat.installed(), reason="needs the extra cpsat")

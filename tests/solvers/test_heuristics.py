@@ -8,7 +8,6 @@ from itertools import combinations
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
 
 from pearl import solve
 from pearl.errors import InfeasibleError, SpecError
@@ -26,41 +25,20 @@ from pearl.solvers.model.search_space import search_spaces
 from pearl.testing.graphs import devices, loop, mode, random_problem, star, tasks
 from pearl.testing.solver_contract import TOLERANCE, two_devices
 from pearl_devices import Link, Platform
-from tests.graphs import dqn, dqn_costs, problems
+from tests.graphs import dqn, dqn_costs
 
 HEURISTICS = ("heft", "peft", "local_search")
 
 # Topcuoglu, Hariri and Wu 2002, figure 2: seconds of ten tasks on three processors, and what an
 # edge costs between two different ones.
 SECONDS = {
-    1: (14, 16, 9),
-    2: (13, 19, 18),
-    3: (11, 13, 19),
-    4: (13, 8, 17),
-    5: (12, 13, 10),
-    6: (13, 16, 9),
-    7: (7, 15, 11),
-    8: (5, 11, 14),
-    9: (18, 12, 20),
-    10: (21, 7, 16),
-}
+    1: (14, 16, 9), 2: (13, 19, 18), 3: (11, 13, 19), 4: (13, 8, 17), 5: (12, 13, 10),
+    6: (13, 16, 9), 7: (7, 15, 11), 8: (5, 11, 14), 9: (18, 12, 20), 10: (21, 7, 16),
+}  # fmt: skip
 COMMUNICATION = {
-    (1, 2): 18,
-    (1, 3): 12,
-    (1, 4): 9,
-    (1, 5): 11,
-    (1, 6): 14,
-    (2, 8): 19,
-    (2, 9): 16,
-    (3, 7): 23,
-    (4, 8): 27,
-    (4, 9): 23,
-    (5, 9): 13,
-    (6, 8): 15,
-    (7, 10): 17,
-    (8, 10): 11,
-    (9, 10): 13,
-}
+    (1, 2): 18, (1, 3): 12, (1, 4): 9, (1, 5): 11, (1, 6): 14, (2, 8): 19, (2, 9): 16, (3, 7): 23,
+    (4, 8): 27, (4, 9): 23, (5, 9): 13, (6, 8): 15, (7, 10): 17, (8, 10): 11, (9, 10): 13,
+}  # fmt: skip
 
 
 def paper_example() -> tuple[TaskGraph, CostTable]:
@@ -123,25 +101,6 @@ def test_peft_sees_what_heft_does_not() -> None:
     assert values["peft"] == values["local_search"] == pytest.approx(3.0)
 
 
-@pytest.mark.parametrize("method", HEURISTICS)
-@pytest.mark.parametrize("objective", ["throughput", "power_efficiency"])
-def test_bounds_of_heuristics_are_not_above_the_optimum(method: str, objective: str) -> None:
-    compared = 0
-    for seed in range(25):
-        graph, costs = random_problem(seed, most_tasks=4, most_devices=3)
-        try:
-            best = solve(graph, costs, objective=objective)
-        except InfeasibleError:
-            with pytest.raises(InfeasibleError):
-                solve(graph, costs, objective=objective, method=method)
-            continue
-        plan = solve(graph, costs, objective=objective, method=method)
-        assert plan.bound_value >= best.value * (1 - TOLERANCE)
-        assert plan.value <= best.bound_value * (1 + TOLERANCE)
-        compared += 1
-    assert compared > 10
-
-
 @pytest.mark.parametrize("objective", ["throughput", "power_efficiency"])
 def test_local_search_is_never_below_heft(objective: str) -> None:
     for seed in range(100, 115):
@@ -165,21 +124,6 @@ def test_dqn_on_two_devices_gets_a_plan_that_passes_its_check(method: str) -> No
     costs = replace(costs, modes=(*costs.modes, learn))
     for objective in METHODS[method].objectives:
         check_plan(solve(graph, costs, objective=objective, method=method), graph, costs)
-
-
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
-@given(problems())
-def test_random_problems_give_every_heuristic_a_plan_or_one_of_our_errors(
-    problem: tuple[TaskGraph, CostTable],
-) -> None:
-    graph, costs = problem
-    for method in ("heft", "peft"):
-        for objective in METHODS[method].objectives:
-            try:
-                plan = solve(graph, costs, objective=objective, method=method, time_limit_s=5.0)
-            except (SpecError, InfeasibleError):
-                continue
-            check_plan(plan, graph, costs)
 
 
 def test_an_iteration_without_time_or_energy_is_an_error_saying_so() -> None:
@@ -273,9 +217,11 @@ def test_without_cycles_lane_orders_that_run_ahead_reach_the_largest_load() -> N
     assert ordered.period_s == pytest.approx(max(timing(a).loads_s.values()))
 
 
-def test_local_search_on_a_large_graph_ends_close_to_its_bound() -> None:
+def test_local_search_on_a_large_graph_is_well_below_heft(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It cools by its moves where there is more time than they take."""
+    monkeypatch.setattr(local_search, "LOAD_MOVES", 20_000)
     graph, costs = large_problem(4, 80, "link")
-    plan = solve(graph, costs, method="local_search", time_limit_s=4.0)
+    plan = solve(graph, costs, method="local_search", time_limit_s=3600.0)
     check_plan(plan, graph, costs)
     assert plan.period_s <= 0.9 * solve(graph, costs, method="heft").period_s
 

@@ -1,7 +1,7 @@
 """HiGHS in a process of its own: what it leaves alone, and how it ends."""
 
-import ast
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,9 +15,15 @@ import pytest
 from pearl import solve
 from pearl.solvers.model import highs, linear, solver_process
 from pearl.testing.graphs import random_problem
+from tests.profiler import TICKS_PER_S, spent_cpu_s
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = [ROOT / "pearl", ROOT / "devices", ROOT / "estimators"]
+ENVIRONMENT = os.environ | {"PYTHONPATH": ":".join([str(ROOT), *filter(None, sys.path)])}
+"""Of a process that imports what this one does."""
+
+LONG_S = 300.0
+"""A wait for what comes in a moment, on a machine however busy."""
 
 
 def small():
@@ -53,13 +59,23 @@ def running(pid):
         return False
 
 
-def gone(pids, seconds=10.0):
-    begin = time.monotonic()
-    while any(running(p) for p in pids):
-        if time.monotonic() - begin > seconds:
-            return False
+def cpu_s(pid):
+    """CPU-seconds of a living process."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:13])) / TICKS_PER_S
+
+
+def gone(pids):
+    """Waits until these processes have ended; False: they go on after LONG_S."""
+    return came(lambda: not any(running(p) for p in pids))
+
+
+def came(about):
+    """Waits until this is so; False: it is not so after LONG_S."""
+    until = time.monotonic() + LONG_S
+    while not (so := about()) and time.monotonic() < until:
         time.sleep(0.02)
-    return True
+    return so
 
 
 @pytest.fixture(autouse=True)
@@ -72,11 +88,7 @@ def none_before():
 def test_no_file_descriptor_of_a_process_is_swapped():
     for package in PACKAGES:
         for file in package.rglob("*.py"):
-            names = {
-                getattr(node, "attr", getattr(node, "id", getattr(node, "name", None)))
-                for node in ast.walk(ast.parse(file.read_text()))
-            }
-            assert not names & {"dup2", "redirect_stdout"}, file
+            assert not re.search(r"\b(dup2|redirect_stdout)\b", file.read_text()), file
 
 
 THREADS = """
@@ -85,7 +97,7 @@ from pearl import solve
 from pearl.testing.graphs import random_problem
 
 def work(seed):
-    solve(*random_problem(seed, most_tasks=7, most_devices=2), time_limit_s=60)
+    solve(*random_problem(seed, most_tasks=7, most_devices=2), time_limit_s=300)
 
 # on 6012 and 6013 HiGHS 1.12 prints by itself
 threads = [threading.Thread(target=work, args=(seed,)) for seed in (6012, 6013, 3, 4, 5, 6)]
@@ -107,8 +119,8 @@ def test_threads_that_solve_at_once_leave_standard_output_alone():
         [sys.executable, "-c", THREADS],
         capture_output=True,
         text=True,
-        env=os.environ | {"PYTHONPATH": ":".join([str(ROOT), *filter(None, sys.path)])},
-        timeout=300,
+        env=ENVIRONMENT,
+        timeout=3600,
         check=True,
     )
     *lines, last = shown.stdout.splitlines()
@@ -120,12 +132,12 @@ def test_threads_that_solve_at_once_leave_standard_output_alone():
 
 def test_a_program_keeps_its_whole_numbers_its_bounds_and_terms_that_come_twice():
     form, cost = small()
-    bound, x, finished = form.minimise(cost, float("inf"), 60.0)
+    bound, x, finished = form.minimise(cost, float("inf"), LONG_S)
     assert (bound, list(x), finished) == (4.0, [2.0, 0.0], True)
-    assert form.minimise(cost, 3.9, 60.0) == (float("inf"), None, True)
-    assert form.minimise([cost[0]], -1.0, 60.0) == (float("inf"), None, True)
-    assert form.relax(cost, 60.0) == pytest.approx(3.0, abs=1e-6)
-    assert form.relax(cost, 60.0, "ipm") == pytest.approx(3.0, abs=1e-6)
+    assert form.minimise(cost, 3.9, LONG_S) == (float("inf"), None, True)
+    assert form.minimise([cost[0]], -1.0, LONG_S) == (float("inf"), None, True)
+    assert form.relax(cost, LONG_S) == pytest.approx(3.0, abs=1e-6)
+    assert form.relax(cost, LONG_S, "ipm") == pytest.approx(3.0, abs=1e-6)
 
 
 @pytest.mark.parametrize("seconds", [1e9, float("inf")])
@@ -142,27 +154,27 @@ def test_a_long_wait_is_waited_for_in_parts(monkeypatch, tmp_path):
         "import sys, time\nfrom multiprocessing.connection import Connection\n"
         "time.sleep(0.5)\nConnection(int(sys.argv[1]), readable=False).send_bytes(b'late')\n"
     )
-    assert solver_process.answer(str(script), b"anything", time.monotonic() + 60.0) == b"late"
+    assert solver_process.answer(str(script), b"anything", time.monotonic() + LONG_S) == b"late"
 
 
 def test_one_process_serves_many_solves_and_ends_when_told():
     form, cost = small()
     before = children()
-    form.minimise(cost, float("inf"), 60.0)
+    form.minimise(cost, float("inf"), LONG_S)
     mine = children() - before
     for _ in range(3):
-        form.relax(cost, 60.0)
+        form.relax(cost, LONG_S)
         assert children() - before == mine
     assert len(mine) == 1
     solver_process.end()
     assert not children() - before
-    assert form.relax(cost, 60.0) > 0
+    assert form.relax(cost, LONG_S) > 0
 
 
 def test_as_many_processes_wait_as_are_said_and_no_more():
     form, cost = small()
     before = children()
-    threads = [threading.Thread(target=form.relax, args=(cost, 60.0)) for _ in range(5)]
+    threads = [threading.Thread(target=form.relax, args=(cost, LONG_S)) for _ in range(5)]
     for t in threads:
         t.start()
     for t in threads:
@@ -183,14 +195,14 @@ def test_a_process_that_ends_amid_a_solve_is_an_error_and_the_next_solve_has_a_n
     script = tmp_path / "brief.py"
     script.write_text("import sys\nsys.exit(7)\n")
     with pytest.raises(RuntimeError, match=r"the process of brief.py ended .*status 7"):
-        solver_process.answer(str(script), b"anything", time.monotonic() + 60.0)
+        solver_process.answer(str(script), b"anything", time.monotonic() + LONG_S)
     form, cost = small()
     before = children()
-    form.relax(cost, 60.0)
+    form.relax(cost, LONG_S)
     (process,) = children() - before
     os.kill(process, signal.SIGKILL)  # while it waits
     os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT)  # all its threads are gone
-    assert form.relax(cost, 60.0) > 0
+    assert form.relax(cost, LONG_S) > 0
     assert process not in children()
 
 
@@ -200,7 +212,7 @@ def test_a_process_that_waited_and_is_killed_as_it_is_taken_makes_room_for_a_new
 ):
     form, cost = small()
     before = children()
-    form.relax(cost, 60.0)
+    form.relax(cost, LONG_S)
     (waited,) = children() - before
     asked, tried = solver_process._asked, []
 
@@ -216,17 +228,19 @@ def test_a_process_that_waited_and_is_killed_as_it_is_taken_makes_room_for_a_new
         return asked(process, message, until)
 
     monkeypatch.setattr(solver_process, "_asked", killing)
-    assert form.relax(cost, 60.0) == pytest.approx(3.0, abs=1e-6)
+    assert form.relax(cost, LONG_S) == pytest.approx(3.0, abs=1e-6)
     assert (tried[0], len(tried)) == (waited, 2)
     assert children() - before == {tried[1]}
 
 
 def test_the_time_limit_of_a_search_holds():
+    """By the CPU-seconds of the process that solves, which are at most those of the clock."""
     form, cost = hard()
-    begin = time.monotonic()
+    form.relax(cost, LONG_S)  # the process is there and has imported all
+    begin = spent_cpu_s()
     _, _, finished = form.minimise(cost, float("inf"), 1.0)
     assert not finished
-    assert time.monotonic() - begin < 1.0 + solver_process.GRACE_S + 5.0
+    assert spent_cpu_s() - begin < 1.0 + solver_process.GRACE_S + 1.0
 
 
 STUCK = """
@@ -236,10 +250,10 @@ from pearl.solvers.model import solver_process
 
 before = children()
 form, cost = hard()
-form.relax(cost, 60.0)
+form.relax(cost, 3600.0)
 print(*(children() - before), flush=True)
 try:
-    form.minimise(cost, float("inf"), 600.0)
+    form.minimise(cost, float("inf"), 3600.0)
 except KeyboardInterrupt:
     print("heard", len(children() - before), flush=True)
 """
@@ -252,22 +266,19 @@ def test_a_signal_amid_a_solve_is_heard_and_leaves_no_process(number):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=os.environ | {"PYTHONPATH": ":".join([str(ROOT), *filter(None, sys.path)])},
+        env=ENVIRONMENT,
         process_group=0,
     )
-    alarm = threading.Timer(60.0, process.kill)
+    alarm = threading.Timer(LONG_S, process.kill)  # long before the time of the solve is up
     alarm.start()
     try:
         (solver,) = map(int, process.stdout.readline().split())
-        time.sleep(0.5)
-        assert running(solver)
-        begin = time.monotonic()
+        begin = cpu_s(solver)
+        assert came(lambda: cpu_s(solver) > begin + 0.2)  # it solves
         os.killpg(process.pid, number)  # as a terminal does
         if number == signal.SIGINT:
             assert process.stdout.readline() == "heard 0\n"
-        status = process.wait(timeout=30)
-        assert status == (0 if number == signal.SIGINT else -number)
-        assert time.monotonic() - begin < 5.0
+        assert process.wait() == (0 if number == signal.SIGINT else -number)
         assert gone([solver])
         assert process.stderr.read() == ""
     finally:
@@ -280,7 +291,7 @@ def test_a_signal_amid_a_solve_is_heard_and_leaves_no_process(number):
 
 def test_a_fork_has_processes_of_its_own():
     form, cost = small()
-    form.relax(cost, 60.0)
+    form.relax(cost, LONG_S)
     before = children()
     (waiting,) = solver_process._spare
     pipes = [waiting.messages.fileno(), waiting.answers.fileno()]
@@ -289,19 +300,20 @@ def test_a_fork_has_processes_of_its_own():
         status = 1
         try:
             open_ones = [p for p in pipes if Path(f"/proc/self/fd/{p}").exists()]
-            same = form.relax(cost, 60.0) == pytest.approx(3.0, abs=1e-6)
+            same = form.relax(cost, LONG_S) == pytest.approx(3.0, abs=1e-6)
             status = 0 if same and not open_ones and len(children()) == 1 else 2
         finally:
             solver_process.end()
             os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    assert form.relax(cost, 60.0) > 0
+    assert form.relax(cost, LONG_S) > 0
     assert children() == before
 
 
-def test_a_plan_is_found_without_scipys_optimisers():
+def test_the_solvers_are_there_without_scipy_and_a_plan_without_its_optimisers():
     code = (
-        "import sys\nfrom pearl import solve\nfrom pearl.testing.graphs import random_problem\n"
+        "import sys, pearl.solvers\nprint('scipy' in sys.modules)\n"
+        "from pearl import solve\nfrom pearl.testing.graphs import random_problem\n"
         "solve(*random_problem(3, most_tasks=4, most_devices=2))\n"
         "print({'scipy.optimize', 'highspy'} & set(sys.modules))"
     )
@@ -309,10 +321,10 @@ def test_a_plan_is_found_without_scipys_optimisers():
         [sys.executable, "-c", code],
         capture_output=True,
         text=True,
-        env=os.environ | {"PYTHONPATH": ":".join([str(ROOT), *filter(None, sys.path)])},
+        env=ENVIRONMENT,
         check=True,
     )
-    assert shown.stdout.strip() == "set()"
+    assert shown.stdout.splitlines() == ["False", "set()"]
 
 
 def test_what_is_said_comes_back_as_it_was():

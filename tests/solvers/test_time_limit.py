@@ -1,13 +1,11 @@
 """The time limit of a solve and Ctrl-C, on problems far too large for the time given."""
 
-import os
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections import deque
-from pathlib import Path
 
 import pytest
 
@@ -19,13 +17,12 @@ from pearl.solvers import METHODS
 from pearl.testing.graphs import devices, mode, star
 from pearl.time_limit import STRIDE, OutOfTimeError, drained, extended, look, watched, within
 from pearl_devices import Kernel
-from tests.solvers.test_solver_process import children, gone
-
-ROOT = Path(__file__).parents[2]
+from tests.profiler import children as processes_of
+from tests.solvers.test_solver_process import ENVIRONMENT, LONG_S, came, children, cpu_s, gone
 
 LATE_S = 8.0
-"""How far beyond its limit a solve may end here: what it may be is 1 s, on a machine that has
-nothing else to do."""
+"""CPU-seconds that a solve may take beyond its limit here: what it may be is 1 s, on a machine that
+has nothing else to do."""
 
 
 def audio():
@@ -52,12 +49,16 @@ def table(graph):
     return CostTable(star(devices("a", "b")), tuple(modes))
 
 
-@pytest.mark.parametrize("make", [audio, one_to_many])
 @pytest.mark.parametrize(
-    ("method", "objective"),
-    [(m, o) for m, method in METHODS.items() for o in method.objectives if o != "power_efficiency"],
+    ("method", "objective", "make"),
+    [
+        (m, o, (audio, one_to_many)[(i + j) % 2])
+        for i, (m, method) in enumerate(METHODS.items())
+        for j, o in enumerate(o for o in method.objectives if o != "power_efficiency")
+    ],
 )
-def test_the_time_limit_holds_for_graphs_of_ten_thousand_firings(make, method, objective):
+def test_the_time_limit_holds_for_graphs_of_ten_thousand_firings(method, objective, make):
+    """Each method and objective on one of the two graphs, each method on both in turn."""
     graph, begin = make(), time.process_time()
     try:
         solve(graph, table(graph), objective=objective, method=method, time_limit_s=0.01)
@@ -138,14 +139,14 @@ def test_a_call_beside_has_the_limit_of_who_made_it_and_ends_when_that_one_gives
         except OutOfTimeError:
             heard.append(True)
 
-    for seconds, gives_up in ((0.05, False), (3600.0, True)):
+    for left_s, gives_up in ((-1.0, False), (3600.0, True)):
         given_up = threading.Event()
-        with within(time.monotonic() + seconds):
-            thread = threading.Thread(target=time_limit.beside(given_up, loop))
+        with within(time.monotonic() + left_s):
+            thread = threading.Thread(target=time_limit.beside(given_up, loop), daemon=True)
         thread.start()
         if gives_up:
             given_up.set()
-        thread.join(30.0)
+        thread.join(LONG_S)
         assert not thread.is_alive()
     assert heard == [True, True]
 
@@ -181,12 +182,12 @@ else:
     began(local_search, what)
     more = {"method": "local_search"}
 try:
-    solve(graph, costs, time_limit_s=600.0, **more)
+    solve(graph, costs, time_limit_s=3600.0, **more)
 except KeyboardInterrupt:
     print("heard", flush=True)
     for thread in threading.enumerate():
         if thread is not threading.main_thread():
-            thread.join(40)  # what is being compiled is compiled to its end
+            thread.join(300)  # what is being compiled is compiled to its end
     solver_process.end()
     print(threading.active_count(), "thread", len(children()), "processes", flush=True)
 """
@@ -198,22 +199,24 @@ def test_ctrl_c_is_heard_amid_a_search_and_leaves_nothing_behind(what):
         [sys.executable, "-c", SOLVE, what],
         stdout=subprocess.PIPE,
         text=True,
-        env=os.environ | {"PYTHONPATH": ":".join([str(ROOT), *filter(None, sys.path)])},
+        env=ENVIRONMENT,
     )
-    alarm = threading.Timer(180.0, process.kill)
+    alarm = threading.Timer(2 * LONG_S, process.kill)  # long before the time of the solve is up
     alarm.start()
     try:
         assert process.stdout.readline() == "began\n"
-        time.sleep(0.3)
-        begin = time.monotonic()
+        begin = cpu_s(process.pid)
+        of_all = lambda: sum(map(cpu_s, [process.pid, *processes_of(process.pid)]))  # noqa: E731
+        assert came(lambda: of_all() > begin + 0.2)  # it searches, here or in the solver's process
+        begin = cpu_s(process.pid)
         process.send_signal(signal.SIGINT)
         said = ""
         while said != "heard\n":
             said = process.stdout.readline()
             assert said in ("began\n", "heard\n")
-        assert time.monotonic() - begin < LATE_S
+        assert cpu_s(process.pid) - begin < LATE_S
         assert process.stdout.read() == "1 thread 0 processes\n"
-        assert process.wait(timeout=30) == 0
+        assert process.wait() == 0
     finally:
         alarm.cancel()
         process.kill()
