@@ -215,12 +215,15 @@ class _Compiled(CPUDispatcher):
 
     def compile(self, sig: Any) -> Any:
         """numba's. What it makes stays as long as it compiles: each search for garbage amid it
-        walks all of it in vain, a sixth of the time."""
-        collecting = gc.isenabled()
+        walks all of it in vain, a sixth of the time. What it calls of numba's has to be compiled
+        even where NUMBA_DISABLE_JIT is set."""
+        collecting, kept = gc.isenabled(), config.DISABLE_JIT  # type: ignore[attr-defined]
         gc.disable()
+        config.DISABLE_JIT = 0  # type: ignore[attr-defined]
         try:
             return super().compile(sig)
         finally:
+            config.DISABLE_JIT = kept  # type: ignore[attr-defined]
             if collecting:
                 gc.enable()
 
