@@ -1,14 +1,28 @@
 """How many wrong lines the tests see: `python -m benchmarks.mutation [--seed 0] [--count 250]`.
 
 Draws modules of the three packages by their lines and a single-line mutant of each
-(`benchmarks.mutants`), and runs the tests against it in a copy of the tree: those of the test files
-that import its module, then those that call its function in another way, quickest first, until one
-fails or 60 s are over. Which tests call which functions, and how long each takes, is recorded first
-on the tree without a mutant, where all of them must pass.
+(`benchmarks.mutants`). In a copy of the tree it runs the tests that call the mutated function, but
+for those marked `slow`, until one fails or 60 s are over: first the files that name the module,
+among them the quickest. Which tests call which functions, and how long each takes, is recorded
+first on the tree without a mutant, where every test must pass.
+
+A mutant of a compiled kernel would cost a compilation of every kernel that calls the mutated one.
+The tests of kernels are therefore recorded a second time with NUMBA_DISABLE_JIT=1, where kernels
+are Python functions. A test that fails so, or takes longer than 20 s, needs compiled code; the
+other tests decide the mutants of kernels, uncompiled. Where every test of a mutant needs compiled
+code, the tests run compiled.
 
 A mutant is killed (a test fails), survived (none does), equivalent (it survived, and a sentence in
-`mutation_equivalent.json` says why no test can fail), or out of time: a test took far longer than
-it does, or the 60 s were over. The score is the share killed of killed and survived.
+`mutation_equivalent.json` says why no test can fail), or out of time. The score is the share killed
+of killed and survived.
+
+Why no maintained tool does this: mutmut 3.8 leaves out every decorated function, so every compiled
+kernel, property and cached function, and module constants; it tests a mutant through a wrapper that
+numba cannot compile, and draws no sample. cosmic-ray 8.7 runs one fixed command for every mutant in
+a fresh process, so all tests with all imports, and does not know which tests call the function. Its
+operators are many variants of few changes and also change annotations, decorators and messages;
+`benchmarks.mutants` keeps the mutants of a seed comparable with earlier results. coverage.py's
+contexts name no caller of a shared fixture but the first test, and lose what a killed process did.
 """
 
 from __future__ import annotations
@@ -41,7 +55,7 @@ EQUIVALENT = "benchmarks/mutation_equivalent.json"
 ASKED, DECIDED = 0.9, 200
 MOST_S = 60.0
 """For all tests of a mutant."""
-INTERPRETED_S = 10.0
+INTERPRETED_S = 20.0
 """A test that takes longer without compiled kernels needs them."""
 FILE_S = 1200.0
 """For a test file without a mutant."""
@@ -73,6 +87,7 @@ def recorded(pool: ProcessPoolExecutor, base: Tree, folder: Path, only: list[str
     for future in as_completed(running):
         text, *both = future.result()
         if text:
+            pool.shutdown(wait=False, cancel_futures=True)
             sys.exit(f"these tests fail without a mutant:\n{text}")
         for whole, part in zip(found, both, strict=True):
             whole |= part
@@ -97,9 +112,8 @@ def record(tree: Tree, file: str, folder: Path) -> tuple[str, Record, Record]:
         lost = {*ran.failed, *([ran.running] if ran.ended == "out of time" else ())}
         interpreted = {test: there for test, there in interpreted.items() if test not in lost}
     seconds = sum(seconds for seconds, _ in compiled.values())
-    print(
-        f"{seconds:7.1f} s  {len(interpreted):4} of {len(tests):4} interpreted  {file}", flush=True
-    )
+    few = f"{len(interpreted):4} of {len(tests):4} interpreted"
+    print(f"{seconds:7.1f} s  {few}  {file}", flush=True)
     folder.mkdir(parents=True, exist_ok=True)
     kept.write_text(json.dumps([compiled, interpreted]))
     return "", compiled, interpreted
@@ -140,10 +154,8 @@ def decided(base: Tree, work: Path, mutant: Mutant, tests: list[str], how: How) 
         with _copies[work].holding(mutant):
             ran = _copies[work].run(files, tests, MOST_S, how)
         if ran.ended != "passed":
-            ended, test = (
-                {"failed": "killed"}.get(ran.ended, ran.ended),
-                ran.failed[0] if ran.failed else ran.running,
-            )
+            ended = "killed" if ran.ended == "failed" else ran.ended
+            test = ran.failed[0] if ran.failed else ran.running
     taken = {"tests": len(tests), "compiled": how.compiled}
     taken |= {"seconds": round(time.monotonic() - begin, 2)}
     return asdict(mutant) | {"outcome": ended, "test": test} | taken
@@ -282,9 +294,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--count", type=int, default=250, help="mutants (default 250)")
     parser.add_argument("--module", default="", help="only modules with this in their path")
     parser.add_argument("--tests", nargs="*", default=[], help="only these, such as test_period")
-    parser.add_argument(
-        "--resume", type=Path, help="keep outcomes and records, and go on from them"
-    )
+    parser.add_argument("--resume", type=Path, help="keep outcomes in this file and go on from it")
     parser.add_argument("--again", type=Path, help="those that this --resume file has not killed")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="mutants at a time")
     parser.add_argument("--root", type=Path, default=ROOT, help="the tree (default: this one)")

@@ -30,10 +30,9 @@ from benchmarks import mutation_trace
 from benchmarks.mutants import Mutant
 
 LIBRARIES = (
-    "numpy", "scipy.optimize", "scipy.sparse", "scipy.stats", "numba", "torch", "gymnasium",
-    "networkx", "pydantic", "jinja2", "yaml", "typer.testing", "rich.console", "rich.table",
-    "rich.progress", "safetensors.numpy", "platformdirs", "hypothesis", "jsonschema",
-    "ortools.sat.python.cp_model", "_pytest.assertion.rewrite", "xml.etree.ElementTree",
+    "scipy.optimize", "scipy.sparse", "scipy.stats", "numba", "torch", "gymnasium", "networkx",
+    "pydantic", "jinja2", "typer.testing", "rich.progress", "safetensors.numpy", "hypothesis",
+    "jsonschema", "ortools.sat.python.cp_model",
 )  # fmt: skip
 """Imported once, before any fork; those that are not installed are left out. Not highspy: it and
 ortools cannot be in one process."""
@@ -86,8 +85,9 @@ class Ran:
 @dataclass(frozen=True)
 class How:
     """How tests run. first: only until one fails; compiled: with compiled kernels; test_s: limit of
-    each test, 0: none; hits: the folder for traces; kernels: machine code that may be used, where
-    that is not the user's, by its folder without the mutant; stale: the modules of which not."""
+    each test without its fixtures, 0: none; hits: the folder for traces; kernels: the folder of
+    machine code that a mutated tree takes its own from, "": it keeps none, None: the user's caches;
+    stale: the modules of which it takes none."""
 
     first: bool = False
     compiled: bool = True
@@ -169,14 +169,14 @@ class Tree:
         return tree
 
     def kernels(self) -> str:
-        """The folder of the machine code of these sources."""
+        """A copy of the machine code of these sources, kept while tests ran without a mutant."""
         if not (self.root / "devices").is_dir():
             return ""
-        code = "from pearl_devices.primitives.code_cache import folder; print(folder() or '')"
+        code = "from pearl_devices.primitives.code_cache import folder; print(folder())"
         there = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, self.sources()))}
         command = [sys.executable, "-c", code]
         out = subprocess.run(command, env=there, stdout=subprocess.PIPE, text=True, check=True)
-        return out.stdout.strip()
+        return str(shutil.copytree(out.stdout.strip(), self.home / "kernels"))
 
     def sources(self) -> list[Path]:
         return [*((self.root / folder).resolve() for folder in FOLDERS), self.home / "site"]
@@ -282,8 +282,6 @@ class Reporter:
             return (yield)
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0.0)
-
-    pytest_runtest_setup = pytest_runtest_call
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: Any) -> Iterator[None]:
