@@ -12,16 +12,16 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from itertools import accumulate, pairwise
 
-COMPARISONS: dict[type[ast.AST], str] = {
-    ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "==",
-    ast.Is: "is not", ast.IsNot: "is", ast.In: "not in", ast.NotIn: "in",
+COMPARISONS: dict[type[ast.AST], bytes] = {
+    ast.Lt: b"<=", ast.LtE: b"<", ast.Gt: b">=", ast.GtE: b">", ast.Eq: b"!=", ast.NotEq: b"==",
+    ast.Is: b"is not", ast.IsNot: b"is", ast.In: b"not in", ast.NotIn: b"in",
 }  # fmt: skip
-ARITHMETIC: dict[type[ast.AST], str] = {
-    ast.Add: "-", ast.Sub: "+", ast.Mult: "+", ast.Div: "*", ast.FloorDiv: "*", ast.Mod: "*",
-    ast.Pow: "*", ast.MatMult: "*", ast.BitOr: "&", ast.BitAnd: "|", ast.BitXor: "&",
-    ast.LShift: ">>", ast.RShift: "<<",
+ARITHMETIC: dict[type[ast.AST], bytes] = {
+    ast.Add: b"-", ast.Sub: b"+", ast.Mult: b"+", ast.Div: b"*", ast.FloorDiv: b"*", ast.Mod: b"*",
+    ast.Pow: b"*", ast.MatMult: b"*", ast.BitOr: b"&", ast.BitAnd: b"|", ast.BitXor: b"&",
+    ast.LShift: b">>", ast.RShift: b"<<",
 }  # fmt: skip
 DROPPED = (ast.Mult, ast.Mod, ast.Sub, ast.Add)
 """Operators whose right operand is also left out."""
@@ -45,10 +45,6 @@ class Mutant:
     kind: str
     before: str
     after: str
-
-    @property
-    def name(self) -> str:
-        return f"{self.file}:{self.line} {self.kind}: {self.before} → {self.after}"
 
     def applied(self, source: bytes) -> bytes:
         """`source` with the change in it."""
@@ -76,14 +72,7 @@ class _Finder:
     def __init__(self, file: str, source: bytes) -> None:
         self.file, self.source = file, source
         self.lines = source.split(b"\n")
-
-    @cached_property
-    def starts(self) -> list[int]:
-        begin, found = 0, []
-        for line in self.lines:
-            found.append(begin)
-            begin += len(line) + 1
-        return found
+        self.starts = list(accumulate((len(line) + 1 for line in self.lines), initial=0))
 
     def found(self) -> Iterator[Mutant]:
         for where, node in walk(ast.parse(self.source)):
@@ -91,12 +80,10 @@ class _Finder:
                 if b"\n" in self.source[begin:end]:
                     continue
                 line = bisect_right(self.starts, begin) - 1
-                at = begin - self.starts[line]
-                old = self.lines[line]
+                old, at = self.lines[line], begin - self.starts[line]
                 new = old[:at] + text + old[at + end - begin :]
-                yield Mutant(
-                    self.file, line + 1, where, kind, old.decode().strip(), new.decode().strip()
-                )
+                both = old.decode().strip(), new.decode().strip()
+                yield Mutant(self.file, line + 1, where, kind, *both)
 
     def span(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
         assert node.end_lineno is not None
@@ -118,27 +105,25 @@ class _Finder:
         """Kind, begin, end and new text of every change of this node alone."""
         match node:
             case ast.Compare():
-                operands = [node.left, *node.comparators]
-                for i, operator in enumerate(node.ops):
-                    new = COMPARISONS[type(operator)]
-                    yield "comparison", *self.between(*operands[i : i + 2]), new.encode()
+                pairs = pairwise([node.left, *node.comparators])
+                for pair, operator in zip(pairs, node.ops, strict=True):
+                    yield "comparison", *self.between(*pair), COMPARISONS[type(operator)]
             case ast.BinOp() if not (texts(node.left) or texts(node.right)):
-                new = ARITHMETIC[type(node.op)]
                 begin, end = self.between(node.left, node.right)
-                yield "arithmetic", begin, end, new.encode()
-                if isinstance(node.op, DROPPED) and not self.closed(node.left, begin):
-                    yield "operand left out", self.span(node.left)[1], self.span(node)[1], b""
+                yield "arithmetic", begin, end, ARITHMETIC[type(node.op)]
+                left = self.span(node.left)[1]
+                closed = b")" in self.source[left:begin]
+                if isinstance(node.op, DROPPED) and not closed:
+                    yield "operand left out", left, self.span(node)[1], b""
             case ast.AugAssign() if not texts(node.value):
-                new = ARITHMETIC[type(node.op)]
-                begin, end = self.between(node.target, node.value)
-                yield "arithmetic", begin, end, new.encode()
+                between = self.between(node.target, node.value)
+                yield "arithmetic", *between, ARITHMETIC[type(node.op)]
             case ast.BoolOp():
-                new = "or" if isinstance(node.op, ast.And) else "and"
-                for left, right in zip(node.values, node.values[1:], strict=False):
-                    yield "and/or", *self.between(left, right), new.encode()
+                for pair in pairwise(node.values):
+                    new = b"or" if isinstance(node.op, ast.And) else b"and"
+                    yield "and/or", *self.between(*pair), new
             case ast.UnaryOp(op=ast.Not()):
-                begin, _ = self.span(node)
-                yield "not", begin, self.span(node.operand)[0], b""
+                yield "not", self.span(node)[0], self.span(node.operand)[0], b""
             case ast.If() | ast.While() | ast.IfExp():
                 begin, end = self.span(node.test)
                 yield "not", begin, end, b"(not (" + self.source[begin:end] + b"))"
@@ -152,22 +137,17 @@ class _Finder:
             case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) if name in NAMES:
                 _, end = self.span(node.func)
                 yield "function", end - len(name), end, NAMES[name].encode()
-            case ast.Raise() | ast.Continue() | ast.Break():
+        match node:
+            case (
+                ast.Raise() | ast.Continue() | ast.Break() | ast.AugAssign()
+                | ast.Expr(value=ast.Call() | ast.Await())
+                | ast.Assign(targets=[ast.Subscript() | ast.Attribute()])
+            ):  # fmt: skip
                 yield "statement left out", *self.span(node), b"pass"
-            case ast.Expr(value=ast.Call() | ast.Await()):
-                yield "statement left out", *self.span(node), b"pass"
-            case ast.Assign(targets=[ast.Subscript() | ast.Attribute()]):
-                yield "statement left out", *self.span(node), b"pass"
-        if isinstance(node, ast.AugAssign):
-            yield "statement left out", *self.span(node), b"pass"
-
-    def closed(self, left: ast.expr, end: int) -> bool:
-        """Whether a parenthesis closes between an operand and its operator."""
-        return b")" in self.source[self.span(left)[1] : end]
 
 
 def texts(node: ast.AST) -> bool:
-    """Whether this is a text, or texts joined: what is put together of it is a message."""
+    """Whether this is a text, or texts joined: the parts of a message."""
     match node:
         case ast.Constant(value=str() | bytes()) | ast.JoinedStr():
             return True
@@ -180,40 +160,32 @@ def walk(node: ast.AST, where: str = "") -> Iterator[tuple[str, ast.AST]]:
     """Every node that may change, with the name of the function or class around it, or else of what
     is assigned."""
     yield where, node
+    if isinstance(node, ast.Raise):
+        return  # that it is raised may change, its words not
     for field, value in ast.iter_fields(node):
-        if left_alone(node, field):
+        if field in ("annotation", "returns", "decorator_list", "type_params"):
             continue
         for child in value if isinstance(value, list) else [value]:
-            if isinstance(child, ast.AST) and not left_out(child):
-                match child:
-                    case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
-                        yield from walk(child, f"{where}.{name}" if where else name)
-                    case ast.Assign(targets=[target, *_]) | ast.AnnAssign(target=target) if (
-                        not where
-                    ):
-                        names = [n.id for n in ast.walk(target) if isinstance(n, ast.Name)]
-                        yield from walk(child, " ".join(names))
-                    case _:
-                        yield from walk(child, where)
-
-
-def left_alone(node: ast.AST, field: str) -> bool:
-    """Whether this field of this node is no part of the program's work."""
-    if field in ("annotation", "returns", "decorator_list", "type_params"):
-        return True
-    return isinstance(node, ast.Raise)  # its words; that it is raised at all is mutated
+            match child:
+                case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                    yield from walk(child, f"{where}.{name}" if where else name)
+                case ast.Assign(targets=[target, *_]) | ast.AnnAssign(target=target) if (
+                    not where and not left_out(child)
+                ):
+                    names = [n.id for n in ast.walk(target) if isinstance(n, ast.Name)]
+                    yield from walk(child, " ".join(names))
+                case ast.AST() if not left_out(child):
+                    yield from walk(child, where)
 
 
 def left_out(node: ast.AST) -> bool:
     match node:
-        case ast.JoinedStr() | ast.Assert():
-            return True
-        case ast.Assign(targets=[ast.Name(id="__all__")]):
-            return True
-        case ast.Assign(value=ast.BinOp(op=ast.BitOr())):
-            return True  # a name for a type
-        case ast.If(test=ast.Name(id="TYPE_CHECKING")):
-            return True
-        case ast.If(test=ast.Compare(left=ast.Name(id="__name__"))):
+        case (
+            ast.JoinedStr() | ast.Assert()
+            | ast.Assign(targets=[ast.Name(id="__all__")])
+            | ast.Assign(value=ast.BinOp(op=ast.BitOr()))  # a name for a type
+            | ast.If(test=ast.Name(id="TYPE_CHECKING"))
+            | ast.If(test=ast.Compare(left=ast.Name(id="__name__")))
+        ):  # fmt: skip
             return True
     return False

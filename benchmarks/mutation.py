@@ -1,14 +1,28 @@
 """How many wrong lines the tests see: `python -m benchmarks.mutation [--seed 0] [--count 250]`.
 
 Draws modules of the three packages by their lines and a single-line mutant of each
-(`benchmarks.mutants`), and runs the tests against it in a copy of the tree: those of the test files
-that import its module, then those that call its function in another way, quickest first, until one
-fails or 60 s are over. Which tests call which functions, and how long each takes, is recorded first
-on the tree without a mutant, where all of them must pass.
+(`benchmarks.mutants`). In a copy of the tree it runs the tests that call the mutated function, but
+for those marked `slow`, until one fails or 60 s are over: first the files that name the module,
+among them the quickest. Which tests call which functions, and how long each takes, is recorded
+first on the tree without a mutant, where every test must pass.
+
+A mutant of a compiled kernel would cost a compilation of every kernel that calls the mutated one.
+The tests of kernels are therefore recorded a second time with NUMBA_DISABLE_JIT=1, where kernels
+are Python functions. A test that fails so, or takes longer than 20 s, needs compiled code; the
+other tests decide the mutants of kernels, uncompiled. Where every test of a mutant needs compiled
+code, the tests run compiled.
 
 A mutant is killed (a test fails), survived (none does), equivalent (it survived, and a sentence in
-`mutation_equivalent.json` says why no test can fail), or out of time: a test took far longer than
-it does, or the 60 s were over. The score is the share killed of killed and survived.
+`mutation_equivalent.json` says why no test can fail), or out of time. The score is the share killed
+of killed and survived.
+
+Why no maintained tool does this: mutmut 3.8 leaves out every decorated function, so every compiled
+kernel, property and cached function, and module constants; it tests a mutant through a wrapper that
+numba cannot compile, and draws no sample. cosmic-ray 8.7 runs one fixed command for every mutant in
+a fresh process, so all tests with all imports, and does not know which tests call the function. Its
+operators are many variants of few changes and also change annotations, decorators and messages;
+`benchmarks.mutants` keeps the mutants of a seed comparable with earlier results. coverage.py's
+contexts name no caller of a shared fixture but the first test, and lose what a killed process did.
 """
 
 from __future__ import annotations
@@ -23,9 +37,9 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, replace
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
@@ -33,16 +47,16 @@ from typing import Any
 
 from benchmarks.bars import Bar, finish
 from benchmarks.mutants import Mutant, mutants, sound
-from benchmarks.mutation_choice import PACKAGES, Choice, sources
-from benchmarks.mutation_runs import Kept, Tree, adopt, listed, trace_file, warm
+from benchmarks.mutation_choice import PACKAGES, Choice, needing, sources
+from benchmarks.mutation_runs import How, Ran, Record, Tree, adopt, listed, trace_file, warm
 
 ROOT = Path(__file__).parents[1]
 EQUIVALENT = "benchmarks/mutation_equivalent.json"
 ASKED, DECIDED = 0.9, 200
 MOST_S = 60.0
 """For all tests of a mutant."""
-SLOWER, ALLOWANCE_S = 8.0, 30.0
-"""A test is out of time after this many times its usual time and so many seconds."""
+INTERPRETED_S = 20.0
+"""A test that takes longer without compiled kernels needs them."""
 FILE_S = 1200.0
 """For a test file without a mutant."""
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
@@ -50,30 +64,7 @@ OUTCOMES = ("killed", "survived", "equivalent", "out of time")
 
 Outcome = dict[str, Any]
 """The fields of a `Mutant`; outcome: one of `OUTCOMES`; test: the one that failed or was running;
-tests: how many were chosen; seconds: taken."""
-
-
-@dataclass
-class Usual:
-    """Tests without a mutant. seconds: of each; calls: test → `file function` it calls; failed:
-    those that fail even so; text: what is printed then; kernels: the digest that machine code is
-    kept by."""
-
-    seconds: dict[str, float]
-    calls: dict[str, set[str]]
-    failed: list[str]
-    text: str
-    kernels: str
-
-    def write(self, file: Path) -> None:
-        calls = {test: sorted(there) for test, there in self.calls.items()}
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(vars(self) | {"calls": calls}))
-
-    @classmethod
-    def read(cls, file: Path) -> Usual:
-        kept = json.loads(file.read_text())
-        return cls(**kept | {"calls": {test: set(there) for test, there in kept["calls"].items()}})
+tests: how many were chosen; compiled: whether with compiled kernels; seconds: taken."""
 
 
 def digest(root: Path) -> str:
@@ -85,41 +76,58 @@ def digest(root: Path) -> str:
     return whole.hexdigest()[:16]
 
 
-def recorded(pool: ProcessPoolExecutor, tree: Tree, folder: Path, wanted: list[str]) -> Usual:
-    """Runs all tests without a mutant, traced, but for the files recorded in `folder` already; of
-    some files alone if they are named. Ends the program if one fails."""
-    files = [f for f in listed(tree.root) if f.startswith("tests/") and Path(f).match("test_*.py")]
-    files = [f for f in files if not wanted or Path(f).stem in wanted]
-    records = {file: folder / f"{file.replace('/', '.')}.json" for file in files}
-    running = {f: pool.submit(traced, tree, f) for f, r in records.items() if not r.exists()}
-    whole = Usual({}, {}, [], "", "")
-    for file, record in records.items():
-        usual = running[file].result() if file in running else Usual.read(record)
-        whole.seconds |= usual.seconds
-        whole.calls |= usual.calls
-        whole.failed += usual.failed
-        whole.kernels = usual.kernels
-        if file in running:
-            print(f"{sum(usual.seconds.values()):7.1f} s  {file}\n{usual.text}".strip(), flush=True)
-        if not usual.failed:
-            usual.write(record)
-    if whole.failed:
-        sys.exit("these tests fail without a mutant:\n" + "\n".join(whole.failed))
-    return whole
+def recorded(pool: ProcessPoolExecutor, base: Tree, folder: Path, only: list[str]) -> list[Record]:
+    """Runs all tests without a mutant, traced: with compiled kernels, then without, where they may
+    need some. Files that `folder` holds a record of are not run again. only: of these files alone.
+    Ends the program if a test fails."""
+    files = [f for f in listed(base.root) if f.startswith("tests/") and Path(f).match("test_*.py")]
+    files = [f for f in files if not only or Path(f).stem in only]
+    running = [pool.submit(record, base, file, folder) for file in files]
+    found: list[Record] = [{}, {}]
+    for future in as_completed(running):
+        text, *both = future.result()
+        if text:
+            pool.shutdown(wait=False, cancel_futures=True)
+            sys.exit(f"these tests fail without a mutant:\n{text}")
+        for whole, part in zip(found, both, strict=True):
+            whole |= part
+    return found
 
 
-def traced(tree: Tree, file: str) -> Usual:
-    """The tests of one file. Those that fail traced, as those of a time may, are tried without."""
+def record(tree: Tree, file: str, folder: Path) -> tuple[str, Record, Record]:
+    """The tests of one file that fail, and what is recorded with and without compiled kernels.
+    Those that fail traced are tried without. Those that fail without compiled kernels, or take
+    too long, need them."""
+    kept = folder / f"{file.replace('/', '.')}.json"
+    if kept.exists():
+        return "", *json.loads(kept.read_text())
+    ran, compiled = traced(tree, How(), file)
+    if ran.ended != "passed":
+        ran = tree.run([file], [], FILE_S, How())
+        if ran.ended != "passed":
+            return "\n".join(ran.failed or [file]) + f"\n{ran.text}", {}, {}
+    interpreted: Record = {}
+    if tests := needing(tree.root, compiled):
+        ran, interpreted = traced(tree, How(compiled=False, test_s=INTERPRETED_S), file, tests)
+        lost = {*ran.failed, *([ran.running] if ran.ended == "out of time" else ())}
+        interpreted = {test: there for test, there in interpreted.items() if test not in lost}
+    seconds = sum(seconds for seconds, _ in compiled.values())
+    few = f"{len(interpreted):4} of {len(tests):4} interpreted"
+    print(f"{seconds:7.1f} s  {few}  {file}", flush=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    kept.write_text(json.dumps([compiled, interpreted]))
+    return "", compiled, interpreted
+
+
+def traced(tree: Tree, how: How, file: str, tests: Sequence[str] = ()) -> tuple[Ran, Record]:
     hits = Path(tempfile.mkdtemp(dir=tree.home))
-    ran = tree.run([file], [], lambda test: FILE_S, FILE_S, hits)
-    last = ran if ran.ended == "passed" else tree.run([file], [], lambda test: FILE_S, FILE_S)
-    failed = [] if last.ended == "passed" else last.failed or [file]
-    calls = {}
-    for test in ran.seconds:
+    ran, found = tree.run([file], tests, FILE_S, replace(how, hits=hits)), {}
+    for test, seconds in ran.seconds.items():
         traces = [trace_file(hits, name) for name in (test, *ran.wide.get(test, []))]
-        calls[test] = {call for trace in traces if trace.exists() for call in read_trace(trace)}
+        calls = {call for trace in traces if trace.exists() for call in read_trace(trace)}
+        found[test] = round(seconds, 3), sorted(calls)
     shutil.rmtree(hits)
-    return Usual(ran.seconds, calls, failed, last.text if failed else "", tree.kernels())
+    return ran, found
 
 
 def read_trace(trace: Path) -> Iterator[str]:
@@ -135,21 +143,21 @@ _copies: dict[Path, Tree] = {}
 """Of each process of the pool: its own copy of the tree."""
 
 
-def decided(base: Tree, work: Path, mutant: Mutant, usual: dict[str, float], kept: Kept) -> Outcome:
+def decided(base: Tree, work: Path, mutant: Mutant, tests: list[str], how: How) -> Outcome:
     """The outcome of one mutant against these tests, in this order."""
-    begin, tests = time.monotonic(), list(usual)
+    begin = time.monotonic()
     if work not in _copies:
-        _copies[work] = base.twin(Path(tempfile.mkdtemp(prefix="copy", dir=work)))
+        _copies[work] = Tree.copied(base.root, Path(tempfile.mkdtemp(prefix="copy", dir=work)))
     ended, test = "survived", ""
     if tests:
         files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
         with _copies[work].holding(mutant):
-            ran = _copies[work].run(
-                files, tests, lambda test: SLOWER * usual[test] + ALLOWANCE_S, MOST_S, kept=kept
-            )
+            ran = _copies[work].run(files, tests, MOST_S, how)
         if ran.ended != "passed":
-            ended, test = "killed" if ran.ended == "failed" else "out of time", ran.test
-    taken = {"tests": len(tests), "seconds": round(time.monotonic() - begin, 2)}
+            ended = "killed" if ran.ended == "failed" else ran.ended
+            test = ran.failed[0] if ran.failed else ran.running
+    taken = {"tests": len(tests), "compiled": how.compiled}
+    taken |= {"seconds": round(time.monotonic() - begin, 2)}
     return asdict(mutant) | {"outcome": ended, "test": test} | taken
 
 
@@ -257,16 +265,16 @@ def tested(given: argparse.Namespace, work: Path) -> int:
     else:
         chosen = drawn(given.root, given.seed, given.count, given.module)
     done = {(*key(o), o["line"]) for o in outcomes}
-    chosen = [m for m in chosen if (*key(m), m.line) not in done]
     base = Tree.copied(given.root, work / "base")
-    pool = ProcessPoolExecutor(given.jobs, multiprocessing.get_context("fork"), adopt)
-    with pool:
-        usual = recorded(pool, base, work / f"usual_{tree}", given.tests)
-        choice, running = Choice(base.root, usual.seconds, usual.calls), []
+    with ProcessPoolExecutor(given.jobs, multiprocessing.get_context("fork"), adopt) as pool:
+        choice = Choice(base.root, *recorded(pool, base, work / tree, given.tests))
+        kernels, running = base.kernels(), []
         for mutant in chosen:
-            times = {test: usual.seconds[test] for test in choice.tests(mutant)}
-            kept = Kept(usual.kernels, choice.stale(mutant))
-            running.append(pool.submit(decided, base, work, mutant, times, kept))
+            if (*key(mutant), mutant.line) not in done:
+                tests, compiled = choice.tests(mutant)
+                stale = frozenset(choice.stale(mutant))
+                how = How(first=True, compiled=compiled, kernels=kernels, stale=stale)
+                running.append(pool.submit(decided, base, work, mutant, tests, how))
         for future in as_completed(running):
             outcomes.append(future.result())
             print(f"{len(outcomes):4}  {text(outcomes[-1])}", flush=True)
@@ -288,7 +296,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--tests", nargs="*", default=[], help="only these, such as test_period")
     parser.add_argument("--resume", type=Path, help="keep outcomes in this file and go on from it")
     parser.add_argument("--again", type=Path, help="those that this --resume file has not killed")
-    parser.add_argument("--work", type=Path, help="keep the copy, its caches and records there")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="mutants at a time")
     parser.add_argument("--root", type=Path, default=ROOT, help="the tree (default: this one)")
     parser.add_argument("--json", metavar="FILE")
@@ -296,7 +303,7 @@ def main(arguments: list[str] | None = None) -> int:
     os.environ |= ONE_THREAD
     warm()
     with tempfile.TemporaryDirectory(prefix="mutation") as folder:
-        return tested(given, given.work or Path(folder))
+        return tested(given, given.resume.with_suffix(".work") if given.resume else Path(folder))
 
 
 if __name__ == "__main__":

@@ -1,17 +1,21 @@
-"""Which tests a mutant meets, and which machine code it may change."""
+"""Which tests a mutant meets, whether compiled, and which machine code it may change."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+import re
+from collections import defaultdict
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 
 from benchmarks.mutants import Mutant, walk
-from benchmarks.mutation_runs import listed
+from benchmarks.mutation_runs import Record, listed
 
 PACKAGES = ("pearl", "devices", "estimators")
 """Folders of the tree with the packages in them."""
+COMPILES = re.compile(rb"^(?:from|import) .*(?:numba|primitives\.(?:native|code_cache))", re.M)
+"""In modules with compiled functions."""
 
 Unit = tuple[str, str]
 """A file, and a function, a class or the names that are assigned there, as `Mutant.where`."""
@@ -24,8 +28,8 @@ def sources(root: Path) -> list[str]:
 
 def module_name(file: str) -> str:
     """`devices/pearl_devices/cpu.py` → `pearl_devices.cpu`."""
-    parts = file.removesuffix(".py").removesuffix("/__init__").split("/")
-    return ".".join(parts[1:] if parts[0] in ("devices", "estimators") else parts)
+    name = re.sub(r"(/__init__)?\.py$", "", file)
+    return re.sub("^(devices|estimators)/", "", name).replace("/", ".")
 
 
 def room(file: str) -> str:
@@ -34,129 +38,120 @@ def room(file: str) -> str:
     return rest[0] if first == "pearl" and len(rest) > 1 else first
 
 
-class Source:
-    """What one module imports and mentions. imports: name here → module and name there, which is
-    empty for a module itself."""
-
-    def __init__(self, text: bytes) -> None:
-        self.tree = ast.parse(text)
-        self.imports = dict[str, tuple[str, str]]()
-        self.modules = set[str]()
-        for node in ast.walk(self.tree):
-            if isinstance(node, ast.Import):
-                for alias in node.names:
-                    self.imports[alias.asname or alias.name] = alias.name, ""
-                    self.modules.add(alias.name)
-            elif isinstance(node, ast.ImportFrom) and node.module:
-                for alias in node.names:
-                    self.imports[alias.asname or alias.name] = node.module, alias.name
-                    self.modules |= {node.module, f"{node.module}.{alias.name}"}
-
-    def mentions(self) -> Iterator[tuple[str, str, str]]:
-        """Where, the name that is mentioned and, if it is an attribute, what it is one of, which is
-        `?` for all but a plain name."""
-        for where, node in walk(self.tree):
-            match node:
-                case ast.Name(id=name):
-                    yield where, name, ""
-                case ast.Attribute(value=ast.Name(id=of), attr=name):
-                    yield where, name, of
-                case ast.Attribute(attr=name):
-                    yield where, name, "?"
+def needing(root: Path, record: Record) -> list[str]:
+    """The tests that may run compiled functions: those that call a function of a module with some,
+    and those of files that import such a module."""
+    files = {f for f in sources(root) if COMPILES.search((root / f).read_bytes())}
+    names = [module_name(f).rpartition(".") for f in files]
+    imports = [re.compile(rf"{of}(\.| import .*\b){name}\b") for of, _, name in names]
+    texts = {file: (root / file).read_text() for file in {t.partition("::")[0] for t in record}}
+    direct = {file for file, text in texts.items() if any(i.search(text) for i in imports)}
+    return [
+        test
+        for test, (_, calls) in record.items()
+        if test.partition("::")[0] in direct or any(c.split()[0] in files for c in calls)
+    ]
 
 
 class Choice:
-    """seconds: of each test; calls: test → `file function` it is seen to call."""
+    """compiled, interpreted: the tests that pass with compiled kernels, and without."""
 
-    def __init__(
-        self, root: Path, seconds: Mapping[str, float], calls: Mapping[str, set[str]]
-    ) -> None:
-        self.seconds = seconds
-        self.names = {file: module_name(file) for file in sources(root)}
-        self.files = {name: file for file, name in self.names.items()}
-        self.sources = {
-            file: Source((root / file).read_bytes())
-            for file in listed(root)
-            if file.endswith(".py") and file.split("/")[0] in (*PACKAGES, "tests")
-        }
-        self.callers = dict[str, set[str]]()
-        for test, there in calls.items():
-            for call in there:
-                self.callers.setdefault(call, set()).add(test)
+    def __init__(self, root: Path, compiled: Record, interpreted: Record) -> None:
+        self.root, self.compiled, self.interpreted = root, compiled, interpreted
+        self.trees = {file: ast.parse((root / file).read_bytes()) for file in sources(root)}
+        self.seen = callers(compiled), callers(interpreted)
 
     @cached_property
-    def users(self) -> dict[Unit, set[Unit]]:
-        """A name of a module → what mentions it; `?` and a name → what mentions an attribute so
-        called."""
-        found = dict[Unit, set[Unit]]()
-        for file in self.names:
-            for where, name, of in self.sources[file].mentions():
-                there = self.meant(file, name) if not of else self.attribute(file, of, name)
-                found.setdefault(there, set()).add((file, where))
+    def mentions(self) -> dict[str, set[Unit]]:
+        """Name → where it is mentioned."""
+        found = defaultdict[str, set[Unit]](set)
+        for file, tree in self.trees.items():
+            for where, node in walk(tree):
+                match node:
+                    case ast.Name(id=name) | ast.Attribute(attr=name):
+                        found[name].add((file, where))
+                    case ast.alias(name=name):
+                        found[name].add((file, where or name))
         return found
 
-    def meant(self, file: str, name: str) -> Unit:
-        """The module and name behind a name in this file."""
-        for _ in self.files:
-            module, there = self.sources[file].imports.get(name, ("", ""))
-            if module not in self.files or not there:
-                break
-            if f"{module}.{there}" in self.files:
-                return self.files[f"{module}.{there}"], ""
-            file, name = self.files[module], there
-        return file, name
+    @cached_property
+    def importers(self) -> dict[str, set[str]]:
+        """File → it and the files that import something of it."""
+        files = {module_name(file): file for file in self.trees}
+        found = {file: {file} for file in self.trees}
+        for file, tree in self.trees.items():
+            for node in ast.walk(tree):
+                names = []
+                if isinstance(node, ast.Import):
+                    names = [alias.name for alias in node.names]
+                elif isinstance(node, ast.ImportFrom) and node.module:
+                    names = [node.module, *(f"{node.module}.{a.name}" for a in node.names)]
+                for name in names:
+                    if name in files:
+                        found[files[name]].add(file)
+        return found
 
-    def attribute(self, file: str, of: str, name: str) -> Unit:
-        """The same of an attribute, where it is one of a module."""
-        there, inner = self.meant(file, of)
-        return self.meant(there, name) if there != file and not inner else ("?", name)
+    def users(self, unit: Unit) -> set[Unit]:
+        """What mentions this, in its file or one that imports something of it."""
+        file, where = unit
+        there = {user for name in parts(where) for user in self.mentions.get(name, ())}
+        return {user for user in there if user[0] in self.importers[file]}
 
-    def calling(self, unit: Unit) -> set[str]:
+    def calling(self, unit: Unit, seen: Mapping[str, set[str]]) -> set[str]:
         """The tests that call this function or, where none is seen to, the one around it."""
         file, where = unit
         names = [where, *(where.rsplit(".", n)[0] for n in range(1, where.count(".") + 1))]
-        return next((c for name in names if (c := self.callers.get(f"{file} {name}"))), set())
+        return next((c for name in names if (c := seen.get(f"{file} {name}"))), set())
 
-    def tests(self, mutant: Mutant) -> list[str]:
-        """Those that call its function. Where no test is seen to, as with compiled functions and
-        with constants: those that call a function that mentions it, and so on. Where no test does
-        that either, as with a process of its own: the tests of the room."""
-        found, known = set[str](), set[Unit]()
+    def tests(self, mutant: Mutant) -> tuple[list[str], bool]:
+        """The tests in their order, and whether kernels are compiled in them.
+
+        Those that call its function. Where no test is seen to, as with constants: those that call
+        a function that mentions it, and so on. Where no test does that either, as with a process
+        of its own: the tests of the room. A function that is seen to be called only where kernels
+        are not compiled is a kernel: then the tests that pass so, if there is one.
+        """
+        found, known, kernel = set[str](), set[Unit](), False
         rest = [(mutant.file, mutant.where)]
         while rest:
             known.add(unit := rest.pop())
-            there = self.calling(unit)
-            found |= there
-            if not there:
-                file, where = unit
-                keys = {(at, name) for name in parts(where) for at in (file, "?")}
-                rest += {u for k in keys for u in self.users.get(k, ())} - known
+            usual, python = (self.calling(unit, seen) for seen in self.seen)
+            found |= usual | python
+            kernel |= bool(python and not usual)
+            if not usual and not python:
+                rest += self.users(unit) - known
         if not found:
-            found = {t for t in self.seconds if t.startswith(f"tests/{room(mutant.file)}/")}
-        direct = {t for t in found if self.direct(t, self.names[mutant.file])}
-        place = {t: (t not in direct, t.partition("::")[0]) for t in found}
-        total = dict.fromkeys(place.values(), 0.0)
-        for test in found:
-            total[place[test]] += self.seconds[test]
-        order = {p: (p[0], total[p], p[1]) for p in total}
-        return sorted(found, key=lambda t: (order[place[t]], self.seconds[t], t))
+            found = {t for t in self.compiled if t.startswith(f"tests/{room(mutant.file)}/")}
+        of = self.interpreted if kernel and found & self.interpreted.keys() else self.compiled
+        return self.ordered(found & of.keys(), of, mutant), of is self.compiled
 
-    def direct(self, test: str, module: str) -> bool:
-        """Whether the file of a test imports the module itself, or by a file of helpers."""
-        there = self.sources[test.partition("::")[0]].modules
-        helpers = [self.sources.get(f"{name.replace('.', '/')}.py") for name in there]
-        return module in there or any(h and module in h.modules for h in helpers)
+    def ordered(self, tests: set[str], of: Record, mutant: Mutant) -> list[str]:
+        """File after file: first those that name the module, then the quickest."""
+        total = defaultdict[str, float](float)
+        for test in tests:
+            total[test.partition("::")[0]] += of[test][0]
+        word = re.compile(rf"\b{module_name(mutant.file).rpartition('.')[2]}\b")
+        order = {f: (not word.search((self.root / f).read_text()), s, f) for f, s in total.items()}
+        return sorted(tests, key=lambda test: (order[test.partition("::")[0]], of[test][0], test))
 
-    def stale(self, mutant: Mutant) -> frozenset[str]:
-        """The functions whose machine code may be another: those that mention what is mutated, and
-        what mentions those, and so on."""
-        rest = [(mutant.file, name) for name in parts(mutant.where.split(".")[0])]
+    def stale(self, mutant: Mutant) -> set[str]:
+        """The modules whose machine code may be another: those of what mentions what is mutated,
+        and of what mentions that, and so on."""
+        rest = [(mutant.file, mutant.where.split(".")[0])]
         known = set[Unit]()
         while rest:
             known.add(unit := rest.pop())
-            for file, where in self.users.get(unit, ()):
-                rest += {(file, name) for name in parts(where.split(".")[0])} - known
-        return frozenset(f"{self.names[file]}.{name}" for file, name in known)
+            rest += {(f, where.split(".")[0]) for f, where in self.users(unit)} - known
+        return {module_name(file) for file, _ in known}
+
+
+def callers(record: Record) -> dict[str, set[str]]:
+    """`file function` → the tests that call it."""
+    found = defaultdict[str, set[str]](set)
+    for test, (_, calls) in record.items():
+        for call in calls:
+            found[call].add(test)
+    return dict(found)
 
 
 def parts(where: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Tests of a mutated tree, each in a fork of a process that holds the libraries already.
+"""Tests of a mutated tree, each run in a fork of a process that holds the libraries already.
 
 A `Tree` is a copy of the sources in a folder of its own; the working tree is never written. A fork
 starts in it within milliseconds, imports the project's modules afresh and runs pytest in itself.
@@ -11,7 +11,6 @@ import ctypes
 import hashlib
 import importlib
 import json
-import math
 import os
 import resource
 import select
@@ -20,8 +19,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,10 +30,9 @@ from benchmarks import mutation_trace
 from benchmarks.mutants import Mutant
 
 LIBRARIES = (
-    "numpy", "scipy.optimize", "scipy.sparse", "scipy.stats", "numba", "torch", "gymnasium",
-    "networkx", "pydantic", "jinja2", "yaml", "typer.testing", "rich.console", "rich.table",
-    "rich.progress", "safetensors.numpy", "platformdirs", "hypothesis", "jsonschema",
-    "ortools.sat.python.cp_model", "_pytest.assertion.rewrite", "xml.etree.ElementTree",
+    "scipy.optimize", "scipy.sparse", "scipy.stats", "numba", "torch", "gymnasium", "networkx",
+    "pydantic", "jinja2", "typer.testing", "rich.progress", "safetensors.numpy", "hypothesis",
+    "jsonschema", "ortools.sat.python.cp_model",
 )  # fmt: skip
 """Imported once, before any fork; those that are not installed are left out. Not highspy: it and
 ortools cannot be in one process."""
@@ -44,12 +41,14 @@ FOLDERS = (".", "devices", "estimators")
 OPTIONS = ("-q", "-m", "not slow", "--tb=line", "-p", "no:cacheprovider", "-p", "no:xdist")
 DATA_BYTES, FILE_BYTES = 6 << 30, 2 << 30
 """Memory and file size that a mutant may take, so that none fills the machine."""
-KERNELS = "pearl-kernels"  # `pearl_devices.primitives.code_cache.FOLDER`
 SUBREAPER = 36  # of prctl: processes whose parent has ended become this one's
+
+Record = dict[str, tuple[float, list[str]]]
+"""Test → its seconds, and `file function` of each function that it calls."""
 
 
 def warm() -> None:
-    """Import what every fork needs; adopt what forks leave behind."""
+    """Import what every fork needs."""
     for name in LIBRARIES:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
@@ -57,95 +56,130 @@ def warm() -> None:
 
 @dataclass
 class Ran:
-    """What a fork did. ended: `passed`, `failed`, `slow` (a test took far longer than it does) or
-    `unfinished` (the time was up); test: the one that failed or was running; seconds: of each test
-    that ended; failed: all that failed; wide: test → the fixtures it shares with others; text: the
-    end of what was printed."""
+    """What a fork did. ended: `passed`, `failed` or `out of time`; running: the test that began
+    last; seconds: of each test that ended; failed: those that failed; wide: test → the fixtures it
+    shares with others; text: the end of what was printed."""
 
-    ended: str = "failed"
-    test: str = ""
+    ended: str
+    running: str = ""
     seconds: dict[str, float] = field(default_factory=dict)
     failed: list[str] = field(default_factory=list)
     wide: dict[str, list[str]] = field(default_factory=dict)
     text: str = ""
 
-    def heard(self, event: list[Any], limit_s: Callable[[str], float], slow: float) -> float:
-        """Take in one event; when the running test will have been too slow."""
-        match event:
-            case "begin", test, wide:
-                self.test, self.wide[test] = test, wide
-                return time.monotonic() + limit_s(test)
-            case "failed", test:
-                self.failed.append(test)
-                return math.inf  # it is decided; to say why takes a while
-            case "ran", test, seconds:
-                self.seconds[test] = self.seconds.get(test, 0.0) + seconds
-        return slow
+    @classmethod
+    def read(cls, ended: str, scratch: Path) -> Ran:
+        ran = cls(ended, text=(scratch / "log").read_text(errors="replace")[-8000:])
+        for line in (scratch / "events").read_text().splitlines():
+            match json.loads(line):
+                case "begin", test, wide:
+                    ran.running, ran.wide[test] = test, wide
+                case "failed", test:
+                    ran.failed.append(test)
+                    ran.ended = "failed"
+                case "ran", test, seconds:
+                    ran.seconds[test] = ran.seconds.get(test, 0.0) + seconds
+        return ran
 
 
 @dataclass(frozen=True)
-class Kept:
-    """The machine code that a mutant finds. digest: that of the sources without it; stale: the
-    functions, with their modules, whose code it may change: they are compiled anew."""
+class How:
+    """How tests run. first: only until one fails; compiled: with compiled kernels; test_s: limit of
+    each test without its fixtures, 0: none; hits: the folder for traces; kernels: the folder of
+    machine code that a mutated tree takes its own from, "": it keeps none, None: the user's caches;
+    stale: the modules of which it takes none."""
 
-    digest: str
-    stale: frozenset[str]
+    first: bool = False
+    compiled: bool = True
+    test_s: float = 0.0
+    hits: Path | None = None
+    kernels: str | None = None
+    stale: frozenset[str] = frozenset()
 
-    def laid_out(self, home: Path, cache: Path) -> None:
-        """Makes the cache folder `cache` of the mutated tree out of `home`, the one without. What
-        was measured counts for the mutant too."""
-        shutil.copytree(home, cache, ignore=shutil.ignore_patterns(KERNELS))
-        for file in cache.glob("calibration-*.json"):
-            calibration = importlib.import_module("pearl_estimators.host.calibration")
-            body = json.loads(file.read_text()) | {"versions": calibration.versions()}
-            del body["checksum"]
-            file.write_text(json.dumps(calibration.sealed(body)))
-        old = home / KERNELS / self.digest
-        if not (self.digest and old.is_dir()):
+    def become(self, tree: Tree, scratch: Path) -> None:
+        """The forked process starts as if it had been started in this tree."""
+        os.setsid()
+        null, out = os.open(os.devnull, os.O_RDONLY), os.open(scratch / "log", os.O_WRONLY)
+        for old, new in ((null, 0), (out, 1), (out, 2)):
+            os.dup2(old, new)
+        sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False)
+        resource.setrlimit(resource.RLIMIT_DATA, (DATA_BYTES, DATA_BYTES))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
+        os.chdir(tree.root)
+        sources = [str(folder) for folder in tree.sources()]
+        inherited = [p for p in sys.path if p and not (Path(p) / "benchmarks").is_dir()]
+        sys.path[:] = [*sources, *inherited]
+        os.environ |= {
+            "PYTHONPATH": os.pathsep.join(sources),
+            mutation_trace.ROOT: f"{tree.root}/",
+            "NUMBA_DISABLE_JIT": str(int(not self.compiled)),
+        }
+        for name in [name for name in sys.modules if name.split(".")[0] in OURS]:
+            del sys.modules[name]
+        importlib.invalidate_caches()
+        if numba := sys.modules.get("numba"):
+            numba.config.reload_config()
+        if self.kernels is not None:
+            self._lay_out(scratch)
+
+    def _lay_out(self, scratch: Path) -> None:
+        """The mutated tree has caches of its own, with the machine code it may use. Programs of the
+        stand-ins are kept by their sources."""
+        sys.dont_write_bytecode = True
+        os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+        if not self.kernels:
             return
+        usual = importlib.import_module("pearl_devices.cache_folder").cache_folder().absolute()
+        os.environ |= {
+            "PEARL_CACHE_DIR": str(scratch / "cache"),
+            "NUMBA_CACHE_DIR": str(scratch / "numba"),
+        }
+        (scratch / "cache").mkdir(mode=0o700)
+        (scratch / "cache/gpu-stand-in").symlink_to(usual / "gpu-stand-in")
         code_cache = importlib.import_module("pearl_devices.primitives.code_cache")
-        new = cache / KERNELS / code_cache.sources().digest
-        for file in old.rglob("*.nb?"):
-            name = f"{file.parent.name}.{file.name.partition('-')[0]}"
-            if not any(name == f or name.startswith(f"{f}.") for f in self.stale):
-                (new / file.parent.name).mkdir(mode=0o700, parents=True, exist_ok=True)
-                os.link(file, new / file.parent.name / file.name)
+        new = scratch / "numba" / code_cache.FOLDER / code_cache.sources().digest
+        for file in Path(self.kernels).rglob("*.nb?"):
+            module = file.name.removeprefix("part.").partition(".")[0]
+            if f"{file.parent.name}.{module}" not in self.stale:
+                there = new / file.parent.name / file.name
+                there.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                there.symlink_to(file)
 
 
 @dataclass
 class Tree:
-    """A copy of the sources (root), and the folder of its caches (home)."""
+    """A copy of the sources (root), and a folder beside it (home)."""
 
     root: Path
     home: Path
 
     @classmethod
     def copied(cls, source: Path, folder: Path) -> Tree:
-        """The files of `source` that git knows or would add, as they are now. What is in the folder
-        already and is the same stays, with its caches."""
+        """The files of `source` that git knows or would add, as they are now."""
+        shutil.rmtree(folder, ignore_errors=True)
         tree = cls(folder / "tree", folder / "home")
-        names = listed(source)
-        for old in tree.root.rglob("*.py"):
-            if str(old.relative_to(tree.root)) not in names:
-                old.unlink()
-        for name in names:
-            file = tree.root / name
-            if not (file.exists() and file.read_bytes() == (source / name).read_bytes()):
-                file.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(source / name, file)
+        for name in listed(source):
+            (tree.root / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source / name, tree.root / name)
         site = tree.home / "site"
-        site.mkdir(parents=True, exist_ok=True)
-        (tree.home / "cache").mkdir(exist_ok=True)
+        site.mkdir(parents=True)
         shutil.copyfile(mutation_trace.__file__, site / "sitecustomize.py")
-        if not (site / "pearl_configs").is_symlink():
-            (site / "pearl_configs").symlink_to("../../tree/configs")
+        (site / "pearl_configs").symlink_to("../../tree/configs")
         subprocess.run(["git", "init", "-q"], cwd=tree.root, check=True)
         return tree
 
-    def twin(self, folder: Path) -> Tree:
-        """A copy of it with all its caches."""
-        shutil.copytree(self.root.parent, folder, symlinks=True, dirs_exist_ok=True)
-        return Tree(folder / "tree", folder / "home")
+    def kernels(self) -> str:
+        """A copy of the machine code of these sources, kept while tests ran without a mutant."""
+        if not (self.root / "devices").is_dir():
+            return ""
+        code = "from pearl_devices.primitives.code_cache import folder; print(folder())"
+        there = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, self.sources()))}
+        command = [sys.executable, "-c", code]
+        out = subprocess.run(command, env=there, stdout=subprocess.PIPE, text=True, check=True)
+        return str(shutil.copytree(out.stdout.strip(), self.home / "kernels"))
+
+    def sources(self) -> list[Path]:
+        return [*((self.root / folder).resolve() for folder in FOLDERS), self.home / "site"]
 
     @contextlib.contextmanager
     def holding(self, mutant: Mutant) -> Iterator[None]:
@@ -159,103 +193,69 @@ class Tree:
             file.write_bytes(source)
             os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
 
-    def run(
-        self,
-        files: list[str],
-        chosen: list[str],
-        limit_s: Callable[[str], float],
-        whole_s: float,
-        hits: Path | None = None,
-        kept: Kept | None = None,
-    ) -> Ran:
-        """The tests `chosen` of these files in that order until one fails, or all of them if none
-        is chosen; limit_s: of a test; whole_s: of all; hits: the folder for traces; kept: what a
-        mutated tree takes of the caches, which it leaves as they are."""
+    def run(self, files: Sequence[str], chosen: Sequence[str], limit_s: float, how: How) -> Ran:
+        """The tests `chosen` of these files in that order, or all of them if none is chosen, for
+        so many seconds at most."""
         scratch = Path(tempfile.mkdtemp(dir=self.home))
-        reader, writer = os.pipe()
+        for name in ("log", "events"):
+            (scratch / name).touch()
         pid = os.fork()
         if not pid:
             status = 70
             try:
-                os.close(reader)
-                cache = scratch / "cache" if kept else self.home / "cache"
-                self._become(scratch / "log", cache)
-                if kept:
-                    sys.dont_write_bytecode = True
-                    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
-                    kept.laid_out(self.home / "cache", cache)
-                status = Reporter(writer, chosen, hits).run(self.root, files, scratch)
+                how.become(self, scratch)
+                status = Reporter(how, chosen, scratch / "events").run(self.root, files, scratch)
                 sys.stdout.flush()
             finally:
                 os._exit(status)
-        os.close(writer)
+        handle = os.pidfd_open(pid)
         try:
-            ran = watched(pid, reader, limit_s, whole_s)
-            ran.text = (scratch / "log").read_text(errors="replace")[-8000:]
-            return ran
+            ended = "out of time"
+            if select.select([handle], [], [], limit_s)[0]:
+                status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+                passed = status in (0, pytest.ExitCode.NO_TESTS_COLLECTED)
+                ended = "passed" if passed else "failed"
+            return Ran.read(ended, scratch)
         finally:
-            os.close(reader)
+            os.close(handle)
             end_children()
             shutil.rmtree(scratch, ignore_errors=True)
 
-    def kernels(self) -> str:
-        """The digest by which machine code was kept last."""
-        used = (self.home / "cache" / KERNELS).glob("*/in-use")
-        return max(used, key=lambda f: f.stat().st_mtime, default=Path()).parent.name
-
-    def _become(self, log: Path, cache: Path) -> None:
-        """The forked process starts as if it had been started in this tree."""
-        os.setsid()
-        null, out = os.open(os.devnull, os.O_RDONLY), os.open(log, os.O_WRONLY | os.O_CREAT)
-        for old, new in ((null, 0), (out, 1), (out, 2)):
-            os.dup2(old, new)
-        sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False)
-        resource.setrlimit(resource.RLIMIT_DATA, (DATA_BYTES, DATA_BYTES))
-        resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
-        os.chdir(self.root)
-        sources = [str((self.root / folder).resolve()) for folder in FOLDERS]
-        sources.append(str(self.home / "site"))
-        inherited = [p for p in sys.path if p and not (Path(p) / "benchmarks").is_dir()]
-        sys.path[:] = [*sources, *inherited]
-        os.environ |= {
-            "PYTHONPATH": os.pathsep.join(sources),
-            "PEARL_CACHE_DIR": str(cache),
-            mutation_trace.ROOT: f"{self.root}/",
-        }
-        for name in [name for name in sys.modules if name.split(".")[0] in OURS]:
-            del sys.modules[name]
-        importlib.invalidate_caches()
-
 
 class Reporter:
-    """A plugin of pytest that chooses tests and tells by a pipe how they go."""
+    """A plugin of pytest that chooses tests and writes into a file how they go."""
 
-    def __init__(self, pipe: int, chosen: list[str], hits: Path | None) -> None:
-        self.pipe, self.hits = pipe, hits
+    def __init__(self, how: How, chosen: Sequence[str], events: Path) -> None:
+        self.how, self.events = how, os.open(events, os.O_WRONLY | os.O_APPEND)
         self.order = {test: i for i, test in enumerate(chosen)}
         self.now: list[str] = []
 
-    def run(self, root: Path, files: list[str], scratch: Path) -> int:
+    def run(self, root: Path, files: Sequence[str], scratch: Path) -> int:
         self.trace("collection")
-        first = ["-x"] if self.order else []
         where = ["--rootdir", str(root), "-c", str(root / "pyproject.toml")]
         base = ["--basetemp", str(scratch / "pytest")]
+        first = ["-x"] if self.how.first else []
         status = int(pytest.main([*OPTIONS, *first, *where, *base, *files], plugins=[self]))
         self.trace("end")
         return status
 
     def tell(self, *words: object) -> None:
-        os.write(self.pipe, (json.dumps(words) + "\n").encode())
+        os.write(self.events, (json.dumps(words) + "\n").encode())
 
     def trace(self, key: str) -> None:
-        if self.hits:
+        if self.how.hits:
             self.now.append(key)
-            mutation_trace.anew(str(trace_file(self.hits, key)))
+            mutation_trace.anew(str(trace_file(self.how.hits, key)))
 
-    def back(self) -> None:
-        if self.hits:
-            self.now.pop()
-            self.trace(self.now.pop())
+    @contextlib.contextmanager
+    def traced(self, key: str) -> Iterator[None]:
+        self.trace(key)
+        try:
+            yield
+        finally:
+            if self.how.hits:
+                self.now.pop()
+                self.trace(self.now.pop())
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
@@ -265,25 +265,30 @@ class Reporter:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        self.trace(item.nodeid)
         info: Any = getattr(item, "_fixtureinfo", None)
         fixtures = info.name2fixturedefs.values() if info else ()
         wide = [wide_key(f[-1]) for f in fixtures if f[-1].scope != "function"]
         self.tell("begin", item.nodeid, wide)
+        with self.traced(item.nodeid):
+            return (yield)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self) -> Iterator[None]:
+        if not self.how.test_s:
+            return (yield)
+        signal.signal(signal.SIGALRM, out_of_time)
+        signal.setitimer(signal.ITIMER_REAL, self.how.test_s)
         try:
             return (yield)
         finally:
-            self.back()
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: Any) -> Iterator[None]:
         if fixturedef.scope == "function":
             return (yield)
-        self.trace(wide_key(fixturedef))
-        try:
+        with self.traced(wide_key(fixturedef)):
             return (yield)
-        finally:
-            self.back()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
@@ -295,6 +300,10 @@ class Reporter:
             self.tell("failed", report.nodeid)
 
 
+def out_of_time(*given: object) -> None:
+    pytest.fail("too slow without compiled kernels")
+
+
 def trace_file(folder: Path, key: str) -> Path:
     """Where the trace of a test or fixture is."""
     return folder / hashlib.sha256(key.encode()).hexdigest()
@@ -302,36 +311,6 @@ def trace_file(folder: Path, key: str) -> Path:
 
 def wide_key(fixture: Any) -> str:
     return f"fixture {fixture.baseid} {fixture.argname}"
-
-
-def watched(pid: int, reader: int, limit_s: Callable[[str], float], whole_s: float) -> Ran:
-    """Follow a fork until it ends or its time is up."""
-    ran, rest, handle = Ran(), b"", os.pidfd_open(pid)
-    slow = end = time.monotonic() + whole_s
-    pipe = [reader]
-    try:
-        while True:
-            left = min(slow, end) - time.monotonic()
-            if left <= 0:
-                ran.ended = "slow" if slow < end else "unfinished"
-                return ran
-            ready = select.select([*pipe, handle], [], [], left)[0]
-            if reader in ready:
-                read = os.read(reader, 1 << 16)
-                pipe = [reader] if read else []
-                *lines, rest = (rest + read).split(b"\n")
-                for line in lines:
-                    slow = ran.heard(json.loads(line), limit_s, slow)
-            elif handle in ready:
-                break  # a process that it forked may hold the pipe still
-    finally:
-        os.close(handle)
-    _, status = os.waitpid(pid, 0)
-    if os.waitstatus_to_exitcode(status) in (0, pytest.ExitCode.NO_TESTS_COLLECTED):
-        ran.ended = "passed"
-    elif ran.failed:
-        ran.test = ran.failed[0]
-    return ran
 
 
 def adopt() -> None:

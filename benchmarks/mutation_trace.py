@@ -10,13 +10,11 @@ import sys
 import threading
 from cProfile import Profile
 from types import CodeType, FrameType
-from typing import Any
 
 ROOT, HITS = "MUTATION_ROOT", "MUTATION_HITS"
 """Environment variables: the tree, with a slash at its end, and the file to write to."""
 
-_seen: set[tuple[str, str]] = set()
-_blind: list[Any] = []
+_seen: set[CodeType] = set()
 _profiles: list[Profile] = []
 
 
@@ -39,35 +37,14 @@ def anew(hits: str) -> None:
 def _note(code: CodeType) -> None:
     root = os.environ.get(ROOT, "")
     if root and code.co_filename.startswith(root) and HITS in os.environ:
-        handle = os.open(os.environ[HITS], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        os.write(handle, f"{code.co_filename.removeprefix(root)}\t{code.co_qualname}\n".encode())
-        os.close(handle)
+        with open(os.environ[HITS], "a") as file:
+            file.write(f"{code.co_filename.removeprefix(root)}\t{code.co_qualname}\n")
 
 
 def _called(frame: FrameType, event: str, given: object) -> None:
-    code = frame.f_code
-    key = code.co_filename, code.co_qualname
-    if key not in _seen:
-        _seen.add(key)
-        if key[0].endswith("numba/core/dispatcher.py") and not _blind:
-            _look_away(frame.f_globals["Dispatcher"])
-        _note(code)
-
-
-def _look_away(dispatcher: Any) -> None:
-    """From now on nothing is traced while numba compiles, which calls too much to watch."""
-    compiled = dispatcher.compile
-
-    def compile(self: Any, signature: Any) -> Any:
-        before = sys.gettrace()
-        sys.settrace(None)
-        try:
-            return compiled(self, signature)
-        finally:
-            sys.settrace(before)
-
-    dispatcher.compile = compile
-    _blind.append(dispatcher)
+    if frame.f_code not in _seen:
+        _seen.add(frame.f_code)
+        _note(frame.f_code)
 
 
 if HITS in os.environ and __name__ == "sitecustomize":

@@ -143,7 +143,7 @@ def run(tree, *more):
     code = """if True:
         import sys
         from benchmarks import mutation, mutation_runs
-        mutation_runs.LIBRARIES, mutation.ALLOWANCE_S = ("hypothesis",), 2.0
+        mutation_runs.LIBRARIES, mutation.MOST_S = ("hypothesis",), 5.0
         sys.exit(mutation.main(sys.argv[1:]))
     """
     results = tree.parent / "results.json"
@@ -229,17 +229,28 @@ def test_a_mutant_of_a_kernel_finds_other_machine_code_stale():
         Mutant("devices/pearl_devices/primitives/math/rng.py", 1, "mix", "", "", "")
     )
     primitives = "pearl_devices.primitives"
-    assert {f"{primitives}.math.rng.uniform", f"{primitives}.replay.ring.draw"} <= stale
-    assert f"{primitives}.replay.sum_tree.find_leaf" not in stale
+    assert {f"{primitives}.math.rng", f"{primitives}.replay.ring"} <= stale
+    assert f"{primitives}.math.products" not in stale
 
 
 def test_a_mutant_that_no_test_is_seen_to_call_meets_the_tests_of_its_room():
-    seconds = {"tests/runtime/test_a.py::one": 2.0, "tests/spec/test_b.py::two": 1.0}
-    files = ("runtime/test_a.py", "spec/test_b.py")
-    choice = Choice(ROOT, seconds, {})
-    choice.sources |= {f"tests/{file}": choice.sources["pearl/__init__.py"] for file in files}
+    room, other = "tests/runtime/test_faults.py::one", "tests/spec/test_units.py::two"
+    choice = Choice(ROOT, {room: (2.0, []), other: (1.0, [])}, {})
     worker = Mutant("pearl/runtime/lanes/worker_process.py", 1, "nothing so called", "", "", "")
-    assert choice.tests(worker) == ["tests/runtime/test_a.py::one"]
+    assert choice.tests(worker) == ([room], True)
+
+
+def test_a_kernel_meets_the_tests_that_pass_uncompiled_and_else_those_that_need_compiled_code():
+    file = "devices/pearl_devices/primitives/math/rng.py"
+    quick, slow = (f"tests/devices/test_primitives_rng.py::{name}" for name in ("quick", "slow"))
+    mix = [f"{file} mix"]
+    compiled = {quick: (2.0, [f"{file} key"]), slow: (3.0, [f"{file} key"])}
+    choice = Choice(ROOT, compiled, {slow: (0.2, mix), quick: (0.1, mix)})
+    assert choice.tests(Mutant(file, 1, "mix", "", "", "")) == ([quick, slow], False)
+    assert choice.tests(Mutant(file, 1, "key", "", "", "")) == ([quick, slow], True)
+    assert choice.tests(Mutant(file, 1, "FIRST", "", "", "")) == ([quick, slow], False)
+    only = Choice(ROOT, {slow: (3.0, [f"{file} stream"])}, {})
+    assert only.tests(Mutant(file, 1, "mix", "", "", "")) == ([slow], True)
 
 
 def test_no_mutant_is_drawn_of_a_module_whose_extra_is_absent(monkeypatch):

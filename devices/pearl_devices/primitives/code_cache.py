@@ -42,7 +42,14 @@ from numba.core.runtime.nrt import rtsys
 
 from pearl_devices.cache_folder import cache_folder, doubts
 from pearl_devices.compile_target import held_to
-from pearl_devices.primitives.parts import Apart, ApartLibrary, PartLibrary, Whole, part
+from pearl_devices.primitives.parts import (
+    Apart,
+    ApartLibrary,
+    PartLibrary,
+    Whole,
+    interpreted,
+    part,
+)
 
 OWN = "pearl_devices"
 PACKAGES = (OWN, "pearl_estimators", "pearl")
@@ -328,6 +335,8 @@ def compiled(*, apart: bool = False, **options: Any) -> Callable[[Callable[..., 
     """
 
     def decorate(function: Callable[..., Any]) -> Any:
+        if interpreted(function):
+            return function
         file = getfile(function)
         keeps = file in sources().names and folder() is not None
         if keeps and _stamp(os.stat(file)) != sources().stamps[file]:

@@ -12,6 +12,7 @@ import numba
 import numpy as np
 import numpy.typing as npt
 from numba.core.errors import NumbaNotImplementedError
+from numba.core.registry import CPUDispatcher
 from numba.extending import overload, typeof_impl
 from numba.np.numpy_support import from_dtype, map_layout
 
@@ -60,7 +61,7 @@ def by_action(discrete: Any, continuous: Any, factored: Any) -> Any:
     `factored` for several, else `continuous`. All take the same arguments."""
 
     def choice(action, *rest):
-        raise NotImplementedError
+        return choose(numba.typeof(action), *rest)(action, *rest)
 
     def choose(action, *rest):
         whole = factored if action.ndim > 1 else discrete
@@ -81,7 +82,7 @@ def where_asked(function: Any) -> Any:
     False where that is None: then nothing of it is compiled."""
 
     def choice(asked, *rest):
-        raise NotImplementedError
+        return choose(numba.typeof(asked), *rest)(asked, *rest)
 
     def choose(asked, *rest):
         if isinstance(asked, numba.types.NoneType):
@@ -112,7 +113,7 @@ _in_parts: ContextVar[bool] = ContextVar("in parts", default=False)
 
 def bound(function: Any, *arguments: Any) -> Call:
     """A call of the compiled `function` on these arrays and numbers; compiles now, runs nothing."""
-    if not _in_parts.get():
+    if isinstance(function, CPUDispatcher) and not _in_parts.get():
         function.compile(tuple(numba.typeof(argument) for argument in arguments))
     return partial(function, *arguments)
 

@@ -19,10 +19,11 @@ from typing import Any
 
 from llvmlite import binding
 from numba import types
-from numba.core import compiler
+from numba.core import compiler, config
 from numba.core.bytecode import FunctionIdentity
 from numba.core.codegen import JITCodeLibrary
 from numba.core.environment import lookup_environment
+from numba.core.extending import _Intrinsic
 from numba.core.funcdesc import default_mangler
 from numba.core.registry import CPUDispatcher
 from numba.core.untyped_passes import ExtractByteCode
@@ -214,19 +215,35 @@ class _Compiled(CPUDispatcher):
 
     def compile(self, sig: Any) -> Any:
         """numba's. What it makes stays as long as it compiles: each search for garbage amid it
-        walks all of it in vain, a sixth of the time."""
-        collecting = gc.isenabled()
+        walks all of it in vain, a sixth of the time. What it calls of numba's has to be compiled
+        even where NUMBA_DISABLE_JIT is set."""
+        collecting, kept = gc.isenabled(), config.DISABLE_JIT  # type: ignore[attr-defined]
         gc.disable()
+        config.DISABLE_JIT = 0  # type: ignore[attr-defined]
         try:
             return super().compile(sig)
         finally:
+            config.DISABLE_JIT = kept  # type: ignore[attr-defined]
             if collecting:
                 gc.enable()
 
 
+def interpreted(function: Callable[..., Any]) -> bool:
+    """Whether `function` stays a Python function because NUMBA_DISABLE_JIT is set, as numba's own
+    do. Python cannot call intrinsics: functions of a module that has some are compiled even so."""
+    kept = config.DISABLE_JIT  # type: ignore[attr-defined]
+    return bool(kept) and not any(isinstance(v, _Intrinsic) for v in function.__globals__.values())
+
+
 def part(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     """As `numba.njit(**options)`, for functions that compiled ones alone call."""
-    return lambda function: _Compiled(function, options | ONLY_CALLED, PartCompiler)
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        if interpreted(function):
+            return function
+        return _Compiled(function, options | ONLY_CALLED, PartCompiler)
+
+    return decorate
 
 
 class Whole(_Compiled):

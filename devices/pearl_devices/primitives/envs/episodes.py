@@ -74,7 +74,7 @@ def _of(env: Any) -> Moves:
 
 def move(env, state, n, action):
     """A step of environment n of those `marked` so: (reward, terminated); for compiled callers."""
-    raise NotImplementedError
+    return _move(env, state, n, action)(env, state, n, action)
 
 
 @overload(move, jit_options=OPTIONS)
@@ -87,7 +87,7 @@ def _move(env, state, n, action):
 
 def observe(env, state, n, out):
     """Writes row n of the observations; for compiled callers."""
-    raise NotImplementedError
+    return _observe(env, state, n, out)(env, state, n, out)
 
 
 @overload(observe, jit_options=OPTIONS)

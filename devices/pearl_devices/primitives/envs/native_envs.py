@@ -189,7 +189,7 @@ def marked(program: str) -> tuple[int, ...]:
 
 def step(env, arguments):
     """A vector step of the environment `marked` so; for compiled callers."""
-    raise NotImplementedError
+    _step(env, arguments)(env, arguments)
 
 
 @overload(step, jit_options=OPTIONS)
