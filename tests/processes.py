@@ -9,30 +9,25 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeVar
 
-from pearl.runtime.child_process import ChildProcess
+from pearl.runtime import fork_server
 
 T = TypeVar("T")
 
 HANG_S = 600.0
 """Wall seconds after which an event that has not come is called a hang, on the busiest machine."""
 
-_begun: set[int] = set()
-_begin = ChildProcess.__init__
-
-
-def _noted(child: ChildProcess, *given: object) -> None:
-    _begin(child, *given)  # type: ignore[arg-type]
-    _begun.add(child.pid)
-
-
-ChildProcess.__init__ = _noted  # type: ignore[method-assign]
-
 
 def workers() -> set[int]:
-    """Processes of lanes and evaluations that this process began and that are still there, as
-    zombies too."""
-    _begun.intersection_update([p for p in _begun if Path(f"/proc/{p}").exists()])
-    return set(_begun)
+    """Processes of lanes and evaluations that this process began and that run."""
+    return set(fork_server.running())
+
+
+def named(pid: int) -> str:
+    """The name of a process, as `ps` shows it; empty where it is gone."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
 
 
 def children(pid: int) -> list[int]:

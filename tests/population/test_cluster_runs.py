@@ -15,7 +15,7 @@ from pearl.cluster import connected
 from pearl.errors import SpecError
 from pearl.population import cluster_runs
 from tests.population.test_population import Heard, alone, arrays
-from tests.processes import HANG_S, until
+from tests.processes import HANG_S, named, until
 from tests.ray_cluster import Cluster, members
 from tests.schemas.test_schemas import problems
 
@@ -103,15 +103,8 @@ def test_a_signal_brings_checkpoints_home_and_the_sweep_goes_on_here(two_nodes: 
 
 def trains(cluster):
     """Processes of the cluster's nodes that train."""
-    found = []
-    for node in cluster.nodes.values():
-        for pid in members(node.pid):
-            try:
-                with open(f"/proc/{pid}/cmdline", "rb") as file:
-                    found += [pid] if b"\0train\0" in file.read() else []
-            except OSError:
-                pass
-    return found
+    below = [pid for node in cluster.nodes.values() for pid in members(node.pid)]
+    return [pid for pid in below if named(pid) == "pearl train"]
 
 
 def test_another_place_than_a_cluster_is_refused(tmp_path):

@@ -24,7 +24,7 @@ from pearl.training.checkpoints import branching
 from pearl.training.checkpoints.checkpoint import load as checkpoint
 from pearl.training.compiled import compiled
 from pearl_devices.primitives import code_cache
-from tests.processes import HANG_S, children, running, until, until_gone
+from tests.processes import HANG_S, below, named, running, until, until_gone
 from tests.schemas.test_schemas import problems
 
 SPEC = {
@@ -93,14 +93,14 @@ def test_a_run_that_died_goes_on_a_signal_ends_all_and_resuming_gives_the_bits_o
     )
     first = out / "seed=3" / "checkpoint.safetensors"
     until(first.exists)
-    (pid,) = [p for p in children(process.pid) if "seed=3" in cmdline(p)]
+    (pid,) = trains(process.pid, "seed=3")
     assert len(os.sched_getaffinity(pid)) == 1
     os.kill(pid, signal.SIGKILL)
     line = until(lambda: next((text for text in process.stderr if "SIGKILL" in text), None))
     assert line.startswith("seed=3: ended by signal SIGKILL; ")
     assert "from its checkpoint" in line
-    until(lambda: [p for p in children(process.pid) if "seed=3" in cmdline(p)])
-    begun = children(process.pid)
+    until(lambda: trains(process.pid, "seed=3"))
+    begun = below(process.pid)
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=HANG_S) == -signal.SIGTERM
     assert not any(map(running, begun))
@@ -131,19 +131,18 @@ def test_no_run_outlives_a_sweep_that_is_killed(tmp_path):
         stderr=subprocess.DEVNULL,
     )
     until((out / "seed=0" / "metrics.csv").exists)
-    begun = children(process.pid)
-    assert begun
+    assert trains(process.pid)
+    begun = below(process.pid)
     process.kill()
     process.wait()
     until_gone(begun)
     assert (out / "seed=0" / "checkpoint.safetensors").exists()
 
 
-def cmdline(pid):
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text()
-    except OSError:
-        return ""
+def trains(pid, log=""):
+    """The runs of the sweep in process `pid` whose log has this in its name."""
+    found = [p for p in below(pid) if named(p) == "pearl train"]
+    return [p for p in found if log in os.path.basename(os.readlink(f"/proc/{p}/fd/1"))]
 
 
 def test_halving_goes_on_from_checkpoints_with_the_better_setting(tmp_path):
