@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pearl.graph.limits import Limits
 from pearl.graph.task_graph import Edge, Fusion, Task, TaskGraph
 from pearl.planning.costs import CostTable, Mode
-from pearl.testing.graphs import mode, random_problem, star
+from pearl.testing.graphs import mode, star
 from pearl_devices import Device, Kernel, Platform
 from pearl_estimators import Estimate
 
@@ -79,13 +79,22 @@ def dqn_costs(
     )
 
 
-@st.composite
-def problems(draw: st.DrawFn) -> tuple[TaskGraph, CostTable]:
-    """Any random problem; shrinks towards few tasks and devices."""
-    return random_problem(
-        draw(st.integers(0, 10_000)),
-        most_tasks=draw(st.integers(2, 4)),
-        most_devices=draw(st.integers(1, 3)),
+def banded(
+    costs: CostTable,
+    below: float = 2.0,
+    above: float = 3.0,
+    of_links: tuple[float, float] | None = None,
+) -> CostTable:
+    """The table with the same band around every time, and that or another one of links."""
+    links = (replace(k, band=of_links or (1 / below, above)) for k in costs.platform.links)
+
+    def wide(e: Estimate) -> Estimate:
+        return replace(e, low_s=e.latency_s / below, high_s=e.latency_s * above)
+
+    return replace(
+        costs,
+        platform=replace(costs.platform, links=tuple(links)),
+        modes=tuple(replace(m, estimate=wide(m.estimate)) for m in costs.modes),
     )
 
 

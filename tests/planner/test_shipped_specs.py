@@ -77,6 +77,7 @@ def test_the_spec_of_an_fpga_trains_on_the_clock_of_its_plan(tmp_path: Path) -> 
     assert run.updates > 0
 
 
+@pytest.mark.slow
 def test_the_spec_of_several_lanes_trains_on_them(tmp_path: Path) -> None:
     changed = {"algorithm.env": f"{__name__}:Slow", "train.evaluate_every": 0}
     changed |= {"algorithm.num_envs": 4, "algorithm.rollout_steps": 4, "algorithm.epochs": 1}

@@ -21,29 +21,9 @@ from pearl.solvers.model.list_orders import listed_orders, ring_period
 from pearl.testing.graphs import devices, loop, mode, random_limited, star
 from pearl_devices import Kernel, Link, Platform
 from pearl_estimators import Estimate
-from tests.graphs import dqn, dqn_costs
+from tests.graphs import banded, dqn, dqn_costs
 
 PLATFORM = star(devices("cpu", "gpu"), 2e-6, 16e9)
-
-
-def banded(costs: CostTable, below: float = 2.0, above: float = 3.0) -> CostTable:
-    """The table with the same band around every time, of links too."""
-    links = tuple(replace(k, band=(1 / below, above)) for k in costs.platform.links)
-    return replace(
-        costs,
-        platform=replace(costs.platform, links=links),
-        modes=tuple(
-            replace(
-                m,
-                estimate=replace(
-                    m.estimate,
-                    low_s=m.estimate.latency_s / below,
-                    high_s=m.estimate.latency_s * above,
-                ),
-            )
-            for m in costs.modes
-        ),
-    )
 
 
 OTHER_KIND = replace(PLATFORM.devices[1], kind="fpga")

@@ -108,13 +108,13 @@ def test_no_number_that_cannot_be_gets_into_a_problem(
         replace(whole, **{name: wrong})
 
 
-@QUIET
+@settings(QUIET, max_examples=15)
 @given(problem=st.integers(0, 10_000), lag=st.integers(0, 2))
 def test_random_problems_give_valid_plans_by_every_method(
     monkeypatch: pytest.MonkeyPatch, problem: int, lag: int
 ) -> None:
     """No value is beyond the bound of enumeration, and no bound short of what it found."""
-    monkeypatch.setattr(local_search, "MOVES", 300)
+    monkeypatch.setattr(local_search, "MOVES", 100)
     graph, costs = random_problem(problem, most_tasks=3, most_devices=2)
     limits = Limits(policy_lag=lag)
     plans = {way: plan for way in WAYS if (plan := attempt(graph, costs, limits, *way))}

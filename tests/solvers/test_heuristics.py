@@ -217,12 +217,15 @@ def test_without_cycles_lane_orders_that_run_ahead_reach_the_largest_load() -> N
     assert ordered.period_s == pytest.approx(max(timing(a).loads_s.values()))
 
 
-def test_local_search_on_a_large_graph_is_well_below_heft(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_search_on_a_large_graph_ends_close_to_its_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """It cools by its moves where there is more time than they take."""
     monkeypatch.setattr(local_search, "LOAD_MOVES", 20_000)
     graph, costs = large_problem(4, 80, "link")
     plan = solve(graph, costs, method="local_search", time_limit_s=3600.0)
     check_plan(plan, graph, costs)
+    assert plan.gap < 0.1  # of the best loads seen 0.04, of those that HEFT starts from 0.19
     assert plan.period_s <= 0.9 * solve(graph, costs, method="heft").period_s
 
 

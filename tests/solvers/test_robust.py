@@ -22,20 +22,9 @@ from pearl.solvers.model.list_orders import ring_period
 from pearl.solvers.robust import DRAWS
 from pearl.testing.graphs import devices, loop, mode, random_problem, star
 from pearl_estimators import Estimate
+from tests.graphs import banded
 
 KINDS = {"robust": "mean", "robust_worst": "worst"}
-
-
-def banded(costs: CostTable) -> CostTable:
-    def wide(e: Estimate) -> Estimate:
-        return replace(e, low_s=e.latency_s / 3, high_s=e.latency_s * 3)
-
-    links = tuple(replace(k, band=(0.2, 4.0)) for k in costs.platform.links)
-    return replace(
-        costs,
-        platform=replace(costs.platform, links=links),
-        modes=tuple(replace(m, estimate=wide(m.estimate)) for m in costs.modes),
-    )
 
 
 def every_order(a: Assignment) -> Iterator[Orders]:
@@ -80,7 +69,7 @@ def least_regret(graph: TaskGraph, costs: CostTable, kind: str, seed: int) -> fl
 
 def small(seed: int) -> tuple[TaskGraph, CostTable]:
     graph, costs = random_problem(seed, most_tasks=3, most_devices=2)
-    return graph, banded(costs)
+    return graph, banded(costs, 3.0, 3.0, (0.2, 4.0))
 
 
 def firings(graph: TaskGraph) -> int:

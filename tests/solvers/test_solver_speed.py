@@ -146,7 +146,7 @@ def test_many_tasks_are_planned_close_to_a_proven_bound(
 
     monkeypatch.setattr(milp, "PeriodForm", form)
     monkeypatch.setattr(load_annealing, "MOVES", 2_000)
-    graph, costs = large(2, ratio, tasks=48, devices=4)
+    graph, costs = large(2, ratio, tasks=40, devices=3)
     plan = solve(graph, costs, time_limit_s=600.0)
     check_plan(plan, graph, costs)
     assert 0 < plan.bound_s <= plan.period_s
