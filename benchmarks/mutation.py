@@ -8,7 +8,7 @@ first on the tree without a mutant, where every test must pass.
 
 A mutant of a compiled kernel would cost a compilation of every kernel that calls the mutated one.
 The tests of kernels are therefore recorded a second time with NUMBA_DISABLE_JIT=1, where kernels
-are Python functions. A test that fails so, or takes longer than 20 s, needs compiled code; the
+are Python functions. A test that fails so, or takes longer than 5 s, needs compiled code; the
 other tests decide the mutants of kernels, uncompiled. Where every test of a mutant needs compiled
 code, the tests run compiled.
 
@@ -16,13 +16,13 @@ A mutant is killed (a test fails), survived (none does), equivalent (it survived
 `mutation_equivalent.json` says why no test can fail), or out of time. The score is the share killed
 of killed and survived.
 
-Why no maintained tool does this: mutmut 3.8 leaves out every decorated function, so every compiled
-kernel, property and cached function, and module constants; it tests a mutant through a wrapper that
-numba cannot compile, and draws no sample. cosmic-ray 8.7 runs one fixed command for every mutant in
-a fresh process, so all tests with all imports, and does not know which tests call the function. Its
-operators are many variants of few changes and also change annotations, decorators and messages;
-`benchmarks.mutants` keeps the mutants of a seed comparable with earlier results. coverage.py's
-contexts name no caller of a shared fixture but the first test, and lose what a killed process did.
+Why no maintained tool does this. mutmut 3.8 knows the tests that call a function and resumes, but
+leaves out module constants and decorated functions, so every kernel, property and cached function:
+of `primitives/math/rng.py` it mutates 1 function of 8. It tests a mutant through a wrapper that
+numba cannot compile, and draws no sample. cosmic-ray 8.7 resumes and has a limit of time, but runs
+one fixed command for every mutant in a fresh process. It does not choose tests, and changes
+annotations, decorators and messages too: 518 mutants of the same file. coverage.py's contexts give
+the calls of a shared fixture to one test, and lose those of a killed process.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ EQUIVALENT = "benchmarks/mutation_equivalent.json"
 ASKED, DECIDED = 0.9, 200
 MOST_S = 60.0
 """For all tests of a mutant."""
-INTERPRETED_S = 20.0
+INTERPRETED_S = 5.0
 """A test that takes longer without compiled kernels needs them."""
 FILE_S = 1200.0
 """For a test file without a mutant."""
@@ -69,11 +69,9 @@ tests: how many were chosen; compiled: whether with compiled kernels; seconds: t
 
 def digest(root: Path) -> str:
     """Of all Python sources."""
-    whole = sha256()
-    for name in listed(root):
-        if name.endswith(".py"):
-            whole.update(name.encode() + b"\0" + (root / name).read_bytes() + b"\0")
-    return whole.hexdigest()[:16]
+    names = [name for name in listed(root) if name.endswith(".py")]
+    texts = [sha256((root / name).read_bytes()).hexdigest() for name in names]
+    return sha256("\n".join(names + texts).encode()).hexdigest()[:16]
 
 
 def recorded(pool: ProcessPoolExecutor, base: Tree, folder: Path, only: list[str]) -> list[Record]:
@@ -171,9 +169,8 @@ def drawn(root: Path, seed: int, count: int, module: str) -> list[Mutant]:
     """`count` different mutants: a module by its lines, then one of its mutants. None of a module
     whose extra is not installed, and none of the contracts that ship, which are tests."""
     dice = random.Random(seed)
-    absent = {file for package, file in EXTRAS.items() if find_spec(package) is None}
-    found = [f for f in sources(root) if f not in absent and not f.startswith(CONTRACTS)]
-    wanted = [f for f in found if module in f]
+    absent = [file for package, file in EXTRAS.items() if find_spec(package) is None]
+    wanted = [f for f in sources(root) if module in f and not f.startswith((CONTRACTS, *absent))]
     texts = {f: (root / f).read_bytes() for f in wanted}
     left = {file: found for file, text in texts.items() if (found := mutants(file, text))}
     chosen: list[Mutant] = []
@@ -207,14 +204,13 @@ def key(mutant: Mutant | Outcome) -> tuple[str, ...]:
 
 def labelled(outcomes: list[Outcome], root: Path) -> list[Outcome]:
     """The outcomes, the survivors that EQUIVALENT argues about as `equivalent`."""
-    file = root / EQUIVALENT
-    argued = {key(e) for e in json.loads(file.read_text())} if file.exists() else set()
-    found = []
-    for outcome in sorted(outcomes, key=lambda o: (o["file"], o["line"], o["after"])):
+    argued = {key(entry) for entry in json.loads((root / EQUIVALENT).read_text())}
+    found = sorted(outcomes, key=lambda o: (o["file"], o["line"], o["after"]))
+    for i, outcome in enumerate(found):
         if key(outcome) in argued and outcome["outcome"] == "killed":
             print(f"{EQUIVALENT} is wrong about this one:\n{text(outcome)}")
-        same = key(outcome) in argued and outcome["outcome"] == "survived"
-        found.append(outcome | {"outcome": "equivalent"} if same else outcome)
+        if key(outcome) in argued and outcome["outcome"] == "survived":
+            found[i] = outcome | {"outcome": "equivalent"}
     return found
 
 

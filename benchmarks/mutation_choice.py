@@ -40,16 +40,14 @@ def room(file: str) -> str:
 
 def needing(root: Path, record: Record) -> list[str]:
     """The tests that may run compiled functions: those that call a function of a module with some,
-    and those of files that import such a module."""
+    and those of files that import primitives themselves."""
     files = {f for f in sources(root) if COMPILES.search((root / f).read_bytes())}
-    names = [module_name(f).rpartition(".") for f in files]
-    imports = [re.compile(rf"{of}(\.| import .*\b){name}\b") for of, _, name in names]
     texts = {file: (root / file).read_text() for file in {t.partition("::")[0] for t in record}}
-    direct = {file for file, text in texts.items() if any(i.search(text) for i in imports)}
     return [
         test
         for test, (_, calls) in record.items()
-        if test.partition("::")[0] in direct or any(c.split()[0] in files for c in calls)
+        if "pearl_devices.primitives" in texts[test.partition("::")[0]]
+        or any(call.split()[0] in files for call in calls)
     ]
 
 

@@ -1,15 +1,18 @@
 """The mutation benchmark: which lines it changes, and what it makes of tests that see it or not."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from benchmarks import mutation
 from benchmarks.mutants import Mutant, mutants, sound
 from benchmarks.mutation_choice import PACKAGES, Choice
+from pearl_devices.primitives.math import rng
 
 ROOT = Path(__file__).parents[2]
 
@@ -251,6 +254,24 @@ def test_a_kernel_meets_the_tests_that_pass_uncompiled_and_else_those_that_need_
     assert choice.tests(Mutant(file, 1, "FIRST", "", "", "")) == ([quick, slow], False)
     only = Choice(ROOT, {slow: (3.0, [f"{file} stream"])}, {})
     assert only.tests(Mutant(file, 1, "mix", "", "", "")) == ([slow], True)
+
+
+def test_kernels_are_python_functions_where_numba_is_told_so_but_for_modules_with_intrinsics():
+    code = """if True:
+        import numpy as np
+        from pearl_devices.primitives.math import rng
+        from pearl_devices.primitives.replay import sum_tree
+        tree = np.zeros(9, np.float32)
+        tree[1:] = 1.0
+        kinds = [type(f).__name__ for f in (rng.bits, sum_tree.sum_children)]
+        print(*kinds, int(rng.bits(np.uint64(3), 5)), sum_tree.sum_children(tree, 1, 8))
+    """
+    said = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code],
+        env=os.environ | {"NUMBA_DISABLE_JIT": "1"}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    bits = int(rng.bits(np.uint64(3), 5))
+    assert said.stdout.split() == ["function", "Whole", str(bits), "8.0"]
 
 
 def test_no_mutant_is_drawn_of_a_module_whose_extra_is_absent(monkeypatch):
