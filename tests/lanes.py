@@ -82,6 +82,7 @@ def planned(
     occupied: Mapping[str, float] | None = None,
     cores: int = 4,
     variants: tuple[str, ...] = ("native",),
+    method: str | None = None,
 ) -> tuple[System, Plan]:
     """The plan of a spec on a host of so many cores where every task takes what `seconds` says, and
     of its lane what `occupied` says (by default as long). No fused calls."""
@@ -90,7 +91,8 @@ def planned(
     devices = (host, *system.platform.devices[1:])
     system = replace(system, platform=replace(system.platform, devices=devices))
     graph, costs = _costs(system, seconds, occupied or {}, variants)
-    return system, solve(graph, costs, limits=system.limits, time_limit_s=600.0)
+    found = solve(graph, costs, limits=system.limits, method=method, time_limit_s=600.0)
+    return system, found
 
 
 def untimed(system: System) -> System:

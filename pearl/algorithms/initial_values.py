@@ -38,6 +38,7 @@ def sizes(system: System) -> Sizes:
         train_every=a.together,
         scheduled=a.scheduled,
         scaled=bool(system.env.pixels),
+        actions=0 if system.env.act else system.env.actions,
     )
 
 

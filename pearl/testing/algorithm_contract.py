@@ -172,6 +172,27 @@ class AlgorithmContract:
 
     # A run
 
+    def test_it_takes_only_actions_that_the_environment_has(self) -> None:
+        stepping = self.module().graph(pearl.load(self.spec())).task("env_step").kernel
+        for variant, _ in cpu.offers(stepping, Device("cpu", "cpu")):
+            self.check_actions(variant)
+
+    def check_actions(self, stepped: str) -> None:
+        """The actions of a short run with this variant of env_step are the environment's."""
+        spec = self.spec()
+        spec["limits"]["variants"] = {"env_step": [stepped]}
+        trainer = pearl.compile(spec, emulate=True, seed=5)
+        assert trainer.plan.task("env_step").variant == stepped
+        trainer.train(steps=64)
+        arrays, env = trainer.session.arrays, trainer.system.env
+        taken = [a for n, a in arrays.items() if n in ("replay.action", "rollout.action")]
+        for array in taken or [arrays["act.action"]]:
+            if env.actions:
+                assert set(np.unique(array)) <= set(range(env.actions))
+            elif array is arrays["act.action"]:
+                assert (array >= arrays["act.low"]).all()
+                assert (array <= arrays["act.high"]).all()
+
     def test_two_short_runs_from_one_seed_are_equal_bit_for_bit(self) -> None:
         runs = []
         for _ in range(2):

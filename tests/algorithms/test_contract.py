@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
+import pearl
 from pearl.algorithms import ALGORITHMS
+from pearl.errors import SpecError
 from pearl.testing import AlgorithmContract
+from tests import wide_head
 
 
 class TestDqn(AlgorithmContract):
@@ -48,6 +53,24 @@ class TestReinforce(AlgorithmContract):
 
 class TestVtrace(AlgorithmContract):
     name = "examples.vtrace"
+
+
+class TestWideHead(AlgorithmContract):
+    name = "tests.wide_head"
+
+
+def test_outputs_that_are_no_values_of_actions_need_a_program_that_chooses() -> None:
+    spec = TestWideHead().spec(options={"choosing": False})
+    with pytest.raises(SpecError, match=r"'q' has 6 outputs for 2 actions.* \(act\)"):
+        pearl.plan(pearl.load(spec))
+
+
+def test_a_program_that_chooses_another_action_ends_the_run(monkeypatch) -> None:
+    monkeypatch.setattr(wide_head, "act", lambda nets, obs, explore, noise: nets.q(obs).argmax(1))
+    found = pearl.compile(TestWideHead().spec(), emulate=True).train(steps=200)
+    assert found.status == "failed"
+    assert "tests.wide_head:act returned actions" in found.message
+    assert "those of the environment are 0 … 1" in found.message
 
 
 def test_every_algorithm_of_the_table_has_its_class() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,8 @@ from gymnasium.spaces import Box
 import pearl
 from pearl.planning.plans import Plan
 from pearl.spec.checks import shipped
+from pearl_devices import discover
+from tests.lanes import SECONDS, differing, planned, trained
 
 XEON = {"platform": {"devices": {"cpu": "xeon_gold_6326"}}}
 """A catalogue's CPU, so that a plan is the same whatever machine asks."""
@@ -64,7 +68,11 @@ def test_one_shipped_spec_plans_several_lanes() -> None:
     assert len(plan.lanes) <= 4
 
 
-@pytest.mark.parametrize("name", ["dqn_cartpole_gpu", "dqn_cartpole_fpga"])
+ELSEWHERE = ["dqn_cartpole_gpu", "dqn_cartpole_fpga"]
+"""Specs for machines with devices that a test has not."""
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
 def test_a_spec_for_a_machine_that_is_not_here_says_so_when_trained(name: str) -> None:
     with pytest.raises(pearl.SpecError, match="which this machine lacks; emulate the plan"):
         pearl.compile(name)
@@ -77,14 +85,53 @@ def test_the_spec_of_an_fpga_trains_on_the_clock_of_its_plan(tmp_path: Path) -> 
     assert run.updates > 0
 
 
+@pytest.fixture
+def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This host has two cores, whatever it has."""
+    monkeypatch.setattr(discover, "_cores", lambda root, usable: (2, "as a test says"))
+
+
+BRIEF = {"train.evaluate_every": 0, "train.final_episodes": 0}
+
+
+def trains(trainer: pearl.Trainer, tmp_path: Path) -> None:
+    """It trains for three iterations and, of a replay, until gradient steps are taken."""
+    fill = getattr(trainer.system.algorithm, "learning_starts", 0)
+    run = trainer.train(steps=fill + 3 * trainer.graph.env_steps, out=tmp_path / "run")
+    assert (run.status, run.updates > 0) == ("done", True)
+
+
+@pytest.mark.parametrize("name", [n for n in shipped() if n != "ppo_halfcheetah"])
+def test_a_shipped_spec_trains_on_two_cores(name: str, two_cores: None, tmp_path: Path) -> None:
+    trains(pearl.compile(name, set=BRIEF, emulate=name in ELSEWHERE), tmp_path)
+
+
+def test_the_spec_of_several_lanes_trains_on_two_cores(two_cores: None, tmp_path: Path) -> None:
+    pytest.importorskip("mujoco")
+    trains(pearl.compile("ppo_halfcheetah", set=BRIEF), tmp_path)
+
+
 @pytest.mark.slow
-def test_the_spec_of_several_lanes_trains_on_them(tmp_path: Path) -> None:
-    changed = {"algorithm.env": f"{__name__}:Slow", "train.evaluate_every": 0}
-    changed |= {"algorithm.num_envs": 4, "algorithm.rollout_steps": 4, "algorithm.epochs": 1}
-    changed |= {"algorithm.minibatches": 2, "train.final_episodes": 0}
-    trainer = pearl.compile("ppo_halfcheetah", set=changed)
+def test_the_plan_of_several_lanes_trains_at_its_sizes(two_cores: None, tmp_path: Path) -> None:
+    trainer = pearl.compile("ppo_halfcheetah", set={**BRIEF, "algorithm.env": f"{__name__}:Slow"})
     assert len({t.lane for t in trainer.plan.tasks if t.task.startswith("env_step")}) == 2
-    assert trainer.train(steps=64, out=tmp_path / "run").status == "done"
+    trains(trainer, tmp_path)
+
+
+def test_the_sizes_of_several_lanes_train_with_a_native_environment() -> None:
+    """The plan is as of an environment with slow steps on two cores; one copy of it may be 29 steps
+    further ahead of the rollout than the other, as in plans for HalfCheetah."""
+    document = copy.deepcopy(dict(pearl.load("ppo_halfcheetah", set=BRIEF).raw))
+    document["algorithm"]["env"] = "Pendulum-v1"
+    del document["algorithm"]["spaces"]
+    seconds = {**SECONDS, "env_step": 32 * 0.3e-3}
+    system, plan = planned(document, seconds=seconds, cores=2, method="heft")
+    room = [replace(e, capacity=e.capacity and e.capacity + 29 * e.src_replica) for e in plan.edges]
+    assert plan.task("env_step").replicas == 2
+    even = trained(system, plan, "one", steps=2 * 1024)
+    uneven = trained(system, replace(plan, edges=tuple(room)), "threads", steps=2 * 1024)
+    assert even.run.updates > 0
+    assert differing(even, uneven) == []
 
 
 def test_readme_names_every_shipped_spec() -> None:

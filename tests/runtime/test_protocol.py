@@ -1,6 +1,7 @@
 """A plan with several lanes computes the same, wherever its lanes run and whatever the timing."""
 
 import functools
+import math
 import random
 import time
 from dataclasses import replace
@@ -348,3 +349,31 @@ def test_a_call_that_is_complete_later_is_waited_for_by_its_readers_alone(hostin
     assert len(others) == 600
     assert np.median(others) >= 4
     assert differing(at_once, later) == []
+
+
+def uneven(plan, seed):
+    """The plan with random shares of the environments and, of every data channel, a random capacity
+    of at least its own: the copies of a task then differ, as they do in plans of the solver."""
+    r = random.Random(seed)
+    first = r.randint(1, 7)
+
+    def roomier(channel):
+        if channel.capacity is None:
+            return channel
+        more = r.choice((0, 0, 1, 3, 7)) * math.gcd(channel.production, channel.consumption)
+        return replace(channel, capacity=channel.capacity + more)
+
+    shared = replace(
+        plan,
+        tasks=tuple(replace(t, shares=(first, 8 - first)) if t.shares else t for t in plan.tasks),
+    )
+    return shared, replace(shared, edges=tuple(roomier(c) for c in plan.edges))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_copies_with_uneven_capacities_compute_what_even_ones_compute(seed):
+    system, plan = replicas_plan()
+    shared, changed = uneven(plan, seed)
+    even = trained(system, shared, "one", steps=400)
+    for hosting in ("one", "threads"):
+        assert differing(even, trained(system, changed, hosting, steps=400)) == []

@@ -1,9 +1,10 @@
 """The kinds of an algorithm with a replay: acting, gradient steps, and both in one call.
 
-Sizes of inference.*: envs, obs, act, one network (widths) under its own name. Of update.*: batch,
-steps, obs, act, its networks (widths) under their own names. Of learn.*: those of its parts
+Sizes of inference.*: envs, obs, act, actions, one network (widths) under its own name. Of update.*:
+batch, steps, obs, act, its networks (widths) under their own names. Of learn.*: those of its parts
 together. Of iteration.*: likewise, with vector_steps, the firings of acting; its program is the
-environment. `act` is 0 for discrete actions.
+environment. `act` is 0 for discrete actions; `actions` is how many there are, by default one an
+output of the network.
 """
 
 from __future__ import annotations
@@ -67,6 +68,13 @@ def acting_work(k: Kernel) -> Work:
 def acting_products(k: Kernel) -> tuple[Product, ...]:
     """Those of the forward pass; none where a network is a module, whose layers are not known."""
     return () if k.modules else tuple(forward_products(k.layers(), k.dim("envs")))
+
+
+def discrete_actions(k: Kernel) -> int:
+    """How many discrete actions an inference chooses among; 0 where actions are continuous."""
+    if k.dim("act"):
+        return 0
+    return k.dims["actions"] if "actions" in k.dims else k.layers()[-1] - k.dims.get("duelling", 0)
 
 
 def acting_arrays(k: Kernel) -> dict[str, Spec]:
@@ -256,7 +264,7 @@ def iteration(policy: str, acts: KernelKind, learns: KernelKind) -> KernelKind:
 
     def parts(k: Kernel) -> Parts:
         vector_steps = k.dim("vector_steps")
-        names = ("envs", "obs", "act", policy, "duelling")
+        names = ("envs", "obs", "act", "actions", policy, "duelling")
         acting = {n: k.dims[n] for n in names if n in k.dims}
         sync = {"params": parameters(k.layers(policy))}
         return (

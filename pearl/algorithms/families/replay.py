@@ -32,7 +32,8 @@ class Sizes:
     builds networks that are no dense layers; shape: of an observation. frames: `stack` and `ends`,
     where observations are stacks of frames (see `pearl_devices.primitives.replay.frames`).
     train_every: vector steps of an iteration, at least. scheduled: whether a learning rate has a
-    schedule. scaled: whether images are scaled to 0 … 1.
+    schedule. scaled: whether images are scaled to 0 … 1. actions: how many discrete actions there
+    are; 0: they are continuous.
     """
 
     program: str
@@ -54,6 +55,7 @@ class Sizes:
     train_every: int = 1
     scheduled: bool = False
     scaled: bool = False
+    actions: int = 0
 
 
 def rates(sizes: Sizes) -> tuple[int, int]:
@@ -85,8 +87,14 @@ def build(
     one they are chosen as `inference.<acting>` does (acting is `name` by default). extra: further
     sizes of the update kernel. head: further sizes of both. options: keyword arguments of the torch
     loss.
+
+    Raises:
+        SpecError: the outputs of the network that acts are no values of the actions, and no program
+            chooses.
     """
     own_name(name, losses)
+    if sizes.actions and act is None:
+        _one_output_an_action(networks[policy], policy, sizes.actions, dict(head or {}))
     acts, steps = rates(sizes)
     envs = sizes.envs // sizes.groups
     modules = own_networks(sizes.network, sizes.obs, sizes.shape, networks)
@@ -114,6 +122,7 @@ def build(
     if sizes.scheduled:
         learned["scheduled"] = 1
     spaces: dict[str, Dim] = {"obs": sizes.obs, "act": sizes.act}
+    chosen: dict[str, Dim] = {"actions": sizes.actions} if sizes.actions else {}
     env_step = kernel(
         "env_step",
         {**spaces, **sizes.normalise, **stack, **({"scaled": 1} if sizes.scaled else {})},
@@ -123,7 +132,7 @@ def build(
     )
     inference = kernel(
         f"inference.{acting or name}",
-        {**spaces, policy: networks[policy], **(head or {})},
+        {**spaces, **chosen, policy: networks[policy], **(head or {})},
         program=act,
         modules={name: own for name, own in modules.items() if name == policy},
         envs=envs,
@@ -182,7 +191,7 @@ def build(
     if f"iteration.{name}" in KINDS and 1 in (acts, learns) and native and not sizes.scaled:
         fused = kernel(
             f"iteration.{name}",
-            {**drawn, **learned},
+            {**drawn, **chosen, **learned},
             program=sizes.program,
             args=sizes.env_args,
             steps=steps,
@@ -204,6 +213,18 @@ def build(
         updates=steps,
         batch=sizes.batch,
     )
+
+
+def _one_output_an_action(
+    widths: tuple[int, ...], policy: str, actions: int, head: Mapping[str, int]
+) -> None:
+    outputs = widths[-1] - head.get("duelling", 0)
+    if outputs != actions:
+        raise SpecError(
+            f"algorithm.name: network {policy!r} has {outputs} outputs for {actions} actions, and "
+            "the largest output would be taken as the action; give `build` a program that chooses "
+            "(act)"
+        )
 
 
 def own_name(name: str, losses: str) -> None:

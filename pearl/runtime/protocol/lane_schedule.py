@@ -127,7 +127,7 @@ class Protocol:
         lanes = [k for k in self.plan.lanes if k.width > 0]
         q = self.graph.repetition
         self.drain = max(-(-d // q[t]) for t, d in self.delay.items())
-        self.slots = {t: self._count(t) for t in self._senders}
+        self.slots = self._counts()
         self.lanes = tuple(LaneFirings(k.lane, tuple(self._round(k.lane, k.order))) for k in lanes)
         updating = [i for i, k in enumerate(self.lanes) if "update" in k.tasks]
         self.home = updating[0] if updating else 0
@@ -165,6 +165,17 @@ class Protocol:
         e = self._edge(sender, reader)
         tokens = e.tokens if e.tokens_seq else 0
         return e.production, e.consumption, tokens
+
+    def _counts(self) -> dict[str, int]:
+        """Task that sends a message → slots of that message. Copies of a task write their rows of
+        the same arrays, and a task that is whole reads the rows of all of them at once. So copies
+        have equally many slots, whatever the capacities of their channels are."""
+        own = {t: self._count(t) for t in self._senders}
+        most: dict[str, int] = {}
+        for task, count in own.items():
+            origin = self.graph.origin(task)[0]
+            most[origin] = max(count, most.get(origin, 1))
+        return {t: most[self.graph.origin(t)[0]] for t in own}
 
     def _count(self, sender: str) -> int:
         """Slots of what a task sends: one, and one more for each that may be under way."""

@@ -42,6 +42,7 @@ from torch import Tensor
 from pearl_devices.base import Buffers, Call
 from pearl_devices.buffers import specs
 from pearl_devices.kernel import Kernel
+from pearl_devices.kernels.off_policy import discrete_actions
 from pearl_devices.primitives.native import bound
 from pearl_devices.primitives.torch import modules
 from pearl_devices.primitives.torch.learner import Learner, Split, views
@@ -243,6 +244,8 @@ def bind_inference(kernel: Kernel, buffers: Buffers) -> Call:
     obs = torch.as_tensor(buffers["env.obs"])
     counter, explore = buffers["rng.inference"], buffers["explore"]
     action, act = buffers["act.action"], kernel.dim("act")
+    if kernel.program is not None:
+        return _with_program(kernel, buffers)
     out = np.zeros((obs.shape[0], kernel.layers()[-1]), np.float32)
     shared = torch.from_numpy(out)
     if act:
@@ -254,8 +257,6 @@ def bind_inference(kernel: Kernel, buffers: Buffers) -> Call:
     else:
         values = out[:, kernel.dims.get("duelling", 0) :]
         pick = bound(dqn.choose, counter, values, explore, action)
-    if kernel.program is not None:
-        return _with_program(kernel, buffers, pick)
 
     @torch.no_grad()
     def call() -> None:
@@ -273,9 +274,23 @@ def _policy(kernel: Kernel, params: Any, hyper: SimpleNamespace) -> Any:
     return SimpleNamespace(**{name: network(name, parts, hyper, kernel.layers()[-1], forward)})
 
 
-def _with_program(kernel: Kernel, buffers: Buffers, start: Call) -> Call:
-    """An inference that a program chooses; `start` takes the random actions of the start."""
+def _random_actions(kernel: Kernel, buffers: Buffers) -> Call:
+    """Uniform over all actions, as native variants draw them: what is chosen before
+    `learning_starts`, whatever the outputs of the network are."""
+    counter, explore, action = (buffers[n] for n in ("rng.inference", "explore", "act.action"))
+    act, rows = kernel.dim("act"), buffers["env.obs"].shape[0]
+    if act:
+        low, high = buffers["act.low"], buffers["act.high"]
+        no_outputs = np.zeros((rows, act), np.float32)
+        return bound(ddpg.explore_around, counter, no_outputs, low, high, explore, action)
+    no_values = np.zeros((rows, discrete_actions(kernel)), np.float32)
+    return bound(dqn.choose, counter, no_values, explore, action)
+
+
+def _with_program(kernel: Kernel, buffers: Buffers) -> Call:
+    """An inference whose actions a program chooses."""
     program, (name,) = resolve(kernel), kernel.networks
+    start = _random_actions(kernel, buffers)
     obs, action = (torch.as_tensor(buffers[n]) for n in ("env.obs", "act.action"))
     bounds = _bounds(buffers) if kernel.dim("act") else {}
     hyper = SimpleNamespace(**{n: bound.to(obs.device) for n, bound in bounds.items()})
@@ -297,12 +312,23 @@ def _with_program(kernel: Kernel, buffers: Buffers, start: Call) -> Call:
 
 
 def _checked(kernel: Kernel, chosen: Any, shape: Sequence[int]) -> Tensor:
+    """What a program chose, if that is actions.
+
+    Raises ValueError.
+    """
     if not isinstance(chosen, Tensor) or tuple(chosen.shape) != tuple(shape):
         got = tuple(chosen.shape) if isinstance(chosen, Tensor) else type(chosen).__name__
         raise ValueError(
             f"kernel {kernel.kind}: {kernel.program} returned {got}; it must return actions, "
             f"shape {tuple(shape)}"
         )
+    if (actions := discrete_actions(kernel)) and chosen.numel():
+        least, most = int(chosen.min()), int(chosen.max())
+        if least < 0 or most >= actions:
+            raise ValueError(
+                f"kernel {kernel.kind}: {kernel.program} returned actions {least} … {most}; those "
+                f"of the environment are 0 … {actions - 1}"
+            )
     return chosen
 
 
