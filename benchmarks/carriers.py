@@ -15,7 +15,6 @@ import sys
 import time
 from collections.abc import Callable
 from importlib.util import find_spec
-from itertools import product
 from statistics import median
 from typing import Any
 
@@ -40,10 +39,10 @@ Send = Callable[[Any, int, bool], None]
 class Far:
     """The actor at the other end of a wire."""
 
-    def join(self, carrier: str, address: str, at: Any) -> None:
-        from pearl.cluster.wire import end
+    def join(self, at: Any) -> None:
+        from pearl.cluster.door import join
 
-        self.wire = end(carrier, address, at)
+        self.wire = join(at)
 
     def serve(self) -> None:
         """Take as many messages as each order says, and send them back if it says so."""
@@ -126,7 +125,7 @@ def timed(
 def compared(cluster: Any, rounds: int, each_s: float) -> dict[tuple[int, bool, str], Any]:
     """Size, way and carrier → (seconds, CPU seconds) of each round."""
     from pearl.cluster import connection
-    from pearl.cluster.wire import CARRIERS, Door
+    from pearl.cluster.door import Door
     from tests.ray_cluster import members
 
     ray = connection.connected()
@@ -134,17 +133,13 @@ def compared(cluster: Any, rounds: int, each_s: float) -> dict[tuple[int, bool, 
     home, other = sorted(connection.nodes(), key=lambda node: node.id != here)
     options = {"num_cpus": 0, "max_concurrency": 2, **connection.on_node(other)}
     echo = ray.remote(Echo).options(**options).remote()
-    ways, wires, serving = {"ray": by_ray(ray, echo)}, [], []
-    for carrier in CARRIERS:
-        if carrier == "ray":
-            continue
-        far = ray.remote(Far).options(**options).remote()
-        door = Door(home.address)
-        joined = far.join.remote(carrier, other.address, door.at)
-        wires.append(door.open(carrier))
-        ray.get(joined, timeout=WAIT_S)
-        serving.append(far.serve.remote())
-        ways[carrier] = by_wire(wires[-1])
+    far = ray.remote(Far).options(**options).remote()
+    door = Door(home.address)
+    joined = far.join.remote(door.at)
+    wire = door.open()
+    ray.get(joined, timeout=WAIT_S)
+    serving = far.serve.remote()
+    ways = {"tcp": by_wire(wire), "ray": by_ray(ray, echo)}
     for send in ways.values():  # the first messages are slower
         send(np.zeros(1, np.uint8), UNDER_WAY, True)
     pids = [os.getpid(), *(p for node in cluster.nodes.values() for p in members(node.pid))]
@@ -158,8 +153,7 @@ def compared(cluster: Any, rounds: int, each_s: float) -> dict[tuple[int, bool, 
                 for carrier, send in ways.items():
                     one = timed(send, size, back, each_s, pids, idle)
                     found.setdefault((size, back, carrier), []).append(one)
-    for wire in wires:
-        wire.send([np.zeros(2, np.int64).view(np.uint8)])
+    wire.send([np.zeros(2, np.int64).view(np.uint8)])
     ray.get(serving, timeout=WAIT_S)
     return found
 
@@ -181,20 +175,19 @@ def main(arguments: list[str] | None = None) -> int:
         key: tuple(median(r[i] for r in rounds) for i in (0, 1)) for key, rounds in found.items()
     }
     rows: list[list[str]] = []
-    shares: dict[tuple[int, str], list[float]] = {}
+    shares: tuple[list[float], list[float]] = ([], [])
     for size in SIZES:
         for back in (True, False):
             row = [si(float(size), "B"), "one by one" if back else "in a row"]
             for i in (0, 1):
                 row += [si(figures[size, back, c][i], "s") for c in CARRIERS]
             rows.append(row)
-            for i, other in product((0, 1), ("gloo", "ray")):
-                ratio = figures[size, back, "tcp"][i] / figures[size, back, other][i]
-                shares.setdefault((i, other), []).append(ratio)
+            for i, ratios in enumerate(shares):
+                ratios.append(figures[size, back, "tcp"][i] / figures[size, back, "ray"][i])
     columns = ["bytes", "way", *CARRIERS, *(f"CPU of {c}" for c in CARRIERS)]
     bars = []
-    for (i, other), ratios in shares.items():
-        what = f"{('time', 'CPU time')[i]} of tcp over that of {other}, median of sizes and ways"
+    for name, ratios in zip(("time", "CPU time"), shares, strict=True):
+        what = f"{name} of tcp over that of ray, median of sizes and ways"
         share = median(ratios)
         bars.append(Bar(what, f"{share:.2f}", "at most 0.5", share <= 0.5))
     kept = [

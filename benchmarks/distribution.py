@@ -1,5 +1,5 @@
 """Plans over two hosts: `python -m benchmarks.distribution [policies] [kills] [learners] [choice]
-[handled] [--carrier tcp|gloo|ray] [--quick] [--json FILE]`.
+[handled] [--carrier tcp|ray] [--quick] [--json FILE]`.
 
 Two raylets of this machine stand for two hosts, each with a core of its own; the extra [ray] is
 needed. What a real network adds is not shown here.
@@ -418,7 +418,7 @@ def handled(cluster: Any) -> Part:
     """CPU time of packing a message and of taking one, with what is due looked for, counts and
     bells."""
     from pearl.cluster.links import HANDLED_S
-    from pearl.cluster.tcp_wire import TcpWire
+    from pearl.cluster.wire import Wire
     from pearl.runtime.islands.away import Away
 
     _pinned(cluster)
@@ -428,7 +428,7 @@ def handled(cluster: Any) -> Part:
     system, plan = planned(spec)
     spent: dict[str, list[float]] = {}
     with ExitStack() as stack:
-        for kind, name in ((TcpWire, "send"), (Away, "_post_due"), (Away, "_take")):
+        for kind, name in ((Wire, "send"), (Away, "_post_due"), (Away, "_take")):
             stack.enter_context(_clocked(kind, name, spent.setdefault(name, [])))
         trained(system, plan, None)
     carrying, posting, taking = (median(spent[n]) for n in ("send", "_post_due", "_take"))
@@ -530,7 +530,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("parts", nargs="*", default=[])
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json")
-    parser.add_argument("--carrier", choices=("tcp", "gloo", "ray"))
+    parser.add_argument("--carrier", choices=("tcp", "ray"))
     given = parser.parse_args(argv)
     if given.carrier:
         ALL["carrier"] = given.carrier

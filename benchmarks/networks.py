@@ -120,7 +120,7 @@ def one(policy: str, what: str, carrier: str, folder: Path) -> tuple[list[str], 
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="benchmarks.networks", description=__doc__)
-    parser.add_argument("--carrier", choices=("tcp", "gloo", "ray"), default="tcp")
+    parser.add_argument("--carrier", choices=("tcp", "ray"), default="tcp")
     parser.add_argument("--json")
     given = parser.parse_args(argv)
     from tests.networks import allowed

@@ -130,6 +130,7 @@ class Kind(StrEnum):
     devices = auto()
     kinds = auto()
     methods = auto()
+    policies = auto()
 
 
 @command

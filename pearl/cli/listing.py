@@ -1,4 +1,4 @@
-"""Names that a spec may use: algorithms, platforms, devices and their kinds, and methods."""
+"""Names that a spec may use: algorithms, platforms, devices and their kinds, methods, policies."""
 
 from __future__ import annotations
 
@@ -36,6 +36,13 @@ def methods() -> list[Entry]:
         {"name": name, "summary": _first_paragraph(import_module(module).__doc__)}
         for name, module in modules.items()
     ]
+
+
+def policies() -> list[Entry]:
+    """Every distribution policy, and where it has each part of the loop run."""
+    from pearl.spec.distribution import DISTRIBUTIONS
+
+    return [{"name": n, "summary": policy.summary} for n, policy in DISTRIBUTIONS.items()]
 
 
 def machines() -> dict[str, Platform]:
@@ -128,5 +135,6 @@ LISTS: Mapping[str, Callable[[], list[Entry]]] = {
     "devices": devices,
     "kinds": kinds,
     "methods": methods,
+    "policies": policies,
 }
 """Argument of `pearl list` → the function that lists."""

@@ -4,9 +4,11 @@ platform that it is."""
 __all__ = [
     "CARRIERS",
     "Node",
+    "answer_s",
     "carrier",
     "connected",
     "discovery",
+    "door",
     "links",
     "nodes",
     "on_node",
@@ -14,5 +16,5 @@ __all__ = [
     "wire",
 ]
 
-from pearl.cluster.connection import Node, connected, nodes, on_node
+from pearl.cluster.connection import Node, answer_s, connected, nodes, on_node
 from pearl.cluster.wire import CARRIERS, carrier

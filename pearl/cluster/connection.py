@@ -7,6 +7,7 @@ whose sources of pearl differ is refused by name, for it would not compute the s
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import socket
@@ -24,7 +25,10 @@ from pearl.errors import SpecError
 REACH_S = 5.0
 """Seconds within which the head's port takes a connection (assumed)."""
 ANSWER_S = 60.0
-"""Seconds within which a node answers, its first worker process started (assumed; 2 to 6 seen)."""
+"""Seconds within which a node answers, its first worker process started (assumed; 2 to 6 seen),
+unless `ANSWER` says otherwise."""
+ANSWER = "PEARL_ANSWER_S"
+"""The variable with the seconds within which a node answers."""
 
 ADDRESS, AUTHENTICATION = "RAY_ADDRESS", "RAY_AUTH_MODE"
 LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
@@ -125,6 +129,26 @@ def nodes() -> tuple[Node, ...]:
             )
     _compare(ray, [n for n in found if n.id not in _alike])
     return tuple(found)
+
+
+def answer_s() -> float:
+    """Seconds within which a node answers, begins a run or lends its cores: `ANSWER`, else
+    `ANSWER_S`.
+
+    Raises:
+        SpecError: the variable is no number of seconds.
+    """
+    given = os.environ.get(ANSWER) or str(ANSWER_S)
+    try:
+        seconds = float(given)
+    except ValueError:
+        seconds = math.nan
+    if not 1 <= seconds <= 86_400:
+        raise SpecError(
+            f"{ANSWER} is {given!r}; a number of seconds from 1 to 86400 is needed, within which "
+            f"the nodes of the cluster answer; without it {ANSWER_S:g} s count"
+        )
+    return seconds
 
 
 def on_node(node: Node) -> dict[str, Any]:
@@ -266,7 +290,7 @@ def _compare(ray: Any, new: list[Node]) -> None:
     ours = look(PACKAGES)
     task = ray.remote(look).options
     asked = {n.id: task(num_cpus=0, max_retries=0, **on_node(n)).remote(PACKAGES) for n in new}
-    ray.wait(list(asked.values()), num_returns=len(asked), timeout=ANSWER_S)
+    ray.wait(list(asked.values()), num_returns=len(asked), timeout=answer_s())
     problems = []
     for node in new:
         problem = _difference(ray, node, asked[node.id], ours)
@@ -286,8 +310,9 @@ def _difference(ray: Any, node: Node, answer: Any, ours: Mapping[str, str]) -> s
     except ray.exceptions.GetTimeoutError:
         ray.cancel(answer, force=True)
         return (
-            f"{where} does not answer within {ANSWER_S:g} s; look at its load and whether its "
-            "ports can be reached from here, or end Ray there: ray stop"
+            f"{where} does not answer within {answer_s():g} s; look at its load and whether its "
+            f"ports can be reached from here, give it more time ({ANSWER}=300), or end Ray there: "
+            "ray stop"
         )
     except ray.exceptions.RayError as error:
         return f"{where} cannot run anything: {' '.join(str(error).split())[:300]}"

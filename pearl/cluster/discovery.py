@@ -21,7 +21,6 @@ from pearl_estimators.host.calibration import Calibration, CalibrationError, ver
 
 NAME = "ray"
 """The platform's name, and what a spec says for it."""
-ANSWER_S = connection.ANSWER_S
 
 
 def platform(carrier: str) -> Platform:
@@ -66,7 +65,7 @@ def _asked(ray: Any, nodes: Sequence[Node]) -> list[dict[str, Any]]:
     """
     look = ray.remote(_look).options
     asked = [look(num_cpus=0, max_retries=0, **connection.on_node(n)).remote() for n in nodes]
-    ray.wait(asked, num_returns=len(asked), timeout=ANSWER_S) if asked else None
+    ray.wait(asked, num_returns=len(asked), timeout=connection.answer_s()) if asked else None
     answers, problems = [], []
     for node, answer in zip(nodes, asked, strict=True):
         try:
@@ -181,12 +180,13 @@ def _given(ray: Any, node: Node, answer: Any, limit_s: float) -> tuple[Calibrati
         CalibrationError: it measured nothing.
     """
     where = f"node {node.name} ({node.address})"
+    until_s = limit_s + connection.answer_s()
     try:
-        plain, why = ray.get(answer, timeout=limit_s + ANSWER_S)
+        plain, why = ray.get(answer, timeout=until_s)
     except ray.exceptions.GetTimeoutError:
         ray.cancel(answer, force=True)
         raise CalibrationError(
-            f"{where} did not finish timing its kernels within {limit_s + ANSWER_S:.0f} s; run "
+            f"{where} did not finish timing its kernels within {until_s:.0f} s; run "
             "`pearl calibrate` on it"
         ) from None
     except ray.exceptions.RayError as error:

@@ -27,8 +27,9 @@ from pearl_devices.base import UNTIMED
 from pearl_devices.cache_folder import cache_folder
 from pearl_estimators.host.calibration import sealed, unsealed
 
-SCHEMA = 3
-"""Links of schema 1 were timed without pauses, those of schema 2 by calls of Ray alone."""
+SCHEMA = 4
+"""Links of schema 1 were timed without pauses, those of schema 2 by calls of Ray alone, those of
+schema 3 over connections whose batches had no tags."""
 SIZES = (1, 512, 4096, 16_384, 65_536, 131_072, 262_144, 1_048_576, 4_194_304)
 """Bytes of the messages that are timed."""
 Z25, Z95 = 0.6745, 1.6449
@@ -41,11 +42,10 @@ take, of runs over two raylets, 2 x AMD EPYC, virtual, 2026-11-23)."""
 
 ASSUMED = {
     "tcp": {"latency_s": 3e-4, "per_message_s": 3e-5, "bytes_per_s": 1.2e9},
-    "gloo": {"latency_s": 7e-4, "per_message_s": 4e-4, "bytes_per_s": 1.2e9},
     "ray": {"latency_s": 1.1e-3, "per_message_s": 2.5e-4, "bytes_per_s": 9e8},
 }
 """Where nothing was measured: what was between two raylets of one machine with two busy cores (Ray
-2.60, gloo of torch 2.13, 2 x AMD EPYC, virtual, 2026-11-23); but the bandwidth of TCP, 3.6 GB/s
+2.60, 2 x AMD EPYC, virtual, 2026-11-23); but the bandwidth of TCP, 3.6 GB/s
 there, is that of a network of 10 Gbit/s."""
 ASSUMED_SOURCE = (
     "assumed: {} as between two raylets of one machine; `pearl calibrate --on ray` times it"

@@ -17,8 +17,9 @@ from typing import Any, Protocol
 
 from pearl.cluster import connection
 from pearl.cluster.connection import Node
+from pearl.cluster.door import Door, Meeting, join
 from pearl.cluster.pieces import Bytes, cut, joined, pieces
-from pearl.cluster.wire import Door, Meeting, Wire, end
+from pearl.cluster.wire import Wire
 from pearl_estimators.host.calibration import CalibrationError
 
 IN_FLIGHT = 16
@@ -85,8 +86,8 @@ class _Echo:
     def taken(self, *parts: Bytes) -> int:
         return int(joined(parts).nbytes)
 
-    def join(self, carrier: str, address: str, at: Meeting) -> None:
-        wire, self._counted = end(carrier, address, at), 0
+    def join(self, at: Meeting) -> None:
+        wire, self._counted = join(at), 0
 
         def receive() -> None:
             for message in wire.receive(CALL_S):
@@ -182,14 +183,14 @@ class _ByWire:
 
 
 @contextmanager
-def _way(ray: Any, actor: Any, carrier: str, home: Node, other: Node) -> Iterator[_Way]:
+def _way(ray: Any, actor: Any, carrier: str, home: Node) -> Iterator[_Way]:
     """How a carrier brings messages to the actor, for as long as the context is open."""
     if carrier == "ray":
         yield _ByRay(ray, actor)
         return
     door = Door(home.address)
-    joined = actor.join.remote(carrier, other.address, door.at)
-    with closing(door.open(carrier)) as wire:
+    joined = actor.join.remote(door.at)
+    with closing(door.open()) as wire:
         ray.get(joined, timeout=CALL_S)
         yield _ByWire(wire)
 
@@ -219,7 +220,7 @@ def timed(home: Node, other: Node, carrier: str, sizes: Sequence[int]) -> list[T
     arrays = {size: np.arange(size, dtype=np.uint8) for size in sizes}
     ways: dict[int, tuple[list[float], list[float]]] = {size: ([], []) for size in sizes}
     try:
-        with _way(ray, actor, carrier, home, other) as by, _Turns(by) as turns:
+        with _way(ray, actor, carrier, home) as by, _Turns(by) as turns:
             for array in arrays.values():  # the first message of a size is slower
                 turns.turn(array)
             for _ in range(ROUNDS):

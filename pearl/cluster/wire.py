@@ -1,39 +1,48 @@
-"""`Wire`: one end of a connection between two processes, over which batches of messages go.
+"""`Wire`: one end of a TCP connection between two processes, over which batches of messages go.
 
-TCP and gloo carry messages over wires; without one the calls of Ray do.
+A batch is a head of fixed size, a tag, a body (the sizes of the messages, then the messages) and a
+tag. A tag is the HMAC-SHA256 of all that this end has sent so far over this connection, tags left
+out, under a key of this connection and this direction. So no number is believed before a tag has
+shown who wrote it, and a batch that was altered, repeated, left out or sent back has a wrong tag.
+Messages are not encrypted.
 """
 
 from __future__ import annotations
 
+import hmac
 import os
+import select
 import socket
+import struct
+import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from hashlib import sha256
-from hmac import compare_digest
-from importlib import import_module
-from secrets import token_bytes
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from pearl.cluster.pieces import Bytes
 
-WIRES = {
-    "tcp": "pearl.cluster.tcp_wire:TcpWire",
-    "gloo": "pearl.cluster.gloo_wire:GlooWire",
-}
-"""What carries messages over a wire → the class of its ends."""
-
-CARRIERS = (*WIRES, "ray")
-"""What carries messages between hosts."""
+CARRIERS = ("tcp", "ray")
+"""What carries messages between hosts: wires, or calls of Ray."""
 
 ENCRYPTED = "RAY_USE_TLS"
 """Ray's variable with which all that its nodes tell each other is encrypted."""
 
-FORM_S = 60.0
-"""Seconds in which both processes find each other (assumed)."""
+HEAD = struct.Struct("<qq")
+"""Bytes of the body, and number of messages."""
+
+TAG = 32
+"""Bytes of a tag."""
+
+MOST = 512
+"""Messages of a batch, all of which one call of the system takes."""
+
+AHEAD = 1 << 16
+"""Bytes of which one call of the system reads up to so many, of several batches in a row."""
+
+MOST_BYTES = 1 << 34
+"""Bytes of a batch at most (assumed)."""
 
 BEAT_S = 1.0
 """Seconds after which a process that has nothing to send sends an empty batch."""
@@ -41,66 +50,127 @@ BEAT_S = 1.0
 SENT_S = 120.0
 """Seconds in which the other process makes room for a batch (assumed)."""
 
+MID_S = 30.0
+"""Seconds within which a batch that has begun to come is there (assumed)."""
 
-class Meeting(NamedTuple):
-    """What both ends of a new wire know.
-
-    address, port: at which the first one listens. secret: that nobody else knows; neither end sends
-        it.
-    """
-
-    address: str
-    port: int
-    secret: bytes
+SLOWEST = 1e5
+"""Bytes a second of the slowest network: large batches get this time on top (assumed)."""
 
 
-class Wire(ABC):
-    """One end. `send` and `receive` may be called at the same time.
+class Keys(NamedTuple):
+    """Of a connection: of what this end sends, and of what comes."""
+
+    sent: bytes
+    coming: bytes
+
+
+class Wire:
+    """One end. `send` and `receive` may be called at the same time, each by one thread or more and
+    by one.
 
     Raises:
-        RuntimeError: the other end is gone, has not answered in time, or does not know the secret;
-            the methods likewise.
+        RuntimeError: the other end is gone or has not answered in time, or what comes is not what
+            the other end sent. The wire is of no use then.
     """
 
-    def __init__(self, address: str, at: Meeting, listening: int | None = None) -> None:
-        """address: at which this process can be reached; it listens there, if at all. listening: of
-        the end that listens, the number of its socket, which is closed in the end."""
-        self._beat_s, self._rank = time.monotonic(), int(listening is None)
-        self._open(address, at, listening)
-
-    @abstractmethod
-    def _open(self, address: str, at: Meeting, listening: int | None) -> None:
-        """Find the other end, and have it show that it knows the secret."""
-
-    @abstractmethod
-    def send(self, messages: Sequence[Bytes]) -> None:
-        """Send messages; with none, a sign of life."""
-
-    @abstractmethod
-    def receive(self, within_s: float) -> list[Bytes]:
-        """The next batch."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Let the connection go. Nothing is sent or received any more."""
+    def __init__(self, found: socket.socket, keys: Keys) -> None:
+        """found: connected, to an end that has shown that it knows the secret (`Door`)."""
+        self._socket, self._lock = found, threading.Lock()
+        self._sent, self._come = (hmac.new(key, digestmod="sha256") for key in keys)
+        self._ready = select.poll()
+        self._ready.register(found, select.POLLIN)
+        found.settimeout(None)
+        found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for way, limit_s in ((socket.SO_RCVTIMEO, MID_S), (socket.SO_SNDTIMEO, SENT_S)):
+            found.setsockopt(socket.SOL_SOCKET, way, struct.pack("ll", int(limit_s), 0))
+        self._ahead = memoryview(bytearray(AHEAD))
+        self._held = self._ahead[:0]
+        self._beat_s = time.monotonic()
 
     @property
     def quiet(self) -> bool:
         """Whether nothing was sent for `BEAT_S`."""
         return time.monotonic() - self._beat_s > BEAT_S
 
-    def _prove(self, secret: bytes, within_s: float) -> None:
-        """Show the other end that this one knows the secret, and have it show the same."""
-        mine, its = (_proof(secret, rank) for rank in (self._rank, 1 - self._rank))
-        self.send([mine])
-        shown = self.receive(within_s)
-        if len(shown) != 1 or not compare_digest(shown[0].tobytes(), its.tobytes()):
-            raise RuntimeError("who answers does not know the secret of the two ends")
+    def close(self) -> None:
+        """Let the connection go. Nothing is sent or received any more."""
+        self._socket.close()
 
+    def send(self, messages: Sequence[Bytes]) -> None:
+        """Send messages; with none, a sign of life."""
+        for first in range(0, max(1, len(messages)), MOST):
+            self._send(messages[first : first + MOST])
 
-def _proof(secret: bytes, rank: int) -> Bytes:
-    """What an end that knows the secret shows to the other, each another thing."""
-    return np.frombuffer(sha256(secret + bytes([rank])).digest(), np.uint8)
+    def _send(self, messages: Sequence[Bytes]) -> None:
+        sizes = np.array([m.size for m in messages], np.int64)
+        body_bytes = sizes.nbytes + int(sizes.sum())
+        if body_bytes > MOST_BYTES:
+            raise RuntimeError(f"a batch of {body_bytes} bytes; a wire takes {MOST_BYTES} at most")
+        head, body = HEAD.pack(body_bytes, len(messages)), [p for p in (sizes, *messages) if p.size]
+        with self._lock:
+            parts: list[Any] = [head, self._tag(head), *body, self._tag(*body)]
+            left = [memoryview(part).cast("B") for part in parts]
+            until_s = time.monotonic() + SENT_S + body_bytes / SLOWEST
+            while left:
+                try:
+                    sent = self._socket.sendmsg(left)
+                except OSError as error:
+                    raise RuntimeError(f"the other end takes nothing: {error}") from None
+                while left and sent >= left[0].nbytes:
+                    sent -= left.pop(0).nbytes
+                if sent:
+                    left[0] = left[0][sent:]
+                if left and time.monotonic() > until_s:
+                    raise RuntimeError("the other end takes a batch too slowly")
+            self._beat_s = time.monotonic()
+
+    def _tag(self, *parts: Any) -> bytes:
+        """Of all that was sent so far, these among it."""
+        for part in parts:
+            self._sent.update(part)
+        return self._sent.digest()
+
+    def receive(self, within_s: float) -> list[Bytes]:
+        """The next batch, which begins to come within so many seconds."""
+        if not self._held and not self._ready.poll(1e3 * within_s):
+            raise RuntimeError(f"the other end has sent nothing for {within_s:.0f} s")
+        until_s = time.monotonic() + MID_S
+        size, count = HEAD.unpack(self._read(HEAD.size, until_s))
+        if not (0 <= count <= MOST and 8 * count <= size <= MOST_BYTES):
+            raise RuntimeError(f"no batch has {count} messages in {size} bytes")
+        body = self._read(size, until_s + size / SLOWEST)
+        sizes = body[: 8 * count].view(np.int64).tolist()
+        if min(sizes, default=0) < 0 or sum(sizes) != size - 8 * count:
+            raise RuntimeError(f"the messages of a batch of {size} bytes have other sizes")
+        ends = 8 * count + np.cumsum(sizes, dtype=np.int64)
+        return [body[end - size : end] for size, end in zip(sizes, ends, strict=True)]
+
+    def _read(self, size: int, until_s: float) -> Bytes:
+        """So many bytes, whose tag is right."""
+        whole: Any = np.empty(size + TAG, np.uint8)
+        view, at = memoryview(whole), min(len(self._held), len(whole))
+        view[:at], self._held = self._held[:at], self._held[at:]
+        while at < len(view):
+            if at and time.monotonic() > until_s:
+                raise RuntimeError("a batch that has begun to come is not there in time")
+            try:
+                ahead = len(view) - at < AHEAD
+                got = self._socket.recv_into(self._ahead if ahead else view[at:])
+            except OSError as error:
+                raise RuntimeError(f"the other end has stopped amid a batch: {error}") from None
+            if not got:
+                raise RuntimeError("the other end has closed the connection")
+            if ahead:
+                end = min(at + got, len(view))
+                view[at:end], self._held = self._ahead[: end - at], self._ahead[end - at : got]
+                at = end
+            else:
+                at += got
+        self._come.update(view[:size])
+        if not hmac.compare_digest(self._come.digest(), view[size:]):
+            raise RuntimeError("what comes is not what the other end sent: its tag is wrong")
+        found: Bytes = whole[:size]
+        return found
 
 
 def carrier(asked: str | None) -> str:
@@ -108,30 +178,3 @@ def carrier(asked: str | None) -> str:
     wire does, else TCP, the fastest (`benchmarks.carriers`)."""
     encrypted = os.environ.get(ENCRYPTED, "0").lower() in ("1", "true")  # as Ray reads it
     return asked or ("ray" if encrypted else "tcp")
-
-
-def end(carrier: str, address: str, at: Meeting, listening: int | None = None) -> Wire:
-    """An end of a wire as `Wire` has it. Its module is imported on use: torch is large."""
-    module, _, name = WIRES[carrier].partition(":")
-    made: Wire = getattr(import_module(module), name)(address, at, listening)
-    return made
-
-
-class Door:
-    """Where a process waits for the other end of a new wire.
-
-    at: what the other end has to be told.
-    """
-
-    def __init__(self, address: str) -> None:
-        """address: at which this process can be reached."""
-        self._listening = socket.create_server((address, 0))
-        self.at = Meeting(address, self._listening.getsockname()[1], token_bytes(32))
-
-    def open(self, carrier: str) -> Wire:
-        """This process's end, once the other one is there; the door is closed.
-
-        Raises:
-            RuntimeError: the two do not find each other.
-        """
-        return end(carrier, self.at.address, self.at, self._listening.detach())

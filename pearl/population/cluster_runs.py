@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pearl.cluster import Node, connected, nodes, on_node
+from pearl.cluster import Node, answer_s, connected, nodes, on_node
 from pearl.errors import SpecError
 from pearl.files import write_atomically
 from pearl.planning.runs import CHECKPOINT
@@ -36,8 +36,8 @@ LOOK_S = 0.02
 """Between two looks at the processes of a node."""
 QUIET_S = 1.0
 """A node that has nothing to say says so after this time."""
-ANSWER_S = 60.0
-"""A node begins a run, or lends its cores, within this time (assumed)."""
+STALE_S = 60.0
+"""A folder of runs is not removed within this time, in which its actor begins (assumed)."""
 PREFIX, HELD = "pearl-runs-", ".held"
 ON = ("ray",)
 """Where a population can run but here."""
@@ -179,7 +179,7 @@ def remove_stale() -> None:
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with suppress(OSError):
             at = folder.stat()
-            if at.st_uid != os.getuid() or time.time() - at.st_mtime < ANSWER_S:
+            if at.st_uid != os.getuid() or time.time() - at.st_mtime < STALE_S:
                 continue
             with (folder / HELD).open("rb") as held:
                 fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -256,12 +256,12 @@ class NodeRuns:
         """An answer that the first of its actor waits for. Raises SpecError where none comes."""
         node = host.node
         try:
-            return self._ray.get(asked, timeout=ANSWER_S)
+            return self._ray.get(asked, timeout=answer_s())
         except self._ray.exceptions.GetTimeoutError:
             raise SpecError(
                 f"node {node.name} ({node.address}) lends no {len(host.free)} slots within "
-                f"{ANSWER_S:g} s; its {node.cores} cores are in other use (`ray status`): end "
-                "that, or wait"
+                f"{answer_s():g} s; its {node.cores} cores are in other use (`ray status`): end "
+                "that, or give it more time (PEARL_ANSWER_S)"
             ) from None
         except self._ray.exceptions.RayError as error:
             raise SpecError(f"node {node.name} ({node.address}): {_line(error)}") from None
@@ -325,7 +325,7 @@ class NodeRuns:
         """Take in what a node says."""
         answer, host.listening = host.listening, None
         try:
-            news = self._ray.get(answer, timeout=ANSWER_S)
+            news = self._ray.get(answer, timeout=answer_s())
         except self._ray.exceptions.RayError as error:
             self._lose(host, error)
             return
@@ -360,7 +360,7 @@ class NodeRuns:
     def stop(self) -> None:
         """End all runs, each with a checkpoint that comes home."""
         asked = [(host, host.actor.stop.remote()) for host in self._hosts]
-        end_s = time.monotonic() + GRACE_S + ANSWER_S
+        end_s = time.monotonic() + GRACE_S + answer_s()
         for host, answer in asked:
             try:
                 if host.listening is not None:

@@ -3,6 +3,7 @@
 __all__ = [
     "catalogue",
     "code_checks",
+    "distribution",
     "messages",
     "models",
     "own_code",

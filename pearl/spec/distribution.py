@@ -24,6 +24,16 @@ from pearl_devices.kernels import kind_of
 Place = Literal["home", "elsewhere", "each", "processors", "accelerators", "anywhere"]
 """Each: learner i of several on host i, home first, and around again."""
 
+PLACES: Mapping[Place, str] = {
+    "home": "at home",
+    "elsewhere": "on other hosts",
+    "each": "of learner i on host i",
+    "processors": "on devices of the host device's kind",
+    "accelerators": "on devices of other kinds",
+    "anywhere": "anywhere",
+}
+"""Place → where that is."""
+
 MOST_COPIES = 64
 
 
@@ -41,6 +51,18 @@ class Distribution:
     learning: Place
     others: Place
     any_order: bool = False
+
+    @property
+    def summary(self) -> str:
+        """Where each part runs, in words."""
+        parts = {
+            "environments": self.environments,
+            "actions": self.acting,
+            "gradient steps": self.learning,
+            "the rest": self.others,
+        }
+        where = ", ".join(f"{part} {PLACES[place]}" for part, place in parts.items())
+        return where + (", rows stored in any order" if self.any_order else "")
 
 
 DISTRIBUTIONS: Mapping[str, Distribution] = {

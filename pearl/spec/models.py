@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, StrictBool, StrictInt, StrictStr
+from pydantic import BeforeValidator, Field, StrictBool, StrictInt, StrictStr
 from pydantic.dataclasses import dataclass
 
 from pearl.algorithms.options import STRICT, Acting
@@ -35,6 +35,15 @@ Names = Annotated[tuple[StrictStr, ...], Field(min_length=1)]
 Pair = Annotated[tuple[StrictStr, ...], Field(min_length=2, max_length=2)]
 Pairs = tuple[Pair, ...]
 Copies = Annotated[StrictInt, Field(ge=1, le=64)]
+
+
+def _carrier(given: object) -> object:
+    if given == "gloo":
+        raise ValueError(
+            "allowed: tcp or ray; gloo was removed because TCP is faster for messages of every "
+            "size: write tcp, or leave the key out"
+        )
+    return given
 
 
 Objective = Literal["throughput", "power_efficiency", "makespan", "robust", "robust_worst"]
@@ -182,11 +191,11 @@ class Train:
         "in Ray actors there and the rest in processes (ray). The results are the same. By default "
         "ray where the plan has lanes on other hosts, else processes.",
     )
-    carrier: Literal["tcp", "gloo", "ray"] | None = Field(
+    carrier: Annotated[Literal["tcp", "ray"], BeforeValidator(_carrier)] | None = Field(
         default=None,
         description="What carries messages to lanes on other hosts: TCP connections between the "
-        "nodes, ones of gloo (torch.distributed), or calls of Ray. The results are the same. By "
-        "default tcp, or ray where Ray encrypts what crosses (RAY_USE_TLS).",
+        "nodes, or calls of Ray. The results are the same. By default tcp, or ray where "
+        "Ray encrypts what crosses (RAY_USE_TLS).",
     )
     on_env_failure: Literal["restart", "stop"] = Field(
         default="stop",

@@ -43,6 +43,7 @@ class StandIn(ModuleType):
         super().__init__("ray")
         self.table, self.answers, self.refusal = list(table), answers or {}, refusal
         self.open, self.asked, self.options = False, [], {}
+        self.waited = []
         constants = SimpleNamespace(ENABLE_RAY_CLUSTER=False)
         self._private = SimpleNamespace(ray_constants=constants)
         self.exceptions = SimpleNamespace(RayError=Failed, GetTimeoutError=Late)
@@ -75,6 +76,7 @@ class StandIn(ModuleType):
         return SimpleNamespace(options=options)
 
     def wait(self, answers, *, num_returns, timeout):
+        self.waited.append(timeout)
         return answers, []
 
     def get(self, answer, timeout):
@@ -265,8 +267,24 @@ def test_all_nodes_that_differ_are_named_and_asked_again(stand_in):
     text = said()
     assert "node a (10.0.0.1) does not answer within 60 s" in text
     assert "node b (10.0.0.1) cannot run anything: worker died" in text
+    assert "give it more time (PEARL_ANSWER_S=300)" in text
     ray.answers.clear()
     assert len(nodes()) == 2
+
+
+def test_how_long_a_node_may_take_to_answer_is_a_setting(stand_in, monkeypatch):
+    monkeypatch.setenv("PEARL_ANSWER_S", "7.5")
+    ray = stand_in(entry("a"), answers={"a" * 8: Late()})
+    assert "node a (10.0.0.1) does not answer within 7.5 s" in said()
+    assert ray.waited == [7.5]
+
+
+@pytest.mark.parametrize("given", ["soon", "0", "-1", "nan", "inf"])
+def test_a_time_to_answer_that_is_none_is_refused(stand_in, monkeypatch, given):
+    monkeypatch.setenv("PEARL_ANSWER_S", given)
+    stand_in(entry("a"))
+    text = said()
+    assert f"PEARL_ANSWER_S is '{given}'; a number of seconds from 1 to 86400 is needed" in text
 
 
 def test_a_changed_source_is_another_digest(tmp_path, monkeypatch):

@@ -1,41 +1,41 @@
-"""Messages over wires come as they were sent, to who knows the secret, and an end that is gone is
-noticed."""
+"""Messages over wires come as they were sent, and an end that is gone or slow is noticed."""
 
 import os
-import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from pearl.cluster import tcp_wire
 from pearl.cluster import wire as module
-from pearl.cluster.gloo_wire import FIRST, MOST
-from pearl.cluster.wire import CARRIERS, ENCRYPTED, Door, carrier, end
+from pearl.cluster.door import Door, join
+from pearl.cluster.wire import AHEAD, CARRIERS, ENCRYPTED, HEAD, MOST, TAG, carrier
 from tests.processes import HANG_S
 from tests.ray_cluster import listening
 
 HERE = "127.0.0.1"
 
 
-def both(carrier, known=None):
-    """Both ends of a wire, of which the far one knows another secret, if any."""
+@contextmanager
+def both():
+    """Both ends of a wire: the door's and the caller's."""
     door = Door(HERE)
     with ThreadPoolExecutor() as pool:
-        far = pool.submit(end, carrier, HERE, door.at._replace(secret=known or door.at.secret))
-        return door.open(carrier), far.result()
+        far = pool.submit(join, door.at)
+        ends = door.open(), far.result()
+    try:
+        yield ends
+    finally:
+        for each in ends:
+            each.close()
 
 
-@pytest.fixture(params=[c for c in CARRIERS if c != "ray"])
-def wires(request):
-    """Both ends, here."""
-
-    def made(known=None):
-        return both(request.param, known)
-
-    made.carrier = request.param
-    return made
+@pytest.fixture
+def wires():
+    with both() as ends:
+        yield ends
 
 
 def message(size):
@@ -50,10 +50,10 @@ def received(wire, count):
 
 
 def test_messages_of_any_size_and_number_come_as_they_were_sent(wires):
-    near, far = wires()
-    edge = FIRST - 16
-    batches = [[message(n)] for n in (0, 1, edge - 1, edge, edge + 1, 3 * FIRST, 1 << 21)]
-    batches += [[message(n) for n in (5, FIRST, 0, 77)], [message(9)] * (MOST + 3)]
+    near, far = wires
+    edge = AHEAD - HEAD.size - 2 * TAG - 8  # the size of the one message of a batch of AHEAD bytes
+    batches = [[message(n)] for n in (0, 1, edge - 1, edge, edge + 1, 3 * AHEAD, 1 << 21)]
+    batches += [[message(n) for n in (5, AHEAD, 0, 77)], [message(9)] * (MOST + 3)]
     sent = [m for batch in batches for m in batch]
     for one, other in ((near, far), (far, near)):
         one.send([])
@@ -65,59 +65,91 @@ def test_messages_of_any_size_and_number_come_as_they_were_sent(wires):
         assert all(np.array_equal(a, b) for a, b in zip(sent, found, strict=True))
 
 
-def test_it_listens_at_the_given_address_alone(wires):
+def test_nothing_listens_once_both_ends_are_there():
     before = set(listening([os.getpid()]))
-    ends = wires()
-    found = {at for _, at in set(listening([os.getpid()])) - before}
-    assert bool(found) == (wires.carrier == "gloo")  # a TCP wire listens until both ends are there
-    assert all(at.startswith(f"{HERE}:") for at in found), found
+    door = Door(HERE)
+    with ThreadPoolExecutor() as pool:
+        own = set(listening([os.getpid()])) - before
+        assert own == {(os.getpid(), f"{HERE}:{door.at.port}")}
+        far = pool.submit(join, door.at)
+        ends = door.open(), far.result()
+    assert set(listening([os.getpid()])) <= before
     assert all(ends)
 
 
-def test_who_does_not_know_the_secret_is_refused(wires, monkeypatch):
-    monkeypatch.setattr(tcp_wire, "FORM_S", 1.0)
-    words = "does not know the secret|nobody who knows the secret"
-    with pytest.raises(RuntimeError, match=words):
-        wires(b"another")
+def test_an_end_that_is_silent_is_noticed(wires):
+    with pytest.raises(RuntimeError, match="has sent nothing for 0 s"):
+        wires[0].receive(0.0)
 
 
-def test_an_end_that_is_gone_or_silent_is_noticed(wires):
-    near, far = wires()
-    with pytest.raises(RuntimeError):
-        near.receive(0.2)
-    near, far = wires()
+def test_an_end_that_is_gone_is_noticed(wires):
+    near, far = wires
     far.close()
-    del far
-    with pytest.raises(RuntimeError):
+    with pytest.raises(RuntimeError, match="has closed the connection"):
+        near.receive(HANG_S)
+    with suppress(RuntimeError):  # this one may still go
+        near.send([message(9)])
+    with pytest.raises(RuntimeError, match="takes nothing"):
+        near.send([message(9)])
+
+
+def test_a_batch_that_comes_too_slowly_is_left(wires, monkeypatch):
+    """With a clock that goes on by 20 s whenever it is read, and then one more byte comes."""
+    near, far = wires
+    now_s = iter(range(0, 1000, 20))
+
+    def monotonic():
+        far._socket.sendall(b"\0")
+        return next(now_s)
+
+    far._socket.sendall(b"\0")
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=monotonic))
+    with pytest.raises(RuntimeError, match="is not there in time"):
+        near.receive(HANG_S)
+
+
+def test_an_end_that_makes_no_room_is_noticed(monkeypatch):
+    monkeypatch.setattr(module, "SENT_S", 1.0)
+    with both() as (near, _far), pytest.raises(RuntimeError, match="takes nothing"):
+        near.send([np.zeros(1 << 25, np.uint8)])
+
+
+def test_a_batch_that_is_too_large_is_not_sent(wires, monkeypatch):
+    near, far = wires
+    monkeypatch.setattr(module, "MOST_BYTES", 100)
+    with pytest.raises(RuntimeError, match="a batch of 101 bytes; a wire takes 100 at most"):
+        near.send([message(93)])
+    near.send([message(92)])
+    assert far.receive(5.0)[0].size == 92
+
+
+@pytest.mark.parametrize(
+    ("head", "body"),
+    [
+        ((8, 1), [-1]),
+        ((16, 2), [1 << 63 - 1, -(1 << 63 - 1)]),
+        ((8, 1), [1]),
+        ((0, 1), []),
+        ((-1, 0), []),
+        ((0, -1), []),
+        ((0, MOST + 1), []),
+        ((module.MOST_BYTES + 1, 0), []),
+    ],
+)
+def test_sizes_that_cannot_be_are_refused_even_with_the_right_tags(wires, head, body):
+    near, far = wires
+    head, body = HEAD.pack(*head), np.array(body, np.int64)
+    far._socket.sendall(head + far._tag(head) + body.tobytes() + far._tag(body))
+    with pytest.raises(RuntimeError, match=r"no batch has|have other sizes"):
         near.receive(HANG_S)
 
 
 def test_a_wire_is_quiet_where_nothing_was_sent_for_a_while(wires, monkeypatch):
-    near, _far = wires()
+    near, _far = wires
+    monkeypatch.setattr(module, "BEAT_S", 1e6)
     assert not near.quiet
-    monkeypatch.setattr(module, "BEAT_S", 0.0)
+    monkeypatch.setattr(module, "BEAT_S", -1.0)
     assert near.quiet
-
-
-def test_a_stranger_is_left_and_the_one_who_knows_the_secret_heard():
-    """Of a TCP wire, whose first caller may be anybody."""
-    door = Door(HERE)
-    stranger = socket.create_connection(door.at[:2])
-    stranger.sendall(np.array([1, 1 << 60], np.int64).tobytes())  # no proof, and much to take
-    socket.create_connection(door.at[:2]).close()
-    with ThreadPoolExecutor() as pool:
-        far = pool.submit(end, "tcp", HERE, door.at)
-        near = door.open("tcp")
-        near.send([message(7)])
-        assert np.array_equal(received(far.result(), 1)[0], message(7))
-    stranger.close()
-
-
-def test_what_is_no_batch_ends_a_wire():
-    near, far = both("tcp")
-    far._socket.sendall(np.array([1 << 40], np.int64).tobytes())
-    with pytest.raises(RuntimeError, match="no batch"):
-        near.receive(HANG_S)
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 
 from pearl.cluster import connected, nodes, on_node
+from pearl.cluster.door import Door, Meeting, join
 from pearl.cluster.pieces import apart, cut, joined, pieces
-from pearl.cluster.wire import BEAT_S, SENT_S, Door, Meeting, Wire, end
+from pearl.cluster.wire import BEAT_S, SENT_S, Wire
 from pearl.errors import SpecError
 from pearl.runtime.child_process import said
 from pearl.runtime.islands.crossing import Island
@@ -48,8 +49,8 @@ class _Actor(Outpost):
     def bind_as(self, about: str, arrays: Message) -> Message:
         return self.bind(json.loads(about), arrays)
 
-    def join(self, carrier: str, address: str, at: Meeting) -> None:
-        self._wire = end(carrier, address, at)
+    def join(self, at: Meeting) -> None:
+        self._wire = join(at)
 
     def start(self, arrays: Message) -> None:
         super().start(arrays)
@@ -129,20 +130,20 @@ class RayPost:
             needs = "a node needs the modules that the spec names, as this machine has them"
             raise LaneError(f"{error}; {needs}") from error
         if about["carrier"] != "ray":
-            self._join(about["carrier"])
+            self._join()
         return reply
 
-    def _join(self, carrier: str) -> None:
+    def _join(self) -> None:
         """Open a connection to the actor."""
         door = Door(self._home)
-        joined = self._actor.join.remote(carrier, self._address, door.at)
+        joined = self._actor.join.remote(door.at)
         try:
-            self._wire = door.open(carrier)
+            self._wire = door.open()
         except RuntimeError as error:
             self._get(joined, READY_S)
             raise LaneError(
                 f"node {self.where} ({self._address}) and this one ({self._home}) do not find each "
-                f"other by {carrier}: {said(error)}; let their TCP ports be open to each other, or "
+                f"other by TCP: {said(error)}; let their TCP ports be open to each other, or "
                 "set train.carrier to ray"
             ) from error
         self._get(joined, READY_S)

@@ -1,0 +1,171 @@
+"""How the two ends of a wire meet, over a port that anybody may connect to.
+
+The door sends each caller a nonce. The caller answers with a nonce of its own and the HMAC-SHA256
+of both under the secret; only then the door shows that it knows the secret too, by another HMAC of
+the same nonces. Every part of this has a fixed size. The keys of the connection come from the
+secret and both nonces, so nothing of one connection is of use in another one. Who forwards all
+this unread between two ends is a cable: it can cut the connection, not write on it.
+"""
+
+from __future__ import annotations
+
+import hmac
+import selectors
+import socket
+import time
+from contextlib import suppress
+from secrets import token_bytes
+from typing import NamedTuple
+
+from pearl.cluster.wire import TAG, Keys, Wire
+
+FORM_S = 60.0
+"""Seconds in which both processes find each other (assumed)."""
+
+NONCE = 32
+"""Bytes of a nonce."""
+
+CALLERS = 64
+"""Callers that are heard at once; one more, and the first of them is left."""
+
+
+class Meeting(NamedTuple):
+    """What both ends of a new wire know.
+
+    address, port: at which the door listens. secret: that nobody else knows; no end sends it.
+    """
+
+    address: str
+    port: int
+    secret: bytes
+
+
+class Caller:
+    """Who has connected to a door and has shown nothing so far."""
+
+    def __init__(self, found: socket.socket) -> None:
+        self.socket, self.nonce, self.said = found, token_bytes(NONCE), b""
+        found.setblocking(False)
+        found.send(self.nonce)  # the first bytes of a connection: there is room
+
+    def hear(self, secret: bytes) -> Wire | None:
+        """Its wire, once it has shown that it knows the secret.
+
+        Raises:
+            OSError: it is gone, or does not know the secret.
+        """
+        heard = self.socket.recv(NONCE + TAG - len(self.said))
+        if not heard:
+            raise ConnectionError("the caller is gone")
+        self.said += heard
+        if len(self.said) < NONCE + TAG:
+            return None
+        nonces = self.nonce + self.said[:NONCE]
+        if not hmac.compare_digest(self.said[NONCE:], _tag(secret, "caller", nonces)):
+            raise ConnectionError("the caller does not know the secret")
+        self.socket.send(_tag(secret, "door", nonces))
+        caller, door = (_tag(secret, f"from {end}", nonces) for end in ("caller", "door"))
+        return Wire(self.socket, Keys(sent=door, coming=caller))
+
+
+class Door:
+    """Where a process waits for the other end of a new wire.
+
+    at: what the other end has to be told.
+    """
+
+    def __init__(self, address: str) -> None:
+        """address: at which this process can be reached."""
+        self._listening = socket.create_server((address, 0))
+        self.at = Meeting(address, self._listening.getsockname()[1], token_bytes(32))
+
+    def open(self) -> Wire:
+        """This process's end, once the other one is there; the door is closed. Callers are heard
+        side by side, and none of them longer than until the end of `FORM_S`.
+
+        Raises:
+            RuntimeError: nobody who knows the secret connects in time.
+        """
+        until_s, callers = time.monotonic() + FORM_S, dict[int, Caller]()
+        with self._listening as door, selectors.DefaultSelector() as ready:
+            door.setblocking(False)
+            ready.register(door, selectors.EVENT_READ)
+
+            def leave(number: int) -> None:
+                ready.unregister(number)
+                callers.pop(number).socket.close()
+
+            try:
+                while (left_s := until_s - time.monotonic()) > 0:
+                    for key, _ in ready.select(left_s):
+                        if key.fd == door.fileno():
+                            if len(callers) == CALLERS:
+                                leave(next(iter(callers)))
+                            with suppress(BlockingIOError, ConnectionError):
+                                caller = Caller(door.accept()[0])
+                                callers[caller.socket.fileno()] = caller
+                                ready.register(caller.socket, selectors.EVENT_READ)
+                        elif key.fd in callers:
+                            try:
+                                wire = callers[key.fd].hear(self.at.secret)
+                            except BlockingIOError:  # the number is a new caller's by now
+                                continue
+                            except OSError:  # a stranger is left, and the others are heard
+                                leave(key.fd)
+                                continue
+                            if wire is not None:
+                                del callers[key.fd]
+                                return wire
+            except OSError as error:
+                raise RuntimeError(f"no caller can be heard: {error}") from None
+            finally:
+                for caller in callers.values():
+                    caller.socket.close()
+        raise RuntimeError(f"nobody who knows the secret has connected within {FORM_S:.0f} s")
+
+
+def join(at: Meeting) -> Wire:
+    """The other end of the wire of a door.
+
+    Raises:
+        RuntimeError: no connection, no answer in time, or who answers does not know the secret.
+    """
+    until_s = time.monotonic() + FORM_S
+    where = f"{at.address}:{at.port}"
+    try:
+        found = socket.create_connection((at.address, at.port), FORM_S)
+    except OSError as error:
+        raise RuntimeError(f"no connection to {where}: {error}") from None
+    try:
+        nonces = _exactly(found, NONCE, until_s) + token_bytes(NONCE)
+        found.sendall(nonces[NONCE:] + _tag(at.secret, "caller", nonces))
+        if not hmac.compare_digest(_exactly(found, TAG, until_s), _tag(at.secret, "door", nonces)):
+            raise ConnectionError("it does not know the secret of the two ends")
+    except OSError as error:
+        found.close()
+        raise RuntimeError(f"who answers at {where} is not the other end: {error}") from None
+    caller, door = (_tag(at.secret, f"from {end}", nonces) for end in ("caller", "door"))
+    return Wire(found, Keys(sent=caller, coming=door))
+
+
+def _exactly(found: socket.socket, size: int, until_s: float) -> bytes:
+    """So many bytes, by then.
+
+    Raises:
+        OSError: they do not come.
+    """
+    whole = b""
+    while len(whole) < size:
+        left_s = until_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError(f"no answer within {FORM_S:.0f} s")
+        found.settimeout(left_s)
+        heard = found.recv(size - len(whole))
+        if not heard:
+            raise ConnectionError("the connection is closed")
+        whole += heard
+    return whole
+
+
+def _tag(secret: bytes, about: str, nonces: bytes) -> bytes:
+    return hmac.digest(secret, about.encode() + b"\0" + nonces, "sha256")
