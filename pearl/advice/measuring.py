@@ -125,7 +125,7 @@ def _rivals(case: Case) -> list[Rival]:
     request = Request(
         case.graph, case.costs, "throughput", case.limits, deadline, plan.seed, plan.method
     )
-    found, _ = rivals(request, method.loaded(plan.method), Draws(SOLVED, case.draws.seed))
+    found = rivals(request, method.loaded(plan.method), Draws(SOLVED, case.draws.seed))
     rows = _seconds(found, Draws(60, case.draws.seed), case)
     wins = np.bincount(rows.argmin(axis=0), minlength=len(found))
     order = np.argsort(-wins, kind="stable")

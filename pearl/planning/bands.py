@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 from typing import Literal
 
 from pearl.errors import SpecError
 from pearl_devices.given import shown
+
+PROVED = 1e-6
+"""Gap up to which a plan counts as the best."""
 
 Ends = tuple[float, float] | None
 """Low and high; None: not finite, or not known."""
@@ -44,9 +48,12 @@ class Bands:
 @dataclass(frozen=True)
 class Regret:
     """The regret of a plan chosen for it: its cost over the least one, less 1, over draws of times.
+    It lies between two ends, which are equal where the least cost of every draw is proved.
 
     kind: `mean` or `worst` over the draws was made least. draws, seed: how many, and their seed.
-    mean, worst: of this plan, as shares. bound: no plan has a smaller one of its kind.
+    mean, worst: of this plan at least, as shares. bound: no plan has a smaller one of its kind.
+    solved: draws whose least cost is proved.
+    mean_high, worst_high: of this plan at most; None: of some draw no least cost is proved.
     """
 
     kind: Literal["mean", "worst"]
@@ -55,3 +62,23 @@ class Regret:
     mean: float
     worst: float
     bound: float
+    solved: int = 0
+    mean_high: float | None = None
+    worst_high: float | None = None
+
+    @property
+    def high(self) -> float:
+        """The upper end of the kind, infinite where there is none."""
+        end = self.mean_high if self.kind == "mean" else self.worst_high
+        return math.inf if end is None else end
+
+    @property
+    def gap(self) -> float:
+        """Share of its cost, in units of the least one, by which a plan of less regret may be
+        better: 0 to 1."""
+        return max(0.0, 1 - (1 + self.bound) / (1 + self.high))
+
+    @property
+    def is_proved(self) -> bool:
+        """Whether every draw is solved and no plan has a smaller regret of the kind."""
+        return self.solved == self.draws and self.gap <= PROVED

@@ -21,14 +21,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from hashlib import blake2b
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pearl.graph.task_graph import TaskGraph
 from pearl.planning.costs import CostTable, Mode
-from pearl_devices import Kernel, Link, torch_threads
+from pearl.planning.replicas import resized
+from pearl_devices import Device, Kernel, Link, torch_threads
 from pearl_devices.kernels import kind_of
+from pearl_estimators import power
 
 PARTS = 5
 """Parts of z, of equal weight (assumed: on a host taken as unknown, families of kernels were off
@@ -106,23 +109,39 @@ class Draws:
                 found[link.name] = np.exp(mean + spread * z)
         return found
 
+    def watts(self, costs: CostTable) -> dict[str, Vector]:
+        """Device → by which its watts are multiplied in each draw; those without a mode of modelled
+        energy left out."""
+        modelled = {m.device for m in costs.modes if power.SOURCE in m.estimate.source}
+        return {
+            d.name: np.exp(power.spread() * self.part(f"watts of {d.kind} {d.model or d.name}"))
+            for d in costs.platform.devices
+            if d.name in modelled
+        }
+
     def tables(self, graph: TaskGraph, costs: CostTable) -> list[CostTable]:
         """The cost table of every draw. Pair terms change with the mode whose time they change."""
         rows = [self.factors(m, graph, costs) for m in costs.modes]
-        links = self.link_factors(costs)
+        links, watts = self.link_factors(costs), self.watts(costs)
         return [
             scaled(
                 costs,
                 [float(row[n]) for row in rows],
                 {name: float(row[n]) for name, row in links.items()},
+                {name: float(row[n]) for name, row in watts.items()},
             )
             for n in range(self.number)
         ]
 
 
-def scaled(costs: CostTable, factors: list[float], links: Mapping[str, float]) -> CostTable:
-    """The table with every time and energy of each mode times its factor, and the seconds of each
-    of these links."""
+def scaled(
+    costs: CostTable,
+    factors: list[float],
+    links: Mapping[str, float],
+    watts: Mapping[str, float] = MappingProxyType({}),
+) -> CostTable:
+    """The table with every time and energy of each mode times its factor, the seconds of each of
+    these links, and the watts of each of these devices (idle, waiting and active)."""
     by = {
         (m.tasks[0], m.key): factor
         for m, factor in zip(costs.modes, factors, strict=True)
@@ -135,16 +154,26 @@ def scaled(costs: CostTable, factors: list[float], links: Mapping[str, float]) -
                 m.estimate,
                 **{
                     name: getattr(m.estimate, name) * factor
-                    for name in ("latency_s", "occupancy_s", "low_s", "high_s", "energy_j")
+                    for name in ("latency_s", "occupancy_s", "low_s", "high_s")
                 },
+                energy_j=m.estimate.energy_j * factor * watts.get(m.device, 1.0),
             ),
         )
         for m, factor in zip(costs.modes, factors, strict=True)
     )
     pairs = {(a, b): seconds * by.get(a, 1.0) for (a, b), seconds in costs.pair_extra_s.items()}
-    slower = tuple(k.slower(links.get(k.name, 1.0)) for k in costs.platform.links)
-    platform = replace(costs.platform, links=slower) if links else costs.platform
+    platform = costs.platform
+    if links or watts:
+        slower = tuple(k.slower(links.get(k.name, 1.0)) for k in platform.links)
+        drawing = tuple(_drawing(d, watts.get(d.name, 1.0)) for d in platform.devices)
+        platform = replace(platform, links=slower, devices=drawing)
     return replace(costs, platform=platform, modes=modes, pair_extra_s=pairs)
+
+
+def _drawing(device: Device, factor: float) -> Device:
+    """The device with its watts times a factor."""
+    names = ("idle_power_w", "active_power_w", "context_power_w")
+    return replace(device, **{name: getattr(device, name) * factor for name in names})
 
 
 def doubts(mode: Mode, graph: TaskGraph, costs: CostTable) -> list[tuple[Doubt | None, float]]:
@@ -154,7 +183,11 @@ def doubts(mode: Mode, graph: TaskGraph, costs: CostTable) -> list[tuple[Doubt |
     the same device by the same rung; else it has one of its own.
     """
     if not mode.fused:
-        return [(_doubt(mode, graph.task(mode.tasks[0]).kernel, costs), 1.0)]
+        task = graph.task(mode.tasks[0])
+        part = task.kernel
+        if mode.share is not None:  # of a copy, whose name in the split graph is another
+            part = resized(part, mode.share, task.environments)
+        return [(_doubt(mode, part, costs), 1.0)]
     apart: dict[str, Mode] = {}
     for task in mode.tasks:
         alone = [

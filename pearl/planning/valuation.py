@@ -20,7 +20,6 @@ from pearl.planning.bands import Bands
 from pearl.planning.draws import Draws, Vector
 from pearl.planning.timing import Assignment, Orders, TimedGraph, timing
 from pearl.time_limit import watched
-from pearl_estimators import power
 
 SAME = 1e-9
 """Relative difference below which two periods count as equal."""
@@ -56,10 +55,13 @@ def valued(
     factors = [draws.factors(m, a.expansion.graph, a.costs) for m in a.modes]
     natural = _periods(timed, timed.ring(orders), held, factors, _crossings(a, draws))
     dynamic = np.full(draws.number, math.fsum(h.energy_j for h in a.hops.values()))
-    watts = _watts(a, draws)
+    watts, given = draws.watts(a.costs), np.ones(draws.number)
     for u, m in enumerate(a.modes):
-        dynamic += a.expansion.firings(u) * m.estimate.energy_j * factors[u] * watts[m.device]
-    idle_w = sum(some * watts[name] for name, some in a.idle_w.items()) + np.zeros(draws.number)
+        joules = a.expansion.firings(u) * m.estimate.energy_j
+        dynamic += joules * factors[u] * watts.get(m.device, given)
+    idle_w = np.zeros(draws.number)
+    for name, some in a.idle_w.items():
+        idle_w += some * watts.get(name, given)
     period = natural
     if power_w is not None:
         spare = power_w - idle_w
@@ -69,17 +71,6 @@ def valued(
         period = np.where(over, np.maximum(natural, least), natural)
     with np.errstate(invalid="ignore"):
         return Valued(period, idle_w * period + dynamic)
-
-
-def _watts(a: Assignment, draws: Draws) -> dict[str, Vector | float]:
-    """Device → by which its watts are multiplied in each draw: 1 unless they are modelled."""
-    modelled = {m.device for m in a.modes if power.SOURCE in m.estimate.source}
-    return {
-        d.name: np.exp(power.spread() * draws.part(f"watts of {d.kind} {d.model or d.name}"))
-        if d.name in modelled
-        else 1.0
-        for d in a.costs.platform.devices
-    }
 
 
 def least_periods(assignment_timed: TimedGraph, draws: Draws) -> Vector:

@@ -51,11 +51,21 @@ def by_regret(r: Regret | None) -> str:
 
 
 def regret_text(r: Regret) -> str:
-    """The regret that a plan was chosen for, in words."""
-    value = r.mean if r.kind == "mean" else r.worst
+    """The regret that a plan was chosen for, in words: its two ends, where draws are unsolved."""
     least = (
         f"the least {r.kind} one, proved"
-        if r.bound >= value - 1e-6
+        if r.is_proved
         else f"no plan has a {r.kind} one below {percent(r.bound)}"
     )
-    return f"{percent(r.mean)} in the mean of {r.draws} draws, {percent(r.worst)} at worst; {least}"
+    mean, worst = _ends(r.mean, r.mean_high), _ends(r.worst, r.worst_high)
+    return (
+        f"{mean} in the mean of {r.draws} draws, {worst} at worst; {r.solved} of {r.draws} draws "
+        f"solved; {least}"
+    )
+
+
+def _ends(low: float, high: float | None) -> str:
+    """One share, or two: `3.1 % to 6.8 %`."""
+    if high is None:
+        return f"{percent(low)} or more"
+    return percent(low) if percent(low) == percent(high) else f"{percent(low)} to {percent(high)}"

@@ -4,6 +4,10 @@ Regret of a plan in a draw: its seconds an iteration over those of the best plan
 1 (minimax regret: Savage 1951; in scheduling Kouvelis and Yu 1997). The best plans of the draws,
 and of weighted means of them, are the candidates; each is valued under every draw without solving.
 
+The least seconds of a draw are known within two ends: no candidate is below the upper one, no plan
+below the lower one, a bound that some solve proved. Where time ran out before a draw was solved the
+ends differ, and so do those of the regret.
+
 Bound: a plan's period is a maximum of linear functions of the times, so by Jensen's inequality the
 weighted mean of its periods is at least its period at the weighted mean of the times. One exact
 solve of the mean table bounds every plan's mean regret, and with other weights on the draws its
@@ -13,9 +17,10 @@ the bound leaves a gap and there are few assignments, all are enumerated.
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -41,6 +46,10 @@ from pearl.time_limit import OutOfTimeError
 DRAWS = 40
 """Draws that are solved: the few assignments that matter show in 30 to 50."""
 
+SOLVED = 1e-6
+"""Relative difference up to which the ends of a draw's least seconds count as equal: the tolerance
+of a proof."""
+
 ROUNDS = 12
 """Weights on the draws that are tried for a bound on the worst regret."""
 
@@ -54,7 +63,7 @@ Run = Callable[[Request], Outcome]
 def regrets(seconds: NDArray[np.float64], least_s: Vector) -> NDArray[np.float64]:
     """Seconds (plans, draws) over the least of each draw, less 1; 0 in a draw that has no plan at
     all, where idling alone exceeds a limit on power."""
-    with np.errstate(invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(np.isinf(least_s), 0.0, seconds / least_s - 1)
 
 
@@ -79,43 +88,12 @@ class Rival:
         return modes, lanes, slack, tuple(sorted(self.orders.items()))
 
 
-def rivals(request: Request, run: Run, draws: Draws) -> tuple[list[Rival], Vector]:
-    """The best plan of the estimates, first, and of each draw, each once; and the least seconds
-    that were found in each draw by solving it, infinite where time ran out. Limits on the period
-    hold for the estimates, and not for each draw."""
-    began, found, solved = time.monotonic(), {}, np.full(draws.number, math.inf)
-    first = of_estimates(run(request).best, request.costs)
-    found[first.key] = first
-    tables = draws.tables(request.graph, request.costs)
-    for n, table in enumerate(tables):
-        left = request.deadline - time.monotonic()
-        share = 2 * left / (draws.number - n)
-        if left <= 0.1 * (request.deadline - began):
-            break
-        best = _best(request, run, table, time.monotonic() + share)
-        if best is not None:
-            rival = of_estimates(best, request.costs)
-            found.setdefault(rival.key, rival)
-            solved[n] = best.period_s
-    return list(found.values()), solved
-
-
-def _free(request: Request) -> Request:
-    """The request without limits on the period, which a draw may break."""
-    limits = replace(request.limits, period_s=None, min_throughput_per_s=None)
-    return replace(request, limits=limits)
-
-
-def _best(request: Request, run: Run, table: CostTable, deadline: float) -> Found | None:
-    outcome = _solved(request, run, table, deadline)
-    return outcome.best if outcome else None
-
-
-def _solved(request: Request, run: Run, table: CostTable, deadline: float) -> Outcome | None:
-    try:
-        return run(replace(_free(request), costs=table, deadline=deadline))
-    except (InfeasibleError, OutOfTimeError):
-        return None
+def rivals(request: Request, run: Run, draws: Draws) -> list[Rival]:
+    """The best plan of the estimates, first, and of each draw that is solved in time, each once.
+    Limits on the period hold for the estimates, and not for each draw."""
+    game = _Game(request, run, "mean", draws, run(request))
+    game.solve_draws(request.deadline)
+    return list(game.known.values())
 
 
 def of_estimates(best: Found, costs: CostTable) -> Rival:
@@ -140,16 +118,13 @@ def least_regret(request: Request, run: Run, kind: Kind, draws: Draws) -> tuple[
         InfeasibleError: no plan meets the limits.
     """
     nominal = run(replace(request, deadline=_share(request, 0.2)))
-    game = _Game(request, run, kind, draws)
-    game.add(of_estimates(nominal.best, request.costs))
-    others, solved = rivals(replace(request, deadline=_share(request, 0.6)), run, draws)
-    for rival in others:
-        game.add(rival)
-    game.least_s = np.minimum(solved, game.seconds.min(axis=0))
+    game = _Game(request, run, kind, draws, nominal)
+    game.solve_draws(_share(request, 0.6))
     game.play()
-    if game.gap > SAME and time.monotonic() < request.deadline:
+    game.solve_draws(request.deadline)
+    if not game.proved and time.monotonic() < request.deadline:
         game.enumerate()
-    return game.outcome(nominal), game.regret()
+    return game.outcome(), game.regret()
 
 
 def _share(request: Request, share: float) -> float:
@@ -158,18 +133,32 @@ def _share(request: Request, share: float) -> float:
 
 
 class _Game:
-    """The candidates, their seconds in every draw, and the bound."""
+    """The candidates, their seconds in every draw, and the bounds.
 
-    def __init__(self, request: Request, run: Run, kind: Kind, draws: Draws) -> None:
+    nominal: the outcome of the estimates. low_s, least_s: no plan takes less in a draw, and some
+    plan takes no more; both infinite in a draw that is proved to have no plan. late: draws whose
+    solve ran out of time, or has not begun. bound: no plan has less regret.
+    """
+
+    def __init__(
+        self, request: Request, run: Run, kind: Kind, draws: Draws, nominal: Outcome
+    ) -> None:
         self.request, self.run, self.kind, self.draws = request, run, kind, draws
+        self.free = _free(request)
+        self.nominal = nominal
         self.known: dict[object, Rival] = {}
         self.rows: list[Vector] = []
         self.allowed: list[bool] = []
+        self.low_s: Vector = np.zeros(draws.number)
         self.least_s: Vector = np.full(draws.number, math.inf)
+        self.late: NDArray[np.bool_] = np.ones(draws.number, bool)
         self.bound = 0.0
         graph, costs = request.graph, request.costs
+        self.tables = draws.tables(graph, costs)
         self.factors = np.array([draws.factors(m, graph, costs) for m in costs.modes])
         self.link_factors = draws.link_factors(costs)
+        self.add(of_estimates(nominal.best, costs))
+        self.bound_draws(np.ones(len(costs.modes)), {}, nominal.bound)
 
     def add(self, rival: Rival) -> None:
         if rival.key in self.known:
@@ -182,13 +171,58 @@ class _Game:
         self.allowed.append(cost < math.inf)
         self.least_s = np.minimum(self.least_s, self.rows[-1])
 
+    def solve_draws(self, deadline: float) -> None:
+        """Solves the draws that are not, for their best plans and bounds."""
+        began = time.monotonic()
+        waiting = np.flatnonzero(self.late & ~self.solved).tolist()
+        for done, n in enumerate(waiting):
+            left = deadline - time.monotonic()
+            if left <= 0.1 * (deadline - began):
+                return
+            self._solve_draw(n, time.monotonic() + 2 * left / (len(waiting) - done))
+
+    def _solve_draw(self, n: int, deadline: float) -> None:
+        request = replace(self.free, costs=self.tables[n], deadline=deadline)
+        try:
+            outcome = self.run(request)
+        except OutOfTimeError:
+            return
+        except InfeasibleError as error:
+            if error.conflict:  # proved: by these watts no plan keeps the limit on power
+                self.low_s[n], self.late[n] = math.inf, False
+            return
+        self.add(of_estimates(outcome.best, self.request.costs))
+        self.late[n] = outcome.late
+        self.low_s[n] = max(self.low_s[n], outcome.bound)
+        self.least_s[n] = min(self.least_s[n], outcome.best.period_s)
+        links = {name: float(row[n]) for name, row in self.link_factors.items()}
+        self.bound_draws(self.factors[:, n], links, outcome.bound)
+
+    def bound_draws(self, factors: Vector, links: dict[str, float], bound_s: float) -> None:
+        """Bounds every draw by that of a table with these factors: where all times are longer, so
+        are periods, and in proportion where all are so much longer. Not with a limit on power,
+        whose pace follows other numbers."""
+        if self.request.limits.power_w is not None:
+            return
+        ratios = [*(self.factors / factors[:, None])]
+        drawn = self.link_factors
+        ratios += [row / links.get(name, 1.0) for name, row in drawn.items()]
+        if len(drawn) < len(self.request.costs.platform.links):
+            ratios.append(np.ones(self.draws.number))
+        self.low_s = np.maximum(self.low_s, np.minimum.reduce(ratios) * bound_s)
+
+    @property
+    def solved(self) -> NDArray[np.bool_]:
+        """Whether the least seconds of each draw are proved."""
+        return np.asarray(self.low_s >= self.least_s * (1 - SOLVED))
+
     @property
     def seconds(self) -> NDArray[np.float64]:
         """(candidates, draws)."""
         return np.array(self.rows)
 
     def regrets(self) -> NDArray[np.float64]:
-        """(candidates, draws), as shares."""
+        """(candidates, draws), as shares: their lower ends."""
         return regrets(self.seconds, self.least_s)
 
     def of_kind(self, regrets: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -202,8 +236,13 @@ class _Game:
         return int(np.argmin(values))
 
     @property
-    def gap(self) -> float:
-        return float(self.of_kind(self.regrets())[self.chosen]) - self.bound
+    def value(self) -> float:
+        """The regret of the chosen candidate, its lower end."""
+        return float(self.of_kind(self.regrets())[self.chosen])
+
+    @property
+    def proved(self) -> bool:
+        return bool(self.solved.all()) and self.value - self.bound <= SAME
 
     def play(self) -> None:
         """Bounds by mean tables, whose best plans are candidates too."""
@@ -219,61 +258,100 @@ class _Game:
             self.add(rival)
             whole = float((weight / self.least_s).sum())
             self.bound = max(self.bound, whole * outcome.bound - 1)
-            if self.gap <= SAME:
+            if self.value - self.bound <= SAME:
                 return
             lost = regrets(self.rows[list(self.known).index(rival.key)], self.least_s)
             weight = weight * np.exp(2 * lost / max(float(lost.max()), 1e-12))
             weight /= weight.sum()
 
     def _mean(self, weight: Vector, deadline: float) -> Outcome | None:
-        """The best plan of the weighted mean of the drawn times, in shares of the least seconds."""
+        """The best plan of the weighted mean of the drawn times, in shares of the least seconds. A
+        pace is no linear function of watts: where these are drawn the limit on them is left out."""
         per_s = weight / self.least_s
+        if not per_s.sum() > 0:
+            return None
         weight = per_s / per_s.sum()
+        costs, limits = self.request.costs, self.free.limits
         links = {name: float(row @ weight) for name, row in self.link_factors.items()}
-        table = scaled(self.request.costs, (self.factors @ weight).tolist(), links)
-        return _solved(self.request, self.run, table, deadline)
+        table = scaled(costs, (self.factors @ weight).tolist(), links)
+        if self.draws.watts(costs):
+            limits = replace(limits, power_w=None)
+        try:
+            return self.run(replace(self.free, costs=table, limits=limits, deadline=deadline))
+        except (InfeasibleError, OutOfTimeError):
+            return None
 
     def enumerate(self) -> None:
-        """Every assignment, where they are few: the bound is then what no order of lanes beats."""
-        limits, loose = _free(self.request).limits, math.inf
-        try:
-            spaces = every_space(self.request.graph, self.request.costs, limits)
-            every: Iterator[Assignment] = assignments(spaces)
-            listed = [a for a, _ in zip(every, range(FEW + 1), strict=False)]
-        except SpecError:  # too many
+        """Every assignment, where they are few. What no order of lanes beats bounds the least of
+        each draw and the regret."""
+        listed = self._listed()
+        floors: list[Vector] = []
+        for a in listed:
+            if time.monotonic() > self.request.deadline:
+                return
+            floors.append(least_periods(timing(a), self.draws))
+        if not floors:
             return
-        if len(listed) > FEW:
-            return
+        floor_s, tried = np.array(floors), set[int]()
+        self.low_s = np.maximum(self.low_s, floor_s.min(axis=0))
         while True:
-            before = self.least_s
-            for a in listed:
+            floor, value = self.of_kind(regrets(floor_s, self.least_s)), self.value
+            quicker = (floor_s < self.least_s * (1 - SOLVED)) & ~self.solved
+            worth = np.flatnonzero((floor < value - SAME) | quicker.any(axis=1)).tolist()
+            worth = [i for i in worth if i not in tried]
+            if not worth:
+                break
+            for i in worth:
                 if time.monotonic() > self.request.deadline:
                     return
-                timed = timing(a)
-                least = regrets(least_periods(timed, self.draws), self.least_s)
-                floor = float(self.of_kind(least))
-                if floor >= float(self.of_kind(self.regrets())[self.chosen]) - SAME:
-                    continue
-                ordered: Ordered = best_orders(timed, deadline=self.request.deadline)
-                self.add(Rival(a, ordered.orders))
-                loose = min(loose, floor)
-            if np.array_equal(before, self.least_s):  # else what was passed over was by other costs
-                break
-        value = float(self.of_kind(self.regrets())[self.chosen])
+                tried.add(i)
+                ordered: Ordered = best_orders(timing(listed[i]), deadline=self.request.deadline)
+                self.add(Rival(listed[i], ordered.orders))
+        loose = min((float(floor[i]) for i in tried), default=math.inf)
         self.bound = max(self.bound, min(value, loose))
 
-    def outcome(self, nominal: Outcome) -> Outcome:
+    def _listed(self) -> list[Assignment]:
+        """Every assignment; none where there are more than FEW."""
+        graph, costs = self.request.graph, self.request.costs
+        try:
+            every = assignments(every_space(graph, costs, self.free.limits))
+            listed = list(itertools.islice(every, FEW + 1))
+        except SpecError:  # too many
+            return []
+        return listed if len(listed) <= FEW else []
+
+    def outcome(self) -> Outcome:
         """The chosen plan, with the bound on what the estimates themselves give."""
         rival = list(self.known.values())[self.chosen]
         a, timed = rival.assignment, timing(rival.assignment)
         period = ring_period(timed, rival.orders)
         cost, paced = cost_of("throughput", a, period, self.request.limits)
         ordered = Ordered(rival.orders, period, min(timed.order_bound_s, period))
-        return Outcome(Found(a, ordered, paced, cost), nominal.bound, nominal.late)
+        late = self.nominal.late or bool((self.late & ~self.solved).any())
+        late = late or time.monotonic() >= self.request.deadline
+        return Outcome(Found(a, ordered, paced, cost), self.nominal.bound, late)
 
     def regret(self) -> Regret:
-        row = self.regrets()[self.chosen]
-        mean, worst = float(row.mean()), float(row.max())
-        value = mean if self.kind == "mean" else worst
-        bound = max(0.0, min(self.bound, value))
-        return Regret(self.kind, self.draws.number, self.draws.seed, mean, worst, bound)
+        """The ends of the chosen plan's regret; its kind is at least the bound."""
+        row, solved = self.rows[self.chosen], self.solved
+        least = regrets(row, self.least_s)
+        most = regrets(row, np.where(solved, self.least_s, self.low_s))
+        mean, worst = float(least.mean()), float(least.max())
+        ends = [float(most.mean()), float(most.max())]
+        bound = max(0.0, min(self.bound, ends[self.kind == "worst"]))
+        return Regret(
+            self.kind,
+            self.draws.number,
+            self.draws.seed,
+            max(mean, bound) if self.kind == "mean" else mean,
+            max(worst, bound) if self.kind == "worst" else worst,
+            bound,
+            int(solved.sum()),
+            *(end if math.isfinite(end) else None for end in ends),
+        )
+
+
+def _free(request: Request) -> Request:
+    """The request without limits on the period, which a draw may break."""
+    limits = replace(request.limits, period_s=None, min_throughput_per_s=None)
+    return replace(request, limits=limits)

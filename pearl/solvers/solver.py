@@ -83,8 +83,9 @@ def solve(
     known: a plan of a problem like this one; where it is one of this problem too, no worse one is
         returned, and none is missed for lack of time.
 
-    Its value, bound, gap and status say what is proven. Raises SpecError for an unknown objective,
-    method or name, and InfeasibleError naming the limit that cannot be met.
+    Its value, bound, gap and status say what is proven; of a robust plan gap and status are those
+    of its regret, value and bound those of the estimates. Raises SpecError for an unknown
+    objective, method or name, and InfeasibleError naming the limit that cannot be met.
     """
     problems = bad_problem(graph, costs, limits)
     if not is_whole(seed) or seed < 0:
@@ -171,7 +172,10 @@ def solve(
             plan = assemble(best.assignment, best.ordered.orders, proof, power_w=limits.power_w)
     except OutOfTimeError:
         raise _no_time(graph, firings, time_limit_s) from None
-    return replace(plan, regret=regret, problem=Problem(graph, lambda: costs, limits))
+    if regret is not None:
+        status = "optimal" if regret.is_proved else "time_limit" if outcome.late else "feasible"
+        plan = replace(plan, regret=regret, status=status, gap=regret.gap)  # type: ignore[arg-type]
+    return replace(plan, problem=Problem(graph, lambda: costs, limits))
 
 
 def _copies(task: str, limits: Limits) -> int:
