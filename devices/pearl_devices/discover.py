@@ -13,10 +13,11 @@ import platform as python_platform
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from pearl_devices.base import UNTIMED, Device, Link, Platform
+from pearl_devices.base import UNTIMED, Device, Link, Platform, UnsupportedError
 from pearl_devices.compile_target import held_to
 
 ROOT = Path("/")
@@ -267,9 +268,11 @@ def gpus() -> Iterator[tuple[Device, Link]]:
 
     Counts and clocks come from NVML; peak and bandwidth are computed from them. `real` says whether
     torch drives it; plans may use one that it does not, and training on it is emulated.
-    """
-    import pynvml
 
+    Raises:
+        UnsupportedError: as for `nvml`.
+    """
+    pynvml = nvml()
     from pearl_devices.gpu.found import driven
 
     try:
@@ -285,6 +288,21 @@ def gpus() -> Iterator[tuple[Device, Link]]:
         return
     finally:
         pynvml.nvmlShutdown()
+
+
+def nvml() -> Any:
+    """The module that asks NVIDIA's driver, `pynvml`.
+
+    Raises:
+        UnsupportedError: it cannot be imported. Whether there are GPUs is not known then.
+    """
+    try:
+        return import_module("pynvml")
+    except ImportError as error:
+        raise UnsupportedError(
+            f"the package nvidia-ml-py, which finds GPUs, cannot be imported ({error}); install "
+            "it: pip install nvidia-ml-py"
+        ) from None
 
 
 def visible_gpus(nvml: Any) -> list[int]:
@@ -307,7 +325,7 @@ def _visible(index: int, uuid: str | bytes) -> bool:
 
 
 def _gpu(handle: object, name: str) -> tuple[Device, Link]:
-    import pynvml
+    pynvml = nvml()
 
     def ask(function: str, *args: object, otherwise: float) -> tuple[float, str]:
         """The value that NVML reports, or `otherwise` where this GPU or driver reports none."""

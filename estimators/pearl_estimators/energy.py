@@ -13,12 +13,11 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
-from pearl_devices import Device, backend
+from pearl_devices import Device, backend, discover
 from pearl_devices.discover import visible_gpus
 from pearl_devices.named import function
 from pearl_estimators.power import energy_j
@@ -126,7 +125,7 @@ def rapl(place: int) -> tuple[Counter | None, str]:
 
 def nvml(place: int) -> tuple[Counter | None, str]:
     """The counter of GPU number `place` of those that this process may use."""
-    return Nvml.open(place, import_module("pynvml"))
+    return Nvml.open(place, discover.nvml())
 
 
 MODELLED = "modelled"

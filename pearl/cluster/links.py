@@ -41,12 +41,13 @@ unpacked and counted, and threads wake each other (assumed: 0.15 ms of CPU time 
 take, of runs over two raylets, 2 x AMD EPYC, virtual, 2026-11-23)."""
 
 ASSUMED = {
-    "tcp": {"latency_s": 3e-4, "per_message_s": 3e-5, "bytes_per_s": 1.2e9},
+    "tcp": {"latency_s": 3e-4, "per_message_s": 4e-5, "bytes_per_s": 4.7e8},
     "ray": {"latency_s": 1.1e-3, "per_message_s": 2.5e-4, "bytes_per_s": 9e8},
 }
 """Where nothing was measured: what was between two raylets of one machine with two busy cores (Ray
-2.60, 2 x AMD EPYC, virtual, 2026-11-23); but the bandwidth of TCP, 3.6 GB/s
-there, is that of a network of 10 Gbit/s."""
+2.60, 2 x AMD EPYC, virtual, 2026-11-23). By TCP the cost of a message is 1.4 times what was seen
+without tags, and the bandwidth that of a network of 10 Gbit/s, 1.2 GB/s, and of HMAC-SHA256 at both
+ends, 1.57 GB/s each (96 kB in 61 us, the same CPU, 2026-11-24)."""
 ASSUMED_SOURCE = (
     "assumed: {} as between two raylets of one machine; `pearl calibrate --on ray` times it"
 )

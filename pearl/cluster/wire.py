@@ -106,7 +106,9 @@ class Wire:
         body_bytes = sizes.nbytes + int(sizes.sum())
         if body_bytes > MOST_BYTES:
             raise RuntimeError(f"a batch of {body_bytes} bytes; a wire takes {MOST_BYTES} at most")
-        head, body = HEAD.pack(body_bytes, len(messages)), [p for p in (sizes, *messages) if p.size]
+        head = HEAD.pack(body_bytes, len(messages))
+        arrays: list[Any] = [sizes, *messages]
+        body = [array for array in arrays if array.size]
         with self._lock:
             parts: list[Any] = [head, self._tag(head), *body, self._tag(*body)]
             left = [memoryview(part).cast("B") for part in parts]
@@ -135,7 +137,7 @@ class Wire:
         if not self._held and not self._ready.poll(1e3 * within_s):
             raise RuntimeError(f"the other end has sent nothing for {within_s:.0f} s")
         until_s = time.monotonic() + MID_S
-        size, count = HEAD.unpack(self._read(HEAD.size, until_s))
+        size, count = HEAD.unpack(self._read(HEAD.size, until_s).tobytes())
         if not (0 <= count <= MOST and 8 * count <= size <= MOST_BYTES):
             raise RuntimeError(f"no batch has {count} messages in {size} bytes")
         body = self._read(size, until_s + size / SLOWEST)

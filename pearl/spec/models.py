@@ -40,8 +40,8 @@ Copies = Annotated[StrictInt, Field(ge=1, le=64)]
 def _carrier(given: object) -> object:
     if given == "gloo":
         raise ValueError(
-            "allowed: tcp or ray; gloo was removed because TCP is faster for messages of every "
-            "size: write tcp, or leave the key out"
+            "allowed: tcp or ray; gloo was removed because it believed what came before any proof "
+            "of the secret: write tcp, or leave the key out"
         )
     return given
 

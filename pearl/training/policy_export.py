@@ -11,6 +11,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pearl.errors import SpecError
 from pearl.files import write_atomically
 from pearl_devices.buffers import specs
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from pearl.training.policy import Policy
 
 SCHEMA = 1
+
+SUFFIXES = ("", ".safetensors")
+"""How the name of an exported policy may end."""
 
 
 def description(policy: Policy) -> dict[str, Any]:
@@ -75,9 +79,18 @@ def description(policy: Policy) -> dict[str, Any]:
 
 
 def export(policy: Policy, path: str | Path) -> dict[str, Any]:
-    """Write the policy to `path` (safetensors), atomically; returns its description."""
+    """Write the policy to `path` (safetensors), atomically; returns its description.
+
+    Raises:
+        SpecError: the path ends as a file of another format.
+    """
     from safetensors.numpy import save
 
+    if (suffix := Path(path).suffix) not in SUFFIXES:
+        raise SpecError(
+            f"{path}: given {suffix}; a policy is written as safetensors, so allowed are "
+            ".safetensors or no suffix; nothing was written"
+        )
     about = description(policy)
     text = json.dumps(about, allow_nan=False)
     write_atomically(path, save(policy.tensors(), metadata={"pearl_policy": text}))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from pearl_devices import discover
+from pearl_devices.base import UnsupportedError
 from pearl_devices.gpu import found, nvidia
 
 CPUINFO = "model name\t: Test CPU 9000\ncpu MHz\t\t: 2000.000\nflags\t\t: fpu sse2 avx avx2 fma\n"
@@ -139,6 +141,12 @@ def test_no_gpu_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(pynvml, "nvmlInit", absent)
     assert list(discover.gpus()) == []
+
+
+def test_without_the_package_that_finds_gpus_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)  # type: ignore[arg-type]
+    with pytest.raises(UnsupportedError, match=r"cannot be imported .* pip install nvidia-ml-py$"):
+        discover.host()
 
 
 class Nvml:

@@ -18,6 +18,8 @@ from torch import nn
 
 import pearl
 from examples.catch_image import cnn
+from pearl.errors import SpecError
+from pearl.training.policy_export import export
 from pearl.training.trainer import Trainer
 from tests.schemas.test_schemas import problems
 
@@ -122,3 +124,15 @@ def test_the_command_writes_it_without_torch(tmp_path: Path) -> None:
     assert "0.weight, 0.bias, 2.weight, 2.bias, 4.weight, 4.bias" in done.stdout
     assert problems(json.loads((tmp_path / "p.json").read_text()), "export") == []
     assert load_file(tmp_path / "p.st")["0.weight"].shape == (16, 4)
+
+
+@pytest.mark.parametrize("name", ["policy.onnx", "policy.pt", "policy.SAFETENSORS"])
+def test_a_name_of_another_format_is_refused_and_nothing_is_written(
+    name: str, tmp_path: Path
+) -> None:
+    policy = trained("ppo", env="CartPole-v1").policy
+    with pytest.raises(SpecError, match=r"allowed are \.safetensors or no suffix; nothing was wri"):
+        export(policy, tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+    assert export(policy, tmp_path / "policy")["algorithm"] == "ppo"
+    assert (tmp_path / "policy").is_file()

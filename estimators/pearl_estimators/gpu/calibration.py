@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from pearl_devices import Device, Kernel
+from pearl_devices.discover import nvml
 from pearl_devices.kernels import kind_of
 from pearl_estimators.estimates import Bound, Estimate
 from pearl_estimators.gpu.operators import (
@@ -189,8 +190,7 @@ def store_gpu(calibration: GpuCalibration) -> Path:
 @cache
 def driver_version() -> str:
     """Of NVIDIA's driver of this machine; empty where there is none."""
-    import pynvml
-
+    pynvml = nvml()
     try:
         pynvml.nvmlInit()
         found = pynvml.nvmlSystemGetDriverVersion()
