@@ -163,6 +163,11 @@ def _asked(algorithm: Acting) -> tuple[EnvSpec | None, list[Complaint]]:
     if stack and not (isinstance(observation, box) and str(observation.dtype) == "uint8"):
         what = f"given {stack}; {show(algorithm.env)} observes {observation}, and frames are a Box"
         return None, [(("algorithm", "frame_stack"), f"{what} of uint8; leave it at 0")]
+    if stack and _stacked(observation.shape, stack):
+        what = f"given {stack}; {show(algorithm.env)} observes {list(observation.shape)}, which is "
+        what += f"a stack of {stack} frames already, and they would be stacked again; leave it at 0"
+        what += ", or take the wrapper that stacks out of the environment"
+        return None, [(("algorithm", "frame_stack"), what)]
     if isinstance(observation, box):
         sizes["shape"] = tuple(int(extent) for extent in observation.shape)
     elif isinstance(observation, discrete):
@@ -190,6 +195,13 @@ def _asked(algorithm: Acting) -> tuple[EnvSpec | None, list[Complaint]]:
     sizes |= {"max_episode_steps": cut, "threshold": threshold}
     spec = EnvSpec(algorithm.env, algorithm.env_args, **sizes)
     return spec, []
+
+
+def _stacked(shape: tuple[int, ...], stack: int) -> bool:
+    """Whether observations of this shape are stacks of so many frames: along the first axis, or
+    along the last one of images with one channel. Three there are taken as colours."""
+    colours = stack == 3 and len(shape) == 3
+    return len(shape) >= 3 and not colours and stack in (shape[0], shape[-1])
 
 
 def _flattened(space: Any, scaled: tuple[tuple[int, int], ...]) -> str:

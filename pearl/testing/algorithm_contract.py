@@ -183,7 +183,7 @@ class AlgorithmContract:
         spec["limits"]["variants"] = {"env_step": [stepped]}
         trainer = pearl.compile(spec, emulate=True, seed=5)
         assert trainer.plan.task("env_step").variant == stepped
-        trainer.train(steps=64)
+        assert trainer.train(steps=64).status == "done"
         arrays, env = trainer.session.arrays, trainer.system.env
         taken = [a for n, a in arrays.items() if n in ("replay.action", "rollout.action")]
         for array in taken or [arrays["act.action"]]:

@@ -10,7 +10,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import jsonschema  # type: ignore[import-untyped]
+import numpy as np
 import pytest
 import yaml
 from hypothesis import HealthCheck, example, given, settings
@@ -555,3 +557,23 @@ def test_a_spec_with_spaces_is_read_without_the_heavy_modules(code: str) -> None
         check=True,
     )
     assert done.stdout.strip() == "[]"
+
+
+class Pictures(gymnasium.Env):
+    """Observations of a shape, and two actions."""
+
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, high=12, wide=12, channels=4):
+        self.observation_space = gymnasium.spaces.Box(0, 255, (high, wide, channels), np.uint8)
+
+
+@pytest.mark.parametrize("sizes", [(12, 12, 4), (4, 12, 12)])
+def test_frames_that_are_stacked_already_are_not_stacked_again(sizes):
+    args = dict(zip(("high", "wide", "channels"), sizes, strict=True))
+    acting = {"name": "dqn", "env": f"{__name__}:Pictures", "env_args": args, "frame_stack": 4}
+    said = r"frame_stack: given 4; .*a stack of 4 frames already.*; leave it at 0"
+    with pytest.raises(SpecError, match=said):
+        load({"algorithm": acting})
+    acting["env_args"] = {"high": 12, "wide": 12, "channels": 3}
+    assert load({"algorithm": acting}).env.shape == (4, 12, 12, 3)
