@@ -30,6 +30,18 @@ class Uneven(Walk):
         return super().step(action)
 
 
+class Sleeping(Walk):
+    """Each step waits this long."""
+
+    def __init__(self, step_s: float = 0.0) -> None:
+        super().__init__()
+        self.step_s = step_s
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        time.sleep(self.step_s)
+        return super().step(action)
+
+
 class Dying(Walk):
     """It ends its process in whatever life it has, once the file `armed` is there."""
 

@@ -183,10 +183,10 @@ def doubts(mode: Mode, graph: TaskGraph, costs: CostTable) -> list[tuple[Doubt |
     the same device by the same rung; else it has one of its own.
     """
     if not mode.fused:
-        task = graph.task(mode.tasks[0])
-        part = task.kernel
+        whole = graph.task(mode.tasks[0])
+        part = whole.kernel
         if mode.share is not None:  # of a copy, whose name in the split graph is another
-            part = resized(part, mode.share, task.environments)
+            part = resized(part, mode.share, whole.environments)
         return [(_doubt(mode, part, costs), 1.0)]
     apart: dict[str, Mode] = {}
     for task in mode.tasks:

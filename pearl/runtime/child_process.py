@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from pearl.runtime.fork_server import ForkedProcess
-from pearl.runtime.protocol.single_lane import LaneError
 from pearl_devices.primitives.code_cache import sources
 
 ANSWER_S = 10.0
@@ -149,9 +148,13 @@ class Parent:
         return found
 
 
-def serve(program: Callable[[Parent, Answer], None]) -> int:
-    """Run a child's program, given its parent and its first orders, and return the exit status. The
-    parent hears of an exception."""
+def serve(
+    program: Callable[[Parent, Answer], None], describe: Callable[[BaseException], str]
+) -> int:
+    """Run a child's program, given its parent and its first orders, and return the exit status.
+
+    describe: makes a line of an exception, for the parent.
+    """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     parent = Parent()
@@ -166,12 +169,6 @@ def serve(program: Callable[[Parent, Answer], None]) -> int:
             )
         program(parent, about)
     except Exception as error:  # whatever it is, the parent says it
-        parent.say(error=said(error))
+        parent.say(error=describe(error))
         return 1
     return 0
-
-
-def said(error: BaseException) -> str:
-    """An error in a line: its text, and its type where the text alone says too little."""
-    text = " ".join(str(error).split())
-    return text if isinstance(error, (ValueError, LaneError)) else f"{type(error).__name__}: {text}"

@@ -164,8 +164,9 @@ class ForkedProcess:
 
     def _listen(self, within_s: float | None) -> None:
         """Take in what the server says, waiting so long for the first of it."""
-        if not _readable(self._status, within_s):
-            return
+        with suppress(ValueError):  # another thread has read the last line and closed the file
+            if self.returncode is None and not _readable(self._status, within_s):
+                return
         with self._reading:
             if self.returncode is not None or (read := self._status.read(4096)) is None:
                 return  # another thread has read what was there
@@ -178,6 +179,8 @@ class ForkedProcess:
                 with suppress(subprocess.TimeoutExpired):
                     self._server.process.wait(1.0)
                 self.returncode = self._server.process.returncode or -signal.SIGKILL
+            if self.returncode is not None:
+                self._status.close()
 
 
 def _readable(file: IO[bytes], within_s: float | None) -> bool:

@@ -158,15 +158,10 @@ def test_what_is_compiled_after_a_source_has_changed_is_not_kept(
 
 
 def test_a_worker_of_other_sources_does_not_run() -> None:
-    about = {"parent": os.getpid(), "path": sys.path, "sources": "of another version"}
+    program = "from pearl.runtime.lanes.worker_process import main; raise SystemExit(main())"
     done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pearl.runtime.lanes.worker_process",
-            "1",
-        ],  # answers on its standard output
-        input=json.dumps(about) + "\n",
+        [sys.executable, "-c", program, "1=1"],  # answers on its standard output
+        input=json.dumps({"sources": "of another version"}) + "\n",
         capture_output=True,
         text=True,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},

@@ -47,8 +47,8 @@ PPO = {
     "minibatches": 1,
 }
 
-LIMIT_S = 300.0
-"""More than any of these plans takes: none of them depends on how busy the host is."""
+LIMIT_S = 20.0
+"""More than a first plan takes. Every plan has the places that are tested, not only the best."""
 
 
 def system(
@@ -155,6 +155,7 @@ def test_a_platform_without_the_place_is_refused_with_the_way_out() -> None:
 LEARNERS = "data_parallel_learners"
 
 
+@pytest.mark.slow
 def test_learners_are_on_the_hosts_in_turn_and_all_else_is_at_home() -> None:
     found = places(system(LEARNERS, learners=4))
     learners = {n: at for n, at in found.items() if n.startswith(("gradient_", "update_"))}
@@ -164,6 +165,7 @@ def test_learners_are_on_the_hosts_in_turn_and_all_else_is_at_home() -> None:
     assert all(at <= AT_HOME for n, at in found.items() if n not in learners)
 
 
+@pytest.mark.slow
 def test_a_shard_is_averaged_beside_its_learner() -> None:
     found = places(system(LEARNERS, learners=2, reduction="shards"))
     assert found["all_reduce"] == {"a/cpu"}

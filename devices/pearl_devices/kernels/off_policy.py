@@ -74,7 +74,9 @@ def discrete_actions(k: Kernel) -> int:
     """How many discrete actions an inference chooses among; 0 where actions are continuous."""
     if k.dim("act"):
         return 0
-    return k.dims["actions"] if "actions" in k.dims else k.layers()[-1] - k.dims.get("duelling", 0)
+    if "actions" in k.dims:
+        return k.dim("actions")
+    return k.layers()[-1] - (k.dim("duelling") if "duelling" in k.dims else 0)
 
 
 def acting_arrays(k: Kernel) -> dict[str, Spec]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from pearl.cluster import carrier
 from pearl.errors import SpecError
-from pearl.runtime.child_process import ANSWER_S, said
+from pearl.runtime.child_process import ANSWER_S
 from pearl.runtime.islands import any_order
 from pearl.runtime.islands.any_order import Grants, Steps
 from pearl.runtime.islands.batching import Flows
@@ -27,7 +27,7 @@ from pearl.runtime.islands.messages import CONTROL, FIRINGS, STATE, Message, pac
 from pearl.runtime.islands.outpost import LostError, Post, controlled
 from pearl.runtime.lanes.lane_runner import SLEEP_S
 from pearl.runtime.lanes.work import Work
-from pearl.runtime.lanes.workers import GRACE_S, LaneDied, Measured, Worker
+from pearl.runtime.lanes.workers import GRACE_S, LaneDied, Measured, Worker, said
 from pearl.runtime.protocol import recovery
 from pearl.runtime.protocol.control_block import Board
 from pearl.runtime.protocol.single_lane import LaneError

@@ -14,7 +14,6 @@ from typing import Protocol as Interface
 import numpy as np
 
 from pearl.planning.plans import load_plan
-from pearl.runtime.child_process import said
 from pearl.runtime.environments import external_envs
 from pearl.runtime.islands import any_order
 from pearl.runtime.islands.any_order import Grants, Steps
@@ -35,6 +34,7 @@ from pearl.runtime.lanes.async_actor import Actor
 from pearl.runtime.lanes.async_actor import words as any_order_words
 from pearl.runtime.lanes.engine import Engine
 from pearl.runtime.lanes.lane_runner import CROWDED, POLL_S, SLEEP_S, SPINS, Runner, Stopped
+from pearl.runtime.lanes.workers import said
 from pearl.runtime.protocol import single_lane
 from pearl.runtime.protocol.control_block import PARKED, Board, Span
 from pearl.runtime.protocol.lane_schedule import Protocol

@@ -22,11 +22,10 @@ from pearl.cluster.door import Door, Meeting, join
 from pearl.cluster.pieces import apart, cut, joined, pieces
 from pearl.cluster.wire import BEAT_S, SENT_S, Wire
 from pearl.errors import SpecError
-from pearl.runtime.child_process import said
 from pearl.runtime.islands.crossing import Island
 from pearl.runtime.islands.messages import Message
 from pearl.runtime.islands.outpost import LostError, Outpost
-from pearl.runtime.lanes.workers import READY_S
+from pearl.runtime.lanes.workers import READY_S, said
 from pearl.runtime.protocol.single_lane import LaneError
 
 ANSWER_S = 30.0

@@ -15,6 +15,7 @@ from pearl.runtime.environments import external_envs
 from pearl.runtime.lanes.async_actor import Actor, words
 from pearl.runtime.lanes.engine import CELLS, Engine
 from pearl.runtime.lanes.lane_runner import Runner, Stopped
+from pearl.runtime.lanes.workers import said
 from pearl.runtime.protocol import single_lane
 from pearl.runtime.protocol.channels import Memory
 from pearl.runtime.protocol.control_block import Board, Span
@@ -28,7 +29,7 @@ from pearl_devices import platform_json
 
 def main() -> int:
     """Serve a lane until the run ends. Returns the exit status."""
-    return serve(_follow)
+    return serve(_follow, said)
 
 
 def _follow(parent: Parent, about: Answer) -> None:

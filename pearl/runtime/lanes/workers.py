@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pearl.runtime import waiting
-from pearl.runtime.child_process import ANSWER_S, Answer, ChildProcess, said
+from pearl.runtime.child_process import ANSWER_S, Answer, ChildProcess
 from pearl.runtime.environments import external_envs
 from pearl.runtime.lanes.lane_runner import Stopped
 from pearl.runtime.lanes.work import Work
@@ -252,3 +252,9 @@ class Process(Worker):
     def end(self) -> Measured:
         self._child.end()
         return self._says("times_ns") or {}, self._says("lags") or {}
+
+
+def said(error: BaseException) -> str:
+    """An error in a line: its text, and its type where the text alone says too little."""
+    text = " ".join(str(error).split())
+    return text if isinstance(error, (ValueError, LaneError)) else f"{type(error).__name__}: {text}"

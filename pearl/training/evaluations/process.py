@@ -10,6 +10,7 @@ import time
 
 from pearl.algorithms.evaluation import acting_of
 from pearl.runtime.child_process import Answer, Parent, serve
+from pearl.runtime.lanes.workers import said
 from pearl.runtime.protocol.channels import Memory
 from pearl.spec.own_code import OwnCodeError, graph_of
 from pearl.spec.reading import load_on
@@ -24,7 +25,7 @@ ALIVE_S = 5.0
 
 def main() -> int:
     """Play evaluations until the parent has no more orders. Returns the exit status."""
-    return serve(_play)
+    return serve(_play, said)
 
 
 def _play(parent: Parent, about: Answer) -> None:
