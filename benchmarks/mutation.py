@@ -8,9 +8,9 @@ first on the tree without a mutant, where every test must pass.
 
 A mutant of a compiled kernel would cost a compilation of every kernel that calls the mutated one.
 The tests of kernels are therefore recorded a second time with NUMBA_DISABLE_JIT=1, where kernels
-are Python functions. A test that fails so, or takes longer than 5 s, needs compiled code; the
-other tests decide the mutants of kernels, uncompiled. Where every test of a mutant needs compiled
-code, the tests run compiled.
+are Python functions. A test that fails so, or takes more than 5 CPU-seconds, needs compiled code;
+the other tests decide the mutants of kernels, uncompiled. Where every test of a mutant needs
+compiled code, the tests run compiled.
 
 A mutant is killed (a test fails), survived (none does), equivalent (it survived, and a sentence in
 `mutation_equivalent.json` says why no test can fail), or out of time. The score is the share killed
@@ -56,7 +56,7 @@ ASKED, DECIDED = 0.9, 200
 MOST_S = 60.0
 """For all tests of a mutant."""
 INTERPRETED_S = 5.0
-"""A test that takes longer without compiled kernels needs them."""
+"""A test that takes more CPU-seconds without compiled kernels needs them."""
 FILE_S = 1200.0
 """For a test file without a mutant."""
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")

@@ -41,6 +41,8 @@ FOLDERS = (".", "devices", "estimators")
 OPTIONS = ("-q", "-m", "not slow", "--tb=line", "-p", "no:cacheprovider", "-p", "no:xdist")
 DATA_BYTES, FILE_BYTES = 6 << 30, 2 << 30
 """Memory and file size that a mutant may take, so that none fills the machine."""
+WAIT = 4.0
+"""Seconds of a clock for each CPU-second that a test may take: its processes compute too."""
 SUBREAPER = 36  # of prctl: processes whose parent has ended become this one's
 
 Record = dict[str, tuple[float, list[str]]]
@@ -84,10 +86,10 @@ class Ran:
 
 @dataclass(frozen=True)
 class How:
-    """How tests run. first: only until one fails; compiled: with compiled kernels; test_s: limit of
-    each test without its fixtures, 0: none; hits: the folder for traces; kernels: the folder of
-    machine code that a mutated tree takes its own from, "": it keeps none, None: the user's caches;
-    stale: the modules of which it takes none."""
+    """How tests run. first: only until one fails; compiled: with compiled kernels; test_s:
+    CPU-seconds that each test may take without its fixtures, 0: any; hits: the folder for traces;
+    kernels: the folder of machine code that a mutated tree takes its own from, "": it keeps none,
+    None: the user's caches; stale: the modules of which it takes none."""
 
     first: bool = False
     compiled: bool = True
@@ -276,11 +278,14 @@ class Reporter:
     def pytest_runtest_call(self) -> Iterator[None]:
         if not self.how.test_s:
             return (yield)
+        signal.signal(signal.SIGPROF, out_of_time)
         signal.signal(signal.SIGALRM, out_of_time)
-        signal.setitimer(signal.ITIMER_REAL, self.how.test_s)
+        signal.setitimer(signal.ITIMER_PROF, self.how.test_s)
+        signal.setitimer(signal.ITIMER_REAL, WAIT * self.how.test_s)
         try:
             return (yield)
         finally:
+            signal.setitimer(signal.ITIMER_PROF, 0.0)
             signal.setitimer(signal.ITIMER_REAL, 0.0)
 
     @pytest.hookimpl(wrapper=True)
