@@ -19,7 +19,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -86,14 +86,14 @@ class Ran:
 
 @dataclass(frozen=True)
 class How:
-    """How tests run. first: only until one fails; compiled: with compiled kernels; test_s:
-    CPU-seconds that each test may take without its fixtures, 0: any; hits: the folder for traces;
+    """How tests run. first: only until one fails; compiled: with compiled kernels; limits_s:
+    CPU-seconds that tests may take without their fixtures; hits: the folder for traces;
     kernels: the folder of machine code that a mutated tree takes its own from, "": it keeps none,
     None: the user's caches; stale: the modules of which it takes none."""
 
     first: bool = False
     compiled: bool = True
-    test_s: float = 0.0
+    limits_s: Mapping[str, float] = field(default_factory=dict)
     hits: Path | None = None
     kernels: str | None = None
     stale: frozenset[str] = frozenset()
@@ -275,13 +275,12 @@ class Reporter:
             return (yield)
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_call(self) -> Iterator[None]:
-        if not self.how.test_s:
-            return (yield)
+    def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
+        limit_s = self.how.limits_s.get(item.nodeid, 0.0)  # 0: a timer that is not set
         signal.signal(signal.SIGPROF, out_of_time)
         signal.signal(signal.SIGALRM, out_of_time)
-        signal.setitimer(signal.ITIMER_PROF, self.how.test_s)
-        signal.setitimer(signal.ITIMER_REAL, WAIT * self.how.test_s)
+        signal.setitimer(signal.ITIMER_PROF, limit_s)
+        signal.setitimer(signal.ITIMER_REAL, WAIT * limit_s)
         try:
             return (yield)
         finally:
