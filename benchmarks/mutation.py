@@ -8,9 +8,8 @@ first on the tree without a mutant, where every test must pass.
 
 A mutant of a compiled kernel would cost a compilation of every kernel that calls the mutated one.
 The tests of kernels are therefore recorded a second time with NUMBA_DISABLE_JIT=1, where kernels
-are Python functions. A test that fails so, or takes longer than 5 s, needs compiled code; the
-other tests decide the mutants of kernels, uncompiled. Where every test of a mutant needs compiled
-code, the tests run compiled.
+are Python functions. A test that fails so, or takes 5 CPU-seconds more than twice its usual time,
+needs compiled code. A mutant of a kernel meets the other tests first, uncompiled, and then those.
 
 A mutant is killed (a test fails), survived (none does), equivalent (it survived, and a sentence in
 `mutation_equivalent.json` says why no test can fail), or out of time. The score is the share killed
@@ -29,6 +28,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import multiprocessing
 import os
 import random
@@ -55,8 +55,9 @@ EQUIVALENT = "benchmarks/mutation_equivalent.json"
 ASKED, DECIDED = 0.9, 200
 MOST_S = 60.0
 """For all tests of a mutant."""
-INTERPRETED_S = 5.0
-"""A test that takes longer without compiled kernels needs them."""
+SLOWER, ALLOWANCE_S = 2.0, 5.0
+"""A test that takes more than so many times its usual time and so many CPU-seconds without compiled
+kernels needs them."""
 FILE_S = 1200.0
 """For a test file without a mutant."""
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
@@ -64,7 +65,7 @@ OUTCOMES = ("killed", "survived", "equivalent", "out of time")
 
 Outcome = dict[str, Any]
 """The fields of a `Mutant`; outcome: one of `OUTCOMES`; test: the one that failed or was running;
-tests: how many were chosen; compiled: whether with compiled kernels; seconds: taken."""
+tests: how many were chosen, but for those; uncompiled: without compiled kernels; seconds: taken."""
 
 
 def digest(root: Path) -> str:
@@ -106,11 +107,14 @@ def record(tree: Tree, file: str, folder: Path) -> tuple[str, Record, Record]:
             return "\n".join(ran.failed or [file]) + f"\n{ran.text}", {}, {}
     interpreted: Record = {}
     if tests := needing(tree.root, compiled):
-        ran, interpreted = traced(tree, How(compiled=False, test_s=INTERPRETED_S), file, tests)
+        limits_s = {test: SLOWER * compiled[test][0] + ALLOWANCE_S for test in tests}
+        ran, interpreted = traced(tree, How(compiled=False, limits_s=limits_s), file, tests)
         lost = {*ran.failed, *([ran.running] if ran.ended == "out of time" else ())}
-        interpreted = {test: there for test, there in interpreted.items() if test not in lost}
+        interpreted |= {
+            test: (math.inf, interpreted[test][1]) for test in lost & interpreted.keys()
+        }
     seconds = sum(seconds for seconds, _ in compiled.values())
-    few = f"{len(interpreted):4} of {len(tests):4} interpreted"
+    few = f"{sum(s < math.inf for s, _ in interpreted.values()):4} of {len(tests):4} uncompiled"
     print(f"{seconds:7.1f} s  {few}  {file}", flush=True)
     folder.mkdir(parents=True, exist_ok=True)
     kept.write_text(json.dumps([compiled, interpreted]))
@@ -141,22 +145,27 @@ _copies: dict[Path, Tree] = {}
 """Of each process of the pool: its own copy of the tree."""
 
 
-def decided(base: Tree, work: Path, mutant: Mutant, tests: list[str], how: How) -> Outcome:
-    """The outcome of one mutant against these tests, in this order."""
-    begin = time.monotonic()
+def decided(
+    base: Tree, work: Path, mutant: Mutant, groups: list[tuple[bool, list[str]]], how: How
+) -> Outcome:
+    """The outcome of one mutant against these tests of `Choice.tests`."""
     if work not in _copies:
         _copies[work] = Tree.copied(base.root, Path(tempfile.mkdtemp(prefix="copy", dir=work)))
-    ended, test = "survived", ""
-    if tests:
-        files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
-        with _copies[work].holding(mutant):
-            ran = _copies[work].run(files, tests, MOST_S, how)
-        if ran.ended != "passed":
-            ended = "killed" if ran.ended == "failed" else ran.ended
-            test = ran.failed[0] if ran.failed else ran.running
-    taken = {"tests": len(tests), "compiled": how.compiled}
-    taken |= {"seconds": round(time.monotonic() - begin, 2)}
-    return asdict(mutant) | {"outcome": ended, "test": test} | taken
+    begin, ended, test = time.monotonic(), "survived", ""
+    with _copies[work].holding(mutant):
+        for compiled, tests in groups:
+            files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
+            left_s = max(0.0, begin + MOST_S - time.monotonic())
+            ran = _copies[work].run(files, tests, left_s, replace(how, compiled=compiled))
+            if ran.ended != "passed":
+                ended = "killed" if ran.ended == "failed" else ran.ended
+                test = ran.failed[0] if ran.failed else ran.running
+                break
+    count = {compiled: len(tests) for compiled, tests in groups}
+    return asdict(mutant) | {
+        "outcome": ended, "test": test, "tests": count.get(True, 0),
+        "uncompiled": count.get(False, 0), "seconds": round(time.monotonic() - begin, 2),
+    }  # fmt: skip
 
 
 EXTRAS = {"envpool": "devices/pearl_devices/primitives/envs/envpool_envs.py"}
@@ -217,7 +226,8 @@ def labelled(outcomes: list[Outcome], root: Path) -> list[Outcome]:
 def text(outcome: Outcome) -> str:
     """Where a mutant is, how it ended, and its difference."""
     by = f" by {outcome['test']}" if outcome["test"] else ""
-    ended = f"{outcome['outcome']}{by}, {outcome['tests']} tests, {outcome['seconds']} s"
+    tests = f"{outcome['uncompiled']} + {outcome['tests']} tests"
+    ended = f"{outcome['outcome']}{by}, {tests}, {outcome['seconds']} s"
     head = f"{outcome['file']}:{outcome['line']} {outcome['kind']}: {ended}"
     return f"{head}\n  - {outcome['before']}\n  + {outcome['after']}"
 
@@ -267,10 +277,9 @@ def tested(given: argparse.Namespace, work: Path) -> int:
         kernels, running = base.kernels(), []
         for mutant in chosen:
             if (*key(mutant), mutant.line) not in done:
-                tests, compiled = choice.tests(mutant)
-                stale = frozenset(choice.stale(mutant))
-                how = How(first=True, compiled=compiled, kernels=kernels, stale=stale)
-                running.append(pool.submit(decided, base, work, mutant, tests, how))
+                how = How(first=True, kernels=kernels, stale=frozenset(choice.stale(mutant)))
+                groups = choice.tests(mutant)
+                running.append(pool.submit(decided, base, work, mutant, groups, how))
         for future in as_completed(running):
             outcomes.append(future.result())
             print(f"{len(outcomes):4}  {text(outcomes[-1])}", flush=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
 from collections import defaultdict
 from collections.abc import Mapping
@@ -52,7 +53,8 @@ def needing(root: Path, record: Record) -> list[str]:
 
 
 class Choice:
-    """compiled, interpreted: the tests that pass with compiled kernels, and without."""
+    """compiled, interpreted: the tests with compiled kernels, and without; those that need compiled
+    ones have infinite seconds there."""
 
     def __init__(self, root: Path, compiled: Record, interpreted: Record) -> None:
         self.root, self.compiled, self.interpreted = root, compiled, interpreted
@@ -101,27 +103,32 @@ class Choice:
         names = [where, *(where.rsplit(".", n)[0] for n in range(1, where.count(".") + 1))]
         return next((c for name in names if (c := seen.get(f"{file} {name}"))), set())
 
-    def tests(self, mutant: Mutant) -> tuple[list[str], bool]:
-        """The tests in their order, and whether kernels are compiled in them.
+    def tests(self, mutant: Mutant) -> list[tuple[bool, list[str]]]:
+        """One or two groups of tests in their order, and whether kernels are compiled in each.
 
         Those that call its function. Where no test is seen to, as with constants: those that call
         a function that mentions it, and so on. Where no test does that either, as with a process
         of its own: the tests of the room. A function that is seen to be called only where kernels
-        are not compiled is a kernel: then the tests that pass so, if there is one.
+        are not compiled is a kernel: then first the tests that pass so.
         """
         found, known, kernel = set[str](), set[Unit](), False
         rest = [(mutant.file, mutant.where)]
         while rest:
             known.add(unit := rest.pop())
-            usual, python = (self.calling(unit, seen) for seen in self.seen)
-            found |= usual | python
-            kernel |= bool(python and not usual)
-            if not usual and not python:
+            usual, uncompiled = (self.calling(unit, seen) for seen in self.seen)
+            found |= usual | uncompiled
+            kernel |= bool(uncompiled and not usual)
+            if not usual and not uncompiled:
                 rest += self.users(unit) - known
         if not found:
             found = {t for t in self.compiled if t.startswith(f"tests/{room(mutant.file)}/")}
-        of = self.interpreted if kernel and found & self.interpreted.keys() else self.compiled
-        return self.ordered(found & of.keys(), of, mutant), of is self.compiled
+        python = {test for test, (seconds, _) in self.interpreted.items() if seconds < math.inf}
+        quick = found & python if kernel else set[str]()
+        groups = [
+            (False, self.ordered(quick, self.interpreted, mutant)),
+            (True, self.ordered(found - quick, self.compiled, mutant)),
+        ]
+        return [(compiled, tests) for compiled, tests in groups if tests]
 
     def ordered(self, tests: set[str], of: Record, mutant: Mutant) -> list[str]:
         """File after file: first those that name the module, then the quickest."""

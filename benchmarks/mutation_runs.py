@@ -19,7 +19,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,8 @@ FOLDERS = (".", "devices", "estimators")
 OPTIONS = ("-q", "-m", "not slow", "--tb=line", "-p", "no:cacheprovider", "-p", "no:xdist")
 DATA_BYTES, FILE_BYTES = 6 << 30, 2 << 30
 """Memory and file size that a mutant may take, so that none fills the machine."""
+WAIT = 4.0
+"""Seconds of a clock for each CPU-second that a test may take: its processes compute too."""
 SUBREAPER = 36  # of prctl: processes whose parent has ended become this one's
 
 Record = dict[str, tuple[float, list[str]]]
@@ -84,14 +86,14 @@ class Ran:
 
 @dataclass(frozen=True)
 class How:
-    """How tests run. first: only until one fails; compiled: with compiled kernels; test_s: limit of
-    each test without its fixtures, 0: none; hits: the folder for traces; kernels: the folder of
-    machine code that a mutated tree takes its own from, "": it keeps none, None: the user's caches;
-    stale: the modules of which it takes none."""
+    """How tests run. first: only until one fails; compiled: with compiled kernels; limits_s:
+    CPU-seconds that tests may take without their fixtures; hits: the folder for traces;
+    kernels: the folder of machine code that a mutated tree takes its own from, "": it keeps none,
+    None: the user's caches; stale: the modules of which it takes none."""
 
     first: bool = False
     compiled: bool = True
-    test_s: float = 0.0
+    limits_s: Mapping[str, float] = field(default_factory=dict)
     hits: Path | None = None
     kernels: str | None = None
     stale: frozenset[str] = frozenset()
@@ -273,14 +275,16 @@ class Reporter:
             return (yield)
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_call(self) -> Iterator[None]:
-        if not self.how.test_s:
-            return (yield)
+    def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
+        limit_s = self.how.limits_s.get(item.nodeid, 0.0)  # 0: a timer that is not set
+        signal.signal(signal.SIGPROF, out_of_time)
         signal.signal(signal.SIGALRM, out_of_time)
-        signal.setitimer(signal.ITIMER_REAL, self.how.test_s)
+        signal.setitimer(signal.ITIMER_PROF, limit_s)
+        signal.setitimer(signal.ITIMER_REAL, WAIT * limit_s)
         try:
             return (yield)
         finally:
+            signal.setitimer(signal.ITIMER_PROF, 0.0)
             signal.setitimer(signal.ITIMER_REAL, 0.0)
 
     @pytest.hookimpl(wrapper=True)

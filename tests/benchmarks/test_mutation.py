@@ -1,6 +1,7 @@
 """The mutation benchmark: which lines it changes, and what it makes of tests that see it or not."""
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -240,20 +241,19 @@ def test_a_mutant_that_no_test_is_seen_to_call_meets_the_tests_of_its_room():
     room, other = "tests/runtime/test_faults.py::one", "tests/spec/test_units.py::two"
     choice = Choice(ROOT, {room: (2.0, []), other: (1.0, [])}, {})
     worker = Mutant("pearl/runtime/lanes/worker_process.py", 1, "nothing so called", "", "", "")
-    assert choice.tests(worker) == ([room], True)
+    assert choice.tests(worker) == [(True, [room])]
 
 
-def test_a_kernel_meets_the_tests_that_pass_uncompiled_and_else_those_that_need_compiled_code():
+def test_a_kernel_meets_the_tests_that_pass_uncompiled_and_then_those_that_need_compiled_code():
     file = "devices/pearl_devices/primitives/math/rng.py"
-    quick, slow = (f"tests/devices/test_primitives_rng.py::{name}" for name in ("quick", "slow"))
-    mix = [f"{file} mix"]
-    compiled = {quick: (2.0, [f"{file} key"]), slow: (3.0, [f"{file} key"])}
-    choice = Choice(ROOT, compiled, {slow: (0.2, mix), quick: (0.1, mix)})
-    assert choice.tests(Mutant(file, 1, "mix", "", "", "")) == ([quick, slow], False)
-    assert choice.tests(Mutant(file, 1, "key", "", "", "")) == ([quick, slow], True)
-    assert choice.tests(Mutant(file, 1, "FIRST", "", "", "")) == ([quick, slow], False)
-    only = Choice(ROOT, {slow: (3.0, [f"{file} stream"])}, {})
-    assert only.tests(Mutant(file, 1, "mix", "", "", "")) == ([slow], True)
+    one, two, three = (f"tests/devices/test_primitives_rng.py::{name}" for name in "abc")
+    compiled = {test: (3.0, [f"{file} key"]) for test in (one, two, three)}
+    seconds = {one: 0.3, two: 0.2, three: math.inf}
+    choice = Choice(ROOT, compiled, {test: (s, [f"{file} mix"]) for test, s in seconds.items()})
+    for where in ("mix", "FIRST"):  # a constant that the kernel takes
+        groups = choice.tests(Mutant(file, 1, where, "", "", ""))
+        assert groups == [(False, [two, one]), (True, [three])]
+    assert choice.tests(Mutant(file, 1, "key", "", "", "")) == [(True, [one, two, three])]
 
 
 def test_kernels_are_python_functions_where_numba_is_told_so_but_for_modules_with_intrinsics():
