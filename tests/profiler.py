@@ -28,8 +28,8 @@ KEY = "profile"
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
-MARKED = pytest.StashKey[dict[str, bool]]()
-"""Test → whether it is marked slow."""
+WRITTEN = pytest.StashKey[dict[str, bool]]()
+"""Collected test → whether its source says that it is slow."""
 
 KEPT = Path(__file__).parent / "costs.json"
 """The last profile of all tests with warm caches, without the tests below KEPT_S."""
@@ -60,8 +60,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep which tests are marked slow, before pytest drops the ones that `-m` leaves out."""
-    config.stash[MARKED] = {item.nodeid: bool(item.get_closest_marker("slow")) for item in items}
+    """Mark the tests slow that the last profile found dear, and keep which tests are marked before
+    pytest drops the ones that `-m` leaves out."""
+    costs = json.loads(KEPT.read_text())
+    written = {item.nodeid: item.get_closest_marker("slow") is not None for item in items}
+    for item in items:
+        if costs.get(item.nodeid, 0.0) > SLOW_S:
+            item.add_marker(pytest.mark.slow)
+    config.stash[WRITTEN] = written
 
 
 class Profiler:
