@@ -112,7 +112,7 @@ def trained_table() -> Trainer:
 def test_the_command_writes_it_without_torch(tmp_path: Path) -> None:
     trained("dqn", tmp_path / "run", env="CartPole-v1")
     code = (
-        "import sys; from pearl.cli import main; sys.argv = ['pearl', 'export', 'run', 'p.st', "
+        "import sys; from pearl.cli import main; sys.argv = ['pearl', 'export', 'run', 'p.safetensors', "
         "'--json', 'p.json']\n"
         "try: main()\nexcept SystemExit as end: assert not end.code\n"
         "assert 'torch' not in sys.modules"
