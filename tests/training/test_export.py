@@ -112,8 +112,8 @@ def trained_table() -> Trainer:
 def test_the_command_writes_it_without_torch(tmp_path: Path) -> None:
     trained("dqn", tmp_path / "run", env="CartPole-v1")
     code = (
-        "import sys; from pearl.cli import main; sys.argv = ['pearl', 'export', 'run', 'p.st', "
-        "'--json', 'p.json']\n"
+        "import sys; from pearl.cli import main; sys.argv = ['pearl', 'export', 'run', "
+        "'p.safetensors', '--json', 'p.json']\n"
         "try: main()\nexcept SystemExit as end: assert not end.code\n"
         "assert 'torch' not in sys.modules"
     )
@@ -123,7 +123,7 @@ def test_the_command_writes_it_without_torch(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "0.weight, 0.bias, 2.weight, 2.bias, 4.weight, 4.bias" in done.stdout
     assert problems(json.loads((tmp_path / "p.json").read_text()), "export") == []
-    assert load_file(tmp_path / "p.st")["0.weight"].shape == (16, 4)
+    assert load_file(tmp_path / "p.safetensors")["0.weight"].shape == (16, 4)
 
 
 @pytest.mark.parametrize("name", ["policy.onnx", "policy.pt", "policy.SAFETENSORS"])
