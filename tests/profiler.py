@@ -3,7 +3,8 @@
 Of each test with its fixtures: CPU-seconds of this process and of every process below it, living
 or ended; processes started; compilations by numba and by a C++ compiler. Fixtures that tests share
 count for the test that meets them first. `python -m tests.profiler FILE [FILE]` prints a table by
-folder, of one profile or of two beside each other.
+folder, of one profile or of two beside each other; `--keep` writes `tests/costs.json`, which marks
+the dear tests slow.
 """
 
 from __future__ import annotations
