@@ -25,6 +25,7 @@ from pearl.cli.arguments import (
     warn_of_measuring,
 )
 from pearl.errors import SpecError
+from pearl.formatting import count
 from pearl.seeds import SEEDS
 
 if TYPE_CHECKING:
@@ -248,8 +249,8 @@ def eval_(
         "returns": returns,
         "cut": judged.cut,
     }
-    spread = f"lowest {min(returns):,.1f}, highest {max(returns):,.1f}"
-    text = f"mean return {mean:,.1f} over {episodes} episodes ({spread})"
+    spread = f"lowest {count(min(returns))}, highest {count(max(returns))}"
+    text = f"mean return {count(mean)} over {episodes} episodes ({spread})"
     return Result(f"{text}\n{judged.text}" if judged.cut else text, found)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from pearl.errors import SpecError
 from pearl.files import held
-from pearl.formatting import listed
+from pearl.formatting import count, listed
 from pearl.planning.plans import load_plan, plain
 from pearl.planning.runs import CHECKPOINT, load_metrics
 from pearl.population import asked as ways
@@ -289,7 +289,7 @@ class Going:
         if found.status != "done":
             return f"{found.run}: {found.status}: {found.message}"
         ended = sum(e["event"] == "end" for e in self._journal.history)
-        returned = "no return" if found.eval_mean is None else f"return {found.eval_mean:,.1f}"
+        returned = "no return" if found.eval_mean is None else f"return {count(found.eval_mean)}"
         rate = f", {found.env_steps_per_s:,.0f} env steps/s" if found.env_steps_per_s else ""
         after = f"{found.env_steps or 0:,} env steps{rate}"
         return f"{found.run}: {returned} after {after} ({ended} ended)"

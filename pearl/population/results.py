@@ -166,8 +166,8 @@ class Sweep:
                 s.setting,
                 f"{s.done} of {s.runs}",
                 count(s.steps),
-                _number(s.iqm),
-                NONE if s.low is None else f"{_number(s.low)} – {_number(s.high)}",
+                count(s.iqm),
+                NONE if s.low is None else f"{count(s.low)} – {count(s.high)}",
             )
             for s in self.ranked()
         )
@@ -182,7 +182,7 @@ class Sweep:
         rows = tuple(
             (
                 b["run"],
-                _number(b["score"]),
+                count(b["score"]),
                 count(b["steps"]),
                 *(shown(b["values"][key]) for key in self.over),
             )
@@ -281,10 +281,6 @@ class Sweep:
         return out.getvalue()
 
 
-def _number(value: float | None) -> str:
-    return NONE if value is None else f"{value:,.1f}"
-
-
 def _intervals(settings: Sequence[Summary]) -> Drawing | None:
     """One row a setting: its interval as a box, its mean as a line in it."""
     ends = [v for s in settings for v in (s.low, s.high) if v is not None]
@@ -304,9 +300,9 @@ def _intervals(settings: Sequence[Summary]) -> Drawing | None:
         assert s.low is not None
         assert s.high is not None
         y, x = 8 + i * row, left + (s.low - low) * scale
-        text = f"{s.setting}: {s.iqm:,.1f}, 95 % interval {s.low:,.1f} to {s.high:,.1f}"
+        text = f"{s.setting}: {count(s.iqm)}, 95 % interval {count(s.low)} to {count(s.high)}"
         labels.append(Label(left - 10, y + 13, s.setting[-60:], "end"))
-        labels.append(Label(left + (s.high - low) * scale + 8, y + 13, _number(s.iqm)))
+        labels.append(Label(left + (s.high - low) * scale + 8, y + 13, count(s.iqm)))
         boxes.append(Box(x, y, max((s.high - s.low) * scale, 3.0), 16, i, "", text))
     return Drawing(
         "Return of the settings",

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TextIO
 
-from pearl.formatting import NONE, count
+from pearl.formatting import count
 
 EVERY_S = 0.5
 """Between two drawings of the table."""
@@ -74,8 +74,7 @@ class _Live(Watcher):
         for name in ("run", "", "env steps", "return"):
             table.add_column(name, justify="left" if name in ("run", "") else "right")
         for r in rows()[-SHOWN:]:
-            returned = NONE if r.returned is None else f"{r.returned:,.1f}"
-            cells = (r.run, r.state, f"{count(r.env_steps)}/{count(r.steps)}", returned)
+            cells = (r.run, r.state, f"{count(r.env_steps)}/{count(r.steps)}", count(r.returned))
             table.add_row(*map(Text, cells))
         self._live.update(table, refresh=True)
 

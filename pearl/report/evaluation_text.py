@@ -49,7 +49,7 @@ def solved(found: Solution) -> str:
         said.append(f"a return of {found.threshold:g} was not reached")
     if found.best_s is not None and found.best_mean is not None:
         said.append(
-            f"{si(found.best_s, 's')} to the best, {found.best_mean:,.1f} "
+            f"{si(found.best_s, 's')} to the best, {count(found.best_mean)} "
             f"(env step {count(found.best_env_steps)})"
         )
     said.append(f"{si(found.end_s, 's')} to the end")

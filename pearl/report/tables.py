@@ -92,19 +92,20 @@ def run_facts(run: Run) -> tuple[tuple[str, str], ...]:
         ("peak memory", si(run.peak_rss_bytes, "B")),
     ]
     if returns.get("mean_last_20") is not None:
-        text = f"{returns['mean_last_20']:,.1f} mean of the last 20 episodes"
+        text = f"{count(returns['mean_last_20'])} mean of the last 20 episodes"
         if returns.get("episodes") is not None:
             text += f" of {count(returns['episodes'])}"
         facts.append(("return", text))
     if returns.get("eval_mean") is not None:
         episodes = len(returns.get("eval_returns") or ())
-        text = f"{returns['eval_mean']:,.1f} mean of {episodes} episodes"
+        text = f"{count(returns['eval_mean'])} mean of {episodes} episodes"
         if returns.get("best_is_last"):
             text += "; the last policy is the best"
         elif returns.get("last_eval_mean") is not None:
             text = (
-                f"{returns['eval_mean']:,.1f} of the best policy, {returns['last_eval_mean']:,.1f} "
-                f"of the last; means of the same {episodes} episodes"
+                f"{count(returns['eval_mean'])} of the best policy, "
+                f"{count(returns['last_eval_mean'])} of the last; means of the same "
+                f"{episodes} episodes"
             )
         facts.append(("evaluation", text))
     if run.energy_j is None:

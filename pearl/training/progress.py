@@ -15,9 +15,9 @@ def line(now: Progress) -> str:
     """Return and rate in words: `return 212.5, 24,310 env steps/s, 0.97 of predicted`."""
     parts = []
     if now.mean_return is not None:
-        parts.append(f"return {now.mean_return:,.1f}")
+        parts.append(f"return {count(now.mean_return)}")
     if now.eval_mean is not None:
-        parts.append(f"eval {now.eval_mean:,.1f}")
+        parts.append(f"eval {count(now.eval_mean)}")
     parts.append(f"{count(now.env_steps_per_s)} env steps/s")
     if now.predicted_env_steps_per_s > 0:
         parts.append(f"{now.env_steps_per_s / now.predicted_env_steps_per_s:.2f} of predicted")

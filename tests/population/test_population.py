@@ -318,3 +318,14 @@ def test_a_curve_goes_as_far_as_all_runs_have_come(tmp_path):
     assert (found.iqm, found.low, found.high) == (7.0, 7.0, 7.0)
     assert found.curve[0][:2] == (100.0, 100.5)
     assert found.curve[-1][:2] == (200.0, 200.5)
+
+
+def test_returns_below_one_keep_three_digits():
+    from pearl.population.results import Summary, _intervals
+
+    settings = [
+        Summary(f"learning_rate={rate}", {}, 3, 3, 1000, mean, mean - 0.01, mean + 0.01, ())
+        for rate, mean in (("0.1", 0.0981), ("0.05", 0.0603))
+    ]
+    drawn = _intervals(settings)
+    assert {"0.0981", "0.0603"} <= {label.text for label in drawn.labels}

@@ -147,7 +147,7 @@ def test_the_last_policy_stands_beside_the_best_and_is_judged_once(
         assert (returns["eval_mean"], returns["last_eval_mean"]) == (500.0, 117.0)
         assert returns["last_eval_returns"] == [117.0] * 3
         assert returns["best_is_last"] is False
-        assert "500.0 of the best policy, 117.0 of the last; means of the same 3 episodes" in text
+        assert "500 of the best policy, 117 of the last; means of the same 3 episodes" in text
         (best, *same), (last, *also) = final
         assert same == also
         np.testing.assert_array_equal(best, judged[0][0])
@@ -156,4 +156,4 @@ def test_the_last_policy_stands_beside_the_best_and_is_judged_once(
     else:
         assert returns["eval_mean"] == returns["last_eval_mean"] == 480.0
         assert returns["best_is_last"] is True
-        assert "480.0 mean of 3 episodes; the last policy is the best" in text
+        assert "480 mean of 3 episodes; the last policy is the best" in text
