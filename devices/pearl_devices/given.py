@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from numbers import Integral, Real
+from types import UnionType
 from typing import TypeGuard
 
 MOST = 1 << 53
@@ -53,6 +54,14 @@ def is_whole(value: object) -> TypeGuard[int]:
 def is_names(value: object) -> TypeGuard[list[str] | tuple[str, ...]]:
     """Whether `value` is a list or tuple of text."""
     return isinstance(value, list | tuple) and all(isinstance(each, str) for each in value)
+
+
+def mistyped(name: str, value: object, kinds: type | UnionType, needed: str) -> list[str]:
+    """The reason why an argument is of the wrong type; none where it is one of `kinds`.
+
+    needed: the values that are allowed, in words.
+    """
+    return [] if isinstance(value, kinds) else [f"{name} is {shown(value)}; {needed} is needed"]
 
 
 def shown(value: object) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from pearl_devices import Device, FigureError, Kernel, estimator, failed, offers
 from pearl_devices.base import KernelKindError
-from pearl_devices.given import shown
+from pearl_devices.given import mistyped, shown
 from pearl_estimators import power
 from pearl_estimators.estimates import Estimate
 from pearl_estimators.host.calibration import CalibrationError
@@ -33,6 +33,10 @@ def estimate(
         DeviceKindError: the kind's file is incomplete, or its estimate fails or is none.
         CalibrationError: a stored calibration is damaged.
     """
+    problems = mistyped("estimate: kernel", kernel, Kernel, "a Kernel, as `kernel` makes it,")
+    problems += mistyped("estimate: device", device, Device, "a Device of a platform")
+    if problems:
+        raise ValueError("; ".join(problems))
     offered = offers(kernel, device)
     variants = list(dict.fromkeys(name for name, _ in offered))
     what = f"kernel {kernel.kind}" + (f" ({kernel.program})" if kernel.program else "")

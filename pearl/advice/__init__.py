@@ -24,7 +24,7 @@ from pearl.planning.plans import Plan, plain
 from pearl.seeds import checked_seed
 from pearl.spec.messages import nearest
 from pearl.spec.system import System
-from pearl_devices.given import shown
+from pearl_devices.given import is_names, mistyped, shown
 
 __all__ = ["advise", "asking", "page"]
 
@@ -93,8 +93,12 @@ def advise(
         InfeasibleError: no plan meets the limits.
     """
     problems = bad_time(time_limit_s)
-    if isinstance(add, str) or not all(isinstance(n, str) for n in add):
-        problems.append(f"advise: add is {add!r}; a list of names of the catalogue is needed")
+    names = "a list of names of"
+    problems += mistyped("advise: about", about, Sequence, f"{names} questions")
+    if isinstance(add, str) or not is_names(add):
+        problems.append(f"advise: add is {shown(add)}; {names} the catalogue is needed")
+    if problems:
+        raise SpecError(*problems)
     questions = _questions(add)
     problems += [
         f"advise: about {shown(name)}: no such question{nearest(str(name), questions)}; there are "

@@ -22,7 +22,7 @@ from pearl.graph.task_graph import TaskGraph
 from pearl.planning.costs import CostTable
 from pearl.planning.plans import Plan, Problem, plain
 from pearl.spec.system import System
-from pearl_devices.given import is_number, shown
+from pearl_devices.given import is_number, mistyped, shown
 from pearl_devices.kernels import kind_of
 
 __all__ = ["bound", "explain", "near_optimal", "resolve", "sections", "what_if"]
@@ -101,7 +101,7 @@ def explain(
     Raises:
         SpecError: the problem is missing or is not the plan's, or a number is out of range.
     """
-    problems = []
+    problems = mistyped("explain: plan", plan, Plan, "a Plan")
     own = graph is None and costs is None
     if (graph is None) != (costs is None) or (own and (system or limits != Limits())):
         problems.append(

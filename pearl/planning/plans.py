@@ -15,7 +15,7 @@ from pearl.errors import SpecError
 from pearl.files import write_atomically
 from pearl.json_files import read_object
 from pearl.planning.bands import Bands, Regret
-from pearl_devices.given import is_number, is_whole, shown
+from pearl_devices.given import is_number, is_whole, mistyped, shown
 
 if TYPE_CHECKING:
     from pearl.graph.limits import Limits
@@ -275,6 +275,8 @@ def load_plan(source: str | Path | Mapping[str, Any]) -> Plan:
     """A plan from its JSON file or object. Unknown keys are ignored; what is missing or of a wrong
     kind is a SpecError naming file and key."""
     where = "plan"
+    if problems := mistyped("plan", source, str | Path | Mapping, "a Plan or its file"):
+        raise SpecError(*problems)
     if not isinstance(source, Mapping):
         where = str(source)
         source = read_object(Path(source), "a plan is what `pearl plan --json FILE` writes")

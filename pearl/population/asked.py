@@ -9,6 +9,7 @@ from pearl.population.members import Population
 from pearl.population.schedulers import Grid, Halving, Scheduler, Stretch, rungs
 from pearl.population.tournament import Tournament
 from pearl.spec.own_code import graph_of
+from pearl_devices.given import mistyped
 
 ASHA = ("eta", "min_steps")
 TOURNAMENT = ("rounds", "members", "board")
@@ -29,6 +30,8 @@ def kind_of(
     for kind, given, names in (("asha", asha, ASHA), ("tournament", tournament, TOURNAMENT)):
         if given is None:
             continue
+        if problems := mistyped(kind, given, Mapping, f"a mapping of {', '.join(names)}"):
+            raise SpecError(*problems)
         wrong = [n for n in names if type(given.get(n)) is not int or given[n] < 1]
         if wrong or set(given) != set(names):
             raise SpecError(

@@ -14,7 +14,8 @@ from typing import Any
 from pearl.errors import SpecError
 from pearl.population.schedulers import Stretch
 from pearl.seeds import checked_seed
-from pearl.spec.reading import System, load, parse_set
+from pearl.spec.reading import System, bad_keys, load, parse_set
+from pearl_devices.given import mistyped
 
 MOST = 10_000
 """Runs of a population at most (assumed)."""
@@ -87,6 +88,10 @@ def population(
     Raises:
         SpecError: a key, a value or a seed is wrong, or there are none of them, or two are alike.
     """
+    problems = mistyped("seeds", seeds, Sequence | None, "a list of seeds, as in [0, 1, 2],")
+    problems += bad_keys("over", over, "lists of values")
+    if problems:
+        raise SpecError(*problems)
     varied = {key.strip(): tuple(_listed(key, values)) for key, values in (over or {}).items()}
     _check_over(varied, set or {})
     plain = load(spec, set=set)

@@ -34,6 +34,7 @@ from pearl.population.watching import Row, Watcher
 from pearl.training.compiled import compiled
 from pearl.training.interruption import Interruption, interruptible
 from pearl.training.run import end_solvers
+from pearl_devices.given import mistyped
 
 RESTARTS = 2
 """A run whose process dies is started so often again."""
@@ -82,6 +83,8 @@ def sweep(
     ways.check(kind, options, asked, seeds_given=seeds is not None)
     if out is None and not dry_run:
         raise SpecError("sweep: `out`, a folder for the runs, is needed")
+    if problems := mistyped("sweep: out", out, str | Path | None, "a folder for the runs"):
+        raise SpecError(*problems)
     folder = Path(out) if out is not None else None
     past = before(folder, resume=resume) if folder and not dry_run else None
     going = Going(spec, set or {}, asked, kind, options, folder, watch, past, on)

@@ -24,6 +24,7 @@ from pearl.text_tables import (
     print_table,
     terminal_width,
 )
+from pearl_devices.given import mistyped
 
 if TYPE_CHECKING:
     from pearl.explanation import Explanation
@@ -50,6 +51,12 @@ class Report:
     metrics: tuple[Row, ...] | None = None
     every_edge: bool = False
     explanation: Explanation | None = None
+
+    def __post_init__(self) -> None:
+        problems = mistyped("report: plan", self.plan, Plan, "a Plan")
+        problems += mistyped("report: run", self.run, Run | None, "a Run, as `train` returns it,")
+        if problems:
+            raise SpecError(*problems)
 
     def __str__(self) -> str:
         return self.text(terminal_width())

@@ -258,7 +258,7 @@ class Check:
                 f"no platform of that name{near}; allowed are {', '.join(known)}, a path"
             )
         # A value from --set or from a mapping has no file; it is seen from the current folder.
-        from_file = self.folder and self.document.origins.get(("platform",)) != "--set"
+        from_file = self.folder and self.document.origins.get(("platform",)) != "set"
         path = self.folder / given if self.folder and from_file else Path(given)
         return parse(read_bytes(path, str(path)), str(path)), path.stem
 

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -25,6 +26,7 @@ from pearl.spec.system import EnvSpec, Stated, System
 from pearl.spec.template import init_text
 from pearl.spec.yaml_reader import Document, Where, dotted, parse, plain, read_bytes, scalar, show
 from pearl_devices import Platform
+from pearl_devices.given import mistyped
 
 __all__ = [
     "EnvSpec",
@@ -91,6 +93,11 @@ def _read(
     imports: bool,
     given: Platform | None = None,
 ) -> tuple[Stated, EnvSpec | None]:
+    problems = mistyped(
+        "spec", spec, str | Path | Mapping, "a path, the name of a shipped spec or a mapping"
+    ) + bad_keys("set", set, 'values, as in {"train.steps": 1000}')
+    if problems:
+        raise SpecError(*problems)
     document, name, path = _open(spec)
     lines: Lines = list(document.problems)
     for key, value in (set or {}).items():
@@ -105,15 +112,23 @@ def _read(
     return stated, check.env
 
 
+def bad_keys(name: str, given: object, values: str) -> list[str]:
+    """The reason why an argument is no mapping from dotted keys of a spec; none where it is, or
+    is None."""
+    if isinstance(given, Mapping) and all(isinstance(key, str) for key in given):
+        return []
+    return mistyped(name, given, NoneType, f"a mapping from dotted keys to {values}")
+
+
 def parse_set(argument: str) -> tuple[str, object]:
     """`'train.steps=1000'` → `('train.steps', 1000)`, read as in a file (`[a, b]` is a list)."""
     key, equals, value = argument.partition("=")
     if not equals or not key.strip():
-        raise SpecError(f"--set {show(argument)}: not key.path=value")
+        raise SpecError(f"set {show(argument)}: not key.path=value")
     key = key.strip()
     if value.lstrip()[:1] not in ("[", "{", '"', "'"):
         return key, scalar(value.strip())
-    document = parse(f"value: {value}".encode("utf-8", "replace"), f"--set {key}")
+    document = parse(f"value: {value}".encode("utf-8", "replace"), f"set {key}")
     if document.problems:
         raise SpecError(*(line for _, line in document.problems))
     return key, document.data["value"]
@@ -181,7 +196,7 @@ def _lay_over(document: Document, key: str, value: object) -> Lines:
     """Put `value` at the dotted `key`; what is in the way is a problem."""
     parts = tuple(key.split("."))
     if not all(parts):
-        return [(parts, f"--set {show(key)}: not a dotted key such as train.steps")]
+        return [(parts, f"set {show(key)}: not a dotted key such as train.steps")]
     data = document.data
     for i, part in enumerate(parts[:-1]):
         if data.get(part) is None:
@@ -189,8 +204,8 @@ def _lay_over(document: Document, key: str, value: object) -> Lines:
         data = data[part]
         if not isinstance(data, dict):
             at = dotted(parts[: i + 1])
-            return [(parts, f"--set {dotted(parts)}: {at} is {show(data)}, which has no keys")]
-    laid = plain(value, "--set", parts)
+            return [(parts, f"set {dotted(parts)}: {at} is {show(data)}, which has no keys")]
+    laid = plain(value, "set", parts)
     for old in [where for where in document.origins if where[: len(parts)] == parts]:
         del document.origins[old]
     document.origins.update(laid.origins)
@@ -203,6 +218,8 @@ def _in_order(lines: Lines, unread: list[Where]) -> list[str]:
 
     def position(line: str) -> tuple[str, int]:
         file, _, rest = line.partition(":")
+        if line.startswith("set "):
+            file = ""
         number = rest.partition(":")[0]
         return file, int(number) if number.isdecimal() else 0
 

@@ -60,8 +60,8 @@ class Document:
         while at and at not in self.origins:
             at = at[:-1]
         origin, key = self.origins.get(at, "<spec>"), dotted(where)
-        if origin == "--set":
-            return f"--set {key}: {what}"
+        if origin == "set":
+            return f"set {key}: {what}"
         return f"{origin}: {key}: {what}" if key else f"{origin}: {what}"
 
 

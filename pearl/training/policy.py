@@ -23,6 +23,7 @@ from pearl.planning.plans import pearl_version, plain
 from pearl.training.policy_export import description
 from pearl_devices import Kernel
 from pearl_devices.cpu import Greedy, greedy
+from pearl_devices.given import mistyped
 
 if TYPE_CHECKING:
     import torch
@@ -171,6 +172,8 @@ class Policy:
         from pearl_devices.buffers import specs
         from pearl_devices.discover import host
 
+        if problems := mistyped("Policy.load: path", path, str | Path, "a file or a run folder"):
+            raise SpecError(*problems)
         file = Path(path) / FILES["best"] if Path(path).is_dir() else Path(path)
         held, about = read(file)
         require(about["spec"], path, trust=trust)

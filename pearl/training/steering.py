@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from pearl.errors import SpecError
 from pearl.planning.runs import Run, StoppedBy
+from pearl_devices.given import mistyped
 
 if TYPE_CHECKING:
     from pearl.training.policy import Policy
@@ -163,10 +164,13 @@ class Steering:
     @staticmethod
     def of(callbacks: Sequence[Callback], progress: Listener | None) -> Steering:
         """Raises SpecError where one is no `Callback`."""
-        wrong = [
+        needed = "a list of objects of classes that inherit pearl.Callback"
+        wrong = mistyped("train: callbacks", callbacks, Sequence, needed)
+        wrong += mistyped("train: progress", progress, Callable | None, "a function")  # type: ignore[arg-type]
+        wrong += [
             f"train: callbacks[{n}] is {each!r}; an object of a class that inherits "
             "pearl.Callback is needed" + (" (an object, not the class)" * isinstance(each, type))
-            for n, each in enumerate(callbacks)
+            for n, each in enumerate(() if wrong else callbacks)
             if not isinstance(each, Callback)
         ]
         if wrong:

@@ -36,6 +36,7 @@ from pearl.training.run import TrainingRun
 from pearl.training.session import Resumed, Session
 from pearl.training.steering import Callback, Listener, Steering
 from pearl_devices import Platform, UnsupportedError, backend
+from pearl_devices.given import is_whole, mistyped, shown
 
 LOG = logging.getLogger("pearl")
 
@@ -101,7 +102,7 @@ def _require_devices(made: Compiled) -> None:
             *(_obstacle(platform, name) for name in absent if here),
             f"the plan uses {', '.join(absent)} of platform {platform.name}, which "
             f"{'this version plans for but cannot drive' if here else 'this machine lacks'}; "
-            "emulate the plan (--emulate), or "
+            "emulate the plan (--emulate, in Python emulate=True), or "
             + ("keep the tasks off it (limits.devices)" if here else "plan for platform host"),
         )
 
@@ -254,8 +255,12 @@ class Trainer:
         untouched. An environment that fails starts anew; unless the spec says `restart` the run
         then ends, `failed` with a checkpoint. Afterwards `policy` is the best evaluated one.
         """
-        if steps is not None and steps < 1:
-            raise SpecError(f"train: steps is {steps}; at least 1 is needed")
+        problems = mistyped("train: out", out, str | Path | None, "a path")
+        problems += mistyped("train: start_from", start_from, str | Path | None, "a path")
+        if steps is not None and (not is_whole(steps) or steps < 1):
+            problems.append(f"train: steps is {shown(steps)}; a whole number from 1 on is needed")
+        if problems:
+            raise SpecError(*problems)
         _check_devices(self.session.compiled)
         steering = Steering.of(callbacks, progress)
         folder = Path(out) if out is not None else None

@@ -352,25 +352,25 @@ def test_a_wrong_spec_says_what_and_where(
     ("over", "lines"),
     [
         ({"algorithm.batch_size": "x"},
-         ["--set algorithm.batch_size: given 'x'; allowed: a whole number"]),
+         ["set algorithm.batch_size: given 'x'; allowed: a whole number"]),
         ({"algorithm.replay.kind": "rank"},
-         ["--set algorithm.replay.kind: given 'rank'; allowed: uniform or prioritised"]),
+         ["set algorithm.replay.kind: given 'rank'; allowed: uniform or prioritised"]),
         ({"algorithm.replay": {"kind": "rank"}},
-         ["--set algorithm.replay.kind: given 'rank'; allowed: uniform or prioritised"]),
+         ["set algorithm.replay.kind: given 'rank'; allowed: uniform or prioritised"]),
         ({"train.steps": 1.5, "train.stps": 1},
-         ["--set train.steps: given 1.5; allowed: a whole number",
-          "--set train.stps: unknown key (did you mean steps?); allowed are carrier, "
+         ["set train.steps: given 1.5; allowed: a whole number",
+          "set train.stps: unknown key (did you mean steps?); allowed are carrier, "
               "checkpoint_every, checkpoint_replay, env_time_limit, evaluate_episodes, "
               "evaluate_every, evaluate_in, evaluate_max_steps, final_episodes, lanes, "
               "on_env_failure, seed, steps"]),
         ({"algorithm.discount": float("inf")},
-         ["--set algorithm.discount: given inf; a number must be finite"]),
+         ["set algorithm.discount: given inf; a number must be finite"]),
         ({"algorithm.env.id": "x"},
-         ["--set algorithm.env.id: algorithm.env is 'Nowhere-v0', which has no keys"]),
+         ["set algorithm.env.id: algorithm.env is 'Nowhere-v0', which has no keys"]),
         ({"limits.power": 350},
-         ["--set limits.power: given 350; the unit is missing; "
+         ["set limits.power: given 350; the unit is missing; "
           "a power carries its unit, for example 350 W"]),
-        ({"a..b": 1}, ["--set 'a..b': not a dotted key such as train.steps"]),
+        ({"a..b": 1}, ["set 'a..b': not a dotted key such as train.steps"]),
     ],
 )  # fmt: skip
 def test_a_wrong_set_says_so(tmp_path: Path, over: dict[str, object], lines: list[str]) -> None:
@@ -381,7 +381,7 @@ def test_problems_of_the_file_and_of_set_come_together_in_order(tmp_path: Path) 
     text = BASE + "  num_envs: 0\n  num_envs: 1\nlimits: {power: 1}\n"
     keys = [line.split(": ")[:2] for line in refused(tmp_path, text, set={"train.steps": 0})]
     assert keys == [
-        ["--set train.steps", "given 0; allowed"],
+        ["set train.steps", "given 0; allowed"],
         ["s.yaml:6", "algorithm.num_envs"],
         ["s.yaml:7", "limits.power"],
     ]
@@ -496,7 +496,7 @@ def test_any_value_of_any_key_is_a_system_or_a_spec_error(key: str, value: objec
     if key.startswith("platform."):
         spec["platform"] = {"devices": {"cpu": {}}}
     for line in problems_of(spec, set={key: value}):
-        assert line.startswith(("--set ", "<spec>: "))
+        assert line.startswith(("set ", "<spec>: "))
 
 
 # What editors and newcomers get

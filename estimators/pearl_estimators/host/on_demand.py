@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import median
 
 from pearl_devices import Device, Kernel, backend
+from pearl_devices.given import misfit
 from pearl_estimators.host.benchmark_kernels import (
     CORES,
     GROUPS,
@@ -88,10 +89,10 @@ def calibrate(
             f"calibrate: platform is {platform!r}; only 'host', the machine this runs on, can be "
             "measured, other platforms are estimated from their data sheets"
         )
-    limit_s = limit_of(seconds) if limit_s is None else limit_s
     for name, value in (("seconds", seconds), ("limit_s", limit_s)):
-        if not value > 0:
-            raise ValueError(f"calibrate: {name} is {value}; it must be above 0")
+        if value is not None and (wrong := misfit(value, above=True)):
+            raise ValueError(f"calibrate: {name} {wrong}")
+    limit_s = limit_of(seconds) if limit_s is None else limit_s
     wanted = set(GROUPS) if groups is None else set(groups) & set(GROUPS)
     found, why = _measured(wanted, seconds, limit_s, force)
     if why:
