@@ -17,6 +17,7 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces.utils import flatten
 
+from pearl_devices import masks
 from pearl_devices.base import Buffers, EnvironmentFailed, UnsupportedError
 from pearl_devices.cpu import greedy
 from pearl_devices.kernel import Kernel
@@ -100,7 +101,9 @@ class GymEpisodes(Evaluations):
         episode = int(self._at[1])
         self._at[1] += 1
         with self._asked(episode, 0):
-            seen, _ = self._envs[n].reset(seed=self._seeds[episode])
+            seen, info = self._envs[n].reset(seed=self._seeds[episode])
+        if why := masks.refusal(self.name, info, self._envs[n] if episode == n else None):
+            raise EnvironmentFailed(why)
         b["evaluation.episode"][n], b["evaluation.elapsed"][n] = episode, 0
         b["evaluation.return"][n] = 0.0
         self._see(n, seen)
