@@ -214,13 +214,18 @@ def _tabular(
     above every true value, that explores by itself. optimum: by backward induction over the steps
     of an episode, from the environment's own transition table."""
     greedy = {"initial": 0.0, "final": 0.0, "steps": 1}
-    shared = {"num_envs": 4, "discount": 0.99, "exploration": greedy, **settings, "env": env}
+    shared = {"env": env, "num_envs": 4, "discount": 0.99, "exploration": greedy, **settings}
     return tuple(
         Case(f"{name} {env}", steps, {"name": name, **shared}, 10, episodes, optimum=optimum)
         for name in ("q_learning", "sarsa")
     )
 
 
+_TAXI: dict[str, Any] = {
+    "env": "pearl_devices.masks:unmasked",
+    "env_args": {"env": "Taxi-v4"},
+}
+"""Its mask says which actions change the state; all six are legal."""
 _NORMAL: dict[str, Any] = {"normalise": {"observations": True, "rewards": True}}
 
 
@@ -319,7 +324,7 @@ CASES: tuple[Case, ...] = (
         if case.algorithm["name"] in ("ddpg", "sac")
     ),
     *_tabular("FrozenLake-v1", 400_000, 0.7441902878292689, 2_000, _LAKE),
-    *_tabular("Taxi-v4", 300_000, 7.93, 2_000, {"learning_rate": 0.5}),
+    *_tabular("Taxi-v4", 300_000, 7.93, 2_000, {"learning_rate": 0.5, **_TAXI}),
     *_tabular("CliffWalking-v1", 60_000, -13.0, 1, _CLIFF),
     *_actor_critics("HalfCheetah-v5", 50_000, {}, peers=("sb3", "sbx"), seeds=3, settings=_MUJOCO),
     *_actor_critics("Hopper-v5", 50_000, {}, peers=("sb3", "sbx"), seeds=3, settings=_MUJOCO),

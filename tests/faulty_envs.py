@@ -13,7 +13,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 
 BORN: list[int] = [0]
-"""How many this process has made and reset."""
+"""How many this process has made and reset with a seed, as training does."""
 
 
 class Walk(gymnasium.Env[Any, Any]):
@@ -35,7 +35,7 @@ class Walk(gymnasium.Env[Any, Any]):
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
-        if not self.born:
+        if not self.born and seed is not None:
             self.born, self.mine = True, BORN[0] % 4 == self.which
             BORN[0] += 1
         self.t, self.place = 0, self.np_random.normal(size=3)

@@ -44,6 +44,8 @@ class Kernel:
         None for kinds that need no program of the user's.
     args: keyword arguments of `program`.
     modules: networks that are modules of the user's own, by name; in dims they have two widths.
+    interface: of one that acts in evaluation, the kernels of the user's own between environments
+        and network, in the order in which they fire (`pearl_devices.kernels.interface`).
     """
 
     kind: str
@@ -55,6 +57,7 @@ class Kernel:
     program: str | None = None
     args: Mapping[str, Arg] = field(default_factory=dict)
     modules: Mapping[str, Module] = field(default_factory=dict)
+    interface: tuple[Kernel, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dims", MappingProxyType(dict(self.dims)))

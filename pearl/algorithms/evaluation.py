@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from pearl.algorithms.environments import asked, normalised
+from pearl.algorithms.interface import interface_of
 from pearl.graph.task_graph import Task, TaskGraph
 from pearl_devices import Kernel
 from pearl_devices.kernels.evaluation import evaluation
@@ -17,23 +20,32 @@ own, where the spec names none (assumed)."""
 
 
 def acting_of(graph: TaskGraph) -> Kernel:
-    """The kernel that acts in training."""
-    return graph.task("inference").kernel
+    """The kernel that acts in training, with what stands between it and the environments.
+
+    Raises:
+        SpecError: a kernel of the user's own there cannot be part of a policy.
+    """
+    return replace(graph.task("inference").kernel, interface=interface_of(graph))
 
 
 def task_of(system: System, graph: TaskGraph) -> Task | None:
-    """The task of the evaluations amid a run; None where the spec has none, or nothing acts."""
+    """The task of the evaluations amid a run; None where the spec has none, or nothing acts.
+
+    Raises:
+        SpecError: as `acting_of`, whether the spec asks for evaluations or not.
+    """
     train = system.train
-    wanted = train.evaluate_every and train.evaluate_episodes
-    if not wanted or all(t.name != "inference" for t in graph.tasks):
+    if all(t.name != "inference" for t in graph.tasks):
         return None
-    return Task("evaluation", kernel_of(system, acting_of(graph), train.evaluate_episodes))
+    acting = acting_of(graph)
+    if not (train.evaluate_every and train.evaluate_episodes):
+        return None
+    return Task("evaluation", kernel_of(system, acting, train.evaluate_episodes))
 
 
 def kernel_of(system: System, acting: Kernel, episodes: int) -> Kernel:
     """The kernel that plays episodes of the policy of `acting` on the environment of `system`."""
-    env, normalise = system.env, getattr(system.algorithm, "normalise", None)
-    scaled = normalise is not None and normalise.observations
+    env = system.env
     return evaluation(
         acting,
         env.id,
@@ -42,9 +54,8 @@ def kernel_of(system: System, acting: Kernel, episodes: int) -> Kernel:
         max_steps=max_steps(system),
         obs=acting.dim("obs"),
         act=acting.dim("act"),
-        stack=env.stack,
-        scaled=int(bool(env.pixels)),
-        normalise_obs=int(scaled),
+        **asked(system),
+        **{n: on for n, on in normalised(system).items() if n == "normalise_obs"},
     )
 
 

@@ -6,47 +6,125 @@ from dataclasses import replace
 
 from pearl.errors import SpecError
 from pearl.graph.task_graph import Edge, Task, TaskGraph
+from pearl_devices import Kernel
 from pearl_devices.kernels import kind_of
 from pearl_devices.kernels.record import nbytes
+
+GROUPS = (
+    "limits.env_groups is {}, each group has observations of its own, and the task would see those "
+    "of the first alone; leave env_groups at 1"
+)
 
 
 def inserted(graph: TaskGraph, task: Task, *, after: str, before: str) -> TaskGraph:
     """`graph` with `task` on its edge from `after` to `before`: it fires as often as they do, when
     the one has fired and before the other does, and may revise what is sent between them.
 
+    Every other task to which `after` has an edge, and that reads what `task` writes, waits for it
+    too. Initial tokens stay before those who read: between env_step and inference they are the
+    first observations, which pass `KernelKind.in_evaluation` before the first firing.
+
     States that `task` names and `graph` has not hold the arrays that its kernel alone touches.
     Fused calls of both tasks are gone, since they leave no room between the two.
 
     Raises:
-        SpecError: no such edge, or its ends fire at different rates.
+        SpecError: no such edge, its ends fire at different rates, its initial tokens would not pass
+            the task, or another task stands there whose order with this one is open.
     """
-    edges = [e for e in graph.edges if (e.src, e.dst) == (after, before) and e.bytes]
-    if not edges or edges[0].production != edges[0].consumption or edges[0].tokens_seq:
-        pairs = [
-            f"{e.src} → {e.dst}"
-            for e in graph.edges
-            if e.is_channel and e.production == e.consumption and not e.tokens_seq
-        ]
+    edge = next((e for e in graph.edges if (e.src, e.dst) == (after, before) and e.bytes), None)
+    why = _obstacle(edge, graph) if edge else f"no edge carries data from {after} to {before}"
+    why = why or _rival(graph, task, after, before) or _apart(graph, task)
+    if edge is None or why:
+        places = [e for e in graph.edges if e.is_channel and not _obstacle(e, graph)]
         raise SpecError(
-            f"graph {graph.name!r}: {task.name} cannot be put between {after} and {before}; one "
-            f"firing of the first must send to one of the second, as in {', '.join(pairs)}"
+            f"graph {graph.name!r}: {task.name} cannot be put between {after} and {before}: {why}; "
+            f"it can be put where one firing of the first sends to one of the second, as in "
+            f"{', '.join(dict.fromkeys(f'{e.src} → {e.dst}' for e in places))}"
         )
-    kind = kind_of(task.kernel)
+    kind, names = kind_of(task.kernel), [t.name for t in graph.tasks]
     arrays = kind.arrays(task.kernel)
-    read = {n for t in graph.tasks for n in kind_of(t.kernel).arrays(t.kernel)}
-    passed = float(sum(nbytes(arrays[n]) for n in kind.written(arrays) if n in read))
+    read = {n for t in graph.tasks for n in _arrays(t.kernel)}
     own = float(sum(nbytes(spec) for name, spec in arrays.items() if name not in read))
-    place = [t.name for t in graph.tasks].index(before)
+    place = names.index(after) + 1 if edge.tokens_seq else names.index(before)
     states = dict.fromkeys((s for s in task.writes if s not in graph.states), own)
+    read_too = [
+        replace(e, src=task.name, bytes=bytes_read, slack=0, limit=None)
+        for e in graph.edges
+        if e.src == after and e.dst not in (after, before)
+        if (bytes_read := _passed(task, graph.task(e.dst)))
+    ]
+    cut = [{after, e.dst} for e in (edge, *read_too)]
     return replace(
         graph,
         tasks=(*graph.tasks[:place], task, *graph.tasks[place:]),
         edges=(
             *graph.edges,
-            Edge(after, task.name, bytes=edges[0].bytes),
-            Edge(task.name, before, bytes=passed),
+            Edge(after, task.name, bytes=edge.bytes),
+            Edge(
+                task.name,
+                before,
+                tokens_seq=edge.tokens_seq,
+                bytes=float(sum(nbytes(arrays[n]) for n in kind.written(arrays) if n in read)),
+            ),
+            *{e.dst: e for e in read_too}.values(),
             Edge(task.name, task.name, tokens_seq=1),
         ),
         states={**graph.states, **states},
-        fusions=tuple(f for f in graph.fusions if not {after, before} <= set(f.tasks)),
+        fusions=tuple(f for f in graph.fusions if not any(ends <= set(f.tasks) for ends in cut)),
     )
+
+
+def _arrays(kernel: Kernel) -> set[str]:
+    return set(kind_of(kernel).arrays(kernel))
+
+
+def _passed(task: Task, reader: Task) -> float:
+    """Bytes of the arrays that one task writes and another reads."""
+    kind, read = kind_of(task.kernel), _arrays(reader.kernel)
+    arrays = kind.arrays(task.kernel)
+    return float(sum(nbytes(arrays[n]) for n in kind.written(arrays) if n in read))
+
+
+def _obstacle(edge: Edge, graph: TaskGraph) -> str:
+    """Why no task can be put on an edge; empty where one can."""
+    if edge.production != edge.consumption:
+        return f"the edge has the rates {edge.production} → {edge.consumption}"
+    ends = [kind_of(graph.task(n).kernel).structure for n in (edge.src, edge.dst)]
+    seen = ends[0] in ("environment", "own") and ends[1] in ("network", "own")
+    if edge.tokens_seq > 1 and seen:
+        return GROUPS.format(edge.tokens_seq)
+    if edge.tokens_seq and not seen:
+        tokens = "an initial token" if edge.tokens_seq == 1 else f"{edge.tokens_seq} initial tokens"
+        return (
+            f"the edge has {tokens}: {edge.dst} begins with what was there before {edge.src} "
+            "first fired, which would not pass the task"
+        )
+    return ""
+
+
+def _apart(graph: TaskGraph, task: Task) -> str:
+    """Why a task must not touch arrays of which every group of environments has its own."""
+    groups = [
+        e.tokens_seq
+        for e in graph.edges
+        if kind_of(graph.task(e.src).kernel).structure == "environment"
+        and kind_of(graph.task(e.dst).kernel).structure == "network"
+    ]
+    if max(groups, default=1) > 1 and any(n.startswith("env.") for n in _arrays(task.kernel)):
+        return GROUPS.format(max(groups))
+    return ""
+
+
+def _rival(graph: TaskGraph, task: Task, after: str, before: str) -> str:
+    """Why a task must not stand beside another one between the same two; empty where it can."""
+    ends = {(e.src, e.dst) for e in graph.edges}
+    for other in graph.tasks:
+        own = kind_of(other.kernel).structure == "own" and other.name not in (after, before)
+        if not own or not {(after, other.name), (other.name, before)} <= ends:
+            continue
+        if _passed(task, other) or _passed(other, task):
+            return (
+                f"{other.name} stands there, and one of the two writes what the other reads: put "
+                f"{task.name} after {other.name}, or before it"
+            )
+    return ""

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from dataclasses import replace
 
+from pearl.algorithms.interface import inserted_tasks
 from pearl.errors import InfeasibleError, SpecError
 from pearl.graph.limits import Limits
 from pearl.graph.parallel_edges import numbered
@@ -59,6 +60,7 @@ def check(graph: TaskGraph, limits: Limits) -> int:
                 "may be anywhere"
             )
         others = [e.dst for e in graph.edges if e.src == "env_step" and e.dst not in STORING]
+        others += [t.name for t in inserted_tasks(graph) if t.name not in others]
         if others:
             problems.append(
                 f"limits.any_order: {', '.join(others)} works on transitions before they are "

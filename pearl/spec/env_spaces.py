@@ -78,6 +78,15 @@ def unknown_env(env: str) -> list[Complaint]:
     return []
 
 
+def _reset_info(env: Any) -> Any:
+    """What an environment says at a reset beside the observation; nothing where the reset fails,
+    which whoever binds the environment reports with its number and step."""
+    try:
+        return env.reset()[1]
+    except Exception:  # a program of others: whatever it raises
+        return {}
+
+
 def misstated(algorithm: Acting, stated: EnvSpec) -> list[Complaint]:
     """Where the environment itself, which is built for that, is not as the spec states it."""
     env, problems = _asked(algorithm)
@@ -137,6 +146,7 @@ def _given(algorithm: Acting, spaces: Spaces) -> tuple[EnvSpec | None, list[Comp
 def _asked(algorithm: Acting) -> tuple[EnvSpec | None, list[Complaint]]:
     import gymnasium
 
+    from pearl_devices.masks import refusal
     from pearl_devices.primitives.envs.spaces import choices, pixels, starts
 
     where: Where = ("algorithm", "env")
@@ -148,9 +158,12 @@ def _asked(algorithm: Acting) -> tuple[EnvSpec | None, list[Complaint]]:
         observation, action = env.observation_space, env.action_space
         cut = env.spec.max_episode_steps if env.spec is not None else None
         threshold = env.spec.reward_threshold if env.spec is not None else None
+        masked = refusal(algorithm.env, _reset_info(env), env)
         env.close()
     except (Exception, SystemExit) as error:  # whatever its own code raises
         return None, [(where, f"{show(algorithm.env)} cannot be built: {reason(error)}")]
+    if masked:
+        return None, [(where, masked)]
     box, discrete = gymnasium.spaces.Box, gymnasium.spaces.Discrete
     flat = isinstance(observation, gymnasium.Space) and observation.is_np_flattenable
     size = int(gymnasium.spaces.utils.flatdim(observation)) if flat else 0

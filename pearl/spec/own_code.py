@@ -11,6 +11,7 @@ from traceback import extract_tb
 from pearl.algorithms import algorithm
 from pearl.algorithms.evaluation import task_of
 from pearl.algorithms.families.learners import shared_out
+from pearl.algorithms.interface import inserted_tasks
 from pearl.errors import InfeasibleError, SpecError
 from pearl.graph.task_graph import TaskGraph
 from pearl.spec.models import TASKS
@@ -18,6 +19,7 @@ from pearl.spec.system import System
 from pearl.spec.trust import named
 from pearl_devices import UnsupportedError
 from pearl_devices.base import EnvironmentFailed
+from pearl_devices.kernels.interface import OBSERVED, changes
 from pearl_devices.named import reason
 
 
@@ -66,7 +68,8 @@ def graph_of(system: System) -> TaskGraph:
 
     Raises:
         OwnCodeError: an algorithm of the user's own has raised an error.
-        SpecError: a limit names a task that is not there.
+        SpecError: a limit names a task that is not there, or a kernel of the user's own stands
+            where the policy cannot have it.
     """
     name = system.algorithm.name
     with own_code(system, f"algorithm.name: {name}: its task graph"):
@@ -81,4 +84,13 @@ def graph_of(system: System) -> TaskGraph:
             f"limits: no task {', '.join(map(repr, unknown))} in the graph of {name}; allowed are "
             f"{', '.join(t.name for t in graph.tasks)}"
         )
-    return replace(graph, evaluation=task_of(system, graph))
+    with own_code(system, f"algorithm.name: {name}: its kernels"):
+        graph = replace(graph, evaluation=task_of(system, graph))
+        passed = [t.name for t in inserted_tasks(graph) if OBSERVED in changes(t.kernel)]
+    if passed and system.train.on_env_failure == "restart":
+        raise SpecError(
+            f"train.on_env_failure: given 'restart'; {', '.join(passed)} changes what the network "
+            "reads, and the first observation of an environment that is made anew would not pass "
+            "it; allowed: stop"
+        )
+    return graph

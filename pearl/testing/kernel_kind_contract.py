@@ -10,9 +10,11 @@ import pytest
 
 from pearl.testing.kernel_buffers import copied, equal, filled
 from pearl_devices import Device, Kernel, backend, kernel, offers
-from pearl_devices.kernels import KernelKind, kind_of
+from pearl_devices.kernels import LEFT_OUT, KernelKind, kind_of
+from pearl_devices.kernels.interface import changes, kept, misfit
 from pearl_devices.kernels.record import chosen
 from pearl_devices.named import function
+from pearl_devices.primitives.envs.interface import Passing
 
 HOST = Device("host", "cpu", width=2)
 
@@ -35,7 +37,14 @@ class KernelKindContract:
 
     def test_its_work_is_counted(self) -> None:
         k = self.kernel
-        again = kernel(k.kind, k.dims, program=k.program, args=k.args, modules=k.modules)
+        again = kernel(
+            k.kind,
+            k.dims,
+            program=k.program,
+            args=k.args,
+            modules=k.modules,
+            interface=k.interface,
+        )
         assert again == k
         counts = (k.flops, k.bytes_in, k.bytes_out, k.resident_bytes)
         assert all(math.isfinite(n) and n >= 0 for n in counts)
@@ -78,6 +87,33 @@ class KernelKindContract:
         changed = set(equal(before, arrays))
         assert changed
         assert changed <= set(self.kind.written(arrays))
+
+    def test_in_evaluation_it_changes_each_row_by_itself_and_nothing_else(self) -> None:
+        """Of a kind between environments and network: row by row it does what it does to all rows
+        together, again and again the same, and it can write no other array."""
+        k, kind = self.kernel, self.kind
+        written = changes(k)
+        if not written:
+            assert kind.in_evaluation is None, "it changes neither observations nor actions"
+            pytest.skip("it does not stand between environments and network")
+        assert len(written) == 1, "a kernel changes observations or actions"
+        assert kind.in_evaluation is not None, "in_evaluation, or LEFT_OUT, is needed"
+        if kind.in_evaluation == LEFT_OUT:
+            return
+        assert misfit(k) == ""
+        random = np.random.default_rng(0)
+        specs = kind.arrays(k)
+        states = {n: np.abs(random.normal(1, 0.3, s)).astype(d) for n, (s, d) in kept(k).items()}
+        shape, dtype = specs[written[0]]
+        rows = random.normal(0, 1, (6, *shape[1:])).astype(dtype)
+        passing = Passing(k, states)  # its arrays of `states` cannot be written
+        whole = passing(written[0], rows)
+        assert (whole.shape, whole.dtype) == (rows.shape, rows.dtype)
+        assert np.array_equal(whole, passing(written[0], rows), equal_nan=True)
+        apart = np.concatenate([passing(written[0], row[np.newaxis]) for row in rows])
+        np.testing.assert_allclose(apart, whole, rtol=1e-5, atol=1e-6)
+        turned = passing(written[0], rows[::-1])[::-1]
+        np.testing.assert_allclose(turned, whole, rtol=1e-5, atol=1e-6)
 
     def test_a_fused_kind_is_made_of_kinds_with_the_same_arrays(self) -> None:
         whole = self.kind.arrays(self.kernel)

@@ -21,6 +21,7 @@ from pearl.runtime.protocol.lane_schedule import Protocol
 from pearl.spec.own_code import graph_of
 from pearl.spec.system import System
 from pearl_devices import DeviceKindError, FigureError, offers, torch_threads
+from pearl_devices.kernels.interface import OBSERVED, changes
 
 if TYPE_CHECKING:
     from pearl.runtime.lanes.engine import Hosting
@@ -66,6 +67,17 @@ class Compiled:
                 f"train.lanes: threads of one process, and {wide[0].variant} of {wide[0].task} "
                 f"would set how many threads torch has in {others[0]} too; set it to processes, "
                 f"or leave {wide[0].variant} out of limits.variants"
+            )
+
+    def seen_on_one_host(self) -> None:
+        """Refuses lanes on other hosts where a task of the user's own changes observations: the
+        first ones of environments there do not pass this host before they are acted on."""
+        own = [t.name for t in self.graph.tasks if OBSERVED in changes(t.kernel)]
+        if own and self.hosting == "ray" and self.islands:
+            raise SpecError(
+                f"plan: {own[0]} changes what the network reads, and the first observations of "
+                "environments on other hosts would not pass it; plan for one host "
+                "(platform.distribution), or let the environments change them"
             )
 
     @cached_property
@@ -123,6 +135,7 @@ def compiled(
         order = program_order(graph) if emulate else single_lane.one_lane_order(plan, graph)
     found = Compiled(system, graph, plan, torn, protocol, jobs, order, emulate)
     found.alone_with_torch()
+    found.seen_on_one_host()
     return found
 
 

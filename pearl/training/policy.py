@@ -1,9 +1,11 @@
 """`Policy`: the result of training, in memory and as a small file.
 
 The file is safetensors, without pickle: `parameters` and, where observations are normalised,
-`statistics`, as `Policy` has them. The key `pearl` of its metadata holds JSON: format,
+`statistics`, as `Policy` has them; of kernels of the user's own between environment and network
+their arrays, as `interface.NAME`. The key `pearl` of its metadata holds JSON: format,
 pearl_version, which (best, last), env_steps of the run so far, the spec, and the `description` of
-an exported policy. `FORMAT` rises when a reader of the version before would misread a file.
+an exported policy. The format rises when a reader of the version before would misread a file: it
+is 2 where there are such kernels, and 1 elsewhere.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from pearl.algorithms.interface import held, interface
 from pearl.errors import SpecError
 from pearl.files import write_atomically
 from pearl.planning.plans import pearl_version, plain
@@ -24,25 +27,31 @@ from pearl.training.policy_export import description
 from pearl_devices import Kernel
 from pearl_devices.cpu import Greedy, greedy
 from pearl_devices.given import mistyped
+from pearl_devices.kernels.interface import STATISTICS
+from pearl_devices.kernels.record import Spec
 
 if TYPE_CHECKING:
     import torch
 
     from pearl.spec.system import System
 
-FORMAT = 1
+FORMATS = (1, 2)
 FILES = {"best": "policy_best.safetensors", "last": "policy_last.safetensors"}
 """Which policy → its file in a run folder."""
+PASSED = "interface."
+"""Beginning of the names in a file of the arrays of kernels of the user's own."""
 
 
 class Policy:
     """The trained policy without exploration.
 
-    kernel: of the task `inference`.
+    kernel: of the task `inference`, with what stands between it and the environments
+        (`pearl.algorithms.evaluation.acting_of`).
     parameters: of the kernel's network, a flat float32 vector; or its table, as in
         `pearl_devices.kernels.arrays`.
-    statistics: mean and variance by which observations are normalised, float64 (2, O), constant;
-        None where they are not.
+    states: the arrays by which observations and actions are changed between environment and
+        network, by name, constant: those of `pearl.algorithms.interface.held`.
+    interface: changes them so; the evaluation goes through an object of the same class.
     """
 
     def __init__(
@@ -50,23 +59,25 @@ class Policy:
         system: System,
         kernel: Kernel,
         parameters: npt.NDArray[Any],
-        statistics: npt.NDArray[np.float64] | None = None,
+        states: Mapping[str, npt.NDArray[Any]] | None = None,
     ) -> None:
         self.system = system
         self.kernel = kernel
         self.parameters = parameters
-        self.statistics = statistics
+        self.states = dict(states or {})
+        self.interface = interface(system, kernel, self.states)
         self._greedy: Greedy | None = None
-        self._scale: npt.NDArray[np.float32] | None = None
-        if system.env.pixels:
-            from pearl_devices.primitives.envs.spaces import scale
 
-            self._scale = scale(kernel.dim("obs"), system.env.pixels)
+    @property
+    def statistics(self) -> npt.NDArray[np.float64] | None:
+        """Mean and variance by which observations are normalised (`algorithm.normalise`), float64
+        (2, O); None where they are not."""
+        return self.states.get(STATISTICS)
 
     def copy(self) -> Policy:
         """A copy of the policy that no training changes."""
-        statistics = None if self.statistics is None else self.statistics.copy()
-        return Policy(self.system, self.kernel, self.parameters.copy(), statistics)
+        states = {name: array.copy() for name, array in self.states.items()}
+        return Policy(self.system, self.kernel, self.parameters.copy(), states)
 
     def act(self, obs: npt.ArrayLike) -> npt.NDArray[Any]:
         """Greedy actions for observations of shape (B, O), or one action for shape (O,).
@@ -79,6 +90,7 @@ class Policy:
 
         Raises:
             ValueError: another number of components, or no such state.
+            KernelFailed: a function of the user's own between environment and network failed.
         """
         rows = np.asarray(obs, np.float32)
         states, size = self.kernel.dims.get("states", 0), self.kernel.dim("obs")
@@ -94,15 +106,12 @@ class Policy:
         if rows.ndim != 2 or rows.shape[1] != size:
             takes = "(B,), numbers of states" if states else f"(B, {size})"
             raise ValueError(f"observations have shape {np.shape(obs)}; the policy takes {takes}")
-        if self._scale is not None:
-            rows = rows * self._scale
-        if self.statistics is not None:
-            rows = self._normalised(rows)
+        rows = self.interface.observe(rows)
         env = self.system.env
         if self._greedy is None:
             low, high = np.asarray(env.act_low, np.float32), np.asarray(env.act_high, np.float32)
             self._greedy = greedy(self.kernel, self.parameters, low, high, env.choices)
-        actions = self._greedy(rows)
+        actions = self.interface.take(self._greedy(rows))
         if env.start:
             actions = actions + np.array(env.start if env.choices else env.start[0])
         return actions[0] if single else actions
@@ -148,13 +157,13 @@ class Policy:
         """Write the policy to a file for `load`, atomically. about: further keys of its JSON."""
         from safetensors.numpy import save
 
-        held: dict[str, npt.NDArray[Any]] = {"parameters": self.parameters}
-        if self.statistics is not None:
-            held["statistics"] = self.statistics
-        about |= {"format": FORMAT, "pearl_version": pearl_version()}
+        tensors = {"parameters": self.parameters}
+        tensors |= {_key(name): array for name, array in self.states.items()}
+        about |= {"format": FORMATS[bool(self.kernel.interface)]}
+        about |= {"pearl_version": pearl_version()}
         about |= {"spec": plain(self.system.raw), "description": description(self)}
         text = json.dumps(about, allow_nan=False)
-        write_atomically(path, save(held, metadata={"pearl": text}))
+        write_atomically(path, save(tensors, metadata={"pearl": text}))
 
     @classmethod
     def load(cls, path: str | Path, *, trust: bool = False) -> Policy:
@@ -167,6 +176,7 @@ class Policy:
             SpecError: the file is missing, damaged or of another format.
         """
         from pearl.algorithms import algorithm
+        from pearl.algorithms.evaluation import acting_of
         from pearl.spec.reading import load_on
         from pearl.spec.trust import require
         from pearl_devices.buffers import specs
@@ -175,29 +185,30 @@ class Policy:
         if problems := mistyped("Policy.load: path", path, str | Path, "a file or a run folder"):
             raise SpecError(*problems)
         file = Path(path) / FILES["best"] if Path(path).is_dir() else Path(path)
-        held, about = read(file)
+        tensors, about = read(file)
         require(about["spec"], path, trust=trust)
         system = load_on(host(), about["spec"])
         source = algorithm(system.algorithm.name)
-        kernel = source.graph(system).task("inference").kernel
-        asked = getattr(system.algorithm, "normalise", None)
-        wanted = {"parameters": specs(kernel)[f"policy.{source.POLICY}"]}
-        if asked is not None and asked.observations:
-            wanted["statistics"] = ((2, kernel.dim("obs")), "float64")
-        given = {name: (array.shape, array.dtype.name) for name, array in held.items()}
+        kernel = acting_of(source.graph(system))
+        wanted: dict[str, Spec] = {"parameters": specs(kernel)[f"policy.{source.POLICY}"]}
+        states = held(system, kernel)
+        wanted |= {_key(name): spec for name, spec in states.items()}
+        given = {name: (array.shape, array.dtype.name) for name, array in tensors.items()}
         if given != wanted:
             raise SpecError(f"{file}: holds {given}; a policy of its spec has {wanted}")
-        return cls(system, kernel, held["parameters"], held.get("statistics"))
+        found = {name: tensors[_key(name)] for name in states}
+        return cls(system, kernel, tensors["parameters"], found)
 
-    def _normalised(self, rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        asked = self.system.algorithm.normalise
-        assert self.statistics is not None
-        mean, variance = self.statistics
-        scaled = (rows - mean) / np.sqrt(variance + asked.epsilon)
-        if asked.clip > 0:
-            scaled = scaled.clip(-asked.clip, asked.clip)
-        found: npt.NDArray[np.float32] = scaled.astype(np.float32)
-        return found
+
+def _key(state: str) -> str:
+    """The name in a file of one of a policy's states."""
+    return "statistics" if state == STATISTICS else f"{PASSED}{state}"
+
+
+def states_in(tensors: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+    """The states of a policy among the arrays of its file, by their own names."""
+    found = {n.removeprefix(PASSED): a for n, a in tensors.items() if n.startswith(PASSED)}
+    return found | ({STATISTICS: tensors["statistics"]} if "statistics" in tensors else {})
 
 
 def read(file: Path) -> tuple[dict[str, npt.NDArray[Any]], Mapping[str, Any]]:
@@ -211,15 +222,17 @@ def read(file: Path) -> tuple[dict[str, npt.NDArray[Any]], Mapping[str, Any]]:
     try:
         with safe_open(str(file), framework="numpy") as opened:
             about = json.loads((opened.metadata() or {}).get("pearl", "null"))
-            names = {"parameters", "statistics"} & set(opened.keys())
-            held = {name: opened.get_tensor(name) for name in names}
+            keys = opened.keys()
+            names = [n for n in keys if n in ("parameters", "statistics") or n.startswith(PASSED)]
+            tensors = {name: opened.get_tensor(name) for name in names}
     except (SafetensorError, OSError, ValueError, RecursionError) as error:
         raise SpecError(f"{file}: not a readable policy: {error}") from None
     if not isinstance(about, dict) or "description" not in about or "spec" not in about:
         raise SpecError(f"{file}: not a policy file of pearl (an exported one has no spec)")
-    if about.get("format") != FORMAT:
+    if about.get("format") not in FORMATS:
+        known = " and ".join(map(str, FORMATS))
         raise SpecError(
             f"{file}: a policy of format {about.get('format')!r}, written by pearl "
-            f"{about.get('pearl_version')}; pearl {pearl_version()} reads format {FORMAT}"
+            f"{about.get('pearl_version')}; pearl {pearl_version()} reads formats {known}"
         )
-    return held, about
+    return tensors, about

@@ -14,11 +14,14 @@ from typing import TYPE_CHECKING, Any
 from pearl.errors import SpecError
 from pearl.files import write_atomically
 from pearl_devices.buffers import specs
+from pearl_devices.kernels import kind_of
+from pearl_devices.kernels.interface import changes, kept, states
 
 if TYPE_CHECKING:
     from pearl.training.policy import Policy
 
-SCHEMA = 1
+SCHEMAS = (1, 2)
+"""Of a description: 2 where kernels of the user's own stand between environment and network."""
 
 SUFFIXES = ("", ".safetensors")
 """How the name of an exported policy may end."""
@@ -38,6 +41,10 @@ def description(policy: Policy) -> dict[str, Any]:
         before anything else.
     normalise: of observations, (x - mean) / sqrt(variance + epsilon), clipped to ±clip (0: not
         clipped); or null.
+    interface: where there are any, the kernels of the user's own between environment and network,
+        in order: what each `changes` (observations after `normalise`, or actions before `start` is
+        added), the `function` (`module:function`) that does so over an array of that name and the
+        `arrays`, which the file holds as `interface.NAME`, and its `sizes` and `args`.
     """
     kernel, env = policy.kernel, policy.system.env
     network: dict[str, Any]
@@ -67,19 +74,34 @@ def description(policy: Policy) -> dict[str, Any]:
         asked, (mean, variance) = policy.system.algorithm.normalise, policy.statistics.tolist()
         scale = {"epsilon": asked.epsilon, "clip": asked.clip}
         normalise = {"mean": mean, "variance": variance, **scale}
+    passed = [
+        {
+            "changes": name,
+            "function": kind_of(each).in_evaluation,
+            "arrays": list(kept(each)),
+            "sizes": {n: s for n, s in each.dims.items() if n != "envs"},
+            "args": dict(each.args),
+        }
+        for each in kernel.interface
+        for name in changes(each)
+    ]
     return {
-        "schema": SCHEMA,
+        "schema": SCHEMAS[bool(passed)],
         "algorithm": policy.system.algorithm.name,
         "env": env.id,
         "network": network,
         "outputs": chosen,
         "pixels": [list(each) for each in env.pixels],
         "normalise": normalise,
+        **({"interface": passed} if passed else {}),
     }
 
 
 def export(policy: Policy, path: str | Path) -> dict[str, Any]:
     """Write the policy to `path` (safetensors), atomically; returns its description.
+
+    The arrays of kernels of the user's own lie beside the network's, as `interface.NAME`, and are
+    no part of the argument of `load_state_dict`.
 
     Raises:
         SpecError: the path ends as a file of another format.
@@ -93,5 +115,8 @@ def export(policy: Policy, path: str | Path) -> dict[str, Any]:
         )
     about = description(policy)
     text = json.dumps(about, allow_nan=False)
-    write_atomically(path, save(policy.tensors(), metadata={"pearl_policy": text}))
+    tensors = policy.tensors()
+    for name in states(policy.kernel):
+        tensors[f"interface.{name}"] = policy.states[name]
+    write_atomically(path, save(tensors, metadata={"pearl_policy": text}))
     return about

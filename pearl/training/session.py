@@ -17,6 +17,7 @@ from pearl.algorithms import algorithm
 from pearl.algorithms.environments import start_normalisation
 from pearl.algorithms.evaluation import acting_of
 from pearl.algorithms.families.learners import learning as learning_tasks
+from pearl.algorithms.interface import held, label, pass_first
 from pearl.errors import SpecError
 from pearl.planning.plans import plain
 from pearl.planning.runs import CHECKPOINT
@@ -78,6 +79,8 @@ class Session:
         self.environments: Callable[[], Mapping[str, Any]] = dict
         self.notes: Callable[[], list[str]] = list
         self._memory: channels.Memory | None = None
+        tasks = [t.name for t in compiled.graph.tasks]
+        self.acting = acting_of(compiled.graph) if "inference" in tasks else None
         self.arrays = self._allocated()
         self.start(seed)
 
@@ -136,10 +139,9 @@ class Session:
 
         copies: BEST, or JUDGED of `restoring`.
         """
-        found = {f"{copies}policy": self.compiled.policy}
-        if "normalise.obs" in self.arrays:
-            found[f"{copies}normalise"] = "normalise.obs"
-        return found
+        states = held(self.compiled.system, self.acting) if self.acting else {}
+        found = {f"{copies}{label(name)}": name for name in states}
+        return {f"{copies}policy": self.compiled.policy, **found}
 
     def newest(self, name: str) -> str:
         """The array that holds the newest version of `name`."""
@@ -176,18 +178,22 @@ class Session:
     def policy(self, which: Which) -> Policy:
         """The policy over this session's own arrays."""
         if which == "best":
-            return self._policy(list(self._copied(BEST)))
-        return self._policy([self.newest(name) for name in self._copied(BEST).values()])
+            return self._policy(BEST)
+        states = {name: self.arrays[self.newest(name)] for name in self._copied(BEST).values()}
+        return self._of(states)
 
     @property
     def policy_judged(self) -> Policy:
         """The policy that is judged."""
-        return self._policy(list(self.judged))
+        return self._policy(restoring.JUDGED)
 
-    def _policy(self, names: list[str]) -> Policy:
-        """names: of its arrays, the parameters first."""
-        c, arrays = self.compiled, [self.arrays[name] for name in names]
-        return Policy(c.system, acting_of(c.graph), *arrays)
+    def _policy(self, copies: str) -> Policy:
+        return self._of({name: self.arrays[copy] for copy, name in self._copied(copies).items()})
+
+    def _of(self, states: Buffers) -> Policy:
+        """states: the arrays of a policy, its parameters among them."""
+        assert self.acting
+        return Policy(self.compiled.system, self.acting, states.pop(self.compiled.policy), states)
 
     # ------------------------------------------------------------------ lanes
 
@@ -298,11 +304,16 @@ class Session:
     def again(self, resumed: Resumed | None) -> None:
         """Copy the arrays of a checkpoint again: binding has reset environments outside them.
 
-        No call has run since they were first copied, so the replay is as it was.
+        No call has run since they were first copied, so the replay is as it was. Observations that
+        environments have just given pass the kernels of the user's own that stand before the
+        network.
         """
         if resumed:
             without = (restoring.REPLAY, *resumed.anew)
             restoring.restore(resumed.stored, self.arrays, self.compiled.graph, without=without)
+        if self.acting and self.acting.interface and (not resumed or "env." in resumed.anew):
+            with own_code(self.compiled.system, "the first observations"):
+                pass_first(self.acting, self.arrays)
 
     # ------------------------------------------------------------------ checkpoints
 

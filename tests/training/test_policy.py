@@ -95,10 +95,10 @@ def test_what_is_no_policy_is_a_sentence(tmp_path: Path):
         with pytest.raises(SpecError, match=f"{name}: not a policy file"):
             Policy.load(tmp_path / name)
     trainer.policy.save(tmp_path / "later")
-    data = (tmp_path / "later").read_bytes().replace(b'\\"format\\": 1', b'\\"format\\": 2')
+    data = (tmp_path / "later").read_bytes().replace(b'\\"format\\": 1', b'\\"format\\": 3')
     (tmp_path / "later").write_bytes(data)
     with pytest.raises(
-        SpecError, match=r"a policy of format 2, written by pearl .* reads format 1"
+        SpecError, match=r"a policy of format 3, written by pearl .* reads formats 1 and 2"
     ):
         Policy.load(tmp_path / "later")
     small = trainer.policy

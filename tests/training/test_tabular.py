@@ -48,6 +48,8 @@ def value_of(actions: Any, chance: Array, reward: Array, discount: float) -> Arr
 
 RUNS: dict[tuple[str, str], dict[str, Any]] = {
     ("q_learning", "Taxi-v4"): {
+        "algorithm.env": "pearl_devices.masks:unmasked",
+        "algorithm.env_args": {"env": "Taxi-v4"},
         "algorithm.learning_rate": 0.5,
         "algorithm.learning_rate_power": 0.0,
         "algorithm.exploration.steps": 180_000,

@@ -12,7 +12,15 @@ from functools import cache
 from pearl_devices.base import KernelKindError
 from pearl_devices.kernel import Arg, Dim, Kernel, Module
 from pearl_devices.kernels import off_policy, on_policy, own
-from pearl_devices.kernels.record import KernelKind, Parts, Passes, Product, Structure, Variant
+from pearl_devices.kernels.record import (
+    LEFT_OUT,
+    KernelKind,
+    Parts,
+    Passes,
+    Product,
+    Structure,
+    Variant,
+)
 
 FAMILIES = (
     "environments",
@@ -68,6 +76,7 @@ def kernel(
     program: str | None = None,
     args: Mapping[str, Arg] | None = None,
     modules: Mapping[str, Module] | None = None,
+    interface: tuple[Kernel, ...] = (),
     **dims: Dim,
 ) -> Kernel:
     """A `Kernel` of `kind` with its work counted. Its sizes are `sizes` and `dims` together, those
@@ -89,7 +98,7 @@ def kernel(
         )
     if found.structure == "own":
         own.check(found, Kernel(kind, dims, program=program, args=args or {}))
-    return found.kernel(dims, program=program, args=args, modules=modules)
+    return found.kernel(dims, program=program, args=args, modules=modules, interface=interface)
 
 
 def parts(kernel: Kernel) -> Parts:
@@ -110,6 +119,7 @@ def repeats(kernel: Kernel) -> bool:
 
 __all__ = [
     "KINDS",
+    "LEFT_OUT",
     "KernelKind",
     "Parts",
     "Passes",

@@ -45,7 +45,8 @@ B batch size, P parameters of a network. Discrete actions are int64 without the 
 | normalise.return, normalise.options | N; 3 | discounted return so far; limit of what is normalised (0: none), constant in the variance, discount |
 | rng.TASK | 2 | key of the task's random stream; firings done |
 | evaluation.policy, evaluation.statistics | as policy.X; 2, O | of an evaluation, with R rows of the E episodes in lock-step: the copies of parameters and normalise.obs that it plays |
-| evaluation.obs, evaluation.state | R, O; R, 8 | as env.obs and env.state, of the episodes under way |
+| evaluation.interface.X | as X | of an array X of a kernel of the user's own between environments and network: the copy that is played with |
+| evaluation.obs, evaluation.state | R, O; R, 8 | of the episodes under way: observations as the environment gives them, flat; as env.state |
 | evaluation.episode, evaluation.elapsed, evaluation.return | R | number, steps and return of the episode under way in each row |
 | evaluation.first, evaluation.returns, evaluation.cut | E, 8; E; E | first states of native environments; returns of the episodes; 1 where one was cut at max_steps |
 | evaluation.at | 2 | rows under way; episodes begun |

@@ -18,6 +18,7 @@ from pearl_devices.kernels.arrays import STATE, bounds
 from pearl_devices.kernels.counting import sum_of
 from pearl_devices.kernels.environments import ENV_STEP
 from pearl_devices.kernels.environments import native as native_environment
+from pearl_devices.kernels.interface import resized, states
 from pearl_devices.kernels.record import KernelKind, Parts, Spec, Variant, primitive
 
 ROWS = 16
@@ -29,6 +30,10 @@ ACTING, CHOOSING = "policy.kind", "policy.program"
 the kernel that acts, and the program that chooses its actions."""
 
 
+PLAYED = "evaluation.interface."
+"""Beginning of the names of the copies of the arrays that kernels of the user's own read."""
+
+
 def evaluation(
     acting: Kernel, program: str, args: Mapping[str, Arg], episodes: int, **sizes: Dim
 ) -> Kernel:
@@ -38,8 +43,15 @@ def evaluation(
     sizes: max_steps, and those of `EVALUATION` that the environment has.
     """
     how = {ACTING: acting.kind, **({CHOOSING: acting.program} if acting.program else {})}
-    dims = {**acting.dims, **sizes, "episodes": episodes, "envs": min(episodes, ROWS)}
-    return EVALUATION.kernel(dims, program=program, args={**args, **how}, modules=acting.modules)
+    rows = min(episodes, ROWS)
+    dims = {**acting.dims, **sizes, "episodes": episodes, "envs": rows}
+    return EVALUATION.kernel(
+        dims,
+        program=program,
+        args={**args, **how},
+        modules=acting.modules,
+        interface=tuple(resized(each, rows) for each in acting.interface),
+    )
 
 
 def acting(k: Kernel) -> Kernel:
@@ -89,6 +101,9 @@ def _arrays(k: Kernel) -> dict[str, Spec]:
         found["evaluation.statistics"] = ((2, k.dim("obs")), "float64")
         found["normalise.obs"] = ((2, k.dim("obs")), "float64")
         found["normalise.options"] = ((3,), "float64")
+    for name, spec in states(k).items():
+        found[name] = spec
+        found[PLAYED + name] = spec
     return found
 
 
@@ -106,17 +121,19 @@ def _environment(k: Kernel) -> Kernel:
 
 def played(k: Kernel) -> Parts:
     """The kernels that an evaluation is counted and estimated by: all vector steps, a choice of
-    actions and a step of the environments each."""
+    actions, a step of the environments and a firing of each kernel between them."""
     from pearl_devices.kernels import kind_of
 
     bare, steps = acting(k), vector_steps(k)
     chosen = kind_of(bare).kernel(bare.dims, program=bare.program, modules=bare.modules)
-    return (chosen, steps), (_environment(k), steps)
+    # A kernel of the user's own counts as in training, whose function was timed.
+    between = tuple((kind_of(e).kernel(e.dims, args=e.args), steps) for e in k.interface)
+    return (chosen, steps), (_environment(k), steps), *between
 
 
 def native(k: Kernel) -> bool:
     """Whether environment and network have a native implementation."""
-    plain = not (k.modules or k.dims.get("states") or CHOOSING in k.args)
+    plain = not (k.modules or k.interface or k.dims.get("states") or CHOOSING in k.args)
     bare = Kernel(k.kind, k.dims, program=k.program, args=env_args(k))
     return plain and native_environment(bare)
 

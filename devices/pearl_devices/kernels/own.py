@@ -19,7 +19,7 @@ from pearl_devices import named
 from pearl_devices.base import Buffers, Call, KernelFailed, KernelKindError
 from pearl_devices.given import is_whole, misfit, shown
 from pearl_devices.kernel import Kernel
-from pearl_devices.kernels.record import KernelKind, chosen
+from pearl_devices.kernels.record import LEFT_OUT, KernelKind, chosen
 
 CALLED = "python"
 """The variant whose function is called in every firing; all others return the call of a firing."""
@@ -92,10 +92,21 @@ def look_at(kind: KernelKind) -> None:
             raise _wrong(
                 kind.name, f"variant {variant} is {shown(program)}; needed is 'module:function'"
             )
-        try:
-            named.function(program)
-        except ValueError as error:
-            raise _wrong(kind.name, f"variant {variant}: {program}: {error}") from error
+        _look_up(kind.name, f"variant {variant}", program)
+    judged = kind.in_evaluation
+    if judged is None or judged == LEFT_OUT:
+        return
+    if not isinstance(judged, str) or not named.CALLABLE.fullmatch(judged):
+        needed = f"needed is 'module:function', LEFT_OUT ({LEFT_OUT!r}) or None"
+        raise _wrong(kind.name, f"in_evaluation is {shown(judged)}; {needed}")
+    _look_up(kind.name, "in_evaluation", judged)
+
+
+def _look_up(kind: str, what: str, program: str) -> None:
+    try:
+        named.function(program)
+    except ValueError as error:
+        raise _wrong(kind, f"{what}: {program}: {error}") from error
 
 
 def check(kind: KernelKind, kernel: Kernel) -> None:

@@ -48,6 +48,9 @@ Structure = Literal[
 """What a kind computes. Devices, estimators and the runtime go by it and never by a kind's name."""
 
 
+LEFT_OUT = "left out"
+"""`KernelKind.in_evaluation` of one that is no part of the policy: it fires in training alone."""
+
 Networks = Callable[[Any, int, int, int, tuple[int, ...]], dict[str, Dim]]
 """(generator, observation's components, action's, outputs of a policy, hidden widths) → the
 networks and further sizes of an algorithm in a random kernel."""
@@ -160,6 +163,9 @@ class KernelKind:
     name: what `Kernel.kind` says, `family` or `family.algorithm`; of the user's own it is given.
     structure: what it computes.
     count: kernel → flops, bytes and scratch of one firing; None: no flops, the bytes of its arrays.
+    in_evaluation: of one that writes env.obs or act.action, and so stands between environments and
+        network: the `module:function` that changes these rows and nothing else in evaluation and in
+        a policy, called as a variant `python` is, or LEFT_OUT; None: it stands elsewhere.
     sends: those among `writes` that other tasks read as a message, in slots; the rest is state.
     per_copy: arrays of which every copy of a task that is split has its own.
     per_group: arrays of which every group of environments has its own.
@@ -196,6 +202,7 @@ class KernelKind:
     name: str = ""
     structure: Structure = "own"
     count: Callable[[Kernel], Work] | None = None
+    in_evaluation: str | None = None
     sends: tuple[str, ...] = ()
     per_copy: tuple[str, ...] = ()
     per_group: tuple[str, ...] = ()
@@ -246,11 +253,19 @@ class KernelKind:
         program: str | None = None,
         args: Mapping[str, Arg] | None = None,
         modules: Mapping[str, Module] | None = None,
+        interface: tuple[Kernel, ...] = (),
         **dims: Dim,
     ) -> Kernel:
         """A kernel with its work counted. Its sizes are `sizes` and `dims` together."""
         dims = {**(sizes or {}), **dims}
-        bare = Kernel(self.name, dims, program=program, args=args or {}, modules=modules or {})
+        bare = Kernel(
+            self.name,
+            dims,
+            program=program,
+            args=args or {},
+            modules=modules or {},
+            interface=interface,
+        )
         flops, read, written, resident = (self.count or self._moved)(bare)
         return replace(bare, flops=flops, bytes_in=read, bytes_out=written, resident_bytes=resident)
 

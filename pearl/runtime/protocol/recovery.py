@@ -22,6 +22,7 @@ from pearl_devices import Buffers, Call
 from pearl_devices.buffers import specs
 from pearl_devices.kernels import kind_of
 from pearl_devices.kernels.arrays import ANEW
+from pearl_devices.kernels.interface import OBSERVED, changes
 
 ATTEMPTS = 3
 """Deaths of a lane at one firing after which the lane is not started again."""
@@ -67,9 +68,16 @@ def obstacle(protocol: Protocol, number: int) -> str | None:
                 return f"the frames of {task} may be half stored"
             if protocol.groups.get(task, 1) > 1:
                 return f"the environments of {task} are in groups, of which one may be half done"
+            if kind.structure == "environment" and (own := _passed(protocol)):
+                return f"the first observations of new episodes would not pass {own}"
             if kernel.dims.get("normalise_obs") or kernel.dims.get("normalise_reward"):
                 return f"the running mean and variance of {task} may be half written"
     return None
+
+
+def _passed(protocol: Protocol) -> str:
+    """The task of the user's own that changes observations before a network reads them."""
+    return next((t.name for t in protocol.graph.tasks if OBSERVED in changes(t.kernel)), "")
 
 
 def mend(

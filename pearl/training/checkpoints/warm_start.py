@@ -14,8 +14,9 @@ import numpy.typing as npt
 from pearl.errors import SpecError
 from pearl.planning.runs import CHECKPOINT
 from pearl.training.checkpoints import checkpoint
-from pearl.training.policy import read
+from pearl.training.policy import read, states_in
 from pearl.training.session import Session
+from pearl_devices.kernels.interface import states
 from pearl_devices.kernels.shares import spread
 
 Array = npt.NDArray[Any]
@@ -40,7 +41,7 @@ def take(session: Session, path: Path) -> list[str]:
     if not file.is_file():
         raise SpecError(f"start_from: {path}: there is no file or run folder of that name")
     given = _networks(session, file, acting)
-    here = [n for n in arrays if n.startswith(KEPT) and not n.endswith(LEFT) and "@" not in n]
+    here = [n for n in arrays if _goes_along(session, n) and "@" not in n]
     wrong = [
         f"start_from: {file}: {n} is {given[n].dtype}{list(given[n].shape)}; this spec has "
         f"{arrays[n].dtype}{list(arrays[n].shape)}"
@@ -73,6 +74,13 @@ def take(session: Session, path: Path) -> list[str]:
     ]
 
 
+def _goes_along(session: Session, name: str) -> bool:
+    """Whether an array is of a network, or of what stands between environment and network."""
+    if session.acting and name in states(session.acting):
+        return True
+    return name.startswith(KEPT) and not name.endswith(LEFT)
+
+
 def _networks(session: Session, file: Path, acting: str) -> dict[str, Array]:
     """The networks in a file, by the names of arrays."""
     if file.suffix in (".pt", ".pth"):
@@ -88,11 +96,10 @@ def _networks(session: Session, file: Path, acting: str) -> dict[str, Array]:
     if "pearl" not in about:
         return {f"learner.{acting}": _flat(session, file, acting, tensors)}
     if "parameters" in names:
-        held, _ = read(file)
-        found = {f"learner.{acting}": held["parameters"]}
-        return found | ({"normalise.obs": held["statistics"]} if "statistics" in held else {})
+        tensors, _ = read(file)
+        return {f"learner.{acting}": tensors["parameters"], **states_in(tensors)}
     stored = checkpoint.load(file)
-    wanted = [n for n in stored.places if n.startswith(KEPT) and not n.endswith(LEFT)]
+    wanted = [n for n in stored.places if _goes_along(session, n)]
     return {n: stored.read(n) for n in wanted if "@" not in n}
 
 

@@ -78,8 +78,8 @@ class Player:
             with own_code(system, "the policy"):
                 arrays, call = self.ready(episodes)
                 arrays[policy_of(call.kernel)[0]][:] = policy.parameters
-                if policy.statistics is not None:
-                    arrays["normalise.obs"][:] = policy.statistics
+                for name, array in policy.states.items():
+                    arrays[name][...] = array
                 environments = {"evaluation": call} if hasattr(call, "since_s") else {}
                 with limited(environments, limit_s):
                     call.begin(seed)

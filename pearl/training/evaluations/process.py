@@ -9,6 +9,7 @@ import threading
 import time
 
 from pearl.algorithms.evaluation import acting_of
+from pearl.algorithms.interface import held, label
 from pearl.runtime.child_process import Answer, Parent, serve
 from pearl.runtime.lanes.workers import said
 from pearl.runtime.protocol.channels import Memory
@@ -34,7 +35,8 @@ def _play(parent: Parent, about: Answer) -> None:
     arrays = Memory(layout, parent.handle(about["memory"])).arrays
     system = load_on(platform_json.from_json(about["platform"]), about["spec"])
     acting = acting_of(graph_of(system))
-    policy = Policy(system, acting, arrays["judged.policy"], arrays.get("judged.normalise"))
+    states = {name: arrays[f"judged.{label(name)}"] for name in held(system, acting)}
+    policy = Policy(system, acting, arrays["judged.policy"], states)
     player = Player(system, acting)
     with torch_threads.kept():
         while (orders := parent.orders()) is not None:

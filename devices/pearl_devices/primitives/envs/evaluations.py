@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from pearl_devices.base import Buffers
 from pearl_devices.kernel import Kernel
-from pearl_devices.kernels.evaluation import policy_of, vector_steps
+from pearl_devices.kernels.evaluation import PLAYED, policy_of, vector_steps
+from pearl_devices.kernels.interface import states
 from pearl_devices.primitives.math.rng import key
 
 
@@ -46,6 +47,8 @@ class Evaluations(ABC):
         b["evaluation.policy"][...] = b[name]
         if "evaluation.statistics" in b:
             b["evaluation.statistics"][...] = b["normalise.obs"]
+        for state in states(self.kernel):
+            b[PLAYED + state][...] = b[state]
         self.reset(seeds(seed, self.kernel.dim("episodes")))
 
     def __call__(self) -> None:

@@ -30,7 +30,7 @@ import numpy as np
 from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from pearl_devices.base import Buffers, Call
+from pearl_devices.base import Buffers, Call, EnvironmentFailed
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels.arrays import ANEW
 from pearl_devices.primitives.envs.gym_make import (
@@ -67,7 +67,8 @@ class BatchStep(EnvStep):
     def __init__(self, kernel: Kernel, buffers: Buffers, env: Batch) -> None:
         super().__init__(kernel, buffers, env.single_observation_space, env.single_action_space)
         self.env, self.mode = env, env.metadata.get("autoreset_mode")
-        first, _ = env.reset(seed=seeds(buffers, 1)[0])
+        first, infos = env.reset(seed=seeds(buffers, 1)[0])
+        self.refuse_masks(infos, env)
         self.write(first, buffers["env.obs"])
         self.begin()
 
@@ -126,7 +127,8 @@ class BatchStep(EnvStep):
                         self.env.close()
                     made = self.env = self.remade()
                     self.since_s = monotonic()
-                    first, _ = made.reset(seed=seeds(b, 1, tried)[0])
+                    first, infos = made.reset(seed=seeds(b, 1, tried)[0])
+                    self.refuse_masks(infos)
                     self.write(first, b["step.obs"])
                     for n in range(self.envs if self.scaled else 0):
                         state = (b["normalise.obs"], b["normalise.options"])
@@ -139,6 +141,8 @@ class BatchStep(EnvStep):
                 self.check_finite(b["step.reward"], "reward")
                 self.write(seen, b["step.next_obs"])
                 return reward, terminated, truncated, infos
+            except EnvironmentFailed:  # it offers a mask, and would again
+                raise
             except Exception as error:  # an environment is a program of others: whatever it raises
                 tried, self.since_s = tried + 1, None
                 which = f"one of a batch of {self.envs}"
@@ -187,7 +191,8 @@ class BatchStep(EnvStep):
                 next_obs[n] = self.flat(self.final(infos, int(n)), int(n))
             self.check_finite(next_obs, "observation")
         elif self.mode == AutoresetMode.DISABLED or resets_by_mask(self.env):
-            first, _ = self.env.reset(options={"reset_mask": ended})
+            first, infos = self.env.reset(options={"reset_mask": ended})
+            self.refuse_masks(infos)
             fresh = np.empty_like(obs)
             self.write(first, fresh)
             obs[ended] = fresh[ended]

@@ -17,15 +17,17 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces.utils import flatten
 
+from pearl_devices import masks
 from pearl_devices.base import Buffers, EnvironmentFailed, UnsupportedError
 from pearl_devices.cpu import greedy
 from pearl_devices.kernel import Kernel
-from pearl_devices.kernels.evaluation import acting, env_args
+from pearl_devices.kernels.evaluation import PLAYED, acting, env_args
+from pearl_devices.kernels.interface import STATISTICS, states
 from pearl_devices.named import CALLABLE, environment
 from pearl_devices.primitives.envs import spaces
 from pearl_devices.primitives.envs.evaluations import Evaluations
 from pearl_devices.primitives.envs.gym_make import Array, Single, stacked
-from pearl_devices.primitives.envs.normalise import scale
+from pearl_devices.primitives.envs.interface import Interface
 
 
 def make_env(program: str, args: dict[str, Any], stack: int) -> Single:
@@ -48,7 +50,6 @@ class GymEpisodes(Evaluations):
         super().__init__(kernel, buffers)
         self.name, self.since_s = str(kernel.program), cast("float | None", None)
         self._envs, self._seeds = list[Single](), list[int]()
-        self._shown = np.zeros_like(buffers["evaluation.obs"])
         self._greedy = greedy(
             acting(kernel),
             buffers["evaluation.policy"],
@@ -56,7 +57,7 @@ class GymEpisodes(Evaluations):
             buffers.get("act.high"),
             buffers.get("act.choices"),
         )
-        self._pixels: Array | None = None
+        self._interface: Interface | None = None
 
     def reset(self, seeds: Sequence[int]) -> None:
         self._seeds = [*seeds]
@@ -100,7 +101,9 @@ class GymEpisodes(Evaluations):
         episode = int(self._at[1])
         self._at[1] += 1
         with self._asked(episode, 0):
-            seen, _ = self._envs[n].reset(seed=self._seeds[episode])
+            seen, info = self._envs[n].reset(seed=self._seeds[episode])
+        if why := masks.refusal(self.name, info, self._envs[n] if episode == n else None):
+            raise EnvironmentFailed(why)
         b["evaluation.episode"][n], b["evaluation.elapsed"][n] = episode, 0
         b["evaluation.return"][n] = 0.0
         self._see(n, seen)
@@ -114,20 +117,26 @@ class GymEpisodes(Evaluations):
             box = isinstance(space, gymnasium.spaces.Box)
             flat = seen if box else flatten(space, seen)
             row = np.asarray(flat, np.float32).reshape(-1)
-            if self.kernel.dims.get("scaled"):
-                if self._pixels is None:
-                    self._pixels = spaces.scale(row.size, spaces.pixels(space))
-                row = row * self._pixels
             self.buffers["evaluation.obs"][n] = row
 
+    def _between(self) -> Interface:
+        """What stands between environments and network, once there is an environment."""
+        if self._interface is None:
+            b, space = self.buffers, self._envs[0].observation_space
+            held = {name: b[PLAYED + name] for name in states(self.kernel)}
+            if "evaluation.statistics" in b:
+                held[STATISTICS] = b["evaluation.statistics"]
+            clip, epsilon, _ = b.get("normalise.options", np.zeros(3)).tolist()
+            pixels = spaces.pixels(space) if self.kernel.dims.get("scaled") else ()
+            self._interface = Interface(
+                self.kernel, held, pixels=pixels, clip=clip, epsilon=epsilon
+            )
+        return self._interface
+
     def _actions(self, playing: int) -> Array:
-        b = self.buffers
-        obs, statistics = b["evaluation.obs"], b.get("evaluation.statistics")
-        if statistics is not None:
-            for n in range(playing):
-                scale(obs, n, statistics, b["normalise.options"], self._shown)
-            obs = self._shown
-        return self._greedy(obs[:playing])
+        between = self._between()
+        seen = between.observe(self.buffers["evaluation.obs"][:playing])
+        return between.take(self._greedy(seen))
 
     def _step(self) -> None:
         b, most = self.buffers, self.kernel.dim("max_steps")

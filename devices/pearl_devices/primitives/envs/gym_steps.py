@@ -11,6 +11,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 from gymnasium.spaces.utils import flatdim, flatten
 
+from pearl_devices import masks
 from pearl_devices.base import Buffers, EnvironmentFailed, UnsupportedError
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels.arrays import ANEW
@@ -87,6 +88,12 @@ class EnvStep:
         b["env.return"][:] = 0.0
         if b["rng.env_step"][1] > 0:
             self.cut[:] = ANEW
+
+    def refuse_masks(self, info: Any, env: Any = None) -> None:
+        """An EnvironmentFailed where an environment offers an action mask (`pearl_devices.masks`).
+        info: of its reset. env: it, at the first one."""
+        if why := masks.refusal(self.name, info, env):
+            raise EnvironmentFailed(why)
 
     def flat(self, one: Any, index: int) -> Array:
         """One environment's observation as a vector; a ValueError if its size is wrong."""
@@ -176,7 +183,8 @@ class SingleSteps(EnvStep):
         self.taken: list[list[Any]] = [[] for _ in envs]
         self.seen: list[Any] = [None] * self.envs
         for n, (env, seed) in enumerate(zip(envs, numbers, strict=True)):
-            self.seen[n] = env.reset(seed=seed)[0]
+            self.seen[n], info = env.reset(seed=seed)
+            self.refuse_masks(info, env)
             buffers["env.obs"][n] = self.flat(self.seen[n], n)
         self.check_finite(buffers["env.obs"], "observation")
         self.begin()
@@ -228,12 +236,15 @@ class SingleSteps(EnvStep):
         self.taken[n] = []
         try:
             self.since_s = monotonic()
-            self.first_obs(n, self.all[n].reset()[0], self.buffers["env.obs"][n])
+            self.first_obs(n, *self.all[n].reset(), self.buffers["env.obs"][n])
+        except EnvironmentFailed:  # it offers a mask, and would again
+            raise
         except Exception as error:  # an environment is a program of others: whatever it raises
             self.renew(n, error, self.buffers["env.obs"], lost=0)
 
-    def first_obs(self, n: int, seen: Any, out: Array) -> None:
+    def first_obs(self, n: int, seen: Any, info: Any, out: Array) -> None:
         self.since_s = None
+        self.refuse_masks(info)
         out[:] = self.flat(seen, n)
         if not self.finite(out):
             raise ValueError(
@@ -257,8 +268,10 @@ class SingleSteps(EnvStep):
                 seed = seeds(self.buffers, self.envs, tried)[n]
                 self.all[n], self.origins[n], self.taken[n] = made[0], {"seed": seed}, []
                 self.since_s = monotonic()
-                self.first_obs(n, made[0].reset(seed=seed)[0], out[n])
+                self.first_obs(n, *made[0].reset(seed=seed), out[n])
                 return tried
+            except EnvironmentFailed:  # as in `restart`
+                raise
             except Exception as another:  # as above
                 error, lost = another, 0
 
@@ -320,11 +333,12 @@ class SingleSteps(EnvStep):
                 )
             origin = state["origin"]
             if origin and "seed" in origin:
-                seen, _ = env.reset(seed=origin["seed"])
+                seen, info = env.reset(seed=origin["seed"])
             else:
                 if origin:
                     env.unwrapped.np_random = generator(origin)
-                seen, _ = env.reset()
+                seen, info = env.reset()
+            self.refuse_masks(info)
             actions = unpacked(state["actions"])
             taken: list[Any] = actions.tolist() if self.discrete else list(actions)
             for action in taken:
