@@ -157,7 +157,8 @@ class _Game:
         self.tables = draws.tables(graph, costs)
         self.factors = np.array([draws.factors(m, graph, costs) for m in costs.modes])
         self.link_factors = draws.link_factors(costs)
-        self.add(of_estimates(nominal.best, costs))
+        for found in filter(None, (request.start, nominal.best)):
+            self.add(of_estimates(found, costs))
         self.bound_draws(np.ones(len(costs.modes)), {}, nominal.bound)
 
     def add(self, rival: Rival) -> None:
@@ -348,10 +349,11 @@ class _Game:
             bound,
             int(solved.sum()),
             *(end if math.isfinite(end) else None for end in ends),
+            tuple(np.where(np.isinf(self.least_s), 0.0, self.least_s).tolist()),
         )
 
 
 def _free(request: Request) -> Request:
     """The request without limits on the period, which a draw may break."""
     limits = replace(request.limits, period_s=None, min_throughput_per_s=None)
-    return replace(request, limits=limits)
+    return replace(request, limits=limits, start=None)
