@@ -13,13 +13,15 @@ from typing import Any
 from pearl.errors import SpecError
 from pearl.explanation.bound import Bound, bound_of
 from pearl.explanation.crossover import Crossover, crossover
-from pearl.explanation.diagnosis import Sentence, answers
+from pearl.explanation.diagnosis import Sentence, answers, by_estimates
 from pearl.explanation.near_optimal import RunnerUps, runner_ups
 from pearl.explanation.resolve import Again
 from pearl.explanation.what_if import WhatIf, what_ifs
 from pearl.graph.limits import Limits, bad_time
 from pearl.graph.task_graph import TaskGraph
+from pearl.planning.bands import Regret
 from pearl.planning.costs import CostTable
+from pearl.planning.plan_validation import check_plan
 from pearl.planning.plans import Plan, Problem, plain
 from pearl.spec.system import System
 from pearl_devices.given import is_number, mistyped, shown
@@ -39,6 +41,7 @@ class Explanation:
     left_out: changes for which no time was left.
     proven: the plan is the best one.
     seconds: spent on the explanation.
+    regret: of a robust plan, by whose draws other plans and changes are compared; else None.
     """
 
     value: float
@@ -56,6 +59,7 @@ class Explanation:
     left_out: tuple[str, ...]
     proven: bool
     seconds: float
+    regret: Regret | None = None
 
     def __str__(self) -> str:
         from pearl.explanation.sections import text
@@ -90,7 +94,8 @@ def explain(
 ) -> Explanation:
     """Explain a plan: its bound, the plans that come close, and changes that would help.
 
-    The problem is solved again by the plan's own method.
+    The problem is solved again by the plan's own method. Of a robust plan, other plans and changes
+    are compared under the draws that it was chosen by.
 
     graph, costs, limits, system: the problem of the plan; by default the one for which the plan was
     made here. A plan from a file does not hold its problem.
@@ -122,11 +127,13 @@ def explain(
                 "pearl.explain(plan, graph, costs, limits)"
             )
         graph, costs, limits, system = p.graph, p.costs, p.limits, p.system
+    else:
+        check_plan(plan, graph, costs)
     began = time.monotonic()
     bound = bound_of(plan, graph, costs)
     plan = replace(plan, problem=Problem(graph, lambda: costs, limits, system))
     again = Again(plan, graph, costs, limits, began + time_limit_s)
-    said = answers(again.until(0.2))
+    said = (*by_estimates(again.until(0.1)), *answers(again.until(0.2)))
     changes, left_out = what_ifs(again.until(0.5))
     close = runner_ups(again.until(0.6), within)
     moves = _crossovers(again, system) if system else ()
@@ -146,6 +153,7 @@ def explain(
         left_out,
         plan.status == "optimal",
         time.monotonic() - began,
+        plan.regret,
     )
 
 

@@ -9,10 +9,12 @@ leaves no choice.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from pearl.explanation.near_optimal import differences
 from pearl.explanation.resolve import (
     Again,
+    Answer,
     classes,
     devices_in,
     devices_of,
@@ -27,6 +29,12 @@ from pearl_devices import Device
 from pearl_devices.kernels import kind_of
 from pearl_estimators.roofline import ROOFLINE, launches, overhead_s
 
+ALIKE = 1e-3
+"""Share below which one plan counts as no faster than another."""
+
+FEW = 3
+"""Differences of a plan that are named."""
+
 
 @dataclass(frozen=True)
 class Sentence:
@@ -34,6 +42,45 @@ class Sentence:
 
     question: str
     answer: str
+
+
+def by_estimates(again: Again) -> tuple[Sentence, ...]:
+    """Of a robust plan: the plan that is fastest by the estimates alone, and why it was not
+    chosen."""
+    best = again.plan
+    if best.regret is None:
+        return ()
+    question = "Why not the fastest plan by the estimates alone?"
+    answer = replace(again, plan=replace(best, regret=None)).solve()
+    if answer is None or answer.plan is None:
+        return (Sentence(question, "No time was left to look for that plan."),)
+    if answer.gain <= ALIKE:
+        sure = "No plan is" if answer.proven else "No plan was found that is"
+        return (Sentence(question, f"{sure} faster by the estimates alone than this one."),)
+    other, kind = answer.plan, best.regret.kind
+    faster = (
+        f"By the estimates alone {_where(best, other)} is {100 * answer.gain:.1f} % faster "
+        f"({count(other.value)} instead of {figure(best.value, best.value_unit)})"
+    )
+    own, its = (f"{percent(c - 1)}" for c in (again.own_cost, again.cost_of(other)))
+    if again.cost_of(other) > again.own_cost:
+        why = (
+            f"Its uncertainty is why it was not chosen: over {best.regret.draws} draws of the "
+            f"times its {kind} regret is {its}, this plan's {own}."
+        )
+    else:
+        why = (
+            f"Over the draws it is no worse either ({kind} regret {its}, this plan's {own}): this "
+            "plan is not the best; solve longer."
+        )
+    return (Sentence(question, f"{faster}. {why}"),)
+
+
+def _where(best: Plan, other: Plan) -> str:
+    """The differences of another plan, in one phrase."""
+    found = differences(best, other)
+    more = f" and {len(found) - FEW} more" if len(found) > FEW else ""
+    return f"the plan with {'; '.join(found[:FEW])}{more}"
 
 
 def answers(again: Again) -> tuple[Sentence, ...]:
@@ -182,7 +229,7 @@ def why_idle(again: Again, gpu: Device) -> str:
         return f"{gpu.name} has no task in this plan: with {what} there is none: {answer.reason}"
     return (
         f"{gpu.name} has no task, because with {what} {_best(answer.proven)} gives "
-        f"{_compared(again, answer.plan)}."
+        f"{_compared(again, answer, answer.plan)}."
     )
 
 
@@ -190,9 +237,14 @@ def _best(proven: bool) -> str:
     return "the best plan" if proven else "the best plan found"
 
 
-def _compared(again: Again, other: Plan) -> str:
-    """A value beside the plan's."""
+def _compared(again: Again, answer: Answer, other: Plan) -> str:
+    """A value beside the plan's; of a robust plan the regret."""
     best, unit = again.plan, other.value_unit
+    if best.regret is not None:
+        before, after = again.own_cost, again.own_cost / (1 + answer.gain)
+        return (
+            f"a {best.regret.kind} regret of {percent(after - 1)} instead of {percent(before - 1)}"
+        )
     if unit == "s":
         now, more = si(other.value, unit), other.value / best.value - 1
     else:
@@ -251,8 +303,8 @@ def where_replay(again: Again) -> str:
     cost = f", where {listed(crossing)} would be sent" if crossing else ""
     more = "".join(f" {reason[:1].upper()}{reason[1:]}." for reason in reasons)
     return (
-        f"On {here}: on {there} {_best(answer.proven)} gives {_compared(again, answer.plan)}{cost}."
-        f"{more}"
+        f"On {here}: on {there} {_best(answer.proven)} gives "
+        f"{_compared(again, answer, answer.plan)}{cost}.{more}"
     )
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from pearl.explanation.resolve import (
     SAME,
@@ -24,10 +25,14 @@ from pearl.explanation.resolve import (
     twins,
     without_modes,
 )
-from pearl.formatting import listed
+from pearl.formatting import listed, percent
 from pearl.graph.limits import Limits
 from pearl.planning.costs import CostTable
 from pearl.planning.plans import Placement, Plan
+
+FAULT = 10 * SAME
+"""Share by which no plan may be better than one that is proved to be the best: both ends of a proof
+have a tolerance of their own."""
 
 MOST = 8
 """Runner-ups listed at most (assumed: nobody reads more)."""
@@ -42,7 +47,8 @@ class RunnerUp:
     """A plan that comes close.
 
     differs: task → where and how it runs, of the tasks that changed.
-    loss: of value, as a share of the best plan's.
+    loss: of the plan's own objective (of a robust plan under its draws), as a share; negative where
+        the plan is not proved to be the best, and this one is better.
     proven: none is better with the same devices (variants, fused calls or lanes, where these
         differ).
     """
@@ -76,11 +82,16 @@ def runner_ups(again: Again, within: float) -> RunnerUps:
         key = signature(plan, again.alike)
         if key in {signature(again.plan, again.alike), *found}:
             continue
-        loss = -again.gain(plan.value)
+        loss = 0.0 if abs(answer.gain) <= SAME else -answer.gain
         if loss <= within + SAME:
             differs = differences(again.plan, plan)
+            if again.plan.status == "optimal" and loss < -FAULT:
+                raise AssertionError(
+                    f"the plan is proved to be the best, but {'; '.join(differs)} is better by "
+                    f"{percent(-loss)}: its proof is wrong, or it is of other limits than these"
+                )
             whole = _of_whole_problem(plan, again)
-            found[key] = RunnerUp(whole, differs, max(0.0, loss), answer.proven)
+            found[key] = RunnerUp(whole, differs, loss, answer.proven)
     best = sorted(found.values(), key=lambda r: (r.loss, r.differs))
     return RunnerUps(tuple(best[:MOST]), complete and len(best) <= MOST)
 
@@ -134,15 +145,20 @@ def _place(t: Placement) -> tuple[str, str, int, bool, tuple[int, ...]]:
 
 def _of_whole_problem(plan: Plan, again: Again) -> Plan:
     """The plan with the bound of the whole problem, of which a part was solved."""
-    best = again.plan
+    best, regret = again.plan, again.plan.regret
     bound = best.bound_value
     gap = 1 - bound / plan.value if plan.objective == "makespan" else 1 - plan.value / bound
     gap = max(0.0, gap)
+    status: Literal["optimal", "feasible"] = "optimal" if gap <= SAME else "feasible"
+    if regret is not None:
+        regret = again.regret_of(plan, regret)
+        status, gap = "optimal" if regret.is_proved else "feasible", regret.gap
     return replace(
         plan,
+        regret=regret,
         spec_sha256=best.spec_sha256,
         host=best.host,
-        status="optimal" if gap <= SAME else "feasible",
+        status=status,
         bound_value=bound,
         bound_s=min(best.bound_s, plan.period_s),
         gap=gap,
@@ -180,8 +196,8 @@ class _Node:
     """The best plan of a part of all device assignments: those with the classes of `fixed` where
     they are, and no class of `banned` on the devices named."""
 
+    answer: Answer
     plan: Plan
-    proven: bool
     fixed: Mapping[Group, str]
     banned: Mapping[Group, frozenset[str]]
 
@@ -209,7 +225,8 @@ def _other_devices(again: Again, within: float) -> tuple[list[Answer], bool]:
     heap: list[tuple[float, int, _Node]] = []
     found: list[Answer] = []
     sure = again.plan.status == "optimal"
-    node, number = _Node(again.plan, sure, {}, _one_of_alike(again, movable)), 0
+    own = Answer(again.plan, "", sure)
+    node, number = _Node(own, again.plan, {}, _one_of_alike(again, movable)), 0
     while True:
         held = dict(node.fixed)
         for g in movable:
@@ -226,10 +243,9 @@ def _other_devices(again: Again, within: float) -> tuple[list[Answer], bool]:
                     return found, False
                 if child.plan is not None:
                     number += 1
-                    part = _Node(child.plan, child.proven, dict(held), bans)
-                    heapq.heappush(heap, (-again.gain(child.plan.value), number, part))
-                    reach = -again.gain(child.plan.bound_value)
-                    sure = sure and (child.proven or reach > within)
+                    part = _Node(child, child.plan, dict(held), bans)
+                    heapq.heappush(heap, (-child.gain, number, part))
+                    sure = sure and (child.proven or -child.reach > within)
                 else:
                     sure = sure and child.proven
             held[g] = device
@@ -238,4 +254,4 @@ def _other_devices(again: Again, within: float) -> tuple[list[Answer], bool]:
         if len(found) == MOST:
             return found, False
         _, _, node = heapq.heappop(heap)
-        found.append(Answer(node.plan, "", node.proven))
+        found.append(node.answer)

@@ -1,7 +1,11 @@
-"""Solving a changed problem again: by the plan's own method, in a shared time limit."""
+"""Solving a changed problem again: by the plan's own method and objective, in a shared time limit.
+
+Of a robust plan the objective is that of its draws (`pearl.solvers.under_draws`).
+"""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -12,12 +16,17 @@ import networkx as nx
 from pearl.errors import InfeasibleError
 from pearl.graph.limits import Limits
 from pearl.graph.task_graph import TaskGraph
+from pearl.planning.bands import Regret
 from pearl.planning.costs import CostTable, Mode
+from pearl.planning.plan_builder import Proof, assemble
 from pearl.planning.plans import Placement, Plan
 from pearl.solvers import METHODS
+from pearl.solvers.model.request import Request
 from pearl.solvers.model.search_space import search_spaces
 from pearl.solvers.period.symmetry import orbits
-from pearl.solvers.solver import solve
+from pearl.solvers.solver import GRACE_S, default_method, solve
+from pearl.solvers.under_draws import Scale, rival_of
+from pearl.time_limit import OutOfTimeError, within
 
 LEAST_S = 0.02
 """Less time than this is not worth a solve (assumed)."""
@@ -33,11 +42,15 @@ class Answer:
     plan: None where there is none.
     reason: why there is none, in words.
     proven: the plan is the best one, or it is proved that there is none.
+    gain: how much better it is than the plan that is explained, by the objective of that plan, as
+        a share. reach: no plan of the problem has a larger gain.
     """
 
     plan: Plan | None
     reason: str
     proven: bool
+    gain: float = 0.0
+    reach: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -79,23 +92,76 @@ class Again:
         if self.out_of_time:
             return None
         left = self.deadline - time.monotonic()
+        seconds = max(LEAST_S, min(left, 2 * left / max(waiting, 1)))
+        problem = graph or self.graph, costs or self.costs, limits or self.limits
         try:
+            if self.scale is not None:
+                return self._by_draws(self.scale, *problem, seconds)
             found = solve(
-                graph or self.graph,
-                costs or self.costs,
+                *problem[:2],
                 objective=self.plan.objective,
                 method=self.method,
-                limits=limits or self.limits,
-                time_limit_s=max(LEAST_S, min(left, 2 * left / max(waiting, 1))),
+                limits=problem[2],
+                time_limit_s=seconds,
                 seed=self.plan.seed,
                 known=self.plan,
             )
         except InfeasibleError as error:
             return Answer(None, str(error), bool(error.conflict))
-        return Answer(found, "", found.status == "optimal")
+        bound = found.bound_value
+        reach = self.gain(bound) if bound else math.inf
+        return Answer(found, "", found.status == "optimal", self.gain(found.value), reach)
+
+    def _by_draws(
+        self, scale: Scale, graph: TaskGraph, costs: CostTable, limits: Limits, seconds: float
+    ) -> Answer:
+        """The plan of least cost under the draws."""
+        began, seed = time.monotonic(), self.plan.seed
+        deadline = began + seconds
+        name = self.method or default_method("throughput")
+        request = Request(graph, costs, "throughput", limits, deadline, seed, name)
+        try:
+            with within(deadline + GRACE_S):
+                drawn = scale.solve(request, METHODS[name].loaded(name), self.plan)
+        except OutOfTimeError:
+            return Answer(None, f"none was found in {seconds:.2g} s", False)
+        proof = Proof("throughput", name, seed, time.monotonic() - began, 0.0, 0.0, late=False)
+        rival = drawn.rival
+        found = assemble(rival.assignment, rival.orders, proof, power_w=limits.power_w)
+        gain, reach = self.own_cost / drawn.cost - 1, math.inf
+        if drawn.bound > 0:
+            reach = self.own_cost / drawn.bound - 1
+        return Answer(found, "", reach - gain <= SAME, gain, reach)
+
+    @cached_property
+    def scale(self) -> Scale | None:
+        """The draws by which a robust plan was chosen; None of any other plan."""
+        regret = self.plan.regret
+        return None if regret is None else Scale.from_regret(regret, self.costs)
+
+    @cached_property
+    def own_cost(self) -> float:
+        """Of a robust plan under its draws."""
+        return self.cost_of(self.plan)
+
+    def cost_of(self, plan: Plan) -> float:
+        """A plan of this problem under the draws of the robust plan: 1 + its regret."""
+        assert self.scale is not None
+        return self.scale.cost(rival_of(plan, self.graph, self.costs), self.limits.power_w)
+
+    def regret_of(self, plan: Plan, regret: Regret) -> Regret:
+        """Of a plan of this problem, by the draws of this regret of the robust plan; its upper ends
+        are known where those draws are all solved."""
+        assert self.scale is not None
+        rival = rival_of(plan, self.graph, self.costs)
+        least = self.scale.ratios(rival, self.limits.power_w) - 1
+        mean, worst = float(least.mean()), float(least.max())
+        solved = regret.solved == regret.draws
+        ends = (mean, worst) if solved else (None, None)
+        return replace(regret, mean=mean, worst=worst, mean_high=ends[0], worst_high=ends[1])
 
     def gain(self, value: float) -> float:
-        """How much better a value is than the plan's, as a share of the plan's."""
+        """How much better a value is than the plan's by the estimates, as a share of the plan's."""
         if self.plan.objective == "makespan":
             return self.plan.value / value - 1
         return value / self.plan.value - 1
@@ -103,7 +169,8 @@ class Again:
     @cached_property
     def alike(self) -> tuple[tuple[str, ...], ...]:
         """The devices that can be exchanged, as `alike`."""
-        return alike(self.graph, self.costs, self.limits, self.plan)
+        found = alike(self.graph, self.costs, self.limits, self.plan)
+        return found if self.plan.regret is None else one_model(found, self.costs)
 
     @property
     def throughput(self) -> float:
@@ -136,6 +203,17 @@ def alike(
     used = {t.device for t in plan.tasks}
     found = orbits(space, [range(len(options)) for options in space.options])
     return tuple(tuple(sorted(names, key=lambda name: name not in used)) for names in found)
+
+
+def one_model(sets: Iterable[tuple[str, ...]], costs: CostTable) -> tuple[tuple[str, ...], ...]:
+    """The sets split by the model of the devices: those of different ones, or of none that is
+    named, err differently in each draw."""
+    found = []
+    for names in sets:
+        models = [costs.platform.device(name).model for name in names]
+        for model in dict.fromkeys(filter(None, models)):
+            found.append(tuple(n for n, m in zip(names, models, strict=True) if m == model))
+    return tuple(names for names in found if len(names) > 1)
 
 
 def twins(sets: Iterable[tuple[str, ...]], device: str) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from pearl.explanation import Explanation
+    from pearl.planning.bands import Regret
 
 TITLE = "Explanation"
 VISIBLE = 0.001
@@ -94,7 +95,7 @@ def _visible(e: Explanation, w: WhatIf) -> bool:
         (w.throughput or 0.0, e.throughput),
         (w.efficiency or 0.0, e.efficiency or 0.0),
     )
-    return any(abs(a - b) >= VISIBLE * b for a, b in pairs if b)
+    return abs(w.gain or 0.0) >= VISIBLE or any(abs(a - b) >= VISIBLE * b for a, b in pairs if b)
 
 
 def bound_sentence(b: Bound) -> str:
@@ -134,11 +135,13 @@ def crossover_sentence(c: Crossover) -> str:
 
 
 def _runner_ups(e: Explanation) -> Table:
+    kind = e.regret.kind if e.regret else None
     rows = tuple(
         (
             str(n + 1),
             "; ".join(r.differs),
             figure(r.plan.value, e.value_unit),
+            *([_regret(r.plan.regret)] if kind else []),
             f"{-100 * r.loss:+.1f} %" if r.loss else "equal",
             "proved" if r.proven else "found",
         )
@@ -148,13 +151,26 @@ def _runner_ups(e: Explanation) -> Table:
         Column("", "right"),
         Column("what differs", folds=True),
         Column("makespan" if e.objective == "makespan" else e.value_unit, "right"),
+        *([Column(f"{kind} regret", "right")] if kind else []),
         Column("loss", "right"),
         Column("best of its kind"),
     )
     notes = [] if rows else [f"No other plan was found within {percent(e.within)}."]
+    if e.regret and rows:
+        notes.append(
+            f"loss: of 1 + {kind} regret over {e.regret.draws} draws of the times, by which this "
+            f"plan was chosen (its own {kind} regret: {_regret(e.regret)}); {e.value_unit} by the "
+            "estimates alone"
+        )
+    if any(r.loss < 0 for r in e.runner_ups.plans):
+        notes.append("A plan with + is better than this one, which is not proved: solve longer.")
     if e.runner_ups.complete:
         notes.append(f"No further assignment of devices comes within {percent(e.within)}; proved.")
     return Table(f"Plans within {percent(e.within)}", columns, rows, tuple(notes))
+
+
+def _regret(r: Regret | None) -> str:
+    return NONE if r is None else percent(r.mean if r.kind == "mean" else r.worst)
 
 
 def _changes(e: Explanation, shown: tuple[WhatIf, ...], notes: list[str]) -> Table:
@@ -164,13 +180,20 @@ def _changes(e: Explanation, shown: tuple[WhatIf, ...], notes: list[str]) -> Tab
         star = "" if w.proven else "*"
         first = w.value if single else w.throughput
         if w.infeasible is not None:
-            rows.append((w.text, f"no plan{star}", NONE))
+            rows.append((w.text, *([NONE] if e.regret else []), f"no plan{star}", NONE))
             notes.insert(0, f"{w.text}: {w.infeasible}")
         else:
             now = _changed(first, e.value if single else e.throughput, "s" if single else "")
-            rows.append((w.text, now + star, _changed(w.efficiency, e.efficiency) + star))
+            drawn = [f"{100 * (w.gain or 0.0):+.1f} %{star}"] if e.regret else []
+            rows.append((w.text, *drawn, now + star, _changed(w.efficiency, e.efficiency) + star))
+    if e.regret and rows:
+        notes.append(
+            f"over the draws: of 1 + {e.regret.kind} regret, by which this plan was chosen, in "
+            "units of the least seconds of each draw as it is now; the rest by the estimates alone"
+        )
     columns = (
         Column("what if", folds=True),
+        *([Column("over the draws", "right")] if e.regret else []),
         Column("makespan" if single else f"{e.counted}/s", "right"),
         Column(f"{e.counted}/J", "right"),
     )

@@ -6,7 +6,15 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from pearl.explanation.resolve import SAME, Again, efficiency, throughput, twins, without_modes
+from pearl.explanation.resolve import (
+    SAME,
+    Again,
+    Answer,
+    efficiency,
+    throughput,
+    twins,
+    without_modes,
+)
 from pearl.formatting import listed
 from pearl.graph.limits import Limits
 from pearl.graph.task_graph import TaskGraph
@@ -32,9 +40,9 @@ class Change:
 class WhatIf:
     """The best plan of a changed problem, for the same objective.
 
-    value: of the objective.
+    value: of the objective; of a robust plan by the estimates, as throughput and efficiency are.
     throughput, efficiency: env steps (iterations) per second and per joule.
-    gain: of the objective, as a share of the plan's value.
+    gain: of the objective, as a share of the plan's value; of a robust plan under its draws.
     infeasible: why there is no plan; all values are None then.
     proven: the plan is the best one.
     changes: any value differs from the plan's, or there is no plan.
@@ -84,14 +92,15 @@ def what_ifs(again: Again) -> tuple[tuple[WhatIf, ...], tuple[str, ...]]:
                 )
             )
         else:
-            found.append(_valued(again, change, answer.plan, answer.proven))
+            found.append(_valued(again, change, answer, answer.plan))
     found.sort(key=lambda w: -w.gain if w.gain is not None else float("inf"))
     return tuple(found), tuple(left_out)
 
 
-def _valued(again: Again, change: Change, plan: Plan, proven: bool) -> WhatIf:
-    if change.kind != "device" and not proven and again.gain(plan.value) < 0:
-        plan = again.plan  # it is still open to whoever has more
+def _valued(again: Again, change: Change, answer: Answer, plan: Plan) -> WhatIf:
+    gain, proven = answer.gain, answer.proven
+    if change.kind != "device" and not proven and gain < 0:
+        plan, gain = again.plan, 0.0  # it is still open to whoever has more
     now, per_j = throughput(plan), efficiency(plan)
     pairs = [
         (plan.value, again.plan.value),
@@ -105,9 +114,9 @@ def _valued(again: Again, change: Change, plan: Plan, proven: bool) -> WhatIf:
         plan.value,
         now,
         per_j,
-        again.gain(plan.value),
+        gain,
         proven and again.plan.status == "optimal",
-        any(abs(a - b) > SAME * max(a, b) for a, b in pairs),
+        abs(gain) > SAME or any(abs(a - b) > SAME * max(a, b) for a, b in pairs),
     )
 
 

@@ -54,6 +54,8 @@ class Regret:
     mean, worst: of this plan at least, as shares. bound: no plan has a smaller one of its kind.
     solved: draws whose least cost is proved.
     mean_high, worst_high: of this plan at most; None: of some draw no least cost is proved.
+    least_s: of each draw, the seconds an iteration of the best plan known; 0 where the draw has no
+        plan at all, for idling alone exceeds a limit on power. Empty: not kept.
     """
 
     kind: Literal["mean", "worst"]
@@ -65,6 +67,7 @@ class Regret:
     solved: int = 0
     mean_high: float | None = None
     worst_high: float | None = None
+    least_s: tuple[float, ...] = ()
 
     @property
     def high(self) -> float:

@@ -104,7 +104,7 @@ class Draws:
         for link in costs.platform.links:
             mean, spread = fitted(link.band[0], 1.0, link.band[1])
             if spread:
-                names = _link_parts(link, costs)
+                names = link_parts(link, costs)
                 z = sum(self.part(name) for name in names) / math.sqrt(len(names))
                 found[link.name] = np.exp(mean + spread * z)
         return found
@@ -118,6 +118,13 @@ class Draws:
             for d in costs.platform.devices
             if d.name in modelled
         }
+
+    def mean_table(self, graph: TaskGraph, costs: CostTable, weight: Vector) -> CostTable:
+        """The table of the weighted means of the drawn times, with the watts of the estimates.
+        weight: of each draw, sum 1."""
+        factors = [float(self.factors(m, graph, costs) @ weight) for m in costs.modes]
+        links = {name: float(row @ weight) for name, row in self.link_factors(costs).items()}
+        return scaled(costs, factors, links)
 
     def tables(self, graph: TaskGraph, costs: CostTable) -> list[CostTable]:
         """The cost table of every draw. Pair terms change with the mode whose time they change."""
@@ -205,7 +212,7 @@ def doubts(mode: Mode, graph: TaskGraph, costs: CostTable) -> list[tuple[Doubt |
     return [(_doubt(mode, kernel or graph.task(mode.tasks[0]).kernel, costs), 1.0)]
 
 
-def _link_parts(link: Link, costs: CostTable) -> tuple[str, ...]:
+def link_parts(link: Link, costs: CostTable) -> tuple[str, ...]:
     """The names of the parts of a link's error, of equal weight. Links that differ in the names of
     their ends alone err alike, as devices of one model do."""
     ends = [costs.platform.device(name) for name in (link.a, link.b)]

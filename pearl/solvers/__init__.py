@@ -6,7 +6,7 @@ The file holds `solve(request: Request) -> Outcome` and is imported on first use
 
 from pearl.solvers.model.request import OBJECTIVES, STEADY, Method
 
-__all__ = ["METHODS", "robust", "solver"]
+__all__ = ["METHODS", "robust", "solver", "under_draws"]
 
 METHODS = {
     "milp": Method("pearl.solvers.methods.milp:solve", STEADY),

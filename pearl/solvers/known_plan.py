@@ -1,13 +1,18 @@
-"""A plan of a problem like the one to be solved: where it keeps the limits there too, nothing worse
-than it is the answer, however little time there was."""
+"""A plan that is known already: where it is one of the problem to be solved, it is where the search
+begins, and nothing worse than it is the answer, however little time there was."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import replace
 
 from pearl.errors import InfeasibleError, SpecError
+from pearl.graph.limits import SLACK_LIMITS
 from pearl.planning.plan_validation import plan_orders
 from pearl.planning.plans import Plan
+from pearl.planning.timing import Orders
+from pearl.solvers.model.dag_instance import ends_s, starts
 from pearl.solvers.model.lane_sequencing import Ordered
 from pearl.solvers.model.list_orders import ring_period
 from pearl.solvers.model.request import Request
@@ -19,33 +24,50 @@ from pearl.time_limit import OutOfTimeError
 
 def found_in(plan: Plan, request: Request) -> Found | None:
     """The plan's assignment and orders in the problem of a request; None where that problem lacks
-    one of its modes, has other edges, or forbids it. Not for makespan."""
-    if request.objective == "makespan":
-        return None
+    one of its modes, has other edges, or forbids the plan.
+
+    Of makespan, which looks at one iteration, a plan has the slack of the graph alone, and no entry
+    of its lanes runs ahead into the next iteration.
+    """
+    single = request.objective == "makespan"
     try:
         timed, orders, _ = plan_orders(plan, request.graph, request.costs)
     except (SpecError, InfeasibleError):
         return None
     period_s = ring_period(timed, orders)
-    cost, paced_s = cost_of(request.objective, timed.assignment, period_s, request.limits)
+    if single and (_runs_ahead(orders) or period_s == math.inf):
+        return None
+    if single:
+        none = dict.fromkeys(SLACK_LIMITS, 0)
+        request = replace(request, limits=replace(request.limits, **none))  # type: ignore[arg-type]
+        cost, paced_s = ends_s(timed, starts(timed, orders)), period_s
+    else:
+        cost, paced_s = cost_of(request.objective, timed.assignment, period_s, request.limits)
     found = Found(timed.assignment, Ordered(orders, period_s, 0.0), paced_s, cost)
     return None if fault_of(Outcome(found, 0.0, late=True), request) else found
 
 
-def from_known(run: Callable[[Request], Outcome], request: Request, known: Found | None) -> Outcome:
-    """The outcome of a method, with a known plan in the place of a worse one, or of none in time.
+def _runs_ahead(orders: Orders) -> bool:
+    """Whether some lane begins a firing of the next iteration before it has ended this one."""
+    return any(len({ahead for _, ahead in entries}) > 1 for entries in orders.values())
+
+
+def from_start(run: Callable[[Request], Outcome], request: Request) -> Outcome:
+    """The outcome of a method, with the start of the request in the place of a worse one, or of
+    none in time.
 
     Raises:
-        InfeasibleError, OutOfTimeError: as the method, where no plan is known.
+        InfeasibleError, OutOfTimeError: as the method, where the request has no start.
     """
+    start = request.start
     try:
         outcome = run(request)
     except (InfeasibleError, OutOfTimeError) as error:
-        if known is None or (isinstance(error, InfeasibleError) and error.conflict):
+        if start is None or (isinstance(error, InfeasibleError) and error.conflict):
             raise
-        return Outcome(known, 0.0, late=True)
-    if known is None or not isinstance(outcome, Outcome):
+        return Outcome(start, 0.0, late=True)
+    if start is None or not isinstance(outcome, Outcome) or not isinstance(outcome.best, Found):
         return outcome
-    if known.cost >= outcome.best.cost * (1 - SAME):
+    if start.cost >= outcome.best.cost * (1 - SAME):
         return outcome
-    return Outcome(known, min(outcome.bound, known.cost), outcome.late)
+    return Outcome(start, min(outcome.bound, start.cost), outcome.late)

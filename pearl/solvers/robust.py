@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from pearl.errors import InfeasibleError, SpecError
 from pearl.planning.bands import Regret
 from pearl.planning.costs import CostTable, Mode
-from pearl.planning.draws import Draws, Vector, scaled
+from pearl.planning.draws import Draws, Vector
 from pearl.planning.replica_costs import split_costs
 from pearl.planning.replicas import Split
 from pearl.planning.timing import Assignment, Orders, timing
@@ -144,7 +144,7 @@ class _Game:
         self, request: Request, run: Run, kind: Kind, draws: Draws, nominal: Outcome
     ) -> None:
         self.request, self.run, self.kind, self.draws = request, run, kind, draws
-        self.free = _free(request)
+        self.free = without_period(request)
         self.nominal = nominal
         self.known: dict[object, Rival] = {}
         self.rows: list[Vector] = []
@@ -157,7 +157,8 @@ class _Game:
         self.tables = draws.tables(graph, costs)
         self.factors = np.array([draws.factors(m, graph, costs) for m in costs.modes])
         self.link_factors = draws.link_factors(costs)
-        self.add(of_estimates(nominal.best, costs))
+        for found in filter(None, (request.start, nominal.best)):
+            self.add(of_estimates(found, costs))
         self.bound_draws(np.ones(len(costs.modes)), {}, nominal.bound)
 
     def add(self, rival: Rival) -> None:
@@ -272,8 +273,7 @@ class _Game:
             return None
         weight = per_s / per_s.sum()
         costs, limits = self.request.costs, self.free.limits
-        links = {name: float(row @ weight) for name, row in self.link_factors.items()}
-        table = scaled(costs, (self.factors @ weight).tolist(), links)
+        table = self.draws.mean_table(self.request.graph, costs, weight)
         if self.draws.watts(costs):
             limits = replace(limits, power_w=None)
         try:
@@ -348,10 +348,11 @@ class _Game:
             bound,
             int(solved.sum()),
             *(end if math.isfinite(end) else None for end in ends),
+            tuple(np.where(np.isinf(self.least_s), 0.0, self.least_s).tolist()),
         )
 
 
-def _free(request: Request) -> Request:
+def without_period(request: Request) -> Request:
     """The request without limits on the period, which a draw may break."""
     limits = replace(request.limits, period_s=None, min_throughput_per_s=None)
-    return replace(request, limits=limits)
+    return replace(request, limits=limits, start=None)

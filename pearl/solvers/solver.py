@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 from pearl.errors import InfeasibleError, SpecError
 from pearl.graph.limits import Limits, bad_time
@@ -17,7 +18,7 @@ from pearl.planning.plans import Plan, Problem
 from pearl.seeds import checked_seed
 from pearl.solvers import METHODS
 from pearl.solvers.infeasible.iis import sharpened
-from pearl.solvers.known_plan import found_in, from_known
+from pearl.solvers.known_plan import found_in, from_start
 from pearl.solvers.methods.relaxation_bounds import bound as floor
 from pearl.solvers.model.request import OBJECTIVES, ROBUST, Request
 from pearl.solvers.model.result import Outcome
@@ -80,8 +81,10 @@ def solve(
     from their bands, by `seed`, regret least in the mean (`robust`) or at worst (`robust_worst`),
     by a method for throughput.
 
-    known: a plan of a problem like this one; where it is one of this problem too, no worse one is
-        returned, and none is missed for lack of time.
+    known: a plan of a problem like this one; where it is one of this problem too (of makespan, with
+        no slack beyond the graph's and no lane that runs ahead into the next iteration), the search
+        begins from it, no worse one is returned, and none is missed for lack of time. Of a robust
+        objective, worse by the draws and by the least seconds of each that are known.
 
     Its value, bound, gap and status say what is proven; of a robust plan gap and status are those
     of its regret, value and bound those of the estimates. Raises SpecError for an unknown
@@ -113,7 +116,7 @@ def solve(
     seed = checked_seed(seed)
     name = method or default_method(objective)
     registered = METHODS[name]
-    run = registered.loaded(name)
+    run = partial(from_start, registered.loaded(name))
     began = time.monotonic()
     firings = sum(graph.repetition[t.name] * _copies(t.name, limits) for t in graph.tasks)
     places = len(costs.platform.devices) * sum(_copies(t.name, limits) for t in graph.tasks)
@@ -122,7 +125,8 @@ def solve(
     deadline = end - ending_s
     request = Request(graph, costs, objective, limits, deadline, seed, name)
     regret: Regret | None = None
-    start = found_in(known, request) if known is not None and not robust else None
+    if known is not None:
+        request = replace(request, start=found_in(known, request))
     try:
         with within(deadline + GRACE_S):
             if robust:
@@ -130,7 +134,7 @@ def solve(
 
                 outcome, regret = least_regret(request, run, robust, Draws(DRAWS, seed))
             else:
-                outcome = from_known(run, request, start)
+                outcome = run(request)
         with extended(max(deadline, time.monotonic()) + ending_s + GRACE_S):
             fault = fault_of(outcome, request)
     except InfeasibleError as error:
@@ -151,7 +155,7 @@ def solve(
             if name == "milp" and not outcome.late:
 
                 def again(relaxed: TaskGraph, less: Limits) -> Outcome:
-                    return run(replace(request, graph=relaxed, limits=less))
+                    return run(replace(request, graph=relaxed, limits=less, start=None))
 
                 best, _ = fewest_of_all(best, graph, limits, again)
             best = fewest_lanes(best, request)

@@ -24,10 +24,12 @@ from pearl.errors import InfeasibleError, SpecError
 from pearl.graph.limits import Limits
 from pearl.graph.task_graph import Edge, Task, TaskGraph
 from pearl.planning.costs import CostTable
-from pearl.planning.plan_validation import check_plan
+from pearl.planning.draws import Draws
+from pearl.planning.plan_validation import check_plan, plan_orders
 from pearl.planning.plans import Plan, load_plan
-from pearl.solvers import METHODS
-from pearl.solvers.model.request import OBJECTIVES
+from pearl.planning.valuation import valued
+from pearl.solvers import METHODS, robust
+from pearl.solvers.model.request import OBJECTIVES, ROBUST
 from pearl.solvers.solver import solve
 from pearl.testing.graphs import devices, loop, mode, random_problem, star
 from pearl_devices import Kernel, Platform
@@ -233,6 +235,45 @@ class SolverContract:
         graph, costs = random_problem(3, most_tasks=4, most_devices=2)
         first, second = (self.solve(graph, costs, seed=1) for _ in range(2))
         assert replace(first, solve_s=0.0) == replace(second, solve_s=0.0)
+
+    @pytest.mark.parametrize("objective", OBJECTIVES)
+    def test_no_plan_is_worse_than_a_known_one(self, objective: str) -> None:
+        if objective not in self.objectives:
+            pytest.skip(f"method {self.method} is not registered for {objective}")
+        for seed in (1, 2):
+            graph, costs = random_problem(seed, most_tasks=4, most_devices=3)
+            known = solve(graph, costs, objective=objective, method="exhaustive")
+            plan = self.solve(graph, costs, objective=objective, known=known)
+            if objective == "makespan":
+                assert plan.value <= known.value * (1 + TOLERANCE)
+            else:
+                assert plan.value >= known.value * (1 - TOLERANCE)
+
+    @pytest.mark.parametrize("objective", ROBUST)
+    def test_no_plan_is_worse_than_a_known_one_under_the_draws(
+        self, objective: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """By seconds over the least of each draw that the plan knows. Nothing is enumerated, which
+        would close the gap of so small a problem by any method."""
+        if "throughput" not in self.objectives:
+            pytest.skip(f"method {self.method} is not registered for throughput")
+        monkeypatch.setattr(robust, "FEW", 0)
+        graph, costs = random_problem(18, most_tasks=3, most_devices=2)
+        modes = []
+        for m in costs.modes:
+            low_s, high_s = m.estimate.latency_s / 3, m.estimate.latency_s * 3
+            modes.append(replace(m, estimate=replace(m.estimate, low_s=low_s, high_s=high_s)))
+        costs = replace(costs, modes=tuple(modes))
+        known = solve(graph, costs, objective=objective, method="exhaustive")
+        regret = self.solve(graph, costs, objective=objective, known=known).regret
+        assert regret is not None
+        timed, orders, _ = plan_orders(known, graph, costs)
+        seconds = valued(timed, orders, Draws(regret.draws, regret.seed)).period_s
+        own = seconds / regret.least_s - 1
+        if objective == "robust":
+            assert regret.mean <= own.mean() + TOLERANCE
+        else:
+            assert regret.worst <= own.max() + TOLERANCE
 
     def test_unknown_objectives_and_names_are_spec_errors_naming_what_is_allowed(self) -> None:
         costs = CostTable(two_devices(), (mode("x", "a", 1.0),))

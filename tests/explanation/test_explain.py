@@ -588,7 +588,7 @@ def test_the_command_explains_and_writes_plans_that_come_close(tmp_path: Path) -
 @pytest.mark.parametrize(("value", "shown"), [(1001.0, True), (1000.9, False), (999.0, True)])
 def test_a_change_is_shown_from_a_thousandth_on(value: float, shown: bool) -> None:
     before = SimpleNamespace(value=1000.0, throughput=1.0, efficiency=None)
-    after = SimpleNamespace(value=value, throughput=1.0, efficiency=None)
+    after = SimpleNamespace(value=value, throughput=1.0, efficiency=None, gain=value / 1000 - 1)
     assert sections._visible(before, after) == shown  # type: ignore[arg-type]
 
 

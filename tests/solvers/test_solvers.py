@@ -13,6 +13,7 @@ from pearl.graph.limits import Limits
 from pearl.graph.period import expand
 from pearl.graph.task_graph import Edge, Task, TaskGraph
 from pearl.planning.costs import CostTable, Mode
+from pearl.planning.plan_validation import check_plan
 from pearl.planning.plans import Plan
 from pearl.planning.timing import Assignment, timing
 from pearl.solvers.methods import enumeration, milp
@@ -227,3 +228,26 @@ def test_without_cycles_orders_reach_the_largest_load_also_with_tasks_of_no_time
     assignment = Assignment(expand(graph), costs, modes, tuple(lanes[n] for n in names))
     timed = timing(assignment)
     assert best_orders(timed, nodes=0).period_s == pytest.approx(timed.order_bound_s)
+
+
+def test_a_known_plan_of_overlapping_iterations_is_none_of_makespan() -> None:
+    """Two tasks of 1 s on one lane end after 2 s. An order in which x runs ahead, or a token of
+    slack between them, would hide one of them from the first iteration."""
+    alone = tuple(Edge(t, t, tokens_seq=1) for t in "xy")
+    graph = TaskGraph("two", loop("x", "y").tasks, alone)
+    costs = CostTable(star(devices("a", lanes=1)), (mode("x", "a", 1.0), mode("y", "a", 1.0)))
+    known = solve(graph, costs)
+    (lane,) = known.lanes
+    ahead = tuple(replace(e, offset=int(e.task == "x")) for e in lane.order)
+    known = replace(known, lanes=(replace(lane, order=ahead),))
+    check_plan(known, graph, costs)
+    soonest = solve(graph, costs, objective="makespan", method="heft", known=known)
+    assert soonest.value == pytest.approx(2.0)
+
+    slack = (*alone, Edge("x", "y", limit="prefetch"), Edge("y", "x", tokens_seq=1))
+    graph, limits = TaskGraph("slack", graph.tasks, slack), Limits(prefetch=1)
+    costs = CostTable(star(devices("a", "b")), (mode("x", "a", 1.0), mode("y", "b", 1.0)))
+    known = solve(graph, costs, limits=limits)
+    assert known.period_s == pytest.approx(1.0)
+    soonest = solve(graph, costs, objective="makespan", method="heft", limits=limits, known=known)
+    assert soonest.value == pytest.approx(2.0)

@@ -24,7 +24,7 @@ from pearl.graph.limits import Limits
 from pearl.solvers.infeasible.iis import none_found
 from pearl.solvers.methods import local_search
 from pearl.solvers.methods.cpsat_model import Model
-from pearl.solvers.methods.first_schedule import start
+from pearl.solvers.methods.first_schedule import start, start_in
 from pearl.solvers.model.dag_instance import Iteration, iteration, least_s, makespan_spaces
 from pearl.solvers.model.request import Request
 from pearl.solvers.model.result import SAME, Found, Outcome
@@ -64,10 +64,10 @@ def solve(request: Request) -> Outcome:
             "method 'cpsat' needs OR-Tools, which is not installed: "
             "pip install 'pearl-toolkit[cpsat]', or use method 'local_search'"
         )
-    objective, limits, deadline = request.objective, request.limits, request.deadline
+    limits, deadline = request.limits, request.deadline
     spaces = makespan_spaces(request.graph, request.costs, limits)
     cases = [iteration(p) for p in spaces]
-    starts_of = [start(it, objective, limits, deadline) for it in cases]
+    starts_of = [_start(it, request) for it in cases]
     known = [f for f in starts_of if f]
     if not known:
         raise none_found(request)
@@ -88,6 +88,13 @@ def solve(request: Request) -> Outcome:
             late = True
         least = min(least, floor)
     return Outcome(best, min(least, best.cost), late)
+
+
+def _start(it: Iteration, request: Request) -> Found | None:
+    """The better of the local search's first schedule and the request's own."""
+    first = start(it, request.objective, request.limits, request.deadline)
+    both = [f for f in (start_in(it.space, request), first) if f]
+    return min(both, key=lambda f: f.cost, default=None)
 
 
 def improve(

@@ -48,7 +48,7 @@ def solve(request: Request) -> Outcome:
         if cost < math.inf:
             ranked.append((cost, number, assignment))
     ranked.sort(key=lambda r: r[:2])
-    best: Found | None = None
+    best: Found | None = request.start
     loose = 0.0 if late else math.inf
     for least, _, assignment in ranked:
         if best and least >= best.cost * (1 - SAME):
@@ -103,7 +103,7 @@ def _soonest(request: Request) -> Outcome:
         if number % 64 == 0 and time.monotonic() > deadline:
             break
     late = time.monotonic() > deadline
-    best: Found | None = None
+    best: Found | None = request.start
     loose = 0.0 if late else math.inf
     for least, _, a in sorted(ranked, key=lambda r: r[:2]):
         if best and least >= best.cost * (1 - SAME):

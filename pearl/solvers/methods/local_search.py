@@ -20,7 +20,7 @@ from pearl.graph.limits import Limits
 from pearl.planning.timing import Assignment, timing
 from pearl.solvers.infeasible.iis import none_found
 from pearl.solvers.large.lane_loads import LaneLoads
-from pearl.solvers.methods.first_schedule import start
+from pearl.solvers.methods.first_schedule import start, start_in
 from pearl.solvers.methods.moves import accept, assigned, groups_of, moved, places_of
 from pearl.solvers.methods.relaxation_bounds import bound, open_spaces, valued
 from pearl.solvers.model.dag_instance import Iteration, iteration, scheduled, starts
@@ -75,9 +75,11 @@ def solve(request: Request) -> Outcome:
         try:
             it = iteration(space)
             first = start(it, objective, limits, until)
+            found, begun = valued(first, objective, limits), start_in(space, request)
+            if begun and (found is None or begun.cost < found.cost):
+                first = found = begun
             if first is None:
                 continue
-            found = valued(first, objective, limits)
             found = improve(it, first, objective, limits, until, request.seed)
         except OutOfTimeError:
             if best is None and found is None:

@@ -75,6 +75,7 @@ class _Search:
 
     def __init__(self, spaces: Sequence[SearchSpace], request: Request) -> None:
         self.spaces, self.objective, self.limits = spaces, request.objective, request.limits
+        self.start = request.start
         self.deadline, self.seed = request.deadline, request.seed
         self.best: Found | None = None
         self.late = False
@@ -104,6 +105,8 @@ class _Search:
         floors = sorted((floor, i) for i, floor in self._open.items())
         likely = [(floor, self.spaces[i]) for floor, i in floors]
         self.best = _first(likely, self.objective, self.limits, self.deadline)
+        if self.start is not None and self._worth(self.start.cost):
+            self.best = self.start
         self._anneal()
         while True:
             worth = [i for i in self._open if self._worth(self._open[i])]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pearl.graph.limits import Limits
     from pearl.graph.task_graph import TaskGraph
     from pearl.planning.costs import CostTable
-    from pearl.solvers.model.result import Outcome
+    from pearl.solvers.model.result import Found, Outcome
 
 OBJECTIVES = ("throughput", "power_efficiency", "makespan")
 """Every objective of a method."""
@@ -42,6 +42,8 @@ class Request:
     deadline: time at which the method returns the best plan so far, `time.monotonic()` seconds.
     seed: whole number of at least 0; one seed gives one plan unless time runs out.
     method: the name under which the method is registered.
+    start: a plan of this problem, checked, that the method may begin from; `solve` takes it in the
+        place of a worse one. A request for a changed problem has none.
     """
 
     graph: TaskGraph
@@ -51,6 +53,7 @@ class Request:
     deadline: float
     seed: int
     method: str
+    start: Found | None = None
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,8 @@ def fewest_watts(found: Found, request: Request, run: Callable[[Request], Outcom
     most = min(limits.period_s or found.period_s, found.period_s) * (1 + SLOWER)
     frugal = replace(limits, **none, max_lanes=lanes, period_s=most)  # type: ignore[arg-type]
     graph = request.graph.with_slack(taken_slack(found, request.graph))
-    asked = replace(request, graph=graph, objective="power_efficiency", limits=frugal)
+    changed = replace(request, graph=graph, limits=frugal, start=None)
+    asked = replace(changed, objective="power_efficiency")
     try:
         trial = run(asked).best
     except InfeasibleError:

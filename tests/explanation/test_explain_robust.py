@@ -1,0 +1,119 @@
+"""A robust plan is explained by the draws that it was chosen by; a better plan is never "equal"."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from pearl import explain, solve
+from pearl.errors import SpecError
+from pearl.graph.task_graph import TaskGraph
+from pearl.planning.costs import CostTable
+from pearl.planning.draws import Draws
+from pearl.planning.plan_validation import plan_orders
+from pearl.planning.plans import Plan, load_plan
+from pearl.solvers.model.list_orders import ring_period
+from pearl.solvers.model.request import ROBUST
+from pearl.testing.graphs import devices, loop, mode, star
+from pearl_estimators import Estimate
+
+
+def doubtful() -> tuple[TaskGraph, CostTable]:
+    """y is faster on the GPU by its estimate, by which it may be 8 times slower too."""
+    wild = replace(mode("y", "gpu", 1.0), estimate=Estimate(1.0, 1.0, 0.9, 8.0))
+    sure = replace(mode("y", "cpu", 1.1), estimate=Estimate(1.1, 1.1, 1.0, 1.2))
+    modes = (mode("x", "cpu", 0.5), mode("x", "gpu", 0.5), sure, wild)
+    return loop("x", "y"), CostTable(star(devices("cpu", "gpu"), 0.001, 1e9), modes)
+
+
+def mean_and_worst(plan: Plan, graph: TaskGraph, costs: CostTable) -> tuple[float, float]:
+    """1 + regret, every draw timed and solved anew."""
+    assert plan.regret is not None
+    found = []
+    for table in Draws(plan.regret.draws, plan.regret.seed).tables(graph, costs):
+        timed, orders, _ = plan_orders(plan, graph, table)
+        found.append(ring_period(timed, orders) / solve(graph, table, method="exhaustive").period_s)
+    return float(np.mean(found)), max(found)
+
+
+@pytest.mark.parametrize("objective", ROBUST)
+def test_other_plans_are_compared_under_the_draws(objective: str) -> None:
+    graph, costs = doubtful()
+    plan = solve(graph, costs, objective=objective)
+    told = explain(plan, within=1.0)
+    index = list(ROBUST).index(objective)
+    own = mean_and_worst(plan, graph, costs)[index]
+    assert len(told.runner_ups.plans) == 3
+    for r in told.runner_ups.plans:
+        assert r.loss == pytest.approx(1 - own / mean_and_worst(r.plan, graph, costs)[index])
+        assert r.loss > 0
+    (why,) = [s for s in told.answers if "by the estimates alone" in s.question]
+    assert "6.7 % faster" in why.answer
+    assert "Its uncertainty is why it was not chosen" in why.answer
+    assert f"{ROBUST[objective]} regret" in str(told)
+
+
+@pytest.mark.parametrize("objective", ROBUST)
+def test_a_change_that_gains_nothing_under_the_draws_is_not_credited(objective: str) -> None:
+    """Each of them would let a plan for throughput change the device of y."""
+    graph, costs = doubtful()
+    told = explain(solve(graph, costs, objective=objective))
+    gains = {w.text: w.gain for w in told.what_ifs}
+    assert gains["without gpu"] == pytest.approx(0, abs=1e-9)
+    assert gains["one more core and lane on gpu"] == pytest.approx(0, abs=1e-9)
+    assert gains["link cpu-gpu twice as fast"] == pytest.approx(0, abs=1e-9)
+    faster = gains["y 20 % faster"]
+    assert faster is not None
+    assert 0.14 < faster < 0.17
+    if objective == "robust":
+        assert gains["nothing on cpu, the host"] == pytest.approx(-0.498, abs=1e-3)
+
+
+def test_a_link_that_is_made_faster_errs_as_it_did_before() -> None:
+    """All of the period is the link's, so twice as fast is + 100 % in every draw."""
+    platform = star(devices("cpu", "gpu"), 0.5, 1e9)
+    platform = replace(platform, links=(replace(platform.links[0], band=(0.5, 3.0)),))
+    costs = CostTable(platform, (mode("a", "cpu", 1e-9), mode("b", "gpu", 1e-9)))
+    told = explain(solve(loop("a", "b"), costs, objective="robust"))
+    gains = {w.text: w.gain for w in told.what_ifs}
+    assert gains["link cpu-gpu twice as fast"] == pytest.approx(1.0, rel=1e-6)
+
+
+def test_devices_of_which_each_errs_by_itself_are_not_exchanged() -> None:
+    """Alike by the estimates. Where their models differ each draw tells them apart; where they are
+    of one model none does."""
+    wild = Estimate(1.0, 1.0, 0.5, 4.0)
+    modes = tuple(replace(mode("x", d, 1.0), estimate=wild) for d in ("b", "c"))
+    apart = star(devices("a", "b", "c"))
+    same = replace(apart, devices=tuple(replace(d, model="one") for d in apart.devices))
+    found = []
+    for platform in (apart, same):
+        plan = solve(loop("x"), CostTable(platform, modes), objective="robust")
+        found.append(len(explain(plan, within=1.0).runner_ups.plans))
+    assert found == [1, 0]
+
+
+def test_a_plan_that_is_better_than_a_proved_one_is_a_fault_and_never_equal() -> None:
+    graph = loop("x")
+    costs = CostTable(star(devices("a", "b")), (mode("x", "a", 2.0), mode("x", "b", 1.0)))
+    slow = solve(graph, replace(costs, modes=costs.modes[:1]))
+    with pytest.raises(AssertionError, match=r"x on b is better by 100.0 %"):
+        explain(slow, graph, costs)
+    told = explain(replace(slow, status="feasible"), graph, costs)
+    (better,) = told.runner_ups.plans
+    assert better.loss == pytest.approx(-1.0)
+    assert "+100.0 %" in str(told)
+    assert "solve longer" in str(told)
+
+
+def test_a_plan_of_a_file_keeps_what_its_explanation_needs() -> None:
+    graph, costs = doubtful()
+    plan = load_plan(solve(graph, costs, objective="robust").to_json())
+    (close,) = explain(plan, graph, costs).runner_ups.plans
+    assert close.differs == ("x on gpu",)
+    assert plan.regret is not None
+    bare = replace(plan, regret=replace(plan.regret, least_s=()))
+    with pytest.raises(SpecError, match="least_s has 0 numbers"):
+        explain(bare, graph, costs)
