@@ -236,7 +236,7 @@ def spare(system: System, graph: TaskGraph) -> None:
     if 1 not in (limits.max_lanes, devices[0].max_lanes):
         return
     missing = on_demand.lacking(kernels(graph))
-    if missing and not on_demand.quiet():
+    if missing and not on_demand.quiet(1):
         why = "this host is busy, and one lane on one CPU needs no timing to be trained"
         on_demand.pass_over(missing, why)
 

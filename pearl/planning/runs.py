@@ -124,8 +124,8 @@ class Run:
     """The outcome of one training run; keys as in `docs/contract.md`, SI units.
 
     wall_s, cpu_s: the whole run, child processes included. steady: {wall_s, cpu_s, env_steps,
-    updates, and waited_s where it is known} of the stretch from the first iteration after the start
-    of learning plus a tenth of the steps to the end; env_steps_per_s, env_steps_per_cpu_s and
+    updates, waited_s where it is known, stolen_s} of the stretch from the first iteration after the
+    start of learning plus a tenth of the steps to the end; env_steps_per_s, env_steps_per_cpu_s and
     updates_per_s are taken from it, and are None where the run ended before it. returns:
     {mean_last_20, episodes, eval_mean, eval_returns, eval_cut (how many of these were cut)} of the
     best policy in the final evaluation, {last_eval_mean, last_eval_returns, last_eval_cut} of the

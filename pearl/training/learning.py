@@ -16,6 +16,10 @@ from pearl_estimators.host.learned import KernelShare, Seen
 from pearl_estimators.host.on_demand import calibrated_here, remembered
 from pearl_estimators.host.timer import HELD
 
+LOADED = 1 - 1 / HELD
+"""Share of a run's time without a core above which the run teaches nothing: what its calls took is
+then the difference of two times of about the same length, and load changes what caches hold."""
+
 LEAST_S = 0.5
 """Seconds of the steady stretch, net of waits, that a run counts from (assumed)."""
 
@@ -50,15 +54,13 @@ def taught(
     """What the calls of a run took beside their estimates without corrections.
 
     It is told of plans that kept their plan, on a CPU of this host all of whose calls are timed
-    here. One lane tells its whole iteration, net of what others took of its core; on two cores a
-    call waits for its other half, and then only a run counts that had both. Of several lanes each
-    tells its calls, timed one by one, where the run had its cores; what lanes wait tells nothing.
+    here, where the run had its cores: at most LOADED of its time it waited for one, or the host of
+    the virtual machine had it. One lane tells its whole iteration, net of those waits. Of several
+    lanes each tells its calls, timed one by one; what lanes wait tells nothing.
     plan, graph: as the run had them.
     """
     lanes = dict.fromkeys(t.lane for t in plan.tasks)
-    why, quiet = _useless(plan, drift, steady), (drift.waited or 0.0) <= 1 - 1 / HELD
-    if why is None and not quiet and (len(lanes) > 1 or max(t.width for t in plan.tasks) > 1):
-        why = f"something else had {drift.waited:.0%} of the core of its busiest lane"
+    why = _useless(plan, drift, steady)
     if why is not None:
         return (), (f"Nothing was learned from this run: {why}.",)
     found, said = list[Seen](), list[str]()
@@ -77,7 +79,7 @@ def taught(
         if isinstance(off, str):
             said.append(f"Nothing was learned from {what}: {off}.")
         elif isinstance(calls, _Calls):
-            found.append(Seen(calls.parts, math.log(off), quiet=quiet))
+            found.append(Seen(calls.parts, math.log(off)))
             said.append(f"Learned from {what}: its calls took {off:.3f} times their estimates.")
     return tuple(found), tuple(said)
 
@@ -94,6 +96,11 @@ def _useless(plan: Plan, drift: Drift, steady: Mapping[str, float]) -> str | Non
         return "it was paced"
     if drift.apart is not None:
         return "its two cores were further apart, or nearer, than when they were timed"
+    if drift.waited > LOADED:
+        return f"something else had {drift.waited:.0%} of the core of its busiest lane"
+    stolen = steady.get("stolen_s", 0.0) / steady["wall_s"]
+    if stolen > LOADED:
+        return f"the host of this virtual machine had {stolen:.0%} of a core"
     net_s = steady["wall_s"] * (1 - drift.waited)
     if net_s < LEAST_S:
         return f"its steady stretch took {net_s:.2g} s, and {LEAST_S} s are needed"

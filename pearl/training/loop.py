@@ -20,6 +20,7 @@ from pearl.training.replanning import LOOKS, Window
 from pearl.training.steering import Moment, Progress, Which
 from pearl_devices import Buffers
 from pearl_devices.base import EnvironmentFailed
+from pearl_estimators.host import free_cores
 
 if TYPE_CHECKING:
     from pearl.training.policy import Policy
@@ -61,6 +62,7 @@ def iterate(loop: TrainingLoop, state: State) -> Status | Literal["off"]:
             at, stop = state.iteration, loop.ending(state)
             mark = marks.next_look(at)
             cpu, waits = loop.lanes.cpu_s(), waiting.waits(loop.lanes.threads())
+            stolen_s = free_cores.stolen_s()
             begin_s = time.perf_counter()
             loop.clock.start()
             if not stop:
@@ -75,10 +77,11 @@ def iterate(loop: TrainingLoop, state: State) -> Status | Literal["off"]:
                 rounds = 1 if end == marks.warm else stretch(rounds, end - at, begin_s)
             later = waiting.waits(loop.lanes.threads())
             waited_s = waiting.between(waits, later, loop.plan.bottleneck.name)
+            stolen_s = free_cores.stolen_s() - stolen_s
             state.iteration, state.under_way = end, loop.lanes.under_way()
             loop.settled(end)
             loop.lanes.fetch("loss.", "episode.", "learner.step")
-            _count(loop, state, end - at, wall_s, cpu_s, waited_s)
+            _count(loop, state, end - at, wall_s, cpu_s, waited_s, stolen_s)
             if at >= marks.warm:  # the first stretch may still load and compile: it is not counted
                 window = window.longer() if window else Window(end, state.wall_s)
             bad = [name for name, loss in losses.items() if not np.isfinite(loss[0])]
@@ -244,6 +247,7 @@ def _count(
     wall_s: float,
     cpu_s: float,
     waited_s: float | None,
+    stolen_s: float,
 ) -> None:
     """Add a stretch to the state. steady.waited_s stays as long as every stretch had a value."""
     state.wall_s += wall_s
@@ -252,6 +256,8 @@ def _count(
         before_s = state.steady.pop("waited_s", None if state.steady["wall_s"] else 0.0)
         if before_s is not None and waited_s is not None and not loop.clock.simulated:
             state.steady["waited_s"] = before_s + min(waited_s, wall_s)
+        if not loop.clock.simulated:
+            state.steady["stolen_s"] = state.steady.get("stolen_s", 0.0) + stolen_s
         state.steady["wall_s"] += wall_s
         state.steady["cpu_s"] += cpu_s
         state.steady["env_steps"] += rounds * loop.graph.env_steps

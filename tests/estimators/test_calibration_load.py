@@ -25,7 +25,6 @@ from pearl_estimators.host.calibration import Calibration, CalibrationWarning, M
 from pearl_estimators.host.calibration_file import store, stored
 from pearl_estimators.host.journal import gathered
 from pearl_estimators.host.linear_fit import family
-from pearl_estimators.host.timer import share_had
 from tests.calibrations import LANES, Child, measure, synthetic
 
 HOST = Device("host", "cpu", width=2, real=True, idle_power_w=10.0, active_power_w=50.0)
@@ -163,11 +162,6 @@ def test_lanes_are_planned_at_assumed_costs_and_said_so_until_they_are_measured(
     assert planner.GUESSED not in (pearl.plan(system).note or "")
 
 
-def test_the_share_that_busy_threads_have_is_a_share():
-    assert 0 < share_had(1) <= 1.05
-    assert 0 < share_had(2, seconds=0.01) <= 1.05
-
-
 # --- timed again
 
 
@@ -194,6 +188,28 @@ def test_what_was_timed_under_load_is_timed_again_at_a_quiet_start(fresh):
     assert found == stored() == on_demand.calibration(HOST, [acts])
     assert {p.family for p in found.points if p not in before.points} == {"inference.dqn"}
     assert not found.noisy
+
+
+def test_only_the_cores_that_are_about_to_be_used_have_to_be_free(fresh):
+    def cores(of: Calibration, needed: Kernel) -> list[int]:
+        asked: list[int] = []
+
+        def share_had(cores: int) -> float:
+            asked.append(cores)
+            return 0.0
+
+        store(of)
+        restarted(fresh)
+        fresh.setattr(on_demand, "share_had", share_had)
+        on_demand.calibration(HOST, [needed])
+        return asked
+
+    acts = next(k for k, _ in KERNELS if k.kind == "inference.dqn")
+    one = loaded(lambda k, _: 1.6 if k.kind == "inference.dqn" else 1.0)
+    assert cores(one, acts) == [1]
+    assert cores(replace(one, runtime={}), acts) == ([2] if CORES > 1 else [1])
+    if CORES > 1:
+        assert cores(loaded(of_two_cores), LEARNS) == [2]
 
 
 def test_nothing_is_timed_again_within_an_hour_whatever_came_of_it(fresh):

@@ -152,11 +152,11 @@ def test_a_stretch_that_was_not_watched_leaves_nothing_to_say() -> None:
         graph=SimpleNamespace(env_steps=1, updates=1),
     )
     state = State(iteration=1)
-    loop._count(parts, state, 1, 2.0, 1.0, 0.5)
-    loop._count(parts, state, 1, 2.0, 1.0, 9.0)  # no more than the stretch took
+    loop._count(parts, state, 1, 2.0, 1.0, 0.5, 0.0)
+    loop._count(parts, state, 1, 2.0, 1.0, 9.0, 0.0)  # no more than the stretch took
     assert state.steady["waited_s"] == 2.5
-    loop._count(parts, state, 1, 2.0, 1.0, None)
-    loop._count(parts, state, 1, 2.0, 1.0, 0.5)
+    loop._count(parts, state, 1, 2.0, 1.0, None, 0.0)
+    loop._count(parts, state, 1, 2.0, 1.0, 0.5, 0.0)
     assert "waited_s" not in state.steady
 
 

@@ -28,11 +28,12 @@ from pearl_estimators.host.benchmark_kernels import (
     variants,
 )
 from pearl_estimators.host.calibration import Calibration, HeldOutTiming
+from pearl_estimators.host.free_cores import look
 from pearl_estimators.host.journal import Tell, teller
 from pearl_estimators.host.linear_fit import family, point, predict
 from pearl_estimators.host.own_timing import time_here
 from pearl_estimators.host.probe import probe_here
-from pearl_estimators.host.timer import HELD, Timing, share_had, time_call
+from pearl_estimators.host.timer import HELD, Timing, time_call
 
 POINT_S = (0.004, 0.015)  # shortest and longest time given to one point in one round
 ROUNDS = 3
@@ -226,7 +227,7 @@ def time_threads(
     tell: Tell,
     *,
     prepare: Prepare = _prepare,
-    share: Callable[[int], float] = share_had,
+    share: Callable[[int], float] = look,
     clock: Callable[[], float] = time.perf_counter,
 ) -> None:
     """Time these kernels, by several threads of torch, for THREADS_S at most, while so many cores
@@ -255,7 +256,7 @@ RUNTIME = "pearl.runtime.lanes.overhead"
 def _runtime(
     apart_s: float,
     run: Callable[[], dict[str, float]] | None = None,
-    share: Callable[[int], float] = share_had,
+    share: Callable[[int], float] = look,
 ) -> dict[str, float]:
     """Cost of lanes, measured with the cores as far apart as when calls on two of them were timed.
 

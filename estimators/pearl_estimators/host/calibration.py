@@ -25,13 +25,15 @@ SOURCES = (
     "benchmark_kernels",
     "calibrate_host",
     "features",
+    "free_cores",
     "interference",
     "journal",
+    "learned",
     "linear_fit",
     "random_kernels",
     "timer",
 )
-"""Modules here on which a calibration depends."""
+"""Modules here on which the figures or the form of a calibration depend."""
 MAPPINGS = ("host", "versions", "skipped", "runtime", "doubts", "upheld")
 NOISY = 1.1  # slow-down while measuring above which the machine counts as shared, assumed
 

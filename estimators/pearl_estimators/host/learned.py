@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 SPREAD = 0.15
 """Standard deviation of ln(factor) before any run: runs of the nine shipped specs took 0.99 to 1.20
 times the CPU time of their estimates (2 × AMD EPYC, virtual, loaded, 2026-11-23)."""
-NOISE, LOADED_NOISE = 0.02, 0.08
-"""Standard deviation of what one run says: assumed. LOADED_NOISE: of one that had not its cores."""
+NOISE = 0.02
+"""Standard deviation of what one run says: assumed. Runs that had not their cores say nothing."""
 REACH = 4.0
 """Distance in log2 of flops and bytes at which the part of the sizes is correlated by 1/e:
 assumed."""
@@ -63,7 +63,6 @@ class Seen:
 
     off: ln(measured / estimated without this), the mean of the runs.
     runs: how many, at most MEMORY.
-    quiet: whether they had their cores; of those that had not, off is the least.
 
     Raises:
         ValueError: a number is not finite, or shares do not make 1.
@@ -72,7 +71,6 @@ class Seen:
     parts: tuple[KernelShare, ...]
     off: float
     runs: float = 1.0
-    quiet: bool = True
 
     def __post_init__(self) -> None:
         total = sum(p.share for p in self.parts)
@@ -90,18 +88,9 @@ class Seen:
 
 
 def merged(known: Seen | None, new: Seen) -> Seen:
-    """What is known of an iteration once a run of it is known too.
-
-    Load makes a run slower, never faster. So a run without load takes the place of those under
-    load; a run under load counts beside quiet ones only where it was faster; and of runs under load
-    the fastest is kept.
-    """
-    if known is None or (new.quiet and not known.quiet):
+    """What is known of an iteration once a run of it is known too."""
+    if known is None:
         return new
-    if known.quiet and not new.quiet and new.off >= known.off:
-        return known
-    if not known.quiet:
-        return replace(known, off=min(known.off, new.off))
     runs = min(known.runs + 1, MEMORY)
     return replace(known, off=known.off + (new.off - known.off) / runs, runs=runs)
 
@@ -173,7 +162,7 @@ def _model(seen: tuple[Seen, ...]) -> _Model:
         here = slice(place, place + len(s.parts))
         weighted[n, here] = shares[here]
         place += len(s.parts)
-    noise = [(NOISE if s.quiet else LOADED_NOISE) ** 2 / s.runs for s in seen]
+    noise = [NOISE**2 / s.runs for s in seen]
     covariance = weighted @ _alike(rows, names, rows, names) @ weighted.T + np.diag(noise)
     answer = np.linalg.solve(covariance, np.array([s.off for s in seen]))
     return _Model(rows, names, weighted, covariance, answer)

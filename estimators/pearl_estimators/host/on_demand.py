@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import median
 
 from pearl_devices import Device, Kernel, backend
+from pearl_devices.base import wide
 from pearl_devices.given import misfit
 from pearl_estimators.host.benchmark_kernels import (
     CORES,
@@ -30,11 +31,12 @@ from pearl_estimators.host.calibration import (
 )
 from pearl_estimators.host.calibration_file import hold, path, store, stored
 from pearl_estimators.host.child_process import in_child
+from pearl_estimators.host.free_cores import share_had
 from pearl_estimators.host.journal import empty, gathered, group_of, journal_of, timeable, told
 from pearl_estimators.host.learned import NEWS, Seen
 from pearl_estimators.host.linear_fit import Point, family
 from pearl_estimators.host.other_hosts import MEASURED_BY, calibration_of
-from pearl_estimators.host.timer import HELD, share_had
+from pearl_estimators.host.timer import HELD
 
 SECONDS = 30.0
 """Duration of measuring on first use to aim at."""
@@ -286,9 +288,9 @@ def comparable(known: Calibration, kernel: Kernel, variants: Sequence[str]) -> l
 # ---------------------------------------------------------------------- timed again
 
 
-def quiet() -> bool:
-    """Whether the cores are free now, two where there are so many."""
-    return share_had(min(CORES, 2)) >= 1 / HELD
+def quiet(cores: int) -> bool:
+    """Whether so many cores are free now: those that are about to be used."""
+    return share_had(cores) >= 1 / HELD
 
 
 def _again(found: Calibration, wanted: set[str]) -> Calibration:
@@ -303,7 +305,10 @@ def _again(found: Calibration, wanted: set[str]) -> Calibration:
     lanes = CORES > 1 and not found.runtime
     have = {p.named for p in found.points} | set(found.skipped)
     threads = {group(n) for n in threaded(wanted) if f"{n} {THREADS}" not in have}
-    if not (due or lanes or threads) or _recent(found.again) or not quiet():
+    if not (due or lanes or threads) or _recent(found.again):
+        return found
+    several = lanes or threads or any(wide(p.variant) for p in due)
+    if not quiet(2 if several else 1):
         return found
     reasons = {
         "timed under load": sum(p.loaded for p in due),

@@ -1,16 +1,16 @@
-"""Timing a call: warm-up, blocks of repeats, median and spread, and how busy the machine was."""
+"""Timing a call: warm-up, blocks of repeats, median and spread, and whether it had its cores."""
 
 from __future__ import annotations
 
-import hashlib
 import math
-import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+
+from pearl_estimators.host.free_cores import queued_here_s
 
 Clock = Callable[[], float]
 
@@ -121,12 +121,7 @@ def alone_s() -> float:
     """A clock like `time.perf_counter` that stands still while this thread is ready to run and has
     no core (Linux's run-queue delay, proc(5), schedstat; elsewhere it never does): what a call
     takes by it, it takes where nothing else wants the core, its own waits included."""
-    now_s = time.perf_counter()
-    try:
-        queued = Path("/proc/thread-self/schedstat").read_text(encoding="ascii").split()[1]
-    except (OSError, IndexError):
-        return now_s
-    return now_s - int(queued) * 1e-9
+    return time.perf_counter() - (queued_here_s() or 0.0)
 
 
 def queued_s() -> float:
@@ -137,30 +132,3 @@ def queued_s() -> float:
         with suppress(OSError, IndexError):  # a thread that ends
             waited += int(task.read_text(encoding="ascii").split()[1])
     return waited * 1e-9
-
-
-PROBE_S, PROBE_BYTES = 0.03, 1 << 20
-"""Seconds for which `share_had` keeps cores busy, several turns of the scheduler (assumed), and
- the bytes that each of its steps digests, in about half a millisecond."""
-
-
-def share_had(cores: int = 1, seconds: float = PROBE_S) -> float:
-    """The smallest share of the CPU, CPU over wall seconds, that any of so many busy threads has
-    now.
-
-    Well below 1 something else takes a part of the cores.
-    """
-    data, shares = bytes(PROBE_BYTES), [0.0] * cores
-
-    def busy(place: int) -> None:
-        wall_0, cpu_0 = time.perf_counter(), time.thread_time()
-        while (wall_s := time.perf_counter() - wall_0) < seconds:
-            hashlib.sha256(data)  # without the interpreter's lock
-        shares[place] = (time.thread_time() - cpu_0) / wall_s
-
-    threads = [threading.Thread(target=busy, args=(place,)) for place in range(cores)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return min(shares)
