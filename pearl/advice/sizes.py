@@ -63,7 +63,7 @@ def how_many_environments(case: Case) -> Iterator[Finding]:
         f"{enough} {why} ({case.unit} by number: {row}). More environments a gradient step change "
         "what is learned.",
         case.command("plan", sets=sets),
-        c.better if enough > now else None,
+        c.holds if enough > now else None,
         {**numbers(c, tried[enough]), **_by(tried)},
     )
 
@@ -110,9 +110,8 @@ def how_many_actors(case: Case) -> Iterator[Finding]:
         return
     question = "How many actors and threads?"
     if cores < 2:
-        yield Finding(
-            question, f"One thread: {host.name} has one core to use.", case.command("plan")
-        )
+        text = f"One thread: {host.name} has one core to use."
+        yield Finding(question, text, case.command("plan"), decides=False)
         return
 
     def room(n: int) -> dict[str, object]:
@@ -155,7 +154,7 @@ def how_many_actors(case: Case) -> Iterator[Finding]:
         question,
         f"{answer} (copies of {listed(acting)} at most: {row}).{late}",
         case.command("plan", sets=sets(n, lag)),
-        c.better,
+        c.holds,
         {**numbers(c, found), **_by(tried)},
     )
 
@@ -189,7 +188,8 @@ def how_many_learners(case: Case) -> Iterator[Finding]:
             answer = (
                 f"{now}, as now: no other number that was tried is possible; the command says why."
             )
-            yield Finding(question, answer, case.command("check", sets=sets(3 - min(now, 2))))
+            command = case.command("check", sets=sets(3 - min(now, 2)))
+            yield Finding(question, answer, command, decides=False)
         return
     best = max(number(p) for p in tried.values())
     enough = now if number(case.plan) >= ENOUGH * best else _least(tried)
@@ -204,7 +204,7 @@ def how_many_learners(case: Case) -> Iterator[Finding]:
         f"{enough}: {case.beside(tried[enough])} ({case.unit} by number: {row}). What is learned "
         "changes by the order of a sum.",
         case.command("plan", sets=sets(enough)),
-        c.better,
+        c.holds,
         {**numbers(c, tried[enough]), **_by(tried)},
     )
 
@@ -277,9 +277,14 @@ def _over(
         to = listed(devices_in(other, learning))
         stayed = _stayed(case, other, learning, here)
         sure = compare(stayed, other, case.draws) if stayed else None
-        how = f", {how_sure(sure)}" if sure else ""
-        doubtful = sure is not None and sure.better < 0.5
-        word = "By the estimates yes, by most draws no" if doubtful else "Yes"
+        word, how = "Yes", ""
+        if sure is not None and sure.choice == "either":
+            word, how = "By the estimates yes", f", but {how_sure(sure)}"
+        elif sure is not None and sure.choice == "plan":
+            word = "By the estimates yes, by most draws no"
+            how = f"; {listed(here)} is {how_sure(sure)}"
+        elif sure is not None:
+            how = f", {how_sure(sure)}"
         answer = (
             f"{word}: at {_plain(size)} {listed(learning)} {verb} to {to}{how} "
             f"({case.unit}: {row})."
@@ -296,12 +301,13 @@ def _over(
         f"Would another {what} change the answer?",
         answer,
         command,
-        sure.better if sure else None,
+        sure.holds if sure else None,
         {
             "now": float(now),
             "moves_at": float(moved[0]) if moved else None,
             "by_size": {_plain(s): number(p) for s, p in sorted(tried.items())},
         },
+        decides=len(case.costs.platform.devices) > 1,
     )
 
 
