@@ -3,7 +3,6 @@ the answer."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
@@ -12,9 +11,10 @@ from pearl.advice.asking import SOLVE_S, Case, Finding, numbers
 from pearl.advice.comparison import Comparison, compare, how_sure, number
 from pearl.errors import InfeasibleError, SpecError
 from pearl.explanation.resolve import LEAST_S, devices_in, restricted
-from pearl.formatting import count, listed, percent
+from pearl.formatting import count, listed
 from pearl.planner.gpu_balance import balance
 from pearl.planning.plans import Plan
+from pearl.report.balance_text import halves_sentence, verdict_sentence
 from pearl.solvers.solver import solve
 
 ENVIRONMENTS = (0.25, 0.5, 2, 4, 8)
@@ -80,22 +80,13 @@ def how_many_threads(case: Case) -> Iterator[Finding]:
         return
     if not found.points:
         return
-    point = found.points[-1]
-    if point.closed is None:
-        answer = "No number of threads keeps it busy: an actor's own work takes longer than its."
-    else:
-        n = max(1, math.ceil(point.closed))
-        answer = f"{n} actor thread{'s' if n > 1 else ''} keep{'' if n > 1 else 's'} it busy."
-    if found.halved_sms is not None and found.halved_cores is not None:
-        answer += (
-            f" With half of its multiprocessors {percent(found.halved_sms)} of the rate is left, "
-            f"with half of the cores {percent(found.halved_cores)}, where slack is enough."
-        )
+    v = found.verdict
     yield Finding(
         "How many threads does the GPU need?",
-        answer,
+        f"{verdict_sentence(v)} {halves_sentence(found)}".rstrip(),
         case.command("balance"),
-        numbers={"threads": point.closed, "multiprocessors": point.sms},
+        v.share,
+        {"threads": found.points[-1].closed, "multiprocessors": v.sms, "busiest": v.busiest},
     )
 
 
