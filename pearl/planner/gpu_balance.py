@@ -96,7 +96,7 @@ class BalancePoint:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class BalanceAnswer:
     """The answer for the whole machine, with 90 % bands by draws from those of the estimates.
 
     cpu, gpu: their models; gpu is None without one. cores: of the CPU. actors: threads in use.
@@ -131,7 +131,7 @@ class Balance:
 
     spec: str
     platform: str
-    verdict: Verdict
+    verdict: BalanceAnswer
     cores: tuple[SweepPoint, ...]
     sms: tuple[SweepPoint, ...]
     actors: tuple[SweepPoint, ...]
@@ -279,7 +279,7 @@ class Machine:
         swept = next((p.cores for p in points if p.actors_s <= p.gpu_s), None)
         return BalancePoint(sms, closed, swept, closed / sms if closed is not None else None)
 
-    def verdict(self, actors: int) -> Verdict:
+    def verdict(self, actors: int) -> BalanceAnswer:
         """The answer for `actors` actors, a core each, and all SMs.
 
         Each part of an iteration takes its predicted time in draws times the factor that the errors
@@ -320,7 +320,7 @@ class Machine:
             closed = self.balance_point(gpu.width, ()).closed
             threads = math.inf if closed is None else closed
             band = _ends(needed)
-        return Verdict(
+        return BalanceAnswer(
             cpu=cpu.model or cpu.name,
             cores=cpu.width,
             actors=actors,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from html import escape
 
 from pearl.formatting import count, listed, percent, si
-from pearl.planner.gpu_balance import Balance, SweepPoint, Verdict
+from pearl.planner.gpu_balance import Balance, BalanceAnswer, SweepPoint
 from pearl.planner.gpu_slices import MOST_SLICES
 from pearl.planner.sliced_gpu import Sliced
 from pearl.report.bands_text import range_text
@@ -43,7 +43,7 @@ def balance_text(found: Balance) -> str:
     return "\n\n".join(part for part in ("\n".join(lines), *tables.values()) if part)
 
 
-def verdict_sentence(v: Verdict) -> str:
+def verdict_sentence(v: BalanceAnswer) -> str:
     """How many threads the GPU needs, what bounds the rate, and how sure both are."""
     rate, low, high = v.env_steps_per_s
     sure = f"in {percent(v.share).replace('.0', '')} of {v.draws} draws"

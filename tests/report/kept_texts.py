@@ -18,7 +18,7 @@ from pearl import solve
 from pearl.cli import listing
 from pearl.cli import text as cli_text
 from pearl.explanation import explain, sections
-from pearl.planner.gpu_balance import Balance, BalancePoint, SweepPoint, Verdict
+from pearl.planner.gpu_balance import Balance, BalanceAnswer, BalancePoint, SweepPoint
 from pearl.planning.costs import CostTable
 from pearl.planning.plans import Bottleneck
 from pearl.planning.runs import Drift, TaskDrift
@@ -120,7 +120,7 @@ def balances() -> Balance:
     sms = tuple(at(8, n, 400.0 * n) for n in (2, 4, 16))
     points = (BalancePoint(2, 5.25, 8, 2.625), BalancePoint(16, None, None, None))
     band, rates = (3.2, math.inf), (5_278.0, 2_100.0, 9_900.0)
-    answer = Verdict("Xeon", 16, 8, "RTX", 16, 4, 5.25, band, "gpu", 0.975, rates, 200)
+    answer = BalanceAnswer("Xeon", 16, 8, "RTX", 16, 4, 5.25, band, "gpu", 0.975, rates, 200)
     return Balance("dqn", "cpu_gpu", answer, cores, sms, cores[1:], points, 0.62, 0.875)
 
 
