@@ -118,6 +118,7 @@ class Device:
     simulated: no such hardware is driven; figures come from a model.
     real: it is part of this machine and kernels can be bound to it.
     model: the name it is sold by.
+    design: of a simulated device, one of its kind's `DESIGNS`; "" is the first of them.
     figures: further numbers of its kind (dsp, ram_block_bits, clock_hz, l2_bytes, …), SI units.
     sources: field or figure → the origin of the number; "assumed" where nothing was found.
     host: the computer that holds it, on a platform of several (`pearl_devices.hosts`), else "".
@@ -143,6 +144,7 @@ class Device:
     simulated: bool = False
     real: bool = False
     model: str = ""
+    design: str = ""
     figures: Mapping[str, float] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
     host: str = ""

@@ -84,7 +84,9 @@ class Backend(Protocol):
 
     More are optional. `DRAWS_BY_WORK` True: its draw above waiting follows its arithmetic and
     memory traffic, else the share of its width that is taken. `check(device)` raises
-    FigureError where a figure of a platform file is missing. `present(device)` says whether a
+    FigureError where a figure of a platform file is missing. `DESIGNS` names the designs of a
+    simulated kind, of which `design` in a platform file chooses one (`Device.design`); the first is
+    the default. `present(device)` says whether a
     device of a platform file is part of this machine; without it, none is. `COUNTER` measures
     energy: a function, or its name as `module:function`, from the number of a device among
     those of its kind to (`pearl_estimators.energy.Counter`, "") or (None, the reason why there

@@ -1,7 +1,8 @@
-"""A simulated FPGA: an n×n systolic array for networks, a K-ary sum tree for replay.
+"""A simulated FPGA: an n×n systolic array or PEARL's released design, a K-ary sum tree for replay.
 
 No board is driven. A bound kernel computes the same numbers with the native code of the host's CPU.
-Its time is the closed form of a design that nobody has built, on a virtual clock.
+Its time is a closed form on a virtual clock: of a design that nobody has built (`systolic`), or the
+one by which PEARL's authors chose devices (`released`: HeteroRL, Zenodo 10.5281/zenodo.10982989).
 """
 
 from __future__ import annotations
@@ -19,8 +20,13 @@ WIDTH_UNIT = "pe"  # a float32 multiply-add unit
 SIMULATED = True
 ESTIMATE = "pearl_estimators.fpga:closed_form"
 
+DESIGNS = ("systolic", "released")
+
 ARRAYS = (8, 16, 32, 64)
 DSP_PER_LEVEL = 2  # assumed: an adder and a comparator a level, as in PEARL's released model
+
+TREE_DSP = 40
+"""DSP blocks that the released learner leaves to the replay: two for each of up to 20 levels."""
 
 
 @dataclass(frozen=True)
@@ -135,6 +141,26 @@ def fits_on_chip(kernel: Kernel, memories: tuple[OnChip, ...]) -> bool:
     return network_bits(kernel) <= sum(n * ram.bits for n, ram in zip(left, memories, strict=True))
 
 
+def is_released(device: Device) -> bool:
+    """Whether its design is the one that PEARL's authors released."""
+    return device.design == DESIGNS[1]
+
+
+def _released(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
+    """What the released design runs: `layered`, a unit of its own for each layer and pass of a
+    gradient step, all of which share the DSP blocks; a prioritised replay; the copy of parameters.
+
+    It has no inference, which stays on the CPU, no replay without priorities, and no engine that
+    samples and learns in one call.
+    """
+    structure = kind_of(kernel).structure
+    if structure == "gradient":
+        return (("layered", device.width - TREE_DSP),) if device.width > TREE_DSP else ()
+    if structure in ("insert", "sample", "prioritise") and prioritised(kernel):
+        return () if kernel.dims.get("stack") else (("tree", tree_width(kernel)),)
+    return ()
+
+
 def offers(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
     """Designs that fit: `systolic` and `engine` in several widths, `tree`, `copy`.
 
@@ -147,7 +173,9 @@ def offers(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
         return ()
     if kind.structure == "copy":
         return (("copy", 1),)
-    if kind.structure in ("network", "gradient"):
+    if is_released(device):
+        found = list(_released(kernel, device))
+    elif kind.structure in ("network", "gradient"):
         found = [("systolic", n * n) for n in ARRAYS]
     elif kernel.dims.get("stack"):
         return ()
@@ -157,17 +185,17 @@ def offers(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
         found = [("engine", n * n + tree_width(kernel)) for n in ARRAYS]
     else:
         return ()
-    if not fits_on_chip(kernel, on_chip(device)):
+    if not found or not fits_on_chip(kernel, on_chip(device)):
         return ()
     return tuple((variant, width) for variant, width in found if width <= device.width)
 
 
 def bind(kernel: Kernel, variant: str, buffers: Buffers) -> Call:
     """The native computation on the host: the device is simulated, the numbers are real."""
-    if variant not in ("systolic", "tree", "engine", "copy"):
+    if variant not in ("systolic", "layered", "tree", "engine", "copy"):
         raise UnsupportedError(
             f"kernel {kernel.kind}, variant {variant!r}: a simulated FPGA has the designs "
-            "systolic, tree, engine and copy"
+            "systolic, layered, tree, engine and copy"
         )
     from pearl_devices import backend
 

@@ -4,7 +4,7 @@ The cycle counts are those of designs on paper. An output-stationary n×n array 
 inner size k after k + 2(n-1) + 1 cycles, and a K-ary sum-tree sampler takes 3 cycles a level plus
 1. Assumed: writes to the tree take as long, draws follow each other every 3 cycles, no cycle is
 lost between tiles, passes and steps, and the clock is met. A register-transfer design may lose
-some; none was made or simulated.
+some; none was made or simulated. The other design, `released`, is in `fpga_released`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from __future__ import annotations
 from math import isqrt
 
 from pearl_devices import Device, FigureError, Kernel
-from pearl_devices.fpga import figure, tree_width
+from pearl_devices.fpga import figure, is_released, tree_width
 from pearl_devices.kernels import kind_of
 from pearl_devices.kernels.counting import ADAM_FLOPS, parameters
 from pearl_devices.kernels.replay import prioritised, row_bytes, tree_depth
+from pearl_estimators import fpga_released
 from pearl_estimators.estimates import Bound, Estimate
 
 BELOW, ABOVE = 0.2, 0.5  # assumed: a built design is rather slower than its form than faster
@@ -68,6 +69,8 @@ def _times(kernel: Kernel, device: Device, width: int) -> tuple[float, float, fl
     structure = kind_of(kernel).structure
     if structure == "copy":
         return 0.0, kernel.bytes_in / ddr, latency
+    if is_released(device):
+        return fpga_released.times(kernel, width, clock, ddr)
     if structure == "network":
         array = isqrt(width)
         return network_cycles(kernel, array) / clock, 0.0, 0.0
@@ -146,7 +149,13 @@ def _estimate(
         rung="closed_form",
         bound_by=bound,
         source=(
-            f"closed form of a design not built: {variant} at "
-            f"{figure(device, 'clock_hz') / 1e6:g} MHz, cycles and clock assumed"
+            f"{_origin(device)}: {variant} at {figure(device, 'clock_hz') / 1e6:g} MHz, cycles "
+            "and clock assumed"
         ),
     )
+
+
+def _origin(device: Device) -> str:
+    if is_released(device):
+        return "closed form of PEARL's released design (HeteroRL), not built here"
+    return "closed form of a design not built"

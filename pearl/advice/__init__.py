@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ class Advice:
 
     plan: of the spec. draws, seed: how many draws verdicts are compared in, and their seed.
     left_out: questions for which no time was left. seconds: spent.
+    settled: questions of which this spec and platform leave no choice; none where they were asked.
     """
 
     plan: Plan
@@ -43,6 +44,7 @@ class Advice:
     seed: int
     left_out: tuple[str, ...]
     seconds: float
+    settled: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         from pearl.advice.page import text
@@ -57,8 +59,9 @@ class Advice:
                 "plan": self.plan.to_json(),
                 "draws": self.draws,
                 "seed": self.seed,
-                "verdicts": [asdict(v) for v in self.verdicts],
+                "verdicts": [v.to_json() for v in self.verdicts],
                 "left_out": list(self.left_out),
+                "settled": list(self.settled),
                 "seconds": self.seconds,
             }
         )
@@ -121,6 +124,7 @@ def advise(
     case = Case(system, first, draws, end, spelt)
     found: list[Finding] = []
     left_out: list[str] = []
+    settled: list[str] = []
     chosen = {name: ask for name, ask in questions.items() if not about or name in about}
     for n, (question, ask) in enumerate(chosen.items()):
         told(question, ())
@@ -130,11 +134,16 @@ def advise(
         verdicts = tuple(ask(mine)) if left > LEAST_S else ()
         if mine.left_s <= LEAST_S and not verdicts:
             left_out.append(question)
+        if not about:  # an answer that leaves no choice is for users who ask for it
+            if any(not v.decides for v in verdicts):
+                settled.append(question)
+            verdicts = tuple(v for v in verdicts if v.decides)
         if verdicts:
             told(question, verdicts)
         found += verdicts
+    seconds = time.monotonic() - began
     return Advice(
-        first, tuple(found), draws.number, draws.seed, tuple(left_out), time.monotonic() - began
+        first, tuple(found), draws.number, draws.seed, tuple(left_out), seconds, tuple(settled)
     )
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
 from pearl.advice.comparison import Comparison, compare, how_sure, number
 from pearl.errors import InfeasibleError, SpecError
 from pearl.explanation.resolve import LEAST_S, alike
-from pearl.formatting import count
+from pearl.formatting import count, listed, si
 from pearl.graph.limits import Limits
 from pearl.graph.task_graph import TaskGraph
 from pearl.planner.planner import planned
@@ -38,6 +38,7 @@ class Finding:
     question, answer: in words. command: shows more.
     share: of the draws in which the answer holds; None where nothing is compared.
     numbers: what the answer says in figures, SI units.
+    decides: the answer leaves a choice; without one the page shows it only if it was asked for.
     """
 
     question: str
@@ -45,6 +46,11 @@ class Finding:
     command: str
     share: float | None = None
     numbers: Mapping[str, Any] = field(default_factory=dict)
+    decides: bool = True
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain object as `docs/contract.md` describes it."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "decides"}
 
 
 @dataclass(frozen=True)
@@ -149,13 +155,45 @@ class Case:
         return f"{text} ({range_text(ends)})" if ends and ends[0] < ends[1] else text
 
     def beside(self, other: Plan) -> str:
-        """Another plan's value beside this one's, and how sure that is."""
+        """Another plan's value beside this one's, and how sure the recommended one is."""
         c = self.against(other)
-        return f"{self.figure(other)} instead of {count(number(self.plan))}: {how_sure(c)}"
+        values = f"{self.figure(other)} instead of {count(number(self.plan))}"
+        if c.choice == "plan":
+            return f"{values}: as it is now, the plan is {how_sure(c)}"
+        return f"{values}: {how_sure(c)}"
+
+    def setting(self, plan: Plan, other: Plan, names: Collection[str]) -> str:
+        """What a comparison of two plans counts on: the variants of the tasks on these devices, the
+        CPU and its cores in use, and the watts. plan: the one that uses the devices."""
+        platform = (plan.problem.costs if plan.problem else self.costs).platform
+        host = platform.device(platform.host)
+        there = [t for t in plan.tasks if t.device in names]
+        learning = [t for t in there if t.task in self.tasks("gradient")]
+        variants: dict[str, list[str]] = {}
+        for t in learning or there:
+            if t.task not in variants.setdefault(t.variant, []):
+                variants[t.variant].append(t.task)
+        ways = [f"variant {variant} ({listed(tasks)})" for variant, tasks in variants.items()]
+        cores = [sum(k.width for k in p.lanes if k.device == host.name) for p in (plan, other)]
+        used = f"{cores[0] or 'none'} {'is' if cores[0] < 2 else 'are'} in use"
+        if cores[0] != cores[1]:
+            used += f" with it, {cores[1] or 'none'} without"
+        parts = [
+            *([f"It counts on {listed(ways)} on {listed(list(names))}"] if ways else []),
+            f"the CPU is {host.model or host.name} with {cores_text(host.width)}, of which {used}",
+            f"{si(plan.power_w, 'W')} with it, {si(other.power_w, 'W')} without (modelled)",
+        ]
+        text = "; ".join(parts)
+        return f" {text[:1].upper()}{text[1:]}."
 
     def tasks(self, *structures: str) -> list[str]:
         """The tasks of the graph whose kernels are of these structures."""
         return [t.name for t in self.graph.tasks if kind_of(t.kernel).structure in structures]
+
+
+def cores_text(number: int) -> str:
+    """`1 core`, `16 cores`."""
+    return f"{number} core{'' if number == 1 else 's'}"
 
 
 def _written(value: object) -> str:
@@ -173,4 +211,5 @@ def numbers(c: Comparison, other: Plan) -> dict[str, Any]:
         "lose": c.lose,
         "win": c.win,
         "draws": c.draws,
+        "choice": c.choice,
     }

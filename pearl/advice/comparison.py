@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Literal
 
 import numpy as np
 
+from pearl.formatting import percent
 from pearl.planning.draws import Draws, Vector
 from pearl.planning.plan_validation import plan_orders
 from pearl.planning.plans import Plan
@@ -16,6 +18,15 @@ TIE = 1e-3
 """Relative difference below which two plans count as equal in a draw."""
 
 
+LITTLE = 0.02
+"""Two plans do not differ where the estimates differ by less than this share (assumed), and …"""
+
+CLOSE, MOSTLY = 0.05, 0.9
+"""… where the draws differ by less than CLOSE in MOSTLY of them (assumed)."""
+
+Choice = Literal["plan", "other", "either"]
+
+
 @dataclass(frozen=True)
 class Comparison:
     """Another plan beside one.
@@ -23,7 +34,7 @@ class Comparison:
     ratio: its value over the plan's, by the estimates.
     better, worse: shares of the draws in which it is so, by more than TIE.
     lose: by what factor it is worse at worst; 1 where it never is. win: better at best.
-    draws: how many.
+    draws: how many. near: share of the draws in which the two differ by less than CLOSE.
     """
 
     ratio: float
@@ -32,6 +43,39 @@ class Comparison:
     lose: float
     win: float
     draws: int
+    near: float = 0.0
+
+    @property
+    def choice(self) -> Choice:
+        """The recommended plan: the one that is better in more draws; either where the difference
+        does not matter."""
+        if abs(self.ratio - 1) < LITTLE and self.near >= MOSTLY:
+            return "either"
+        return "other" if (self.better, self.ratio) > (self.worse, 1.0) else "plan"
+
+    @property
+    def recommended(self) -> Comparison:
+        """The recommended plan beside the one that is not; the other plan's where either is."""
+        if self.choice != "plan":
+            return self
+        return replace(
+            self,
+            ratio=1 / self.ratio if self.ratio else float("inf"),
+            better=self.worse,
+            worse=self.better,
+            lose=self.win,
+            win=self.lose,
+        )
+
+    @property
+    def holds(self) -> float:
+        """Share of the draws in which the recommendation is right."""
+        return self.near if self.choice == "either" else self.recommended.better
+
+    @property
+    def is_disputed(self) -> bool:
+        """The estimates are for one plan, and more draws are for the other."""
+        return self.choice != "either" and self.recommended.ratio < 1
 
 
 def compare(plan: Plan, other: Plan, draws: Draws) -> Comparison:
@@ -47,6 +91,7 @@ def compare(plan: Plan, other: Plan, draws: Draws) -> Comparison:
         lose=max(1.0, float(loss.max())),
         win=max(1.0, float(factor.max())),
         draws=draws.number,
+        near=float(np.mean(np.abs(factor - 1) < CLOSE)),
     )
 
 
@@ -68,13 +113,21 @@ def worth(plan: Plan, draws: Draws) -> Vector:
 
 
 def how_sure(c: Comparison) -> str:
-    """`better in 71 % of 200 draws; at worst you lose 1.3×`, of the other plan."""
-    if c.better == 0 and c.worse == 0:
-        return f"equal in all {c.draws} draws"
-    text = f"better in {share(c.better, c.draws)}"
-    if c.lose > 1 + TIE and c.better > 0:
-        text += f"; at worst you lose {times(c.lose)}"
+    """`better in 71 % of 200 draws; at worst you lose 1.3×`, of the recommended plan."""
+    if c.choice == "either":
+        return no_matter(c)
+    r = c.recommended
+    text = f"better in {share(r.better, r.draws)}"
+    if r.lose > 1 + TIE:
+        text += f"; at worst you lose {times(r.lose)}"
+    if c.is_disputed:
+        text += f"; by the estimates alone it is {times(1 / r.ratio)} slower"
     return text
+
+
+def no_matter(c: Comparison) -> str:
+    """`it does not matter (0.6 %)`."""
+    return f"it does not matter ({percent(abs(c.ratio - 1))})"
 
 
 def share(part: float, draws: int) -> str:

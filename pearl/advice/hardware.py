@@ -7,12 +7,12 @@ from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 
-from pearl.advice.asking import Case, Finding, numbers
-from pearl.advice.comparison import number, share
+from pearl.advice.asking import Case, Finding, cores_text, numbers
+from pearl.advice.comparison import Choice, Comparison, how_sure, number, times
 from pearl.errors import SpecError
 from pearl.explanation.resolve import classes, devices_in, devices_of, restricted, twins
 from pearl.explanation.what_if import without_devices
-from pearl.formatting import count, listed
+from pearl.formatting import count, listed, percent
 from pearl.spec.catalogue import catalogue
 from pearl.spec.messages import nearest
 from pearl.spec.platform_files import read_platform
@@ -28,6 +28,23 @@ MOST = 4
 
 WORTH = 1.02
 """A further device alike is tried while the one before gave this much."""
+
+
+TELLING = 0.6
+"""A verdict that holds in a smaller share of the draws says so (assumed)."""
+
+KEEPS: Mapping[Choice, str] = {"plan": "Yes", "other": "No", "either": "It does not matter"}
+"""Is a device worth having that the plan uses: the verdict by the recommended plan."""
+
+USES: Mapping[Choice, str] = {"plan": "No", "other": "Yes", "either": "It does not matter"}
+"""Should a device be used that the plan does not use."""
+
+BUYS: Mapping[Choice, str] = {
+    "plan": "Nothing",
+    "other": "A better plan",
+    "either": "Nothing that matters",
+}
+"""What would a device buy."""
 
 
 def of_platform(case: Case) -> Iterator[Finding]:
@@ -50,7 +67,7 @@ def of_platform(case: Case) -> Iterator[Finding]:
 
 def _kept(case: Case, names: Sequence[str]) -> Finding:
     one = len(names) == 1
-    is_are, it, worth = ("Is", "it", "it is") if one else ("Are", "them", "they are")
+    is_are, it = ("Is", "it") if one else ("Are", "them")
     plain = case.command("plan", "--explain")
     question = f"{is_are} {listed(names)} worth having?"
     costs, limits = without_devices(case.costs, case.limits, names)
@@ -60,14 +77,32 @@ def _kept(case: Case, names: Sequence[str]) -> Finding:
     if other is None:
         return Finding(question, f"No plan without {it} was found that meets the limits.", plain)
     c = case.against(other)
+    verdict, setting = _verdict(KEEPS[c.choice], c), case.setting(case.plan, other, names)
+    values = f"{case.figure(case.plan)} with {it}, {count(number(other))} without"
     return Finding(
         question,
-        f"{case.figure(case.plan)} with {it}, {count(number(other))} without: {worth} worth "
-        f"{1 / c.ratio:.2f} x, and better in {share(c.worse, c.draws)}.",
+        f"{verdict}: {values}{_sure(c, 'With ' + it, 'Without ' + it)}{setting}",
         plain,
-        c.worse,
+        c.holds,
         numbers(c, other),
     )
+
+
+def _verdict(word: str, c: Comparison) -> str:
+    """The verdict with its size, and whether the estimates and the draws disagree."""
+    if c.choice == "either":
+        return f"{word} ({percent(abs(c.ratio - 1))})"
+    if c.is_disputed:
+        return f"{word}, by most draws"
+    return word if c.holds >= TELLING else f"{word}, but the estimates hardly tell the two apart"
+
+
+def _sure(c: Comparison, plan: str, other: str) -> str:
+    """How sure a verdict is; empty where it does not matter. plan, other: how each is told."""
+    if c.choice == "either":
+        return "."
+    factor = "" if c.is_disputed else f" ({times(c.recommended.ratio)})"
+    return f"{factor}. {other if c.choice == 'other' else plan} the plan is {how_sure(c)}."
 
 
 def _spare(case: Case, used: Sequence[str], same: Sequence[str]) -> Finding:
@@ -84,7 +119,12 @@ def _spare(case: Case, used: Sequence[str], same: Sequence[str]) -> Finding:
     )
 
 
-def _idle(case: Case, device: Device, same: Sequence[str] = ()) -> Finding:
+def _idle(
+    case: Case,
+    device: Device,
+    same: Sequence[str] = (),
+    words: Mapping[Choice, str] = USES,
+) -> Finding:
     question, plain = (
         f"Should {listed(same or [device.name])} be used?",
         case.command("plan", "--explain"),
@@ -106,13 +146,15 @@ def _idle(case: Case, device: Device, same: Sequence[str] = ()) -> Finding:
     if other is None:
         return Finding(question, f"No plan with {listed(group)} there meets the limits.", plain)
     c = case.against(other)
-    word = "No" if c.better <= 0.5 else "By the estimates no, by most draws yes"
     there = device.name if len(same) > 1 else "it"
+    verdict, setting = _verdict(words[c.choice], c), case.setting(other, case.plan, [device.name])
+    values = f"with {listed(group)} on {there} {case.figure(other)}"
     return Finding(
         question,
-        f"{word}: with {listed(group)} on {there} {case.beside(other)}.",
+        f"{verdict}: {values}, {count(number(case.plan))} without"
+        f"{_sure(c, 'Without it', 'With it')}{setting}",
         plain,
-        1 - c.better,
+        c.holds,
         numbers(c, other),
     )
 
@@ -149,19 +191,29 @@ def _bought(case: Case, name: str) -> Finding:
     have = {d.name for d in case.system.platform.devices}
     used = any(t.device not in have for t in best.tasks)
     as_host = added(case.system.platform, name, 1)[1]
-    head = f"As the host, {case.beside(best)}" if as_host else f"One: {case.beside(best)}"
     host = case.system.platform.host
     if as_host and all(t.device != host for p in (case.plan, best) for t in p.tasks):
-        head = f"Nothing: the plan runs no task on {host}"
-    elif not used and not as_host:
+        text = f"Nothing: the plan runs no task on {host}."
+        return Finding(question, text, _adding(case, name), numbers=numbers(c, best))
+    if not used and not as_host:
         there = replace(case, plan=best)
         new = next(d for d in there.costs.platform.devices if d.name not in have)
-        return replace(_idle(there, new), question=question, command=_adding(case, name))
+        found = _idle(there, new, words=BUYS)
+        return replace(found, question=question, command=_adding(case, name))
+    values = f"{case.figure(best)} with {'it as the host' if as_host else 'one'}"
+    values += f", {count(number(case.plan))} without"
+    steps = [f" {step[:1].upper()}{step[1:]}." for step in steps]
+    sure = _sure(c, "Without it", "With it")
+    fresh = list(dict.fromkeys(t.device for t in best.tasks if t.device not in have))
+    now = case.system.platform.device(host)
+    beside = f" It would replace {now.model or host}, {cores_text(now.width)}." if as_host else ""
     return Finding(
         question,
-        f"{'; '.join([head, *steps])}. Its figures are those of its data sheet.",
+        f"{_verdict(BUYS[c.choice], c)}: {values}{sure}{''.join(steps)}{beside}"
+        f"{case.setting(best, case.plan, fresh)} "
+        "Its figures are those of its data sheet.",
         _adding(case, name),
-        c.better,
+        c.holds,
         {**numbers(c, best), "used": used or as_host},
     )
 
@@ -251,28 +303,32 @@ def where_replay(case: Case) -> Iterator[Finding]:
     group = next(g for g in classes(case.graph, case.limits) if tasks[0] in g)
     here = devices_in(case.plan, group)[0]
     if len(platform.devices) == 1:
-        yield Finding(question, f"On {here}, the only device there is.", more)
+        text = f"On {here}, the only device there is."
+        yield Finding(question, text, more, decides=False)
         return
     like = {here, *twins(case.alike, here)}
     others = [d for d in devices_of(group, case.costs, case.limits) if d not in like]
     shut = [d for d in platform.devices if d.name not in {*like, *others}]
     why = [f"not modelled on {d.name}" for d in shut if not _runs(case, group, d)]
-    why += [f"your limits keep it from {d.name}" for d in shut if _runs(case, group, d)]
-    tail = f" ({'; '.join(why)})" if why else ""
+    why += [f"kept from {d.name} by your limits" for d in shut if _runs(case, group, d)]
+    tail = f" It is {'; '.join(why)}." if why else ""
     if not others:
-        yield Finding(question, f"On {here}{tail}.", more)
+        yield Finding(question, f"On {here}.{tail}", more)
         return
     bans = {group: frozenset(like)}
     other = case.solved(costs=restricted(case.costs, {}, bans))
     if other is None:
-        yield Finding(question, f"On {here}: elsewhere no plan was found{tail}.", more)
+        yield Finding(question, f"On {here}: elsewhere no plan was found.{tail}", more)
         return
     c, there = case.against(other), devices_in(other, group)[0]
+    places = {"plan": here, "other": there, "either": here}
+    word = "It does not matter" if c.choice == "either" else f"On {places[c.choice]}"
+    values = f"{case.figure(case.plan)} on {here}, {count(number(other))} on {there}"
     yield Finding(
         question,
-        f"On {here}: with it on {there} {case.beside(other)}{tail}.",
+        f"{_verdict(word, c)}: {values}{_sure(c, f'On {here}', f'On {there}')}{tail}",
         more,
-        1 - c.better,
+        c.holds,
         {**numbers(c, other), "here": here, "there": there},
     )
 

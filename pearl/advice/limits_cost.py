@@ -64,7 +64,7 @@ def what_limits_cost(case: Case) -> Iterator[Finding]:
                     f"What does your limit {key}: {value} cost?",
                     f"{c.ratio:.2f} x. Without it {case.beside(other)}.",
                     case.command("plan", "--explain", sets={f"limits.{key}": FREE[key]}),
-                    c.better,
+                    c.holds,
                     numbers(c, other),
                 ),
             )
@@ -101,6 +101,7 @@ def _slack(case: Case) -> Iterator[Finding]:
             "What would slack buy?",
             f"Nothing by the estimates: one more of {names} changes less than 0.5 %.",
             case.command("plan", "--explain"),
+            decides=False,
         )
         return
     c = case.against(other)
@@ -109,6 +110,6 @@ def _slack(case: Case) -> Iterator[Finding]:
         f"{key}: {more} is worth {ratio:.2f} x: {case.beside(other)}. It changes what is learned: "
         "docs/theory.md says by how much data are older.",
         case.command("plan", "--explain", sets={f"limits.{key}": more}),
-        c.better,
+        c.holds,
         numbers(c, other),
     )

@@ -104,7 +104,7 @@ def how_sure(case: Case) -> Iterator[Finding]:
         "How sure is this plan?",
         f"It is the best one in {share(best, case.draws.number)}; its regret is "
         f"{percent(mean)} in the mean and {percent(worst)} at worst. Next is "
-        f"{'; '.join(differences(case.plan, other)[:3])}, best in {100 * often[rival]:.0f} %.",
+        f"{'; '.join(differences(case.plan, other)[:3])}.",
         case.command("plan", "--objective robust"),
         best,
         {"best": best, "regret_mean": mean, "regret_worst": worst, "rivals": len(found)},
@@ -172,6 +172,7 @@ def _measure(case: Case, found: Sequence[Rival]) -> Iterator[Finding]:
             "Nothing: no single measurement changes the choice by more than 0.1 %.",
             case.command("plan", "--explain"),
             numbers={"gain": max(0.0, gain)},
+            decides=False,
         )
         return
     device = case.costs.platform.device(name)

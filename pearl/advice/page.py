@@ -17,17 +17,23 @@ INDENT = "  "
 
 def text(advice: Advice) -> str:
     """The whole page for this terminal."""
-    parts = [verdict_text(v) for v in advice.verdicts]
+    said: list[str] = []
+    parts = [verdict_text(v, said) for v in advice.verdicts]
     return "\n".join([*parts, footer(advice)])
 
 
-def verdict_text(verdict: Finding) -> str:
-    """A question, its answer in lines of the terminal's width, and the command."""
+def verdict_text(verdict: Finding, said: list[str]) -> str:
+    """A question, its answer in lines of the terminal's width, and the command.
+
+    said: commands that the page has shown; the page shows each once, and this one is added.
+    """
     width = min(terminal_width(), 100)
     lines = textwrap.wrap(
         _shown(verdict.answer), width, initial_indent=INDENT, subsequent_indent=INDENT
     )
-    return "\n".join([_shown(verdict.question), *lines, f"{INDENT}{_shown(verdict.command)}"])
+    command = [] if verdict.command in said else [f"{INDENT}{_shown(verdict.command)}"]
+    said.append(verdict.command)
+    return "\n".join([_shown(verdict.question), *lines, *command])
 
 
 def footer(advice: Advice) -> str:
@@ -36,6 +42,8 @@ def footer(advice: Advice) -> str:
         f"{advice.draws} draws of the times from the 90 % bands of their estimates, seed "
         f"{advice.seed} (docs/theory.md); {si(advice.seconds, 's')}."
     ]
+    if advice.settled:
+        lines.append(f"No choice is left about: {'; '.join(advice.settled)} (--about shows each).")
     if advice.left_out:
         lines.append(f"No time was left for: {'; '.join(advice.left_out)}.")
     return "\n".join(lines)

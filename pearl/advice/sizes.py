@@ -3,7 +3,6 @@ the answer."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
@@ -12,9 +11,10 @@ from pearl.advice.asking import SOLVE_S, Case, Finding, numbers
 from pearl.advice.comparison import Comparison, compare, how_sure, number
 from pearl.errors import InfeasibleError, SpecError
 from pearl.explanation.resolve import LEAST_S, devices_in, restricted
-from pearl.formatting import count, listed, percent
+from pearl.formatting import count, listed
 from pearl.planner.gpu_balance import balance
 from pearl.planning.plans import Plan
+from pearl.report.balance_text import halves_sentence, verdict_sentence
 from pearl.solvers.solver import solve
 
 ENVIRONMENTS = (0.25, 0.5, 2, 4, 8)
@@ -63,7 +63,7 @@ def how_many_environments(case: Case) -> Iterator[Finding]:
         f"{enough} {why} ({case.unit} by number: {row}). More environments a gradient step change "
         "what is learned.",
         case.command("plan", sets=sets),
-        c.better if enough > now else None,
+        c.holds if enough > now else None,
         {**numbers(c, tried[enough]), **_by(tried)},
     )
 
@@ -80,22 +80,13 @@ def how_many_threads(case: Case) -> Iterator[Finding]:
         return
     if not found.points:
         return
-    point = found.points[-1]
-    if point.closed is None:
-        answer = "No number of threads keeps it busy: an actor's own work takes longer than its."
-    else:
-        n = max(1, math.ceil(point.closed))
-        answer = f"{n} actor thread{'s' if n > 1 else ''} keep{'' if n > 1 else 's'} it busy."
-    if found.halved_sms is not None and found.halved_cores is not None:
-        answer += (
-            f" With half of its multiprocessors {percent(found.halved_sms)} of the rate is left, "
-            f"with half of the cores {percent(found.halved_cores)}, where slack is enough."
-        )
+    v = found.verdict
     yield Finding(
         "How many threads does the GPU need?",
-        answer,
+        f"{verdict_sentence(v)} {halves_sentence(found)}".rstrip(),
         case.command("balance"),
-        numbers={"threads": point.closed, "multiprocessors": point.sms},
+        v.share,
+        {"threads": found.points[-1].closed, "multiprocessors": v.sms, "busiest": v.busiest},
     )
 
 
@@ -110,9 +101,8 @@ def how_many_actors(case: Case) -> Iterator[Finding]:
         return
     question = "How many actors and threads?"
     if cores < 2:
-        yield Finding(
-            question, f"One thread: {host.name} has one core to use.", case.command("plan")
-        )
+        text = f"One thread: {host.name} has one core to use."
+        yield Finding(question, text, case.command("plan"), decides=False)
         return
 
     def room(n: int) -> dict[str, object]:
@@ -155,7 +145,7 @@ def how_many_actors(case: Case) -> Iterator[Finding]:
         question,
         f"{answer} (copies of {listed(acting)} at most: {row}).{late}",
         case.command("plan", sets=sets(n, lag)),
-        c.better,
+        c.holds,
         {**numbers(c, found), **_by(tried)},
     )
 
@@ -189,7 +179,8 @@ def how_many_learners(case: Case) -> Iterator[Finding]:
             answer = (
                 f"{now}, as now: no other number that was tried is possible; the command says why."
             )
-            yield Finding(question, answer, case.command("check", sets=sets(3 - min(now, 2))))
+            command = case.command("check", sets=sets(3 - min(now, 2)))
+            yield Finding(question, answer, command, decides=False)
         return
     best = max(number(p) for p in tried.values())
     enough = now if number(case.plan) >= ENOUGH * best else _least(tried)
@@ -204,7 +195,7 @@ def how_many_learners(case: Case) -> Iterator[Finding]:
         f"{enough}: {case.beside(tried[enough])} ({case.unit} by number: {row}). What is learned "
         "changes by the order of a sum.",
         case.command("plan", sets=sets(enough)),
-        c.better,
+        c.holds,
         {**numbers(c, tried[enough]), **_by(tried)},
     )
 
@@ -277,9 +268,14 @@ def _over(
         to = listed(devices_in(other, learning))
         stayed = _stayed(case, other, learning, here)
         sure = compare(stayed, other, case.draws) if stayed else None
-        how = f", {how_sure(sure)}" if sure else ""
-        doubtful = sure is not None and sure.better < 0.5
-        word = "By the estimates yes, by most draws no" if doubtful else "Yes"
+        word, how = "Yes", ""
+        if sure is not None and sure.choice == "either":
+            word, how = "By the estimates yes", f", but {how_sure(sure)}"
+        elif sure is not None and sure.choice == "plan":
+            word = "By the estimates yes, by most draws no"
+            how = f"; {listed(here)} is {how_sure(sure)}"
+        elif sure is not None:
+            how = f", {how_sure(sure)}"
         answer = (
             f"{word}: at {_plain(size)} {listed(learning)} {verb} to {to}{how} "
             f"({case.unit}: {row})."
@@ -296,12 +292,13 @@ def _over(
         f"Would another {what} change the answer?",
         answer,
         command,
-        sure.better if sure else None,
+        sure.holds if sure else None,
         {
             "now": float(now),
             "moves_at": float(moved[0]) if moved else None,
             "by_size": {_plain(s): number(p) for s, p in sorted(tried.items())},
         },
+        decides=len(case.costs.platform.devices) > 1,
     )
 
 

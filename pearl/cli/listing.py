@@ -126,6 +126,8 @@ def _device(device: Device) -> str:
     about = f"{device.kind}, {device.width} {device.width_unit}"
     if device.simulated:
         about += ", simulated"
+    if device.design:
+        about += f", design {device.design}"
     return f"{device.model} ({about})" if device.model else about
 
 

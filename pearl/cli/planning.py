@@ -159,11 +159,13 @@ def advise(
     system = load_spec(spec, [*(keys or ()), *(set or ()), *asked])
     warn_of_measuring(system)
 
+    said: list[str] = []
+
     def listener(question: str, verdicts: Sequence[Finding]) -> None:
         if not verdicts:
             print(f"advise: {question} …", file=sys.stderr, flush=True)
         elif json_file != "-":
-            print("\n".join(verdict_text(v) for v in verdicts), flush=True)
+            print("\n".join(verdict_text(v, said) for v in verdicts), flush=True)
 
     words = [spec, *(keys or ()), *(set or ()), *asked]
     found = advised(

@@ -44,6 +44,7 @@ def platform_text(platform: Platform) -> str:
     lines = []
     for d in platform.devices:
         kind = f"{d.kind}, simulated" if d.simulated else d.kind
+        kind += f", design {d.design}" if d.design else ""
         lines.append(f"{d.name} ({kind})  {d.model}".rstrip())
         facts = (
             ("width", f"{d.width} {d.width_unit}", "width"),

@@ -1,6 +1,5 @@
-"""Answers to common questions: why the GPU is slower than the CPU, why it idles, and where the
-replay
-should live.
+"""Answers to common questions: why the GPU is slower or faster than the CPU, why it idles, and
+where the replay should live.
 
 Every sentence is put together from costs and solves. A question is left out where the platform
 leaves no choice.
@@ -92,24 +91,25 @@ def answers(again: Again) -> tuple[Sentence, ...]:
     host = platform.device(platform.host)
     found: list[Sentence] = []
     asked: set[str] = set()
-    for gpu in (d for d in platform.devices if d.kind != host.kind and not d.simulated):
+    gpus = [d for d in platform.devices if d.kind != host.kind and not d.simulated]
+    for gpu in gpus:
         told = asked.intersection(twins(again.alike, gpu.name))
-        slower = "" if told else why_slower(again, gpu)
-        if slower:
-            found.append(Sentence(f"Why is {gpu.name} slower than the CPU?", slower))
+        if not told and (compared := slower_or_faster(again, gpu)):
+            found.append(compared)
         asked.add(gpu.name)
-        found.append(Sentence(f"Why does {gpu.name} idle?", why_idle(again, gpu)))
-    replay = where_replay(again)
-    if found and replay:
+        if idle := why_idle(again, gpu):
+            found.append(Sentence(f"Why does {gpu.name} idle?", idle))
+    replay = where_replay(again) if gpus else None
+    if replay:
         found.append(Sentence("Where should the replay live?", replay))
     return tuple(found)
 
 
-def why_slower(again: Again, gpu: Device) -> str:
+def slower_or_faster(again: Again, gpu: Device) -> Sentence | None:
     """The task that takes the CPU longest, of those that both devices can run, on each of them.
 
-    With the parts of the GPU's time, and the time that its messages add. Empty where no task runs
-    on both.
+    With the parts of the GPU's time, and the time that its messages add. The question says which of
+    the two it is. None where no task runs on both.
     """
     platform = again.costs.platform
     kind = platform.device(platform.host).kind
@@ -129,7 +129,7 @@ def why_slower(again: Again, gpu: Device) -> str:
             total = cpu_s * again.graph.repetition[task.name]
             pairs.append((total, task.name, best, cpu_s, cpu))
     if not pairs:
-        return ""
+        return None
     _, name, mode, cpu_s, cpu = max(pairs, key=lambda p: p[0])
     gpu_s = mode.estimate.latency_s
     apart = f"{name} takes {si(gpu_s, 's')} a firing on {gpu.name}"
@@ -139,12 +139,14 @@ def why_slower(again: Again, gpu: Device) -> str:
     waits = _messages_s(again, name, gpu.name, cpu.device)
     text = f"{_made_of(again, name, mode, gpu)}; its messages to and from {cpu.device} add "
     text += f"{si(waits, 's')} a firing"
-    if gpu_s > cpu_s:
-        return f"{apart} and {beside}: {text}."
-    if gpu_s + waits > cpu_s:
+    slower = gpu_s + waits > cpu_s
+    question = f"Why is {gpu.name} {'slower' if slower else 'faster'} than the CPU?"
+    if slower and gpu_s <= cpu_s:
         both = si(gpu_s + waits, "s")
-        return f"By itself it is not: {apart} and {beside}; but {text}, {both} in all."
-    return f"It is not: {apart} and {beside}: {text}."
+        text = f"By its messages: {apart} and {beside}; but {text}, {both} in all."
+    else:
+        text = f"{apart} and {beside}: {text}."
+    return Sentence(question, text)
 
 
 def _a_firing_s(again: Again, mode: Mode, task: str) -> float | None:
@@ -196,14 +198,14 @@ def _messages_s(again: Again, task: str, device: str, other: str) -> float:
 
 def why_idle(again: Again, gpu: Device) -> str:
     """The load of the GPU and the reason for its waits; or, where it has no task, the value of the
-    best plan that uses it.
+    best plan that uses it. Empty where it does not idle.
     """
     plan = again.plan
     lanes = [k for k in plan.lanes if k.device == gpu.name and k.width]
     if lanes:
         load = max(k.load for k in lanes)
         if load > 0.999:
-            return f"It does not: {gpu.name} is busy {percent(load)} of the period."
+            return ""
         return (
             f"{gpu.name} is busy {percent(load)} of the period of {si(plan.period_s, 's')}; "
             f"for the rest it waits: {_elsewhere(plan, gpu.name)}."

@@ -13,12 +13,17 @@ a platform without a GPU every actor runs its own inference and the rest shares 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
+
 from pearl.errors import SpecError
 from pearl.graph.task_graph import Task, TaskGraph
+from pearl.planning.costs import CostTable, Mode
+from pearl.planning.draws import Draws, Vector
+from pearl.planning.plans import plain
 from pearl.planning.replicas import resized
 from pearl.spec.own_code import graph_of
 from pearl.spec.system import System
@@ -34,16 +39,26 @@ ON_CPU = ("environment", "insert", "sample", "prioritise")
 """Structures of kernels that stay on the CPU here, also where the GPU could run them."""
 
 
-def quickest_s(system: System, task: Task, gpu: Device, sms: int) -> float:
-    """Seconds of one firing on `sms` SMs, in the fastest variant that the spec allows."""
+def quickest(system: System, task: Task, gpu: Device, sms: int) -> Mode:
+    """The fastest variant on `sms` SMs that the spec allows, with its width and estimate."""
     allowed, offered = system.limits.variants.get(task.name), offers(task.kernel, gpu)
     plain = [v for v in offered if (v[0] in allowed if allowed else v[0] not in ASKED)]
     if not plain:
         raise SpecError(f"balance: no variant of {task.name} runs on {gpu.name} and is allowed")
-    return min(
-        estimate(task.kernel, gpu, variant=variant, width=min(width, sms)).latency_s
-        for variant, width in plain
-    )
+    modes = [_mode(task, task.kernel, gpu, variant, min(w, sms), None) for variant, w in plain]
+    return min(modes, key=lambda m: m.estimate.latency_s)
+
+
+def quickest_s(system: System, task: Task, gpu: Device, sms: int) -> float:
+    """Seconds of one firing on `sms` SMs, in the fastest variant that the spec allows."""
+    return quickest(system, task, gpu, sms).estimate.latency_s
+
+
+def _mode(
+    task: Task, kernel: Kernel, device: Device, variant: str, width: int, share: int | None
+) -> Mode:
+    found = estimate(kernel, device, variant=variant, width=width)
+    return Mode((task.name,), device.name, variant, width, found, share)
 
 
 @dataclass(frozen=True)
@@ -81,14 +96,42 @@ class BalancePoint:
 
 
 @dataclass(frozen=True)
+class BalanceAnswer:
+    """The answer for the whole machine, with 90 % bands by draws from those of the estimates.
+
+    cpu, gpu: their models; gpu is None without one. cores: of the CPU. actors: threads in use.
+    threads: that all SMs need, by the closed form; infinite where no number suffices; None without
+        a GPU. threads_band: (low, high).
+    sms: of the GPU. used_sms: the most that one of its kernels uses.
+    busiest: what bounds the rate. share: of the draws in which the same part does.
+    env_steps_per_s: (predicted, low, high). draws: how many.
+    """
+
+    cpu: str
+    cores: int
+    actors: int
+    gpu: str | None
+    sms: int | None
+    used_sms: int | None
+    threads: float | None
+    threads_band: tuple[float, float] | None
+    busiest: Busiest
+    share: float
+    env_steps_per_s: tuple[float, float, float]
+    draws: int
+
+
+@dataclass(frozen=True)
 class Balance:
     """The sweeps of one spec. cores: actors = cores, all SMs; sms: all cores; actors: all of both.
 
     halved_sms, halved_cores: env steps per second with half of them, as a share of all.
+    verdict: the answer in figures.
     """
 
     spec: str
     platform: str
+    verdict: BalanceAnswer
     cores: tuple[SweepPoint, ...]
     sms: tuple[SweepPoint, ...]
     actors: tuple[SweepPoint, ...]
@@ -102,7 +145,8 @@ class Balance:
             for name in ("cores", "sms", "actors", "points")
         }
         rest = ("spec", "platform", "halved_sms", "halved_cores")
-        return {**{name: getattr(self, name) for name in rest}, **sweeps}
+        found = {**{name: getattr(self, name) for name in rest}, **sweeps}
+        return {**found, "verdict": plain(vars(self.verdict))}
 
 
 class Machine:
@@ -135,26 +179,35 @@ class Machine:
             raise SpecError("balance: no task of an actor runs on the CPU")
         self.environments = max(t.environments for t in self.acting)
         self._acts: dict[int, float] = {}
-        self._host_s = sum(self._on_cpu(t.kernel, t) for t in self.host)
+        self._host_s = self._seconds([self._on_cpu(t.kernel, t, None) for t in self.host])
 
-    def _on_cpu(self, of: Kernel, task: Task) -> float:
-        """Seconds of all firings of an iteration on one core, in the fastest allowed variant."""
+    def _on_cpu(self, of: Kernel, task: Task, share: int | None) -> Mode:
+        """The fastest allowed variant on one core. share: environments of an actor's kernel."""
         allowed = self.system.limits.variants.get(task.name)
         found = [
-            estimate(of, self.cpu, variant=variant, width=width).latency_s
+            _mode(task, of, self.cpu, variant, width, share)
             for variant, width in offers(of, self.cpu)
             if width == 1 and (variant in allowed if allowed else variant not in ASKED)
         ]
         if not found:
             raise SpecError(f"balance: no variant of {task.name} runs on one core and is allowed")
-        return self.graph.repetition[task.name] * min(found)
+        return min(found, key=lambda m: m.estimate.latency_s)
+
+    def _seconds(self, modes: Sequence[Mode]) -> float:
+        """Of all firings of an iteration."""
+        rate = self.graph.repetition
+        return math.fsum(rate[m.tasks[0]] * m.estimate.latency_s for m in modes)
+
+    def _acting(self, share: int) -> list[Mode]:
+        """The modes of the tasks of one actor with `share` environments."""
+        return [
+            self._on_cpu(resized(t.kernel, share, t.environments), t, share) for t in self.acting
+        ]
 
     def acting_s(self, share: int) -> float:
         """Seconds an iteration of one actor with `share` environments takes on one core."""
         if share not in self._acts:
-            self._acts[share] = sum(
-                self._on_cpu(resized(t.kernel, share, t.environments), t) for t in self.acting
-            )
+            self._acts[share] = self._seconds(self._acting(share))
         return self._acts[share]
 
     def gpu_s(self, sms: int) -> float:
@@ -226,6 +279,68 @@ class Machine:
         swept = next((p.cores for p in points if p.actors_s <= p.gpu_s), None)
         return BalancePoint(sms, closed, swept, closed / sms if closed is not None else None)
 
+    def verdict(self, actors: int) -> BalanceAnswer:
+        """The answer for `actors` actors, a core each, and all SMs.
+
+        Each part of an iteration takes its predicted time in draws times the factor that the errors
+        of its kernels have there, so that the share of an actor's time that does not shrink with
+        threads is drawn with the rest of it.
+        """
+        draws, costs = Draws(), CostTable(self.system.platform, ())
+
+        def factor(modes: Sequence[Mode]) -> Vector:
+            whole = self._seconds(modes)
+            if whole == 0:
+                return np.ones(draws.number)
+            each = [self._seconds([m]) * draws.factors(m, self.graph, costs) for m in modes]
+            return np.sum(each, axis=0) / whole
+
+        n, cpu, gpu = self.environments, self.cpu, self.gpu
+        width = gpu.width if gpu else None
+        point = self.at(actors, actors, width)
+        acts = factor(self._acting(math.ceil(n / actors)))
+        hosts = factor([self._on_cpu(t.kernel, t, None) for t in self.host])
+        there = [quickest(self.system, t, gpu, gpu.width) for t in self.on_gpu] if gpu else []
+        starts = factor(there)
+        parts: dict[Busiest, Vector] = {
+            "actors": point.actors_s * acts,
+            "gpu": point.gpu_s * starts,
+            "host": point.host_s * hosts,
+        }
+        period = np.max(list(parts.values()), axis=0)
+        bounds = np.array(list(parts))[np.argmax(list(parts.values()), axis=0)]
+        rates = self.graph.env_steps / period
+        threads = band = None
+        if gpu is not None:
+            one = self.acting_s(1)
+            each = (self.acting_s(n) - one) / max(n - 1, 1)
+            spare = self.gpu_s(gpu.width) * starts - (one - each) * acts
+            with np.errstate(divide="ignore", invalid="ignore"):
+                needed = np.where(spare > 0, n * each * acts / spare, np.inf)
+            closed = self.balance_point(gpu.width, ()).closed
+            threads = math.inf if closed is None else closed
+            band = _ends(needed)
+        return BalanceAnswer(
+            cpu=cpu.model or cpu.name,
+            cores=cpu.width,
+            actors=actors,
+            gpu=(gpu.model or gpu.name) if gpu else None,
+            sms=width,
+            used_sms=max((m.width for m in there), default=None),
+            threads=threads,
+            threads_band=band,
+            busiest=point.busiest,
+            share=float(np.mean(bounds == point.busiest)),
+            env_steps_per_s=(point.env_steps_per_s, *_ends(rates)),
+            draws=draws.number,
+        )
+
+
+def _ends(drawn: Vector) -> tuple[float, float]:
+    """The 90 % band: the draws themselves that 5 % of all lie below, and above."""
+    low, high = np.quantile(drawn, (0.05, 0.95), method="nearest")
+    return float(low), float(high)
+
 
 def halvings(most: int) -> tuple[int, ...]:
     """`most`, half of it, … down to 1, rising."""
@@ -252,6 +367,7 @@ def balance(system: System) -> Balance:
     return Balance(
         spec=system.name,
         platform=system.platform.name,
+        verdict=machine.verdict(most),
         cores=tuple(machine.at(c, c, width) for c in threads),
         sms=tuple(machine.at(most, most, s) for s in shares),
         actors=tuple(machine.at(a, most, width) for a in halvings(machine.environments)),

@@ -3,45 +3,96 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Sequence
 from html import escape
 
-from pearl.formatting import count, percent, si
-from pearl.planner.gpu_balance import Balance, SweepPoint
+from pearl.formatting import count, listed, percent, si
+from pearl.planner.gpu_balance import Balance, BalanceAnswer, SweepPoint
 from pearl.planner.gpu_slices import MOST_SLICES
 from pearl.planner.sliced_gpu import Sliced
-from pearl.text_tables import Column, Table, table_text
+from pearl.report.bands_text import range_text
+from pearl.text_tables import Column, Table, table_text, terminal_width
 
 WIDTH, HEIGHT, EDGE = 420, 260, 64
 COLOURS = ("#1b6ca8", "#c0532b")
 
 
+ALIKE = 0.02
+"""Rates that differ by less than this share are one row of a table (assumed)."""
+
+
 def balance_text(found: Balance) -> str:
-    """The sweeps, the balance points, and what halving a part costs."""
-    parts = [
-        _sweep(f"{found.spec} on {found.platform}: an actor a core", found.cores),
-        _sweep("Multiprocessors, all cores", found.sms) if found.points else "",
-        _sweep("Actors, the whole machine", found.actors),
-    ]
+    """The answer in a sentence, then the sweeps as far as they change anything."""
+    sweeps = (("cores, an actor each", found.cores), ("actors, all cores", found.actors))
     if found.points:
-        heading = tuple(
-            Column(name, "right") for name in ("SMs", "threads needed", "by sweep", "threads : SM")
+        sweeps = (sweeps[0], ("SMs, all cores", found.sms), sweeps[1])
+    tables = {name: _sweep(f"{found.spec} on {found.platform}: {name}", s) for name, s in sweeps}
+    flat = [
+        f"{name} ({_size(points[0], name)} to {_size(points[-1], name)})"
+        for name, points in sweeps
+        if not tables[name]
+    ]
+    said = [
+        verdict_sentence(found.verdict),
+        halves_sentence(found),
+        f"The rate changes by less than {percent(ALIKE)} with {listed(flat)}." if flat else "",
+        "Predicted, energy modelled; slack enough for nobody to wait for anybody.",
+    ]
+    lines = [textwrap.fill(text, terminal_width()) for text in said if text]
+    return "\n\n".join(part for part in ("\n".join(lines), *tables.values()) if part)
+
+
+def verdict_sentence(v: BalanceAnswer) -> str:
+    """How many threads the GPU needs, what bounds the rate, and how sure both are."""
+    rate, low, high = v.env_steps_per_s
+    sure = f"in {percent(v.share).replace('.0', '')} of {v.draws} draws"
+    rates = f"{count(rate)} env steps/s ({range_text((low, high))})"
+    machine = f"{v.cpu} with {v.cores} core{'' if v.cores == 1 else 's'}"
+    rest = "the replay" if v.gpu else "the learner with its replay"
+    part = {"actors": "the actors are", "gpu": "the GPU is", "host": f"{rest}, on one core, is"}
+    bound = f"{part[v.busiest]} the bottleneck, {sure}: {rates} on {machine}."
+    if v.gpu is None or v.threads is None or v.threads_band is None:
+        return bound[:1].upper() + bound[1:]
+    all_sms = f"all {v.sms} SMs of {v.gpu}"
+    if v.used_sms is not None and v.sms is not None and v.used_sms < v.sms:
+        all_sms = f"{v.gpu}, of whose {v.sms} SMs its kernels use {v.used_sms} at most"
+    band = _threads_band(*v.threads_band)
+    if math.isinf(v.threads):
+        return (
+            f"No number of threads feeds {all_sms}: what an actor does once a step, whatever "
+            f"its environments, takes longer than the GPU; {bound}"
         )
-        rows = tuple(
-            (
-                str(p.sms),
-                "none suffice" if p.closed is None else f"{p.closed:.3g}",
-                "more than there are" if p.swept is None else str(p.swept),
-                "-" if p.ratio is None else f"{p.ratio:.3g}",
-            )
-            for p in found.points
-        )
-        parts.append(table_text(Table("Where actors and GPU take equally long", heading, rows)))
-    for name, left in (("SMs", found.halved_sms), ("threads", found.halved_cores)):
-        if left is not None:
-            parts.append(f"half the {name}: {100 * (1 - left):.0f} % less throughput")
-    parts.append("Predicted, energy modelled; slack enough for nobody to wait for anybody.")
-    return "\n\n".join(part for part in parts if part)
+    n = max(1, math.ceil(v.threads))
+    threads = f"{n:,} thread{'' if n == 1 else 's'}{band}"
+    if n > v.actors:
+        return f"It takes {threads} to feed {all_sms}, and {v.actors} can run here: {bound}"
+    return f"{threads} feed{'s' if n == 1 else ''} {all_sms}; {bound}"
+
+
+def _threads_band(low: float, high: float) -> str:
+    """The band in brackets; empty where it is one number, or where no number suffices at all."""
+    if math.isinf(low):
+        return ""
+    least, most = (max(1, math.ceil(e)) if math.isfinite(e) else None for e in (low, high))
+    if most is None:
+        return f" (at least {least:,})"
+    return f" ({least:,} to {most:,})" if most != least else ""
+
+
+def halves_sentence(found: Balance) -> str:
+    """What half of the SMs, and half of the threads, costs."""
+    lost = {"SMs": found.halved_sms, "threads": found.halved_cores}
+    known = {name: 1 - left for name, left in lost.items() if left is not None}
+    same = [name for name, less in known.items() if less < ALIKE]
+    parts = [
+        f"half of the {name} costs {100 * less:.0f} % of the rate"
+        for name, less in known.items()
+        if less >= ALIKE
+    ]
+    parts += [f"half of the {' or of the '.join(same)} costs nothing"] if same else []
+    text = "; ".join(parts)
+    return f"{text[:1].upper()}{text[1:]}." if text else ""
 
 
 def slices_text(found: Sliced) -> str:
@@ -72,7 +123,19 @@ def slices_text(found: Sliced) -> str:
     return "\n".join([table_text(Table(title, heading, rows)), "", *lines])
 
 
+def _size(point: SweepPoint, name: str) -> int | None:
+    """The number that a sweep goes over."""
+    return {"cores": point.cores, "SMs": point.sms}.get(name.partition(",")[0], point.actors)
+
+
 def _sweep(title: str, points: Sequence[SweepPoint]) -> str:
+    """The rows whose rate differs from that of the row before; empty where all are alike."""
+    kept = [points[0]]
+    for p in points[1:]:
+        if abs(p.env_steps_per_s / kept[-1].env_steps_per_s - 1) >= ALIKE:
+            kept.append(p)
+    if len(kept) == 1:
+        return ""
     heading = (
         *(Column(n, "right") for n in ("actors", "cores", "SMs", "env steps/s", "env steps/J")),
         Column("busiest"),
@@ -90,9 +153,11 @@ def _sweep(title: str, points: Sequence[SweepPoint]) -> str:
             "-" if p.sms is None else si(p.gpu_s, "s"),
             si(p.host_s, "s"),
         )
-        for p in points
+        for p in kept
     )
-    return table_text(Table(title, heading, rows))
+    beyond = points[-1] is not kept[-1]
+    notes = (f"More changes less than {percent(ALIKE)}.",) if beyond else ()
+    return table_text(Table(title, heading, rows, notes))
 
 
 def balance_svg(found: Balance) -> str:

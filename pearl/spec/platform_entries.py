@@ -99,6 +99,10 @@ class DeviceEntry:
     simulated: StrictBool | None = Field(
         default=None, description="No such hardware is driven; as its kind says by default."
     )
+    design: StrictStr | None = Field(
+        default=None,
+        description="The design by which a simulated device is estimated, e.g. released.",
+    )
     figures: dict[str, Annotated[Any, Figure()]] = Field(
         default_factory=dict,
         description="Further numbers; the name's end says the unit (clock_hz: 250 MHz), no unit "
@@ -209,6 +213,10 @@ def device_of(
     simulated = entry.simulated
     if simulated is None:
         simulated = kind is None or kind.SIMULATED
+    designs = getattr(kind, "DESIGNS", ())
+    if entry.design is not None and kind is not None and entry.design not in designs:
+        allowed = " or ".join(designs) or "none, for this kind has one design"
+        problems.append(((*at, "design"), f"given {entry.design!r}; allowed: {allowed}"))
     renamed = {DEVICE_FIELDS.get(key, key): number for key, number in numbers.items()}
     value = {key: number.value for key, number in renamed.items()}
     sources = {key: number.source or "" for key, number in (renamed | figures).items()}
@@ -229,6 +237,7 @@ def device_of(
         unified_memory=entry.unified_memory,
         simulated=simulated,
         model=entry.model,
+        design=entry.design or "",
         figures={key: number.value for key, number in figures.items()},
         sources=sources,
     )

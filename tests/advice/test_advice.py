@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import time
 import warnings
 from dataclasses import replace
@@ -31,7 +32,7 @@ from pearl.planning.plans import Plan
 from pearl.report.report import Report
 from pearl.testing.graphs import devices, loop, mode, star
 from pearl_estimators import Estimate
-from tests.graphs import dqn
+from tests.graphs import dqn, dqn_costs
 from tests.schemas.test_schemas import problems
 
 SPEC = {
@@ -92,7 +93,36 @@ def test_the_share_of_draws_is_the_probability_by_the_bands() -> None:
 def test_a_plan_beside_itself_is_equal() -> None:
     c = compare(on("gpu"), on("gpu"), Draws(50))
     assert (c.better, c.worse, c.lose, c.win) == (0, 0, 1, 1)
-    assert how_sure(c) == "equal in all 50 draws"
+    assert how_sure(c) == "it does not matter (0.0 %)"
+
+
+SURE = Comparison(1.5, 0.9, 0.1, 1.2, 4.0, 200)
+
+
+@pytest.mark.parametrize(
+    ("c", "choice", "words"),
+    [
+        (SURE, "other", "better in 90 % of 200 draws; at worst you lose 1.2×"),
+        (
+            replace(SURE, ratio=0.5, better=0.1, worse=0.9),
+            "plan",
+            "better in 90 % of 200 draws; at worst you lose 4.0×",
+        ),
+        (
+            replace(SURE, ratio=0.8),
+            "other",
+            "better in 90 % of 200 draws; at worst you lose 1.2×; by the estimates alone it is "
+            "1.2× slower",
+        ),
+        (replace(SURE, ratio=0.994, near=0.95), "either", "it does not matter (0.6 %)"),
+        (replace(SURE, ratio=0.994, near=0.5), "other", "better in 90 % of 200 draws; at worst"),
+        (replace(SURE, ratio=1.1, near=0.95), "other", "better in 90 % of 200 draws; at worst"),
+    ],
+)
+def test_a_percentage_speaks_of_what_is_recommended(c, choice, words) -> None:
+    assert c.choice == choice
+    assert how_sure(c).startswith(words)
+    assert c.holds == (0.95 if choice == "either" else 0.9)
 
 
 def test_a_draw_that_no_limit_on_power_lets_run_is_no_number() -> None:
@@ -117,8 +147,9 @@ def test_a_share_is_all_of_the_draws_only_where_it_is() -> None:
 
 def test_words_for_how_sure_it_is() -> None:
     c = compare(on("cpu"), on("gpu"), Draws(200))
-    assert how_sure(c) == f"better in {100 * c.better:.0f} % of 200 draws; at worst you lose " + (
-        f"{c.lose:.1f}×"
+    assert c.choice == "plan"
+    assert how_sure(c) == f"better in {100 * c.worse:.0f} % of 200 draws; at worst you lose " + (
+        f"{c.win:.1f}×"
     )
     assert (times(1.034), times(1.26), times(1234)) == ("1.03×", "1.3×", "1,234×")
 
@@ -192,6 +223,7 @@ def test_devices_that_are_alike_are_told_together() -> None:
     both, one = of_platform(case)
     assert both.question == "Are gpu and gpu2 worth having?"
     assert both.numbers["ratio"] == pytest.approx(0.2)
+    assert both.answer.startswith("Yes: ")
     assert one.question == "Is gpu2 worth having?"
     assert one.answer.startswith("No: gpu2 is like gpu, and the best plan uses no more of them.")
 
@@ -226,6 +258,62 @@ def test_the_page_asks_what_users_ask_and_says_the_plans_own_numbers(found) -> N
     assert limit.numbers["ratio"] == pytest.approx(without.value / found.plan.value)
     assert f"{limit.numbers['ratio']:.2f} x" in limit.answer
     assert f"better in {100 * limit.numbers['better']:.0f} % of 200 draws" in limit.answer
+    gpu = next(v for v in found.verdicts if "gpu" in v.question)
+    assert "Intel Xeon Gold 6326 with 16 cores" in gpu.answer
+    assert re.search(r"variant \w+ \(\w.*\) on gpu", gpu.answer)
+    assert re.search(r"[\d.]+ W with it, [\d.]+ W without", gpu.answer)
+
+
+def test_a_replay_that_may_live_anywhere_is_said_not_to_matter() -> None:
+    """Nothing but the learner takes time there."""
+    graph = dqn(1)
+    costs = dqn_costs(star(devices("cpu", "acc"), 1e-9), {"cpu": 1.0, "acc": 1.001})
+    plan = solve(graph, costs)
+    system = pearl.load({**SPEC, "limits": {}})
+    case = Case(system, plan, Draws(50), time.monotonic() + LONG_S, ("x",))
+    (verdict,) = hardware.where_replay(case)
+    assert re.match(r"It does not matter \(\d\.\d %\): ", verdict.answer)
+    assert "%" not in verdict.answer.partition(")")[2]
+    assert verdict.share == 1.0
+
+
+def test_a_verdict_that_hardly_holds_says_so() -> None:
+    for better, tail in ((0.52, ", but the estimates hardly tell the two apart"), (0.7, "")):
+        c = Comparison(1.2, better, 1 - better, 2.0, 2.0, 200)
+        assert hardware._verdict("Yes", c) == f"Yes{tail}"
+    assert hardware._verdict("Yes", replace(c, ratio=0.9)) == "Yes, by most draws"
+
+
+def test_questions_that_leave_no_choice_are_shown_only_where_they_are_asked() -> None:
+    spec = {"algorithm": SPEC["algorithm"], "platform": {"devices": {"cpu": FEW}}}
+    whole = advise(spec, time_limit_s=LONG_S)
+    asked = [v.question for v in whole.verdicts]
+    assert "Where should the replay live?" not in asked
+    assert not [q for q in asked if q.startswith("Would another")]
+    assert {"replay", "sizes", "actors", "learners"} <= set(whole.settled)
+    assert f"No choice is left about: {'; '.join(whole.settled)} (--about" in str(whole)
+    (one,) = advise(spec, about=["replay"], time_limit_s=LONG_S).verdicts
+    assert one.answer == "On cpu, the only device there is."
+
+
+def test_the_page_shows_a_command_once() -> None:
+    said: list[str] = []
+    first = verdict_text(Finding("Is it?", "Yes.", "pearl plan x"), said)
+    second = verdict_text(Finding("Was it?", "No.", "pearl plan x"), said)
+    assert first.splitlines() == ["Is it?", "  Yes.", "  pearl plan x"]
+    assert second.splitlines() == ["Was it?", "  No."]
+
+
+FEW = {
+    "kind": "cpu",
+    "source": "test",
+    "width": 1,
+    "peak": "100 GFLOP/s",
+    "memory_bandwidth": "50 GB/s",
+    "overhead": "1 us",
+    "idle_power": "20 W",
+    "active_power": "80 W",
+}
 
 
 def test_a_limit_that_holds_by_default_is_left_out_too() -> None:
@@ -371,7 +459,7 @@ def test_a_device_that_is_not_there_is_named_with_the_nearest() -> None:
 
 
 def test_a_name_cannot_write_to_the_terminal() -> None:
-    text = verdict_text(Finding("What of a\x1b[31mb?", "It \x07 rings.", "pearl plan x"))
+    text = verdict_text(Finding("What of a\x1b[31mb?", "It \x07 rings.", "pearl plan x"), [])
     assert "\x1b" not in text
     assert "\x07" not in text
 

@@ -18,6 +18,7 @@ from pearl_estimators.fpga import (
     optimiser_cycles,
     tree_cycles,
 )
+from pearl_estimators.fpga_released import learner_cycles, power_below
 from pearl_estimators.host.benchmark_kernels import fill
 
 FPGA = Device(
@@ -61,6 +62,9 @@ DDPG = {
 }
 
 
+RELEASED = replace(FPGA, design="released")
+
+
 def some(kind: str, **sizes: object) -> Kernel:
     return kernel(kind, {**SIZES, **sizes})  # type: ignore[dict-item]
 
@@ -86,6 +90,66 @@ class TestFpga(EstimatorContract):
         some("learn.dqn", prioritised=0),
         kernel("param_sync", args={"network": "q"}, params=5000),
     )
+
+
+class TestReleasedFpga(EstimatorContract):
+    device = RELEASED
+    rung = "closed_form"
+    kernels = (
+        some("update.dqn"),
+        kernel("update.ddpg", DDPG),
+        some("replay_insert"),
+        some("replay_sample"),
+        some("replay_update"),
+        kernel("param_sync", args={"network": "q"}, params=5000),
+    )
+
+
+@pytest.mark.parametrize(
+    ("widths", "batch", "us"),
+    [
+        ((4, 64, 64, 2), 32, 25.7),
+        ((4, 64, 64, 2), 128, 102.9),
+        ((4, 64, 64, 2), 512, 411.6),
+        ((8, 256, 256, 2), 256, 918.5),
+    ],
+)
+def test_the_released_learner_takes_what_its_authors_model_says(widths, batch, us):
+    """Of the DSP blocks that a tree of four levels leaves."""
+    assert learner_cycles(widths, batch, 4510 - 8) / 250e6 * 1e6 == pytest.approx(us, abs=0.06)
+
+
+@pytest.mark.parametrize(
+    ("fanout", "batch", "us"), [(16, 32, 4.6), (16, 128, 16.9), (16, 512, 66.2), (8, 128, 8.5)]
+)
+def test_the_released_replay_takes_what_its_authors_model_says(fanout, batch, us):
+    """Of four levels; 2 µs of it are the doorbell."""
+    sizes = {"fanout": fanout, "capacity": fanout**4, "batch": batch}
+    e = estimate(some("replay_sample", **sizes), RELEASED, width=8)
+    assert (e.latency_s - RELEASED.overhead_s) * 1e6 == pytest.approx(us, abs=0.06)
+    assert "released design (HeteroRL)" in e.source
+    written = estimate(some("replay_update", **sizes), RELEASED, width=8)
+    us = 2 * 4 / 250 + batch * 24 / 77e3  # two cycles a level, and six words a request
+    assert (written.latency_s - RELEASED.overhead_s) * 1e6 == pytest.approx(us)
+
+
+def test_layers_of_the_released_learner_by_hand():
+    """One layer 4 → 8, 16 samples, 3·512 multiply-adds of work and none backward: of 100 units each
+    of two passes gets 50, which is 32 by powers of two, and the forward pass has 8 outputs."""
+    assert learner_cycles((4, 8), 16, 100) == 512 / 8 + 16
+    assert [power_below(n) for n in (0, 1, 2, 3, 4, 5, 64, 65)] == [1, 1, 1, 2, 2, 4, 32, 64]
+
+
+def test_the_released_design_runs_what_it_was_released_for():
+    def variants(k: Kernel) -> list[str]:
+        return [variant for variant, _ in device_kind.offers(k, RELEASED)]
+
+    assert variants(some("update.dqn")) == ["layered"]
+    assert variants(some("replay_sample")) == ["tree"]
+    assert variants(some("replay_sample", prioritised=0)) == []
+    assert variants(some("inference.dqn")) == []
+    assert variants(some("learn.dqn")) == []
+    assert device_kind.offers(some("update.dqn"), replace(RELEASED, width=40)) == ()
 
 
 @pytest.mark.parametrize("n", [2, 4, 8])
@@ -313,5 +377,5 @@ def test_a_bound_kernel_computes_what_the_native_cpu_kernel_computes(k, variant)
 
 
 def test_binding_an_unknown_design_is_refused():
-    with pytest.raises(UnsupportedError, match=r"variant 'torch'.*systolic, tree, engine and copy"):
+    with pytest.raises(UnsupportedError, match=r"variant 'torch'.*systolic, layered, tree"):
         device_kind.bind(some("update.dqn"), "torch", {})

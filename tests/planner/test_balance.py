@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +15,9 @@ from typer.testing import CliRunner
 import pearl
 from pearl.cli import app
 from pearl.errors import SpecError
+from pearl.planner import gpu_balance
 from pearl.planner.gpu_balance import Machine, balance, halvings
+from pearl.report.balance_text import balance_text, verdict_sentence
 from pearl.spec.catalogue import catalogue
 from pearl.spec.platform_entries import YOURS
 from pearl.spec.platform_files import read_platform, unfold
@@ -139,6 +144,62 @@ def test_without_a_gpu_two_cores_double_the_actors_and_four_actors_add_nothing()
     assert four <= 1.15 * both
 
 
+EXAMPLE = Path(__file__).parents[2] / "examples" / "slow_environments.yaml"
+
+
+def test_the_ratio_of_threads_to_sms_matters_where_environments_are_slow() -> None:
+    slow = balance(pearl.load(EXAMPLE))
+    assert slow.verdict.busiest == "actors"
+    assert (slow.verdict.threads or 0) > slow.verdict.actors == slow.verdict.cores == 16
+    assert slow.halved_cores == pytest.approx(0.5, abs=0.02)
+    assert (slow.halved_sms or 0) > 0.98
+    fast = balance(
+        pearl.load(EXAMPLE, set={"algorithm.env": "CartPole-v1", "algorithm.spaces": None})
+    )
+    assert fast.verdict.busiest == "gpu"
+    assert (fast.halved_cores or 0) > 0.98
+    text = " ".join(balance_text(fast).split())
+    assert text.startswith(
+        "1 thread feeds all 108 SMs of NVIDIA A100-SXM4-40GB; the GPU is the bottleneck"
+    )
+    assert "actors, all cores" in text
+    assert text.count("env steps/J") == 1  # a table of equal rows is left out
+
+
+def test_the_band_of_the_threads_is_that_of_the_estimates(monkeypatch) -> None:
+    """By estimates without doubt it is one number; a GPU twice as doubtful has a wider one."""
+    found = balance(pearl.load(EXAMPLE)).verdict
+    assert found.threads_band is not None
+    low, high = found.threads_band
+    assert low < (found.threads or 0) < high
+    rate, least, most = found.env_steps_per_s
+    assert least < rate < most
+    assert 0.5 < found.share < 1
+    sure = gpu_balance.estimate
+
+    def exact(*args: Any, **more: Any) -> Any:
+        e = sure(*args, **more)
+        return replace(e, low_s=e.latency_s, high_s=e.latency_s)
+
+    monkeypatch.setattr(gpu_balance, "estimate", exact)
+    one = balance(pearl.load(EXAMPLE)).verdict
+    assert one.threads_band == pytest.approx((found.threads, found.threads))
+    assert one.share == 1.0
+    assert one.env_steps_per_s == pytest.approx((rate, rate, rate))
+    assert re.match(r"It takes \d+ threads to feed", verdict_sentence(one))
+
+
+def test_where_no_number_of_threads_suffices_the_sentence_says_why() -> None:
+    found = balance(pearl.load(EXAMPLE)).verdict
+    never = replace(found, threads=float("inf"), threads_band=(70.0, float("inf")))
+    assert verdict_sentence(never).startswith("No number of threads feeds all 108 SMs of NVIDIA")
+    some = replace(found, threads=80.0, threads_band=(70.0, float("inf")), used_sms=4)
+    assert verdict_sentence(some).startswith(
+        "It takes 80 threads (at least 70) to feed NVIDIA A100-SXM4-40GB, of whose 108 SMs its "
+        "kernels use 4 at most, and 16 can run here: the actors are the bottleneck, in "
+    )
+
+
 def test_a_platform_with_two_gpus_is_refused() -> None:
     devices = {"cpu": FEW, "gpu": "t4", "gpu2": "l4"}
     links = [LINK, {**LINK, "between": ["cpu", "gpu2"]}]
@@ -155,8 +216,9 @@ def test_the_command_writes_what_its_schema_says_and_a_drawing(tmp_path) -> None
     assert problems(json.loads(run.stdout), "balance") == []
     assert drawn.read_text().startswith("<svg")
     shown = CliRunner().invoke(app, ["balance", str(file)]).stdout
-    assert "threads : SM" in shown
-    assert "half the threads" in shown
+    assert "to feed all 108 SMs of NVIDIA A100" in " ".join(shown.split())
+    assert "Half of the threads costs" in shown
+    assert "threads : SM" not in shown
 
 
 def test_gpu_timings_are_fitted_by_a_command_and_written_as_its_schema_says(

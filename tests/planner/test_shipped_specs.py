@@ -61,6 +61,16 @@ def test_one_shipped_spec_plans_its_learner_on_an_fpga() -> None:
     assert f"{ours} env steps a joule by the estimates, {theirs} on the CPU alone" in comment
 
 
+@pytest.mark.parametrize("objective", ["power_efficiency", "throughput"])
+def test_with_the_released_design_that_spec_is_planned_on_the_cpu_alone(objective: str) -> None:
+    system = pearl.load("dqn_cartpole_fpga", set={"objective": objective})
+    board = system.platform.device("fpga")
+    others = tuple(d for d in system.platform.devices if d != board)
+    released = replace(system.platform, devices=(*others, replace(board, design="released")))
+    plan = pearl.plan(replace(system, platform=released))
+    assert set(devices(plan).values()) == {"cpu"}
+
+
 def test_one_shipped_spec_plans_several_lanes() -> None:
     plan = pearl.plan(pearl.load("ppo_halfcheetah", set=XEON))
     lanes = {t.lane for t in plan.tasks if t.task.startswith("env_step")}

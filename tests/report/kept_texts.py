@@ -7,6 +7,7 @@ They are kept in `tests/report/texts`, so that a change of any of them is seen:
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from pearl import solve
 from pearl.cli import listing
 from pearl.cli import text as cli_text
 from pearl.explanation import explain, sections
-from pearl.planner.gpu_balance import Balance, BalancePoint, SweepPoint
+from pearl.planner.gpu_balance import Balance, BalanceAnswer, BalancePoint, SweepPoint
 from pearl.planning.costs import CostTable
 from pearl.planning.plans import Bottleneck
 from pearl.planning.runs import Drift, TaskDrift
@@ -118,13 +119,18 @@ def balances() -> Balance:
     cores = tuple(at(n, 16, 1000.0 * n**0.8) for n in (1, 2, 4, 8))
     sms = tuple(at(8, n, 400.0 * n) for n in (2, 4, 16))
     points = (BalancePoint(2, 5.25, 8, 2.625), BalancePoint(16, None, None, None))
-    return Balance("dqn", "cpu_gpu", cores, sms, cores[1:], points, 0.62, 0.875)
+    band, rates = (3.2, math.inf), (5_278.0, 2_100.0, 9_900.0)
+    answer = BalanceAnswer("Xeon", 16, 8, "RTX", 16, 4, 5.25, band, "gpu", 0.975, rates, 200)
+    return Balance("dqn", "cpu_gpu", answer, cores, sms, cores[1:], points, 0.62, 0.875)
 
 
 def without_gpu() -> Balance:
     found = balances()
     alone = tuple(replace(p, sms=None, busiest="actors") for p in found.cores)
-    return replace(found, cores=alone, actors=alone, sms=(), points=(), halved_sms=None)
+    answer = replace(found.verdict, gpu=None, sms=None, threads=None, busiest="actors")
+    return replace(
+        found, verdict=answer, cores=alone, actors=alone, sms=(), points=(), halved_sms=None
+    )
 
 
 def explanations() -> str:

@@ -204,6 +204,35 @@ def test_an_fpga_of_ones_own_is_refused_where_no_plan_could_be_made_for_it() -> 
     assert "no figure 'clock_hz'" in problem
 
 
+def test_a_design_is_chosen_where_the_device_is_declared() -> None:
+    links = [{"between": ["cpu", "fpga"], "latency": "1 us", "bandwidth": "1 GB/s"}]
+    for name, design in (("agilex_agf014", ""), ("agilex_agf014_released", "released")):
+        given = {"devices": {"cpu": DEVICE, "fpga": name}, "links": links}
+        platform, entry, problems = read_platform(given)
+        assert problems == []
+        assert platform is not None
+        assert entry is not None
+        assert platform.device("fpga").design == design
+        again, _, _ = read_platform(unfold(entry, "again"))
+        assert again is not None
+        assert again.device("fpga") == platform.device("fpga")
+    ours, theirs = (catalogue()[n] for n in ("agilex_agf014", "agilex_agf014_released"))
+    assert {**ours, "design": "released"} == theirs  # the same board
+
+
+@pytest.mark.parametrize(
+    ("device", "message"),
+    [
+        ({**catalogue()["agilex_agf014"], "design": "mine"}, "allowed: systolic or released"),
+        ({**DEVICE, "design": "released"}, "allowed: none, for this kind has one design"),
+    ],
+)
+def test_a_design_that_the_kind_has_not_is_refused(device: Any, message: str) -> None:
+    (problem,) = refused(device)
+    given = device["design"]
+    assert problem == f"<spec>: platform.devices.cpu.design: given {given!r}; {message}"
+
+
 def test_a_board_of_another_maker_is_planned_for() -> None:
     figures = {
         "clock_hz": "300 MHz",
