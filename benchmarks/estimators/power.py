@@ -139,14 +139,14 @@ BUSY = (
         "rtx_4090",
         0.97,
         136,
-        "PPO in Omniverse Isaac Gym",
+        "a policy of PPO played (test=True), Omniverse Isaac Gym",
         "github.com/isaac-sim/OmniIsaacGymEnvs, issue 46",
     ),
     Reading(
         "rtx_4090",
         0.61,
         84,
-        "PPO in Omniverse Isaac Gym",
+        "a policy of PPO played (test=True), Omniverse Isaac Gym",
         "github.com/isaac-sim/OmniIsaacGymEnvs, issue 46",
     ),
     Reading(

@@ -3,7 +3,10 @@
 A roofline at the peak is three to ten times too fast for small networks, which are calls and
 products of a few tiles. So a kernel is counted as for a calibration (`host.features`), each count
 costs what it cost on one CPU that was calibrated, REFERENCE, and is scaled to the other: vector
-arithmetic by the peak of a core, waits for memory not at all, everything else by the clock. Terms
+arithmetic by the peak of a core, waits for memory not at all, everything else by the clock. Peak
+and clock are those of a lone busy core: its boost; of a hybrid CPU, of a performance core. No
+estimate by a data sheet is below what arithmetic takes at that peak, or at the bandwidth of memory
+the bytes that no cache holds. Terms
 of one kernel kind alone are put together with those of all others: a cost is worth something
 elsewhere only if several kinds agree on it. What misses a cache is counted anew, by the caches of
 the device's data sheet.
@@ -27,8 +30,9 @@ from pearl_estimators.host.probe import CpuProbe, known
 from pearl_estimators.roofline import Band, cpu_roofline
 
 REFERENCE = "AMD EPYC with AVX-512, one core of a virtual machine, 2026-11-22"
-CORE_FLOPS_PER_S, CLOCK_HZ = 166.15e9, 2.596e9
-"""Of its core, as `pearl_devices.discover` tells them of a CPU that is here."""
+CORE_FLOPS_PER_S, CLOCK_HZ = 232.6e9, 3.634e9
+"""Of its core at boost, as `pearl_devices.discover` tells them: its products ran at 228 to 233
+GFLOP/s (docs/estimators.md), 64 flop a cycle, beside a base clock of 2.596 GHz."""
 
 NATIVE: Mapping[str, float] = MappingProxyType(
     {
@@ -180,15 +184,17 @@ def seconds(kernel: Kernel, device: Device, variant: str, probe: CpuProbe | None
     """What one firing takes on one core of a device, on several where the variant has several.
 
     probe: of its host, by which kernels of torch are scaled: products by its rates, operators by
-        what they took, waits for memory by its rate. Native kernels are not: their products follow
-        the instructions of the CPU where those of torch need not.
+        what they took, waits for memory by its rate. Of native kernels the vector arithmetic is, by
+        the rate of a native product.
     """
     threads = torch_threads.of(variant)
     shared, joined_s = _several(threads)
+    shared *= rate(device, threads) / (threads * rate(device, 1))
     torch = variant.startswith("torch")
     costs = TORCH if torch else NATIVE
-    core_flops = device.peak_flops_per_s / device.width
-    by_vector, by_memory = CORE_FLOPS_PER_S / core_flops, 1.0
+    by_vector, by_memory = CORE_FLOPS_PER_S / rate(device, 1), 1.0
+    if probe and not torch:
+        by_vector = REFERENCE_PROBE.native_flops_per_s / probe.native_flops_per_s
     by_product = by_vector
     by_clock = CLOCK_HZ / device.figures.get("clock_hz", CLOCK_HZ)
     if probe and torch:
@@ -215,10 +221,29 @@ def seconds(kernel: Kernel, device: Device, variant: str, probe: CpuProbe | None
     return Parts(spent["overhead"], spent["compute"], spent["memory"])
 
 
+def rate(device: Device, cores: float) -> float:
+    """Peak flop/s of so many cores: of a hybrid CPU the performance cores first."""
+    first = device.figures.get("performance_cores", float(device.width))
+    share = device.figures.get("efficient_share", 1.0)
+
+    def worth(count: float) -> float:
+        return min(count, first) + share * max(0.0, count - first)
+
+    return device.peak_flops_per_s * worth(cores) / worth(device.width)
+
+
+def least_s(kernel: Kernel, device: Device, cores: float) -> float:
+    """Seconds that no firing can be below: its arithmetic at the peak of so many cores, the bytes
+    that its largest cache does not hold at the bandwidth of memory."""
+    held = max(device.figures.get(n, size) for n, size in ASSUMED_CACHES.items())
+    moved = max(0.0, kernel.bytes_in + kernel.bytes_out - held)
+    return max(kernel.flops / rate(device, cores), moved / device.memory_bytes_per_s)
+
+
 def _band(device: Device, variant: str) -> Band:
     if not variant.startswith("torch"):
         return NATIVE_BAND
-    peak = device.peak_flops_per_s / device.width / CORE_FLOPS_PER_S
+    peak = rate(device, 1) / CORE_FLOPS_PER_S
     return TORCH_BAND if 1 / ALIKE <= peak <= ALIKE else TORCH_BAND_ELSEWHERE
 
 
@@ -265,19 +290,20 @@ def cpu_datasheet(kernel: Kernel, device: Device, variant: str, width: int) -> E
     threads = torch_threads.of(variant)
     doubt = _doubt(threads)
     if not counted(kernel):
-        cores, joined_s = _several(threads) if threads > 1 else (width, 0.0)
-        found = cpu_roofline(kernel, device, variant, cores, joined_s)
+        shared, joined_s = _several(threads)
+        flops_per_s = rate(device, width) * shared / threads
+        found = cpu_roofline(kernel, device, variant, flops_per_s, joined_s)
         return replace(found, low_s=found.low_s / doubt, high_s=found.high_s * doubt)
-    here = variant.startswith("torch") and device.real and not device.host
-    probe = known() if here else None
+    probe = known() if device.real and not device.host else None
     parts = seconds(kernel, device, variant, probe)
-    latency_s = parts.overhead_s + parts.compute_s + parts.memory_s
+    bare_s = 0.0 if probe else least_s(kernel, device, width)
+    latency_s = max(parts.overhead_s + parts.compute_s + parts.memory_s, bare_s)
     most = max(parts.overhead_s, parts.compute_s, parts.memory_s)
     bound: Bound = "overhead" if most == parts.overhead_s else "compute"
     band = _band(device, variant)
     return Estimate(
         latency_s,
-        low_s=latency_s / (band.below * doubt),
+        low_s=max(latency_s / (band.below * doubt), bare_s),
         high_s=latency_s * band.above * doubt,
         rung="probed" if probe else "datasheet",
         bound_by="memory" if most == parts.memory_s else bound,

@@ -53,17 +53,20 @@ KNOWN_ENV_BAND = Band(2.0, 3.0)  # the same program, another machine: assumed
 UNKNOWN_ENV_BAND = Band(8.0, 16.0)  # the spread of environments behind UNKNOWN_ENV_S
 
 
+def way(variant: str) -> str:
+    """What a variant is one of: `eager-bf16` runs as `eager`, and so does torch's own name."""
+    found = variant.partition("-")[0]
+    return "eager" if found == "torch" else found
+
+
 def launches(kernel: Kernel, variant: str) -> float:
-    """Number of operations that one firing starts: 1 where a variant is one compiled call, of eager
-    torch the kind's `operations`."""
-    eager = variant.startswith(("torch", "eager"))
-    return kind_of(kernel).operations(kernel) if eager else 1
-
-
-def overhead_s(kernel: Kernel, device: Device, variant: str) -> float:
-    """Seconds that one firing spends in launching its operations: their number times
-    `Device.overhead_s`."""
-    return launches(kernel, variant) * device.overhead_s
+    """Operations that a firing starts one by one: of eager torch the kind's, of a variant in CUDA
+    its kernels, else one compiled call."""
+    kind = kind_of(kernel)
+    if way(variant) == "eager":
+        return kind.operations(kernel)
+    written = kind.cuda.get(variant)
+    return written.launches(kernel) if written else 1.0
 
 
 def call_overhead_s(kernel: Kernel, device: Device, variant: str) -> float:
@@ -117,25 +120,14 @@ def _env_step(kernel: Kernel, variant: str) -> Estimate:
     return of_terms(call_s, envs * each_s, 0.0, band, source)
 
 
-def roofline(kernel: Kernel, device: Device, variant: str, width: int) -> Estimate:
-    """The datasheet rung of a device that kernels are launched on.
-
-    Latency = launches + max(flops / (peak · width share), bytes / bandwidth). Environments are not
-    counted in flops; they cost a call and a time each.
-    """
-    if kind_of(kernel).structure == "environment":
-        return _env_step(kernel, variant)
-    return _roofline(kernel, device, variant, width, overhead_s(kernel, device, variant), 0.0)
-
-
 def cpu_roofline(
-    kernel: Kernel, device: Device, variant: str, width: float, joined_s: float = 0.0
+    kernel: Kernel, device: Device, variant: str, flops_per_s: float, joined_s: float = 0.0
 ) -> Estimate:
-    """The datasheet rung of a CPU: as `roofline`, with calls in place of launches. width: the cores
-    that the work is worth of; joined_s: added to each operation.
+    """The datasheet rung of a CPU: calls + max(flops / flops_per_s, bytes / bandwidth).
 
-    Replay on a CPU waits for memory rather than moves it: each of its accesses adds
-    SERIAL_STEP_S, which nothing hides.
+    Environments are not counted in flops; they cost a call and a time each. Replay on a CPU waits
+    for memory rather than moves it: each of its accesses adds SERIAL_STEP_S, which nothing hides.
+    flops_per_s: of the cores that the call takes; joined_s: added to each operation.
     """
     structure = kind_of(kernel).structure
     if structure == "environment":
@@ -143,21 +135,11 @@ def cpu_roofline(
     if structure == "own":
         source = f"{OWN_CALL_S:.2g} s a call, assumed; {kernel.kind} never timed on such a CPU"
         return of_terms(OWN_CALL_S, 0.0, 0.0, UNKNOWN_ENV_BAND, source)
-    calls_s = call_overhead_s(kernel, device, variant) + joined_s * launches(kernel, variant)
-    return _roofline(
-        kernel, device, variant, width, calls_s, SERIAL_STEP_S * kind_of(kernel).accesses(kernel)
-    )
-
-
-def _roofline(
-    kernel: Kernel, device: Device, variant: str, width: float, start_s: float, waits_s: float
-) -> Estimate:
-    rate = device.peak_flops_per_s * width / device.width
-    memory = (kernel.bytes_in + kernel.bytes_out) / device.memory_bytes_per_s
+    waits_s = SERIAL_STEP_S * kind_of(kernel).accesses(kernel)
     return of_terms(
-        start_s,
-        kernel.flops / rate,
-        memory,
+        call_overhead_s(kernel, device, variant) + joined_s * launches(kernel, variant),
+        kernel.flops / flops_per_s,
+        (kernel.bytes_in + kernel.bytes_out) / device.memory_bytes_per_s,
         ACCESS_BAND if waits_s else KERNEL_BAND,
         f"{ROOFLINE}: {launches(kernel, variant):g} launches + max(flops / rate, bytes / "
         f"bandwidth) of {device.model or device.name}; band assumed"

@@ -140,6 +140,7 @@ def probe_text(found: CpuProbe, path: str) -> str:
             (f"products of {side} x {side}, one core", si(rate, "FLOP/s"))
             for side, rate in found.products.items()
         ),
+        ("a native product of 256 x 256, one core", si(found.native_flops_per_s, "FLOP/s")),
         ("a large copy, one core", si(found.memory_bytes_per_s, "B/s")),
         (
             "handoff to another process",

@@ -26,7 +26,8 @@ from pearl.planning.plans import Plan
 from pearl.planning.timing import delay_s
 from pearl_devices import Device
 from pearl_devices.kernels import kind_of
-from pearl_estimators.roofline import ROOFLINE, launches, overhead_s
+from pearl_estimators.gpu.variants import start_s, starts_of
+from pearl_estimators.roofline import ROOFLINE, launches
 
 ALIKE = 1e-3
 """Share below which one plan counts as no faster than another."""
@@ -166,7 +167,7 @@ def _made_of(again: Again, task: str, mode: Mode, gpu: Device) -> str:
         or e.latency_s <= 0
     ):
         return f"{e.bound_by} bounds it there (rung {e.rung})"
-    start = overhead_s(kernel, gpu, mode.variant)
+    start = start_s(kernel, gpu, mode.variant, starts_of(gpu))
     work = kernel.flops / (gpu.sustained_flops_per_s * mode.width / gpu.width)
     started = count(launches(kernel, mode.variant))
     return (

@@ -56,8 +56,26 @@ def test_threads_of_one_core_count_once(tmp_path: Path) -> None:
 def test_peak_is_cores_times_clock_times_the_width_of_the_vectors(tmp_path: Path) -> None:
     cpu = discover.cpu(tree(tmp_path, {**cpus(8, 1), "proc/cpuinfo": CPUINFO}))
     assert cpu.model == "Test CPU 9000"
-    assert cpu.peak_flops_per_s == 8 * 2e9 * 32
+    assert cpu.peak_flops_per_s == 8 * discover.BOOST * 2e9 * 32
     assert cpu.sources["peak_flops_per_s"].startswith("assumed")
+
+
+@pytest.mark.parametrize(
+    ("core", "flops"),
+    [
+        ("vendor_id\t: AuthenticAMD\ncpu family\t: 25\nmodel\t\t: 1\n", 32),  # Zen 3
+        ("vendor_id\t: AuthenticAMD\ncpu family\t: 25\nmodel\t\t: 17\n", 32),  # Zen 4
+        ("vendor_id\t: AuthenticAMD\ncpu family\t: 26\nmodel\t\t: 2\n", 64),  # Zen 5
+        ("vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: 106\n", 64),  # Ice Lake
+        ("vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: 140\n", 32),  # Tiger Lake
+        ("CPU implementer\t: 0x41\nCPU part\t: 0xd4f\n", 32),  # Neoverse V2
+    ],
+)
+def test_flops_a_cycle_are_those_of_the_microarchitecture_not_of_the_instructions(
+    tmp_path: Path, core: str, flops: int
+) -> None:
+    root = tree(tmp_path, {"proc/cpuinfo": f"{core}flags\t: avx512f avx2 fma\n"})
+    assert discover.cpu(root).figures["flops_per_cycle"] == flops
 
 
 @pytest.mark.parametrize(

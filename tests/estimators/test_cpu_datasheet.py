@@ -15,7 +15,7 @@ from pearl.spec.catalogue import catalogue
 from pearl.spec.platform_files import read_platform
 from pearl_devices import Device, Kernel, kernel
 from pearl_estimators import estimate
-from pearl_estimators.cpu_datasheet import CLOCK_HZ, CORE_FLOPS_PER_S, counts
+from pearl_estimators.cpu_datasheet import CLOCK_HZ, CORE_FLOPS_PER_S, counts, least_s, rate
 from pearl_estimators.host import features
 
 HERE = Device(
@@ -113,3 +113,26 @@ def test_threads_of_torch_share_the_work_and_not_what_starts_it() -> None:
     assert gains == sorted(gains, reverse=True)
     small = [seconds(32, 32, variant) for variant in names]
     assert small[-1] > small[0]  # starting sixteen threads costs more than they do
+
+
+@pytest.mark.parametrize("name", [n for n, d in catalogue().items() if d["kind"] == "cpu"])
+def test_no_gradient_step_beats_the_peak_of_its_cores_or_the_memory(name: str) -> None:
+    cpu = named(name)
+    boost = cpu.figures["clock_hz"] * max(16, 32, 64)
+    assert rate(cpu, 1) <= boost
+    assert cpu.max_lanes == cpu.figures.get("performance_cores", cpu.width)
+    for loop in drawn(64):
+        for k in loop:
+            for variant, cores in offers(k, cpu):
+                if kind_of(k).structure == "environment":
+                    continue
+                e = estimate(k, cpu, variant=variant, width=cores)
+                assert e.latency_s >= least_s(k, cpu, cores), (k.kind, k.dims, variant)
+                assert k.flops / e.latency_s <= rate(cpu, cores)
+
+
+def test_a_lone_lane_of_a_hybrid_cpu_has_a_performance_core() -> None:
+    hybrid = named("core_i9_13900k")
+    assert rate(hybrid, 1) == pytest.approx(5.8e9 * 32, rel=0.01)
+    assert rate(hybrid, 24) == pytest.approx(hybrid.peak_flops_per_s)
+    assert rate(hybrid, 9) - rate(hybrid, 8) == pytest.approx(4.3e9 * 16, rel=0.01)

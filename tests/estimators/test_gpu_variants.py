@@ -12,7 +12,8 @@ from pearl_devices.gpu.driver import HostTwin, Launch
 from pearl_devices.kernels import KINDS, kind_of
 from pearl_devices.kernels.examples import loops
 from pearl_estimators.gpu.timing import call_on
-from pearl_estimators.gpu.variants import ASSUMED, Starts, gpu_roofline, launches, start_s
+from pearl_estimators.gpu.variants import ASSUMED, Starts, gpu_roofline, start_s
+from pearl_estimators.roofline import launches
 from tests.devices.gpu_stand_in import arrays, bind_cuda, tensors
 from tests.estimators.test_estimators import DDPG, DQN, DRAW, GPU, SAC, STORE, TD3
 

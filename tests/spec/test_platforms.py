@@ -117,7 +117,7 @@ def test_the_fpga_has_the_figures_of_the_agilex_agf014() -> None:
 
 def test_the_cpu_peak_is_cores_times_clock_times_flops_per_cycle() -> None:
     cpu = read("cpu_gpu").device("cpu")
-    assert cpu.peak_flops_per_s == pytest.approx(16 * 2.9e9 * 64)
+    assert cpu.peak_flops_per_s == pytest.approx(16 * 3.5e9 * 64)
 
 
 def test_the_larger_platform_is_the_smaller_one_and_an_fpga() -> None:

@@ -43,9 +43,9 @@ from pearl_estimators.gpu.variants import (
     gpu_roofline,
     start_s,
     starts_of,
-    way,
 )
 from pearl_estimators.host.calibration import CalibrationError, sealed, unsealed
+from pearl_estimators.roofline import way
 
 SCHEMA = 1
 COLUMNS = ("operator", "batch", "m", "k", "n", "streams", "seconds")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pearl_devices import Device, Kernel
 from pearl_devices.kernels import kind_of
 from pearl_estimators.estimates import Estimate
-from pearl_estimators.roofline import ROOFLINE, Band, of_terms
+from pearl_estimators.roofline import ROOFLINE, Band, launches, of_terms, way
 
 KERNEL_BAND = Band(2.0, 3.0)  # assumed: hosts, drivers and libraries differ
 BY_HAND_BAND = Band(3.0, 4.0)  # assumed: nobody has timed these kernels yet
@@ -57,21 +57,6 @@ ASSUMED = Starts()
 and TD3 at 247 env steps a second on an H100, 12 to 18 us for each operator of a step. gap_s: the
 documentation of CUDA.jl has 80 small kernels as a graph in 70 us. operator_s and graph_s are
 assumed."""
-
-
-def way(variant: str) -> str:
-    """What a variant is one of: `eager-bf16` runs as `eager`, and so does torch's own name."""
-    found = variant.partition("-")[0]
-    return "eager" if found == "torch" else found
-
-
-def launches(kernel: Kernel, variant: str) -> float:
-    """Operations that a firing starts one by one: of eager torch the kind's, else kernels."""
-    kind = kind_of(kernel)
-    if way(variant) == "eager":
-        return kind.operations(kernel)
-    written = kind.cuda.get(variant)
-    return written.launches(kernel) if written else 1.0
 
 
 def starts_of(device: Device) -> Starts:

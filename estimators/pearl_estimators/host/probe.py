@@ -1,9 +1,9 @@
 """The probe of a host: in one or two seconds, what its CPU costs that no data sheet says.
 
-What torch takes to dispatch an operator, one core's rate of products by size, the rate of its
-memory, the handoff between two processes. It is a rung below calibration: times of another CPU that
-are scaled by clock and peak of a data sheet are scaled by it instead, and eager variants of a GPU
-of this host are started by it.
+What torch takes to dispatch an operator, one core's rate of torch's products by size and of a
+native product, the rate of its memory, the handoff between two processes. It is a rung below
+calibration: times of another CPU that are scaled by clock and peak of a data sheet are scaled by it
+instead, and eager variants of a GPU of this host are started by it.
 """
 
 from __future__ import annotations
@@ -34,12 +34,14 @@ from pearl_estimators.host.calibration import (
     versions,
 )
 
-SCHEMA = 1
+SCHEMA = 2
 SIDES = (16, 64, 256, 1024)
 """Rows, inputs and outputs of the products that are timed."""
 COPIED = 1 << 26
 """Bytes of a copy: more than caches of one core hold."""
 EACH_S, TIMEOUT_S = 0.03, 120.0
+NATIVE_SIDE = 256
+"""Rows, inputs and outputs of the native product that is timed."""
 TOGETHER = 64
 """Operators in a row that are timed as one."""
 RUNTIME = "pearl.runtime.lanes.overhead"
@@ -55,7 +57,8 @@ class CpuProbe:
     operator_s: dispatch of an eager operator of torch without gradients.
     gradient_s: of one of a gradient step, the mean over forward and backward pass and optimiser as
         the kinds' records count them.
-    products: side of a square float32 product → its rate.
+    products: side of a square float32 product of torch → its rate.
+    native_flops_per_s: rate of a native product of NATIVE_SIDE.
     memory_bytes_per_s: read and written by a large copy.
     handoff_s: from one process to another that waits awake; None where there is one core only, or
         no runtime.
@@ -68,6 +71,7 @@ class CpuProbe:
     operator_s: float
     gradient_s: float
     products: Mapping[str, float]
+    native_flops_per_s: float
     memory_bytes_per_s: float
     handoff_s: float | None
     source: str
@@ -91,6 +95,7 @@ REFERENCE = CpuProbe(
     operator_s=2.0e-6,
     gradient_s=5.3e-6,
     products={"16": 7.4e9, "64": 79e9, "256": 99e9, "1024": 96e9},
+    native_flops_per_s=228e9,
     memory_bytes_per_s=40e9,
     handoff_s=2.36e-6,
     source="`pearl calibrate --probe` on 2 × AMD EPYC (AVX-512, a virtual machine), 2026-11-23",
@@ -100,7 +105,7 @@ REFERENCE = CpuProbe(
 
 def path() -> Path:
     """Path of this host's probe, beside its calibration."""
-    return cache_folder() / f"probe-{checksum(host())[:12]}.json"
+    return cache_folder() / f"probe{SCHEMA}-{checksum(host())[:12]}.json"
 
 
 def probe() -> CpuProbe:
@@ -175,6 +180,7 @@ def probe_here(seconds: float) -> dict[str, Any]:
         import numpy as np
         import torch
 
+        from pearl_devices.primitives.math.products import affine
         from pearl_estimators.host.benchmark_kernels import bound
         from pearl_estimators.host.timer import time_call
 
@@ -192,6 +198,9 @@ def probe_here(seconds: float) -> dict[str, Any]:
         for side in SIDES:
             a, b, c = torch.ones(side, side), torch.ones(side, side), torch.ones(side, side)
             rates[str(side)] = 2.0 * side**3 / taken_s(lambda a=a, b=b, c=c: torch.mm(a, b, out=c))
+        sides = np.ones((3, NATIVE_SIDE, NATIVE_SIDE), np.float32)
+        bias = np.zeros(NATIVE_SIDE, np.float32)
+        native_s = taken_s(lambda: affine(sides[0], sides[1], bias, sides[2], 1))
         source = np.ones(COPIED // 8, np.float32)
         target = np.empty_like(source)
         when = time.strftime("%Y-%m-%d", time.gmtime())
@@ -199,6 +208,7 @@ def probe_here(seconds: float) -> dict[str, Any]:
             "operator_s": taken_s(operators) / TOGETHER,
             "gradient_s": median(gradients),
             "products": rates,
+            "native_flops_per_s": 2.0 * NATIVE_SIDE**3 / native_s,
             "memory_bytes_per_s": COPIED / taken_s(lambda: np.copyto(target, source)),
             "handoff_s": handoff_s(),
             "source": f"`pearl calibrate --probe` on {host()['cpu']}, {when}",
