@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,6 +32,7 @@ from pearl_estimators.host.calibration_file import path, stored
 from pearl_estimators.host.journal import teller
 from tests.calibrations import Child, synthetic
 from tests.examples import fused_plan, two_device_plan
+from tests.processes import until
 from tests.schemas.test_schemas import problems
 
 SPEC = """\
@@ -565,9 +565,9 @@ def test_ctrl_c_leaves_a_checkpoint_and_status_130_and_resume_goes_on(
         stderr=subprocess.PIPE,
         text=True,
     )
-    while not (folder / "checkpoint.safetensors").exists():
-        assert process.poll() is None, process.communicate()[1]
-        time.sleep(0.05)
+    file = folder / "checkpoint.safetensors"
+    until(lambda: file.exists() or process.poll() is not None, "a checkpoint")
+    assert process.poll() is None, process.communicate()[1]
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=600)
     assert process.returncode == 130, err

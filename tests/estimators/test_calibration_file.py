@@ -32,6 +32,7 @@ from pearl_estimators.host.calibration import (
 from pearl_estimators.host.calibration_file import hold, path, store, stored
 from pearl_estimators.host.journal import gathered, journal_of, teller, told
 from tests.calibrations import KERNELS, LANES, Child, measure, synthetic
+from tests.processes import until
 
 HOST = Device("host", "cpu", width=2, real=True, idle_power_w=10.0, active_power_w=50.0)
 ACTS = kernel("inference.dqn", envs=8, obs=4, act=0, q=(4, 64, 2))
@@ -352,8 +353,7 @@ def test_ctrl_c_ends_a_real_measuring_at_once_with_all_its_processes(cache):
     """The real thing, of the smallest group: what it left is a beginning for the next one."""
     begun = subprocess.Popen([sys.executable, "-c", CALIBRATES], stderr=subprocess.PIPE)
     journal = journal_of(path())
-    while not told(journal) and begun.poll() is None:
-        time.sleep(0.02)
+    until(lambda: told(journal) or begun.poll() is not None, "the first point")
     children = [int(p) for p in _children(begun.pid)]
     assert len(children) == 1
     begun.send_signal(signal.SIGINT)
