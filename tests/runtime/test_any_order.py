@@ -234,10 +234,10 @@ def test_by_default_a_failing_environment_of_an_actor_stops_with_a_checkpoint(tm
     ],
 )
 def test_an_environment_of_an_actor_that_does_not_answer_is_no_hang(lanes, fault, policy, tmp_path):
-    args = {"fault": fault, "armed": str(tmp_path / "armed"), "which": 0, "at": 120}
-    options = {"on_env_failure": policy, "env_time_limit": "300 ms", "checkpoint_every": 100}
+    args = {"fault": fault, "armed": str(tmp_path / "armed"), "which": 0, "at": 60}
+    options = {"on_env_failure": policy, "env_time_limit": "300 ms", "checkpoint_every": 40}
     trainer = trainer_of(outside_system(4, lanes, WALK, args, **options))
-    run = trainer.train(steps=800, out=tmp_path / "run")
+    run = trainer.train(steps=4000, out=tmp_path / "run")
     reachable = lanes != "threads"
     assert run.status == ("done" if policy == "restart" and reachable else "failed")
     told = " ".join([*run.events, run.message or ""])

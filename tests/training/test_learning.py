@@ -5,8 +5,6 @@ import pytest
 import pearl
 from pearl.spec.checks import shipped
 
-pytestmark = pytest.mark.slow
-
 BARS = {
     "dqn_cartpole": ("eval_mean", 475),
     "ppo_cartpole": ("eval_mean", 475),
