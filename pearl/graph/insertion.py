@@ -32,14 +32,17 @@ def inserted(graph: TaskGraph, task: Task, *, after: str, before: str) -> TaskGr
             the task, or another task stands there whose order with this one is open.
     """
     edge = next((e for e in graph.edges if (e.src, e.dst) == (after, before) and e.bytes), None)
-    why = _obstacle(edge, graph) if edge else f"no edge carries data from {after} to {before}"
-    why = why or _rival(graph, task, after, before) or _apart(graph, task)
+    why = _obstacle(graph, task, edge) if edge else f"no edge carries data from {after} to {before}"
     if edge is None or why:
-        places = [e for e in graph.edges if e.is_channel and not _obstacle(e, graph)]
+        places = [e for e in graph.edges if e.is_channel and not _obstacle(graph, task, e)]
+        named = ", ".join(dict.fromkeys(f"{e.src} → {e.dst}" for e in places))
         raise SpecError(
             f"graph {graph.name!r}: {task.name} cannot be put between {after} and {before}: {why}; "
-            f"it can be put where one firing of the first sends to one of the second, as in "
-            f"{', '.join(dict.fromkeys(f'{e.src} → {e.dst}' for e in places))}"
+            + (
+                f"one firing of the first must send to one of the second, as in {named}"
+                if named
+                else "there is no other place for it either"
+            )
         )
     kind, names = kind_of(task.kernel), [t.name for t in graph.tasks]
     arrays = kind.arrays(task.kernel)
@@ -85,8 +88,8 @@ def _passed(task: Task, reader: Task) -> float:
     return float(sum(nbytes(arrays[n]) for n in kind.written(arrays) if n in read))
 
 
-def _obstacle(edge: Edge, graph: TaskGraph) -> str:
-    """Why no task can be put on an edge; empty where one can."""
+def _obstacle(graph: TaskGraph, task: Task, edge: Edge) -> str:
+    """Why a task cannot be put on an edge; empty where it can."""
     if edge.production != edge.consumption:
         return f"the edge has the rates {edge.production} → {edge.consumption}"
     ends = [kind_of(graph.task(n).kernel).structure for n in (edge.src, edge.dst)]
@@ -99,7 +102,7 @@ def _obstacle(edge: Edge, graph: TaskGraph) -> str:
             f"the edge has {tokens}: {edge.dst} begins with what was there before {edge.src} "
             "first fired, which would not pass the task"
         )
-    return ""
+    return _rival(graph, task, edge.src, edge.dst) or _apart(graph, task)
 
 
 def _apart(graph: TaskGraph, task: Task) -> str:
