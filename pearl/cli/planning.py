@@ -87,14 +87,21 @@ def pareto(
     set: Set = None,
     json_file: Json = None,
 ) -> Result:
-    """Show what power buys: the plans between least power and most throughput."""
+    """Show what power buys: the assignments between least power and most throughput."""
     from pearl.cli.text import front_text
     from pearl.planner.planner import front
 
     system = load_spec(spec, [*(keys or ()), *(set or ())])
     warn_of_measuring(system)
     plans = front(system, gap=gap, time_limit_s=time_limit)
-    return Result(front_text(plans), {"schema": SCHEMA, "plans": [p.to_json() for p in plans]})
+    number = {id(p): n for n, p in enumerate(plans)}
+    value = {
+        "schema": SCHEMA,
+        "plans": [p.to_json() for p in plans],
+        "assignments": [[number[id(p)] for p in row.plans] for row in plans.assignments],
+        "open_w": [list(ends) for ends in plans.open_w],
+    }
+    return Result(front_text(plans, plans.open_w), value)
 
 
 @command

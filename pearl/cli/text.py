@@ -8,7 +8,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from pearl.formatting import band, count, listed, percent, ratio, si
-from pearl.report.bands_text import range_text, rate_band
+from pearl.report.bands_text import proof_text, range_text, rate_band
 from pearl.text_tables import Column, Table, table_text
 
 if TYPE_CHECKING:
@@ -218,28 +218,26 @@ def checks_text(rows: Sequence[HeldOutTiming]) -> str:
     return table_text(Table("Held-out kernels", heading, cells, (note,)))
 
 
-def front_text(plans: Sequence[Plan]) -> str:
-    """A front: power, throughput and where everything runs, a row a plan."""
+def front_text(plans: Sequence[Plan], open_w: Sequence[tuple[float, float]] = ()) -> str:
+    """A front: its assignments, a row each, with the part of the front that each of them holds.
 
-    def where(plan: Plan) -> str:
-        places: dict[str, list[str]] = {}
-        for t in plan.tasks:
-            share = f" ({t.shares[t.replica]} envs)" if t.shares else ""
-            places.setdefault(t.device, []).append(t.task + share)
-        return "; ".join(f"{device}: {', '.join(names)}" for device, names in places.items())
+    open_w: ranges of power in which plans may be missing, W.
+    """
+    from pearl.planner.energy_front import front_assignments
 
+    found = front_assignments(plans)
     cells = []
-    for plan in plans:
+    for row, where in zip(found, _where([row.fastest for row in found]), strict=True):
+        low, plan = row.slowest, row.fastest
         per_j = plan.value / plan.power_w if plan.power_w > 0 else math.inf
         cells.append(
             (
-                si(plan.power_w, "W"),
-                count(plan.value),
+                _from_to(si(low.power_w, "W"), si(plan.power_w, "W")),
+                _from_to(count(low.value), count(plan.value)),
                 range_text(ends) if (ends := rate_band(plan)) else "",
                 f"{per_j:,.3g}" if math.isfinite(per_j) else "",
-                si(plan.pace_s, "s") if plan.pace_s is not None else "",
-                plan.status,
-                where(plan),
+                proof_text(plan),
+                where,
             )
         )
     unit = plans[0].value_unit
@@ -248,13 +246,59 @@ def front_text(plans: Sequence[Plan]) -> str:
         Column(unit, "right"),
         Column("90 % band", "right"),
         Column(f"{unit.removesuffix('/s')}/J", "right"),
-        Column("paced", "right"),
-        Column("status"),
+        Column("status", folds=True),
         Column("where", folds=True),
     )
-    note = "paced: slowed down to one iteration in that time, to stay within the power"
-    notes = (note,) if any(p.pace_s is not None for p in plans) else ()
-    return table_text(Table("Throughput and power", heading, tuple(cells), notes))
+    notes = []
+    if any(len(row.plans) > 1 for row in found):
+        notes.append(
+            "A range of power is one assignment slowed down: an iteration costs the same joules "
+            "above idle, so power between its ends is linear in the rate. Band, "
+            f"{unit.removesuffix('/s')}/J and status are those of the upper end."
+        )
+    for row in found:
+        plan = row.fastest
+        if plan.pace_s is not None:
+            last = row is found[-1]
+            why = "to keep the limit on power" if last else "for with more power another is faster"
+            notes.append(
+                f"At {si(plan.power_w, 'W')} the assignment is slowed down too, to an iteration "
+                f"every {si(plan.pace_s, 's')}, {why}."
+            )
+    missed = max((row.fastest.bands.missed for row in found if row.fastest.bands), default=0)
+    if missed:
+        notes.append(f"Up to {missed} draws exceed the limit on power by idling and count as 0.")
+    if open_w:
+        ranges = listed([f"{si(low, 'W')} to {si(high, 'W')}" for low, high in open_w[:3]])
+        more = f" and {len(open_w) - 3} more ranges" if len(open_w) > 3 else ""
+        notes.append(f"Not proved: better plans may be missing from {ranges}{more}; solve longer.")
+    return table_text(Table("Throughput and power", heading, tuple(cells), tuple(notes)))
+
+
+def _from_to(low: str, high: str) -> str:
+    return low if low == high else f"{low} – {high}"
+
+
+def _where(plans: Sequence[Plan]) -> list[str]:
+    """Device: tasks, of each plan. With the variant of a task that has several on one device; with
+    the number of lanes where nothing else tells two plans apart."""
+    variants: dict[tuple[str, str], set[str]] = {}
+    for t in (t for plan in plans for t in plan.tasks):
+        variants.setdefault((t.task, t.device), set()).add(t.variant)
+    texts = []
+    for plan in plans:
+        places: dict[str, list[str]] = {}
+        for t in plan.tasks:
+            told = [t.variant] if len(variants[t.task, t.device]) > 1 else []
+            told += [f"{t.shares[t.replica]} envs"] if t.shares else []
+            name = f"{t.task} ({', '.join(told)})" if told else t.task
+            places.setdefault(t.device, []).append(name)
+        texts.append("; ".join(f"{device}: {', '.join(all_)}" for device, all_ in places.items()))
+    lanes = [len({t.lane for t in plan.tasks}) for plan in plans]
+    return [
+        f"{text}; {n} lane{'' if n == 1 else 's'}" if texts.count(text) > 1 else text
+        for text, n in zip(texts, lanes, strict=True)
+    ]
 
 
 def difference(before: Plan, after: Plan) -> dict[str, Any]:

@@ -10,14 +10,17 @@ from __future__ import annotations
 import heapq
 import math
 import time
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from pearl.errors import InfeasibleError, SpecError
 from pearl.graph.limits import Limits, bad_time
 from pearl.graph.task_graph import TaskGraph
 from pearl.planning.costs import CostTable, bad_problem
-from pearl.planning.plan_validation import plan_timing
+from pearl.planning.draws import Draws
+from pearl.planning.plan_validation import plan_orders, plan_timing
 from pearl.planning.plans import Plan
+from pearl.planning.valuation import bands_of, valued
 from pearl.solvers.model.search_space import longest_s, search_spaces
 from pearl.solvers.solver import solve
 from pearl_devices.given import is_number, shown
@@ -27,6 +30,62 @@ NEAR = 1e-6
 
 SAME = 1e-8
 """Relative difference below which two throughputs count as equal."""
+
+
+@dataclass(frozen=True)
+class FrontAssignment:
+    """One assignment of the tasks to devices, variants and lanes, and its part of a front.
+
+    plans: the points of the front that have it, by rising power. All but the fastest are that plan
+        slowed down: an iteration costs the same joules above idle, so between them power is a
+        linear function of the rate.
+    """
+
+    plans: tuple[Plan, ...]
+
+    @property
+    def fastest(self) -> Plan:
+        return self.plans[-1]
+
+    @property
+    def slowest(self) -> Plan:
+        return self.plans[0]
+
+
+class Front(list[Plan]):
+    """Plans by rising power and rising throughput, none of them dominated by any plan.
+
+    open_w: ranges of power (low, high), W, in which better plans may be missing: not proved.
+    """
+
+    def __init__(
+        self, plans: Iterable[Plan] = (), open_w: Iterable[tuple[float, float]] = ()
+    ) -> None:
+        super().__init__(plans)
+        self.open_w = tuple(open_w)
+
+    @property
+    def assignments(self) -> tuple[FrontAssignment, ...]:
+        """The assignments that the plans have, each with its plans, by rising power."""
+        return front_assignments(self)
+
+    @property
+    def paced(self) -> tuple[Plan, ...]:
+        """The plans that are slowed down on purpose."""
+        return tuple(p for p in self if p.pace_s is not None)
+
+
+def front_assignments(plans: Sequence[Plan]) -> tuple[FrontAssignment, ...]:
+    """The assignments of some plans, each with its plans, in the order of the fastest."""
+    found: dict[object, list[Plan]] = {}
+    for p in plans:
+        where = ((t.task, t.replica, t.device, t.lane, t.variant, t.width) for t in p.tasks)
+        calls = ((t.fused_with, t.shares) for t in p.tasks)
+        found.setdefault((*where, *calls), []).append(p)
+    rows = [
+        FrontAssignment(tuple(sorted(some, key=lambda p: p.power_w))) for some in found.values()
+    ]
+    return tuple(sorted(rows, key=lambda s: s.fastest.power_w))
 
 
 @dataclass(frozen=True)
@@ -64,7 +123,7 @@ def pareto(
     limits: Limits = Limits(),  # noqa: B008 (frozen)
     gap: float = 0.01,
     time_limit_s: float = 60.0,
-) -> list[Plan]:
+) -> Front:
     """Plans by rising power and rising throughput, none of them dominated by any plan.
 
     The last has the most throughput. The first draws the least power at a period within the limits;
@@ -72,10 +131,11 @@ def pareto(
     From the plan with the most work per joule up, neighbours differ by at most `gap` (relative) in
     throughput and in power, or the larger part of the gap is proven empty and the rest, right below
     the upper one, is not larger; below the most work per joule, by at most `gap` in one of the two.
-    Plans that a cap slows down say so in `pace_s`.
+    Plans that a cap slows down say so in `pace_s`, and their bands are those of that pace.
 
-    Values are throughputs. A plan is `optimal` if that is proven of it and of the stretch down to
-    the plan before it, `time_limit` where time ran out, else `feasible`.
+    Values are throughputs, and statuses are theirs, as in a plan of `solve` within that power.
+    `open_w` of the result says below which plans the front is not proved to be complete,
+    `assignments` which plans are the same one slowed down.
 
     Raises SpecError for arguments that make no sense and InfeasibleError where no plan meets the
     limits.
@@ -104,17 +164,15 @@ class _Front:
         self.longest_s = longest * (1 + SAME)
         self.limits = replace(limits, period_s=self.longest_s) if longest > 0 else limits
 
-    def plans(self) -> list[Plan]:
+    def plans(self) -> Front:
         top = self._within(self.limits.power_w)
         if top.power_w <= 0:
-            return [self._said(top, True, False)]
+            return Front([top.plan])
         frugal = self._frugal(self.limits, top.plan)
         tiny = NEAR * NEAR * top.power_w  # stands for 0 W, which is no cap
         bottom, sure = self._least_power(frugal, tiny)
         points = [bottom, top]
-        open_below: dict[float, bool] = {}  # power of who is above it → whether time ran out
-        if not sure:
-            open_below[bottom.power_w] = time.monotonic() > self.deadline
+        open_below = set() if sure else {bottom.power_w}  # power of the plan above it
         knee = frugal.power_w * (1 - NEAR)
         heap: list[tuple[float, int, _Gap]] = []
         number = 0
@@ -129,20 +187,20 @@ class _Front:
         put(_Gap(bottom, top, max(bottom.power_w, tiny)))
         while heap:
             if time.monotonic() > self.deadline:
-                open_below |= {s.high.power_w: True for _, _, s in heap}
+                open_below |= {s.high.power_w for _, _, s in heap}
                 break
             _, _, s = heapq.heappop(heap)
             ratio = s.high.power_w / s.floor_w
             edge = ratio <= 1 + self.gap and not s.tried
             cap = s.high.power_w * (1 - NEAR) if edge else s.floor_w * math.sqrt(ratio)
             try:
-                point = self._within(cap)
+                point = self._within(cap, s.high.plan)
             except InfeasibleError:
-                open_below[s.high.power_w] = time.monotonic() > self.deadline
+                open_below.add(s.high.power_w)
                 continue
             if point.rate <= s.low.rate * (1 + SAME):
                 if not point.exact:
-                    open_below[s.high.power_w] = point.plan.status == "time_limit"
+                    open_below.add(s.high.power_w)
                 elif not edge:
                     put(replace(s, floor_w=cap))
                 continue
@@ -165,11 +223,11 @@ class _Front:
     def _seconds(self) -> float:
         return max(0.05, min(self.share, self.deadline - time.monotonic()))
 
-    def _within(self, cap: float | None) -> _Point:
+    def _within(self, cap: float | None, known: Plan | None = None) -> _Point:
         """The best throughput within a power cap, and of the plans that have it one that draws the
-        least."""
-        limits = replace(self.limits, power_w=cap)
-        fast = solve(self.graph, self.costs, limits=limits, time_limit_s=self._seconds())
+        least. known: a plan that the cap may slow down."""
+        limits, seconds = replace(self.limits, power_w=cap), self._seconds()
+        fast = solve(self.graph, self.costs, limits=limits, time_limit_s=seconds, known=known)
         exact = fast.status == "optimal"
         if fast.pace_s is not None or fast.power_w <= 0:
             return _Point(fast, exact)  # where the cap binds, less power would be slower
@@ -184,11 +242,10 @@ class _Front:
             return _Point(fast, exact)
         value = steps / frugal.period_s
         bound = max(fast.bound_value, value)
-        status = "optimal" if exact else max(fast.status, frugal.status)
         plan = replace(
             frugal,
             objective="throughput",
-            status=status,
+            status=fast.status,
             value=value,
             value_unit=fast.value_unit,
             bound_value=bound,
@@ -206,6 +263,7 @@ class _Front:
                 objective="power_efficiency",
                 limits=limits,
                 time_limit_s=self._seconds(),
+                known=plan,
             )
         except SpecError:  # an efficiency without bound has no value
             free = replace(limits, power_w=NEAR * NEAR * plan.power_w)
@@ -223,7 +281,7 @@ class _Front:
                 break
             power = slowed
             try:
-                point = self._within(max(power * (1 + SAME), tiny))
+                point = self._within(max(power * (1 + SAME), tiny), plan)
             except InfeasibleError:
                 break
             plan = point.plan
@@ -231,20 +289,26 @@ class _Front:
             return _Point(start, False), False
         return point, point.exact and time.monotonic() <= self.deadline
 
-    def _told(self, points: list[_Point], open_below: dict[float, bool]) -> list[Plan]:
-        """The points that none dominates, by rising power, with their status."""
+    def _told(self, points: list[_Point], open_below: set[float]) -> Front:
+        """The points that none dominates, by rising power."""
         found: list[Plan] = []
+        gaps: list[tuple[float, float]] = []
         best = 0.0
         for p in sorted(points, key=lambda p: (p.power_w, -p.rate)):
             if p.rate > best * (1 + SAME):
                 best = p.rate
-                late = open_below.get(p.power_w)
-                found.append(self._said(p, late is None, bool(late)))
-        return found
+                if p.power_w in open_below or not p.exact:
+                    gaps.append((found[-1].power_w if found else 0.0, p.power_w))
+                found.append(self._banded(p.plan))
+        return Front(found, gaps)
 
-    def _said(self, p: _Point, closed: bool, late: bool) -> Plan:
-        if p.exact and closed:
-            return replace(p.plan, status="optimal")
-        if late or p.plan.status == "time_limit":
-            return replace(p.plan, status="time_limit")
-        return replace(p.plan, status="feasible")
+    def _banded(self, plan: Plan) -> Plan:
+        """The plan with the bands of its pace in the place of those of the cap that it was found
+        by: in a draw with more watts it is no slower. A limit of the user's holds in each draw."""
+        most_w = self.limits.power_w
+        at_limit = most_w is not None and plan.power_w >= most_w * (1 - NEAR)
+        timed, orders, held = plan_orders(plan, self.graph, self.costs)
+        draws, pace_s = Draws(), None if at_limit else plan.pace_s
+        worth = valued(timed, orders, draws, held=held, power_w=most_w, pace_s=pace_s)
+        g = timed.assignment.expansion.graph
+        return replace(plan, bands=bands_of(worth, draws, g.env_steps, g.updates, g.batch))

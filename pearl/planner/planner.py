@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pearl.errors import InfeasibleError, SpecError
 from pearl.formatting import listed
@@ -26,6 +26,9 @@ from pearl_devices import Kernel
 from pearl_devices.base import WIDE
 from pearl_estimators.cpu import UNTIMED_RUNGS
 from pearl_estimators.host import on_demand
+
+if TYPE_CHECKING:
+    from pearl.planner.energy_front import Front
 
 WORTH = 1.15
 """The least gain for which a plan has a second lane. Below it, what no estimate has in it decides:
@@ -257,15 +260,14 @@ def runtime(system: System) -> dict[str, Any]:
     return {**(known.runtime or LANES_ASSUMED), "beside": known.beside}
 
 
-def front(
-    system: System | str | Path, *, gap: float = 0.01, time_limit_s: float = 60.0
-) -> list[Plan]:
+def front(system: System | str | Path, *, gap: float = 0.01, time_limit_s: float = 60.0) -> Front:
     """The plans between least power and most throughput for a system; see `pareto`."""
-    from pearl.planner.energy_front import pareto
+    from pearl.planner.energy_front import Front, pareto
 
     system = as_system(system)
     graph, costs = problem(system)
     plans = pareto(graph, costs, limits=system.limits, gap=gap, time_limit_s=time_limit_s)
     about = Problem(graph, lambda: costs, system.limits, system)
     named = {"spec_sha256": system.sha256, "host": system.platform.name}
-    return [replace(p, **named, problem=about) for p in plans]  # type: ignore[arg-type]
+    told = [replace(p, **named, problem=about) for p in plans]  # type: ignore[arg-type]
+    return Front(told, plans.open_w)

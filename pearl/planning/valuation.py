@@ -44,16 +44,19 @@ def valued(
     *,
     held: Sequence[Arc] = (),
     power_w: float | None = None,
+    pace_s: float | None = None,
 ) -> Valued:
     """A plan under every draw.
 
     held: the arcs of channels that are full, in seconds of latency of their source.
     power_w: limit that paces the plan; a draw in which idling alone exceeds it has an infinite
         period.
+    pace_s: no iteration takes less time; None: as fast as it goes.
     """
     a = timed.assignment
     factors = [draws.factors(m, a.expansion.graph, a.costs) for m in a.modes]
     natural = _periods(timed, timed.ring(orders), held, factors, _crossings(a, draws))
+    natural = np.maximum(natural, pace_s or 0.0)
     dynamic = np.full(draws.number, math.fsum(h.energy_j for h in a.hops.values()))
     watts, given = draws.watts(a.costs), np.ones(draws.number)
     for u, m in enumerate(a.modes):
@@ -245,4 +248,5 @@ def bands_of(found: Valued, draws: Draws, env_steps: float, updates: float, batc
         energy_per_iteration_j=ends(energy),
         power_w=ends(watts),
         env_steps_per_j=ends(per_j) if env_steps else None,
+        missed=int(np.isinf(found.period_s).sum()),
     )

@@ -7,6 +7,16 @@ from pearl.planning.bands import Bands, Ends, Regret
 from pearl.planning.plans import Plan
 
 
+def proof_text(plan: Plan) -> str:
+    """The status of a plan, with the gap to its bound where the plan is not proved."""
+    gap = "below 0.1 %" if plan.gap < 0.0005 else percent(plan.gap)
+    return {
+        "optimal": "optimal, proved",
+        "feasible": f"feasible, gap to the proved bound {gap}",
+        "time_limit": f"stopped at the time limit, gap to the proved bound {gap}",
+    }[plan.status]
+
+
 def band_of_value(plan: Plan) -> str:
     """The band of the value, in brackets; empty where it is no wider than its digits."""
     ends = rate_band(plan)
@@ -42,7 +52,11 @@ def bands_text(b: Bands) -> str:
         parts.append(band(*b.power_w, "W"))
     if b.period_s:
         parts.append(f"{band(*b.period_s, 's')} an iteration")
-    return f"{listed(parts)}, in {b.draws} draws from the bands of the estimates"
+    told = listed(parts) if parts else "not finite"
+    told += f", in {b.draws} draws from the bands of the estimates"
+    if b.missed:
+        told += f"; {b.missed} of them exceed the limit on power by idling alone and count as 0"
+    return told
 
 
 def by_regret(r: Regret | None) -> str:

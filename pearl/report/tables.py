@@ -12,7 +12,13 @@ from itertools import groupby
 from pearl.formatting import NONE, band, count, listed, percent, ratio, si
 from pearl.planning.plans import Channel, Entry, Lane, Placement, Plan
 from pearl.planning.runs import TOLERANCE, Drift, Run
-from pearl.report.bands_text import band_of_value, bands_text, by_regret, regret_text
+from pearl.report.bands_text import (
+    band_of_value,
+    bands_text,
+    by_regret,
+    proof_text,
+    regret_text,
+)
 from pearl.report.evaluation_text import evaluation_row, evaluation_sentence, solved
 from pearl.text_tables import Column, Table
 
@@ -36,12 +42,6 @@ def _value(value: float, unit: str) -> str:
 
 def plan_facts(plan: Plan) -> tuple[tuple[str, str], ...]:
     """Label and text of the facts at the head of a report about a plan."""
-    gap = "below 0.1 %" if plan.gap < 0.0005 else percent(plan.gap)
-    proof = {
-        "optimal": "optimal, proved",
-        "feasible": f"feasible, gap to the proved bound {gap}",
-        "time_limit": f"stopped at the time limit, gap to the proved bound {gap}",
-    }[plan.status]
     predicted = _value(plan.value, plan.value_unit) + band_of_value(plan)
     period = f"{si(plan.period_s, 's')} an iteration, at least {si(plan.bound_s, 's')}"
     if plan.objective == "makespan":
@@ -50,7 +50,7 @@ def plan_facts(plan: Plan) -> tuple[tuple[str, str], ...]:
     facts = [
         ("predicted", predicted),
         ("objective", plan.objective.replace("_", " ") + by_regret(plan.regret)),
-        ("status", proof),
+        ("status", proof_text(plan)),
         ("method", f"{plan.method}, seed {plan.seed}, solved in {si(plan.solve_s, 's')}"),
         ("period", period),
     ]

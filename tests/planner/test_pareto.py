@@ -12,6 +12,7 @@ import pytest
 
 import pearl
 from pearl import solve
+from pearl.cli.text import front_text
 from pearl.errors import InfeasibleError, SpecError
 from pearl.graph.limits import Limits
 from pearl.graph.task_graph import TaskGraph
@@ -20,10 +21,13 @@ from pearl.planning.costs import CostTable
 from pearl.planning.plan_validation import check_plan
 from pearl.planning.plans import Plan
 from pearl.planning.timing import timing
+from pearl.report.bands_text import bands_text
 from pearl.solvers.methods import enumeration
 from pearl.solvers.model.lane_sequencing import best_orders
 from pearl.solvers.model.search_space import search_spaces
 from pearl.testing.graphs import devices, loop, mode, random_problem, star
+from pearl_estimators import Estimate
+from pearl_estimators.power import SOURCE
 from tests.graphs import dqn, dqn_costs
 
 GAP = 0.1
@@ -65,6 +69,7 @@ def test_no_plan_dominates_the_front_and_none_lies_far_above_it(number: int) -> 
     for plan in plans:
         check_plan(plan, graph, costs)
         assert plan.status == "optimal"
+        assert plans.open_w == ()
         for power, speed in points:
             less, more = power < plan.power_w * (1 - 1e-6), speed > rate(plan) * (1 + 1e-6)
             as_little = power <= plan.power_w * (1 + 1e-9)
@@ -134,6 +139,60 @@ def test_of_plans_as_fast_the_one_of_least_power_is_taken() -> None:
     assert plans[-1].status == "optimal"
 
 
+def modelled(power_w: float | None = None) -> tuple[TaskGraph, CostTable, Limits]:
+    """A fast mode and a frugal one, with watts that are modelled and so drawn."""
+    found = devices("a", "b", idle_power_w=20.0, active_power_w=100.0, when_unused="off")
+    modes = tuple(
+        replace(
+            mode("x", d, seconds),
+            estimate=Estimate(seconds, seconds, seconds / 2, 2 * seconds, joules, source=SOURCE),
+        )
+        for d, seconds, joules in (("a", 2.0, 20.0), ("b", 1.0, 60.0))
+    )
+    return loop("x"), CostTable(star(found), modes), Limits(power_w=power_w)
+
+
+def test_the_front_shows_its_assignments_and_the_plans_between_them() -> None:
+    graph, costs, _ = modelled()
+    plans = pearl.pareto(graph, costs, gap=0.02)
+    slow, fast = plans.assignments
+    assert [slow.fastest.task("x").device, fast.fastest.task("x").device] == ["a", "b"]
+    assert [*slow.plans, *fast.plans] == plans
+    assert len(plans.paced) == len(plans) - sum(p.pace_s is None for p in plans) > 10
+    first, last = fast.slowest, fast.fastest
+    for p in fast.plans:  # linear: fixed joules above idle an iteration
+        share = (rate(p) - rate(first)) / (rate(last) - rate(first))
+        assert p.power_w == pytest.approx(first.power_w + share * (last.power_w - first.power_w))
+
+
+def test_the_last_plan_of_the_front_says_what_the_plan_says() -> None:
+    graph, costs, _ = modelled()
+    plan, plans = solve(graph, costs), pearl.pareto(graph, costs, gap=0.1)
+    assert plans[-1].bands == plan.bands
+    text = front_text(plans, plans.open_w)
+    assert text.count("optimal, proved") == 2
+    assert plan.bands is not None
+    for p in plans.paced:  # a cap would stop the draws in which idling alone exceeds it
+        assert p.bands is not None
+        low, high = p.bands.period_s or (0.0, 0.0)
+        assert p.pace_s is not None
+        assert p.pace_s * (1 - 1e-9) <= low <= high
+        assert p.bands.missed == 0
+
+
+def test_draws_that_cannot_keep_a_limit_on_power_are_counted_and_told() -> None:
+    graph, costs, limits = modelled(power_w=41.0)
+    plan = solve(graph, costs, limits=limits)
+    assert plan.bands is not None
+    assert plan.bands.period_s is None
+    assert plan.bands.missed > 0
+    told = f"{plan.bands.missed} of them exceed the limit on power by idling alone and count as 0"
+    assert told in bands_text(plan.bands)
+    plans = pearl.pareto(graph, costs, limits=limits, gap=0.5)
+    assert plans[-1].bands == plan.bands
+    assert "count as 0" in front_text(plans)
+
+
 def test_a_platform_without_power_figures_has_one_plan() -> None:
     costs = CostTable(star(devices("a", "b")), (mode("x", "a", 2.0), mode("x", "b", 1.0)))
     plans = pearl.pareto(loop("x"), costs)
@@ -171,7 +230,8 @@ def test_time_is_kept_and_what_is_not_proven_is_said(monkeypatch: pytest.MonkeyP
     plans = pearl.pareto(dqn(4), CostTable(costs.platform, modes), gap=1e-4, time_limit_s=80.0)
     assert len(seconds) <= 80 / 8 + 2  # the last point takes two, of which none begins much later
     assert max(seconds) <= 80 / 8
-    assert any(p.status != "optimal" for p in plans)
+    assert plans.open_w
+    assert all(low < high for low, high in plans.open_w)
     assert all(math.isfinite(p.value) for p in plans)
 
 
