@@ -310,8 +310,13 @@ def check_here(
 
 
 def _end_with_parent() -> None:
-    """Ends this process, and those it has started, once the parent has closed the input."""
-    sys.stdin.read()
+    """Ends this process, and those it has started, once the parent has closed the input.
+
+    Read below `sys.stdin`: a process that an environment forks meanwhile closes its own copy of
+    that, and would wait for ever for the lock of a thread that it does not have.
+    """
+    while os.read(0, 1 << 12):
+        pass
     if hasattr(os, "getpgrp") and os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os._exit(1)
