@@ -113,6 +113,8 @@ class Child:
         self.limits.append(timeout_s)
         known = Calibration.from_json(given["known"])
         jobs = calibrate_host.lacking(given["groups"], known)
+        if given["only"]:
+            jobs = calibrate_host.chosen(given["only"], given["groups"], known)
         self.points.append(len(jobs))
         write, told = teller(Path(given["journal"])), [0]
 
@@ -129,6 +131,8 @@ class Child:
             apart=lambda: 1e-6,
             pause=lambda _: None,
         )
+        if given["only"]:
+            return None
         threads = calibrate_host._new(by_threads(given["groups"]), known)
         calibrate_host.time_threads(threads, tell, prepare=self.prepare, share=lambda _: 1.0)
         tell({"runtime": LANES})

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 UNTIMED = "not timed on this host yet"
 
 
-LEARNED = ("calibrated", "measured")
-"""Rungs whose estimates runs correct."""
+TIMED = ("calibrated", "measured")
+"""Rungs of estimates that rest on timings of this host."""
 
 UNTIMED_RUNGS = ("probed", "datasheet")
 """Rungs of kernels that nobody timed on the device."""
@@ -28,20 +28,21 @@ UNTIMED_RUNGS = ("probed", "datasheet")
 def calibrated_or_roofline(kernel: Kernel, device: Device, variant: str, width: int) -> Estimate:
     """The best rung for a kernel on a CPU.
 
-    Kernels of this host are calibrated: timed on first use, which takes about half a minute, and
-    corrected by what runs took. Those that could not be timed, and CPUs of a data sheet, have the
-    datasheet rung. A fused kernel is no slower than its parts one by one.
+    Kernels of this host are calibrated: timed on first use, which takes about half a minute. Those
+    that could not be timed, and CPUs of a data sheet, have the datasheet rung. Both are corrected
+    by what runs on this host took. A fused kernel is no slower than its parts one by one.
     """
     found = uncorrected(kernel, device, variant, width)
-    if not device.real or found.rung not in LEARNED:
+    if not device.real:
         return found
     from pearl_estimators.host.learned import corrected
     from pearl_estimators.host.on_demand import calibration
 
-    seen = calibration(device, [kernel]).learned
+    timed = found.rung in TIMED
+    seen = [s for s in calibration(device, [kernel]).learned if s.timed == timed]
     if not seen:
         return found
-    return corrected(found, seen, parts(kernel, device, variant, width))
+    return corrected(found, seen, parts(kernel, device, variant, width), timed=timed)
 
 
 def parts(kernel: Kernel, device: Device, variant: str, width: int) -> tuple[KernelShare, ...]:
@@ -92,6 +93,8 @@ def uncorrected(kernel: Kernel, device: Device, variant: str, width: int) -> Est
     guessed = alone.rung in UNTIMED_RUNGS
     unknown = guessed and acts(kernel)
     better = guessed and together.rung not in UNTIMED_RUNGS
+    if not guessed and together.rung in UNTIMED_RUNGS:
+        return alone  # it was timed, and parts were not
     if unknown or better or together.latency_s < alone.latency_s:
         return together
     if not guessed:

@@ -52,11 +52,15 @@ def _options(
 
 @dataclass(frozen=True)
 class Result:
-    """What a command found: text for people, the object for programs, the exit status."""
+    """What a command found: text for people, the object for programs, the exit status.
+
+    after: what is done once all of it is written.
+    """
 
     text: str
     object: dict[str, Any]
     status: int = DONE
+    after: Callable[[], None] | None = None
 
 
 def command(function: Callable[..., Result]) -> Callable[..., None]:
@@ -69,9 +73,11 @@ def command(function: Callable[..., Result]) -> Callable[..., None]:
             with warnings.catch_warnings():
                 warnings.showwarning = _note
                 result = _attempt(lambda: function(*args, **options))
-            if target != "-" and result.text:
-                print(result.text, flush=True)
-            _write_json(result.object, target)
+                if target != "-" and result.text:
+                    print(result.text, flush=True)
+                _write_json(result.object, target)
+                if result.after is not None:
+                    result.after()
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
         except OSError as error:

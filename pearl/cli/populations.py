@@ -65,12 +65,10 @@ def sweep(
     json_file: Json = None,
 ) -> Result:
     """Train many runs, seeds by values, over this machine's cores or those of a cluster."""
-    from pearl.planner.planner import spare
     from pearl.population.members import parse_options, parse_over, parse_seeds
     from pearl.population.population import ASHA, TOURNAMENT
     from pearl.population.population import sweep as swept
     from pearl.population.watching import watched
-    from pearl.spec.own_code import graph_of
     from pearl.training.interruption import ENDING, interruptible
 
     values: dict[str, list[object]] = {}
@@ -81,8 +79,7 @@ def sweep(
     given = [*(keys or ()), *(set or ())]
     laid, system = overrides(given), load_spec(spec, given)
     if not resume:
-        spare(system, graph_of(system))
-        warn_of_measuring(system)
+        warn_of_measuring(system, to_train=True)
     folder = None if dry_run else sweep_folder(system.name, out, resume=resume)
     with interruptible(*ENDING), watched() as watcher:
         done = swept(

@@ -7,6 +7,7 @@ import gc
 import re
 import sys
 from enum import StrEnum, auto
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -31,8 +32,10 @@ from pearl.seeds import SEEDS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from pearl.planning.runs import Run
     from pearl.training.policy import Policy
     from pearl.training.steering import Callback
+    from pearl.training.trainer import Trainer
 
 
 @contextlib.contextmanager
@@ -108,8 +111,6 @@ def train(
 ) -> Result:
     """Plan, train, and report prediction beside measurement."""
     with _starting():
-        from pearl.planner.planner import spare
-        from pearl.spec.own_code import graph_of
         from pearl.spec.reading import state
         from pearl.training.interruption import ENDING, interruptible
         from pearl.training.progress import shown
@@ -124,10 +125,8 @@ def train(
         system = load_spec(spec, laid)
         kept = plan_of_run(folder, system) if resume and plan_file is None else None
         planned = plan_file or kept
-        if planned is None:
-            spare(system, graph_of(system))
         if planned is None or replan:
-            warn_of_measuring(system)
+            warn_of_measuring(system, to_train=True)
         trainer = compile_system(system, plan=planned, emulate=emulate, seed=seed)
     with interruptible(*ENDING), shown() as progress:  # they end this after the progress bar
         run = trainer.train(
@@ -150,7 +149,28 @@ def train(
     status = {"done": DONE, "stopped": DONE, "failed": FAILED, "interrupted": INTERRUPTED}[
         run.status
     ]
-    return Result(text, run.to_json(), status)
+    return Result(text, run.to_json(), status, partial(_calibrate_after, trainer, run))
+
+
+def _calibrate_after(trainer: Trainer, run: Run) -> None:
+    """Time the kernels of a run that has come to its end, for a short while, and say so."""
+    from pearl.training import calibrating
+    from pearl_estimators.host import on_demand
+
+    if run.status not in ("done", "stopped") or not trainer.system.train.calibrate_after:
+        return
+    try:
+        wanted = calibrating.untimed(trainer)
+        if not wanted or not on_demand.quiet(1):
+            return
+        most = f"at most {calibrating.LIMIT_S:.0f} s; Ctrl-C skips it"
+        print(f"the run is complete; timing its kernels for later plans, {most}", file=sys.stderr)
+        timed, left = calibrating.calibrate_after(wanted)
+    except KeyboardInterrupt:
+        print("skipped; what was timed is kept", file=sys.stderr)
+        return
+    more = f"; {left} are left for the next run" if left else ""
+    print(f"{timed} kernels timed{more}", file=sys.stderr)
 
 
 def _callbacks(

@@ -25,7 +25,7 @@ from pearl.errors import SpecError
 from pearl.files import write_atomically
 from pearl.graph.task_graph import TaskGraph
 from pearl.json_files import read_object
-from pearl.planner.planner import kernels, problem, runtime
+from pearl.planner.planner import kernels, problem, runtime, spared
 from pearl.planning.costs import CostTable, with_lanes
 from pearl.planning.plans import Plan, Problem, load_plan
 from pearl.spec.system import System
@@ -59,7 +59,8 @@ def remembered(system: System, graph: TaskGraph) -> Plan | None:
         return None
 
     def costs() -> CostTable:
-        table = problem(system)[1]
+        with spared(system):
+            table = problem(system)[1]
         return with_lanes(table, graph, **runtime(system)) if several else table
 
     about = Problem(graph, costs, replace(system.limits, max_lanes=most), system)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -229,19 +229,17 @@ def kernels(graph: TaskGraph) -> list[Kernel]:
     return [t.kernel for t in graph.tasks] + [f.kernel for f in graph.fusions]
 
 
-def spare(system: System, graph: TaskGraph) -> None:
-    """To be called before a system is planned in order to be trained at once. Where every plan is
-    one lane on one CPU of this host, a plan needs no times to be trained by: while something else
-    has a part of the cores, none are measured for it."""
+ONE_LANE = "one lane on one CPU needs no timing to be trained"
+
+
+def spared(system: System) -> AbstractContextManager[None]:
+    """Within it a system is planned in order to be trained at once, and trained: where every plan
+    is one lane on one CPU of this host, no kernel is timed for it."""
     devices, limits = system.platform.devices, system.limits
-    if len(devices) > 1 or not on_demand.calibrated_here(devices[0]):
-        return
-    if 1 not in (limits.max_lanes, devices[0].max_lanes):
-        return
-    missing = on_demand.lacking(kernels(graph))
-    if missing and not on_demand.quiet(1):
-        why = "this host is busy, and one lane on one CPU needs no timing to be trained"
-        on_demand.pass_over(missing, why)
+    one = len(devices) == 1 and 1 in (limits.max_lanes, devices[0].max_lanes)
+    if one and on_demand.calibrated_here(devices[0]):
+        return on_demand.as_known(ONE_LANE)
+    return nullcontext()
 
 
 def runtime(system: System) -> dict[str, Any]:

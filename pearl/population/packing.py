@@ -12,7 +12,7 @@ from pearl.errors import InfeasibleError, SpecError
 from pearl.formatting import count
 from pearl.graph.task_graph import TaskGraph
 from pearl.planner import plan_memory
-from pearl.planner.planner import planned, spare
+from pearl.planner.planner import planned, spared
 from pearl.planning.plans import Plan
 from pearl.population.driving import Journal, VirtualTime, drive
 from pearl.population.members import Population
@@ -126,9 +126,9 @@ class Planner:
         )
         known = _remembered(system, bounded, graph)
         if known is None:
-            spare(bounded, graph)
-            known = planned(bounded, graph)
-            plan_memory.remember(bounded, graph, known)
+            with spared(bounded):
+                known = planned(bounded, graph)
+                plan_memory.remember(bounded, graph, known)
         self.know(system, known)
         return known
 

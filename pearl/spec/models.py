@@ -207,6 +207,11 @@ class Train:
         description="What one step of an environment may take at most, by default 60 s; native "
         "ones are not timed.",
     )
+    calibrate_after: StrictBool = Field(
+        default=True,
+        description="Whether `pearl train` times the kernels of a run that were never timed here, "
+        "once its report is printed and its files are written, for at most 5 s.",
+    )
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

@@ -1,6 +1,6 @@
 """Training by a plan: compile, the session that runs, checkpoints, evaluation, export."""
 
 __all__ = [
-    *("checkpoints", "compiled", "evaluations", "interruption", "memory", "policy"),
-    *("policy_export", "progress", "run", "steering", "trainer"),
+    *("calibrating", "checkpoints", "compiled", "evaluations", "interruption", "memory"),
+    *("policy", "policy_export", "progress", "run", "steering", "trainer"),
 ]

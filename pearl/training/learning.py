@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from pearl.graph.task_graph import TaskGraph
-from pearl.planning.plans import Plan
+from pearl.planning.plans import Placement, Plan
 from pearl.planning.runs import Drift
-from pearl_devices import Platform
-from pearl_estimators.cpu import LEARNED, parts, uncorrected
+from pearl_devices import Kernel, Platform
+from pearl_estimators.cpu import TIMED, parts, uncorrected
 from pearl_estimators.host.calibration_file import path
 from pearl_estimators.host.learned import KernelShare, Seen
 from pearl_estimators.host.on_demand import calibrated_here, remembered
@@ -42,10 +42,12 @@ nothing."""
 
 @dataclass(frozen=True)
 class _Calls:
-    """The calls of a lane. seconds: by their estimates without corrections, an iteration."""
+    """The calls of a lane. seconds: by their estimates without corrections, an iteration. timed:
+    all these estimates rest on timings."""
 
     seconds: float
     parts: tuple[KernelShare, ...]
+    timed: bool
 
 
 def taught(
@@ -53,10 +55,10 @@ def taught(
 ) -> Lessons:
     """What the calls of a run took beside their estimates without corrections.
 
-    It is told of plans that kept their plan, on a CPU of this host all of whose calls are timed
-    here, where the run had its cores: at most LOADED of its time it waited for one, or the host of
-    the virtual machine had it. One lane tells its whole iteration, net of those waits. Of several
-    lanes each tells its calls, timed one by one; what lanes wait tells nothing.
+    It is told of plans that kept their plan, on a CPU of this host, whatever the rung of their
+    estimates, where the run had its cores: at most LOADED of its time it waited for one, or the
+    host of the virtual machine had it. One lane tells its whole iteration, net of those waits. Of
+    several lanes each tells its calls, timed one by one; what lanes wait tells nothing.
     plan, graph: as the run had them.
     """
     lanes = dict.fromkeys(t.lane for t in plan.tasks)
@@ -79,7 +81,7 @@ def taught(
         if isinstance(off, str):
             said.append(f"Nothing was learned from {what}: {off}.")
         elif isinstance(calls, _Calls):
-            found.append(Seen(calls.parts, math.log(off)))
+            found.append(Seen(calls.parts, math.log(off), timed=calls.timed))
             said.append(f"Learned from {what}: its calls took {off:.3f} times their estimates.")
     return tuple(found), tuple(said)
 
@@ -113,25 +115,24 @@ def _calls(plan: Plan, graph: TaskGraph, platform: Platform, lane: str) -> _Call
     device = platform.device(placed[0].device)
     if not calibrated_here(device):
         return f"{device.name} is not timed here"
-    if untimed := [t.task for t in placed if t.rung not in LEARNED]:
-        return f"{', '.join(untimed)} were not timed"
-    fused = {f.tasks: f.kernel for f in graph.fusions}
-    made: dict[tuple[str, ...], tuple[float, tuple[KernelShare, ...]]] = {}
-    for t in placed:
-        tasks = next((names for names in fused if {*names} == {t.task, *t.fused_with}), (t.task,))
-        kernel = fused[tasks] if t.fused_with else graph.task(t.task).kernel
+    made: list[tuple[float, tuple[KernelShare, ...]]] = []
+    timed = True
+    for t, kernel in called(placed, graph):
         way = kernel, device, t.variant, t.width
         firings = 1 if t.fused_with else t.firings
-        made[tasks] = firings * uncorrected(*way).latency_s, parts(*way)
-    total_s = sum(seconds for seconds, _ in made.values())
-    return _Calls(
-        total_s,
-        tuple(
-            replace(p, share=p.share * seconds / total_s)
-            for seconds, of in made.values()
-            for p in of
-        ),
-    )
+        cost = uncorrected(*way)
+        timed = timed and cost.rung in TIMED
+        made.append((firings * cost.latency_s, parts(*way)))
+    total_s = sum(seconds for seconds, _ in made)
+    shares = (replace(p, share=p.share * s / total_s) for s, of in made for p in of)
+    return _Calls(total_s, tuple(shares), timed)
+
+
+def called(placed: Iterable[Placement], graph: TaskGraph) -> list[tuple[Placement, Kernel]]:
+    """The calls of these tasks, each once: its kernel, and one of the tasks that it runs."""
+    fused = {frozenset(f.tasks): f.kernel for f in graph.fusions}
+    calls = {frozenset((t.task, *t.fused_with)): t for t in placed}
+    return [(t, fused[c] if t.fused_with else graph.task(t.task).kernel) for c, t in calls.items()]
 
 
 def _busy(plan: Plan, graph: TaskGraph, drift: Drift, lane: str, calls: _Calls) -> float | str:

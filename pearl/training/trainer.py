@@ -15,7 +15,7 @@ from pearl.errors import SpecError
 from pearl.files import held, write_atomically
 from pearl.graph.task_graph import TaskGraph
 from pearl.planner import plan_memory
-from pearl.planner.planner import as_system, planned, spare
+from pearl.planner.planner import as_system, planned, spared
 from pearl.planning.plans import Plan, load_plan, plain
 from pearl.planning.runs import CHECKPOINT as CHECKPOINT
 from pearl.planning.runs import SPEC_MARK, Run, check_folder
@@ -70,7 +70,8 @@ def compile(
     system = as_system(system)
     graph = graph_of(system)
     if plan is None:
-        made = _planned(system, graph, emulate=emulate)
+        with spared(system):
+            made = _planned(system, graph, emulate=emulate)
     else:
         given = plan if isinstance(plan, Plan) else load_plan(plan)
         made = compiled(system, given, graph, emulate=emulate, check=True)
@@ -83,7 +84,6 @@ def compile(
 
 def _planned(system: System, graph: TaskGraph, *, emulate: bool) -> Compiled:
     """The system compiled with the plan that is remembered of it, or else made now."""
-    spare(system, graph)
     if (known := plan_memory.remembered(system, graph)) is not None:
         with suppress(SpecError):  # then it is made anew
             return compiled(system, known, graph, emulate=emulate, check=True)
@@ -273,7 +273,7 @@ class Trainer:
         if seed is not None:
             self.session.seed = self._seed_given = checked_seed(seed)
         planned_s, self.planned_s = self.planned_s, 0.0
-        with interruptible() as interruption:
+        with spared(self.system), interruptible() as interruption:
             if folder is None:
                 run = TrainingRun(
                     self.session, self._begin(steps, start_from), None, interruption, planned_s

@@ -286,27 +286,6 @@ def test_a_damaged_calibration_is_made_anew_and_a_line_says_so(
     assert stored() is not None
 
 
-def test_a_busy_host_trains_by_the_data_sheet_and_says_so(
-    fresh: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One lane on one CPU: no process measures anything (`in_child` is None)."""
-    monkeypatch.setattr(on_demand, "share_had", lambda cores: 0.5)
-    out = fresh / "run"
-    options = ["--set", "limits.max_lanes=1", "--set", "train.steps=300", "--out", out]
-    ran = Ran("train", "q_learning_frozenlake", *options)
-    assert ran.status == 0, ran.err
-    assert "note: this host is busy, and one lane on one CPU needs no timing" in ran.err
-    assert "timing kernels" not in ran.err
-    run = load_run(out)
-    assert run.status == "done"
-    rungs = {t.task: t.rung for t in run.plan.tasks}
-    assert rungs.pop("env_step") == "measured"  # no calibration has it; a process of its own
-    assert set(rungs.values()) == {"datasheet"}
-    text = " ".join(Ran("report", out).out.split())
-    assert "Not timed on this host, but from the data sheet: " in text
-    assert "(this host is busy, and one lane on one CPU needs no timing to be trained)" in text
-
-
 def test_init_writes_a_spec_that_check_accepts_and_overwrites_nothing(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     assert problems(Ran("init", file, "--json", "-").object(), "init") == []

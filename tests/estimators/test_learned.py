@@ -82,6 +82,32 @@ def test_runs_of_a_host_that_has_changed_are_followed():
     assert found.runs == MEMORY
 
 
+def test_a_run_beside_a_data_sheet_teaches_data_sheets_alone_and_from_more_doubt():
+    seen = (Seen((A,), 0.60, timed=False), Seen((A,), 0.10))
+    assert factor(seen, [A])[0] == pytest.approx(0.10, abs=0.005)
+    assert factor(seen, [A], timed=False)[0] == pytest.approx(0.60, abs=0.005)
+    assert factor((), [A], timed=False) == (0.0, pytest.approx(0.48))
+    sheet, timed = (factor(seen, [OTHER], timed=t)[1] for t in (False, True))
+    assert sheet == pytest.approx(timed * 0.48 / 0.15, rel=0.02)
+    assert with_run(seen[1:], seen[0]) == (seen[1], seen[0])
+
+
+def test_a_run_by_the_data_sheet_is_kept_without_a_calibration_and_corrects_it(fresh):
+    system = pearl.load("dqn_cartpole", set={"limits.max_lanes": 1})
+    with planner.spared(system):
+        plan, graph = pearl.plan(system), planner.problem(system)[0]
+        assert {t.rung for t in plan.tasks} == {"datasheet"}
+        wall_s = 1.5 * plan.period_s
+        drift = Drift(plan.period_s, wall_s, 0.5, (), waited=0.0)
+        (seen,), said = taught(plan, graph, system.platform, drift, {"wall_s": 2.0})
+        assert said == ("Learned from this run: its calls took 1.500 times their estimates.",)
+        assert (seen.timed, seen.off) == (False, pytest.approx(math.log(1.5)))
+        assert told_by_runs.learn(seen)
+        again = pearl.plan(system)
+        assert again.period_s / plan.period_s == pytest.approx(1.5, abs=0.1)
+        assert {t.rung for t in again.tasks} == {"datasheet"}
+
+
 def test_what_is_no_news_is_not_kept_so_that_plans_are_not_made_anew():
     seen = with_run((), QUIET)
     assert seen == (QUIET,)

@@ -359,8 +359,8 @@ def test_a_wrong_spec_says_what_and_where(
          ["set algorithm.replay.kind: given 'rank'; allowed: uniform or prioritised"]),
         ({"train.steps": 1.5, "train.stps": 1},
          ["set train.steps: given 1.5; allowed: a whole number",
-          "set train.stps: unknown key (did you mean steps?); allowed are carrier, "
-              "checkpoint_every, checkpoint_replay, env_time_limit, evaluate_episodes, "
+          "set train.stps: unknown key (did you mean steps?); allowed are calibrate_after, "
+              "carrier, checkpoint_every, checkpoint_replay, env_time_limit, evaluate_episodes, "
               "evaluate_every, evaluate_in, evaluate_max_steps, final_episodes, lanes, "
               "on_env_failure, seed, steps"]),
         ({"algorithm.discount": float("inf")},

@@ -191,6 +191,16 @@ def _exchange() -> Callable[[], float]:
     return exchange_s
 
 
+def chosen(
+    only: Sequence[str], groups: Sequence[str], known: Calibration
+) -> list[tuple[Kernel, str]]:
+    """The kernels and variants of `lacking`, as far as they are of the families and variants
+    `only`, in its order."""
+    place = {name: n for n, name in enumerate(only)}
+    jobs = [(f"{family(of)} {v}", (of, v)) for of, v in lacking(groups, known)]
+    return [job for _, job in sorted((j for j in jobs if j[0] in place), key=lambda j: place[j[0]])]
+
+
 def everything(seconds: float, groups: Sequence[str], known: Calibration, tell: Tell) -> None:
     """Tell of the kernels of `groups` that `known` has no point of, and of the lane costs that
     it lacks: those of the runtime, and the slow-down of calls on two cores by each other."""
@@ -300,8 +310,13 @@ def check_here(
 
 
 def _end_with_parent() -> None:
-    """Ends this process, and those it has started, once the parent has closed the input."""
-    sys.stdin.read()
+    """Ends this process, and those it has started, once the parent has closed the input.
+
+    Read below `sys.stdin`: a process that an environment forks meanwhile closes its own copy of
+    that, and would wait for ever for the lock of a thread that it does not have.
+    """
+    while os.read(0, 1 << 12):
+        pass
     if hasattr(os, "getpgrp") and os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os._exit(1)
@@ -310,8 +325,8 @@ def _end_with_parent() -> None:
 def main(arguments: list[str]) -> None:
     """`measure SECONDS`, `check SECONDS`, `own SECONDS` or `probe SECONDS`.
 
-    The first line of input is the task's JSON: groups, known calibration and journal; a
-    calibration; kernels of the user's own; nothing.
+    The first line of input is the task's JSON: groups, known calibration, journal and the families
+    and variants to time alone; a calibration; kernels of the user's own; nothing.
     """
     task, seconds = arguments[0], float(arguments[1])
     given = json.loads(sys.stdin.readline())
@@ -326,7 +341,11 @@ def main(arguments: list[str]) -> None:
         print(json.dumps(probe_here(seconds)))
     else:
         known, tell = Calibration.from_json(given["known"]), teller(Path(given["journal"]))
-        everything(seconds, given["groups"], known, tell)
+        if given["only"]:
+            jobs = chosen(given["only"], given["groups"], known)
+            time_points(seconds, jobs, tell, apart_s=known.apart_s)
+        else:
+            everything(seconds, given["groups"], known, tell)
         print("null")
     sys.stdout.flush()
 

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 SPREAD = 0.15
 """Standard deviation of ln(factor) before any run: runs of the nine shipped specs took 0.99 to 1.20
 times the CPU time of their estimates (2 × AMD EPYC, virtual, loaded, 2026-11-23)."""
+SHEET_SPREAD = 0.48
+"""The same of estimates from a data sheet: nine in ten are within a factor of 2.2 (`NATIVE_BAND` of
+`cpu_datasheet`)."""
 NOISE = 0.02
 """Standard deviation of what one run says: assumed. Runs that had not their cores say nothing."""
 REACH = 4.0
@@ -63,6 +66,8 @@ class Seen:
 
     off: ln(measured / estimated without this), the mean of the runs.
     runs: how many, at most MEMORY.
+    timed: whether all estimates rested on timings. What runs took beside those of a data sheet says
+        nothing of others.
 
     Raises:
         ValueError: a number is not finite, or shares do not make 1.
@@ -71,6 +76,7 @@ class Seen:
     parts: tuple[KernelShare, ...]
     off: float
     runs: float = 1.0
+    timed: bool = True
 
     def __post_init__(self) -> None:
         total = sum(p.share for p in self.parts)
@@ -83,8 +89,8 @@ class Seen:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """Identity of an iteration: its kernels."""
-        return tuple((p.named, p.flops, p.bytes) for p in self.parts)
+        """Identity of an iteration: its kernels, and whether they were timed."""
+        return self.timed, *((p.named, p.flops, p.bytes) for p in self.parts)
 
 
 def merged(known: Seen | None, new: Seen) -> Seen:
@@ -103,29 +109,36 @@ def with_run(seen: Sequence[Seen], new: Seen) -> tuple[Seen, ...]:
     after = (*before.values(), merged(known, new))[-KEPT:]
     if known is None:
         return after
-    moved = abs(factor(after, new.parts)[0] - factor(seen, new.parts)[0])
+    now, then = (factor(runs, new.parts, timed=new.timed)[0] for runs in (after, seen))
+    moved = abs(now - then)
     return after if moved >= NEWS else tuple(seen)
 
 
-def factor(seen: Sequence[Seen], parts: Sequence[KernelShare]) -> tuple[float, float]:
+def factor(
+    seen: Sequence[Seen], parts: Sequence[KernelShare], *, timed: bool = True
+) -> tuple[float, float]:
     """Expectation and standard deviation, given the runs, of ln(factor) of a call that consists of
-    these."""
+    these. timed: whether its estimate rests on timings; only such runs count."""
     import numpy as np
 
+    alike = tuple(s for s in seen if s.timed == timed)
+    spread = SPREAD if timed else SHEET_SPREAD
     rows, names, shares = _columns(parts)
     own = float(shares @ _alike(rows, names, rows, names) @ shares)
-    if not seen:
-        return 0.0, math.sqrt(own)
-    model = _model(tuple(seen))
+    if not alike:
+        return 0.0, spread * math.sqrt(own)
+    model = _model(alike, spread)
     across = model.weighted @ _alike(model.rows, model.names, rows, names) @ shares
     variance = own - float(across @ np.linalg.solve(model.covariance, across))
-    return float(across @ model.answer), math.sqrt(max(variance, 0.0))
+    return float(across @ model.answer), spread * math.sqrt(max(variance, 0.0))
 
 
-def corrected(estimate: Estimate, seen: Sequence[Seen], parts: Sequence[KernelShare]) -> Estimate:
+def corrected(
+    estimate: Estimate, seen: Sequence[Seen], parts: Sequence[KernelShare], *, timed: bool = True
+) -> Estimate:
     """An estimate times its factor. Its band becomes narrower where runs leave less doubt, down to
-    BAND_FLOOR."""
-    mean, spread = factor(seen, parts)
+    BAND_FLOOR. timed: as in `factor`."""
+    mean, spread = factor(seen, parts, timed=timed)
     by, half = math.exp(mean), math.exp(max(BAND_FLOOR, Z90 * spread))
     latency_s = by * estimate.latency_s
     return replace(
@@ -141,8 +154,8 @@ def corrected(estimate: Estimate, seen: Sequence[Seen], parts: Sequence[KernelSh
 @dataclass(frozen=True, eq=False)
 class _Model:
     """rows, names: of every part of what was seen: log2 of its sizes, family and variant. weighted:
-    (seen, parts), shares where a part is of an iteration. covariance: of the iterations. answer:
-    its inverse times what was seen."""
+    (seen, parts), shares where a part is of an iteration. covariance: of the iterations,
+    over the square of the spread. answer: its inverse times what was seen."""
 
     rows: Vector
     names: Names
@@ -152,7 +165,7 @@ class _Model:
 
 
 @lru_cache(maxsize=8)
-def _model(seen: tuple[Seen, ...]) -> _Model:
+def _model(seen: tuple[Seen, ...], spread: float) -> _Model:
     import numpy as np
 
     rows, names, shares = _columns([p for s in seen for p in s.parts])
@@ -162,7 +175,7 @@ def _model(seen: tuple[Seen, ...]) -> _Model:
         here = slice(place, place + len(s.parts))
         weighted[n, here] = shares[here]
         place += len(s.parts)
-    noise = [NOISE**2 / s.runs for s in seen]
+    noise = [(NOISE / spread) ** 2 / s.runs for s in seen]
     covariance = weighted @ _alike(rows, names, rows, names) @ weighted.T + np.diag(noise)
     answer = np.linalg.solve(covariance, np.array([s.off for s in seen]))
     return _Model(rows, names, weighted, covariance, answer)
@@ -176,9 +189,9 @@ def _columns(parts: Sequence[KernelShare]) -> tuple[Vector, Names, Vector]:
 
 
 def _alike(a: Vector, a_names: Names, b: Vector, b_names: Names) -> Vector:
-    """Covariance of ln(factor) of kernels, (a, b)."""
+    """Covariance of ln(factor) of kernels, (a, b), over the square of the spread."""
     import numpy as np
 
     near = np.exp(-np.abs(a[:, None] - b[None]).sum(axis=2) / REACH)
-    found: Vector = SPREAD**2 / 3 * (1 + (a_names[:, None] == b_names[None]) * (1 + near))
+    found: Vector = 1 / 3 * (1 + (a_names[:, None] == b_names[None]) * (1 + near))
     return found

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import calendar
-import math
 import time
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
-from statistics import median
 
 from pearl_devices import Device, Kernel, backend
 from pearl_devices.base import wide
@@ -33,9 +33,9 @@ from pearl_estimators.host.calibration_file import hold, path, store, stored
 from pearl_estimators.host.child_process import in_child
 from pearl_estimators.host.free_cores import share_had
 from pearl_estimators.host.journal import empty, gathered, group_of, journal_of, timeable, told
-from pearl_estimators.host.learned import NEWS, Seen
 from pearl_estimators.host.linear_fit import Point, family
 from pearl_estimators.host.other_hosts import MEASURED_BY, calibration_of
+from pearl_estimators.host.timed_again import settled
 from pearl_estimators.host.timer import HELD
 
 SECONDS = 30.0
@@ -46,10 +46,9 @@ PASSED_S = 600.0
 """Pause after which this process tries again to time a kernel that could not be timed (assumed)."""
 AGAIN_S, AGAIN_LIMIT_S, AGAIN_EVERY_S = 10.0, 60.0, 3600.0
 """Of timing again: the duration to aim at, its limit, and the least pause between two."""
-CHANGED = 1.15
-"""Times further apart than this factor are of a host that has changed."""
 
-
+_held: ContextVar[str] = ContextVar("held", default="")
+"""Why nothing of this host is timed now (`as_known`); empty: what is needed is timed."""
 _known: dict[tuple[Path, int, int], Calibration] = {}
 _passed: dict[str, tuple[float, str]] = {}
 """Group → when (monotonic seconds) it was passed over, and why."""
@@ -135,23 +134,28 @@ def _measured(
             else:
                 journal.unlink(missing_ok=True)
             lacking = wanted - set(known.groups if known else ())
-            result, why = _timed(known or empty(), lacking, seconds, limit_s)
+            result, why = timed_now(known or empty(), lacking, seconds, limit_s)
             if not why or not force:
-                _keep(result)
+                keep(result)
             return result, why
     except OSError as error:
         why = f"{error.filename or file}: {error.strerror}; set PEARL_CACHE_DIR to another folder"
         return known or empty(), why
 
 
-def _timed(
-    known: Calibration, groups: set[str], seconds: float, limit_s: float
+def timed_now(
+    known: Calibration,
+    groups: set[str],
+    seconds: float,
+    limit_s: float,
+    only: Sequence[str] = (),
 ) -> tuple[Calibration, str]:
     """`known` with the missing points of `groups` timed, and why some are missing still (or an
-    empty text)."""
+    empty text). only: of these families and variants alone, in this order; empty: of all."""
     journal, begin_s, why = journal_of(path()), time.monotonic(), ""
     if groups:
         given = {"groups": sorted(groups), "known": known.to_json(), "journal": str(journal)}
+        given |= {"only": [*only]}
         try:
             in_child("measure", seconds, timeout_s=limit_s, given=given)
         except CalibrationError as error:
@@ -159,8 +163,8 @@ def _timed(
     return gathered(known, told(journal), time.monotonic() - begin_s), why
 
 
-def _keep(result: Calibration) -> None:
-    """Stores the calibration and removes the journal that it was gathered from."""
+def keep(result: Calibration) -> None:
+    """Store the calibration and remove the journal that it was gathered from."""
     if result.points or result.skipped:
         store(result)
     journal_of(path()).unlink(missing_ok=True)
@@ -204,7 +208,7 @@ def calibrated_here(device: Device) -> bool:
 
 def calibration(device: Device, kernels: Iterable[Kernel] = ()) -> Calibration:
     """The calibration of a CPU of this host, or of one in MEASURED_BY, for these kernels, timed on
-    first use.
+    first use unless `as_known` holds.
 
     Kernels that cannot be timed within the limit are left to the next rung for PASSED_S. Points
     that were timed under load, or are in doubt, are timed again where this host is quiet now. A
@@ -220,6 +224,8 @@ def calibration(device: Device, kernels: Iterable[Kernel] = ()) -> Calibration:
             f"device {device.name!r} (kind {device.kind}) is not a CPU of this host; only those "
             "are calibrated"
         )
+    if _held.get():
+        return remembered(path()) or empty()
     needed = needed_groups(kernels)
     wanted = needed - set(passed())
     if not wanted:
@@ -231,8 +237,21 @@ def calibration(device: Device, kernels: Iterable[Kernel] = ()) -> Calibration:
     return _again(found, wanted)
 
 
+@contextmanager
+def as_known(why: str) -> Iterator[None]:
+    """Meanwhile nothing of this host is timed: kernels that were never timed are estimated from the
+    data sheet. why: for the notes of plans."""
+    token = _held.set(why)
+    try:
+        yield
+    finally:
+        _held.reset(token)
+
+
 def passed() -> dict[str, str]:
     """Groups that are passed over now, and why."""
+    if why := _held.get():
+        return dict.fromkeys(GROUPS, why)
     now_s = time.monotonic()
     return {name: why for name, (at_s, why) in _passed.items() if now_s - at_s < PASSED_S}
 
@@ -324,9 +343,9 @@ def _again(found: Calibration, wanted: set[str]) -> Calibration:
                 return found
             kept = tuple(p for p in found.points if p not in due)
             groups = {group_of(p) for p in due} | threads or {"shared"}
-            _, why = _timed(replace(found, points=kept), groups, AGAIN_S, AGAIN_LIMIT_S)
+            _, why = timed_now(replace(found, points=kept), groups, AGAIN_S, AGAIN_LIMIT_S)
             result = settled(found, gathered(found, told(journal_of(file))))
-            _keep(result)
+            keep(result)
     except OSError as error:
         why, result = f"{error.filename or file}: {error.strerror}", found
     if why:
@@ -338,7 +357,7 @@ def unsettled(kernels: Iterable[Kernel]) -> bool:
     """Whether estimates of these kernels rest on points that are to be timed again, or the cost of
     lanes is."""
     found, wanted = remembered(path()), needed_groups(kernels)
-    if found is None:
+    if found is None or _held.get():
         return False
     lanes = CORES > 1 and not found.runtime
     return lanes or any(_due(p, found) for p in found.points if group_of(p) in wanted)
@@ -353,43 +372,6 @@ def _recent(stamp: str) -> bool:
         return False
     then = calendar.timegm(time.strptime(stamp, "%Y-%m-%dT%H:%M:%SZ"))
     return abs(time.time() - then) < AGAIN_EVERY_S
-
-
-def settled(before: Calibration, after: Calibration) -> Calibration:
-    """`after`, in which points were timed again, without the doubts that the timings answer.
-
-    Answered are families all of whose points were timed again, not under load. Families that had
-    not changed are upheld.
-    """
-    old = {p.key: p for p in before.points}
-    doubts, upheld = dict(after.doubts), dict(after.upheld)
-    for name, factor in before.doubts.items():
-        mine = [p for p in after.points if p.named == name and p.key in old]
-        if any(p.loaded or p == old[p.key] for p in mine):
-            continue
-        del doubts[name]
-        upheld.pop(name, None)
-        if mine and alike(median(p.seconds / old[p.key].seconds for p in mine), 1.0):
-            upheld[name] = factor
-    kept = tuple(s for s in before.learned if not _changed(s, before, after))
-    return replace(after, doubts=doubts, upheld=upheld, again=after.created, learned=kept)
-
-
-def _changed(seen: Seen, before: Calibration, after: Calibration) -> bool:
-    """Whether a family of this iteration was timed again and takes another time now, so that what
-    runs took is known beside estimates that are no more."""
-    old = {p.key: p.seconds for p in before.points}
-    for named in {p.named for p in seen.parts}:
-        mine = [p for p in after.points if p.named == named and p.key in old]
-        ratios = [p.seconds / old[p.key] for p in mine if p.seconds != old[p.key]]
-        if ratios and abs(math.log(median(ratios))) > NEWS:
-            return True
-    return False
-
-
-def alike(a: float, b: float) -> bool:
-    """Whether two factors are within CHANGED of each other."""
-    return max(a, b) <= CHANGED * min(a, b)
 
 
 def check(calibration: Calibration, *, seconds: float = 8.0) -> list[HeldOutTiming]:

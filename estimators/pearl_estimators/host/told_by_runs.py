@@ -8,8 +8,10 @@ from dataclasses import replace
 
 from pearl_estimators.host.calibration import CalibrationWarning
 from pearl_estimators.host.calibration_file import hold, path, store
+from pearl_estimators.host.journal import gathered
 from pearl_estimators.host.learned import Seen, with_run
-from pearl_estimators.host.on_demand import alike, remembered
+from pearl_estimators.host.on_demand import remembered
+from pearl_estimators.host.timed_again import alike
 
 WAIT_S = 2.0
 """Longest wait for a process that measures; what the run tells is then not kept."""
@@ -51,16 +53,14 @@ def doubt(factors: Mapping[str, float]) -> list[str]:
 
 
 def learn(new: Seen) -> bool:
-    """Keep what a run took beside its uncorrected estimates; False where it is no news, or cannot
-    be kept."""
+    """Keep what a run took beside its uncorrected estimates, with the calibration or, where there
+    is none, in one without points; False where it is no news, or cannot be kept."""
     file = path()
-    if remembered(file) is None:
-        return False
     try:
         with hold(file, WAIT_S) as held:
-            known = remembered(file)
-            if known is None or not held:
+            if not held:
                 return False
+            known = remembered(file) or gathered(None, ())
             learned = with_run(known.learned, new)
             if learned == known.learned:
                 return False
