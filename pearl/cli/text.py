@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pearl.formatting import band, count, listed, percent, ratio, si
 from pearl.report.bands_text import range_text, rate_band
-from pearl.text_tables import Column, Table, table_text
+from pearl.text_tables import Column, Table, marked, table_text
 
 if TYPE_CHECKING:
     from pearl.cluster.links import MeasuredLink
@@ -66,7 +66,8 @@ def platform_text(platform: Platform) -> str:
         lines.append(
             f"{link.name} (link)  {si(link.bytes_per_s, 'B/s')}, latency {si(link.latency_s, 's')}"
         )
-    return "\n".join(lines)
+    simulated = [d.name for d in platform.devices if d.simulated]
+    return "\n".join(marked(line, simulated) for line in lines)
 
 
 def variants_text(device: str, variants: Mapping[str, Sequence[str]]) -> str:
@@ -253,7 +254,8 @@ def front_text(plans: Sequence[Plan]) -> str:
     )
     note = "paced: slowed down to one iteration in that time, to stay within the power"
     notes = (note,) if any(p.pace_s is not None for p in plans) else ()
-    return table_text(Table("Throughput and power", heading, tuple(cells), notes))
+    found = Table("Throughput and power", heading, tuple(cells), notes)
+    return table_text(found.marked({name for plan in plans for name in plan.simulated}))
 
 
 def difference(before: Plan, after: Plan) -> dict[str, Any]:
@@ -297,4 +299,5 @@ def difference_text(before: Plan, after: Plan) -> str:
         return f"{change}\nevery task runs where it did"
     rows = tuple((t["task"], shown(t["before"]), shown(t["after"])) for t in found["tasks"])
     heading = (Column("task"), Column("before", folds=True), Column("after", folds=True))
-    return f"{change}\n\n{table_text(Table('Tasks that moved', heading, rows))}"
+    moved = Table("Tasks that moved", heading, rows)
+    return f"{change}\n\n{table_text(moved.marked({*before.simulated, *after.simulated}))}"

@@ -22,6 +22,7 @@ from pearl.graph.task_graph import TaskGraph
 from pearl.planning.costs import CostTable
 from pearl.planning.plans import Plan, Problem, plain
 from pearl.spec.system import System
+from pearl.text_tables import marked
 from pearl_devices.given import is_number, shown
 from pearl_devices.kernels import kind_of
 
@@ -39,6 +40,7 @@ class Explanation:
     left_out: changes for which no time was left.
     proven: the plan is the best one.
     seconds: spent on the explanation.
+    simulated: devices of the platform that are; texts say so of each.
     """
 
     value: float
@@ -56,6 +58,7 @@ class Explanation:
     left_out: tuple[str, ...]
     proven: bool
     seconds: float
+    simulated: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         from pearl.explanation.sections import text
@@ -126,7 +129,10 @@ def explain(
     bound = bound_of(plan, graph, costs)
     plan = replace(plan, problem=Problem(graph, lambda: costs, limits, system))
     again = Again(plan, graph, costs, limits, began + time_limit_s)
-    said = answers(again.until(0.2))
+    said = tuple(
+        Sentence(marked(s.question, plan.simulated), marked(s.answer, plan.simulated))
+        for s in answers(again.until(0.2))
+    )
     changes, left_out = what_ifs(again.until(0.5))
     close = runner_ups(again.until(0.6), within)
     moves = _crossovers(again, system) if system else ()
@@ -146,6 +152,7 @@ def explain(
         left_out,
         plan.status == "optimal",
         time.monotonic() - began,
+        plan.simulated,
     )
 
 
