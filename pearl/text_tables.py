@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import io
+import re
 import shutil
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -42,6 +43,42 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
     notes: tuple[str, ...] = ()
     bars: tuple[float, ...] = ()
+
+    def marked(self, simulated: Collection[str]) -> Table:
+        """The table with its title, rows and notes as `marked` writes them; a row is one text."""
+        rows = []
+        for row in self.rows:
+            cells = list(row)
+            if not any(WORD in cell for cell in cells):
+                named = next((i for i, c in enumerate(cells) if marked(c, simulated) != c), None)
+                if named is not None:
+                    cells[named] = marked(cells[named], simulated)
+            rows.append(tuple(cells))
+        notes = tuple(marked(note, simulated) for note in self.notes)
+        return replace(self, title=marked(self.title, simulated), rows=tuple(rows), notes=notes)
+
+
+WORD = "simulated"
+
+
+def marked(text: str, simulated: Collection[str]) -> str:
+    """A text in which each sentence about a simulated device says so: `fpga (simulated)`.
+
+    simulated: names of devices. The first mention in a sentence counts, be it of the device, of one
+    of its lanes (`fpga.0`) or links (`cpu-fpga`); a sentence that says the word stays as it is.
+    Keys and values of a command (`limits.pin.update=fpga`) are no mention.
+    """
+    if not simulated:
+        return text
+    names = "|".join(re.escape(name) for name in sorted(simulated, key=len, reverse=True))
+    mention = re.compile(
+        rf"(?<![\w.=/-])(?:[\w.]+-)?(?:{names})(?:-[\w.]*\w)?(?:[./]\d+)?(?![\w=]|[-./]\w)"
+    )
+    sentences = re.split(r"(?<=[.?!]) (?=[A-Z])", text)
+    return " ".join(
+        s if WORD in s else mention.sub(lambda found: f"{found[0]} ({WORD})", s, count=1)
+        for s in sentences
+    )
 
 
 def plain_console(width: int) -> tuple[Console, io.StringIO]:

@@ -113,8 +113,8 @@ def advise(
         raise SpecError(*problems)
     began = time.monotonic()
     system = as_system(spec)
-    for device in add:
-        hardware.added(system.platform, device)
+    whole = [system.platform, *(hardware.added(system.platform, d, hardware.MOST)[0] for d in add)]
+    simulated = {d.name for platform in whole for d in platform.devices if d.simulated}
     told = listener or (lambda question, verdicts: None)
     told("plan", ())
     first = plan(system, time_limit_s=time_limit_s, seed=seed)
@@ -131,7 +131,7 @@ def advise(
         left = end - time.monotonic()
         share = time.monotonic() + 2 * left / (len(chosen) - n + 1)
         mine = replace(case, deadline=share)
-        verdicts = tuple(ask(mine)) if left > LEAST_S else ()
+        verdicts = tuple(v.marked(simulated) for v in ask(mine)) if left > LEAST_S else ()
         if mine.left_s <= LEAST_S and not verdicts:
             left_out.append(question)
         if not about:  # an answer that leaves no choice is for users who ask for it

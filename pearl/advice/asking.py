@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
-from pearl.advice.comparison import Comparison, compare, how_sure, number
+from pearl.advice.comparison import Comparison, closed_forms, compare, how_sure, number
 from pearl.errors import InfeasibleError, SpecError
 from pearl.explanation.resolve import LEAST_S, alike
 from pearl.formatting import count, listed, si
@@ -25,6 +25,7 @@ from pearl.solvers.solver import solve
 from pearl.spec.own_code import graph_of
 from pearl.spec.reading import load
 from pearl.spec.system import System
+from pearl.text_tables import marked
 from pearl_devices.kernels import kind_of
 
 SOLVE_S = 2.0
@@ -47,6 +48,11 @@ class Finding:
     share: float | None = None
     numbers: Mapping[str, Any] = field(default_factory=dict)
     decides: bool = True
+
+    def marked(self, simulated: Collection[str]) -> Finding:
+        """The same, saying `simulated` of each of these devices."""
+        question, answer = marked(self.question, simulated), marked(self.answer, simulated)
+        return replace(self, question=question, answer=answer)
 
     def to_json(self) -> dict[str, Any]:
         """A plain object as `docs/contract.md` describes it."""
@@ -148,8 +154,10 @@ class Case:
         return f"{'env steps' if self.graph.env_steps else 'iterations'}/{per}"
 
     def figure(self, plan: Plan) -> str:
-        """Its value with the 90 % band: `29,389 env steps/s (9,672–49,824)`."""
-        text, b = f"{count(number(plan))} {self.unit}", plan.bands
+        """Its value with the 90 % band: `29,389 env steps/s (9,672–49,824)`; without one where it
+        counts on closed forms."""
+        text = f"{count(number(plan))} {self.unit}"
+        b = None if closed_forms(plan) else plan.bands
         per_j = plan.objective == "power_efficiency"
         ends = b and (b.env_steps_per_j if per_j else b.env_steps_per_s)
         return f"{text} ({range_text(ends)})" if ends and ends[0] < ends[1] else text
@@ -204,12 +212,7 @@ def _written(value: object) -> str:
 
 def numbers(c: Comparison, other: Plan) -> dict[str, Any]:
     """A comparison as figures."""
-    return {
-        "value": number(other),
-        "ratio": c.ratio,
-        "better": c.better,
-        "lose": c.lose,
-        "win": c.win,
-        "draws": c.draws,
-        "choice": c.choice,
-    }
+    found = {"value": number(other), "ratio": c.ratio, "choice": c.choice}
+    if c.closed:
+        return found
+    return {**found, "better": c.better, "lose": c.lose, "win": c.win, "draws": c.draws}

@@ -13,6 +13,7 @@ from pearl.planning.draws import Draws, Vector
 from pearl.planning.plan_validation import plan_orders
 from pearl.planning.plans import Plan
 from pearl.planning.valuation import valued
+from pearl_estimators.estimates import Rung
 
 TIE = 1e-3
 """Relative difference below which two plans count as equal in a draw."""
@@ -23,6 +24,9 @@ LITTLE = 0.02
 
 CLOSE, MOSTLY = 0.05, 0.9
 """… where the draws differ by less than CLOSE in MOSTLY of them (assumed)."""
+
+CLOSED: Rung = "closed_form"
+"""The rung of a formula for a design: nothing is known of its error."""
 
 Choice = Literal["plan", "other", "either"]
 
@@ -35,6 +39,8 @@ class Comparison:
     better, worse: shares of the draws in which it is so, by more than TIE.
     lose: by what factor it is worse at worst; 1 where it never is. win: better at best.
     draws: how many. near: share of the draws in which the two differ by less than CLOSE.
+    closed: one of them counts on closed forms, of which no draw says how likely they are: the
+        estimates alone choose, and no percentage is given.
     """
 
     ratio: float
@@ -44,13 +50,16 @@ class Comparison:
     win: float
     draws: int
     near: float = 0.0
+    closed: bool = False
 
     @property
     def choice(self) -> Choice:
         """The recommended plan: the one that is better in more draws; either where the difference
         does not matter."""
-        if abs(self.ratio - 1) < LITTLE and self.near >= MOSTLY:
+        if abs(self.ratio - 1) < LITTLE and (self.closed or self.near >= MOSTLY):
             return "either"
+        if self.closed:
+            return "other" if self.ratio > 1 else "plan"
         return "other" if (self.better, self.ratio) > (self.worse, 1.0) else "plan"
 
     @property
@@ -68,8 +77,10 @@ class Comparison:
         )
 
     @property
-    def holds(self) -> float:
-        """Share of the draws in which the recommendation is right."""
+    def holds(self) -> float | None:
+        """Share of the draws in which the recommendation is right; None of closed forms."""
+        if self.closed:
+            return None
         return self.near if self.choice == "either" else self.recommended.better
 
     @property
@@ -92,7 +103,13 @@ def compare(plan: Plan, other: Plan, draws: Draws) -> Comparison:
         win=max(1.0, float(factor.max())),
         draws=draws.number,
         near=float(np.mean(np.abs(factor - 1) < CLOSE)),
+        closed=bool(closed_forms(plan, other)),
     )
+
+
+def closed_forms(*plans: Plan) -> list[str]:
+    """The devices whose times these plans take from closed forms."""
+    return list(dict.fromkeys(t.device for p in plans for t in p.tasks if t.rung == CLOSED))
 
 
 def number(plan: Plan) -> float:
@@ -116,6 +133,8 @@ def how_sure(c: Comparison) -> str:
     """`better in 71 % of 200 draws; at worst you lose 1.3×`, of the recommended plan."""
     if c.choice == "either":
         return no_matter(c)
+    if c.closed:
+        return "better by closed forms, of which no percentage says how sure they are"
     r = c.recommended
     text = f"better in {share(r.better, r.draws)}"
     if r.lose > 1 + TIE:

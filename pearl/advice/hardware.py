@@ -9,9 +9,9 @@ from importlib.resources import files
 
 from pearl.advice.asking import Case, Finding, cores_text, numbers
 from pearl.advice.comparison import Choice, Comparison, how_sure, number, times
+from pearl.advice.designs import by_design, has_closed_forms, range_verdict, without
 from pearl.errors import SpecError
 from pearl.explanation.resolve import classes, devices_in, devices_of, restricted, twins
-from pearl.explanation.what_if import without_devices
 from pearl.formatting import count, listed, percent
 from pearl.spec.catalogue import catalogue
 from pearl.spec.messages import nearest
@@ -70,12 +70,12 @@ def _kept(case: Case, names: Sequence[str]) -> Finding:
     is_are, it = ("Is", "it") if one else ("Are", "them")
     plain = case.command("plan", "--explain")
     question = f"{is_are} {listed(names)} worth having?"
-    costs, limits = without_devices(case.costs, case.limits, names)
-    if case.plan.objective != "power_efficiency":  # what idles beside draws power all the same
-        costs = replace(costs, platform=case.costs.platform)
-    other = case.solved(costs=costs, limits=limits)
+    other = without(case, names)
     if other is None:
         return Finding(question, f"No plan without {it} was found that meets the limits.", plain)
+    if has_closed_forms(case.plan, names):
+        plans = by_design(case, case.system.platform, names, case.plan)
+        return range_verdict(case, Finding(question, "", plain), other, plans, names)
     c = case.against(other)
     verdict, setting = _verdict(KEEPS[c.choice], c), case.setting(case.plan, other, names)
     values = f"{case.figure(case.plan)} with {it}, {count(number(other))} without"
@@ -94,7 +94,9 @@ def _verdict(word: str, c: Comparison) -> str:
         return f"{word} ({percent(abs(c.ratio - 1))})"
     if c.is_disputed:
         return f"{word}, by most draws"
-    return word if c.holds >= TELLING else f"{word}, but the estimates hardly tell the two apart"
+    if c.closed or c.recommended.better >= TELLING:
+        return word
+    return f"{word}, but the estimates hardly tell the two apart"
 
 
 def _sure(c: Comparison, plan: str, other: str) -> str:
@@ -141,6 +143,11 @@ def _idle(
     ]
     if not able:
         return Finding(question, "No task may run on it, or has an estimate for it.", plain)
+    if has_closed_forms(case.plan, [device.name]):
+        names = list(same or [device.name])
+        platform = case.costs.platform
+        plans = by_design(case, platform, names, case.plan)
+        return range_verdict(case, Finding(question, "", plain), case.plan, plans, names)
     group = max(able)[2]
     other = case.solved(costs=restricted(case.costs, {group: device.name}, {}))
     if other is None:
@@ -195,6 +202,12 @@ def _bought(case: Case, name: str) -> Finding:
     if as_host and all(t.device != host for p in (case.plan, best) for t in p.tasks):
         text = f"Nothing: the plan runs no task on {host}."
         return Finding(question, text, _adding(case, name), numbers=numbers(c, best))
+    fresh = [d.name for d in added(case.system.platform, name, 1)[0].devices if d.name not in have]
+    if fresh and has_closed_forms(best, fresh):
+        plans = by_design(case, added(case.system.platform, name, 1)[0], fresh, best)
+        found = Finding(question, "", _adding(case, name))
+        words = "A better plan, by every design", "Nothing, by no design"
+        return range_verdict(case, found, case.plan, plans, fresh, words)
     if not used and not as_host:
         there = replace(case, plan=best)
         new = next(d for d in there.costs.platform.devices if d.name not in have)

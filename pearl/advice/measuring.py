@@ -16,7 +16,8 @@ from dataclasses import replace
 import numpy as np
 
 from pearl.advice.asking import Case, Finding
-from pearl.advice.comparison import share
+from pearl.advice.comparison import CLOSED, closed_forms, share
+from pearl.advice.designs import by_design, over_designs, without
 from pearl.explanation.near_optimal import differences
 from pearl.explanation.resolve import LEAST_S
 from pearl.formatting import count, listed, percent, si
@@ -45,7 +46,8 @@ RIVALS = 10
 
 def rates_and_power(case: Case) -> Iterator[Finding]:
     """Rates, watts and work per joule, and the plan with most work per joule."""
-    plan, b = case.plan, case.plan.bands
+    plan = case.plan
+    b = None if closed_forms(plan) else plan.bands
     per_j = plan.env_steps_per_j
     parts = [f"{count(plan.rates['env_steps_per_s'])} env steps/s" if case.graph.env_steps else ""]
     parts[0] = parts[0] or case.figure(plan)
@@ -92,6 +94,18 @@ def how_sure(case: Case) -> Iterator[Finding]:
             1.0,
             {"best": 1.0, "regret_mean": 0.0, "regret_worst": 0.0},
         )
+        return
+    closed = closed_forms(case.plan) or [
+        m.device for r in found for m in r.assignment.modes if m.estimate.rung == CLOSED
+    ]
+    if closed:
+        names = list(dict.fromkeys(closed))
+        text = f"No draw says: it or the next best plan counts on closed forms of {listed(names)}."
+        other = without(case, names)
+        if other is not None:
+            plans = by_design(case, case.system.platform, names, case.plan)
+            text += f" {over_designs(case, other, plans, names)}"
+        yield Finding("How sure is this plan?", text, case.command("plan", "--explain"))
         return
     rows = _seconds(found, case.draws, case)
     losses = regrets(rows, rows.min(axis=0))

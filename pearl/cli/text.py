@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pearl.formatting import band, count, listed, percent, ratio, si
 from pearl.report.bands_text import proof_text, range_text, rate_band
-from pearl.text_tables import Column, Table, table_text
+from pearl.text_tables import Column, Table, marked, table_text
 
 if TYPE_CHECKING:
     from pearl.cluster.links import MeasuredLink
@@ -66,7 +66,8 @@ def platform_text(platform: Platform) -> str:
         lines.append(
             f"{link.name} (link)  {si(link.bytes_per_s, 'B/s')}, latency {si(link.latency_s, 's')}"
         )
-    return "\n".join(lines)
+    simulated = [d.name for d in platform.devices if d.simulated]
+    return "\n".join(marked(line, simulated) for line in lines)
 
 
 def variants_text(device: str, variants: Mapping[str, Sequence[str]]) -> str:
@@ -272,7 +273,8 @@ def front_text(plans: Sequence[Plan], open_w: Sequence[tuple[float, float]] = ()
         ranges = listed([f"{si(low, 'W')} to {si(high, 'W')}" for low, high in open_w[:3]])
         more = f" and {len(open_w) - 3} more ranges" if len(open_w) > 3 else ""
         notes.append(f"Not proved: better plans may be missing from {ranges}{more}; solve longer.")
-    return table_text(Table("Throughput and power", heading, tuple(cells), tuple(notes)))
+    table = Table("Throughput and power", heading, tuple(cells), tuple(notes))
+    return table_text(table.marked({name for plan in plans for name in plan.simulated}))
 
 
 def _from_to(low: str, high: str) -> str:
@@ -342,4 +344,5 @@ def difference_text(before: Plan, after: Plan) -> str:
         return f"{change}\nevery task runs where it did"
     rows = tuple((t["task"], shown(t["before"]), shown(t["after"])) for t in found["tasks"])
     heading = (Column("task"), Column("before", folds=True), Column("after", folds=True))
-    return f"{change}\n\n{table_text(Table('Tasks that moved', heading, rows))}"
+    moved = Table("Tasks that moved", heading, rows)
+    return f"{change}\n\n{table_text(moved.marked({*before.simulated, *after.simulated}))}"

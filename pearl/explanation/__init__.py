@@ -24,6 +24,7 @@ from pearl.planning.costs import CostTable
 from pearl.planning.plan_validation import check_plan
 from pearl.planning.plans import Plan, Problem, plain
 from pearl.spec.system import System
+from pearl.text_tables import marked
 from pearl_devices.given import is_number, mistyped, shown
 from pearl_devices.kernels import kind_of
 
@@ -42,6 +43,7 @@ class Explanation:
     proven: the plan is the best one.
     seconds: spent on the explanation.
     regret: of a robust plan, by whose draws other plans and changes are compared; else None.
+    simulated: devices of the platform that are; texts say so of each.
     """
 
     value: float
@@ -60,6 +62,7 @@ class Explanation:
     proven: bool
     seconds: float
     regret: Regret | None = None
+    simulated: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         from pearl.explanation.sections import text
@@ -133,7 +136,10 @@ def explain(
     bound = bound_of(plan, graph, costs)
     plan = replace(plan, problem=Problem(graph, lambda: costs, limits, system))
     again = Again(plan, graph, costs, limits, began + time_limit_s)
-    said = (*by_estimates(again.until(0.1)), *answers(again.until(0.2)))
+    said = tuple(
+        Sentence(marked(s.question, plan.simulated), marked(s.answer, plan.simulated))
+        for s in (*by_estimates(again.until(0.1)), *answers(again.until(0.2)))
+    )
     changes, left_out = what_ifs(again.until(0.5))
     close = runner_ups(again.until(0.6), within)
     moves = _crossovers(again, system) if system else ()
@@ -154,6 +160,7 @@ def explain(
         plan.status == "optimal",
         time.monotonic() - began,
         plan.regret,
+        plan.simulated,
     )
 
 

@@ -12,6 +12,7 @@ from pearl.formatting import NONE, count, figure, listed, percent, si
 from pearl.text_tables import (
     Column,
     Table,
+    marked,
     plain,
     plain_console,
     print_table,
@@ -79,7 +80,10 @@ def section(e: Explanation, *, every_change: bool = False) -> Section:
         notes.append("* not proved to be the best.")
     if e.left_out:
         notes.append(f"No time was left for: {_few(e.left_out)}.")
-    return Section(tuple(sentences), (_runner_ups(e), _changes(e, shown, notes)))
+    return Section(
+        tuple((label, marked(text, e.simulated)) for label, text in sentences),
+        tuple(t.marked(e.simulated) for t in (_runner_ups(e), _changes(e, shown, notes))),
+    )
 
 
 def _few(texts: tuple[str, ...]) -> str:

@@ -126,7 +126,7 @@ class Balance:
     """The sweeps of one spec. cores: actors = cores, all SMs; sms: all cores; actors: all of both.
 
     halved_sms, halved_cores: env steps per second with half of them, as a share of all.
-    verdict: the answer in figures.
+    verdict: the answer in figures. simulated: devices of the platform, which are left out.
     """
 
     spec: str
@@ -138,6 +138,7 @@ class Balance:
     points: tuple[BalancePoint, ...]
     halved_sms: float | None
     halved_cores: float | None
+    simulated: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         sweeps = {
@@ -161,7 +162,10 @@ class Machine:
         cpus = [d for d in real if d.width_unit == "cores"]
         gpus = [d for d in real if d.width_unit == "sm"]
         if len(cpus) != 1 or len(gpus) > 1:
-            names = [f"{d.name} ({d.kind})" for d in system.platform.devices]
+            names = [
+                f"{d.name} ({d.kind}{', simulated' if d.simulated else ''})"
+                for d in system.platform.devices
+            ]
             raise SpecError(
                 f"balance: platform {system.platform.name} has {', '.join(names)}; one CPU and at "
                 "most one GPU are needed"
@@ -374,4 +378,5 @@ def balance(system: System) -> Balance:
         points=tuple(machine.balance_point(s, threads) for s in shares if s is not None),
         halved_sms=None if width is None else relative(machine.at(most, most, max(width // 2, 1))),
         halved_cores=None if most == 1 else relative(machine.at(half, half, width)),
+        simulated=tuple(d.name for d in system.platform.devices if d.simulated),
     )

@@ -122,6 +122,7 @@ def assemble(
         tasks=tuple(_placement(assignment, t.name, period) for t in graph.tasks),
         edges=tuple(_channel(assignment, e, capacities.get(n)) for n, e in enumerate(graph.edges)),
         bands=bands_of(worth, draws, graph.env_steps, graph.updates, graph.batch),
+        simulated=tuple(d.name for d in assignment.costs.platform.devices if d.simulated),
     )
 
 

@@ -196,6 +196,7 @@ class Plan:
     evaluation: where the evaluations of a run are played; None: at pauses, not estimated.
     bands: of its rates, power and energy; None for a plan from a file without them.
     regret: of a plan that was chosen for it (objective robust); else None.
+    simulated: the devices of the platform that no hardware stands behind; texts say so of each.
     problem: the problem solved, for `pearl.explain`; None for a plan from a file. Neither written
         nor compared.
     """
@@ -229,6 +230,7 @@ class Plan:
     evaluation: EvaluationPlacement | None = None
     bands: Bands | None = None
     regret: Regret | None = None
+    simulated: tuple[str, ...] = ()
     problem: Problem | None = field(default=None, compare=False, repr=False)
 
     def task(self, name: str) -> Placement:

@@ -37,6 +37,7 @@ def balance_text(found: Balance) -> str:
         verdict_sentence(found.verdict),
         halves_sentence(found),
         f"The rate changes by less than {percent(ALIKE)} with {listed(flat)}." if flat else "",
+        f"Left out: {listed(found.simulated)}, simulated." if found.simulated else "",
         "Predicted, energy modelled; slack enough for nobody to wait for anybody.",
     ]
     lines = [textwrap.fill(text, terminal_width()) for text in said if text]

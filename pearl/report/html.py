@@ -72,7 +72,7 @@ class Drawing:
 def page(report: Report) -> str:
     """The whole HTML text of a report."""
     run = report.run
-    rates, timings = (*(tables.comparison(run) if run else ()), None, None)[:2]
+    rates, timings = (*report.comparison(), None, None)[:2]
     curve = learning_curve(report.learning())
     explanation = None
     if report.explanation is not None:
@@ -83,9 +83,9 @@ def page(report: Report) -> str:
         "report.html.j2",
         title=report.title(),
         simulated=tables.SIMULATED if run and run.simulated else "",
-        plan_facts=tables.plan_facts(report.plan),
+        plan_facts=report.plan_facts(),
         run_facts=tables.run_facts(run) if run else (),
-        sentence=tables.bound_sentence(report.plan),
+        sentence=report.bound_sentence(),
         plan_tables=report.plan_tables(),
         timeline=timeline(report.plan),
         rates=rates,

@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from pearl.errors import SpecError
 from pearl.files import write_atomically
+from pearl.formatting import listed
 from pearl.planning.plans import Plan
 from pearl.planning.runs import Row, Run, load_metrics, load_run
 from pearl.report import tables as tables
 from pearl.text_tables import (
+    WORD,
     Table,
+    marked,
     plain,
     plain_console,
     print_facts,
@@ -69,32 +72,51 @@ class Report:
         console.print(Text(self.title()))
         if self.run is not None and self.run.simulated:
             console.print(Text(tables.SIMULATED))
-        print_facts(console, tables.plan_facts(self.plan))
+        print_facts(console, self.plan_facts())
         for table in self.plan_tables():
             print_table(console, table)
             if table.title == "Lanes":
-                console.print(Text(tables.bound_sentence(self.plan)))
+                console.print(Text(self.bound_sentence()))
         if self.explanation is not None:
             from pearl.explanation.sections import show
 
             console.print()
             show(console, self.explanation)
         if self.run is not None:
-            for table in tables.comparison(self.run):
+            for table in self.comparison():
                 print_table(console, table)
             console.print()
             console.print(Text("Run"))
             print_facts(console, tables.run_facts(self.run))
         return plain(out)
 
+    def plan_facts(self) -> tuple[tuple[str, str], ...]:
+        """The facts at the head; sentences and tables below say `simulated` of such devices too."""
+        simulated = self.plan.simulated
+        facts = [(name, marked(text, simulated)) for name, text in tables.plan_facts(self.plan)]
+        used = [d for d in simulated if any(t.device == d for t in self.plan.tasks)]
+        if used:
+            facts.insert(1, (WORD, f"{listed(used)}: times of a model; no such hardware is driven"))
+        return tuple(facts)
+
+    def bound_sentence(self) -> str:
+        """The bottleneck of the period."""
+        return marked(tables.bound_sentence(self.plan), self.plan.simulated)
+
+    def comparison(self) -> tuple[Table, ...]:
+        """Prediction beside measurement; none without a run."""
+        found = tables.comparison(self.run) if self.run is not None else ()
+        return tuple(table.marked(self.plan.simulated) for table in found)
+
     def plan_tables(self) -> tuple[Table, ...]:
         """The tables about the plan, in the order of the report."""
         edges = tables.edges(self.plan, every=self.every_edge)
-        return (
+        found = (
             tables.assignment(self.plan),
             tables.lanes(self.plan),
             *((edges,) if edges else ()),
         )
+        return tuple(table.marked(self.plan.simulated) for table in found)
 
     def title(self) -> str:
         """The heading: the name of the system, algorithm and environment, and the platform."""
