@@ -9,6 +9,7 @@ PARTS = {
     "host": "kernels of this host that no fit has seen",
     "sheet": "kernels of this host as if it were unknown",
     "power": "published watts of GPUs",
+    "published": "published times and rates of kernels, gradient steps and loops",
     "gpu": "published timings of GPU operators",
     "plans": "whole plans of this host",
     "learned": "shipped specs before and after a run of each",

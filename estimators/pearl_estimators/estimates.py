@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Literal, get_args
 
 from pearl_devices.given import misfit, shown
@@ -25,6 +27,7 @@ class Estimate:
         `given` was written down by the user.
     bound_by: the limiting part.
     source: formula, file or datasheet.
+    parts: name → seconds of latency_s, where the estimate is a sum of named parts; else empty.
 
     Raises:
         ValueError: a number is out of range or a word unknown; the text names the field.
@@ -38,8 +41,10 @@ class Estimate:
     rung: Rung = "given"
     bound_by: Bound = "given"
     source: str = ""
+    parts: Mapping[str, float] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "parts", MappingProxyType(dict(self.parts)))
         for name in ("occupancy_s", "low_s", "high_s"):
             value = getattr(self, name)
             if isinstance(value, float) and math.isnan(value):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from pearl_devices import Device, FigureError, Kernel, estimator, failed, offers
+from pearl_devices import Device, FigureError, Kernel, backend, estimator, failed, offers
 from pearl_devices.base import KernelKindError
 from pearl_devices.given import mistyped, shown
 from pearl_estimators import power
@@ -15,7 +15,12 @@ from pearl_estimators.host.calibration import CalibrationError
 
 
 def estimate(
-    kernel: Kernel, device: Device, *, variant: str | None = None, width: int = 1
+    kernel: Kernel,
+    device: Device,
+    *,
+    variant: str | None = None,
+    width: int = 1,
+    host: Device | None = None,
 ) -> Estimate:
     """Time and energy of one firing of `kernel` on `width` units of `device`.
 
@@ -25,7 +30,8 @@ def estimate(
     closed form on an FPGA, the given times of a null device, else the datasheet roofline.
 
     variant: None is the first that the backend offers. energy_j is modelled from the device's
-    power, unless the kind's own estimate gives it.
+    power, unless the kind's own estimate gives it. host: the CPU that starts the kernels, where the
+    device is another; a GPU's operators start as fast as its core is.
 
     Raises:
         ValueError: the device does not offer the kernel or the variant, the width is outside
@@ -54,21 +60,31 @@ def estimate(
             f"{device.width_unit}"
         )
     try:
-        cost = estimator(device.kind)(kernel, device, variant, width)
+        cost = estimator(device.kind)(kernel, _beside(device, host), variant, width)
     except (FigureError, KernelKindError, CalibrationError):
         raise
     except Exception as error:  # a device kind's file is a program, and may raise anything
         raise failed("ESTIMATE", kernel, device, error) from error
     if isinstance(cost, Estimate):
-        return _modelled(cost, kernel, device, width)
+        return _modelled(cost, kernel, device, width, variant)
     found = _wrapped(cost, kernel, device)
-    return found if "energy_j" in cost else _modelled(found, kernel, device, width)
+    return found if "energy_j" in cost else _modelled(found, kernel, device, width, variant)
 
 
-def _modelled(found: Estimate, kernel: Kernel, device: Device, width: int) -> Estimate:
+def _beside(device: Device, host: Device | None) -> Device:
+    """A device that its host launches kernels on, with the clock of that host."""
+    launched = getattr(backend(device.kind), "LAUNCHED_BY_HOST", False)
+    if host is None or not launched or "clock_hz" not in host.figures:
+        return device
+    return replace(device, figures={"host_clock_hz": host.figures["clock_hz"], **device.figures})
+
+
+def _modelled(
+    found: Estimate, kernel: Kernel, device: Device, width: int, variant: str
+) -> Estimate:
     return replace(
         found,
-        energy_j=power.firing_energy_j(kernel, device, width, found.occupancy_s),
+        energy_j=power.firing_energy_j(kernel, device, width, found.occupancy_s, variant),
         source=f"{found.source}; {power.BY_WORK if power.by_work(device) else power.BY_WIDTH}",
     )
 

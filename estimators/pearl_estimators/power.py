@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 
 from pearl_devices import Device, Kernel, backend
+from pearl_estimators.gpu.queue import queue
+from pearl_estimators.roofline import way
 
 SOURCE = "energy modelled"
 """In the source of every estimate whose energy is this model's."""
@@ -24,16 +26,21 @@ def by_work(device: Device) -> bool:
     return bool(getattr(backend(device.kind), "DRAWS_BY_WORK", False))
 
 
-def firing_energy_j(kernel: Kernel, device: Device, width: int, occupancy_s: float) -> float:
+def firing_energy_j(
+    kernel: Kernel, device: Device, width: int, occupancy_s: float, variant: str = ""
+) -> float:
     """Joules above waiting of one firing that takes `width` units of `device` for occupancy_s.
 
     Modelled, never measured. A device that draws by its work is charged for the time that its
     arithmetic or its memory traffic would take at the data sheet's rates, whichever is longer;
     others, like CPUs, whose cores spin as hungrily as they compute, for the share of the width.
+    variant: of torch's, every operator's traffic counts; else the kernel's own arrays.
     """
     if not by_work(device):
         return dynamic_energy_j(device, width, occupancy_s)
     moved = kernel.bytes_in + kernel.bytes_out
+    if way(variant) in ("eager", "graph"):
+        moved = queue(kernel, device, width, alone=False).bytes
     work_s = max(kernel.flops / device.sustained_flops_per_s, moved / device.memory_bytes_per_s)
     return (device.active_power_w - device.waiting_power_w) * min(work_s, occupancy_s)
 

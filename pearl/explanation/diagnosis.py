@@ -26,8 +26,7 @@ from pearl.planning.plans import Plan
 from pearl.planning.timing import delay_s
 from pearl_devices import Device
 from pearl_devices.kernels import kind_of
-from pearl_estimators.gpu.variants import start_s, starts_of
-from pearl_estimators.roofline import ROOFLINE, launches
+from pearl_estimators.roofline import launches
 
 ALIKE = 1e-3
 """Share below which one plan counts as no faster than another."""
@@ -138,7 +137,7 @@ def slower_or_faster(again: Again, gpu: Device) -> Sentence | None:
     if cpu.fused:
         beside += f" (its share of one call with {len(cpu.tasks) - 1} other tasks)"
     waits = _messages_s(again, name, gpu.name, cpu.device)
-    text = f"{_made_of(again, name, mode, gpu)}; its messages to and from {cpu.device} add "
+    text = f"{_made_of(again, name, mode)}; its messages to and from {cpu.device} add "
     text += f"{si(waits, 's')} a firing"
     slower = gpu_s + waits > cpu_s
     question = f"Why is {gpu.name} {'slower' if slower else 'faster'} than the CPU?"
@@ -158,23 +157,25 @@ def _a_firing_s(again: Again, mode: Mode, task: str) -> float | None:
     return share and mode.estimate.latency_s * share / again.graph.repetition[task]
 
 
-def _made_of(again: Again, task: str, mode: Mode, gpu: Device) -> str:
-    """The parts of the time of a mode: launches and arithmetic where it is a roofline."""
+def _made_of(again: Again, task: str, mode: Mode) -> str:
+    """The parts of the time of a mode that its estimate names; else what bounds it."""
     kernel, e = again.graph.task(task).kernel, mode.estimate
-    if (
-        not e.source.startswith(ROOFLINE)
-        or kind_of(kernel).structure == "unknown"
-        or e.latency_s <= 0
-    ):
+    parts = sorted(((s, name) for name, s in e.parts.items() if s > 0), reverse=True)
+    if not parts:
         return f"{e.bound_by} bounds it there (rung {e.rung})"
-    start = start_s(kernel, gpu, mode.variant, starts_of(gpu))
-    work = kernel.flops / (gpu.sustained_flops_per_s * mode.width / gpu.width)
     started = count(launches(kernel, mode.variant))
-    return (
-        f"starting its {started} operation{'' if started == '1' else 's'} is "
-        f"{si(start, 's')} of that, {percent(start / e.latency_s)}, while its "
-        f"{si(kernel.flops, 'FLOP')} are {si(work, 's')} of arithmetic"
-    )
+    told = {
+        "starts": f"starting {started} operation{'' if started == '1' else 's'} that nothing hides",
+        "shortest times": f"{count(kind_of(kernel).operations(kernel))} operators at their least",
+        "arithmetic": f"the arithmetic of {si(kernel.flops, 'FLOP')} beyond that",
+        "memory": "traffic of memory",
+        "waits": "waits for memory and for barriers",
+    }
+    listed_parts = [
+        f"{told[name]} {si(seconds, 's')} ({percent(seconds / e.latency_s)})"
+        for seconds, name in parts
+    ]
+    return f"of that {mode.variant} spends {listed(listed_parts)}"
 
 
 def _messages_s(again: Again, task: str, device: str, other: str) -> float:

@@ -30,8 +30,8 @@ from pearl.spec.system import System
 from pearl_devices import Device, Kernel, offers
 from pearl_devices.base import ASKED
 from pearl_devices.kernels import kind_of
-from pearl_estimators import estimate
-from pearl_estimators.power import dynamic_energy_j, firing_energy_j
+from pearl_estimators import Estimate, estimate
+from pearl_estimators.power import dynamic_energy_j
 
 Busiest = Literal["actors", "gpu", "host"]
 
@@ -39,25 +39,34 @@ ON_CPU = ("environment", "insert", "sample", "prioritise")
 """Structures of kernels that stay on the CPU here, also where the GPU could run them."""
 
 
-def quickest(system: System, task: Task, gpu: Device, sms: int) -> Mode:
+def quickest_mode(system: System, task: Task, gpu: Device, sms: int) -> Mode:
     """The fastest variant on `sms` SMs that the spec allows, with its width and estimate."""
     allowed, offered = system.limits.variants.get(task.name), offers(task.kernel, gpu)
     plain = [v for v in offered if (v[0] in allowed if allowed else v[0] not in ASKED)]
     if not plain:
         raise SpecError(f"balance: no variant of {task.name} runs on {gpu.name} and is allowed")
-    modes = [_mode(task, task.kernel, gpu, variant, min(w, sms), None) for variant, w in plain]
+    host = system.platform.device(system.platform.host)
+    modes = [
+        _mode(task, task.kernel, gpu, variant, min(w, sms), None, host) for variant, w in plain
+    ]
     return min(modes, key=lambda m: m.estimate.latency_s)
 
 
-def quickest_s(system: System, task: Task, gpu: Device, sms: int) -> float:
-    """Seconds of one firing on `sms` SMs, in the fastest variant that the spec allows."""
-    return quickest(system, task, gpu, sms).estimate.latency_s
+def quickest(system: System, task: Task, gpu: Device, sms: int) -> Estimate:
+    """Cost of one firing on `sms` SMs, in the fastest variant that the spec allows."""
+    return quickest_mode(system, task, gpu, sms).estimate
 
 
 def _mode(
-    task: Task, kernel: Kernel, device: Device, variant: str, width: int, share: int | None
+    task: Task,
+    kernel: Kernel,
+    device: Device,
+    variant: str,
+    width: int,
+    share: int | None,
+    host: Device | None = None,
 ) -> Mode:
-    found = estimate(kernel, device, variant=variant, width=width)
+    found = estimate(kernel, device, variant=variant, width=width, host=host)
     return Mode((task.name,), device.name, variant, width, found, share)
 
 
@@ -216,22 +225,17 @@ class Machine:
 
     def gpu_s(self, sms: int) -> float:
         """Seconds that the network tasks of one iteration keep `sms` SMs busy."""
-        return sum(firings * seconds for firings, seconds, _ in self._on_gpu(sms))
+        return sum(firings * cost.latency_s for firings, cost in self._on_gpu(sms))
 
     def gpu_j(self, sms: int) -> float:
         """Joules above waiting of these firings."""
-        assert self.gpu is not None
-        return sum(
-            firings * firing_energy_j(kernel, self.gpu, sms, seconds)
-            for firings, seconds, kernel in self._on_gpu(sms)
-        )
+        return sum(firings * cost.energy_j for firings, cost in self._on_gpu(sms))
 
-    def _on_gpu(self, sms: int) -> Iterator[tuple[int, float, Kernel]]:
-        """Firings, seconds of one and kernel of each network task of an iteration."""
+    def _on_gpu(self, sms: int) -> Iterator[tuple[int, Estimate]]:
+        """Firings and the cost of one of each network task of an iteration."""
         assert self.gpu is not None
         for t in self.on_gpu:
-            seconds = quickest_s(self.system, t, self.gpu, sms)
-            yield self.graph.repetition[t.name], seconds, t.kernel
+            yield self.graph.repetition[t.name], quickest(self.system, t, self.gpu, sms)
 
     def at(self, actors: int, cores: int, sms: int | None) -> SweepPoint:
         """The prediction for `actors` actors on `cores` cores and `sms` SMs."""
@@ -304,7 +308,7 @@ class Machine:
         point = self.at(actors, actors, width)
         acts = factor(self._acting(math.ceil(n / actors)))
         hosts = factor([self._on_cpu(t.kernel, t, None) for t in self.host])
-        there = [quickest(self.system, t, gpu, gpu.width) for t in self.on_gpu] if gpu else []
+        there = [quickest_mode(self.system, t, gpu, gpu.width) for t in self.on_gpu if gpu]
         starts = factor(there)
         parts: dict[Busiest, Vector] = {
             "actors": point.actors_s * acts,

@@ -6,12 +6,12 @@ agent, and all else (replay, gradient steps, copies) the trainer. The unit of ti
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from pearl.errors import SpecError
 from pearl.graph.task_graph import Task, TaskGraph
-from pearl.planner.gpu_balance import halvings, quickest_s
+from pearl.planner.gpu_balance import halvings, quickest
 from pearl.planner.gpu_slices import (
     ENVIRONMENTS,
     LAYOUTS,
@@ -90,11 +90,12 @@ class Costs:
             raise SpecError(f"slices: algorithm {system.algorithm.name} has no {empty[0]} of tasks")
         self.tasks = tasks
 
-    def seconds(self, role: str, sms: int) -> float:
-        """Of all firings of an iteration, on `sms` SMs, each in its fastest allowed variant."""
+    def seconds(self, role: str, sms: int, gpu: Device | None = None) -> float:
+        """Of all firings of an iteration, on `sms` SMs, each in its fastest allowed variant. gpu:
+        in place of the whole one."""
         return sum(
-            self.graph.repetition[task.name] * quickest_s(self.system, task, self.gpu, sms)
-            for task in self.tasks[role]
+            self.graph.repetition[t.name] * quickest(self.system, t, gpu or self.gpu, sms).latency_s
+            for t in self.tasks[role]
         )
 
     def memory_bytes(self, role: str) -> float:
@@ -114,9 +115,10 @@ class Costs:
         return Role(whole, max(enough / self.gpu.width, memory))
 
     def probe(self, slices: int) -> Probe:
-        """One of so many slices, with all roles."""
+        """One of so many slices, with all roles; the others take as much of the memory's rate."""
         sms = max(1, self.gpu.width // slices)
-        took = sum(self.seconds(role, sms) for role in self.tasks)
+        crowded = replace(self.gpu, memory_bytes_per_s=self.gpu.memory_bytes_per_s / slices)
+        took = sum(self.seconds(role, sms, crowded) for role in self.tasks)
         scratch = max(task.kernel.resident_bytes for task in self.graph.tasks)
         held = CONTEXT_BYTES + sum(self.graph.states.values()) + scratch
         return Probe(self.graph.env_steps / took, held)

@@ -232,9 +232,11 @@ def _tabulated(graph: TaskGraph, platform: Platform, limits: Limits) -> CostTabl
     }
     home = platform.device(platform.host).host
     like = alike(platform.devices, known)
+    first = platform.device(platform.host)
+    hosts = {d.host: d for d in platform.devices if d.kind == first.kind} | {first.host: first}
     for tasks, kernel, share in jobs:
         found = []
-        costed: dict[str, list[tuple[str, int, Estimate]]] = {}
+        costed: dict[tuple[str, float], list[tuple[str, int, Estimate]]] = {}
         for device in platform.devices:
             if LEARNS in tasks and device.real and device.host != home:
                 continue
@@ -242,14 +244,15 @@ def _tabulated(graph: TaskGraph, platform: Platform, limits: Limits) -> CostTabl
                 continue
             if any(limits.pin.get(t, device.name) != device.name for t in tasks):
                 continue
-            kind = like[device.name]
+            host = hosts.get(device.host, first)
+            kind = like[device.name], host.figures.get("clock_hz", 0.0)
             if kind not in costed:
                 ways = _ways(tasks, kernel, device, limits)
                 if device.name in known:
                     kept = comparable(known[device.name], kernel, [v for v, _ in ways])
                     ways = [(v, width) for v, width in ways if v in kept]
                 costed[kind] = _worth_having(
-                    (v, width, estimate(kernel, device, variant=v, width=width))
+                    (v, width, estimate(kernel, device, variant=v, width=width, host=host))
                     for v, width in ways
                 )
             found += [Mode(tasks, device.name, v, n, cost, share) for v, n, cost in costed[kind]]

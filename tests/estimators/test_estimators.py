@@ -15,7 +15,6 @@ from pearl.testing import EstimatorContract
 from pearl_devices import Device, Kernel, UnsupportedError, backend, kernel
 from pearl_devices.kernels import parts
 from pearl_estimators import Estimate, estimate
-from pearl_estimators.gpu.variants import ASSUMED, Starts, gpu_roofline
 from pearl_estimators.host.benchmark_kernels import bound
 from pearl_estimators.host.timer import time_call
 from pearl_estimators.roofline import call_overhead_s, launches
@@ -146,27 +145,25 @@ def test_small_kernels_on_a_gpu_are_bound_by_overhead_and_a_roofline_without_it_
     e = estimate(DQN, GPU, width=82)
     assert DQN.flops < 1e8
     assert e.bound_by == "overhead"
-    bare = gpu_roofline(DQN, replace(GPU, overhead_s=0.0), "eager", 82, Starts(0, 0, 0, 0))
-    assert bare.latency_s < 0.25 * e.latency_s
-    assert bare.bound_by != "overhead"
+    bare_s = max(DQN.flops / 35e12, (DQN.bytes_in + DQN.bytes_out) / 936e9)
+    assert bare_s < 0.01 * e.latency_s
 
 
 def test_large_kernels_are_bound_by_compute_and_copies_by_memory():
     big = kernel("inference.dqn", envs=8192, obs=1024, act=0, q=(1024, 4096, 4096, 64))
     e = estimate(big, GPU, width=82)
     assert e.bound_by == "compute"
-    assert e.latency_s == pytest.approx(5e-6 + ASSUMED.operator_s + big.flops / 35e12)
+    assert big.flops / 35e12 < e.latency_s < 2 * big.flops / 35e12
     copy = kernel("param_sync", args={"network": "q"}, params=10**9)
     e = estimate(copy, GPU, width=82)
     assert e.bound_by == "memory"
-    assert e.latency_s == pytest.approx(5e-6 + ASSUMED.operator_s + 8e9 / 936e9)
+    assert e.latency_s == pytest.approx(8e9 / 936e9, rel=0.01)
 
 
 def test_half_the_width_has_half_the_rate():
     big = kernel("inference.dqn", envs=8192, obs=1024, act=0, q=(1024, 4096, 4096, 64))
-    first_s = 5e-6 + ASSUMED.operator_s
-    whole, half = (estimate(big, GPU, width=w).latency_s - first_s for w in (82, 41))
-    assert half == pytest.approx(2 * whole)
+    whole, half = (estimate(big, GPU, width=w).latency_s for w in (82, 41))
+    assert half == pytest.approx(2 * whole, rel=0.05)
 
 
 def test_replay_on_a_cpu_waits_for_memory_rather_than_moves_it():

@@ -22,9 +22,10 @@ def test_a_large_update_takes_as_much_longer_and_draws_all_the_same(name: str) -
     share = card.figures["sustained_share"]
     whole = replace(card, figures={**card.figures, "sustained_share": 1.0})
     slow, fast = (estimate(UPDATE, d, variant="graph", width=d.width) for d in (card, whole))
-    assert slow.latency_s / fast.latency_s == pytest.approx(1 / share, rel=0.02)
-    watts = [e.energy_j / e.occupancy_s for e in (slow, fast)]
-    assert watts[0] == pytest.approx(watts[1], rel=0.02)
+    products_s = UPDATE.flops / (share * card.peak_flops_per_s)
+    assert products_s < slow.latency_s < 1.1 * products_s
+    assert fast.latency_s < slow.latency_s
+    assert slow.energy_j / slow.occupancy_s > 0.9 * (card.active_power_w - card.waiting_power_w)
     assert slow.low_s < slow.latency_s < slow.high_s
 
 

@@ -17,6 +17,7 @@ from pearl_devices.kernel import Kernel
 WIDTH_UNIT = "sm"  # a streaming multiprocessor
 SIMULATED = False
 DRAWS_BY_WORK = True
+LAUNCHED_BY_HOST = True  # operators start as fast as the host's core is
 ESTIMATE = "pearl_estimators.gpu.calibration:calibrated_or_roofline"
 COUNTER = "pearl_estimators.energy:nvml"
 TIMER = "pearl_estimators.gpu.timing:timed_here"

@@ -36,6 +36,7 @@ from pearl_estimators.gpu.operators import (
     fit_operator,
     predict_operations,
 )
+from pearl_estimators.gpu.queue import RATES
 from pearl_estimators.gpu.variants import (
     KERNEL_BAND,
     Copies,
@@ -257,6 +258,10 @@ def estimate_gpu(
     queue_s = rest_s + rounds * sum(g.work_s for g in guesses)
     starts = found.starts or starts_of(device)
     begin_s = start_s(kernel, device, variant, starts)
+    if way(variant) == "graph":  # the GPU goes from operator to operator by itself
+        products = rounds * len(shapes)
+        others = max(kind_of(kernel).operations(kernel) - products, 0.0)
+        begin_s += starts.gap_s * others + max(starts.gap_s, RATES.product_s) * products
     once_s = elementwise.overhead_s if not guesses else linear.overhead_s
     alone = sum if way(variant) == "graph" else max  # whether the GPU works while it starts
     latency = once_s + alone((begin_s, queue_s))
