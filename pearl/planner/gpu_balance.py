@@ -301,7 +301,7 @@ class Machine:
             if whole == 0:
                 return np.ones(draws.number)
             each = [self._seconds([m]) * draws.factors(m, self.graph, costs) for m in modes]
-            return np.sum(each, axis=0) / whole
+            return np.asarray(np.sum(each, axis=0) / whole)
 
         n, cpu, gpu = self.environments, self.cpu, self.gpu
         width = gpu.width if gpu else None

@@ -337,8 +337,8 @@ class _Game:
         least = regrets(row, self.least_s)
         most = regrets(row, np.where(solved, self.least_s, self.low_s))
         mean, worst = float(least.mean()), float(least.max())
-        ends = [float(most.mean()), float(most.max())]
-        bound = max(0.0, min(self.bound, ends[self.kind == "worst"]))
+        mean_high, worst_high = float(most.mean()), float(most.max())
+        bound = max(0.0, min(self.bound, worst_high if self.kind == "worst" else mean_high))
         return Regret(
             self.kind,
             self.draws.number,
@@ -347,7 +347,8 @@ class _Game:
             max(worst, bound) if self.kind == "worst" else worst,
             bound,
             int(solved.sum()),
-            *(end if math.isfinite(end) else None for end in ends),
+            mean_high if math.isfinite(mean_high) else None,
+            worst_high if math.isfinite(worst_high) else None,
             tuple(np.where(np.isinf(self.least_s), 0.0, self.least_s).tolist()),
         )
 
