@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from pearl.explanation import explain
     from pearl.graph.limits import Limits
     from pearl.graph.task_graph import Edge, Task, TaskGraph
-    from pearl.planner.energy_front import pareto
-    from pearl.planner.planner import plan
     from pearl.planning.costs import CostTable, Mode
     from pearl.planning.plans import Plan
     from pearl.planning.runs import Run
@@ -83,7 +81,7 @@ _HOMES = {
     "pearl.errors": ("InfeasibleError", "SpecError"),
     "pearl.graph.task_graph": ("Edge", "Task", "TaskGraph"),
     "pearl.graph.limits": ("Limits",),
-    "pearl.planner.planner": ("plan",),
+    "pearl.planner.planner": ("pareto", "plan"),
     "pearl.planning.plans": ("Plan",),
     "pearl.training.policy": ("Policy",),
     "pearl.population.population": ("sweep",),
@@ -91,7 +89,6 @@ _HOMES = {
     "pearl.report.report": ("Report",),
     "pearl.planning.runs": ("Run",),
     "pearl.solvers.solver": ("solve",),
-    "pearl.planner.energy_front": ("pareto",),
     "pearl.spec.reading": ("load",),
     "pearl.spec.system": ("System",),
     "pearl.training.steering": ("STOP", "Callback", "Progress"),

@@ -4,6 +4,7 @@ import pytest
 
 import pearl
 from pearl.errors import SpecError
+from pearl.testing.graphs import loop
 
 SPEC = "q_learning_frozenlake"
 CALLS = {
@@ -20,6 +21,8 @@ CALLS = {
     "kernel is 'update'": lambda: pearl.estimate("update", "gpu"),
     "add is 3; a list": lambda: pearl.advise(SPEC, add=3),
     "about is 3; a list": lambda: pearl.advise(SPEC, about=3),
+    "limits are given beside a system": lambda: pearl.pareto(SPEC, limits=pearl.Limits()),
+    "costs is None; a CostTable": lambda: pearl.pareto(loop("x")),
     "seconds is 'x'": lambda: pearl.calibrate(seconds="x"),
     "path is 3; a file": lambda: pearl.Policy.load(3),
 }

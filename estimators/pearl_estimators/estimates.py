@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal, get_args
 
-from pearl_devices.given import misfit, shown
+from pearl_devices.given import misfit, mistyped, shown
 
 Rung = Literal["measured", "calibrated", "closed_form", "probed", "datasheet", "given"]
 Bound = Literal["compute", "memory", "overhead", "given"]
@@ -44,6 +44,8 @@ class Estimate:
     parts: Mapping[str, float] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
+        if problems := mistyped("estimate: parts", self.parts, Mapping, "a mapping to seconds"):
+            raise ValueError(*problems)
         object.__setattr__(self, "parts", MappingProxyType(dict(self.parts)))
         for name in ("occupancy_s", "low_s", "high_s"):
             value = getattr(self, name)

@@ -89,11 +89,11 @@ def pareto(
 ) -> Result:
     """Show what power buys: the assignments between least power and most throughput."""
     from pearl.cli.text import front_text
-    from pearl.planner.planner import front
+    from pearl.planner.planner import pareto
 
     system = load_spec(spec, [*(keys or ()), *(set or ())])
     warn_of_measuring(system)
-    plans = front(system, gap=gap, time_limit_s=time_limit)
+    plans = pareto(system, gap=gap, time_limit_s=time_limit)
     number = {id(p): n for n, p in enumerate(plans)}
     value = {
         "schema": SCHEMA,

@@ -116,7 +116,7 @@ class _Gap:
     tried: bool = False
 
 
-def pareto(
+def front(
     graph: TaskGraph,
     costs: CostTable,
     *,

@@ -258,14 +258,36 @@ def runtime(system: System) -> dict[str, Any]:
     return {**(known.runtime or LANES_ASSUMED), "beside": known.beside}
 
 
-def front(system: System | str | Path, *, gap: float = 0.01, time_limit_s: float = 60.0) -> Front:
-    """The plans between least power and most throughput for a system; see `pareto`."""
-    from pearl.planner.energy_front import Front, pareto
+def pareto(
+    of: System | str | Path | Mapping[str, Any] | TaskGraph,
+    costs: CostTable | None = None,
+    *,
+    limits: Limits | None = None,
+    gap: float = 0.01,
+    time_limit_s: float = 60.0,
+) -> Front:
+    """The plans between least power and most throughput: see `energy_front.front`.
 
-    system = as_system(system)
+    of: a system or its spec, which has its own costs and limits; or a graph, with its costs.
+    gap: largest relative distance of neighbours in throughput and power. time_limit_s: seconds.
+
+    Raises:
+        SpecError: an argument or the spec is wrong, or a system is given costs or limits.
+        InfeasibleError: no plan meets the limits.
+    """
+    from pearl.planner import energy_front
+
+    how: dict[str, Any] = {"gap": gap, "time_limit_s": time_limit_s}
+    if isinstance(of, TaskGraph) or costs is not None:
+        return energy_front.front(of, costs, limits=limits or Limits(), **how)  # type: ignore[arg-type]
+    if limits is not None:
+        raise SpecError(
+            "pareto: limits are given beside a system, which has its own; set them in it"
+        )
+    system = as_system(of)
     graph, costs = problem(system)
-    plans = pareto(graph, costs, limits=system.limits, gap=gap, time_limit_s=time_limit_s)
+    plans = energy_front.front(graph, costs, limits=system.limits, **how)
     about = Problem(graph, lambda: costs, system.limits, system)
     named = {"spec_sha256": system.sha256, "host": system.platform.name}
     told = [replace(p, **named, problem=about) for p in plans]  # type: ignore[arg-type]
-    return Front(told, plans.open_w)
+    return energy_front.Front(told, plans.open_w)

@@ -9,7 +9,7 @@ from pearl.advice import advise
 from pearl.advice.comparison import number, worth
 from pearl.explanation import explain
 from pearl.formatting import count
-from pearl.planner.planner import front
+from pearl.planner.planner import pareto
 from pearl.planning.draws import Draws
 from pearl.planning.plans import load_plan
 from pearl.report.report import Report
@@ -38,7 +38,7 @@ def test_they_agree_on_every_number() -> None:
     assert explained.efficiency == pytest.approx(plan.env_steps_per_j)
     assert explained.bound.period_s == plan.period_s
 
-    fastest = front(system, gap=0.2, time_limit_s=300.0)[-1]
+    fastest = pareto(system, gap=0.2, time_limit_s=300.0)[-1]
     assert fastest.rates["env_steps_per_s"] == pytest.approx(rate)
 
     found = advise(system, about=["bound"], time_limit_s=300.0)

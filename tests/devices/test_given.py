@@ -18,8 +18,7 @@ from pearl.errors import InfeasibleError, SpecError
 from pearl.explanation import explain
 from pearl.graph.limits import Limits
 from pearl.graph.task_graph import Edge, Fusion, Task, TaskGraph
-from pearl.planner.energy_front import pareto
-from pearl.planner.planner import plan
+from pearl.planner.planner import pareto, plan
 from pearl.planning.costs import CostTable, Mode
 from pearl.testing.graphs import devices, loop, mode, star
 from pearl_devices import Device, Kernel, Link, Platform

@@ -15,7 +15,7 @@ from pearl import solve, time_limit
 from pearl.errors import InfeasibleError, SpecError
 from pearl.graph.limits import Limits
 from pearl.graph.task_graph import Edge, Task, TaskGraph
-from pearl.planner.energy_front import pareto
+from pearl.planner.planner import pareto
 from pearl.planning.costs import CostTable
 from pearl.planning.plan_validation import check_plan
 from pearl.planning.plans import Plan
