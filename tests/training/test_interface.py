@@ -13,6 +13,7 @@ from safetensors.numpy import load_file
 
 import pearl
 from examples import normalised_dqn
+from pearl.algorithms import dqn
 from pearl.errors import SpecError
 from pearl.graph.insertion import inserted
 from pearl.graph.task_graph import Task
@@ -98,8 +99,17 @@ def test_the_policy_that_was_trained_is_judged_saved_and_exported(env: str, tmp_
         assert np.array_equal(held[f"interface.{name}"], policy.states[name])
 
 
-def test_learning_sees_what_acting_sees_from_the_first_observation_on() -> None:
+def test_learning_sees_what_acting_sees_from_the_first_observation_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The statistics of a run are followed here from what the environments gave."""
+    first = normalised_dqn.initialise
+
+    def known(buffers: Any, system: Any, seed: int) -> None:
+        first(buffers, system, seed)
+        buffers["seen.mean"][:], buffers["seen.count"][0] = 0.5, 10
+
+    monkeypatch.setattr(normalised_dqn, "initialise", known)
     trainer = pearl.compile(spec(), emulate=True)
     trainer.train(steps=64)  # 8 vector steps of 8 environments
     a, k = trainer.session.arrays, trainer.graph.task("normalise").kernel
@@ -114,7 +124,7 @@ def test_learning_sees_what_acting_sees_from_the_first_observation_on() -> None:
         step()
         normalised_dqn.normalise(k, other)
         assert np.array_equal(a["replay.next_obs"][rows], other["step.next_obs"])
-    assert other["seen.count"][0] == 64
+    assert other["seen.count"][0] == 74
     assert np.array_equal(a["seen.mean"], other["seen.mean"])
 
 
@@ -257,6 +267,22 @@ def test_an_array_that_evaluation_would_write_is_read_only(
         KernelFailed, match=r"placed.between:learns failed in evaluation.*read-only"
     ):
         pearl.compile(found, emulate=True).train(steps=16)
+
+
+def test_whoever_reads_what_a_kernel_writes_waits_for_it() -> None:
+    loop = normalised_dqn.graph(pearl.load(spec()))
+    task = loop.task("normalise")
+    bare = dqn.graph(pearl.load(spec()))
+    other = inserted(bare, task, after="env_step", before="replay_insert")
+    for graph in (loop, other):
+        ends = {(e.src, e.dst, e.tokens_seq) for e in graph.edges if task.name in (e.src, e.dst)}
+        assert ends == {
+            ("env_step", "normalise", 0),
+            ("normalise", "inference", 1),
+            ("normalise", "replay_insert", 0),
+            ("normalise", "normalise", 1),
+        }
+        assert not [f for f in graph.fusions if "env_step" in f.tasks]
 
 
 def test_where_observations_cannot_be_changed_the_true_reason_is_said(
