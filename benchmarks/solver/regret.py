@@ -197,7 +197,7 @@ def main(arguments: list[str] | None = None) -> int:
         Bar(
             f"the true regret lies in the interval, limit {limit_s:g} s",
             f"{held[limit_s]}, no plan in time {none[limit_s]}",
-            f"all of the plans",
+            "all of the plans",
             held[limit_s] == options.count - none[limit_s],
         )
         for limit_s in limits_s
