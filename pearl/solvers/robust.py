@@ -117,7 +117,10 @@ def least_regret(request: Request, run: Run, kind: Kind, draws: Draws) -> tuple[
     Raises:
         InfeasibleError: no plan meets the limits.
     """
-    nominal = run(replace(request, deadline=_share(request, 0.2)))
+    try:
+        nominal = run(replace(request, deadline=_share(request, 0.2)))
+    except OutOfTimeError:  # without a plan of the estimates there is nothing to compare
+        nominal = run(request)
     game = _Game(request, run, kind, draws, nominal)
     game.solve_draws(_share(request, 0.6))
     game.play()

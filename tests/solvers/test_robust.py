@@ -302,3 +302,20 @@ def test_watts_are_drawn_for_idle_devices_too() -> None:
         drawn, ring, _ = plan_orders(plan, graph, table)
         energy = drawn.assignment.energy_j(ring_period(drawn, ring))
         assert energy == pytest.approx(expected, rel=1e-9)
+
+
+def test_the_estimates_get_the_time_of_the_draws_where_their_share_is_too_short() -> None:
+    graph, costs, limits = lottery()
+    deadlines: list[float] = []
+
+    def run(request: Request) -> Outcome:
+        deadlines.append(request.deadline)
+        if len(deadlines) == 1:
+            raise OutOfTimeError
+        return exhaustive.solve(request)
+
+    deadline = time.monotonic() + 1e6
+    request = Request(graph, costs, "throughput", limits, deadline, 0, "exhaustive")
+    outcome, _ = robust.least_regret(request, run, "mean", Draws(DRAWS, 1))
+    assert deadlines[0] < deadlines[1] == deadline
+    assert outcome.best.cost > 0
