@@ -61,7 +61,7 @@ class EnvProcess:
     def begin(self, name: str, *given: Any) -> None:
         """Ask, and do not wait."""
         self._due.append(name)
-        with suppress(OSError):  # the process has ended: its answer says so
+        with suppress(ConnectionError):  # the process has ended: its answer says so
             self._wire.send((name, given))
 
     def _answer(self, name: str, *given: Any) -> Any:
@@ -71,7 +71,7 @@ class EnvProcess:
         self._sound = False  # until a whole answer is read
         try:
             failed, found = self._wire.recv()
-        except (EOFError, OSError):
+        except (EOFError, ConnectionError):
             raise RuntimeError("its process has ended") from None
         self._sound = True
         if failed:
