@@ -48,6 +48,11 @@ def wide(variant: str) -> bool:
     return variant.endswith("-pair") or variant in WIDE
 
 
+IN_TURN, PROCESSES = "gymnasium", "processes"
+"""The variants of a CPU that step environments one after the other, and each in a process of its
+own. A plan has the second where environments wait, or the user names it."""
+
+
 ASKED = {
     "torch-bf16": "rounds to bfloat16; of the updates of continuous actions, on a CPU that "
     "multiplies bfloat16",

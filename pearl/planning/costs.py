@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -12,7 +12,8 @@ from pearl.errors import InfeasibleError, SpecError
 from pearl.graph.limits import Limits
 from pearl.graph.task_graph import TaskGraph
 from pearl.planning.replicas import resized, splits
-from pearl_devices import Device, Kernel, Platform, offers
+from pearl.planning.ways import ways_of, worth_having
+from pearl_devices import Device, Kernel, Platform
 from pearl_devices.base import ASKED, WIDE
 from pearl_devices.given import is_names, is_number, is_whole, misfit, shown
 from pearl_devices.hosts import alike
@@ -247,11 +248,11 @@ def _tabulated(graph: TaskGraph, platform: Platform, limits: Limits) -> CostTabl
             host = hosts.get(device.host, first)
             kind = like[device.name], host.figures.get("clock_hz", 0.0)
             if kind not in costed:
-                ways = _ways(tasks, kernel, device, limits)
+                ways = ways_of(tasks, kernel, device, limits)
                 if device.name in known:
                     kept = comparable(known[device.name], kernel, [v for v, _ in ways])
                     ways = [(v, width) for v, width in ways if v in kept]
-                costed[kind] = _worth_having(
+                costed[kind] = worth_having(
                     (v, width, estimate(kernel, device, variant=v, width=width, host=host))
                     for v, width in ways
                 )
@@ -271,34 +272,6 @@ def _tabulated(graph: TaskGraph, platform: Platform, limits: Limits) -> CostTabl
             )
         modes += found
     return CostTable(platform, tuple(modes))
-
-
-def _worth_having(
-    ways: Iterable[tuple[str, int, Estimate]],
-) -> list[tuple[str, int, Estimate]]:
-    """These ways without the wide ones that gain nothing: of several threads of torch those that
-    are no faster than a way of no more cores. No plan is better by them."""
-    found: list[tuple[str, int, Estimate]] = []
-    for variant, width, cost in sorted(ways, key=lambda way: way[1] if way[0] in WIDE else 0):
-        gains = all(cost.latency_s < c.latency_s for _, w, c in found if w <= width)
-        if variant not in WIDE or gains:
-            found.append((variant, width, cost))
-    return found
-
-
-def _ways(
-    tasks: tuple[str, ...], kernel: Kernel, device: Device, limits: Limits
-) -> list[tuple[str, int]]:
-    """What a device offers for a call of tasks within the limits: variants and widths."""
-    threads = device.width_unit == "cores" and not device.simulated
-    found = []
-    for variant, width in offers(kernel, device):
-        default = () if variant in ASKED else (variant,)
-        if any(variant not in limits.variants.get(t, default) for t in tasks):
-            continue
-        if not threads or width <= (limits.max_lanes or width):
-            found.append((variant, width))
-    return found
 
 
 def with_lanes(

@@ -7,8 +7,11 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+import pytest
 
+import pearl
 from pearl_devices import kernel
+from pearl_estimators.host import own_timing
 from pearl_estimators.host.own_timing import environment
 
 SLEEP_S = 4e-3
@@ -40,3 +43,53 @@ def test_a_vector_environment_with_processes_is_timed_and_not_taken_from_the_dat
     found = environment(k, "gymnasium")
     assert found.rung == "measured"
     assert found.latency_s > 0.9 * SLEEP_S
+
+
+def timed(step_s: float, cpu_s: float) -> Any:
+    """Stands for `own_timing._timed`: an environment's step takes so long, cpu_s of it computing;
+    in processes all wait at the same time, and each answer takes 20 us more."""
+
+    def rows(kernels: Any, variant: str) -> Any:
+        found = []
+        for k in kernels:
+            n = k.dim("envs")
+            in_turn = variant == "gymnasium"
+            seconds = n * step_s if in_turn else step_s + 2e-5 * n
+            found.append((seconds, seconds, seconds, n * cpu_s if in_turn else 1e-4))
+        return found
+
+    return rows
+
+
+def planned(variants: list[str] | None = None) -> Any:
+    spec = {
+        "algorithm": {"name": "ppo", "env": f"{__name__}:Sleeper", "num_envs": 16},
+        "limits": {"variants": {"env_step": variants}} if variants else {},
+    }
+    return pearl.plan(pearl.load(spec))
+
+
+def test_environments_that_wait_get_processes_and_those_that_compute_do_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(own_timing, "_timed", timed(8e-3, 0.1e-3))
+    plan, in_turn = planned(), planned(["gymnasium"])
+    step = plan.task("env_step")
+    assert step.variant == "processes"
+    assert step.seconds == pytest.approx(8e-3 + 16 * 2e-5)
+    assert plan.rates["env_steps_per_s"] > 8 * in_turn.rates["env_steps_per_s"]
+    monkeypatch.setattr(own_timing, "_timed", timed(8e-3, 7e-3))
+    assert planned().task("env_step").variant == "gymnasium"
+    assert planned(["processes"]).task("env_step").variant == "processes"
+
+
+def test_what_environments_compute_together_is_not_less_than_the_cores_allow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(own_timing, "CORES", 2)
+    monkeypatch.setattr(own_timing, "_timed", timed(8e-3, 2e-3))
+    k = kernel("env_step", {"envs": 16, "obs": 2, "act": 0}, program=f"{__name__}:Sleeper")
+    assert own_timing.waits(k) == pytest.approx(0.75)
+    found = environment(k, "processes")
+    assert found.latency_s == pytest.approx(16 * 2e-3 / 2)
+    assert "alone one waits 75% of a step" in found.source

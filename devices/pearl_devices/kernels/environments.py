@@ -31,6 +31,11 @@ def _named(k: Kernel) -> bool:
     return k.program is not None
 
 
+def _alone(k: Kernel) -> bool:
+    """Whether it has a program that no native implementation is known of: that one may wait."""
+    return _named(k) and str(k.program) not in NATIVE_ENVS
+
+
 def _work(k: Kernel) -> Work:
     n, obs, act = k.dim("envs"), k.dim("obs"), action_bytes(k)
     # To normalise: about 12 flops and 12 bytes read and written for each number (float32 and the
@@ -91,6 +96,7 @@ ENV_STEP = KernelKind(
     variants={
         "native": primitive("envs.native_envs:bind_step", fits=native),
         "gymnasium": primitive("envs.gym_envs:bind_step", fits=_named),
+        "processes": primitive("envs.gym_processes:bind_step", fits=_alone),
         "envpool": primitive("envs.envpool_envs:bind_step", fits=_envpool),
     },
     cuda={

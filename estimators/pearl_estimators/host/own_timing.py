@@ -10,9 +10,10 @@ from itertools import cycle
 from typing import Any
 
 from pearl_devices import Kernel, UnsupportedError
-from pearl_devices.base import Call
+from pearl_devices.base import IN_TURN, PROCESSES, Call
 from pearl_devices.kernels import kind_of
 from pearl_estimators.estimates import Estimate
+from pearl_estimators.host.benchmark_kernels import CORES
 from pearl_estimators.host.calibration import CalibrationError
 from pearl_estimators.host.child_process import in_child
 from pearl_estimators.host.timer import alone_s, time_call
@@ -24,27 +25,51 @@ EACH_S, ROUNDS, TIMEOUT_S = 0.1, 3, 60.0
 quickest counts: a burst of other load is in one of them; seconds until the process is ended."""
 ACTIONS = 64
 
-Seconds = tuple[float, float, float]
-"""Median, fastest, slowest."""
+WAITS = 0.5
+"""Share of a step from which on an environment waits rather than computes (assumed)."""
+
+Seconds = tuple[float, float, float, float]
+"""Median, fastest, slowest, and the CPU seconds of this process in the quickest round."""
 
 
 def environment(kernel: Kernel, variant: str) -> Estimate:
     """One call of an environment of the user's own, from two timings in a process of its own.
 
+    Of environments in processes of their own, which compute on all cores, no call is shorter than
+    what they compute one after the other, by the timings of such calls, over the cores.
+
     Raises:
         CalibrationError: it cannot be timed; the text says why.
     """
-    bare = replace(kernel, flops=0.0, bytes_in=0.0, bytes_out=0.0, resident_bytes=0.0)
-    sized = (replace(bare, dims={**kernel.dims, "envs": n}) for n in COUNTS)
-    few, many = _timings(*sized, variant=variant)
+    few, many = _of_counts(kernel, variant)
     envs, steps = kernel.dim("envs"), COUNTS[1] - COUNTS[0]
+    least_s, how = 0.0, f"{COUNTS[0]} and {COUNTS[1]} environments"
+    if variant == PROCESSES:
+        least_s = envs * _of_counts(kernel, IN_TURN)[0][3] / CORES
+        how += f", each in a process; alone one waits {waits(kernel):.0%} of a step"
 
     def at(place: int) -> float:
         one_more = max(0.0, (many[place] - few[place]) / steps)
-        return max(few[place] + one_more * (envs - COUNTS[0]), one_more * envs)
+        return max(few[place] + one_more * (envs - COUNTS[0]), one_more * envs, least_s)
 
-    how = f"{COUNTS[0]} and {COUNTS[1]} environments"
     return _estimate((at(0), at(1), at(2)), f"{kernel.program} timed on this host with {how}")
+
+
+def waits(kernel: Kernel) -> float:
+    """The share of a step, 0 to 1, in which an environment of the user's own computes nothing: it
+    waits for another process, a device or a server. 0 where it cannot be timed."""
+    try:
+        seconds, _, _, cpu_s = _of_counts(kernel, IN_TURN)[0]
+    except CalibrationError:
+        return 0.0
+    return max(0.0, 1 - cpu_s / seconds) if seconds > 0 else 0.0
+
+
+def _of_counts(kernel: Kernel, variant: str) -> list[Seconds]:
+    """Timings of a call with each of COUNTS environments."""
+    bare = replace(kernel, flops=0.0, bytes_in=0.0, bytes_out=0.0, resident_bytes=0.0)
+    sized = (replace(bare, dims={**kernel.dims, "envs": n}) for n in COUNTS)
+    return _timings(*sized, variant=variant)
 
 
 def own_kind(kernel: Kernel, variant: str) -> Estimate:
@@ -89,7 +114,7 @@ def _timed(kernels: tuple[Kernel, ...], variant: str) -> list[Seconds] | str:
         )
     except CalibrationError as error:
         return str(error)
-    return [(float(median), float(low), float(high)) for median, low, high in rows]
+    return [(float(a), float(b), float(c), float(d)) for a, b, c, d in rows]
 
 
 def acting(call: Call) -> Call:
@@ -118,8 +143,8 @@ def acting(call: Call) -> Call:
 
 
 def time_here(given: Mapping[str, Any], seconds: float) -> list[Seconds]:
-    """What `in_child` runs: median, fastest and slowest of a call of each kernel in its quickest
-    round. One whose calls are long has a round less, or two."""
+    """What `in_child` runs: the `Seconds` of a call of each kernel in its quickest round. One whose
+    calls are long has a round less, or two."""
     from pearl_devices import kernel
     from pearl_estimators.host.benchmark_kernels import bound
 
@@ -140,5 +165,6 @@ def time_here(given: Mapping[str, Any], seconds: float) -> list[Seconds]:
             break
         for row, (call, waits) in zip(rows, calls, strict=True):
             timing = time_call(call, seconds=seconds, computes=not waits, wall=alone_s)
-            row.append((timing.median_s, timing.low_s, timing.high_s))
+            cpu_s = timing.median_s / timing.contention
+            row.append((timing.median_s, timing.low_s, timing.high_s, cpu_s))
     return [min(row) for row in rows]

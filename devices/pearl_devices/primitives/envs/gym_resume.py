@@ -5,6 +5,7 @@ at its last reset, and the actions since. All of it is JSON.
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -55,3 +56,16 @@ def generator(state: dict[str, Any]) -> np.random.Generator:
     inner = {k: whole(v) for k, v in state["state"].items()}
     bits.state = {k: whole(v) for k, v in state.items()} | {"state": inner}
     return np.random.Generator(bits)
+
+
+def replayed(env: Any, origin: Any, actions: Sequence[Any]) -> Any:
+    """The observation of an environment after a reset from `origin` and these actions."""
+    if origin and "seed" in origin:
+        seen, _ = env.reset(seed=origin["seed"])
+    else:
+        if origin:
+            env.unwrapped.np_random = generator(origin)
+        seen, _ = env.reset()
+    for action in actions:
+        seen, *_ = env.step(action)
+    return seen

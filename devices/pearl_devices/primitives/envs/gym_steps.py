@@ -24,9 +24,9 @@ from pearl_devices.primitives.envs.gym_make import (
 )
 from pearl_devices.primitives.envs.gym_resume import (
     LOG,
-    generator,
     generator_state,
     packed,
+    replayed,
     unpacked,
 )
 from pearl_devices.primitives.envs.native_envs import record
@@ -226,16 +226,23 @@ class SingleSteps(EnvStep):
         b["rng.env_step"][1] += np.uint64(1)
         b["env.elapsed"] += 1
         obs[:] = next_obs
+        self.restarted(ended)
+
+    def restarted(self, ended: list[int]) -> None:
+        """The next episodes of environments whose last ones have ended."""
         for n in ended:
             self.end(n)
             self.restart(n)
 
+    def origin(self, n: int) -> State | None:
+        """The state of an environment's generator before a reset."""
+        return generator_state(self.all[n])
+
     def restart(self, n: int) -> None:
         """The next episode of an environment whose last one has ended."""
-        self.origins[n] = generator_state(self.all[n])
-        self.taken[n] = []
         try:
             self.since_s = monotonic()
+            self.origins[n], self.taken[n] = self.origin(n), []
             self.first_obs(n, *self.all[n].reset(), self.buffers["env.obs"][n])
         except EnvironmentFailed:  # it offers a mask, and would again
             raise
@@ -263,17 +270,22 @@ class SingleSteps(EnvStep):
             try:
                 with suppress(Exception):  # it has failed; whether it can end does not matter
                     self.all[n].close()
-                made = make(self.name, self.args, 1, self.stack)
-                assert isinstance(made, list)
+                made = self.made()
                 seed = seeds(self.buffers, self.envs, tried)[n]
-                self.all[n], self.origins[n], self.taken[n] = made[0], {"seed": seed}, []
+                self.all[n], self.origins[n], self.taken[n] = made, {"seed": seed}, []
                 self.since_s = monotonic()
-                self.first_obs(n, *made[0].reset(seed=seed), out[n])
+                self.first_obs(n, *made.reset(seed=seed), out[n])
                 return tried
             except EnvironmentFailed:  # as in `restart`
                 raise
             except Exception as another:  # as above
                 error, lost = another, 0
+
+    def made(self) -> Single:
+        """One more of these environments."""
+        made = make(self.name, self.args, 1, self.stack)
+        assert isinstance(made, list)
+        return made[0]
 
     def anew(self, n: int, action: Any, error: BaseException) -> tuple[bool, bool]:
         """After a failed step: the step of a new environment from its first observation."""
@@ -324,25 +336,15 @@ class SingleSteps(EnvStep):
         """By the actions since its last reset, each."""
         if len(states) != self.envs:
             raise ValueError(f"{len(states)} environments were kept, and there are {self.envs}")
-        for n, (env, state) in enumerate(zip(self.all, states, strict=True)):
+        for n, state in enumerate(states):
             name = f"environment {self.name!r}, number {self.first + n}"
             if "actions" not in state:
                 raise ValueError(
                     f"{name}: its episode is longer than the {LOG} actions that are kept to bring "
                     "it back"
                 )
-            origin = state["origin"]
-            if origin and "seed" in origin:
-                seen, info = env.reset(seed=origin["seed"])
-            else:
-                if origin:
-                    env.unwrapped.np_random = generator(origin)
-                seen, info = env.reset()
-            self.refuse_masks(info)
-            actions = unpacked(state["actions"])
-            taken: list[Any] = actions.tolist() if self.discrete else list(actions)
-            for action in taken:
-                seen, *_ = env.step(action)
+            origin, taken = state["origin"], self.actions_of(state)
+            seen = self.replayed(n, origin, taken)
             kept, found = unpacked(state["observation"]), self.flat(seen, n)
             if not np.array_equal(kept, found):
                 raise ValueError(
@@ -352,3 +354,12 @@ class SingleSteps(EnvStep):
                 )
             self.origins[n], self.taken[n], self.seen[n] = origin, taken, seen
         self.cut[:] = 0
+
+    def actions_of(self, state: State) -> list[Any]:
+        """The actions that `snapshot` kept, as an environment takes them."""
+        actions = unpacked(state["actions"])
+        return actions.tolist() if self.discrete else list(actions)
+
+    def replayed(self, n: int, origin: State | None, actions: list[Any]) -> Any:
+        """The observation of an environment after a reset from `origin` and these actions."""
+        return replayed(self.all[n], origin, actions)

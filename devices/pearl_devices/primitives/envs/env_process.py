@@ -1,0 +1,256 @@
+"""Environments in processes of their own, so that they wait at the same time.
+
+One process is started for all: it has imported gymnasium, has one thread, and forks a process for
+each environment. So an environment shares no state with another and holds no other's interpreter
+lock, and what it computes is what it computes alone; threads would be cheaper (some 0.1 ms less a
+step) but promise neither. gymnasium's AsyncVectorEnv is not used because its processes end together
+once one of them fails, and it does not tell which one does not answer.
+
+A process ends when its end of the connection is closed, also by the death of this process; the one
+that forked it kills what is left after GRACE_S, with all that it has started.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import time
+import weakref
+from collections.abc import Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from typing import Any
+
+from pearl_devices import masks
+from pearl_devices.base import UnsupportedError
+
+GRACE_S = 1.0
+"""For an environment to close itself."""
+
+MODULE = "pearl_devices.primitives.envs.env_process"
+THREADS = ("OMP", "OPENBLAS", "MKL", "NUMBA", "VECLIB")
+
+
+class Home:
+    """What environments of one process share; it ends once none of them is left."""
+
+
+class EnvProcess:
+    """An environment in another process. Its methods are those of gymnasium's; of its infos a reset
+    says whether there is an action mask.
+
+    What is begun by `begin` is answered by the method of that name.
+    """
+
+    def __init__(self, wire: Connection) -> None:
+        self._wire, self._due, self._sound = wire, list[str](), True
+        self.pid, self.home = 0, Home()
+        self.observation_space: Any = None
+        self.action_space: Any = None
+
+    def made(self) -> None:
+        """Waits until the environment is made.
+
+        Raises:
+            UnsupportedError: it cannot be.
+        """
+        self.pid, self.observation_space, self.action_space = self._answer("make")
+
+    def begin(self, name: str, *given: Any) -> None:
+        """Ask, and do not wait."""
+        self._due.append(name)
+        with suppress(ConnectionError):  # the process has ended: its answer says so
+            self._wire.send((name, given))
+
+    def _answer(self, name: str, *given: Any) -> Any:
+        if name not in self._due:
+            self.begin(name, *given)
+        self._due.remove(name)
+        self._sound = False  # until a whole answer is read
+        try:
+            failed, found = self._wire.recv()
+        except (EOFError, ConnectionError):
+            raise RuntimeError("its process has ended") from None
+        self._sound = True
+        if failed:
+            raise found
+        return found
+
+    def reset(self, *, seed: int | None = None) -> tuple[Any, dict[str, Any]]:
+        seen, info = self._answer("reset", seed)
+        return seen, info
+
+    def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        return (*self._answer("step", action), {})
+
+    def generator_state(self) -> Any:
+        """As `gym_resume.generator_state`."""
+        return self._answer("generator_state")
+
+    def replay(self, origin: Any, actions: Sequence[Any]) -> Any:
+        """The observation after a reset from `origin` and these actions."""
+        return self._answer("replay", origin, actions)
+
+    def close(self) -> None:
+        """Ends the process: by itself, or at once where it is being asked."""
+        if self._sound and not self._due:
+            self.begin("close")
+            with suppress(OSError):
+                self._wire.poll(GRACE_S)
+        if self.pid:
+            with suppress(ProcessLookupError):  # it stays a zombie, so that no other has its number
+                os.kill(self.pid, signal.SIGKILL)
+        self._wire.close()
+
+
+def started(program: str, args: dict[str, Any], envs: int, stack: int) -> list[EnvProcess]:
+    """So many environments, each in a process.
+
+    Raises:
+        UnsupportedError: one cannot be made.
+    """
+    pairs = [socket.socketpair() for _ in range(envs)]
+    theirs = [there.fileno() for _, there in pairs]
+    environment = os.environ | {f"{library}_NUM_THREADS": "1" for library in THREADS}
+    environment["PYTHONPATH"] = os.pathsep.join(p or os.getcwd() for p in sys.path)
+    parent = subprocess.Popen(
+        [sys.executable, "-m", MODULE, *map(str, theirs)],
+        stdin=subprocess.PIPE,
+        pass_fds=theirs,
+        env=environment,
+        start_new_session=True,  # Ctrl-C in a terminal is for this process alone
+    )
+    for _, there in pairs:
+        there.close()
+    wires = [Connection(here.detach()) for here, _ in pairs]
+    found = [EnvProcess(wire) for wire in wires]
+    home = Home()
+    ending = weakref.finalize(home, _end, parent, wires)
+    for env in found:
+        env.home = home
+        env.begin("make", program, args, stack)
+    try:
+        for env in found:
+            env.made()
+    except BaseException as error:
+        ending()
+        if isinstance(error, RuntimeError):
+            why = f"environment {program!r} with arguments {args} cannot be made: {error}"
+            raise UnsupportedError(why) from error
+        raise
+    return found
+
+
+def _end(parent: subprocess.Popen[bytes], wires: Sequence[Connection]) -> None:
+    for wire in wires:
+        wire.close()
+    assert parent.stdin is not None
+    with suppress(OSError):
+        parent.stdin.close()
+    parent.wait()
+
+
+# ---------------------------------------------------------------------- in the other processes
+
+
+def _serve(wire: Connection) -> None:
+    """Does what is asked of an environment until the connection is closed."""
+    from pearl_devices.primitives.envs.gym_make import make
+    from pearl_devices.primitives.envs.gym_resume import generator_state, replayed
+
+    env: Any = None
+    while True:
+        try:
+            name, given = wire.recv()
+        except (EOFError, OSError):
+            break
+        found: Any = None
+        try:
+            if name == "make":
+                program, args, stack = given
+                made = make(program, args, 1, stack)
+                if not isinstance(made, list):
+                    raise UnsupportedError(
+                        f"environment {program!r} is a vector environment, which has processes of "
+                        "its own or needs none; leave the variant processes out"
+                    )
+                env = made[0]
+                found = os.getpid(), env.observation_space, env.action_space
+            elif name == "reset":
+                seen, info = env.reset(seed=given[0])
+                found = seen, {masks.KEY: None} if masks.KEY in info else {}
+            elif name == "step":
+                found = tuple(env.step(given[0])[:4])
+            elif name == "generator_state":
+                found = generator_state(env)
+            elif name == "replay":
+                found = replayed(env, *given)
+            else:
+                env.close()
+            _reply(wire, False, found)
+        except OSError:
+            raise
+        except Exception as error:  # an environment is a program of others: whatever it raises
+            _reply(wire, True, _plain(error))
+    if env is not None:
+        env.close()
+
+
+def _plain(error: Exception) -> Exception:
+    """An exception that another process can have: itself, or its words."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
+
+
+def _reply(wire: Connection, failed: bool, found: Any) -> None:
+    try:
+        wire.send((failed, found))
+    except (pickle.PicklingError, TypeError, AttributeError) as error:
+        what = (
+            f"{type(found).__name__}: {found}"
+            if failed
+            else f"it gives what no process can: {error}"
+        )
+        wire.send((True, RuntimeError(what)))
+
+
+def main(handles: Sequence[int]) -> None:
+    """Forks a process for each connection, and ends all of them once standard input is closed."""
+    import numpy as np
+
+    children = []
+    for place, handle in enumerate(handles):
+        child = os.fork()
+        if child:
+            os.close(handle)
+            children.append(child)
+            continue
+        status = 1
+        try:
+            for other in (0, *handles[place + 1 :]):
+                os.close(other)
+            os.open(os.devnull, os.O_RDONLY)
+            np.random.seed()
+            _serve(Connection(handle))
+            status = 0
+        finally:
+            sys.stderr.flush()
+            os._exit(status)
+    while os.read(0, 1 << 12):
+        pass
+    end_s = time.monotonic() + GRACE_S
+    while children and time.monotonic() < end_s:
+        children = [c for c in children if os.waitpid(c, os.WNOHANG)[0] == 0]
+        time.sleep(0.005)
+    os.killpg(0, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main([int(text) for text in sys.argv[1:]])

@@ -1,0 +1,62 @@
+"""env_step on gymnasium's environments, each in a process of its own: they wait at the same time.
+
+All are asked, then answered one after the other, by the code of `SingleSteps`. So seeds, failures,
+restarts and snapshots are those of environments that are stepped one after the other, and the
+results have the same bits as long as an environment depends on its own generator and actions alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pearl_devices.base import Buffers, Call
+from pearl_devices.kernel import Kernel
+from pearl_devices.primitives.envs.env_process import EnvProcess, started
+from pearl_devices.primitives.envs.gym_make import seeds
+from pearl_devices.primitives.envs.gym_steps import SingleSteps, State
+from pearl_devices.primitives.envs.normalise import normalised
+
+
+class ProcessSteps(SingleSteps):
+    """Steps environments in other processes."""
+
+    all: list[EnvProcess]  # type: ignore[assignment]
+
+    def __init__(self, kernel: Kernel, buffers: Buffers, envs: list[EnvProcess]) -> None:
+        for env, seed in zip(envs, seeds(buffers, len(envs)), strict=True):
+            env.begin("reset", seed)
+        super().__init__(kernel, buffers, envs)  # type: ignore[arg-type]
+
+    def __call__(self) -> None:
+        for env, action in zip(self.all, self.actions(), strict=True):
+            env.begin("step", action)
+        super().__call__()
+
+    def restarted(self, ended: list[int]) -> None:
+        for n in ended:
+            self.all[n].begin("generator_state")
+            self.all[n].begin("reset", None)
+        super().restarted(ended)
+
+    def origin(self, n: int) -> State | None:
+        found: State | None = self.all[n].generator_state()
+        return found
+
+    def made(self) -> Any:
+        return started(self.name, self.args, 1, self.stack)[0]
+
+    def replayed(self, n: int, origin: State | None, actions: list[Any]) -> Any:
+        return self.all[n].replay(origin, actions)
+
+    def restore(self, states: list[State]) -> None:
+        for env, state in zip(self.all, states, strict=False):
+            if "actions" in state:
+                env.begin("replay", state["origin"], self.actions_of(state))
+        super().restore(states)
+
+
+def bind_step(kernel: Kernel, buffers: Buffers) -> Call:
+    """env_step through gymnasium in processes: makes and resets the environments."""
+    stack = int(kernel.dims.get("stack", 0))  # type: ignore[arg-type]
+    envs = started(str(kernel.program), dict(kernel.args), kernel.dim("envs"), stack)
+    return normalised(kernel, buffers, ProcessSteps(kernel, buffers, envs), fresh=True)
