@@ -107,7 +107,7 @@ def test_the_front_a_difference_and_a_platform_say_it() -> None:
 
 
 def test_an_error_of_training_says_it() -> None:
-    with pytest.raises(pearl.SpecError, match=r"the plan uses fpga \(simulated\) of platform"):
+    with pytest.raises(pearl.SpecError, match=r"the plan uses cpu, fpga \(simulated\) of"):
         pearl.compile(SPEC)
 
 
