@@ -297,7 +297,8 @@ class Machine:
             if whole == 0:
                 return np.ones(draws.number)
             each = [self._seconds([m]) * draws.factors(m, self.graph, costs) for m in modes]
-            return np.sum(each, axis=0) / whole
+            found: Vector = np.sum(each, axis=0) / whole
+            return found
 
         n, cpu, gpu = self.environments, self.cpu, self.gpu
         width = gpu.width if gpu else None

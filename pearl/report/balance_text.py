@@ -24,9 +24,9 @@ ALIKE = 0.02
 
 def balance_text(found: Balance) -> str:
     """The answer in a sentence, then the sweeps as far as they change anything."""
-    sweeps = (("cores, an actor each", found.cores), ("actors, all cores", found.actors))
+    sweeps = [("cores, an actor each", found.cores), ("actors, all cores", found.actors)]
     if found.points:
-        sweeps = (sweeps[0], ("SMs, all cores", found.sms), sweeps[1])
+        sweeps.insert(1, ("SMs, all cores", found.sms))
     tables = {name: _sweep(f"{found.spec} on {found.platform}: {name}", s) for name, s in sweeps}
     flat = [
         f"{name} ({_size(points[0], name)} to {_size(points[-1], name)})"
