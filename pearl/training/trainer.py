@@ -25,6 +25,7 @@ from pearl.seeds import checked_seed
 from pearl.spec.own_code import graph_of
 from pearl.spec.reading import System, load
 from pearl.spec.trust import note, require
+from pearl.text_tables import marked
 from pearl.training.checkpoints import checkpoint, restoring, resuming, warm_start
 from pearl.training.checkpoints.state import State
 from pearl.training.compiled import Compiled, compiled, compiled_again
@@ -100,7 +101,8 @@ def _require_devices(made: Compiled) -> None:
         here = platform.name == "host"
         raise SpecError(
             *(_obstacle(platform, name) for name in absent if here),
-            f"the plan uses {', '.join(absent)} of platform {platform.name}, which "
+            f"the plan uses {marked(', '.join(absent), made.plan.simulated)} of platform "
+            f"{platform.name}, which "
             f"{'this version plans for but cannot drive' if here else 'this machine lacks'}; "
             "emulate the plan (--emulate, in Python emulate=True), or "
             + ("keep the tasks off it (limits.devices)" if here else "plan for platform host"),

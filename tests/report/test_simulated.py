@@ -100,9 +100,15 @@ def test_the_front_a_difference_and_a_platform_say_it() -> None:
     plan = planned()
     other = replace(plan, tasks=tuple(replace(t, device="cpu", lane="cpu.0") for t in plan.tasks))
     assert "fpga (simulated)" in " ".join(front_text([plan]).split())
-    assert "fpga (simulated)" in " ".join(difference_text(other, plan).split())
+    moved = " ".join(difference_text(other, plan).split())
+    assert "copy fpga.0 (simulated) on fpga, copy" in moved
     lines = platform_text(pearl.load(SPEC).platform).splitlines()
     assert unmarked(line for line in lines if "fpga" in line) == []
+
+
+def test_an_error_of_training_says_it() -> None:
+    with pytest.raises(pearl.SpecError, match=r"the plan uses cpu, fpga \(simulated\) of"):
+        pearl.compile(SPEC)
 
 
 def test_a_simulated_runs_report_says_it(tmp_path: Path) -> None:
