@@ -4,10 +4,13 @@ By hand, for a gradient step of networks with P weights on B samples: a forward 
 take 6·P·B flops, and what each algorithm does beside (targets, a second critic) a factor k. One
 core does CORE flops a second on such products; CORES of them do half of what each does alone, and
 start their threads for each operator (TORCH_S): the quicker of the two counts. A GPU does GPU flops
-a second, and each of its operators takes some time from the one before, however small: GAP where
-the step is a graph or in kernels of its own, EAGER where the host starts each (PPO's, which has no
-graph). Where the two are more than CLEAR apart the answer is clear; nearer than that either is
-right, and a verdict must not call itself sure of more than the band of its estimates.
+a second, and none of its operators is quicker than a small one: a product takes PRODUCT, another
+ELEMENT where the step is a graph, and either EAGER where the host starts each (PPO's, which has no
+graph). These are figures that others published, of kernels timed on the device and of loops, and no
+constants of our models. Or one multiprocessor (SM) does the whole step as one kernel, BARRIER from
+operator to operator, where that is quicker. Where the two are more than CLEAR apart the answer is
+clear; nearer than that either is right, and a verdict must not call itself sure of more than the
+band of its estimates.
 """
 
 from __future__ import annotations
@@ -34,12 +37,23 @@ CORES, TORCH_S = 16, 10e-6
 """Cores of a server's CPU, and what an operator of torch takes beside its arithmetic: 5 µs to
 dispatch and as much to start its threads and to join them."""
 
-GPU = 10e12
-"""flop/s of a data-centre or desktop card on small products: a third of 30 TFLOP/s."""
+GPU = 15e12
+"""flop/s of a card on products of 1024 squared: 14.9 on an RTX 3080 and 17.1 on an A40, which have
+the chip of an RTX 3090 (zzc0721/torch-performance-test-data, issues 114 and 185)."""
 
-GAP_S, EAGER_S, START_S = 1e-6, 15e-6, 10e-6
-"""From operator to operator on a GPU that is kept fed, and on one that waits for the host; and the
-start of all of them."""
+PRODUCT_S, ELEMENT_S = 4.2e-6, 1.0e-6
+"""A product of 128 squared, 4.0 to 4.3 us on the device (JuliaGPU/GemmKernels.jl, pulls 169 and
+174), and torch's smallest element-wise kernel (official-stockfish/nnue-pytorch, pull 96)."""
+
+EAGER_S, START_S = 23e-6, 6.1e-6
+"""An operator of a gradient step that the host starts: the middle of 8 us, one without gradients
+(flagos-ai/Torch-FL, pull 27), and 69, what a loop of LeanRL's eager PPO leaves for each: 683 env
+steps a second on an H100 are 9.4 ms for a gradient step and its 6.4 env steps, over 136 operators.
+And a launch with its end (openfabric-systems/simllm, a100_hardware_envelope_v1)."""
+
+SM, BARRIER_S = 200e9, 0.5e-6
+"""flop/s of one SM: half of 35.6 TFLOP/s over 82 SMs (data sheet of the RTX 3090); and the threads
+of a block that wait for each other and read what they wrote: some 800 cycles, assumed."""
 
 CLEAR = 3.0
 """Factor between the two from which the answer is clear."""
@@ -54,22 +68,23 @@ SURE = 0.95
 @dataclass(frozen=True)
 class ByHand:
     """An algorithm by hand. env: obs and actions. k: passes beside one forward and backward, as a
-    factor. networks: how many of them learn. operators: of one gradient step. gap_s: from one of
-    them to the next."""
+    factor. networks: how many of them learn. operators: of one gradient step. products: of them,
+    by networks of three layers. eager: the host starts each."""
 
     env: str
     sizes: tuple[int, int]
     k: float
     networks: int
     operators: int
-    gap_s: float = GAP_S
+    products: int
+    eager: bool = False
 
 
 ALGORITHMS = {
-    "dqn": ByHand("CartPole-v1", (4, 2), 1.7, 1, 50),
-    "ddpg": ByHand("Pendulum-v1", (4, 1), 1.7, 2, 90),
-    "sac": ByHand("Pendulum-v1", (4, 1), 1.8, 3, 250),
-    "ppo": ByHand("CartPole-v1", (4, 2), 1.0, 2, 130, EAGER_S),
+    "dqn": ByHand("CartPole-v1", (4, 2), 1.7, 1, 50, 14),
+    "ddpg": ByHand("Pendulum-v1", (4, 1), 1.7, 2, 90, 28),
+    "sac": ByHand("Pendulum-v1", (4, 1), 1.8, 3, 250, 45),
+    "ppo": ByHand("CartPole-v1", (4, 2), 1.0, 2, 130, 16, eager=True),
 }
 
 CASES = [
@@ -96,14 +111,19 @@ def by_hand(algorithm: str, width: int, batch: int) -> tuple[float, float, str]:
     each = weights(*a.sizes, width)
     flops = 6 * each * batch * a.networks * a.k
     one, all_s = flops / CORE, a.operators * TORCH_S + flops / (CORE * CORES / 2)
-    gpu = START_S + a.operators * a.gap_s + flops / GPU
+    products_s = a.products * (EAGER_S if a.eager else PRODUCT_S)
+    others_s = (a.operators - a.products) * (EAGER_S if a.eager else ELEMENT_S)
+    whole = START_S + products_s + others_s + flops / GPU
+    alone = START_S + a.operators * BARRIER_S + flops / SM
     line = (
         f"6 × {each:,} × {batch} × {a.networks} × {a.k:g} = {flops / 1e6:,.1f} MFLOP; "
         f"/ 60 G = {1e6 * one:,.0f} µs, or {a.operators} × {1e6 * TORCH_S:.0f} + "
-        f"/ 480 G = {1e6 * all_s:,.0f} µs; {START_S * 1e6:.0f} + {a.operators} × "
-        f"{1e6 * a.gap_s:.0f} + {1e6 * flops / GPU:.0f} = {1e6 * gpu:,.0f} µs"
+        f"/ 480 G = {1e6 * all_s:,.0f} µs; {START_S * 1e6:.0f} + {a.products} products "
+        f"{1e6 * products_s:.0f} + {a.operators - a.products} others {1e6 * others_s:.0f} + "
+        f"{1e6 * flops / GPU:.0f} = {1e6 * whole:,.0f} µs, or on one SM "
+        f"{1e6 * a.operators * BARRIER_S:.0f} + {1e6 * flops / SM:,.0f} = {1e6 * alone:,.0f} µs"
     )
-    return min(one, all_s), gpu, line
+    return min(one, all_s), min(whole, alone), line
 
 
 def spec(algorithm: str, width: int, batch: int, platform: str) -> dict[str, Any]:

@@ -32,7 +32,7 @@ def system(gpu: str, ratio: str, cores: int | None = None) -> pearl.System:
     if cores is not None:
         whole = dict(catalogue()[CPU])
         share = cores / whole["width"]
-        figures = {"peak": f"{2.9696 * share} TFLOP/s", "memory_bandwidth": "204.8 GB/s"}
+        figures = {"peak": f"{3.584 * share} TFLOP/s", "memory_bandwidth": "204.8 GB/s"}
         cpu = {**whole, **figures, "width": cores, "max_lanes": cores}
     return pearl.load(
         {

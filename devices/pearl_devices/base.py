@@ -199,7 +199,7 @@ class Device:
 
 
 UNTIMED = 0.5, 3.0
-"""Band of a link that nobody timed, as of kernels of a GPU that nobody timed: assumed."""
+"""Band of a link that nobody timed: assumed."""
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ def refusal(name: str, info: Any, env: Any = None) -> str:
     offers = ""
     if isinstance(info, Mapping) and KEY in info:
         offers = f"info[{KEY!r}] at its reset"
-    elif env is not None and _has_method(env):
+    elif env is not None and has_method(env):
         offers = f"a method {METHOD}()"
     if not offers:
         return ""
@@ -38,7 +38,7 @@ def refusal(name: str, info: Any, env: Any = None) -> str:
     )
 
 
-def _has_method(env: Any) -> bool:
+def has_method(env: Any) -> bool:
     """Whether an environment, or one of a vector environment, has the method."""
     if isinstance(inner := getattr(env, "env", None), VectorEnv):
         env = inner

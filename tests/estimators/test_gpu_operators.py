@@ -261,8 +261,9 @@ def test_a_calibrated_gpu_is_estimated_from_its_operators(
     after = estimate(update(4096), GPU, width=SMS)
     assert (before.rung, after.rung) == ("datasheet", "calibrated")
     assert after.bound_by == "compute"
-    # the machine computes at two thirds of the peak that the data sheet gives
-    assert after.latency_s > 1.2 * before.latency_s
+    # the machine computes at two thirds of the peak that the data sheet gives, the rung below
+    # expects 0.59 of it and waves
+    assert 0.5 * before.latency_s < after.latency_s < before.latency_s
     assert after.low_s < after.latency_s < after.high_s
     half = estimate(update(4096), GPU, width=SMS // 2)
     assert half.latency_s > 1.5 * after.latency_s

@@ -23,9 +23,9 @@ def test_a_large_update_takes_as_much_longer_and_draws_all_the_same(name: str) -
     whole = replace(card, figures={**card.figures, "sustained_share": 1.0})
     slow, fast = (estimate(UPDATE, d, variant="graph", width=d.width) for d in (card, whole))
     products_s = UPDATE.flops / (share * card.peak_flops_per_s)
-    assert products_s < slow.latency_s < 1.1 * products_s
+    assert products_s < slow.latency_s < 1.25 * products_s
     assert fast.latency_s < slow.latency_s
-    assert slow.energy_j / slow.occupancy_s > 0.9 * (card.active_power_w - card.waiting_power_w)
+    assert slow.energy_j / slow.occupancy_s > 0.8 * (card.active_power_w - card.waiting_power_w)
     assert slow.low_s < slow.latency_s < slow.high_s
 
 

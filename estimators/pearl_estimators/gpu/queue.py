@@ -54,7 +54,7 @@ class Rates:
     step_cycles: float = 32.0
     share: float = 0.92
     wide_share: float = 0.59
-    l2_bytes_per_cycle: float = 20.0
+    l2_bytes_per_cycle: float = 20.5
     stream_s: float = 1.27e-6
 
 

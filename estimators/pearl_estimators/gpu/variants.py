@@ -75,15 +75,13 @@ def starts_of(device: Device) -> Starts:
     """Starts of a GPU that was not timed: of its figures `operator_s` and `gradient_s`, where it
     has them, else as ASSUMED on the core of its host: scaled by the probe of this host where it is
     here, by the figure `host_clock_hz` otherwise."""
-    from pearl_estimators.host.probe import REFERENCE, known
+    from pearl_estimators.host.probe import figures
 
-    probe = known() if device.real and not device.host else None
-    power = (HOST_HZ / device.figures.get("host_clock_hz", HOST_HZ)) ** HOST_POWER
-    found = {}
-    for name in ("operator_s", "gradient_s"):
-        slower = getattr(probe, name) / getattr(REFERENCE, name) if probe else power
-        found[name] = device.figures.get(name, slower * getattr(ASSUMED, name))
-    return replace(ASSUMED, **found)
+    slower = (HOST_HZ / device.figures.get("host_clock_hz", HOST_HZ)) ** HOST_POWER
+    by_clock = {n: slower * getattr(ASSUMED, n) for n in ("operator_s", "gradient_s")}
+    here = figures() if device.real and not device.host else {}
+    known = {**by_clock, **here, **device.figures}
+    return replace(ASSUMED, **{n: known[n] for n in by_clock})
 
 
 def start_s(kernel: Kernel, device: Device, variant: str, starts: Starts = ASSUMED) -> float:

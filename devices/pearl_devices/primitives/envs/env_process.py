@@ -48,7 +48,7 @@ class EnvProcess:
 
     def __init__(self, wire: Connection) -> None:
         self._wire, self._due, self._sound = wire, list[str](), True
-        self.pid, self.home = 0, Home()
+        self.pid, self.home, self._masked = 0, Home(), False
         self.observation_space: Any = None
         self.action_space: Any = None
 
@@ -58,7 +58,11 @@ class EnvProcess:
         Raises:
             UnsupportedError: it cannot be.
         """
-        self.pid, self.observation_space, self.action_space = self._answer("make")
+        self.pid, self.observation_space, self.action_space, self._masked = self._answer("make")
+
+    def has_wrapper_attr(self, name: str) -> bool:
+        """Whether the environment has the method that tells its action mask."""
+        return name == masks.METHOD and self._masked
 
     def begin(self, name: str, *given: Any) -> None:
         """Ask, and do not wait."""
@@ -179,7 +183,8 @@ def _serve(wire: Connection) -> None:
                         "its own or needs none; leave the variant processes out"
                     )
                 env = made[0]
-                found = os.getpid(), env.observation_space, env.action_space
+                offers = masks.has_method(env)
+                found = os.getpid(), env.observation_space, env.action_space, offers
             elif name == "reset":
                 seen, info = env.reset(seed=given[0])
                 found = seen, {masks.KEY: None} if masks.KEY in info else {}
