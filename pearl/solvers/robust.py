@@ -350,7 +350,8 @@ class _Game:
             max(worst, bound) if self.kind == "worst" else worst,
             bound,
             int(solved.sum()),
-            *(end if math.isfinite(end) else None for end in ends),
+            ends[0] if math.isfinite(ends[0]) else None,
+            ends[1] if math.isfinite(ends[1]) else None,
             tuple(np.where(np.isinf(self.least_s), 0.0, self.least_s).tolist()),
         )
 
