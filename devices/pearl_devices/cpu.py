@@ -4,9 +4,10 @@ Variants: `native` (numba, one compiled call a firing), `native-pair` (the same 
 calling thread and one that helps it), `torch` (any loss written in torch, networks through
 autograd), `torch-bf16` (the same with its wide products in bfloat16, never planned unless the user
 names it), `torch-2` to `torch-64` (gradient steps by so many threads of torch's own) and, for
-environments, `gymnasium` (any environment) and `envpool` (where that package is installed, only if
-named). A pair takes two cores, `torch-N` takes N, all others one. The records in
-`pearl_devices.kernels` say which variants a kind has.
+environments, `gymnasium` (any environment), `processes` (the same, each in a process of its own, if
+they wait or it is named) and `envpool` (where that package is installed, only if named). A pair
+takes two cores, `torch-N` takes N, all others one. The records in `pearl_devices.kernels` say which
+variants a kind has.
 Native kernels bring their own matrix products; torch is held to one thread for as long as its
 kernels are bound (`torch_threads`).
 """

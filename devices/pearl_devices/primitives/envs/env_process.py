@@ -12,6 +12,7 @@ that forked it kills what is left after GRACE_S, with all that it has started.
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import signal
@@ -22,6 +23,7 @@ import time
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress
+from importlib import import_module
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -230,6 +232,9 @@ def main(handles: Sequence[int]) -> None:
     """Forks a process for each connection, and ends all of them once standard input is closed."""
     import numpy as np
 
+    import_module("pearl_devices.primitives.envs.gym_make")  # once for all
+    gc.collect()
+    gc.freeze()  # else each process copies what was imported, at its first look for garbage
     children = []
     for place, handle in enumerate(handles):
         child = os.fork()

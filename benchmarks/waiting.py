@@ -1,0 +1,70 @@
+"""Environments that wait, one after the other and as the planner has them:
+`python -m benchmarks.waiting [--json FILE]`.
+
+PPO with networks of 64-64 and 16 environments, a step of each of which sleeps 8 ms, as for a
+simulator elsewhere. The same spec is trained as it is, and with `limits.variants` that step the
+environments in turn. Rates are those of the steady stretch; the waits of this process for a core
+(`drift.waited`) are told and not taken off.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+import pearl
+from benchmarks.bars import Bar, finish
+
+ENVS, MS = 16, 8.0
+STEPS = {"as planned": 25_600, "in turn": 3_072}
+LEAST, NEAR = 8.0, 0.25
+"""Asked: times the rate of stepping in turn, and how far the prediction may be off."""
+
+
+def trained(way: str) -> pearl.Run:
+    spec: dict[str, Any] = {
+        "algorithm": {
+            "name": "ppo",
+            "env": "benchmarks.slow_env:sleeping",
+            "env_args": {"ms": MS},
+            "num_envs": ENVS,
+            "rollout_steps": 32,
+            "hidden": [64, 64],
+            "epochs": 2,
+            "minibatches": 4,
+        },
+        "train": {"steps": STEPS[way], "evaluate_every": 0, "final_episodes": 0},
+    }
+    if way == "in turn":
+        spec["limits"] = {"variants": {"env_step": ["gymnasium"]}}
+    return pearl.compile(spec).train()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", metavar="FILE")
+    options = parser.parse_args(arguments)
+    rows, rates, kept = [], {}, {}
+    for way in STEPS:
+        run = trained(way)
+        measured, predicted = run.env_steps_per_s, run.predicted_env_steps_per_s
+        assert measured is not None
+        assert predicted is not None
+        rates[way] = measured, measured / predicted
+        waited = run.drift.waited if run.drift else None
+        variant = run.plan.task("env_step").variant
+        shown = [f"{predicted:,.0f}", f"{measured:,.0f}", f"{measured / predicted:.2f}"]
+        rows.append([way, variant, *shown, "" if waited is None else f"{waited:.0%}"])
+        kept[way] = {"predicted": predicted, "measured": measured, "waited": waited}
+    times, off = rates["as planned"][0] / rates["in turn"][0], rates["as planned"][1] - 1
+    bars = [
+        Bar("rate over stepping in turn", f"{times:.1f}", f"at least {LEAST:g}", times >= LEAST),
+        Bar("measured over predicted - 1", f"{off:+.0%}", f"within {NEAR:.0%}", abs(off) <= NEAR),
+    ]
+    columns = ["way", "env_step", "predicted env steps/s", "measured", "ratio", "no core"]
+    return finish("waiting", columns, rows, bars, [], options.json, {"rates": kept})
+
+
+if __name__ == "__main__":
+    sys.exit(main())
