@@ -42,7 +42,8 @@ def by_design(case: Case, platform: Platform, names: Sequence[str], now: Plan) -
     found = {own: now}
     for design in designs:
         devices = tuple(
-            replace(d, design=design) if d.name in names else d for d in platform.devices
+            replace(d, design=design) if d.name in names and d.kind == first.kind else d
+            for d in platform.devices
         )
         system = replace(case.system, platform=replace(platform, devices=devices))
         if design != own and (other := case.planned(system)) is not None:

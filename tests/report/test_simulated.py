@@ -137,3 +137,13 @@ def test_advice_about_it_has_a_range_over_designs_and_no_percentage() -> None:
     for v in about_it:
         assert v.share is None
         assert "% of" not in v.answer
+
+
+def test_how_sure_a_plan_by_closed_forms_is_no_draw_says() -> None:
+    system = pearl.load(SPEC, set={"objective": "throughput"})
+    (sure,) = advise(system, about=["sure"], time_limit_s=300.0).verdicts
+    assert sure.share is None
+    assert sure.answer.startswith("No draw says: ")
+    assert "systolic" in sure.answer
+    assert "released" in sure.answer
+    assert "%" not in sure.answer
