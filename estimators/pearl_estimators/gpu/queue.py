@@ -49,13 +49,13 @@ class Rates:
     stream_s: more that an operator takes which is started by itself.
     """
 
-    element_s: float = 0.88e-6
+    element_s: float = 1.0e-6
     product_s: float = 1.27e-6
     step_cycles: float = 32.0
     share: float = 0.92
     wide_share: float = 0.59
     l2_bytes_per_cycle: float = 20.5
-    stream_s: float = 1.27e-6
+    stream_s: float = 1.14e-6
 
 
 RATES = Rates()
