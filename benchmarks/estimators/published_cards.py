@@ -3,49 +3,76 @@ others by their data sheets (recalled)."""
 
 from __future__ import annotations
 
+import re
+
 from pearl.spec.catalogue import catalogue
 from pearl.spec.platform_files import read_platform
 from pearl_devices import Device
 
-NAMES = (
-    ("a100-pcie", "a100_pcie_40gb"),
-    ("a100", "a100_sxm_40gb"),
-    ("h100", "h100_sxm"),
-    ("h200", "h200_sxm"),
-    ("b200", "b200"),
-    ("v100", "v100_sxm_16gb"),
-    ("l40s", "l40s"),
-    ("4090", "rtx_4090"),
-    ("5090", "rtx_5090"),
-    ("4080", "rtx_4080"),
-    ("3090", "rtx_3090"),
-    ("a6000", "rtx_a6000"),
-    ("tesla t4", "t4"),
-    ("nvidia t4", "t4"),
-    ("nvidia l4", "l4"),
-)
-"""Part of a name in lower case, entry of the catalogue; the first that fits."""
+NAMES = {
+    "a100-pcie": "a100_pcie_40gb",
+    "a100 pcie": "a100_pcie_40gb",
+    "a100": "a100_sxm_40gb",
+    "a800": "a100_sxm_40gb",
+    "h100": "h100_sxm",
+    "h200": "h200_sxm",
+    "b200": "b200",
+    "v100": "v100_sxm_16gb",
+    "v100-pcie": "v100_pcie_32gb",
+    "l40s": "l40s",
+    "l4": "l4",
+    "t4": "t4",
+    "4090": "rtx_4090",
+    "5090": "rtx_5090",
+    "4080": "rtx_4080",
+    "3090": "rtx_3090",
+    "a6000": "rtx_a6000",
+}
+"""Word of a name in lower case, entry of the catalogue."""
 
-OTHERS: tuple[tuple[str, int, float, float, float, float], ...] = (
-    ("4070 laptop", 36, 15.6e12, 256e9, 1.695e9, 32),
-    ("4070 ti super", 66, 44.1e12, 672e9, 2.61e9, 48),
-    ("4070", 46, 29.15e12, 504e9, 2.475e9, 36),
-    ("5070 ti", 70, 43.9e12, 896e9, 2.452e9, 48),
-    ("3080 ti", 80, 34.1e12, 912e9, 1.665e9, 6),
-    ("3080", 68, 29.8e12, 760e9, 1.71e9, 5),
-    ("2080 ti", 68, 13.45e12, 616e9, 1.545e9, 5.5),
-    ("1660 ti", 24, 5.44e12, 288e9, 1.77e9, 1.5),
-    ("a40", 84, 37.4e12, 696e9, 1.74e9, 6),
-    ("a10", 80, 35.0e12, 600e9, 1.71e9, 6),
-    ("a4000", 48, 19.2e12, 448e9, 1.56e9, 4),
-    ("l40", 142, 90.5e12, 864e9, 2.49e9, 96),
-    ("p104", 15, 6.66e12, 320e9, 1.733e9, 2),
-    ("p100", 56, 9.5e12, 732e9, 1.328e9, 4),
-    ("tu104", 40, 8.1e12, 320e9, 1.59e9, 4),
-    ("titan v", 80, 14.9e12, 652e9, 1.455e9, 4.5),
-    ("gv100", 80, 16.66e12, 870e9, 1.627e9, 6),
-)
-"""Part of a name, SMs, float32 flop/s, bytes/s, clock, MiB of L2."""
+OTHERS: dict[str, tuple[int, float, float, float, float]] = {
+    "h100 pcie": (114, 51.2, 2000, 1.755, 50),
+    "4060": (24, 15.1, 272, 2.46, 24),
+    "4060 ti": (34, 22.06, 288, 2.535, 32),
+    "4070 laptop": (36, 15.6, 256, 1.695, 32),
+    "4070": (46, 29.15, 504, 2.475, 36),
+    "4070 super": (56, 35.5, 504, 2.475, 48),
+    "4070 ti": (60, 40.1, 504, 2.61, 48),
+    "4070 ti super": (66, 44.1, 672, 2.61, 48),
+    "4080 super": (80, 52.2, 736, 2.55, 64),
+    "5070": (48, 30.9, 672, 2.512, 48),
+    "5070 ti": (70, 43.9, 896, 2.452, 48),
+    "5080": (84, 56.3, 960, 2.617, 64),
+    "3060": (28, 12.74, 360, 1.777, 3),
+    "3060 ti": (38, 16.2, 448, 1.665, 4),
+    "3070": (46, 20.3, 448, 1.725, 4),
+    "3080": (68, 29.8, 760, 1.71, 5),
+    "3080 ti": (80, 34.1, 912, 1.665, 6),
+    "3090 ti": (84, 40.0, 1008, 1.86, 6),
+    "2060": (30, 6.45, 336, 1.68, 3),
+    "2070": (36, 7.47, 448, 1.62, 4),
+    "2080": (46, 10.07, 448, 1.71, 4),
+    "2080 ti": (68, 13.45, 616, 1.545, 5.5),
+    "titan rtx": (72, 16.3, 672, 1.77, 6),
+    "titan v": (80, 14.9, 652, 1.455, 4.5),
+    "1660 ti": (24, 5.44, 288, 1.77, 1.5),
+    "1070": (15, 6.46, 256, 1.683, 2),
+    "1080": (20, 8.87, 320, 1.733, 2),
+    "1080 ti": (28, 11.34, 484, 1.582, 2.75),
+    "a10": (72, 31.2, 600, 1.695, 6),
+    "a10g": (80, 35.0, 600, 1.71, 6),
+    "a30": (56, 10.3, 933, 1.44, 24),
+    "a40": (84, 37.4, 696, 1.74, 6),
+    "a4000": (48, 19.2, 448, 1.56, 4),
+    "a5000": (64, 27.8, 768, 1.695, 6),
+    "l40": (142, 90.5, 864, 2.49, 96),
+    "p40": (30, 11.76, 346, 1.531, 3),
+    "p100": (56, 9.5, 732, 1.328, 4),
+    "p104-100": (15, 6.66, 320, 1.733, 2),
+    "tu104-500a1": (40, 8.1, 320, 1.59, 4),
+    "gv100": (80, 16.66, 870, 1.627, 6),
+}
+"""Word of a name, SMs, float32 TFLOP/s, GB/s, GHz, MiB of the second-level cache."""
 
 STAND_INS = (("17.0 tflop/s", "a100_sxm_40gb"), ("ada", "rtx_4090"), ("", "a100_sxm_40gb"))
 """Cards that no source names: of 17 TFLOP/s at 2048 squared, of a generation, and any, where the
@@ -73,6 +100,16 @@ BOOST_HZ = (
     ("9800x3d", 5.2e9),
     ("9900k", 5.0e9),
     ("10700", 4.8e9),
+    ("5950x", 4.9e9),
+    ("5900x", 4.8e9),
+    ("12900k", 5.2e9),
+    ("8380", 3.4e9),
+    ("8358", 3.4e9),
+    ("6348", 3.5e9),
+    ("8468", 3.8e9),
+    ("7742", 3.4e9),
+    ("7642", 3.3e9),
+    ("3970x", 4.5e9),
 )
 """Boost clocks of CPUs that stand beside a card alone."""
 
@@ -91,16 +128,24 @@ def card(name: str) -> Device | None:
     low = name.lower()
     if not low or low.startswith(("not ", "ada,")):
         return catalogued(next(entry for part, entry in STAND_INS if part in low), "gpu")
-    found = [e for part, e in NAMES if part in low and not (e == "l4" and "l40" in low)]
-    others = [o for o in OTHERS if o[0] in low]
-    if others and not (found and "gv100" not in low):
-        _, sms, peak, bandwidth, hz, cache = others[0]
-        figures = {"clock_hz": hz, "l2_bytes": cache * 2.0**20}
-        return Device(
-            "gpu", "gpu", sms, "sm", 1, peak_flops_per_s=peak, memory_bytes_per_s=bandwidth,
-            overhead_s=5e-6, model=name, figures=figures,
-        )  # fmt: skip
-    return catalogued(found[0], "gpu") if found else None
+    words = [w for w in (*NAMES, *OTHERS) if _stands(w, low)]
+    if not words:
+        return None
+    word = max(words, key=len)
+    if word in NAMES:
+        return catalogued(NAMES[word], "gpu")
+    sms, peak, bandwidth, hz, cache = OTHERS[word]
+    return Device(
+        "gpu", "gpu", sms, "sm", 1, peak_flops_per_s=1e12 * peak, overhead_s=5e-6, model=name,
+        memory_bytes_per_s=1e9 * bandwidth,
+        figures={"clock_hz": 1e9 * hz, "l2_bytes": cache * 2.0**20},
+    )  # fmt: skip
+
+
+def _stands(word: str, name: str) -> bool:
+    """Whether a word stands in a name by itself; a number may follow letters."""
+    before = "[0-9]" if word[0].isdigit() else "[a-z0-9]"
+    return re.search(rf"(?<!{before}){re.escape(word)}(?![a-z0-9])", name) is not None
 
 
 def cpu(name: str) -> Device | None:

@@ -237,10 +237,10 @@ def _variant(framework: str) -> str | None:
 
 def _kernels(point: Point) -> tuple[Kernel, Kernel, int] | None:
     """A gradient step, the inference of a vector step, and the steps that the former has."""
-    hidden = tuple(int(w) for w in re.findall(r"\d+", point.network.split(",")[0]))
+    hidden = tuple(int(w) for w in re.findall(r"\d+", re.split("[ ,;(]", point.network)[0]))
     batch = int(point.batch.replace(",", "")) if re.fullmatch(r"[\d,]+", point.batch) else 0
     words = point.algorithm.lower().split()
-    if not (hidden and batch and words and re.match(r"[\d-]+( twice)?$", point.network)):
+    if not (hidden and batch and words and re.match(r"\d+(-\d+)+\b", point.network)):
         return None
     envs = int(point.envs.replace(",", "")) if re.fullmatch(r"[\d,]+", point.envs) else 1
     name, env = words[0], " ".join(words[1:])
@@ -307,12 +307,10 @@ def _loop(point: Point) -> Said | str:
         if counted and (every := re.search(r"gradient steps an? ([\d,]+) env steps", point.counts)):
             vector_steps = float(every[1].replace(",", "")) / acts.dim("envs")
         acted = acts.dim("envs") * vector_steps
+        # A figure that includes more bounds the model without its environments too.
+        env_s = acts.dim("envs") * ENV_S if point.role == "direct" else 0.0
         return lambda c: (
-            acted
-            / (
-                gradients * step_s(c)
-                + vector_steps * (seconds(c, acts, variant) + acts.dim("envs") * ENV_S)
-            )
+            acted / (gradients * step_s(c) + vector_steps * (seconds(c, acts, variant) + env_s))
         )
     if "gradient step" in point.what:
         return step_s
