@@ -101,9 +101,8 @@ def _require_devices(made: Compiled) -> None:
         here = platform.name == "host"
         raise SpecError(
             *(_obstacle(platform, name) for name in absent if here),
-            f"the plan uses {marked(', '.join(absent), made.plan.simulated)} of platform "
-            f"{platform.name}, which "
-            f"{'this version plans for but cannot drive' if here else 'this machine lacks'}; "
+            f"the plan uses {marked(', '.join(absent), made.plan.simulated)} of {platform.name}, "
+            f"which {'this version plans for but cannot drive' if here else 'this machine lacks'}; "
             "emulate the plan (--emulate, in Python emulate=True), or "
             + ("keep the tasks off it (limits.devices)" if here else "plan for platform host"),
         )
@@ -139,9 +138,7 @@ def _check_devices(made: Compiled) -> None:
 
 
 def plan_of_run(folder: Path, system: System) -> Plan | None:
-    """The plan of the checkpoint in `folder`, with which the run goes on; None without a
-    checkpoint.
-    """
+    """The plan of the checkpoint in `folder`, with which the run goes on; None without one."""
     file = folder / CHECKPOINT
     if not file.exists():
         return None
