@@ -37,6 +37,7 @@ __all__ = [
     "families",
     "fields",
     "initial_values",
+    "interface",
     "options",
     "spaces",
     "undotted",
