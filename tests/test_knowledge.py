@@ -39,7 +39,6 @@ EXCUSED = {
     "pearl/runtime/protocol/lane_schedule.py": "the lane that learns is the one of update",
     "pearl/spec/models.py": "the JSON schema offers these names of tasks to editors",
     "pearl/testing/algorithm_contract.py": "one task acts and one learns",
-    "pearl/training/session.py": "a policy is what inference reads",
     "pearl/training/replanning.py": "environments stay in their variant under another plan",
 }
 """File → why it names a task."""

@@ -28,6 +28,11 @@ def acting_of(graph: TaskGraph) -> Kernel:
     return replace(graph.task("inference").kernel, interface=interface_of(graph))
 
 
+def acting_if_any(graph: TaskGraph) -> Kernel | None:
+    """As `acting_of`; None in a graph without a task that acts."""
+    return acting_of(graph) if any(t.name == "inference" for t in graph.tasks) else None
+
+
 def task_of(system: System, graph: TaskGraph) -> Task | None:
     """The task of the evaluations amid a run; None where the spec has none, or nothing acts.
 
@@ -35,10 +40,8 @@ def task_of(system: System, graph: TaskGraph) -> Task | None:
         SpecError: as `acting_of`, whether the spec asks for evaluations or not.
     """
     train = system.train
-    if all(t.name != "inference" for t in graph.tasks):
-        return None
-    acting = acting_of(graph)
-    if not (train.evaluate_every and train.evaluate_episodes):
+    acting = acting_if_any(graph)
+    if acting is None or not (train.evaluate_every and train.evaluate_episodes):
         return None
     return Task("evaluation", kernel_of(system, acting, train.evaluate_episodes))
 

@@ -20,8 +20,7 @@ from pearl_devices.kernels.interface import changes, kept, states
 if TYPE_CHECKING:
     from pearl.training.policy import Policy
 
-SCHEMAS = (1, 2)
-"""Of a description: 2 where kernels of the user's own stand between environment and network."""
+SCHEMA = 1
 
 SUFFIXES = ("", ".safetensors")
 """How the name of an exported policy may end."""
@@ -86,7 +85,7 @@ def description(policy: Policy) -> dict[str, Any]:
         for name in changes(each)
     ]
     return {
-        "schema": SCHEMAS[bool(passed)],
+        "schema": SCHEMA,
         "algorithm": policy.system.algorithm.name,
         "env": env.id,
         "network": network,

@@ -15,7 +15,7 @@ import numpy as np
 
 from pearl.algorithms import algorithm
 from pearl.algorithms.environments import start_normalisation
-from pearl.algorithms.evaluation import acting_of
+from pearl.algorithms.evaluation import acting_if_any
 from pearl.algorithms.families.learners import learning as learning_tasks
 from pearl.algorithms.interface import held, label, pass_first
 from pearl.errors import SpecError
@@ -70,6 +70,7 @@ class Session:
     arrays: all of them, by name. Those that calls are bound to stay the same objects.
     seed: of all random streams.
     at: iterations done, those in which the lanes were drained included.
+    acting: the kernel that acts, with what stands between it and the environments.
     environments: returns what brings environments outside the arrays back.
     notes: returns sentences of the calls that last ran, about how they did.
     """
@@ -79,8 +80,7 @@ class Session:
         self.environments: Callable[[], Mapping[str, Any]] = dict
         self.notes: Callable[[], list[str]] = list
         self._memory: channels.Memory | None = None
-        tasks = [t.name for t in compiled.graph.tasks]
-        self.acting = acting_of(compiled.graph) if "inference" in tasks else None
+        self.acting = acting_if_any(compiled.graph)
         self.arrays = self._allocated()
         self.start(seed)
 

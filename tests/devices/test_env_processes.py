@@ -147,7 +147,7 @@ def test_one_that_fails_is_named_and_made_anew(fault: str, tmp_path: Path) -> No
     why = {
         "exit": "RuntimeError: its process has ended",
         "raise": "RuntimeError: Diverged: x 3",
-        "block": "TimeoutError: it has not answered for 3.0 s",
+        "block": "TimeoutError: it has not answered for 3 s",
     }[fault]
     (event,) = events
     assert re.fullmatch(
