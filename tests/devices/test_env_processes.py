@@ -39,8 +39,7 @@ class Walk(Env):
 
     def step(self, action: Any) -> Any:
         self.place = self.place + self.np_random.normal(size=3) + action
-        if self.fault and Path(self.armed).exists():
-            Path(self.armed).unlink()
+        if self.fault and self.first():
             if self.fault == "exit":
                 os._exit(3)
             if self.fault == "block":
@@ -49,6 +48,14 @@ class Walk(Env):
         over = bool(self.np_random.random() < 0.1)
         infos = {"no process can have": lambda: None}
         return self.place.astype(np.float32), float(self.place[0]), over, False, infos
+
+    def first(self) -> bool:
+        """Whether it is the one that removes the file."""
+        try:
+            Path(self.armed).unlink()
+        except FileNotFoundError:
+            return False
+        return True
 
 
 class Diverged(Exception):

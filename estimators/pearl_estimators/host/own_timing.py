@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import cycle
@@ -83,7 +83,7 @@ def own_kind(kernel: Kernel, variant: str) -> Estimate:
     return _estimate(found, f"{kernel.kind} timed on this host")
 
 
-def _estimate(seconds: Seconds, source: str) -> Estimate:
+def _estimate(seconds: Sequence[float], source: str) -> Estimate:
     return Estimate(
         seconds[0],
         low_s=max(0.0, min(seconds[0], seconds[1])),  # by `alone_s` a block may take less than none
