@@ -22,15 +22,6 @@ from tests.processes import until
 Env = gymnasium.Env[Any, Any]
 
 
-def taken(file: Path) -> bool:
-    """Whether this process removed the file: one of several that look at the same time does."""
-    try:
-        file.unlink()
-    except FileNotFoundError:
-        return False
-    return True
-
-
 class Walk(Env):
     """It walks at random and often ends. fault: what a step does that finds and removes the file
     `armed`: exit, block or raise."""
@@ -48,7 +39,7 @@ class Walk(Env):
 
     def step(self, action: Any) -> Any:
         self.place = self.place + self.np_random.normal(size=3) + action
-        if self.fault and taken(Path(self.armed)):
+        if self.fault and self.first():
             if self.fault == "exit":
                 os._exit(3)
             if self.fault == "block":
@@ -57,6 +48,14 @@ class Walk(Env):
         over = bool(self.np_random.random() < 0.1)
         infos = {"no process can have": lambda: None}
         return self.place.astype(np.float32), float(self.place[0]), over, False, infos
+
+    def first(self) -> bool:
+        """Whether it is the one that removes the file."""
+        try:
+            Path(self.armed).unlink()
+        except FileNotFoundError:
+            return False
+        return True
 
 
 class Diverged(Exception):

@@ -2,9 +2,9 @@
 
 One process is started for all: it has imported gymnasium, has one thread, and forks a process for
 each environment. So an environment shares no state with another and holds no other's interpreter
-lock, and what it computes is what it computes alone; threads would be cheaper (some 0.1 ms less a
-step) but promise neither. gymnasium's AsyncVectorEnv is not used because its processes end together
-once one of them fails, and it does not tell which one does not answer.
+lock, and what it computes is what it computes alone; threads would need no messages, but promise
+neither. gymnasium's AsyncVectorEnv is not used because its processes end together once one of them
+fails, and it does not tell which one does not answer.
 
 A process ends when its end of the connection is closed, also by the death of this process; the one
 that forked it kills what is left after GRACE_S, with all that it has started.
