@@ -83,7 +83,8 @@ class Backend(Protocol):
         device lacks a figure.
 
     More are optional. `DRAWS_BY_WORK` True: its draw above waiting follows its arithmetic and
-    memory traffic, else the share of its width that is taken. `check(device)` raises
+    memory traffic, else the share of its width that is taken. `LAUNCHED_BY_HOST` True: its
+    ESTIMATE sees the clock of the CPU beside it, as figure `host_clock_hz`. `check(device)` raises
     FigureError where a figure of a platform file is missing. `DESIGNS` names the designs of a
     simulated kind, of which `design` in a platform file chooses one (`Device.design`); the first is
     the default. `present(device)` says whether a

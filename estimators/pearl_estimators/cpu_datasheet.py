@@ -101,6 +101,10 @@ TOGETHER = MappingProxyType(
 VECTOR = ("cycles", "dot_cycles", "flops", "learned", "tanh", "elements")
 """Terms that a wider vector makes faster."""
 
+TORCH_FLOPS_PER_CYCLE = 32.0
+"""That torch uses of a core's: held to AVX2 its products were as fast on REFERENCE as without, 92
+to 98 GFLOP/s (docs/estimators.md). Of Intel's cores with AVX-512 it is assumed."""
+
 RATES = ("64", "256")
 """Sides of the products by whose rates a probe scales vector arithmetic."""
 
@@ -192,7 +196,7 @@ def seconds(kernel: Kernel, device: Device, variant: str, probe: CpuProbe | None
     shared *= rate(device, threads) / (threads * rate(device, 1))
     torch = variant.startswith("torch")
     costs = TORCH if torch else NATIVE
-    by_vector, by_memory = CORE_FLOPS_PER_S / rate(device, 1), 1.0
+    by_vector, by_memory = _by_vector(device, torch), 1.0
     if probe and not torch:
         by_vector = REFERENCE_PROBE.native_flops_per_s / probe.native_flops_per_s
     by_product = by_vector
@@ -243,8 +247,17 @@ def least_s(kernel: Kernel, device: Device, cores: float) -> float:
 def _band(device: Device, variant: str) -> Band:
     if not variant.startswith("torch"):
         return NATIVE_BAND
-    peak = rate(device, 1) / CORE_FLOPS_PER_S
-    return TORCH_BAND if 1 / ALIKE <= peak <= ALIKE else TORCH_BAND_ELSEWHERE
+    slower = _by_vector(device, torch=True)
+    return TORCH_BAND if 1 / ALIKE <= slower <= ALIKE else TORCH_BAND_ELSEWHERE
+
+
+def _by_vector(device: Device, torch: bool) -> float:
+    """By which vector arithmetic takes longer than on REFERENCE."""
+    core = rate(device, 1)
+    if not torch:
+        return CORE_FLOPS_PER_S / core
+    most = TORCH_FLOPS_PER_CYCLE * device.figures.get("clock_hz", CLOCK_HZ)
+    return TORCH_FLOPS_PER_CYCLE * CLOCK_HZ / min(core, most)
 
 
 def more_threads(
