@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from pearl.callbacks.extras import needed
 from pearl.errors import SpecError
 from pearl.training.policy import Policy
@@ -54,15 +52,12 @@ def record(policy: Policy, folder: Path, name: str, seed: int) -> None:
         env: Any = RecordVideo(inner, str(folder), name_prefix=name, disable_logger=True)
     except (Error, TypeError, ValueError, ImportError) as error:
         raise SpecError(f"Video: {asked.id} cannot be recorded: {error}") from None
-    first = np.asarray(asked.start, np.int64)
     try:
         obs, _ = env.reset(seed=seed)
         over = False
         while not over:
             seen: Any = obs if asked.states else spaces.flatten(env.observation_space, obs)
-            action = policy(seen)
-            action = action + first.reshape(np.shape(action)) if asked.start else action
-            obs, _, terminated, truncated, _ = env.step(action)
+            obs, _, terminated, truncated, _ = env.step(policy(seen))
             over = terminated or truncated
     except Error as error:
         raise SpecError(f"Video: {asked.id} cannot be recorded: {error}") from None

@@ -7,16 +7,23 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import SimpleNamespace
 
+import gymnasium
+import numpy as np
 import pytest
 
 import pearl
+from pearl.algorithms.evaluation import acting_of
 from pearl.callbacks.bar import Bar
 from pearl.callbacks.csv_log import CsvLog
 from pearl.callbacks.patience import Patience
 from pearl.callbacks.stop_at_return import StopAtReturn
 from pearl.callbacks.tensorboard import TensorBoard
-from pearl.callbacks.video import Video
+from pearl.callbacks.video import Video, record
 from pearl.callbacks.wandb_log import WandB
+from pearl.spec.own_code import graph_of
+from pearl.training.policy import Policy
+from pearl_devices import buffers, named
+from tests.training.own_spaces import Spaced
 from tests.training.test_interruption import EVALUATED
 
 ROOT = Path(__file__).parents[2]
@@ -125,6 +132,25 @@ def test_a_video_of_an_episode(plan, tmp_path):
     (file,) = tmp_path.glob("*.mp4")
     assert file.name.startswith("env-step-480")
     assert file.stat().st_size > 500
+
+
+def test_a_video_plays_actions_of_the_space(monkeypatch, tmp_path):
+    """Actions of this environment begin at another number than 0."""
+    taken = []
+
+    class Noted(Spaced):
+        def step(self, action):
+            taken.append(self.action_space.contains(action))
+            return super().step(action)
+
+    monkeypatch.setattr(named, "environment", lambda *_: Noted())
+    monkeypatch.setattr(gymnasium.wrappers, "RecordVideo", lambda env, *_, **__: env)
+    spec = {"algorithm": {"name": "dqn", "env": "tests.training.own_spaces:Spaced"}}
+    system = pearl.load({**spec, "platform": "cpu_gpu"})
+    acting = acting_of(graph_of(system))
+    parameters = np.zeros(buffers.specs(acting)["policy.q"][0], np.float32)
+    record(Policy(system, acting, parameters), tmp_path, "x", 0)
+    assert taken == [True] * 5
 
 
 @pytest.mark.parametrize("name", ["stop_early", "log_returns"])
