@@ -197,8 +197,8 @@ def chosen(
 ) -> list[tuple[Kernel, str]]:
     """The kernels and variants of `lacking` whose `code_of` is one of `only`, in its order."""
     place = {code: n for n, code in enumerate(only)}
-    jobs = [(place.get(code_of(of, v)), (of, v)) for of, v in lacking(groups, known)]
-    return [job for n, job in sorted((j for j in jobs if j[0] is not None), key=lambda j: j[0])]
+    jobs = [(code_of(of, v), (of, v)) for of, v in lacking(groups, known)]
+    return [job for _, job in sorted((j for j in jobs if j[0] in place), key=lambda j: place[j[0]])]
 
 
 def everything(seconds: float, groups: Sequence[str], known: Calibration, tell: Tell) -> None:
