@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -52,19 +53,24 @@ def parts(kernel: Kernel, device: Device, variant: str, width: int) -> tuple[Ker
     from pearl_estimators.host.linear_fit import family
 
     found: list[KernelShare] = []
-
-    def add(k: Kernel, v: str, w: int, firings: float) -> None:
-        cut = _cut(k)
-        for inner, n in cut:
-            add(inner, *_way(inner, device, v, w), firings * n)
-        if not cut:
-            seconds = firings * uncorrected(k, device, v, w).latency_s
-            moved = k.bytes_in + k.bytes_out
-            found.append(KernelShare(f"{family(k)} {v}", k.flops, moved, seconds))
-
-    add(kernel, variant, width, 1.0)
+    for k, v, w, firings in leaves(kernel, device, variant, width):
+        seconds = firings * uncorrected(k, device, v, w).latency_s
+        moved = k.bytes_in + k.bytes_out
+        found.append(KernelShare(f"{family(k)} {v}", k.flops, moved, seconds))
     whole = sum(p.share for p in found)
     return tuple(replace(p, share=p.share / whole) for p in found)
+
+
+def leaves(
+    kernel: Kernel, device: Device, variant: str, width: int, firings: float = 1.0
+) -> Iterator[tuple[Kernel, str, int, float]]:
+    """The kernels that a call consists of, down to those that consist of nothing else: each with
+    its variant, width and firings."""
+    cut = _cut(kernel)
+    for inner, n in cut:
+        yield from leaves(inner, device, *_way(inner, device, variant, width), firings * n)
+    if not cut:
+        yield kernel, variant, width, firings
 
 
 def _cut(kernel: Kernel) -> tuple[tuple[Kernel, int], ...]:

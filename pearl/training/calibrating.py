@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pearl.training.learning import called
-from pearl_estimators.cpu import parts
+from pearl_estimators.cpu import leaves
 from pearl_estimators.host import on_demand, timed_after
-from pearl_estimators.host.benchmark_kernels import timed_as
-from pearl_estimators.host.linear_fit import family
+from pearl_estimators.host.benchmark_kernels import code_of, timed_as
 
 if TYPE_CHECKING:
     from pearl.training.trainer import Trainer
@@ -19,23 +18,23 @@ LIMIT_S = 5.0
 
 
 def untimed(trainer: Trainer) -> list[str]:
-    """Families and variants that the trainer's plan calls on CPUs of this host and a calibration
-    lacks, those of whole calls before those of their parts."""
+    """The codes (`code_of`) that the trainer's plan calls on CPUs of this host and of which a
+    calibration lacks kernels, those of whole calls before those of their parts. Kernels of these
+    codes are compiled already."""
     made, platform = trainer.session.compiled, trainer.system.platform
     calls, inner = list[str](), list[str]()
     if made.emulate:
         return []
-    with on_demand.as_known("the run is complete"):
-        for task, kernel in called(made.protocol.plan.tasks, made.protocol.graph):
-            device = platform.device(task.device)
-            if on_demand.calibrated_here(device):
-                way = kernel, device, task.variant, task.width
-                calls.append(f"{family(kernel)} {timed_as(task.variant)}")
-                inner += [p.named for p in parts(*way)]
+    for task, kernel in called(made.protocol.plan.tasks, made.protocol.graph):
+        device = platform.device(task.device)
+        if on_demand.calibrated_here(device):
+            calls.append(code_of(kernel, timed_as(task.variant)))
+            parts = leaves(kernel, device, task.variant, task.width)
+            inner += [code_of(k, timed_as(v)) for k, v, _, _ in parts]
     return timed_after.never_timed([*calls, *inner])
 
 
 def calibrate_after(wanted: Sequence[str]) -> tuple[int, int]:
-    """Time kernels of these families and variants for at most LIMIT_S: how many were, and how many
+    """Time kernels of these codes for at most LIMIT_S: how many were, and how many
     are left."""
     return timed_after.time_some(wanted, LIMIT_S)

@@ -241,7 +241,7 @@ def test_what_was_timed_before_the_limit_is_kept_and_the_next_try_goes_on(cache,
 def test_a_plan_goes_on_with_the_next_rung_where_time_runs_out(cache, monkeypatch):
     """Families that were timed keep their fits; no other child is started for the rest."""
     first = next(training(["shared"]))
-    monkeypatch.setattr(on_demand, "quiet", lambda: False)  # else the cost of lanes is timed
+    monkeypatch.setattr(on_demand, "quiet", lambda cores: False)  # else the cost of lanes is timed
     standing = stands(monkeypatch, late(20))
     said = r"took more than 180 s and was ended; what is not timed yet of .*inference.dqn"
     with pytest.warns(CalibrationWarning, match=said):

@@ -109,6 +109,14 @@ def timed_as(variant: str) -> str:
     return THREADS if variant in WIDE else variant
 
 
+def code_of(of: Kernel, variant: str) -> str:
+    """What decides which compiled code a kernel is: its kind and variant, its program and the kind
+    of its actions. Kernels of one code differ in sizes alone, and what is compiled of one is
+    compiled of all, as a rule: stacks, tables and normalisation are not told apart."""
+    acts = "factored" if of.dims.get("choices") else "continuous" if of.dims.get("act") else ""
+    return f"{of.kind} {variant} {of.program or ''} {acts}".strip()
+
+
 IN_A_CALL, CALL_FLOPS = 16, 2e7
 """Iterations in one call, as a run has very many: at most, and flops of all of them."""
 

@@ -22,6 +22,7 @@ from pearl_estimators.host.benchmark_kernels import (
     CORES,
     bound,
     by_threads,
+    code_of,
     firings,
     held_out,
     training,
@@ -194,10 +195,9 @@ def _exchange() -> Callable[[], float]:
 def chosen(
     only: Sequence[str], groups: Sequence[str], known: Calibration
 ) -> list[tuple[Kernel, str]]:
-    """The kernels and variants of `lacking`, as far as they are of the families and variants
-    `only`, in its order."""
-    place = {name: n for n, name in enumerate(only)}
-    jobs = [(f"{family(of)} {v}", (of, v)) for of, v in lacking(groups, known)]
+    """The kernels and variants of `lacking` whose `code_of` is one of `only`, in its order."""
+    place = {code: n for n, code in enumerate(only)}
+    jobs = [(code_of(of, v), (of, v)) for of, v in lacking(groups, known)]
     return [job for _, job in sorted((j for j in jobs if j[0] in place), key=lambda j: place[j[0]])]
 
 

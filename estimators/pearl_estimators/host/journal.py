@@ -93,7 +93,7 @@ def told(file: Path, newest_s: float | None = None) -> list[dict[str, Any]]:
 
 
 @cache
-def asked(of: str) -> tuple[tuple[str, Key], ...]:
+def _asked(of: str) -> tuple[tuple[str, Key], ...]:
     """Family and variant, and `Point.key`, of every point of a group."""
     points = (point(k, v, 1.0) for k in training([of]) for v in variants(k))
     return tuple((p.named, p.key) for p in points)
@@ -103,7 +103,7 @@ def timeable(of: str) -> frozenset[str]:
     """Every family and variant of a group, as `Point.named`, that a calibration of this host
     times."""
     threads = {f"{name} {THREADS}" for name in threaded([of])}
-    return frozenset(threads.union(named for named, _ in asked(of)))
+    return frozenset(threads.union(named for named, _ in _asked(of)))
 
 
 def group_of(of: Point) -> str:
@@ -157,7 +157,7 @@ def gathered(
 
 
 def _whole(of: str, points: Mapping[Key, Point], skipped: Mapping[str, str]) -> bool:
-    return all(key in points or named in skipped for named, key in asked(of))
+    return all(key in points or named in skipped for named, key in _asked(of))
 
 
 def empty() -> Calibration:

@@ -151,7 +151,7 @@ def timed_now(
     only: Sequence[str] = (),
 ) -> tuple[Calibration, str]:
     """`known` with the missing points of `groups` timed, and why some are missing still (or an
-    empty text). only: of these families and variants alone, in this order; empty: of all."""
+    empty text). only: those of these codes alone (`code_of`), in this order; empty: all."""
     journal, begin_s, why = journal_of(path()), time.monotonic(), ""
     if groups:
         given = {"groups": sorted(groups), "known": known.to_json(), "journal": str(journal)}

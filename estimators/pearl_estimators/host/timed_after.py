@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 
-from pearl_estimators.host.benchmark_kernels import GROUPS
+from pearl_estimators.host.benchmark_kernels import GROUPS, code_of, training, variants
 from pearl_estimators.host.calibration import Calibration
 from pearl_estimators.host.calibration_file import hold, path
-from pearl_estimators.host.journal import asked, empty, gathered, journal_of, timeable, told
+from pearl_estimators.host.journal import Key, empty, gathered, journal_of, told
+from pearl_estimators.host.linear_fit import point
 from pearl_estimators.host.on_demand import keep, remembered, timed_now
 
 AIM_S = 1.5
 """What timing aims at; a host that is slow, or busy, takes longer, up to the limit."""
 
 
-def never_timed(names: Iterable[str]) -> list[str]:
-    """Those of these families and variants (`Point.named`) of which this host's calibration lacks
-    kernels."""
+def never_timed(codes: Iterable[str]) -> list[str]:
+    """Those of these codes (`code_of`) of which this host's calibration lacks kernels."""
     known = remembered(path()) or empty()
-    return [name for name in dict.fromkeys(names) if _lacking(known, [name])]
+    return [code for code in dict.fromkeys(codes) if _lacking(known, [code])]
 
 
-def time_some(names: Sequence[str], limit_s: float) -> tuple[int, int]:
-    """Time what this host's calibration lacks of these families and variants, in this order, in a
-    child process that ends after limit_s.
+def time_some(codes: Sequence[str], limit_s: float) -> tuple[int, int]:
+    """Time what this host's calibration lacks of these codes, in this order, in a child process
+    that ends after limit_s.
 
     Returns how many kernels were timed, and how many are left. What was timed is kept however it
     ends.
@@ -34,7 +35,7 @@ def time_some(names: Sequence[str], limit_s: float) -> tuple[int, int]:
     file = path()
     with hold(file, limit_s) as held:
         known = remembered(file) or empty()
-        before = _lacking(known, names)
+        before = _lacking(known, codes)
         if not held or not before:
             return 0, before
         journal = journal_of(file)
@@ -42,19 +43,29 @@ def time_some(names: Sequence[str], limit_s: float) -> tuple[int, int]:
             known = gathered(known, unfinished)
         else:
             journal.unlink(missing_ok=True)
-        groups = {g for g in GROUPS if timeable(g).intersection(names)}
+        groups = {g for g in GROUPS if any(code in codes for code, _, _ in _asked(g))}
         try:
-            timed_now(known, groups, min(AIM_S, limit_s), limit_s, names)
+            timed_now(known, groups, min(AIM_S, limit_s), limit_s, codes)
         finally:
             found = gathered(known, told(journal))
             keep(found)
-        left = _lacking(found, names)
+        left = _lacking(found, codes)
         return before - left, left
 
 
-def _lacking(known: Calibration, names: Sequence[str]) -> int:
-    """How many kernels of these families and variants a complete calibration has beyond `known`."""
+@cache
+def _asked(of: str) -> tuple[tuple[str, str, Key], ...]:
+    """Code, family and variant, and `Point.key`, of every point of a group."""
+    jobs = [(k, v) for k in training([of]) for v in variants(k)]
+    points = [point(k, v, 1.0) for k, v in jobs]
+    return tuple((code_of(*job), p.named, p.key) for job, p in zip(jobs, points, strict=True))
+
+
+def _lacking(known: Calibration, codes: Sequence[str]) -> int:
+    """How many kernels of these codes a complete calibration has beyond `known`."""
     have = {p.key for p in known.points}
-    wanted = set(names) - set(known.skipped)
-    keys = (key for g in GROUPS if wanted & timeable(g) for name, key in asked(g) if name in wanted)
-    return sum(key not in have for key in keys)
+    return sum(
+        code in codes and named not in known.skipped and key not in have
+        for g in GROUPS
+        for code, named, key in _asked(g)
+    )
