@@ -12,6 +12,7 @@ from benchmarks.peers_table import ASKED, bars_of, ratio
 from benchmarks.peers_workloads import WORKLOADS
 from benchmarks.returns_cases import BY_NAME, CASES, Case
 from benchmarks.returns_table import interval, iqm, tables
+from pearl_devices.named import environment
 
 CASE = CASES[0]
 
@@ -74,13 +75,10 @@ def test_every_case_is_a_sound_spec_and_no_two_share_a_name():
 
 
 def test_known_optima_are_those_of_backward_induction():
-    import gymnasium
-
     for case in CASES:
         if case.optimum is None:
             continue
-        name = case.algorithm["env"]
-        env = gymnasium.make(name, **case.algorithm.get("env_args", {}))
+        env = environment(case.algorithm["env"], case.algorithm.get("env_args", {}))
         table = env.unwrapped.P  # type: ignore[attr-defined]
         values = np.zeros(len(table))
         for _ in range(env.spec.max_episode_steps):  # type: ignore[union-attr, arg-type]

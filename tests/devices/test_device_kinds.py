@@ -274,6 +274,7 @@ EXCUSED = {
     "estimators/pearl_estimators/host/calibrate_host.py": "null of JSON",
     "estimators/pearl_estimators/host/calibration.py": "the model of the CPU it was made on",
     "estimators/pearl_estimators/host/calibration_file.py": "the model of the CPU it was made on",
+    "estimators/pearl_estimators/host/free_cores.py": "the name that Linux has for a core",
     "estimators/pearl_estimators/host/features.py": "cache sizes of the CPU",
     "estimators/pearl_estimators/host/probe.py": "the model of the CPU it was made on",
     "pearl/advice/asking.py": "null of YAML",

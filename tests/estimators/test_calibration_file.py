@@ -384,7 +384,8 @@ def test_a_child_that_fails_says_its_last_line(cache):
 def to_measure(folder: Path) -> dict[str, object]:
     """What a child is given that has minutes of measuring to do."""
     known = on_demand.empty().to_json()
-    return {"groups": list(GROUPS), "known": known, "journal": str(folder / "journal")}
+    told = str(folder / "journal")
+    return {"groups": list(GROUPS), "known": known, "journal": told, "only": None}
 
 
 def test_a_child_that_takes_too_long_is_ended(cache):

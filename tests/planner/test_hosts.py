@@ -67,7 +67,8 @@ def test_microseconds_stay_on_one_host(two_computers: Platform) -> None:
 def test_milliseconds_spread_over_both_and_the_learner_stays_at_home(
     two_computers: Platform,
 ) -> None:
-    asked = system(two_computers, SLOW, replicas={"env_step": 2, "inference": 2})
+    in_turn = {"env_step": ("gymnasium",)}  # in processes, one host would do
+    asked = system(two_computers, SLOW, replicas={"env_step": 2, "inference": 2}, variants=in_turn)
     found = plan(asked)
     where = hosts(found, two_computers)
     assert where["env_step"] == {"a", "b"}

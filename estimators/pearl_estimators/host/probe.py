@@ -152,7 +152,7 @@ def known() -> CpuProbe | None:
             body = unsealed(json.loads(file.read_text(encoding="utf-8")), SCHEMA, "probe")
             same = (body["host"], body["torch"]) == (host(), _torch())
             _known[key] = CpuProbe(**body["probe"]) if same else None
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise CalibrationError(
