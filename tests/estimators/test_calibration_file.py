@@ -19,7 +19,7 @@ import pytest
 from pearl_devices import Device, kernel
 from pearl_devices.cache_folder import cache_folder
 from pearl_estimators import estimate
-from pearl_estimators.host import child_process, on_demand
+from pearl_estimators.host import child_process, on_demand, timed_after
 from pearl_estimators.host.benchmark_kernels import GROUPS, training, variants
 from pearl_estimators.host.calibration import (
     Calibration,
@@ -406,3 +406,10 @@ def test_a_child_ends_when_its_parent_does(cache):
     assert grandchild.poll() is None
     os.close(writer)  # as the death of the parent does
     assert grandchild.wait(timeout=600) == 1
+
+
+@pytest.mark.parametrize("of", ["dqn", "replay", "env_step Pendulum-v1", "tabular", "rollout"])
+def test_a_code_names_the_group_that_it_is_timed_in(of):
+    codes = {code for code, _, _ in timed_after._asked(of)}
+    assert codes
+    assert all(timed_after._groups([code]) == {of} for code in codes)

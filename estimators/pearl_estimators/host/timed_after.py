@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import cache
 
-from pearl_estimators.host.benchmark_kernels import GROUPS, code_of, training, variants
+from pearl_estimators.host.benchmark_kernels import GROUPS, code_of, group, training, variants
 from pearl_estimators.host.calibration import Calibration
 from pearl_estimators.host.calibration_file import hold, path
 from pearl_estimators.host.journal import Key, empty, gathered, journal_of, told
@@ -43,7 +43,7 @@ def time_some(codes: Sequence[str], limit_s: float) -> tuple[int, int]:
             known = gathered(known, unfinished)
         else:
             journal.unlink(missing_ok=True)
-        groups = {g for g in GROUPS if any(code in codes for code, _, _ in _asked(g))}
+        groups = {g for g in _groups(codes) if any(code in codes for code, _, _ in _asked(g))}
         try:
             timed_now(known, groups, min(AIM_S, limit_s), limit_s, codes)
         finally:
@@ -51,6 +51,16 @@ def time_some(codes: Sequence[str], limit_s: float) -> tuple[int, int]:
             keep(found)
         left = _lacking(found, codes)
         return before - left, left
+
+
+def _groups(codes: Iterable[str]) -> set[str]:
+    """The groups that kernels of these codes are timed in: to draw the kernels of all groups takes
+    a second."""
+    found = set[str]()
+    for code in codes:
+        kind, _, program, *_ = (*code.split(" "), "", "")
+        found.add(group(f"{kind} {program}"))
+    return found & set(GROUPS)
 
 
 @cache
@@ -66,6 +76,6 @@ def _lacking(known: Calibration, codes: Sequence[str]) -> int:
     have = {p.key for p in known.points}
     return sum(
         code in codes and named not in known.skipped and key not in have
-        for g in GROUPS
+        for g in _groups(codes)
         for code, named, key in _asked(g)
     )
