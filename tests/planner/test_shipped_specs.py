@@ -144,6 +144,14 @@ def test_the_sizes_of_several_lanes_train_with_a_native_environment() -> None:
     assert differing(even, uneven) == []
 
 
+@pytest.mark.parametrize("name", ["dqn_cartpole", "ppo_cartpole", "sac_pendulum"])
+def test_by_the_data_sheet_a_whole_iteration_is_one_call(name: str) -> None:
+    """A first run is planned by it: a second plan would have to be compiled anew."""
+    plan = pearl.plan(pearl.load(name, set={"platform": {"devices": {"cpu": "xeon_gold_6326"}}}))
+    assert {t.rung for t in plan.tasks} == {"datasheet"}
+    assert {len(t.fused_with) + 1 for t in plan.tasks} == {len(plan.tasks)}
+
+
 def test_readme_names_every_shipped_spec() -> None:
     readme = (Path(__file__).parents[2] / "README.md").read_text()
     assert [name for name in shipped() if f"`{name}`" not in readme] == []
