@@ -233,8 +233,8 @@ ONE_LANE = "one lane on one CPU needs no timing to be trained"
 
 
 def spared(system: System) -> AbstractContextManager[None]:
-    """Within it a system is planned in order to be trained at once, and trained: where every plan
-    is one lane on one CPU of this host, no kernel is timed for it."""
+    """A context to plan and train a system in: where every plan is one lane on one CPU of this
+    host, no kernel is timed."""
     devices, limits = system.platform.devices, system.limits
     one = len(devices) == 1 and 1 in (limits.max_lanes, devices[0].max_lanes)
     if one and on_demand.calibrated_here(devices[0]):

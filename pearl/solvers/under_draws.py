@@ -87,7 +87,7 @@ class Scale:
     def solve(self, request: Request, run: Callable[[Request], Outcome], plan: Plan) -> Drawn:
         """The candidate of least cost for a request for throughput, and the bound of all plans.
 
-        plan: stays where none costs less.
+        plan: chosen where no other candidate costs less.
 
         Raises:
             InfeasibleError, OutOfTimeError: no plan meets the limits, or none was found in time.

@@ -55,9 +55,9 @@ def taught(
 ) -> Lessons:
     """What the calls of a run took beside their estimates without corrections.
 
-    It is told of plans that kept their plan, on a CPU of this host, whatever the rung of their
-    estimates, where the run had its cores: at most LOADED of its time it waited for one, or the
-    host of the virtual machine had it. One lane tells its whole iteration, net of those waits. Of
+    A run counts where it kept its plan, ran on a CPU of this host and had its cores: for at most
+    LOADED of its time it waited for one, or the host of the virtual machine took it. The rung of its
+    estimates does not matter. One lane tells its whole iteration, net of those waits. Of
     several lanes each tells its calls, timed one by one; what lanes wait tells nothing.
     plan, graph: as the run had them.
     """

@@ -113,7 +113,7 @@ def drift(
         if t.measured_s is not None and not t.profiled
     )
     away = None if period_s is None else off(period_s, plan.period_s)
-    # Two threads that hand each other a number learn little, slowly, where cores are taken away.
+    # On a busy host the exchange between two threads takes seconds and says little.
     busy = waited is not None and waited > TOLERANCE
     far = away is not None and abs(away) > TOLERANCE and _cores(plan) > 1 and not busy
     apart = _apart() if far else None

@@ -80,7 +80,7 @@ def share_had(
     """The share of each of `cores` cores that a program would have now: the median of LOOKS looks,
     less the share that the host of a virtual machine took meanwhile.
 
-    Well below 1 something else takes a part of the cores.
+    A share well below 1 means that other programs use these cores.
     """
     before_s, shares = stolen(), list[float]()
     for n in range(LOOKS):

@@ -54,7 +54,7 @@ def time_some(codes: Sequence[str], limit_s: float) -> tuple[int, int]:
 
 
 def _groups(codes: Iterable[str]) -> set[str]:
-    """The groups that kernels of these codes are timed in: to draw the kernels of all groups takes
+    """The groups that kernels of these codes are timed in. Drawing the kernels of all groups takes
     a second."""
     found = set[str]()
     for code in codes:
