@@ -113,8 +113,8 @@ def uncorrected(kernel: Kernel, device: Device, variant: str, width: int) -> Est
 def _with_environments(
     guess: Estimate, kernel: Kernel, device: Device, variant: str, width: int
 ) -> Estimate:
-    """The data sheet's estimate of a call plus the time of the environments that it steps, which the
-    counts of the call leave out."""
+    """The data sheet's estimate of a call plus the time of the environments that it steps, which
+    the counts of the call leave out."""
     steps = [
         (n, uncorrected(k, device, v, w))
         for k, v, w, n in leaves(kernel, device, variant, width)

@@ -56,8 +56,8 @@ def taught(
     """What the calls of a run took beside their estimates without corrections.
 
     A run counts where it kept its plan, ran on a CPU of this host and had its cores: for at most
-    LOADED of its time it waited for one, or the host of the virtual machine took it. The rung of its
-    estimates does not matter. One lane tells its whole iteration, net of those waits. Of
+    LOADED of its time it waited for one, or the host of the virtual machine took it. The rung of
+    its estimates does not matter. One lane tells its whole iteration, net of those waits. Of
     several lanes each tells its calls, timed one by one; what lanes wait tells nothing.
     plan, graph: as the run had them.
     """
