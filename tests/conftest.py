@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from pearl_devices.cache_folder import cache_folder
+from pearl_estimators.host import own_timing
 from tests import calibrations
 from tests.ray_cluster import Cluster, entered, raylets
 
@@ -43,6 +44,23 @@ def nothing_is_passed_over() -> Iterator[None]:
     on_demand = sys.modules.get("pearl_estimators.host.on_demand")
     if on_demand is not None:
         on_demand._passed.clear()
+
+
+@pytest.fixture
+def user_code_in_a_process() -> Iterator[None]:
+    """Within a test that asks for this fixture, user code is timed in a process of its own, as for
+    users."""
+    own_timing._timed.cache_clear()
+    yield
+    own_timing._timed.cache_clear()
+
+
+@pytest.fixture(autouse=True)
+def user_code_is_timed_briefly(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if "user_code_in_a_process" not in request.fixturenames:
+        monkeypatch.setattr(own_timing, "in_child", calibrations.time_briefly)
 
 
 @pytest.fixture(autouse=True)

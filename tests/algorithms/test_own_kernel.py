@@ -182,6 +182,7 @@ def test_without_a_count_the_bytes_of_its_arrays_are_its_work() -> None:
     assert k.bytes_out == 4 * (8 + 8) + learned
 
 
+@pytest.mark.usefixtures("user_code_in_a_process")
 def test_it_is_timed_where_it_runs_and_assumed_elsewhere() -> None:
     found = own_timing.own_kind(TestBonus.kernel, "python")
     assert found.rung == "measured"

@@ -332,6 +332,7 @@ def test_with_one_lane_no_mode_takes_two_cores() -> None:
 # Environments of the user's own
 
 
+@pytest.mark.usefixtures("user_code_in_a_process")
 def test_an_environment_nobody_knows_is_timed() -> None:
     def step(us: int) -> Kernel:
         args: dict[str, Any] = {"us": us}
@@ -344,6 +345,7 @@ def test_an_environment_nobody_knows_is_timed() -> None:
     assert 4 < slow.latency_s / quick.latency_s < 11
 
 
+@pytest.mark.usefixtures("user_code_in_a_process")
 def test_one_that_cannot_be_timed_says_why() -> None:
     dims: dict[str, Any] = {"envs": 2, "obs": 4, "act": 0}
     k = kernel("env_step", dims, program="benchmarks.slow_env:missing")

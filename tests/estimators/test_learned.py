@@ -213,6 +213,7 @@ def test_a_family_timed_again_that_has_changed_forgets_what_runs_took(fresh):
     assert on_demand.settled(before, before).learned == before.learned
 
 
+@pytest.mark.usefixtures("user_code_in_a_process")
 def test_an_environment_is_timed_with_the_ends_of_its_episodes(tmp_path: Path):
     """Two of its three actions end an episode, which costs 2 ms; one and the same action for ever
     ends all or none."""
