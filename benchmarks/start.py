@@ -160,6 +160,14 @@ FIGURES: tuple[Callable[[Start], float], ...] = (
 )
 
 
+def whole_run(spec: str, cold: list[Start]) -> Bar:
+    """The bar of a whole run, which is not met where no core was free to time kernels after it."""
+    cpu_s, timed = statistics.median(s.end_cpu_s for s in cold), all(s.calibrated for s in cold)
+    measured = f"{cpu_s:.1f} s" + ("" if timed else ", without timing kernels: the host was busy")
+    text = f"{spec}, cold: CPU to the end of the whole run"
+    return Bar(text, measured, f"at most {WHOLE_S:g} s", timed and cpu_s <= WHOLE_S)
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("specs", nargs="*", metavar="SPEC", help=f"default: {', '.join(SPECS)}")
@@ -194,9 +202,7 @@ def main(arguments: list[str] | None = None) -> int:
                     asked = f"at most {COLD_SHARE:.0%}"
                     bars.append(Bar(text, f"{shares[1]:.0%}", asked, shares[1] <= COLD_SHARE))
         if options.whole and spec == WHOLE:
-            cpu_s = statistics.median(s.end_cpu_s for s in found[0]["cold"])
-            text = f"{spec}, cold: CPU to the end of the whole run"
-            bars.append(Bar(text, f"{cpu_s:.1f} s", f"at most {WHOLE_S:g} s", cpu_s <= WHOLE_S))
+            bars.append(whole_run(spec, found[0]["cold"]))
         cpu_s = statistics.median(s.step_cpu_s for s in found[0]["warm"])
         text = f"{spec}, warm: CPU to the first gradient step"
         bars.append(Bar(text, f"{cpu_s:.2f} s", f"at most {WARM_S:g} s", cpu_s <= WARM_S))

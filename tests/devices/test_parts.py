@@ -110,3 +110,49 @@ def test_a_part_has_no_machine_code_and_what_is_apart_is_generated_once() -> Non
     assert rng.stream._numba_type_.dispatcher is part
     assert nets.forward._numba_type_.dispatcher is nets.forward
     assert dqn.learn._numba_type_.dispatcher is dqn.learn
+
+
+def test_references_are_counted_only_where_an_array_is_made_or_returned() -> None:
+    """Compiled code works on arrays that its caller holds; a call leaves their counts as they
+    were, also through `forward`, which returns a view."""
+
+    @native.fast
+    def halve(x):
+        rest = x[1:]
+        for j in range(rest.size):
+            rest[j] *= np.float32(0.5)
+
+    x = np.ones(3, np.float32)
+    halve(x)
+    assert x.tolist() == [1.0, 0.5, 0.5]
+    assert "NRT_incref" not in next(iter(halve.inspect_llvm().values()))
+
+    with pytest.raises(NumbaTypeError, match="returning of array"):
+        native.fast(lambda x: x[1:])(x)
+
+    given: tuple[Any, ...] = (
+        np.ones(4 * 8 + 8 + 8 * 2 + 2, np.float32),
+        np.array([4, 8, 2]),
+        np.ones((3, 4), np.float32),
+        np.zeros(3 * 10, np.float32),
+    )
+    held = [sys.getrefcount(array) for array in given]
+    views = [nets.forward(*given, False) for _ in range(3)]
+    assert all(view.base is not None and np.shares_memory(view, given[3]) for view in views)
+    del views
+    assert [sys.getrefcount(array) for array in given] == held
+
+
+def test_only_the_function_is_optimised_and_not_what_python_calls_it_by() -> None:
+    @native.fast
+    def first(x):
+        return x[0]
+
+    assert first(np.full(2, 3.0)) == 3.0
+    module = next(iter(first.overloads.values())).library._final_module
+    optimised = {
+        f.name.startswith("_ZN7cpython"): not any(b"optnone" in a for a in f.attributes)
+        for f in module.functions
+        if not f.is_declaration and "first" in f.name
+    }
+    assert optimised == {True: False, False: True}

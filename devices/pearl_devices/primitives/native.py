@@ -20,8 +20,14 @@ from pearl_devices.base import Call
 from pearl_devices.primitives.code_cache import compiled
 from pearl_devices.primitives.parts import PART, part
 
-LEAN: dict[str, Any] = {"no_cfunc_wrapper": True}
-"""Leaves out the way in for C: nothing here uses it, and compiling it takes a tenth of the time."""
+LEAN: dict[str, Any] = {"no_cfunc_wrapper": True, "_nrt": False}
+"""Leaves out the way in for C, which nothing here uses and which takes a tenth of the compile time,
+and the counting of references to arrays: the caller in Python holds every array as long as the call
+lasts. A function that makes or returns an array counts (`COUNTED`); numba refuses one that does not
+say so."""
+
+COUNTED: dict[str, Any] = {"_nrt": True}
+"""Counts references to arrays. Arrays that came through `LEAN` code have no count."""
 
 ELEMENTWISE: dict[str, Any] = {
     **LEAN,
@@ -41,6 +47,12 @@ fast_apart = compiled(apart=True, **ELEMENTWISE)
 """As `fast`, for a function of some microseconds that several others call: they call it, where the
 code of a `fast` one becomes a part of theirs and is optimised and generated with each."""
 
+fast_counted = compiled(**(ELEMENTWISE | COUNTED))
+"""As `fast`, for a function that returns an array."""
+
+fast_apart_counted = compiled(apart=True, **(ELEMENTWISE | COUNTED))
+"""As `fast_apart`, likewise."""
+
 exact = compiled(nogil=True, fastmath=False, error_model="numpy", **LEAN)
 """Compiles arithmetic as written, not even fused: environments, the sum tree, random numbers. False
 is said because a function that says nothing takes its caller's."""
@@ -49,10 +61,13 @@ is said because a function that says nothing takes its caller's."""
 exact_apart = compiled(apart=True, nogil=True, fastmath=False, error_model="numpy", **LEAN)
 """As `exact`, likewise."""
 
-INNER: dict[str, Any] = {"nogil": True, "fastmath": False}
-inner = part(error_model="numpy", **INNER)
+INNER: dict[str, Any] = {"nogil": True, "fastmath": False, "error_model": "numpy"}
+inner = part(**INNER, **LEAN)
 """As `exact`, for functions made inside others and called by compiled code only: they are compiled
 into their callers' cached code, and a cache of their own would never find them again."""
+
+inner_counted = part(**INNER, **COUNTED)
+"""As `inner`, for a function that makes an array."""
 
 
 def by_action(discrete: Any, continuous: Any, factored: Any) -> Any:

@@ -35,6 +35,9 @@ closures of one function, from two processes by way of kept code, could have one
 ADDRESS, ENVIRONMENT = "numba.dynamic.globals", "_ZN08NumbaEnv"
 """numba's prefixes of addresses of this process in code, and of functions' environments."""
 
+CALLED_FROM_PYTHON = "_ZN7cpython"
+"""numba's prefix of what converts a call's arguments from Python and calls a function."""
+
 APART = "apart"
 """In the symbols of functions that are apart."""
 
@@ -137,6 +140,20 @@ class ApartLibrary(JITCodeLibrary):
         module = self._final_module
         symbols = {f.name for f in module.functions if not f.is_declaration}
         return self.name, self._get_compiled_object(), symbols, needs(module)
+
+    def _optimize_functions(self, ll_module: Any) -> None:
+        """numba's, but of what converts arguments from Python only the variables become registers:
+        that code runs once, straight through, and grows with the arrays of a call, so that
+        optimising it took longer than optimising the function."""
+        ll_module.data_layout = self._codegen._data_layout
+        for function in ll_module.functions:
+            if not function.is_declaration and function.name.startswith(CALLED_FROM_PYTHON):
+                passes = binding.create_new_function_pass_manager()
+                passes.add_sroa_pass()
+                passes.run(function, self._codegen._pass_builder())
+                for attribute in ("noinline", "optnone"):
+                    function.add_function_attribute(attribute)
+        super()._optimize_functions(ll_module)
 
     def _get_module_for_linking(self) -> Any:
         return binding.parse_assembly("")

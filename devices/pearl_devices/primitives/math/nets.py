@@ -28,7 +28,7 @@ from pearl_devices.primitives.math.products import (
 )
 from pearl_devices.primitives.math.tanh import bend, through_bend
 from pearl_devices.primitives.math.vectors import LANES
-from pearl_devices.primitives.native import bound, fast, fast_apart
+from pearl_devices.primitives.native import bound, fast, fast_apart, fast_apart_counted
 
 Array = npt.NDArray[np.float32]
 
@@ -51,7 +51,7 @@ def init_params(layers: tuple[int, ...], seed: int, *, final_scale: float | None
     return np.concatenate(parts).astype(np.float32)
 
 
-@fast_apart
+@fast_apart_counted
 def forward(params, layers, x, acts, curved=False):
     """Runs x (rows, in) through the network; returns the output, a view (rows, out) of `acts`.
 

@@ -21,7 +21,7 @@ from numba.extending import intrinsic
 
 from pearl_devices.primitives.math.tiles import dots, pack_strip, tile, turn_block, whole_squares
 from pearl_devices.primitives.math.vectors import LANES, ROWS, STRIP
-from pearl_devices.primitives.native import fast, inner
+from pearl_devices.primitives.native import fast, inner, inner_counted
 
 PACKED_DEPTH, PACKED_ROWS = 128, 32
 """Inner indices and rows from which a strip of the right factor is copied into one piece first: its
@@ -125,7 +125,7 @@ def _product(turned: bool, finish: str) -> Any:
     """The compiled product: m by n elements of `depth` terms each."""
     full, part = _strips(turned, finish)
 
-    @inner
+    @inner_counted
     def product(m, n, depth, a, stride, b, b_row, out, row, extra, relu):
         flat = b.reshape(b.size)
         packs = depth >= PACKED_DEPTH and m >= PACKED_ROWS and n >= STRIP

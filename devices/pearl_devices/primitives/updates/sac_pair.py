@@ -22,7 +22,7 @@ from pearl_devices.primitives.math.two_core import (
     part,
     sum_of_numbers,
 )
-from pearl_devices.primitives.native import fast
+from pearl_devices.primitives.native import fast, fast_counted
 from pearl_devices.primitives.updates import critics
 from pearl_devices.primitives.updates.critics import (
     descend,
@@ -63,7 +63,7 @@ class SacShared(NamedTuple):
     slopes: Any
 
 
-@fast
+@fast_counted
 def choose(team, start, actor, obs, out, log_prob, rules, own):
     """This side's rows: actions drawn from the policy with the normals from number `start` on,
     joined to `out`, their log density to log_prob. Returns the actor's outputs."""

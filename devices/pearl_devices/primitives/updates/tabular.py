@@ -79,7 +79,8 @@ def q_learning(
     for n in range(td.size):
         target = np.float64(reward[n])
         if not terminated[n]:
-            target += gamma[0] * table[np.int64(next_obs[n, 0])].max()
+            values = table[np.int64(next_obs[n, 0])]
+            target += gamma[0] * values[greedy(values, 0.0)]
         correct(table, visits, np.int64(obs[n, 0]), action[n], target, rate, td, n)
     finish(td, count, loss)
 
