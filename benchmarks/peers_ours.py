@@ -96,39 +96,6 @@ def products(load: Workload, own: bool) -> float:
     return max(best_rate(call) for call in lists) * graph.env_steps / graph.updates
 
 
-def traffic(load: Workload) -> float:
-    """Env steps per CPU-second if every kernel only moved the bytes it must read and write once, at
-    the speed of a large copy."""
-    import numpy as np
-
-    from pearl import load as read
-    from pearl.algorithms import algorithm
-
-    graph = algorithm(load.algorithm).graph(read(load.ours()))
-    moved = sum(
-        graph.repetition[t.name] * (t.kernel.bytes_in + t.kernel.bytes_out) for t in graph.tasks
-    )
-    source = np.ones(2**25, np.float32)  # 128 MiB: beyond the caches
-    target = np.empty_like(source)
-    copied = 2 * source.nbytes * best_rate(lambda: np.copyto(target, source))
-    return copied / (moved / graph.env_steps)
-
-
-def env_only(load: Workload) -> float:
-    """Env steps per CPU-second of the native env_step alone."""
-    from pearl import load as read
-    from pearl.algorithms import algorithm
-    from pearl_devices import Buffers, backend, buffers
-    from pearl_devices.primitives.math.rng import key
-
-    graph = algorithm(load.algorithm).graph(read(load.ours()))
-    arrays: Buffers = {}
-    step = graph.task("env_step").kernel
-    buffers.allocate([step], arrays)
-    arrays["rng.env_step"][0] = key(0, "env_step")
-    return load.envs * best_rate(backend("cpu").bind(step, "native", arrays))
-
-
 def best_rate(call: Callable[[], object]) -> float:
     """Calls per CPU-second, the best of nine stretches of 0.1 s."""
     call()

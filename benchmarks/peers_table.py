@@ -46,7 +46,6 @@ ASKED = (
     Asked("W1x1", "ours, own env", ("sb3",), 20.0),
     Asked("W1x1", "ours", ("xla",), 1.5),
     Asked("W2", "ours", ("tianshou",), 45.0),
-    Asked("W2", "ours", ("torchrl",), 45.0),
     *(
         Asked(load, "ours", others, least)
         for load in ("W3", "W5")
@@ -114,7 +113,7 @@ def bars_of(found: Mapping[str, Runs]) -> list[Bar]:
 def _memory(found: Mapping[str, Runs]) -> list[Bar]:
     bars = []
     for load, runs in found.items():
-        peers = [n for n in runs if n in ("sb3", "sbx", "rllib", "tianshou", "torchrl")]
+        peers = [n for n in runs if n in ("sb3", "sbx", "rllib", "tianshou")]
         if "ours" in runs and peers:
             mine = _median(runs["ours"], "rss_bytes") / 2**20
             theirs = {name: _median(runs[name], "rss_bytes") / 2**20 for name in peers}

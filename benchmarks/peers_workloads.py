@@ -1,10 +1,11 @@
-"""What the peers are measured on: the same task and the same settings for every library.
+"""What the peers are measured on: the same task and settings for every library, and the clock.
 
-Plain data: the interpreters of the libraries import it too.
+The interpreters of the libraries import this too.
 """
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,16 +14,8 @@ WARM = 2_000
 LEARNING_STARTS, DISCOUNT, TARGET_EVERY, TAU, NOISE = 1_000, 0.99, 500, 0.005, 0.1
 EXPLORE_STEPS, EPSILON = 5_000, (1.0, 0.05)
 ALPHA, BETA = 0.6, 0.4
-HORIZON, EPOCHS, MINIBATCHES, LAMBDA, CLIP, ENTROPY, VALUE, MAX_NORM = (
-    128,
-    4,
-    4,
-    0.95,
-    0.2,
-    0.01,
-    0.5,
-    0.5,
-)
+HORIZON, EPOCHS, MINIBATCHES, LAMBDA = 128, 4, 4, 0.95
+CLIP, ENTROPY, VALUE, MAX_NORM = 0.2, 0.01, 0.5, 0.5
 """Of W4: vector steps of a rollout, passes over it, parts of it, and the loss's constants."""
 
 
@@ -109,6 +102,41 @@ class Workload:
         return shared | {"exploration": {"noise": NOISE}}
 
 
+class Clock:
+    """Env steps per CPU-second of this process, from env step `warm` on, whatever a library logs:
+    its environments count their steps."""
+
+    def __init__(self, warm: int) -> None:
+        self.warm, self.steps = warm, 0
+        self.begin: tuple[int, float] | None = None
+
+    def tick(self, steps: int = 1) -> None:
+        """So many env steps are done."""
+        self.steps += steps
+        if self.begin is None and self.steps > self.warm:
+            self.begin = (self.steps, time.process_time())
+
+    def rate(self) -> float:
+        """Env steps per CPU-second since the warm-up. A RuntimeError if it never ended."""
+        if self.begin is None or self.begin[0] == self.steps:
+            raise RuntimeError(f"{self.steps} env steps are no more than the warm-up, {self.warm}")
+        at, since = self.begin
+        return (self.steps - at) / (time.process_time() - since)
+
+    def env(self, env_id: str) -> Any:
+        """A gymnasium environment that ticks."""
+        import gymnasium
+
+        clock = self
+
+        class Ticking(gymnasium.Wrapper[Any, Any, Any, Any]):
+            def step(self, action: Any) -> Any:
+                clock.tick()
+                return self.env.step(action)
+
+        return Ticking(gymnasium.make(env_id))
+
+
 _DQN: dict[str, Any] = {
     "algorithm": "dqn",
     "env": "CartPole-v1",
@@ -133,7 +161,6 @@ WORKLOADS = {
         peer_steps={
             "sb3": 10_000,
             "sbx": 24_000,
-            "eager": 10_000,
             "rllib": 3_000,
             "xla": 60_000,
         },
@@ -150,7 +177,7 @@ WORKLOADS = {
         "the same with 1 env and prioritised replay",
         envs=1,
         steps=60_000,
-        peer_steps={"tianshou": 5_000, "torchrl": 5_000},
+        peer_steps={"tianshou": 5_000},
         prioritised=True,
         **_DQN,
     ),

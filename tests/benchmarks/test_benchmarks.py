@@ -7,9 +7,8 @@ import pytest
 
 from benchmarks import peers, returns
 from benchmarks.bars import ABSENT
-from benchmarks.peers_clock import Clock
 from benchmarks.peers_table import ASKED, bars_of, ratio
-from benchmarks.peers_workloads import WORKLOADS
+from benchmarks.peers_workloads import WORKLOADS, Clock
 from benchmarks.returns_cases import BY_NAME, CASES, Case
 from benchmarks.returns_table import interval, iqm, tables
 from pearl_devices.named import environment
