@@ -15,8 +15,6 @@ from typing import Any
 
 ZOO = "rl-baselines3-zoo, hyperparams"
 OWN = "stable-baselines3's own defaults: the zoo has no entry"
-EPISODES = 20
-"""Fresh greedy episodes of the last policy that judge a run."""
 SEEDS = 5
 
 
@@ -38,6 +36,8 @@ class Case:
     hidden: tuple[int, ...] = ()
     policy: dict[str, Any] = field(default_factory=dict)
     source: str = ZOO
+    seeds: int = SEEDS
+    peers: tuple[str, ...] = ("sb3",)
 
     @property
     def name(self) -> str:

@@ -74,7 +74,8 @@ class Shipped:
     figure: str
     least: float
     needed: int = 4
-    seeds: int = field(default=5)
+    seeds: int = 5
+    peers: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:

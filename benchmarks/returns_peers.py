@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.returns_cases import EPISODES, Case
+from benchmarks.kept_runs import judge
+from benchmarks.returns_cases import Case
 
 SAME = {"name", "env", "num_envs", "hidden", "discount", "normalise"}
 """Settings that every algorithm has and every library is told of."""
@@ -45,30 +46,20 @@ def train(name: str, case: Case, seed: int) -> dict[str, Any]:
         settings["device"] = "cpu"
     model = getattr(library, build)("MlpPolicy", envs, seed=seed, policy_kwargs=policy, **settings)
     model.learn(case.steps)
-    finished = [episode["r"] for episode in model.ep_info_buffer]
+    finished, normal = (
+        [episode["r"] for episode in model.ep_info_buffer],
+        model.get_vec_normalize_env(),
+    )
+
+    def act(obs: Any) -> Any:
+        seen = obs if normal is None else normal.normalize_obs(obs)
+        return model.predict(seen, deterministic=True)[0]
+
     return {
-        "final": float(np.mean(judge(model, a["env"], seed))),
+        "final": judge(a["env"], seed, act),
         "last_20": float(np.mean(finished[-20:])) if finished else None,
         "version": library.__version__,
     }
-
-
-def judge(model: Any, env_id: str, seed: int) -> list[float]:
-    """Returns of 20 fresh episodes of the policy's most likely actions."""
-    import gymnasium
-
-    env, normal = gymnasium.make(env_id), model.get_vec_normalize_env()
-    returns = []
-    for episode in range(EPISODES):
-        obs, _ = env.reset(seed=1_000_000 * (seed + 1) + episode)
-        total, over = 0.0, False
-        while not over:
-            seen = obs if normal is None else normal.normalize_obs(obs)
-            action, _ = model.predict(seen, deterministic=True)
-            obs, reward, terminated, truncated, _ = env.step(action)
-            total, over = total + float(reward), terminated or truncated
-        returns.append(total)
-    return returns
 
 
 def _library(name: str) -> tuple[Any, dict[str, Any]]:
