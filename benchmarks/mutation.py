@@ -2,9 +2,9 @@
 
 Draws modules of the three packages by their lines and a single-line mutant of each
 (`benchmarks.mutants`). In a copy of the tree it runs the tests that call the mutated function, but
-for those marked `slow`, until one fails or 60 s are over: first the files that name the module,
-among them the quickest. Which tests call which functions, and how long each takes, is recorded
-first on the tree without a mutant, where every test must pass.
+for those marked `slow`, until one fails or they and their processes have taken 60 CPU-seconds:
+first the files that name the module, among them the quickest. Which tests call which functions, and
+how long each takes, is recorded first on the tree without a mutant, where every test must pass.
 
 A mutant of a compiled kernel would cost a compilation of every kernel that calls the mutated one.
 The tests of kernels are therefore recorded a second time with NUMBA_DISABLE_JIT=1, where kernels
@@ -54,18 +54,19 @@ ROOT = Path(__file__).parents[1]
 EQUIVALENT = "benchmarks/mutation_equivalent.json"
 ASKED, DECIDED = 0.9, 200
 MOST_S = 60.0
-"""For all tests of a mutant."""
+"""CPU-seconds for all tests of a mutant and the processes that they start."""
 SLOWER, ALLOWANCE_S = 2.0, 5.0
 """A test that takes more than so many times its usual time and so many CPU-seconds without compiled
 kernels needs them."""
 FILE_S = 1200.0
-"""For a test file without a mutant."""
+"""CPU-seconds for a test file without a mutant."""
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 OUTCOMES = ("killed", "survived", "equivalent", "out of time")
 
 Outcome = dict[str, Any]
 """The fields of a `Mutant`; outcome: one of `OUTCOMES`; test: the one that failed or was running;
-tests: how many were chosen, but for those; uncompiled: without compiled kernels; seconds: taken."""
+tests: how many were chosen, but for those; uncompiled: without compiled kernels; seconds: taken by
+the clock; cpu_s: CPU-seconds taken."""
 
 
 def digest(root: Path) -> str:
@@ -151,12 +152,13 @@ def decided(
     """The outcome of one mutant against these tests of `Choice.tests`."""
     if work not in _copies:
         _copies[work] = Tree.copied(base.root, Path(tempfile.mkdtemp(prefix="copy", dir=work)))
-    begin, ended, test = time.monotonic(), "survived", ""
+    begin, spent_s, ended, test = time.monotonic(), 0.0, "survived", ""
     with _copies[work].holding(mutant):
         for compiled, tests in groups:
             files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
-            left_s = max(0.0, begin + MOST_S - time.monotonic())
+            left_s = max(0.0, MOST_S - spent_s)
             ran = _copies[work].run(files, tests, left_s, replace(how, compiled=compiled))
+            spent_s += ran.cpu_s
             if ran.ended != "passed":
                 ended = "killed" if ran.ended == "failed" else ran.ended
                 test = ran.failed[0] if ran.failed else ran.running
@@ -165,6 +167,7 @@ def decided(
     return asdict(mutant) | {
         "outcome": ended, "test": test, "tests": count.get(True, 0),
         "uncompiled": count.get(False, 0), "seconds": round(time.monotonic() - begin, 2),
+        "cpu_s": round(spent_s, 2),
     }  # fmt: skip
 
 
