@@ -73,29 +73,19 @@ def compared(rounds: int, seed: int) -> tuple[list[list[str]], dict[str, Any]]:
             cut = quantiles(off, n=20)
             kept.append(
                 {
-                    "link": asdict(link),
-                    "unseen": [asdict(t) for t in first],
-                    "error": median(off),
-                    "small": median(small),
-                    "large": median(large),
-                    "low": cut[0],
-                    "high": cut[-1],
-                    "repeat": median(again),
-                }
-            )
+                    "link": asdict(link), "unseen": [asdict(t) for t in first],
+                    "error": median(off), "small": median(small), "large": median(large),
+                    "low": cut[0], "high": cut[-1], "repeat": median(again),
+                },
+            )  # fmt: skip
             rows.append(
                 [
-                    f"{home.name}, {node.name}",
-                    carrier,
-                    si(link.latency_s, "s"),
-                    si(link.per_message_s, "s"),
-                    si(link.bytes_per_s, "B/s"),
-                    f"{median(off):.1%}",
-                    f"{median(small):.1%}, {median(large):.1%}",
-                    f"{cut[0]:.1%} to {cut[-1]:.1%}",
+                    f"{home.name}, {node.name}", carrier, si(link.latency_s, "s"),
+                    si(link.per_message_s, "s"), si(link.bytes_per_s, "B/s"), f"{median(off):.1%}",
+                    f"{median(small):.1%}, {median(large):.1%}", f"{cut[0]:.1%} to {cut[-1]:.1%}",
                     f"{median(again):.1%}",
-                ]
-            )
+                ],
+            )  # fmt: skip
     return rows, {"rounds": kept}
 
 

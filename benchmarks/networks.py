@@ -24,13 +24,9 @@ from typing import Any
 from benchmarks.bars import ABSENT, Bar, show, verdict
 
 SETTINGS = (
-    "platform=ray",
-    "algorithm.hidden=[64, 64]",
-    "train.steps=40000",
-    "train.evaluate_every=0",
-    "train.final_episodes=2",
-    "train.checkpoint_every=4000",
-)
+    "platform=ray", "algorithm.hidden=[64, 64]", "train.steps=40000", "train.evaluate_every=0",
+    "train.final_episodes=2", "train.checkpoint_every=4000",
+)  # fmt: skip
 POLICIES = {
     "synchronous_actors": ("limits.distribution=synchronous_actors",),
     "data_parallel_learners": (

@@ -48,13 +48,9 @@ RUNS: Mapping[str, Callable[[Workload, int], Any]] = {
 }
 """Row → the run that gives env steps per CPU-second. It imports its library on use."""
 PEERS = {
-    "sb3": "stable-baselines3",
-    "sbx": "sbx-rl",
-    "tianshou": "tianshou",
-    "rllib": "ray[rllib]",
-    "xla": "jax and optax",
-    "lean": "torch, gymnasium and a C++ compiler",
-}
+    "sb3": "stable-baselines3", "sbx": "sbx-rl", "tianshou": "tianshou", "rllib": "ray[rllib]",
+    "xla": "jax and optax", "lean": "torch, gymnasium and a C++ compiler",
+}  # fmt: skip
 """Row that runs in an interpreter of its own (else in this one) → what that must have."""
 FOLDERS = {"xla": "jax", "lean": "torch"}
 """Row → the name of its environment's folder, where that is not the row's."""

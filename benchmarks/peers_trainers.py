@@ -51,15 +51,10 @@ def stable_model(name: str, load: Workload, seed: int, steps: int, make: Callabl
     if load.algorithm == "ppo":
         settings["policy_kwargs"]["activation_fn"] = tanh
         settings |= {
-            "n_steps": shared.HORIZON,
-            "n_epochs": shared.EPOCHS,
-            "batch_size": load.batch,
-            "gae_lambda": shared.LAMBDA,
-            "clip_range": shared.CLIP,
-            "ent_coef": shared.ENTROPY,
-            "vf_coef": shared.VALUE,
-            "max_grad_norm": shared.MAX_NORM,
-        }
+            "n_steps": shared.HORIZON, "n_epochs": shared.EPOCHS, "batch_size": load.batch,
+            "gae_lambda": shared.LAMBDA, "clip_range": shared.CLIP, "ent_coef": shared.ENTROPY,
+            "vf_coef": shared.VALUE, "max_grad_norm": shared.MAX_NORM,
+        }  # fmt: skip
     else:
         settings |= {
             "batch_size": load.batch,
@@ -127,17 +122,12 @@ def tianshou(load: Workload, seed: int) -> float:
     collector.collect(n_step=shared.LEARNING_STARTS // load.envs * load.envs, random=True)
     learner.run_training(
         OffPolicyTrainerParams(
-            training_collector=collector,
-            max_epochs=1,
-            epoch_num_steps=steps - shared.LEARNING_STARTS,
-            collection_step_num_env_steps=load.envs,
-            batch_size=load.batch,
-            update_step_num_gradient_steps_per_sample=1.0,
-            training_fn=explore,
-            verbose=False,
-            show_progress=False,
-        )
-    )
+            training_collector=collector, max_epochs=1,
+            epoch_num_steps=steps - shared.LEARNING_STARTS, collection_step_num_env_steps=load.envs,
+            batch_size=load.batch, update_step_num_gradient_steps_per_sample=1.0,
+            training_fn=explore, verbose=False, show_progress=False,
+        ),
+    )  # fmt: skip
     return clock.rate()
 
 

@@ -51,17 +51,11 @@ class Workload:
         }
         if self.algorithm == "ppo":
             algorithm |= {
-                "rollout_steps": HORIZON,
-                "epochs": EPOCHS,
-                "minibatches": MINIBATCHES,
-                "gae_lambda": LAMBDA,
-                "clip": CLIP,
-                "entropy": ENTROPY,
-                "value_weight": VALUE,
-                "max_grad_norm": MAX_NORM,
-                "activation": "tanh",
+                "rollout_steps": HORIZON, "epochs": EPOCHS, "minibatches": MINIBATCHES,
+                "gae_lambda": LAMBDA, "clip": CLIP, "entropy": ENTROPY, "value_weight": VALUE,
+                "max_grad_norm": MAX_NORM, "activation": "tanh",
                 "learning_rate": self.learning_rate,
-            }
+            }  # fmt: skip
         else:
             algorithm |= self._replayed()
         return {
@@ -138,73 +132,38 @@ class Clock:
 
 
 _DQN: dict[str, Any] = {
-    "algorithm": "dqn",
-    "env": "CartPole-v1",
-    "hidden": (64, 64),
-    "batch": 64,
-    "capacity": 50_000,
+    "algorithm": "dqn", "env": "CartPole-v1", "hidden": (64, 64), "batch": 64, "capacity": 50_000,
     "learning_rate": 5e-4,
-}
+}  # fmt: skip
 _WIDE: dict[str, Any] = {
-    "env": "Pendulum-v1",
-    "envs": 1,
-    "hidden": (256, 256),
-    "batch": 256,
-    "capacity": 100_000,
+    "env": "Pendulum-v1", "envs": 1, "hidden": (256, 256), "batch": 256, "capacity": 100_000,
     "learning_rate": 1e-3,
-}
+}  # fmt: skip
 WORKLOADS = {
     "W1x8": Workload(
-        "DQN CartPole-v1, 64-64, batch 64, replay ratio 1, 8 envs",
-        envs=8,
-        steps=100_000,
-        peer_steps={
-            "sb3": 10_000,
-            "sbx": 24_000,
-            "rllib": 3_000,
-            "xla": 60_000,
-        },
-        **_DQN,
+        "DQN CartPole-v1, 64-64, batch 64, replay ratio 1, 8 envs", envs=8, steps=100_000,
+        peer_steps={"sb3": 10_000, "sbx": 24_000, "rllib": 3_000, "xla": 60_000}, **_DQN,
     ),
     "W1x1": Workload(
-        "the same with 1 env",
-        envs=1,
-        steps=60_000,
-        peer_steps={"sb3": 8_000, "sbx": 8_000, "lean": 8_000, "xla": 40_000},
-        **_DQN,
+        "the same with 1 env", envs=1, steps=60_000,
+        peer_steps={"sb3": 8_000, "sbx": 8_000, "lean": 8_000, "xla": 40_000}, **_DQN,
     ),
     "W2": Workload(
-        "the same with 1 env and prioritised replay",
-        envs=1,
-        steps=60_000,
-        peer_steps={"tianshou": 5_000},
-        prioritised=True,
-        **_DQN,
+        "the same with 1 env and prioritised replay", envs=1, steps=60_000,
+        peer_steps={"tianshou": 5_000}, prioritised=True, **_DQN,
     ),
     "W3": Workload(
-        "DDPG Pendulum-v1, 256-256, batch 256, replay ratio 1, 1 env",
-        algorithm="ddpg",
-        steps=8_000,
-        peer_steps={"sb3": 4_000, "sbx": 4_000, "xla": 4_000},
-        **_WIDE,
+        "DDPG Pendulum-v1, 256-256, batch 256, replay ratio 1, 1 env", algorithm="ddpg",
+        steps=8_000, peer_steps={"sb3": 4_000, "sbx": 4_000, "xla": 4_000}, **_WIDE,
     ),
     "W5": Workload(
-        "SAC Pendulum-v1, 256-256, batch 256, replay ratio 1, 1 env",
-        algorithm="sac",
-        steps=6_000,
-        peer_steps={"sb3": 4_000, "sbx": 4_000, "xla": 4_000},
-        **_WIDE,
+        "SAC Pendulum-v1, 256-256, batch 256, replay ratio 1, 1 env", algorithm="sac", steps=6_000,
+        peer_steps={"sb3": 4_000, "sbx": 4_000, "xla": 4_000}, **_WIDE,
     ),
     "W4": Workload(
         "PPO CartPole-v1, 64-64 tanh, 8 envs x 128 steps, 4 epochs of 4 minibatches",
-        algorithm="ppo",
-        env="CartPole-v1",
-        envs=8,
-        hidden=(64, 64),
-        batch=256,
-        capacity=0,
-        learning_rate=1e-3,
-        steps=400_000,
+        algorithm="ppo", env="CartPole-v1", envs=8, hidden=(64, 64), batch=256, capacity=0,
+        learning_rate=1e-3, steps=400_000,
         peer_steps={"lean": 40_000, "sb3": 40_000, "sbx": 40_000, "xla": 400_000},
     ),
-}
+}  # fmt: skip

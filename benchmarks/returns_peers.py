@@ -88,14 +88,10 @@ def _settings(name: str, case: Case, space: Any) -> tuple[str, dict[str, Any]]:
     if a["replay"]["kind"] != "uniform" or a["replay_ratio"] != 1:
         raise ValueError(f"{case.name}: {name} has uniform replay, and gradient steps an env step")
     settings: dict[str, Any] = {
-        "batch_size": a["batch_size"],
-        "buffer_size": a["replay"]["capacity"],
-        "gamma": a["discount"],
-        "learning_starts": a["learning_starts"],
-        "train_freq": 1,
-        "gradient_steps": envs,
-        "n_steps": a.get("n_step", 1),
-    }
+        "batch_size": a["batch_size"], "buffer_size": a["replay"]["capacity"],
+        "gamma": a["discount"], "learning_starts": a["learning_starts"], "train_freq": 1,
+        "gradient_steps": envs, "n_steps": a.get("n_step", 1),
+    }  # fmt: skip
     tau, every = a["target"].get("tau"), a["target"].get("every")
     if a["name"] == "dqn":
         if a["double"] or a["huber"] != 1.0 or (tau and envs > 1):
@@ -154,15 +150,11 @@ def _on_policy(name: str, case: Case, space: Any) -> tuple[str, dict[str, Any]]:
     )
     rate = a["learning_rate"]
     settings: dict[str, Any] = {
-        "n_steps": a["rollout_steps"],
-        "gamma": a["discount"],
-        "gae_lambda": a["gae_lambda"],
-        "ent_coef": a["entropy"],
-        "vf_coef": a["value_weight"],
-        "max_grad_norm": a["max_grad_norm"],
+        "n_steps": a["rollout_steps"], "gamma": a["discount"], "gae_lambda": a["gae_lambda"],
+        "ent_coef": a["entropy"], "vf_coef": a["value_weight"], "max_grad_norm": a["max_grad_norm"],
         "learning_rate": (lambda left: left * rate) if a["anneal"] else rate,
         "normalize_advantage": a.get("normalise_advantages", True),
-    }
+    }  # fmt: skip
     if "log_std" in a:
         half = float(np.log(0.5 * (space.high - space.low)).mean())
         settings["policy"] = {"log_std_init": a["log_std"] + half}

@@ -64,15 +64,11 @@ def _row(case: Any, who: str, scores: Scores) -> list[str]:
     low, high = interval(values)
     last, cpu = of(scores, "last_20"), of(scores, "cpu_s")
     return [
-        case.name,
-        who,
-        str(len(scores)),
+        case.name, who, str(len(scores)),
         "as shipped" if isinstance(case, Shipped) else f"{case.steps:,}",
-        f"{float(iqm(np.asarray(values))):.1f}",
-        f"{low:.1f} … {high:.1f}",
-        f"{float(iqm(np.asarray(last))):.1f}" if last else "",
-        f"{float(np.median(cpu)):.0f}",
-    ]
+        f"{float(iqm(np.asarray(values))):.1f}", f"{low:.1f} … {high:.1f}",
+        f"{float(iqm(np.asarray(last))):.1f}" if last else "", f"{float(np.median(cpu)):.0f}",
+    ]  # fmt: skip
 
 
 def _published(case: Case, figure: Published) -> list[str]:

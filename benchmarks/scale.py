@@ -295,20 +295,11 @@ def row(work: Work, link: str, nodes: int, *, iterations: int, seed: int) -> Row
     # In any order a failure costs the rows of one node while it starts again.
     share = 1 - RESTART_S * FAILURES_PER_S
     return Row(
-        work.name,
-        link,
-        nodes,
-        rows / period_s(one),
-        ordered(one),
-        ordered(late),
-        rows / free.iteration_s * share,
-        free.age_mean,
-        free.age_99,
-        max(bounds, key=lambda name: bounds[name]),
-        rows / max(bounds.values()),
-        best.learners,
+        work.name, link, nodes, rows / period_s(one), ordered(one), ordered(late),
+        rows / free.iteration_s * share, free.age_mean, free.age_99,
+        max(bounds, key=lambda name: bounds[name]), rows / max(bounds.values()), best.learners,
         ordered(best),
-    )
+    )  # fmt: skip
 
 
 def saturation(work: Work, link: str) -> float:
@@ -363,16 +354,12 @@ def planned(limit_s: float) -> dict[str, Any]:
     costs = CostTable(platform, tuple(modes))
     plan = solve(graph, costs, limits=system.limits, time_limit_s=limit_s)
     return {
-        "env_steps_per_s": plan.rates["env_steps_per_s"],
-        "period_s": plan.period_s,
-        "bound_s": plan.bound_s,
-        "gap": plan.gap,
-        "status": plan.status,
+        "env_steps_per_s": plan.rates["env_steps_per_s"], "period_s": plan.period_s,
+        "bound_s": plan.bound_s, "gap": plan.gap, "status": plan.status,
         "copies": sum(task.task.startswith("env_step") for task in plan.tasks),
         "hosts": len({task.device.partition("/")[0] for task in plan.tasks}),
-        "wall_s": time.perf_counter() - wall,
-        "cpu_s": time.process_time() - cpu,
-    }
+        "wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu,
+    }  # fmt: skip
 
 
 COLUMNS = ["loop, Gbit/s", "nodes", "even", "lag 0", "lag 1", "any order", "age", "held by"]

@@ -96,20 +96,15 @@ def soak(minutes: float) -> dict[str, Any]:
     # Halves rather than ends: a reading taken while a worker starts would be one of the ends.
     first, last = np.array_split(whole, 2)
     return {
-        "minutes": minutes,
-        "status": run.status,
-        "env_steps": run.env_steps,
-        "restarts": run.restarts,
-        "killed": watch.killed,
-        "lost_transitions": run.lost_transitions,
-        "rss_bytes": float(np.median(whole[:, 1])),
-        "rss_slope_bytes_per_s": slope,
+        "minutes": minutes, "status": run.status, "env_steps": run.env_steps,
+        "restarts": run.restarts, "killed": watch.killed, "lost_transitions": run.lost_transitions,
+        "rss_bytes": float(np.median(whole[:, 1])), "rss_slope_bytes_per_s": slope,
         "handles": [float(np.median(first[:, 2])), float(np.median(last[:, 2]))],
         "processes": [float(np.median(first[:, 3])), float(np.median(last[:, 3]))],
         "handles_left": handles() - begun,
         "processes_left": len(set(fork_server.running()) - set(before)),
         "shared_memory_left": len(set(os.listdir("/dev/shm")) - shared),
-    }
+    }  # fmt: skip
 
 
 def bars(found: dict[str, Any]) -> list[tuple[str, Any, str, bool]]:

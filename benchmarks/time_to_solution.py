@@ -274,16 +274,12 @@ def rows_of(name: str, state: str, runs: Runs) -> list[list[str]]:
         walls = sorted(run["wall_s"] for run in given if run["solved"])
         rows.append(
             [
-                name,
-                state,
-                who,
-                f"{middle(given, 'wall_s'):.1f} s",
+                name, state, who, f"{middle(given, 'wall_s'):.1f} s",
                 f"{walls[0]:.1f} – {walls[-1]:.1f}" if walls else "",
-                f"{middle(given, 'cpu_s'):.1f} s",
-                f"{middle(given, 'env_steps'):,.0f}",
+                f"{middle(given, 'cpu_s'):.1f} s", f"{middle(given, 'env_steps'):,.0f}",
                 f"{len(walls)} of {len(given)}",
-            ]
-        )
+            ],
+        )  # fmt: skip
     return rows
 
 

@@ -178,16 +178,11 @@ def run(quick: bool, data: Path | None) -> Part:
         sure_of_other += not good and share >= SURE
         rows.append(
             [
-                f"{algorithm} {width}-{width} b{batch}",
-                platform,
-                hand,
-                here,
-                f"{100 * share:.0f} %",
-                f"{plan.rates['env_steps_per_s']:,.0f}",
-                "yes" if good else "NO",
-                line,
-            ]
-        )
+                f"{algorithm} {width}-{width} b{batch}", platform, hand, here,
+                f"{100 * share:.0f} %", f"{plan.rates['env_steps_per_s']:,.0f}",
+                "yes" if good else "NO", line,
+            ],
+        )  # fmt: skip
         values.append({"case": rows[-1][:2], "by_hand": hand, "ours": here, "share": share})
     bars = [
         Bar(

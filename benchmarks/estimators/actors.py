@@ -33,25 +33,17 @@ def trainer(actors: int) -> pearl.Trainer:
         limits["replicas"] = {"env_step": actors}
     spec = {
         "algorithm": {
-            "name": "dqn",
-            "env": "benchmarks.slow_env:cartpole",
-            "env_args": {"us": STEP_US},
-            "num_envs": ENVS,
-            "hidden": [64, 64],
-            "batch_size": 64,
-            "replay_ratio": "1/8",
-            "learning_starts": 200,
-            "replay": {"kind": "uniform", "capacity": 20_000},
+            "name": "dqn", "env": "benchmarks.slow_env:cartpole", "env_args": {"us": STEP_US},
+            "num_envs": ENVS, "hidden": [64, 64], "batch_size": 64, "replay_ratio": "1/8",
+            "learning_starts": 200, "replay": {"kind": "uniform", "capacity": 20_000},
         },
         "limits": limits,
         "train": {
-            "steps": math.ceil(lanes * RUN_S / (STEP_US * 1e-6) / ENVS) * ENVS,
-            "evaluate_every": 0,
-            "final_episodes": 0,
-            "checkpoint_every": 0,
+            "steps": math.ceil(lanes * RUN_S / (STEP_US * 1e-6) / ENVS) * ENVS, "evaluate_every": 0,
+            "final_episodes": 0, "checkpoint_every": 0,
             "lanes": "processes" if lanes > 1 else "one",
         },
-    }
+    }  # fmt: skip
     return pearl.compile(spec)
 
 
@@ -90,24 +82,18 @@ def run(quick: bool, data: Path | None) -> Part:
     mark = " (void)" if void else ""
     bars = [
         Bar(
-            "one actor to two",
-            f"{gains[1, 2]:.2f} x{mark}",
-            f"{LEAST} x at least",
+            "one actor to two", f"{gains[1, 2]:.2f} x{mark}", f"{LEAST} x at least",
             not void and gains[1, 2] >= LEAST,
         ),
         Bar(
-            "two actors to four",
-            f"{gains[2, 4]:.2f} x{mark}",
-            f"{MOST} x at most",
+            "two actors to four", f"{gains[2, 4]:.2f} x{mark}", f"{MOST} x at most",
             not void and gains[2, 4] <= MOST,
         ),
         Bar(
-            "error of the prediction, worst",
-            f"{worst:.1%}{mark}",
-            f"{ERROR:.0%}",
+            "error of the prediction, worst", f"{worst:.1%}{mark}", f"{ERROR:.0%}",
             not void and worst <= ERROR,
         ),
-    ]
+    ]  # fmt: skip
     values = {
         "predicted": predicted,
         "measured": rates,

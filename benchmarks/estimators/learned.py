@@ -25,16 +25,9 @@ from pearl_estimators.host.learned import Seen
 from pearl_estimators.host.on_demand import calibrate
 
 SPECS = (
-    "a2c_cartpole",
-    "ddpg_pendulum",
-    "dqn_cartpole",
-    "ppo_cartpole",
-    "ppo_pendulum",
-    "q_learning_frozenlake",
-    "sac_pendulum",
-    "sarsa_cliffwalking",
-    "td3_pendulum",
-)
+    "a2c_cartpole", "ddpg_pendulum", "dqn_cartpole", "ppo_cartpole", "ppo_pendulum",
+    "q_learning_frozenlake", "sac_pendulum", "sarsa_cliffwalking", "td3_pendulum",
+)  # fmt: skip
 ALONE = {"train.evaluate_every": 0, "train.final_episodes": 0, "train.checkpoint_every": 0}
 RUN_S = 2.0
 MEDIAN, WORST, AFTER = 0.10, 0.20, 0.05
@@ -106,12 +99,8 @@ def run(quick: bool, data: Path | None) -> Part:
         )
     ]
     columns = [
-        "spec",
-        "measured / predicted s",
-        "the same again",
-        "after a run of each",
-        "had no core",
-    ]
+        "spec", "measured / predicted s", "the same again", "after a run of each", "had no core",
+    ]  # fmt: skip
     left_out = [f"{len(SPECS) - len(names)} of {len(SPECS)} specs"] if quick else []
     values: dict[str, Any] = {"before": before, "again": again, "after": after}
     title = "Seconds of an iteration, net of waits, over those predicted"

@@ -16,13 +16,9 @@ TIMED_S = 0.2
 """Seconds that timing one call takes."""
 
 STAND_IN = {
-    "source": "none: a stand-in",
-    "peak": "1 TFLOP/s",
-    "memory_bandwidth": "100 GB/s",
-    "overhead": "1 us",
-    "idle_power": "1 W",
-    "active_power": "10 W",
-}
+    "source": "none: a stand-in", "peak": "1 TFLOP/s", "memory_bandwidth": "100 GB/s",
+    "overhead": "1 us", "idle_power": "1 W", "active_power": "10 W",
+}  # fmt: skip
 LINK = {"between": ["cpu", "gpu"], "source": "none", "latency": "1 us", "bandwidth": "16 GB/s"}
 PLATFORM: dict[str, Any] = {
     "devices": {

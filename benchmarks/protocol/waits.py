@@ -60,14 +60,10 @@ class Later:
 def planned(case: Case, cores: int = 8) -> tuple[System, Plan]:
     """The system on a host of so many cores, and its plan from the times of the case."""
     options = {
-        "name": "dqn",
-        "env": "CartPole-v1",
-        "hidden": [16, 16],
-        "batch_size": 16,
-        "learning_starts": 16,
-        "exploration": {"initial": 0.2, "final": 0.1, "steps": 1000},
+        "name": "dqn", "env": "CartPole-v1", "hidden": [16, 16], "batch_size": 16,
+        "learning_starts": 16, "exploration": {"initial": 0.2, "final": 0.1, "steps": 1000},
         "replay": {"capacity": 5000, "kind": "uniform"},
-    }
+    }  # fmt: skip
     quiet = {"steps": 1000, "evaluate_every": 0, "final_episodes": 0, "checkpoint_every": 0}
     spec = {
         "algorithm": options | dict(case.algorithm),

@@ -12,7 +12,6 @@ PARTS = {
     "speed": "small problems to proof",
     "scale": "a thousand tasks",
     "jobshop": "makespans of flexible job shops",
-    "saga": "makespans beside SAGA's schedulers",
     "rl": "training loops on the shipped platforms",
 }
 """Part → its subject."""

@@ -115,33 +115,18 @@ def run(quick: bool, data: Path | None) -> Part:
             check_plan(plan, graph, costs)
             values.append(
                 {
-                    "family": family,
-                    "instance": name,
-                    "best_known": best,
-                    "makespan": plan.value,
-                    "bound": plan.bound_value,
-                    "heft": heft.value,
-                    "method": plan.method,
-                    "status": plan.status,
-                    "wall_s": wall,
-                    "cpu_s": cpu,
-                }
-            )
+                    "family": family, "instance": name, "best_known": best, "makespan": plan.value,
+                    "bound": plan.bound_value, "heft": heft.value, "method": plan.method,
+                    "status": plan.status, "wall_s": wall, "cpu_s": cpu,
+                },
+            )  # fmt: skip
             rows.append(
                 [
-                    name,
-                    str(len(graph.tasks)),
-                    str(best),
-                    f"{plan.value:g}",
-                    f"{plan.value / best - 1:.1%}",
-                    f"{plan.bound_value:.6g}",
-                    plan.status,
-                    f"{heft.value:g}",
-                    f"{heft.value / best - 1:.1%}",
-                    f"{wall:.1f}",
-                    f"{cpu:.1f}",
-                ]
-            )
+                    name, str(len(graph.tasks)), str(best), f"{plan.value:g}",
+                    f"{plan.value / best - 1:.1%}", f"{plan.bound_value:.6g}", plan.status,
+                    f"{heft.value:g}", f"{heft.value / best - 1:.1%}", f"{wall:.1f}", f"{cpu:.1f}",
+                ],
+            )  # fmt: skip
 
     def above(family: str, key: str = "makespan") -> list[float]:
         mine = [v for v in values if v["family"] == family]

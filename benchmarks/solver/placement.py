@@ -109,15 +109,10 @@ def run(quick: bool, data: Path | None) -> Part:
         name = path.stem
         rows.append(
             [
-                name,
-                str(len(graph.tasks)),
-                f"{plan.period_s:.4f}",
-                f"{plan.bound_s:.4f}",
-                f"{plan.gap:.3%}",
-                f"{took[0]:.1f}",
-                f"{took[1]:.1f}",
-            ]
-        )
+                name, str(len(graph.tasks)), f"{plan.period_s:.4f}", f"{plan.bound_s:.4f}",
+                f"{plan.gap:.3%}", f"{took[0]:.1f}", f"{took[1]:.1f}",
+            ],
+        )  # fmt: skip
         most = MOST.get(name)
         if most is not None:
             bars.append(

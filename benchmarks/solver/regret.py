@@ -160,20 +160,14 @@ def main(arguments: list[str] | None = None) -> int:
             cpu_s[limit_s] += cpu
             runs.append(
                 {
-                    "seed": problem.seed,
-                    "assignments": problem.assignments,
-                    "objective": objective,
-                    "limit_s": limit_s,
-                    "cpu_s": cpu,
-                    "holds": right,
+                    "seed": problem.seed, "assignments": problem.assignments,
+                    "objective": objective, "limit_s": limit_s, "cpu_s": cpu, "holds": right,
                     "true": {"mean": float(true.mean()), "worst": float(true.max())},
                     "mean": [regret.mean, regret.mean_high],
-                    "worst": [regret.worst, regret.worst_high],
-                    "bound": regret.bound,
-                    "solved": regret.solved,
-                    "proved": regret.is_proved,
-                }
-            )
+                    "worst": [regret.worst, regret.worst_high], "bound": regret.bound,
+                    "solved": regret.solved, "proved": regret.is_proved,
+                },
+            )  # fmt: skip
     rows = [
         [
             f"{limit_s:g}",
@@ -186,13 +180,9 @@ def main(arguments: list[str] | None = None) -> int:
         for limit_s in limits_s
     ]
     columns = [
-        "limit, s",
-        "intervals that hold it",
-        "no plan in time",
-        "draws solved",
-        "plans proved",
+        "limit, s", "intervals that hold it", "no plan in time", "draws solved", "plans proved",
         "CPU, s",
-    ]
+    ]  # fmt: skip
     bars = [
         Bar(
             f"the true regret lies in the interval, limit {limit_s:g} s",

@@ -181,12 +181,8 @@ def heft(case: Case) -> Plan | None:
     """The plan of method `heft`; None where it finds none."""
     try:
         return solve(
-            case.graph,
-            case.costs,
-            method="heft",
-            limits=case.limits,
-            time_limit_s=TIME_LIMIT_S,
-        )
+            case.graph, case.costs, method="heft", limits=case.limits, time_limit_s=TIME_LIMIT_S,
+        )  # fmt: skip
     except InfeasibleError:
         return None
 

@@ -121,12 +121,8 @@ def _edge(line: str, times: dict[str, float], where: str) -> Edge:
                 raise ValueError(f"{where}: {spec.strip()!r} in {line!r} is no number of tokens")
             values[part[1] or "initial tokens"] = int(part[2])
     return Edge(
-        src,
-        dst,
-        values["production rate"],
-        values["consumption rate"],
-        values["initial tokens"],
-    )
+        src, dst, values["production rate"], values["consumption rate"], values["initial tokens"],
+    )  # fmt: skip
 
 
 def timed_arcs(case: Case) -> tuple[int, list[Arc]]:
