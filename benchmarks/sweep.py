@@ -22,10 +22,9 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
-from benchmarks.bars import ABSENT, Bar, finish, ran
+from benchmarks.bars import ABSENT, ONE_THREAD, Bar, finish, ran
 from benchmarks.peers import interpreters
 from benchmarks.peers_workloads import WORKLOADS
-from benchmarks.start import ONE_THREAD
 
 SPEC = "dqn_cartpole"
 SEEDS, STEPS, ROUNDS = 10, 50_000, 3
