@@ -25,7 +25,7 @@ from benchmarks import peers_ours, peers_torch, peers_xla
 from benchmarks import peers_trainers as trainers
 from benchmarks.bars import ABSENT, ONE_THREAD, AbsentError, named_pythons, ran, show, verdict
 from benchmarks.peers_ours import BFLOAT16, GYMNASIUM, OWN_ENV, SMALLEST, TORCH
-from benchmarks.peers_table import ASKED, bars_of, rows_of, time_rows
+from benchmarks.peers_table import ASKED, bars_of, rows_of
 from benchmarks.peers_workloads import WORKLOADS, Workload
 
 Found = dict[str, dict[str, list[dict[str, Any]]]]
@@ -161,7 +161,6 @@ def main(arguments: list[str] | None = None) -> int:
     found, absent = collect(plan, 1 if options.quick else options.pairs, pythons, options.steps)
     columns = ["workload", "who", "per CPU-s, median", "range", "ours ×, by pairs", "peak MiB"]
     show("peers", columns, rows_of(found))
-    show("where an env step's time goes", ["workload", "µs an env step", "of"], time_rows(found))
     bars = bars_of(found)
     left_out = [a.text for a in ASKED if not a.within(plan)]
     values = {"runs": found, "workloads": {k: w.what for k, w in WORKLOADS.items() if k in plan}}

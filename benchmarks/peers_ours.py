@@ -1,4 +1,4 @@
-"""Our runs of the workloads, where their time goes, and what would limit them."""
+"""Our runs of the workloads, and what would limit them."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ def cartpole() -> Any:
 
 
 def ours(load: Workload, seed: int, changes: Changes) -> dict[str, Any]:
-    """A run of ours: its rate, peak memory, plan, whether torch was imported, and where the time
-    of an env step goes.
+    """A run of ours: its rate, its variants, and whether torch was imported.
 
     Raises:
         AbsentError: this host has none of the variants asked for.
@@ -46,24 +45,7 @@ def ours(load: Workload, seed: int, changes: Changes) -> dict[str, Any]:
         "per_cpu_s": run.env_steps_per_cpu_s,
         "torch": "torch" in sys.modules,
         "variants": {t.task: t.variant for t in run.plan.tasks},
-        "us_per_env_step": shares(run, trainer.graph),
     }
-
-
-def shares(run: Any, graph: Any) -> dict[str, float]:
-    """Microseconds of an env step: of each call by its median, of the members of a fused call
-    (named `in …`) profiled one by one, and what is left, which is Python, dispatch and the
-    difference between medians and means."""
-    per_step = 1e6 / run.env_steps_per_cpu_s
-    found, called = dict[str, float](), 0.0
-    for timing in run.tasks:
-        if timing.measured_s is None:
-            continue
-        firings = 1 if "+" in timing.task else run.plan.task(timing.task).firings
-        spent = 1e6 * timing.measured_s * firings / graph.env_steps
-        found[("in " if timing.profiled else "") + timing.task] = round(spent, 3)
-        called += 0.0 if timing.profiled else spent
-    return found | {"Python and the rest": round(per_step - called, 3)}
 
 
 def products(load: Workload, own: bool) -> float:
