@@ -274,12 +274,9 @@ def cmdline(pid: int) -> str:
 
 
 MAKES: dict[str, Any] = {
-    "policies": policies,
-    "kills": kills,
-    "learners": distribution_rates.learners,
-    "choice": distribution_rates.choice,
-    "handled": distribution_rates.handled,
-}
+    "policies": policies, "kills": kills, "learners": distribution_rates.learners,
+    "choice": distribution_rates.choice, "handled": distribution_rates.handled,
+}  # fmt: skip
 PARTS = {
     "policies": "ways to share out tasks: bits, messages and bytes",
     "kills": "actors, a node and the process that trains are killed",

@@ -30,11 +30,9 @@ SETTINGS = (
 POLICIES = {
     "synchronous_actors": ("limits.distribution=synchronous_actors",),
     "data_parallel_learners": (
-        "limits.distribution=data_parallel_learners",
-        "limits.learners=2",
-        "train.steps=16000",
+        "limits.distribution=data_parallel_learners", "limits.learners=2", "train.steps=16000",
     ),
-}
+}  # fmt: skip
 PULLED: dict[str, float | None] = {"left alone": 0.0, "pulled for 10 s": 10.0, "pulled": None}
 """Seconds without the cable; None: for good."""
 ENDS_S = 300.0

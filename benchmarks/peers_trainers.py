@@ -41,11 +41,9 @@ def stable_model(name: str, load: Workload, seed: int, steps: int, make: Callabl
         relu, tanh = flax.linen.relu, flax.linen.tanh
     envs = DummyVecEnv([make] * load.envs)
     settings: dict[str, Any] = {
-        "seed": seed,
-        "gamma": shared.DISCOUNT,
-        "learning_rate": load.learning_rate,
+        "seed": seed, "gamma": shared.DISCOUNT, "learning_rate": load.learning_rate,
         "policy_kwargs": {"net_arch": list(load.hidden), "activation_fn": relu},
-    }
+    }  # fmt: skip
     if name == "sb3":
         settings["device"] = "cpu"
     if load.algorithm == "ppo":
@@ -57,12 +55,9 @@ def stable_model(name: str, load: Workload, seed: int, steps: int, make: Callabl
         }  # fmt: skip
     else:
         settings |= {
-            "batch_size": load.batch,
-            "buffer_size": load.capacity,
-            "learning_starts": shared.LEARNING_STARTS,
-            "train_freq": 1,
-            "gradient_steps": load.envs,
-        }
+            "batch_size": load.batch, "buffer_size": load.capacity,
+            "learning_starts": shared.LEARNING_STARTS, "train_freq": 1, "gradient_steps": load.envs,
+        }  # fmt: skip
     if load.algorithm == "dqn":
         settings |= {
             "target_update_interval": load.target_every,
@@ -103,12 +98,9 @@ def tianshou(load: Workload, seed: int) -> float:
         model=net, action_space=actions, eps_training=shared.EPSILON[0]
     )
     learner = DQN(
-        policy=policy,
-        optim=AdamOptimizerFactory(lr=load.learning_rate),
-        gamma=shared.DISCOUNT,
-        target_update_freq=load.target_every,
-        is_double=False,
-    )
+        policy=policy, optim=AdamOptimizerFactory(lr=load.learning_rate), gamma=shared.DISCOUNT,
+        target_update_freq=load.target_every, is_double=False,
+    )  # fmt: skip
     replay = PrioritizedVectorReplayBuffer(
         load.capacity, load.envs, alpha=shared.ALPHA, beta=shared.BETA
     )
@@ -156,12 +148,9 @@ def rllib(load: Workload, seed: int) -> float:
     from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 
     ray.init(
-        num_cpus=1,
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level=logging.ERROR,
+        num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR,
         object_store_memory=2**28,
-    )
+    )  # fmt: skip
     torch.set_num_threads(1)
     clock, steps = SHARED_CLOCK, load.peer_steps["rllib"]
     tune.register_env("clocked", clocked)

@@ -43,12 +43,9 @@ class Workload:
     def ours(self) -> dict[str, Any]:
         """A spec of ours with these settings."""
         algorithm: dict[str, Any] = {
-            "name": self.algorithm,
-            "env": self.env,
-            "num_envs": self.envs,
-            "hidden": list(self.hidden),
-            "discount": DISCOUNT,
-        }
+            "name": self.algorithm, "env": self.env, "num_envs": self.envs,
+            "hidden": list(self.hidden), "discount": DISCOUNT,
+        }  # fmt: skip
         if self.algorithm == "ppo":
             algorithm |= {
                 "rollout_steps": HORIZON, "epochs": EPOCHS, "minibatches": MINIBATCHES,
@@ -59,20 +56,16 @@ class Workload:
         else:
             algorithm |= self._replayed()
         return {
-            "algorithm": algorithm,
-            "platform": "host",
-            "limits": {"max_lanes": 1},
+            "algorithm": algorithm, "platform": "host", "limits": {"max_lanes": 1},
             "train": {"steps": self.steps, "evaluate_every": 0, "final_episodes": 0},
-        }
+        }  # fmt: skip
 
     def _replayed(self) -> dict[str, Any]:
         kind = "prioritised" if self.prioritised else "uniform"
         shared: dict[str, Any] = {
-            "batch_size": self.batch,
-            "replay_ratio": 1,
-            "replay": {"kind": kind, "capacity": self.capacity},
-            "learning_starts": LEARNING_STARTS,
-        }
+            "batch_size": self.batch, "replay_ratio": 1,
+            "replay": {"kind": kind, "capacity": self.capacity}, "learning_starts": LEARNING_STARTS,
+        }  # fmt: skip
         if self.prioritised:
             shared["replay"] |= {"alpha": ALPHA, "beta": BETA}
         if self.algorithm == "dqn":

@@ -82,9 +82,6 @@ def greedy(load: Workload, episodes: int, longest: int) -> Callable[[Any, Any], 
     return play
 
 
-# ------------------------------------------------------------------ environments
-
-
 def _cartpole(envs: int) -> tuple[Any, Any, Any]:
     """(start, see, step) of CartPole-v1; a state is (n, 4) and the steps of the episode."""
     from jax import numpy as jnp
@@ -138,9 +135,6 @@ def _pendulum(envs: int) -> tuple[Any, Any, Any]:
     return lambda key: (fresh(key), jnp.zeros(envs, jnp.int32)), lambda s: view(s[0]), step
 
 
-# ------------------------------------------------------------------ networks and replay
-
-
 def _network(key: Any, widths: tuple[int, ...]) -> Any:
     from jax import numpy as jnp
     from jax import random
@@ -164,12 +158,9 @@ def _ring(load: Workload, obs: int, action: tuple[int, ...], kind: Any) -> tuple
 
     size = load.capacity // load.envs * load.envs
     arrays = (
-        jnp.zeros((size, obs)),
-        jnp.zeros((size, *action), kind),
-        jnp.zeros(size),
-        jnp.zeros((size, obs)),
-        jnp.zeros(size),
-    )
+        jnp.zeros((size, obs)), jnp.zeros((size, *action), kind), jnp.zeros(size),
+        jnp.zeros((size, obs)), jnp.zeros(size),
+    )  # fmt: skip
 
     def put(ring: Any, done: Any, *rows: Any) -> Any:
         at = done % size
@@ -185,9 +176,6 @@ def _follow(target: Any, online: Any, share: Any) -> Any:
     import jax
 
     return jax.tree.map(lambda t, o: t + share * (o - t), target, online)
-
-
-# ------------------------------------------------------------------ algorithms
 
 
 def _dqn(load: Workload, key: Any) -> tuple[Body, Any]:

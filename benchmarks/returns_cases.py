@@ -108,24 +108,19 @@ _ACTOR_CRITIC: dict[str, Any] = {
 _OWN: dict[str, dict[str, Any]] = {
     "ddpg": {"exploration": {"noise": 0.1}},
     "td3": {
-        "exploration": {"noise": 0.1},
-        "policy_delay": 2,
-        "smoothing": {"noise": 0.2, "limit": 0.5},
+        "exploration": {"noise": 0.1}, "policy_delay": 2, "smoothing": {"noise": 0.2, "limit": 0.5},
     },
     "sac": {"temperature_learning_rate": 1e-3},
-}
+}  # fmt: skip
 """What each actor-critic adds."""
 _CAR: dict[str, Any] = {"hidden": [64, 64], "learning_starts": 10_000}
 _CAR_NOISE: dict[str, Any] = {"exploration": {"noise": 3.0}}
 """What MountainCarContinuous changes. The goal is found by nearly full actions of random sign: with
 noise of 0.5, or of 1 in TD3, no seed found it."""
 _MUJOCO: dict[str, Any] = {
-    "num_envs": 1,
-    "hidden": [256, 256],
-    "batch_size": 256,
-    "replay": {"kind": "uniform", "capacity": 50_000},
-    "learning_starts": 5_000,
-}
+    "num_envs": 1, "hidden": [256, 256], "batch_size": 256,
+    "replay": {"kind": "uniform", "capacity": 50_000}, "learning_starts": 5_000,
+}  # fmt: skip
 """What MuJoCo's environments change."""
 
 

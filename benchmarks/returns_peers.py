@@ -34,11 +34,9 @@ def train(name: str, case: Case, seed: int) -> dict[str, Any]:
         from stable_baselines3.common.vec_env import VecNormalize
 
         envs = VecNormalize(
-            envs,
-            norm_obs=normalise.get("observations", False),
-            norm_reward=normalise.get("rewards", False),
-            gamma=a["discount"],
-        )
+            envs, norm_obs=normalise.get("observations", False),
+            norm_reward=normalise.get("rewards", False), gamma=a["discount"],
+        )  # fmt: skip
     build, settings = _settings(name, case, envs.action_space)
     policy = {"net_arch": a["hidden"], "activation_fn": activations[a.get("activation", "relu")]}
     policy |= settings.pop("policy", {})
@@ -102,13 +100,11 @@ def _settings(name: str, case: Case, space: Any) -> tuple[str, dict[str, Any]]:
         left -= {"double", "huber", "learning_rate"}
         explore = a["exploration"]
         settings |= {
-            "learning_rate": a["learning_rate"],
-            "tau": tau or 1.0,
-            "target_update_interval": every or 1,
-            "exploration_initial_eps": explore["initial"],
+            "learning_rate": a["learning_rate"], "tau": tau or 1.0,
+            "target_update_interval": every or 1, "exploration_initial_eps": explore["initial"],
             "exploration_final_eps": explore["final"],
             "exploration_fraction": explore["steps"] / case.steps,
-        }
+        }  # fmt: skip
         if name == "sb3":
             settings["max_grad_norm"] = a["max_grad_norm"]
         left -= {"max_grad_norm"}  # sbx does not clip; said in the table's notes

@@ -105,12 +105,9 @@ class Watch:
             raise RuntimeError("the run ended before its first evaluation")
         env_steps, mean, wall_s, cpu_s = self.evaluations[-1]
         return {
-            "solved": mean >= self.case.threshold,
-            "env_steps": env_steps,
-            "wall_s": wall_s,
-            "cpu_s": cpu_s,
-            "evaluations": self.evaluations,
-        }
+            "solved": mean >= self.case.threshold, "env_steps": env_steps, "wall_s": wall_s,
+            "cpu_s": cpu_s, "evaluations": self.evaluations,
+        }  # fmt: skip
 
 
 def ours(case: Case, seed: int) -> dict[str, Any]:
@@ -186,11 +183,8 @@ def xla(case: Case, seed: int) -> dict[str, Any]:
 
 
 RUNS: Mapping[str, Callable[[Case, int], dict[str, Any]]] = {
-    "ours": ours,
-    "sb3": _stable("sb3"),
-    "sbx": _stable("sbx"),
-    "xla": xla,
-}
+    "ours": ours, "sb3": _stable("sb3"), "sbx": _stable("sbx"), "xla": xla,
+}  # fmt: skip
 """Who → a run."""
 
 Runs = dict[str, list[dict[str, Any]]]

@@ -118,13 +118,10 @@ def interleaved(
             break
     counted = [r for r in rounds if r[0] >= CONTROL] or rounds
     return Reading(
-        median(a / b for _, a, b in counted),
-        median(c for c, _, _ in counted),
-        len(rounds),
-        sum(r[0] >= CONTROL for r in rounds),
-        median(a for _, a, _ in counted),
+        median(a / b for _, a, b in counted), median(c for c, _, _ in counted), len(rounds),
+        sum(r[0] >= CONTROL for r in rounds), median(a for _, a, _ in counted),
         median(b for _, _, b in counted),
-    )
+    )  # fmt: skip
 
 
 def stretch(call: Callable[[], object]) -> Callable[[], float]:

@@ -6,7 +6,6 @@ from benchmarks.run import main
 
 PARTS = {
     "cases": "where gradient steps belong, beside an answer that can be checked by hand",
-    "order": "what must hold of every verdict: crossovers, and devices more",
     "reliability": "how often verdicts between two measured plans are right",
 }
 """Part → its subject."""

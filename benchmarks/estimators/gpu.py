@@ -288,19 +288,14 @@ def run(quick: bool, data: Path | None) -> Part:
         if unseen_gpu:
             bars.append(
                 Bar(
-                    f"{case.name}, by other GPUs below a plain roofline",
-                    f"{100 * zero:.0f} %",
-                    f"< {100 * bare:.0f} %",
-                    zero < bare,
-                )
-            )
+                    f"{case.name}, by other GPUs below a plain roofline", f"{100 * zero:.0f} %",
+                    f"< {100 * bare:.0f} %", zero < bare,
+                ),
+            )  # fmt: skip
         values[case.name] = {
-            "error": error,
-            "covered": covered,
-            "shipped": sheet,
-            "zero_shot": unseen_gpu,
+            "error": error, "covered": covered, "shipped": sheet, "zero_shot": unseen_gpu,
             "roofline": bare,
-        }
+        }  # fmt: skip
     left_out = [f"gpu: {SEEDS - QUICK_SEEDS} of {SEEDS} seeds"] if quick else []
     title = f"GPU operators, {POINTS} rows to calibrate, the rest predicted: mean absolute error"
     return Part(title, columns, table, bars, left_out, {"cases": values})

@@ -18,7 +18,7 @@ from statistics import median
 from typing import Any
 
 import pearl
-from benchmarks.bars import Bar, Part
+from benchmarks.bars import Part, at_most
 from pearl.planning.runs import Run
 from pearl_estimators.host.calibration_file import store, stored
 from pearl_estimators.host.learned import Seen
@@ -78,25 +78,19 @@ def run(quick: bool, data: Path | None) -> Part:
         waited = [*waits[name], two.drift.waited if two.drift else None]
         rows.append(
             [
-                name,
-                f"{before[name]:.3f}",
-                f"{again[name]:.3f}",
-                f"{after[name]:.3f}",
+                name, f"{before[name]:.3f}", f"{again[name]:.3f}", f"{after[name]:.3f}",
                 ", ".join("-" if w is None else f"{w:.0%}" for w in waited),
-            ]
-        )
+            ],
+        )  # fmt: skip
     repeats = [abs(again[name] / before[name] - 1) for name in names]
     differ = f"median {median(repeats):.1%}, worst {max(repeats):.1%}"
     rows.append(["identical runs differ by", "", differ, "", ""])
     off = [abs(x - 1) for x in before.values()]
     then = [abs(x - 1) for x in after.values()]
     bars = [
-        Bar(name, f"{value:.1%}", f"≤ {most:.0%}", value <= most)
-        for name, value, most in (
-            ("by the calibration alone, median error", median(off), MEDIAN),
-            ("by the calibration alone, worst", max(off), WORST),
-            ("after one run of each, worst", max(then), AFTER),
-        )
+        at_most("by the calibration alone, median error", median(off), MEDIAN, "{:.1%}"),
+        at_most("by the calibration alone, worst", max(off), WORST, "{:.1%}"),
+        at_most("after one run of each, worst", max(then), AFTER, "{:.1%}"),
     ]
     columns = [
         "spec", "measured / predicted s", "the same again", "after a run of each", "had no core",

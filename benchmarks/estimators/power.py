@@ -127,12 +127,10 @@ def run(quick: bool, data: Path | None) -> Part:
     median, inside = float(np.median(found)), sum(map(within, held))
     bars = [
         Bar(
-            f"watts held out: within the band of {power.BAND:g}",
-            f"{inside} of {len(held)}",
-            "at least 90 %",
-            inside >= 0.9 * len(held),
+            f"watts held out: within the band of {power.BAND:g}", f"{inside} of {len(held)}",
+            "at least 90 %", inside >= 0.9 * len(held),
         ),
-    ]
+    ]  # fmt: skip
     columns = ["GPU", "utilisation", "read, W", "modelled, W", "ratio", "use", "what", "source"]
     values = {"median": median, "errors": dict(zip((r.what for r in held), found, strict=True))}
     title = (

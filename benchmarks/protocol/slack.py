@@ -97,21 +97,16 @@ def run(quick: bool, data: Path | None) -> Part:
         gain, expected = measured[1] / measured[0], predicted[1] / predicted[0]
         rows.append(
             [
-                pair.what,
-                f"{predicted[0]:,.0f} → {predicted[1]:,.0f}",
-                f"{measured[0]:,.0f} → {measured[1]:,.0f}",
-                f"{expected:.2f}×",
-                f"{gain:.2f}×",
+                pair.what, f"{predicted[0]:,.0f} → {predicted[1]:,.0f}",
+                f"{measured[0]:,.0f} → {measured[1]:,.0f}", f"{expected:.2f}×", f"{gain:.2f}×",
                 slack,
-            ]
-        )
+            ],
+        )  # fmt: skip
         values.append({"what": pair.what, "predicted_per_s": predicted, "measured_per_s": measured})
         if pair.asked:
             bars.append(Bar(pair.what, f"{gain:.2f}×", f"≥ {pair.asked:g}×", gain >= pair.asked))
     return Part(
         "slack on and off, env steps/s",
         ["slack", "predicted", "measured", "predicted gain", "measured gain", "the plan's slack"],
-        rows,
-        bars,
-        values={"pairs": values},
-    )
+        rows, bars, values={"pairs": values},
+    )  # fmt: skip

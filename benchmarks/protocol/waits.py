@@ -85,12 +85,9 @@ def planned(case: Case, cores: int = 8) -> tuple[System, Plan]:
         lane_s = QUICK_S + case.sleeps.get(task.name, 0.0) * part
         latency_s = lane_s + case.late.get(task.name, 0.0)
         estimate = replace(
-            mode.estimate,
-            latency_s=latency_s,
-            occupancy_s=lane_s,
-            low_s=latency_s,
+            mode.estimate, latency_s=latency_s, occupancy_s=lane_s, low_s=latency_s,
             high_s=latency_s,
-        )
+        )  # fmt: skip
         modes.append(replace(mode, estimate=estimate))
     table = replace(costs, modes=tuple(modes))
     if system.limits.any_order:

@@ -219,11 +219,9 @@ def run(quick: bool, data: Path | None) -> Part:
     if not math.isnan(slowest):
         bars.append(
             Bar(
-                f"Howard on {LARGE} ({values[LARGE]['firings']} firings), CPU",
-                f"{slowest:.3f} s",
-                f"below {LARGE_S:g} s",
-                slowest < LARGE_S,
-            )
-        )
+                f"Howard on {LARGE} ({values[LARGE]['firings']} firings), CPU", f"{slowest:.3f} s",
+                f"below {LARGE_S:g} s", slowest < LARGE_S,
+            ),
+        )  # fmt: skip
     columns = ["graph", "known", "Howard", "linear program", "simulation", "firings", "Howard, ms"]
     return Part("Synchronous dataflow", columns, rows, bars, [], {"graphs": values})
