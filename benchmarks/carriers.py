@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.bars import at_most, finish
+from benchmarks.processes import cpu_s
 from benchmarks.two_hosts import with_raylets
 from pearl.cluster.pieces import cut, joined, pieces
 from pearl.formatting import si
@@ -95,16 +96,6 @@ def by_ray(ray: Any, actor: Any) -> Send:
             ray.get(under_way, timeout=WAIT_S)
 
     return send
-
-
-def cpu_s(pids: list[int]) -> float:
-    """CPU seconds that these processes have taken so far."""
-    found = 0
-    for pid in pids:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-        found += int(fields[11]) + int(fields[12])
-    return found / os.sysconf("SC_CLK_TCK")
 
 
 def timed(

@@ -27,7 +27,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import mutation_trace
+from benchmarks import mutation_trace, processes
 from benchmarks.mutants import Mutant
 
 LIBRARIES = (
@@ -222,7 +222,7 @@ class Tree:
             ended, end_s, cpu_s = "out of time", time.monotonic() + PATIENCE * limit_s, 0.0
             while cpu_s < limit_s and time.monotonic() < end_s:
                 gone = select.select([handle], [], [], POLL_S)[0]
-                cpu_s = spent_s()
+                cpu_s = processes.cpu_s(processes.below("self"), waited=True)
                 if gone:
                     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
                     passed = status in (0, pytest.ExitCode.NO_TESTS_COLLECTED)
@@ -333,30 +333,9 @@ def adopt() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(SUBREAPER, 1, 0, 0, 0)
 
 
-def children(pid: int | str) -> list[int]:
-    """The processes that a process has started or adopted, ended ones that it has not waited for
-    among them."""
-    found = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(OSError):
-            found += map(int, task.read_text().split())
-    return found
-
-
-def spent_s(pid: int | str = "self") -> float:
-    """CPU-seconds of all processes below this one, those they have waited for included."""
-    total = 0.0
-    for child in children(pid):
-        with contextlib.suppress(OSError):
-            fields = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()
-            total += sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
-        total += spent_s(child)
-    return total
-
-
 def end_children() -> None:
     """Kill every process below this one, those that were left to it too."""
-    while found := children("self"):
+    while found := processes.children("self"):
         for pid in found:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

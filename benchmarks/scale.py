@@ -133,10 +133,9 @@ class Setup:
 
     def bounds_s(self) -> dict[str, float]:
         """No iteration is shorter, by the lane that is taken: seconds."""
-        return {
-            "acting": self.work.act_s, "learner": self.learn_s, "rows in": self.share * self.in_s,
-            "parameters out": self.share * self.out_s,
-        }  # fmt: skip
+        into, out = self.share * self.in_s, self.share * self.out_s
+        acting, learner = self.work.act_s, self.learn_s
+        return {"acting": acting, "learner": learner, "rows in": into, "parameters out": out}
 
 
 def graph(setup: Setup) -> tuple[int, list[Arc]]:
@@ -179,24 +178,20 @@ def in_order(
 
     scale: from `factors`. failed: (iteration, node) in which a rollout takes RESTART_S more.
     """
-    size, arcs = graph(setup)
-    iterations = len(scale)
+    (size, arcs), iterations = graph(setup), len(scale)
     every = np.ones((iterations, size))
     every[:, : setup.nodes] = scale
     if failed is not None:
         every[failed] += RESTART_S / setup.work.act_s
-    starts = simulate(size, arcs, iterations, every)
-    ends = starts[:, -1] + setup.learn_s
-    clock = VirtualClock(ends, WARM)
-    return clock.stop(iterations) / (iterations - WARM), ends
+    ends = simulate(size, arcs, iterations, every)[:, -1] + setup.learn_s
+    return VirtualClock(ends, WARM).stop(iterations) / (iterations - WARM), ends
 
 
 @dataclass(frozen=True)
 class AnyOrder:
     """A run in any order. iteration_s: seconds for as many rollouts as there are nodes.
 
-    age: iterations between the parameters that a rollout began with and its rows being learnt from:
-    mean, 99th percentile.
+    age: iterations from the parameters that a rollout began with until its rows are learnt from.
     """
 
     iteration_s: float
@@ -215,8 +210,7 @@ def any_order(setup: Setup, scale: NDArray[np.float64]) -> AnyOrder:
     free = [0.0, 0.0, 0.0]  # the link in, the learner, the link out
     lanes = ((setup.in_s, LATENCY_S), (work.learn_s, 0.0), (setup.out_s, LATENCY_S))
     number, learnt, total = nodes, 0, nodes * len(scale)
-    ages: list[float] = []
-    ends: list[float] = []
+    ages, ends = list[float](), list[float]()
     while learnt < total:
         at, _, node, stage = heapq.heappop(events)
         if stage == 2:  # learnt from; the answer has what the learner holds now
@@ -234,9 +228,8 @@ def any_order(setup: Setup, scale: NDArray[np.float64]) -> AnyOrder:
             event = (at + factor * work.act_s, number, node, 0)
         heapq.heappush(events, event)
         number += 1
-    skipped = WARM * nodes
-    seconds = (ends[-1] - ends[skipped - 1]) / (len(scale) - WARM)
-    late = np.array(ages[skipped:])
+    seconds = (ends[-1] - ends[WARM * nodes - 1]) / (len(scale) - WARM)
+    late = np.array(ages[WARM * nodes :])
     return AnyOrder(seconds, float(late.mean()), float(np.percentile(late, 99)))
 
 
@@ -286,8 +279,7 @@ def row(work: Work, link: str, nodes: int, *, iterations: int, seed: int) -> Row
     counts = [g for g in LEARNERS if g <= nodes // 2 or g == 1]
     candidates = [Setup(work, nodes, LINKS[link], 1, g) for g in counts]
     best = min(candidates, key=lambda s: (max(s.bounds_s().values()), s.learners))
-    # In any order a failure costs the rows of one node while it starts again.
-    share = 1 - RESTART_S * FAILURES_PER_S
+    share = 1 - RESTART_S * FAILURES_PER_S  # in any order a failure costs one node's rows
     return Row(
         work.name, link, nodes, rows / period_s(one), ordered(one), ordered(late),
         rows / free.iteration_s * share, free.age_mean, free.age_99,
@@ -354,18 +346,8 @@ def planned(limit_s: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
-COLUMNS = [
-    "loop, Gbit/s",
-    "nodes",
-    "even",
-    "lag 0",
-    "lag 1",
-    "any order",
-    "age",
-    "held by",
-    "learners",
-    "rate",
-]
+COLUMNS = ["loop, Gbit/s", "nodes", "even", "lag 0", "lag 1", "any order", "age"]
+COLUMNS += ["held by", "learners", "rate"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -405,10 +387,9 @@ def bars(rows: Sequence[Row]) -> list[Bar]:
 
 def planner(json_path: str | None) -> int:
     """The part about the planner."""
-    title = f"A plan for {HOSTS} hosts x {DEVICES} devices"
-    plan = planned(LIMIT_S)
+    title, plan = f"A plan for {HOSTS} hosts x {DEVICES} devices", planned(LIMIT_S)
     bars = [
-        at_most(f"{title}", plan["wall_s"], WITHIN_S, "{:.1f} s"),
+        at_most(title, plan["wall_s"], WITHIN_S, "{:.1f} s"),
         Bar(f"{title}: gap", f"{plan['gap']:.1%}", "below 100 %", plan["gap"] < 1),
     ]
     rows = [[name, str(value)] for name, value in plan.items()]
