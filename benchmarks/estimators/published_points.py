@@ -20,10 +20,15 @@ TUNED = ("L02", "L06", "K26", "W01")
 """Points that sit in the models' constants: never held out."""
 
 SIZES: Mapping[str, tuple[int, int]] = {
-    "halfcheetah": (17, 6), "pendulum": (3, 1), "lunarlandercontinuous": (8, 2),
-    "isaac-cartpole": (4, 1), "isaac-ant": (60, 8), "isaac-humanoid": (87, 21),
-    "velocity-flat-anymal": (48, 12), "velocity-rough": (235, 12),
-}  # fmt: skip
+    "halfcheetah": (17, 6),
+    "pendulum": (3, 1),
+    "lunarlandercontinuous": (8, 2),
+    "isaac-cartpole": (4, 1),
+    "isaac-ant": (60, 8),
+    "isaac-humanoid": (87, 21),
+    "velocity-flat-anymal": (48, 12),
+    "velocity-rough": (235, 12),
+}
 """Part of an environment's name → components of observation and action."""
 UNKNOWN = (32, 8)
 """Of other environments: assumed; hidden layers decide."""
