@@ -98,15 +98,12 @@ def one(policy: str, what: str, carrier: str, folder: Path) -> tuple[list[str], 
     (traffic,) = run.traffic
     reason = run.events[0].partition(": ")[2].partition("; ")[0] if run.events else ""
     without_s, still = PULLED[what], still_s(out)
-    wrong = [
-        said
-        for said, true in (
-            ("other bits", not same),
-            ("the cable was not missed", without_s is not None and still < without_s),
-            ("islands lost", bool(run.restarts) != (without_s is None)),
-        )
-        if true
-    ]
+    missed = without_s is not None and still < without_s
+    checks = {
+        "other bits": not same, "the cable was not missed": missed,
+        "islands lost": bool(run.restarts) != (without_s is None),
+    }  # fmt: skip
+    wrong = [said for said, true in checks.items() if true]
     row = [policy, what, traffic["carrier"], f"{seconds:.0f} s", f"{still:.1f} s"]
     row += [str(run.restarts), reason, "equal" if same else "not equal"]
     return row, [f"{policy}, {what}: {', '.join(wrong)}"] if wrong else []

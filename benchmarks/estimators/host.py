@@ -42,11 +42,8 @@ DATASHEET = replace(discover.host().device("cpu"), real=False)
 ROUNDS = 3
 ROUND_S = 0.01  # time of one kernel in one pass, at least
 TRIES = 3  # timings of a call on two cores in one pass, at most
-WAIT_S, QUICK_WAIT_S, PAUSE_S = (
-    180.0,
-    10.0,
-    0.5,
-)  # for the cores to be as far apart as when they were calibrated
+WAIT_S, QUICK_WAIT_S, PAUSE_S = 180.0, 10.0, 0.5
+"""For the cores to be as far apart as when they were calibrated."""
 MEDIAN, NINTH, REPEATS, BAND = 0.05, 0.15, 1.5, (0.85, 0.95)
 
 
