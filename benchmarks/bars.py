@@ -8,13 +8,21 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 ABSENT = 3
 """Exit status where something the benchmark needs is absent."""
+
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+ONE_THREAD = {
+    **dict.fromkeys(THREADS, "1"),
+    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
+    "JAX_PLATFORMS": "cpu",
+}
+"""Environment variables with which a library computes on one thread of the CPU."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +33,16 @@ class Bar:
     measured: str
     asked: str
     met: bool
+
+
+def at_least(what: str, value: float, least: float, form: str = "{:.2f}") -> Bar:
+    """A bar that is met from `least` on; form: how both figures are written."""
+    return Bar(what, form.format(value), f"at least {form.format(least)}", value >= least)
+
+
+def at_most(what: str, value: float, most: float, form: str = "{:.2f}") -> Bar:
+    """A bar that is met up to `most`."""
+    return Bar(what, form.format(value), f"at most {form.format(most)}", value <= most)
 
 
 @dataclass
@@ -60,6 +78,20 @@ def ran(
     if done.returncode not in (0, ABSENT):
         sys.exit(f"{what}: {done.stderr.strip()[-2000:]}")
     return done
+
+
+def named_pythons(given: list[str], known: Iterable[str]) -> dict[str, str]:
+    """Name → interpreter, of entries NAME=PYTHON. Exits naming an unknown name, an entry without
+    `=`, or an interpreter that is no file."""
+    found = {}
+    for entry in given:
+        name, equals, python = entry.partition("=")
+        if name not in known or not equals:
+            sys.exit(f"--peer {entry}: give NAME=PYTHON with a name of {', '.join(known)}")
+        if not Path(python).is_file():
+            sys.exit(f"--peer {entry}: there is no file {python}")
+        found[name] = python
+    return found
 
 
 def machine() -> str:

@@ -14,13 +14,14 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from importlib.util import find_spec
 from statistics import median
 from typing import Any
 
 import numpy as np
 
-from benchmarks.bars import ABSENT, Bar, finish
+from benchmarks.bars import at_most, finish
+from benchmarks.processes import cpu_s
+from benchmarks.two_hosts import with_raylets
 from pearl.cluster.pieces import cut, joined, pieces
 from pearl.formatting import si
 
@@ -97,16 +98,6 @@ def by_ray(ray: Any, actor: Any) -> Send:
     return send
 
 
-def cpu_s(pids: list[int]) -> float:
-    """CPU seconds that these processes have taken so far."""
-    found = 0
-    for pid in pids:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-        found += int(fields[11]) + int(fields[12])
-    return found / os.sysconf("SC_CLK_TCK")
-
-
 def timed(
     send: Send, size: int, back: bool, each_s: float, pids: list[int], idle: float
 ) -> tuple[float, float]:
@@ -163,14 +154,17 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="one round instead of five")
     parser.add_argument("--json", metavar="FILE")
     options = parser.parse_args(arguments)
-    if find_spec("ray") is None:
-        print("absent: Ray; pip install 'pearl-toolkit[ray]'")
-        return ABSENT
-    from pearl.cluster.wire import CARRIERS
-    from tests.ray_cluster import ray_cluster
 
-    with ray_cluster() as cluster:
-        found = compared(cluster, 1 if options.quick else ROUNDS, EACH_S)
+    def measured(cluster: Any) -> int:
+        return judged(compared(cluster, 1 if options.quick else ROUNDS, EACH_S), options.json)
+
+    return with_raylets(measured, (1, 1))
+
+
+def judged(found: dict[tuple[int, bool, str], Any], json_path: str | None) -> int:
+    """Shows the medians of all rounds and judges TCP; the exit status."""
+    from pearl.cluster.wire import CARRIERS
+
     figures = {
         key: tuple(median(r[i] for r in rounds) for i in (0, 1)) for key, rounds in found.items()
     }
@@ -188,13 +182,12 @@ def main(arguments: list[str] | None = None) -> int:
     bars = []
     for name, ratios in zip(("time", "CPU time"), shares, strict=True):
         what = f"{name} of tcp over that of ray, median of sizes and ways"
-        share = median(ratios)
-        bars.append(Bar(what, f"{share:.2f}", "at most 0.5", share <= 0.5))
+        bars.append(at_most(what, median(ratios), 0.5))
     kept = [
         {"bytes": size, "back": back, "carrier": c, "wall_s": wall_s, "cpu_s": spent_s}
         for (size, back, c), (wall_s, spent_s) in figures.items()
     ]
-    return finish("carriers", columns, rows, bars, [], options.json, {"figures": kept})
+    return finish("carriers", columns, rows, bars, [], json_path, {"figures": kept})
 
 
 if __name__ == "__main__":

@@ -29,7 +29,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.bars import Bar, finish
+from benchmarks.bars import ONE_THREAD, at_most, finish
+from benchmarks.processes import below, is_running
 
 ROOT = Path(__file__).parents[1]
 CORES = 4
@@ -48,7 +49,6 @@ GONE_S = 20.0
 """A worker that still imports when its parent dies ends so much later at most (assumed)."""
 MOST_S = 300.0
 """For one process (assumed)."""
-ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 COUNTS = ("rng.", "replay.cursor", "learner.step")
 """What is the same even where transitions were lost."""
 
@@ -149,24 +149,6 @@ def start(case: Case, given: Path, out: Path) -> subprocess.Popen[bytes]:
         )
 
 
-def below(pid: int) -> list[int]:
-    """The processes that a process has started, and those that they have."""
-    found = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(OSError):
-            for one in map(int, task.read_text().split()):
-                found += [one, *below(one)]
-    return found
-
-
-def running(pid: int) -> bool:
-    """Whether a process is there, and no mere entry that nobody has waited for."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
 def steps_done(out: Path) -> int:
     """Env steps by the last whole row of metrics.csv; 0 before there is one."""
     try:
@@ -202,15 +184,11 @@ def killed(case: Case, given: Path, out: Path, seen: Seen, dice: random.Random, 
         least = dice.uniform(before, WRAPS * case.steps)
     try:
         while process.poll() is None:
-            now = steps_done(out)
-            if phase == "starting":
-                due = time.monotonic() - born > wait_s
-            else:
-                due = now > max(before, least)
-            if due:
+            now, lived_s = steps_done(out), time.monotonic() - born
+            if lived_s > wait_s if phase == "starting" else now > max(before, least):
                 break
             time.sleep(0.002)
-            if time.monotonic() - born > MOST_S:
+            if lived_s > MOST_S:
                 seen.wrong.append(f"not done within {MOST_S:g} s")
                 break
         else:
@@ -229,7 +207,7 @@ def killed(case: Case, given: Path, out: Path, seen: Seen, dice: random.Random, 
         seen.kills.append((phase, "main"))
         process.wait()
         end = time.monotonic() + GONE_S
-        while (alive := [p for p in others if running(p)]) and time.monotonic() < end:
+        while (alive := [p for p in others if is_running(p)]) and time.monotonic() < end:
             time.sleep(0.01)
         seen.left += len(alive)
         return True
@@ -290,9 +268,7 @@ def compare(case: Case, whole: Path, out: Path, seen: Seen) -> None:
         elif one[name].dtype.kind == "f" and not np.isfinite(other[name]).all():
             seen.wrong.append(f"{name} is not finite")
     if exact and case.lanes == "one" and history(whole) != history(out):
-        seen.wrong.append(
-            "metrics.csv differs"
-        )  # elsewhere a row says how far others are just then
+        seen.wrong.append("metrics.csv differs")  # elsewhere a row tells where others are
     elif [r[0] for r in history(whole)] != [r[0] for r in history(out)]:
         seen.wrong.append("metrics.csv has other rows")
 
@@ -358,15 +334,13 @@ def shown(found: list[Seen], left: list[str], json_path: str | None, values: dic
         texts = [text for seen in these for text in seen.wrong]
         rows.append([name, *map(str, cells), "; ".join(texts) or "–"])
     kills, wrong = sum(len(s.kills) for s in found), sum(bool(s.wrong) for s in found)
-    orphans = sum(seen.left for seen in found)
     bars = [
-        Bar(f"runs of {len(found)} with {kills} kills not as promised", str(wrong), "0", not wrong),
-        Bar("processes that outlived a kill", str(orphans), "0", not orphans),
-        Bar("shared memory left", str(len(left)), "0", not left),
+        at_most(f"runs of {len(found)} with {kills} kills not as promised", wrong, 0, "{}"),
+        at_most("processes that outlived a kill", sum(seen.left for seen in found), 0, "{}"),
+        at_most("shared memory left", len(left), 0, "{}"),
     ]
-    return finish(
-        "chaos", columns, rows, bars, [], json_path, values | {"runs": list(map(vars, found))}
-    )
+    values |= {"runs": list(map(vars, found))}
+    return finish("chaos", columns, rows, bars, [], json_path, values)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -2,9 +2,9 @@
 
 Draws modules of the three packages by their lines and a single-line mutant of each
 (`benchmarks.mutants`). In a copy of the tree it runs the tests that call the mutated function, but
-for those marked `slow`, until one fails or 60 s are over: first the files that name the module,
-among them the quickest. Which tests call which functions, and how long each takes, is recorded
-first on the tree without a mutant, where every test must pass.
+for those marked `slow`, until one fails or they and their processes have taken 60 CPU-seconds:
+first the files that name the module, among them the quickest. Which tests call which functions, and
+how long each takes, is recorded first on the tree without a mutant, where every test must pass.
 
 A mutant of a compiled kernel would cost a compilation of every kernel that calls the mutated one.
 The tests of kernels are therefore recorded a second time with NUMBA_DISABLE_JIT=1, where kernels
@@ -37,7 +37,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, replace
 from hashlib import sha256
@@ -45,27 +45,29 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from benchmarks.bars import Bar, finish
+from benchmarks.bars import Bar, at_least, finish
 from benchmarks.mutants import Mutant, mutants, sound
 from benchmarks.mutation_choice import PACKAGES, Choice, needing, sources
 from benchmarks.mutation_runs import How, Ran, Record, Tree, adopt, listed, trace_file, warm
+from pearl.files import write_atomically
 
 ROOT = Path(__file__).parents[1]
 EQUIVALENT = "benchmarks/mutation_equivalent.json"
 ASKED, DECIDED = 0.9, 200
 MOST_S = 60.0
-"""For all tests of a mutant."""
+"""CPU-seconds for all tests of a mutant and the processes that they start."""
 SLOWER, ALLOWANCE_S = 2.0, 5.0
 """A test that takes more than so many times its usual time and so many CPU-seconds without compiled
 kernels needs them."""
 FILE_S = 1200.0
-"""For a test file without a mutant."""
+"""CPU-seconds for a test file without a mutant."""
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 OUTCOMES = ("killed", "survived", "equivalent", "out of time")
 
 Outcome = dict[str, Any]
 """The fields of a `Mutant`; outcome: one of `OUTCOMES`; test: the one that failed or was running;
-tests: how many were chosen, but for those; uncompiled: without compiled kernels; seconds: taken."""
+tests: how many were chosen, but for those; uncompiled: without compiled kernels; seconds: taken by
+the clock; cpu_s: CPU-seconds taken."""
 
 
 def digest(root: Path) -> str:
@@ -75,12 +77,11 @@ def digest(root: Path) -> str:
     return sha256("\n".join(names + texts).encode()).hexdigest()[:16]
 
 
-def recorded(pool: ProcessPoolExecutor, base: Tree, folder: Path, only: list[str]) -> list[Record]:
+def recorded(pool: ProcessPoolExecutor, base: Tree, folder: Path) -> list[Record]:
     """Runs all tests without a mutant, traced: with compiled kernels, then without, where they may
-    need some. Files that `folder` holds a record of are not run again. only: of these files alone.
-    Ends the program if a test fails."""
+    need some. Files that `folder` holds a record of are not run again. Ends the program if a test
+    fails."""
     files = [f for f in listed(base.root) if f.startswith("tests/") and Path(f).match("test_*.py")]
-    files = [f for f in files if not only or Path(f).stem in only]
     running = [pool.submit(record, base, file, folder) for file in files]
     found: list[Record] = [{}, {}]
     for future in as_completed(running):
@@ -151,12 +152,13 @@ def decided(
     """The outcome of one mutant against these tests of `Choice.tests`."""
     if work not in _copies:
         _copies[work] = Tree.copied(base.root, Path(tempfile.mkdtemp(prefix="copy", dir=work)))
-    begin, ended, test = time.monotonic(), "survived", ""
+    begin, spent_s, ended, test = time.monotonic(), 0.0, "survived", ""
     with _copies[work].holding(mutant):
         for compiled, tests in groups:
             files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
-            left_s = max(0.0, begin + MOST_S - time.monotonic())
+            left_s = max(0.0, MOST_S - spent_s)
             ran = _copies[work].run(files, tests, left_s, replace(how, compiled=compiled))
+            spent_s += ran.cpu_s
             if ran.ended != "passed":
                 ended = "killed" if ran.ended == "failed" else ran.ended
                 test = ran.failed[0] if ran.failed else ran.running
@@ -165,6 +167,7 @@ def decided(
     return asdict(mutant) | {
         "outcome": ended, "test": test, "tests": count.get(True, 0),
         "uncompiled": count.get(False, 0), "seconds": round(time.monotonic() - begin, 2),
+        "cpu_s": round(spent_s, 2),
     }  # fmt: skip
 
 
@@ -237,29 +240,24 @@ def shown(outcomes: list[Outcome], json_path: str | None, values: dict[str, Any]
     for outcome in outcomes:
         if outcome["outcome"] != "killed":
             print(text(outcome))
-    rows = []
+    rows, share = [], "–"
     for package in (*PACKAGES, "all"):
         here = [o for o in outcomes if package in ("all", o["file"].split("/")[0])]
         ended = Counter(o["outcome"] for o in here)
-        rows.append([package, *(str(ended[name]) for name in OUTCOMES), share(ended)])
-    decided = ended["killed"] + ended["survived"]
+        decided = ended["killed"] + ended["survived"]
+        share = f"{ended['killed'] / decided:.1%}" if decided else "–"
+        rows.append([package, *(str(ended[name]) for name in OUTCOMES), share])
     met = ended["killed"] >= ASKED * decided
-    bars = [Bar("mutants killed of those decided", share(ended), f"at least {ASKED:.0%}", met)]
+    bars = [Bar("mutants killed of those decided", share, f"at least {ASKED:.0%}", met)]
     if len(outcomes) >= DECIDED:
-        least = f"at least {DECIDED}"
-        bars.append(Bar("mutants decided", str(decided), least, decided >= DECIDED))
+        bars.append(at_least("mutants decided", decided, DECIDED, "{}"))
     columns = ["package", *OUTCOMES, "killed of decided"]
     return finish("mutation", columns, rows, bars, [], json_path, values | {"mutants": outcomes})
 
 
-def share(ended: Mapping[str, int]) -> str:
-    whole = ended["killed"] + ended["survived"]
-    return f"{ended['killed'] / whole:.1%}" if whole else "–"
-
-
 def tested(given: argparse.Namespace, work: Path) -> int:
     begin, tree = time.monotonic(), digest(given.root)
-    about = {"tree": tree, "seed": given.seed, "module": given.module, "tests": given.tests}
+    about = {"tree": tree, "seed": given.seed, "module": given.module}
     outcomes: list[Outcome] = []
     if given.resume and given.resume.exists():
         kept = json.loads(given.resume.read_text())
@@ -273,7 +271,7 @@ def tested(given: argparse.Namespace, work: Path) -> int:
     done = {(*key(o), o["line"]) for o in outcomes}
     base = Tree.copied(given.root, work / "base")
     with ProcessPoolExecutor(given.jobs, multiprocessing.get_context("fork"), adopt) as pool:
-        choice = Choice(base.root, *recorded(pool, base, work / tree, given.tests))
+        choice = Choice(base.root, *recorded(pool, base, work / tree))
         kernels, running = base.kernels(), []
         for mutant in chosen:
             if (*key(mutant), mutant.line) not in done:
@@ -285,8 +283,7 @@ def tested(given: argparse.Namespace, work: Path) -> int:
             print(f"{len(outcomes):4}  {text(outcomes[-1])}", flush=True)
             if given.resume:
                 whole = json.dumps({"about": about, "mutants": outcomes}, indent=1)
-                given.resume.with_suffix(".writing").write_text(whole + "\n")
-                given.resume.with_suffix(".writing").replace(given.resume)
+                write_atomically(given.resume, f"{whole}\n".encode())
     for copy in work.glob("copy*"):
         shutil.rmtree(copy)
     values = {"about": about, "seconds": round(time.monotonic() - begin)}
@@ -298,7 +295,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=250, help="mutants (default 250)")
     parser.add_argument("--module", default="", help="only modules with this in their path")
-    parser.add_argument("--tests", nargs="*", default=[], help="only these, such as test_period")
     parser.add_argument("--resume", type=Path, help="keep outcomes in this file and go on from it")
     parser.add_argument("--again", type=Path, help="those that this --resume file has not killed")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="mutants at a time")

@@ -19,6 +19,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +27,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import mutation_trace
+from benchmarks import mutation_trace, processes
 from benchmarks.mutants import Mutant
 
 LIBRARIES = (
@@ -43,6 +44,10 @@ DATA_BYTES, FILE_BYTES = 6 << 30, 2 << 30
 """Memory and file size that a mutant may take, so that none fills the machine."""
 WAIT = 4.0
 """Seconds of a clock for each CPU-second that a test may take: its processes compute too."""
+PATIENCE = 10.0
+"""The same for all tests of a run: many processes wait for a core on a busy machine, and a test
+that waits for ever must end."""
+POLL_S = 0.1
 SUBREAPER = 36  # of prctl: processes whose parent has ended become this one's
 
 Record = dict[str, tuple[float, list[str]]]
@@ -60,7 +65,8 @@ def warm() -> None:
 class Ran:
     """What a fork did. ended: `passed`, `failed` or `out of time`; running: the test that began
     last; seconds: of each test that ended; failed: those that failed; wide: test → the fixtures it
-    shares with others; text: the end of what was printed."""
+    shares with others; text: the end of what was printed; cpu_s: CPU-seconds of the fork and of all
+    processes below it."""
 
     ended: str
     running: str = ""
@@ -68,10 +74,11 @@ class Ran:
     failed: list[str] = field(default_factory=list)
     wide: dict[str, list[str]] = field(default_factory=dict)
     text: str = ""
+    cpu_s: float = 0.0
 
     @classmethod
-    def read(cls, ended: str, scratch: Path) -> Ran:
-        ran = cls(ended, text=(scratch / "log").read_text(errors="replace")[-8000:])
+    def read(cls, ended: str, scratch: Path, cpu_s: float) -> Ran:
+        ran = cls(ended, cpu_s=cpu_s, text=(scratch / "log").read_text(errors="replace")[-8000:])
         for line in (scratch / "events").read_text().splitlines():
             match json.loads(line):
                 case "begin", test, wide:
@@ -196,8 +203,8 @@ class Tree:
             os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
 
     def run(self, files: Sequence[str], chosen: Sequence[str], limit_s: float, how: How) -> Ran:
-        """The tests `chosen` of these files in that order, or all of them if none is chosen, for
-        so many seconds at most."""
+        """The tests `chosen` of these files in that order, or all of them if none is chosen, until
+        they have taken `limit_s` CPU-seconds, or PATIENCE times as long by the clock."""
         scratch = Path(tempfile.mkdtemp(dir=self.home))
         for name in ("log", "events"):
             (scratch / name).touch()
@@ -212,12 +219,16 @@ class Tree:
                 os._exit(status)
         handle = os.pidfd_open(pid)
         try:
-            ended = "out of time"
-            if select.select([handle], [], [], limit_s)[0]:
-                status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-                passed = status in (0, pytest.ExitCode.NO_TESTS_COLLECTED)
-                ended = "passed" if passed else "failed"
-            return Ran.read(ended, scratch)
+            ended, end_s, cpu_s = "out of time", time.monotonic() + PATIENCE * limit_s, 0.0
+            while cpu_s < limit_s and time.monotonic() < end_s:
+                gone = select.select([handle], [], [], POLL_S)[0]
+                cpu_s = processes.cpu_s(processes.below("self"), waited=True)
+                if gone:
+                    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+                    passed = status in (0, pytest.ExitCode.NO_TESTS_COLLECTED)
+                    ended = "passed" if passed else "failed"
+                    break
+            return Ran.read(ended, scratch, cpu_s)
         finally:
             os.close(handle)
             end_children()
@@ -324,11 +335,7 @@ def adopt() -> None:
 
 def end_children() -> None:
     """Kill every process below this one, those that were left to it too."""
-    while found := [
-        int(pid)
-        for task in Path("/proc/self/task").glob("*/children")
-        for pid in task.read_text().split()
-    ]:
+    while found := processes.children("self"):
         for pid in found:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

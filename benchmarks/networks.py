@@ -24,21 +24,15 @@ from typing import Any
 from benchmarks.bars import ABSENT, Bar, show, verdict
 
 SETTINGS = (
-    "platform=ray",
-    "algorithm.hidden=[64, 64]",
-    "train.steps=40000",
-    "train.evaluate_every=0",
-    "train.final_episodes=2",
-    "train.checkpoint_every=4000",
-)
+    "platform=ray", "algorithm.hidden=[64, 64]", "train.steps=40000", "train.evaluate_every=0",
+    "train.final_episodes=2", "train.checkpoint_every=4000",
+)  # fmt: skip
 POLICIES = {
     "synchronous_actors": ("limits.distribution=synchronous_actors",),
     "data_parallel_learners": (
-        "limits.distribution=data_parallel_learners",
-        "limits.learners=2",
-        "train.steps=16000",
+        "limits.distribution=data_parallel_learners", "limits.learners=2", "train.steps=16000",
     ),
-}
+}  # fmt: skip
 PULLED: dict[str, float | None] = {"left alone": 0.0, "pulled for 10 s": 10.0, "pulled": None}
 """Seconds without the cable; None: for good."""
 ENDS_S = 300.0
@@ -104,15 +98,12 @@ def one(policy: str, what: str, carrier: str, folder: Path) -> tuple[list[str], 
     (traffic,) = run.traffic
     reason = run.events[0].partition(": ")[2].partition("; ")[0] if run.events else ""
     without_s, still = PULLED[what], still_s(out)
-    wrong = [
-        said
-        for said, true in (
-            ("other bits", not same),
-            ("the cable was not missed", without_s is not None and still < without_s),
-            ("islands lost", bool(run.restarts) != (without_s is None)),
-        )
-        if true
-    ]
+    missed = without_s is not None and still < without_s
+    checks = {
+        "other bits": not same, "the cable was not missed": missed,
+        "islands lost": bool(run.restarts) != (without_s is None),
+    }  # fmt: skip
+    wrong = [said for said, true in checks.items() if true]
     row = [policy, what, traffic["carrier"], f"{seconds:.0f} s", f"{still:.1f} s"]
     row += [str(run.restarts), reason, "equal" if same else "not equal"]
     return row, [f"{policy}, {what}: {', '.join(wrong)}"] if wrong else []

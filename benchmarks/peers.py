@@ -2,55 +2,71 @@
 
 Env steps per CPU-second of the workloads in `peers_workloads`, one thread, after a warm-up. All
 take turns, each run in a process of its own; medians, and the ratios pair by pair. A peer runs in
-the interpreter FOLDER/NAME/bin/python (NAME is jax for xla, torch for eager and lean), or that
-which `--peer sb3=…/bin/python` names, else in this one; one that is not there is named as absent.
-XLA runs on one thread too (XLA_FLAGS).
+the interpreter FOLDER/NAME/bin/python (NAME is jax for xla, torch for lean), or that which
+`--peer sb3=…/bin/python` names, else in this one; one that is not there is named as absent. XLA
+runs on one thread too (XLA_FLAGS).
 
-The rows products, traffic and env are no loops but limits: what a workload would reach were a
-gradient step only its matrix products (by numpy or torch, or by our own tiles), were all kernels
-only their memory traffic, or were only the environments stepped.
+The rows of products are no loops but limits: what a workload would reach if a gradient step were
+its matrix products alone, by numpy or torch, or by our own tiles.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import resource
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.bars import ABSENT, AbsentError, Bar, ran, show, verdict
-from benchmarks.peers_libraries import FOLDERS, PEERS, RUNS
-from benchmarks.peers_table import ASKED, bars_of, rows_of, time_rows
-from benchmarks.peers_workloads import WORKLOADS
+from benchmarks import peers_ours, peers_torch, peers_xla
+from benchmarks import peers_trainers as trainers
+from benchmarks.bars import ABSENT, ONE_THREAD, AbsentError, named_pythons, ran, show, verdict
+from benchmarks.peers_ours import BFLOAT16, GYMNASIUM, OWN_ENV, SMALLEST, TORCH
+from benchmarks.peers_table import ASKED, bars_of, rows_of
+from benchmarks.peers_workloads import WORKLOADS, Workload
 
 Found = dict[str, dict[str, list[dict[str, Any]]]]
 """Workload → row → what each run gave; pairs stand at equal places."""
-LIMITS = ("products", "products, ours", "traffic", "env")
-UPDATES = ("ours, torch", "ours, bfloat16")
+RUNS: Mapping[str, Callable[[Workload, int], Any]] = {
+    "ours": lambda w, s: peers_ours.ours(w, s, {}),
+    "ours, gymnasium": lambda w, s: peers_ours.ours(w, s, GYMNASIUM),
+    "ours, own env": lambda w, s: peers_ours.ours(w, s, OWN_ENV),
+    "ours, torch": lambda w, s: peers_ours.ours(w, s, TORCH),
+    "ours, bfloat16": lambda w, s: peers_ours.ours(w, s, BFLOAT16),
+    "ours, smallest": lambda w, s: peers_ours.ours(w, s, SMALLEST),
+    "sb3": lambda w, s: trainers.stable("sb3", w, s),
+    "sbx": lambda w, s: trainers.stable("sbx", w, s),
+    "tianshou": trainers.tianshou,
+    "rllib": trainers.rllib,
+    "lean": peers_torch.run,
+    "xla": peers_xla.run,
+    "products": lambda w, s: peers_ours.products(w, own=False),
+    "products, ours": lambda w, s: peers_ours.products(w, own=True),
+}
+"""Row → the run that gives env steps per CPU-second. It imports its library on use."""
+PEERS = {
+    "sb3": "stable-baselines3", "sbx": "sbx-rl", "tianshou": "tianshou", "rllib": "ray[rllib]",
+    "xla": "jax and optax", "lean": "torch, gymnasium and a C++ compiler",
+}  # fmt: skip
+"""Row that runs in an interpreter of its own (else in this one) → what that must have."""
+FOLDERS = {"xla": "jax", "lean": "torch"}
+"""Row → the name of its environment's folder, where that is not the row's."""
+PRODUCTS, UPDATES = ("products", "products, ours"), ("ours, torch", "ours, bfloat16")
 ROWS = {
-    "W1x8": ("ours", "ours, gymnasium", "sbx", "sb3", "eager", "rllib", "xla", *LIMITS),
+    "W1x8": ("ours", "ours, gymnasium", "sbx", "sb3", "rllib", "xla", *PRODUCTS),
     "W1x1": (
         *("ours", "ours, gymnasium", "ours, own env", "ours, smallest"),
-        *("lean", "sb3", "sbx", "xla", *LIMITS),
+        *("lean", "sb3", "sbx", "xla", *PRODUCTS),
     ),
-    "W2": ("ours", "ours, gymnasium", "ours, smallest", "tianshou", "torchrl", *LIMITS),
-    "W3": ("ours", "ours, gymnasium", *UPDATES, "sbx", "sb3", "xla", *LIMITS),
-    "W5": ("ours", "ours, gymnasium", *UPDATES, "sbx", "sb3", "xla", *LIMITS),
-    "W4": ("ours", "ours, gymnasium", "lean", "sb3", "sbx", "xla", *LIMITS),
+    "W2": ("ours", "ours, gymnasium", "ours, smallest", "tianshou", *PRODUCTS),
+    "W3": ("ours", "ours, gymnasium", *UPDATES, "sbx", "sb3", "xla", *PRODUCTS),
+    "W5": ("ours", "ours, gymnasium", *UPDATES, "sbx", "sb3", "xla", *PRODUCTS),
+    "W4": ("ours", "ours, gymnasium", "lean", "sb3", "sbx", "xla", *PRODUCTS),
 }
 QUICK = {"W1x8": ("ours", "ours, gymnasium", "sb3", "sbx")}
-ONE_THREAD = {
-    **dict.fromkeys(
-        ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"
-    ),
-    "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_multi_thread_eigen=false "
-    "intra_op_parallelism_threads=1".strip(),
-    "JAX_PLATFORMS": "cpu",
-}
 
 
 def measure(load: str, name: str, seed: int, python: str, steps: int | None) -> Any:
@@ -65,8 +81,6 @@ def measure(load: str, name: str, seed: int, python: str, steps: int | None) -> 
 
 def one(load: str, name: str, seed: int, steps: int | None) -> int:
     """What `measure` starts: prints what the run gives as JSON, with the peak memory."""
-    from dataclasses import replace
-
     work = WORKLOADS[load]
     if steps:
         work = replace(work, steps=steps, peer_steps=dict.fromkeys(work.peer_steps, steps))
@@ -82,21 +96,14 @@ def one(load: str, name: str, seed: int, steps: int | None) -> int:
 
 
 def interpreters(given: list[str], folder: str | None) -> dict[str, str]:
-    """Name → interpreter; exits naming an unknown name, an entry without `=`, or no such file."""
+    """Name → interpreter. Exits where an entry of `given` or the folder cannot be used."""
     found = dict.fromkeys(PEERS, sys.executable)
     if folder:
         if not Path(folder).is_dir():
             sys.exit(f"--peers {folder}: no such folder")
         there = {n: Path(folder, FOLDERS.get(n, n), "bin", "python") for n in PEERS}
         found |= {name: str(path) for name, path in there.items() if path.is_file()}
-    for entry in given:
-        name, equals, python = entry.partition("=")
-        if name not in PEERS or not equals:
-            sys.exit(f"--peer {entry}: give NAME=PYTHON with a name of {', '.join(PEERS)}")
-        if not Path(python).is_file():
-            sys.exit(f"--peer {entry}: there is no file {python}")
-        found[name] = python
-    return found
+    return found | named_pythons(given, PEERS)
 
 
 def collect(
@@ -112,7 +119,7 @@ def collect(
         here: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
         for pair in range(pairs):
             for name in names:
-                if f"{load}, {name}" in absent or (name == "traffic" and pair):
+                if f"{load}, {name}" in absent:
                     continue
                 python = pythons.get(name, sys.executable)
                 given = measure(load, name, pair, python, steps)
@@ -154,8 +161,7 @@ def main(arguments: list[str] | None = None) -> int:
     found, absent = collect(plan, 1 if options.quick else options.pairs, pythons, options.steps)
     columns = ["workload", "who", "per CPU-s, median", "range", "ours ×, by pairs", "peak MiB"]
     show("peers", columns, rows_of(found))
-    show("where an env step's time goes", ["workload", "µs an env step", "of"], time_rows(found))
-    bars: list[Bar] = bars_of(found)
+    bars = bars_of(found)
     left_out = [a.text for a in ASKED if not a.within(plan)]
     values = {"runs": found, "workloads": {k: w.what for k, w in WORKLOADS.items() if k in plan}}
     status = verdict("peers", bars, left_out if options.quick else [], options.json, values)

@@ -1,4 +1,4 @@
-"""Our runs of the workloads, where their time goes, and what would limit them."""
+"""Our runs of the workloads, and what would limit them."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ def cartpole() -> Any:
 
 
 def ours(load: Workload, seed: int, changes: Changes) -> dict[str, Any]:
-    """A run of ours: its rate, peak memory, plan, whether torch was imported, and where the time
-    of an env step goes.
+    """A run of ours: its rate, its variants, and whether torch was imported.
 
     Raises:
         AbsentError: this host has none of the variants asked for.
@@ -46,24 +45,7 @@ def ours(load: Workload, seed: int, changes: Changes) -> dict[str, Any]:
         "per_cpu_s": run.env_steps_per_cpu_s,
         "torch": "torch" in sys.modules,
         "variants": {t.task: t.variant for t in run.plan.tasks},
-        "us_per_env_step": shares(run, trainer.graph),
     }
-
-
-def shares(run: Any, graph: Any) -> dict[str, float]:
-    """Microseconds of an env step: of each call by its median, of the members of a fused call
-    (named `in …`) profiled one by one, and what is left, which is Python, dispatch and the
-    difference between medians and means."""
-    per_step = 1e6 / run.env_steps_per_cpu_s
-    found, called = dict[str, float](), 0.0
-    for timing in run.tasks:
-        if timing.measured_s is None:
-            continue
-        firings = 1 if "+" in timing.task else run.plan.task(timing.task).firings
-        spent = 1e6 * timing.measured_s * firings / graph.env_steps
-        found[("in " if timing.profiled else "") + timing.task] = round(spent, 3)
-        called += 0.0 if timing.profiled else spent
-    return found | {"Python and the rest": round(per_step - called, 3)}
 
 
 def products(load: Workload, own: bool) -> float:
@@ -94,39 +76,6 @@ def products(load: Workload, own: bool) -> float:
     if own:
         lists = [lambda: [affine(a, b, bias, out, 0) for a, b, out, bias in made]]
     return max(best_rate(call) for call in lists) * graph.env_steps / graph.updates
-
-
-def traffic(load: Workload) -> float:
-    """Env steps per CPU-second if every kernel only moved the bytes it must read and write once, at
-    the speed of a large copy."""
-    import numpy as np
-
-    from pearl import load as read
-    from pearl.algorithms import algorithm
-
-    graph = algorithm(load.algorithm).graph(read(load.ours()))
-    moved = sum(
-        graph.repetition[t.name] * (t.kernel.bytes_in + t.kernel.bytes_out) for t in graph.tasks
-    )
-    source = np.ones(2**25, np.float32)  # 128 MiB: beyond the caches
-    target = np.empty_like(source)
-    copied = 2 * source.nbytes * best_rate(lambda: np.copyto(target, source))
-    return copied / (moved / graph.env_steps)
-
-
-def env_only(load: Workload) -> float:
-    """Env steps per CPU-second of the native env_step alone."""
-    from pearl import load as read
-    from pearl.algorithms import algorithm
-    from pearl_devices import Buffers, backend, buffers
-    from pearl_devices.primitives.math.rng import key
-
-    graph = algorithm(load.algorithm).graph(read(load.ours()))
-    arrays: Buffers = {}
-    step = graph.task("env_step").kernel
-    buffers.allocate([step], arrays)
-    arrays["rng.env_step"][0] = key(0, "env_step")
-    return load.envs * best_rate(backend("cpu").bind(step, "native", arrays))
 
 
 def best_rate(call: Callable[[], object]) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.bars import Bar
+from benchmarks.bars import Bar, at_least, at_most
 
 Runs = Mapping[str, Sequence[Mapping[str, Any]]]
 """Row → what each run gave."""
@@ -46,7 +46,6 @@ ASKED = (
     Asked("W1x1", "ours, own env", ("sb3",), 20.0),
     Asked("W1x1", "ours", ("xla",), 1.5),
     Asked("W2", "ours", ("tianshou",), 45.0),
-    Asked("W2", "ours", ("torchrl",), 45.0),
     *(
         Asked(load, "ours", others, least)
         for load in ("W3", "W5")
@@ -80,19 +79,6 @@ def rows_of(found: Mapping[str, Runs]) -> list[list[str]]:
     return rows
 
 
-def time_rows(found: Mapping[str, Runs]) -> list[list[str]]:
-    """Where our env step's time goes, the medians of the runs."""
-    rows = []
-    for load, runs in found.items():
-        several = [
-            run["us_per_env_step"] for run in runs.get("ours", ()) if "us_per_env_step" in run
-        ]
-        for task in several[0] if several else ():
-            spent = statistics.median(one.get(task, 0.0) for one in several)
-            rows.append([load, f"{spent:.3f}", task])
-    return rows
-
-
 def bars_of(found: Mapping[str, Runs]) -> list[Bar]:
     """The bars whose rows were measured."""
     bars = []
@@ -100,29 +86,26 @@ def bars_of(found: Mapping[str, Runs]) -> list[Bar]:
         runs = found.get(asked.load, {})
         if asked.within({asked.load: list(runs)}):
             value = ratio(runs, asked.row, asked.others)
-            least = f"at least {asked.least:g}×"
-            bars.append(Bar(asked.text, f"{value:.2f}×", least, value >= asked.least))
+            bars.append(at_least(asked.text, value, asked.least, "{:.2f}×"))
     for load in ("W1x1", "W2"):
         if "ours, smallest" in found.get(load, {}):
             rates = [run["per_cpu_s"] for run in found[load]["ours, smallest"]]
             each = 1e6 / statistics.median(rates)
-            text = f"{load}: an iteration with next to no work: Python and dispatch at most"
-            bars.append(Bar(text, f"{each:.1f} µs", "at most 8 µs", each <= 8))
+            text = f"{load}: an iteration with next to no work: Python and dispatch"
+            bars.append(at_most(text, each, 8.0, "{:.1f} µs"))
     return bars + _memory(found)
 
 
 def _memory(found: Mapping[str, Runs]) -> list[Bar]:
     bars = []
     for load, runs in found.items():
-        peers = [n for n in runs if n in ("sb3", "sbx", "rllib", "tianshou", "torchrl")]
+        peers = [n for n in runs if n in ("sb3", "sbx", "rllib", "tianshou")]
         if "ours" in runs and peers:
             mine = _median(runs["ours"], "rss_bytes") / 2**20
             theirs = {name: _median(runs[name], "rss_bytes") / 2**20 for name in peers}
             least = min(theirs, key=lambda name: theirs[name])
-            asked = f"at most {theirs[least]:.0f} MiB, {least}'s"
-            bars.append(
-                Bar(f"{load}: peak memory", f"{mine:.0f} MiB", asked, mine <= theirs[least])
-            )
+            text = f"{load}: peak memory beside {least}'s"
+            bars.append(at_most(text, mine, theirs[least], "{:.0f} MiB"))
         told = [run for run in runs.get("ours", ()) if "variants" in run]
         native = [run for run in told if "torch" not in run["variants"].values()]
         if native:

@@ -1,43 +1,29 @@
-"""Single-file DQN and PPO in torch over gymnasium's vector environment: what a plain implementation
-reaches, eager, and with the whole update under torch.compile (`compiled`, as LeanRL does)."""
+"""Single-file DQN and PPO in torch over gymnasium's vector environment, the whole update under
+torch.compile, as LeanRL does."""
 
 from __future__ import annotations
 
 from itertools import pairwise
 from typing import Any
 
-from benchmarks.peers_clock import Clock
-from benchmarks.peers_workloads import (
-    CLIP,
-    DISCOUNT,
-    ENTROPY,
-    EPOCHS,
-    EPSILON,
-    HORIZON,
-    LAMBDA,
-    LEARNING_STARTS,
-    MAX_NORM,
-    MINIBATCHES,
-    VALUE,
-    WARM,
-    Workload,
-)
+from benchmarks import peers_workloads as shared
+from benchmarks.peers_workloads import Clock, Workload
 
 
-def run(name: str, load: Workload, seed: int) -> float:
-    """Env steps per CPU-second; name is `eager` or `lean`."""
+def run(load: Workload, seed: int) -> float:
+    """Env steps per CPU-second."""
     import torch
     from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
     torch.set_num_threads(1)
     torch.manual_seed(seed)
     # compiled steps, and the optimiser's, are made in the first updates: those are warm-up
-    clock = Clock(WARM if load.algorithm == "dqn" else 2 * load.envs * HORIZON)
+    clock = Clock(shared.WARM if load.algorithm == "dqn" else 2 * load.envs * shared.HORIZON)
     envs = SyncVectorEnv(
         [lambda: clock.env(load.env)] * load.envs, autoreset_mode=AutoresetMode.SAME_STEP
     )
     learn = {"dqn": _dqn, "ppo": _ppo}[load.algorithm]
-    learn(load, envs, clock, seed, load.peer_steps[name], compiled=name == "lean")
+    learn(load, envs, seed)
     return clock.rate()
 
 
@@ -50,7 +36,7 @@ def _network(widths: tuple[int, ...], activation: Any) -> Any:
     return nn.Sequential(*parts)
 
 
-def _dqn(load: Workload, envs: Any, clock: Clock, seed: int, steps: int, *, compiled: bool) -> None:
+def _dqn(load: Workload, envs: Any, seed: int) -> None:
     import numpy as np
     import torch
     from torch import nn
@@ -60,23 +46,23 @@ def _dqn(load: Workload, envs: Any, clock: Clock, seed: int, steps: int, *, comp
     width, actions = obs.shape[1], 2
     q, target = (_network((width, *load.hidden, actions), nn.ReLU) for _ in range(2))
     target.load_state_dict(q.state_dict())
-    optimiser = torch.optim.Adam(q.parameters(), lr=load.learning_rate, fused=compiled)
+    optimiser = torch.optim.Adam(q.parameters(), lr=load.learning_rate, fused=True)
 
     def update(x: Any, after: Any, chosen: Any, reward: Any, end: Any) -> None:
         with torch.no_grad():
-            aim = reward + DISCOUNT * (1 - end) * target(after).max(1).values
+            aim = reward + shared.DISCOUNT * (1 - end) * target(after).max(1).values
         value = q(x).gather(1, chosen.unsqueeze(1)).squeeze(1)
         loss: Any = nn.functional.mse_loss(value, aim)
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
 
-    step = torch.compile(update) if compiled else update
+    step = torch.compile(update)
     held, following = np.zeros((2, load.capacity, width), np.float32)
     chosen = np.zeros(load.capacity, np.int64)
     rewards, ends = np.zeros((2, load.capacity), np.float32)
-    (first, last), done, filled, updates = EPSILON, 0, 0, 0
-    while done < steps:
+    (first, last), done, filled, updates = shared.EPSILON, 0, 0, 0
+    while done < load.peer_steps["lean"]:
         if random.random() < max(last, first + (last - first) * done / load.explore_steps):
             action = random.integers(0, actions, n)
         else:
@@ -90,7 +76,7 @@ def _dqn(load: Workload, envs: Any, clock: Clock, seed: int, steps: int, *, comp
         held[rows], following[rows], chosen[rows] = obs, successor, action
         rewards[rows], ends[rows] = reward, terminated
         obs, done, filled = seen, done + n, min(filled + n, load.capacity)
-        if done <= LEARNING_STARTS:
+        if done <= shared.LEARNING_STARTS:
             continue
         for _ in range(n):
             drawn = random.integers(0, filled, load.batch)
@@ -100,7 +86,7 @@ def _dqn(load: Workload, envs: Any, clock: Clock, seed: int, steps: int, *, comp
                 target.load_state_dict(q.state_dict())
 
 
-def _ppo(load: Workload, envs: Any, clock: Clock, seed: int, steps: int, *, compiled: bool) -> None:
+def _ppo(load: Workload, envs: Any, seed: int) -> None:
     import numpy as np
     import torch
     from torch import nn
@@ -112,27 +98,29 @@ def _ppo(load: Workload, envs: Any, clock: Clock, seed: int, steps: int, *, comp
     actor = _network((width, *load.hidden, actions), nn.Tanh)
     critic = _network((width, *load.hidden, 1), nn.Tanh)
     weights = [*actor.parameters(), *critic.parameters()]
-    optimiser = torch.optim.Adam(weights, lr=load.learning_rate, eps=1e-5, fused=compiled)
+    optimiser = torch.optim.Adam(weights, lr=load.learning_rate, eps=1e-5, fused=True)
 
     def update(x: Any, chosen: Any, before: Any, gain: Any, aim: Any) -> None:
         dist: Any = Categorical(logits=actor(x), validate_args=False)
         ratio = (dist.log_prob(chosen) - before).exp()
         gain = (gain - gain.mean()) / (gain.std() + 1e-8)
-        surrogate = torch.min(gain * ratio, gain * ratio.clamp(1 - CLIP, 1 + CLIP)).mean()
+        surrogate = torch.min(
+            gain * ratio, gain * ratio.clamp(1 - shared.CLIP, 1 + shared.CLIP)
+        ).mean()
         error = (critic(x).squeeze(1) - aim).square().mean()
-        loss = -surrogate - ENTROPY * dist.entropy().mean() + VALUE * error
+        loss = -surrogate - shared.ENTROPY * dist.entropy().mean() + shared.VALUE * error
         optimiser.zero_grad()
         loss.backward()
-        nn.utils.clip_grad_norm_(weights, MAX_NORM)
+        nn.utils.clip_grad_norm_(weights, shared.MAX_NORM)
         optimiser.step()
 
-    step = torch.compile(update) if compiled else update
-    seen = torch.zeros(HORIZON, n, width)
-    acts = torch.zeros(HORIZON, n, dtype=torch.long)
-    densities, rewards, ends, values, gains = torch.zeros(5, HORIZON, n)
+    step = torch.compile(update)
+    seen = torch.zeros(shared.HORIZON, n, width)
+    acts = torch.zeros(shared.HORIZON, n, dtype=torch.long)
+    densities, rewards, ends, values, gains = torch.zeros(5, shared.HORIZON, n)
     done = 0
-    while done < steps:
-        for t in range(HORIZON):
+    while done < load.peer_steps["lean"]:
+        for t in range(shared.HORIZON):
             with torch.no_grad():
                 x = torch.from_numpy(obs)
                 dist: Any = Categorical(logits=actor(x), validate_args=False)
@@ -142,16 +130,16 @@ def _ppo(load: Workload, envs: Any, clock: Clock, seed: int, steps: int, *, comp
             obs, reward, terminated, truncated, _ = envs.step(action.numpy())
             rewards[t] = torch.from_numpy(reward.astype(np.float32))
             ends[t] = torch.from_numpy((terminated | truncated).astype(np.float32))
-        done += HORIZON * n
+        done += shared.HORIZON * n
         with torch.no_grad():
             ahead, trace = critic(torch.from_numpy(obs)).squeeze(1), torch.zeros(n)
-            for t in reversed(range(HORIZON)):
-                on = DISCOUNT * (1 - ends[t])
-                trace = rewards[t] + on * ahead - values[t] + on * LAMBDA * trace
+            for t in reversed(range(shared.HORIZON)):
+                on = shared.DISCOUNT * (1 - ends[t])
+                trace = rewards[t] + on * ahead - values[t] + on * shared.LAMBDA * trace
                 gains[t], ahead = trace, values[t]
             aims = gains + values
         flat = [a.flatten(0, 1) for a in (seen, acts, densities, gains, aims)]
-        for _ in range(EPOCHS):
-            order: Any = torch.randperm(HORIZON * n)
-            for part in order.split(HORIZON * n // MINIBATCHES):
+        for _ in range(shared.EPOCHS):
+            order: Any = torch.randperm(shared.HORIZON * n)
+            for part in order.split(shared.HORIZON * n // shared.MINIBATCHES):
                 step(*(a[part] for a in flat))

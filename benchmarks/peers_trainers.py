@@ -10,30 +10,13 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from benchmarks.peers_clock import Clock
-from benchmarks.peers_workloads import (
-    ALPHA,
-    BETA,
-    CLIP,
-    DISCOUNT,
-    ENTROPY,
-    EPOCHS,
-    EPSILON,
-    HORIZON,
-    LAMBDA,
-    LEARNING_STARTS,
-    MAX_NORM,
-    NOISE,
-    TAU,
-    VALUE,
-    WARM,
-    Workload,
-)
+from benchmarks import peers_workloads as shared
+from benchmarks.peers_workloads import Clock, Workload
 
 
 def stable(name: str, load: Workload, seed: int) -> float:
     """stable-baselines3, and sbx, which has its interface over JAX."""
-    clock, steps = Clock(WARM), load.peer_steps[name]
+    clock, steps = Clock(shared.WARM), load.peer_steps[name]
     stable_model(name, load, seed, steps, lambda: clock.env(load.env)).learn(steps)
     return clock.rate()
 
@@ -58,44 +41,34 @@ def stable_model(name: str, load: Workload, seed: int, steps: int, make: Callabl
         relu, tanh = flax.linen.relu, flax.linen.tanh
     envs = DummyVecEnv([make] * load.envs)
     settings: dict[str, Any] = {
-        "seed": seed,
-        "gamma": DISCOUNT,
-        "learning_rate": load.learning_rate,
+        "seed": seed, "gamma": shared.DISCOUNT, "learning_rate": load.learning_rate,
         "policy_kwargs": {"net_arch": list(load.hidden), "activation_fn": relu},
-    }
+    }  # fmt: skip
     if name == "sb3":
         settings["device"] = "cpu"
     if load.algorithm == "ppo":
         settings["policy_kwargs"]["activation_fn"] = tanh
         settings |= {
-            "n_steps": HORIZON,
-            "n_epochs": EPOCHS,
-            "batch_size": load.batch,
-            "gae_lambda": LAMBDA,
-            "clip_range": CLIP,
-            "ent_coef": ENTROPY,
-            "vf_coef": VALUE,
-            "max_grad_norm": MAX_NORM,
-        }
+            "n_steps": shared.HORIZON, "n_epochs": shared.EPOCHS, "batch_size": load.batch,
+            "gae_lambda": shared.LAMBDA, "clip_range": shared.CLIP, "ent_coef": shared.ENTROPY,
+            "vf_coef": shared.VALUE, "max_grad_norm": shared.MAX_NORM,
+        }  # fmt: skip
     else:
         settings |= {
-            "batch_size": load.batch,
-            "buffer_size": load.capacity,
-            "learning_starts": LEARNING_STARTS,
-            "train_freq": 1,
-            "gradient_steps": load.envs,
-        }
+            "batch_size": load.batch, "buffer_size": load.capacity,
+            "learning_starts": shared.LEARNING_STARTS, "train_freq": 1, "gradient_steps": load.envs,
+        }  # fmt: skip
     if load.algorithm == "dqn":
         settings |= {
             "target_update_interval": load.target_every,
-            "exploration_initial_eps": EPSILON[0],
-            "exploration_final_eps": EPSILON[1],
+            "exploration_initial_eps": shared.EPSILON[0],
+            "exploration_final_eps": shared.EPSILON[1],
             "exploration_fraction": load.explore_steps / steps,
         }
     elif load.algorithm in ("ddpg", "sac"):
-        settings["tau"] = TAU
+        settings["tau"] = shared.TAU
     if load.algorithm == "ddpg":
-        settings["action_noise"] = NormalActionNoise(np.zeros(1), np.full(1, NOISE))
+        settings["action_noise"] = NormalActionNoise(np.zeros(1), np.full(1, shared.NOISE))
     return getattr(library, load.algorithm.upper())("MlpPolicy", envs, **settings)
 
 
@@ -115,114 +88,42 @@ def tianshou(load: Workload, seed: int) -> float:
     torch.set_num_threads(1)
     torch.manual_seed(seed)
     np.random.seed(seed)
-    clock, steps = Clock(WARM), load.peer_steps["tianshou"]
+    clock, steps = Clock(shared.WARM), load.peer_steps["tianshou"]
     envs = DummyVectorEnv([lambda: clock.env(load.env)] * load.envs)
     space = gymnasium.make(load.env)
     actions = space.action_space
     width = space.observation_space.shape
     net = Net(state_shape=width, action_shape=int(actions.n), hidden_sizes=list(load.hidden))  # type: ignore[attr-defined]
-    policy = DiscreteQLearningPolicy(model=net, action_space=actions, eps_training=EPSILON[0])
-    learner = DQN(
-        policy=policy,
-        optim=AdamOptimizerFactory(lr=load.learning_rate),
-        gamma=DISCOUNT,
-        target_update_freq=load.target_every,
-        is_double=False,
+    policy = DiscreteQLearningPolicy(
+        model=net, action_space=actions, eps_training=shared.EPSILON[0]
     )
-    replay = PrioritizedVectorReplayBuffer(load.capacity, load.envs, alpha=ALPHA, beta=BETA)
+    learner = DQN(
+        policy=policy, optim=AdamOptimizerFactory(lr=load.learning_rate), gamma=shared.DISCOUNT,
+        target_update_freq=load.target_every, is_double=False,
+    )  # fmt: skip
+    replay = PrioritizedVectorReplayBuffer(
+        load.capacity, load.envs, alpha=shared.ALPHA, beta=shared.BETA
+    )
     collector = Collector(learner, envs, replay, exploration_noise=True)
 
     def explore(epoch: int, done: int) -> None:
-        first, last = EPSILON
+        first, last = shared.EPSILON
         policy.set_eps_training(max(last, first + (last - first) * done / load.explore_steps))
 
     collector.reset()
-    collector.collect(n_step=LEARNING_STARTS // load.envs * load.envs, random=True)
+    collector.collect(n_step=shared.LEARNING_STARTS // load.envs * load.envs, random=True)
     learner.run_training(
         OffPolicyTrainerParams(
-            training_collector=collector,
-            max_epochs=1,
-            epoch_num_steps=steps - LEARNING_STARTS,
-            collection_step_num_env_steps=load.envs,
-            batch_size=load.batch,
-            update_step_num_gradient_steps_per_sample=1.0,
-            training_fn=explore,
-            verbose=False,
-            show_progress=False,
-        )
-    )
+            training_collector=collector, max_epochs=1,
+            epoch_num_steps=steps - shared.LEARNING_STARTS, collection_step_num_env_steps=load.envs,
+            batch_size=load.batch, update_step_num_gradient_steps_per_sample=1.0,
+            training_fn=explore, verbose=False, show_progress=False,
+        ),
+    )  # fmt: skip
     return clock.rate()
 
 
-def torchrl(load: Workload, seed: int) -> float:
-    """torchrl's collector, prioritised replay and DQN loss, put together as in its examples.
-
-    Its sum tree is an extension built beside one torch release; beside another the replay cannot
-    be made, which is reported as absent."""
-    os.environ["RL_WARNINGS"] = "0"
-    warnings.filterwarnings("ignore")
-    import torch
-    from tensordict.nn import TensorDictSequential
-    from torchrl.collectors import Collector
-    from torchrl.data import LazyTensorStorage, TensorDictPrioritizedReplayBuffer
-    from torchrl.envs import GymWrapper
-    from torchrl.modules import MLP, EGreedyModule, QValueActor
-    from torchrl.objectives import DQNLoss, HardUpdate, ValueEstimators
-
-    if load.envs != 1:
-        raise ValueError("torchrl is measured with one environment")
-    torch.set_num_threads(1)
-    torch.manual_seed(seed)
-    clock, steps = Clock(WARM), load.peer_steps["torchrl"]
-    env = GymWrapper(clock.env(load.env), categorical_action_encoding=True)
-    network = MLP(
-        in_features=4, out_features=2, num_cells=list(load.hidden), activation_class=torch.nn.ReLU
-    )
-    greedy = QValueActor(network, in_keys=["observation"], spec=env.action_spec)
-    explore = EGreedyModule(
-        env.action_spec,
-        eps_init=EPSILON[0],
-        eps_end=EPSILON[1],
-        annealing_num_steps=load.explore_steps,
-    )
-    loss = DQNLoss(greedy, loss_function="l2", delay_value=True)
-    loss.make_value_estimator(ValueEstimators.TD0, gamma=DISCOUNT)
-    target = HardUpdate(loss, value_network_update_interval=load.target_every)
-    optimiser = torch.optim.Adam(loss.parameters(), lr=load.learning_rate)
-    try:
-        replay = TensorDictPrioritizedReplayBuffer(
-            alpha=ALPHA,
-            beta=BETA,
-            storage=LazyTensorStorage(load.capacity),
-            batch_size=load.batch,
-        )
-    except (ImportError, RuntimeError, NameError) as error:
-        raise ModuleNotFoundError(f"torchrl's sum tree does not load here: {error}") from error
-    acting = TensorDictSequential(greedy, explore)
-    done = 0
-    for data in Collector(
-        env,
-        acting,
-        frames_per_batch=1,
-        total_frames=steps,
-        init_random_frames=LEARNING_STARTS,
-        device="cpu",
-    ):
-        done += data.numel()
-        replay.extend(data.reshape(-1))
-        explore.step(1)
-        if done < LEARNING_STARTS:
-            continue
-        batch = replay.sample()
-        loss(batch)["loss"].backward()
-        optimiser.step()
-        optimiser.zero_grad()
-        target.step()
-        replay.update_tensordict_priority(batch)
-    return clock.rate()
-
-
-SHARED_CLOCK = Clock(LEARNING_STARTS + 250)
+SHARED_CLOCK = Clock(shared.LEARNING_STARTS + 250)
 """RLlib's. Of this module, because RLlib pickles what makes its environments, and a clock inside a
 closure would be copied. At about a hundred env steps a second a longer warm-up would take most of
 the benchmark's time."""
@@ -247,19 +148,16 @@ def rllib(load: Workload, seed: int) -> float:
     from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 
     ray.init(
-        num_cpus=1,
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level=logging.ERROR,
+        num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR,
         object_store_memory=2**28,
-    )
+    )  # fmt: skip
     torch.set_num_threads(1)
     clock, steps = SHARED_CLOCK, load.peer_steps["rllib"]
     tune.register_env("clocked", clocked)
     model = DefaultModelConfig(
         fcnet_hiddens=list(load.hidden), fcnet_activation="relu", head_fcnet_hiddens=[]
     )
-    first, last = EPSILON
+    first, last = shared.EPSILON
     config = (
         DQNConfig()
         .environment("clocked", env_config={"id": load.env})
@@ -272,7 +170,7 @@ def rllib(load: Workload, seed: int) -> float:
         .rl_module(model_config=model)
         .training(
             lr=load.learning_rate,
-            gamma=DISCOUNT,
+            gamma=shared.DISCOUNT,
             target_network_update_freq=load.target_every,
             double_q=False,
             dueling=False,
@@ -283,7 +181,7 @@ def rllib(load: Workload, seed: int) -> float:
             n_step=1,
             train_batch_size_per_learner=load.batch,
             replay_buffer_config={"type": "EpisodeReplayBuffer", "capacity": load.capacity},
-            num_steps_sampled_before_learning_starts=LEARNING_STARTS,
+            num_steps_sampled_before_learning_starts=shared.LEARNING_STARTS,
             # steps trained on for a step sampled: as many as a batch, so one gradient step each
             training_intensity=float(load.batch),
         )

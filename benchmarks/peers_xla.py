@@ -12,21 +12,8 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
-from benchmarks.peers_workloads import (
-    CLIP,
-    DISCOUNT,
-    ENTROPY,
-    EPOCHS,
-    EPSILON,
-    HORIZON,
-    LAMBDA,
-    MAX_NORM,
-    MINIBATCHES,
-    NOISE,
-    TAU,
-    VALUE,
-    Workload,
-)
+from benchmarks import peers_workloads as shared
+from benchmarks.peers_workloads import Workload
 
 CALLS = 3
 """Calls of the compiled program that are counted, after one that compiles and warms up."""
@@ -57,7 +44,7 @@ def built(load: Workload, seed: int) -> tuple[Body, Any, int]:
 
     build = {"dqn": _dqn, "ddpg": _actor_critic, "sac": _actor_critic, "ppo": _ppo}[load.algorithm]
     body, state = build(load, jax.random.key(seed))
-    return body, state, load.envs * (HORIZON if load.algorithm == "ppo" else 1)
+    return body, state, load.envs * (shared.HORIZON if load.algorithm == "ppo" else 1)
 
 
 def greedy(load: Workload, episodes: int, longest: int) -> Callable[[Any, Any], Any]:
@@ -93,9 +80,6 @@ def greedy(load: Workload, episodes: int, longest: int) -> Callable[[Any, Any], 
         return lax.while_loop(on, once, (0, start(key), nothing > 0, nothing))[3]
 
     return play
-
-
-# ------------------------------------------------------------------ environments
 
 
 def _cartpole(envs: int) -> tuple[Any, Any, Any]:
@@ -151,9 +135,6 @@ def _pendulum(envs: int) -> tuple[Any, Any, Any]:
     return lambda key: (fresh(key), jnp.zeros(envs, jnp.int32)), lambda s: view(s[0]), step
 
 
-# ------------------------------------------------------------------ networks and replay
-
-
 def _network(key: Any, widths: tuple[int, ...]) -> Any:
     from jax import numpy as jnp
     from jax import random
@@ -177,12 +158,9 @@ def _ring(load: Workload, obs: int, action: tuple[int, ...], kind: Any) -> tuple
 
     size = load.capacity // load.envs * load.envs
     arrays = (
-        jnp.zeros((size, obs)),
-        jnp.zeros((size, *action), kind),
-        jnp.zeros(size),
-        jnp.zeros((size, obs)),
-        jnp.zeros(size),
-    )
+        jnp.zeros((size, obs)), jnp.zeros((size, *action), kind), jnp.zeros(size),
+        jnp.zeros((size, obs)), jnp.zeros(size),
+    )  # fmt: skip
 
     def put(ring: Any, done: Any, *rows: Any) -> Any:
         at = done % size
@@ -200,9 +178,6 @@ def _follow(target: Any, online: Any, share: Any) -> Any:
     return jax.tree.map(lambda t, o: t + share * (o - t), target, online)
 
 
-# ------------------------------------------------------------------ algorithms
-
-
 def _dqn(load: Workload, key: Any) -> tuple[Body, Any]:
     import jax
     import optax
@@ -212,7 +187,7 @@ def _dqn(load: Workload, key: Any) -> tuple[Body, Any]:
     n = load.envs
     start, see, step = _cartpole(n)
     ring, put, size = _ring(load, 4, (), jnp.int32)
-    adam, (first, last) = optax.adam(load.learning_rate), EPSILON
+    adam, (first, last) = optax.adam(load.learning_rate), shared.EPSILON
 
     def values(network: Any, x: Any) -> Any:
         return _apply(network, x, jax.nn.relu)
@@ -234,7 +209,7 @@ def _dqn(load: Workload, key: Any) -> tuple[Body, Any]:
             q, moments = carry
             rows = random.randint(key, (load.batch,), 0, jnp.minimum(done, size))
             x, chosen, gained, ahead, end = (a[rows] for a in ring)
-            aim = gained + DISCOUNT * (1 - end) * values(target, ahead).max(1)
+            aim = gained + shared.DISCOUNT * (1 - end) * values(target, ahead).max(1)
 
             def loss(q: Any) -> Any:
                 here = jnp.take_along_axis(values(q, x), chosen[:, None], 1)[:, 0]
@@ -287,7 +262,7 @@ def _actor_critic(load: Workload, key: Any) -> tuple[Body, Any]:
         x, chosen, gained, ahead, end = (a[rows] for a in ring)
         following, density = act(actor if soft else targets[0], ahead, for_next)
         value = judge(targets[1], ahead, following).min(0) - jnp.exp(heat) * density * soft
-        aim = gained + DISCOUNT * (1 - end) * value
+        aim = gained + shared.DISCOUNT * (1 - end) * value
 
         def critic_loss(critics: Any) -> Any:
             return jnp.square(judge(critics, x, chosen) - aim).mean(1).sum()
@@ -308,8 +283,8 @@ def _actor_critic(load: Workload, key: Any) -> tuple[Body, Any]:
             moved, of_heat = adam.update(-(mean - 1.0), moments[2])
             heat = heat + moved
         targets = (
-            targets[0] if soft else _follow(targets[0], actor, TAU),
-            _follow(targets[1], critics, TAU),
+            targets[0] if soft else _follow(targets[0], actor, shared.TAU),
+            _follow(targets[1], critics, shared.TAU),
         )
         return ((actor, critics, targets, heat), (of_actor, of_critics, of_heat)), None
 
@@ -319,7 +294,7 @@ def _actor_critic(load: Workload, key: Any) -> tuple[Body, Any]:
         obs = see(state)
         action, _ = act(learner[0][0], obs, for_act)
         if not soft:
-            noise = 2 * NOISE * random.normal(for_act, action.shape)
+            noise = 2 * shared.NOISE * random.normal(for_act, action.shape)
             action = jnp.clip(action + noise, -2, 2)
         state, after, reward, ended, over = step(state, action, for_env)
         ring, done = put(ring, done, obs, action, reward, after, ended), done + n
@@ -343,10 +318,10 @@ def _ppo(load: Workload, key: Any) -> tuple[Body, Any]:
     from jax import lax, random
     from jax import numpy as jnp
 
-    n, rows = load.envs, load.envs * HORIZON
+    n, rows = load.envs, load.envs * shared.HORIZON
     start, see, step = _cartpole(n)
     adam = optax.chain(
-        optax.clip_by_global_norm(MAX_NORM), optax.adam(load.learning_rate, eps=1e-5)
+        optax.clip_by_global_norm(shared.MAX_NORM), optax.adam(load.learning_rate, eps=1e-5)
     )
 
     def logs(nets: Any, x: Any) -> Any:
@@ -372,14 +347,14 @@ def _ppo(load: Workload, key: Any) -> tuple[Body, Any]:
             return state, (*held, reward, over.astype(jnp.float32))
 
         key, for_rollout, for_epochs = random.split(key, 3)
-        state, seen = lax.scan(vector_step, state, random.split(for_rollout, HORIZON))
+        state, seen = lax.scan(vector_step, state, random.split(for_rollout, shared.HORIZON))
         obs, action, before, values, reward, over = seen
 
         def back(carry: Any, row: Any) -> tuple[Any, Any]:
             trace, ahead = carry
             gained, here, end = row
-            on = DISCOUNT * (1 - end)
-            trace = gained + on * ahead - here + on * LAMBDA * trace
+            on = shared.DISCOUNT * (1 - end)
+            trace = gained + on * ahead - here + on * shared.LAMBDA * trace
             return (trace, here), trace
 
         last = (jnp.zeros(n), value(nets, see(state)))
@@ -394,20 +369,26 @@ def _ppo(load: Workload, key: Any) -> tuple[Body, Any]:
             def loss(nets: Any) -> Any:
                 table = logs(nets, x)
                 ratio = jnp.exp(pick(table, chosen) - before)
-                held = jnp.clip(ratio, 1 - CLIP, 1 + CLIP)
+                held = jnp.clip(ratio, 1 - shared.CLIP, 1 + shared.CLIP)
                 surrogate = jnp.minimum(ratio * gain, held * gain).mean()
                 entropy = -(jnp.exp(table) * table).sum(1).mean()
-                return -surrogate - ENTROPY * entropy + VALUE * ((value(nets, x) - aim) ** 2).mean()
+                return (
+                    -surrogate
+                    - shared.ENTROPY * entropy
+                    + shared.VALUE * ((value(nets, x) - aim) ** 2).mean()
+                )
 
             moved, moments = adam.update(jax.grad(loss)(nets), moments)
             return (optax.apply_updates(nets, moved), moments), None
 
         def epoch(carry: Any, key: Any) -> tuple[Any, Any]:
             order = random.permutation(key, rows)
-            parts = [a[order].reshape(MINIBATCHES, -1, *a.shape[1:]) for a in flat]
+            parts = [a[order].reshape(shared.MINIBATCHES, -1, *a.shape[1:]) for a in flat]
             return lax.scan(minibatch, carry, parts)[0], None
 
-        (nets, moments), _ = lax.scan(epoch, (nets, moments), random.split(for_epochs, EPOCHS))
+        (nets, moments), _ = lax.scan(
+            epoch, (nets, moments), random.split(for_epochs, shared.EPOCHS)
+        )
         return (state, nets, moments, key), over.sum()
 
     key, for_start, for_actor, for_critic = random.split(key, 4)

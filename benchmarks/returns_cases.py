@@ -74,7 +74,8 @@ class Shipped:
     figure: str
     least: float
     needed: int = 4
-    seeds: int = field(default=5)
+    seeds: int = 5
+    peers: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -100,38 +101,26 @@ _DQN: dict[str, Any] = {
     "learning_starts": 1_000,
 }
 _ACTOR_CRITIC: dict[str, Any] = {
-    "num_envs": 4,
-    "hidden": [128, 128],
-    "batch_size": 128,
-    "replay_ratio": 1,
-    "replay": _UNIFORM,
-    "discount": 0.99,
-    "actor_learning_rate": 1e-3,
-    "critic_learning_rate": 1e-3,
-    "target": {"tau": 0.005},
-    "learning_starts": 1_000,
-}
+    "num_envs": 4, "hidden": [128, 128], "batch_size": 128, "replay_ratio": 1, "replay": _UNIFORM,
+    "discount": 0.99, "actor_learning_rate": 1e-3, "critic_learning_rate": 1e-3,
+    "target": {"tau": 0.005}, "learning_starts": 1_000,
+}  # fmt: skip
 _OWN: dict[str, dict[str, Any]] = {
     "ddpg": {"exploration": {"noise": 0.1}},
     "td3": {
-        "exploration": {"noise": 0.1},
-        "policy_delay": 2,
-        "smoothing": {"noise": 0.2, "limit": 0.5},
+        "exploration": {"noise": 0.1}, "policy_delay": 2, "smoothing": {"noise": 0.2, "limit": 0.5},
     },
     "sac": {"temperature_learning_rate": 1e-3},
-}
+}  # fmt: skip
 """What each actor-critic adds."""
 _CAR: dict[str, Any] = {"hidden": [64, 64], "learning_starts": 10_000}
 _CAR_NOISE: dict[str, Any] = {"exploration": {"noise": 3.0}}
 """What MountainCarContinuous changes. The goal is found by nearly full actions of random sign: with
 noise of 0.5, or of 1 in TD3, no seed found it."""
 _MUJOCO: dict[str, Any] = {
-    "num_envs": 1,
-    "hidden": [256, 256],
-    "batch_size": 256,
-    "replay": {"kind": "uniform", "capacity": 50_000},
-    "learning_starts": 5_000,
-}
+    "num_envs": 1, "hidden": [256, 256], "batch_size": 256,
+    "replay": {"kind": "uniform", "capacity": 50_000}, "learning_starts": 5_000,
+}  # fmt: skip
 """What MuJoCo's environments change."""
 
 
@@ -155,33 +144,17 @@ def _actor_critics(
 
 
 _ROLLOUT: dict[str, Any] = {
-    "num_envs": 8,
-    "hidden": [64, 64],
-    "discount": 0.99,
-    "activation": "tanh",
-    "entropy": 0.0,
-    "value_weight": 0.5,
-    "max_grad_norm": 0.5,
-    "anneal": False,
-}
+    "num_envs": 8, "hidden": [64, 64], "discount": 0.99, "activation": "tanh", "entropy": 0.0,
+    "value_weight": 0.5, "max_grad_norm": 0.5, "anneal": False,
+}  # fmt: skip
 _PPO: dict[str, Any] = {
-    "name": "ppo",
-    **_ROLLOUT,
-    "rollout_steps": 128,
-    "gae_lambda": 0.95,
-    "epochs": 10,
-    "minibatches": 8,
-    "clip": 0.2,
-    "learning_rate": 1e-3,
-}
+    "name": "ppo", **_ROLLOUT, "rollout_steps": 128, "gae_lambda": 0.95, "epochs": 10,
+    "minibatches": 8, "clip": 0.2, "learning_rate": 1e-3,
+}  # fmt: skip
 _A2C: dict[str, Any] = {
-    "name": "a2c",
-    **_ROLLOUT,
-    "rollout_steps": 8,
-    "gae_lambda": 0.95,
-    "normalise_advantages": False,
-    "learning_rate": 7e-4,
-}
+    "name": "a2c", **_ROLLOUT, "rollout_steps": 8, "gae_lambda": 0.95,
+    "normalise_advantages": False, "learning_rate": 7e-4,
+}  # fmt: skip
 
 
 def _on_policy(

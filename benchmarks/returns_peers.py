@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.returns_cases import EPISODES, Case
+from benchmarks.kept_runs import judge
+from benchmarks.returns_cases import Case
 
 SAME = {"name", "env", "num_envs", "hidden", "discount", "normalise"}
 """Settings that every algorithm has and every library is told of."""
@@ -33,11 +34,9 @@ def train(name: str, case: Case, seed: int) -> dict[str, Any]:
         from stable_baselines3.common.vec_env import VecNormalize
 
         envs = VecNormalize(
-            envs,
-            norm_obs=normalise.get("observations", False),
-            norm_reward=normalise.get("rewards", False),
-            gamma=a["discount"],
-        )
+            envs, norm_obs=normalise.get("observations", False),
+            norm_reward=normalise.get("rewards", False), gamma=a["discount"],
+        )  # fmt: skip
     build, settings = _settings(name, case, envs.action_space)
     policy = {"net_arch": a["hidden"], "activation_fn": activations[a.get("activation", "relu")]}
     policy |= settings.pop("policy", {})
@@ -45,30 +44,20 @@ def train(name: str, case: Case, seed: int) -> dict[str, Any]:
         settings["device"] = "cpu"
     model = getattr(library, build)("MlpPolicy", envs, seed=seed, policy_kwargs=policy, **settings)
     model.learn(case.steps)
-    finished = [episode["r"] for episode in model.ep_info_buffer]
+    finished, normal = (
+        [episode["r"] for episode in model.ep_info_buffer],
+        model.get_vec_normalize_env(),
+    )
+
+    def act(obs: Any) -> Any:
+        seen = obs if normal is None else normal.normalize_obs(obs)
+        return model.predict(seen, deterministic=True)[0]
+
     return {
-        "final": float(np.mean(judge(model, a["env"], seed))),
+        "final": judge(a["env"], seed, act),
         "last_20": float(np.mean(finished[-20:])) if finished else None,
         "version": library.__version__,
     }
-
-
-def judge(model: Any, env_id: str, seed: int) -> list[float]:
-    """Returns of 20 fresh episodes of the policy's most likely actions."""
-    import gymnasium
-
-    env, normal = gymnasium.make(env_id), model.get_vec_normalize_env()
-    returns = []
-    for episode in range(EPISODES):
-        obs, _ = env.reset(seed=1_000_000 * (seed + 1) + episode)
-        total, over = 0.0, False
-        while not over:
-            seen = obs if normal is None else normal.normalize_obs(obs)
-            action, _ = model.predict(seen, deterministic=True)
-            obs, reward, terminated, truncated, _ = env.step(action)
-            total, over = total + float(reward), terminated or truncated
-        returns.append(total)
-    return returns
 
 
 def _library(name: str) -> tuple[Any, dict[str, Any]]:
@@ -97,14 +86,10 @@ def _settings(name: str, case: Case, space: Any) -> tuple[str, dict[str, Any]]:
     if a["replay"]["kind"] != "uniform" or a["replay_ratio"] != 1:
         raise ValueError(f"{case.name}: {name} has uniform replay, and gradient steps an env step")
     settings: dict[str, Any] = {
-        "batch_size": a["batch_size"],
-        "buffer_size": a["replay"]["capacity"],
-        "gamma": a["discount"],
-        "learning_starts": a["learning_starts"],
-        "train_freq": 1,
-        "gradient_steps": envs,
-        "n_steps": a.get("n_step", 1),
-    }
+        "batch_size": a["batch_size"], "buffer_size": a["replay"]["capacity"],
+        "gamma": a["discount"], "learning_starts": a["learning_starts"], "train_freq": 1,
+        "gradient_steps": envs, "n_steps": a.get("n_step", 1),
+    }  # fmt: skip
     tau, every = a["target"].get("tau"), a["target"].get("every")
     if a["name"] == "dqn":
         if a["double"] or a["huber"] != 1.0 or (tau and envs > 1):
@@ -115,13 +100,11 @@ def _settings(name: str, case: Case, space: Any) -> tuple[str, dict[str, Any]]:
         left -= {"double", "huber", "learning_rate"}
         explore = a["exploration"]
         settings |= {
-            "learning_rate": a["learning_rate"],
-            "tau": tau or 1.0,
-            "target_update_interval": every or 1,
-            "exploration_initial_eps": explore["initial"],
+            "learning_rate": a["learning_rate"], "tau": tau or 1.0,
+            "target_update_interval": every or 1, "exploration_initial_eps": explore["initial"],
             "exploration_final_eps": explore["final"],
             "exploration_fraction": explore["steps"] / case.steps,
-        }
+        }  # fmt: skip
         if name == "sb3":
             settings["max_grad_norm"] = a["max_grad_norm"]
         left -= {"max_grad_norm"}  # sbx does not clip; said in the table's notes
@@ -163,15 +146,11 @@ def _on_policy(name: str, case: Case, space: Any) -> tuple[str, dict[str, Any]]:
     )
     rate = a["learning_rate"]
     settings: dict[str, Any] = {
-        "n_steps": a["rollout_steps"],
-        "gamma": a["discount"],
-        "gae_lambda": a["gae_lambda"],
-        "ent_coef": a["entropy"],
-        "vf_coef": a["value_weight"],
-        "max_grad_norm": a["max_grad_norm"],
+        "n_steps": a["rollout_steps"], "gamma": a["discount"], "gae_lambda": a["gae_lambda"],
+        "ent_coef": a["entropy"], "vf_coef": a["value_weight"], "max_grad_norm": a["max_grad_norm"],
         "learning_rate": (lambda left: left * rate) if a["anneal"] else rate,
         "normalize_advantage": a.get("normalise_advantages", True),
-    }
+    }  # fmt: skip
     if "log_std" in a:
         half = float(np.log(0.5 * (space.high - space.low)).mean())
         settings["policy"] = {"log_std_init": a["log_std"] + half}

@@ -37,7 +37,7 @@ def interval(scores: Sequence[float], seed: int = 0) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def tables(cases: Sequence[Case | Shipped], runs: Mapping[str, Mapping[str, Scores]]) -> list[Bar]:
+def tables(title: str, cases: Sequence[Any], runs: Mapping[str, Mapping[str, Scores]]) -> list[Bar]:
     """Print a line for everyone in every case, and return the bars. A case without runs of ours,
     or without a figure to be compared with, gives none."""
     rows: list[list[str]] = []
@@ -48,31 +48,27 @@ def tables(cases: Sequence[Case | Shipped], runs: Mapping[str, Mapping[str, Scor
         if isinstance(case, Shipped):
             bars += _shipped(case, here.get("ours", {}))
             continue
-        rows += [_published(case, figure) for figure in case.published]
+        rows += [_published(case, figure) for figure in getattr(case, "published", ())]
         bars += _compared(case, here)
     columns = ["case", "who", "seeds", "env steps", "mean of the middle half", "95 % interval"]
-    show("returns", [*columns, "last 20 in training", "CPU s"], rows)
+    show(title, [*columns, "last 20 in training", "CPU s"], rows)
     for case in cases:
-        if isinstance(case, Case) and case.note:
+        if getattr(case, "note", ""):
             print(f"note: {case.name}: {case.note}")
     return bars
 
 
-def _row(case: Case | Shipped, who: str, scores: Scores) -> list[str]:
+def _row(case: Any, who: str, scores: Scores) -> list[str]:
     figure = case.figure if isinstance(case, Shipped) else "final"
     values = of(scores, "last_20" if figure == "mean_last_20" else "final")
     low, high = interval(values)
     last, cpu = of(scores, "last_20"), of(scores, "cpu_s")
     return [
-        case.name,
-        who,
-        str(len(scores)),
-        f"{case.steps:,}" if isinstance(case, Case) else "as shipped",
-        f"{float(iqm(np.asarray(values))):.1f}",
-        f"{low:.1f} … {high:.1f}",
-        f"{float(iqm(np.asarray(last))):.1f}" if last else "",
-        f"{float(np.median(cpu)):.0f}",
-    ]
+        case.name, who, str(len(scores)),
+        "as shipped" if isinstance(case, Shipped) else f"{case.steps:,}",
+        f"{float(iqm(np.asarray(values))):.1f}", f"{low:.1f} … {high:.1f}",
+        f"{float(iqm(np.asarray(last))):.1f}" if last else "", f"{float(np.median(cpu)):.0f}",
+    ]  # fmt: skip
 
 
 def _published(case: Case, figure: Published) -> list[str]:
@@ -102,21 +98,24 @@ def _shipped(case: Shipped, scores: Scores) -> list[Bar]:
     ]
 
 
-def _compared(case: Case, here: Mapping[str, Scores]) -> list[Bar]:
-    """Ours against the lowest bound of the peers' intervals, and against a known optimum."""
+def _compared(case: Any, here: Mapping[str, Scores]) -> list[Bar]:
+    """Ours against the lowest bound of the intervals of the peers with all seeds, and against a
+    known optimum."""
     if "ours" not in here or len(here["ours"]) < case.seeds:
         return []
     values = of(here["ours"], "final")
     middle = float(iqm(np.asarray(values)))
     bars = []
-    lows = {who: interval(of(here[who], "final"))[0] for who in here if who != "ours"}
+    whole = [who for who in here if who != "ours" and len(here[who]) >= case.seeds]
+    lows = {who: interval(of(here[who], "final"))[0] for who in whole}
     if lows:
         who = min(lows, key=lambda name: lows[name])
         text = f"{case.name}: mean of the middle half, {len(values)} seeds"
         asked = f"at least {lows[who]:.1f}, the low end of {who}'s interval"
         bars.append(Bar(text, f"{middle:.1f}", asked, middle >= lows[who]))
-    if case.optimum is not None:
-        least = case.optimum - WITHIN * abs(case.optimum)
-        text = f"{case.name}: within {WITHIN:.0%} of the known optimum {case.optimum:g}"
+    optimum = getattr(case, "optimum", None)
+    if optimum is not None:
+        least = optimum - WITHIN * abs(optimum)
+        text = f"{case.name}: within {WITHIN:.0%} of the known optimum {optimum:g}"
         bars.append(Bar(text, f"{middle:.2f}", f"at least {least:.2f}", middle >= least))
     return bars

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,17 @@ ABOUT = (
 )
 
 
-def main(topic: str, parts: Mapping[str, str], arguments: list[str] | None = None) -> int:
+Run = Callable[[str, bool, Path | None], Part]
+"""A part's name, whether it is to be quick, and the folder of data → the part."""
+
+
+def main(
+    topic: str, parts: Mapping[str, str], arguments: list[str] | None = None, run: Run | None = None
+) -> int:
     """Runs the parts that the command line names; the exit status.
 
-    parts: part → its subject; a part is a module `benchmarks.TOPIC.PART` with
-    `run(quick: bool, data: Path | None) -> Part`.
+    parts: part → its subject. run: makes a part; else a part is a module `benchmarks.TOPIC.PART`
+    with `run(quick: bool, data: Path | None) -> Part`.
     """
     subjects = "; ".join(f"{name}: {subject}" for name, subject in parts.items())
     parser = argparse.ArgumentParser(f"python -m benchmarks.{topic}", description=ABOUT)
@@ -45,9 +51,10 @@ def main(topic: str, parts: Mapping[str, str], arguments: list[str] | None = Non
     for name in [p for p in parts if p in options.parts or not options.parts]:
         wall, cpu = time.perf_counter(), time.process_time()
         try:
-            part: Part = importlib.import_module(f"benchmarks.{topic}.{name}").run(
-                options.quick, data
-            )
+            if run is None:
+                part: Part = import_module(f"benchmarks.{topic}.{name}").run(options.quick, data)
+            else:
+                part = run(name, options.quick, data)
         except AbsentError as error:
             absent.append(f"{name}: {error}")
             continue

@@ -25,8 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.bars import Bar, finish
-from pearl.errors import InfeasibleError
+from benchmarks.bars import Bar, at_most, finish
 from pearl.graph.period import Arc, howard, simulate
 from pearl.runtime.clock import VirtualClock
 
@@ -134,12 +133,9 @@ class Setup:
 
     def bounds_s(self) -> dict[str, float]:
         """No iteration is shorter, by the lane that is taken: seconds."""
-        return {
-            "acting": self.work.act_s,
-            "learner": self.learn_s,
-            "rows in": self.share * self.in_s,
-            "parameters out": self.share * self.out_s,
-        }
+        into, out = self.share * self.in_s, self.share * self.out_s
+        acting, learner = self.work.act_s, self.learn_s
+        return {"acting": acting, "learner": learner, "rows in": into, "parameters out": out}
 
 
 def graph(setup: Setup) -> tuple[int, list[Arc]]:
@@ -182,24 +178,20 @@ def in_order(
 
     scale: from `factors`. failed: (iteration, node) in which a rollout takes RESTART_S more.
     """
-    size, arcs = graph(setup)
-    iterations = len(scale)
+    (size, arcs), iterations = graph(setup), len(scale)
     every = np.ones((iterations, size))
     every[:, : setup.nodes] = scale
     if failed is not None:
         every[failed] += RESTART_S / setup.work.act_s
-    starts = simulate(size, arcs, iterations, every)
-    ends = starts[:, -1] + setup.learn_s
-    clock = VirtualClock(ends, WARM)
-    return clock.stop(iterations) / (iterations - WARM), ends
+    ends = simulate(size, arcs, iterations, every)[:, -1] + setup.learn_s
+    return VirtualClock(ends, WARM).stop(iterations) / (iterations - WARM), ends
 
 
 @dataclass(frozen=True)
 class AnyOrder:
     """A run in any order. iteration_s: seconds for as many rollouts as there are nodes.
 
-    age: iterations between the parameters that a rollout began with and its rows being learnt from:
-    mean, 99th percentile.
+    age: iterations from the parameters that a rollout began with until its rows are learnt from.
     """
 
     iteration_s: float
@@ -218,8 +210,7 @@ def any_order(setup: Setup, scale: NDArray[np.float64]) -> AnyOrder:
     free = [0.0, 0.0, 0.0]  # the link in, the learner, the link out
     lanes = ((setup.in_s, LATENCY_S), (work.learn_s, 0.0), (setup.out_s, LATENCY_S))
     number, learnt, total = nodes, 0, nodes * len(scale)
-    ages: list[float] = []
-    ends: list[float] = []
+    ages, ends = list[float](), list[float]()
     while learnt < total:
         at, _, node, stage = heapq.heappop(events)
         if stage == 2:  # learnt from; the answer has what the learner holds now
@@ -237,9 +228,8 @@ def any_order(setup: Setup, scale: NDArray[np.float64]) -> AnyOrder:
             event = (at + factor * work.act_s, number, node, 0)
         heapq.heappush(events, event)
         number += 1
-    skipped = WARM * nodes
-    seconds = (ends[-1] - ends[skipped - 1]) / (len(scale) - WARM)
-    late = np.array(ages[skipped:])
+    seconds = (ends[-1] - ends[WARM * nodes - 1]) / (len(scale) - WARM)
+    late = np.array(ages[WARM * nodes :])
     return AnyOrder(seconds, float(late.mean()), float(np.percentile(late, 99)))
 
 
@@ -284,31 +274,18 @@ def row(work: Work, link: str, nodes: int, *, iterations: int, seed: int) -> Row
     def ordered(setup: Setup) -> float:
         return rows / with_failures(setup, scale)
 
-    one = Setup(work, nodes, LINKS[link])
-    late = Setup(work, nodes, LINKS[link], lag=1)
-    free = any_order(one, scale)
-    bounds = one.bounds_s()
-    candidates = [
-        Setup(work, nodes, LINKS[link], 1, g) for g in LEARNERS if g <= nodes // 2 or g == 1
-    ]
+    one, late = (Setup(work, nodes, LINKS[link], lag) for lag in (0, 1))
+    free, bounds = any_order(one, scale), one.bounds_s()
+    counts = [g for g in LEARNERS if g <= nodes // 2 or g == 1]
+    candidates = [Setup(work, nodes, LINKS[link], 1, g) for g in counts]
     best = min(candidates, key=lambda s: (max(s.bounds_s().values()), s.learners))
-    # In any order a failure costs the rows of one node while it starts again.
-    share = 1 - RESTART_S * FAILURES_PER_S
+    share = 1 - RESTART_S * FAILURES_PER_S  # in any order a failure costs one node's rows
     return Row(
-        work.name,
-        link,
-        nodes,
-        rows / period_s(one),
-        ordered(one),
-        ordered(late),
-        rows / free.iteration_s * share,
-        free.age_mean,
-        free.age_99,
-        max(bounds, key=lambda name: bounds[name]),
-        rows / max(bounds.values()),
-        best.learners,
+        work.name, link, nodes, rows / period_s(one), ordered(one), ordered(late),
+        rows / free.iteration_s * share, free.age_mean, free.age_99,
+        max(bounds, key=lambda name: bounds[name]), rows / max(bounds.values()), best.learners,
         ordered(best),
-    )
+    )  # fmt: skip
 
 
 def saturation(work: Work, link: str) -> float:
@@ -341,14 +318,12 @@ def planned(limit_s: float) -> dict[str, Any]:
     sizes = {"num_envs": 4096, "replay_ratio": "1/512", "batch_size": 512, "learning_starts": 5000}
     given = {"platform": "cpu_gpu", "limits.replicas": copies, "limits.policy_lag": 1}
     system = load("dqn_cartpole", set=given | {f"algorithm.{k}": v for k, v in sizes.items()})
-    cpu_device, gpu = system.platform.devices
+    host, gpu = system.platform.devices
     (link,) = system.platform.links
     gpus = [replace(gpu, name=f"gpu{i}") for i in range(DEVICES - 1)]
-    machine = replace(
-        system.platform,
-        devices=(replace(cpu_device, max_lanes=1), *gpus),
-        links=tuple(replace(link, b=g.name) for g in gpus),
-    )
+    links = tuple(replace(link, b=g.name) for g in gpus)
+    devices = (replace(host, max_lanes=1), *gpus)
+    machine = replace(system.platform, devices=devices, links=links)
     names = [f"host{i}" for i in range(HOSTS)]
     network = [Link(names[0], n, LATENCY_S, LINKS["10 Gbit/s"], MESSAGE_S) for n in names[1:]]
     platform = of_hosts("hosts", dict.fromkeys(names, machine), network)
@@ -363,20 +338,16 @@ def planned(limit_s: float) -> dict[str, Any]:
     costs = CostTable(platform, tuple(modes))
     plan = solve(graph, costs, limits=system.limits, time_limit_s=limit_s)
     return {
-        "env_steps_per_s": plan.rates["env_steps_per_s"],
-        "period_s": plan.period_s,
-        "bound_s": plan.bound_s,
-        "gap": plan.gap,
-        "status": plan.status,
+        "env_steps_per_s": plan.rates["env_steps_per_s"], "period_s": plan.period_s,
+        "bound_s": plan.bound_s, "gap": plan.gap, "status": plan.status,
         "copies": sum(task.task.startswith("env_step") for task in plan.tasks),
         "hosts": len({task.device.partition("/")[0] for task in plan.tasks}),
-        "wall_s": time.perf_counter() - wall,
-        "cpu_s": time.process_time() - cpu,
-    }
+        "wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu,
+    }  # fmt: skip
 
 
-COLUMNS = ["loop, Gbit/s", "nodes", "even", "lag 0", "lag 1", "any order", "age", "held by"]
-COLUMNS += ["learners", "rate"]
+COLUMNS = ["loop, Gbit/s", "nodes", "even", "lag 0", "lag 1", "any order", "age"]
+COLUMNS += ["held by", "learners", "rate"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -387,27 +358,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.planner:
         return planner(options.json)
-    nodes = NODES[:3] if options.quick else NODES
-    iterations = 60 if options.quick else ITERATIONS
-    found = [
-        row(work, link, n, iterations=iterations, seed=0)
-        for work in WORKS
-        for link in LINKS
-        for n in nodes
-    ]
-    table = [
-        [
-            f"{r.work} {r.link.split()[0]}",
-            f"{r.nodes:,}",
-            *(f"{rate / 1e3:,.1f}" for rate in (r.fixed, r.sync, r.lag, r.free)),
-            f"{r.age_mean:.2f}",
-            r.bound,
-            f"{r.learners}",
-            f"{r.parallel / 1e3:,.1f}",
-        ]
-        for r in found
-    ]
-    knees = {f"{w.name}, {link}": saturation(w, link) for w in WORKS for link in LINKS}
+    nodes, iterations = (NODES[:3], 60) if options.quick else (NODES, ITERATIONS)
+    pairs = [(work, link) for work in WORKS for link in LINKS]
+    found = [row(*pair, n, iterations=iterations, seed=0) for pair in pairs for n in nodes]
+    table = []
+    for r in found:
+        rates = (f"{rate / 1e3:,.1f}" for rate in (r.fixed, r.sync, r.lag, r.free))
+        head = [f"{r.work} {r.link.split()[0]}", f"{r.nodes:,}", *rates]
+        age, best = f"{r.age_mean:.2f}", f"{r.parallel / 1e3:,.1f}"
+        table.append([*head, age, r.bound, f"{r.learners}", best])
+    knees = {f"{work.name}, {link}": saturation(work, link) for work, link in pairs}
     for name, knee in knees.items():
         print(f"{name}: one learner holds the iteration from {knee:,.0f} nodes on")
     values = {"rows": [asdict(r) for r in found], "saturates_at_nodes": knees}
@@ -417,33 +377,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def bars(rows: Sequence[Row]) -> list[Bar]:
     """What must hold whatever the figures: no rate above that of its lanes, and stragglers cost."""
-    above = {
-        "order": max(max(r.sync, r.lag) / r.ceiling for r in rows),
-        "any order": max(r.free / r.ceiling for r in rows),
-    }
+    order = max(max(r.sync, r.lag) / r.ceiling for r in rows)
+    free, what = max(r.free / r.ceiling for r in rows), "over those of the lane taken most"
     return [
-        Bar(f"rates in {name} over those of the lane taken most", f"{x:.3f}", "≤ 1.01", x <= 1.01)
-        for name, x in above.items()
+        at_most(f"rates in order {what}", order, 1.01, "{:.3f}"),
+        at_most(f"rates in any order {what}", free, 1.01, "{:.3f}"),
     ]
 
 
 def planner(json_path: str | None) -> int:
     """The part about the planner."""
-    title = f"A plan for {HOSTS} hosts x {DEVICES} devices"
-    asked = f"≤ {WITHIN_S:g} s, a gap below 100 %"
-    try:
-        plan = planned(LIMIT_S)
-    except InfeasibleError as error:
-        bar = Bar(title, str(error), asked, False)
-        return finish(title, ["of the plan", ""], [], [bar], [], json_path, {"planned": None})
-    bar = Bar(
-        f"{title} and its gap",
-        f"{plan['wall_s']:.1f} s, {plan['gap']:.1%}",
-        asked,
-        plan["wall_s"] <= WITHIN_S and plan["gap"] < 1,
-    )
+    title, plan = f"A plan for {HOSTS} hosts x {DEVICES} devices", planned(LIMIT_S)
+    bars = [
+        at_most(title, plan["wall_s"], WITHIN_S, "{:.1f} s"),
+        Bar(f"{title}: gap", f"{plan['gap']:.1%}", "below 100 %", plan["gap"] < 1),
+    ]
     rows = [[name, str(value)] for name, value in plan.items()]
-    return finish(title, ["of the plan", ""], rows, [bar], [], json_path, {"planned": plan})
+    return finish(title, ["of the plan", ""], rows, bars, [], json_path, {"planned": plan})
 
 
 if __name__ == "__main__":

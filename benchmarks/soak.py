@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import os
 import random
 import signal
@@ -20,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.bars import Bar, at_most, finish
 from pearl.runtime import fork_server
 from pearl.training.steering import Progress
 from tests.lanes import planned, replay_spec, trained
@@ -96,51 +96,41 @@ def soak(minutes: float) -> dict[str, Any]:
     # Halves rather than ends: a reading taken while a worker starts would be one of the ends.
     first, last = np.array_split(whole, 2)
     return {
-        "minutes": minutes,
-        "status": run.status,
-        "env_steps": run.env_steps,
-        "restarts": run.restarts,
-        "killed": watch.killed,
-        "lost_transitions": run.lost_transitions,
-        "rss_bytes": float(np.median(whole[:, 1])),
-        "rss_slope_bytes_per_s": slope,
+        "minutes": minutes, "status": run.status, "env_steps": run.env_steps,
+        "restarts": run.restarts, "killed": watch.killed, "lost_transitions": run.lost_transitions,
+        "rss_bytes": float(np.median(whole[:, 1])), "rss_slope_bytes_per_s": slope,
         "handles": [float(np.median(first[:, 2])), float(np.median(last[:, 2]))],
         "processes": [float(np.median(first[:, 3])), float(np.median(last[:, 3]))],
         "handles_left": handles() - begun,
         "processes_left": len(set(fork_server.running()) - set(before)),
         "shared_memory_left": len(set(os.listdir("/dev/shm")) - shared),
-    }
+    }  # fmt: skip
 
 
-def bars(found: dict[str, Any]) -> list[tuple[str, Any, str, bool]]:
-    """What was asked: name, measured, asked, met."""
-    slope, ends = found["rss_slope_bytes_per_s"], ("handles", "processes")
-    most, again = SLOPE_BYTES_PER_S, found["restarts"]
-    return [
-        ("memory grows by, bytes/s", round(slope), f"≤ {most:.0f}", slope <= most),
-        *((f"{n}, both halves", found[n], "equal", found[n][0] == found[n][1]) for n in ends),
-        ("handles left", found["handles_left"], "0", found["handles_left"] == 0),
-        ("processes left", found["processes_left"], "0", found["processes_left"] == 0),
-        ("shared memory left", found["shared_memory_left"], "0", found["shared_memory_left"] == 0),
-        ("workers started again", again, str(found["killed"]), again == found["killed"]),
-        ("ended as asked", found["status"], "interrupted", found["status"] == "interrupted"),
+def bars(found: dict[str, Any]) -> list[Bar]:
+    """What was asked."""
+    ends = ("handles", "processes")
+    left = ("handles_left", "processes_left", "shared_memory_left")
+    equal = [
+        *((f"{n}, both halves", *found[n]) for n in ends), *((n, found[n], 0) for n in left),
+        ("workers started again", found["restarts"], found["killed"]),
+        ("ended as asked", found["status"], "interrupted"),
     ]  # fmt: skip
+    slope = found["rss_slope_bytes_per_s"]
+    return [
+        at_most("memory grows by, bytes/s", slope, SLOPE_BYTES_PER_S, "{:.0f}"),
+        *(Bar(what, f"{seen}", f"{asked}", seen == asked) for what, seen, asked in equal),
+    ]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=30.0)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", metavar="FILE")
     given = parser.parse_args()
     found = soak(given.minutes)
-    for name, value in found.items():
-        print(f"{name:>24}  {value}")
-    lines = bars(found)
-    for name, measured, asked, met in lines:
-        print(f"bar: {name} | {measured} | {asked} | {'met' if met else 'missed'}")
-    if given.json:
-        given.json.write_text(json.dumps(found, indent=1) + "\n")
-    return 0 if all(met for *_, met in lines) else 1
+    rows = [[name, f"{value}"] for name, value in found.items()]
+    return finish("soak", ["", "found"], rows, bars(found), [], given.json, found)
 
 
 if __name__ == "__main__":

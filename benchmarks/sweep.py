@@ -22,10 +22,9 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
-from benchmarks.bars import ABSENT, Bar, finish, ran
+from benchmarks.bars import ABSENT, ONE_THREAD, at_least, finish, ran
 from benchmarks.peers import interpreters
 from benchmarks.peers_workloads import WORKLOADS
-from benchmarks.start import ONE_THREAD
 
 SPEC = "dqn_cartpole"
 SEEDS, STEPS, ROUNDS = 10, 50_000, 3
@@ -159,21 +158,14 @@ def main(arguments: list[str] | None = None) -> int:
         times = [f"{r[who][i]:.1f} s" for who in ("sweep", "in_turn") for i in (0, 1)]
         figures = [f"{figure:.2f}" for figure in (gain, r["control"], share)]
         rows.append([f"round {n}", *times, *figures])
-    share = median(shares)
-    bars = [
-        Bar(
-            f"{seeds} seeds on two cores: gain over that of bare products",
-            f"{share:.2f}",
-            f"at least {OF_CONTROL}",
-            share >= OF_CONTROL,
-        )
-    ]
+    text = f"{seeds} seeds on two cores: gain over that of bare products"
+    bars = [at_least(text, median(shares), OF_CONTROL)]
     left_out = [f"{SEEDS} seeds of {STEPS:,} env steps"] if options.quick else []
     if peer and not options.quick:
         ours = median(r["sweep"][1] for r in rounds)
         fewer = sum(cpu for _, cpu in peer) / ours
         text = f"CPU-seconds of stable-baselines3 over ours, {seeds} runs"
-        bars.append(Bar(text, f"{fewer:.1f} x", f"at least {FEWER:g} x", fewer >= FEWER))
+        bars.append(at_least(text, fewer, FEWER, "{:.1f} x"))
     elif peer:
         left_out.append(f"stable-baselines3's runs (one of {steps} steps: {peer[0][1]:.1f} CPU-s)")
     columns = ["", "sweep, wall", "CPU", "in turn, wall", "CPU", "gain", "products", "share"]

@@ -1,4 +1,4 @@
-"""What a second core is worth: `python -m benchmarks.two_cores [--quick] [--json PATH]`.
+"""What a second core is worth: `python -m benchmarks.two_cores [--quick] [--json PATH] [PART …]`.
 
 Each figure is a ratio of wall times taken in turns with a control: two processes that each multiply
 matrices, against one of them alone. A round counts only if its control reaches 1.8; where too few
@@ -7,19 +7,19 @@ do within the time limit the machine was shared, and the reading is void.
 
 from __future__ import annotations
 
-import argparse
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.bars import Bar, Part, show, verdict
+from benchmarks.bars import ONE_THREAD, Bar, Part
 from benchmarks.peers_workloads import WORKLOADS
-from benchmarks.start import ONE_THREAD
+from benchmarks.run import main
 from pearl.planner import planner
 
 CONTROL = 1.8
@@ -45,7 +45,6 @@ class Control:
     """Two processes on one thread each. `ratio` says how much faster two are than one, now."""
 
     def __init__(self) -> None:
-
         command = [sys.executable, "-m", "benchmarks.two_cores", "--multiply"]
         self._both = [
             subprocess.Popen(
@@ -96,6 +95,8 @@ class Reading:
 
 
 LEAST_ROUNDS = 5
+LIMIT_S, QUICK_S = 120.0, 20.0
+"""For the rounds of one figure."""
 
 
 def interleaved(
@@ -117,13 +118,10 @@ def interleaved(
             break
     counted = [r for r in rounds if r[0] >= CONTROL] or rounds
     return Reading(
-        median(a / b for _, a, b in counted),
-        median(c for c, _, _ in counted),
-        len(rounds),
-        sum(r[0] >= CONTROL for r in rounds),
-        median(a for _, a, _ in counted),
+        median(a / b for _, a, b in counted), median(c for c, _, _ in counted), len(rounds),
+        sum(r[0] >= CONTROL for r in rounds), median(a for _, a, _ in counted),
         median(b for _, _, b in counted),
-    )
+    )  # fmt: skip
 
 
 def stretch(call: Callable[[], object]) -> Callable[[], float]:
@@ -142,37 +140,56 @@ def stretch(call: Callable[[], object]) -> Callable[[], float]:
     return timed
 
 
-def updates(wanted: int, limit_s: float) -> Part:
+Case = tuple[str, Callable[[], float], Callable[[], float], float | None, dict[str, Any], list[str]]
+"""A figure's name; stretches of one and of two; the predicted ratio; what else the JSON keeps; and
+cells of its own after the name."""
+
+
+def part(
+    title: str, own: list[str], cases: Iterator[Case], judged: Callable[..., Bar], rounds: int
+) -> Part:
+    """The figures of these cases in turn. own: heads of the cells of their own. rounds: wanted."""
+    limit_s = QUICK_S if rounds < 9 else LIMIT_S
+    rows, bars, values = [], [], {}
+    control = Control()
+    for name, one, two, predicted, more, cells in cases:
+        found = interleaved(one, two, control, rounds, limit_s)
+        ratio = f"{found.ratio:.2f}" + (f" ({predicted:.2f})" if predicted else "")
+        rates = [f"{1 / found.one_s:,.1f} /s", f"{1 / found.two_s:,.1f} /s"]
+        counted = f"{found.counted} of {found.rounds}"
+        rows.append([name, *cells, *rates, ratio, f"{found.control:.2f}", counted])
+        bars.append(judged(name, found, " (void)" if found.void else "", more))
+        values[name] = found.__dict__ | ({"predicted": predicted} if predicted else {}) | more
+    control.close()
+    columns = ["", *own, "one", "two", "ratio (predicted)", "control", "rounds"]
+    return Part(title, columns, rows, bars, [], values)
+
+
+def faster(least: float) -> Callable[..., Bar]:
+    """The bar of a ratio that is asked for."""
+
+    def bar(name: str, found: Reading, mark: str, more: dict[str, Any]) -> Bar:
+        met = not found.void and found.ratio >= least
+        return Bar(f"{name}: two over one", f"{found.ratio:.2f} x{mark}", f"{least} x", met)
+
+    return bar
+
+
+def updates(rounds: int) -> Part:
     """W3 and W5: the call that samples and learns, on one core and on two."""
     import pearl
     from pearl.algorithms import algorithm
     from pearl_estimators.host.benchmark_kernels import bound
 
-    rows, bars, values = [], [], {}
-    control = Control()
-    for name in PAIRS:
-        load = WORKLOADS[name]
-        graph = algorithm(load.algorithm).graph(pearl.load(load.ours()))
-        kernel = next(f.kernel for f in graph.fusions if f.name == "learn")
-        calls = [bound(kernel, variant) for variant in ("native", "native-pair")]
-        one, two = (stretch(call) for call in calls)
-        found = interleaved(one, two, control, wanted, limit_s)
-        rows.append(
-            [
-                f"{name}: {load.what}",
-                f"{1e3 * found.one_s:.2f} ms",
-                f"{1e3 * found.two_s:.2f} ms",
-                f"{found.ratio:.2f}",
-                f"{found.control:.2f}",
-                f"{found.counted} of {found.rounds}",
-            ]
-        )
-        measured = f"{found.ratio:.2f} x" + (" (void)" if found.void else "")
-        bars.append(Bar(f"{name} on two cores", measured, "1.5 x", _met(found, 1.5)))
-        values[name] = found.__dict__
-    control.close()
-    title = "A gradient step on two cores"
-    return Part(title, ["", "one", "two", "ratio", "control", "rounds"], rows, bars, [], values)
+    def cases() -> Iterator[Case]:
+        for name in PAIRS:
+            load = WORKLOADS[name]
+            graph = algorithm(load.algorithm).graph(pearl.load(load.ours()))
+            kernel = next(f.kernel for f in graph.fusions if f.name == "learn")
+            one, two = (stretch(bound(kernel, v)) for v in ("native", "native-pair"))
+            yield name, one, two, None, {}, [load.what]
+
+    return part("A gradient step on two cores", ["what"], cases(), faster(1.5), rounds)
 
 
 SLOW_US = (30, 200)
@@ -181,79 +198,58 @@ ONE_LANE: dict[str, object] = {"max_lanes": 1}
 TWO_LANES: dict[str, object] = {"max_lanes": 2, "policy_lag": 2, "replicas": {"env_step": 2}}
 
 
-def lanes(wanted: int, limit_s: float) -> Part:
+def lanes(rounds: int) -> Part:
     """W1 with eight slow environments: whole runs by the plan of one lane and by that of two."""
-    rows, bars, values = [], [], {}
-    control = Control()
-    for us in SLOW_US:
-        one, two = (_trainer(us, limits) for limits in (ONE_LANE, TWO_LANES))
-        predicted = two.plan.value / one.plan.value
-        found = interleaved(_run(one), _run(two), control, wanted, limit_s)
-        split = [t.shares for t in two.plan.tasks if t.task == "env_step"]
-        rows.append(
-            [
-                f"W1, 8 environments of {us} us",
-                f"{1 / found.one_s:.0f} /s ({one.plan.value:.0f})",
-                f"{1 / found.two_s:.0f} /s ({two.plan.value:.0f})",
-                f"{found.ratio:.2f} ({predicted:.2f})",
-                f"{found.control:.2f}",
-                f"{found.counted} of {found.rounds}",
-            ]
-        )
-        measured = f"{found.ratio:.2f} x, {predicted:.2f} x predicted"
-        measured += " (void)" if found.void else ""
-        bars.append(Bar(f"W1 at {us} us on two lanes", measured, "1.7 x", _met(found, 1.7)))
-        values[f"W1 {us} us"] = found.__dict__ | {
-            "predicted": predicted,
-            "env_steps_split": split[0] if split else (),
-        }
-    control.close()
-    title = "Env steps per second of wall time with slow environments, measured (predicted)"
-    return Part(title, ["", "one", "two", "ratio", "control", "rounds"], rows, bars, [], values)
+
+    def cases() -> Iterator[Case]:
+        for us in SLOW_US:
+            one, two = (_trainer(us, limits) for limits in (ONE_LANE, TWO_LANES))
+            split = [t.shares for t in two.plan.tasks if t.task == "env_step"]
+            more = {"env_steps_split": split[0] if split else ()}
+            predicted = [f"{one.plan.value:,.0f}, {two.plan.value:,.0f}"]
+            ratio = two.plan.value / one.plan.value
+            yield f"W1 {us} us", _run(one), _run(two), ratio, more, predicted
+
+    title = "Env steps per second of wall time with slow environments"
+    return part(title, ["predicted /s"], cases(), faster(1.7), min(rounds, 9))
 
 
-def chosen(wanted: int, limit_s: float) -> Part:
+def chosen(rounds: int) -> Part:
     """W1 with native environments: whether the planner's number of lanes is the better one."""
     import pearl
     from benchmarks.estimators.plans import several_lanes_wanted
 
-    rows, bars, values = [], [], {}
-    control = Control()
-    for name in ("W1x8", "W1x1"):
-        spec = WORKLOADS[name].ours()
-        spec["limits"] = {"max_lanes": 2, "policy_lag": 2}
-        system = pearl.load(spec, set={"train.steps": NATIVE_STEPS, "train.lanes": "processes"})
-        alone = pearl.load(spec, set={"train.steps": NATIVE_STEPS, "limits.max_lanes": 1})
-        with several_lanes_wanted():
-            several = pearl.plan(system)
-        plan = pearl.plan(system)
-        count = len({t.lane for t in plan.tasks})
-        one, two = pearl.compile(alone), pearl.compile(system, plan=several)
-        found = interleaved(_run(one), _run(two), control, wanted, limit_s)
-        rows.append(
-            [
-                f"{name}: {WORKLOADS[name].what}",
-                str(count),
-                f"{found.ratio:.2f} ({two.plan.value / one.plan.value:.2f})",
-                f"{found.control:.2f}",
-                f"{found.counted} of {found.rounds}",
-                plan.note,
-            ]
-        )
+    def cases() -> Iterator[Case]:
+        for name in ("W1x8", "W1x1"):
+            spec = WORKLOADS[name].ours()
+            spec["limits"] = {"max_lanes": 2, "policy_lag": 2}
+            steps = {"train.steps": NATIVE_STEPS}
+            system = pearl.load(spec, set={**steps, "train.lanes": "processes"})
+            alone = pearl.load(spec, set={**steps, "limits.max_lanes": 1})
+            with several_lanes_wanted():
+                several = pearl.plan(system)
+            plan = pearl.plan(system)
+            more = {"lanes": len({t.lane for t in plan.tasks}), "note": plan.note}
+            one, two = pearl.compile(alone), pearl.compile(system, plan=several)
+            ratio = two.plan.value / one.plan.value
+            yield name, _run(one), _run(two), ratio, more, [str(more["lanes"]), plan.note]
+
+    def bar(name: str, found: Reading, mark: str, more: dict[str, Any]) -> Bar:
+        count = more["lanes"]
         right = found.ratio >= NEAR if count > 1 else found.ratio <= planner.WORTH
-        measured = f"{count}, two are {found.ratio:.2f} x one" + (" (void)" if found.void else "")
+        measured = f"{count}, two are {found.ratio:.2f} x one{mark}"
         asked = "2 only if not slower, 1 only if two gain little"
-        bars.append(Bar(f"lanes chosen for {name}", measured, asked, right and not found.void))
-        values[name] = found.__dict__ | {"lanes": count, "note": plan.note}
-    control.close()
-    title = "Two lanes over one with native environments, measured (predicted)"
-    columns = ["", "lanes chosen", "ratio", "control", "rounds", "why"]
-    return Part(title, columns, rows, bars, [], values)
+        return Bar(f"lanes chosen for {name}", measured, asked, right and not found.void)
+
+    title = "Two lanes over one with native environments, env steps per second"
+    return part(title, ["lanes chosen", "why"], cases(), bar, min(rounds, 9))
 
 
 NATIVE_STEPS = 40_000
 NEAR = 0.97
 """Ratio from which two lanes are not slower than one."""
+RUN_S = 0.6
+"""Seconds that a whole run of one lane takes, about."""
 
 
 def _trainer(us: int, limits: dict[str, object]) -> Any:
@@ -266,10 +262,6 @@ def _trainer(us: int, limits: dict[str, object]) -> Any:
     return pearl.compile(spec)
 
 
-RUN_S = 0.6
-"""Seconds that a whole run of one lane takes, about."""
-
-
 def _run(trainer: Any) -> Callable[[], float]:
     def run() -> float:
         found = trainer.train().env_steps_per_s
@@ -280,35 +272,18 @@ def _run(trainer: Any) -> Callable[[], float]:
     return run
 
 
-def _met(found: Reading, asked: float) -> bool:
-    return not found.void and found.ratio >= asked
+PARTS = {
+    "updates": "a gradient step on two cores",
+    "lanes": "two lanes with slow environments",
+    "chosen": "the planner's number of lanes with native environments",
+}
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--multiply", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--quick", action="store_true", help="fewer rounds")
-    parser.add_argument("--limit", type=float, default=120.0, help="seconds for each figure")
-    parser.add_argument("--only", nargs="*", choices=("updates", "lanes", "chosen"))
-    parser.add_argument("--json", metavar="PATH")
-    arguments = parser.parse_args()
-    if arguments.multiply:
-        multiply()
-        return 0
-    rounds = 7 if arguments.quick else 25
-    parts = {
-        "updates": lambda: updates(rounds, arguments.limit),
-        "lanes": lambda: lanes(LEAST_ROUNDS if arguments.quick else 9, arguments.limit),
-        "chosen": lambda: chosen(LEAST_ROUNDS if arguments.quick else 9, arguments.limit),
-    }
-    done = [parts[name]() for name in arguments.only or parts]
-    for part in done:
-        show(part.title, part.columns, part.rows)
-    bars = [bar for part in done for bar in part.bars]
-    values = {name: value for part in done for name, value in part.values.items()}
-    left_out = [name for name in parts if arguments.only and name not in arguments.only]
-    return verdict("two_cores", bars, left_out, arguments.json, values)
+def run(name: str, quick: bool, data: Path | None) -> Part:
+    """A part. Needs no data of others."""
+    made: Part = globals()[name](LEAST_ROUNDS + 2 if quick else 25)
+    return made
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(multiply() if sys.argv[1:] == ["--multiply"] else main("two_cores", PARTS, run=run))

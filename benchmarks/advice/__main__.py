@@ -6,8 +6,6 @@ from benchmarks.run import main
 
 PARTS = {
     "cases": "where gradient steps belong, beside an answer that can be checked by hand",
-    "order": "what must hold of every verdict: crossovers, and devices more",
-    "start": "seconds until the first verdict and until the last",
     "reliability": "how often verdicts between two measured plans are right",
 }
 """Part → its subject."""

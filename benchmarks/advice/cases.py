@@ -128,11 +128,9 @@ def by_hand(algorithm: str, width: int, batch: int) -> tuple[float, float, str]:
 
 def spec(algorithm: str, width: int, batch: int, platform: str) -> dict[str, Any]:
     found: dict[str, Any] = {
-        "name": algorithm,
-        "env": ALGORITHMS[algorithm].env,
-        "hidden": [width, width],
+        "name": algorithm, "env": ALGORITHMS[algorithm].env, "hidden": [width, width],
         "num_envs": 8,
-    }
+    }  # fmt: skip
     if algorithm == "ppo":  # its batch is a share of the rollout
         found |= {"num_envs": batch // 4, "rollout_steps": 16, "minibatches": 4, "epochs": 4}
     else:
@@ -178,26 +176,19 @@ def run(quick: bool, data: Path | None) -> Part:
         sure_of_other += not good and share >= SURE
         rows.append(
             [
-                f"{algorithm} {width}-{width} b{batch}",
-                platform,
-                hand,
-                here,
-                f"{100 * share:.0f} %",
-                f"{plan.rates['env_steps_per_s']:,.0f}",
-                "yes" if good else "NO",
-                line,
-            ]
-        )
+                f"{algorithm} {width}-{width} b{batch}", platform, hand, here,
+                f"{100 * share:.0f} %", f"{plan.rates['env_steps_per_s']:,.0f}",
+                "yes" if good else "NO", line,
+            ],
+        )  # fmt: skip
         values.append({"case": rows[-1][:2], "by_hand": hand, "ours": here, "share": share})
     bars = [
         Bar(
-            "gradient steps where an answer by hand that is clear has them",
-            f"{agreed} of {clear}",
-            f"{AGREED:.0%}",
-            agreed >= AGREED * clear,
+            "gradient steps where an answer by hand that is clear has them", f"{agreed} of {clear}",
+            f"{AGREED:.0%}", agreed >= AGREED * clear,
         ),
         Bar("of them sure of the other answer", str(sure_of_other), "0", sure_of_other == 0),
-    ]
+    ]  # fmt: skip
     columns = ["case", "platform", "by hand", "ours", "draws", "env steps/s", "agree", "by hand"]
     left_out = [f"{len(CASES) - len(chosen)} of {len(CASES)} cases"] if quick else []
     return Part("Where gradient steps belong", columns, rows, bars, left_out, {"cases": values})

@@ -149,12 +149,10 @@ def run(quick: bool, data: Path | None) -> Part:
         good = len(mine) >= ENOUGH and abs(right - said) <= OFF
         bars.append(
             Bar(
-                f"verdicts of {name}: right, of {len(mine)}",
-                f"{right:.0%}",
-                f"{said:.0%} ± {OFF:.0%}",
-                good,
-            )
-        )
+                f"verdicts of {name}: right, of {len(mine)}", f"{right:.0%}",
+                f"{said:.0%} ± {OFF:.0%}", good,
+            ),
+        )  # fmt: skip
     near = sum(v[2] < NEAR for v in found)
     bars.append(Bar(f"pairs within {NEAR} x", str(near), f"{ENOUGH}", near >= ENOUGH))
     left_out = [f"{SPECS - len(runs)} of {SPECS} specs"] if len(runs) < SPECS else []

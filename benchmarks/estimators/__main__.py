@@ -13,7 +13,6 @@ PARTS = {
     "gpu": "published timings of GPU operators",
     "plans": "whole plans of this host",
     "learned": "shipped specs before and after a run of each",
-    "balance": "threads that a GPU needs",
     "actors": "one, two and four actors on this host",
 }
 """Part → its subject."""

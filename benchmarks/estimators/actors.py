@@ -11,12 +11,13 @@ from __future__ import annotations
 import math
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import pearl
-from benchmarks.bars import Bar, Part
+from benchmarks.bars import Part, at_least, at_most
 from benchmarks.two_cores import CONTROL, LEAST_ROUNDS, Control
 
 ACTORS = (1, 2, 4)
@@ -33,25 +34,17 @@ def trainer(actors: int) -> pearl.Trainer:
         limits["replicas"] = {"env_step": actors}
     spec = {
         "algorithm": {
-            "name": "dqn",
-            "env": "benchmarks.slow_env:cartpole",
-            "env_args": {"us": STEP_US},
-            "num_envs": ENVS,
-            "hidden": [64, 64],
-            "batch_size": 64,
-            "replay_ratio": "1/8",
-            "learning_starts": 200,
-            "replay": {"kind": "uniform", "capacity": 20_000},
+            "name": "dqn", "env": "benchmarks.slow_env:cartpole", "env_args": {"us": STEP_US},
+            "num_envs": ENVS, "hidden": [64, 64], "batch_size": 64, "replay_ratio": "1/8",
+            "learning_starts": 200, "replay": {"kind": "uniform", "capacity": 20_000},
         },
         "limits": limits,
         "train": {
-            "steps": math.ceil(lanes * RUN_S / (STEP_US * 1e-6) / ENVS) * ENVS,
-            "evaluate_every": 0,
-            "final_episodes": 0,
-            "checkpoint_every": 0,
+            "steps": math.ceil(lanes * RUN_S / (STEP_US * 1e-6) / ENVS) * ENVS, "evaluate_every": 0,
+            "final_episodes": 0, "checkpoint_every": 0,
             "lanes": "processes" if lanes > 1 else "one",
         },
-    }
+    }  # fmt: skip
     return pearl.compile(spec)
 
 
@@ -72,7 +65,6 @@ def run(quick: bool, data: Path | None) -> Part:
             break
     control.close()
     counted = [r for r in rounds if r[0] >= CONTROL]
-    void = len(counted) < LEAST_ROUNDS
     used = counted or rounds
     rates = {n: median(f[n] for _, f in used) for n in ACTORS}
     gains = {(a, b): median(f[b] / f[a] for _, f in used) for a, b in ((1, 2), (2, 4))}
@@ -87,34 +79,17 @@ def run(quick: bool, data: Path | None) -> Part:
         ]
         for n in ACTORS
     ]
-    mark = " (void)" if void else ""
     bars = [
-        Bar(
-            "one actor to two",
-            f"{gains[1, 2]:.2f} x{mark}",
-            f"{LEAST} x at least",
-            not void and gains[1, 2] >= LEAST,
-        ),
-        Bar(
-            "two actors to four",
-            f"{gains[2, 4]:.2f} x{mark}",
-            f"{MOST} x at most",
-            not void and gains[2, 4] <= MOST,
-        ),
-        Bar(
-            "error of the prediction, worst",
-            f"{worst:.1%}{mark}",
-            f"{ERROR:.0%}",
-            not void and worst <= ERROR,
-        ),
+        at_least("one actor to two", gains[1, 2], LEAST, "{:.2f} x"),
+        at_most("two actors to four", gains[2, 4], MOST, "{:.2f} x"),
+        at_most("error of the prediction, worst", worst, ERROR, "{:.1%}"),
     ]
+    if len(counted) < LEAST_ROUNDS:
+        bars = [replace(bar, measured=f"{bar.measured} (void)", met=False) for bar in bars]
     values = {
-        "predicted": predicted,
-        "measured": rates,
-        "rounds": len(rounds),
-        "counted": len(counted),
+        "predicted": predicted, "measured": rates, "rounds": len(rounds), "counted": len(counted),
         "control": median(c for c, _ in used),
-    }
+    }  # fmt: skip
     title = f"Actors of environments of {STEP_US} us, {len(counted)} of {len(rounds)} rounds"
     columns = ["actors", "lanes", "predicted /s", "measured /s", "error"]
     return Part(title, columns, rows, bars, [], values)

@@ -272,17 +272,12 @@ def run(quick: bool, data: Path | None) -> Part:
         mean = fmean(error.values())
         table.append(
             [
-                case.name,
-                str(sum(map(len, enough.values()))),
+                case.name, str(sum(map(len, enough.values()))),
                 *(f"{100 * error[g]:.1f} %" if g in error else "-" for g in gpus),
-                f"{100 * mean:.1f} %",
-                f"≤ {100 * case.asked:g} %",
-                f"{100 * covered:.0f} %",
-                f"{100 * sheet:.0f} %",
-                f"{100 * zero:.0f} %",
-                f"{100 * bare:.0f} %",
-            ]
-        )
+                f"{100 * mean:.1f} %", f"≤ {100 * case.asked:g} %", f"{100 * covered:.0f} %",
+                f"{100 * sheet:.0f} %", f"{100 * zero:.0f} %", f"{100 * bare:.0f} %",
+            ],
+        )  # fmt: skip
         judged = {g: e for g, e in error.items() if any(name in g for name in case.each)}
         what = [(f"{case.name}, {g}", e) for g, e in judged.items()] or [
             (f"{case.name}, mean of {len(error)} GPUs", mean)
@@ -293,19 +288,14 @@ def run(quick: bool, data: Path | None) -> Part:
         if unseen_gpu:
             bars.append(
                 Bar(
-                    f"{case.name}, by other GPUs below a plain roofline",
-                    f"{100 * zero:.0f} %",
-                    f"< {100 * bare:.0f} %",
-                    zero < bare,
-                )
-            )
+                    f"{case.name}, by other GPUs below a plain roofline", f"{100 * zero:.0f} %",
+                    f"< {100 * bare:.0f} %", zero < bare,
+                ),
+            )  # fmt: skip
         values[case.name] = {
-            "error": error,
-            "covered": covered,
-            "shipped": sheet,
-            "zero_shot": unseen_gpu,
+            "error": error, "covered": covered, "shipped": sheet, "zero_shot": unseen_gpu,
             "roofline": bare,
-        }
+        }  # fmt: skip
     left_out = [f"gpu: {SEEDS - QUICK_SEEDS} of {SEEDS} seeds"] if quick else []
     title = f"GPU operators, {POINTS} rows to calibrate, the rest predicted: mean absolute error"
     return Part(title, columns, table, bars, left_out, {"cases": values})

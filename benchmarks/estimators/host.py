@@ -42,11 +42,8 @@ DATASHEET = replace(discover.host().device("cpu"), real=False)
 ROUNDS = 3
 ROUND_S = 0.01  # time of one kernel in one pass, at least
 TRIES = 3  # timings of a call on two cores in one pass, at most
-WAIT_S, QUICK_WAIT_S, PAUSE_S = (
-    180.0,
-    10.0,
-    0.5,
-)  # for the cores to be as far apart as when they were calibrated
+WAIT_S, QUICK_WAIT_S, PAUSE_S = 180.0, 10.0, 0.5
+"""For the cores to be as far apart as when they were calibrated."""
 MEDIAN, NINTH, REPEATS, BAND = 0.05, 0.15, 1.5, (0.85, 0.95)
 
 
@@ -197,16 +194,10 @@ def _line(name: str, variant: str, rows: list[Row]) -> list[str]:
     held = sum(r.held for r in rows)
     sheet = [abs(r.datasheet_s / r.seconds - 1) for r in rows if r.datasheet_s]
     return [
-        name,
-        variant,
-        str(len(rows)),
-        _percent(errors, 0.5),
-        _percent(errors, 0.9),
-        _percent(repeats, 0.5),
-        _percent(repeats, 0.9),
-        f"{held} of {len(rows)}",
+        name, variant, str(len(rows)), _percent(errors, 0.5), _percent(errors, 0.9),
+        _percent(repeats, 0.5), _percent(repeats, 0.9), f"{held} of {len(rows)}",
         _percent(sheet, 0.5) if sheet else "-",
-    ]
+    ]  # fmt: skip
 
 
 def bars(rows: list[Row]) -> list[Bar]:
@@ -245,16 +236,12 @@ def run(quick: bool, data: Path | None) -> Part:
     table.append(_line("calibrated, again", "all", again))
     worst = sorted(rows, key=lambda r: r.error, reverse=True)[:10]
     values = {
-        "seed": SEED,
-        "calibrated": known.created,
-        "calibration_contention": known.contention,
-        "load_before": before,
-        "load_after": os.getloadavg()[0],
+        "seed": SEED, "calibrated": known.created, "calibration_contention": known.contention,
+        "load_before": before, "load_after": os.getloadavg()[0],
         "median_signed": median(r.predicted_s / r.seconds - 1 for r in rows),
         "again_signed": median(r.predicted_s / r.seconds - 1 for r in again),
-        "kernels": [vars(r) for r in rows],
-        "again": [vars(r) for r in again],
-    }
+        "kernels": [vars(r) for r in rows], "again": [vars(r) for r in again],
+    }  # fmt: skip
     print(
         f"calibrated {known.created} in {known.wall_s:.0f} s, contention {known.contention:.2f}; "
         f"load {before:.1f} before, {values['load_after']:.1f} after; seed {SEED}; not drawn: "

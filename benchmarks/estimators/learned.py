@@ -18,23 +18,16 @@ from statistics import median
 from typing import Any
 
 import pearl
-from benchmarks.bars import Bar, Part
+from benchmarks.bars import Part, at_most
 from pearl.planning.runs import Run
 from pearl_estimators.host.calibration_file import store, stored
 from pearl_estimators.host.learned import Seen
 from pearl_estimators.host.on_demand import calibrate
 
 SPECS = (
-    "a2c_cartpole",
-    "ddpg_pendulum",
-    "dqn_cartpole",
-    "ppo_cartpole",
-    "ppo_pendulum",
-    "q_learning_frozenlake",
-    "sac_pendulum",
-    "sarsa_cliffwalking",
-    "td3_pendulum",
-)
+    "a2c_cartpole", "ddpg_pendulum", "dqn_cartpole", "ppo_cartpole", "ppo_pendulum",
+    "q_learning_frozenlake", "sac_pendulum", "sarsa_cliffwalking", "td3_pendulum",
+)  # fmt: skip
 ALONE = {"train.evaluate_every": 0, "train.final_episodes": 0, "train.checkpoint_every": 0}
 RUN_S = 2.0
 MEDIAN, WORST, AFTER = 0.10, 0.20, 0.05
@@ -85,33 +78,23 @@ def run(quick: bool, data: Path | None) -> Part:
         waited = [*waits[name], two.drift.waited if two.drift else None]
         rows.append(
             [
-                name,
-                f"{before[name]:.3f}",
-                f"{again[name]:.3f}",
-                f"{after[name]:.3f}",
+                name, f"{before[name]:.3f}", f"{again[name]:.3f}", f"{after[name]:.3f}",
                 ", ".join("-" if w is None else f"{w:.0%}" for w in waited),
-            ]
-        )
+            ],
+        )  # fmt: skip
     repeats = [abs(again[name] / before[name] - 1) for name in names]
     differ = f"median {median(repeats):.1%}, worst {max(repeats):.1%}"
     rows.append(["identical runs differ by", "", differ, "", ""])
     off = [abs(x - 1) for x in before.values()]
     then = [abs(x - 1) for x in after.values()]
     bars = [
-        Bar(name, f"{value:.1%}", f"≤ {most:.0%}", value <= most)
-        for name, value, most in (
-            ("by the calibration alone, median error", median(off), MEDIAN),
-            ("by the calibration alone, worst", max(off), WORST),
-            ("after one run of each, worst", max(then), AFTER),
-        )
+        at_most("by the calibration alone, median error", median(off), MEDIAN, "{:.1%}"),
+        at_most("by the calibration alone, worst", max(off), WORST, "{:.1%}"),
+        at_most("after one run of each, worst", max(then), AFTER, "{:.1%}"),
     ]
     columns = [
-        "spec",
-        "measured / predicted s",
-        "the same again",
-        "after a run of each",
-        "had no core",
-    ]
+        "spec", "measured / predicted s", "the same again", "after a run of each", "had no core",
+    ]  # fmt: skip
     left_out = [f"{len(SPECS) - len(names)} of {len(SPECS)} specs"] if quick else []
     values: dict[str, Any] = {"before": before, "again": again, "after": after}
     title = "Seconds of an iteration, net of waits, over those predicted"

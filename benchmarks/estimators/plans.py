@@ -23,7 +23,7 @@ from statistics import median
 from typing import Any
 
 import pearl
-from benchmarks.bars import Bar, Part
+from benchmarks.bars import Part, at_least, at_most
 from pearl.explanation import explain
 from pearl.explanation.near_optimal import signature
 from pearl.planner import planner
@@ -54,11 +54,9 @@ def drawn(random_: random.Random) -> dict[str, Any]:
     env = random_.choice(DISCRETE if discrete else CONTINUOUS)
     width = random_.choice([32, 48, 64, 96, 128, 200, 256])
     algorithm: dict[str, Any] = {
-        "name": name,
-        "env": env,
-        "hidden": [width] * random_.choice([1, 2, 2, 3]),
+        "name": name, "env": env, "hidden": [width] * random_.choice([1, 2, 2, 3]),
         "num_envs": random_.choice([1, 2, 4, 8, 16, 24]),
-    }
+    }  # fmt: skip
     if discrete and random_.random() < 0.4:
         algorithm |= {"env": SLOW, "env_args": {"us": random_.choice([20, 60, 150])}}
     if name not in ("ppo", "a2c"):
@@ -188,35 +186,25 @@ def run(quick: bool, data: Path | None) -> Part:
             predicted = plan.rates["env_steps_per_s"]
             rows.append(
                 [
-                    f"{number + 1} {label(spec)}" if n == 0 else "",
-                    what(plan),
-                    f"{predicted:,.0f}",
-                    f"{rate:,.0f}",
-                    f"{100 * (predicted / rate - 1):+.1f} %",
+                    f"{number + 1} {label(spec)}" if n == 0 else "", what(plan),
+                    f"{predicted:,.0f}", f"{rate:,.0f}", f"{100 * (predicted / rate - 1):+.1f} %",
                     f"{rate / best:.3f}" + (" (cores elsewhere)" if void[n] else ""),
-                ]
-            )
+                ],
+            )  # fmt: skip
         values.append(
             {
-                "spec": spec,
-                "plans": [what(p) for p in plans],
-                "predicted": [p.rates["env_steps_per_s"] for p in plans],
-                "measured": found,
+                "spec": spec, "plans": [what(p) for p in plans],
+                "predicted": [p.rates["env_steps_per_s"] for p in plans], "measured": found,
                 "void": void,
-            }
-        )
+            },
+        )  # fmt: skip
         print(f"  {number + 1}/{count} {label(spec)}: {100 * errors[-1]:.1f} %", flush=True)
     good = sum(s <= CLOSE for s in short) / count
-    middle, worst = median(errors), max(errors)
+    near = f"chosen plan within {CLOSE:.0%} of the measured best of its candidates, of {count}"
     bars = [
-        Bar("error of a whole plan, median", f"{middle:.1%}", f"{MEDIAN:.0%}", middle <= MEDIAN),
-        Bar("error of a whole plan, worst", f"{worst:.1%}", f"{WORST:.0%}", worst <= WORST),
-        Bar(
-            f"chosen plan within {CLOSE:.0%} of the measured best of its candidates",
-            f"{good:.0%} of {count}",
-            f"{SHARE:.0%}",
-            good >= SHARE,
-        ),
+        at_most("error of a whole plan, median", median(errors), MEDIAN, "{:.1%}"),
+        at_most("error of a whole plan, worst", max(errors), WORST, "{:.1%}"),
+        at_least(near, good, SHARE, "{:.0%}"),
     ]
     columns = ["system", "plan", "predicted /s", "measured /s", "error", "of the best"]
     left_out = [f"{CASES - count} of {CASES} systems, repeated runs"] if quick else []

@@ -44,119 +44,44 @@ READINGS = (
     Reading("h100_sxm", 0.0, 121.7, "a context and no work", PAPER, "context_power"),
     Reading("a100_sxm_40gb", 0.0, 80.0, "a context and no work; 80 GB", PAPER, "context_power"),
     Reading("l40s", 0.0, 102.1, "a context and no work", PAPER, "context_power"),
-    Reading(
-        "rtx_4090",
-        0.01,
-        68,
-        "SAC, a kernel runs 25 % of the time",
-        "github.com/araffin/sbx, issue 35",
-        "context_power",
-    ),
-    Reading(
-        "rtx_4090",
-        0.60,  # 138 tokens/s of 4.4 GB of weights, of 1008 GB/s
-        246,
-        "decoding a model of 4.4 GB",
-        f"{CLUB} 697",
-        "the first band, 1.6",
-    ),
-    Reading(
-        "rtx_4090",
-        0.66,  # 54.7 of 82.6 TFLOP/s without tensor cores (mli/transformers-benchmarks, issue 3)
-        380,
-        "gpu-burn in float32",
-        "github.com/wilicc/gpu-burn, issue 68",
-        "the first band, 1.6",
-    ),
-    Reading(
-        "v100_sxm_16gb",
-        0.0,
-        66,
-        "a language model that waits, GPU-Util 100 %; 32 GB",
-        "github.com/zai-org/GLM-130B, issue 32",
-        "the first band, 1.6",
-    ),
-    Reading(
-        "h100_sxm",
-        0.77,  # 51.5 of 66.9 TFLOP/s; 580 to 650 W
-        615,
-        "gpu-fryer in float32",
-        "github.com/huggingface/gpu-fryer, issue 4",
-    ),
-    Reading(
-        "h100_sxm",
-        0.0,
-        145,
-        "73 GB held, GPU-Util 0 %",
-        "github.com/wilicc/gpu-burn, issue 114",
-    ),
-    Reading(
-        "v100_sxm_16gb",
-        0.0,
-        53,
-        "a language model that waits, GPU-Util 0 %; 32 GB",
-        "github.com/zai-org/GLM-130B, issue 32",
-    ),
-    Reading(
-        "v100_sxm_16gb",
-        0.0,
-        61,
-        "training that waits, GPU-Util 0 %; 32 GB",
-        "github.com/hkust-nlp/PEM_composition, issue 5",
-    ),
-    Reading(
-        "v100_pcie_32gb",
-        0.0,
-        40,
-        "ollama without a request, 27 W without ollama",
-        "github.com/ollama/ollama, issue 8591",
-    ),
-    Reading(
-        "rtx_3090",
-        0.045,  # at most 0.09, its GPU-Util; the middle is taken
-        115,
-        "a server of four cards, GPU-Util 9 %, 250 W at most",
-        f"{CLUB} 1127",
-    ),
-    Reading(
-        "rtx_3090",
-        0.0,
-        130,
-        "LM Studio without a model, 35 W without LM Studio",
-        "github.com/lmstudio-ai/lmstudio-bug-tracker, issue 1403",
-    ),
-    Reading(
-        "rtx_a6000",
-        0.0,
-        110,
-        "a context and no work; of an A40, the same chip and limit",
-        "github.com/NVIDIA/open-gpu-kernel-modules, issue 874",
-    ),
-)
+    Reading("rtx_4090", 0.01, 68, "SAC, a kernel runs 25 % of the time",
+        "github.com/araffin/sbx, issue 35", "context_power"),
+    # 138 tokens/s of 4.4 GB of weights, of 1008 GB/s
+    Reading("rtx_4090", 0.60, 246, "decoding a model of 4.4 GB", f"{CLUB} 697",
+        "the first band, 1.6"),
+    # 54.7 of 82.6 TFLOP/s without tensor cores (mli/transformers-benchmarks, issue 3)
+    Reading("rtx_4090", 0.66, 380, "gpu-burn in float32", "github.com/wilicc/gpu-burn, issue 68",
+        "the first band, 1.6"),
+    Reading("v100_sxm_16gb", 0.0, 66, "a language model that waits, GPU-Util 100 %; 32 GB",
+        "github.com/zai-org/GLM-130B, issue 32", "the first band, 1.6"),
+    # 51.5 of 66.9 TFLOP/s; 580 to 650 W
+    Reading("h100_sxm", 0.77, 615, "gpu-fryer in float32",
+        "github.com/huggingface/gpu-fryer, issue 4"),
+    Reading("h100_sxm", 0.0, 145, "73 GB held, GPU-Util 0 %",
+        "github.com/wilicc/gpu-burn, issue 114"),
+    Reading("v100_sxm_16gb", 0.0, 53, "a language model that waits, GPU-Util 0 %; 32 GB",
+        "github.com/zai-org/GLM-130B, issue 32"),
+    Reading("v100_sxm_16gb", 0.0, 61, "training that waits, GPU-Util 0 %; 32 GB",
+        "github.com/hkust-nlp/PEM_composition, issue 5"),
+    Reading("v100_pcie_32gb", 0.0, 40, "ollama without a request, 27 W without ollama",
+        "github.com/ollama/ollama, issue 8591"),
+    # at most 0.09, its GPU-Util; the middle is taken
+    Reading("rtx_3090", 0.045, 115, "a server of four cards, GPU-Util 9 %, 250 W at most",
+        f"{CLUB} 1127"),
+    Reading("rtx_3090", 0.0, 130, "LM Studio without a model, 35 W without LM Studio",
+        "github.com/lmstudio-ai/lmstudio-bug-tracker, issue 1403"),
+    Reading("rtx_a6000", 0.0, 110, "a context and no work; of an A40, the same chip and limit",
+        "github.com/NVIDIA/open-gpu-kernel-modules, issue 874"),
+)  # fmt: skip
 
 BUSY = (
-    Reading(
-        "rtx_4090",
-        0.97,
-        136,
-        "a policy of PPO played (test=True), Omniverse Isaac Gym",
-        "github.com/isaac-sim/OmniIsaacGymEnvs, issue 46",
-    ),
-    Reading(
-        "rtx_4090",
-        0.61,
-        84,
-        "a policy of PPO played (test=True), Omniverse Isaac Gym",
-        "github.com/isaac-sim/OmniIsaacGymEnvs, issue 46",
-    ),
-    Reading(
-        "a100_sxm_40gb",
-        0.72,
-        125,
-        "training in bfloat16; an A800, 80 GB",
-        "github.com/dexmal/dexbotic, issue 41",
-    ),
-)
+    Reading("rtx_4090", 0.97, 136, "a policy of PPO played (test=True), Omniverse Isaac Gym",
+        "github.com/isaac-sim/OmniIsaacGymEnvs, issue 46"),
+    Reading("rtx_4090", 0.61, 84, "a policy of PPO played (test=True), Omniverse Isaac Gym",
+        "github.com/isaac-sim/OmniIsaacGymEnvs, issue 46"),
+    Reading("a100_sxm_40gb", 0.72, 125, "training in bfloat16; an A800, 80 GB",
+        "github.com/dexmal/dexbotic, issue 41"),
+)  # fmt: skip
 """Readings whose `share` is GPU-Util."""
 
 
@@ -202,12 +127,10 @@ def run(quick: bool, data: Path | None) -> Part:
     median, inside = float(np.median(found)), sum(map(within, held))
     bars = [
         Bar(
-            f"watts held out: within the band of {power.BAND:g}",
-            f"{inside} of {len(held)}",
-            "at least 90 %",
-            inside >= 0.9 * len(held),
+            f"watts held out: within the band of {power.BAND:g}", f"{inside} of {len(held)}",
+            "at least 90 %", inside >= 0.9 * len(held),
         ),
-    ]
+    ]  # fmt: skip
     columns = ["GPU", "utilisation", "read, W", "modelled, W", "ratio", "use", "what", "source"]
     values = {"median": median, "errors": dict(zip((r.what for r in held), found, strict=True))}
     title = (

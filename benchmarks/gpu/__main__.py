@@ -25,7 +25,7 @@ SECTIONS = {
     "tree": "the sum tree over the memory limit",
     "crossover": "batches from which work belongs on the GPU, predicted and measured",
     "loops": "whole training loops: CPU only, GPU only, planned, and other libraries",
-    "slices": "slices of SMs against taking turns, and rollouts on lanes of CPUs",
+    "slices": "slices of SMs against taking turns",
 }
 LIMIT_S = 480.0
 """Sections begin no later; what is left out then, --resume does."""

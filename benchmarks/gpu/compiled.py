@@ -75,11 +75,9 @@ def _case(what: str, launch: Prepared, architecture: str) -> Case:
     used = compiled(program, architecture).resources[kernel]
     blocks = resident_blocks(architecture, used, threads, dynamic_bytes)
     counts = {
-        "registers": used.registers,
-        "spill_bytes": used.spill_bytes,
-        "shared_bytes": used.shared_bytes + dynamic_bytes,
-        "barriers": used.barriers,
+        "registers": used.registers, "spill_bytes": used.spill_bytes,
+        "shared_bytes": used.shared_bytes + dynamic_bytes, "barriers": used.barriers,
         "warps": blocks * -(-threads // WARP),
-    }
+    }  # fmt: skip
     named = f"{what}: {kernel}, {architecture}"
     return Case(named, used.spill_bytes == 0 and blocks > 0, counts)

@@ -9,16 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from benchmarks.gpu.target import Case, Target
+from benchmarks.gpu.target import Case, Target, on_device
 from pearl_devices import Device, Kernel, Link, discover, kernel, offers
 from pearl_devices.base import ASKED
 from pearl_devices.buffers import allocate
-from pearl_devices.gpu.binding import bound
-from pearl_devices.gpu.memory import TorchMemory
 from pearl_devices.kernels import kind_of
 from pearl_estimators import estimate
 from pearl_estimators.host.benchmark_kernels import bound as bound_on_cpu
-from pearl_estimators.host.benchmark_kernels import fill
 from pearl_estimators.host.timer import time_call
 
 BATCHES, SMALL_BATCHES = tuple(2**i for i in range(5, 15)), (8, 16)
@@ -112,11 +109,7 @@ def _crossing(of: Kernel, arrays: dict) -> dict:  # type: ignore[type-arg]
 
 def _measured(target: Target, of: Kernel, variant: str) -> float | None:
     """Seconds of a firing with what it reads from the host and what the host reads of it."""
-    arrays = dict(allocate([of]))
-    fill(arrays, of)
-    memory = TorchMemory(target.driver)
-    twins = {n: memory.twin(a) for n, a in arrays.items() if memory.holds(of, variant, n)}
-    call = bound(of, variant, {**arrays, **twins}, lambda: target.driver)
+    arrays, twins, memory, call = on_device(target, of, variant)
     written = kind_of(of).written(arrays)
     pairs = {n: (arrays[n], twins[n]) for n in _crossing(of, arrays) if n in twins}
     loads = tuple(pair for n, pair in pairs.items() if n not in written)

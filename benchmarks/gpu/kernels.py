@@ -6,14 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from benchmarks.gpu.target import Case, Target
+from benchmarks.gpu.target import Case, Target, on_device
 from pearl_devices import Kernel, offers
 from pearl_devices.base import ASKED
-from pearl_devices.buffers import allocate
-from pearl_devices.gpu.binding import bound
-from pearl_devices.gpu.memory import TorchMemory
 from pearl_devices.kernels import kind_of
-from pearl_estimators.host.benchmark_kernels import fill
 from pearl_estimators.host.random_kernels import DRAWS, drawn
 
 LARGE = {"most_flops": 4e8, "most_steps": 8}
@@ -37,15 +33,10 @@ def _cases(target: Target, kernel: Kernel) -> Iterator[Case]:
     for variant, width in offers(kernel, device):
         if variant in ASKED:
             continue
-        arrays = allocate([kernel])
-        fill(arrays, kernel)
+        arrays, twins, memory, call = on_device(target, kernel, variant)
         before = {name: arrays[name].copy() for name in kind.written(arrays)}
-        memory = TorchMemory(target.driver)
-        held = {n: a for n, a in arrays.items() if memory.holds(kernel, variant, n)}
-        twins = {n: memory.twin(a) for n, a in held.items()}
-        call = bound(kernel, variant, {**arrays, **twins}, lambda: target.driver)
         call()
-        memory.store(tuple((arrays[n], twins[n]) for n in held))
+        memory.store(tuple((arrays[n], twin) for n, twin in twins.items()))
         finite = all(np.isfinite(arrays[n]).all() for n in before)
         changed = sum(not np.array_equal(arrays[n], old) for n, old in before.items())
         seconds = target.seconds(call)

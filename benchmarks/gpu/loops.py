@@ -96,16 +96,13 @@ def _loop(target: Target, name: str, envs: int, where: str, **more: Any) -> Case
     if where != "planned":
         right = right and (on_gpu > 0) == (where == "GPU only")
     return Case(
-        what,
-        right,
-        counts,
+        what, right, counts,
         target.figures(
-            env_steps_per_s=done.env_steps_per_s,
-            predicted_per_s=plan.value,
+            env_steps_per_s=done.env_steps_per_s, predicted_per_s=plan.value,
             env_steps_per_j=done.env_steps / joules if joules else None,
         ),
         note=done.message or "",
-    )
+    )  # fmt: skip
 
 
 def _baseline(target: Target) -> Case:
@@ -160,14 +157,12 @@ def _libraries(target: Target, name: str) -> Iterator[Case]:
             model.learn(LIBRARY_STEPS, reset_num_timesteps=False)
             seconds, joules = time.perf_counter() - begin, counted(meter)
         yield Case(
-            f"{package}, {called}, 8 environments",
-            True,
-            {"env_steps": LIBRARY_STEPS},
+            f"{package}, {called}, 8 environments", True, {"env_steps": LIBRARY_STEPS},
             target.figures(
                 env_steps_per_s=LIBRARY_STEPS / seconds,
                 env_steps_per_j=LIBRARY_STEPS / joules if joules else None,
             ),
-        )
+        )  # fmt: skip
 
 
 def judged(target: Target, cases: list[Case]) -> list[Case]:

@@ -1,4 +1,4 @@
-"""Slices: two kernels on SMs of their own against taking turns, and rollouts on lanes of CPUs."""
+"""Slices: two kernels on SMs of their own against taking turns."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from benchmarks.gpu import rollouts
 from benchmarks.gpu.target import Case, Target
-from benchmarks.two_cores import CONTROL, Control
 from pearl_devices import UnsupportedError, kernel
 from pearl_devices.gpu.slices import GreenContexts, HostSlices, Slice
 from pearl_devices.gpu.streams import streams
@@ -20,7 +18,7 @@ FIRINGS = 200
 
 
 def run(target: Target) -> list[Case]:
-    return [_slices(target), _rollouts(target)]
+    return [_slices(target)]
 
 
 def _slices(target: Target) -> Case:
@@ -77,22 +75,3 @@ def _took(
                     call()
     queue.finish()
     return time.perf_counter() - begin
-
-
-def _rollouts(target: Target) -> Case:
-    what = "rollouts on lanes of CPUs, colocated over split"
-    if target.stand_in:
-        *_, alike = rollouts.compared(rollouts.FEW_STEPS, 1)
-        return Case(what, alike, {"env_steps": rollouts.FEW_STEPS, "lanes": 2})
-    control = Control()
-    try:
-        before = control.ratio()
-        together, split, alike = rollouts.compared()
-        quiet = min(before, control.ratio()) >= CONTROL
-    finally:
-        control.close()
-    note = "" if quiet else "void: this machine was shared"
-    figures = {"colocated_per_s": together, "split_per_s": split, "ratio": together / split}
-    passed = alike and quiet and together / split >= rollouts.ASKED
-    counts = {"env_steps": rollouts.STEPS, "lanes": 2}
-    return Case(what, passed, counts, figures, f">= {rollouts.ASKED} x", note)

@@ -7,22 +7,24 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks.bars import AbsentError
-from pearl_devices import Device, UnsupportedError, discover
+from pearl_devices import Device, Kernel, UnsupportedError, discover
+from pearl_devices.buffers import allocate
 from pearl_devices.gpu import nvidia
+from pearl_devices.gpu.binding import bound
 from pearl_devices.gpu.driver import Driver, HostTwin
+from pearl_devices.gpu.memory import TorchMemory
 from pearl_estimators.gpu.timing import synchronised_s
+from pearl_estimators.host.benchmark_kernels import fill
+
+Arrays = dict[str, Any]
 
 TIMED_S = 0.2
 """Seconds that timing one call takes."""
 
 STAND_IN = {
-    "source": "none: a stand-in",
-    "peak": "1 TFLOP/s",
-    "memory_bandwidth": "100 GB/s",
-    "overhead": "1 us",
-    "idle_power": "1 W",
-    "active_power": "10 W",
-}
+    "source": "none: a stand-in", "peak": "1 TFLOP/s", "memory_bandwidth": "100 GB/s",
+    "overhead": "1 us", "idle_power": "1 W", "active_power": "10 W",
+}  # fmt: skip
 LINK = {"between": ["cpu", "gpu"], "source": "none", "latency": "1 us", "bandwidth": "16 GB/s"}
 PLATFORM: dict[str, Any] = {
     "devices": {
@@ -92,3 +94,14 @@ def target(stand_in: bool) -> Target:
         return Target(found[0], nvidia.driver(0), False, "host")
     except UnsupportedError as error:
         raise AbsentError(str(error)) from error
+
+
+def on_device(
+    target: Target, of: Kernel, variant: str
+) -> tuple[Arrays, Arrays, TorchMemory, Callable[[], object]]:
+    """Filled arrays of a kernel, their twins on the device, its memory, and a call of a firing."""
+    arrays = dict(allocate([of]))
+    fill(arrays, of)
+    memory = TorchMemory(target.driver)
+    twins = {n: memory.twin(a) for n, a in arrays.items() if memory.holds(of, variant, n)}
+    return arrays, twins, memory, bound(of, variant, {**arrays, **twins}, lambda: target.driver)

@@ -6,12 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from benchmarks.gpu.target import Case, Target
+from benchmarks.gpu.target import Case, Target, on_device
 from pearl_devices import Kernel, kernel
-from pearl_devices.buffers import allocate
-from pearl_devices.gpu.binding import bound
-from pearl_devices.gpu.memory import TorchMemory
-from pearl_estimators.host.benchmark_kernels import fill
 
 LEAVES, BATCHES = 1_000_000, (256, 4096)
 SMALL_LEAVES, SMALL_BATCHES = 4096, (16, 64)
@@ -30,11 +26,7 @@ def run(target: Target) -> list[Case]:
 
 
 def _cases(target: Target, of: Kernel, leaves: int, batch: int) -> Iterator[Case]:
-    arrays = allocate([of])
-    fill(arrays, of)
-    memory = TorchMemory(target.driver)
-    twins = {n: memory.twin(a) for n, a in arrays.items() if memory.holds(of, "cuda", n)}
-    call = bound(of, "cuda", {**arrays, **twins}, lambda: target.driver)
+    arrays, twins, memory, call = on_device(target, of, "cuda")
     call()
     memory.store(tuple((arrays[n], twin) for n, twin in twins.items()))
     rows, total = arrays["batch.index"], float(arrays["replay.tree"][0])

@@ -1,5 +1,5 @@
-"""What a message between lanes in two processes costs: counts and slots in shared memory, as the
-runtime has them, beside `multiprocessing.Pipe`."""
+"""What a message between lanes in two processes costs: counts in shared memory, as the runtime has
+them, beside `multiprocessing.Pipe`."""
 
 from __future__ import annotations
 
@@ -10,24 +10,20 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from benchmarks.bars import Part
 from pearl.runtime.protocol import progress_counters
 from pearl.runtime.protocol.channels import Layout, Memory
 
 FORK = multiprocessing.get_context("fork")
-SLOTS = 4
-BYTES = (64, 4096, 65_536, 1_048_576)
-Ints = npt.NDArray[np.int64]
 
 
 class Shared:
-    """Two counts, one for each way, and slots for messages, seen by both processes."""
+    """Two counts, one for each way, seen by both processes."""
 
-    def __init__(self, size_bytes: int) -> None:
+    def __init__(self) -> None:
         cells = progress_counters.CELL // 8 * 4
-        layout: Layout = [("cells", (cells,), "int64"), ("slots", (SLOTS, size_bytes), "uint8")]
+        layout: Layout = [("cells", (cells,), "int64")]
         self.arrays = Memory(layout).arrays
         self.address = int(self.arrays["cells"].ctypes.data)
         self._zero, self._one = np.zeros(1, np.int64), np.ones(1, np.int64)
@@ -57,7 +53,7 @@ def round_trips(there: Callable[[int], None], rounds: int, repeats: int) -> floa
 
 
 def counts_one_way(rounds: int, repeats: int) -> float:
-    shared = Shared(1)
+    shared = Shared()
 
     def echo() -> None:
         for number in range(1, rounds * repeats + 1):
@@ -85,47 +81,6 @@ def pipe_one_way(rounds: int, repeats: int) -> float:
     return _beside(echo, lambda: round_trips(there, rounds, repeats))
 
 
-def slots_bytes_per_s(size: int, messages: int) -> float:
-    shared = Shared(size)
-    slots = shared.arrays["slots"]
-
-    def reader() -> None:
-        taken = np.empty(size, np.uint8)
-        for number in range(1, messages + 1):
-            shared.wait(0, number)
-            taken[:] = slots[(number - 1) % SLOTS]
-            shared.publish(1, number)
-
-    def send() -> float:
-        given, begin = np.ones(size, np.uint8), time.perf_counter()
-        for number in range(1, messages + 1):
-            shared.wait(1, number - SLOTS)
-            slots[(number - 1) % SLOTS] = given
-            shared.publish(0, number)
-        shared.wait(1, messages)
-        return messages * size / (time.perf_counter() - begin)
-
-    return _beside(reader, send)
-
-
-def pipe_bytes_per_s(size: int, messages: int) -> float:
-    mine, other = FORK.Pipe()
-
-    def reader() -> None:
-        for _ in range(messages):
-            other.recv_bytes()
-        other.send_bytes(b"read")
-
-    def send() -> float:
-        given, begin = bytes(size), time.perf_counter()
-        for _ in range(messages):
-            mine.send_bytes(given)
-        mine.recv_bytes()
-        return messages * size / (time.perf_counter() - begin)
-
-    return _beside(reader, send)
-
-
 def _beside(target: Callable[[], None], measure: Callable[[], float]) -> float:
     """What `measure` finds while `target` runs in another process."""
     other = FORK.Process(target=target)
@@ -140,37 +95,8 @@ def _beside(target: Callable[[], None], measure: Callable[[], float]) -> float:
 def run(quick: bool, data: Path | None) -> Part:
     rounds, repeats = (500, 3) if quick else (5000, 9)
     ours_s, pipe_s = counts_one_way(rounds, repeats), pipe_one_way(rounds, repeats)
-    rows = [
-        [
-            "one way, 8 bytes",
-            f"{ours_s * 1e6:.2f} µs",
-            f"{pipe_s * 1e6:.2f} µs",
-            _times(pipe_s / ours_s),
-        ]
-    ]
-    rates: dict[str, dict[str, float]] = {}
-    for size in BYTES:
-        total = (20 if quick else 400) * 1_000_000
-        messages = max(20, min(20_000, total // size))
-        ours, pipe = slots_bytes_per_s(size, messages), pipe_bytes_per_s(size, messages)
-        rows.append(
-            [
-                f"{size:,} bytes a message",
-                f"{ours / 1e6:,.0f} MB/s",
-                f"{pipe / 1e6:,.0f} MB/s",
-                _times(ours / pipe),
-            ]
-        )
-        rates[str(size)] = {"lanes": ours, "pipe": pipe}
+    times = f"{pipe_s / ours_s:.1f}×"
+    rows = [["one way, 8 bytes", f"{ours_s * 1e6:.2f} µs", f"{pipe_s * 1e6:.2f} µs", times]]
     columns = ["between two processes", "lanes", "multiprocessing.Pipe", "lanes better"]
-    return Part(
-        "messages between lanes",
-        columns,
-        rows,
-        [],
-        values={"one_way_s": {"lanes": ours_s, "pipe": pipe_s}, "bytes_per_s": rates},
-    )
-
-
-def _times(ratio: float) -> str:
-    return f"{ratio:.1f}×"
+    values = {"one_way_s": {"lanes": ours_s, "pipe": pipe_s}}
+    return Part("messages between lanes", columns, rows, [], values=values)

@@ -45,21 +45,17 @@ def pairs() -> list[Pair]:
             "9 groups of one environment, policy lag 8",
             Case(loop("1/4", 1), {"max_lanes": 1}, {"env_step": MS}, late),
             Case(
-                loop("1/4", 9),
-                {"max_lanes": 1, "env_groups": 9, "policy_lag": 8},
-                {"env_step": MS},
-                late,
+                loop("1/4", 9), {"max_lanes": 1, "env_groups": 9, "policy_lag": 8},
+                {"env_step": MS}, late,
             ),
             7.0,
         ),
         Pair(
-            "policy lag 2",
-            Case(one, {"max_lanes": 2}, apart),
+            "policy lag 2", Case(one, {"max_lanes": 2}, apart),
             Case(one, {"max_lanes": 2, "policy_lag": 2}, apart),
         ),
         Pair(
-            "prefetch 1",
-            Case(loop("1/2"), {"max_lanes": 2}, drawing),
+            "prefetch 1", Case(loop("1/2"), {"max_lanes": 2}, drawing),
             Case(loop("1/2"), {"max_lanes": 2, "prefetch": 1}, drawing),
         ),
         Pair(
@@ -67,27 +63,23 @@ def pairs() -> list[Pair]:
             Case(loop("1/8", replay=prioritised), {"max_lanes": 3, "policy_lag": 1}, deferring),
             Case(
                 loop("1/8", replay=prioritised),
-                {"max_lanes": 3, "policy_lag": 1, "priority_staleness": 2},
-                deferring,
+                {"max_lanes": 3, "policy_lag": 1, "priority_staleness": 2}, deferring,
             ),
         ),
         Pair(
-            "insertion lag 1",
-            Case(one, {"max_lanes": 2}, storing),
+            "insertion lag 1", Case(one, {"max_lanes": 2}, storing),
             Case(one, {"max_lanes": 2, "insertion_lag": 1}, storing),
         ),
         Pair(
-            "4 copies of env_step",
-            Case(one, {"max_lanes": 4}, {"env_step": 8 * MS}),
+            "4 copies of env_step", Case(one, {"max_lanes": 4}, {"env_step": 8 * MS}),
             Case(one, {"max_lanes": 5, "replicas": {"env_step": 4}}, {"env_step": 8 * MS}),
         ),
         Pair(
             "4 uneven actors in any order, policy lag 32",
             Case(limits={**copies, "policy_lag": 0}, **uneven),
-            Case(limits={**copies, "policy_lag": 32, "any_order": True}, **uneven),
-            2.0,
+            Case(limits={**copies, "policy_lag": 32, "any_order": True}, **uneven), 2.0,
         ),
-    ]
+    ]  # fmt: skip
 
 
 def run(quick: bool, data: Path | None) -> Part:
@@ -105,21 +97,16 @@ def run(quick: bool, data: Path | None) -> Part:
         gain, expected = measured[1] / measured[0], predicted[1] / predicted[0]
         rows.append(
             [
-                pair.what,
-                f"{predicted[0]:,.0f} → {predicted[1]:,.0f}",
-                f"{measured[0]:,.0f} → {measured[1]:,.0f}",
-                f"{expected:.2f}×",
-                f"{gain:.2f}×",
+                pair.what, f"{predicted[0]:,.0f} → {predicted[1]:,.0f}",
+                f"{measured[0]:,.0f} → {measured[1]:,.0f}", f"{expected:.2f}×", f"{gain:.2f}×",
                 slack,
-            ]
-        )
+            ],
+        )  # fmt: skip
         values.append({"what": pair.what, "predicted_per_s": predicted, "measured_per_s": measured})
         if pair.asked:
             bars.append(Bar(pair.what, f"{gain:.2f}×", f"≥ {pair.asked:g}×", gain >= pair.asked))
     return Part(
         "slack on and off, env steps/s",
         ["slack", "predicted", "measured", "predicted gain", "measured gain", "the plan's slack"],
-        rows,
-        bars,
-        values={"pairs": values},
-    )
+        rows, bars, values={"pairs": values},
+    )  # fmt: skip

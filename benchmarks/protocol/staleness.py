@@ -28,34 +28,22 @@ KINDS = {
 CASES: dict[str, dict[str, Any]] = {
     "DQN, CartPole-v1": {
         "algorithm": {
-            "name": "dqn",
-            "env": "CartPole-v1",
-            "num_envs": 8,
-            "hidden": [64, 64],
-            "batch_size": 64,
-            "learning_rate": 1e-3,
-            "replay_ratio": "1/2",
-            "learning_starts": 1000,
+            "name": "dqn", "env": "CartPole-v1", "num_envs": 8, "hidden": [64, 64],
+            "batch_size": 64, "learning_rate": 1e-3, "replay_ratio": "1/2", "learning_starts": 1000,
             "replay": {"capacity": 50_000, "kind": "prioritised"},
         },
         "train": {"steps": 50_000},
     },
     "SAC, Pendulum-v1": {
         "algorithm": {
-            "name": "sac",
-            "env": "Pendulum-v1",
-            "num_envs": 4,
-            "hidden": [64, 64],
-            "batch_size": 64,
-            "actor_learning_rate": 1e-3,
-            "critic_learning_rate": 1e-3,
-            "replay_ratio": 1,
-            "learning_starts": 1000,
+            "name": "sac", "env": "Pendulum-v1", "num_envs": 4, "hidden": [64, 64],
+            "batch_size": 64, "actor_learning_rate": 1e-3, "critic_learning_rate": 1e-3,
+            "replay_ratio": 1, "learning_starts": 1000,
             "replay": {"capacity": 50_000, "kind": "prioritised"},
         },
         "train": {"steps": 20_000},
     },
-}
+}  # fmt: skip
 
 
 def plan_with(system: System, kind: str, slack: int) -> Plan:

@@ -60,14 +60,10 @@ class Later:
 def planned(case: Case, cores: int = 8) -> tuple[System, Plan]:
     """The system on a host of so many cores, and its plan from the times of the case."""
     options = {
-        "name": "dqn",
-        "env": "CartPole-v1",
-        "hidden": [16, 16],
-        "batch_size": 16,
-        "learning_starts": 16,
-        "exploration": {"initial": 0.2, "final": 0.1, "steps": 1000},
+        "name": "dqn", "env": "CartPole-v1", "hidden": [16, 16], "batch_size": 16,
+        "learning_starts": 16, "exploration": {"initial": 0.2, "final": 0.1, "steps": 1000},
         "replay": {"capacity": 5000, "kind": "uniform"},
-    }
+    }  # fmt: skip
     quiet = {"steps": 1000, "evaluate_every": 0, "final_episodes": 0, "checkpoint_every": 0}
     spec = {
         "algorithm": options | dict(case.algorithm),
@@ -89,12 +85,9 @@ def planned(case: Case, cores: int = 8) -> tuple[System, Plan]:
         lane_s = QUICK_S + case.sleeps.get(task.name, 0.0) * part
         latency_s = lane_s + case.late.get(task.name, 0.0)
         estimate = replace(
-            mode.estimate,
-            latency_s=latency_s,
-            occupancy_s=lane_s,
-            low_s=latency_s,
+            mode.estimate, latency_s=latency_s, occupancy_s=lane_s, low_s=latency_s,
             high_s=latency_s,
-        )
+        )  # fmt: skip
         modes.append(replace(mode, estimate=estimate))
     table = replace(costs, modes=tuple(modes))
     if system.limits.any_order:

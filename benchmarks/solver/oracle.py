@@ -198,15 +198,12 @@ def run(quick: bool, data: Path | None) -> Part:
     sizes = Counter(len(p.graph.tasks) for p in drawn)
     return Part(
         "Against exhaustive search",
-        ["what", "compared", "different", "enumeration, CPU s", "method, CPU s"],
-        rows,
-        bars,
+        ["what", "compared", "different", "enumeration, CPU s", "method, CPU s"], rows, bars,
         [f"{COUNT} problems an objective instead of {count}"] if quick else [],
         {
-            "problems": count,
-            "tasks": dict(sorted(sizes.items())),
+            "problems": count, "tasks": dict(sorted(sizes.items())),
             "plans_enumerated": sum(p.plans for p in drawn),
             "compared": {name: t.compared for name, t in tallies.items()},
             "wrong": {name: t.wrong for name, t in tallies.items()},
         },
-    )
+    )  # fmt: skip

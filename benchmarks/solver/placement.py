@@ -109,15 +109,10 @@ def run(quick: bool, data: Path | None) -> Part:
         name = path.stem
         rows.append(
             [
-                name,
-                str(len(graph.tasks)),
-                f"{plan.period_s:.4f}",
-                f"{plan.bound_s:.4f}",
-                f"{plan.gap:.3%}",
-                f"{took[0]:.1f}",
-                f"{took[1]:.1f}",
-            ]
-        )
+                name, str(len(graph.tasks)), f"{plan.period_s:.4f}", f"{plan.bound_s:.4f}",
+                f"{plan.gap:.3%}", f"{took[0]:.1f}", f"{took[1]:.1f}",
+            ],
+        )  # fmt: skip
         most = MOST.get(name)
         if most is not None:
             bars.append(
@@ -129,11 +124,8 @@ def run(quick: bool, data: Path | None) -> Part:
             Bar(f"{name}: time", f"{took[0]:.1f} s", f"≤ {seconds:.0f} s, a tenth over at most", ok)
         )
         values[name] = {
-            "load_ms": plan.period_s,
-            "bound_ms": plan.bound_s,
-            "wall_s": took[0],
-            "cpu_s": took[1],
-        }
+            "load_ms": plan.period_s, "bound_ms": plan.bound_s, "wall_s": took[0], "cpu_s": took[1],
+        }  # fmt: skip
     columns = ["instance", "layers", "load, ms", "bound, ms", "gap", "wall, s", "CPU, s"]
     left_out = [f"the time of {SECONDS:.0f} s: each instance got {seconds:.0f} s"] if quick else []
     return Part(

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -125,6 +126,28 @@ def holds(regret: Regret, true: NDArray[np.float64]) -> bool:
     )
 
 
+def measured(problem: Problem, objective: str, limit_s: float) -> list[dict[str, Any]]:
+    """What `solve` returns in this time and what is true of it; nothing where it finds no plan."""
+    cpu = time.process_time()
+    try:
+        plan = solve(
+            problem.graph, problem.costs, objective=objective, time_limit_s=limit_s,
+            seed=problem.seed,
+        )  # fmt: skip
+    except InfeasibleError:  # there is a plan, but none was found in time
+        return []
+    cpu_s, regret, true = time.process_time() - cpu, plan.regret, true_regrets(problem, plan)
+    assert regret is not None
+    found = {
+        "seed": problem.seed, "assignments": problem.assignments, "objective": objective,
+        "limit_s": limit_s, "cpu_s": cpu_s, "holds": holds(regret, true),
+        "true": {"mean": float(true.mean()), "worst": float(true.max())},
+        "mean": [regret.mean, regret.mean_high], "worst": [regret.worst, regret.worst_high],
+        "bound": regret.bound, "solved": regret.solved, "proved": regret.is_proved,
+    }  # fmt: skip
+    return [found]
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m benchmarks.solver.regret")
     parser.add_argument("limits_s", nargs="*", type=float, default=LIMITS_S, metavar="LIMIT_S")
@@ -132,76 +155,25 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--json", metavar="FILE")
     options = parser.parse_args(arguments)
     limits_s: list[float] = list(options.limits_s)
-    runs: list[dict[str, object]] = []
-    held, none = dict.fromkeys(limits_s, 0), dict.fromkeys(limits_s, 0)
-    solved, proved, cpu_s = (dict.fromkeys(limits_s, 0.0) for _ in range(3))
+    runs: list[dict[str, Any]] = []
     for n, problem in enumerate(problems(options.count)):
-        objective = list(ROBUST)[n % 2]
         for limit_s in limits_s:
-            cpu = time.process_time()
-            try:
-                plan = solve(
-                    problem.graph,
-                    problem.costs,
-                    objective=objective,
-                    time_limit_s=limit_s,
-                    seed=problem.seed,
-                )
-            except InfeasibleError:  # there is a plan, but none was found in time
-                none[limit_s] += 1
-                continue
-            cpu = time.process_time() - cpu
-            regret, true = plan.regret, true_regrets(problem, plan)
-            assert regret is not None
-            right = holds(regret, true)
-            held[limit_s] += right
-            solved[limit_s] += regret.solved
-            proved[limit_s] += regret.is_proved
-            cpu_s[limit_s] += cpu
-            runs.append(
-                {
-                    "seed": problem.seed,
-                    "assignments": problem.assignments,
-                    "objective": objective,
-                    "limit_s": limit_s,
-                    "cpu_s": cpu,
-                    "holds": right,
-                    "true": {"mean": float(true.mean()), "worst": float(true.max())},
-                    "mean": [regret.mean, regret.mean_high],
-                    "worst": [regret.worst, regret.worst_high],
-                    "bound": regret.bound,
-                    "solved": regret.solved,
-                    "proved": regret.is_proved,
-                }
-            )
-    rows = [
-        [
-            f"{limit_s:g}",
-            f"{held[limit_s]} of {options.count - none[limit_s]}",
-            str(none[limit_s]),
-            f"{solved[limit_s]:.0f} of {DRAWS * options.count}",
-            f"{proved[limit_s]:.0f}",
-            f"{cpu_s[limit_s]:.1f}",
-        ]
-        for limit_s in limits_s
-    ]
-    columns = [
-        "limit, s",
-        "intervals that hold it",
-        "no plan in time",
-        "draws solved",
-        "plans proved",
-        "CPU, s",
-    ]
-    bars = [
-        Bar(
-            f"the true regret lies in the interval, limit {limit_s:g} s",
-            f"{held[limit_s]}, no plan in time {none[limit_s]}",
-            "all of the plans",
-            held[limit_s] == options.count - none[limit_s],
+            runs += measured(problem, list(ROBUST)[n % 2], limit_s)
+    rows, bars = [], []
+    for limit_s in limits_s:
+        mine = [r for r in runs if r["limit_s"] == limit_s]
+        held, proved, solved = (
+            sum(r[what] for r in mine) for what in ("holds", "proved", "solved")
         )
-        for limit_s in limits_s
-    ]
+        none, cpu_s = options.count - len(mine), sum(r["cpu_s"] for r in mine)
+        draws = f"{solved} of {DRAWS * options.count}"
+        shown = [f"{held} of {len(mine)}", str(none), draws, str(proved), f"{cpu_s:.1f}"]
+        rows.append([f"{limit_s:g}", *shown])
+        what = f"the true regret lies in the interval, limit {limit_s:g} s"
+        told = f"{held}, no plan in time {none}"
+        bars.append(Bar(what, told, "all of the plans", held == len(mine)))
+    columns = ["limit, s", "intervals that hold it", "no plan in time", "draws solved"]
+    columns += ["plans proved", "CPU, s"]
     title = "regret of robust plans"
     return finish(title, columns, rows, bars, [], options.json, {"runs": runs})
 

@@ -16,15 +16,11 @@ the rows that say otherwise.
   only shown. No rule for PPO, which has no replay.
 - HEFT: the method `heft`, by the period of its plan.
 
-On `host`, with one lane, the plans are also trained, each distinct one three times, and measured:
-env steps per second, and per second of CPU, which tells more on a machine that others use too.
-Joules are the model's everywhere.
+Nothing is measured here: `benchmarks.estimators plans` does that.
 """
 
 from __future__ import annotations
 
-import math
-import statistics
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -36,27 +32,19 @@ import pearl
 from benchmarks.bars import Bar, Part
 from pearl import solve
 from pearl.errors import InfeasibleError
-from pearl.explanation.near_optimal import signature
 from pearl.explanation.resolve import classes, devices_of, efficiency, throughput
 from pearl.graph.limits import Limits
 from pearl.graph.task_graph import TaskGraph
 from pearl.planner.planner import problem
 from pearl.planning.costs import CostTable
 from pearl.planning.plans import Plan
-from pearl.spec.system import System
 
 PLATFORMS = ("cpu_gpu", "cpu_h200", "cpu_gpu_fpga", "host")
 OBJECTIVES = ("throughput", "power_efficiency")
 SPECS = {
-    "dqn": "dqn_cartpole",
-    "ddpg": "ddpg_pendulum",
-    "sac": "sac_pendulum",
-    "ppo": "ppo_cartpole",
-}
+    "dqn": "dqn_cartpole", "ddpg": "ddpg_pendulum", "sac": "sac_pendulum", "ppo": "ppo_cartpole",
+}  # fmt: skip
 TIME_LIMIT_S = 20.0
-TRAINED_S = 3.0
-"""A measured run takes as many env steps as the plan predicts for this time, after those before
-learning starts."""
 
 LARGE: dict[str, object] = {
     "algorithm.hidden": [512, 512],
@@ -77,7 +65,7 @@ LARGE_ROLLOUT: dict[str, object] = {"algorithm.hidden": [512, 512], "algorithm.n
 
 @dataclass(frozen=True)
 class Case:
-    """One row: a graph, its costs and limits. system: where a spec is behind it."""
+    """One row: a graph, its costs and limits."""
 
     algorithm: str
     size: str
@@ -85,7 +73,6 @@ class Case:
     graph: TaskGraph
     costs: CostTable
     limits: Limits
-    system: System | None = None
 
 
 def cases(quick: bool) -> Iterator[Case]:
@@ -94,7 +81,7 @@ def cases(quick: bool) -> Iterator[Case]:
         for size, (changes, slack) in SIZES.items():
             if (quick and size != "small") or (slack and platform == "host"):
                 continue
-            # What trains on the host has one lane; elsewhere as many as the devices have.
+            # The host has one lane; elsewhere there are as many as the devices have.
             limits: dict[str, object] = {"max_lanes": 1} if platform == "host" else {**slack}
             for name, spec in SPECS.items():
                 if name == "ppo" and slack:  # it allows none
@@ -102,19 +89,16 @@ def cases(quick: bool) -> Iterator[Case]:
                 large = LARGE_ROLLOUT if name == "ppo" and changes else changes
                 system = pearl.load(spec, set={"platform": platform, "limits": limits, **large})
                 graph, costs = problem(system)
-                yield Case(name, size, platform, graph, costs, system.limits, system)
+                yield Case(name, size, platform, graph, costs, system.limits)
 
 
 def solved(case: Case, objective: str, pin: dict[str, str] | None = None) -> Plan | None:
     """The best plan with some tasks pinned; None where there is none."""
     try:
         return solve(
-            case.graph,
-            case.costs,
-            objective=objective,
-            limits=replace(case.limits, pin=pin or {}),
+            case.graph, case.costs, objective=objective, limits=replace(case.limits, pin=pin or {}),
             time_limit_s=TIME_LIMIT_S,
-        )
+        )  # fmt: skip
     except InfeasibleError:
         return None
 
@@ -181,12 +165,8 @@ def heft(case: Case) -> Plan | None:
     """The plan of method `heft`; None where it finds none."""
     try:
         return solve(
-            case.graph,
-            case.costs,
-            method="heft",
-            limits=case.limits,
-            time_limit_s=TIME_LIMIT_S,
-        )
+            case.graph, case.costs, method="heft", limits=case.limits, time_limit_s=TIME_LIMIT_S,
+        )  # fmt: skip
     except InfeasibleError:
         return None
 
@@ -212,44 +192,6 @@ def figures(plans: dict[str, Plan | None]) -> tuple[float | None, float | None]:
     return throughput(fast) if fast else None, efficiency(thrifty) if thrifty else None
 
 
-def train(system: System, plan: Plan, seconds: float) -> tuple[float, float]:
-    """Measured env steps per second, and per second of CPU, of a run of about so many seconds,
-    without evaluations. They are counted after learning starts and a tenth of the steps."""
-    counted = seconds * plan.rates["env_steps_per_s"]
-    steps = math.ceil((getattr(system.algorithm, "learning_starts", 0) + counted) / 0.9)
-    quiet: dict[str, object] = {
-        "train.evaluate_every": 0,
-        "train.final_episodes": 0,
-        "train.steps": steps,
-    }
-    run = pearl.compile(pearl.load(system.raw, set=quiet), plan=plan, seed=0).train(steps=steps)
-    assert run.env_steps_per_s is not None
-    assert run.env_steps_per_cpu_s is not None
-    return run.env_steps_per_s, run.env_steps_per_cpu_s
-
-
-Runs = list[tuple[float, float]]
-"""Env steps per second and per second of CPU, a run."""
-
-
-def measured(case: Case, plans: dict[str, Plan | None], quick: bool) -> dict[str, Runs]:
-    """Approach → what runs of its throughput plan measured; equal plans share runs. Empty on
-    platforms other than the host."""
-    if case.system is None or case.platform != "host":
-        return {}
-    runs: dict[object, Runs] = {}
-    found = {}
-    for name, plan in plans.items():
-        if plan is None or len({t.lane for t in plan.tasks}) > 1:
-            continue
-        key = signature(plan)
-        if key not in runs:
-            seconds, times = (1.0, 1) if quick else (TRAINED_S, 3)
-            runs[key] = [train(case.system, plan, seconds) for _ in range(times)]
-        found[name] = runs[key]
-    return found
-
-
 def run(quick: bool, data: Path | None) -> Part:
     """The table. Needs no data of others."""
     names = ["one device", "greedy", "heft", "ours"]
@@ -273,66 +215,41 @@ def run(quick: bool, data: Path | None) -> Part:
                 if ratio < worst[objective][0]:
                     worst[objective] = ratio, label
         fast = {n: found[n]["throughput"] for n in names}
-        timed = measured(case, fast, quick)
         for n in names:
             per_s, per_j = table[n]
             best = table["ours"][0]
             rows.append(
                 [
-                    label if n == names[0] else "",
-                    n,
-                    _shown(per_s, "{:,.0f}"),
+                    label if n == names[0] else "", n, _shown(per_s, "{:,.0f}"),
                     _shown(per_s / best if per_s and best else None, "{:.3f}"),
-                    _shown(per_j, "{:,.2f}"),
-                    *(_median(timed.get(n), i) for i in range(2)),
-                    _where(fast[n]),
-                ]
-            )
+                    _shown(per_j, "{:,.2f}"), _where(fast[n]),
+                ],
+            )  # fmt: skip
         results.append(
             {
                 "case": label,
                 "env_steps_per_s": {n: v[0] for n, v in table.items()},
                 "env_steps_per_j": {n: v[1] for n, v in table.items()},
-                "measured_env_steps_per_s_and_cpu_s": timed,
                 "devices": {n: {t.task: t.device for t in p.tasks} for n, p in fast.items() if p},
                 "greedy_store": store,
             }
         )
+    what, total = "ours over the best of the others, worst row", 2 * len(results)
     bars = [
-        Bar(
-            f"ours over the best of the others, worst row, {objective}",
-            f"{ratio:.6f} ({label})",
-            "at least 1",
-            ratio >= 1 - 1e-6,
-        )
+        Bar(f"{what}, {objective}", f"{ratio:.6f} ({label})", "at least 1", ratio >= 1 - 1e-6)
         for objective, (ratio, label) in worst.items()
     ]
-    total = 2 * len(results)
-    bars.append(
-        Bar(
-            "plans of ours proved optimal",
-            f"{total - len(unproven)} of {total}",
-            "all",
-            not unproven,
-        )
-    )
+    proved = f"{total - len(unproven)} of {total}"
+    bars.append(Bar("plans of ours proved optimal", proved, "all", not unproven))
     columns = ["graph, platform", "placed by", "env steps/s", "of ours", "env steps/J"]
-    columns += ["measured (range)", "a CPU second", "tasks off the host"]
-    left_out = ["large networks, slack, cpu_h200, cpu_gpu_fpga, repeated runs"] if quick else []
+    columns.append("tasks off the host")
+    left_out = ["large networks, slack, cpu_h200, cpu_gpu_fpga"] if quick else []
     values = {"rows": results, "unproven": unproven, "seconds": time.monotonic() - began}
     return Part("training loops by the model", columns, rows, bars, left_out, values)
 
 
 def _shown(value: float | None, form: str) -> str:
     return "—" if value is None else form.format(value)
-
-
-def _median(runs: Runs | None, which: int) -> str:
-    """Median and range of what was measured."""
-    if not runs:
-        return "—"
-    found = [r[which] for r in runs]
-    return f"{statistics.median(found):,.0f} ({min(found):,.0f}–{max(found):,.0f})"
 
 
 def _where(plan: Plan | None) -> str:

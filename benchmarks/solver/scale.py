@@ -124,13 +124,9 @@ def run(quick: bool, data: Path | None) -> Part:
     columns += ["wall, s", "CPU, s", "peak, MB"]
     left_out = ["1,000 tasks, and the bars on gap and time: 125 tasks in 3 s instead"]
     return Part(
-        "a thousand tasks",
-        columns,
-        rows,
-        bars,
-        left_out if quick else [],
+        "a thousand tasks", columns, rows, bars, left_out if quick else [],
         {"solves": [asdict(k) | {"above": k.above} for k in [*main, *others]]},
-    )
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -121,12 +121,8 @@ def _edge(line: str, times: dict[str, float], where: str) -> Edge:
                 raise ValueError(f"{where}: {spec.strip()!r} in {line!r} is no number of tokens")
             values[part[1] or "initial tokens"] = int(part[2])
     return Edge(
-        src,
-        dst,
-        values["production rate"],
-        values["consumption rate"],
-        values["initial tokens"],
-    )
+        src, dst, values["production rate"], values["consumption rate"], values["initial tokens"],
+    )  # fmt: skip
 
 
 def timed_arcs(case: Case) -> tuple[int, list[Arc]]:
@@ -223,11 +219,9 @@ def run(quick: bool, data: Path | None) -> Part:
     if not math.isnan(slowest):
         bars.append(
             Bar(
-                f"Howard on {LARGE} ({values[LARGE]['firings']} firings), CPU",
-                f"{slowest:.3f} s",
-                f"below {LARGE_S:g} s",
-                slowest < LARGE_S,
-            )
-        )
+                f"Howard on {LARGE} ({values[LARGE]['firings']} firings), CPU", f"{slowest:.3f} s",
+                f"below {LARGE_S:g} s", slowest < LARGE_S,
+            ),
+        )  # fmt: skip
     columns = ["graph", "known", "Howard", "linear program", "simulation", "firings", "Howard, ms"]
     return Part("Synchronous dataflow", columns, rows, bars, [], {"graphs": values})

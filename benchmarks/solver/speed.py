@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import linprog
 
-from benchmarks.bars import Bar, Part
+from benchmarks.bars import Bar, Part, at_most
 from benchmarks.solver.instances import small
 from pearl import solve
 from pearl.planning.plan_validation import check_plan
@@ -88,22 +88,14 @@ def run(quick: bool, data: Path | None) -> Part:
         rows.append([f"{size} × 6 × 4", proven, *_figures(wall), *_figures(cpu), ratio])
     count = sum(r[0] for r in runs[8])
     wall, cpu = [r[1] for r in runs[8]], [r[2] for r in runs[8]]
-    median, worst = statistics.median(wall), max(wall)
     beside_text = f"linear program beside: {lp_wall:.3f} s, {lp_cpu:.3f} s of CPU"
+    spent = f"({statistics.median(cpu):.3f} s of CPU, worst {max(cpu):.3f}; {beside_text})"
     bars = [
         Bar("8 × 6 × 4: proven optimal", str(count), str(len(wall)), count == len(wall)),
-        Bar(
-            "8 × 6 × 4: median to proof",
-            f"{median:.3f} s ({statistics.median(cpu):.3f} s of CPU; {beside_text})",
-            f"< {MEDIAN_S} s",
-            median < MEDIAN_S,
+        at_most(
+            f"8 × 6 × 4: median to proof {spent}", statistics.median(wall), MEDIAN_S, "{:.3f} s"
         ),
-        Bar(
-            "8 × 6 × 4: worst to proof",
-            f"{worst:.3f} s ({max(cpu):.3f} s of CPU)",
-            f"< {WORST_S} s",
-            worst < WORST_S,
-        ),
+        at_most("8 × 6 × 4: worst to proof", max(wall), WORST_S, "{:.3f} s"),
     ]
     columns = ["tasks × devices × modes", "proven", "wall, s: median", "90 %", "worst"]
     columns += ["CPU, s: median", "90 %", "worst", "CPU over LP: median, worst"]

@@ -1,15 +1,17 @@
 """What decides in the benchmarks: statistics, the results file, what is run, and the bars."""
 
 import json
+import sys
 
 import numpy as np
 import pytest
 
-from benchmarks import peers, returns
+from benchmarks import peers
 from benchmarks.bars import ABSENT
-from benchmarks.peers_clock import Clock
+from benchmarks.kept_runs import read
 from benchmarks.peers_table import ASKED, bars_of, ratio
-from benchmarks.peers_workloads import WORKLOADS
+from benchmarks.peers_workloads import WORKLOADS, Clock
+from benchmarks.returns import RETURNS
 from benchmarks.returns_cases import BY_NAME, CASES, Case
 from benchmarks.returns_table import interval, iqm, tables
 from pearl_devices.named import environment
@@ -38,10 +40,10 @@ def run(final: float) -> dict[str, object]:
 def test_runs_are_added_one_by_one_and_only_the_missing_ones_are_asked_for(tmp_path):
     file = tmp_path / "r.json"
     for seed in (0, 2):
-        returns.add(file, CASE, "ours", seed, run(400.0 + seed))
-    held = returns.read(file)
-    assert returns.current(held, CASE, "ours")["2"]["final"] == 402.0
-    lacking = returns.missing(held, [CASE], 4, ["ours", "sb3"])
+        RETURNS.add(file, CASE, "ours", seed, run(400.0 + seed))
+    held = read(file)
+    assert RETURNS.current(held, CASE, "ours")["2"]["final"] == 402.0
+    lacking = RETURNS.missing(held, [CASE], 4, ["ours", "sb3"])
     assert [(who, seed) for _, who, seed in lacking] == [
         ("ours", 1), ("ours", 3), ("sb3", 0), ("sb3", 1), ("sb3", 2), ("sb3", 3),
     ]  # fmt: skip
@@ -50,17 +52,17 @@ def test_runs_are_added_one_by_one_and_only_the_missing_ones_are_asked_for(tmp_p
 def test_runs_of_other_settings_are_not_counted_and_are_replaced(tmp_path):
     file = tmp_path / "r.json"
     old = Case(CASE.name, CASE.steps + 1, CASE.algorithm)
-    returns.add(file, old, "ours", 0, run(1.0))
-    assert returns.current(returns.read(file), CASE, "ours") == {}
-    returns.add(file, CASE, "ours", 1, run(2.0))
-    assert list(returns.current(returns.read(file), CASE, "ours")) == ["1"]
+    RETURNS.add(file, old, "ours", 0, run(1.0))
+    assert RETURNS.current(read(file), CASE, "ours") == {}
+    RETURNS.add(file, CASE, "ours", 1, run(2.0))
+    assert list(RETURNS.current(read(file), CASE, "ours")) == ["1"]
 
 
 def test_a_file_that_is_no_results_file_is_refused_and_left_alone(tmp_path):
     file = tmp_path / "r.json"
     file.write_text('{"runs": []}')
     with pytest.raises(SystemExit, match="no results file"):
-        returns.main(["--results", str(file), "--show"])
+        RETURNS.main(None, ["--results", str(file), "--show"])
     assert file.read_text() == '{"runs": []}'
 
 
@@ -101,7 +103,7 @@ def test_the_bar_is_the_low_end_of_the_lowest_peers_interval(mine, met, capsys):
         return {str(s): run(value + spread * (s - 4.5)) for s in range(10)}
 
     given = {"ours": scores(mine, 1), "sb3": scores(400, 20), "sbx": scores(500, 0)}
-    (bar,) = tables([CASE], {CASE.name: given})
+    (bar,) = tables("returns", [CASE], {CASE.name: given})
     assert bar.met is met
     assert "sb3" in bar.asked
     assert 300 < float(bar.asked.split()[2].rstrip(",")) < 400
@@ -110,8 +112,8 @@ def test_the_bar_is_the_low_end_of_the_lowest_peers_interval(mine, met, capsys):
 def test_peers_that_were_not_run_are_named_as_absent(tmp_path, capsys):
     file = tmp_path / "r.json"
     for seed in range(CASE.seeds):
-        returns.add(file, CASE, "ours", seed, run(500.0))
-    status = returns.main(["--cases", CASE.name, "--results", str(file), "--show"])
+        RETURNS.add(file, CASE, "ours", seed, run(500.0))
+    status = RETURNS.main(None, ["--cases", CASE.name, "--results", str(file), "--show"])
     assert status == ABSENT
     assert f"absent: sb3, {CASE.seeds} runs" in capsys.readouterr().out
 
@@ -143,7 +145,7 @@ def test_a_bar_needs_all_its_rows_and_says_if_it_is_missed():
     found = {"W1x8": {"ours": [{"per_cpu_s": 9.0}], "xla": [{"per_cpu_s": 9.0}]}}
     (bar,) = bars_of(found)
     assert not bar.met
-    assert bar.asked == "at least 1.5×"
+    assert bar.asked == "at least 1.50×"
 
 
 def test_every_bar_compares_rows_that_are_run():
@@ -169,10 +171,10 @@ def test_an_unknown_peer_and_a_missing_interpreter_are_named(tmp_path):
         peers.interpreters([f"sb3={tmp_path}/python"], None)
 
 
-def test_a_run_of_ours_gives_its_rate_memory_and_where_the_time_goes(capsys):
+def test_a_run_of_ours_gives_its_rate_memory_and_variants(capsys):
     assert peers.one("W1x1", "ours, smallest", 0, 3_000) == 0
     given = json.loads(capsys.readouterr().out)
     assert given["per_cpu_s"] > 0
     assert given["rss_bytes"] > 2**20
-    named = {part.removeprefix("in ") for part in given["us_per_env_step"]}
-    assert {"env_step", "inference", "update", "Python and the rest"} <= named
+    assert given["variants"]["env_step"] == "native"
+    assert given["torch"] == ("torch" in sys.modules)

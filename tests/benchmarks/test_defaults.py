@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import defaults
+from benchmarks.bars import ABSENT
+from benchmarks.defaults import DEFAULTS
 from benchmarks.defaults_cases import BY_NAME, CASES
+from benchmarks.kept_runs import read
 
 CASE = BY_NAME["ppo CartPole-v1"]
 
@@ -18,26 +20,22 @@ def test_a_spec_of_ours_names_the_algorithm_and_the_environment_alone() -> None:
         assert case.steps <= (300_000 if case.algorithm == "ppo" else 100_000)
 
 
-def test_runs_of_other_settings_are_not_counted_and_a_case_has_a_bar_once_it_is_whole(
-    tmp_path: Path,
+def test_runs_of_other_settings_are_not_counted_and_a_bar_needs_all_seeds_of_both(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "defaults.json"
+    given = ["--cases", CASE.name, "--results", str(file), "--show"]
     for who, final in (("ours", 480.0), ("sb3", 490.0)):
-        for seed in range(2):
-            run = {"final": final + seed, "cpu_s": 1.0, "wall_s": 1.0, "version": "0"}
-            defaults.add(file, CASE, who, seed, run)
-    runs = defaults.read(file)
-    bars, left_out = defaults.report([CASE], runs, 2)
-    assert [bar.met for bar in bars] == [False]
-    assert not left_out
+        for seed in range(CASE.seeds):
+            run = {"final": final + seed, "cpu_s": 1.0, "version": "0"}
+            DEFAULTS.add(file, CASE, who, seed, run)
+    assert DEFAULTS.main(None, given) == 1
+    said = capsys.readouterr().out
+    assert "bar: ppo CartPole-v1: mean of the middle half, 5 seeds | 482.0 | at least" in said
+    runs = read(file)
     runs[CASE.name]["sb3"]["settings"] = "of another day"
-    bars, left_out = defaults.report([CASE], runs, 2)
-    assert not bars
-    assert left_out == ["ppo CartPole-v1, sb3: 0 of 2 seeds"]
-
-
-def test_a_file_that_is_none_of_the_benchmarks_is_not_overwritten(tmp_path: Path) -> None:
-    file = tmp_path / "x.json"
-    file.write_text("[]")
-    with pytest.raises(SystemExit, match="no results file"):
-        defaults.read(file)
+    DEFAULTS.write(file, runs)
+    assert DEFAULTS.main(None, given) == ABSENT
+    said = capsys.readouterr().out
+    assert "bar:" not in said
+    assert "absent: sb3, 5 runs (ppo CartPole-v1 seed 0 …)" in said

@@ -207,6 +207,48 @@ def test_a_tree_whose_tests_fail_is_refused(tree):
     assert not found
 
 
+WAITS = """
+import subprocess, sys, time
+
+
+def test_that_sleeps():
+    time.sleep(4.0)
+
+
+def test_that_computes():
+    subprocess.run([sys.executable, "-c", "while True: pass"])
+"""
+
+
+@pytest.mark.parametrize(
+    ("test", "patience", "ended"),
+    [
+        ("test_that_sleeps", 10.0, "passed"),
+        ("test_that_sleeps", 0.5, "out of time"),
+        ("test_that_computes", 1e9, "out of time"),
+    ],
+)
+def test_the_limit_is_of_cpu_seconds_of_all_processes_and_the_clocks_is_wide(
+    tree, test, patience, ended
+):
+    """Three CPU-seconds are more than the fork takes beside the sleep, however busy the machine."""
+    file = "tests/sums/test_waits.py"
+    (tree / file).write_text(WAITS)
+    code = f"""if True:
+        from pathlib import Path
+        from benchmarks import mutation_runs
+        mutation_runs.adopt()
+        mutation_runs.PATIENCE = {patience}
+        copy = mutation_runs.Tree.copied(Path({str(tree)!r}), Path({str(tree.parent / "copy")!r}))
+        ran = copy.run([{file!r}], ["{file}::{test}"], 3.0, mutation_runs.How())
+        print(ran.ended, ran.cpu_s >= 3.0, mutation_runs.processes.children("self"))
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == f"{ended} {test == 'test_that_computes'} []\n"
+
+
 def test_modules_are_drawn_by_their_lines_and_a_seed_draws_the_same():
     first, again = (mutation.drawn(ROOT, 3, 40, "re") for _ in range(2))
     assert first == again

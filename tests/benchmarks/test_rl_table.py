@@ -74,7 +74,7 @@ def test_the_greedy_rule_leaves_transfers_out_and_is_valued_with_them() -> None:
 
 
 def test_ours_is_at_least_as_good_in_every_row_of_the_small_table() -> None:
-    rows = list(islice(rl.cases(quick=True), 4))  # the host, which comes next, is measured
+    rows = list(islice(rl.cases(quick=True), 4))  # without the host
     assert {c.platform for c in rows} == {"cpu_gpu"}
     assert [c.algorithm for c in rows] == ["dqn", "ddpg", "sac", "ppo"]
     assert rl.greedy_pins(rows[3]) is None  # PPO has no replay

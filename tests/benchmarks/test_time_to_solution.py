@@ -7,9 +7,8 @@ import math
 from dataclasses import asdict
 
 import pearl
-from benchmarks.time_to_solution import __main__ as table
-from benchmarks.time_to_solution.cases import CASES
-from benchmarks.time_to_solution.runs import BEGIN, Watch
+from benchmarks import time_to_solution as table
+from benchmarks.time_to_solution import BEGIN, CASES, Watch
 
 
 def run(wall_s: float, *, solved: bool = True) -> dict[str, object]:
