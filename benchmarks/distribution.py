@@ -1,5 +1,5 @@
 """Plans over two hosts: `python -m benchmarks.distribution [policies] [kills] [learners] [choice]
-[handled] [--carrier tcp|ray] [--quick] [--json FILE]`.
+[waiting] [handled] [--carrier tcp|ray] [--quick] [--json FILE]`.
 
 Two raylets of this machine stand for two hosts, each with a core of its own; the extra [ray] is
 needed. What a real network adds is not shown here.
@@ -15,6 +15,9 @@ learners: env steps a second of one learner and of two with averaged gradients, 
     the network is wide and the batch large, measured and predicted.
 choice: env steps a second of the planner's choice beside one host and every policy, interleaved,
     where a step of an environment takes microseconds, 1 ms and 8 ms (16 of them, which sleep).
+waiting: env steps a second of PPO with 16 and 64 environments that sleep 8 ms each, on one host, on
+    the other host, and as the planner has them with two copies of the actors. No number of hosts
+    gives more than all environments in 8 ms, which the table tells.
 handled: CPU time that a run takes for a message beside carrying it, at home.
 carrier: what carries the messages of all runs, by default that of the product.
 """
@@ -516,6 +519,48 @@ def choice(cluster: Any, *, quick: bool) -> Part:
     return Part("choice", columns, rows, bars)
 
 
+def waiting(*, quick: bool) -> Part:
+    """Environments that wait, in processes of their own, on one host and on two."""
+    from pearl.cluster import links
+
+    links.measure()
+    load = os.getloadavg()[0]
+    rows, bars = [], []
+    rates: dict[tuple[int, str], float] = {}
+    for envs in (16,) if quick else (16, 64):
+        most = envs / 8e-3
+        for policy in ("one_host", "synchronous_actors", "chosen"):
+            spec = spec_of("ppo", "one_host", steps=320 * envs)
+            spec["algorithm"] |= {
+                "env": "benchmarks.slow_env:sleeping",
+                "env_args": {"ms": 8.0},
+                "num_envs": envs,
+            }
+            copies = {"replicas": dict.fromkeys(("env_step", "inference"), 2)}
+            spec["limits"] = copies if policy == "chosen" else {"distribution": policy}
+            system, plan = planned(spec)
+            run = trained(system, plan, None).run
+            seen, told = run.env_steps_per_s or 0.0, plan.rates["env_steps_per_s"]
+            rates[envs, policy] = seen
+            steps = [t for t in plan.tasks if t.task == "env_step"]
+            where = ", ".join(sorted(f"{t.device} {t.variant}" for t in steps))
+            shown = [f"{told:,.0f}", f"{seen:,.0f}", f"{seen / most:.0%}"]
+            rows.append([str(envs), policy, where, *shown])
+            what, ratio = f"{envs} environments, {policy}", seen / told
+            near = abs(ratio - 1) <= 0.25
+            bars.append(
+                Bar(f"{what}: measured over predicted", f"{ratio:.2f}", "0.75 … 1.25", near)
+            )
+        gain = max(r for (n, p), r in rates.items() if n == envs and p != "one_host")
+        gain /= rates[envs, "one_host"]
+        bars.append(
+            Bar(f"{envs} environments: two hosts", f"{gain:.2f}×", "at least 1.6×", gain >= 1.6)
+        )
+    columns = ["environments", "policy", "env_step", "env steps/s predicted", "measured"]
+    values = {"load": load}
+    return Part("waiting", [*columns, "of all in 8 ms"], rows, bars, values=values)
+
+
 def cmdline(pid: int) -> str:
     """The command line of a process."""
     try:
@@ -546,13 +591,18 @@ def main(argv: list[str] | None = None) -> int:
                 "learners": lambda: learners(cluster, quick=given.quick),
                 "choice": lambda: choice(cluster, quick=given.quick),
                 "kills": lambda: kills(cluster, quick=given.quick),
+                "waiting": lambda: waiting(quick=given.quick),
                 "handled": lambda: handled(cluster),
             }
             found.append(making[name]())
             show(found[-1].title, found[-1].columns, found[-1].rows)
         print(f"{time.monotonic() - begin_s:.0f} s")
     bars = [bar for part in found for bar in part.bars]
-    values = {"parts": [{"title": p.title, "columns": p.columns, "rows": p.rows} for p in found]}
+    values = {
+        "parts": [
+            {"title": p.title, "columns": p.columns, "rows": p.rows, **p.values} for p in found
+        ]
+    }
     return verdict("distribution", bars, [], given.json, values)
 
 
