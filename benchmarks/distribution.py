@@ -1,5 +1,5 @@
 """Plans over two hosts: `python -m benchmarks.distribution [policies] [kills] [learners] [choice]
-[handled] [--carrier tcp|ray] [--quick] [--json FILE]`.
+[waiting] [handled] [--carrier tcp|ray] [--quick] [--json FILE]`.
 
 The hosts are two raylets of this machine (`benchmarks.two_hosts`). By default policies and kills.
 
@@ -14,6 +14,9 @@ learners: env steps a second of one learner and of two with averaged gradients, 
     the network is wide and the batch large, measured and predicted.
 choice: env steps a second of the planner's choice beside one host and every policy, interleaved,
     where a step of an environment takes microseconds, 1 ms and 8 ms (16 of them, which sleep).
+waiting: env steps a second of PPO with 16 and 64 environments that sleep 8 ms each, on one host, on
+    the other host, and as the planner has them with two copies of the actors. No number of hosts
+    gives more than all environments in 8 ms, which the table tells.
 handled: CPU time that a run takes for a message beside carrying it, at home.
 carrier: what carries the messages of all runs, by default that of the product.
 """
@@ -276,12 +279,14 @@ def cmdline(pid: int) -> str:
 MAKES: dict[str, Any] = {
     "policies": policies, "kills": kills, "learners": distribution_rates.learners,
     "choice": distribution_rates.choice, "handled": distribution_rates.handled,
+    "waiting": distribution_rates.waiting,
 }  # fmt: skip
 PARTS = {
     "policies": "ways to share out tasks: bits, messages and bytes",
     "kills": "actors, a node and the process that trains are killed",
     "learners": "one learner and two, predicted and measured",
     "choice": "the planner's choice beside every policy",
+    "waiting": "environments that wait, on one host and on two",
     "handled": "CPU time of a message beside carrying it",
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -132,3 +133,45 @@ def choice(cluster: Any, *, quick: bool) -> Part:
             bars.append(at_least(f"{what}: beside one host", gain, 1.7, "{:.2f}×"))
     columns = ["env_step", "hosts chosen", *(f"{n}, env steps/s" for n in rates)]
     return Part("choice", columns, rows, bars)
+
+
+def waiting(cluster: Any, *, quick: bool) -> Part:
+    """Environments that wait, in processes of their own, on one host and on two."""
+    from pearl.cluster import links
+
+    links.measure()
+    load = os.getloadavg()[0]
+    rows, bars = [], []
+    rates: dict[tuple[int, str], float] = {}
+    for envs in (16,) if quick else (16, 64):
+        most = envs / 8e-3
+        for policy in ("one_host", "synchronous_actors", "chosen"):
+            spec = spec_of("ppo", "one_host", steps=320 * envs)
+            spec["algorithm"] |= {
+                "env": "benchmarks.slow_env:sleeping",
+                "env_args": {"ms": 8.0},
+                "num_envs": envs,
+            }
+            copies = {"replicas": dict.fromkeys(("env_step", "inference"), 2)}
+            spec["limits"] = copies if policy == "chosen" else {"distribution": policy}
+            system, plan = planned(spec)
+            run = trained(system, plan, None).run
+            seen, told = run.env_steps_per_s or 0.0, plan.rates["env_steps_per_s"]
+            rates[envs, policy] = seen
+            steps = [t for t in plan.tasks if t.task == "env_step"]
+            where = ", ".join(sorted(f"{t.device} {t.variant}" for t in steps))
+            shown = [f"{told:,.0f}", f"{seen:,.0f}", f"{seen / most:.0%}"]
+            rows.append([str(envs), policy, where, *shown])
+            what, ratio = f"{envs} environments, {policy}", seen / told
+            close = abs(ratio - 1) <= 0.25
+            bars.append(
+                Bar(f"{what}: measured over predicted", f"{ratio:.2f}", "0.75 … 1.25", close)
+            )
+        gain = max(r for (n, p), r in rates.items() if n == envs and p != "one_host")
+        gain /= rates[envs, "one_host"]
+        bars.append(
+            Bar(f"{envs} environments: two hosts", f"{gain:.2f}×", "at least 1.6×", gain >= 1.6)
+        )
+    columns = ["environments", "policy", "env_step", "env steps/s predicted", "measured"]
+    values = {"load": load}
+    return Part("waiting", [*columns, "of all in 8 ms"], rows, bars, values=values)

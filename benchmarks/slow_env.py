@@ -35,3 +35,12 @@ def sleeping(ms: float) -> Any:
             return self.env.step(action)
 
     return Waiting(gymnasium.make("CartPole-v1"))
+
+
+def sleeping_together(ms: float, num_envs: int) -> Any:
+    """So many of the same in gymnasium's AsyncVectorEnv, as a user may write it."""
+    from functools import partial
+
+    from gymnasium.vector import AsyncVectorEnv
+
+    return AsyncVectorEnv([partial(sleeping, ms)] * num_envs)

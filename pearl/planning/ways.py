@@ -8,7 +8,7 @@ from pearl.graph.limits import Limits
 from pearl_devices import Device, Kernel, offers
 from pearl_devices.base import ASKED, IN_TURN, PROCESSES, WIDE
 from pearl_estimators import Estimate
-from pearl_estimators.host.on_demand import calibrated_here
+from pearl_estimators.host.on_demand import calibrated
 
 
 def ways_of(
@@ -17,15 +17,16 @@ def ways_of(
     """What a device offers for a call of tasks within the limits: variants and widths.
 
     Environments in processes of their own are left out unless the user names them or they are known
-    to wait: those that compute need cores that a plan gives to others.
+    to wait: those that compute need cores that a plan gives to others. On another host they are
+    taken to wait as long as at home, where they are timed.
     """
     found = _offered(tasks, kernel, device, limits)
     if PROCESSES not in dict(found) or any(t in limits.variants for t in tasks):
         return found
-    if calibrated_here(device) and IN_TURN in dict(found):
-        from pearl_estimators.host.own_timing import WAITS, waits
+    if calibrated(device) and IN_TURN in dict(found):
+        from pearl_estimators.host.own_timing import gains_by_processes
 
-        if waits(kernel) >= WAITS:
+        if gains_by_processes(kernel):
             return found
     return [(v, width) for v, width in found if v != PROCESSES]
 

@@ -83,6 +83,19 @@ def test_environments_that_wait_get_processes_and_those_that_compute_do_not(
     assert planned(["processes"]).task("env_step").variant == "processes"
 
 
+def test_environments_that_cannot_be_timed_in_processes_keep_their_one_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As vector environments do, which processes refuse."""
+    in_turn = timed(8e-3, 0.1e-3)
+
+    def refused(kernels: Any, variant: str) -> Any:
+        return "a vector environment" if variant == "processes" else in_turn(kernels, variant)
+
+    monkeypatch.setattr(own_timing, "_timed", refused)
+    assert planned().task("env_step").variant == "gymnasium"
+
+
 def test_what_environments_compute_together_is_not_less_than_the_cores_allow(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -82,6 +82,15 @@ def test_milliseconds_spread_over_both_and_the_learner_stays_at_home(
     assert any(text.startswith("calibrated on b ") for text in sources)
 
 
+def test_environments_that_wait_get_processes_on_the_other_host_too(
+    two_computers: Platform,
+) -> None:
+    asked = system(two_computers, SLOW)
+    away = replace(asked, limits=replace(asked.limits, pin={"env_step": "b/cpu"}))
+    step = plan(away).task("env_step")
+    assert (step.device, step.variant) == ("b/cpu", "processes")
+
+
 def test_the_learner_cannot_be_sent_away(two_computers: Platform) -> None:
     asked = system(two_computers, SLOW)
     away = replace(asked, limits=replace(asked.limits, pin={"update": "b/cpu"}))

@@ -65,6 +65,18 @@ def waits(kernel: Kernel) -> float:
     return max(0.0, 1 - cpu_s / seconds) if seconds > 0 else 0.0
 
 
+def gains_by_processes(kernel: Kernel) -> bool:
+    """Whether an environment waits, and could be timed in processes of its own: a vector
+    environment cannot, and would get the roofline in place of a timing."""
+    if waits(kernel) < WAITS:
+        return False
+    try:
+        _of_counts(kernel, PROCESSES)
+    except CalibrationError:
+        return False
+    return True
+
+
 def _of_counts(kernel: Kernel, variant: str) -> list[Seconds]:
     """Timings of a call with each of COUNTS environments."""
     bare = replace(kernel, flops=0.0, bytes_in=0.0, bytes_out=0.0, resident_bytes=0.0)
