@@ -216,3 +216,21 @@ def test_how_sure_a_plan_by_closed_forms_is_no_draw_says() -> None:
     assert "systolic" in sure.answer
     assert "released" in sure.answer
     assert "%" not in sure.answer
+
+
+def test_a_plan_by_closed_forms_has_a_range_that_is_assumed_and_no_band() -> None:
+    plan = planned()
+    facts = dict(Report(plan).plan_facts())
+    assert "90 % bands" not in facts
+    assert "which are assumed for fpga (simulated)" in facts["range"]
+    assert "no probability" in facts["range"]
+    assert "(" not in facts["predicted"]
+    (assignment, *_) = Report(plan).plan_tables()
+    place = {row[0]: row[6] for row in assignment.rows}
+    assert place["update"].startswith("assumed ")
+    assert not place["env_step"].startswith("assumed ")
+    front = " ".join(front_text([plan]).split())
+    assert "closed forms (fpga (simulated)) have no band" in front
+    real = replace(plan, tasks=tuple(replace(t, rung="datasheet") for t in plan.tasks))
+    assert "range" not in (told := dict(Report(real).plan_facts()))
+    assert "90 % bands" in told
