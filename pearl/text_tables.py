@@ -72,7 +72,7 @@ def marked(text: str, simulated: Collection[str]) -> str:
         return text
     names = "|".join(re.escape(name) for name in sorted(simulated, key=len, reverse=True))
     mention = re.compile(
-        rf"(?<![\w.=/-])(?:[\w.]+-)?(?:{names})(?:-[\w.]*\w)?(?:[./]\d+)?(?![\w=]|[-./]\w)"
+        rf"(?<![\w.=/-])(?:[\w.]+-)?(?:{names})(?:-[\w.]*\w)?(?:[./]\d+)?(?![\w=]|[-./]\w)(?:'(?!\w))?"
     )
     sentences = re.split(r"(?<=[.?!]) (?=[A-Z])", text)
     return " ".join(

@@ -56,8 +56,11 @@ CPUS = (
     ("13900k", "core_i9_13900k"),
     ("12700k", "core_i7_12700k"),
     ("m2", "apple_m2"),
-    ("m4 max", "apple_m4_max"),
+    ("m4", "apple_m4_max"),
 )
+"""Word of a name, entry of the catalogue; any M4 has the cores of an M4 Max."""
+X86 = "4 cpus in lightning studio"
+"""A CPU that nobody names: any of the catalogue that is neither Apple's nor Arm's."""
 BOOST_HZ = (
     ("8362", 3.6e9), ("8480", 3.8e9), ("14900k", 6.0e9), ("13900", 5.8e9), ("10940x", 4.6e9),
     ("9600x", 5.4e9), ("9800x3d", 5.2e9), ("9900k", 5.0e9), ("10700", 4.8e9), ("5950x", 4.9e9),
@@ -101,17 +104,19 @@ def _stands(word: str, name: str) -> bool:
     return re.search(rf"(?<!{before}){re.escape(word)}(?![a-z0-9])", name) is not None
 
 
-def cpu(name: str) -> Device | None:
-    """The CPU of the catalogue that a source names."""
+def cpus(name: str) -> list[Device]:
+    """The CPUs of the catalogue that a source may mean; none where it says too little."""
     low = name.lower()
-    return next((catalogued(entry, "cpu") for part, entry in CPUS if part in low), None)
+    named = [entry for part, entry in CPUS if part in low][:1]
+    if low.startswith(X86):
+        named = [entry for _, entry in CPUS if not entry.startswith("apple")]
+    return [catalogued(entry, "cpu") for entry in named]
 
 
 def host(name: str) -> Device | None:
     """A CPU beside a card, of which the clock counts; None where it is not known."""
-    found = cpu(name)
-    if found is not None:
-        return found
+    if found := cpus(name):
+        return found[0]
     for part, hz in BOOST_HZ:
         if part in name.lower():
             return Device("cpu", "cpu", figures={"clock_hz": hz})

@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.estimators.published_cards import card, catalogued, cpu, host
-from pearl_devices import Kernel, kernel
+from benchmarks.estimators.published_assumed import Point
+from benchmarks.estimators.published_cards import card, catalogued, cpus, host
+from pearl_devices import Device, Kernel, kernel
 from pearl_estimators import estimate
 from pearl_estimators.gpu import queue, variants
 from pearl_estimators.gpu.queue import Rates, moved_s, product_s
@@ -24,9 +25,11 @@ SIZES: Mapping[str, tuple[int, int]] = {
     "pendulum": (3, 1),
     "lunarlandercontinuous": (8, 2),
     "isaac-cartpole": (4, 1),
+    "cartpole": (4, 2),
     "isaac-ant": (60, 8),
     "isaac-humanoid": (87, 21),
     "velocity-flat-anymal": (48, 12),
+    "velocity-rough-g1": (310, 37),
     "velocity-rough": (235, 12),
 }
 """Part of an environment's name → components of observation and action."""
@@ -39,11 +42,13 @@ ENV_S = 67e-6
 @dataclass(frozen=True)
 class Constants:
     """What is fitted to published points: `gpu.queue.RATES`, and of `gpu.variants` LATER_S and
-    operator_s. host_power: HOST_POWER; l4_share: the `sustained_share` of an L4."""
+    operator_s. gradient_s: of `gpu.variants`; host_power: HOST_POWER; l4_share: the
+    `sustained_share` of an L4."""
 
     rates: Rates
     later_s: float
     operator_s: float
+    gradient_s: float
     host_power: float
     l4_share: float
 
@@ -51,61 +56,11 @@ class Constants:
     def shipped(cls) -> Constants:
         """Those that plans have."""
         share = catalogued("l4", "gpu").figures["sustained_share"]
-        operator_s = variants.ASSUMED.operator_s
-        return cls(queue.RATES, variants.LATER_S, operator_s, variants.HOST_POWER, share)
-
-
-@dataclass(frozen=True)
-class Point:
-    """A line of the table. value: in SI units; unit: s, or 1/s for a rate."""
-
-    name: str
-    what: str
-    algorithm: str
-    network: str
-    batch: str
-    envs: str
-    gpu: str
-    cpu: str
-    precision: str
-    framework: str
-    value: float
-    unit: str
-    counts: str
-    role: str
-    source: str
-    sort: str
-
-    @property
-    def origin(self) -> str:
-        """Repository or page, of which several figures may be."""
-        text = self.source.replace(",", "")
-        text = re.sub(r"^https?://(www\.)?(github\.com/|huggingface\.co/)?(datasets/)?", "", text)
-        return "/".join(re.split(r"[/ ]+", text)[:2])
-
-
-RETYPED = (
-    Point(
-        name="I01",
-        what="training part of an iteration",
-        algorithm="PPO Isaac-Cartpole-v0",
-        network="32-32",
-        batch="16,384",
-        envs="4096",
-        gpu="NVIDIA GeForce RTX 4090",
-        cpu="AMD Ryzen 9 7950X",
-        precision="float32",
-        framework="rl_games eager",
-        value=0.113,
-        unit="s",
-        counts="131,072 env steps at 910,000/s without training, 510,000/s with: 64 gradient steps",
-        role="direct",
-        source="isaac-sim/IsaacLab, table of performance benchmarks; 8 epochs of 8 minibatches and "
-        "the CPU are recalled",
-        sort="2",
-    ),
-)
-"""Figures that this repository states by itself."""
+        starts = variants.ASSUMED
+        return cls(
+            queue.RATES, variants.LATER_S, starts.operator_s, starts.gradient_s,
+            variants.HOST_POWER, share,
+        )  # fmt: skip
 
 
 UNITS = {"us": (1e-6, "s"), "ms": (1e-3, "s"), "s": (1.0, "s"), "env steps/s": (1.0, "1/s")}
@@ -262,6 +217,12 @@ def _kernels(point: Point) -> tuple[Kernel, Kernel, int] | None:
     elif name == "ddpg":
         update = kernel("update.ddpg", program=program, steps=1, actor=actor, critic=critic, **base)
         acts = kernel("inference.ddpg", actor=actor, **acting)
+    elif name == "dqn":
+        q = (obs, *hidden, act)
+        update = kernel(
+            "update.dqn", program=program, steps=1, q=q, obs=obs, act=0, batch=batch, double=1
+        )
+        acts = kernel("inference.dqn", q=q, obs=obs, act=0, envs=envs)
     elif name in ("ppo", "a2c"):
         sizes = {"actor": actor, "critic": (obs, *hidden, 1), "tanh": 1, "horizon": batch}
         update = kernel(
@@ -273,47 +234,77 @@ def _kernels(point: Point) -> tuple[Kernel, Kernel, int] | None:
     return update, acts, steps
 
 
+def _silent(point: Point) -> str:
+    """Why a loop is not predicted."""
+    name = (point.algorithm.lower().split() or ["an algorithm that is not stated"])[0]
+    if "CNN" in point.network or "Atari" in point.algorithm:
+        return "convolutions are not modelled"
+    if name not in ("sac", "td3", "ddpg", "dqn", "ppo", "a2c"):
+        return f"{name} is not modelled"
+    known = {"network": point.network, "batch": point.batch}
+    lacking = [n for n, text in known.items() if not re.match(r"\d", text)]
+    return f"{' and '.join(lacking)} not stated, and no default of its library is known here"
+
+
+THREADS = ("torch", "torch-2", "torch-4", "torch-8")
+
+
 def _loop(point: Point) -> Said | str:
     found, variant = _kernels(point), _variant(point.framework)
     if found is None:
-        return "network, batch or algorithm is not stated or not modelled"
+        return _silent(point)
     if variant is None:
         return f"{point.framework} is not modelled"
     update, acts, steps = found
     on_cpu = point.gpu.lower() in ("none", "")
-    device = cpu(point.cpu) if on_cpu else card(point.gpu)
-    if device is None:
+    devices = cpus(point.cpu) if on_cpu else [d for d in (card(point.gpu),) if d]
+    if not devices:
         return f"{point.cpu if on_cpu else point.gpu} is not described here"
     counted = re.search(r"([\d,]+) gradient steps", point.counts)
     gradients = float(counted[1].replace(",", "")) if counted else 1.0
 
-    def seconds(c: Constants, k: Kernel, way: str) -> float:
+    def seconds(c: Constants, k: Kernel, way: str, device: Device) -> float:
         if on_cpu:
-            return estimate(k, device, variant="torch", width=1).latency_s
+            return estimate(k, device, variant=way, width=int(way[6:] or 1)).latency_s
         beside, starts = host(point.cpu), variants.ASSUMED
         hz = beside.figures["clock_hz"] if beside else variants.HOST_HZ
         slower = (variants.HOST_HZ / hz) ** c.host_power
         starts = replace(
-            starts, operator_s=slower * c.operator_s, gradient_s=slower * starts.gradient_s,
+            starts, operator_s=slower * c.operator_s, gradient_s=slower * c.gradient_s,
             gap_s=c.rates.element_s,
         )  # fmt: skip
         return variants.gpu_roofline(k, device, way, device.width, starts, c.rates).latency_s
 
-    def step_s(c: Constants) -> float:
-        return seconds(c, update, variant) / steps
+    def step_s(c: Constants, way: str, device: Device) -> float:
+        return seconds(c, update, way, device) / steps
 
-    if point.unit == "1/s":
-        vector_steps = 1.0
-        if counted and (every := re.search(r"gradient steps an? ([\d,]+) env steps", point.counts)):
+    every = re.search(r"gradient steps an? ([\d,]+) env steps", point.counts)
+
+    def rate(c: Constants, way: str, device: Device) -> float:
+        vector_steps, acted = 1.0, float(acts.dim("envs"))
+        if every:
             vector_steps = float(every[1].replace(",", "")) / acts.dim("envs")
-        acted = acts.dim("envs") * vector_steps
+            acted *= vector_steps
         # A figure that includes more bounds the model without its environments too.
         env_s = acts.dim("envs") * ENV_S if point.role == "direct" else 0.0
-        return lambda c: (
-            acted / (gradients * step_s(c) + vector_steps * (seconds(c, acts, variant) + env_s))
-        )
-    if "gradient step" in point.what:
-        return step_s
-    if "training part" in point.what or "training time" in point.what or "learn" in point.what:
-        return lambda c: gradients * step_s(c)
-    return "the quantity is not one of the models'"
+        acting_s = seconds(c, acts, "torch" if on_cpu else way, device) + env_s
+        return acted / (gradients * step_s(c, way, device) + vector_steps * acting_s)
+
+    def quantity(c: Constants, way: str, device: Device) -> float:
+        if point.unit == "1/s":
+            return rate(c, way, device)
+        if point.what.startswith("inference"):
+            return seconds(c, acts, way, device)
+        return step_s(c, way, device) * (1.0 if "gradient step" in point.what else gradients)
+
+    known = r"gradient step|training part|training time|learn|^inference"
+    if point.unit != "1/s" and not re.search(known, point.what):
+        return "the quantity is not one of the models'"
+    ways = [variant] if not on_cpu else THREADS if point.role == "direct" else ["torch"]
+
+    def nearest(c: Constants) -> float:
+        """Of a range, of which nobody says where the figure is, the nearest to the figure."""
+        said = [quantity(c, way, device) for device in devices for way in ways]
+        return min(max(point.value, min(said)), max(said))
+
+    return nearest

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
-from pearl.advice.comparison import Comparison, closed_forms, compare, how_sure, number
+from pearl.advice.comparison import Comparison, compare, how_sure, number
 from pearl.errors import InfeasibleError, SpecError
 from pearl.explanation.resolve import LEAST_S, alike
 from pearl.formatting import count, listed, si
@@ -18,7 +18,7 @@ from pearl.graph.task_graph import TaskGraph
 from pearl.planner.planner import planned
 from pearl.planning.costs import CostTable
 from pearl.planning.draws import Draws
-from pearl.planning.plans import Plan
+from pearl.planning.plans import Plan, closed_forms
 from pearl.report.bands_text import range_text
 from pearl.solvers.model.request import ROBUST
 from pearl.solvers.solver import solve

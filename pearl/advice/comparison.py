@@ -11,9 +11,8 @@ import numpy as np
 from pearl.formatting import percent
 from pearl.planning.draws import Draws, Vector
 from pearl.planning.plan_validation import plan_orders
-from pearl.planning.plans import Plan
+from pearl.planning.plans import Plan, closed_forms
 from pearl.planning.valuation import valued
-from pearl_estimators.estimates import Rung
 
 TIE = 1e-3
 """Relative difference below which two plans count as equal in a draw."""
@@ -24,9 +23,6 @@ LITTLE = 0.02
 
 CLOSE, MOSTLY = 0.05, 0.9
 """… where the draws differ by less than CLOSE in MOSTLY of them (assumed)."""
-
-CLOSED: Rung = "closed_form"
-"""The rung of a formula for a design: nothing is known of its error."""
 
 Choice = Literal["plan", "other", "either"]
 
@@ -105,11 +101,6 @@ def compare(plan: Plan, other: Plan, draws: Draws) -> Comparison:
         near=float(np.mean(np.abs(factor - 1) < CLOSE)),
         closed=bool(closed_forms(plan, other)),
     )
-
-
-def closed_forms(*plans: Plan) -> list[str]:
-    """The devices whose times these plans take from closed forms."""
-    return list(dict.fromkeys(t.device for p in plans for t in p.tasks if t.rung == CLOSED))
 
 
 def number(plan: Plan) -> float:

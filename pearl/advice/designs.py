@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from pearl.advice.asking import Case, Finding
-from pearl.advice.comparison import CLOSED, LITTLE, number
+from pearl.advice.comparison import LITTLE, number
 from pearl.explanation.what_if import without_devices
 from pearl.formatting import count, listed
-from pearl.planning.plans import Plan
+from pearl.planning.plans import CLOSED, Plan
 from pearl_devices import Platform, backend
 
 DEPENDS = "That depends on the design"

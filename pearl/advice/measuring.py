@@ -16,7 +16,7 @@ from dataclasses import replace
 import numpy as np
 
 from pearl.advice.asking import Case, Finding
-from pearl.advice.comparison import CLOSED, closed_forms, share
+from pearl.advice.comparison import share
 from pearl.advice.designs import by_design, over_designs, without
 from pearl.explanation.near_optimal import differences
 from pearl.explanation.resolve import LEAST_S
@@ -26,7 +26,7 @@ from pearl.planning.costs import CostTable
 from pearl.planning.draws import PARTS, Doubt, Draws, Vector, doubts
 from pearl.planning.plan_builder import Proof, assemble
 from pearl.planning.plan_validation import plan_orders
-from pearl.planning.plans import Plan
+from pearl.planning.plans import CLOSED, Plan, closed_forms
 from pearl.report.bands_text import range_text
 from pearl.solvers import METHODS
 from pearl.solvers.model.request import Request

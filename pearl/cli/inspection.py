@@ -15,6 +15,7 @@ import typer
 from pearl.cli.application import DONE, FAILED, SCHEMA, Result, command
 from pearl.cli.arguments import Json, Keys, Set, Spec, load_spec, overrides
 from pearl.errors import SpecError
+from pearl.text_tables import marked
 
 if TYPE_CHECKING:
     from pearl_devices import Device
@@ -110,9 +111,10 @@ def check(
         "warnings": [warned] if warned else [],
         "notes": notes,
     }
+    simulated = [d.name for d in stated.platform.devices if d.simulated]
     text = (
         f"{spec}: valid: {found['algorithm']} on {found['env']}, platform {found['platform']} "
-        f"({', '.join(d.name for d in stated.platform.devices)}), objective {found['objective']}"
+        f"({marked(', '.join(found['devices']), simulated)}), objective {found['objective']}"
     )
     lines = [f"warning: {warned}"] if warned else []
     lines += [f"note: {note}" for note in notes]

@@ -225,6 +225,7 @@ def front_text(plans: Sequence[Plan], open_w: Sequence[tuple[float, float]] = ()
     open_w: ranges of power in which plans may be missing, W.
     """
     from pearl.planner.energy_front import front_assignments
+    from pearl.planning.plans import closed_forms
 
     found = front_assignments(plans)
     cells = []
@@ -266,6 +267,11 @@ def front_text(plans: Sequence[Plan], open_w: Sequence[tuple[float, float]] = ()
                 f"At {si(plan.power_w, 'W')} the assignment is slowed down too, to an iteration "
                 f"every {si(plan.pace_s, 's')}, {why}."
             )
+    if closed := closed_forms(*(row.fastest for row in found)):
+        notes.append(
+            f"Plans with times of closed forms ({listed(closed)}) have no band: of a design that "
+            "nobody built the range is assumed, without a probability."
+        )
     missed = max((row.fastest.bands.missed for row in found if row.fastest.bands), default=0)
     if missed:
         notes.append(f"Up to {missed} draws exceed the limit on power by idling and count as 0.")

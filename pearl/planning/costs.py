@@ -13,6 +13,7 @@ from pearl.graph.limits import Limits
 from pearl.graph.task_graph import TaskGraph
 from pearl.planning.replicas import resized, splits
 from pearl.planning.ways import ways_of, worth_having
+from pearl.text_tables import marked
 from pearl_devices import Device, Kernel, Platform
 from pearl_devices.base import ASKED, WIDE
 from pearl_devices.given import is_names, is_number, is_whole, misfit, shown
@@ -208,12 +209,15 @@ def tabulate(graph: TaskGraph, platform: Platform, limits: Limits | None = None)
     A task that no allowed device can run is an InfeasibleError naming it; a device that lacks a
     figure for its estimates is a SpecError.
     """
+    simulated = [d.name for d in platform.devices if d.simulated]
     try:
         return _tabulated(graph, platform, limits or Limits())
     except CalibrationError:
         raise
+    except InfeasibleError as error:
+        raise InfeasibleError(marked(str(error), simulated), error.conflict) from None
     except ValueError as error:
-        raise SpecError(f"platform {platform.name}: {error}") from None
+        raise SpecError(marked(f"platform {platform.name}: {error}", simulated)) from None
 
 
 def _tabulated(graph: TaskGraph, platform: Platform, limits: Limits) -> CostTable:

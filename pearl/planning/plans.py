@@ -354,3 +354,12 @@ def build(kind: type, value: Any, where: str) -> Any:
             item = tuple(item)
         given[f.name] = item
     return kind(**given)
+
+
+CLOSED: Literal["closed_form"] = "closed_form"
+"""The rung of a formula for a design: nothing is known of its error."""
+
+
+def closed_forms(*plans: Plan) -> list[str]:
+    """The devices whose times these plans take from closed forms."""
+    return list(dict.fromkeys(t.device for p in plans for t in p.tasks if t.rung == CLOSED))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pearl.formatting import band, count, listed, percent
 from pearl.planning.bands import Bands, Ends, Regret
-from pearl.planning.plans import Plan
+from pearl.planning.plans import Plan, closed_forms
 
 
 def proof_text(plan: Plan) -> str:
@@ -24,8 +24,9 @@ def band_of_value(plan: Plan) -> str:
 
 
 def rate_band(plan: Plan) -> Ends:
-    """The band of the value, where it is env steps per second or joule and has a width."""
-    b = plan.bands
+    """The band of the value, where it is env steps per second or joule and has a width, and no time
+    of the plan is a closed form: of that a range is assumed, with no probability."""
+    b = None if closed_forms(plan) else plan.bands
     names = {"env steps/s": "env_steps_per_s", "env steps/J": "env_steps_per_j"}
     ends: Ends = getattr(b, names[plan.value_unit]) if b and plan.value_unit in names else None
     return ends if ends and ends[0] < ends[1] else None
@@ -35,6 +36,22 @@ def range_text(ends: tuple[float, float]) -> str:
     """Low to high: `340–1,660`."""
     low, high = (count(end) for end in ends)
     return low if low == high else f"{low}–{high}"
+
+
+def bands_fact(plan: Plan) -> tuple[tuple[str, str], ...]:
+    """The bands of a plan with their label; a range where its times are partly closed forms."""
+    if plan.bands is None:
+        return ()
+    closed, text = closed_forms(plan), bands_text(plan.bands)
+    if not closed:
+        return (("90 % bands", text),)
+    return (
+        (
+            "range",
+            f"{text}, which are assumed for {listed(closed)}: closed forms of a design that "
+            "nobody built have no probability (`pearl advise` compares the designs)",
+        ),
+    )
 
 
 def bands_text(b: Bands) -> str:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pearl.formatting import percent, ratio, si
 from pearl.planning.plans import Plan
 from pearl.planning.runs import Row, Run
 from pearl.report import tables as tables
+from pearl.text_tables import WORD, marked
 from pearl_devices.given import LARGEST
 
 if TYPE_CHECKING:
@@ -68,12 +69,29 @@ class Drawing:
     legend: tuple[tuple[int, str], ...] = ()
     areas: tuple[tuple[int, str], ...] = ()
 
+    def marked(self, simulated: Collection[str]) -> Drawing:
+        """The drawing with its labels, hints and words as `marked` writes them."""
+        boxes = (
+            replace(b, label=marked(b.label, simulated), hint=marked(b.hint, simulated))
+            for b in self.boxes
+        )
+        labels = (replace(t, text=marked(t.text, simulated)) for t in self.labels)
+        return replace(
+            self,
+            title=marked(self.title, simulated),
+            caption=marked(self.caption, simulated),
+            boxes=tuple(boxes),
+            labels=tuple(labels),
+            legend=tuple((colour, marked(name, simulated)) for colour, name in self.legend),
+        )
+
 
 def page(report: Report) -> str:
     """The whole HTML text of a report."""
     run = report.run
     rates, timings = (*report.comparison(), None, None)[:2]
     curve = learning_curve(report.learning())
+    bars = prediction_bars(run) if run else None
     explanation = None
     if report.explanation is not None:
         from pearl.explanation.sections import section
@@ -87,11 +105,11 @@ def page(report: Report) -> str:
         run_facts=tables.run_facts(run) if run else (),
         sentence=report.bound_sentence(),
         plan_tables=report.plan_tables(),
-        timeline=timeline(report.plan),
+        timeline=timeline(report.plan).marked(report.plan.simulated),
         rates=rates,
         timings=timings,
         explanation=explanation,
-        bars=prediction_bars(run) if run else None,
+        bars=bars and bars.marked(report.plan.simulated),
         curve=curve,
         version=report.plan.pearl_version,
     )
@@ -132,22 +150,26 @@ def timeline(plan: Plan) -> Drawing:
     """One iteration: the calls of each lane in their order, one box a call, widths to scale."""
     row, top = 34.0, 8.0
     right = WIDTH - 20.0
-    scale = (right - MARGIN) / max(plan.period_s, 1e-300)
+    simulated = [k.lane for k in plan.lanes if marked(k.lane, plan.simulated) != k.lane]
+    shown = {k.lane: shorten(k.lane, 17) for k in plan.lanes}
+    shown |= {name: f"{shown[name]} ({WORD})" for name in simulated}
+    left = max(MARGIN, 16 + 6.8 * max(map(len, shown.values()), default=0))
+    scale = (right - left) / max(plan.period_s, 1e-300)
     names = [t.task for t in plan.tasks]
     boxes: list[Box] = []
     labels: list[Label] = []
     legend: list[tuple[int, str]] = []
     for number, lane in enumerate(plan.lanes):
         y = top + number * row
-        labels.append(Label(MARGIN - 10, y + 17, shorten(lane.lane, 17), "end"))
+        labels.append(Label(left - 10, y + 17, shown[lane.lane], "end"))
         if not lane.width:
             # Transfers have no task of the plan behind them: only the lane's load is known.
-            width = min(lane.load, 1.0) * (right - MARGIN)
+            width = min(lane.load, 1.0) * (right - left)
             hint = f"{lane.lane}: {tables.order(plan, lane)}, {percent(lane.load)} of the period"
-            boxes.append(Box(MARGIN, y, width, 24, COLOURS, fitting("transfers", width), hint))
+            boxes.append(Box(left, y, width, 24, COLOURS, fitting("transfers", width), hint))
             continue
         apart = len(lane.order) <= SEPARATE_FIRINGS
-        x = MARGIN
+        x = left
         for call in tables.calls(plan, lane, apart=apart):
             first = call.tasks[0]
             width = call.seconds * scale
@@ -155,13 +177,13 @@ def timeline(plan: Plan) -> Drawing:
             name = " + ".join(call.tasks)
             legend.append((colour, name))
             times = f" × {call.firings}" if call.firings > 1 and len(call.tasks) == 1 else ""
-            hint = f"{name}{times}: {si(call.seconds, 's')}"
+            hint = f"{lane.lane}: {name}{times}, {si(call.seconds, 's')}"
             boxes.append(Box(x, y, width, 24, colour, fitting(name, width), hint))
             x += width
     bottom = top + len(plan.lanes) * row
     lines = []
     for tick in ticks(0.0, plan.period_s, 6):
-        x = MARGIN + tick * scale
+        x = left + tick * scale
         lines.append((x, top - 4, x, bottom))
         labels.append(Label(x, bottom + 16, si(tick, "s"), "middle"))
     idle = any(lane.load < 0.999 for lane in plan.lanes)

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from pearl.formatting import NONE, band, count, listed, percent, ratio, si
-from pearl.planning.plans import Channel, Entry, Lane, Placement, Plan
+from pearl.planning.plans import CLOSED, Channel, Entry, Lane, Placement, Plan
 from pearl.planning.runs import TOLERANCE, Drift, Run
 from pearl.report.bands_text import (
     band_of_value,
-    bands_text,
+    bands_fact,
     by_regret,
     proof_text,
     regret_text,
@@ -64,9 +64,7 @@ def plan_facts(plan: Plan) -> tuple[tuple[str, str], ...]:
     if plan.env_steps_per_j is not None:
         energy += f", {count(plan.env_steps_per_j)} env steps/J"
     facts.append(("energy", f"{energy} (modelled)"))
-    if plan.bands is not None:
-        facts.append(("90 % bands", bands_text(plan.bands)))
-    return tuple(facts)
+    return (*facts, *bands_fact(plan))
 
 
 def _ended(run: Run) -> str:
@@ -203,7 +201,7 @@ def assignment(plan: Plan) -> Table:
             t.variant,
             count(t.firings),
             si(t.seconds, "s"),
-            band(t.low_s, t.high_s, "s"),
+            "assumed " * (t.rung == CLOSED) + band(t.low_s, t.high_s, "s"),
             percent(t.share_of_period),
             t.rung,
             t.bound_by,

@@ -26,6 +26,7 @@ from pearl.solvers.model.search_space import search_spaces
 from pearl.solvers.outcome_check import fault_of
 from pearl.solvers.period.lane_minimisation import fewest_lanes, fewest_watts
 from pearl.solvers.period.slack_minimisation import fewest_of_all, fewest_tokens
+from pearl.text_tables import marked
 from pearl.time_limit import OutOfTimeError, extended, within
 from pearl_devices.given import is_whole, shown
 from pearl_devices.named import reason
@@ -138,7 +139,9 @@ def solve(
         with extended(max(deadline, time.monotonic()) + ending_s + GRACE_S):
             fault = fault_of(outcome, request)
     except InfeasibleError as error:
-        raise sharpened(error, graph, costs, limits, deadline) from None
+        error = sharpened(error, graph, costs, limits, deadline)
+        simulated = [d.name for d in costs.platform.devices if d.simulated]
+        raise InfeasibleError(marked(str(error), simulated), error.conflict) from None
     except OutOfTimeError:
         raise _no_time(graph, firings, time_limit_s) from None
     except FAULTS as error:

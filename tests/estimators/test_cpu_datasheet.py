@@ -14,9 +14,16 @@ import pytest
 from pearl.spec.catalogue import catalogue
 from pearl.spec.platform_files import read_platform
 from pearl_devices import Device, Kernel, kernel, offers
-from pearl_estimators import estimate
+from pearl_estimators import Estimate, estimate
 from pearl_estimators.cpu import CALL_S
-from pearl_estimators.cpu_datasheet import CLOCK_HZ, CORE_FLOPS_PER_S, counts, least_s, rate
+from pearl_estimators.cpu_datasheet import (
+    CLOCK_HZ,
+    CORE_FLOPS_PER_S,
+    DISPATCH_ELSEWHERE,
+    counts,
+    least_s,
+    rate,
+)
 from pearl_estimators.host import features
 from tests.estimators.gradient_steps import gradient_steps
 
@@ -128,6 +135,24 @@ def test_no_gradient_step_beats_the_peak_of_its_cores_or_the_memory(name: str) -
             assert e.latency_s >= least_s(k, cpu, cores), (k.kind, k.dims, variant)
             assert k.flops / e.latency_s <= rate(cpu, cores)
             assert e.latency_s >= CALL_S
+
+
+def test_torch_on_a_core_of_another_kind_starts_operators_slower_and_has_a_wider_band() -> None:
+    of: dict[str, Any] = {"obs": 4, "act": 0, "steps": 1, "double": 1, "batch": 64}
+    small = kernel("update.dqn", {**of, "q": (4, 64, 64, 2)}, program="pearl.algorithms.dqn:losses")
+
+    def torch(cpu: Device) -> Estimate:
+        return estimate(small, cpu, variant="torch", width=1)
+
+    like = replace(HERE, figures={**HERE.figures, "flops_per_cycle": 64.0})
+    narrow = replace(like, peak_flops_per_s=HERE.peak_flops_per_s / 2)  # Zen 3 at the same clock
+    here, there = torch(like), torch(narrow)
+    assert 1.25 * here.latency_s < there.latency_s < DISPATCH_ELSEWHERE * here.latency_s
+    assert there.high_s / there.latency_s > 1.3 * here.high_s / here.latency_s
+    faster = replace(like, peak_flops_per_s=1.6 * HERE.peak_flops_per_s)
+    faster = replace(faster, figures={**like.figures, "clock_hz": 1.6 * CLOCK_HZ})
+    fast = torch(faster)  # of the same kind, at a higher clock
+    assert fast.high_s / fast.latency_s == pytest.approx(here.high_s / here.latency_s)
 
 
 def test_a_lone_lane_of_a_hybrid_cpu_has_a_performance_core() -> None:

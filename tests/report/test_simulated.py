@@ -6,16 +6,19 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
+from html import unescape
 
 import pytest
+from typer.testing import CliRunner
 
 import pearl
 from pearl.advice import advise
+from pearl.cli import app
 from pearl.cli.text import difference_text, front_text, platform_text
 from pearl.explanation import explain
 from pearl.explanation.sections import section
 from pearl.planning.plans import Plan, load_plan
+from pearl.planning.runs import Run
 from pearl.report.html import page
 from pearl.report.report import Report
 from pearl.text_tables import Column, Table, marked
@@ -58,6 +61,8 @@ def told(tables: tuple[Table, ...]) -> Iterator[str]:
         ("pearl plan limits.pin.update=fpga", "pearl plan limits.pin.update=fpga"),
         ("the simulated fpga idles", "the simulated fpga idles"),
         ("update>fpga × 8", "update>fpga (simulated) × 8"),
+        ("devices are ['cpu', 'fpga']", "devices are ['cpu', 'fpga' (simulated)]"),
+        ("fpga's clock", "fpga (simulated)'s clock"),
     ],
 )
 def test_the_first_mention_in_a_sentence_is_marked(text: str, said: str) -> None:
@@ -111,11 +116,75 @@ def test_an_error_of_training_says_it() -> None:
         pearl.compile(SPEC)
 
 
-def test_a_simulated_runs_report_says_it(tmp_path: Path) -> None:
-    run = pearl.compile(SPEC, emulate=True).train(steps=1200, out=tmp_path / "run")
-    report = Report(run.plan, run)
+@pytest.fixture(scope="module")
+def emulated(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    out = tmp_path_factory.mktemp("emulated") / "run"
+    return pearl.compile(SPEC, emulate=True).train(steps=1200, out=out)
+
+
+def test_a_simulated_runs_report_says_it(emulated: Run) -> None:
+    report = Report(emulated.plan, emulated)
     assert unmarked(told(report.comparison())) == []
     assert "fpga (simulated)" in str(report)
+
+
+def drawn(text: str) -> list[str]:
+    """The words of a page or drawing, element by element: labels, hints, cells and sentences."""
+    inside = re.sub(r"<style>.*?</style>", "", text, flags=re.DOTALL)
+    rows = re.sub(r"</t[dh]>\s*<t[dh][^>]*>", " | ", inside)
+    return [unescape(" ".join(part.split())) for part in re.split("<[^>]*>", rows)]
+
+
+def test_drawings_say_it_of_its_lanes_and_of_each_call_on_them(emulated: Run) -> None:
+    words = drawn(page(Report(emulated.plan, emulated)))
+    assert "fpga.0 (simulated)" in words, "the label of its lane"
+    assert "cpu-fpga (simulated)" in words
+    assert any(w.startswith("fpga.0 (simulated): param_sync, ") for w in words), "a call's hint"
+    found = unmarked(w for w in words if not w.startswith(("PEARL ", "fpga: times of a model")))
+    assert found == []
+
+
+COMMANDS = {
+    "plan": ("plan", SPEC, "--time-limit", "5"),
+    "pareto": ("pareto", SPEC, "--gap", "0.3", "--time-limit", "5"),
+    "balance": ("balance", SPEC),
+    "check": ("check", SPEC),
+    "report": ("report", "RUN"),
+    "eval": ("eval", "RUN"),
+    "train": ("train", SPEC),
+    "list platforms": ("list", "platforms"),
+    "list devices": ("list", "devices"),
+    "list kinds": ("list", "kinds"),
+    "no mode": ("plan", SPEC, "limits.pin.env_step=fpga"),
+    "no common device": (
+        "plan",
+        SPEC,
+        "limits.together=[[update, env_step]]",
+        "limits.pin.update=fpga",
+        "limits.pin.env_step=cpu",
+    ),
+}
+"""What is typed; RUN stands for the folder of an emulated run."""
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_no_command_gives_a_verdict_about_it_without_the_word(
+    name: str, emulated: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "2000")  # a row or sentence on a line
+    words = [str(emulated.out) if w == "RUN" else w for w in COMMANDS[name]]
+    result = CliRunner().invoke(app, words)
+    said = result.stdout + result.stderr
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+    assert result.exit_code == {"train": 2, "no mode": 1, "no common device": 1}.get(name, 0), said
+    assert unmarked(line for line in said.splitlines() if not line.startswith("PEARL ")) == []
+    assert name == "eval" or "simulated" in said
+
+
+def test_an_infeasible_plan_says_it_in_python_too() -> None:
+    system = pearl.load(SPEC, set={"limits.pin.env_step": "fpga"})
+    with pytest.raises(pearl.InfeasibleError, match=r"devices are \['cpu', 'gpu', 'fpga' \(sim"):
+        pearl.plan(system)
 
 
 def test_advice_about_it_has_a_range_over_designs_and_no_percentage() -> None:
@@ -147,3 +216,21 @@ def test_how_sure_a_plan_by_closed_forms_is_no_draw_says() -> None:
     assert "systolic" in sure.answer
     assert "released" in sure.answer
     assert "%" not in sure.answer
+
+
+def test_a_plan_by_closed_forms_has_a_range_that_is_assumed_and_no_band() -> None:
+    plan = planned()
+    facts = dict(Report(plan).plan_facts())
+    assert "90 % bands" not in facts
+    assert "which are assumed for fpga (simulated)" in facts["range"]
+    assert "no probability" in facts["range"]
+    assert "(" not in facts["predicted"]
+    (assignment, *_) = Report(plan).plan_tables()
+    place = {row[0]: row[6] for row in assignment.rows}
+    assert place["update"].startswith("assumed ")
+    assert not place["env_step"].startswith("assumed ")
+    front = " ".join(front_text([plan]).split())
+    assert "closed forms (fpga (simulated)) have no band" in front
+    real = replace(plan, tasks=tuple(replace(t, rung="datasheet") for t in plan.tasks))
+    assert "range" not in (told := dict(Report(real).plan_facts()))
+    assert "90 % bands" in told

@@ -47,7 +47,7 @@ class Starts:
     """
 
     operator_s: float = 3.75e-6
-    gradient_s: float = 20.9e-6
+    gradient_s: float = 15.6e-6
     graph_s: float = 1e-6
     gap_s: float = RATES.element_s
     launch_s: float | None = None
@@ -65,10 +65,12 @@ class Copies:
 ASSUMED = Starts()
 """Where a GPU was not timed, beside a host of HOST_HZ. operator_s: with a launch 5.8 us; torch's
 add and relu took 5.9 to 8 (flagos-ai/Torch-FL, pull 27; xlite-dev/LeetCUDA). gradient_s: with a
-launch 23 us for each operator that the records count: the middle of 15, as many times operator_s as
-on a CPU, and of the 31 that LeanRL's eager SAC and TD3 take on an H100 with all else that a loop
-does. graph_s: assumed; a replay costs its host 1.65 us (openfabric-systems/simllm,
-a100_graph_launch_v1)."""
+launch 17.7 us for each operator that the records count: the middle of 15.4, as many times
+operator_s as on a CPU, and of the 20.4 that a loop of SAC by stable-baselines3 leaves with all else
+that it does (333 env steps/s with a gradient step each beside a Ryzen 5 9600X of 5.4 GHz;
+MyoHub/myosuite, issue 296; two hidden layers, that
+library's default, are assumed). graph_s: assumed; a replay costs its host 1.65 us
+(openfabric-systems/simllm, a100_graph_launch_v1)."""
 
 
 def starts_of(device: Device) -> Starts:
