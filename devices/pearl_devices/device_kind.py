@@ -31,6 +31,27 @@ class FiringCost(TypedDict, total=False):
     source: str
 
 
+class Refused(tuple[tuple[str, int], ...]):
+    """What `offers` returns for a kernel that a device cannot run: no way, and the reason.
+
+    why: the need and the limit in one line, such as "needs 1.36 MB of SRAM, has 100 KiB". Plans
+    that cannot be made and `pearl plan --explain` print the line after the device's name.
+    """
+
+    why: str
+
+    def __new__(cls, why: str) -> Refused:
+        """Raises ValueError where `why` is no line of text."""
+        if not (isinstance(why, str) and why.strip() and why.isprintable()):
+            raise ValueError(f"a refusal needs one line that says why; {why!r} was given")
+        refused = super().__new__(cls, ())
+        refused.why = why
+        return refused
+
+    def __repr__(self) -> str:
+        return f"Refused({self.why!r})"
+
+
 Pair = tuple[Any, Any]
 """An array of the host, and the device's twin of it."""
 
@@ -107,7 +128,7 @@ class Backend(Protocol):
     ESTIMATE: str | Callable[[Kernel, Device, str, int], FiringCost]
 
     def offers(self, kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
-        """The ways `device` can run `kernel`: (variant, width) pairs; empty if it cannot.
+        """The ways `device` can run `kernel`: (variant, width) pairs; `Refused` if it cannot.
 
         Pure data: imports neither torch nor numba.
         """

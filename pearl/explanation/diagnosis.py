@@ -8,6 +8,7 @@ leaves no choice.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pearl.explanation.near_optimal import differences
@@ -24,7 +25,7 @@ from pearl.formatting import count, figure, listed, percent, si
 from pearl.planning.costs import Mode
 from pearl.planning.plans import Plan
 from pearl.planning.timing import delay_s
-from pearl_devices import Device
+from pearl_devices import Device, Refused, offers
 from pearl_devices.kernels import kind_of
 from pearl_estimators.roofline import launches
 
@@ -102,7 +103,26 @@ def answers(again: Again) -> tuple[Sentence, ...]:
     replay = where_replay(again) if gpus else None
     if replay:
         found.append(Sentence("Where should the replay live?", replay))
-    return tuple(found)
+    refusing = [d for d in platform.devices if d.kind != host.kind]
+    return (*found, *refusals(again, refusing))
+
+
+def refusals(again: Again, devices: Sequence[Device]) -> tuple[Sentence, ...]:
+    """For each device that refuses tasks of the graph those tasks, with the device's reasons.
+    Devices that refuse alike share one answer."""
+    same: dict[str, list[str]] = {}
+    for device in devices:
+        tasks: dict[str, list[str]] = {}
+        for task in again.graph.tasks:
+            offered = offers(task.kernel, device)
+            if isinstance(offered, Refused):
+                tasks.setdefault(offered.why, []).append(task.name)
+        if tasks:
+            text = "; ".join(f"{listed(names)}: {why}" for why, names in tasks.items())
+            same.setdefault(text, []).append(device.name)
+    return tuple(
+        Sentence(f"What can {listed(names)} not run?", f"{text}.") for text, names in same.items()
+    )
 
 
 def slower_or_faster(again: Again, gpu: Device) -> Sentence | None:
@@ -321,6 +341,9 @@ def absence(again: Again, task: str, device: str) -> str:
         return ""
     if task in limits.variants:
         return f"without a variant on {device} that the limits name"
+    offered = offers(again.graph.task(task).kernel, again.costs.platform.device(device))
+    if isinstance(offered, Refused):
+        return f"refused by {device} ({offered.why})"
     return f"not modelled on {device}"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pearl.graph.limits import Limits
-from pearl_devices import Device, Kernel, offers
+from pearl_devices import Device, Kernel, Refused, offers
 from pearl_devices.base import ASKED, IN_TURN, PROCESSES, WIDE
 from pearl_estimators import Estimate
 from pearl_estimators.host.on_demand import calibrated_here
@@ -42,6 +42,26 @@ def _offered(
         if not threads or width <= (limits.max_lanes or width):
             found.append((variant, width))
     return found
+
+
+def kept_off(tasks: tuple[str, ...], device: Device, limits: Limits) -> bool:
+    """Whether a pin or `limits.devices` keeps a call of tasks off a device."""
+    return any(
+        limits.pin.get(t, device.name) != device.name
+        or device.name not in limits.devices.get(t, (device.name,))
+        for t in tasks
+    )
+
+
+def why_not(tasks: tuple[str, ...], kernel: Kernel, device: Device, limits: Limits) -> str:
+    """Why a plan has no way to run a call of tasks on a device: the limits, or the device's own
+    reason."""
+    if kept_off(tasks, device, limits):
+        return "kept off by the limits"
+    offered = offers(kernel, device)
+    if isinstance(offered, Refused):
+        return offered.why
+    return f"offers {', '.join(dict(offered))}; the limits leave none"
 
 
 def worth_having(
