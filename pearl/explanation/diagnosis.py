@@ -25,7 +25,8 @@ from pearl.formatting import count, figure, listed, percent, si
 from pearl.planning.costs import Mode
 from pearl.planning.plans import Plan
 from pearl.planning.timing import delay_s
-from pearl_devices import Device, Refused, offers
+from pearl.planning.ways import refusal
+from pearl_devices import Device
 from pearl_devices.kernels import kind_of
 from pearl_estimators.roofline import launches
 
@@ -113,10 +114,10 @@ def refusals(again: Again, devices: Sequence[Device]) -> tuple[Sentence, ...]:
     same: dict[str, list[str]] = {}
     for device in devices:
         tasks: dict[str, list[str]] = {}
+        able = {t for m in again.costs.modes if m.device == device.name for t in m.tasks}
         for task in again.graph.tasks:
-            offered = offers(task.kernel, device)
-            if isinstance(offered, Refused):
-                tasks.setdefault(offered.why, []).append(task.name)
+            if task.name not in able and (why := refusal(task.kernel, device)):
+                tasks.setdefault(why, []).append(task.name)
         if tasks:
             text = "; ".join(f"{listed(names)}: {why}" for why, names in tasks.items())
             same.setdefault(text, []).append(device.name)
@@ -341,9 +342,8 @@ def absence(again: Again, task: str, device: str) -> str:
         return ""
     if task in limits.variants:
         return f"without a variant on {device} that the limits name"
-    offered = offers(again.graph.task(task).kernel, again.costs.platform.device(device))
-    if isinstance(offered, Refused):
-        return f"refused by {device} ({offered.why})"
+    if why := refusal(again.graph.task(task).kernel, again.costs.platform.device(device)):
+        return f"refused by {device} ({why})"
     return f"not modelled on {device}"
 
 

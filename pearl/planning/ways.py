@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pearl.graph.limits import Limits
-from pearl_devices import Device, Kernel, Refused, offers
+from pearl_devices import BACKENDS, Device, Kernel, Refused, offers
 from pearl_devices.base import ASKED, IN_TURN, PROCESSES, WIDE
 from pearl_estimators import Estimate
 from pearl_estimators.host.on_demand import calibrated_here
@@ -58,10 +58,17 @@ def why_not(tasks: tuple[str, ...], kernel: Kernel, device: Device, limits: Limi
     reason."""
     if kept_off(tasks, device, limits):
         return "kept off by the limits"
+    ways = ", ".join(dict(offers(kernel, device)))
+    return refusal(kernel, device) or f"offers {ways}; the limits leave none"
+
+
+def refusal(kernel: Kernel, device: Device) -> str:
+    """The reason for which a device cannot run a kernel; empty where it can, and for a device of a
+    kind that only a caller's cost table knows."""
+    if device.kind not in BACKENDS and "." not in device.kind:
+        return ""
     offered = offers(kernel, device)
-    if isinstance(offered, Refused):
-        return offered.why
-    return f"offers {', '.join(dict(offered))}; the limits leave none"
+    return offered.why if isinstance(offered, Refused) else ""
 
 
 def worth_having(
