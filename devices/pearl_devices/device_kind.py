@@ -103,8 +103,9 @@ class Backend(Protocol):
         module, which may also return a `pearl_estimators.Estimate`. It raises FigureError where the
         device lacks a figure.
 
-    More are optional. `DRAWS_BY_WORK` True: its draw above waiting follows its arithmetic and
-    memory traffic, else the share of its width that is taken. `LAUNCHED_BY_HOST` True: its
+    More are optional. `EXAMPLE` is a `Device` of the kind with all figures that it needs, on which
+    the contracts of `pearl.testing` are run. `DRAWS_BY_WORK` True: its draw above waiting follows
+    its arithmetic and memory traffic, else the share of its width that is taken. `LAUNCHED_BY_HOST` True: its
     ESTIMATE sees the clock of the CPU beside it, as figure `host_clock_hz`. `check(device)` raises
     FigureError where a figure of a platform file is missing. `DESIGNS` names the designs of a
     simulated kind, of which `design` in a platform file chooses one (`Device.design`); the first is
