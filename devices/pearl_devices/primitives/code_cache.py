@@ -55,19 +55,18 @@ OWN = "pearl_devices"
 PACKAGES = (OWN, "pearl_estimators", "pearl")
 USED_FOLDERS = ("primitives", "kernels")
 USED_FILES = frozenset(
-    f"{name}.py"
-    for name in [
-        "base",
-        "buffers",
-        "cache_folder",
-        "compile_target",
-        "cpu",
-        "device_kind",
-        "given",
-        "kernel",
-        "masks",
-        "named",
-        "torch_threads",
+    [
+        "base.py",
+        "buffers.py",
+        "cache_folder.py",
+        "compile_target.py",
+        "cpu.py",
+        "device_kind.py",
+        "given.py",
+        "kernel.py",
+        "masks.py",
+        "named.py",
+        "torch_threads.py",
     ]
 )
 """The kernels, and what of `OWN` they import, directly or through others, since a constant from
