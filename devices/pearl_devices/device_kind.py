@@ -108,7 +108,8 @@ class Backend(Protocol):
     its arithmetic and memory traffic, else the share of its width that is taken. `LAUNCHED_BY_HOST`
     True: its ESTIMATE sees the clock of the CPU beside it, as figure `host_clock_hz`.
     `check(device)` raises FigureError where a figure of a platform file is missing. `DESIGNS` names
-    the designs of a simulated kind, of which `design` in a platform file chooses one (`Device.design`); the first is
+    the designs of a simulated kind, of which `design` in a platform file chooses one
+    (`Device.design`); the first is
     the default. `present(device)` says whether a
     device of a platform file is part of this machine; without it, none is. `COUNTER` measures
     energy: a function, or its name as `module:function`, from the number of a device among
