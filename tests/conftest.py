@@ -22,6 +22,12 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 pytest_plugins = ["tests.profiler"]
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--write", action="store_true", help="write generated files that tests compare with"
+    )
+
+
 @pytest.fixture(scope="session", autouse=True)
 def this_host_is_calibrated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Plans of this host follow from the times of an imagined machine, and no first use measures

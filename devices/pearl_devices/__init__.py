@@ -18,7 +18,7 @@ from pearl_devices.base import (
     Platform,
     UnsupportedError,
 )
-from pearl_devices.device_kind import Backend, FiringCost
+from pearl_devices.device_kind import Backend, FiringCost, Refused
 from pearl_devices.given import is_whole, shown
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels import kernel
@@ -34,7 +34,10 @@ BACKENDS = {
 the user's own is called by its module path, such as my_package.npu, and needs no line."""
 
 NEEDED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
-    "offers": (callable, "def offers(kernel, device), the (variant, width) pairs that it can run"),
+    "offers": (
+        callable,
+        "def offers(kernel, device), the (variant, width) pairs that it can run, or Refused(why)",
+    ),
     "bind": (callable, "def bind(kernel, variant, buffers), a call that computes one firing"),
     "WIDTH_UNIT": (
         lambda given: isinstance(given, str) and given.isidentifier(),
@@ -97,14 +100,15 @@ def _file(kind: str, module: str = "") -> str:
 
 
 def offers(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
-    """The ways `device` can run `kernel`: (variant, width) pairs; empty if it cannot.
+    """The ways `device` can run `kernel`: (variant, width) pairs; `Refused` if it cannot.
 
     Raises:
         DeviceKindError: the kind's `offers` fails, or returns anything else.
     """
     kind = backend(device.kind)
     try:
-        found = tuple((variant, width) for variant, width in kind.offers(kernel, device))
+        given = kind.offers(kernel, device)
+        found = tuple((variant, width) for variant, width in given)
         fits = all(isinstance(v, str) and is_whole(w) and 1 <= w <= device.width for v, w in found)
     except (FigureError, KernelKindError):
         raise
@@ -116,7 +120,9 @@ def offers(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
             f"{device.name!r}; needed are pairs of a variant and a whole number from 1 to "
             f"{device.width}, each pair once"
         )
-    return found
+    if found:
+        return found
+    return given if isinstance(given, Refused) else Refused("its device kind gives no reason")
 
 
 def estimator(kind: str) -> Callable[[Kernel, Device, str, int], Any]:
@@ -158,6 +164,7 @@ __all__ = [
     "Kernel",
     "Link",
     "Platform",
+    "Refused",
     "UnsupportedError",
     "backend",
     "estimator",

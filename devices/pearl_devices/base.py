@@ -198,6 +198,10 @@ class Device:
         return hash((self.name, self.kind, self.width, self.model))
 
 
+LAUNCH_S = 5e-6  # assumed: one CUDA launch, of the order vendors and users report (3 to 20 us)
+PCIE_LATENCY_S = 10e-6  # assumed: one small copy with its driver call
+GPU_IDLE_SHARE = 0.1  # assumed: idle power of a GPU as a share of its power limit
+
 UNTIMED = 0.5, 3.0
 """Band of a link that nobody timed: assumed."""
 

@@ -26,6 +26,7 @@ import numpy.typing as npt
 from pearl_devices import torch_threads
 from pearl_devices.base import TORCH_WIDTHS, Buffers, Call, Device, UnsupportedError
 from pearl_devices.buffers import specs
+from pearl_devices.device_kind import Refused
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels import Variant, kind_of, own
 
@@ -60,7 +61,7 @@ def _can(kernel: Kernel, name: str, variant: Variant) -> bool:
 
 
 def offers(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
-    """The ways to run `kernel` on a CPU, as (variant, cores); empty for a kind it cannot run.
+    """The ways to run `kernel` on a CPU, as (variant, cores); `Refused` where it cannot.
 
     Where a figure `bfloat16` of the device is 0, the variants that round to it are left out:
     without instructions for it one took minutes for what float32 does in seconds.
@@ -72,10 +73,30 @@ def offers(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
         for name, v in found
         if v.cores <= device.width and not (slow and name.endswith("bf16"))
     )
+    if not offered:
+        return _refused(kernel, device)
     if kind_of(kernel).structure != "gradient" or "torch" not in dict(offered):
         return offered
     wide = (n for n in TORCH_WIDTHS if n <= device.width)
     return (*offered, *((f"torch-{n}", n) for n in wide))
+
+
+def _refused(kernel: Kernel, device: Device) -> Refused:
+    """Why no variant is offered."""
+    kind = kind_of(kernel)
+    if not kind.variants:
+        return Refused(f"kernel {kernel.kind} has no variant for a CPU")
+    able = _variants(kernel)
+    if not able:
+        what = "torch modules" if kernel.modules else "these sizes and options"
+        return Refused(f"of its variants {', '.join(kind.variants)} none computes {what}")
+    needs = ", ".join(
+        f"{name} needs {v.cores} cores"
+        if v.cores > device.width
+        else f"{name} needs bfloat16 instructions"
+        for name, v in able.items()
+    )
+    return Refused(f"{needs}; it has {device.width} cores")
 
 
 def bind(kernel: Kernel, variant: str, buffers: Buffers) -> Call:

@@ -31,6 +31,27 @@ class FiringCost(TypedDict, total=False):
     source: str
 
 
+class Refused(tuple[tuple[str, int], ...]):
+    """What `offers` returns for a kernel that a device cannot run: no way, and the reason.
+
+    why: the need and the limit in one line, such as "needs 1.36 MB of SRAM, has 100 KiB". Plans
+    that cannot be made and `pearl plan --explain` print the line after the device's name.
+    """
+
+    why: str
+
+    def __new__(cls, why: str) -> Refused:
+        """Raises ValueError where `why` is no line of text."""
+        if not (isinstance(why, str) and why.strip() and why.isprintable()):
+            raise ValueError(f"a refusal needs one line that says why; {why!r} was given")
+        refused = super().__new__(cls, ())
+        refused.why = why
+        return refused
+
+    def __repr__(self) -> str:
+        return f"Refused({self.why!r})"
+
+
 Pair = tuple[Any, Any]
 """An array of the host, and the device's twin of it."""
 
@@ -82,11 +103,13 @@ class Backend(Protocol):
         module, which may also return a `pearl_estimators.Estimate`. It raises FigureError where the
         device lacks a figure.
 
-    More are optional. `DRAWS_BY_WORK` True: its draw above waiting follows its arithmetic and
-    memory traffic, else the share of its width that is taken. `LAUNCHED_BY_HOST` True: its
-    ESTIMATE sees the clock of the CPU beside it, as figure `host_clock_hz`. `check(device)` raises
-    FigureError where a figure of a platform file is missing. `DESIGNS` names the designs of a
-    simulated kind, of which `design` in a platform file chooses one (`Device.design`); the first is
+    More are optional. `EXAMPLE` is a `Device` of the kind with all figures that it needs, on which
+    the contracts of `pearl.testing` are run. `DRAWS_BY_WORK` True: its draw above waiting follows
+    its arithmetic and memory traffic, else the share of its width that is taken. `LAUNCHED_BY_HOST`
+    True: its ESTIMATE sees the clock of the CPU beside it, as figure `host_clock_hz`.
+    `check(device)` raises FigureError where a figure of a platform file is missing. `DESIGNS` names
+    the designs of a simulated kind, of which `design` in a platform file chooses one
+    (`Device.design`); the first is
     the default. `present(device)` says whether a
     device of a platform file is part of this machine; without it, none is. `COUNTER` measures
     energy: a function, or its name as `module:function`, from the number of a device among
@@ -107,7 +130,7 @@ class Backend(Protocol):
     ESTIMATE: str | Callable[[Kernel, Device, str, int], FiringCost]
 
     def offers(self, kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
-        """The ways `device` can run `kernel`: (variant, width) pairs; empty if it cannot.
+        """The ways `device` can run `kernel`: (variant, width) pairs; `Refused` if it cannot.
 
         Pure data: imports neither torch nor numba.
         """

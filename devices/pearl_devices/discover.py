@@ -17,7 +17,16 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from pearl_devices.base import UNTIMED, Device, Link, Platform, UnsupportedError
+from pearl_devices.base import (
+    GPU_IDLE_SHARE,
+    LAUNCH_S,
+    PCIE_LATENCY_S,
+    UNTIMED,
+    Device,
+    Link,
+    Platform,
+    UnsupportedError,
+)
 from pearl_devices.compile_target import held_to
 from pearl_devices.cores import Core, core_of
 
@@ -32,10 +41,9 @@ at 2.6 GHz did products at 3.6, one at 2.45 boosts to 3.5. Of others it is assum
 CORE_BYTES_PER_S = 12.8e9  # assumed: half a DDR4-3200 channel a core
 CALL_S = 1e-6  # assumed: one call of a compiled kernel from Python with its arguments
 CORE_IDLE_W, CORE_ACTIVE_W, BASE_W = 1.0, 8.0, 20.0  # assumed: server parts draw 5 to 12 W a core
-LAUNCH_S = 5e-6  # assumed: one CUDA launch, of the order vendors and users report (3 to 20 us)
-GPU_IDLE_SHARE = 0.1  # assumed: idle power as a share of the power limit
-GPU_CONTEXT_SHARE = 0.2  # the same with a context: 0.17 of an H100 to 0.29 of an L40S (2605.23918)
-PCIE_LATENCY_S = 10e-6  # assumed: one small copy with its driver call
+GPU_CONTEXT_SHARE = (
+    0.2  # of the power limit, with a context: 0.17 (H100) to 0.29 (L40S; 2605.23918)
+)
 PCIE_LANE_BYTES_PER_S = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
 # PCI-SIG base specifications: transfer rate times line coding, per lane and direction.
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from math import inf
 
 from pearl_devices.base import Buffers, Call, Device, FigureError, UnsupportedError
+from pearl_devices.device_kind import Refused
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels import kind_of
 from pearl_devices.kernels.counting import F32, activations_bytes, parameters
@@ -122,8 +123,8 @@ def network_bits(kernel: Kernel) -> float:
     return bits
 
 
-def fits_on_chip(kernel: Kernel, memories: tuple[OnChip, ...]) -> bool:
-    """Whether the tree and the networks of `kernel` find room on chip.
+def too_large(kernel: Kernel, memories: tuple[OnChip, ...]) -> str:
+    """What finds no room on chip, the sum tree or the networks; empty where both do.
 
     Each level of the tree, the largest first, goes where it takes the least share of what is left;
     networks take whole blocks of what then is.
@@ -136,9 +137,18 @@ def fits_on_chip(kernel: Kernel, memories: tuple[OnChip, ...]) -> bool:
             part = [t / n if n else inf for t, n in zip(takes, left, strict=True)]
             share, at = min((share, i) for i, share in enumerate(part))
             if share > 1:
-                return False
+                return (
+                    f"a level of the sum tree takes {takes[at]:,} memory blocks on chip, "
+                    f"{left[at]:,.0f} are free"
+                )
             left[at] -= takes[at]
-    return network_bits(kernel) <= sum(n * ram.bits for n, ram in zip(left, memories, strict=True))
+    need, free = network_bits(kernel), sum(n * m.bits for n, m in zip(left, memories, strict=True))
+    if need <= free:
+        return ""
+    return f"its networks take {need / 8e6:,.3g} MB on chip, {free / 8e6:,.3g} MB are free"
+
+
+FRAMES = "no design stores stacked frames"
 
 
 def is_released(device: Device) -> bool:
@@ -155,10 +165,16 @@ def _released(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
     """
     structure = kind_of(kernel).structure
     if structure == "gradient":
-        return (("layered", device.width - TREE_DSP),) if device.width > TREE_DSP else ()
+        if device.width > TREE_DSP:
+            return (("layered", device.width - TREE_DSP),)
+        return Refused(f"the released design needs more than {TREE_DSP} pe, has {device.width}")
     if structure in ("insert", "sample", "prioritise") and prioritised(kernel):
-        return () if kernel.dims.get("stack") else (("tree", tree_width(kernel)),)
-    return ()
+        if kernel.dims.get("stack"):
+            return Refused(FRAMES)
+        return (("tree", tree_width(kernel)),)
+    return Refused(
+        "the released design runs gradient steps, a prioritised replay and the copy of parameters"
+    )
 
 
 def offers(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
@@ -169,25 +185,33 @@ def offers(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
     or computes duelling networks, torch modules or algorithms of the user's own.
     """
     kind = kind_of(kernel)
-    if kernel.dims.get("duelling") or kernel.modules or kind.stochastic:
-        return ()
+    if kernel.dims.get("duelling"):
+        return Refused("no design computes a duelling network")
+    if kernel.modules:
+        return Refused("no design computes torch modules")
+    if kind.stochastic:
+        return Refused("no design draws random numbers")
     if kind.structure == "copy":
         return (("copy", 1),)
     if is_released(device):
-        found = list(_released(kernel, device))
+        found = _released(kernel, device)
     elif kind.structure in ("network", "gradient"):
-        found = [("systolic", n * n) for n in ARRAYS]
+        found = tuple(("systolic", n * n) for n in ARRAYS)
     elif kernel.dims.get("stack"):
-        return ()
+        return Refused(FRAMES)
     elif kind.structure in ("insert", "sample", "prioritise"):
-        found = [("tree", tree_width(kernel))]
+        found = (("tree", tree_width(kernel)),)
     elif kind.structure == "fused" and kind.side == "learns":
-        found = [("engine", n * n + tree_width(kernel)) for n in ARRAYS]
+        found = tuple(("engine", n * n + tree_width(kernel)) for n in ARRAYS)
     else:
-        return ()
-    if not found or not fits_on_chip(kernel, on_chip(device)):
-        return ()
-    return tuple((variant, width) for variant, width in found if width <= device.width)
+        return Refused(f"no design computes a kernel of structure {kind.structure}")
+    if not found:
+        return found
+    if large := too_large(kernel, on_chip(device)):
+        return Refused(large)
+    least = min(found, key=lambda way: way[1])
+    fitting = tuple((variant, width) for variant, width in found if width <= device.width)
+    return fitting or Refused(f"{least[0]} needs {least[1]} pe, has {device.width}")
 
 
 def bind(kernel: Kernel, variant: str, buffers: Buffers) -> Call:

@@ -18,7 +18,7 @@ from pearl.spec.messages import nearest
 from pearl.spec.platform_files import read_platform
 from pearl.spec.yaml_reader import parse
 from pearl_devices import Device, Link, Platform, offers
-from pearl_estimators.host import probe
+from pearl_estimators.gpu import variants
 
 ASKED_FOR = "rtx_4090"
 """The device that a host alone is asked about: the card that people name most (assumed)."""
@@ -262,7 +262,7 @@ def added(platform: Platform, name: str, number: int = 1) -> tuple[Platform, boo
             "its host, so nothing is known of its link; write a platform with it"
         )
     if host.real and not host.host:  # it is started by the CPU of this machine
-        device = replace(device, figures={**probe.figures(), **device.figures})
+        device = replace(device, figures={**variants.figures(), **device.figures})
     taken = {d.name for d in platform.devices}
     free = [f"{name}{'' if n == 0 else f'_{n + 1}'}" for n in range(len(taken) + number)]
     new_names = [n for n in free if n not in taken][:number]

@@ -8,6 +8,7 @@ leaves no choice.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pearl.explanation.near_optimal import differences
@@ -24,6 +25,7 @@ from pearl.formatting import count, figure, listed, percent, si
 from pearl.planning.costs import Mode
 from pearl.planning.plans import Plan
 from pearl.planning.timing import delay_s
+from pearl.planning.ways import refusal
 from pearl_devices import Device
 from pearl_devices.kernels import kind_of
 from pearl_estimators.roofline import launches
@@ -102,7 +104,26 @@ def answers(again: Again) -> tuple[Sentence, ...]:
     replay = where_replay(again) if gpus else None
     if replay:
         found.append(Sentence("Where should the replay live?", replay))
-    return tuple(found)
+    refusing = [d for d in platform.devices if d.kind != host.kind]
+    return (*found, *refusals(again, refusing))
+
+
+def refusals(again: Again, devices: Sequence[Device]) -> tuple[Sentence, ...]:
+    """For each device that refuses tasks of the graph those tasks, with the device's reasons.
+    Devices that refuse alike share one answer."""
+    same: dict[str, list[str]] = {}
+    for device in devices:
+        tasks: dict[str, list[str]] = {}
+        able = {t for m in again.costs.modes if m.device == device.name for t in m.tasks}
+        for task in again.graph.tasks:
+            if task.name not in able and (why := refusal(task.kernel, device)):
+                tasks.setdefault(why, []).append(task.name)
+        if tasks:
+            text = "; ".join(f"{listed(names)}: {why}" for why, names in tasks.items())
+            same.setdefault(text, []).append(device.name)
+    return tuple(
+        Sentence(f"What can {listed(names)} not run?", f"{text}.") for text, names in same.items()
+    )
 
 
 def slower_or_faster(again: Again, gpu: Device) -> Sentence | None:
@@ -321,6 +342,8 @@ def absence(again: Again, task: str, device: str) -> str:
         return ""
     if task in limits.variants:
         return f"without a variant on {device} that the limits name"
+    if why := refusal(again.graph.task(task).kernel, again.costs.platform.device(device)):
+        return f"refused by {device} ({why})"
     return f"not modelled on {device}"
 
 

@@ -12,7 +12,7 @@ from pearl.errors import InfeasibleError, SpecError
 from pearl.graph.limits import Limits
 from pearl.graph.task_graph import TaskGraph
 from pearl.planning.replicas import resized, splits
-from pearl.planning.ways import ways_of, worth_having
+from pearl.planning.ways import kept_off, ways_of, why_not, worth_having
 from pearl.text_tables import marked
 from pearl_devices import Device, Kernel, Platform
 from pearl_devices.base import ASKED, WIDE
@@ -245,9 +245,7 @@ def _tabulated(graph: TaskGraph, platform: Platform, limits: Limits) -> CostTabl
         for device in platform.devices:
             if LEARNS in tasks and device.real and device.host != home:
                 continue
-            if any(device.name not in limits.devices.get(t, (device.name,)) for t in tasks):
-                continue
-            if any(limits.pin.get(t, device.name) != device.name for t in tasks):
+            if kept_off(tasks, device, limits):
                 continue
             host = hosts.get(device.host, first)
             kind = like[device.name], host.figures.get("clock_hz", 0.0)
@@ -269,7 +267,10 @@ def _tabulated(graph: TaskGraph, platform: Platform, limits: Limits) -> CostTabl
                 f"no device can run task {name!r} (kernel {kernel.kind}) under the limits; "
                 f"devices are {[d.name for d in platform.devices]}, allowed for it are "
                 f"{limits.devices.get(name, 'all')}, pinned to {limits.pin.get(name, 'none')}, "
-                f"variants {limits.variants.get(name, 'all')}"
+                f"variants {limits.variants.get(name, 'all')}; "
+                + "; ".join(
+                    f"{d.name}: {why_not(tasks, kernel, d, limits)}" for d in platform.devices
+                )
                 + "".join(f"; {v} {needs[v]}" for v in named)
                 + (f"; {name} runs at home, on {home}" if home and name == LEARNS else ""),
                 [{"kind": "task", "name": name, "need": 1, "limit": 0, "unit": "modes"}],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pearl.graph.limits import Limits
-from pearl_devices import Device, Kernel, offers
+from pearl_devices import BACKENDS, Device, Kernel, Refused, offers
 from pearl_devices.base import ASKED, IN_TURN, PROCESSES, WIDE
 from pearl_estimators import Estimate
 from pearl_estimators.host.on_demand import calibrated
@@ -43,6 +43,33 @@ def _offered(
         if not threads or width <= (limits.max_lanes or width):
             found.append((variant, width))
     return found
+
+
+def kept_off(tasks: tuple[str, ...], device: Device, limits: Limits) -> bool:
+    """Whether a pin or `limits.devices` keeps a call of tasks off a device."""
+    return any(
+        limits.pin.get(t, device.name) != device.name
+        or device.name not in limits.devices.get(t, (device.name,))
+        for t in tasks
+    )
+
+
+def why_not(tasks: tuple[str, ...], kernel: Kernel, device: Device, limits: Limits) -> str:
+    """Why a plan has no way to run a call of tasks on a device: the limits, or the device's own
+    reason."""
+    if kept_off(tasks, device, limits):
+        return "kept off by the limits"
+    ways = ", ".join(dict(offers(kernel, device)))
+    return refusal(kernel, device) or f"offers {ways}; the limits leave none"
+
+
+def refusal(kernel: Kernel, device: Device) -> str:
+    """The reason for which a device cannot run a kernel; empty where it can, and for a device of a
+    kind that only a caller's cost table knows."""
+    if device.kind not in BACKENDS and "." not in device.kind:
+        return ""
+    offered = offers(kernel, device)
+    return offered.why if isinstance(offered, Refused) else ""
 
 
 def worth_having(

@@ -9,7 +9,7 @@ from typing import ClassVar
 import pytest
 
 from pearl.testing.kernel_buffers import copied, equal, filled
-from pearl_devices import Buffers, Call, Device, Kernel, UnsupportedError, backend, offers
+from pearl_devices import Buffers, Call, Device, Kernel, Refused, UnsupportedError, backend, offers
 from pearl_devices.buffers import specs
 
 
@@ -37,9 +37,10 @@ class BackendContract:
         for kernel in self.kernels:
             assert offers(kernel, self.device), kernel.kind
 
-    def test_a_kind_it_does_not_know_is_not_offered(self) -> None:
+    def test_a_kind_it_does_not_know_is_refused_with_a_reason(self) -> None:
         if self.unknown is not None:
-            assert offers(self.unknown, self.device) == ()
+            refused = backend(self.device.kind).offers(self.unknown, self.device)
+            assert isinstance(refused, Refused), f"return Refused(why), not {refused!r}"
 
     def test_offering_imports_neither_torch_nor_numba_nor_gymnasium(self) -> None:
         code = (

@@ -10,49 +10,11 @@ from pearl.errors import SpecError
 from pearl.testing import AlgorithmContract
 from tests import wide_head
 
+EXAMPLES = ("examples.own_algorithm", "examples.reinforce", "examples.vtrace")
 
-class TestDqn(AlgorithmContract):
-    name = "dqn"
-
-
-class TestDdpg(AlgorithmContract):
-    name = "ddpg"
-
-
-class TestTd3(AlgorithmContract):
-    name = "td3"
-
-
-class TestSac(AlgorithmContract):
-    name = "sac"
-
-
-class TestPpo(AlgorithmContract):
-    name = "ppo"
-
-
-class TestA2c(AlgorithmContract):
-    name = "a2c"
-
-
-class TestQLearning(AlgorithmContract):
-    name = "q_learning"
-
-
-class TestSarsa(AlgorithmContract):
-    name = "sarsa"
-
-
-class TestMunchausen(AlgorithmContract):
-    name = "examples.own_algorithm"
-
-
-class TestReinforce(AlgorithmContract):
-    name = "examples.reinforce"
-
-
-class TestVtrace(AlgorithmContract):
-    name = "examples.vtrace"
+for name in (*ALGORITHMS, *EXAMPLES):
+    title = "Test" + "".join(map(str.capitalize, name.replace(".", "_").split("_")))
+    globals()[title] = type(title, (AlgorithmContract,), {"name": name})
 
 
 class TestWideHead(AlgorithmContract):
@@ -71,8 +33,3 @@ def test_a_program_that_chooses_another_action_ends_the_run(monkeypatch) -> None
     assert found.status == "failed"
     assert "tests.wide_head:act returned actions" in found.message
     assert "those of the environment are 0 … 1" in found.message
-
-
-def test_every_algorithm_of_the_table_has_its_class() -> None:
-    kept = {each.name for each in AlgorithmContract.__subclasses__() if each.__module__ == __name__}
-    assert kept >= set(ALGORITHMS)

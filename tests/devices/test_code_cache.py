@@ -24,6 +24,7 @@ from numba.core.dispatcher import Dispatcher
 from pearl_devices.primitives import code_cache
 from pearl_devices.primitives.code_cache import FOLDER, IN_USE, KEPT, compiled, sources
 from pearl_devices.primitives.math import rng
+from tests.sources import imports
 
 ROOT = Path(__file__).parents[2]
 Z = np.uint64(5)
@@ -138,6 +139,73 @@ def test_compiled_code_takes_constants_from_no_file_that_the_digest_is_not_of() 
                 seen += 1
                 assert not foreign & set(found.py_func.__code__.co_names), found
     assert seen > 150
+
+
+def imports_of(file: Path) -> set[Path]:
+    """The files of `pearl_devices` that a file imports, as Python's parser reads it."""
+    root, found = ROOT / "devices", set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [(alias.name, "") for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{file}: an import that is relative"
+            names = [(f"{node.module}.{alias.name}", str(node.module)) for alias in node.names]
+        for both in names:
+            for name in both:
+                stem = root.joinpath(*name.split(".")) if name.startswith("pearl_devices") else None
+                places = (stem.with_suffix(".py"), stem / "__init__.py") if stem else ()
+                if existing := [place for place in places if place.is_file()]:
+                    found.add(existing[0])
+                    break
+    return found
+
+
+def test_every_file_that_a_kernel_may_take_a_constant_from_is_of_the_digest() -> None:
+    """As Python's parser reads the imports, those inside functions and for type checkers too."""
+    files = set((ROOT / "devices" / "pearl_devices" / "primitives").rglob("*.py"))
+    ahead = list(files)
+    while ahead:
+        new = imports_of(ahead.pop()) - files
+        files |= new
+        ahead += new
+    covered = {path for path, name in sources().names.items() if name.startswith("pearl_devices")}
+    assert {str(file) for file in files} <= covered, "name it in USED_FILES of code_cache.py"
+    beside = {Path(path) for path in covered if Path(path).parent.name == "pearl_devices"}
+    assert beside <= files, "used by no kernel: leave it out of USED_FILES of code_cache.py"
+
+
+DIGEST = "from pearl_devices.primitives.code_cache import sources; print(sources().digest)"
+
+
+@pytest.mark.parametrize(
+    ("file", "kept"),
+    [
+        ("gpu/memory.py", True),
+        ("discover.py", True),
+        ("fpga.py", True),
+        ("hosts.py", True),
+        ("__init__.py", True),
+        ("kernels/arrays.py", False),
+        ("primitives/__init__.py", False),
+    ],
+)
+def test_only_an_edit_of_a_file_that_kernels_use_changes_the_digest(
+    tree: Path, tmp_path: Path, file: str, kept: bool
+) -> None:
+    before = printed(tree, "PEARL_CACHE_DIR", tmp_path, DIGEST)
+    with (tree / "pearl_devices" / file).open("a") as opened:
+        opened.write("EDITED = 1\n")
+    assert (printed(tree, "PEARL_CACHE_DIR", tmp_path, DIGEST) == before) is kept
+
+
+def test_functions_are_compiled_among_the_primitives_alone() -> None:
+    """`sources` looks for them nowhere else in the package."""
+    for file in (ROOT / "devices" / "pearl_devices").rglob("*.py"):
+        if "primitives" not in file.parts:
+            compilers = {"pearl_devices.primitives.native", "numba"}
+            found = {part for name in imports(file) for part in (name, name.rpartition(".")[0])}
+            assert not found & compilers, file
 
 
 def test_no_source_keeps_machine_code_by_numba_alone() -> None:

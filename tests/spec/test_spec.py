@@ -502,9 +502,13 @@ def test_any_value_of_any_key_is_a_system_or_a_spec_error(key: str, value: objec
 # What editors and newcomers get
 
 
-def test_the_schema_file_is_the_generated_one() -> None:
-    kept = json.loads((files("pearl_configs") / "spec.schema.json").read_text("utf-8"))
-    assert kept == json_schema(), "run: python -m pearl.spec.reading > configs/spec.schema.json"
+def test_the_schema_file_is_the_generated_one(request: pytest.FixtureRequest) -> None:
+    file = Path(__file__).parents[2] / "configs" / "spec.schema.json"
+    if request.config.getoption("--write"):
+        text = json.dumps(json_schema(), indent=1, ensure_ascii=False)
+        file.write_text(f"{text}\n", encoding="utf-8")
+    kept = json.loads(file.read_text("utf-8"))
+    assert kept == json_schema(), "run: pytest --write tests/spec/test_spec.py -k schema_file"
 
 
 @pytest.mark.parametrize("name", sorted(shipped()))

@@ -25,7 +25,7 @@ VERIFY = "pearl_devices.gpu.verify:verify"
 
 
 def offers(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
-    """The variants of a kernel on a GPU; empty for a kind it cannot run."""
+    """The variants of a kernel on a GPU; `Refused` for a kernel that it cannot run."""
     from pearl_devices.gpu.binding import offered
 
     return offered(kernel, device)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pearl_devices.base import Buffers, Call, Device, UnsupportedError
 from pearl_devices.buffers import specs
+from pearl_devices.device_kind import Refused
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels import Variant, kind_of
 
@@ -42,10 +43,22 @@ def written(kernel: Kernel) -> dict[str, Variant]:
 
 def offered(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
     """(variant, streaming multiprocessors) of every way to run `kernel`."""
-    return tuple(
-        (name, 1 if name in ONE_SM else device.width)
-        for name in (*programs(kernel), *written(kernel))
+    able = (*programs(kernel), *written(kernel))
+    return (
+        _refused(kernel)
+        if not able
+        else tuple((name, 1 if name in ONE_SM else device.width) for name in able)
     )
+
+
+def _refused(kernel: Kernel) -> Refused:
+    """Why no variant is offered."""
+    kind = kind_of(kernel)
+    known = (*(EAGER[name] for name in kind.variants if name in EAGER), *kind.cuda)
+    if not known:
+        return Refused(f"kernel {kernel.kind} has neither a torch program nor CUDA code")
+    what = "torch modules" if kernel.modules else "these sizes and options"
+    return Refused(f"of its variants {', '.join(known)} none computes {what}")
 
 
 def on_host(kernel: Kernel, variant: str, name: str) -> bool:

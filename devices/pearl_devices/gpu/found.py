@@ -8,8 +8,15 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from pearl_devices.base import UNTIMED, Device, Link, UnsupportedError
-from pearl_devices.discover import GPU_IDLE_SHARE, LAUNCH_S, PCIE_LATENCY_S
+from pearl_devices.base import (
+    GPU_IDLE_SHARE,
+    LAUNCH_S,
+    PCIE_LATENCY_S,
+    UNTIMED,
+    Device,
+    Link,
+    UnsupportedError,
+)
 from pearl_devices.gpu.nvidia import driver, torch_kind
 
 UNIT_FLOPS_PER_S, GPU_BYTES_PER_S, GPU_ACTIVE_W = 1e11, 2e11, 200.0  # assumed, of a GPU that

@@ -14,20 +14,13 @@ from pearl_devices.gpu.driver import Arrays, Driver, Launch
 from pearl_devices.gpu.program import Program
 from pearl_devices.gpu.streams import STREAMED
 from pearl_devices.kernel import Kernel
-from pearl_devices.kernels.replay import tree_levels
+from pearl_devices.kernels.replay import lanes, phases, tree_levels
 
 RING = Program("replay.cu")
 
 THREADS = 256
 BLOCKS = 1024
 """Blocks that copy rows at most."""
-
-ONE_BLOCK_LANES = 8192
-"""Lanes up to which one block writes a batch's priorities in one launch; beyond it a launch a level
-has many blocks."""
-
-WHOLE_NODES = 1024
-"""Levels of the sum tree with at most as many nodes are recomputed whole, in one block."""
 
 ROW = "obs action reward next_obs terminated truncated"
 BATCH = "obs action reward next_obs discount"
@@ -103,11 +96,6 @@ def sum_tree(kernel: Kernel, arrays: Arrays, driver: Driver) -> tuple[Any, ...]:
         return none, none, 0, 0
     levels = tree_levels(kernel.dim("capacity"), kernel.dim("fanout"))
     return arrays["replay.tree"], numbers(levels, driver), len(levels), kernel.dim("fanout")
-
-
-def lanes(fanout: int) -> int:
-    """Lanes of a warp that share a node; as `lanes_of` in sum_tree.cuh."""
-    return fanout if fanout in (8, 16) else 1
 
 
 def action_words(kernel: Kernel) -> int:
@@ -208,21 +196,6 @@ def bind_sample(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
         ),
     )
     return in_order((*before, gather))
-
-
-def phases(kernel: Kernel) -> tuple[int, int, bool]:
-    """Of writing a batch's priorities: levels of the tree that are recomputed whole, phases, and
-    whether one launch does them all."""
-    levels = tree_levels(kernel.dim("capacity"), kernel.dim("fanout"))
-    whole = sum(width <= WHOLE_NODES for width in levels[:-1])
-    width = kernel.dim("steps") * kernel.dim("batch") * lanes(kernel.dim("fanout"))
-    return whole, len(levels) - whole + 2, width <= ONE_BLOCK_LANES
-
-
-def priority_launches(kernel: Kernel) -> int:
-    """Kernels that a firing of replay_update launches."""
-    _, count, at_once = phases(kernel)
-    return 1 if at_once else count
 
 
 def bind_priorities(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:

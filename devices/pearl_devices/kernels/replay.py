@@ -184,10 +184,32 @@ def _in_cuda(function: str, launches: Callable[[Kernel], float]) -> dict[str, Va
     return {"cuda": cuda, "host-rows": replace(cuda, on_host=_is_row)}
 
 
-def _priority_launches(k: Kernel) -> float:
-    from pearl_devices.gpu.replay import priority_launches
+ONE_BLOCK_LANES = 8192
+"""Lanes up to which one block writes a batch's priorities in one launch; beyond it a launch a level
+has many blocks."""
 
-    return priority_launches(k)
+WHOLE_NODES = 1024
+"""Levels of the sum tree with at most as many nodes are recomputed whole, in one block."""
+
+
+def lanes(fanout: int) -> int:
+    """Lanes of a warp that share a node; as `lanes_of` in sum_tree.cuh."""
+    return fanout if fanout in (8, 16) else 1
+
+
+def phases(kernel: Kernel) -> tuple[int, int, bool]:
+    """Of writing a batch's priorities: levels of the tree that are recomputed whole, phases, and
+    whether one launch does them all."""
+    levels = tree_levels(kernel.dim("capacity"), kernel.dim("fanout"))
+    whole = sum(width <= WHOLE_NODES for width in levels[:-1])
+    width = kernel.dim("steps") * kernel.dim("batch") * lanes(kernel.dim("fanout"))
+    return whole, len(levels) - whole + 2, width <= ONE_BLOCK_LANES
+
+
+def _priority_launches(kernel: Kernel) -> float:
+    """Kernels that a firing of replay_update launches."""
+    _, count, at_once = phases(kernel)
+    return 1 if at_once else count
 
 
 REPLAY_INSERT = KernelKind(

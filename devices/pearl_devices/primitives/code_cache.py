@@ -53,6 +53,25 @@ from pearl_devices.primitives.parts import (
 
 OWN = "pearl_devices"
 PACKAGES = (OWN, "pearl_estimators", "pearl")
+USED_FOLDERS = ("primitives", "kernels")
+USED_FILES = frozenset(
+    [
+        "base.py",
+        "buffers.py",
+        "cache_folder.py",
+        "compile_target.py",
+        "cpu.py",
+        "device_kind.py",
+        "given.py",
+        "kernel.py",
+        "masks.py",
+        "named.py",
+        "torch_threads.py",
+    ]
+)
+"""The kernels, and what of `OWN` they import, directly or through others, since a constant from
+there becomes machine code. The tests follow the imports and name a file that is missing here."""
+
 FOLDER = "pearl-kernels"
 KEPT = 4
 """Digests of which machine code is kept: those used last."""
@@ -92,16 +111,18 @@ def _stamp(status: os.stat_result) -> tuple[int, int]:
 
 @functools.cache
 def sources() -> Sources:
-    """Every file of `OWN`, which kernels take constants from, and every other of `PACKAGES` that
-    compiles functions."""
+    """The files of `OWN` that kernels use, and those of the other `PACKAGES` that compile
+    functions."""
     names, stamps = {}, {}
     whole = hashlib.sha256(repr(_compiler()).encode())
     for package in PACKAGES:
         spec = find_spec(package)
         for root in (spec.submodule_search_locations or ()) if spec else ():
-            for folder, _, files in sorted(os.walk(root)):
+            for folder, below, files in os.walk(root):
+                top = package == OWN and folder == root
+                below[:] = sorted(b for b in below if not top or b in USED_FOLDERS)
                 for file in sorted(files):
-                    if not file.endswith(".py"):
+                    if not file.endswith(".py") or (top and file not in USED_FILES):
                         continue
                     path = os.path.join(folder, file)
                     with open(path, "rb", 0) as opened:

@@ -73,12 +73,24 @@ library's default, are assumed). graph_s: assumed; a replay costs its host 1.65 
 (openfabric-systems/simllm, a100_graph_launch_v1)."""
 
 
+def figures() -> dict[str, float]:
+    """Figures of a GPU beside this host's CPU, as `starts_of` reads them: what is assumed of
+    starts, as much longer as this host was slower than REFERENCE; none where it is not probed."""
+    from pearl_estimators.host.probe import REFERENCE, known
+
+    found = known()
+    if found is None:
+        return {}
+    return {
+        n: getattr(ASSUMED, n) * getattr(found, n) / getattr(REFERENCE, n)
+        for n in ("operator_s", "gradient_s")
+    }
+
+
 def starts_of(device: Device) -> Starts:
     """Starts of a GPU that was not timed: of its figures `operator_s` and `gradient_s`, where it
     has them, else as ASSUMED on the core of its host: scaled by the probe of this host where it is
     here, by the figure `host_clock_hz` otherwise."""
-    from pearl_estimators.host.probe import figures
-
     slower = (HOST_HZ / device.figures.get("host_clock_hz", HOST_HZ)) ** HOST_POWER
     by_clock = {n: slower * getattr(ASSUMED, n) for n in ("operator_s", "gradient_s")}
     here = figures() if device.real and not device.host else {}

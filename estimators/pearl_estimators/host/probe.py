@@ -161,21 +161,6 @@ def known() -> CpuProbe | None:
     return _known[key]
 
 
-def figures() -> dict[str, float]:
-    """Figures of a GPU beside this host's CPU, as `gpu.variants.starts_of` reads them: what is
-    assumed of starts, as much longer as this host was slower than REFERENCE; none where it is not
-    probed."""
-    from pearl_estimators.gpu.variants import ASSUMED
-
-    found = known()
-    if found is None:
-        return {}
-    return {
-        n: getattr(ASSUMED, n) * getattr(found, n) / getattr(REFERENCE, n)
-        for n in ("operator_s", "gradient_s")
-    }
-
-
 # ---------------------------------------------------------------------- in the child
 
 
