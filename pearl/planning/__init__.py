@@ -12,4 +12,5 @@ __all__ = [
     "runs",
     "timing",
     "valuation",
+    "ways",
 ]

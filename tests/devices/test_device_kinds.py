@@ -167,7 +167,7 @@ def test_a_half_registered_kind_is_a_sentence_that_names_file_and_lack(
 
 
 NONSENSE = {
-    "return None": "ESTIMATE fails for kernel replay_insert on 'near': it returns None; needed is",
+    "return None": "kernel replay_insert on 'near' (simulated): it returns None; needed is",
     "return 1.0": "it returns 1.0; needed is a mapping with latency_s, in seconds",
     "return {}": "it returns {}; needed is a mapping with latency_s, in seconds",
     "return {'latency_s': float('nan')}": "ValueError: estimate: latency_s is nan; it must be",

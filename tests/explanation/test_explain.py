@@ -492,7 +492,7 @@ def test_the_replays_home_is_compared_with_the_best_plan_elsewhere() -> None:
     plan = pearl.plan(system)
     found = answered(plan)
     asked = ["Why is gpu slower than the CPU?", "Why does gpu idle?"]  # not of a simulated device
-    assert list(found) == [*asked, "Where should the replay live?"]
+    assert list(found) == [*asked, "Where should the replay live?", "What can fpga not run?"]
     said = found["Where should the replay live?"]
     replay = ("replay_insert", "replay_sample", "replay_update")
     homes = {d: Limits(pin=dict.fromkeys(replay, d)) for d in ("cpu", "gpu", "fpga")}
