@@ -31,6 +31,7 @@ from pearl.planning.costs import tabulate
 from pearl.planning.draws import Draws
 from pearl.planning.plan_validation import plan_orders
 from pearl.planning.plans import Plan, load_plan
+from pearl.planning.problem import Problem
 from pearl.planning.valuation import valued
 from pearl.spec.own_code import graph_of
 from pearl.spec.system import System
@@ -65,7 +66,7 @@ def rates(system: System, plan: Plan, draws: Draws) -> np.ndarray:
     graph = graph_of(system)
     sheets = tuple(replace(d, real=False) for d in system.platform.devices)
     costs = tabulate(graph, replace(system.platform, devices=sheets), system.limits)
-    timed, orders, _ = plan_orders(plan, graph, costs)
+    timed, orders, _ = plan_orders(plan, Problem(graph, costs))
     return np.asarray(graph.env_steps / valued(timed, orders, draws).period_s)
 
 

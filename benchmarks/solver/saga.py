@@ -24,6 +24,7 @@ from pearl import solve
 from pearl.graph.task_graph import Edge, Task, TaskGraph
 from pearl.planning.costs import CostTable, Mode
 from pearl.planning.plan_validation import check_plan
+from pearl.planning.problem import Problem
 from pearl.solvers.solver import default_method
 from pearl_devices import Device, Kernel, Link, Platform
 from pearl_estimators import Estimate
@@ -95,7 +96,7 @@ def run(quick: bool, data: Path | None) -> Part:
         wall = time.perf_counter()
         plan = solve(graph, costs, objective="makespan", time_limit_s=TIME_LIMIT_S)
         wall = time.perf_counter() - wall
-        check_plan(plan, graph, costs)
+        check_plan(plan, Problem(graph, costs))
         values.append(
             {
                 "instance": row["name"],

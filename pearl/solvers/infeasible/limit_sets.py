@@ -10,8 +10,7 @@ from typing import Any
 
 from pearl.errors import InfeasibleError
 from pearl.graph.limits import Limits
-from pearl.graph.task_graph import TaskGraph
-from pearl.planning.costs import CostTable
+from pearl.planning.problem import Problem
 from pearl.planning.timing import timing
 from pearl.solvers.model.search_space import SearchSpace, cost_of, search_spaces
 from pearl.solvers.period.period_form import PeriodForm
@@ -60,13 +59,11 @@ def only(limits: Limits, kept: Sequence[Limit]) -> tuple[Limits, frozenset[str]]
     return replace(limits, **changed), frozenset(() if MEMORY in numbers else (MEMORY,))
 
 
-def met(
-    graph: TaskGraph, costs: CostTable, limits: Limits, kept: Sequence[Limit], deadline: float
-) -> bool:
+def met(problem: Problem, kept: Sequence[Limit], deadline: float) -> bool:
     """Whether some assignment meets these limits, lane orders left out."""
-    alone, ignore = only(limits, kept)
+    alone, ignore = only(problem.limits, kept)
     try:
-        spaces = search_spaces(graph, costs, alone, ignore)
+        spaces = search_spaces(replace(problem, limits=alone), ignore)
     except InfeasibleError:
         return False
     return any(least_s(p, alone, deadline) < math.inf for p in spaces)

@@ -21,12 +21,13 @@ from typing import Any
 
 from pearl.errors import SpecError
 from pearl.graph.limits import Limits
+from pearl.planning.problem import Problem
 from pearl.solvers.infeasible.iis import none_found
 from pearl.solvers.methods import local_search
 from pearl.solvers.methods.cpsat_model import Model
 from pearl.solvers.methods.first_schedule import start, start_in
 from pearl.solvers.model.dag_instance import Iteration, iteration, least_s, makespan_spaces
-from pearl.solvers.model.request import Request
+from pearl.solvers.model.method import Search
 from pearl.solvers.model.result import SAME, Found, Outcome
 from pearl.solvers.model.solver_process import GRACE_S
 from pearl.time_limit import OutOfTimeError, beside
@@ -52,7 +53,7 @@ def installed() -> bool:
     return importlib.util.find_spec("ortools") is not None
 
 
-def solve(request: Request) -> Outcome:
+def solve(problem: Problem, search: Search) -> Outcome:
     """The plan with the least makespan found, and CP-SAT's bound.
 
     Deterministic by seed where the first search on one thread finishes; with more threads, or when
@@ -64,13 +65,13 @@ def solve(request: Request) -> Outcome:
             "method 'cpsat' needs OR-Tools, which is not installed: "
             "pip install 'pearl-toolkit[cpsat]', or use method 'local_search'"
         )
-    limits, deadline = request.limits, request.deadline
-    spaces = makespan_spaces(request.graph, request.costs, limits)
+    deadline = search.deadline
+    spaces = makespan_spaces(problem)
     cases = [iteration(p) for p in spaces]
-    starts_of = [_start(it, request) for it in cases]
+    starts_of = [_start(it, problem, search) for it in cases]
     known = [f for f in starts_of if f]
     if not known:
-        raise none_found(request)
+        raise none_found(problem, search)
     best = min(known, key=lambda f: f.cost)
     least, late = math.inf, False
     for number, (it, own) in enumerate(zip(cases, starts_of, strict=True)):
@@ -81,7 +82,7 @@ def solve(request: Request) -> Outcome:
                 left = deadline - time.monotonic()
                 until = time.monotonic() + left / (len(spaces) - number)
                 below = min(best.cost, own.cost)
-                found, floor, finished = improve(it, own, below, floor, until, request.seed)
+                found, floor, finished = improve(it, own, below, floor, until, search.seed)
                 late |= not finished
                 best = min(best, found, key=lambda f: f.cost)
         except OutOfTimeError:
@@ -90,10 +91,10 @@ def solve(request: Request) -> Outcome:
     return Outcome(best, min(least, best.cost), late)
 
 
-def _start(it: Iteration, request: Request) -> Found | None:
-    """The better of the local search's first schedule and the request's own."""
-    first = start(it, request.objective, request.limits, request.deadline)
-    both = [f for f in (start_in(it.space, request), first) if f]
+def _start(it: Iteration, problem: Problem, search: Search) -> Found | None:
+    """The better of the local search's first schedule and the search's own."""
+    first = start(it, problem.objective, problem.limits, search.deadline)
+    both = [f for f in (start_in(it.space, search), first) if f]
     return min(both, key=lambda f: f.cost, default=None)
 
 

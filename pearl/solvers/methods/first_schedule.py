@@ -1,5 +1,5 @@
 """A schedule for local search to start from: the best of HEFT's, PEFT's and all on one device, or
-the plan of the request."""
+the plan that the search begins from."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pearl.solvers.methods.moves import assigned
 from pearl.solvers.methods.relaxation_bounds import anywhere, valued
 from pearl.solvers.model.dag_instance import Iteration
 from pearl.solvers.model.list_schedule import Place, build
-from pearl.solvers.model.request import Request
+from pearl.solvers.model.method import Search
 from pearl.solvers.model.result import Found
 from pearl.solvers.model.search_space import SearchSpace
 from pearl.time_limit import OutOfTimeError, look
@@ -41,10 +41,10 @@ def start(it: Iteration, objective: str, limits: Limits, deadline: float) -> Fou
     return min(found, key=lambda f: f.cost)
 
 
-def start_in(space: SearchSpace, request: Request) -> Found | None:
-    """The start of a request as a plan of one of its search spaces; None where it is of another, or
+def start_in(space: SearchSpace, search: Search) -> Found | None:
+    """The start of a search as a plan of one of its search spaces; None where it is of another, or
     has a mode that the space leaves out."""
-    start = request.start
+    start = search.start
     if start is None:
         return None
     a, x = start.assignment, space.expansion

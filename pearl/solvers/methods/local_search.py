@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pearl.graph.limits import Limits
+from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, timing
 from pearl.solvers.infeasible.iis import none_found
 from pearl.solvers.large.lane_loads import LaneLoads
@@ -26,7 +27,7 @@ from pearl.solvers.methods.relaxation_bounds import bound, open_spaces, valued
 from pearl.solvers.model.dag_instance import Iteration, iteration, scheduled, starts
 from pearl.solvers.model.lane_sequencing import best_orders
 from pearl.solvers.model.list_schedule import Place, build
-from pearl.solvers.model.request import Request
+from pearl.solvers.model.method import Search
 from pearl.solvers.model.result import SAME, Found, Outcome
 from pearl.solvers.model.search_space import SearchSpace, cost_of
 from pearl.time_limit import OutOfTimeError
@@ -57,13 +58,13 @@ KEPT = 4
 """Assignments of least order bound whose lane orders are searched at the end."""
 
 
-def solve(request: Request) -> Outcome:
+def solve(problem: Problem, search: Search) -> Outcome:
     """The best plan found, with a bound from a relaxation.
 
     Raises InfeasibleError where no plan meets the limits, or where none is found that does.
     """
-    objective, limits, deadline = request.objective, request.limits, request.deadline
-    spaces = open_spaces(request)
+    objective, limits, deadline = problem.objective, problem.limits, search.deadline
+    spaces = open_spaces(problem)
     best: Found | None = None
     late = False
     for number, space in enumerate(spaces):
@@ -75,12 +76,12 @@ def solve(request: Request) -> Outcome:
         try:
             it = iteration(space)
             first = start(it, objective, limits, until)
-            found, begun = valued(first, objective, limits), start_in(space, request)
+            found, begun = valued(first, objective, limits), start_in(space, search)
             if begun and (found is None or begun.cost < found.cost):
                 first = found = begun
             if first is None:
                 continue
-            found = improve(it, first, objective, limits, until, request.seed)
+            found = improve(it, first, objective, limits, until, search.seed)
         except OutOfTimeError:
             if best is None and found is None:
                 raise
@@ -88,7 +89,7 @@ def solve(request: Request) -> Outcome:
         if found and (best is None or found.cost < best.cost):
             best = found
     if best is None:
-        raise none_found(request)
+        raise none_found(problem, search)
     late = late or time.monotonic() > deadline
     return Outcome(best, bound(spaces, objective, limits, best, deadline), late)
 

@@ -17,6 +17,7 @@ from contextlib import suppress
 
 from pearl.graph.limits import Limits
 from pearl.planning.costs import Mode
+from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, timing
 from pearl.solvers.infeasible.iis import explain
 from pearl.solvers.large.few_splits import few_splits
@@ -24,7 +25,7 @@ from pearl.solvers.large.many_tasks import FIRST, ManyTasks, concerns
 from pearl.solvers.large.side_by_side import side_by_side
 from pearl.solvers.model.cost_floor import cost_floor
 from pearl.solvers.model.lane_sequencing import best_orders
-from pearl.solvers.model.request import Request
+from pearl.solvers.model.method import Search
 from pearl.solvers.model.result import SAME, Found, Outcome
 from pearl.solvers.model.search_space import SearchSpace, cost_of, search_spaces
 from pearl.solvers.period.order_cuts import blamed, worth
@@ -41,42 +42,42 @@ ORDERING_S = 2e-3
 """Time kept for the lane orders of many tasks, for each firing (1e-3 s measured on one core)."""
 
 
-def solve(request: Request) -> Outcome:
-    """The best plan over all search spaces, with the proven bound. deadline: `time.monotonic()`
-    seconds.
+def solve(problem: Problem, search: Search) -> Outcome:
+    """The best plan over all search spaces, with the proven bound.
 
     Raises InfeasibleError where no plan meets the limits, OutOfTimeError where none was found in
     time. Deterministic for fewer than MANY tasks, where `seed` changes nothing; annealing of more
     goes by the clock.
     """
-    graph, costs, limits, deadline = request.graph, request.costs, request.limits, request.deadline
-    few = few_splits(graph, costs, limits, request.objective)
-    search = _Search(search_spaces(graph, costs, limits, only=few.splits if few else None), request)
+    objective, limits, deadline = problem.objective, problem.limits, search.deadline
+    few = few_splits(problem)
+    spaces = search_spaces(problem, only=few.splits if few else None)
+    branches = _Branches(spaces, problem, search)
     if few:
-        search.leave_out(few.bound)
+        branches.leave_out(few.bound)
     try:
-        search.run()
+        branches.run()
     except OutOfTimeError:
-        search.late = True
+        branches.late = True
     finally:
-        annealed = search.stop()
+        annealed = branches.stop()
     with suppress(OutOfTimeError):
-        search.best = _better(search.best, annealed, request.objective, limits, deadline)
-    best, bound = search.best, search.bound
+        branches.best = _better(branches.best, annealed, objective, limits, deadline)
+    best, bound = branches.best, branches.bound
     if best is None:
-        if search.late or bound < math.inf:
+        if branches.late or bound < math.inf:
             raise OutOfTimeError
-        raise explain(graph, costs, limits, deadline)
-    return Outcome(best, min(bound, best.cost), search.late)
+        raise explain(problem, deadline)
+    return Outcome(best, min(bound, best.cost), branches.late)
 
 
-class _Search:
+class _Branches:
     """The search over some search spaces. best: the best plan so far; late: time ran out."""
 
-    def __init__(self, spaces: Sequence[SearchSpace], request: Request) -> None:
-        self.spaces, self.objective, self.limits = spaces, request.objective, request.limits
-        self.start = request.start
-        self.deadline, self.seed = request.deadline, request.seed
+    def __init__(self, spaces: Sequence[SearchSpace], problem: Problem, search: Search) -> None:
+        self.spaces, self.objective, self.limits = spaces, problem.objective, problem.limits
+        self.start = search.start
+        self.deadline, self.seed = search.deadline, search.seed
         self.best: Found | None = None
         self.late = False
         # number of a search space → no plan of it costs less

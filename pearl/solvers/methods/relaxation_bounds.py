@@ -8,11 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from pearl.graph.limits import Limits
+from pearl.planning.problem import Problem
 from pearl.solvers.infeasible.iis import none_found
 from pearl.solvers.model.cost_floor import cost_floor
 from pearl.solvers.model.dag_instance import Iteration, iteration, least_s, makespan_spaces
 from pearl.solvers.model.list_schedule import Schedule, build
-from pearl.solvers.model.request import Request
+from pearl.solvers.model.method import Search
 from pearl.solvers.model.result import SAME, Found, Outcome
 from pearl.solvers.model.search_space import SearchSpace, cost_of, search_spaces
 from pearl.solvers.period.period_form import PeriodForm
@@ -23,10 +24,10 @@ TERMS = 200_000
 that of loads and cycles alone."""
 
 
-def open_spaces(request: Request) -> list[SearchSpace]:
+def open_spaces(problem: Problem) -> list[SearchSpace]:
     """The search spaces of an objective; SpecError for limits that it does not know."""
-    of = makespan_spaces if request.objective == "makespan" else search_spaces
-    return of(request.graph, request.costs, request.limits)
+    of = makespan_spaces if problem.objective == "makespan" else search_spaces
+    return of(problem)
 
 
 def best_of(make: Callable[[float], Schedule | None]) -> Found | None:
@@ -39,10 +40,12 @@ def best_of(make: Callable[[float], Schedule | None]) -> Found | None:
     return None
 
 
-def listed_outcome(schedule: Callable[[Iteration], Found | None], request: Request) -> Outcome:
+def listed_outcome(
+    schedule: Callable[[Iteration], Found | None], problem: Problem, search: Search
+) -> Outcome:
     """A list scheduler's best plan over all search spaces, with the bound of the relaxation."""
-    objective, limits, deadline = request.objective, request.limits, request.deadline
-    spaces = open_spaces(request)
+    objective, limits, deadline = problem.objective, problem.limits, search.deadline
+    spaces = open_spaces(problem)
     best: Found | None = None
     stuck = []
     late = False
@@ -67,7 +70,7 @@ def listed_outcome(schedule: Callable[[Iteration], Found | None], request: Reque
         if found and (best is None or found.cost < best.cost):
             best = found
     if best is None:
-        raise none_found(request)
+        raise none_found(problem, search)
     return Outcome(best, bound(spaces, objective, limits, best, deadline), late)
 
 

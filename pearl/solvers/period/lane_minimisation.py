@@ -8,15 +8,16 @@ plans as fast in as many lanes, the method is asked for the one of least energy.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 from pearl.errors import InfeasibleError
 from pearl.graph.limits import SLACK_LIMITS
+from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, timing
 from pearl.solvers.model.lane_sequencing import best_orders
-from pearl.solvers.model.request import Request
-from pearl.solvers.model.result import SAME, Found, Outcome
+from pearl.solvers.model.method import Search, Solve
+from pearl.solvers.model.result import SAME, Found
 from pearl.solvers.model.search_space import cost_of
 from pearl.solvers.period.slack_minimisation import taken_slack
 
@@ -32,7 +33,7 @@ SLOWER = 1e-7
 there is; a proof allows ten times as much."""
 
 
-def fewest_lanes(found: Found, request: Request) -> Found:
+def fewest_lanes(found: Found, problem: Problem) -> Found:
     """The plan with as many of its lanes made one as leaves its cost as it is."""
     tries, again = 0, True
     while again:
@@ -43,7 +44,7 @@ def fewest_lanes(found: Found, request: Request) -> Found:
                 return found
             timed = timing(merged)
             ordered = best_orders(timed, below_s=found.period_s * (1 + SAME), nodes=NODES)
-            cost, paced = cost_of(request.objective, merged, ordered.period_s, request.limits)
+            cost, paced = cost_of(problem.objective, merged, ordered.period_s, problem.limits)
             if cost <= found.cost * (1 + SAME):
                 bound = replace(ordered, bound_s=min(found.ordered.bound_s, ordered.period_s))
                 found, again = Found(merged, bound, paced, cost), True
@@ -51,21 +52,20 @@ def fewest_lanes(found: Found, request: Request) -> Found:
     return found
 
 
-def fewest_watts(found: Found, request: Request, run: Callable[[Request], Outcome]) -> Found:
+def fewest_watts(found: Found, problem: Problem, search: Search, run: Solve) -> Found:
     """A plan as fast, in no more lanes and with no more slack, that draws less, where `run` finds
     one. Only of several lanes, for throughput, without a limit on power."""
-    limits, lanes = request.limits, len(_lanes(found.assignment))
-    firings = sum(request.graph.repetition.values())
-    if request.objective != "throughput" or limits.power_w or lanes == 1 or firings > FEW:
+    limits, lanes = problem.limits, len(_lanes(found.assignment))
+    firings = sum(problem.graph.repetition.values())
+    if problem.objective != "throughput" or limits.power_w or lanes == 1 or firings > FEW:
         return found
     none = dict.fromkeys(SLACK_LIMITS, 0)
     most = min(limits.period_s or found.period_s, found.period_s) * (1 + SLOWER)
     frugal = replace(limits, **none, max_lanes=lanes, period_s=most)  # type: ignore[arg-type]
-    graph = request.graph.with_slack(taken_slack(found, request.graph))
-    changed = replace(request, graph=graph, limits=frugal, start=None)
-    asked = replace(changed, objective="power_efficiency")
+    graph = problem.graph.with_slack(taken_slack(found, problem.graph))
+    changed = replace(problem, graph=graph, limits=frugal, objective="power_efficiency")
     try:
-        trial = run(asked).best
+        trial = run(changed, replace(search, start=None)).best
     except InfeasibleError:
         return found
     joules = found.assignment.energy_j(found.period_s)

@@ -22,10 +22,12 @@ from pearl.graph.limits import SLACK_LIMITS, Limits
 from pearl.graph.parallel_edges import EdgeKey, numbered
 from pearl.graph.period import Arc, expand, howard, token_free_cycle
 from pearl.graph.task_graph import Edge, TaskGraph
+from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, Orders, TimedGraph, timing
 from pearl.solvers.model.lane_sequencing import best_orders
 from pearl.solvers.model.list_orders import ring_period
-from pearl.solvers.model.result import SAME, Found, Outcome
+from pearl.solvers.model.method import Search, Solve
+from pearl.solvers.model.result import SAME, Found
 
 VECTORS = 1000
 """Slack vectors tried at most with the plan's orders (assumed: about a second)."""
@@ -111,18 +113,14 @@ def fewest_tokens(found: Found, limits: Limits) -> tuple[Found, bool]:
     ), proven
 
 
-def fewest_of_all(
-    found: Found,
-    graph: TaskGraph,
-    limits: Limits,
-    again: Callable[[TaskGraph, Limits], Outcome],
-) -> tuple[Found, bool]:
+def fewest_of_all(found: Found, problem: Problem, search: Search, run: Solve) -> tuple[Found, bool]:
     """A plan that costs as little with less slack, if there is one, and whether there surely is no
     plan with less than that.
 
-    again: solves a graph under limits with an exact method. It is asked with every smaller vector
-    of slack on the graph's own edges, by rising sum; with none where they are more than SMALLER.
+    run: an exact method. It solves the problem with every smaller vector of slack on the graph's
+        own edges, by rising sum; with none where they are more than SMALLER.
     """
+    graph, limits = problem.graph, problem.limits
     edges = _relaxable(graph)
     caps = _caps(edges, limits)
     total = sum(taken_slack(found, graph).values())
@@ -130,7 +128,9 @@ def fewest_of_all(
         return found, True
     if math.comb(total - 1 + len(edges), len(edges)) > SMALLER:
         return found, False
-    none = replace(limits, **dict.fromkeys(SLACK_LIMITS, 0))  # type: ignore[arg-type]
+    none = dict.fromkeys(SLACK_LIMITS, 0)
+    tight = replace(problem, limits=replace(limits, **none))  # type: ignore[arg-type]
+    search = replace(search, start=None)
     proven = True
     for least in range(total):
         for vector in itertools.product(range(least + 1), repeat=len(edges)):
@@ -138,7 +138,7 @@ def fewest_of_all(
             if sum(vector) != least or not _allowed(slack, caps, edges, limits):
                 continue
             try:
-                outcome = again(graph.with_slack(slack), none)
+                outcome = run(replace(tight, graph=graph.with_slack(slack)), search)
             except InfeasibleError:
                 proven = False
                 continue
