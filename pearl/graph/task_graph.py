@@ -304,6 +304,11 @@ class TaskGraph:
                 found[e.dst].append(e)
         return found
 
+    @property
+    def kernels(self) -> list[Kernel]:
+        """The kernels of its tasks and fusions: what its plans need estimates of."""
+        return [t.kernel for t in self.tasks] + [f.kernel for f in self.fusions]
+
     def origin(self, name: str) -> tuple[str, int]:
         """The task that `name` is, or is a copy of, and which copy (0 of a whole task)."""
         part = self.task(name).part

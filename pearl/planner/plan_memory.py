@@ -25,8 +25,8 @@ from typing import Any
 from pearl.errors import SpecError
 from pearl.files import write_atomically
 from pearl.json_files import read_object
-from pearl.planner.planner import kernels, runtime, spared
-from pearl.planning.costs import CostTable, with_lanes
+from pearl.planner.planner import at_several_lanes, runtime, spared
+from pearl.planning.costs import CostTable
 from pearl.planning.plans import Plan, load_plan
 from pearl.planning.problem import Problem
 from pearl_devices import BACKENDS
@@ -61,8 +61,7 @@ def remembered(problem: Problem) -> Plan | None:
     @cache
     def costs() -> CostTable:
         with spared(system):
-            table = problem.costs
-        return with_lanes(table, problem.graph, **runtime(system)) if several else table
+            return (at_several_lanes(problem) if several else problem).costs
 
     about = replace(problem, costing=costs, limits=replace(problem.limits, max_lanes=most))
     note = "; ".join(filter(None, (plan.note, NOTE)))
@@ -73,7 +72,7 @@ def remembered(problem: Problem) -> Plan | None:
 def remember(problem: Problem, plan: Plan) -> None:
     """Keep a plan that `planned` has just made of a problem, where it may be kept."""
     about = plan.problem
-    if about is None or plan.status == "time_limit" or on_demand.unsettled(kernels(problem.graph)):
+    if about is None or plan.status == "time_limit" or on_demand.unsettled(problem.graph.kernels):
         return
     if any(mode.estimate.rung == "measured" for mode in about.costs.modes):
         return

@@ -24,7 +24,6 @@ from pearl.planning.problem import Problem
 from pearl.spec.own_code import graph_of
 from pearl.spec.platform_entries import yours
 from pearl.spec.reading import System, load
-from pearl_devices import Kernel
 from pearl_devices.base import WIDE
 from pearl_estimators.cpu import UNTIMED_RUNGS
 from pearl_estimators.host import on_demand
@@ -160,7 +159,7 @@ def _planned(problem: Problem, *, method: str | None, time_limit_s: float, seed:
     from pearl.planner import any_order
     from pearl.solvers.solver import solve_problem
 
-    system, costs = problem.spec, problem.costs
+    system = problem.spec
 
     def solved(lanes: Problem, share: float) -> Plan:
         seconds = share * time_limit_s
@@ -171,11 +170,10 @@ def _planned(problem: Problem, *, method: str | None, time_limit_s: float, seed:
         found = any_order.solve(problem)
         found = replace(found, spec_sha256=system.sha256, host=system.platform.name)
         return _noted(found)
-    lanes_cost = runtime(system)
-    if not lanes_cost:
+    several = at_several_lanes(problem)
+    if several is problem:
         return _noted(solved(problem, 1.0))
-    several = replace(problem, costing=with_lanes(costs, problem.graph, **lanes_cost))
-    guessed = [GUESSED] if LANES_ASSUMED.items() <= lanes_cost.items() else []
+    guessed = [GUESSED] if LANES_ASSUMED.items() <= runtime(system).items() else []
     try:
         one = solved(replace(problem, limits=replace(problem.limits, max_lanes=1)), 0.5)
     except InfeasibleError:
@@ -206,17 +204,12 @@ def _noted(found: Plan, *notes: str) -> Plan:
     late = on_demand.passed()
     here = {d.name for d in system.platform.devices if on_demand.calibrated_here(d)}
     tasks = [t.task for t in found.tasks if t.device in here and t.rung in UNTIMED_RUNGS]
-    whys = [late[g] for g in sorted(on_demand.needed_groups(kernels(graph)) & late.keys())]
+    whys = [late[g] for g in sorted(on_demand.needed_groups(graph.kernels) & late.keys())]
     if tasks and whys:
         names = listed(list(dict.fromkeys(tasks)))
         why = "; ".join(dict.fromkeys(whys))
         notes += (f"not timed on this host, but from the data sheet: {names} ({why})",)
     return replace(found, note="; ".join(notes)) if notes else found
-
-
-def kernels(graph: TaskGraph) -> list[Kernel]:
-    """The kernels of a graph, fused ones too: what its plans need estimates of."""
-    return [t.kernel for t in graph.tasks] + [f.kernel for f in graph.fusions]
 
 
 ONE_LANE = "one lane on one CPU needs no timing to be trained"
@@ -246,6 +239,15 @@ def runtime(system: System) -> dict[str, Any]:
         return {}
     known = on_demand.calibration(here[0])
     return {**(known.runtime or LANES_ASSUMED), "beside": known.beside}
+
+
+def at_several_lanes(problem: Problem) -> Problem:
+    """The problem of a system at the costs of plans of several lanes; itself where `runtime` knows
+    of no overhead."""
+    costs, overhead = problem.costs, runtime(problem.spec)
+    if not overhead:
+        return problem
+    return replace(problem, costing=with_lanes(costs, problem.graph, **overhead))
 
 
 def pareto(

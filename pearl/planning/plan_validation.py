@@ -36,7 +36,14 @@ def plan_orders(plan: Plan, problem: Problem) -> tuple[TimedGraph, Orders, list[
     Raises SpecError naming what in the plan disagrees with the graph or the costs.
     """
     plan, graph, split = unfolded(plan, problem.graph)
-    assignment = _assignment_of(plan, graph, split_costs(problem.costs, split))
+    return _ordered(plan, graph, split_costs(problem.costs, split))
+
+
+def _ordered(
+    plan: Plan, graph: TaskGraph, costs: CostTable
+) -> tuple[TimedGraph, Orders, list[Arc]]:
+    """`plan_orders` of a plan without replicas."""
+    assignment = _assignment_of(plan, graph, costs)
     timed = timing(assignment)
     held: list[Arc] = []
     for channel in plan.edges:
@@ -105,7 +112,8 @@ def check_plan(plan: Plan, problem: Problem) -> None:
     """
     plan, graph, split = unfolded(plan, problem.graph)
     costs = split_costs(problem.costs, split)
-    timed, arcs = plan_timing(plan, Problem(graph, costs))
+    timed, orders, held = _ordered(plan, graph, costs)
+    arcs = [*timed.arcs, *timed.ring(orders), *held]
     a = timed.assignment
     problems = []
     for device in costs.platform.devices:

@@ -15,7 +15,7 @@ from pearl.graph.parallel_edges import numbered
 from pearl.graph.period import howard
 from pearl.graph.task_graph import TaskGraph
 from pearl.planner import planner
-from pearl.planning.costs import CostTable, Mode, with_lanes
+from pearl.planning.costs import CostTable, Mode
 from pearl.planning.plan_builder import makespan_s
 from pearl.planning.plan_validation import plan_timing
 from pearl.planning.plans import Plan
@@ -277,24 +277,24 @@ def decide(problem: Problem, plan: Plan, by: Factors, measured_s: float) -> Deci
     """
     from pearl.solvers.solver import solve_problem
 
-    system, graph, limits = problem.spec, problem.graph, problem.limits
+    system, limits = problem.spec, problem.limits
     if all(t.replicas == 1 for t in plan.tasks):
         limits = replace(limits, replicas={})
-    one = corrected(_able(problem.costs, plan, system), graph, by)
-    lanes_cost = planner.runtime(system)
-    several = with_lanes(one, graph, **lanes_cost) if lanes_cost else one
+    table = corrected(_able(problem.costs, plan, system), problem.graph, by)
+    one = replace(problem, costing=table, limits=limits)
+    several = planner.at_several_lanes(one)
     count = sum(k.width > 0 for k in plan.lanes)
     try:
-        mine = replace(problem, costing=several if count > 1 else one)
+        mine = several if count > 1 else one
         beyond_s = measured_s - cost(plan, mine)[1]
         now, now_s = cost(plan, mine, beyond_s)
     except SpecError as error:
         return Decision(None, f"the plan is not one of the present problem: {error}")
     options: list[tuple[float, float, Plan]] = []
-    for costs, most in ((one, 1), (several, limits.max_lanes)):
+    for lanes, most in ((one, 1), (several, limits.max_lanes)):
         try:
-            lanes = replace(problem, costing=costs, limits=replace(limits, max_lanes=most))
-            found = solve_problem(lanes, time_limit_s=SOLVE_S)
+            narrow = replace(lanes, limits=replace(limits, max_lanes=most))
+            found = solve_problem(narrow, time_limit_s=SOLVE_S)
         except InfeasibleError:
             continue
         value, period_s = cost(found, lanes, max(0.0, beyond_s))
@@ -311,7 +311,7 @@ def decide(problem: Problem, plan: Plan, by: Factors, measured_s: float) -> Deci
     )
     if gain < GAIN:
         return Decision(None, f"{told}; the best found is {gain:.2f} x as good, and {least}")
-    guessed = _unmeasured(found, graph, by)
+    guessed = _unmeasured(found, problem.graph, by)
     why = (
         f"{told}, the new one {si(period_s, 's')}, {gain:.2f} x as good, and {least}; "
         f"{moved(plan, found)}"

@@ -176,7 +176,7 @@ finally:
 @pytest.mark.parametrize("name", ["dqn_cartpole", "ppo_cartpole"])
 def test_a_spec_has_nothing_timed_or_compiled_that_it_does_not_have(name):
     graph = planner.build_problem(pearl.load(name)).graph
-    mine = planner.kernels(graph)
+    mine = graph.kernels
     timed = list(training(on_demand.needed_groups(mine)))
     assert {k.program for k in timed if k.kind == "env_step"} == {"CartPole-v1"}
     algorithm = name.partition("_")[0]
