@@ -7,7 +7,6 @@ import math
 from dataclasses import replace
 
 from pearl.errors import InfeasibleError, SpecError
-from pearl.graph.limits import SLACK_LIMITS
 from pearl.planning.plan_validation import plan_orders
 from pearl.planning.plans import Plan
 from pearl.planning.problem import Problem
@@ -38,9 +37,7 @@ def found_in(plan: Plan, problem: Problem) -> Found | None:
     if single and (_runs_ahead(orders) or period_s == math.inf):
         return None
     if single:
-        none = dict.fromkeys(SLACK_LIMITS, 0)
-        limits = replace(problem.limits, **none)  # type: ignore[arg-type]
-        problem = replace(problem, limits=limits)
+        problem = replace(problem, limits=problem.limits.without_slack())
         cost, paced_s = ends_s(timed, starts(timed, orders)), period_s
     else:
         cost, paced_s = cost_of(problem.objective, timed.assignment, period_s, problem.limits)

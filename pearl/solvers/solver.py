@@ -24,8 +24,7 @@ from pearl.solvers.methods.relaxation_bounds import bound as floor
 from pearl.solvers.model.method import OBJECTIVES, ROBUST, Search
 from pearl.solvers.model.search_space import search_spaces
 from pearl.solvers.outcome_check import fault_of
-from pearl.solvers.period.lane_minimisation import fewest_lanes, fewest_watts
-from pearl.solvers.period.slack_minimisation import fewest_of_all, fewest_tokens
+from pearl.solvers.period.tie_breaking import break_ties
 from pearl.time_limit import OutOfTimeError, extended, within
 from pearl_devices.given import is_whole, shown
 from pearl_devices.named import reason
@@ -175,12 +174,8 @@ def solve_problem(
         if bound <= 0 and objective != "makespan":  # time ran out before there was any
             bound = floor(search_spaces(problem), objective, limits, best, began)
         if objective != "makespan" and not robust:  # slack that the estimates need not, draws may
-            best, _ = fewest_tokens(best, limits)
-            if name == "milp" and not outcome.late:
-                best, _ = fewest_of_all(best, problem, search, run)
-            best = fewest_lanes(best, problem)
-            if name == "milp" and not outcome.late:
-                best = fewest_watts(best, problem, search, run)
+            exact = name == "milp" and not outcome.late
+            best = break_ties(best, problem, search, run, exact=exact)
     proof = Proof(
         objective=objective,
         method=name,

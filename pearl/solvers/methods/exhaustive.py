@@ -15,7 +15,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pearl.graph.limits import SLACK_LIMITS
 from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, Orders, TimedGraph, timing
 from pearl.solvers.infeasible.iis import explain, none_found
@@ -91,8 +90,7 @@ def _soonest(problem: Problem, search: Search) -> Outcome:
     nothing in the first iteration, so all orders without offsets are all there are."""
     deadline = search.deadline
     makespan_spaces(problem)  # for its errors
-    none = dict.fromkeys(SLACK_LIMITS, 0)
-    whole = replace(problem, limits=replace(problem.limits, **none))  # type: ignore[arg-type]
+    whole = replace(problem, limits=problem.limits.without_slack())
     ranked = []
     for number, a in enumerate(assignments(every_space(whole))):
         timed = timing(a)

@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from pearl.errors import SpecError
-from pearl.graph.limits import SLACK_LIMITS
 from pearl.graph.period import simulate
 from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, Orders, TimedGraph, delay_s, timing
@@ -157,9 +156,7 @@ def makespan_spaces(problem: Problem) -> list[SearchSpace]:
     ]
     if problems:
         raise SpecError(*problems)
-    none = dict.fromkeys(SLACK_LIMITS, 0)
-    whole = replace(limits, **none)  # type: ignore[arg-type]
-    return search_spaces(replace(problem, limits=whole))
+    return search_spaces(replace(problem, limits=limits.without_slack()))
 
 
 Key = tuple[float, float, float]

@@ -1,4 +1,4 @@
-"""Fewest lanes, then fewest watts: of plans that cost the same, the one that takes least.
+"""Of plans that cost the same one of least slack, then of fewest lanes, then of fewest watts.
 
 More lanes never make an optimum worse, so a plan may spread over lanes that it does not need. Two
 lanes of a device become one, those with the least to do first, as long as the cost stays. Then, of
@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 
 from pearl.errors import InfeasibleError
-from pearl.graph.limits import SLACK_LIMITS
 from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, timing
 from pearl.solvers.model.lane_sequencing import best_orders
 from pearl.solvers.model.method import Search, Solve
 from pearl.solvers.model.result import SAME, Found
 from pearl.solvers.model.search_space import cost_of
-from pearl.solvers.period.slack_minimisation import taken_slack
+from pearl.solvers.period.slack_minimisation import fewest_of_all, fewest_tokens, taken_slack
+from pearl.time_limit import OutOfTimeError
 
 MERGED = 24
 """Pairs of lanes for which orders are sought at most (assumed), and searched nodes of one."""
@@ -31,6 +32,21 @@ FEW = 24
 SLOWER = 1e-7
 """Share by which a plan of least energy may be slower, so that no tolerance forbids the plan that
 there is; a proof allows ten times as much."""
+
+
+def break_ties(found: Found, problem: Problem, search: Search, run: Solve, *, exact: bool) -> Found:
+    """The plan that costs the same and takes least, as far as there is time to find it.
+
+    exact: `run` is an exact method, which is asked for plans of other assignments too.
+    """
+    with suppress(OutOfTimeError):
+        found = fewest_tokens(found, problem.limits)
+        if exact:
+            found = fewest_of_all(found, problem, search, run)
+        found = fewest_lanes(found, problem)
+        if exact:
+            found = fewest_watts(found, problem, search, run)
+    return found
 
 
 def fewest_lanes(found: Found, problem: Problem) -> Found:
@@ -59,9 +75,8 @@ def fewest_watts(found: Found, problem: Problem, search: Search, run: Solve) -> 
     firings = sum(problem.graph.repetition.values())
     if problem.objective != "throughput" or limits.power_w or lanes == 1 or firings > FEW:
         return found
-    none = dict.fromkeys(SLACK_LIMITS, 0)
     most = min(limits.period_s or found.period_s, found.period_s) * (1 + SLOWER)
-    frugal = replace(limits, **none, max_lanes=lanes, period_s=most)  # type: ignore[arg-type]
+    frugal = replace(limits.without_slack(), max_lanes=lanes, period_s=most)
     graph = problem.graph.with_slack(taken_slack(found, problem.graph))
     changed = replace(problem, graph=graph, limits=frugal, objective="power_efficiency")
     try:
