@@ -25,12 +25,12 @@ from pearl.graph.task_graph import TaskGraph
 from pearl.planning.costs import CostTable
 from pearl.planning.draws import PARTS, Doubt, Draws, Vector, doubts
 from pearl.planning.plan_builder import Proof, assemble
-from pearl.planning.plan_validation import plan_orders
 from pearl.planning.plans import Plan
 from pearl.report.bands_text import range_text
 from pearl.solvers import METHODS
 from pearl.solvers.model.method import Search
 from pearl.solvers.robust import Rival, regrets, rivals
+from pearl.solvers.under_draws import rival_of
 from pearl_devices import Device
 from pearl_estimators.host.probe import known
 
@@ -134,8 +134,7 @@ def _rivals(case: Case) -> list[Rival]:
     """The plan itself, first, and the best plans of some draws, those first that are best most
     often."""
     plan = case.plan
-    timed, orders, _ = plan_orders(plan, case.problem)
-    mine = Rival(timed.assignment, orders)
+    mine = rival_of(plan, case.problem)
     if plan.method not in METHODS:
         return [mine]
     method = METHODS[plan.method]

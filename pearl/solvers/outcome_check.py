@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from pearl.errors import InfeasibleError
 from pearl.planning.problem import Problem, split_problem
-from pearl.planning.replicas import Split
+from pearl.planning.replicas import split_of
 from pearl.planning.timing import Assignment, timing
 from pearl.solvers.model.dag_instance import ends_s, starts
 from pearl.solvers.model.list_orders import ring_period
@@ -34,8 +34,7 @@ def fault_of(outcome: object, problem: Problem) -> str:
 def _misplaced(a: Assignment, problem: Problem) -> str:
     """The rule or limit that an assignment breaks."""
     x = a.expansion
-    parts = [t.part for t in x.graph.tasks if t.part]
-    split = Split(tuple(dict.fromkeys(p.task for p in parts)), parts[0].shares if parts else ())
+    split = split_of(x.graph)
     part = split_problem(problem, split)
     graph, limits = part.graph, part.limits
     slack = [e.slack for e in x.graph.edges]

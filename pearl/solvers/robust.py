@@ -31,7 +31,7 @@ from pearl.planning.bands import Regret
 from pearl.planning.costs import CostTable, Mode
 from pearl.planning.draws import Draws, Vector
 from pearl.planning.problem import Problem, split_costs
-from pearl.planning.replicas import Split
+from pearl.planning.replicas import split_of
 from pearl.planning.timing import Assignment, Orders, timing
 from pearl.planning.valuation import least_periods, valued
 from pearl.solvers.methods.enumeration import assignments, every_space
@@ -97,9 +97,7 @@ def rivals(problem: Problem, search: Search, run: Solve, draws: Draws) -> list[R
 def of_estimates(best: Found, costs: CostTable) -> Rival:
     """A plan of a drawn table with the modes of the estimates."""
     a = best.assignment
-    parts = [t.part for t in a.expansion.graph.tasks if t.part]
-    split = Split(tuple(dict.fromkeys(p.task for p in parts)), parts[0].shares if parts else ())
-    table = split_costs(costs, split)
+    table = split_costs(costs, split_of(a.expansion.graph))
 
     def own(mode: Mode) -> Mode:
         return next(m for m in table.of(*mode.tasks) if m.key == mode.key)
