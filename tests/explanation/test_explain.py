@@ -330,7 +330,7 @@ def test_without_time_a_change_is_worth_what_the_plan_is_worth_in_it(monkeypatch
     graph, costs = two_devices()
     plan = solve(graph, costs)
 
-    def late(request):
+    def late(problem, search):
         raise OutOfTimeError
 
     monkeypatch.setattr(milp, "solve", late)
