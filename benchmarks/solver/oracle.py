@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from benchmarks.bars import AbsentError, Bar, Part
@@ -76,12 +76,11 @@ def least_costs(p: Problem) -> dict[str, float]:
     """Objective → least cost (seconds or joules of an iteration) of any assignment by enumeration,
     orders left out."""
     found = dict.fromkeys(OBJECTIVES, math.inf)
-    for a in enumeration.assignments(
-        enumeration.every_space(planning.Problem(p.graph, p.costs, p.limits))
-    ):
+    whole = planning.Problem(p.graph, p.costs, p.limits)
+    for a in enumeration.assignments(enumeration.every_space(whole)):
         bound = timing(a).order_bound_s
         for objective in OBJECTIVES:
-            cost, _ = cost_of(objective, a, bound, p.limits)
+            cost, _ = cost_of(replace(whole, objective=objective), a, bound)
             found[objective] = min(found[objective], cost)
     return found
 
@@ -124,9 +123,8 @@ def compare_bounds(found: Iterable[Problem]) -> dict[str, Tally]:
             expected = least_costs(p)
         for objective, tally in tallies.items():
             with tally.timed("method"):
-                given = milp.least_cost(
-                    search_spaces(planning.Problem(p.graph, p.costs, p.limits)), objective, p.limits
-                )
+                whole = planning.Problem(p.graph, p.costs, p.limits, objective)
+                given = milp.least_cost(search_spaces(whole), whole)
             tally.problems += 1
             tally.compared += 1
             if not same(given, expected[objective]):

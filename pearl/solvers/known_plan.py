@@ -40,7 +40,7 @@ def found_in(plan: Plan, problem: Problem) -> Found | None:
         problem = replace(problem, limits=problem.limits.without_slack())
         cost, paced_s = ends_s(timed, starts(timed, orders)), period_s
     else:
-        cost, paced_s = cost_of(problem.objective, timed.assignment, period_s, problem.limits)
+        cost, paced_s = cost_of(problem, timed.assignment, period_s)
     found = Found(timed.assignment, Ordered(orders, period_s, 0.0), paced_s, cost)
     return None if fault_of(Outcome(found, 0.0, late=True), problem) else found
 

@@ -79,7 +79,7 @@ def _misordered(best: Found, problem: Problem) -> str:
     if problem.objective == "makespan":
         cost = ends_s(timed, starts(timed, orders)) if period_s < float("inf") else period_s
     else:
-        cost, period_s = cost_of(problem.objective, best.assignment, period_s, problem.limits)
+        cost, period_s = cost_of(problem, best.assignment, period_s)
     stated = {"period_s": (best.period_s, period_s), "cost": (best.cost, cost)}
     for name, (said, found) in stated.items():
         if not abs(said - found) <= TOLERANCE * max(abs(said), abs(found)) < float("inf"):

@@ -172,11 +172,10 @@ class _Game:
     def add(self, rival: Rival) -> None:
         if rival.key in self.known:
             return
-        limits = self.problem.limits
         self.known[rival.key] = rival
-        self.rows.append(rival.seconds(self.draws, limits.power_w))
+        self.rows.append(rival.seconds(self.draws, self.problem.limits.power_w))
         period = ring_period(timing(rival.assignment), rival.orders)
-        cost, _ = cost_of("throughput", rival.assignment, period, limits)
+        cost, _ = cost_of(self.problem, rival.assignment, period)
         self.allowed.append(cost < math.inf)
         self.least_s = np.minimum(self.least_s, self.rows[-1])
 
@@ -334,7 +333,7 @@ class _Game:
         rival = list(self.known.values())[self.chosen]
         a, timed = rival.assignment, timing(rival.assignment)
         period = ring_period(timed, rival.orders)
-        cost, paced = cost_of("throughput", a, period, self.problem.limits)
+        cost, paced = cost_of(self.problem, a, period)
         ordered = Ordered(rival.orders, period, min(timed.order_bound_s, period))
         late = self.nominal.late or bool((self.late & ~self.solved).any())
         late = late or time.monotonic() >= self.search.deadline

@@ -172,7 +172,7 @@ def solve_problem(
     best, bound = outcome.best, outcome.bound
     with suppress(OutOfTimeError), within(deadline + GRACE_S):
         if bound <= 0 and objective != "makespan":  # time ran out before there was any
-            bound = floor(search_spaces(problem), objective, limits, best, began)
+            bound = floor(search_spaces(problem), problem, best, began)
         if objective != "makespan" and not robust:  # slack that the estimates need not, draws may
             exact = name == "milp" and not outcome.late
             best = break_ties(best, problem, search, run, exact=exact)

@@ -148,4 +148,4 @@ def rival_of(plan: Plan, problem: Problem) -> Rival:
 def _is_allowed(rival: Rival, problem: Problem) -> bool:
     """Whether a plan keeps the limits on its period by the estimates."""
     period_s = ring_period(timing(rival.assignment), rival.orders)
-    return cost_of("throughput", rival.assignment, period_s, problem.limits)[0] < math.inf
+    return cost_of(problem, rival.assignment, period_s)[0] < math.inf

@@ -55,8 +55,11 @@ def test_the_program_agrees_with_enumeration_on_two_hosts(objective: str) -> Non
         if len({d.host for d in costs.platform.devices}) < 2 or enumeration.count(choices) > 2000:
             continue
         compared += 1
-        expected = enumeration.least_cost(choices, objective, Limits())
-        assert milp.least_cost(choices, objective, Limits()) == pytest.approx(expected, rel=1e-6)
+        problem = Problem(graph, costs, objective=objective)
+        expected = enumeration.least_cost(choices, problem)
+        assert milp.least_cost(
+            choices, Problem(graph, costs, objective=objective)
+        ) == pytest.approx(expected, rel=1e-6)
     assert compared > 25
 
 

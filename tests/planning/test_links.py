@@ -10,7 +10,6 @@ import pytest
 
 from pearl import solve
 from pearl.errors import InfeasibleError
-from pearl.graph.limits import Limits
 from pearl.graph.period import expand
 from pearl.graph.task_graph import Edge, TaskGraph
 from pearl.planning.costs import CostTable
@@ -130,8 +129,11 @@ def paying(first: int, count: int, most: int, most_tasks: int) -> list[tuple[Tas
 def test_the_program_agrees_with_enumeration_where_lanes_pay(objective: str) -> None:
     for graph, costs in paying(7000, 50, 2000, 7):
         choices = search_spaces(Problem(graph, costs))
-        expected = enumeration.least_cost(choices, objective, Limits())
-        assert milp.least_cost(choices, objective, Limits()) == pytest.approx(expected, rel=1e-6)
+        problem = Problem(graph, costs, objective=objective)
+        expected = enumeration.least_cost(choices, problem)
+        assert milp.least_cost(
+            choices, Problem(graph, costs, objective=objective)
+        ) == pytest.approx(expected, rel=1e-6)
 
 
 def test_plans_where_lanes_pay_keep_their_own_check_and_agree_with_enumeration() -> None:
@@ -179,8 +181,8 @@ def test_exchangeable_devices_leave_the_optimum_as_it_is() -> None:
         )
         platform = hub("cpu", "a", "b", "c", paid_by=r.choice(["lane", "link"]))
         choices = search_spaces(Problem(graph, CostTable(platform, modes)))
-        expected = enumeration.least_cost(choices, "throughput", Limits())
-        found = milp.least_cost(choices, "throughput", Limits())
+        expected = enumeration.least_cost(choices, Problem(graph, CostTable(platform, modes)))
+        found = milp.least_cost(choices, Problem(graph, CostTable(platform, modes)))
         assert found == pytest.approx(expected, rel=1e-6)
 
 

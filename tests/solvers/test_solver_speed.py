@@ -15,7 +15,6 @@ from benchmarks.solver.plot import panels, svg
 from benchmarks.solver.scale import LIMIT_S, apart
 from benchmarks.solver.speed import timed, yardstick
 from pearl import solve
-from pearl.graph.limits import Limits
 from pearl.planning.plan_validation import check_plan
 from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, timing
@@ -102,7 +101,7 @@ def test_the_bound_of_loads_is_the_period_forms_relaxation(ratio: float) -> None
     graph, costs = large(3, ratio, tasks=40, devices=4)
     (p,) = search_spaces(Problem(graph, costs))
     found = LoadProgram(p, p.serial_s).solve(time.monotonic() + 600)
-    whole = PeriodForm(p, "throughput", Limits(), None).relaxation(600)
+    whole = PeriodForm(p, Problem(graph, costs), None).relaxation(600)
     assert found == pytest.approx(whole, rel=1e-5)
 
 

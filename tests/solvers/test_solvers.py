@@ -47,10 +47,11 @@ def few_plans(most: int, start: int = 0, most_tasks: int = 5) -> list[tuple[Task
 def test_the_program_finds_the_least_order_bound_of_all_assignments(objective: str) -> None:
     for graph, costs in few_plans(2000, most_tasks=8):
         choices = search_spaces(Problem(graph, costs))
-        expected = enumeration.least_cost(choices, objective, Limits())
-        assert milp.least_cost(choices, objective, Limits()) == pytest.approx(
-            expected, rel=TOLERANCE
-        )
+        problem = Problem(graph, costs, objective=objective)
+        expected = enumeration.least_cost(choices, problem)
+        assert milp.least_cost(
+            choices, Problem(graph, costs, objective=objective)
+        ) == pytest.approx(expected, rel=TOLERANCE)
 
 
 @pytest.mark.parametrize("objective", ["throughput", "power_efficiency"])

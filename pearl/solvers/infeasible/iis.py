@@ -138,9 +138,9 @@ def _filtered(problem: Problem, deadline: float) -> tuple[list[Limit], bool]:
 
 def _shortest_s(problem: Problem, kept: Sequence[Limit], deadline: float) -> float | None:
     """The shortest period under these limits; None if there was no time to find it."""
-    alone, ignore = only(problem.limits, kept)
+    alone, ignore = only(problem, kept)
     try:
-        spaces = search_spaces(replace(problem, limits=alone), ignore)
+        spaces = search_spaces(alone, ignore)
         return min(least_s(space, alone, deadline) for space in spaces)
     except (OutOfTimeError, InfeasibleError):
         return None
@@ -248,9 +248,9 @@ def _least_power_w(problem: Problem, rest: Sequence[Limit], deadline: float) -> 
 def _memory(problem: Problem, kept: Sequence[Limit]) -> tuple[str, list[dict[str, Any]]]:
     """Memory needed by all tasks, memory of the devices, and the largest class; without numbers
     where time runs out."""
-    alone, _ = only(problem.limits, [k for k in kept if k.key != MEMORY])
+    alone, _ = only(problem, [k for k in kept if k.key != MEMORY])
     try:
-        space = search_spaces(replace(problem, limits=alone), frozenset({MEMORY}))[0]
+        space = search_spaces(alone, frozenset({MEMORY}))[0]
     except OutOfTimeError:
         bare = {"kind": "memory", "name": problem.graph.name, "need": None}
         bare |= {"limit": None, "unit": "bytes"}

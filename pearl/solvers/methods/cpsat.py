@@ -20,7 +20,6 @@ from contextlib import suppress
 from typing import Any
 
 from pearl.errors import SpecError
-from pearl.graph.limits import Limits
 from pearl.planning.problem import Problem
 from pearl.solvers.infeasible.iis import none_found
 from pearl.solvers.methods import local_search
@@ -82,7 +81,7 @@ def solve(problem: Problem, search: Search) -> Outcome:
                 left = deadline - time.monotonic()
                 until = time.monotonic() + left / (len(spaces) - number)
                 below = min(best.cost, own.cost)
-                found, floor, finished = improve(it, own, below, floor, until, search.seed)
+                found, floor, finished = improve(it, problem, own, below, floor, until, search.seed)
                 late |= not finished
                 best = min(best, found, key=lambda f: f.cost)
         except OutOfTimeError:
@@ -93,13 +92,19 @@ def solve(problem: Problem, search: Search) -> Outcome:
 
 def _start(it: Iteration, problem: Problem, search: Search) -> Found | None:
     """The better of the local search's first schedule and the search's own."""
-    first = start(it, problem.objective, problem.limits, search.deadline)
+    first = start(it, problem, search.deadline)
     both = [f for f in (start_in(it.space, search), first) if f]
     return min(both, key=lambda f: f.cost, default=None)
 
 
 def improve(
-    it: Iteration, best: Found, below: float, floor: float, deadline: float, seed: int
+    it: Iteration,
+    problem: Problem,
+    best: Found,
+    below: float,
+    floor: float,
+    deadline: float,
+    seed: int,
 ) -> tuple[Found, float, bool]:
     """A better schedule of a search space than `best`, its own, if there is one of at most `below`
     seconds and it is found; the proven bound; whether the search was finished.
@@ -117,12 +122,12 @@ def improve(
     if best.cost <= floor * (1 + SAME):
         return best, floor, True
     if finished:  # the model leaves something out, and its best schedule is not as good as it says
-        other = local_search.improve(it, best, "makespan", Limits(), deadline, seed + 1)
+        other = local_search.improve(it, best, problem, deadline, seed + 1)
         return min(best, other or best, key=lambda f: f.cost), floor, True
     share = COMPILING if cold else BESIDE
     until = time.monotonic() + share * (deadline - time.monotonic())
     search, given_up = local_search.improve, threading.Event()
-    call = beside(given_up, search, it, best, "makespan", Limits(), until, seed + 1, enough=floor)
+    call = beside(given_up, search, it, best, problem, until, seed + 1, enough=floor)
     with ThreadPoolExecutor(1) as pool:
         other_search = pool.submit(call)
         try:

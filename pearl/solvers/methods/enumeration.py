@@ -109,10 +109,10 @@ def _every_slack(graph: TaskGraph, limits: Limits) -> list[dict[EdgeKey, int]]:
     return sorted(found, key=lambda v: sum(v.values()))
 
 
-def least_cost(spaces: Sequence[SearchSpace], objective: str, limits: Limits) -> float:
+def least_cost(spaces: Sequence[SearchSpace], problem: Problem) -> float:
     """The least cost (seconds or joules of an iteration) of any assignment, orders left out."""
     return min(
-        (cost_of(objective, a, timing(a).order_bound_s, limits)[0] for a in assignments(spaces)),
+        (cost_of(problem, a, timing(a).order_bound_s)[0] for a in assignments(spaces)),
         default=math.inf,
     )
 

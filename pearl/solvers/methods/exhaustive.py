@@ -33,8 +33,8 @@ FIRINGS = 3
 def solve(problem: Problem, search: Search) -> Outcome:
     """The best plan by enumeration. More than PLANS assignments are a SpecError saying how many;
     InfeasibleError where no plan meets the limits. `seed` changes nothing."""
-    objective, limits, deadline = problem.objective, problem.limits, search.deadline
-    if objective == "makespan":
+    deadline = search.deadline
+    if problem.objective == "makespan":
         return _soonest(problem, search)
     spaces = every_space(problem)
     ranked = []
@@ -44,7 +44,7 @@ def solve(problem: Problem, search: Search) -> Outcome:
             late = True
             break
         bound = timing(assignment).order_bound_s
-        cost, _ = cost_of(objective, assignment, bound, limits)
+        cost, _ = cost_of(problem, assignment, bound)
         if cost < math.inf:
             ranked.append((cost, number, assignment))
     ranked.sort(key=lambda r: r[:2])
@@ -58,8 +58,8 @@ def solve(problem: Problem, search: Search) -> Outcome:
             break
         timed = timing(assignment)
         ordered = _every_order(timed) or best_orders(timed, deadline=deadline)
-        cost, paced = cost_of(objective, assignment, ordered.period_s, limits)
-        proven, _ = cost_of(objective, assignment, ordered.bound_s, limits)
+        cost, paced = cost_of(problem, assignment, ordered.period_s)
+        proven, _ = cost_of(problem, assignment, ordered.bound_s)
         if proven < cost:
             loose = min(loose, proven)
         if cost < (best.cost if best else math.inf):
@@ -78,7 +78,7 @@ def solve(problem: Problem, search: Search) -> Outcome:
             break
         timed = timing(assignment)
         ordered = _every_order(timed) or best_orders(timed, deadline=deadline)
-        cost, paced = cost_of(objective, assignment, ordered.period_s, limits)
+        cost, paced = cost_of(problem, assignment, ordered.period_s)
         if cost <= best.cost * (1 + SAME):
             best = Found(assignment, ordered, paced, cost)
             break

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 
-from pearl.graph.limits import Limits
+from pearl.planning.problem import Problem
 from pearl.solvers.methods import heft, peft
 from pearl.solvers.methods.moves import assigned
 from pearl.solvers.methods.relaxation_bounds import anywhere, valued
@@ -16,15 +16,15 @@ from pearl.solvers.model.dag_instance import Iteration
 from pearl.solvers.model.list_schedule import Place, build
 from pearl.solvers.model.method import Search
 from pearl.solvers.model.result import Found
-from pearl.solvers.model.search_space import SearchSpace
+from pearl.solvers.model.search_space import SearchSpace, without_numbers
 from pearl.time_limit import OutOfTimeError, look
 
 
-def start(it: Iteration, objective: str, limits: Limits, deadline: float) -> Found | None:
+def start(it: Iteration, problem: Problem, deadline: float) -> Found | None:
     """The best simple plan of a search space: HEFT's, PEFT's, or all on one device as far as
     possible; else any that keeps the rules. Limits on period, throughput and power may be
     broken."""
-    free = replace(limits, period_s=None, min_throughput_per_s=None, power_w=None)
+    free = without_numbers(problem)
     gathered: list[Found | None] = []
     listed: list[Found | None] = []
     with suppress(OutOfTimeError):  # those first that take the least time
@@ -34,10 +34,10 @@ def start(it: Iteration, objective: str, limits: Limits, deadline: float) -> Fou
             if time.monotonic() > deadline:
                 break
             listed.append(method.schedule(it))
-    found = [f for f in (valued(f, objective, free) for f in [*listed, *gathered]) if f]
+    found = [f for f in (valued(f, free) for f in [*listed, *gathered]) if f]
     if not found:
         look()
-        return valued(anywhere(it, limits, deadline), objective, free)
+        return valued(anywhere(it, problem, deadline), free)
     return min(found, key=lambda f: f.cost)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import networkx as nx
@@ -324,12 +324,19 @@ def longest_s(graph: TaskGraph, limits: Limits) -> float:
     return longest
 
 
-def cost_of(objective: str, a: Assignment, period_s: float, limits: Limits) -> tuple[float, float]:
-    """The cost of an assignment, seconds or joules of an iteration, and the period after pacing.
+def without_numbers(problem: Problem) -> Problem:
+    """The problem without limits on period, throughput and power."""
+    limits = replace(problem.limits, period_s=None, min_throughput_per_s=None, power_w=None)
+    return replace(problem, limits=limits)
+
+
+def cost_of(problem: Problem, a: Assignment, period_s: float) -> tuple[float, float]:
+    """The cost of an assignment by the objective, seconds or joules of an iteration, and the period
+    after pacing.
 
     The cost is infinite where a limit on period or power cannot be met.
     """
-    paced = a.paced_s(period_s, limits.power_w)
-    if paced > longest_s(a.expansion.graph, limits) * (1 + 1e-9):
+    paced = a.paced_s(period_s, problem.limits.power_w)
+    if paced > longest_s(a.expansion.graph, problem.limits) * (1 + 1e-9):
         return math.inf, paced
-    return (paced if objective == "throughput" else a.energy_j(paced)), paced
+    return (paced if problem.objective == "throughput" else a.energy_j(paced)), paced

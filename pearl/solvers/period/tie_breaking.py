@@ -60,7 +60,7 @@ def fewest_lanes(found: Found, problem: Problem) -> Found:
                 return found
             timed = timing(merged)
             ordered = best_orders(timed, below_s=found.period_s * (1 + SAME), nodes=NODES)
-            cost, paced = cost_of(problem.objective, merged, ordered.period_s, problem.limits)
+            cost, paced = cost_of(problem, merged, ordered.period_s)
             if cost <= found.cost * (1 + SAME):
                 bound = replace(ordered, bound_s=min(found.ordered.bound_s, ordered.period_s))
                 found, again = Found(merged, bound, paced, cost), True
