@@ -73,8 +73,8 @@ class Machine:
         self.system, self.plan = planned(spec, seconds=said)
         self.graph, self.said = _costs(self.system, said, {}, ("native",))
         _, self.true = _costs(self.system, true, {}, ("native",))
-        limits, objective = self.system.limits, self.system.objective
-        self.problem = Problem(self.graph, self.said, limits, objective, self.system)
+        of = self.system
+        self.problem = Problem(self.graph, self.said, of.limits, of.objective, of)
 
         def note(times_ns: dict[str, list[int]], name: str, spent_ns: int) -> None:
             times_ns.setdefault(name, []).append(round(true[name] * 1e9))
