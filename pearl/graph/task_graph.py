@@ -298,10 +298,9 @@ class TaskGraph:
     def _touching(self) -> Mapping[str, list[Edge]]:
         """Task → the edges into and out of it, self-loops left out."""
         found: dict[str, list[Edge]] = {name: [] for name in self._by_name}
-        for e in self.edges:
-            if e.src != e.dst:
-                found[e.src].append(e)
-                found[e.dst].append(e)
+        for e in (edge for edge in self.edges if edge.src != edge.dst):
+            found[e.src].append(e)
+            found[e.dst].append(e)
         return found
 
     @property
