@@ -26,11 +26,11 @@ import pearl
 from benchmarks.bars import Bar, Part
 from benchmarks.estimators.plans import drawn, label, trained
 from pearl.files import write_atomically
-from pearl.planner.planner import kernels
 from pearl.planning.costs import tabulate
 from pearl.planning.draws import Draws
 from pearl.planning.plan_validation import plan_orders
 from pearl.planning.plans import Plan, load_plan
+from pearl.planning.problem import Problem
 from pearl.planning.valuation import valued
 from pearl.spec.own_code import graph_of
 from pearl.spec.system import System
@@ -65,7 +65,7 @@ def rates(system: System, plan: Plan, draws: Draws) -> np.ndarray:
     graph = graph_of(system)
     sheets = tuple(replace(d, real=False) for d in system.platform.devices)
     costs = tabulate(graph, replace(system.platform, devices=sheets), system.limits)
-    timed, orders, _ = plan_orders(plan, graph, costs)
+    timed, orders, _ = plan_orders(plan, Problem(graph, costs))
     return np.asarray(graph.env_steps / valued(timed, orders, draws).period_s)
 
 
@@ -91,7 +91,7 @@ def measured(system: System, plan: Plan) -> float:
 
 def untimed(system: System) -> None:
     """Plans of this process time no kernel of the system."""
-    missing = on_demand.lacking(kernels(graph_of(system)))
+    missing = on_demand.lacking(graph_of(system).kernels)
     on_demand.pass_over(missing, "the benchmark asks what a data sheet is worth")
 
 

@@ -17,6 +17,7 @@ from pearl.algorithms import algorithm
 from pearl.planner import any_order
 from pearl.planning.costs import tabulate
 from pearl.planning.plans import Plan
+from pearl.planning.problem import Problem
 from pearl.planning.runs import Run
 from pearl.spec.reading import load
 from pearl.spec.system import System
@@ -91,7 +92,7 @@ def planned(case: Case, cores: int = 8) -> tuple[System, Plan]:
         modes.append(replace(mode, estimate=estimate))
     table = replace(costs, modes=tuple(modes))
     if system.limits.any_order:
-        return system, any_order.solve(graph, table, system.limits)
+        return system, any_order.solve(Problem(graph, table, system.limits))
     return system, solve(graph, table, limits=system.limits)
 
 

@@ -19,6 +19,7 @@ from pearl import solve
 from pearl.graph.task_graph import Edge, Task, TaskGraph
 from pearl.planning.costs import CostTable, Mode
 from pearl.planning.plan_validation import check_plan
+from pearl.planning.problem import Problem
 from pearl_devices import Device, Kernel, Link, Platform
 from pearl_estimators import Estimate
 
@@ -112,7 +113,7 @@ def run(quick: bool, data: Path | None) -> Part:
             wall, cpu = time.perf_counter(), time.process_time()
             plan = solve(graph, costs, objective="makespan", time_limit_s=TIME_LIMIT_S)
             wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-            check_plan(plan, graph, costs)
+            check_plan(plan, Problem(graph, costs))
             values.append(
                 {
                     "family": family, "instance": name, "best_known": best, "makespan": plan.value,

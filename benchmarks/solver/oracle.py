@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from benchmarks.bars import AbsentError, Bar, Part
@@ -22,6 +22,7 @@ from pearl import solve
 from pearl.errors import InfeasibleError, SpecError
 from pearl.graph.limits import Limits
 from pearl.graph.task_graph import TaskGraph
+from pearl.planning import problem as planning
 from pearl.planning.costs import CostTable
 from pearl.planning.plan_validation import check_plan
 from pearl.planning.plans import Plan
@@ -61,7 +62,9 @@ def problems(count: int, *, first: int = 0, most: int = enumeration.PLANS) -> It
         graph, costs, limits = random_limited(seed)
         seed += 1
         try:
-            plans = enumeration.count(enumeration.every_space(graph, costs, limits))
+            plans = enumeration.count(
+                enumeration.every_space(planning.Problem(graph, costs, limits))
+            )
         except (InfeasibleError, SpecError):
             continue
         if max(4, size / 8) <= plans <= size:
@@ -73,10 +76,11 @@ def least_costs(p: Problem) -> dict[str, float]:
     """Objective → least cost (seconds or joules of an iteration) of any assignment by enumeration,
     orders left out."""
     found = dict.fromkeys(OBJECTIVES, math.inf)
-    for a in enumeration.assignments(enumeration.every_space(p.graph, p.costs, p.limits)):
+    whole = planning.Problem(p.graph, p.costs, p.limits)
+    for a in enumeration.assignments(enumeration.every_space(whole)):
         bound = timing(a).order_bound_s
         for objective in OBJECTIVES:
-            cost, _ = cost_of(objective, a, bound, p.limits)
+            cost, _ = cost_of(replace(whole, objective=objective), a, bound)
             found[objective] = min(found[objective], cost)
     return found
 
@@ -119,9 +123,8 @@ def compare_bounds(found: Iterable[Problem]) -> dict[str, Tally]:
             expected = least_costs(p)
         for objective, tally in tallies.items():
             with tally.timed("method"):
-                given = milp.least_cost(
-                    search_spaces(p.graph, p.costs, p.limits), objective, p.limits
-                )
+                whole = planning.Problem(p.graph, p.costs, p.limits, objective)
+                given = milp.least_cost(search_spaces(whole), whole)
             tally.problems += 1
             tally.compared += 1
             if not same(given, expected[objective]):
@@ -135,7 +138,7 @@ def plan_of(p: Problem, objective: str, method: str | None) -> Plan | None:
         plan = solve(p.graph, p.costs, objective=objective, limits=p.limits, method=method)
     except InfeasibleError:
         return None
-    check_plan(plan, p.graph, p.costs)
+    check_plan(plan, planning.Problem(p.graph, p.costs))
     return plan
 
 

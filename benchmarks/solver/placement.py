@@ -19,6 +19,7 @@ from pearl import solve
 from pearl.graph.task_graph import Edge, Task, TaskGraph
 from pearl.planning.costs import CostTable, Mode
 from pearl.planning.plan_validation import check_plan
+from pearl.planning.problem import Problem
 from pearl_devices import Device, Kernel, Link, Platform
 from pearl_estimators import Estimate
 
@@ -102,7 +103,7 @@ def run(quick: bool, data: Path | None) -> Part:
         wall, cpu = time.perf_counter(), time.process_time()
         plan = solve(graph, costs, time_limit_s=seconds)
         took = time.perf_counter() - wall, time.process_time() - cpu
-        check_plan(plan, graph, costs)
+        check_plan(plan, Problem(graph, costs))
         again = max_load(path, {t.task: t.device for t in plan.tasks})
         if plan.lanes and len({k.lane for k in plan.lanes if k.device == "cpu"}) <= 1:
             assert abs(again - plan.period_s) <= 1e-9 * again, (again, plan.period_s)

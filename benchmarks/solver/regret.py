@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from benchmarks.bars import Bar, finish
 from pearl import solve
 from pearl.errors import InfeasibleError
-from pearl.graph.limits import Limits
 from pearl.graph.task_graph import TaskGraph
+from pearl.planning import problem as planning
 from pearl.planning.bands import Regret
 from pearl.planning.costs import CostTable
 from pearl.planning.draws import Draws
@@ -31,7 +31,7 @@ from pearl.planning.plan_validation import plan_orders
 from pearl.planning.plans import Plan
 from pearl.solvers.methods import enumeration
 from pearl.solvers.model.list_orders import ring_period
-from pearl.solvers.model.request import ROBUST
+from pearl.solvers.model.method import ROBUST
 from pearl.solvers.model.search_space import search_spaces
 from pearl.solvers.robust import DRAWS
 from pearl.testing.graphs import random_problem
@@ -68,7 +68,7 @@ def problems(count: int) -> Iterator[Problem]:
         seed += 1
         graph, costs = random_problem(seed, most_tasks=5, most_devices=3)
         try:
-            size = enumeration.count(search_spaces(graph, costs, Limits()))
+            size = enumeration.count(search_spaces(planning.Problem(graph, costs)))
         except InfeasibleError:
             continue
         if not 8 <= size <= MOST:
@@ -107,7 +107,7 @@ def true_regrets(problem: Problem, plan: Plan) -> NDArray[np.float64]:
     """The regret of a plan in each draw, shape (draws,)."""
     seconds = []
     for table in problem.tables:
-        timed, orders, _ = plan_orders(plan, problem.graph, table)
+        timed, orders, _ = plan_orders(plan, planning.Problem(problem.graph, table))
         seconds.append(ring_period(timed, orders))
     return np.array(seconds) / problem.least_s - 1
 

@@ -35,9 +35,10 @@ from pearl.errors import InfeasibleError
 from pearl.explanation.resolve import classes, devices_of, efficiency, throughput
 from pearl.graph.limits import Limits
 from pearl.graph.task_graph import TaskGraph
-from pearl.planner.planner import problem
+from pearl.planner.planner import build_problem
 from pearl.planning.costs import CostTable
 from pearl.planning.plans import Plan
+from pearl.planning.problem import Problem
 
 PLATFORMS = ("cpu_gpu", "cpu_h200", "cpu_gpu_fpga", "host")
 OBJECTIVES = ("throughput", "power_efficiency")
@@ -74,6 +75,10 @@ class Case:
     costs: CostTable
     limits: Limits
 
+    @property
+    def problem(self) -> Problem:
+        return Problem(self.graph, self.costs, self.limits)
+
 
 def cases(quick: bool) -> Iterator[Case]:
     """All rows; quick: the small networks on two platforms."""
@@ -88,8 +93,8 @@ def cases(quick: bool) -> Iterator[Case]:
                     continue
                 large = LARGE_ROLLOUT if name == "ppo" and changes else changes
                 system = pearl.load(spec, set={"platform": platform, "limits": limits, **large})
-                graph, costs = problem(system)
-                yield Case(name, size, platform, graph, costs, system.limits)
+                whole = build_problem(system)
+                yield Case(name, size, platform, whole.graph, whole.costs, system.limits)
 
 
 def solved(case: Case, objective: str, pin: dict[str, str] | None = None) -> Plan | None:
@@ -109,8 +114,8 @@ def single_device(case: Case, objective: str) -> Plan | None:
     plans = []
     for device in case.costs.platform.devices:
         pin = {}
-        for group in classes(case.graph, case.limits):
-            able = device.name in devices_of(group, case.costs, case.limits)
+        for group in classes(case.problem):
+            able = device.name in devices_of(group, case.problem)
             pin.update(dict.fromkeys(group, device.name if able else host))
         plans.append(solved(case, objective, pin))
     return max((p for p in plans if p), key=lambda p: p.value, default=None)
@@ -129,7 +134,7 @@ def greedy_pins(case: Case) -> tuple[dict[str, str], str] | None:
     graph, costs = case.graph, case.costs
     if "replay_sample" not in graph.repetition:
         return None
-    groups = {t: g for g in classes(graph, case.limits) for t in g}
+    groups = {t: g for g in classes(case.problem) for t in g}
     host, platform = costs.platform.host, costs.platform
 
     def period_s(pair: tuple[str, str]) -> float:
@@ -140,8 +145,8 @@ def greedy_pins(case: Case) -> tuple[dict[str, str], str] | None:
 
     pairs = [
         (memory, learner)
-        for memory in devices_of(groups["replay_sample"], costs, case.limits)
-        for learner in devices_of(groups["update"], costs, case.limits)
+        for memory in devices_of(groups["replay_sample"], case.problem)
+        for learner in devices_of(groups["update"], case.problem)
     ]
     memory, learner = min(pairs, key=period_s)
     sent = {e.src: e.bytes for e in graph.edges if e.dst in ("update", "replay_insert")}

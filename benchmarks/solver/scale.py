@@ -15,6 +15,7 @@ from pathlib import Path
 
 from benchmarks.bars import Bar, Part
 from benchmarks.solver.instances import large
+from pearl.planning.problem import Problem
 
 WITHIN = {0.0: 0.02, 1.0: 0.04, 3.0: 0.12}
 """Asked: transfer-to-work ratio → how far above the proven bound a period may be."""
@@ -64,7 +65,7 @@ def solved(seed: int, ratio: float, tasks: int, devices: int, limit_s: float) ->
     plan = solve(graph, costs, time_limit_s=limit_s, seed=seed)
     took = time.perf_counter() - wall, time.process_time() - cpu
     peak = peak_bytes()
-    check_plan(plan, graph, costs)
+    check_plan(plan, Problem(graph, costs))
     return Solved(seed, ratio, tasks, devices, plan.period_s, plan.bound_s, *took, peak)
 
 

@@ -13,16 +13,13 @@ from pearl.advice.comparison import Comparison, compare, how_sure, number
 from pearl.errors import InfeasibleError, SpecError
 from pearl.explanation.resolve import LEAST_S, alike
 from pearl.formatting import count, listed, si
-from pearl.graph.limits import Limits
-from pearl.graph.task_graph import TaskGraph
-from pearl.planner.planner import planned
-from pearl.planning.costs import CostTable
+from pearl.planner.planner import build_problem, planned
 from pearl.planning.draws import Draws
 from pearl.planning.plans import Plan, closed_forms
+from pearl.planning.problem import Problem
 from pearl.report.bands_text import range_text
-from pearl.solvers.model.request import ROBUST
-from pearl.solvers.solver import solve
-from pearl.spec.own_code import graph_of
+from pearl.solvers.model.method import ROBUST
+from pearl.solvers.solver import solve_problem
 from pearl.spec.reading import load
 from pearl.spec.system import System
 from pearl.text_tables import marked
@@ -73,24 +70,14 @@ class Case:
     spec: tuple[str, ...]
 
     @property
-    def graph(self) -> TaskGraph:
+    def problem(self) -> Problem:
         assert self.plan.problem is not None
-        return self.plan.problem.graph
-
-    @property
-    def costs(self) -> CostTable:
-        assert self.plan.problem is not None
-        return self.plan.problem.costs
-
-    @property
-    def limits(self) -> Limits:
-        assert self.plan.problem is not None
-        return self.plan.problem.limits
+        return self.plan.problem
 
     @cached_property
     def alike(self) -> tuple[tuple[str, ...], ...]:
         """The devices that can be exchanged, in each set those first that the plan uses."""
-        return alike(self.graph, self.costs, self.limits, self.plan)
+        return alike(self.problem, self.plan)
 
     @property
     def left_s(self) -> float:
@@ -118,25 +105,17 @@ class Case:
         try:
             if system.objective in ROBUST:  # a search over draws for each question takes too long
                 system = replace(system, objective="throughput")
-            return planned(system, graph_of(system), time_limit_s=min(self.left_s, SOLVE_S))
+            return planned(build_problem(system), time_limit_s=min(self.left_s, SOLVE_S))
         except (InfeasibleError, SpecError):
             return None
 
-    def solved(
-        self,
-        costs: CostTable | None = None,
-        limits: Limits | None = None,
-        objective: str | None = None,
-    ) -> Plan | None:
-        """The best plan of this problem with a part of it replaced."""
+    def solved(self, problem: Problem, objective: str | None = None) -> Plan | None:
+        """The best plan of a changed problem. objective: None: that of the plan."""
         if self.left_s < LEAST_S:
             return None
         try:
-            return solve(
-                self.graph,
-                costs or self.costs,
-                objective=objective or self.plan.objective,
-                limits=limits or self.limits,
+            return solve_problem(
+                replace(problem, objective=objective or self.plan.objective),
                 time_limit_s=min(self.left_s, SOLVE_S),
                 seed=self.plan.seed,
                 known=self.plan,
@@ -151,7 +130,7 @@ class Case:
     @property
     def unit(self) -> str:
         per = "J" if self.plan.objective == "power_efficiency" else "s"
-        return f"{'env steps' if self.graph.env_steps else 'iterations'}/{per}"
+        return f"{'env steps' if self.problem.graph.env_steps else 'iterations'}/{per}"
 
     def figure(self, plan: Plan) -> str:
         """Its value with the 90 % band: `29,389 env steps/s (9,672–49,824)`; without one where it
@@ -173,7 +152,7 @@ class Case:
     def setting(self, plan: Plan, other: Plan, names: Collection[str]) -> str:
         """What a comparison of two plans counts on: the variants of the tasks on these devices, the
         CPU and its cores in use, and the watts. plan: the one that uses the devices."""
-        platform = (plan.problem.costs if plan.problem else self.costs).platform
+        platform = (plan.problem or self.problem).costs.platform
         host = platform.device(platform.host)
         there = [t for t in plan.tasks if t.device in names]
         learning = [t for t in there if t.task in self.tasks("gradient")]
@@ -196,7 +175,9 @@ class Case:
 
     def tasks(self, *structures: str) -> list[str]:
         """The tasks of the graph whose kernels are of these structures."""
-        return [t.name for t in self.graph.tasks if kind_of(t.kernel).structure in structures]
+        return [
+            t.name for t in self.problem.graph.tasks if kind_of(t.kernel).structure in structures
+        ]
 
 
 def cores_text(number: int) -> str:

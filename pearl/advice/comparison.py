@@ -114,7 +114,7 @@ def worth(plan: Plan, draws: Draws) -> Vector:
     """`number` in each draw, shape (draws,). The plan holds its problem."""
     about = plan.problem
     assert about is not None
-    timed, orders, held = plan_orders(plan, about.graph, about.costs)
+    timed, orders, held = plan_orders(plan, about)
     found = valued(timed, orders, draws, held=held, power_w=about.limits.power_w)
     work = about.graph.env_steps or 1
     return work / (found.energy_j if plan.objective == "power_efficiency" else found.period_s)

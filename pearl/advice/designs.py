@@ -28,10 +28,11 @@ def has_closed_forms(plan: Plan, names: Sequence[str]) -> bool:
 
 def without(case: Case, names: Sequence[str]) -> Plan | None:
     """The best plan without these devices."""
-    costs, limits = without_devices(case.costs, case.limits, names)
+    problem = without_devices(case.problem, names)
     if case.plan.objective != "power_efficiency":  # what idles beside draws power all the same
-        costs = replace(costs, platform=case.costs.platform)
-    return case.solved(costs=costs, limits=limits)
+        costs = replace(problem.costs, platform=case.problem.costs.platform)
+        problem = replace(problem, costing=costs)
+    return case.solved(problem)
 
 
 def by_design(case: Case, platform: Platform, names: Sequence[str], now: Plan) -> dict[str, Plan]:

@@ -50,7 +50,7 @@ BUYS: Mapping[Choice, str] = {
 def of_platform(case: Case) -> Iterator[Finding]:
     """Every device beside the host: without it, or, where no task runs on it, with one there. Of
     devices that are alike: without all, and without one."""
-    platform, asked = case.costs.platform, set[str]()
+    platform, asked = case.problem.costs.platform, set[str]()
     for device in platform.devices:
         if device.name == platform.host or device.name in asked:
             continue
@@ -138,18 +138,18 @@ def _idle(
             sum(t.share_of_period for t in case.plan.tasks if t.task in g),
             g,
         )
-        for g in classes(case.graph, case.limits)
-        if device.name in devices_of(g, case.costs, case.limits)
+        for g in classes(case.problem)
+        if device.name in devices_of(g, case.problem)
     ]
     if not able:
         return Finding(question, "No task may run on it, or has an estimate for it.", plain)
     if has_closed_forms(case.plan, [device.name]):
         names = list(same or [device.name])
-        platform = case.costs.platform
+        platform = case.problem.costs.platform
         plans = by_design(case, platform, names, case.plan)
         return range_verdict(case, Finding(question, "", plain), case.plan, plans, names)
     group = max(able)[2]
-    other = case.solved(costs=restricted(case.costs, {group: device.name}, {}))
+    other = case.solved(restricted(case.problem, {group: device.name}, {}))
     if other is None:
         return Finding(question, f"No plan with {listed(group)} there meets the limits.", plain)
     c = case.against(other)
@@ -169,7 +169,7 @@ def _idle(
 def bought(case: Case, names: Sequence[str]) -> Iterator[Finding]:
     """Each of these devices of the catalogue added to the platform, one and more of it; of the
     host's own kind in its place."""
-    names = names or ([ASKED_FOR] if len(case.costs.platform.devices) == 1 else [])
+    names = names or ([ASKED_FOR] if len(case.problem.costs.platform.devices) == 1 else [])
     for name in names:
         yield _bought(case, name)
 
@@ -210,7 +210,7 @@ def _bought(case: Case, name: str) -> Finding:
         return range_verdict(case, found, case.plan, plans, fresh, words)
     if not used and not as_host:
         there = replace(case, plan=best)
-        new = next(d for d in there.costs.platform.devices if d.name not in have)
+        new = next(d for d in there.problem.costs.platform.devices if d.name not in have)
         found = _idle(there, new, words=BUYS)
         return replace(found, question=question, command=_adding(case, name))
     values = f"{case.figure(best)} with {'it as the host' if as_host else 'one'}"
@@ -309,18 +309,18 @@ def links() -> Mapping[str, Link]:
 def where_replay(case: Case) -> Iterator[Finding]:
     """The device of the replay, and the best plan with it elsewhere."""
     tasks = case.tasks("insert", "sample", "prioritise")
-    platform = case.costs.platform
-    if not tasks or case.graph.env_steps == 0:
+    platform = case.problem.costs.platform
+    if not tasks or case.problem.graph.env_steps == 0:
         return
     question, more = "Where should the replay live?", case.command("plan", "--explain")
-    group = next(g for g in classes(case.graph, case.limits) if tasks[0] in g)
+    group = next(g for g in classes(case.problem) if tasks[0] in g)
     here = devices_in(case.plan, group)[0]
     if len(platform.devices) == 1:
         text = f"On {here}, the only device there is."
         yield Finding(question, text, more, decides=False)
         return
     like = {here, *twins(case.alike, here)}
-    others = [d for d in devices_of(group, case.costs, case.limits) if d not in like]
+    others = [d for d in devices_of(group, case.problem) if d not in like]
     shut = [d for d in platform.devices if d.name not in {*like, *others}]
     why = [f"not modelled on {d.name}" for d in shut if not _runs(case, group, d)]
     why += [f"kept from {d.name} by your limits" for d in shut if _runs(case, group, d)]
@@ -329,7 +329,7 @@ def where_replay(case: Case) -> Iterator[Finding]:
         yield Finding(question, f"On {here}.{tail}", more)
         return
     bans = {group: frozenset(like)}
-    other = case.solved(costs=restricted(case.costs, {}, bans))
+    other = case.solved(restricted(case.problem, {}, bans))
     if other is None:
         yield Finding(question, f"On {here}: elsewhere no plan was found.{tail}", more)
         return
@@ -348,4 +348,4 @@ def where_replay(case: Case) -> Iterator[Finding]:
 
 def _runs(case: Case, group: Sequence[str], device: Device) -> bool:
     """Whether a device offers every task of a group, limits aside."""
-    return all(offers(case.graph.task(t).kernel, device) for t in group)
+    return all(offers(case.problem.graph.task(t).kernel, device) for t in group)

@@ -29,7 +29,7 @@ ALLOWING = (*SLACK_LIMITS, "env_groups", "learners", "replicas", "any_order")
 def what_bounds(case: Case) -> Iterator[Finding]:
     """The bound of the plan, with its rate."""
     plan = case.plan
-    said = bound_sentence(bound_of(plan, case.graph, case.costs))
+    said = bound_sentence(bound_of(plan, case.problem))
     proof = "" if plan.status == "optimal" else f" Not proved to be the best ({plan.status})."
     yield Finding(
         "What bounds you now?",
@@ -85,7 +85,7 @@ def _slack(case: Case) -> Iterator[Finding]:
     """One more of each slack that the graph has an edge for; the best alone is told in figures."""
     if case.plan.objective == "makespan":
         return
-    keys = list(dict.fromkeys(e.limit for e in case.graph.edges if e.limit))
+    keys = list(dict.fromkeys(e.limit for e in case.problem.graph.edges if e.limit))
     tried: list[tuple[float, str, int, Plan]] = []
     for key in keys:
         more = getattr(case.system.limits, key) + 1

@@ -25,12 +25,12 @@ from pearl.graph.task_graph import TaskGraph
 from pearl.planning.costs import CostTable
 from pearl.planning.draws import PARTS, Doubt, Draws, Vector, doubts
 from pearl.planning.plan_builder import Proof, assemble
-from pearl.planning.plan_validation import plan_orders
 from pearl.planning.plans import CLOSED, Plan, closed_forms
 from pearl.report.bands_text import range_text
 from pearl.solvers import METHODS
-from pearl.solvers.model.request import Request
+from pearl.solvers.model.method import Search
 from pearl.solvers.robust import Rival, regrets, rivals
+from pearl.solvers.under_draws import rival_of
 from pearl_devices import Device
 from pearl_estimators.host.probe import known
 
@@ -49,16 +49,20 @@ def rates_and_power(case: Case) -> Iterator[Finding]:
     plan = case.plan
     b = None if closed_forms(plan) else plan.bands
     per_j = plan.env_steps_per_j
-    parts = [f"{count(plan.rates['env_steps_per_s'])} env steps/s" if case.graph.env_steps else ""]
+    parts = [
+        f"{count(plan.rates['env_steps_per_s'])} env steps/s"
+        if case.problem.graph.env_steps
+        else ""
+    ]
     parts[0] = parts[0] or case.figure(plan)
-    if b and b.env_steps_per_s and case.graph.env_steps:
+    if b and b.env_steps_per_s and case.problem.graph.env_steps:
         parts[0] += f" ({range_text(b.env_steps_per_s)})"
     parts.append(f"{si(plan.power_w, 'W')} on average")
     if per_j is not None:
         ends = f" ({range_text(b.env_steps_per_j)})" if b and b.env_steps_per_j else ""
         parts.append(f"{count(per_j)} env steps/J{ends}")
     text = f"{listed(parts)}, modelled."
-    frugal = case.solved(objective="power_efficiency")
+    frugal = case.solved(case.problem, "power_efficiency")
     if frugal is not None and plan.energy_per_iteration_j > 0:
         gain = plan.energy_per_iteration_j / frugal.energy_per_iteration_j
         slower = frugal.period_s / plan.period_s
@@ -130,16 +134,14 @@ def _rivals(case: Case) -> list[Rival]:
     """The plan itself, first, and the best plans of some draws, those first that are best most
     often."""
     plan = case.plan
-    timed, orders, _ = plan_orders(plan, case.graph, case.costs)
-    mine = Rival(timed.assignment, orders)
+    mine = rival_of(plan, case.problem)
     if plan.method not in METHODS:
         return [mine]
     method = METHODS[plan.method]
     deadline = time.monotonic() + 0.5 * case.left_s
-    request = Request(
-        case.graph, case.costs, "throughput", case.limits, deadline, plan.seed, plan.method
-    )
-    found = rivals(request, method.loaded(plan.method), Draws(SOLVED, case.draws.seed))
+    problem = replace(case.problem, objective="throughput")
+    search, run = Search(deadline, plan.seed, plan.method), method.loaded(plan.method)
+    found = rivals(problem, search, run, Draws(SOLVED, case.draws.seed))
     rows = _seconds(found, Draws(60, case.draws.seed), case)
     wins = np.bincount(rows.argmin(axis=0), minlength=len(found))
     order = np.argsort(-wins, kind="stable")
@@ -153,12 +155,12 @@ def _rivals(case: Case) -> list[Rival]:
 
 def _seconds(found: Sequence[Rival], draws: Draws, case: Case) -> np.ndarray:
     """(rivals, draws), seconds of an iteration."""
-    return np.array([r.seconds(draws, case.limits.power_w) for r in found])
+    return np.array([r.seconds(draws, case.problem.limits.power_w) for r in found])
 
 
 def _plan_of(case: Case, rival: Rival) -> Plan:
     proof = Proof("throughput", case.plan.method, case.plan.seed, 0.0, 0.0, 0.0, late=False)
-    return assemble(rival.assignment, rival.orders, proof, power_w=case.limits.power_w)
+    return assemble(rival.assignment, rival.orders, proof, power_w=case.problem.limits.power_w)
 
 
 def _measure(case: Case, found: Sequence[Rival]) -> Iterator[Finding]:
@@ -189,7 +191,7 @@ def _measure(case: Case, found: Sequence[Rival]) -> Iterator[Finding]:
             decides=False,
         )
         return
-    device = case.costs.platform.device(name)
+    device = case.problem.costs.platform.device(name)
     yield Finding(
         question,
         f"{family}: the choice made with it known is expected to be {percent(gain)} faster "
@@ -212,7 +214,7 @@ def _how(device: Device) -> str:
 
 def _started(case: Case, family: str) -> str:
     """What settles a part of it here: how fast this CPU starts operators of torch on a GPU."""
-    host = case.costs.platform.device(case.costs.platform.host)
+    host = case.problem.costs.platform.device(case.problem.costs.platform.host)
     if "(eager" not in family or not host.real or host.host or known() is not None:
         return ""
     return (
@@ -237,10 +239,10 @@ def _families(found: Sequence[Rival]) -> Mapping[str, list[Doubt]]:
 
 def _device(case: Case, members: Sequence[Doubt]) -> str:
     """A device of the platform that these doubts are about."""
-    for device in case.costs.platform.devices:
+    for device in case.problem.costs.platform.devices:
         if members[0].device == f"{device.kind} {device.model or device.name}":
             return device.name
-    return case.costs.platform.host
+    return case.problem.costs.platform.host
 
 
 def given(members: Sequence[Doubt], draws: Draws, seed: int) -> Draws:

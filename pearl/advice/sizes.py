@@ -4,6 +4,7 @@ the answer."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -15,7 +16,7 @@ from pearl.formatting import count, listed
 from pearl.planner.gpu_balance import balance
 from pearl.planning.plans import Plan
 from pearl.report.balance_text import halves_sentence, verdict_sentence
-from pearl.solvers.solver import solve
+from pearl.solvers.solver import solve_problem
 
 ENVIRONMENTS = (0.25, 0.5, 2, 4, 8)
 BATCHES = (0.25, 4, 16)
@@ -94,8 +95,8 @@ def how_many_actors(case: Case) -> Iterator[Finding]:
     """The threads that a GPU needs; then the rate over copies of the acting tasks, each on a lane,
     and with actors that are one param sync behind, so that they go on during gradient steps."""
     yield from how_many_threads(case)
-    acting = [t.name for t in case.graph.tasks if t.environments > 1]
-    host = case.costs.platform.device(case.costs.platform.host)
+    acting = [t.name for t in case.problem.graph.tasks if t.environments > 1]
+    host = case.problem.costs.platform.device(case.problem.costs.platform.host)
     cores, limits = min(host.max_lanes, host.width), case.system.limits
     if not acting or case.plan.objective == "makespan":
         return
@@ -114,7 +115,7 @@ def how_many_actors(case: Case) -> Iterator[Finding]:
         return {**copies, **room(n), **({"limits.policy_lag": lag} if lag else {})}
 
     now = max(t.replicas for t in case.plan.tasks if t.task in acting)
-    most = min(cores, *(case.graph.task(t).environments for t in acting))
+    most = min(cores, *(case.problem.graph.task(t).environments for t in acting))
     base = (case.changed(room(now)) if room(now) else None) or case.plan
     tried, unasked = {now: base}, list[int]()
     for n in (*(n for n in ACTORS if now < n <= most), *(n for n in ACTORS if n < now)):
@@ -152,7 +153,7 @@ def how_many_actors(case: Case) -> Iterator[Finding]:
 
 def how_many_learners(case: Case) -> Iterator[Finding]:
     """The rate over numbers of learners with averaged gradients, each on a lane of its own."""
-    platform, limits = case.costs.platform, case.system.limits
+    platform, limits = case.problem.costs.platform, case.system.limits
     kind = platform.device(platform.host).kind
     lanes = sum(d.max_lanes for d in platform.devices if d.kind == kind)
     now, tried = limits.learners, {limits.learners: case.plan}
@@ -280,7 +281,7 @@ def _over(
             f"{word}: at {_plain(size)} {listed(learning)} {verb} to {to}{how} "
             f"({case.unit}: {row})."
         )
-    elif len(case.costs.platform.devices) == 1:
+    elif len(case.problem.costs.platform.devices) == 1:
         answer = f"There is one device; the rate changes ({case.unit}: {row})."
     else:
         stay = "stays" if len(learning) == 1 else "stay"
@@ -298,7 +299,7 @@ def _over(
             "moves_at": float(moved[0]) if moved else None,
             "by_size": {_plain(s): number(p) for s, p in sorted(tried.items())},
         },
-        decides=len(case.costs.platform.devices) > 1,
+        decides=len(case.problem.costs.platform.devices) > 1,
     )
 
 
@@ -307,13 +308,10 @@ def _stayed(case: Case, moved: Plan, learning: Sequence[str], here: Sequence[str
     about = moved.problem
     if about is None or len(here) > 1 or case.left_s < LEAST_S:
         return None
-    table = restricted(about.costs, {tuple(learning): here[0]}, {})
+    narrow = restricted(about, {tuple(learning): here[0]}, {})
     try:
-        return solve(
-            about.graph,
-            table,
-            objective=moved.objective,
-            limits=about.limits,
+        return solve_problem(
+            replace(narrow, objective=moved.objective),
             time_limit_s=min(case.left_s, SOLVE_S),
             seed=moved.seed,
         )

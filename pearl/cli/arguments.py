@@ -28,14 +28,14 @@ def load_spec(spec: str, pairs: list[str] | None) -> System:
 def warn_of_measuring(system: System, *, to_train: bool = False) -> None:
     """A plan for this host's CPU times kernels that never were, unless it is `to_train` by and can
     have one lane only: say so before a silent while."""
-    from pearl.planner.planner import kernels, spared
+    from pearl.planner.planner import spared
     from pearl.spec.own_code import graph_of
     from pearl_estimators.host import on_demand
 
     if not any(on_demand.calibrated_here(d) for d in system.platform.devices):
         return
     with spared(system) if to_train else nullcontext():
-        missing = on_demand.lacking(kernels(graph_of(system)))
+        missing = on_demand.lacking(graph_of(system).kernels)
     if missing:
         what = f"timing kernels of this host once ({', '.join(missing)})"
         most_s = on_demand.limit_of(on_demand.SECONDS)

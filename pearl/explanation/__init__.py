@@ -22,7 +22,8 @@ from pearl.graph.task_graph import TaskGraph
 from pearl.planning.bands import Regret
 from pearl.planning.costs import CostTable
 from pearl.planning.plan_validation import check_plan
-from pearl.planning.plans import Plan, Problem, plain
+from pearl.planning.plans import Plan, plain
+from pearl.planning.problem import Problem
 from pearl.spec.system import System
 from pearl.text_tables import marked
 from pearl_devices.given import is_number, mistyped, shown
@@ -129,25 +130,25 @@ def explain(
                 "for; make it anew with pearl.plan or pearl.solve, or give them to "
                 "pearl.explain(plan, graph, costs, limits)"
             )
-        graph, costs, limits, system = p.graph, p.costs, p.limits, p.system
     else:
-        check_plan(plan, graph, costs)
+        p = Problem(graph, costs, limits, plan.objective, system)
+        check_plan(plan, p)
     began = time.monotonic()
-    bound = bound_of(plan, graph, costs)
-    plan = replace(plan, problem=Problem(graph, lambda: costs, limits, system))
-    again = Again(plan, graph, costs, limits, began + time_limit_s)
+    bound = bound_of(plan, p)
+    plan = replace(plan, problem=p)
+    again = Again(plan, p, began + time_limit_s)
     said = tuple(
         Sentence(marked(s.question, plan.simulated), marked(s.answer, plan.simulated))
         for s in (*by_estimates(again.until(0.1)), *answers(again.until(0.2)))
     )
     changes, left_out = what_ifs(again.until(0.5))
     close = runner_ups(again.until(0.6), within)
-    moves = _crossovers(again, system) if system else ()
+    moves = _crossovers(again, p.system) if p.system else ()
     return Explanation(
         plan.value,
         plan.value_unit,
         plan.objective,
-        "env steps" if graph.env_steps else "iterations",
+        "env steps" if p.graph.env_steps else "iterations",
         again.throughput,
         again.efficiency,
         within,
@@ -167,7 +168,7 @@ def explain(
 def _crossovers(again: Again, system: System) -> tuple[Crossover, ...]:
     """For every task that takes gradient steps, in what is left of the time."""
     found = []
-    for task in again.graph.tasks:
+    for task in again.problem.graph.tasks:
         if kind_of(task.kernel).structure == "gradient":
             left = again.deadline - time.monotonic()
             if left > 0:

@@ -10,10 +10,9 @@ from typing import Literal
 
 from pearl.explanation.resolve import SAME
 from pearl.graph.period import Arc, howard, simulate
-from pearl.graph.task_graph import TaskGraph
-from pearl.planning.costs import CostTable
 from pearl.planning.plan_validation import plan_timing
 from pearl.planning.plans import Plan
+from pearl.planning.problem import Problem
 from pearl.planning.timing import TimedGraph
 
 
@@ -55,9 +54,9 @@ class Bound:
     next_share: float | None
 
 
-def bound_of(plan: Plan, graph: TaskGraph, costs: CostTable) -> Bound:
+def bound_of(plan: Plan, problem: Problem) -> Bound:
     """The bound of the period of a plan."""
-    timed, arcs = plan_timing(plan, graph, costs)
+    timed, arcs = plan_timing(plan, problem)
     b, period, kind = plan.bottleneck, plan.period_s, str(plan.bottleneck.kind)
     names = ["+".join(tasks) for tasks in _tasks(timed)]
     if plan.objective == "makespan":

@@ -8,8 +8,8 @@ from itertools import pairwise
 
 from pearl.errors import InfeasibleError, SpecError
 from pearl.explanation.resolve import LEAST_S, devices_in
-from pearl.planner.planner import problem
-from pearl.solvers.solver import solve
+from pearl.planner.planner import build_problem
+from pearl.solvers.solver import solve_problem
 from pearl.spec.reading import load
 from pearl.spec.system import System
 
@@ -84,28 +84,21 @@ def crossover(
         except SpecError:  # a batch that the replay, or the spec's rules, cannot hold
             return None
         try:
-            graph, costs = problem(at)
-            found = solve(
-                graph,
-                costs,
-                objective=at.objective,
-                method=method,
-                limits=at.limits,
-                time_limit_s=left,
-            )
+            found = solve_problem(build_problem(at), method=method, time_limit_s=left)
         except InfeasibleError:
             return None
         proven = proven and found.status == "optimal"
         return devices_in(found, [task])[0]
 
-    graph, costs = problem(system)
-    if task not in [t.name for t in graph.tasks]:
-        raise SpecError(f"no task {task!r}; there are {[t.name for t in graph.tasks]}")
+    problem = build_problem(system)
+    tasks = [t.name for t in problem.graph.tasks]
+    if task not in tasks:
+        raise SpecError(f"no task {task!r}; there are {tasks}")
     now = getattr(system.algorithm, "batch_size", None)
     if now is None:  # its batches follow from other options
         return None
     here = device_at(now)
-    if here is None or len({m.device for m in costs.of(task)}) < 2:
+    if here is None or len({m.device for m in problem.costs.of(task)}) < 2:
         return None
     powers = [2**k for k in range(most.bit_length()) if least <= 2**k <= most]
     where: dict[int, str] = {now: here}

@@ -89,7 +89,7 @@ def answers(again: Again) -> tuple[Sentence, ...]:
 
     None without an accelerator: a device of another kind than the host's that is not simulated.
     """
-    platform = again.costs.platform
+    platform = again.problem.costs.platform
     host = platform.device(platform.host)
     found: list[Sentence] = []
     asked: set[str] = set()
@@ -114,8 +114,8 @@ def refusals(again: Again, devices: Sequence[Device]) -> tuple[Sentence, ...]:
     same: dict[str, list[str]] = {}
     for device in devices:
         tasks: dict[str, list[str]] = {}
-        able = {t for m in again.costs.modes if m.device == device.name for t in m.tasks}
-        for task in again.graph.tasks:
+        able = {t for m in again.problem.costs.modes if m.device == device.name for t in m.tasks}
+        for task in again.problem.graph.tasks:
             if task.name not in able and (why := refusal(task.kernel, device)):
                 tasks.setdefault(why, []).append(task.name)
         if tasks:
@@ -132,22 +132,22 @@ def slower_or_faster(again: Again, gpu: Device) -> Sentence | None:
     With the parts of the GPU's time, and the time that its messages add. The question says which of
     the two it is. None where no task runs on both.
     """
-    platform = again.costs.platform
+    platform = again.problem.costs.platform
     kind = platform.device(platform.host).kind
     cpus = [d.name for d in platform.devices if d.kind == kind]
     pairs: list[tuple[float, str, Mode, float, Mode]] = []
-    for task in again.graph.tasks:
-        there = [m for m in again.costs.of(task.name) if m.device == gpu.name]
+    for task in again.problem.graph.tasks:
+        there = [m for m in again.problem.costs.of(task.name) if m.device == gpu.name]
         here = [
             (seconds, m)
-            for m in again.costs.modes
+            for m in again.problem.costs.modes
             if task.name in m.tasks and m.share is None and m.device in cpus
             if (seconds := _a_firing_s(again, m, task.name)) is not None
         ]
         if there and here:
             best = min(there, key=lambda m: m.estimate.latency_s)
             cpu_s, cpu = min(here, key=lambda pair: pair[0])
-            total = cpu_s * again.graph.repetition[task.name]
+            total = cpu_s * again.problem.graph.repetition[task.name]
             pairs.append((total, task.name, best, cpu_s, cpu))
     if not pairs:
         return None
@@ -174,13 +174,13 @@ def _a_firing_s(again: Again, mode: Mode, task: str) -> float | None:
     """Of a fused call the task's share; None where no shares are known."""
     if not mode.fused:
         return mode.estimate.latency_s
-    share = again.costs.shares(mode, again.graph).get(task)
-    return share and mode.estimate.latency_s * share / again.graph.repetition[task]
+    share = again.problem.costs.shares(mode, again.problem.graph).get(task)
+    return share and mode.estimate.latency_s * share / again.problem.graph.repetition[task]
 
 
 def _made_of(again: Again, task: str, mode: Mode) -> str:
     """The parts of the time of a mode that its estimate names; else what bounds it."""
-    kernel, e = again.graph.task(task).kernel, mode.estimate
+    kernel, e = again.problem.graph.task(task).kernel, mode.estimate
     parts = sorted(((s, name) for name, s in e.parts.items() if s > 0), reverse=True)
     if not parts:
         return f"{e.bound_by} bounds it there (rung {e.rung})"
@@ -205,15 +205,17 @@ def _messages_s(again: Again, task: str, device: str, other: str) -> float:
 
     Parallel edges share a message; the largest counts.
     """
-    mates = next(g for g in classes(again.graph, again.limits) if task in g)
-    q = again.graph.repetition
+    mates = next(g for g in classes(again.problem) if task in g)
+    q = again.problem.graph.repetition
     found: dict[tuple[str, str], float] = {}
-    for e in again.graph.edges:
+    for e in again.problem.graph.edges:
         if e.bytes > 0 and (e.src == task or e.dst == task):
             away = e.dst if e.src == task else e.src
             ends = (device, other) if e.src == task else (other, device)
             if away not in mates:
-                seconds = sum(delay_s(k, e.bytes) for k in again.costs.platform.route(*ends))
+                seconds = sum(
+                    delay_s(k, e.bytes) for k in again.problem.costs.platform.route(*ends)
+                )
                 seconds *= q[e.src] / q[task]
                 found[e.src, e.dst] = max(seconds, found.get((e.src, e.dst), 0.0))
     return math.fsum(found.values())
@@ -239,15 +241,15 @@ def why_idle(again: Again, gpu: Device) -> str:
         return f"{gpu.name} is like {listed(same)}, and {sure} no more of them."
     able = [
         (sum(t.share_of_period for t in plan.tasks if t.task in g), g)
-        for g in classes(again.graph, again.limits)
-        if gpu.name in devices_of(g, again.costs, again.limits)
+        for g in classes(again.problem)
+        if gpu.name in devices_of(g, again.problem)
     ]
     if not able:
-        groups = classes(again.graph, again.limits)
+        groups = classes(again.problem)
         return f"Nothing can run there: {'; '.join(_kept_off(again, g, gpu.name) for g in groups)}."
     group = max(able)[1]
     what = f"{listed(group)} on {gpu.name}"
-    answer = again.solve(costs=restricted(again.costs, {group: gpu.name}, {}), waiting=2)
+    answer = again.solve(restricted(again.problem, {group: gpu.name}, {}), waiting=2)
     if answer is None:
         return f"{gpu.name} has no task in this plan; no time was left to try {what}."
     if answer.plan is None:
@@ -300,21 +302,21 @@ def where_replay(again: Again) -> str:
     """
     tasks = [
         t.name
-        for t in again.graph.tasks
+        for t in again.problem.graph.tasks
         if kind_of(t.kernel).structure in ("insert", "sample", "prioritise")
     ]
-    if not tasks or len(again.costs.platform.devices) < 2:
+    if not tasks or len(again.problem.costs.platform.devices) < 2:
         return ""
-    group = next(g for g in classes(again.graph, again.limits) if tasks[0] in g)
+    group = next(g for g in classes(again.problem) if tasks[0] in g)
     here = devices_in(again.plan, group)[0]
     same = {here, *twins(again.alike, here)}
-    others = [d for d in devices_of(group, again.costs, again.limits) if d not in same]
-    never = [d.name for d in again.costs.platform.devices if d.name not in {*same, *others}]
+    others = [d for d in devices_of(group, again.problem) if d not in same]
+    never = [d.name for d in again.problem.costs.platform.devices if d.name not in {*same, *others}]
     reasons = [_kept_off(again, group, device) for device in never]
     if not others:
         return f"On {here}{': ' if reasons else ''}{'; '.join(reasons)}."
     bans = {group: frozenset(same)}
-    answer = again.solve(costs=restricted(again.costs, {}, bans), waiting=2)
+    answer = again.solve(restricted(again.problem, {}, bans), waiting=2)
     if answer is None:
         return f"On {here}, by this plan; no time was left to try {' or '.join(others)}."
     if answer.plan is None:
@@ -335,14 +337,14 @@ def where_replay(again: Again) -> str:
 
 def absence(again: Again, task: str, device: str) -> str:
     """Why a task has no mode on a device: limits, or the tool; empty where it has one."""
-    limits = again.limits
+    limits = again.problem.limits
     if limits.pin.get(task, device) != device or device not in limits.devices.get(task, (device,)):
         return f"kept off {device} by the limits"
-    if any(m.device == device and task in m.tasks for m in again.costs.modes):
+    if any(m.device == device and task in m.tasks for m in again.problem.costs.modes):
         return ""
     if task in limits.variants:
         return f"without a variant on {device} that the limits name"
-    if why := refusal(again.graph.task(task).kernel, again.costs.platform.device(device)):
+    if why := refusal(again.problem.graph.task(task).kernel, again.problem.costs.platform.device(device)):
         return f"refused by {device} ({why})"
     return f"not modelled on {device}"
 

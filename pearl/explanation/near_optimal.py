@@ -26,9 +26,8 @@ from pearl.explanation.resolve import (
     without_modes,
 )
 from pearl.formatting import listed, percent
-from pearl.graph.limits import Limits
-from pearl.planning.costs import CostTable
 from pearl.planning.plans import Placement, Plan
+from pearl.planning.problem import Problem
 
 FAULT = 10 * SAME
 """Share by which no plan may be better than one that is proved to be the best: both ends of a proof
@@ -170,23 +169,22 @@ def _same_devices(again: Again) -> Iterator[Answer]:
     best = again.plan
     tasks_of = dict.fromkeys(t.task for t in best.tasks)
     where = {t: devices_in(best, [t]) for t in tasks_of}
-    costs = restricted(again.costs, {(t,): d[0] for t, d in where.items() if len(d) == 1}, {})
-    tries: list[tuple[CostTable, Limits]] = []
+    whole = restricted(again.problem, {(t,): d[0] for t, d in where.items() if len(d) == 1}, {})
+    modes = whole.costs.modes
+    tries: list[Problem] = []
     for t in best.tasks:
-        used = [
-            m for m in costs.modes if t.task in m.tasks and m.key == (t.device, t.variant, t.width)
-        ]
-        if len(used) < sum(t.task in m.tasks for m in costs.modes):
-            tries.append((without_modes(costs, used), again.limits))
+        used = [m for m in modes if t.task in m.tasks and m.key == (t.device, t.variant, t.width)]
+        if len(used) < sum(t.task in m.tasks for m in modes):
+            tries.append(replace(whole, costing=without_modes(whole.costs, used)))
     for tasks in dict.fromkeys(frozenset((t.task, *t.fused_with)) for t in best.tasks):
         if len(tasks) > 1:
-            calls = [m for m in costs.modes if frozenset(m.tasks) == tasks]
-            tries.append((without_modes(costs, calls), again.limits))
+            calls = [m for m in modes if frozenset(m.tasks) == tasks]
+            tries.append(replace(whole, costing=without_modes(whole.costs, calls)))
     lanes = len({t.lane for t in best.tasks})
     if lanes > len({t.device for t in best.tasks}):
-        tries.append((costs, replace(again.limits, max_lanes=lanes - 1)))
-    for n, (table, limits) in enumerate(tries):
-        answer = again.solve(costs=table, limits=limits, waiting=3 * (len(tries) - n))
+        tries.append(replace(whole, limits=replace(whole.limits, max_lanes=lanes - 1)))
+    for n, changed in enumerate(tries):
+        answer = again.solve(changed, waiting=3 * (len(tries) - n))
         if answer is not None:
             yield answer
 
@@ -208,7 +206,7 @@ def _one_of_alike(again: Again, movable: Sequence[Group]) -> dict[Group, frozens
     bans: dict[Group, frozenset[str]] = {}
     for same in again.alike:
         for g in movable:
-            if set(same) & set(devices_of(g, again.costs, again.limits)):
+            if set(same) & set(devices_of(g, again.problem)):
                 here = next((d for d in devices_in(again.plan, g) if d in same), same[0])
                 bans[g] = bans.get(g, frozenset()) | set(twins(again.alike, here))
                 break
@@ -218,9 +216,7 @@ def _one_of_alike(again: Again, movable: Sequence[Group]) -> dict[Group, frozens
 def _other_devices(again: Again, within: float) -> tuple[list[Answer], bool]:
     """Next-best assignments of devices, best first, down to the share; and whether these are all,
     proved."""
-    allowed = {
-        g: set(devices_of(g, again.costs, again.limits)) for g in classes(again.graph, again.limits)
-    }
+    allowed = {g: set(devices_of(g, again.problem)) for g in classes(again.problem)}
     movable = [g for g, devices in allowed.items() if len(devices) > 1]
     heap: list[tuple[float, int, _Node]] = []
     found: list[Answer] = []
@@ -237,8 +233,8 @@ def _other_devices(again: Again, within: float) -> tuple[list[Answer], bool]:
             device = here[0]
             bans = {**node.banned, g: node.banned.get(g, frozenset()) | {device}}
             if allowed[g] - bans[g]:
-                table = restricted(again.costs, held, bans)
-                child = again.solve(costs=table, waiting=2 * len(movable))
+                narrow = restricted(again.problem, held, bans)
+                child = again.solve(narrow, waiting=2 * len(movable))
                 if child is None:
                     return found, False
                 if child.plan is not None:

@@ -14,17 +14,16 @@ from functools import cached_property
 import networkx as nx
 
 from pearl.errors import InfeasibleError
-from pearl.graph.limits import Limits
-from pearl.graph.task_graph import TaskGraph
 from pearl.planning.bands import Regret
 from pearl.planning.costs import CostTable, Mode
 from pearl.planning.plan_builder import Proof, assemble
 from pearl.planning.plans import Placement, Plan
+from pearl.planning.problem import Problem
 from pearl.solvers import METHODS
-from pearl.solvers.model.request import Request
+from pearl.solvers.model.method import Search
 from pearl.solvers.model.search_space import search_spaces
 from pearl.solvers.period.symmetry import orbits
-from pearl.solvers.solver import GRACE_S, default_method, solve
+from pearl.solvers.solver import GRACE_S, default_method, solve_problem
 from pearl.solvers.under_draws import Scale, rival_of
 from pearl.time_limit import OutOfTimeError, within
 
@@ -58,9 +57,7 @@ class Again:
     """A plan, its problem, and the time (`time.monotonic()` seconds) until which to solve anew."""
 
     plan: Plan
-    graph: TaskGraph
-    costs: CostTable
-    limits: Limits
+    problem: Problem
     deadline: float
 
     @property
@@ -77,31 +74,23 @@ class Again:
         now = time.monotonic()
         return replace(self, deadline=now + share * (self.deadline - now))
 
-    def solve(
-        self,
-        *,
-        graph: TaskGraph | None = None,
-        costs: CostTable | None = None,
-        limits: Limits | None = None,
-        waiting: int = 1,
-    ) -> Answer | None:
-        """The best plan with a part of the problem replaced; None where no time is left.
+    def solve(self, problem: Problem | None = None, *, waiting: int = 1) -> Answer | None:
+        """The best plan of a problem, by the objective of the plan; None where no time is left.
 
+        problem: a changed one; None: the problem of the plan.
         waiting: how many solves share what is left; one may take twice its share.
         """
         if self.out_of_time:
             return None
         left = self.deadline - time.monotonic()
         seconds = max(LEAST_S, min(left, 2 * left / max(waiting, 1)))
-        problem = graph or self.graph, costs or self.costs, limits or self.limits
+        problem = replace(problem or self.problem, objective=self.plan.objective)
         try:
             if self.scale is not None:
-                return self._by_draws(self.scale, *problem, seconds)
-            found = solve(
-                *problem[:2],
-                objective=self.plan.objective,
+                return self._by_draws(self.scale, problem, seconds)
+            found = solve_problem(
+                problem,
                 method=self.method,
-                limits=problem[2],
                 time_limit_s=seconds,
                 seed=self.plan.seed,
                 known=self.plan,
@@ -112,22 +101,20 @@ class Again:
         reach = self.gain(bound) if bound else math.inf
         return Answer(found, "", found.status == "optimal", self.gain(found.value), reach)
 
-    def _by_draws(
-        self, scale: Scale, graph: TaskGraph, costs: CostTable, limits: Limits, seconds: float
-    ) -> Answer:
+    def _by_draws(self, scale: Scale, problem: Problem, seconds: float) -> Answer:
         """The plan of least cost under the draws."""
         began, seed = time.monotonic(), self.plan.seed
         deadline = began + seconds
         name = self.method or default_method("throughput")
-        request = Request(graph, costs, "throughput", limits, deadline, seed, name)
+        search, run = Search(deadline, seed, name), METHODS[name].loaded(name)
         try:
             with within(deadline + GRACE_S):
-                drawn = scale.solve(request, METHODS[name].loaded(name), self.plan)
+                drawn = scale.solve(problem, search, run, self.plan)
         except OutOfTimeError:
             return Answer(None, f"none was found in {seconds:.2g} s", False)
         proof = Proof("throughput", name, seed, time.monotonic() - began, 0.0, 0.0, late=False)
         rival = drawn.rival
-        found = assemble(rival.assignment, rival.orders, proof, power_w=limits.power_w)
+        found = assemble(rival.assignment, rival.orders, proof, power_w=problem.limits.power_w)
         gain, reach = self.own_cost / drawn.cost - 1, math.inf
         if drawn.bound > 0:
             reach = self.own_cost / drawn.bound - 1
@@ -137,7 +124,7 @@ class Again:
     def scale(self) -> Scale | None:
         """The draws by which a robust plan was chosen; None of any other plan."""
         regret = self.plan.regret
-        return None if regret is None else Scale.from_regret(regret, self.costs)
+        return None if regret is None else Scale.from_regret(regret, self.problem.costs)
 
     @cached_property
     def own_cost(self) -> float:
@@ -147,14 +134,14 @@ class Again:
     def cost_of(self, plan: Plan) -> float:
         """A plan of this problem under the draws of the robust plan: 1 + its regret."""
         assert self.scale is not None
-        return self.scale.cost(rival_of(plan, self.graph, self.costs), self.limits.power_w)
+        return self.scale.cost(rival_of(plan, self.problem), self.problem.limits.power_w)
 
     def regret_of(self, plan: Plan, regret: Regret) -> Regret:
         """Of a plan of this problem, by the draws of this regret of the robust plan; its upper ends
         are known where those draws are all solved."""
         assert self.scale is not None
-        rival = rival_of(plan, self.graph, self.costs)
-        least = self.scale.ratios(rival, self.limits.power_w) - 1
+        rival = rival_of(plan, self.problem)
+        least = self.scale.ratios(rival, self.problem.limits.power_w) - 1
         mean, worst = float(least.mean()), float(least.max())
         solved = regret.solved == regret.draws
         ends = (mean, worst) if solved else (None, None)
@@ -169,8 +156,8 @@ class Again:
     @cached_property
     def alike(self) -> tuple[tuple[str, ...], ...]:
         """The devices that can be exchanged, as `alike`."""
-        found = alike(self.graph, self.costs, self.limits, self.plan)
-        return found if self.plan.regret is None else one_model(found, self.costs)
+        found = alike(self.problem, self.plan)
+        return found if self.plan.regret is None else one_model(found, self.problem.costs)
 
     @property
     def throughput(self) -> float:
@@ -194,12 +181,10 @@ def efficiency(plan: Plan) -> float | None:
     return 1 / energy if energy > 0 else None
 
 
-def alike(
-    graph: TaskGraph, costs: CostTable, limits: Limits, plan: Plan
-) -> tuple[tuple[str, ...], ...]:
+def alike(problem: Problem, plan: Plan) -> tuple[tuple[str, ...], ...]:
     """Sets of devices that can be exchanged in any plan without changing what it is worth, in each
     those first that the plan uses."""
-    space = search_spaces(graph, costs, limits)[0]
+    space = search_spaces(problem)[0]
     used = {t.device for t in plan.tasks}
     found = orbits(space, [range(len(options)) for options in space.options])
     return tuple(tuple(sorted(names, key=lambda name: name not in used)) for names in found)
@@ -238,26 +223,25 @@ def without_modes(costs: CostTable, dropped: Iterable[Mode]) -> CostTable:
 
 
 def restricted(
-    costs: CostTable,
+    problem: Problem,
     fixed: Mapping[tuple[str, ...], str],
     banned: Mapping[tuple[str, ...], frozenset[str]],
-) -> CostTable:
-    """The table where the tasks of some classes have only one device, or not certain ones."""
+) -> Problem:
+    """The problem where the tasks of some classes have only one device, or not certain ones."""
     only = {t: device for tasks, device in fixed.items() for t in tasks}
     never = {t: devices for tasks, devices in banned.items() for t in tasks}
-    return without_modes(
-        costs,
-        [
-            m
-            for m in costs.modes
-            for t in m.tasks
-            if only.get(t, m.device) != m.device or m.device in never.get(t, ())
-        ],
-    )
+    dropped = [
+        m
+        for m in problem.costs.modes
+        for t in m.tasks
+        if only.get(t, m.device) != m.device or m.device in never.get(t, ())
+    ]
+    return replace(problem, costing=without_modes(problem.costs, dropped))
 
 
-def classes(graph: TaskGraph, limits: Limits) -> tuple[tuple[str, ...], ...]:
+def classes(problem: Problem) -> tuple[tuple[str, ...], ...]:
     """Tasks that must share a device, because of a state, a group or limits.together."""
+    graph, limits = problem.graph, problem.limits
     sets: list[Iterable[str]] = [
         *([t.name for t in graph.tasks if s in t.home] for s in graph.states),
         *(
@@ -276,8 +260,10 @@ def classes(graph: TaskGraph, limits: Limits) -> tuple[tuple[str, ...], ...]:
     return tuple(sorted(found, key=lambda tasks: order[tasks[0]]))
 
 
-def devices_of(tasks: tuple[str, ...], costs: CostTable, limits: Limits) -> list[str]:
+def devices_of(tasks: tuple[str, ...], problem: Problem) -> list[str]:
     """The devices that every one of these tasks may use, in the platform's order."""
+
+    costs, limits = problem.costs, problem.limits
 
     def allowed(task: str, device: str) -> bool:
         return (

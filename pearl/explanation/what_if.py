@@ -16,10 +16,10 @@ from pearl.explanation.resolve import (
     without_modes,
 )
 from pearl.formatting import listed
-from pearl.graph.limits import Limits
 from pearl.graph.task_graph import TaskGraph
 from pearl.planning.costs import CostTable, Mode
 from pearl.planning.plans import Plan
+from pearl.planning.problem import Problem
 
 FASTER = 0.8
 """A task 20 % faster takes this share of its time, and of its energy above idle."""
@@ -32,8 +32,7 @@ class Change:
     kind: Literal["slack", "lanes", "link", "task", "device"]
     name: str
     text: str
-    costs: CostTable
-    limits: Limits
+    problem: Problem
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,7 @@ def what_ifs(again: Again) -> tuple[tuple[WhatIf, ...], tuple[str, ...]]:
     left_out: list[str] = []
     changes = list(_changes(again))
     for n, change in enumerate(changes):
-        answer = again.solve(costs=change.costs, limits=change.limits, waiting=len(changes) - n)
+        answer = again.solve(change.problem, waiting=len(changes) - n)
         if answer is None:
             left_out.append(change.text)
         elif answer.plan is None:
@@ -121,23 +120,26 @@ def _valued(again: Again, change: Change, answer: Answer, plan: Plan) -> WhatIf:
 
 
 def _changes(again: Again) -> Iterator[Change]:
+    problem = again.problem
     known = {d for same in again.alike for d in same[1:]}
     devices = list(_devices(again))
     yield from devices[:-1]
     if again.plan.objective != "makespan":
-        yield from _slack(again.graph, again.costs, again.limits)
-    yield from _lanes(again.costs, again.limits, known)
-    yield from _links(again.costs, again.limits, known)
+        yield from _slack(problem)
+    yield from _lanes(problem, known)
+    yield from _links(problem, known)
     taken = {t.task: -t.share_of_period for t in again.plan.tasks}
     for task in sorted(taken, key=lambda t: taken[t]):
-        costs = faster(again.costs, again.graph, task)
+        costs = faster(problem.costs, problem.graph, task)
         percent = f"{100 * (1 - FASTER):.0f} %"
-        yield Change("task", task, f"{task} {percent} faster", costs, again.limits)
+        changed = replace(problem, costing=costs)
+        yield Change("task", task, f"{task} {percent} faster", changed)
     yield from devices[-1:]
 
 
-def _slack(graph: TaskGraph, costs: CostTable, limits: Limits) -> Iterator[Change]:
-    keys = {e.limit: e for e in graph.edges if e.limit}
+def _slack(problem: Problem) -> Iterator[Change]:
+    limits = problem.limits
+    keys = {e.limit: e for e in problem.graph.edges if e.limit}
     for key, edge in keys.items():
         raised = {key: getattr(limits, key) + 1}
         if key == "prefetch" and "priority_staleness" in keys:
@@ -145,10 +147,11 @@ def _slack(graph: TaskGraph, costs: CostTable, limits: Limits) -> Iterator[Chang
             raised["priority_staleness"] = limits.priority_staleness + 1
         steps = [f"{k} {getattr(limits, k)} → {v}" for k, v in raised.items()]
         text = f"{' and '.join(steps)} ({edge.src} → {edge.dst})"
-        yield Change("slack", key, text, costs, replace(limits, **raised))
+        yield Change("slack", key, text, replace(problem, limits=replace(limits, **raised)))
 
 
-def _lanes(costs: CostTable, limits: Limits, known: Collection[str]) -> Iterator[Change]:
+def _lanes(problem: Problem, known: Collection[str]) -> Iterator[Change]:
+    costs, limits = problem.costs, problem.limits
     platform = costs.platform
     for device in (d for d in platform.devices if d.name not in known):
         more = replace(device, width=device.width + 1, max_lanes=device.max_lanes + 1)
@@ -160,20 +163,23 @@ def _lanes(costs: CostTable, limits: Limits, known: Collection[str]) -> Iterator
         wider = replace(
             platform, devices=tuple(more if d == device else d for d in platform.devices)
         )
-        yield Change("lanes", device.name, text, replace(costs, platform=wider), allowed)
+        changed = replace(problem, costing=replace(costs, platform=wider), limits=allowed)
+        yield Change("lanes", device.name, text, changed)
 
 
-def _links(costs: CostTable, limits: Limits, known: Collection[str]) -> Iterator[Change]:
-    platform = costs.platform
+def _links(problem: Problem, known: Collection[str]) -> Iterator[Change]:
+    platform = problem.costs.platform
     for link in (k for k in platform.links if not {k.a, k.b} & set(known)):
         links = tuple(link.slower(0.5) if k is link else k for k in platform.links)
-        table = replace(costs, platform=replace(platform, links=links))
-        yield Change("link", link.name, f"link {link.name} twice as fast", table, limits)
+        table = replace(problem.costs, platform=replace(platform, links=links))
+        changed = replace(problem, costing=table)
+        yield Change("link", link.name, f"link {link.name} twice as fast", changed)
 
 
 def _devices(again: Again) -> Iterator[Change]:
     """Each device gone, the host last. Of devices that are alike one, then all of them."""
-    platform, limits = again.costs.platform, again.limits
+    problem = again.problem
+    platform = problem.costs.platform
     host = platform.host
     others = [(d.name,) for d in platform.devices if d.name != host]
     gone: list[tuple[str, ...]] = []
@@ -182,18 +188,19 @@ def _devices(again: Again) -> Iterator[Change]:
         sets = [next(s for s in again.alike if name in s)[-1:], same] if len(same) > 1 else [same]
         gone += [g for g in sets if not any(set(g) == set(o) for o in gone)]
     for names in gone:
-        table, less = without_devices(again.costs, limits, names)
-        yield Change("device", listed(names), f"without {listed(names)}", table, less)
+        without = without_devices(problem, names)
+        yield Change("device", listed(names), f"without {listed(names)}", without)
     if others:
-        table = without_modes(again.costs, [m for m in again.costs.modes if m.device == host])
-        yield Change("device", host, f"nothing on {host}, the host", table, limits)
+        costs = problem.costs
+        table = without_modes(costs, [m for m in costs.modes if m.device == host])
+        nothing = replace(problem, costing=table)
+        yield Change("device", host, f"nothing on {host}, the host", nothing)
 
 
-def without_devices(
-    costs: CostTable, limits: Limits, names: Collection[str]
-) -> tuple[CostTable, Limits]:
+def without_devices(problem: Problem, names: Collection[str]) -> Problem:
     """The problem without devices, none of them the host. A limit may name one: what it allows is
     then less, what it asks cannot be met."""
+    costs, limits = problem.costs, problem.limits
     table = without_modes(costs, [m for m in costs.modes if m.device in names])
     platform = replace(
         costs.platform,
@@ -205,7 +212,7 @@ def without_devices(
     pinned: dict[str, tuple[str, ...]] = {t: () for t, d in limits.pin.items() if d in names}
     pins = {t: d for t, d in limits.pin.items() if d not in names}
     less = replace(limits, memory_bytes=memory, devices={**devices, **pinned}, pin=pins)
-    return replace(table, platform=platform), less
+    return replace(problem, costing=replace(table, platform=platform), limits=less)
 
 
 def faster(costs: CostTable, graph: TaskGraph, task: str, factor: float = FASTER) -> CostTable:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Literal
 
@@ -58,6 +58,10 @@ class Limits:
         """The tasks that a limit names."""
         pairs = (task for pair in self.together for task in pair)
         return frozenset((*self.devices, *self.variants, *self.pin, *self.replicas, *pairs))
+
+    def without_slack(self) -> Limits:
+        """The same limits with no slack beyond that of the graph."""
+        return replace(self, **dict.fromkeys(SLACK_LIMITS, 0))  # type: ignore[arg-type]
 
     def __post_init__(self) -> None:
         problems = []

@@ -298,11 +298,15 @@ class TaskGraph:
     def _touching(self) -> Mapping[str, list[Edge]]:
         """Task → the edges into and out of it, self-loops left out."""
         found: dict[str, list[Edge]] = {name: [] for name in self._by_name}
-        for e in self.edges:
-            if e.src != e.dst:
-                found[e.src].append(e)
-                found[e.dst].append(e)
+        for e in (edge for edge in self.edges if edge.src != edge.dst):
+            found[e.src].append(e)
+            found[e.dst].append(e)
         return found
+
+    @property
+    def kernels(self) -> list[Kernel]:
+        """The kernels of its tasks and fusions: what its plans need estimates of."""
+        return [t.kernel for t in self.tasks] + [f.kernel for f in self.fusions]
 
     def origin(self, name: str) -> tuple[str, int]:
         """The task that `name` is, or is a copy of, and which copy (0 of a whole task)."""

@@ -13,11 +13,10 @@ from pearl.graph.parallel_edges import numbered
 from pearl.graph.period import expand
 from pearl.graph.sequential import program_order
 from pearl.graph.task_graph import TaskGraph
-from pearl.planning.costs import CostTable
 from pearl.planning.plan_builder import Proof, assemble
 from pearl.planning.plans import Plan
-from pearl.planning.replica_costs import split_costs
-from pearl.planning.replicas import Split, split_graph
+from pearl.planning.problem import Problem, split_problem
+from pearl.planning.replicas import Split
 from pearl.planning.timing import Assignment, timing
 
 ACTING = ("inference", "env_step")
@@ -84,19 +83,20 @@ def _unable(task: str, where: str) -> InfeasibleError:
     )
 
 
-def solve(graph: TaskGraph, costs: CostTable, limits: Limits) -> Plan:
+def solve(problem: Problem) -> Plan:
     """The plan with these lanes, each task in its fastest mode on the host device, or of copies on
     the like of it on the host with the most lanes left; nothing is proven. Its period is that of
     mean times in lock-step: a run in any order is as fast or faster."""
-    begin, copies = time.perf_counter(), check(graph, limits)
-    envs = graph.task("env_step").environments
+    begin, limits = time.perf_counter(), problem.limits
+    copies = check(problem.graph, limits)
+    envs = problem.graph.task("env_step").environments
     split = Split(ACTING, (envs // copies,) * copies)
-    torn = split_graph(graph, split)
+    copied = split_problem(problem, split)
+    torn, table, platform = copied.graph, copied.costs, copied.costs.platform
     lag = {
         key: limits.policy_lag for key, e in numbered(torn.edges).items() if e.limit == "policy_lag"
     }
     x = expand(torn.with_slack(lag))
-    table, platform = split_costs(costs, split), costs.platform
     home = platform.device(platform.host)
     room = {d.name: d.max_lanes for d in platform.devices if d.kind == home.kind}
     room = {name: n for name, n in room.items() if name == home.name or platform.device(name).host}
@@ -144,4 +144,4 @@ def solve(graph: TaskGraph, costs: CostTable, limits: Limits) -> Plan:
     }
     spent_s = time.perf_counter() - begin
     proof = Proof("throughput", "any_order", 0, spent_s, 0.0, 0.0, late=False)
-    return replace(assemble(assignment, orders, proof), note=NOTE)
+    return replace(assemble(assignment, orders, proof), note=NOTE, problem=problem)

@@ -20,9 +20,10 @@ from pearl.planning.costs import CostTable, bad_problem
 from pearl.planning.draws import Draws
 from pearl.planning.plan_validation import plan_orders, plan_timing
 from pearl.planning.plans import Plan
+from pearl.planning.problem import Problem
 from pearl.planning.valuation import bands_of, valued
 from pearl.solvers.model.search_space import longest_s, search_spaces
-from pearl.solvers.solver import solve
+from pearl.solvers.solver import solve_problem
 from pearl_devices.given import is_number, shown
 
 NEAR = 1e-6
@@ -140,27 +141,39 @@ def front(
     Raises SpecError for arguments that make no sense and InfeasibleError where no plan meets the
     limits.
     """
-    problems = bad_problem(graph, costs, limits) + bad_time(time_limit_s)
+    problems = bad_problem(graph, costs, limits) + _faults(gap, time_limit_s)
+    if problems:
+        raise SpecError(*problems)
+    return front_of(Problem(graph, costs, limits), gap=gap, time_limit_s=time_limit_s)
+
+
+def _faults(gap: object, time_limit_s: object) -> list[str]:
+    problems = bad_time(time_limit_s)
     if not is_number(gap) or gap <= 0:
         problems.append(
             f"gap is {shown(gap)}; it must be finite and above 0, 0.01 for one per cent"
         )
-    if problems:
+    return problems
+
+
+def front_of(problem: Problem, *, gap: float = 0.01, time_limit_s: float = 60.0) -> Front:
+    """The front of a problem, as `front`; its objective does not count."""
+    if problems := _faults(gap, time_limit_s):
         raise SpecError(*problems)
-    return _Front(graph, costs, limits, gap, time.monotonic() + time_limit_s).plans()
+    problem = replace(problem, objective="throughput")
+    return _Front(problem, gap, time.monotonic() + time_limit_s).plans()
 
 
 class _Front:
     """One search: the problem, and the time there is for it."""
 
-    def __init__(
-        self, graph: TaskGraph, costs: CostTable, limits: Limits, gap: float, deadline: float
-    ) -> None:
-        self.graph, self.costs, self.gap, self.deadline = graph, costs, gap, deadline
+    def __init__(self, problem: Problem, gap: float, deadline: float) -> None:
+        self.problem, self.gap, self.deadline = problem, gap, deadline
         self.share = (deadline - time.monotonic()) / 8  # of the time, for one solution
-        longest = longest_s(graph, limits)
+        limits = problem.limits
+        longest = longest_s(problem.graph, limits)
         if longest == math.inf:
-            longest = max(p.serial_s for p in search_spaces(graph, costs, limits))
+            longest = max(space.serial_s for space in search_spaces(problem))
         self.longest_s = longest * (1 + SAME)
         self.limits = replace(limits, period_s=self.longest_s) if longest > 0 else limits
 
@@ -227,7 +240,8 @@ class _Front:
         """The best throughput within a power cap, and of the plans that have it one that draws the
         least. known: a plan that the cap may slow down."""
         limits, seconds = replace(self.limits, power_w=cap), self._seconds()
-        fast = solve(self.graph, self.costs, limits=limits, time_limit_s=seconds, known=known)
+        capped = replace(self.problem, limits=limits)
+        fast = solve_problem(capped, time_limit_s=seconds, known=known)
         exact = fast.status == "optimal"
         if fast.pace_s is not None or fast.power_w <= 0:
             return _Point(fast, exact)  # where the cap binds, less power would be slower
@@ -236,7 +250,7 @@ class _Front:
             frugal = self._frugal(as_fast, fast)
         except InfeasibleError:  # not found in time
             return _Point(fast, False)
-        steps = self.graph.env_steps or 1
+        steps = self.problem.graph.env_steps or 1
         exact = exact and frugal.status == "optimal"
         if frugal.power_w >= fast.power_w:
             return _Point(fast, exact)
@@ -257,17 +271,12 @@ class _Front:
     def _frugal(self, limits: Limits, plan: Plan) -> Plan:
         """The plan of least energy an iteration, or the fastest of those that cost nothing."""
         try:
-            return solve(
-                self.graph,
-                self.costs,
-                objective="power_efficiency",
-                limits=limits,
-                time_limit_s=self._seconds(),
-                known=plan,
-            )
+            efficient = replace(self.problem, limits=limits, objective="power_efficiency")
+            return solve_problem(efficient, time_limit_s=self._seconds(), known=plan)
         except SpecError:  # an efficiency without bound has no value
             free = replace(limits, power_w=NEAR * NEAR * plan.power_w)
-            return solve(self.graph, self.costs, limits=free, time_limit_s=self._seconds())
+            capped = replace(self.problem, limits=free)
+            return solve_problem(capped, time_limit_s=self._seconds())
 
     def _least_power(self, start: Plan, tiny: float) -> tuple[_Point, bool]:
         """The least power at the longest period, by Newton's method on T(W) = 1 / that period; each
@@ -275,7 +284,7 @@ class _Front:
         plan, power = start, math.inf
         point: _Point | None = None
         while time.monotonic() <= self.deadline or point is None:
-            a = plan_timing(plan, self.graph, self.costs)[0].assignment
+            a = plan_timing(plan, self.problem)[0].assignment
             slowed = a.idle_power_w + a.dynamic_j / self.longest_s
             if slowed >= power * (1 - SAME):
                 break
@@ -307,7 +316,7 @@ class _Front:
         by: in a draw with more watts it is no slower. A limit of the user's holds in each draw."""
         most_w = self.limits.power_w
         at_limit = most_w is not None and plan.power_w >= most_w * (1 - NEAR)
-        timed, orders, held = plan_orders(plan, self.graph, self.costs)
+        timed, orders, held = plan_orders(plan, self.problem)
         draws, pace_s = Draws(), None if at_limit else plan.pace_s
         worth = valued(timed, orders, draws, held=held, power_w=most_w, pace_s=pace_s)
         g = timed.assignment.expansion.graph

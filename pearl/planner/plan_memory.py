@@ -17,18 +17,18 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from pearl.errors import SpecError
 from pearl.files import write_atomically
-from pearl.graph.task_graph import TaskGraph
 from pearl.json_files import read_object
-from pearl.planner.planner import kernels, problem, runtime, spared
-from pearl.planning.costs import CostTable, with_lanes
-from pearl.planning.plans import Plan, Problem, load_plan
-from pearl.spec.system import System
+from pearl.planner.planner import at_several_lanes, runtime, spared
+from pearl.planning.costs import CostTable
+from pearl.planning.plans import Plan, load_plan
+from pearl.planning.problem import Problem
 from pearl_devices import BACKENDS
 from pearl_devices.cache_folder import cache_folder, doubts
 from pearl_estimators.host import on_demand
@@ -41,9 +41,9 @@ KEPT = 64
 NOTE = "remembered: made before for this graph, platform, limits and calibration"
 
 
-def remembered(system: System, graph: TaskGraph) -> Plan | None:
+def remembered(problem: Problem) -> Plan | None:
     """The plan made before for the same problem, or None. It still has to be checked."""
-    file = _file(system, graph)
+    system, file = problem.spec, _file(problem)
     if file is None:
         return None
     try:
@@ -58,28 +58,28 @@ def remembered(system: System, graph: TaskGraph) -> Plan | None:
     except (OSError, SpecError, LookupError, TypeError):
         return None
 
+    @cache
     def costs() -> CostTable:
         with spared(system):
-            table = problem(system)[1]
-        return with_lanes(table, graph, **runtime(system)) if several else table
+            return (at_several_lanes(problem) if several else problem).costs
 
-    about = Problem(graph, costs, replace(system.limits, max_lanes=most), system)
+    about = replace(problem, costing=costs, limits=replace(problem.limits, max_lanes=most))
     note = "; ".join(filter(None, (plan.note, NOTE)))
     named = {"spec_sha256": system.sha256, "host": system.platform.name}
     return replace(plan, note=note, problem=about, **named)  # type: ignore[arg-type]
 
 
-def remember(system: System, graph: TaskGraph, plan: Plan) -> None:
-    """Keep a plan that `planned` has just made of a system and its graph, where it may be kept."""
+def remember(problem: Problem, plan: Plan) -> None:
+    """Keep a plan that `planned` has just made of a problem, where it may be kept."""
     about = plan.problem
-    if about is None or plan.status == "time_limit" or on_demand.unsettled(kernels(graph)):
+    if about is None or plan.status == "time_limit" or on_demand.unsettled(problem.graph.kernels):
         return
     if any(mode.estimate.rung == "measured" for mode in about.costs.modes):
         return
-    file = _file(system, graph)
+    file = _file(problem)
     if file is None:
         return
-    several = about.limits.max_lanes != 1 and bool(runtime(system))
+    several = about.limits.max_lanes != 1 and bool(runtime(problem.spec))
     found = {
         "schema": SCHEMA,
         "digest": file.stem,
@@ -100,10 +100,10 @@ def _used_s(file: Path) -> float:
     return 0.0
 
 
-def _file(system: System, graph: TaskGraph) -> Path | None:
+def _file(problem: Problem) -> Path | None:
     """The file of the plan of a problem; None where something in it cannot be written down, or is
     code of the user's own."""
-    platform = system.platform
+    system, platform = problem.spec, problem.spec.platform
     if not KEPT or any(device.kind not in BACKENDS for device in platform.devices):
         return None
     if any(device.host in MEASURED_BY for device in platform.devices):  # their times lie elsewhere
@@ -111,7 +111,7 @@ def _file(system: System, graph: TaskGraph) -> Path | None:
     here = cache_folder()
     try:
         stated = {
-            "graph": _stated(graph),
+            "graph": _stated(problem.graph),
             "platform": _stated(platform),
             "limits": _stated(system.limits),
             "objective": system.objective,

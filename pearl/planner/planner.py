@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +19,11 @@ from pearl.graph.limits import Limits, bad_time
 from pearl.graph.task_graph import TaskGraph
 from pearl.planner.evaluations import placed
 from pearl.planning.costs import CostTable, tabulate, with_lanes
-from pearl.planning.plans import Plan, Problem
+from pearl.planning.plans import Plan
+from pearl.planning.problem import Problem
 from pearl.spec.own_code import graph_of
 from pearl.spec.platform_entries import yours
 from pearl.spec.reading import System, load
-from pearl_devices import Kernel
 from pearl_devices.base import WIDE
 from pearl_estimators.cpu import UNTIMED_RUNGS
 from pearl_estimators.host import on_demand
@@ -46,10 +47,11 @@ def as_system(spec: System | str | Path | Mapping[str, Any]) -> System:
     return spec if isinstance(spec, System) else load(spec)
 
 
-def problem(system: System) -> tuple[TaskGraph, CostTable]:
-    """The problem of a system: its task graph and the cost of every mode."""
+def build_problem(system: System) -> Problem:
+    """The problem of a system. Its costs are estimated at first use."""
     graph = graph_of(system)
-    return graph, _costs(system, graph)
+    costing = cache(partial(_costs, system, graph))
+    return Problem(graph, costing, system.limits, system.objective, system)
 
 
 def _costs(system: System, graph: TaskGraph) -> CostTable:
@@ -92,33 +94,28 @@ def plan(
     problems = bad_time(time_limit_s)
     if problems:
         raise SpecError(*problems)
-    system = as_system(system)
-    return planned(system, graph_of(system), method=method, time_limit_s=time_limit_s, seed=seed)
+    problem = build_problem(as_system(system))
+    return planned(problem, method=method, time_limit_s=time_limit_s, seed=seed)
 
 
 def planned(
-    system: System,
-    graph: TaskGraph,
-    *,
-    method: str | None = None,
-    time_limit_s: float = 20.0,
-    seed: int = 0,
+    problem: Problem, *, method: str | None = None, time_limit_s: float = 20.0, seed: int = 0
 ) -> Plan:
-    """The plan of a system whose graph is made already: see `plan`. Several hosts have to be worth
-    it: else the plan is that of home alone."""
+    """The plan of a system's problem: see `plan`. Several hosts have to be worth it: else the plan
+    is that of home alone."""
+    system = problem.spec
     options: dict[str, Any] = {"method": method, "seed": seed}
     home = system.platform.device(system.platform.host).host
     if len({d.host for d in system.platform.devices}) < 2 or system.limits.any_order:
-        return _planned(system, graph, time_limit_s=time_limit_s, **options)
+        return _planned(problem, time_limit_s=time_limit_s, **options)
     options["time_limit_s"] = time_limit_s / 2
-    at_home = replace(system, limits=on_host(system, graph, home))
     try:
-        one = _planned(at_home, graph, **options)
+        one = _planned(on_host(problem, home), **options)
     except InfeasibleError:
         one = None
-    many = _planned(system, graph, **options)
+    many = _planned(problem, **options)
     hosts = {system.platform.device(t.device).host for t in many.tasks}
-    named, gain = listed(sorted(hosts)), _gain(many, one, system) if one else math.inf
+    named, gain = listed(sorted(hosts)), _gain(many, one) if one else math.inf
     if one is None or (hosts != {home} and gain >= WORTH):
         worth = f"{gain:.2f} x what {home} alone gives" if one else f"{home} alone meets no limits"
         return _told(many, system, f"lanes on {named}: {worth}")
@@ -128,12 +125,16 @@ def planned(
     return _told(one, system, f"{home} alone: {named} would give {gain:.2f} x as much, {less}")
 
 
-def on_host(system: System, graph: TaskGraph, host: str) -> Limits:
-    """The limits of a system where every task is on devices of one host."""
+def on_host(problem: Problem, host: str) -> Problem:
+    """The problem where every task is on devices of one host."""
+    system, graph = problem.spec, problem.graph
     own = [d.name for d in system.platform.devices if d.host == host]
     allowed = {t.name: system.limits.devices.get(t.name, tuple(own)) for t in graph.tasks}
     kept = {task: tuple(d for d in names if d in own) for task, names in allowed.items()}
-    return replace(system.limits, devices=kept)
+    limits = replace(problem.limits, devices=kept)
+    there = replace(system, limits=limits)
+    costing = cache(partial(_costs, there, graph))
+    return replace(problem, costing=costing, limits=limits, system=there)
 
 
 def _told(found: Plan, system: System, why: str) -> Plan:
@@ -147,86 +148,68 @@ def _told(found: Plan, system: System, why: str) -> Plan:
     return replace(found, note=note, problem=replace(found.problem, system=system))
 
 
-def _gain(many: Plan, one: Plan, system: System) -> float:
+def _gain(many: Plan, one: Plan) -> float:
     """How many times as good the first plan is."""
     gain = many.value / one.value if one.value > 0 else math.inf
-    return 1 / gain if system.objective == "makespan" else gain
+    return 1 / gain if many.objective == "makespan" else gain
 
 
-def _planned(
-    system: System, graph: TaskGraph, *, method: str | None, time_limit_s: float, seed: int
-) -> Plan:
+def _planned(problem: Problem, *, method: str | None, time_limit_s: float, seed: int) -> Plan:
     """The plan with as many lanes as are worth it."""
     from pearl.planner import any_order
-    from pearl.solvers.solver import solve
+    from pearl.solvers.solver import solve_problem
 
-    costs = _costs(system, graph)
+    system = problem.spec
 
-    def solved(costs: CostTable, limits: Limits, share: float) -> Plan:
-        found = solve(
-            graph,
-            costs,
-            objective=system.objective,
-            method=method,
-            limits=limits,
-            time_limit_s=share * time_limit_s,
-            seed=seed,
-        )
-        about = Problem(graph, lambda: costs, limits, system)
-        return replace(found, spec_sha256=system.sha256, host=system.platform.name, problem=about)
+    def solved(lanes: Problem, share: float) -> Plan:
+        seconds = share * time_limit_s
+        found = solve_problem(lanes, method=method, time_limit_s=seconds, seed=seed)
+        return replace(found, spec_sha256=system.sha256, host=system.platform.name)
 
     if system.limits.any_order:
-        found = any_order.solve(graph, costs, system.limits)
-        about = Problem(graph, lambda: costs, system.limits, system)
-        found = replace(found, spec_sha256=system.sha256, host=system.platform.name, problem=about)
-        return _noted(found, system, graph)
-    lanes_cost = runtime(system)
-    if not lanes_cost:
-        return _noted(solved(costs, system.limits, 1.0), system, graph)
-    several = with_lanes(costs, graph, **lanes_cost)
-    guessed = [GUESSED] if LANES_ASSUMED.items() <= lanes_cost.items() else []
+        found = any_order.solve(problem)
+        found = replace(found, spec_sha256=system.sha256, host=system.platform.name)
+        return _noted(found)
+    several = at_several_lanes(problem)
+    if several is problem:
+        return _noted(solved(problem, 1.0))
+    guessed = [GUESSED] if LANES_ASSUMED.items() <= runtime(system).items() else []
     try:
-        one = solved(costs, replace(system.limits, max_lanes=1), 0.5)
+        one = solved(replace(problem, limits=replace(problem.limits, max_lanes=1)), 0.5)
     except InfeasibleError:
-        return _noted(solved(several, system.limits, 0.5), system, graph, *guessed)
-    many = solved(several, system.limits, 0.5)
+        return _noted(solved(several, 0.5), *guessed)
+    many = solved(several, 0.5)
     lanes = sum(k.width > 0 for k in many.lanes)
-    gain = _gain(many, one, system)
+    gain = _gain(many, one)
     if lanes > 1 and gain >= WORTH:
         why = f"{lanes} lanes give {gain:.2f} x what one gives"
-        return _noted(many, system, graph, why, *guessed)
+        return _noted(many, why, *guessed)
     if lanes > 1:
         return _noted(
             one,
-            system,
-            graph,
             f"a second lane does not pay: {lanes} lanes would give {gain:.2f} x what one "
             f"gives, less than the {WORTH:g} x below which what lanes cost each other decides",
             *guessed,
         )
-    why = "a second lane does not pay: the best plan of several has one"
-    return _noted(one, system, graph, why, *guessed)
+    return _noted(one, "a second lane does not pay: the best plan of several has one", *guessed)
 
 
-def _noted(found: Plan, system: System, graph: TaskGraph, *notes: str) -> Plan:
+def _noted(found: Plan, *notes: str) -> Plan:
     """The plan with its evaluations, with these notes, and with what of this host it takes from the
     data sheet for the time being, and why."""
+    assert found.problem is not None
+    system, graph = found.problem.spec, found.problem.graph
     found = replace(found, evaluation=placed(found, graph, system))
     notes = (*filter(None, (system.env.note, yours(system.platform))), *notes)
     late = on_demand.passed()
     here = {d.name for d in system.platform.devices if on_demand.calibrated_here(d)}
     tasks = [t.task for t in found.tasks if t.device in here and t.rung in UNTIMED_RUNGS]
-    whys = [late[g] for g in sorted(on_demand.needed_groups(kernels(graph)) & late.keys())]
+    whys = [late[g] for g in sorted(on_demand.needed_groups(graph.kernels) & late.keys())]
     if tasks and whys:
         names = listed(list(dict.fromkeys(tasks)))
         why = "; ".join(dict.fromkeys(whys))
         notes += (f"not timed on this host, but from the data sheet: {names} ({why})",)
     return replace(found, note="; ".join(notes)) if notes else found
-
-
-def kernels(graph: TaskGraph) -> list[Kernel]:
-    """The kernels of a graph, fused ones too: what its plans need estimates of."""
-    return [t.kernel for t in graph.tasks] + [f.kernel for f in graph.fusions]
 
 
 ONE_LANE = "one lane on one CPU needs no timing to be trained"
@@ -258,6 +241,15 @@ def runtime(system: System) -> dict[str, Any]:
     return {**(known.runtime or LANES_ASSUMED), "beside": known.beside}
 
 
+def at_several_lanes(problem: Problem) -> Problem:
+    """The problem of a system at the costs of plans of several lanes; itself where `runtime` knows
+    of no overhead."""
+    costs, overhead = problem.costs, runtime(problem.spec)
+    if not overhead:
+        return problem
+    return replace(problem, costing=with_lanes(costs, problem.graph, **overhead))
+
+
 def pareto(
     of: System | str | Path | Mapping[str, Any] | TaskGraph,
     costs: CostTable | None = None,
@@ -285,9 +277,8 @@ def pareto(
             "pareto: limits are given beside a system, which has its own; set them in it"
         )
     system = as_system(of)
-    graph, costs = problem(system)
-    plans = energy_front.front(graph, costs, limits=system.limits, **how)
-    about = Problem(graph, lambda: costs, system.limits, system)
+    problem = build_problem(system)
+    plans = energy_front.front_of(problem, **how)
     named = {"spec_sha256": system.sha256, "host": system.platform.name}
-    told = [replace(p, **named, problem=about) for p in plans]  # type: ignore[arg-type]
+    told = [replace(p, **named, problem=problem) for p in plans]  # type: ignore[arg-type]
     return energy_front.Front(told, plans.open_w)

@@ -7,7 +7,7 @@ __all__ = [
     "plan_builder",
     "plan_validation",
     "plans",
-    "replica_costs",
+    "problem",
     "replicas",
     "runs",
     "timing",

@@ -14,31 +14,36 @@ from pearl.graph.task_graph import Edge, TaskGraph
 from pearl.planning.costs import CostTable, Mode
 from pearl.planning.plan_builder import makespan_s
 from pearl.planning.plans import Entry, Plan
-from pearl.planning.replica_costs import split_costs
+from pearl.planning.problem import Problem, split_costs
 from pearl.planning.replicas import Split, copy_name, split_graph
 from pearl.planning.timing import Assignment, Orders, TimedGraph, channel_arcs, timing
 from pearl_devices import Platform
 from pearl_estimators import Estimate
 
 
-def plan_timing(plan: Plan, graph: TaskGraph, costs: CostTable) -> tuple[TimedGraph, list[Arc]]:
+def plan_timing(plan: Plan, problem: Problem) -> tuple[TimedGraph, list[Arc]]:
     """The timed graph of a plan and all its arcs: dependences, rings, and capacities.
 
-    Raises SpecError naming what in the plan disagrees with graph or costs.
+    Raises SpecError naming what in the plan disagrees with the graph or the costs.
     """
-    timed, orders, held = plan_orders(plan, graph, costs)
+    timed, orders, held = plan_orders(plan, problem)
     return timed, [*timed.arcs, *timed.ring(orders), *held]
 
 
-def plan_orders(
-    plan: Plan, graph: TaskGraph, costs: CostTable
-) -> tuple[TimedGraph, Orders, list[Arc]]:
+def plan_orders(plan: Plan, problem: Problem) -> tuple[TimedGraph, Orders, list[Arc]]:
     """The timed graph of a plan, the orders of its lanes, and the arcs of its full channels.
 
-    Raises SpecError naming what in the plan disagrees with graph or costs.
+    Raises SpecError naming what in the plan disagrees with the graph or the costs.
     """
-    plan, graph, split = unfolded(plan, graph)
-    assignment = _assignment_of(plan, graph, split_costs(costs, split))
+    plan, graph, split = unfolded(plan, problem.graph)
+    return _ordered(plan, graph, split_costs(problem.costs, split))
+
+
+def _ordered(
+    plan: Plan, graph: TaskGraph, costs: CostTable
+) -> tuple[TimedGraph, Orders, list[Arc]]:
+    """`plan_orders` of a plan without replicas."""
+    assignment = _assignment_of(plan, graph, costs)
     timed = timing(assignment)
     held: list[Arc] = []
     for channel in plan.edges:
@@ -65,7 +70,7 @@ def completions(
     Honours `pace_s`. O(firings · iterations).
     """
     plan, graph, _ = unfolded(plan, graph)
-    timed, arcs = plan_timing(plan, graph, stated_costs(plan, graph, platform))
+    timed, arcs = plan_timing(plan, Problem(graph, stated_costs(plan, graph, platform)))
     n = len(timed.names)
     beyond = 1 + max((abs(m) for _, _, _, m in arcs), default=0)
     if plan.pace_s:
@@ -98,14 +103,17 @@ def stated_costs(plan: Plan, graph: TaskGraph, platform: Platform) -> CostTable:
         raise SpecError(f"plan: the times that it states are not sound: {error}") from None
 
 
-def check_plan(plan: Plan, graph: TaskGraph, costs: CostTable) -> None:
-    """Whether a plan fits a graph and its costs: every task placed once with a mode that exists,
-    orders complete, widths and lanes within the devices, states together, tokens those of the graph
-    plus slack, and the period as computed anew. Raises SpecError with all that disagrees.
+def check_plan(plan: Plan, problem: Problem) -> None:
+    """Whether a plan fits the graph and the costs of a problem: every task placed once with a mode
+    that exists, orders complete, widths and lanes within the devices, states together, tokens those
+    of the graph plus slack, and the period as computed anew.
+
+    Raises SpecError with all that disagrees.
     """
-    plan, graph, split = unfolded(plan, graph)
-    costs = split_costs(costs, split)
-    timed, arcs = plan_timing(plan, graph, costs)
+    plan, graph, split = unfolded(plan, problem.graph)
+    costs = split_costs(problem.costs, split)
+    timed, orders, held = _ordered(plan, graph, costs)
+    arcs = [*timed.arcs, *timed.ring(orders), *held]
     a = timed.assignment
     problems = []
     for device in costs.platform.devices:

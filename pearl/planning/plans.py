@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -18,10 +17,7 @@ from pearl.planning.bands import Bands, Regret
 from pearl_devices.given import is_number, is_whole, mistyped, shown
 
 if TYPE_CHECKING:
-    from pearl.graph.limits import Limits
-    from pearl.graph.task_graph import TaskGraph
-    from pearl.planning.costs import CostTable
-    from pearl.spec.system import System
+    from pearl.planning.problem import Problem
 
 SCHEMA = 1
 
@@ -167,24 +163,6 @@ class Bottleneck:
     kind: Literal["lane", "link", "cycle"]
     name: str
     tasks: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Problem:
-    """The problem that a plan solves.
-
-    costing: makes the cost table, or gives the one that there is. system: the spec behind it, None
-        for `solve`.
-    """
-
-    graph: TaskGraph
-    costing: Callable[[], CostTable]
-    limits: Limits
-    system: System | None = None
-
-    @cached_property
-    def costs(self) -> CostTable:
-        return self.costing()
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,12 @@ class Split:
     shares: tuple[int, ...] = ()
 
 
+def split_of(graph: TaskGraph) -> Split:
+    """The choice of replicas of which a graph is made."""
+    parts = [t.part for t in graph.tasks if t.part]
+    return Split(tuple(dict.fromkeys(p.task for p in parts)), parts[0].shares if parts else ())
+
+
 def share_choices(environments: int, most: int) -> list[tuple[int, ...]]:
     """The ways to share environments out among 2 to `most` copies, largest share first: every
     multiple of an eighth of them (of 1 up to 8), and as evenly as can be."""

@@ -12,8 +12,9 @@ from pearl.errors import InfeasibleError, SpecError
 from pearl.formatting import count
 from pearl.graph.task_graph import TaskGraph
 from pearl.planner import plan_memory
-from pearl.planner.planner import planned, spared
+from pearl.planner.planner import build_problem, planned, spared
 from pearl.planning.plans import Plan
+from pearl.planning.problem import Problem
 from pearl.population.driving import Journal, VirtualTime, drive
 from pearl.population.members import Population
 from pearl.population.schedulers import Grid, Stretch
@@ -124,11 +125,12 @@ class Planner:
             limits=replace(system.limits, max_lanes=held),
             train=replace(system.train, evaluate_in="pauses"),  # the cores have other runs
         )
-        known = _remembered(system, bounded, graph)
+        problem = build_problem(bounded)
+        known = _remembered(system, problem)
         if known is None:
             with spared(bounded):
-                known = planned(bounded, graph)
-                plan_memory.remember(bounded, graph, known)
+                known = planned(problem)
+                plan_memory.remember(problem, known)
         self.know(system, known)
         return known
 
@@ -137,12 +139,12 @@ class Planner:
         self._made.append((graph_of(system), system, plan))
 
 
-def _remembered(system: System, bounded: System, graph: TaskGraph) -> Plan | None:
-    """The plan made before for this problem, where it still can be followed. bounded: the system
+def _remembered(system: System, problem: Problem) -> Plan | None:
+    """The plan made before for this problem, where it still can be followed. problem: of the system
     with the cores of a run as its limit."""
-    plan = plan_memory.remembered(bounded, graph)
+    plan = plan_memory.remembered(problem)
     try:
-        return None if plan is None else compiled(system, plan, graph, check=True).plan
+        return None if plan is None else compiled(system, plan, problem.graph, check=True).plan
     except SpecError:
         return None  # then it is made anew
 

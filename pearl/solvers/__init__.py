@@ -1,10 +1,10 @@
 """Solvers: the best plan of a graph and its costs. A method is one file and its line in `METHODS`.
 
-The file holds `solve(request: Request) -> Outcome` and is imported on first use;
+The file holds `solve(problem: Problem, search: Search) -> Outcome` and is imported on first use;
 `pearl.testing.SolverContract` holds the tests that every method passes.
 """
 
-from pearl.solvers.model.request import OBJECTIVES, STEADY, Method
+from pearl.solvers.model.method import OBJECTIVES, STEADY, Method
 
 __all__ = ["METHODS", "robust", "solver", "under_draws"]
 

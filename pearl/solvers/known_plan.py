@@ -4,47 +4,45 @@ begins, and nothing worse than it is the answer, however little time there was."
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 
 from pearl.errors import InfeasibleError, SpecError
-from pearl.graph.limits import SLACK_LIMITS
 from pearl.planning.plan_validation import plan_orders
 from pearl.planning.plans import Plan
+from pearl.planning.problem import Problem
 from pearl.planning.timing import Orders
 from pearl.solvers.model.dag_instance import ends_s, starts
 from pearl.solvers.model.lane_sequencing import Ordered
 from pearl.solvers.model.list_orders import ring_period
-from pearl.solvers.model.request import Request
+from pearl.solvers.model.method import Search, Solve
 from pearl.solvers.model.result import SAME, Found, Outcome
 from pearl.solvers.model.search_space import cost_of
 from pearl.solvers.outcome_check import fault_of
 from pearl.time_limit import OutOfTimeError
 
 
-def found_in(plan: Plan, request: Request) -> Found | None:
-    """The plan's assignment and orders in the problem of a request; None where that problem lacks
+def found_in(plan: Plan, problem: Problem) -> Found | None:
+    """The plan's assignment and orders in a problem; None where the problem lacks
     one of its modes, has other edges, or forbids the plan.
 
     Of makespan, which looks at one iteration, a plan has the slack of the graph alone, and no entry
     of its lanes runs ahead into the next iteration.
     """
-    single = request.objective == "makespan"
+    single = problem.objective == "makespan"
     try:
-        timed, orders, _ = plan_orders(plan, request.graph, request.costs)
+        timed, orders, _ = plan_orders(plan, problem)
     except (SpecError, InfeasibleError):
         return None
     period_s = ring_period(timed, orders)
     if single and (_runs_ahead(orders) or period_s == math.inf):
         return None
     if single:
-        none = dict.fromkeys(SLACK_LIMITS, 0)
-        request = replace(request, limits=replace(request.limits, **none))  # type: ignore[arg-type]
+        problem = replace(problem, limits=problem.limits.without_slack())
         cost, paced_s = ends_s(timed, starts(timed, orders)), period_s
     else:
-        cost, paced_s = cost_of(request.objective, timed.assignment, period_s, request.limits)
+        cost, paced_s = cost_of(problem, timed.assignment, period_s)
     found = Found(timed.assignment, Ordered(orders, period_s, 0.0), paced_s, cost)
-    return None if fault_of(Outcome(found, 0.0, late=True), request) else found
+    return None if fault_of(Outcome(found, 0.0, late=True), problem) else found
 
 
 def _runs_ahead(orders: Orders) -> bool:
@@ -52,16 +50,16 @@ def _runs_ahead(orders: Orders) -> bool:
     return any(len({ahead for _, ahead in entries}) > 1 for entries in orders.values())
 
 
-def from_start(run: Callable[[Request], Outcome], request: Request) -> Outcome:
-    """The outcome of a method, with the start of the request in the place of a worse one, or of
+def from_start(run: Solve, problem: Problem, search: Search) -> Outcome:
+    """The outcome of a method, with the start of the search in the place of a worse one, or of
     none in time.
 
     Raises:
-        InfeasibleError, OutOfTimeError: as the method, where the request has no start.
+        InfeasibleError, OutOfTimeError: as the method, where the search has no start.
     """
-    start = request.start
+    start = search.start
     try:
-        outcome = run(request)
+        outcome = run(problem, search)
     except (InfeasibleError, OutOfTimeError) as error:
         if start is None or (isinstance(error, InfeasibleError) and error.conflict):
             raise

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pearl.errors import InfeasibleError
-from pearl.planning.replica_costs import split_costs
-from pearl.planning.replicas import Split, split_graph, split_limits
+from pearl.planning.problem import Problem, split_problem
+from pearl.planning.replicas import split_of
 from pearl.planning.timing import Assignment, timing
 from pearl.solvers.model.dag_instance import ends_s, starts
 from pearl.solvers.model.list_orders import ring_period
-from pearl.solvers.model.request import Request
 from pearl.solvers.model.result import Found, Outcome
 from pearl.solvers.model.search_space import cost_of, space_of
 from pearl_devices.given import shown
@@ -19,38 +18,38 @@ TOLERANCE = 1e-6
 """Relative difference up to which two periods or costs count as equal."""
 
 
-def fault_of(outcome: object, request: Request) -> str:
+def fault_of(outcome: object, problem: Problem) -> str:
     """The first fault of an outcome, for an error text; empty where there is none."""
     if not isinstance(outcome, Outcome):
         return f"it returned {shown(outcome)}, not an Outcome"
     best = outcome.best
     if not isinstance(best, Found) or not isinstance(best.assignment, Assignment):
         return f"the best of its outcome is {shown(best)}, not a Found with an Assignment"
-    fault = _misplaced(best.assignment, request) or _misordered(best, request)
+    fault = _misplaced(best.assignment, problem) or _misordered(best, problem)
     if not fault and not outcome.bound <= best.cost * (1 + TOLERANCE):
         fault = f"its bound {outcome.bound:.9g} is above the cost {best.cost:.9g} of its plan"
     return fault
 
 
-def _misplaced(a: Assignment, request: Request) -> str:
+def _misplaced(a: Assignment, problem: Problem) -> str:
     """The rule or limit that an assignment breaks."""
     x = a.expansion
-    parts = [t.part for t in x.graph.tasks if t.part]
-    split = Split(tuple(dict.fromkeys(p.task for p in parts)), parts[0].shares if parts else ())
-    graph, limits = split_graph(request.graph, split), split_limits(request.limits, split)
+    split = split_of(x.graph)
+    part = split_problem(problem, split)
+    graph, limits = part.graph, part.limits
     slack = [e.slack for e in x.graph.edges]
     if x.graph.tasks != graph.tasks or x.graph.edges != tuple(
         replace(e, slack=s) for e, s in zip(graph.edges, slack, strict=False)
     ):
         return "its plan is for another graph"
     for task in split.tasks:
-        if len(split.shares) > request.limits.replicas.get(task, 1):
+        if len(split.shares) > problem.limits.replicas.get(task, 1):
             return f"its plan has {len(split.shares)} replicas of {task}, above the limits"
     for e, given in zip(x.graph.edges, graph.edges, strict=True):
         if e.slack > max(given.slack, getattr(limits, e.limit or "", 0)):
             return f"its plan gives edge {e.src} → {e.dst} the slack {e.slack}, above the limits"
     try:
-        allowed = space_of(x, split_costs(request.costs, split), limits, every_mode=True)
+        allowed = space_of(x, part, every_mode=True)
     except InfeasibleError as error:
         return f"its plan breaks the limits: {error}"
     for unit, mode, options in zip(x.units, a.modes, allowed.options, strict=True):
@@ -64,7 +63,7 @@ def _misplaced(a: Assignment, request: Request) -> str:
     return ""
 
 
-def _misordered(best: Found, request: Request) -> str:
+def _misordered(best: Found, problem: Problem) -> str:
     """The fault of a plan's lane orders, period and cost."""
     timed, orders = timing(best.assignment), best.ordered.orders
     for lane, members in timed.lanes.items():
@@ -77,10 +76,10 @@ def _misordered(best: Found, request: Request) -> str:
     if set(orders) != set(timed.lanes):
         return f"its orders are of the lanes {sorted(orders)}; used are {sorted(timed.lanes)}"
     period_s = ring_period(timed, orders)
-    if request.objective == "makespan":
+    if problem.objective == "makespan":
         cost = ends_s(timed, starts(timed, orders)) if period_s < float("inf") else period_s
     else:
-        cost, period_s = cost_of(request.objective, best.assignment, period_s, request.limits)
+        cost, period_s = cost_of(problem, best.assignment, period_s)
     stated = {"period_s": (best.period_s, period_s), "cost": (best.cost, cost)}
     for name, (said, found) in stated.items():
         if not abs(said - found) <= TOLERANCE * max(abs(said), abs(found)) < float("inf"):

@@ -20,7 +20,6 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -31,14 +30,14 @@ from pearl.errors import InfeasibleError, SpecError
 from pearl.planning.bands import Regret
 from pearl.planning.costs import CostTable, Mode
 from pearl.planning.draws import Draws, Vector
-from pearl.planning.replica_costs import split_costs
-from pearl.planning.replicas import Split
+from pearl.planning.problem import Problem, split_costs
+from pearl.planning.replicas import split_of
 from pearl.planning.timing import Assignment, Orders, timing
 from pearl.planning.valuation import least_periods, valued
 from pearl.solvers.methods.enumeration import assignments, every_space
 from pearl.solvers.model.lane_sequencing import Ordered, best_orders
 from pearl.solvers.model.list_orders import ring_period
-from pearl.solvers.model.request import Request
+from pearl.solvers.model.method import Search, Solve
 from pearl.solvers.model.result import SAME, Found, Outcome
 from pearl.solvers.model.search_space import cost_of
 from pearl.time_limit import OutOfTimeError
@@ -57,7 +56,6 @@ FEW = 500
 """Assignments up to which all are enumerated where the bound leaves a gap."""
 
 Kind = Literal["mean", "worst"]
-Run = Callable[[Request], Outcome]
 
 
 def regrets(seconds: NDArray[np.float64], least_s: Vector) -> NDArray[np.float64]:
@@ -88,20 +86,18 @@ class Rival:
         return modes, lanes, slack, tuple(sorted(self.orders.items()))
 
 
-def rivals(request: Request, run: Run, draws: Draws) -> list[Rival]:
+def rivals(problem: Problem, search: Search, run: Solve, draws: Draws) -> list[Rival]:
     """The best plan of the estimates, first, and of each draw that is solved in time, each once.
     Limits on the period hold for the estimates, and not for each draw."""
-    game = _Game(request, run, "mean", draws, run(request))
-    game.solve_draws(request.deadline)
+    game = _Game(problem, search, run, "mean", draws, run(problem, search))
+    game.solve_draws(search.deadline)
     return list(game.known.values())
 
 
 def of_estimates(best: Found, costs: CostTable) -> Rival:
     """A plan of a drawn table with the modes of the estimates."""
     a = best.assignment
-    parts = [t.part for t in a.expansion.graph.tasks if t.part]
-    split = Split(tuple(dict.fromkeys(p.task for p in parts)), parts[0].shares if parts else ())
-    table = split_costs(costs, split)
+    table = split_costs(costs, split_of(a.expansion.graph))
 
     def own(mode: Mode) -> Mode:
         return next(m for m in table.of(*mode.tasks) if m.key == mode.key)
@@ -110,7 +106,9 @@ def of_estimates(best: Found, costs: CostTable) -> Rival:
     return Rival(whole, best.ordered.orders)
 
 
-def least_regret(request: Request, run: Run, kind: Kind, draws: Draws) -> tuple[Outcome, Regret]:
+def least_regret(
+    problem: Problem, search: Search, run: Solve, kind: Kind, draws: Draws
+) -> tuple[Outcome, Regret]:
     """The plan of least mean or worst regret over the draws, with what the estimates themselves say
     of it, and its regret.
 
@@ -118,21 +116,21 @@ def least_regret(request: Request, run: Run, kind: Kind, draws: Draws) -> tuple[
         InfeasibleError: no plan meets the limits.
     """
     try:
-        nominal = run(replace(request, deadline=_share(request, 0.2)))
+        nominal = run(problem, replace(search, deadline=_share(search, 0.2)))
     except OutOfTimeError:  # without a plan of the estimates there is nothing to compare
-        nominal = run(request)
-    game = _Game(request, run, kind, draws, nominal)
-    game.solve_draws(_share(request, 0.6))
+        nominal = run(problem, search)
+    game = _Game(problem, search, run, kind, draws, nominal)
+    game.solve_draws(_share(search, 0.6))
     game.play()
-    game.solve_draws(request.deadline)
-    if not game.proved and time.monotonic() < request.deadline:
+    game.solve_draws(search.deadline)
+    if not game.proved and time.monotonic() < search.deadline:
         game.enumerate()
     return game.outcome(), game.regret()
 
 
-def _share(request: Request, share: float) -> float:
+def _share(search: Search, share: float) -> float:
     now = time.monotonic()
-    return now + share * max(0.0, request.deadline - now)
+    return now + share * max(0.0, search.deadline - now)
 
 
 class _Game:
@@ -144,10 +142,17 @@ class _Game:
     """
 
     def __init__(
-        self, request: Request, run: Run, kind: Kind, draws: Draws, nominal: Outcome
+        self,
+        problem: Problem,
+        search: Search,
+        run: Solve,
+        kind: Kind,
+        draws: Draws,
+        nominal: Outcome,
     ) -> None:
-        self.request, self.run, self.kind, self.draws = request, run, kind, draws
-        self.free = without_period(request)
+        self.problem, self.search, self.run = problem, search, run
+        self.kind, self.draws = kind, draws
+        self.free = without_period(problem)
         self.nominal = nominal
         self.known: dict[object, Rival] = {}
         self.rows: list[Vector] = []
@@ -156,22 +161,21 @@ class _Game:
         self.least_s: Vector = np.full(draws.number, math.inf)
         self.late: NDArray[np.bool_] = np.ones(draws.number, bool)
         self.bound = 0.0
-        graph, costs = request.graph, request.costs
+        graph, costs = problem.graph, problem.costs
         self.tables = draws.tables(graph, costs)
         self.factors = np.array([draws.factors(m, graph, costs) for m in costs.modes])
         self.link_factors = draws.link_factors(costs)
-        for found in filter(None, (request.start, nominal.best)):
+        for found in filter(None, (search.start, nominal.best)):
             self.add(of_estimates(found, costs))
         self.bound_draws(np.ones(len(costs.modes)), {}, nominal.bound)
 
     def add(self, rival: Rival) -> None:
         if rival.key in self.known:
             return
-        limits = self.request.limits
         self.known[rival.key] = rival
-        self.rows.append(rival.seconds(self.draws, limits.power_w))
+        self.rows.append(rival.seconds(self.draws, self.problem.limits.power_w))
         period = ring_period(timing(rival.assignment), rival.orders)
-        cost, _ = cost_of("throughput", rival.assignment, period, limits)
+        cost, _ = cost_of(self.problem, rival.assignment, period)
         self.allowed.append(cost < math.inf)
         self.least_s = np.minimum(self.least_s, self.rows[-1])
 
@@ -186,32 +190,34 @@ class _Game:
             self._solve_draw(n, time.monotonic() + 2 * left / (len(waiting) - done))
 
     def _solve_draw(self, n: int, deadline: float) -> None:
-        request = replace(self.free, costs=self.tables[n], deadline=deadline)
         try:
-            outcome = self.run(request)
+            outcome = self._solved(replace(self.free, costing=self.tables[n]), deadline)
         except OutOfTimeError:
             return
         except InfeasibleError as error:
             if error.conflict:  # proved: by these watts no plan keeps the limit on power
                 self.low_s[n], self.late[n] = math.inf, False
             return
-        self.add(of_estimates(outcome.best, self.request.costs))
+        self.add(of_estimates(outcome.best, self.problem.costs))
         self.late[n] = outcome.late
         self.low_s[n] = max(self.low_s[n], outcome.bound)
         self.least_s[n] = min(self.least_s[n], outcome.best.period_s)
         links = {name: float(row[n]) for name, row in self.link_factors.items()}
         self.bound_draws(self.factors[:, n], links, outcome.bound)
 
+    def _solved(self, problem: Problem, deadline: float) -> Outcome:
+        return self.run(problem, replace(self.search, deadline=deadline, start=None))
+
     def bound_draws(self, factors: Vector, links: dict[str, float], bound_s: float) -> None:
         """Bounds every draw by that of a table with these factors: where all times are longer, so
         are periods, and in proportion where all are so much longer. Not with a limit on power,
         whose pace follows other numbers."""
-        if self.request.limits.power_w is not None:
+        if self.problem.limits.power_w is not None:
             return
         ratios = [*(self.factors / factors[:, None])]
         drawn = self.link_factors
         ratios += [row / links.get(name, 1.0) for name, row in drawn.items()]
-        if len(drawn) < len(self.request.costs.platform.links):
+        if len(drawn) < len(self.problem.costs.platform.links):
             ratios.append(np.ones(self.draws.number))
         self.low_s = np.maximum(self.low_s, np.minimum.reduce(ratios) * bound_s)
 
@@ -252,13 +258,13 @@ class _Game:
         """Bounds by mean tables, whose best plans are candidates too."""
         weight = np.full(self.draws.number, 1 / self.draws.number)
         for turn in range(1 if self.kind == "mean" else ROUNDS):
-            left = self.request.deadline - time.monotonic()
+            left = self.search.deadline - time.monotonic()
             if left <= 0:
                 return
             outcome = self._mean(weight, time.monotonic() + left / (ROUNDS - turn))
             if outcome is None:
                 return
-            rival = of_estimates(outcome.best, self.request.costs)
+            rival = of_estimates(outcome.best, self.problem.costs)
             self.add(rival)
             whole = float((weight / self.least_s).sum())
             self.bound = max(self.bound, whole * outcome.bound - 1)
@@ -275,12 +281,12 @@ class _Game:
         if not per_s.sum() > 0:
             return None
         weight = per_s / per_s.sum()
-        costs, limits = self.request.costs, self.free.limits
-        table = self.draws.mean_table(self.request.graph, costs, weight)
+        costs, limits = self.problem.costs, self.free.limits
+        table = self.draws.mean_table(self.problem.graph, costs, weight)
         if self.draws.watts(costs):
             limits = replace(limits, power_w=None)
         try:
-            return self.run(replace(self.free, costs=table, limits=limits, deadline=deadline))
+            return self._solved(replace(self.free, costing=table, limits=limits), deadline)
         except (InfeasibleError, OutOfTimeError):
             return None
 
@@ -290,7 +296,7 @@ class _Game:
         listed = self._listed()
         floors: list[Vector] = []
         for a in listed:
-            if time.monotonic() > self.request.deadline:
+            if time.monotonic() > self.search.deadline:
                 return
             floors.append(least_periods(timing(a), self.draws))
         if not floors:
@@ -305,19 +311,18 @@ class _Game:
             if not worth:
                 break
             for i in worth:
-                if time.monotonic() > self.request.deadline:
+                if time.monotonic() > self.search.deadline:
                     return
                 tried.add(i)
-                ordered: Ordered = best_orders(timing(listed[i]), deadline=self.request.deadline)
+                ordered: Ordered = best_orders(timing(listed[i]), deadline=self.search.deadline)
                 self.add(Rival(listed[i], ordered.orders))
         loose = min((float(floor[i]) for i in tried), default=math.inf)
         self.bound = max(self.bound, min(value, loose))
 
     def _listed(self) -> list[Assignment]:
         """Every assignment; none where there are more than FEW."""
-        graph, costs = self.request.graph, self.request.costs
         try:
-            every = assignments(every_space(graph, costs, self.free.limits))
+            every = assignments(every_space(self.free))
             listed = list(itertools.islice(every, FEW + 1))
         except SpecError:  # too many
             return []
@@ -328,10 +333,10 @@ class _Game:
         rival = list(self.known.values())[self.chosen]
         a, timed = rival.assignment, timing(rival.assignment)
         period = ring_period(timed, rival.orders)
-        cost, paced = cost_of("throughput", a, period, self.request.limits)
+        cost, paced = cost_of(self.problem, a, period)
         ordered = Ordered(rival.orders, period, min(timed.order_bound_s, period))
         late = self.nominal.late or bool((self.late & ~self.solved).any())
-        late = late or time.monotonic() >= self.request.deadline
+        late = late or time.monotonic() >= self.search.deadline
         return Outcome(Found(a, ordered, paced, cost), self.nominal.bound, late)
 
     def regret(self) -> Regret:
@@ -356,7 +361,7 @@ class _Game:
         )
 
 
-def without_period(request: Request) -> Request:
-    """The request without limits on the period, which a draw may break."""
-    limits = replace(request.limits, period_s=None, min_throughput_per_s=None)
-    return replace(request, limits=limits, start=None)
+def without_period(problem: Problem) -> Problem:
+    """The problem without limits on the period, which a draw may break."""
+    limits = replace(problem.limits, period_s=None, min_throughput_per_s=None)
+    return replace(problem, limits=limits)

@@ -14,18 +14,17 @@ from pearl.planning.bands import Regret
 from pearl.planning.costs import CostTable, bad_problem
 from pearl.planning.draws import Draws
 from pearl.planning.plan_builder import Proof, assemble
-from pearl.planning.plans import Plan, Problem
+from pearl.planning.plans import Plan
+from pearl.planning.problem import Problem
 from pearl.seeds import checked_seed
 from pearl.solvers import METHODS
 from pearl.solvers.infeasible.iis import sharpened
 from pearl.solvers.known_plan import found_in, from_start
 from pearl.solvers.methods.relaxation_bounds import bound as floor
-from pearl.solvers.model.request import OBJECTIVES, ROBUST, Request
-from pearl.solvers.model.result import Outcome
+from pearl.solvers.model.method import OBJECTIVES, ROBUST, Search
 from pearl.solvers.model.search_space import search_spaces
 from pearl.solvers.outcome_check import fault_of
-from pearl.solvers.period.lane_minimisation import fewest_lanes, fewest_watts
-from pearl.solvers.period.slack_minimisation import fewest_of_all, fewest_tokens
+from pearl.solvers.period.tie_breaking import break_ties
 from pearl.text_tables import marked
 from pearl.time_limit import OutOfTimeError, extended, within
 from pearl_devices.given import is_whole, shown
@@ -91,11 +90,19 @@ def solve(
     of its regret, value and bound those of the estimates. Raises SpecError for an unknown
     objective, method or name, and InfeasibleError naming the limit that cannot be met.
     """
-    problems = bad_problem(graph, costs, limits)
+    problems = bad_problem(graph, costs, limits) + _faults(objective, method, time_limit_s, seed)
+    if problems:
+        raise SpecError(*problems)
+    problem = Problem(graph, costs, limits, objective)
+    return solve_problem(problem, method=method, time_limit_s=time_limit_s, seed=seed, known=known)
+
+
+def _faults(objective: object, method: str | None, time_limit_s: object, seed: object) -> list[str]:
+    """What is wrong with the options of a solve: a line each."""
+    problems = []
     if not is_whole(seed) or seed < 0:
         problems.append(f"seed is {shown(seed)}; it must be a whole number of at least 0")
-    robust = ROBUST.get(objective) if isinstance(objective, str) else None
-    if robust:
+    if isinstance(objective, str) and objective in ROBUST:
         objective = "throughput"
     if objective not in OBJECTIVES:
         problems.append(
@@ -111,9 +118,25 @@ def solve(
                 f"method {method!r} does not know the objective {objective!r}, only "
                 f"{list(offered)}; methods that know it are {able}"
             )
-    problems += bad_time(time_limit_s)
-    if problems:
+    return problems + bad_time(time_limit_s)
+
+
+def solve_problem(
+    problem: Problem,
+    *,
+    method: str | None = None,
+    time_limit_s: float = 20.0,
+    seed: int = 0,
+    known: Plan | None = None,
+) -> Plan:
+    """The plan of a problem, as `solve`, which describes the options and the errors."""
+    if problems := _faults(problem.objective, method, time_limit_s, seed):
         raise SpecError(*problems)
+    whole, robust = problem, ROBUST.get(problem.objective)
+    if robust:
+        problem = replace(problem, objective="throughput")
+    graph, costs = problem.graph, problem.costs
+    objective, limits = problem.objective, problem.limits
     seed = checked_seed(seed)
     name = method or default_method(objective)
     registered = METHODS[name]
@@ -124,22 +147,22 @@ def solve(
     end = began + time_limit_s
     ending_s = min(ASSEMBLING * time_limit_s, ASSEMBLING_S * firings + CHECKING_S * places)
     deadline = end - ending_s
-    request = Request(graph, costs, objective, limits, deadline, seed, name)
+    search = Search(deadline, seed, name)
     regret: Regret | None = None
     if known is not None:
-        request = replace(request, start=found_in(known, request))
+        search = replace(search, start=found_in(known, problem))
     try:
         with within(deadline + GRACE_S):
             if robust:
                 from pearl.solvers.robust import DRAWS, least_regret
 
-                outcome, regret = least_regret(request, run, robust, Draws(DRAWS, seed))
+                outcome, regret = least_regret(problem, search, run, robust, Draws(DRAWS, seed))
             else:
-                outcome = run(request)
+                outcome = run(problem, search)
         with extended(max(deadline, time.monotonic()) + ending_s + GRACE_S):
-            fault = fault_of(outcome, request)
+            fault = fault_of(outcome, problem)
     except InfeasibleError as error:
-        error = sharpened(error, graph, costs, limits, deadline)
+        error = sharpened(error, problem, deadline)
         simulated = [d.name for d in costs.platform.devices if d.simulated]
         raise InfeasibleError(marked(str(error), simulated), error.conflict) from None
     except OutOfTimeError:
@@ -152,18 +175,10 @@ def solve(
     best, bound = outcome.best, outcome.bound
     with suppress(OutOfTimeError), within(deadline + GRACE_S):
         if bound <= 0 and objective != "makespan":  # time ran out before there was any
-            bound = floor(search_spaces(graph, costs, limits), objective, limits, best, began)
+            bound = floor(search_spaces(problem), problem, best, began)
         if objective != "makespan" and not robust:  # slack that the estimates need not, draws may
-            best, _ = fewest_tokens(best, limits)
-            if name == "milp" and not outcome.late:
-
-                def again(relaxed: TaskGraph, less: Limits) -> Outcome:
-                    return run(replace(request, graph=relaxed, limits=less, start=None))
-
-                best, _ = fewest_of_all(best, graph, limits, again)
-            best = fewest_lanes(best, request)
-            if name == "milp" and not outcome.late:
-                best = fewest_watts(best, request, run)
+            exact = name == "milp" and not outcome.late
+            best = break_ties(best, problem, search, run, exact=exact)
     proof = Proof(
         objective=objective,
         method=name,
@@ -182,7 +197,7 @@ def solve(
     if regret is not None:
         status = "optimal" if regret.is_proved else "time_limit" if outcome.late else "feasible"
         plan = replace(plan, regret=regret, status=status, gap=regret.gap)  # type: ignore[arg-type]
-    return replace(plan, problem=Problem(graph, lambda: costs, limits))
+    return replace(plan, problem=whole)
 
 
 def _copies(task: str, limits: Limits) -> int:

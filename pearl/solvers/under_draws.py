@@ -12,24 +12,23 @@ mean cost, so none's worst, is below the bound of that solve (`pearl.solvers.rob
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
 from pearl.errors import InfeasibleError, SpecError
-from pearl.graph.task_graph import TaskGraph
 from pearl.planning.bands import Regret
 from pearl.planning.costs import CostTable
 from pearl.planning.draws import Draws, Vector, link_parts
 from pearl.planning.plan_validation import plan_orders
 from pearl.planning.plans import Plan
+from pearl.planning.problem import Problem
 from pearl.planning.timing import timing
 from pearl.solvers.known_plan import found_in, from_start
 from pearl.solvers.model.list_orders import ring_period
-from pearl.solvers.model.request import Request
-from pearl.solvers.model.result import SAME, Outcome
+from pearl.solvers.model.method import Search, Solve
+from pearl.solvers.model.result import SAME
 from pearl.solvers.model.search_space import cost_of
 from pearl.solvers.robust import Rival, of_estimates, without_period
 from pearl.time_limit import OutOfTimeError
@@ -84,26 +83,26 @@ class Scale:
         ratios = self.ratios(rival, power_w)
         return float(ratios.mean() if self.kind == "mean" else ratios.max())
 
-    def solve(self, request: Request, run: Callable[[Request], Outcome], plan: Plan) -> Drawn:
-        """The candidate of least cost for a request for throughput, and the bound of all plans.
+    def solve(self, problem: Problem, search: Search, run: Solve, plan: Plan) -> Drawn:
+        """The candidate of least cost of a problem of throughput, and the bound of all plans.
 
         plan: chosen where no other candidate costs less.
 
         Raises:
             InfeasibleError, OutOfTimeError: no plan meets the limits, or none was found in time.
         """
-        request = replace(request, start=found_in(plan, request))
-        candidates = [of_estimates(request.start, request.costs)] if request.start else []
+        search = replace(search, start=found_in(plan, problem))
+        candidates = [of_estimates(search.start, problem.costs)] if search.start else []
         bound = 0.0
         try:
-            mean, bound = self._of_mean(request, run, plan)
-            candidates += [mean] if _is_allowed(mean, request) else []
+            mean, bound = self._of_mean(problem, search, run, plan)
+            candidates += [mean] if _is_allowed(mean, problem) else []
         except (InfeasibleError, OutOfTimeError):  # a limit on the period may be what it lacks
             pass
         if not candidates:
-            best = from_start(run, request).best
-            candidates.append(of_estimates(best, request.costs))
-        power_w = request.limits.power_w
+            best = from_start(run, problem, search).best
+            candidates.append(of_estimates(best, problem.costs))
+        power_w = problem.limits.power_w
         chosen, cost = candidates[0], self.cost(candidates[0], power_w)
         for other in candidates[1:]:
             if (less := self.cost(other, power_w)) < cost * (1 - SAME):
@@ -111,21 +110,21 @@ class Scale:
         return Drawn(chosen, cost, min(bound, cost))
 
     def _of_mean(
-        self, request: Request, run: Callable[[Request], Outcome], plan: Plan
+        self, problem: Problem, search: Search, run: Solve, plan: Plan
     ) -> tuple[Rival, float]:
         """The best plan of the weighted mean of the drawn times, and the bound on every cost. A
         pace is no linear function of watts: where these are drawn the limit on them is left out."""
-        draws, some = self._draws_of(request.costs), self.least_s > 0
+        draws, some = self._draws_of(problem.costs), self.least_s > 0
         per_s = np.where(some, 1 / np.where(some, self.least_s, 1.0), 0.0)
         if not some.any():
             raise OutOfTimeError
-        table = draws.mean_table(request.graph, request.costs, per_s / per_s.sum())
-        free = without_period(request)
-        limits = replace(free.limits, power_w=None) if draws.watts(request.costs) else free.limits
-        asked = replace(free, costs=table, limits=limits)
-        outcome = from_start(run, replace(asked, start=found_in(plan, asked)))
+        table = draws.mean_table(problem.graph, problem.costs, per_s / per_s.sum())
+        free = without_period(problem)
+        limits = replace(free.limits, power_w=None) if draws.watts(problem.costs) else free.limits
+        mean = replace(free, costing=table, limits=limits)
+        outcome = from_start(run, mean, replace(search, start=found_in(plan, mean)))
         least = (float(per_s.sum()) * outcome.bound + float((~some).sum())) / len(some)
-        return of_estimates(outcome.best, request.costs), least
+        return of_estimates(outcome.best, problem.costs), least
 
     def _draws_of(self, costs: CostTable) -> Draws:
         """The draws, by which a link whose figures were changed errs as it did before."""
@@ -140,13 +139,13 @@ class Scale:
         return replace(self.draws, known=known) if known else self.draws
 
 
-def rival_of(plan: Plan, graph: TaskGraph, costs: CostTable) -> Rival:
+def rival_of(plan: Plan, problem: Problem) -> Rival:
     """A plan of this problem with its lane orders."""
-    timed, orders, _ = plan_orders(plan, graph, costs)
+    timed, orders, _ = plan_orders(plan, problem)
     return Rival(timed.assignment, orders)
 
 
-def _is_allowed(rival: Rival, request: Request) -> bool:
+def _is_allowed(rival: Rival, problem: Problem) -> bool:
     """Whether a plan keeps the limits on its period by the estimates."""
     period_s = ring_period(timing(rival.assignment), rival.orders)
-    return cost_of("throughput", rival.assignment, period_s, request.limits)[0] < math.inf
+    return cost_of(problem, rival.assignment, period_s)[0] < math.inf

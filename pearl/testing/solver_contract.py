@@ -27,9 +27,10 @@ from pearl.planning.costs import CostTable
 from pearl.planning.draws import Draws
 from pearl.planning.plan_validation import check_plan, plan_orders
 from pearl.planning.plans import Plan, load_plan
+from pearl.planning.problem import Problem
 from pearl.planning.valuation import valued
 from pearl.solvers import METHODS, robust
-from pearl.solvers.model.request import OBJECTIVES, ROBUST
+from pearl.solvers.model.method import OBJECTIVES, ROBUST
 from pearl.solvers.solver import solve
 from pearl.testing.graphs import devices, loop, mode, random_problem, star
 from pearl_devices import Kernel, Platform
@@ -223,7 +224,7 @@ class SolverContract:
                 continue
             text = json.dumps(plan.to_json(), allow_nan=False)
             again = load_plan(json.loads(text))
-            check_plan(again, graph, costs)
+            check_plan(again, Problem(graph, costs))
             assert again == plan
             worse, better = sorted((plan.value, plan.bound_value))
             assert plan.bound_value == (worse if objective == "makespan" else better)
@@ -267,7 +268,7 @@ class SolverContract:
         known = solve(graph, costs, objective=objective, method="exhaustive")
         regret = self.solve(graph, costs, objective=objective, known=known).regret
         assert regret is not None
-        timed, orders, _ = plan_orders(known, graph, costs)
+        timed, orders, _ = plan_orders(known, Problem(graph, costs))
         seconds = valued(timed, orders, Draws(regret.draws, regret.seed)).period_s
         own = seconds / regret.least_s - 1
         if objective == "robust":

@@ -14,6 +14,7 @@ from pearl.graph.sequential import program_order
 from pearl.graph.task_graph import TaskGraph
 from pearl.planning.plan_validation import check_plan, completions, stated_costs, unfolded
 from pearl.planning.plans import Plan, load_plan
+from pearl.planning.problem import Problem
 from pearl.runtime.clock import Clock, RealClock, VirtualClock
 from pearl.runtime.islands.crossing import Island, islands
 from pearl.runtime.protocol import single_lane
@@ -158,7 +159,7 @@ def compiled_again(
 
 def _check(whole: Plan, torn: TaskGraph, system: System) -> None:
     """SpecError where a plan is not sound, or has modes that its devices do not offer."""
-    check_plan(whole, torn, stated_costs(whole, torn, system.platform))
+    check_plan(whole, Problem(torn, stated_costs(whole, torn, system.platform)))
     problems = []
     for job in set(single_lane.jobs(whole, torn, system.platform, emulate=False).values()):
         device = system.platform.device(whole.task(job.tasks[0]).device)

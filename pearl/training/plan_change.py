@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pearl.errors import SpecError
-from pearl.planner.planner import problem
+from pearl.planner.planner import build_problem
 from pearl.planning.plans import Plan
 from pearl.planning.runs import CHECKPOINT
 from pearl.report.tables import drift_sentence
@@ -67,10 +67,11 @@ def replan(
     assert watch
     newest = replanning.recent(times_ns, c.protocol, watch.looks)
     rows = timings(loop, c.protocol.plan, newest)
-    graph, costs = problem(c.system)
-    state.factors |= replanning.factors(costs, graph, c.protocol, loop.jobs, rows)
+    problem = build_problem(c.system)
+    graph = problem.graph
+    state.factors |= replanning.factors(problem, c.protocol, loop.jobs, rows)
     found = loop.interruption.unless_asked(
-        lambda: replanning.decide(c.system, c.plan, state.factors, costs, graph, watch.period_s)
+        lambda: replanning.decide(problem, c.plan, state.factors, watch.period_s)
     )
     watch.weighed_s = watch.period_s
     shown = replanning.drift(c.plan, watch.period_s, rows, ())

@@ -15,10 +15,11 @@ from pearl.graph.parallel_edges import numbered
 from pearl.graph.period import howard
 from pearl.graph.task_graph import TaskGraph
 from pearl.planner import planner
-from pearl.planning.costs import CostTable, Mode, with_lanes
+from pearl.planning.costs import CostTable, Mode
 from pearl.planning.plan_builder import makespan_s
 from pearl.planning.plan_validation import plan_timing
 from pearl.planning.plans import Plan
+from pearl.planning.problem import Problem
 from pearl.planning.replicas import resized
 from pearl.planning.runs import TOLERANCE, Drift, TaskDrift, TaskTiming
 from pearl.runtime.protocol.single_lane import TIMES
@@ -166,13 +167,12 @@ def gathered(
 
 
 def factors(
-    costs: CostTable,
-    graph: TaskGraph,
+    problem: Problem,
     protocol: Protocol,
     jobs: Sequence[Job],
     rows: Sequence[TaskTiming],
 ) -> dict[str, float]:
-    """Measured seconds of calls / those in `costs`, by kernel family and variant.
+    """Measured seconds of calls / those in the costs, by kernel family and variant.
 
     rows: of `pearl.training.outcome.timings`; members of a fused call are there too, timed apart.
     """
@@ -186,9 +186,9 @@ def factors(
             seconds = measured.get("+".join(tasks))
             share = part.shares[part.replica] if part else None
             key = (placed.device, placed.variant, placed.width)
-            for mode in costs.modes:
+            for mode in problem.costs.modes:
                 if seconds and (mode.tasks, mode.share, mode.key) == (origins, share, key):
-                    sum_s = sums.setdefault(_named(graph, mode), [0.0, 0.0])
+                    sum_s = sums.setdefault(_named(problem.graph, mode), [0.0, 0.0])
                     sum_s[0] += seconds
                     sum_s[1] += mode.estimate.latency_s
     return {name: found / said for name, (found, said) in sums.items() if said > 0}
@@ -229,11 +229,9 @@ def _named(graph: TaskGraph, mode: Mode) -> str:
     return f"{family(_kernel(graph, mode))}, {mode.variant}"
 
 
-def cost(
-    plan: Plan, graph: TaskGraph, costs: CostTable, system: System, beyond_s: float = 0.0
-) -> tuple[float, float]:
-    """(value, period in seconds) of a plan under a cost table, its orders and capacities as they
-    are.
+def cost(plan: Plan, problem: Problem, beyond_s: float = 0.0) -> tuple[float, float]:
+    """(value, period in seconds) of a plan under the costs of a problem, its orders and capacities
+    as they are.
 
     The value is what the objective minimises: seconds or joules an iteration.
 
@@ -242,13 +240,13 @@ def cost(
     Raises:
         SpecError: the plan does not fit the table.
     """
-    timed, arcs = plan_timing(plan, graph, costs)
+    timed, arcs = plan_timing(plan, problem)
     a = timed.assignment
     natural_s = howard(len(timed.names), arcs)[0] + beyond_s
-    period_s = a.paced_s(natural_s, system.limits.power_w)
-    if system.objective == "makespan":
+    period_s = a.paced_s(natural_s, problem.limits.power_w)
+    if problem.objective == "makespan":
         return makespan_s(timed, arcs) + beyond_s, period_s
-    return (a.energy_j(period_s) if system.objective == "power_efficiency" else period_s), period_s
+    return (a.energy_j(period_s) if problem.objective == "power_efficiency" else period_s), period_s
 
 
 # ---------------------------------------------------------------------- what is decided
@@ -266,14 +264,7 @@ class Decision:
     why: str
 
 
-def decide(
-    system: System,
-    plan: Plan,
-    by: Factors,
-    table: CostTable,
-    graph: TaskGraph,
-    measured_s: float,
-) -> Decision:
+def decide(problem: Problem, plan: Plan, by: Factors, measured_s: float) -> Decision:
     """Search a plan that is GAIN times as good as `plan`, both at the estimates times the factors
     measured.
 
@@ -284,34 +275,29 @@ def decide(
     Only plans that can take the run over are searched: environments stay in their variant, which
     holds their state, actors are not split anew, and devices that cannot be driven are left out.
     """
-    from pearl.solvers.solver import solve
+    from pearl.solvers.solver import solve_problem
 
-    limits = system.limits
+    system, limits = problem.spec, problem.limits
     if all(t.replicas == 1 for t in plan.tasks):
         limits = replace(limits, replicas={})
-    one = corrected(_able(table, plan, system), graph, by)
-    lanes_cost = planner.runtime(system)
-    several = with_lanes(one, graph, **lanes_cost) if lanes_cost else one
+    table = corrected(_able(problem.costs, plan, system), problem.graph, by)
+    one = replace(problem, costing=table, limits=limits)
+    several = planner.at_several_lanes(one)
     count = sum(k.width > 0 for k in plan.lanes)
     try:
         mine = several if count > 1 else one
-        beyond_s = measured_s - cost(plan, graph, mine, system)[1]
-        now, now_s = cost(plan, graph, mine, system, beyond_s)
+        beyond_s = measured_s - cost(plan, mine)[1]
+        now, now_s = cost(plan, mine, beyond_s)
     except SpecError as error:
         return Decision(None, f"the plan is not one of the present problem: {error}")
     options: list[tuple[float, float, Plan]] = []
-    for costs, most in ((one, 1), (several, limits.max_lanes)):
+    for lanes, most in ((one, 1), (several, limits.max_lanes)):
         try:
-            found = solve(
-                graph,
-                costs,
-                objective=system.objective,
-                limits=replace(limits, max_lanes=most),
-                time_limit_s=SOLVE_S,
-            )
+            narrow = replace(lanes, limits=replace(limits, max_lanes=most))
+            found = solve_problem(narrow, time_limit_s=SOLVE_S)
         except InfeasibleError:
             continue
-        value, period_s = cost(found, graph, costs, system, max(0.0, beyond_s))
+        value, period_s = cost(found, lanes, max(0.0, beyond_s))
         if not options or value * GAIN <= options[0][0]:
             options = [(value, period_s, found)]
     if not options:
@@ -325,7 +311,7 @@ def decide(
     )
     if gain < GAIN:
         return Decision(None, f"{told}; the best found is {gain:.2f} x as good, and {least}")
-    guessed = _unmeasured(found, graph, by)
+    guessed = _unmeasured(found, problem.graph, by)
     why = (
         f"{told}, the new one {si(period_s, 's')}, {gain:.2f} x as good, and {least}; "
         f"{moved(plan, found)}"

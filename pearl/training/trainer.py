@@ -15,14 +15,14 @@ from pearl.errors import SpecError
 from pearl.files import held, write_atomically
 from pearl.graph.task_graph import TaskGraph
 from pearl.planner import plan_memory
-from pearl.planner.planner import as_system, planned, spared
+from pearl.planner.planner import as_system, build_problem, planned, spared
 from pearl.planning.plans import Plan, load_plan, plain
+from pearl.planning.problem import Problem
 from pearl.planning.runs import CHECKPOINT as CHECKPOINT
 from pearl.planning.runs import SPEC_MARK, Run, check_folder
 from pearl.report.report import Report
 from pearl.runtime.protocol.lane_schedule import Protocol
 from pearl.seeds import checked_seed
-from pearl.spec.own_code import graph_of
 from pearl.spec.reading import System, load
 from pearl.spec.trust import note, require
 from pearl.text_tables import marked
@@ -69,13 +69,12 @@ def compile(
             )
         system = load(system, set=set)
     system = as_system(system)
-    graph = graph_of(system)
     if plan is None:
         with spared(system):
-            made = _planned(system, graph, emulate=emulate)
+            made = _planned(build_problem(system), emulate=emulate)
     else:
         given = plan if isinstance(plan, Plan) else load_plan(plan)
-        made = compiled(system, given, graph, emulate=emulate, check=True)
+        made = compiled(system, given, emulate=emulate, check=True)
     trainer = Trainer._of(made, seed, plan_given=plan is not None)
     trainer.planned_s = time.perf_counter() - begin_s
     if not emulate:
@@ -83,14 +82,14 @@ def compile(
     return trainer
 
 
-def _planned(system: System, graph: TaskGraph, *, emulate: bool) -> Compiled:
-    """The system compiled with the plan that is remembered of it, or else made now."""
-    if (known := plan_memory.remembered(system, graph)) is not None:
+def _planned(problem: Problem, *, emulate: bool) -> Compiled:
+    """The system of a problem compiled with the plan that is remembered of it, or else made now."""
+    if (known := plan_memory.remembered(problem)) is not None:
         with suppress(SpecError):  # then it is made anew
-            return compiled(system, known, graph, emulate=emulate, check=True)
-    plan = planned(system, graph)
-    plan_memory.remember(system, graph, plan)
-    return compiled(system, plan, graph, emulate=emulate)
+            return compiled(problem.spec, known, problem.graph, emulate=emulate, check=True)
+    plan = planned(problem)
+    plan_memory.remember(problem, plan)
+    return compiled(problem.spec, plan, problem.graph, emulate=emulate)
 
 
 def _require_devices(made: Compiled) -> None:

@@ -91,9 +91,9 @@ def test_a_kind_of_one_file_and_one_line_is_planned_listed_and_labelled(kind: An
 
 
 def system_kernel(system: pearl.System, task: str) -> Any:
-    from pearl.planner.planner import problem
+    from pearl.planner.planner import build_problem
 
-    return problem(system)[0].task(task).kernel
+    return build_problem(system).graph.task(task).kernel
 
 
 def test_a_kind_may_say_its_own_energy_and_rung(kind: Any) -> None:

@@ -162,7 +162,7 @@ def test_a_run_whose_learning_is_one_call_on_two_cores_reports_each_part(kind: s
     system = pearl.load(found)
     host = replace(system.platform.devices[0], width=2, max_lanes=2)
     system = replace(system, platform=replace(system.platform, devices=(host,)))
-    graph, costs = PROBLEM(system)
+    graph, costs = problem(system)
     wanted = {("replay_sample", "update"), ("replay_sample", "update", "replay_update")}
     modes = tuple(
         m
@@ -242,7 +242,7 @@ def given(monkeypatch: pytest.MonkeyPatch) -> Any:
         system = pearl.load(spec(**limits))
         host = replace(system.platform.devices[0], width=2, max_lanes=2)
         system = replace(system, platform=replace(system.platform, devices=(host,)))
-        graph, costs = PROBLEM(system)
+        graph, costs = problem(system)
 
         def timed(m: Any) -> Any:
             us = math.fsum(
@@ -260,7 +260,9 @@ def given(monkeypatch: pytest.MonkeyPatch) -> Any:
     return plan
 
 
-PROBLEM = planner.problem
+def problem(system: Any) -> tuple[Any, Any]:
+    whole = planner.build_problem(system)
+    return whole.graph, whole.costs
 
 
 def lanes(plan: Any) -> int:
@@ -291,7 +293,7 @@ def test_slower_environments_are_split_over_both_cores(given: Any) -> None:
 
 def test_every_call_of_several_lanes_pays_for_the_runtime() -> None:
     system = pearl.load(spec(max_lanes=1))
-    graph, costs = PROBLEM(system)
+    graph, costs = problem(system)
     more = with_lanes(costs, graph, 1e-6, 2e-6, 0.0)
     for before, after in zip(costs.modes, more.modes, strict=True):
         assert after.estimate.occupancy_s == pytest.approx(before.estimate.occupancy_s + 1e-6)
@@ -299,7 +301,7 @@ def test_every_call_of_several_lanes_pays_for_the_runtime() -> None:
 
 
 def test_every_byte_between_calls_is_paid_for_by_both() -> None:
-    graph, costs = PROBLEM(pearl.load(spec(max_lanes=1)))
+    graph, costs = problem(pearl.load(spec(max_lanes=1)))
     more = with_lanes(costs, graph, 0.0, 0.0, 1e-9)
     extra = {
         a.tasks: a.estimate.occupancy_s - b.estimate.occupancy_s
@@ -324,9 +326,9 @@ def test_with_one_lane_no_mode_takes_two_cores() -> None:
     system = pearl.load(found)
     host = replace(system.platform.devices[0], width=2, max_lanes=2)
     system = replace(system, platform=replace(system.platform, devices=(host,)))
-    assert all(m.width == 1 for m in PROBLEM(system)[1].modes)
+    assert all(m.width == 1 for m in problem(system)[1].modes)
     wide = replace(system, limits=replace(system.limits, max_lanes=2))
-    assert any(m.width == 2 for m in PROBLEM(wide)[1].modes)
+    assert any(m.width == 2 for m in problem(wide)[1].modes)
 
 
 # Environments of the user's own

@@ -115,7 +115,7 @@ def test_a_plan_has_no_variant_that_was_not_timed_beside_one_that_was(fresh):
 
 def variants_of(task: str) -> set[str]:
     system = pearl.load("ddpg_pendulum", set={"limits.max_lanes": 2})
-    graph = planner.problem(system)[0]
+    graph = planner.build_problem(system).graph
     return {m.variant for m in tabulate(graph, system.platform, system.limits).of(task)}
 
 
@@ -328,7 +328,7 @@ def test_no_doubt_waits_for_a_process_that_measures_nor_needs_a_calibration(fres
 def test_a_run_contradicts_what_is_outside_the_band_and_far_off(fresh):
     store(loaded(1.0))
     system = pearl.load("dqn_cartpole", set={"limits.max_lanes": 1})
-    plan, graph = pearl.plan(system), planner.problem(system)[0]
+    plan, graph = pearl.plan(system), planner.build_problem(system).graph
     names = "+".join(t.task for t in plan.tasks if t.fused_with)
     said = sum(t.firings * t.seconds for t in plan.tasks if t.fused_with)
 

@@ -138,7 +138,8 @@ def problem(**limits):
             "train": {"steps": 1000},
         }
     )
-    return (system, *planner.problem(system))
+    whole = planner.build_problem(system)
+    return system, whole.graph, whole.costs
 
 
 def test_each_side_pays_for_what_the_other_does_meanwhile():

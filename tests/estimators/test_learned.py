@@ -95,7 +95,7 @@ def test_a_run_beside_a_data_sheet_teaches_data_sheets_alone_and_from_more_doubt
 def test_a_run_by_the_data_sheet_is_kept_without_a_calibration_and_corrects_it(fresh):
     system = pearl.load("dqn_cartpole", set={"limits.max_lanes": 1})
     with planner.spared(system):
-        plan, graph = pearl.plan(system), planner.problem(system)[0]
+        plan, graph = pearl.plan(system), planner.build_problem(system).graph
         assert {t.rung for t in plan.tasks} == {"datasheet"}
         wall_s = 1.5 * plan.period_s
         drift = Drift(plan.period_s, wall_s, 0.5, (), waited=0.0)
@@ -133,7 +133,7 @@ def test_it_is_kept_with_the_calibration_and_changes_estimates_and_plans(fresh):
     system = pearl.load("dqn_cartpole", set={"limits.max_lanes": 1})
     before = pearl.plan(system)
     call = {before.tasks[0].task, *before.tasks[0].fused_with}
-    graph, _ = planner.problem(system)
+    graph = planner.build_problem(system).graph
     whole = next(f.kernel for f in graph.fusions if {*f.tasks} == call)
     assert len(call) == len(before.tasks)
     new = Seen(parts(whole, HOST, "native", 1), math.log(1.2))
@@ -153,7 +153,7 @@ def test_it_is_kept_with_the_calibration_and_changes_estimates_and_plans(fresh):
 def test_a_run_teaches_where_it_can_be_told_what_its_calls_took(fresh):
     store(loaded(1.0))
     system = pearl.load("dqn_cartpole", set={"limits.max_lanes": 1})
-    plan, graph = pearl.plan(system), planner.problem(system)[0]
+    plan, graph = pearl.plan(system), planner.build_problem(system).graph
     says, steady = plan.period_s, {"wall_s": 2.0}
 
     said: list[str] = []
@@ -259,7 +259,7 @@ def test_of_several_lanes_each_teaches_its_calls_and_not_its_waits(fresh):
     one = {"env_step": ["gymnasium"], "update": ["native"], "replay_sample": ["native"]}
     lag = {"limits.policy_lag": 1, "limits.prefetch": 1, "limits.max_lanes": 2}
     system = pearl.load("dqn_cartpole", set={**lag, "limits.variants": one})
-    made, graph = pearl.plan(system), planner.problem(system)[0]
+    made, graph = pearl.plan(system), planner.build_problem(system).graph
     acts = {"inference", "env_step", "replay_insert"}
     tasks = tuple(
         replace(t, lane=f"cpu.{int(t.task not in acts)}", rung="calibrated", fused_with=())

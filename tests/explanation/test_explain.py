@@ -25,12 +25,14 @@ from pearl.explanation.resolve import Again, classes, devices_of, restricted
 from pearl.explanation.what_if import WhatIf, faster, what_ifs
 from pearl.graph.limits import Limits
 from pearl.graph.task_graph import Edge, Task, TaskGraph
-from pearl.planner.planner import problem
+from pearl.planner.planner import build_problem
 from pearl.planning.costs import CostTable, Mode
 from pearl.planning.plan_validation import check_plan
 from pearl.planning.plans import Plan, load_plan
+from pearl.planning.problem import Problem
 from pearl.report.report import Report
 from pearl.solvers.methods import milp
+from pearl.solvers.solver import solve_problem
 from pearl.spec.system import System
 from pearl.testing.graphs import devices, loop, mode, random_problem, star, tasks
 from pearl.time_limit import OutOfTimeError
@@ -81,7 +83,7 @@ def answered(plan: Plan) -> dict[str, str]:
     """Question → answer, of a plan that holds its problem."""
     p = plan.problem
     assert p is not None
-    said = answers(Again(plan, p.graph, p.costs, p.limits, float("inf")))
+    said = answers(Again(plan, p, float("inf")))
     return {s.question: s.answer for s in said}
 
 
@@ -230,15 +232,16 @@ def test_runner_ups_are_all_assignments_of_devices_within_the_share(seed: int) -
     within = 0.25
     limits = Limits()
     best = solve(graph, costs)
-    groups = classes(graph, limits)
+    whole = Problem(graph, costs, limits)
+    groups = classes(whole)
     values = {}
-    for choice in itertools.product(*(devices_of(g, costs, limits) for g in groups)):
+    for choice in itertools.product(*(devices_of(g, whole) for g in groups)):
         try:
-            plan = solve(graph, restricted(costs, dict(zip(groups, choice, strict=True)), {}))
+            plan = solve_problem(restricted(whole, dict(zip(groups, choice, strict=True)), {}))
         except pearl.InfeasibleError:
             continue
         values[choice] = plan.value
-    found = runner_ups(Again(best, graph, costs, limits, float("inf")), within)
+    found = runner_ups(Again(best, Problem(graph, costs, limits), float("inf")), within)
     own = tuple(best.task(g[0]).device for g in groups)
     close = {c: v for c, v in values.items() if v >= best.value * (1 - within) and c != own}
     got: dict[tuple[str, ...], float] = {}
@@ -260,7 +263,7 @@ def test_runner_ups_are_valid_distinct_and_not_better(seed: int, tmp_path: Path)
     limits = Limits()
     for objective in ("throughput", "power_efficiency"):
         best = solve(graph, costs, objective=objective)
-        again = Again(best, graph, costs, limits, float("inf"))
+        again = Again(best, Problem(graph, costs, limits), float("inf"))
         found = runner_ups(again, 0.5).plans
         assert len({signature(p) for p in (best, *(r.plan for r in found))}) == 1 + len(found)
         assert [r.loss for r in found] == sorted(r.loss for r in found)
@@ -272,14 +275,14 @@ def test_runner_ups_are_valid_distinct_and_not_better(seed: int, tmp_path: Path)
             r.plan.save(tmp_path / f"{n}.json")
             loaded = load_plan(tmp_path / f"{n}.json")
             assert loaded == r.plan
-            check_plan(loaded, graph, costs)
+            check_plan(loaded, Problem(graph, costs))
 
 
 @pytest.mark.parametrize("seed", [s for s in range(40, 61) if s != 43])  # 43 has no plan
 def test_the_parts_of_the_bound_add_up_to_the_period(seed: int) -> None:
     graph, costs = random_problem(seed)
     plan = solve(graph, costs)
-    b = bound_of(plan, graph, costs)
+    b = bound_of(plan, Problem(graph, costs))
     assert b.kind == plan.bottleneck.kind
     assert b.seconds / b.tokens == pytest.approx(plan.period_s, rel=1e-6)
     assert sum(p.seconds for p in b.parts) == pytest.approx(b.seconds)
@@ -318,8 +321,8 @@ def test_a_device_that_a_limit_names_is_alike_to_none() -> None:
     graph, costs = with_twin()
     limits = Limits(memory_bytes={"d1": 1e3})
     plan = solve(graph, costs, limits=limits)
-    assert Again(plan, graph, costs, Limits(), 0.0).alike == (("d1", "d2"),)
-    assert Again(plan, graph, costs, limits, 0.0).alike == ()
+    assert Again(plan, Problem(graph, costs), 0.0).alike == (("d1", "d2"),)
+    assert Again(plan, Problem(graph, costs, limits), 0.0).alike == ()
 
 
 def test_without_time_a_change_is_worth_what_the_plan_is_worth_in_it(monkeypatch) -> None:
@@ -327,7 +330,7 @@ def test_without_time_a_change_is_worth_what_the_plan_is_worth_in_it(monkeypatch
     graph, costs = two_devices()
     plan = solve(graph, costs)
 
-    def late(request):
+    def late(problem, search):
         raise OutOfTimeError
 
     monkeypatch.setattr(milp, "solve", late)
@@ -390,9 +393,9 @@ def test_copies_of_a_task_are_explained_as_one_task() -> None:
     assert next(w.name for w in e.what_ifs if w.kind == "task") == "learn"
     assert {w.name for w in e.what_ifs if w.kind == "task"} == {"env", "learn"}
     for r in e.runner_ups.plans:
-        check_plan(r.plan, graph, costs)
+        check_plan(r.plan, Problem(graph, costs))
     assert e.to_json()
-    bound = bound_of(whole, graph, costs)
+    bound = bound_of(whole, Problem(graph, costs))
     assert [(p.task, p.firings) for p in bound.parts] == [("env", 1)]
 
 
@@ -441,7 +444,8 @@ def test_what_time_did_not_allow_is_listed_and_not_guessed() -> None:
 
 def test_the_gpus_sentences_hold_the_figures_of_the_costs() -> None:
     system, plan, e = shipped()
-    graph, costs = problem(system)
+    whole = build_problem(system)
+    graph, costs = whole.graph, whole.costs
     said = {s.question: s.answer for s in e.answers}
     there = [m for m in costs.of("update") if m.device == "gpu"]
     update = min((m.estimate for m in there), key=lambda e: e.latency_s)
@@ -488,7 +492,8 @@ def test_a_device_that_is_always_busy_is_not_asked_why_it_idles() -> None:
 
 def test_the_replays_home_is_compared_with_the_best_plan_elsewhere() -> None:
     system = pearl.load("dqn_cartpole", set={**FAST, "platform": "cpu_gpu_fpga"})
-    graph, costs = problem(system)
+    whole = build_problem(system)
+    graph, costs = whole.graph, whole.costs
     plan = pearl.plan(system)
     found = answered(plan)
     asked = ["Why is gpu slower than the CPU?", "Why does gpu idle?"]  # not of a simulated device
@@ -594,7 +599,7 @@ def test_the_command_explains_and_writes_plans_that_come_close(tmp_path: Path) -
         plan = load_plan(tmp_path / f"plan-{n}.json")
         assert plan == load_plan(r["plan"])
         assert plan.host == "cpu_gpu"
-        check_plan(plan, *problem(system))
+        check_plan(plan, build_problem(system))
         assert pearl.compile(system, plan=plan, emulate=True).plan == plan
     assert "explanation" not in Ran("plan", *spec, "--json", "-").object()
     assert Ran("plan", *spec, "--runner-ups", tmp_path).status == 2
@@ -609,7 +614,7 @@ def test_a_change_is_shown_from_a_thousandth_on(value: float, shown: bool) -> No
 
 def test_questions_are_asked_in_the_order_in_which_users_ask() -> None:
     graph, costs = two_devices(latency_s=1 * US)
-    _, left_out = what_ifs(Again(solve(graph, costs), graph, costs, Limits(), deadline=0.0))
+    _, left_out = what_ifs(Again(solve(graph, costs), Problem(graph, costs), deadline=0.0))
     assert left_out[0] == "without d1"
     assert left_out[1].startswith("policy_lag 0 → 1")
     assert left_out[-1] == "nothing on d0, the host"
@@ -623,9 +628,9 @@ def test_a_replay_that_no_other_device_runs_is_told_from_one_that_limits_hold() 
     costs = dqn_costs(star(devices("cpu", "acc"), 2e-6), {"cpu": 1.0, "acc": 3.0})
     here = tuple(m for m in costs.modes if m.device == "cpu" or m.tasks == ("update",))
     table = replace(costs, modes=here)
-    again = Again(solve(graph, table), graph, table, Limits(), float("inf"))
+    again = Again(solve(graph, table), Problem(graph, table), float("inf"))
     tasks = "replay_insert, replay_sample and replay_update"
     assert where_replay(again) == f"On cpu: {tasks} are not modelled on acc."
     limits = Limits(devices={"replay_sample": ("cpu",)})
-    held = Again(solve(graph, costs, limits=limits), graph, costs, limits, float("inf"))
+    held = Again(solve(graph, costs, limits=limits), Problem(graph, costs, limits), float("inf"))
     assert where_replay(held) == "On cpu: replay_sample is kept off acc by the limits."

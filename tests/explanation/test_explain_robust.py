@@ -14,8 +14,9 @@ from pearl.planning.costs import CostTable
 from pearl.planning.draws import Draws
 from pearl.planning.plan_validation import plan_orders
 from pearl.planning.plans import Plan, load_plan
+from pearl.planning.problem import Problem
 from pearl.solvers.model.list_orders import ring_period
-from pearl.solvers.model.request import ROBUST
+from pearl.solvers.model.method import ROBUST
 from pearl.testing.graphs import devices, loop, mode, star
 from pearl_estimators import Estimate
 
@@ -33,7 +34,7 @@ def mean_and_worst(plan: Plan, graph: TaskGraph, costs: CostTable) -> tuple[floa
     assert plan.regret is not None
     found = []
     for table in Draws(plan.regret.draws, plan.regret.seed).tables(graph, costs):
-        timed, orders, _ = plan_orders(plan, graph, table)
+        timed, orders, _ = plan_orders(plan, Problem(graph, table))
         found.append(ring_period(timed, orders) / solve(graph, table, method="exhaustive").period_s)
     return float(np.mean(found)), max(found)
 

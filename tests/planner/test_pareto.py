@@ -20,11 +20,13 @@ from pearl.planner import energy_front
 from pearl.planning.costs import CostTable
 from pearl.planning.plan_validation import check_plan
 from pearl.planning.plans import Plan
+from pearl.planning.problem import Problem
 from pearl.planning.timing import timing
 from pearl.report.bands_text import bands_text
 from pearl.solvers.methods import enumeration
 from pearl.solvers.model.lane_sequencing import best_orders
 from pearl.solvers.model.search_space import search_spaces
+from pearl.solvers.solver import solve_problem
 from pearl.testing.graphs import devices, loop, mode, random_problem, star
 from pearl_estimators import Estimate
 from pearl_estimators.power import SOURCE
@@ -40,7 +42,7 @@ def small_problems(count: int) -> list[tuple[TaskGraph, CostTable]]:
         graph, costs = random_problem(seed, most_tasks=3, most_devices=3)
         seed += 1
         try:
-            size = enumeration.count(search_spaces(graph, costs, Limits()))
+            size = enumeration.count(search_spaces(Problem(graph, costs)))
         except InfeasibleError:
             continue
         if 4 <= size <= 60:
@@ -51,7 +53,7 @@ def small_problems(count: int) -> list[tuple[TaskGraph, CostTable]]:
 def every_point(graph: TaskGraph, costs: CostTable) -> list[tuple[float, float]]:
     """Power and iterations a second of every assignment with good orders, not slowed down."""
     found = []
-    for a in enumeration.assignments(enumeration.every_space(graph, costs, Limits())):
+    for a in enumeration.assignments(enumeration.every_space(Problem(graph, costs))):
         period = best_orders(timing(a)).period_s
         found.append((a.energy_j(period) / period, 1 / period))
     return found
@@ -67,7 +69,7 @@ def test_no_plan_dominates_the_front_and_none_lies_far_above_it(number: int) -> 
     plans = pearl.pareto(graph, costs, gap=GAP, time_limit_s=600)
     points = every_point(graph, costs)
     for plan in plans:
-        check_plan(plan, graph, costs)
+        check_plan(plan, Problem(graph, costs))
         assert plan.status == "optimal"
         assert plans.open_w == ()
         for power, speed in points:
@@ -214,10 +216,10 @@ def test_time_is_kept_and_what_is_not_proven_is_said(monkeypatch: pytest.MonkeyP
     def counted(*given: Any, time_limit_s: float, **more: Any) -> Plan:
         seconds.append(time_limit_s)
         now[0] += 8.0
-        return solve(*given, time_limit_s=time_limit_s, **more)
+        return solve_problem(*given, time_limit_s=time_limit_s, **more)
 
     monkeypatch.setattr(energy_front, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(energy_front, "solve", counted)
+    monkeypatch.setattr(energy_front, "solve_problem", counted)
     found = tuple(
         replace(d, idle_power_w=20.0, active_power_w=200.0, when_unused="off")
         for d in devices("cpu", "gpu1", "gpu2", "fpga")

@@ -9,7 +9,6 @@ import pytest
 
 import pearl
 from pearl.planner import plan_memory, planner
-from pearl.spec.own_code import graph_of
 from pearl.training import trainer
 from pearl_estimators.host import on_demand
 from pearl_estimators.host.benchmark_kernels import training
@@ -34,7 +33,7 @@ def made(monkeypatch):
     """The systems that were planned, a line each."""
     systems, plain = [], planner.planned
     monkeypatch.setattr(
-        trainer, "planned", lambda system, graph: systems.append(system) or plain(system, graph)
+        trainer, "planned", lambda problem: systems.append(problem.system) or plain(problem)
     )
     return systems
 
@@ -75,20 +74,20 @@ def test_a_spec_that_is_compiled_again_is_not_planned_again(folder, made):
 )
 def test_another_problem_has_another_plan(folder, made, changes):
     system = pearl.load(SPEC)
-    plan = planner.planned(system, graph_of(system))
-    plan_memory.remember(system, graph_of(system), plan)
+    problem = planner.build_problem(system)
+    plan_memory.remember(problem, planner.planned(problem))
     other = pearl.load(SPEC, set=changes)
-    assert plan_memory.remembered(system, graph_of(system)) is not None
-    assert plan_memory.remembered(other, graph_of(other)) is None
+    assert plan_memory.remembered(planner.build_problem(system)) is not None
+    assert plan_memory.remembered(planner.build_problem(other)) is None
 
 
 def test_another_calibration_or_version_or_source_has_another_plan(folder, made, monkeypatch):
     compiled()
     system = pearl.load(SPEC)
-    graph = graph_of(system)
+    problem = planner.build_problem(system)
 
     def known():
-        return plan_memory.remembered(system, graph) is not None
+        return plan_memory.remembered(problem) is not None
 
     assert known()
     (folder / "calibration-0.json").write_text("{}")
@@ -104,7 +103,9 @@ def test_another_calibration_or_version_or_source_has_another_plan(folder, made,
         assert not known()
     number = replace(system.platform.devices[0], peak_flops_per_s=1.0)
     platform = replace(system.platform, devices=(number, *system.platform.devices[1:]))
-    assert plan_memory.remembered(replace(system, platform=platform), graph) is None
+    assert (
+        plan_memory.remembered(replace(problem, system=replace(system, platform=platform))) is None
+    )
     assert known()
 
 
@@ -174,8 +175,8 @@ finally:
 
 @pytest.mark.parametrize("name", ["dqn_cartpole", "ppo_cartpole"])
 def test_a_spec_has_nothing_timed_or_compiled_that_it_does_not_have(name):
-    graph = graph_of(pearl.load(name))
-    mine = planner.kernels(graph)
+    graph = planner.build_problem(pearl.load(name)).graph
+    mine = graph.kernels
     timed = list(training(on_demand.needed_groups(mine)))
     assert {k.program for k in timed if k.kind == "env_step"} == {"CartPole-v1"}
     algorithm = name.partition("_")[0]

@@ -14,6 +14,7 @@ from pearl.graph.task_graph import Fusion, TaskGraph
 from pearl.planning.costs import CostTable, Mode
 from pearl.planning.draws import Draws, fitted, scaled
 from pearl.planning.plans import load_plan
+from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, timing
 from pearl.planning.valuation import least_periods, valued
 from pearl.solvers.methods.enumeration import assignments, every_space
@@ -146,7 +147,7 @@ def test_a_valuation_is_the_period_with_the_drawn_times(seed: int) -> None:
         links = tuple(replace(k, paid_by="lane", bytes_per_s=1e7) for k in costs.platform.links)
         costs = replace(costs, platform=replace(costs.platform, links=links))
     costs, draws = banded(costs), Draws(25, seed)
-    every = list(assignments(every_space(graph, costs, limits)))
+    every = list(assignments(every_space(Problem(graph, costs, limits))))
     for a in random.Random(seed).sample(every, min(3, len(every))):
         timed = timing(a)
         orders, _ = listed_orders(timed, float("inf"))
@@ -179,7 +180,9 @@ def test_a_limit_on_power_paces_every_draw() -> None:
         star(devices("cpu", idle_power_w=2.0, active_power_w=50.0)),
         (replace(mode("x", "cpu", 1.0, energy=10.0), estimate=Estimate(1.0, 1.0, 0.5, 3.0, 10.0)),),
     )
-    (a,) = assignments(every_space(loop("x"), costs, solve(loop("x"), costs).problem.limits))
+    (a,) = assignments(
+        every_space(Problem(loop("x"), costs, solve(loop("x"), costs).problem.limits))
+    )
     timed = timing(a)
     orders, _ = listed_orders(timed, float("inf"))
     found = valued(timed, orders, Draws(40), power_w=7.0)

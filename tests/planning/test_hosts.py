@@ -12,6 +12,7 @@ from pearl.errors import InfeasibleError
 from pearl.graph.limits import Limits
 from pearl.graph.task_graph import Edge, Task, TaskGraph
 from pearl.planning.costs import CostTable
+from pearl.planning.problem import Problem
 from pearl.solvers.methods import enumeration, milp
 from pearl.solvers.model.search_space import search_spaces
 from pearl.testing.graphs import devices, loop, mode, random_problem
@@ -48,14 +49,17 @@ def test_the_program_agrees_with_enumeration_on_two_hosts(objective: str) -> Non
     for seed in range(9000, 9060):
         graph, costs = on_two_hosts(seed)
         try:
-            choices = search_spaces(graph, costs, Limits())
+            choices = search_spaces(Problem(graph, costs))
         except InfeasibleError:
             continue
         if len({d.host for d in costs.platform.devices}) < 2 or enumeration.count(choices) > 2000:
             continue
         compared += 1
-        expected = enumeration.least_cost(choices, objective, Limits())
-        assert milp.least_cost(choices, objective, Limits()) == pytest.approx(expected, rel=1e-6)
+        problem = Problem(graph, costs, objective=objective)
+        expected = enumeration.least_cost(choices, problem)
+        assert milp.least_cost(
+            choices, Problem(graph, costs, objective=objective)
+        ) == pytest.approx(expected, rel=1e-6)
     assert compared > 25
 
 

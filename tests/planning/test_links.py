@@ -10,12 +10,12 @@ import pytest
 
 from pearl import solve
 from pearl.errors import InfeasibleError
-from pearl.graph.limits import Limits
 from pearl.graph.period import expand
 from pearl.graph.task_graph import Edge, TaskGraph
 from pearl.planning.costs import CostTable
 from pearl.planning.plan_validation import check_plan
 from pearl.planning.plans import load_plan
+from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, timing
 from pearl.solvers.methods import enumeration, milp
 from pearl.solvers.model.search_space import search_spaces
@@ -117,7 +117,7 @@ def paying(first: int, count: int, most: int, most_tasks: int) -> list[tuple[Tas
         if not any(k.paid_by == "lane" for k in costs.platform.links):
             continue
         try:
-            size = enumeration.count(search_spaces(graph, costs, Limits()))
+            size = enumeration.count(search_spaces(Problem(graph, costs)))
         except InfeasibleError:
             continue
         if 4 <= size <= most:
@@ -128,16 +128,19 @@ def paying(first: int, count: int, most: int, most_tasks: int) -> list[tuple[Tas
 @pytest.mark.parametrize("objective", ["throughput", "power_efficiency"])
 def test_the_program_agrees_with_enumeration_where_lanes_pay(objective: str) -> None:
     for graph, costs in paying(7000, 50, 2000, 7):
-        choices = search_spaces(graph, costs, Limits())
-        expected = enumeration.least_cost(choices, objective, Limits())
-        assert milp.least_cost(choices, objective, Limits()) == pytest.approx(expected, rel=1e-6)
+        choices = search_spaces(Problem(graph, costs))
+        problem = Problem(graph, costs, objective=objective)
+        expected = enumeration.least_cost(choices, problem)
+        assert milp.least_cost(
+            choices, Problem(graph, costs, objective=objective)
+        ) == pytest.approx(expected, rel=1e-6)
 
 
 def test_plans_where_lanes_pay_keep_their_own_check_and_agree_with_enumeration() -> None:
     compared = 0
     for graph, costs in paying(8000, 25, 300, 4):
         plan = solve(graph, costs)
-        check_plan(load_plan(json.loads(json.dumps(plan.to_json()))), graph, costs)
+        check_plan(load_plan(json.loads(json.dumps(plan.to_json()))), Problem(graph, costs))
         oracle = solve(graph, costs, method="exhaustive")
         assert plan.value <= oracle.bound_value * (1 + 1e-6)
         assert oracle.value <= plan.bound_value * (1 + 1e-6)
@@ -152,7 +155,7 @@ def test_devices_alike_in_everything_can_be_exchanged_and_others_cannot() -> Non
     modes = tuple(mode("x", d, 1.0) for d in ("cpu", "a", "b", "c"))
 
     def alike(costs: CostTable) -> list[list[str]]:
-        (program,) = search_spaces(loop("x"), costs, Limits())
+        (program,) = search_spaces(Problem(loop("x"), costs))
         return orbits(program, [range(len(o)) for o in program.options])
 
     assert alike(CostTable(platform, modes)) == [["a", "b", "c"]]
@@ -177,9 +180,9 @@ def test_exchangeable_devices_leave_the_optimum_as_it_is() -> None:
             for d in ("cpu", "a", "b", "c")
         )
         platform = hub("cpu", "a", "b", "c", paid_by=r.choice(["lane", "link"]))
-        choices = search_spaces(graph, CostTable(platform, modes), Limits())
-        expected = enumeration.least_cost(choices, "throughput", Limits())
-        found = milp.least_cost(choices, "throughput", Limits())
+        choices = search_spaces(Problem(graph, CostTable(platform, modes)))
+        expected = enumeration.least_cost(choices, Problem(graph, CostTable(platform, modes)))
+        found = milp.least_cost(choices, Problem(graph, CostTable(platform, modes)))
         assert found == pytest.approx(expected, rel=1e-6)
 
 

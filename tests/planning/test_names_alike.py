@@ -17,6 +17,7 @@ from pearl.graph.task_graph import Edge, TaskGraph
 from pearl.planning.costs import CostTable
 from pearl.planning.plan_validation import check_plan
 from pearl.planning.plans import Plan, load_plan
+from pearl.planning.problem import Problem
 from pearl.runtime.protocol.lane_schedule import Protocol
 from pearl.testing.graphs import devices, loop, mode, random_problem, star
 from pearl_devices import Device, Link, Platform
@@ -34,8 +35,8 @@ def two(*between: Edge) -> TaskGraph:
 
 def same(plan: Plan, graph: TaskGraph, costs: CostTable) -> None:
     """The plan passes its check, also when it has been a file, and is explained."""
-    check_plan(plan, graph, costs)
-    check_plan(load_plan(json.loads(json.dumps(plan.to_json()))), graph, costs)
+    check_plan(plan, Problem(graph, costs))
+    check_plan(load_plan(json.loads(json.dumps(plan.to_json()))), Problem(graph, costs))
     assert explain(plan, time_limit_s=0.2).value == plan.value
 
 
@@ -83,7 +84,7 @@ def test_an_edge_beside_a_stricter_one_changes_no_plan():
             continue
         limits = Limits(prefetch=2)
         both = solve(doubled, costs, objective=objective, method=method, limits=limits)
-        check_plan(both, doubled, costs)
+        check_plan(both, Problem(doubled, costs))
         if one.status == both.status == "optimal":
             compared += 1
             assert both.value == pytest.approx(one.value, rel=1e-6), seed
@@ -157,10 +158,10 @@ def test_an_edge_that_the_graph_has_once_is_in_the_plan_once():
     plan = solve(graph, APART_COSTS)
     more = replace(plan, edges=(*plan.edges, plan.edges[0]))
     with pytest.raises(SpecError, match="edge x → y is 2 times in the plan, 1 times in the graph"):
-        check_plan(more, graph, APART_COSTS)
+        check_plan(more, Problem(graph, APART_COSTS))
     unknown = replace(plan, edges=(*plan.edges, replace(plan.edges[0], dst="z")))
     with pytest.raises(SpecError, match="edge x → z is 1 times in the plan, 0 times in the graph"):
-        check_plan(unknown, graph, APART_COSTS)
+        check_plan(unknown, Problem(graph, APART_COSTS))
 
 
 def test_two_modes_of_one_key_are_refused():

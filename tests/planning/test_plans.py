@@ -16,6 +16,7 @@ from pearl.graph.task_graph import TaskGraph
 from pearl.planning.costs import CostTable
 from pearl.planning.plan_validation import check_plan, completions, stated_costs, unfolded
 from pearl.planning.plans import Plan, load_plan
+from pearl.planning.problem import Problem
 from pearl.testing.graphs import devices, loop, mode, star
 from tests.graphs import dqn, dqn_costs
 
@@ -86,7 +87,7 @@ def test_a_paced_plan_runs_at_its_pace() -> None:
     paced = solve(loop("x"), costs, limits=Limits(power_w=15.0))
     ends = completions(paced, loop("x"), found, 20)
     assert np.allclose(np.diff(ends), 2.0)
-    check_plan(paced, loop("x"), costs)
+    check_plan(paced, Problem(loop("x"), costs))
 
 
 def test_without_a_spread_of_times_the_simulated_period_is_the_period(plan: Plan) -> None:
@@ -104,18 +105,19 @@ def test_a_spread_of_times_slows_a_loop_between_lanes_down() -> None:
 def test_the_check_names_what_disagrees(plan: Plan) -> None:
     slower = dqn_costs(PLATFORM, {"cpu": 0.9, "gpu": 1.7})
     with pytest.raises(SpecError, match="period_s is"):
-        check_plan(plan, GRAPH, slower)
+        check_plan(plan, Problem(GRAPH, slower))
     with pytest.raises(SpecError, match="task update is placed 0 times"):
         check_plan(
-            replace(plan, tasks=tuple(t for t in plan.tasks if t.task != "update")), GRAPH, COSTS
+            replace(plan, tasks=tuple(t for t in plan.tasks if t.task != "update")),
+            Problem(GRAPH, COSTS),
         )
     with pytest.raises(SpecError, match="edge"):
-        check_plan(plan, dqn(2), COSTS)
+        check_plan(plan, Problem(dqn(2), COSTS))
     lane = next(k for k in plan.lanes if "update" in [e.task for e in k.order])
     short = replace(lane, order=lane.order[:-1])
     lanes = tuple(short if k is lane else k for k in plan.lanes)
     with pytest.raises(SpecError, match="order is incomplete"):
-        check_plan(replace(plan, lanes=lanes), GRAPH, COSTS)
+        check_plan(replace(plan, lanes=lanes), Problem(GRAPH, COSTS))
 
 
 def test_the_check_finds_orders_that_deadlock(plan: Plan) -> None:
@@ -123,7 +125,7 @@ def test_the_check_finds_orders_that_deadlock(plan: Plan) -> None:
     turned = replace(lane, order=lane.order[::-1])
     lanes = tuple(turned if k is lane else k for k in plan.lanes)
     with pytest.raises(SpecError, match="deadlock"):
-        check_plan(replace(plan, lanes=lanes), GRAPH, COSTS)
+        check_plan(replace(plan, lanes=lanes), Problem(GRAPH, COSTS))
 
 
 def test_states_apart_are_found() -> None:
@@ -134,7 +136,7 @@ def test_states_apart_are_found() -> None:
         for t in found.tasks
     )
     with pytest.raises(SpecError):
-        check_plan(replace(found, tasks=moved), graph, COSTS)
+        check_plan(replace(found, tasks=moved), Problem(graph, COSTS))
 
 
 @pytest.mark.parametrize("text", ["[]", "{", '{"schema": 2}', '{"schema": 1}', "null", "1e999"])
@@ -165,7 +167,7 @@ def test_a_plan_of_somebody_else_is_wrong_in_a_sentence(
 
     def checked() -> None:
         found = load_plan(changed)
-        check_plan(found, GRAPH, stated_costs(found, GRAPH, PLATFORM))
+        check_plan(found, Problem(GRAPH, stated_costs(found, GRAPH, PLATFORM)))
 
     with pytest.raises(SpecError) as refused:
         checked()

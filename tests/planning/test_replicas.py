@@ -17,7 +17,7 @@ from pearl.graph.task_graph import Replica, TaskGraph
 from pearl.planning.costs import CostTable, tabulate
 from pearl.planning.plan_validation import check_plan, completions
 from pearl.planning.plans import Plan, load_plan
-from pearl.planning.replica_costs import split_costs
+from pearl.planning.problem import Problem, split_costs
 from pearl.planning.replicas import Split, resized, share_choices, split_graph, split_limits, splits
 from pearl.solvers.methods.enumeration import every_space
 from pearl.solvers.model.search_space import search_spaces
@@ -74,7 +74,10 @@ def test_the_oracle_enumerates_the_same_choices_by_itself() -> None:
         def of(programs_found: list) -> set:  # type: ignore[type-arg]
             return {tuple(t.part for t in p.expansion.graph.tasks) for p in programs_found}
 
-        ours, oracle = search_spaces(graph, costs, limits), every_space(graph, costs, limits)
+        ours, oracle = (
+            search_spaces(Problem(graph, costs, limits)),
+            every_space(Problem(graph, costs, limits)),
+        )
         assert of(ours) == of(oracle)
         assert len(ours) == len(splits(graph, limits)) == len(oracle)
 
@@ -157,7 +160,7 @@ def test_a_plan_with_replicas_survives_json_its_schema_and_its_check() -> None:
     assert schema_problems(value, "plan") == []
     again = load_plan(value)
     assert again == plan
-    check_plan(again, ring_with_lag(), FAST_AND_SLOW)
+    check_plan(again, Problem(ring_with_lag(), FAST_AND_SLOW))
     named = {e.task for k in again.lanes for e in k.order if k.width > 0}
     assert named == {"act", "learn"}
     pairs = {(c.src, c.src_replica, c.dst, c.dst_replica) for c in again.edges}
@@ -182,7 +185,7 @@ def test_replicas_that_do_not_add_up_are_refused(change: dict[str, object], text
     plan = split_plan()
     rows = tuple(replace(t, **change) if t.task == "act" else t for t in plan.tasks)  # type: ignore[arg-type]
     with pytest.raises(SpecError, match=text):
-        check_plan(replace(plan, tasks=rows), ring_with_lag(), FAST_AND_SLOW)
+        check_plan(replace(plan, tasks=rows), Problem(ring_with_lag(), FAST_AND_SLOW))
 
 
 def test_a_task_that_cannot_be_split_is_refused_by_name() -> None:
@@ -216,6 +219,6 @@ def test_algorithms_offer_their_acting_tasks_and_specs_say_how_many_copies() -> 
     assert {m.share for m in costs.modes if m.tasks == ("env_step",)} == {None, *range(1, 8)}
     assert {m.share for m in costs.modes if m.tasks == ("update",)} == {None}
     plan = solve(graph, costs, limits=system.limits, time_limit_s=10)
-    check_plan(plan, graph, costs)
+    check_plan(plan, Problem(graph, costs))
     with pytest.raises(SpecError, match=r"limits\.replicas.*envstep"):
         load({**SPEC, "limits": {"replicas": {"envstep": 2}}})

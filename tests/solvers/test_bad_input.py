@@ -19,6 +19,7 @@ from pearl.planner.planner import pareto
 from pearl.planning.costs import CostTable
 from pearl.planning.plan_validation import check_plan
 from pearl.planning.plans import Plan
+from pearl.planning.problem import Problem
 from pearl.solvers import METHODS
 from pearl.solvers.infeasible import iis, limit_sets
 from pearl.solvers.methods import cpsat, local_search
@@ -58,7 +59,7 @@ def attempt(
     except (SpecError, InfeasibleError) as error:
         refused(error)
         return None
-    check_plan(plan, graph, costs)
+    check_plan(plan, Problem(graph, costs))
     assert plan.period_s > 0
     return plan
 
@@ -139,7 +140,7 @@ def test_fronts_of_random_problems_are_fronts_or_one_of_our_errors(problem: int)
     assert powers == sorted(powers)
     assert values == sorted(values)
     for plan in plans:
-        check_plan(plan, graph, costs)
+        check_plan(plan, Problem(graph, costs))
 
 
 def asked(graph: TaskGraph, costs: CostTable, method: str, **more: Any) -> Plan:
@@ -315,7 +316,7 @@ def test_explaining_ends_with_the_time_given_but_for_a_moment(
         monkeypatch.setattr(module, "time", clock)
     costs = on_a_and_b(*"xyz", seconds=(2.0, 2.0))
     limits = Limits(period_s=1.0, pin=dict.fromkeys("xyz", "a"), max_lanes=1, power_w=100.0)
-    error = iis.explain(loop(*"xyz"), costs, limits, deadline=0.0)
+    error = iis.explain(Problem(loop(*"xyz"), costs, limits), deadline=0.0)
     assert 0 < len(solved) <= math.ceil(iis.LEAST_S / 0.4)  # none begins after it
     assert max(solved) <= iis.LEAST_S
     assert "one of these has to give" in str(error)  # no longer said to be a smallest set

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 import pearl
-from pearl.planner.planner import problem
+from pearl.planner.planner import build_problem
 from pearl.planning.costs import CostTable
+from pearl.planning.problem import Problem
 from pearl.planning.replicas import Split
 from pearl.solvers.large import few_splits
 from pearl.solvers.methods import milp
@@ -37,7 +38,8 @@ def on_hosts(hosts: int, step_s: float, gpus: int = 1, copies: int = 2):
     names = [f"n{i}" for i in range(hosts)]
     links = [Link(names[0], n, 50e-6, 1.25e9, 20e-6) for n in names[1:]]
     platform = of_hosts("several", dict.fromkeys(names, machine), links)
-    graph, costs = problem(replace(system, platform=platform))
+    whole = build_problem(replace(system, platform=platform))
+    graph, costs = whole.graph, whole.costs
     envs, modes = graph.task("env_step").environments, []
     for m in costs.modes:
         if "env_step" not in m.tasks:
@@ -51,9 +53,9 @@ def on_hosts(hosts: int, step_s: float, gpus: int = 1, copies: int = 2):
 def test_the_bound_and_the_plan_of_few_are_beside_those_of_all(step_s, monkeypatch):
     graph, costs, limits = on_hosts(2, step_s)
     whole = pearl.solve(graph, costs, limits=limits, time_limit_s=600)
-    assert few_splits.few_splits(graph, costs, limits, "throughput") is None
+    assert few_splits.few_splits(Problem(graph, costs, limits)) is None
     monkeypatch.setattr(few_splits, "MOST", 0)
-    few = few_splits.few_splits(graph, costs, limits, "throughput")
+    few = few_splits.few_splits(Problem(graph, costs, limits))
     assert Split() in few.splits
     assert len(few.splits) <= 3
     assert 0 < few.bound <= whole.period_s * (1 + 1e-9)

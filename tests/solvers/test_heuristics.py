@@ -15,6 +15,7 @@ from pearl.graph.limits import Limits
 from pearl.graph.task_graph import Edge, TaskGraph
 from pearl.planning.costs import CostTable
 from pearl.planning.plan_validation import check_plan
+from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, timing
 from pearl.solvers import METHODS
 from pearl.solvers.large.lane_loads import LaneLoads
@@ -60,7 +61,7 @@ def paper_example() -> tuple[TaskGraph, CostTable]:
 
 
 def test_heft_has_the_upward_ranks_of_the_paper() -> None:
-    it = iteration(makespan_spaces(*paper_example(), Limits())[0])
+    it = iteration(makespan_spaces(Problem(*paper_example(), Limits()))[0])
     published = [108, 77, 80, 80, 69, 63.333, 42.667, 35.667, 44.333, 14.667]
     assert heft.upward_rank(it) == pytest.approx(published, abs=1e-3)
 
@@ -86,7 +87,7 @@ def test_the_optimistic_cost_table_is_that_of_equation_6() -> None:
     graph = TaskGraph("xy", tasks("x", "y"), (Edge("x", "y"),))
     seconds = {("x", "a"): 1.0, ("x", "b"): 1.0, ("y", "a"): 5.0, ("y", "b"): 1.0}
     costs = CostTable(platform, tuple(mode(t, d, s) for (t, d), s in seconds.items()))
-    it = iteration(makespan_spaces(graph, costs, Limits())[0])
+    it = iteration(makespan_spaces(Problem(graph, costs))[0])
     assert peft.optimistic_costs(it) == [[pytest.approx(4.0), pytest.approx(1.0)], [0.0, 0.0]]
 
 
@@ -123,7 +124,7 @@ def test_dqn_on_two_devices_gets_a_plan_that_passes_its_check(method: str) -> No
     learn = mode(("replay_sample", "update", "replay_update"), "gpu", 80e-6)
     costs = replace(costs, modes=(*costs.modes, learn))
     for objective in METHODS[method].objectives:
-        check_plan(solve(graph, costs, objective=objective, method=method), graph, costs)
+        check_plan(solve(graph, costs, objective=objective, method=method), Problem(graph, costs))
 
 
 def test_an_iteration_without_time_or_energy_is_an_error_saying_so() -> None:
@@ -149,7 +150,7 @@ def test_memory_that_earliest_finish_would_overfill_is_shared_out() -> None:
     costs = CostTable(star(found), modes)
     for method in HEURISTICS:
         plan = solve(graph, costs, method=method)
-        check_plan(plan, graph, costs)
+        check_plan(plan, Problem(graph, costs))
         assert sorted(t.device for t in plan.tasks) == ["a", "a", "b", "b"]
 
 
@@ -191,7 +192,7 @@ def large_problem(seed: int, n: int, paid_by: str) -> tuple[TaskGraph, CostTable
 def test_loads_kept_move_by_move_are_those_of_the_timed_graph(paid_by: str) -> None:
     r = random.Random(1)
     graph, costs = large_problem(0, 12, paid_by)
-    p = search_spaces(graph, costs, Limits())[0]
+    p = search_spaces(Problem(graph, costs))[0]
     loads = LaneLoads(p, [(0, 0)] * 12, 1.0)
     for _ in range(40):
         u = r.randrange(12)
@@ -211,7 +212,7 @@ def test_loads_kept_move_by_move_are_those_of_the_timed_graph(paid_by: str) -> N
 
 def test_without_cycles_lane_orders_that_run_ahead_reach_the_largest_load() -> None:
     graph, costs = large_problem(3, 40, "link")
-    p = search_spaces(graph, costs, Limits())[0]
+    p = search_spaces(Problem(graph, costs))[0]
     a = Assignment(p.expansion, costs, tuple(o[i % 4] for i, o in enumerate(p.options)), (0,) * 40)
     ordered = best_orders(timing(a), nodes=1)
     assert ordered.period_s == pytest.approx(max(timing(a).loads_s.values()))
@@ -224,7 +225,7 @@ def test_local_search_on_a_large_graph_ends_close_to_its_bound(
     monkeypatch.setattr(local_search, "LOAD_MOVES", 20_000)
     graph, costs = large_problem(4, 80, "link")
     plan = solve(graph, costs, method="local_search", time_limit_s=3600.0)
-    check_plan(plan, graph, costs)
+    check_plan(plan, Problem(graph, costs))
     assert plan.gap < 0.1  # of the best loads seen 0.04, of those that HEFT starts from 0.19
     assert plan.period_s <= 0.9 * solve(graph, costs, method="heft").period_s
 

@@ -13,7 +13,7 @@ from pearl.graph.task_graph import Edge, TaskGraph
 from pearl.planning.costs import CostTable
 from pearl.planning.plan_validation import plan_timing, unfolded
 from pearl.planning.plans import Plan
-from pearl.planning.replica_costs import split_costs
+from pearl.planning.problem import Problem, split_costs
 from pearl.planning.timing import timing
 from pearl.solvers.model.lane_sequencing import best_orders
 from pearl.testing.graphs import devices, mode, random_limited, star, tasks
@@ -72,7 +72,7 @@ def test_no_two_lanes_of_a_device_can_be_joined_without_loss(seed: int, method: 
     except InfeasibleError:
         return
     whole, torn, split = unfolded(plan, graph)
-    timed, _ = plan_timing(whole, torn, split_costs(costs, split))
+    timed, _ = plan_timing(whole, Problem(torn, split_costs(costs, split)))
     a = timed.assignment
     for device in {m.device for m in a.modes}:
         numbers = sorted({n for m, n in zip(a.modes, a.lanes, strict=True) if m.device == device})

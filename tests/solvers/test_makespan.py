@@ -20,6 +20,7 @@ from pearl.planning.costs import CostTable, Mode
 from pearl.planning.plan_builder import makespan_s
 from pearl.planning.plan_validation import check_plan, completions
 from pearl.planning.plans import Plan
+from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, timing
 from pearl.solvers import METHODS
 from pearl.solvers.methods import cpsat, heft, local_search
@@ -45,7 +46,7 @@ SOONEST = [
 
 def shortest(graph: TaskGraph, costs: CostTable, method: str, **options: object) -> Plan:
     plan = solve(graph, costs, objective="makespan", method=method, **options)  # type: ignore[arg-type]
-    check_plan(plan, graph, costs)
+    check_plan(plan, Problem(graph, costs))
     assert plan.bound_value <= plan.value
     assert plan.gap == pytest.approx(1 - plan.bound_value / plan.value)
     assert (plan.status == "optimal") == (plan.gap <= 1e-6)
@@ -212,14 +213,14 @@ def test_each_firing_has_its_place_in_the_order_and_a_changed_value_is_noticed()
     plan = shortest(graph, costs, "heft")
     assert [e.task for k in plan.lanes for e in k.order if e.task == "y"] == ["y"] * 3
     with pytest.raises(SpecError, match="makespan"):
-        check_plan(replace(plan, value=plan.value * 1.01), graph, costs)
+        check_plan(replace(plan, value=plan.value * 1.01), Problem(graph, costs))
 
 
 def least(graph: TaskGraph, costs: CostTable, most: int = 4000) -> float:
     """The least makespan of all modes, lanes and orders; NaN for more than `most` orders of one
     assignment."""
     best = math.inf
-    for p in makespan_spaces(graph, costs, Limits()):
+    for p in makespan_spaces(Problem(graph, costs)):
         for modes in itertools.product(*p.options):
             for lanes in itertools.product(*(range(p.lanes[m.device]) for m in modes)):
                 a = Assignment(p.expansion, costs, modes, lanes)
@@ -367,7 +368,7 @@ def random_shop(seed: int, jobs: int, machines: int) -> tuple[TaskGraph, CostTab
 
 def tabu_found(seed: int, moves: int) -> tuple[Found, Found]:
     """What HEFT has for a random shop, and where so many moves of tabu search end from there."""
-    it = iteration(makespan_spaces(*random_shop(seed, 10, 4), Limits())[0])
+    it = iteration(makespan_spaces(Problem(*random_shop(seed, 10, 4), Limits()))[0])
     first = heft.schedule(it)
     assert first
     lanes = local_search.plain_lanes(it)
@@ -394,7 +395,7 @@ def test_a_large_shop_goes_through_tabu_search_and_its_plan_is_sound(
 
 
 def bound_of(graph: TaskGraph, costs: CostTable) -> float:
-    return least_s(iteration(makespan_spaces(graph, costs, Limits())[0]))
+    return least_s(iteration(makespan_spaces(Problem(graph, costs))[0]))
 
 
 def test_the_bound_is_the_longest_way_with_what_every_plan_must_wait_for() -> None:

@@ -16,7 +16,7 @@ from pearl.errors import SpecError
 from pearl.graph.limits import Limits
 from pearl.planning.costs import CostTable
 from pearl.solvers import METHODS
-from pearl.solvers.model.request import OBJECTIVES, Method
+from pearl.solvers.model.method import OBJECTIVES, Method
 from pearl.testing.graphs import devices, loop, mode, star
 
 GRAPH = loop("x", "y")
@@ -31,8 +31,8 @@ Register = Callable[..., str]
 GOOD = """
 from dataclasses import replace
 from pearl.solvers.methods import heft
-def solve(request):
-    outcome = heft.solve(request)
+def solve(problem, search):
+    outcome = heft.solve(problem, search)
     best = outcome.best
     a = best.assignment
 """
@@ -61,7 +61,7 @@ HALF = {
     "no callable": ("solve = 1", "type int"),
     "does not import": ("import nowhere_at_all", "No module named 'nowhere_at_all'"),
     "syntax": ("def solve(", "never closed"),
-    "arguments": ("def solve(graph, costs): ...", "does not take one argument"),
+    "arguments": ("def solve(problem): ...", "does not take two arguments"),
 }
 
 
@@ -75,7 +75,7 @@ def test_a_half_registered_method_is_one_sentence_with_its_file(
     (sentence,) = error.value.problems
     assert sentence.startswith(f"method 'mine': {module}.py: ")
     assert fault in sentence
-    assert "solve(request: Request) -> Outcome" in sentence
+    assert "solve(problem: Problem, search: Search) -> Outcome" in sentence
     for command in (["list", "methods"], ["plan", "dqn_cartpole", "--method", "mine"]):
         ran = CliRunner().invoke(app, [*command, *SET] if "plan" in command else command)
         assert isinstance(ran.exception, SystemExit), ran.exception
@@ -84,16 +84,16 @@ def test_a_half_registered_method_is_one_sentence_with_its_file(
 
 
 def test_objectives_that_do_not_exist_are_one_sentence(faulty: Register) -> None:
-    faulty("def solve(request): ...", ("throughput", "speed"))
+    faulty("def solve(problem, search): ...", ("throughput", "speed"))
     with pytest.raises(SpecError, match=r"method 'mine': .*'speed'.*'makespan'"):
         solve(GRAPH, COSTS, method="mine")
 
 
 OUTCOMES = {
-    "None": ("def solve(request): return None", "returned None, not an Outcome"),
+    "None": ("def solve(problem, search): return None", "returned None, not an Outcome"),
     "a plan": (GOOD + "    return a", "not an Outcome"),
     "no Found": (GOOD + "    return replace(outcome, best=a)", "not a Found"),
-    "raises": ("def solve(request): return request.nothing", "failed with AttributeError"),
+    "raises": ("def solve(problem, search): return search.nothing", "failed with AttributeError"),
     "slower than allowed": (
         GOOD + "    return replace(outcome, best=replace(best, period_s=0.5, cost=0.5), bound=0.0)",
         "period_s of its plan is 0.5, computed anew 3",
@@ -111,7 +111,8 @@ OUTCOMES = {
         "('a', 'other', 1), which is not allowed",
     ),
     "limits": (
-        GOOD + "    return heft.solve(replace(request, limits=replace(request.limits, pin={})))",
+        GOOD + "    free = replace(problem, limits=replace(problem.limits, pin={}))\n"
+        "    return heft.solve(free, search)",
         "runs y in the mode ('a', 'v', 1), which is not allowed",
     ),
     "lanes": (
@@ -144,8 +145,8 @@ def test_a_faulty_outcome_is_one_sentence_with_the_file(
 
 def test_a_plan_that_breaks_a_rule_of_several_tasks_is_one_sentence(faulty: Register) -> None:
     faulty(
-        GOOD + "    apart = replace(request.limits, max_lanes=None, pin={'x': 'a', 'y': 'b'})\n"
-        "    return heft.solve(replace(request, limits=apart))"
+        GOOD + "    apart = replace(problem.limits, max_lanes=None, pin={'x': 'a', 'y': 'b'})\n"
+        "    return heft.solve(replace(problem, limits=apart), search)"
     )
     with pytest.raises(SpecError, match=r"breaks a rule that couples tasks .*max_lanes"):
         solve(GRAPH, COSTS, method="mine", limits=Limits(max_lanes=1))

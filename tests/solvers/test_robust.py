@@ -17,6 +17,7 @@ from pearl.planning.costs import CostTable
 from pearl.planning.draws import Draws, scaled
 from pearl.planning.plan_validation import plan_orders
 from pearl.planning.plans import load_plan
+from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, Orders, timing
 from pearl.planning.valuation import valued
 from pearl.report.bands_text import regret_text
@@ -24,8 +25,8 @@ from pearl.solvers import robust
 from pearl.solvers.methods import exhaustive
 from pearl.solvers.methods.enumeration import assignments, every_space
 from pearl.solvers.model.list_orders import ring_period
-from pearl.solvers.model.request import ROBUST as KINDS
-from pearl.solvers.model.request import Request
+from pearl.solvers.model.method import ROBUST as KINDS
+from pearl.solvers.model.method import Search
 from pearl.solvers.model.result import Outcome
 from pearl.solvers.robust import DRAWS
 from pearl.testing.graphs import devices, loop, mode, random_problem, star
@@ -56,7 +57,7 @@ def least_regret(graph: TaskGraph, costs: CostTable, kind: str, seed: int) -> fl
     draws = Draws(DRAWS, seed)
     tables = draws.tables(graph, costs)
     rows = []
-    for a in assignments(every_space(graph, costs, Limits())):
+    for a in assignments(every_space(Problem(graph, costs))):
         drawn = [
             replace(
                 a,
@@ -248,16 +249,16 @@ def test_the_regret_of_draws_that_are_not_solved_is_an_interval_that_holds_the_t
     graph, costs, limits = lottery(power_w)
     draws, calls = Draws(DRAWS, 1), 0
 
-    def run(request: Request) -> Outcome:
+    def run(problem: Problem, search: Search) -> Outcome:
         nonlocal calls
         calls += 1
         if calls > solved + 1:
             raise OutOfTimeError
-        return exhaustive.solve(request)
+        return exhaustive.solve(problem, search)
 
     deadline = time.monotonic() + 1e6
-    request = Request(graph, costs, "throughput", limits, deadline, 0, "exhaustive")
-    outcome, said = robust.least_regret(request, run, KINDS[objective], draws)
+    problem, search = Problem(graph, costs, limits), Search(deadline, 0, "exhaustive")
+    outcome, said = robust.least_regret(problem, search, run, KINDS[objective], draws)
     assert said.solved == solved or solved == 0
     tables = draws.tables(graph, costs)
     least = [solve(graph, t, limits=limits, method="exhaustive").period_s for t in tables]
@@ -296,10 +297,10 @@ def test_watts_are_drawn_for_idle_devices_too() -> None:
     graph, costs, _ = lottery()
     draws = Draws(5, 3)
     plan = solve(graph, costs)
-    timed, orders, _ = plan_orders(plan, graph, costs)
+    timed, orders, _ = plan_orders(plan, Problem(graph, costs))
     joules = valued(timed, orders, draws).energy_j
     for table, expected in zip(draws.tables(graph, costs), joules, strict=True):
-        drawn, ring, _ = plan_orders(plan, graph, table)
+        drawn, ring, _ = plan_orders(plan, Problem(graph, table))
         energy = drawn.assignment.energy_j(ring_period(drawn, ring))
         assert energy == pytest.approx(expected, rel=1e-9)
 
@@ -308,14 +309,14 @@ def test_the_estimates_get_the_time_of_the_draws_where_their_share_is_too_short(
     graph, costs, limits = lottery()
     deadlines: list[float] = []
 
-    def run(request: Request) -> Outcome:
-        deadlines.append(request.deadline)
+    def run(problem: Problem, search: Search) -> Outcome:
+        deadlines.append(search.deadline)
         if len(deadlines) == 1:
             raise OutOfTimeError
-        return exhaustive.solve(request)
+        return exhaustive.solve(problem, search)
 
     deadline = time.monotonic() + 1e6
-    request = Request(graph, costs, "throughput", limits, deadline, 0, "exhaustive")
-    outcome, _ = robust.least_regret(request, run, "mean", Draws(DRAWS, 1))
+    problem, search = Problem(graph, costs, limits), Search(deadline, 0, "exhaustive")
+    outcome, _ = robust.least_regret(problem, search, run, "mean", Draws(DRAWS, 1))
     assert deadlines[0] < deadlines[1] == deadline
     assert outcome.best.cost > 0

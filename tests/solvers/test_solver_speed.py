@@ -15,8 +15,8 @@ from benchmarks.solver.plot import panels, svg
 from benchmarks.solver.scale import LIMIT_S, apart
 from benchmarks.solver.speed import timed, yardstick
 from pearl import solve
-from pearl.graph.limits import Limits
 from pearl.planning.plan_validation import check_plan
+from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, timing
 from pearl.solvers.large import annealing, load_annealing
 from pearl.solvers.large.load_annealing import Annealing, balance, counting_bound, greedy
@@ -31,7 +31,7 @@ from pearl.time_limit import OutOfTimeError
 
 def space_of(seed: int, tasks: int, devices: int, modes: int) -> SearchSpace:
     graph, costs = small(seed, tasks=tasks, devices=devices, modes=modes)
-    (program,) = search_spaces(graph, costs, Limits())
+    (program,) = search_spaces(Problem(graph, costs))
     return program
 
 
@@ -99,9 +99,9 @@ def test_cuts_leave_the_optimum_of_enumeration() -> None:
 @pytest.mark.parametrize("ratio", [0.0, 1.0, 3.0])
 def test_the_bound_of_loads_is_the_period_forms_relaxation(ratio: float) -> None:
     graph, costs = large(3, ratio, tasks=40, devices=4)
-    (p,) = search_spaces(graph, costs, Limits())
+    (p,) = search_spaces(Problem(graph, costs))
     found = LoadProgram(p, p.serial_s).solve(time.monotonic() + 600)
-    whole = PeriodForm(p, "throughput", Limits(), None).relaxation(600)
+    whole = PeriodForm(p, Problem(graph, costs), None).relaxation(600)
     assert found == pytest.approx(whole, rel=1e-5)
 
 
@@ -120,7 +120,7 @@ def test_a_bound_without_time_is_zero() -> None:
 
 def test_annealed_loads_are_those_of_the_assignment() -> None:
     graph, costs = large(1, 1.0, tasks=60, devices=5)
-    (p,) = search_spaces(graph, costs, Limits())
+    (p,) = search_spaces(Problem(graph, costs))
     b = balance(p)
     start = greedy(b)
     assert start is not None
@@ -148,7 +148,7 @@ def test_many_tasks_are_planned_close_to_a_proven_bound(
     monkeypatch.setattr(load_annealing, "MOVES", 2_000)
     graph, costs = large(2, ratio, tasks=40, devices=3)
     plan = solve(graph, costs, time_limit_s=600.0)
-    check_plan(plan, graph, costs)
+    check_plan(plan, Problem(graph, costs))
     assert 0 < plan.bound_s <= plan.period_s
     assert plan.gap < 0.1
 

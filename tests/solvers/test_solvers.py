@@ -15,6 +15,7 @@ from pearl.graph.task_graph import Edge, Task, TaskGraph
 from pearl.planning.costs import CostTable, Mode
 from pearl.planning.plan_validation import check_plan
 from pearl.planning.plans import Plan
+from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, timing
 from pearl.solvers.methods import enumeration, milp
 from pearl.solvers.model.lane_sequencing import best_orders
@@ -34,7 +35,7 @@ def few_plans(most: int, start: int = 0, most_tasks: int = 5) -> list[tuple[Task
         graph, costs = random_problem(seed, most_tasks=most_tasks)
         seed += 1
         try:
-            size = enumeration.count(search_spaces(graph, costs, Limits()))
+            size = enumeration.count(search_spaces(Problem(graph, costs)))
         except InfeasibleError:
             continue
         if 4 <= size <= most:
@@ -45,11 +46,12 @@ def few_plans(most: int, start: int = 0, most_tasks: int = 5) -> list[tuple[Task
 @pytest.mark.parametrize("objective", ["throughput", "power_efficiency"])
 def test_the_program_finds_the_least_order_bound_of_all_assignments(objective: str) -> None:
     for graph, costs in few_plans(2000, most_tasks=8):
-        choices = search_spaces(graph, costs, Limits())
-        expected = enumeration.least_cost(choices, objective, Limits())
-        assert milp.least_cost(choices, objective, Limits()) == pytest.approx(
-            expected, rel=TOLERANCE
-        )
+        choices = search_spaces(Problem(graph, costs))
+        problem = Problem(graph, costs, objective=objective)
+        expected = enumeration.least_cost(choices, problem)
+        assert milp.least_cost(
+            choices, Problem(graph, costs, objective=objective)
+        ) == pytest.approx(expected, rel=TOLERANCE)
 
 
 @pytest.mark.parametrize("objective", ["throughput", "power_efficiency"])
@@ -240,7 +242,7 @@ def test_a_known_plan_of_overlapping_iterations_is_none_of_makespan() -> None:
     (lane,) = known.lanes
     ahead = tuple(replace(e, offset=int(e.task == "x")) for e in lane.order)
     known = replace(known, lanes=(replace(lane, order=ahead),))
-    check_plan(known, graph, costs)
+    check_plan(known, Problem(graph, costs))
     soonest = solve(graph, costs, objective="makespan", method="heft", known=known)
     assert soonest.value == pytest.approx(2.0)
 

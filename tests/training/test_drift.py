@@ -22,6 +22,7 @@ from pearl.errors import SpecError
 from pearl.planner import planner
 from pearl.planning.costs import tabulate
 from pearl.planning.plans import Plan, load_plan
+from pearl.planning.problem import Problem
 from pearl.planning.runs import CHECKPOINT as FILE
 from pearl.planning.runs import Run, load_run
 from pearl.report.report import Report
@@ -72,6 +73,8 @@ class Machine:
         self.system, self.plan = planned(spec, seconds=said)
         self.graph, self.said = _costs(self.system, said, {}, ("native",))
         _, self.true = _costs(self.system, true, {}, ("native",))
+        of = self.system
+        self.problem = Problem(self.graph, self.said, of.limits, of.objective, of)
 
         def note(times_ns: dict[str, list[int]], name: str, spent_ns: int) -> None:
             times_ns.setdefault(name, []).append(round(true[name] * 1e9))
@@ -81,12 +84,12 @@ class Machine:
 
         patch.setattr(single_lane, "note", note)
         patch.setattr(lane_runner, "keep", note)
-        patch.setattr(plan_change, "problem", lambda system: (self.graph, self.said))
+        patch.setattr(plan_change, "build_problem", lambda system: self.problem)
         patch.setattr(planner, "runtime", lambda system: {})
         patch.setattr(Compiled, "clock", clock)
 
     def takes_s(self, plan: Plan) -> float:
-        return replanning.cost(plan, self.graph, self.true, self.system)[1]
+        return replanning.cost(plan, replace(self.problem, costing=self.true))[1]
 
     def trainer(self, lanes: str = "one") -> pearl.Trainer:
         return pearl.Trainer(told(self.system, lanes=lanes), self.plan, seed=3)
@@ -413,9 +416,7 @@ def test_what_the_calls_do_not_explain_makes_another_plan_no_better(monkeypatch)
     now_s = machine.takes_s(machine.plan)
 
     def decided(measured_s: float) -> replanning.Decision:
-        return replanning.decide(
-            machine.system, machine.plan, by, machine.said, machine.graph, measured_s
-        )
+        return replanning.decide(machine.problem, machine.plan, by, measured_s)
 
     found = decided(now_s)
     assert found.plan is not None
@@ -461,7 +462,7 @@ def test_the_command_has_the_option_and_tells_decisions_from_problems(
     machine = Machine(monkeypatch, UPDATE_WRONG)
     monkeypatch.setattr("pearl.spec.reading.state", lambda spec, set: machine.system)
     monkeypatch.setattr(command, "load_spec", lambda spec, pairs: machine.system)
-    monkeypatch.setattr(trainer, "planned", lambda system, graph: machine.plan)
+    monkeypatch.setattr(trainer, "planned", lambda problem: machine.plan)
     out = Path(tmp_path) / "run"
     with pytest.raises(SystemExit) as ended:
         app(["train", "dqn_cartpole", "--replan", "--out", str(out)])

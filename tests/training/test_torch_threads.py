@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import pearl
-from pearl.planner.planner import problem
+from pearl.planner.planner import build_problem
 from pearl_devices import torch_threads
 
 SPEC: dict[str, Any] = {
@@ -56,7 +56,7 @@ def of_sheet(hidden: int, batch: int, **train: Any) -> dict[str, Any]:
 
 def offered(spec: dict[str, Any]) -> dict[str, tuple[int, float]]:
     """Variant of the update → cores and seconds."""
-    modes = problem(pearl.load(spec))[1].of("update")
+    modes = build_problem(pearl.load(spec)).costs.of("update")
     return {m.variant: (m.width, m.estimate.latency_s) for m in modes}
 
 

@@ -14,9 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from pearl.errors import InfeasibleError
-from pearl.graph.limits import Limits
-from pearl.graph.task_graph import TaskGraph
-from pearl.planning.costs import CostTable
+from pearl.planning.problem import Problem
 from pearl.solvers.infeasible.limit_sets import (
     MEMORY,
     NUMBERS,
@@ -26,7 +24,7 @@ from pearl.solvers.infeasible.limit_sets import (
     met,
     only,
 )
-from pearl.solvers.model.request import Request
+from pearl.solvers.model.method import Search
 from pearl.solvers.model.search_space import search_spaces
 from pearl.time_limit import OutOfTimeError, extended
 
@@ -35,7 +33,7 @@ SECONDS, LEAST_S = 5.0, 1.0
 where the solver has used all its time (assumed: an answer without the reason is worth little)."""
 
 
-def explain(graph: TaskGraph, costs: CostTable, limits: Limits, deadline: float) -> InfeasibleError:
+def explain(problem: Problem, deadline: float) -> InfeasibleError:
     """The error for limits that no plan meets: a smallest conflicting set, with numbers.
 
     It is found by the caller's deadline (`time.monotonic()` seconds) but for `LEAST_S`;
@@ -43,23 +41,21 @@ def explain(graph: TaskGraph, costs: CostTable, limits: Limits, deadline: float)
     """
     deadline = _until(deadline)
     with extended(deadline):
-        kept, smallest = _filtered(graph, costs, limits, deadline)
+        kept, smallest = _filtered(problem, deadline)
         if kept:
-            return _error(kept, smallest, graph, costs, limits, deadline)
+            return _error(kept, smallest, problem, deadline)
         conflict: list[dict[str, Any]] = []
-        numbers = [k for k in all_limits(limits) if k.key in NUMBERS]
+        numbers = [k for k in all_limits(problem.limits) if k.key in NUMBERS]
         for limit in numbers:
-            conflict += _described(limit, numbers, graph, costs, limits, deadline)[1]
+            conflict += _described(limit, numbers, problem, deadline)[1]
     return InfeasibleError(
-        f"graph {graph.name!r}: some assignments would meet the limits if their lanes needed "
-        "no order, but none does with one; allow a longer period or more power",
+        f"graph {problem.graph.name!r}: some assignments would meet the limits if their lanes "
+        "needed no order, but none does with one; allow a longer period or more power",
         conflict,
     )
 
 
-def sharpened(
-    error: InfeasibleError, graph: TaskGraph, costs: CostTable, limits: Limits, deadline: float
-) -> InfeasibleError:
+def sharpened(error: InfeasibleError, problem: Problem, deadline: float) -> InfeasibleError:
     """An error about one task, class of tasks or memory, together with the smallest conflicting set
     of limits behind it, where that names more."""
     kinds = [entry["kind"] for entry in error.conflict]
@@ -68,10 +64,10 @@ def sharpened(
     deadline = _until(deadline)
     try:
         with extended(deadline):
-            kept, smallest = _filtered(graph, costs, limits, deadline)
+            kept, smallest = _filtered(problem, deadline)
             if not kept:
                 return error
-            found = _error(kept, smallest, graph, costs, limits, deadline)
+            found = _error(kept, smallest, problem, deadline)
     except OutOfTimeError:
         return error
     if len(found.conflict) <= len(error.conflict):
@@ -82,16 +78,14 @@ def sharpened(
 def _error(
     kept: Sequence[Limit],
     smallest: bool,
-    graph: TaskGraph,
-    costs: CostTable,
-    limits: Limits,
+    problem: Problem,
     deadline: float,
 ) -> InfeasibleError:
     """The error that names these limits."""
     parts: list[str] = []
     conflict: list[dict[str, Any]] = []
     for limit in kept:
-        text, entries = _described(limit, kept, graph, costs, limits, deadline)
+        text, entries = _described(limit, kept, problem, deadline)
         parts.append(text)
         conflict += entries
     if len(kept) == 1:
@@ -105,16 +99,16 @@ def _error(
     return InfeasibleError(message, conflict)
 
 
-def none_found(request: Request) -> InfeasibleError:
+def none_found(problem: Problem, search: Search) -> InfeasibleError:
     """The error of a method without a proof: no plan exists, or the method found none."""
-    graph, costs, limits, deadline = request.graph, request.costs, request.limits, request.deadline
-    until = _until(deadline)
+    until = _until(search.deadline)
     with suppress(OutOfTimeError), extended(until):
-        if not met(graph, costs, limits, list(all_limits(limits)), until):
-            return explain(graph, costs, limits, deadline)
+        if not met(problem, list(all_limits(problem.limits)), until):
+            return explain(problem, search.deadline)
     return InfeasibleError(
-        f"method {request.method} found no plan of graph {graph.name!r} that meets the limits; "
-        "whether there is one is not decided: give more time, use method 'milp', or relax a limit"
+        f"method {search.method} found no plan of graph {problem.graph.name!r} that meets the "
+        "limits; whether there is one is not decided: give more time, use method 'milp', or relax "
+        "a limit"
     )
 
 
@@ -123,34 +117,31 @@ def _until(deadline: float) -> float:
     return now + min(SECONDS, max(LEAST_S, deadline - now))
 
 
-def _filtered(
-    graph: TaskGraph, costs: CostTable, limits: Limits, deadline: float
-) -> tuple[list[Limit], bool]:
+def _filtered(problem: Problem, deadline: float) -> tuple[list[Limit], bool]:
     """A set of limits that conflict, and whether every part of it can be met."""
-    kept = list(all_limits(limits))
+    kept = list(all_limits(problem.limits))
     smallest = True
     try:
-        if met(graph, costs, limits, kept, deadline):
+        if met(problem, kept, deadline):
             return [], True
     except OutOfTimeError:
         return kept, False
     for limit in list(kept):
         rest = [k for k in kept if k != limit]
         try:
-            if not met(graph, costs, limits, rest, deadline):
+            if not met(problem, rest, deadline):
                 kept = rest
         except OutOfTimeError:
             smallest = False
     return kept, smallest
 
 
-def _shortest_s(
-    graph: TaskGraph, costs: CostTable, limits: Limits, kept: Sequence[Limit], deadline: float
-) -> float | None:
+def _shortest_s(problem: Problem, kept: Sequence[Limit], deadline: float) -> float | None:
     """The shortest period under these limits; None if there was no time to find it."""
-    alone, ignore = only(limits, kept)
+    alone, ignore = only(problem, kept)
     try:
-        return min(least_s(p, alone, deadline) for p in search_spaces(graph, costs, alone, ignore))
+        spaces = search_spaces(alone, ignore)
+        return min(least_s(space, alone, deadline) for space in spaces)
     except (OutOfTimeError, InfeasibleError):
         return None
 
@@ -158,12 +149,11 @@ def _shortest_s(
 def _described(
     limit: Limit,
     kept: Sequence[Limit],
-    graph: TaskGraph,
-    costs: CostTable,
-    limits: Limits,
+    problem: Problem,
     deadline: float,
 ) -> tuple[str, list[dict[str, Any]]]:
     """One limit of the conflict in words, with what would do without it, and as entries."""
+    graph, costs, limits = problem.graph, problem.costs, problem.limits
     rest = [k for k in kept if k != limit]
     rate = "env steps/s" if graph.env_steps else "iterations/s"
 
@@ -174,7 +164,7 @@ def _described(
 
     if limit.key in ("period_s", "min_throughput_per_s"):
         others = [k for k in rest if k.key not in NUMBERS[1:]]
-        best = _shortest_s(graph, costs, limits, others, deadline)
+        best = _shortest_s(problem, others, deadline)
         if limit.key == "period_s":
             asked = limits.period_s or 0.0
             text = f"meets period {asked:.6g} s"
@@ -195,15 +185,15 @@ def _described(
             need: float | None = always
             text += f": devices that are always on draw {always:.6g} W doing nothing"
         else:
-            need = _least_power_w(graph, costs, limits, rest, deadline)
+            need = _least_power_w(problem, rest, deadline)
             text += f": about {need:.4g} W would do" if need is not None else ""
         return text, entry("power", graph.name, need, cap, "W")
     if limit.key == MEMORY:
-        return _memory(graph, costs, limits, kept)
+        return _memory(problem, kept)
     if limit.key == "max_lanes":
         most = limits.max_lanes
         text = f"has at most {most} lane{'' if most == 1 else 's'} (max_lanes)"
-        fewest = _fewest_lanes(graph, costs, limits, rest, deadline)
+        fewest = _fewest_lanes(problem, rest, deadline)
         text += f"; {fewest} would do" if fewest else ""
         return text, entry("lanes", graph.name, fewest, limits.max_lanes, "lanes")
     if limit.key == "together":
@@ -216,39 +206,37 @@ def _described(
     return text, entry(limit.key, limit.name, None, None, "")
 
 
-def _fewest_lanes(
-    graph: TaskGraph, costs: CostTable, limits: Limits, rest: Sequence[Limit], deadline: float
-) -> float | None:
+def _fewest_lanes(problem: Problem, rest: Sequence[Limit], deadline: float) -> float | None:
     """The least max_lanes with which the other limits can be met; None if it was not found."""
-    most = sum(d.max_lanes for d in costs.platform.devices)
+    limits, most = problem.limits, sum(d.max_lanes for d in problem.costs.platform.devices)
     for lanes in range((limits.max_lanes or 0) + 1, most + 1):
-        wider = replace(limits, max_lanes=lanes)
+        wider = replace(problem, limits=replace(limits, max_lanes=lanes))
         try:
-            if met(graph, costs, wider, [*rest, Limit("max_lanes")], deadline):
+            if met(wider, [*rest, Limit("max_lanes")], deadline):
                 return lanes
         except OutOfTimeError:
             return None
     return None
 
 
-def _least_power_w(
-    graph: TaskGraph, costs: CostTable, limits: Limits, rest: Sequence[Limit], deadline: float
-) -> float | None:
+def _least_power_w(problem: Problem, rest: Sequence[Limit], deadline: float) -> float | None:
     """The least power cap, to a thousandth, with which the other limits can be met; None if there
     was no time to find it."""
-    cap = limits.power_w or 0.0
-    low, high = cap, 2 * cap + sum(d.waiting_power_w for d in costs.platform.devices)
+    cap = problem.limits.power_w or 0.0
+    low, high = cap, 2 * cap + sum(d.waiting_power_w for d in problem.costs.platform.devices)
+
+    def is_enough(power_w: float) -> bool:
+        capped = replace(problem, limits=replace(problem.limits, power_w=power_w))
+        return met(capped, [*rest, Limit("power_w")], deadline)
+
     try:
-        while not met(
-            graph, costs, replace(limits, power_w=high), [*rest, Limit("power_w")], deadline
-        ):
+        while not is_enough(high):
             low, high = high, 4 * high
             if high > 1e12:
                 return None
         while high - low > 1e-3 * high:
             middle = (low + high) / 2
-            capped = replace(limits, power_w=middle)
-            if met(graph, costs, capped, [*rest, Limit("power_w")], deadline):
+            if is_enough(middle):
                 high = middle
             else:
                 low = middle
@@ -257,21 +245,23 @@ def _least_power_w(
     return high
 
 
-def _memory(
-    graph: TaskGraph, costs: CostTable, limits: Limits, kept: Sequence[Limit]
-) -> tuple[str, list[dict[str, Any]]]:
+def _memory(problem: Problem, kept: Sequence[Limit]) -> tuple[str, list[dict[str, Any]]]:
     """Memory needed by all tasks, memory of the devices, and the largest class; without numbers
     where time runs out."""
-    alone, _ = only(limits, [k for k in kept if k.key != MEMORY])
+    alone, _ = only(problem, [k for k in kept if k.key != MEMORY])
     try:
-        space = search_spaces(graph, costs, alone, frozenset({MEMORY}))[0]
+        space = search_spaces(alone, frozenset({MEMORY}))[0]
     except OutOfTimeError:
-        bare = {"kind": "memory", "name": graph.name, "need": None, "limit": None, "unit": "bytes"}
+        bare = {"kind": "memory", "name": problem.graph.name, "need": None}
+        bare |= {"limit": None, "unit": "bytes"}
         return "fits into memory", [bare]
     total = sum(space.memory_bytes)
     used = sorted({m.device for modes in space.options for m in modes})
     room = {
-        d: min(costs.platform.device(d).memory_bytes, limits.memory_bytes.get(d, math.inf))
+        d: min(
+            problem.costs.platform.device(d).memory_bytes,
+            problem.limits.memory_bytes.get(d, math.inf),
+        )
         for d in used
     }
     x = space.expansion

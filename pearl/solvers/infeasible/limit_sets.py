@@ -10,8 +10,7 @@ from typing import Any
 
 from pearl.errors import InfeasibleError
 from pearl.graph.limits import Limits
-from pearl.graph.task_graph import TaskGraph
-from pearl.planning.costs import CostTable
+from pearl.planning.problem import Problem
 from pearl.planning.timing import timing
 from pearl.solvers.model.search_space import SearchSpace, cost_of, search_spaces
 from pearl.solvers.period.period_form import PeriodForm
@@ -46,8 +45,9 @@ def all_limits(limits: Limits) -> Iterator[Limit]:
             yield Limit(key)
 
 
-def only(limits: Limits, kept: Sequence[Limit]) -> tuple[Limits, frozenset[str]]:
-    """These limits alone, and what `search_spaces` is to leave out."""
+def only(problem: Problem, kept: Sequence[Limit]) -> tuple[Problem, frozenset[str]]:
+    """The problem with these limits alone, and what `search_spaces` is to leave out."""
+    limits = problem.limits
     names = {key: {k.name for k in kept if k.key == key} for key in (*_MAPPINGS, "together")}
     changed: dict[str, Any] = {
         key: {t: v for t, v in getattr(limits, key).items() if t in names[key]} for key in _MAPPINGS
@@ -57,30 +57,30 @@ def only(limits: Limits, kept: Sequence[Limit]) -> tuple[Limits, frozenset[str]]
     for key in ("max_lanes", *NUMBERS):
         if key not in numbers:
             changed[key] = None
-    return replace(limits, **changed), frozenset(() if MEMORY in numbers else (MEMORY,))
+    alone = replace(problem, limits=replace(limits, **changed))
+    return alone, frozenset(() if MEMORY in numbers else (MEMORY,))
 
 
-def met(
-    graph: TaskGraph, costs: CostTable, limits: Limits, kept: Sequence[Limit], deadline: float
-) -> bool:
+def met(problem: Problem, kept: Sequence[Limit], deadline: float) -> bool:
     """Whether some assignment meets these limits, lane orders left out."""
-    alone, ignore = only(limits, kept)
+    alone, ignore = only(problem, kept)
     try:
-        spaces = search_spaces(graph, costs, alone, ignore)
+        spaces = search_spaces(alone, ignore)
     except InfeasibleError:
         return False
     return any(least_s(p, alone, deadline) < math.inf for p in spaces)
 
 
-def least_s(space: SearchSpace, limits: Limits, deadline: float) -> float:
+def least_s(space: SearchSpace, problem: Problem, deadline: float) -> float:
     """The shortest period of a search space, lane orders left out; infinite if no assignment meets
     the limits. Raises OutOfTimeError."""
+    problem = replace(problem, objective="throughput")
     left = deadline - time.monotonic()
     if left <= 0:
         raise OutOfTimeError
-    _, assignment, finished = PeriodForm(space, "throughput", limits, None).run(math.inf, left)
+    _, assignment, finished = PeriodForm(space, problem, None).run(math.inf, left)
     if assignment is None:
         if not finished:
             raise OutOfTimeError
         return math.inf
-    return cost_of("throughput", assignment, timing(assignment).order_bound_s, limits)[0]
+    return cost_of(problem, assignment, timing(assignment).order_bound_s)[0]

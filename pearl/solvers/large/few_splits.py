@@ -9,9 +9,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from pearl.graph.limits import Limits
-from pearl.graph.task_graph import TaskGraph
 from pearl.planning.costs import CostTable, Mode
+from pearl.planning.problem import Problem
 from pearl.planning.replicas import Split, splits
 from pearl.solvers.model.cost_floor import period_floor_s
 from pearl.solvers.model.search_space import search_spaces
@@ -29,17 +28,16 @@ class FewSplits:
     bound: float
 
 
-def few_splits(
-    graph: TaskGraph, costs: CostTable, limits: Limits, objective: str
-) -> FewSplits | None:
+def few_splits(problem: Problem) -> FewSplits | None:
     """The choices of replicas to try, or None: all."""
-    found = splits(graph, limits)
+    costs = problem.costs
+    found = splits(problem.graph, problem.limits)
     devices = len(costs.platform.devices)
-    if objective != "throughput" or devices * sum(len(s.shares) for s in found) <= MOST:
+    if problem.objective != "throughput" or devices * sum(len(s.shares) for s in found) <= MOST:
         return None
     widest = max(len(s.tasks) for s in found)
     even = [s for s in found if len(s.tasks) == widest and max(s.shares) - min(s.shares) <= 1]
-    floor_s = bound_s(graph, costs, limits)
+    floor_s = bound_s(problem)
     seconds = acting_s(costs)
     quickest = min(even, key=seconds)
     enough = [s for s in even if seconds(s) <= floor_s]
@@ -69,13 +67,14 @@ def acting_s(costs: CostTable) -> Callable[[Split], float]:
     return seconds
 
 
-def bound_s(graph: TaskGraph, costs: CostTable, limits: Limits) -> float:
+def bound_s(problem: Problem) -> float:
     """No plan has a shorter period, whatever the replicas.
 
     The graph of a choice holds that of one copy of each split task. So the graph unsplit, with
     these tasks at their least latency of all shares and taking no lane, bounds them all; its own
     bound is that of its cycles in the fastest modes and of loads that are shared evenly.
     """
+    costs, limits = problem.costs, problem.limits
     if any(seconds < 0 for seconds in costs.pair_extra_s.values()):
         return 0.0
     torn = {t for t, n in limits.replicas.items() if n > 1}
@@ -93,5 +92,6 @@ def bound_s(graph: TaskGraph, costs: CostTable, limits: Limits) -> float:
         for m in quick.values()
     ]
     table = CostTable(costs.platform, (*kept, *free))
-    spaces = search_spaces(graph, table, replace(limits, replicas={}), frozenset({"memory"}))
+    unsplit = replace(problem, costing=table, limits=replace(limits, replicas={}))
+    spaces = search_spaces(unsplit, frozenset({"memory"}))
     return min(period_floor_s(space) for space in spaces)

@@ -14,7 +14,7 @@ import time
 import networkx as nx
 import numpy as np
 
-from pearl.graph.limits import Limits
+from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment
 from pearl.solvers.large.load_annealing import (
     Annealing,
@@ -51,13 +51,13 @@ ENDING_S = 0.5
 ends by itself after that."""
 
 
-def concerns(space: SearchSpace, objective: str, limits: Limits) -> bool:
+def concerns(space: SearchSpace, problem: Problem) -> bool:
     """Whether loads of a search space are worth annealing: many tasks, some of them with a choice,
     and no limit that couples lanes with anything else."""
     return (
-        objective == "throughput"
+        problem.objective == "throughput"
         and any(len(o) > 1 or space.lanes[o[0].device] > 1 for o in space.options)
-        and limits.power_w is None
+        and problem.limits.power_w is None
         and space.max_lanes == math.inf
         and len(space.classes) >= FEW
         and (len(space.classes) >= MANY or _acyclic(space))

@@ -20,13 +20,13 @@ from contextlib import suppress
 from typing import Any
 
 from pearl.errors import SpecError
-from pearl.graph.limits import Limits
+from pearl.planning.problem import Problem
 from pearl.solvers.infeasible.iis import none_found
 from pearl.solvers.methods import local_search
 from pearl.solvers.methods.cpsat_model import Model
 from pearl.solvers.methods.first_schedule import start, start_in
 from pearl.solvers.model.dag_instance import Iteration, iteration, least_s, makespan_spaces
-from pearl.solvers.model.request import Request
+from pearl.solvers.model.method import Search
 from pearl.solvers.model.result import SAME, Found, Outcome
 from pearl.solvers.model.solver_process import GRACE_S
 from pearl.time_limit import OutOfTimeError, beside
@@ -52,7 +52,7 @@ def installed() -> bool:
     return importlib.util.find_spec("ortools") is not None
 
 
-def solve(request: Request) -> Outcome:
+def solve(problem: Problem, search: Search) -> Outcome:
     """The plan with the least makespan found, and CP-SAT's bound.
 
     Deterministic by seed where the first search on one thread finishes; with more threads, or when
@@ -64,13 +64,13 @@ def solve(request: Request) -> Outcome:
             "method 'cpsat' needs OR-Tools, which is not installed: "
             "pip install 'pearl-toolkit[cpsat]', or use method 'local_search'"
         )
-    limits, deadline = request.limits, request.deadline
-    spaces = makespan_spaces(request.graph, request.costs, limits)
+    deadline = search.deadline
+    spaces = makespan_spaces(problem)
     cases = [iteration(p) for p in spaces]
-    starts_of = [_start(it, request) for it in cases]
+    starts_of = [_start(it, problem, search) for it in cases]
     known = [f for f in starts_of if f]
     if not known:
-        raise none_found(request)
+        raise none_found(problem, search)
     best = min(known, key=lambda f: f.cost)
     least, late = math.inf, False
     for number, (it, own) in enumerate(zip(cases, starts_of, strict=True)):
@@ -81,7 +81,7 @@ def solve(request: Request) -> Outcome:
                 left = deadline - time.monotonic()
                 until = time.monotonic() + left / (len(spaces) - number)
                 below = min(best.cost, own.cost)
-                found, floor, finished = improve(it, own, below, floor, until, request.seed)
+                found, floor, finished = improve(it, problem, own, below, floor, until, search.seed)
                 late |= not finished
                 best = min(best, found, key=lambda f: f.cost)
         except OutOfTimeError:
@@ -90,15 +90,21 @@ def solve(request: Request) -> Outcome:
     return Outcome(best, min(least, best.cost), late)
 
 
-def _start(it: Iteration, request: Request) -> Found | None:
-    """The better of the local search's first schedule and the request's own."""
-    first = start(it, request.objective, request.limits, request.deadline)
-    both = [f for f in (start_in(it.space, request), first) if f]
+def _start(it: Iteration, problem: Problem, search: Search) -> Found | None:
+    """The better of the local search's first schedule and the search's own."""
+    first = start(it, problem, search.deadline)
+    both = [f for f in (start_in(it.space, search), first) if f]
     return min(both, key=lambda f: f.cost, default=None)
 
 
 def improve(
-    it: Iteration, best: Found, below: float, floor: float, deadline: float, seed: int
+    it: Iteration,
+    problem: Problem,
+    best: Found,
+    below: float,
+    floor: float,
+    deadline: float,
+    seed: int,
 ) -> tuple[Found, float, bool]:
     """A better schedule of a search space than `best`, its own, if there is one of at most `below`
     seconds and it is found; the proven bound; whether the search was finished.
@@ -116,12 +122,12 @@ def improve(
     if best.cost <= floor * (1 + SAME):
         return best, floor, True
     if finished:  # the model leaves something out, and its best schedule is not as good as it says
-        other = local_search.improve(it, best, "makespan", Limits(), deadline, seed + 1)
+        other = local_search.improve(it, best, problem, deadline, seed + 1)
         return min(best, other or best, key=lambda f: f.cost), floor, True
     share = COMPILING if cold else BESIDE
     until = time.monotonic() + share * (deadline - time.monotonic())
     search, given_up = local_search.improve, threading.Event()
-    call = beside(given_up, search, it, best, "makespan", Limits(), until, seed + 1, enough=floor)
+    call = beside(given_up, search, it, best, problem, until, seed + 1, enough=floor)
     with ThreadPoolExecutor(1) as pool:
         other_search = pool.submit(call)
         try:

@@ -12,9 +12,9 @@ from pearl.graph.limits import Limits
 from pearl.graph.parallel_edges import EdgeKey, numbered
 from pearl.graph.period import expand
 from pearl.graph.task_graph import TaskGraph
-from pearl.planning.costs import CostTable, Mode
-from pearl.planning.replica_costs import split_costs
-from pearl.planning.replicas import GRAINS, Split, split_graph, split_limits, splits
+from pearl.planning.costs import Mode
+from pearl.planning.problem import Problem, split_problem
+from pearl.planning.replicas import GRAINS, Split, splits
 from pearl.planning.timing import Assignment, timing
 from pearl.solvers.model.search_space import (
     SearchSpace,
@@ -28,24 +28,23 @@ PLANS = 20_000
 """Assignments at most, and orders of one assignment at most."""
 
 
-def every_space(graph: TaskGraph, costs: CostTable, limits: Limits) -> list[SearchSpace]:
+def every_space(problem: Problem) -> list[SearchSpace]:
     """Every choice of replicas, fused modes and slack within the limits, with every mode. Errors as
     `search_spaces`, and a SpecError where there are more than PLANS."""
-    check_names(graph, costs, limits)
-    expand(graph)
+    check_names(problem)
+    expand(problem.graph)
     found: list[SearchSpace] = []
     first_error: InfeasibleError | None = None
-    for split in _every_split(graph, limits):
-        torn = split_graph(graph, split)
-        table, allowed = split_costs(costs, split), split_limits(limits, split)
-        vectors = _every_slack(torn, limits)
-        for slack, fused in itertools.product(vectors, list(fusion_choices(torn, table))):
+    for split in _every_split(problem.graph, problem.limits):
+        part = split_problem(problem, split)
+        vectors = _every_slack(part.graph, part.limits)
+        for slack, fused in itertools.product(vectors, list(fusion_choices(part.costs))):
             try:
-                x = expand(torn.with_slack(slack), fused)
+                x = expand(part.graph.with_slack(slack), fused)
             except SpecError:  # a fused call that would wait for itself
                 continue
             try:
-                found.append(space_of(x, table, allowed, every_mode=True))
+                found.append(space_of(x, part, every_mode=True))
             except InfeasibleError as error:
                 first_error = first_error or error
             refuse_more(len(found), "choices of replicas, fused modes and slack")
@@ -110,10 +109,10 @@ def _every_slack(graph: TaskGraph, limits: Limits) -> list[dict[EdgeKey, int]]:
     return sorted(found, key=lambda v: sum(v.values()))
 
 
-def least_cost(spaces: Sequence[SearchSpace], objective: str, limits: Limits) -> float:
+def least_cost(spaces: Sequence[SearchSpace], problem: Problem) -> float:
     """The least cost (seconds or joules of an iteration) of any assignment, orders left out."""
     return min(
-        (cost_of(objective, a, timing(a).order_bound_s, limits)[0] for a in assignments(spaces)),
+        (cost_of(problem, a, timing(a).order_bound_s)[0] for a in assignments(spaces)),
         default=math.inf,
     )
 

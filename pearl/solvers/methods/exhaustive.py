@@ -15,14 +15,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pearl.graph.limits import SLACK_LIMITS
+from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, Orders, TimedGraph, timing
 from pearl.solvers.infeasible.iis import explain, none_found
 from pearl.solvers.methods.enumeration import PLANS, assignments, every_space
 from pearl.solvers.model.dag_instance import ends_s, listed_by, makespan_spaces
 from pearl.solvers.model.lane_sequencing import FAR, Ordered, best_orders, token_distances
 from pearl.solvers.model.list_orders import ring_period
-from pearl.solvers.model.request import Request
+from pearl.solvers.model.method import Search
 from pearl.solvers.model.result import SAME, Found, Outcome
 from pearl.solvers.model.search_space import cost_of
 
@@ -30,13 +30,13 @@ FIRINGS = 3
 """Firings of a lane at most for which every order is tried."""
 
 
-def solve(request: Request) -> Outcome:
+def solve(problem: Problem, search: Search) -> Outcome:
     """The best plan by enumeration. More than PLANS assignments are a SpecError saying how many;
     InfeasibleError where no plan meets the limits. `seed` changes nothing."""
-    objective, limits, deadline = request.objective, request.limits, request.deadline
-    if objective == "makespan":
-        return _soonest(request)
-    spaces = every_space(request.graph, request.costs, limits)
+    deadline = search.deadline
+    if problem.objective == "makespan":
+        return _soonest(problem, search)
+    spaces = every_space(problem)
     ranked = []
     late = False
     for number, assignment in enumerate(assignments(spaces)):
@@ -44,11 +44,11 @@ def solve(request: Request) -> Outcome:
             late = True
             break
         bound = timing(assignment).order_bound_s
-        cost, _ = cost_of(objective, assignment, bound, limits)
+        cost, _ = cost_of(problem, assignment, bound)
         if cost < math.inf:
             ranked.append((cost, number, assignment))
     ranked.sort(key=lambda r: r[:2])
-    best: Found | None = request.start
+    best: Found | None = search.start
     loose = 0.0 if late else math.inf
     for least, _, assignment in ranked:
         if best and least >= best.cost * (1 - SAME):
@@ -58,16 +58,16 @@ def solve(request: Request) -> Outcome:
             break
         timed = timing(assignment)
         ordered = _every_order(timed) or best_orders(timed, deadline=deadline)
-        cost, paced = cost_of(objective, assignment, ordered.period_s, limits)
-        proven, _ = cost_of(objective, assignment, ordered.bound_s, limits)
+        cost, paced = cost_of(problem, assignment, ordered.period_s)
+        proven, _ = cost_of(problem, assignment, ordered.bound_s)
         if proven < cost:
             loose = min(loose, proven)
         if cost < (best.cost if best else math.inf):
             best = Found(assignment, ordered, paced, cost)
     if best is None and late:
-        raise none_found(request)
+        raise none_found(problem, search)
     if best is None:
-        raise explain(request.graph, request.costs, limits, deadline)
+        raise explain(problem, deadline)
     spare = [
         (_slack(a), number, a)
         for least, number, a in ranked
@@ -78,21 +78,21 @@ def solve(request: Request) -> Outcome:
             break
         timed = timing(assignment)
         ordered = _every_order(timed) or best_orders(timed, deadline=deadline)
-        cost, paced = cost_of(objective, assignment, ordered.period_s, limits)
+        cost, paced = cost_of(problem, assignment, ordered.period_s)
         if cost <= best.cost * (1 + SAME):
             best = Found(assignment, ordered, paced, cost)
             break
     return Outcome(best, min(best.cost, loose), late)
 
 
-def _soonest(request: Request) -> Outcome:
+def _soonest(problem: Problem, search: Search) -> Outcome:
     """The plan whose first iteration ends soonest, by enumeration: entries that run ahead change
     nothing in the first iteration, so all orders without offsets are all there are."""
-    graph, costs, limits, deadline = request.graph, request.costs, request.limits, request.deadline
-    makespan_spaces(graph, costs, limits)  # for its errors
-    none = replace(limits, **dict.fromkeys(SLACK_LIMITS, 0))  # type: ignore[arg-type]
+    deadline = search.deadline
+    makespan_spaces(problem)  # for its errors
+    whole = replace(problem, limits=problem.limits.without_slack())
     ranked = []
-    for number, a in enumerate(assignments(every_space(graph, costs, none))):
+    for number, a in enumerate(assignments(every_space(whole))):
         timed = timing(a)
         start = _starts(timed, {})
         firings = range(len(a.expansion.nodes))
@@ -103,7 +103,7 @@ def _soonest(request: Request) -> Outcome:
         if number % 64 == 0 and time.monotonic() > deadline:
             break
     late = time.monotonic() > deadline
-    best: Found | None = request.start
+    best: Found | None = search.start
     loose = 0.0 if late else math.inf
     for least, _, a in sorted(ranked, key=lambda r: r[:2]):
         if best and least >= best.cost * (1 - SAME):
@@ -116,9 +116,9 @@ def _soonest(request: Request) -> Outcome:
         if found and found.cost < (best.cost if best else math.inf):
             best = found
     if best is None and late:
-        raise none_found(request)
+        raise none_found(problem, search)
     if best is None:
-        raise explain(request.graph, request.costs, limits, deadline)
+        raise explain(problem, deadline)
     return Outcome(best, min(best.cost, loose), late)
 
 

@@ -1,5 +1,5 @@
 """A schedule for local search to start from: the best of HEFT's, PEFT's and all on one device, or
-the plan of the request."""
+the plan that the search begins from."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 
-from pearl.graph.limits import Limits
+from pearl.planning.problem import Problem
 from pearl.solvers.methods import heft, peft
 from pearl.solvers.methods.moves import assigned
 from pearl.solvers.methods.relaxation_bounds import anywhere, valued
 from pearl.solvers.model.dag_instance import Iteration
 from pearl.solvers.model.list_schedule import Place, build
-from pearl.solvers.model.request import Request
+from pearl.solvers.model.method import Search
 from pearl.solvers.model.result import Found
-from pearl.solvers.model.search_space import SearchSpace
+from pearl.solvers.model.search_space import SearchSpace, without_numbers
 from pearl.time_limit import OutOfTimeError, look
 
 
-def start(it: Iteration, objective: str, limits: Limits, deadline: float) -> Found | None:
+def start(it: Iteration, problem: Problem, deadline: float) -> Found | None:
     """The best simple plan of a search space: HEFT's, PEFT's, or all on one device as far as
     possible; else any that keeps the rules. Limits on period, throughput and power may be
     broken."""
-    free = replace(limits, period_s=None, min_throughput_per_s=None, power_w=None)
+    free = without_numbers(problem)
     gathered: list[Found | None] = []
     listed: list[Found | None] = []
     with suppress(OutOfTimeError):  # those first that take the least time
@@ -34,17 +34,17 @@ def start(it: Iteration, objective: str, limits: Limits, deadline: float) -> Fou
             if time.monotonic() > deadline:
                 break
             listed.append(method.schedule(it))
-    found = [f for f in (valued(f, objective, free) for f in [*listed, *gathered]) if f]
+    found = [f for f in (valued(f, free) for f in [*listed, *gathered]) if f]
     if not found:
         look()
-        return valued(anywhere(it, limits, deadline), objective, free)
+        return valued(anywhere(it, problem, deadline), free)
     return min(found, key=lambda f: f.cost)
 
 
-def start_in(space: SearchSpace, request: Request) -> Found | None:
-    """The start of a request as a plan of one of its search spaces; None where it is of another, or
+def start_in(space: SearchSpace, search: Search) -> Found | None:
+    """The start of a search as a plan of one of its search spaces; None where it is of another, or
     has a mode that the space leaves out."""
-    start = request.start
+    start = search.start
     if start is None:
         return None
     a, x = start.assignment, space.expansion

@@ -10,20 +10,21 @@ from __future__ import annotations
 
 import math
 
+from pearl.planning.problem import Problem
 from pearl.solvers.methods.relaxation_bounds import best_of, listed_outcome
 from pearl.solvers.model.dag_instance import Iteration
 from pearl.solvers.model.list_schedule import Schedule
-from pearl.solvers.model.request import Request
+from pearl.solvers.model.method import Search
 from pearl.solvers.model.result import Found, Outcome
 from pearl.time_limit import look, watched
 
 
-def solve(request: Request) -> Outcome:
+def solve(problem: Problem, search: Search) -> Outcome:
     """HEFT's schedule, with a bound from a relaxation. Deterministic; `seed` changes nothing.
 
     Raises InfeasibleError where no plan meets the limits, or where HEFT's does not.
     """
-    return listed_outcome(schedule, request)
+    return listed_outcome(schedule, problem, search)
 
 
 def schedule(it: Iteration) -> Found | None:

@@ -13,10 +13,9 @@ import math
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
-from pearl.graph.limits import Limits
+from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, timing
 from pearl.solvers.infeasible.iis import none_found
 from pearl.solvers.large.lane_loads import LaneLoads
@@ -26,9 +25,9 @@ from pearl.solvers.methods.relaxation_bounds import bound, open_spaces, valued
 from pearl.solvers.model.dag_instance import Iteration, iteration, scheduled, starts
 from pearl.solvers.model.lane_sequencing import best_orders
 from pearl.solvers.model.list_schedule import Place, build
-from pearl.solvers.model.request import Request
+from pearl.solvers.model.method import Search
 from pearl.solvers.model.result import SAME, Found, Outcome
-from pearl.solvers.model.search_space import SearchSpace, cost_of
+from pearl.solvers.model.search_space import SearchSpace, cost_of, without_numbers
 from pearl.time_limit import OutOfTimeError
 
 MOVES = 3_000
@@ -57,13 +56,13 @@ KEPT = 4
 """Assignments of least order bound whose lane orders are searched at the end."""
 
 
-def solve(request: Request) -> Outcome:
+def solve(problem: Problem, search: Search) -> Outcome:
     """The best plan found, with a bound from a relaxation.
 
     Raises InfeasibleError where no plan meets the limits, or where none is found that does.
     """
-    objective, limits, deadline = request.objective, request.limits, request.deadline
-    spaces = open_spaces(request)
+    deadline = search.deadline
+    spaces = open_spaces(problem)
     best: Found | None = None
     late = False
     for number, space in enumerate(spaces):
@@ -74,13 +73,13 @@ def solve(request: Request) -> Outcome:
         found: Found | None = None
         try:
             it = iteration(space)
-            first = start(it, objective, limits, until)
-            found, begun = valued(first, objective, limits), start_in(space, request)
+            first = start(it, problem, until)
+            found, begun = valued(first, problem), start_in(space, search)
             if begun and (found is None or begun.cost < found.cost):
                 first = found = begun
             if first is None:
                 continue
-            found = improve(it, first, objective, limits, until, request.seed)
+            found = improve(it, first, problem, until, search.seed)
         except OutOfTimeError:
             if best is None and found is None:
                 raise
@@ -88,16 +87,15 @@ def solve(request: Request) -> Outcome:
         if found and (best is None or found.cost < best.cost):
             best = found
     if best is None:
-        raise none_found(request)
+        raise none_found(problem, search)
     late = late or time.monotonic() > deadline
-    return Outcome(best, bound(spaces, objective, limits, best, deadline), late)
+    return Outcome(best, bound(spaces, problem, best, deadline), late)
 
 
 def improve(
     it: Iteration,
     first: Found,
-    objective: str,
-    limits: Limits,
+    problem: Problem,
     deadline: float,
     seed: int,
     *,
@@ -105,7 +103,7 @@ def improve(
 ) -> Found | None:
     """The best plan that the search reaches from `first`; None if none meets the limits. Makespan:
     it may stop at `enough` seconds."""
-    if objective == "makespan":
+    if problem.objective == "makespan":
         lanes = plain_lanes(it)
         if (
             lanes
@@ -115,10 +113,10 @@ def improve(
             return tabu_search(it, lanes, first, TABU_MOVES, enough, deadline, seed)
         return _anneal_schedule(it, first, deadline, seed)
     if len(it.order) > EXACT:
-        shared = _anneal_loads(it.space, first, objective, limits, deadline, seed)
-        return _ordered(it.space, [shared], first, objective, limits, deadline)
-    kept = _anneal_steady(it.space, first, objective, limits, deadline, seed)
-    return _ordered(it.space, kept, first, objective, limits, deadline)
+        shared = _anneal_loads(it.space, first, problem, deadline, seed)
+        return _ordered(it.space, [shared], first, problem, deadline)
+    kept = _anneal_steady(it.space, first, problem, deadline, seed)
+    return _ordered(it.space, kept, first, problem, deadline)
 
 
 def plain_lanes(it: Iteration) -> list[tuple[str, int]]:
@@ -230,18 +228,18 @@ def _anneal_schedule(it: Iteration, first: Found, deadline: float, seed: int) ->
 
 
 def _anneal_steady(
-    p: SearchSpace, first: Found, objective: str, limits: Limits, deadline: float, seed: int
+    p: SearchSpace, first: Found, problem: Problem, deadline: float, seed: int
 ) -> list[list[Place]]:
     """Throughput and power efficiency: the best few places by the bound over all orders."""
     r, group = random.Random(seed), groups_of(p)
+    free = without_numbers(problem)
 
     def score(a: Assignment) -> float:
         period = timing(a).order_bound_s
-        cost, _ = cost_of(objective, a, period, limits)
+        cost, _ = cost_of(problem, a, period)
         if cost < math.inf:
             return cost
-        free = replace(limits, period_s=None, min_throughput_per_s=None, power_w=None)
-        return 1e3 * cost_of(objective, a, period, free)[0]
+        return 1e3 * cost_of(free, a, period)[0]
 
     places = places_of(p, first.assignment)
     value = score(first.assignment)
@@ -269,7 +267,7 @@ def _anneal_steady(
 
 
 def _anneal_loads(
-    p: SearchSpace, first: Found, objective: str, limits: Limits, deadline: float, seed: int
+    p: SearchSpace, first: Found, problem: Problem, deadline: float, seed: int
 ) -> list[Place]:
     """Throughput and power efficiency of large graphs: places by the loads of lanes and links."""
     r, group = random.Random(seed), groups_of(p)
@@ -282,11 +280,11 @@ def _anneal_loads(
 
     def score() -> float:
         soft = loads.soft_s()
-        return soft if objective == "throughput" else loads.joules + idle_w * soft
+        return soft if problem.objective == "throughput" else loads.joules + idle_w * soft
 
     def worth() -> float:
         largest = loads.largest_s()
-        return largest if objective == "throughput" else loads.joules + idle_w * largest
+        return largest if problem.objective == "throughput" else loads.joules + idle_w * largest
 
     value, best = score(), worth()
     best_places, heat = loads.places[:], 0.02 * value
@@ -339,22 +337,21 @@ def _ordered(
     p: SearchSpace,
     kept: Sequence[Sequence[Place]],
     first: Found,
-    objective: str,
-    limits: Limits,
+    problem: Problem,
     deadline: float,
 ) -> Found | None:
     """The best plan of some places, lane orders searched, least bound first; or `first`."""
-    best = valued(first, objective, limits)
+    best = valued(first, problem)
     for places in kept:
         a = assigned(p, places)
         if p.broken(a):
             continue
         timed = timing(a)
-        least, _ = cost_of(objective, a, timed.order_bound_s, limits)
+        least, _ = cost_of(problem, a, timed.order_bound_s)
         if best and least >= best.cost * (1 - SAME):
             continue
         ordered = best_orders(timed, deadline=deadline)
-        cost, paced = cost_of(objective, a, ordered.period_s, limits)
+        cost, paced = cost_of(problem, a, ordered.period_s)
         if cost < (best.cost if best else math.inf):
             best = Found(a, ordered, paced, cost)
     return best

@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
-from pearl.graph.limits import Limits
 from pearl.planning.costs import Mode
+from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, timing
 from pearl.solvers.infeasible.iis import explain
 from pearl.solvers.large.few_splits import few_splits
@@ -24,7 +24,7 @@ from pearl.solvers.large.many_tasks import FIRST, ManyTasks, concerns
 from pearl.solvers.large.side_by_side import side_by_side
 from pearl.solvers.model.cost_floor import cost_floor
 from pearl.solvers.model.lane_sequencing import best_orders
-from pearl.solvers.model.request import Request
+from pearl.solvers.model.method import Search
 from pearl.solvers.model.result import SAME, Found, Outcome
 from pearl.solvers.model.search_space import SearchSpace, cost_of, search_spaces
 from pearl.solvers.period.order_cuts import blamed, worth
@@ -41,42 +41,42 @@ ORDERING_S = 2e-3
 """Time kept for the lane orders of many tasks, for each firing (1e-3 s measured on one core)."""
 
 
-def solve(request: Request) -> Outcome:
-    """The best plan over all search spaces, with the proven bound. deadline: `time.monotonic()`
-    seconds.
+def solve(problem: Problem, search: Search) -> Outcome:
+    """The best plan over all search spaces, with the proven bound.
 
     Raises InfeasibleError where no plan meets the limits, OutOfTimeError where none was found in
     time. Deterministic for fewer than MANY tasks, where `seed` changes nothing; annealing of more
     goes by the clock.
     """
-    graph, costs, limits, deadline = request.graph, request.costs, request.limits, request.deadline
-    few = few_splits(graph, costs, limits, request.objective)
-    search = _Search(search_spaces(graph, costs, limits, only=few.splits if few else None), request)
+    deadline = search.deadline
+    few = few_splits(problem)
+    spaces = search_spaces(problem, only=few.splits if few else None)
+    branches = _Branches(spaces, problem, search)
     if few:
-        search.leave_out(few.bound)
+        branches.leave_out(few.bound)
     try:
-        search.run()
+        branches.run()
     except OutOfTimeError:
-        search.late = True
+        branches.late = True
     finally:
-        annealed = search.stop()
+        annealed = branches.stop()
     with suppress(OutOfTimeError):
-        search.best = _better(search.best, annealed, request.objective, limits, deadline)
-    best, bound = search.best, search.bound
+        branches.best = _better(branches.best, annealed, problem, deadline)
+    best, bound = branches.best, branches.bound
     if best is None:
-        if search.late or bound < math.inf:
+        if branches.late or bound < math.inf:
             raise OutOfTimeError
-        raise explain(graph, costs, limits, deadline)
-    return Outcome(best, min(bound, best.cost), search.late)
+        raise explain(problem, deadline)
+    return Outcome(best, min(bound, best.cost), branches.late)
 
 
-class _Search:
+class _Branches:
     """The search over some search spaces. best: the best plan so far; late: time ran out."""
 
-    def __init__(self, spaces: Sequence[SearchSpace], request: Request) -> None:
-        self.spaces, self.objective, self.limits = spaces, request.objective, request.limits
-        self.start = request.start
-        self.deadline, self.seed = request.deadline, request.seed
+    def __init__(self, spaces: Sequence[SearchSpace], problem: Problem, search: Search) -> None:
+        self.spaces, self.problem = spaces, problem
+        self.start = search.start
+        self.deadline, self.seed = search.deadline, search.seed
         self.best: Found | None = None
         self.late = False
         # number of a search space → no plan of it costs less
@@ -101,10 +101,10 @@ class _Search:
 
     def run(self) -> None:
         for i, space in enumerate(self.spaces):
-            self._open[i] = max(self._open[i], cost_floor(space, self.objective))
+            self._open[i] = max(self._open[i], cost_floor(space, self.problem.objective))
         floors = sorted((floor, i) for i, floor in self._open.items())
         likely = [(floor, self.spaces[i]) for floor, i in floors]
-        self.best = _first(likely, self.objective, self.limits, self.deadline)
+        self.best = _first(likely, self.problem, self.deadline)
         if self.start is not None and self._worth(self.start.cost):
             self.best = self.start
         self._anneal()
@@ -123,9 +123,9 @@ class _Search:
     def _next(self, i: int) -> None:
         """The best assignment of a search space that is not cut off, its orders, and the next
         cut."""
-        objective, limits = self.objective, self.limits
+        problem = self.problem
         if i not in self._models:
-            self._models[i] = PeriodForm(self.spaces[i], objective, limits, self.best)
+            self._models[i] = PeriodForm(self.spaces[i], problem, self.best)
         model, seconds = self._models[i], max(0.0, self.deadline - time.monotonic())
         dual, assignment, finished = model.run(self.best.cost if self.best else math.inf, seconds)
         self._open[i] = max(self._open[i], dual)
@@ -136,22 +136,22 @@ class _Search:
                 self._loose = min(self._loose, bound)
             return
         timed = timing(assignment)
-        least, _ = cost_of(objective, assignment, timed.order_bound_s, limits)
+        least, _ = cost_of(problem, assignment, timed.order_bound_s)
         if finished and dual >= least * (1 - 1e-6):  # equal, to the solver's tolerance
             self._open[i] = max(self._open[i], least)
         to_blame = None
         if self._worth(least):
             best = self.best
-            below = _period_at(objective, assignment, best.cost, limits) if best else math.inf
+            below = _period_at(problem, assignment, best.cost) if best else math.inf
             ordered = best_orders(timed, below_s=below, deadline=self.deadline)
-            cost, paced = cost_of(objective, assignment, ordered.period_s, limits)
-            proven, _ = cost_of(objective, assignment, ordered.bound_s, limits)
+            cost, paced = cost_of(problem, assignment, ordered.period_s)
+            proven, _ = cost_of(problem, assignment, ordered.bound_s)
             if proven < cost:
                 self._loose = min(self._loose, proven)
             if cost < (best.cost if best else math.inf):
                 best = self.best = Found(assignment, ordered, paced, cost)
             if best and least < best.cost * (1 - SAME):
-                worth_s = worth(self.spaces[i], assignment, objective, best.cost)
+                worth_s = worth(self.spaces[i], assignment, problem.objective, best.cost)
                 to_blame = blamed(self.spaces[i], assignment, worth_s)
         model.cut(assignment, to_blame)
 
@@ -159,7 +159,7 @@ class _Search:
         """Plans and bounds from the loads of search spaces of many tasks; some searches go on in
         the background."""
         for i, space in enumerate(self.spaces):
-            if not concerns(space, self.objective, self.limits) or not self._worth(self._open[i]):
+            if not concerns(space, self.problem) or not self._worth(self._open[i]):
                 continue
             best = self.best
             same = best is not None and best.assignment.expansion is space.expansion
@@ -174,45 +174,44 @@ class _Search:
             search.run(self.deadline - ordering, until)
             self._open[i] = max(self._open[i], search.bound_s)
             found = search.found()
-            self.best = _better(best, found, self.objective, self.limits, self.deadline)
+            self.best = _better(best, found, self.problem, self.deadline)
 
 
 def _better(
     best: Found | None,
     candidates: Sequence[Assignment],
-    objective: str,
-    limits: Limits,
+    problem: Problem,
     deadline: float,
 ) -> Found | None:
     """The best of a plan and some assignments with the best orders found for them."""
     for a in candidates:
         timed = timing(a)
-        least, _ = cost_of(objective, a, timed.order_bound_s, limits)
+        least, _ = cost_of(problem, a, timed.order_bound_s)
         if best and least >= best.cost * (1 - SAME):
             continue
-        below = _period_at(objective, a, best.cost, limits) if best else math.inf
+        below = _period_at(problem, a, best.cost) if best else math.inf
         ordered = best_orders(timed, below_s=below, deadline=deadline)
-        cost, paced = cost_of(objective, a, ordered.period_s, limits)
+        cost, paced = cost_of(problem, a, ordered.period_s)
         if cost < (best.cost if best else math.inf):
             best = Found(a, ordered, paced, cost)
     return best
 
 
-def least_cost(spaces: Sequence[SearchSpace], objective: str, limits: Limits) -> float:
+def least_cost(spaces: Sequence[SearchSpace], problem: Problem) -> float:
     """The least cost (seconds or joules of an iteration) of any assignment, orders left out."""
     known = math.inf
     for space in spaces:
-        model = PeriodForm(space, objective, limits, None)
+        model = PeriodForm(space, problem, None)
         _, assignment, _ = model.run(known, 600.0)
         if assignment:
             bound = timing(assignment).order_bound_s
-            known = min(known, cost_of(objective, assignment, bound, limits)[0])
+            known = min(known, cost_of(problem, assignment, bound)[0])
     return known
 
 
-def _period_at(objective: str, a: Assignment, cost: float, limits: Limits) -> float:
+def _period_at(problem: Problem, a: Assignment, cost: float) -> float:
     """The period at which an assignment costs `cost`: no use in a longer one."""
-    if objective == "throughput":
+    if problem.objective == "throughput":
         return cost
     if a.idle_power_w == 0:
         return math.inf
@@ -220,7 +219,7 @@ def _period_at(objective: str, a: Assignment, cost: float, limits: Limits) -> fl
 
 
 def _first(
-    spaces: Sequence[tuple[float, SearchSpace]], objective: str, limits: Limits, deadline: float
+    spaces: Sequence[tuple[float, SearchSpace]], problem: Problem, deadline: float
 ) -> Found | None:
     """A plan to scale by and to beat: all on one device as far as possible, or each at its best, or
     copies side by side. spaces: with a cost that no plan of each undercuts, the least first."""
@@ -234,7 +233,7 @@ def _first(
             if trials and time.monotonic() > until:
                 break
             if not space.broken(a):
-                cost, _ = cost_of(objective, a, timing(a).order_bound_s, limits)
+                cost, _ = cost_of(problem, a, timing(a).order_bound_s)
                 if cost < math.inf:
                     trials.append((cost, len(trials), a))
     best: Found | None = None
@@ -243,7 +242,7 @@ def _first(
             break
         with suppress(OutOfTimeError):
             ordered = best_orders(timing(a), deadline=until, nodes=20)
-            cost, paced = cost_of(objective, a, ordered.period_s, limits)
+            cost, paced = cost_of(problem, a, ordered.period_s)
             if cost < (best.cost if best else math.inf):
                 best = Found(a, ordered, paced, cost)
     return best

@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from pearl.graph.limits import Limits
+from pearl.planning.problem import Problem
 from pearl.solvers.infeasible.iis import none_found
 from pearl.solvers.model.cost_floor import cost_floor
 from pearl.solvers.model.dag_instance import Iteration, iteration, least_s, makespan_spaces
 from pearl.solvers.model.list_schedule import Schedule, build
-from pearl.solvers.model.request import Request
+from pearl.solvers.model.method import Search
 from pearl.solvers.model.result import SAME, Found, Outcome
-from pearl.solvers.model.search_space import SearchSpace, cost_of, search_spaces
+from pearl.solvers.model.search_space import SearchSpace, cost_of, search_spaces, without_numbers
 from pearl.solvers.period.period_form import PeriodForm
 from pearl.time_limit import OutOfTimeError
 
@@ -23,10 +23,10 @@ TERMS = 200_000
 that of loads and cycles alone."""
 
 
-def open_spaces(request: Request) -> list[SearchSpace]:
+def open_spaces(problem: Problem) -> list[SearchSpace]:
     """The search spaces of an objective; SpecError for limits that it does not know."""
-    of = makespan_spaces if request.objective == "makespan" else search_spaces
-    return of(request.graph, request.costs, request.limits)
+    of = makespan_spaces if problem.objective == "makespan" else search_spaces
+    return of(problem)
 
 
 def best_of(make: Callable[[float], Schedule | None]) -> Found | None:
@@ -39,10 +39,12 @@ def best_of(make: Callable[[float], Schedule | None]) -> Found | None:
     return None
 
 
-def listed_outcome(schedule: Callable[[Iteration], Found | None], request: Request) -> Outcome:
+def listed_outcome(
+    schedule: Callable[[Iteration], Found | None], problem: Problem, search: Search
+) -> Outcome:
     """A list scheduler's best plan over all search spaces, with the bound of the relaxation."""
-    objective, limits, deadline = request.objective, request.limits, request.deadline
-    spaces = open_spaces(request)
+    deadline = search.deadline
+    spaces = open_spaces(problem)
     best: Found | None = None
     stuck = []
     late = False
@@ -52,7 +54,7 @@ def listed_outcome(schedule: Callable[[Iteration], Found | None], request: Reque
             break
         try:
             it = iteration(space)
-            found = valued(schedule(it), objective, limits)
+            found = valued(schedule(it), problem)
         except OutOfTimeError:
             if best is None:
                 raise
@@ -63,57 +65,53 @@ def listed_outcome(schedule: Callable[[Iteration], Found | None], request: Reque
         elif best is None or found.cost < best.cost:
             best = found
     for it in [] if best else stuck:
-        found = valued(anywhere(it, limits, deadline), objective, limits)
+        found = valued(anywhere(it, problem, deadline), problem)
         if found and (best is None or found.cost < best.cost):
             best = found
     if best is None:
-        raise none_found(request)
-    return Outcome(best, bound(spaces, objective, limits, best, deadline), late)
+        raise none_found(problem, search)
+    return Outcome(best, bound(spaces, problem, best, deadline), late)
 
 
-def valued(found: Found | None, objective: str, limits: Limits) -> Found | None:
+def valued(found: Found | None, problem: Problem) -> Found | None:
     """A schedule's assignment and orders as a plan for an objective; None if it breaks a limit."""
-    if found is None or objective == "makespan":
+    if found is None or problem.objective == "makespan":
         return found
-    cost, paced = cost_of(objective, found.assignment, found.ordered.period_s, limits)
+    cost, paced = cost_of(problem, found.assignment, found.ordered.period_s)
     return replace(found, period_s=paced, cost=cost) if cost < math.inf else None
 
 
-def anywhere(it: Iteration, limits: Limits, deadline: float) -> Found | None:
+def anywhere(it: Iteration, problem: Problem, deadline: float) -> Found | None:
     """A schedule on any assignment that keeps all rules, found by the period form."""
-    free = replace(limits, period_s=None, min_throughput_per_s=None, power_w=None)
+    free = replace(without_numbers(problem), objective="throughput")
     seconds = max(1.0, deadline - time.monotonic())
-    _, a, _ = PeriodForm(it.space, "throughput", free, None).run(math.inf, seconds)
+    _, a, _ = PeriodForm(it.space, free, None).run(math.inf, seconds)
     if a is None:
         return None
     places = [(it.space.options[u].index(m), a.lanes[u]) for u, m in enumerate(a.modes)]
     return build(it, [float(k) for k in it.place], places).found()
 
 
-def bound(
-    spaces: Sequence[SearchSpace], objective: str, limits: Limits, best: Found, deadline: float
-) -> float:
+def bound(spaces: Sequence[SearchSpace], problem: Problem, best: Found, deadline: float) -> float:
     """Lower bound of the cost of every plan, seconds or joules, from relaxations only.
 
     At most the cost of `best`; 0 where time runs out.
     """
     try:
-        return _least(spaces, objective, limits, best, deadline)
+        return _least(spaces, problem, best, deadline)
     except OutOfTimeError:
         return 0.0
 
 
-def _least(
-    spaces: Sequence[SearchSpace], objective: str, limits: Limits, best: Found, deadline: float
-) -> float:
+def _least(spaces: Sequence[SearchSpace], problem: Problem, best: Found, deadline: float) -> float:
     least = best.cost
     for space in spaces:
         if least <= 0:
             break
-        if objective == "makespan":
+        if problem.objective == "makespan":
             floor = least_s(iteration(space), deadline)
         else:
-            floor = cost_floor(space, objective)
+            floor = cost_floor(space, problem.objective)
             x = space.expansion
             devices = len(space.costs.platform.devices)
             if (
@@ -122,7 +120,7 @@ def _least(
                 and time.monotonic() < deadline
             ):
                 seconds = max(0.1, deadline - time.monotonic())
-                model = PeriodForm(space, objective, limits, best)
+                model = PeriodForm(space, problem, best)
                 floor = max(floor, model.relaxation(seconds))
         least = min(least, floor)
     return max(0.0, least)

@@ -7,7 +7,7 @@ __all__ = [
     "linear",
     "list_orders",
     "list_schedule",
-    "request",
+    "method",
     "result",
     "search_space",
     "solver_process",

@@ -17,10 +17,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from pearl.errors import SpecError
-from pearl.graph.limits import SLACK_LIMITS, Limits
 from pearl.graph.period import simulate
-from pearl.graph.task_graph import TaskGraph
-from pearl.planning.costs import CostTable
+from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, Orders, TimedGraph, delay_s, timing
 from pearl.solvers.model.lane_sequencing import Ordered
 from pearl.solvers.model.linear import Linear
@@ -140,9 +138,10 @@ def iteration(space: SearchSpace) -> Iteration:
     )
 
 
-def makespan_spaces(graph: TaskGraph, costs: CostTable, limits: Limits) -> list[SearchSpace]:
+def makespan_spaces(problem: Problem) -> list[SearchSpace]:
     """`search_spaces` for this objective. A limit that it does not know is a SpecError naming
     it."""
+    limits = problem.limits
     unknown = {
         "power": limits.power_w,
         "period": limits.period_s,
@@ -157,8 +156,7 @@ def makespan_spaces(graph: TaskGraph, costs: CostTable, limits: Limits) -> list[
     ]
     if problems:
         raise SpecError(*problems)
-    none = dict.fromkeys(SLACK_LIMITS, 0)
-    return search_spaces(graph, costs, replace(limits, **none))  # type: ignore[arg-type]
+    return search_spaces(replace(problem, limits=limits.without_slack()))
 
 
 Key = tuple[float, float, float]

@@ -7,14 +7,16 @@ from collections.abc import Mapping, Sequence
 from pearl.errors import InfeasibleError
 from pearl.graph.limits import Limits
 from pearl.graph.period import Expansion, Unit
-from pearl.planning.costs import CostTable, Mode
+from pearl.planning.costs import Mode
+from pearl.planning.problem import Problem
 from pearl.solvers.model.state_memory import states_of
 from pearl_devices import Device, Platform, offers
 from pearl_devices.base import ASKED
 from pearl_devices.kernels import kind_of
 
 
-def no_mode(unit: Unit, costs: CostTable, limits: Limits) -> InfeasibleError:
+def no_mode(unit: Unit, problem: Problem) -> InfeasibleError:
+    costs, limits = problem.costs, problem.limits
     offered = sorted({m.device for m in costs.of(*unit)})
     asked = [
         f"{key} {dict(value)[t] if not isinstance(value[t], str) else value[t]!r}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import networkx as nx
@@ -20,8 +20,8 @@ from pearl.graph.parallel_edges import EdgeKey, numbered
 from pearl.graph.period import Expansion, Unit, expand
 from pearl.graph.task_graph import TaskGraph
 from pearl.planning.costs import CostTable, Mode
-from pearl.planning.replica_costs import split_costs
-from pearl.planning.replicas import Split, split_graph, split_limits, splits
+from pearl.planning.problem import Problem, split_problem
+from pearl.planning.replicas import Split, splits
 from pearl.planning.timing import Assignment
 from pearl.solvers.model.infeasibility import no_common_device, no_mode, too_large
 from pearl.solvers.model.state_memory import bytes_needed, bytes_on_host, owners
@@ -104,9 +104,7 @@ class SearchSpace:
 
 
 def search_spaces(
-    graph: TaskGraph,
-    costs: CostTable,
-    limits: Limits,
+    problem: Problem,
     ignore: frozenset[str] = frozenset(),
     only: Sequence[Split] | None = None,
 ) -> list[SearchSpace]:
@@ -116,21 +114,20 @@ def search_spaces(
     only: the choices of replicas; None: all.
     Raises SpecError for names that do not exist, InfeasibleError where some task has no mode left.
     """
-    check_names(graph, costs, limits)
-    expand(graph)  # a deadlock of the graph itself is an error; one that fusing closes is not
+    check_names(problem)
+    expand(problem.graph)  # a deadlock of the graph is an error; one that fusing closes is not
     found, first_error = [], None
-    for split in splits(graph, limits) if only is None else only:
-        torn = split_graph(graph, split)
-        table, allowed = split_costs(costs, split), split_limits(limits, split)
-        for slack in slack_choices(torn, limits):
-            relaxed = torn.with_slack(slack)
-            for fused in fusion_choices(torn, table):
+    for split in splits(problem.graph, problem.limits) if only is None else only:
+        part = split_problem(problem, split)
+        for slack in slack_choices(part.graph, part.limits):
+            relaxed = part.graph.with_slack(slack)
+            for fused in fusion_choices(part.costs):
                 try:
                     expansion = expand(relaxed, fused)
                 except SpecError:
                     continue
                 try:
-                    found.append(space_of(expansion, table, allowed, ignore))
+                    found.append(space_of(expansion, part, ignore))
                 except InfeasibleError as error:
                     first_error = first_error or error
     if not found and first_error:
@@ -138,7 +135,7 @@ def search_spaces(
     return found
 
 
-def fusion_choices(graph: TaskGraph, costs: CostTable) -> Iterator[tuple[Unit, ...]]:
+def fusion_choices(costs: CostTable) -> Iterator[tuple[Unit, ...]]:
     """Every set of disjoint fused units for which there are modes, the empty one first."""
     sets = list(dict.fromkeys(m.tasks for m in costs.modes if m.fused))
     for size in range(len(sets) + 1):
@@ -171,7 +168,8 @@ def slack_choices(graph: TaskGraph, limits: Limits) -> list[dict[EdgeKey, int]]:
     ]
 
 
-def check_names(graph: TaskGraph, costs: CostTable, limits: Limits) -> None:
+def check_names(problem: Problem) -> None:
+    graph, costs, limits = problem.graph, problem.costs, problem.limits
     tasks = dict.fromkeys(t.name for t in graph.tasks)
     devices = dict.fromkeys(d.name for d in costs.platform.devices)
     named_tasks = [
@@ -246,21 +244,22 @@ def _useful(modes: Sequence[Mode], costs: CostTable) -> tuple[Mode, ...]:
 
 def space_of(
     x: Expansion,
-    costs: CostTable,
-    limits: Limits,
+    problem: Problem,
     ignore: frozenset[str] = frozenset(),
     *,
     every_mode: bool = False,
 ) -> SearchSpace:
-    """The search space on one expansion; InfeasibleError where some task has no mode left.
+    """The search space on one expansion of the problem's graph; InfeasibleError where some task has
+    no mode left.
 
     every_mode: keep modes that another one beats in every respect.
     """
+    costs, limits = problem.costs, problem.limits
     platform = costs.platform
     options = [[m for m in costs.of(*unit) if _allowed(m, limits)] for unit in x.units]
     for unit, modes in zip(x.units, options, strict=True):
         if not modes:
-            raise no_mode(unit, costs, limits)
+            raise no_mode(unit, problem)
     capacity = {
         d.name: math.inf
         if "memory" in ignore
@@ -325,12 +324,19 @@ def longest_s(graph: TaskGraph, limits: Limits) -> float:
     return longest
 
 
-def cost_of(objective: str, a: Assignment, period_s: float, limits: Limits) -> tuple[float, float]:
-    """The cost of an assignment, seconds or joules of an iteration, and the period after pacing.
+def without_numbers(problem: Problem) -> Problem:
+    """The problem without limits on period, throughput and power."""
+    limits = replace(problem.limits, period_s=None, min_throughput_per_s=None, power_w=None)
+    return replace(problem, limits=limits)
+
+
+def cost_of(problem: Problem, a: Assignment, period_s: float) -> tuple[float, float]:
+    """The cost of an assignment by the objective, seconds or joules of an iteration, and the period
+    after pacing.
 
     The cost is infinite where a limit on period or power cannot be met.
     """
-    paced = a.paced_s(period_s, limits.power_w)
-    if paced > longest_s(a.expansion.graph, limits) * (1 + 1e-9):
+    paced = a.paced_s(period_s, problem.limits.power_w)
+    if paced > longest_s(a.expansion.graph, problem.limits) * (1 + 1e-9):
         return math.inf, paced
-    return (paced if objective == "throughput" else a.energy_j(paced)), paced
+    return (paced if problem.objective == "throughput" else a.energy_j(paced)), paced

@@ -1,3 +1,3 @@
 """The period form: a mixed-integer program for the exact period of a plan."""
 
-__all__ = ["lane_minimisation", "order_cuts", "period_form", "slack_minimisation", "symmetry"]
+__all__ = ["order_cuts", "period_form", "symmetry", "tie_breaking"]

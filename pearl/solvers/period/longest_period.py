@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 
-from pearl.graph.limits import Limits
+from pearl.planning.problem import Problem
 from pearl.solvers.model.linear import Terms
 from pearl.solvers.model.result import Found
 from pearl.solvers.model.search_space import SearchSpace
@@ -13,8 +13,7 @@ from pearl.solvers.model.search_space import SearchSpace
 
 def longest_optimum_s(
     space: SearchSpace,
-    objective: str,
-    limits: Limits,
+    problem: Problem,
     known: Found | None,
     on_w: float,
     joules: Terms,
@@ -24,8 +23,8 @@ def longest_optimum_s(
     on_w: power of the devices that are always on. joules: energy of the transfers.
     """
     p = space
-    cap = limits.power_w
-    if known and objective == "throughput":
+    cap = problem.limits.power_w
+    if known and problem.objective == "throughput":
         return known.period_s
     bounds = []
     if known:

@@ -8,8 +8,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from pearl.graph.limits import Limits
 from pearl.planning.costs import Mode
+from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, delay_s
 from pearl.solvers.model.linear import Linear, Terms
 from pearl.solvers.model.result import Found
@@ -33,10 +33,8 @@ class PeriodForm:
     by exchanging devices alike in everything, all but one.
     """
 
-    def __init__(
-        self, space: SearchSpace, objective: str, limits: Limits, known: Found | None
-    ) -> None:
-        self.space, self.objective = space, objective
+    def __init__(self, space: SearchSpace, problem: Problem, known: Found | None) -> None:
+        self.space, self.objective, limits = space, problem.objective, problem.limits
         known_s = known.period_s if known else space.serial_s
         platform = space.costs.platform
         known_j = (
@@ -53,7 +51,7 @@ class PeriodForm:
         self.linear = Linear()
         longest = longest_s(space.expansion.graph, limits) * self.per_s
         self.period = self.linear.variable(high=longest)
-        self.frugal = objective == "power_efficiency" or limits.power_w is not None
+        self.frugal = self.objective == "power_efficiency" or limits.power_w is not None
         self.x: dict[tuple[int, int, int], int] = {}
         self._assign()
         self.pair: dict[tuple[int, int], list[tuple[tuple[int, int], int, float]]] = {}
@@ -62,8 +60,8 @@ class PeriodForm:
         self._arcs()
         self._loads()
         self._memory()
-        self.energy = self._energy(self.transfers.joules, limits, known)
-        if objective == "power_efficiency":
+        self.energy = self._energy(self.transfers.joules, problem, known)
+        if self.objective == "power_efficiency":
             self.objective_terms = self.energy
         else:
             self.objective_terms = [(self.period, 1.0)]
@@ -305,10 +303,10 @@ class PeriodForm:
                 if terms:
                     self.linear.add(terms, 0.0, 1.0)
 
-    def _energy(self, joules: Terms, limits: Limits, known: Found | None) -> Terms:
+    def _energy(self, joules: Terms, problem: Problem, known: Found | None) -> Terms:
         """Energy of an iteration over the known plan's; with a power cap, at most cap · P."""
-        p, platform = self.space, self.space.costs.platform
-        if self.objective == "throughput" and limits.power_w is None:
+        p, platform, cap_w = self.space, self.space.costs.platform, problem.limits.power_w
+        if self.objective == "throughput" and cap_w is None:
             return []
         off = platform.idle_w()
         on_w = sum(off.values())
@@ -318,7 +316,7 @@ class PeriodForm:
         for (u, o, _), v in self.x.items():
             energy = p.expansion.firings(u) * p.options[u][o].estimate.energy_j
             terms.append((v, energy * self.per_j))
-        longest = longest_optimum_s(p, self.objective, limits, known, on_w, joules) * self.per_s
+        longest = longest_optimum_s(p, problem, known, on_w, joules) * self.per_s
         self.linear.upper[self.period] = min(self.linear.upper[self.period], longest * (1 + 1e-6))
         for device in platform.devices:
             more_w = device.waiting_power_w - off[device.name]  # what using it adds
@@ -332,8 +330,8 @@ class PeriodForm:
             # z ≥ more · (P − longest · (1 − on)), z in program time so that the numbers stay near 1
             self.linear.add([(z, 1.0), (self.period, -1.0), (on, -longest)], -longest, math.inf)
             terms.append((z, more_w * to_joule))
-        if limits.power_w is not None:
-            self.linear.add([*terms, (self.period, -limits.power_w * to_joule)], -math.inf, 0.0)
+        if cap_w is not None:
+            self.linear.add([*terms, (self.period, -cap_w * to_joule)], -math.inf, 0.0)
         return terms
 
     def cut(self, a: Assignment, blamed: Blamed | None = None) -> None:

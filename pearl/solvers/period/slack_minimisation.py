@@ -18,14 +18,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pearl.errors import InfeasibleError, SpecError
-from pearl.graph.limits import SLACK_LIMITS, Limits
+from pearl.graph.limits import Limits
 from pearl.graph.parallel_edges import EdgeKey, numbered
 from pearl.graph.period import Arc, expand, howard, token_free_cycle
 from pearl.graph.task_graph import Edge, TaskGraph
+from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, Orders, TimedGraph, timing
 from pearl.solvers.model.lane_sequencing import best_orders
 from pearl.solvers.model.list_orders import ring_period
-from pearl.solvers.model.result import SAME, Found, Outcome
+from pearl.solvers.model.method import Search, Solve
+from pearl.solvers.model.result import SAME, Found
 
 VECTORS = 1000
 """Slack vectors tried at most with the plan's orders (assumed: about a second)."""
@@ -51,9 +53,9 @@ class _Trial:
     unknown: bool = False
 
 
-def fewest_tokens(found: Found, limits: Limits) -> tuple[Found, bool]:
+def fewest_tokens(found: Found, limits: Limits) -> Found:
     """The plan with the least slack, over all edges together, at which its assignment still has its
-    period, and whether no orders of that assignment need less.
+    period.
 
     Deterministic: what is tried is bounded in number, not in time. Where the bounds are reached the
     slack is the least for the plan's own orders, or taken back edge by edge.
@@ -61,7 +63,7 @@ def fewest_tokens(found: Found, limits: Limits) -> tuple[Found, bool]:
     assignment = found.assignment
     edges = _relaxable(assignment.expansion.graph)
     if not any(e.slack for e in edges.values()):
-        return found, True
+        return found
     most = found.period_s * (1 + _SAME)
     caps = _caps(edges, limits)
     sought = 0
@@ -103,49 +105,41 @@ def fewest_tokens(found: Found, limits: Limits) -> tuple[Found, bool]:
     if best is None:
         best = _edge_by_edge(assignment, found.ordered.orders, edges, most), found.ordered.orders
     if _total(best) >= sum(e.slack for e in edges.values()):
-        return found, proven
+        return found
     chosen, orders = best
     period = ring_period(timing(chosen), orders)
-    return replace(
-        found, assignment=chosen, ordered=replace(found.ordered, orders=orders, period_s=period)
-    ), proven
+    ordered = replace(found.ordered, orders=orders, period_s=period)
+    return replace(found, assignment=chosen, ordered=ordered)
 
 
-def fewest_of_all(
-    found: Found,
-    graph: TaskGraph,
-    limits: Limits,
-    again: Callable[[TaskGraph, Limits], Outcome],
-) -> tuple[Found, bool]:
-    """A plan that costs as little with less slack, if there is one, and whether there surely is no
-    plan with less than that.
+def fewest_of_all(found: Found, problem: Problem, search: Search, run: Solve) -> Found:
+    """A plan that costs as little with less slack, if there is one, else this one.
 
-    again: solves a graph under limits with an exact method. It is asked with every smaller vector
-    of slack on the graph's own edges, by rising sum; with none where they are more than SMALLER.
+    run: an exact method. It solves the problem with every smaller vector of slack on the graph's
+        own edges, by rising sum; with none where they are more than SMALLER.
     """
+    graph, limits = problem.graph, problem.limits
     edges = _relaxable(graph)
     caps = _caps(edges, limits)
     total = sum(taken_slack(found, graph).values())
     if total == 0:
-        return found, True
+        return found
     if math.comb(total - 1 + len(edges), len(edges)) > SMALLER:
-        return found, False
-    none = replace(limits, **dict.fromkeys(SLACK_LIMITS, 0))  # type: ignore[arg-type]
-    proven = True
+        return found
+    tight = replace(problem, limits=limits.without_slack())
+    search = replace(search, start=None)
     for least in range(total):
         for vector in itertools.product(range(least + 1), repeat=len(edges)):
             slack = dict(zip(edges, vector, strict=True))
             if sum(vector) != least or not _allowed(slack, caps, edges, limits):
                 continue
             try:
-                outcome = again(graph.with_slack(slack), none)
+                outcome = run(replace(tight, graph=graph.with_slack(slack)), search)
             except InfeasibleError:
-                proven = False
                 continue
             if outcome.best.cost <= found.cost * (1 + SAME):
-                return outcome.best, proven
-            proven = proven and outcome.bound > found.cost * (1 + SAME)
-    return found, proven
+                return outcome.best
+    return found
 
 
 def taken_slack(found: Found, graph: TaskGraph) -> dict[EdgeKey, int]:

@@ -1,4 +1,4 @@
-"""`Request`, the one argument of every method, and `Method`, the line that registers a method."""
+"""`Method`, the line that registers a method, and `Search`: how a method searches for a plan."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ from pearl_devices.given import shown
 from pearl_devices.named import function
 
 if TYPE_CHECKING:
-    from pearl.graph.limits import Limits
-    from pearl.graph.task_graph import TaskGraph
-    from pearl.planning.costs import CostTable
+    from pearl.planning.problem import Problem
     from pearl.solvers.model.result import Found, Outcome
 
 OBJECTIVES = ("throughput", "power_efficiency", "makespan")
@@ -32,35 +30,32 @@ STEADY = OBJECTIVES[:2]
 
 
 @dataclass(frozen=True)
-class Request:
-    """One problem for one method; its names and numbers are checked already.
+class Search:
+    """How a method searches for a plan of a problem.
 
-    graph: the tasks, edges and states of the problem.
-    costs: the modes of every task.
-    objective: one of the objectives that the method is registered for.
-    limits: the limits that the plan keeps.
     deadline: time at which the method returns the best plan so far, `time.monotonic()` seconds.
     seed: whole number of at least 0; one seed gives one plan unless time runs out.
     method: the name under which the method is registered.
     start: a plan of this problem, checked, that the method may begin from; `solve` takes it in the
-        place of a worse one. A request for a changed problem has none.
+        place of a worse one. A search for a plan of a changed problem has none.
     """
 
-    graph: TaskGraph
-    costs: CostTable
-    objective: str
-    limits: Limits
     deadline: float
     seed: int
     method: str
     start: Found | None = None
 
 
+Solve = Callable[["Problem", Search], "Outcome"]
+"""The function of a method."""
+
+
 @dataclass(frozen=True)
 class Method:
     """A registered method.
 
-    code: `module:function`; the function is `solve(request: Request) -> Outcome`.
+    code: `module:function`; the function is `solve(problem: Problem, search: Search) -> Outcome`,
+        where the objective of the problem is one of `objectives` and its names are checked.
     objectives: the objectives that the method can be asked for.
     """
 
@@ -72,10 +67,11 @@ class Method:
         file = str(self.code).partition(":")[0].replace(".", "/")
         return SpecError(
             f"method {name!r}: {file}.py: {fault}; METHODS of pearl/solvers/__init__.py names "
-            f"{shown(self.code)}, which must be a function solve(request: Request) -> Outcome"
+            f"{shown(self.code)}, which must be a function solve(problem: Problem, search: Search) "
+            "-> Outcome"
         )
 
-    def loaded(self, name: str) -> Callable[[Request], Outcome]:
+    def loaded(self, name: str) -> Solve:
         """The function, imported on first use.
 
         Raises:
@@ -90,7 +86,7 @@ class Method:
         except ValueError as error:
             raise self.faulty(name, str(error)) from error
         try:
-            inspect.signature(solve).bind(None)
+            inspect.signature(solve).bind(None, None)
         except (TypeError, ValueError):
-            raise self.faulty(name, "its function does not take one argument") from None
+            raise self.faulty(name, "its function does not take two arguments") from None
         return solve

@@ -1,4 +1,4 @@
-"""Fewest lanes, then fewest watts: of plans that cost the same, the one that takes least.
+"""Of plans that cost the same one of least slack, then of fewest lanes, then of fewest watts.
 
 More lanes never make an optimum worse, so a plan may spread over lanes that it does not need. Two
 lanes of a device become one, those with the least to do first, as long as the cost stays. Then, of
@@ -8,17 +8,19 @@ plans as fast in as many lanes, the method is asked for the one of least energy.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 
 from pearl.errors import InfeasibleError
-from pearl.graph.limits import SLACK_LIMITS
+from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, timing
 from pearl.solvers.model.lane_sequencing import best_orders
-from pearl.solvers.model.request import Request
-from pearl.solvers.model.result import SAME, Found, Outcome
+from pearl.solvers.model.method import Search, Solve
+from pearl.solvers.model.result import SAME, Found
 from pearl.solvers.model.search_space import cost_of
-from pearl.solvers.period.slack_minimisation import taken_slack
+from pearl.solvers.period.slack_minimisation import fewest_of_all, fewest_tokens, taken_slack
+from pearl.time_limit import OutOfTimeError
 
 MERGED = 24
 """Pairs of lanes for which orders are sought at most (assumed), and searched nodes of one."""
@@ -32,7 +34,22 @@ SLOWER = 1e-7
 there is; a proof allows ten times as much."""
 
 
-def fewest_lanes(found: Found, request: Request) -> Found:
+def break_ties(found: Found, problem: Problem, search: Search, run: Solve, *, exact: bool) -> Found:
+    """The plan that costs the same and takes least, as far as there is time to find it.
+
+    exact: `run` is an exact method, which is asked for plans of other assignments too.
+    """
+    with suppress(OutOfTimeError):
+        found = fewest_tokens(found, problem.limits)
+        if exact:
+            found = fewest_of_all(found, problem, search, run)
+        found = fewest_lanes(found, problem)
+        if exact:
+            found = fewest_watts(found, problem, search, run)
+    return found
+
+
+def fewest_lanes(found: Found, problem: Problem) -> Found:
     """The plan with as many of its lanes made one as leaves its cost as it is."""
     tries, again = 0, True
     while again:
@@ -43,7 +60,7 @@ def fewest_lanes(found: Found, request: Request) -> Found:
                 return found
             timed = timing(merged)
             ordered = best_orders(timed, below_s=found.period_s * (1 + SAME), nodes=NODES)
-            cost, paced = cost_of(request.objective, merged, ordered.period_s, request.limits)
+            cost, paced = cost_of(problem, merged, ordered.period_s)
             if cost <= found.cost * (1 + SAME):
                 bound = replace(ordered, bound_s=min(found.ordered.bound_s, ordered.period_s))
                 found, again = Found(merged, bound, paced, cost), True
@@ -51,21 +68,19 @@ def fewest_lanes(found: Found, request: Request) -> Found:
     return found
 
 
-def fewest_watts(found: Found, request: Request, run: Callable[[Request], Outcome]) -> Found:
+def fewest_watts(found: Found, problem: Problem, search: Search, run: Solve) -> Found:
     """A plan as fast, in no more lanes and with no more slack, that draws less, where `run` finds
     one. Only of several lanes, for throughput, without a limit on power."""
-    limits, lanes = request.limits, len(_lanes(found.assignment))
-    firings = sum(request.graph.repetition.values())
-    if request.objective != "throughput" or limits.power_w or lanes == 1 or firings > FEW:
+    limits, lanes = problem.limits, len(_lanes(found.assignment))
+    firings = sum(problem.graph.repetition.values())
+    if problem.objective != "throughput" or limits.power_w or lanes == 1 or firings > FEW:
         return found
-    none = dict.fromkeys(SLACK_LIMITS, 0)
     most = min(limits.period_s or found.period_s, found.period_s) * (1 + SLOWER)
-    frugal = replace(limits, **none, max_lanes=lanes, period_s=most)  # type: ignore[arg-type]
-    graph = request.graph.with_slack(taken_slack(found, request.graph))
-    changed = replace(request, graph=graph, limits=frugal, start=None)
-    asked = replace(changed, objective="power_efficiency")
+    frugal = replace(limits.without_slack(), max_lanes=lanes, period_s=most)
+    graph = problem.graph.with_slack(taken_slack(found, problem.graph))
+    changed = replace(problem, graph=graph, limits=frugal, objective="power_efficiency")
     try:
-        trial = run(asked).best
+        trial = run(changed, replace(search, start=None)).best
     except InfeasibleError:
         return found
     joules = found.assignment.energy_j(found.period_s)

@@ -1,0 +1,93 @@
+"""`Problem`: what a plan solves, and the same problem for one choice of replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from pearl.graph.limits import Limits
+from pearl.graph.task_graph import TaskGraph
+from pearl.planning.costs import CostTable, Mode
+from pearl.planning.replicas import Split, copy_name, split_graph, split_limits
+
+if TYPE_CHECKING:
+    from pearl.spec.system import System
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """What a plan solves. The planner makes it once; everything that plans takes it whole. A
+    changed problem is `dataclasses.replace` of it.
+
+    graph: the tasks, edges and states.
+    costing: the cost table of the graph, or a function that makes it at the first use of `costs`.
+        Copies of the problem call the function too: it returns one table each time.
+    limits: the limits that a plan keeps.
+    objective: what a plan is best at, as in `pearl.solve`.
+    system: the spec behind the problem; None for a graph and costs of the user's own.
+    """
+
+    graph: TaskGraph
+    costing: CostTable | Callable[[], CostTable] = field(repr=False)
+    limits: Limits = field(default_factory=Limits)
+    objective: str = "throughput"
+    system: System | None = None
+
+    @cached_property
+    def costs(self) -> CostTable:
+        """The modes of every task, with the platform: all that a solver sees of the devices."""
+        return self.costing if isinstance(self.costing, CostTable) else self.costing()
+
+    @property
+    def spec(self) -> System:
+        """The system of a problem that the planner made."""
+        assert self.system is not None
+        return self.system
+
+
+def split_problem(problem: Problem, split: Split) -> Problem:
+    """The problem in which the tasks of `split` run as copies."""
+    if not split.tasks:
+        return problem
+    return replace(
+        problem,
+        graph=split_graph(problem.graph, split),
+        costing=split_costs(problem.costs, split),
+        limits=split_limits(problem.limits, split),
+    )
+
+
+def split_costs(costs: CostTable, split: Split) -> CostTable:
+    """The table for the graph of a choice of replicas: each copy has the modes for its share.
+
+    Pair terms hold for copies in proportion to their shares, so that all copies of two tasks in
+    the same modes together add what the whole tasks would.
+    """
+    if not split.tasks:
+        return costs
+    whole = sum(split.shares)
+    modes: list[Mode] = []
+    for m in costs.modes:
+        if not set(m.tasks) & set(split.tasks):
+            modes.append(m)
+        elif m.share is not None:
+            modes += [
+                replace(m, tasks=(copy_name(m.tasks[0], i),), share=None)
+                for i, share in enumerate(split.shares)
+                if share == m.share
+            ]
+
+    def copies(task: str) -> list[tuple[str, float]]:
+        if task not in split.tasks:
+            return [(task, 1.0)]
+        return [(copy_name(task, i), share / whole) for i, share in enumerate(split.shares)]
+
+    pairs = {
+        ((a, a_key), (b, b_key)): extra * mine * other
+        for ((first, a_key), (second, b_key)), extra in costs.pair_extra_s.items()
+        for a, mine in copies(first)
+        for b, other in copies(second)
+    }
+    return CostTable(costs.platform, tuple(modes), pairs)
