@@ -344,7 +344,9 @@ def absence(again: Again, task: str, device: str) -> str:
         return ""
     if task in limits.variants:
         return f"without a variant on {device} that the limits name"
-    if why := refusal(again.problem.graph.task(task).kernel, again.problem.costs.platform.device(device)):
+    if why := refusal(
+        again.problem.graph.task(task).kernel, again.problem.costs.platform.device(device)
+    ):
         return f"refused by {device} ({why})"
     return f"not modelled on {device}"
 
