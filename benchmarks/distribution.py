@@ -64,7 +64,7 @@ def differing(one: Any, other: Any) -> list[str]:
 
 def crossing(trainer: Any, island: Any, out: bool) -> float:
     """Bytes of the edges between an island and the rest, an iteration, in one direction."""
-    graph = trainer.session.compiled.torn
+    graph = trainer.session.compiled.replica_graph
     sent = {
         (e.src, e.bytes)
         for e in graph.edges
@@ -112,7 +112,7 @@ def policies(cluster: Any, *, quick: bool) -> Part:
 
 def messages(said: str, over: Any) -> list[Bar]:
     """Messages and bytes between home and each island, beside the plan's."""
-    from pearl.runtime.islands import batching
+    from pearl.runtime.remote import batching
 
     run, c, bars = over.run, over.session.compiled, []
     turns = run.env_steps // c.graph.env_steps
@@ -200,7 +200,7 @@ def kills(cluster: Any, *, quick: bool) -> Part:
                 return
             if progress.env_steps < moments[len(killed)] * progress.total_steps / 8:
                 return
-            actors = [p for p in members(cluster.nodes["b"].pid) if "_Actor" in cmdline(p)]
+            actors = [p for p in members(cluster.nodes["b"].pid) if "_RayLaneServer" in cmdline(p)]
             if actors:
                 killed.append(dice.choice(actors))
                 os.kill(killed[-1], 9)

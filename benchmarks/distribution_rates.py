@@ -56,8 +56,8 @@ def handled(cluster: Any, *, quick: bool) -> Part:
     """CPU time of packing a message and of taking one, with what is due looked for, counts and
     bells."""
     from pearl.cluster.links import HANDLED_S
-    from pearl.cluster.wire import Wire
-    from pearl.runtime.islands.away import Away
+    from pearl.cluster.transport import Transport
+    from pearl.runtime.remote.remote_worker import RemoteWorker
 
     pinned(cluster)
     change, steps = WAITS["1 ms, 16 environments"]
@@ -66,7 +66,11 @@ def handled(cluster: Any, *, quick: bool) -> Part:
     system, plan = planned(spec)
     spent: dict[str, list[float]] = {}
     with ExitStack() as stack:
-        for kind, name in ((Wire, "send"), (Away, "_post_due"), (Away, "_take")):
+        for kind, name in (
+            (Transport, "send"),
+            (RemoteWorker, "_post_due"),
+            (RemoteWorker, "_take"),
+        ):
             stack.enter_context(_clocked(kind, name, spent.setdefault(name, [])))
         trained(system, plan, None)
     carrying, posting, taking = (median(spent[n]) for n in ("send", "_post_due", "_take"))

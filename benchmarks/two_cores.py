@@ -236,7 +236,7 @@ def chosen(rounds: int) -> Part:
 
     def bar(name: str, found: Reading, mark: str, more: dict[str, Any]) -> Bar:
         count = more["lanes"]
-        right = found.ratio >= NEAR if count > 1 else found.ratio <= planner.WORTH
+        right = found.ratio >= NEAR if count > 1 else found.ratio <= planner.MIN_GAIN
         measured = f"{count}, two are {found.ratio:.2f} x one{mark}"
         asked = "2 only if not slower, 1 only if two gain little"
         return Bar(f"lanes chosen for {name}", measured, asked, right and not found.void)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from pearl_devices.cache_folder import cache_folder
-from pearl_estimators.host import own_timing
+from pearl_estimators.host import user_code_timing
 from tests import calibrations
 from tests.ray_cluster import Cluster, entered, raylets
 
@@ -47,7 +47,7 @@ def this_host_is_calibrated(tmp_path_factory: pytest.TempPathFactory) -> Iterato
 def nothing_is_passed_over() -> Iterator[None]:
     """A test that trains on a busy host plans from the data sheet. The next one does not."""
     yield
-    on_demand = sys.modules.get("pearl_estimators.host.on_demand")
+    on_demand = sys.modules.get("pearl_estimators.host.calibrator")
     if on_demand is not None:
         on_demand._passed.clear()
 
@@ -56,9 +56,9 @@ def nothing_is_passed_over() -> Iterator[None]:
 def user_code_in_a_process() -> Iterator[None]:
     """Within a test that asks for this fixture, user code is timed in a process of its own, as for
     users."""
-    own_timing._timed.cache_clear()
+    user_code_timing._timed.cache_clear()
     yield
-    own_timing._timed.cache_clear()
+    user_code_timing._timed.cache_clear()
 
 
 @pytest.fixture(autouse=True)
@@ -66,13 +66,13 @@ def user_code_is_timed_briefly(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if "user_code_in_a_process" not in request.fixturenames:
-        monkeypatch.setattr(own_timing, "in_child", calibrations.time_briefly)
+        monkeypatch.setattr(user_code_timing, "in_child", calibrations.time_briefly)
 
 
 @pytest.fixture(autouse=True)
 def no_plan_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     """A test may change what plans follow from in ways that no plan of another process sees."""
-    if memory := sys.modules.get("pearl.planner.plan_memory"):
+    if memory := sys.modules.get("pearl.planner.plan_cache"):
         monkeypatch.setattr(memory, "KEPT", 0)
 
 

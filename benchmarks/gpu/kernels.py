@@ -8,7 +8,7 @@ import numpy as np
 
 from benchmarks.gpu.target import Case, Target, on_device
 from pearl_devices import Kernel, offers
-from pearl_devices.base import ASKED
+from pearl_devices.base import OPT_IN_VARIANTS
 from pearl_devices.kernels import kind_of
 from pearl_estimators.host.random_kernels import DRAWS, drawn
 
@@ -31,7 +31,7 @@ def kernels(small: bool) -> Iterator[Kernel]:
 def _cases(target: Target, kernel: Kernel) -> Iterator[Case]:
     device, kind = target.device, kind_of(kernel)
     for variant, width in offers(kernel, device):
-        if variant in ASKED:
+        if variant in OPT_IN_VARIANTS:
             continue
         arrays, twins, memory, call = on_device(target, kernel, variant)
         before = {name: arrays[name].copy() for name in kind.written(arrays)}

@@ -11,7 +11,7 @@ from pearl_devices import Device, Kernel, UnsupportedError, discover
 from pearl_devices.buffers import allocate
 from pearl_devices.gpu import nvidia
 from pearl_devices.gpu.binding import bound
-from pearl_devices.gpu.driver import Driver, HostTwin
+from pearl_devices.gpu.driver import Driver, HostDriver
 from pearl_devices.gpu.memory import TorchMemory
 from pearl_estimators.gpu.timing import synchronised_s
 from pearl_estimators.host.benchmark_kernels import fill
@@ -86,7 +86,7 @@ def target(stand_in: bool) -> Target:
     """
     if stand_in:
         device = Device("gpu", "pearl_devices.gpu.stand_in", width=8, width_unit="sm", real=True)
-        return Target(device, HostTwin(), True, PLATFORM)
+        return Target(device, HostDriver(), True, PLATFORM)
     found = [d for d in discover.host().devices if d.width_unit == "sm"]
     if not found:
         raise AbsentError("no GPU is here; --stand-in runs everything at small sizes on the CPU")

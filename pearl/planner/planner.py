@@ -17,21 +17,21 @@ from pearl.errors import InfeasibleError, SpecError
 from pearl.formatting import listed
 from pearl.graph.limits import Limits, bad_time
 from pearl.graph.task_graph import TaskGraph
-from pearl.planner.evaluations import placed
-from pearl.planning.costs import CostTable, tabulate, with_lanes
+from pearl.planner.evaluations import place_evaluation
+from pearl.planning.costs import CostTable, build_cost_table, with_lanes
 from pearl.planning.plans import Plan
 from pearl.planning.problem import Problem
-from pearl.spec.own_code import graph_of
-from pearl.spec.platform_entries import yours
+from pearl.spec.platform_entries import count_unsourced
 from pearl.spec.reading import System, load
+from pearl.spec.user_code import build_graph
 from pearl_devices.base import WIDE
 from pearl_estimators.cpu import UNTIMED_RUNGS
-from pearl_estimators.host import on_demand
+from pearl_estimators.host import calibrator
 
 if TYPE_CHECKING:
     from pearl.planner.energy_front import Front
 
-WORTH = 1.15
+MIN_GAIN = 1.15
 """The least gain for which a plan has a second lane. Below it, what no estimate has in it decides:
 lanes share caches and memory (assumed; DQN with eight native environments: 1.22 predicted, 1.13
 measured, with one 1.14 and 0.71: `benchmarks.two_cores`)."""
@@ -49,7 +49,7 @@ def as_system(spec: System | str | Path | Mapping[str, Any]) -> System:
 
 def build_problem(system: System) -> Problem:
     """The problem of a system. Its costs are estimated at first use."""
-    graph = graph_of(system)
+    graph = build_graph(system)
     costing = cache(partial(_costs, system, graph))
     return Problem(graph, costing, system.limits, system.objective, system)
 
@@ -57,7 +57,7 @@ def build_problem(system: System) -> Problem:
 def _costs(system: System, graph: TaskGraph) -> CostTable:
     """The cost of every mode. Where lanes are threads of one process, calls by several threads of
     torch are left out unless named: how many torch has would be every lane's."""
-    costs = tabulate(graph, system.platform, system.limits)
+    costs = build_cost_table(graph, system.platform, system.limits)
     if system.train.lanes != "threads":
         return costs
     named = {v for variants in system.limits.variants.values() for v in variants}
@@ -74,9 +74,9 @@ def check_estimates(system: System) -> None:
     """
     platform = system.platform
     sheets = tuple(replace(device, real=False) for device in platform.devices)
-    graph = graph_of(system)
+    graph = build_graph(system)
     with suppress(InfeasibleError):
-        tabulate(graph, replace(platform, devices=sheets), system.limits)
+        build_cost_table(graph, replace(platform, devices=sheets), system.limits)
 
 
 def plan(
@@ -95,10 +95,10 @@ def plan(
     if problems:
         raise SpecError(*problems)
     problem = build_problem(as_system(system))
-    return planned(problem, method=method, time_limit_s=time_limit_s, seed=seed)
+    return plan_graph(problem, method=method, time_limit_s=time_limit_s, seed=seed)
 
 
-def planned(
+def plan_graph(
     problem: Problem, *, method: str | None = None, time_limit_s: float = 20.0, seed: int = 0
 ) -> Plan:
     """The plan of a system's problem: see `plan`. Several hosts have to be worth it: else the plan
@@ -107,22 +107,24 @@ def planned(
     options: dict[str, Any] = {"method": method, "seed": seed}
     home = system.platform.device(system.platform.host).host
     if len({d.host for d in system.platform.devices}) < 2 or system.limits.any_order:
-        return _planned(problem, time_limit_s=time_limit_s, **options)
+        return _plan_lanes(problem, time_limit_s=time_limit_s, **options)
     options["time_limit_s"] = time_limit_s / 2
     try:
-        one = _planned(on_host(problem, home), **options)
+        one = _plan_lanes(on_host(problem, home), **options)
     except InfeasibleError:
         one = None
-    many = _planned(problem, **options)
+    many = _plan_lanes(problem, **options)
     hosts = {system.platform.device(t.device).host for t in many.tasks}
     named, gain = listed(sorted(hosts)), _gain(many, one) if one else math.inf
-    if one is None or (hosts != {home} and gain >= WORTH):
+    if one is None or (hosts != {home} and gain >= MIN_GAIN):
         worth = f"{gain:.2f} x what {home} alone gives" if one else f"{home} alone meets no limits"
-        return _told(many, system, f"lanes on {named}: {worth}")
+        return _with_host_note(many, system, f"lanes on {named}: {worth}")
     if hosts == {home}:
-        return _told(many, system, f"{home} alone: no plan over several hosts is better")
-    less = f"less than the {WORTH:g} x below which what is not modelled decides"
-    return _told(one, system, f"{home} alone: {named} would give {gain:.2f} x as much, {less}")
+        return _with_host_note(many, system, f"{home} alone: no plan over several hosts is better")
+    less = f"less than the {MIN_GAIN:g} x below which what is not modelled decides"
+    return _with_host_note(
+        one, system, f"{home} alone: {named} would give {gain:.2f} x as much, {less}"
+    )
 
 
 def on_host(problem: Problem, host: str) -> Problem:
@@ -137,7 +139,7 @@ def on_host(problem: Problem, host: str) -> Problem:
     return replace(problem, costing=costing, limits=limits, system=there)
 
 
-def _told(found: Plan, system: System, why: str) -> Plan:
+def _with_host_note(found: Plan, system: System, why: str) -> Plan:
     """A plan of this system with a note of its hosts, and of assumed links between them."""
     host = {d.name: d.host for d in system.platform.devices}
     between = [k for k in system.platform.links if host[k.a] != host[k.b]]
@@ -154,9 +156,9 @@ def _gain(many: Plan, one: Plan) -> float:
     return 1 / gain if many.objective == "makespan" else gain
 
 
-def _planned(problem: Problem, *, method: str | None, time_limit_s: float, seed: int) -> Plan:
+def _plan_lanes(problem: Problem, *, method: str | None, time_limit_s: float, seed: int) -> Plan:
     """The plan with as many lanes as are worth it."""
-    from pearl.planner import any_order
+    from pearl.planner import async_plan
     from pearl.solvers.solver import solve_problem
 
     system = problem.spec
@@ -167,44 +169,46 @@ def _planned(problem: Problem, *, method: str | None, time_limit_s: float, seed:
         return replace(found, spec_sha256=system.sha256, host=system.platform.name)
 
     if system.limits.any_order:
-        found = any_order.solve(problem)
+        found = async_plan.solve(problem)
         found = replace(found, spec_sha256=system.sha256, host=system.platform.name)
-        return _noted(found)
+        return _with_notes(found)
     several = at_several_lanes(problem)
     if several is problem:
-        return _noted(solved(problem, 1.0))
-    guessed = [GUESSED] if LANES_ASSUMED.items() <= runtime(system).items() else []
+        return _with_notes(solved(problem, 1.0))
+    guessed = [GUESSED] if LANES_ASSUMED.items() <= lane_overhead(system).items() else []
     try:
         one = solved(replace(problem, limits=replace(problem.limits, max_lanes=1)), 0.5)
     except InfeasibleError:
-        return _noted(solved(several, 0.5), *guessed)
+        return _with_notes(solved(several, 0.5), *guessed)
     many = solved(several, 0.5)
     lanes = sum(k.width > 0 for k in many.lanes)
     gain = _gain(many, one)
-    if lanes > 1 and gain >= WORTH:
+    if lanes > 1 and gain >= MIN_GAIN:
         why = f"{lanes} lanes give {gain:.2f} x what one gives"
-        return _noted(many, why, *guessed)
+        return _with_notes(many, why, *guessed)
     if lanes > 1:
-        return _noted(
+        return _with_notes(
             one,
             f"a second lane does not pay: {lanes} lanes would give {gain:.2f} x what one "
-            f"gives, less than the {WORTH:g} x below which what lanes cost each other decides",
+            f"gives, less than the {MIN_GAIN:g} x below which what lanes cost each other decides",
             *guessed,
         )
-    return _noted(one, "a second lane does not pay: the best plan of several has one", *guessed)
+    return _with_notes(
+        one, "a second lane does not pay: the best plan of several has one", *guessed
+    )
 
 
-def _noted(found: Plan, *notes: str) -> Plan:
+def _with_notes(found: Plan, *notes: str) -> Plan:
     """The plan with its evaluations, with these notes, and with what of this host it takes from the
     data sheet for the time being, and why."""
     assert found.problem is not None
     system, graph = found.problem.spec, found.problem.graph
-    found = replace(found, evaluation=placed(found, graph, system))
-    notes = (*filter(None, (system.env.note, yours(system.platform))), *notes)
-    late = on_demand.passed()
-    here = {d.name for d in system.platform.devices if on_demand.calibrated_here(d)}
+    found = replace(found, evaluation=place_evaluation(found, graph, system))
+    notes = (*filter(None, (system.env.note, count_unsourced(system.platform))), *notes)
+    late = calibrator.skipped_groups()
+    here = {d.name for d in system.platform.devices if calibrator.calibrated_here(d)}
     tasks = [t.task for t in found.tasks if t.device in here and t.rung in UNTIMED_RUNGS]
-    whys = [late[g] for g in sorted(on_demand.needed_groups(graph.kernels) & late.keys())]
+    whys = [late[g] for g in sorted(calibrator.needed_groups(graph.kernels) & late.keys())]
     if tasks and whys:
         names = listed(list(dict.fromkeys(tasks)))
         why = "; ".join(dict.fromkeys(whys))
@@ -215,36 +219,35 @@ def _noted(found: Plan, *notes: str) -> Plan:
 ONE_LANE = "one lane on one CPU needs no timing to be trained"
 
 
-def spared(system: System) -> AbstractContextManager[None]:
+def skipping_timing_if_busy(system: System) -> AbstractContextManager[None]:
     """A context to plan and train a system in: where every plan is one lane on one CPU of this
     host, no kernel is timed."""
     devices, limits = system.platform.devices, system.limits
     one = len(devices) == 1 and 1 in (limits.max_lanes, devices[0].max_lanes)
-    if one and on_demand.calibrated_here(devices[0]):
-        return on_demand.as_known(ONE_LANE)
+    if one and calibrator.calibrated_here(devices[0]):
+        return calibrator.as_known(ONE_LANE)
     return nullcontext()
 
 
-def runtime(system: System) -> dict[str, Any]:
+def lane_overhead(system: System) -> dict[str, Any]:
     """Overhead of several lanes on this host, for `with_lanes`: as calibrated, else as assumed.
 
     Empty where a plan has one lane anyway, or lanes are not this host's alone.
     """
     devices = system.platform.devices
-    here = [d for d in devices if on_demand.calibrated_here(d)]
+    here = [d for d in devices if calibrator.calibrated_here(d)]
     live = system.platform.name in ("host", "ray")
     if not here or not live or system.limits.max_lanes == 1:
         return {}
     if here[0].max_lanes == 1 and len(devices) == 1:
         return {}
-    known = on_demand.calibration(here[0])
+    known = calibrator.calibration(here[0])
     return {**(known.runtime or LANES_ASSUMED), "beside": known.beside}
 
 
 def at_several_lanes(problem: Problem) -> Problem:
-    """The problem of a system at the costs of plans of several lanes; itself where `runtime` knows
-    of no overhead."""
-    costs, overhead = problem.costs, runtime(problem.spec)
+    """Add the overhead of several lanes to a problem's costs, if `lane_overhead` knows any."""
+    costs, overhead = problem.costs, lane_overhead(problem.spec)
     if not overhead:
         return problem
     return replace(problem, costing=with_lanes(costs, problem.graph, **overhead))

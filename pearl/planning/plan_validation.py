@@ -16,7 +16,7 @@ from pearl.planning.plan_builder import makespan_s
 from pearl.planning.plans import Entry, Plan
 from pearl.planning.problem import Problem, split_costs
 from pearl.planning.replicas import Split, copy_name, split_graph
-from pearl.planning.timing import Assignment, Orders, TimedGraph, channel_arcs, timing
+from pearl.planning.timing import Assignment, Orders, TimedGraph, build_timed_graph, channel_arcs
 from pearl_devices import Platform
 from pearl_estimators import Estimate
 
@@ -44,7 +44,7 @@ def _ordered(
 ) -> tuple[TimedGraph, Orders, list[Arc]]:
     """`plan_orders` of a plan without replicas."""
     assignment = _assignment_of(plan, graph, costs)
-    timed = timing(assignment)
+    timed = build_timed_graph(assignment)
     held: list[Arc] = []
     for channel in plan.edges:
         if channel.capacity is not None:

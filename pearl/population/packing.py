@@ -11,17 +11,17 @@ from typing import Any
 from pearl.errors import InfeasibleError, SpecError
 from pearl.formatting import count
 from pearl.graph.task_graph import TaskGraph
-from pearl.planner import plan_memory
-from pearl.planner.planner import build_problem, planned, spared
+from pearl.planner import plan_cache
+from pearl.planner.planner import build_problem, plan_graph, skipping_timing_if_busy
 from pearl.planning.plans import Plan
 from pearl.planning.problem import Problem
-from pearl.population.driving import Journal, VirtualTime, drive
+from pearl.population.driver import Journal, VirtualExecutor, drive
 from pearl.population.members import Population
-from pearl.population.schedulers import Grid, Stretch
-from pearl.spec.own_code import graph_of
+from pearl.population.schedulers import Grid, RunStage
 from pearl.spec.system import System
+from pearl.spec.user_code import build_graph
 from pearl.training import memory
-from pearl.training.compiled import Compiled, compiled
+from pearl.training.compiled import CompiledPlan, compile_plan
 from pearl_devices.discover import free_memory
 from pearl_estimators.host import calibration_file
 from pearl_estimators.host.calibration import CalibrationError, OutdatedError
@@ -52,7 +52,7 @@ def here() -> tuple[RunPlace, ...]:
 
 
 @dataclass(frozen=True)
-class Need:
+class ResourceRequest:
     """What a run of a plan takes of a place.
 
     cores: of the CPU. shares: device → part of its width, 0 to 1. bytes: of main memory.
@@ -81,7 +81,7 @@ class Packing:
     slots: tuple[tuple[int, ...], ...]
     hosts: tuple[str, ...]
     plans: tuple[Plan, ...]
-    needs: tuple[Need, ...]
+    needs: tuple[ResourceRequest, ...]
     seconds: float
     why: str
     timeline: tuple[tuple[str, int, float, float], ...]
@@ -114,7 +114,7 @@ class Planner:
 
     def plan(self, system: System) -> Plan:
         """The plan of a system. Raises InfeasibleError where none meets its limits."""
-        graph = graph_of(system)
+        graph = build_graph(system)
         for before, other, plan in self._made:
             if before == graph and _alike(other, system):
                 return plan
@@ -128,23 +128,23 @@ class Planner:
         problem = build_problem(bounded)
         known = _remembered(system, problem)
         if known is None:
-            with spared(bounded):
-                known = planned(problem)
-                plan_memory.remember(problem, known)
+            with skipping_timing_if_busy(bounded):
+                known = plan_graph(problem)
+                plan_cache.cache_plan(problem, known)
         self.know(system, known)
         return known
 
     def know(self, system: System, plan: Plan) -> None:
         """Take a plan that was made before."""
-        self._made.append((graph_of(system), system, plan))
+        self._made.append((build_graph(system), system, plan))
 
 
 def _remembered(system: System, problem: Problem) -> Plan | None:
     """The plan made before for this problem, where it still can be followed. problem: of the system
     with the cores of a run as its limit."""
-    plan = plan_memory.remembered(problem)
+    plan = plan_cache.load_cached_plan(problem)
     try:
-        return None if plan is None else compiled(system, plan, problem.graph, check=True).plan
+        return None if plan is None else compile_plan(system, plan, problem.graph, check=True).plan
     except SpecError:
         return None  # then it is made anew
 
@@ -162,7 +162,7 @@ def usable_cores() -> tuple[int, ...]:
     return tuple(sorted(os.sched_getaffinity(0)))
 
 
-def need(made: Compiled, beside: Shares) -> Need:
+def need(made: CompiledPlan, beside: Shares) -> ResourceRequest:
     """What a run takes. beside: as the calibration has it."""
     plan, platform = made.plan, made.system.platform
     widths: dict[str, int] = {}
@@ -175,7 +175,7 @@ def need(made: Compiled, beside: Shares) -> Need:
     arrays = sum(memory.array_bytes(kernels).values())
     rate = plan.rates["env_steps_per_s"]
     steps = made.system.train.steps
-    return Need(
+    return ResourceRequest(
         cores=cores,
         shares={name: width / platform.device(name).width for name, width in widths.items()},
         bytes=arrays + PROCESS_BYTES,
@@ -184,7 +184,7 @@ def need(made: Compiled, beside: Shares) -> Need:
     )
 
 
-def _slower(made: Compiled, beside: Shares) -> float | None:
+def _slower(made: CompiledPlan, beside: Shares) -> float | None:
     """The share of its time that a run takes longer beside one like it, by the pairs of calls that
     the calibration has measured; None where it has none of them."""
     load: dict[str, float] = {}
@@ -209,7 +209,7 @@ def measured_beside() -> Shares:
 
 
 def slots(
-    needs: Sequence[Need], runs: int, places: Sequence[RunPlace]
+    needs: Sequence[ResourceRequest], runs: int, places: Sequence[RunPlace]
 ) -> tuple[tuple[tuple[str, tuple[int, ...]], ...], str]:
     """The place and the cores of each slot, enough for any of the runs, and what bounds their
     number. They go round the places.
@@ -283,7 +283,7 @@ def packed(
     for s in asked.settings:
         plan = planner.plan(s.system)
         try:
-            made.append(compiled(s.system, plan, check=True))
+            made.append(compile_plan(s.system, plan, check=True))
         except SpecError as error:
             raise SpecError(*(f"{s.name}: {line}" for line in error.problems)) from None
     needs = [need(c, beside) for c in made]
@@ -291,11 +291,11 @@ def packed(
     runs = in_order(asked, of)
     held, why = slots(needs, len(runs), places)
 
-    def seconds(stretch: Stretch) -> float:
+    def seconds(stretch: RunStage) -> float:
         n = of[stretch.setting]
         return n.seconds * (1 + (n.slower or 0.0) * (len(held) > 1))
 
-    clock = VirtualTime(len(held), seconds)
+    clock = VirtualExecutor(len(held), seconds)
     drive(Grid(runs), clock, Journal())
     plans = tuple(c.plan for c in made)
     line = tuple((s.run, slot, begin, end) for s, slot, begin, end in clock.passed)
@@ -303,7 +303,7 @@ def packed(
     return Packing(planner.cores, shares, hosts, plans, tuple(needs), clock.now_s, why, line)
 
 
-def in_order(asked: Population, needs: Mapping[str, Need]) -> list[Stretch]:
+def in_order(asked: Population, needs: Mapping[str, ResourceRequest]) -> list[RunStage]:
     """All runs, the longest first, which packs them best; of equals by seed, then by setting."""
     runs = [run for together in zip(*asked.runs(), strict=True) for run in together]
     return sorted(runs, key=lambda run: -needs[run.setting].seconds)

@@ -32,13 +32,13 @@ from pearl.planning.costs import CostTable, Mode
 from pearl.planning.draws import Draws, Vector
 from pearl.planning.problem import Problem, split_costs
 from pearl.planning.replicas import split_of
-from pearl.planning.timing import Assignment, Orders, timing
-from pearl.planning.valuation import least_periods, valued
+from pearl.planning.timing import Assignment, Orders, build_timed_graph
+from pearl.planning.valuation import evaluate_samples, least_periods
 from pearl.solvers.methods.enumeration import assignments, every_space
 from pearl.solvers.model.lane_sequencing import Ordered, best_orders
 from pearl.solvers.model.list_orders import ring_period
 from pearl.solvers.model.method import Search, Solve
-from pearl.solvers.model.result import SAME, Found, Outcome
+from pearl.solvers.model.result import SAME, Candidate, Outcome
 from pearl.solvers.model.search_space import cost_of
 from pearl.time_limit import OutOfTimeError
 
@@ -74,8 +74,8 @@ class Rival:
 
     def seconds(self, draws: Draws, power_w: float | None) -> Vector:
         """Seconds of an iteration in each draw."""
-        timed = timing(self.assignment)
-        return valued(timed, self.orders, draws, power_w=power_w).period_s
+        timed = build_timed_graph(self.assignment)
+        return evaluate_samples(timed, self.orders, draws, power_w=power_w).period_s
 
     @property
     def key(self) -> object:
@@ -94,7 +94,7 @@ def rivals(problem: Problem, search: Search, run: Solve, draws: Draws) -> list[R
     return list(game.known.values())
 
 
-def of_estimates(best: Found, costs: CostTable) -> Rival:
+def of_estimates(best: Candidate, costs: CostTable) -> Rival:
     """A plan of a drawn table with the modes of the estimates."""
     a = best.assignment
     table = split_costs(costs, split_of(a.expansion.graph))
@@ -174,7 +174,7 @@ class _Game:
             return
         self.known[rival.key] = rival
         self.rows.append(rival.seconds(self.draws, self.problem.limits.power_w))
-        period = ring_period(timing(rival.assignment), rival.orders)
+        period = ring_period(build_timed_graph(rival.assignment), rival.orders)
         cost, _ = cost_of(self.problem, rival.assignment, period)
         self.allowed.append(cost < math.inf)
         self.least_s = np.minimum(self.least_s, self.rows[-1])
@@ -298,7 +298,7 @@ class _Game:
         for a in listed:
             if time.monotonic() > self.search.deadline:
                 return
-            floors.append(least_periods(timing(a), self.draws))
+            floors.append(least_periods(build_timed_graph(a), self.draws))
         if not floors:
             return
         floor_s, tried = np.array(floors), set[int]()
@@ -314,7 +314,9 @@ class _Game:
                 if time.monotonic() > self.search.deadline:
                     return
                 tried.add(i)
-                ordered: Ordered = best_orders(timing(listed[i]), deadline=self.search.deadline)
+                ordered: Ordered = best_orders(
+                    build_timed_graph(listed[i]), deadline=self.search.deadline
+                )
                 self.add(Rival(listed[i], ordered.orders))
         loose = min((float(floor[i]) for i in tried), default=math.inf)
         self.bound = max(self.bound, min(value, loose))
@@ -331,13 +333,13 @@ class _Game:
     def outcome(self) -> Outcome:
         """The chosen plan, with the bound on what the estimates themselves give."""
         rival = list(self.known.values())[self.chosen]
-        a, timed = rival.assignment, timing(rival.assignment)
+        a, timed = rival.assignment, build_timed_graph(rival.assignment)
         period = ring_period(timed, rival.orders)
         cost, paced = cost_of(self.problem, a, period)
         ordered = Ordered(rival.orders, period, min(timed.order_bound_s, period))
         late = self.nominal.late or bool((self.late & ~self.solved).any())
         late = late or time.monotonic() >= self.search.deadline
-        return Outcome(Found(a, ordered, paced, cost), self.nominal.bound, late)
+        return Outcome(Candidate(a, ordered, paced, cost), self.nominal.bound, late)
 
     def regret(self) -> Regret:
         """The ends of the chosen plan's regret; its kind is at least the bound."""

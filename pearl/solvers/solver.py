@@ -19,7 +19,7 @@ from pearl.planning.problem import Problem
 from pearl.seeds import checked_seed
 from pearl.solvers import METHODS
 from pearl.solvers.infeasible.iis import sharpened
-from pearl.solvers.known_plan import found_in, from_start
+from pearl.solvers.known_plan import from_start, translate_plan
 from pearl.solvers.methods.relaxation_bounds import bound as floor
 from pearl.solvers.model.method import OBJECTIVES, ROBUST, Search
 from pearl.solvers.model.search_space import search_spaces
@@ -27,8 +27,8 @@ from pearl.solvers.outcome_check import fault_of
 from pearl.solvers.period.tie_breaking import break_ties
 from pearl.text_tables import marked
 from pearl.time_limit import OutOfTimeError, extended, within
-from pearl_devices.given import is_whole, shown
-from pearl_devices.named import reason
+from pearl_devices.user_imports import reason
+from pearl_devices.validation import is_whole, shown
 
 FAULTS = (
     ArithmeticError,
@@ -150,7 +150,7 @@ def solve_problem(
     search = Search(deadline, seed, name)
     regret: Regret | None = None
     if known is not None:
-        search = replace(search, start=found_in(known, problem))
+        search = replace(search, start=translate_plan(known, problem))
     try:
         with within(deadline + GRACE_S):
             if robust:

@@ -24,8 +24,8 @@ from pearl.planning.draws import Draws, Vector, link_parts
 from pearl.planning.plan_validation import plan_orders
 from pearl.planning.plans import Plan
 from pearl.planning.problem import Problem
-from pearl.planning.timing import timing
-from pearl.solvers.known_plan import found_in, from_start
+from pearl.planning.timing import build_timed_graph
+from pearl.solvers.known_plan import from_start, translate_plan
 from pearl.solvers.model.list_orders import ring_period
 from pearl.solvers.model.method import Search, Solve
 from pearl.solvers.model.result import SAME
@@ -91,7 +91,7 @@ class Scale:
         Raises:
             InfeasibleError, OutOfTimeError: no plan meets the limits, or none was found in time.
         """
-        search = replace(search, start=found_in(plan, problem))
+        search = replace(search, start=translate_plan(plan, problem))
         candidates = [of_estimates(search.start, problem.costs)] if search.start else []
         bound = 0.0
         try:
@@ -122,7 +122,7 @@ class Scale:
         free = without_period(problem)
         limits = replace(free.limits, power_w=None) if draws.watts(problem.costs) else free.limits
         mean = replace(free, costing=table, limits=limits)
-        outcome = from_start(run, mean, replace(search, start=found_in(plan, mean)))
+        outcome = from_start(run, mean, replace(search, start=translate_plan(plan, mean)))
         least = (float(per_s.sum()) * outcome.bound + float((~some).sum())) / len(some)
         return of_estimates(outcome.best, problem.costs), least
 
@@ -147,5 +147,5 @@ def rival_of(plan: Plan, problem: Problem) -> Rival:
 
 def _is_allowed(rival: Rival, problem: Problem) -> bool:
     """Whether a plan keeps the limits on its period by the estimates."""
-    period_s = ring_period(timing(rival.assignment), rival.orders)
+    period_s = ring_period(build_timed_graph(rival.assignment), rival.orders)
     return cost_of(problem, rival.assignment, period_s)[0] < math.inf

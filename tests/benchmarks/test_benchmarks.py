@@ -14,7 +14,7 @@ from benchmarks.peers_workloads import WORKLOADS, Clock
 from benchmarks.returns import RETURNS
 from benchmarks.returns_cases import BY_NAME, CASES, Case
 from benchmarks.returns_table import interval, iqm, tables
-from pearl_devices.named import environment
+from pearl_devices.user_imports import environment
 
 CASE = CASES[0]
 

@@ -76,9 +76,9 @@ library's default, are assumed). graph_s: assumed; a replay costs its host 1.65 
 def figures() -> dict[str, float]:
     """Figures of a GPU beside this host's CPU, as `starts_of` reads them: what is assumed of
     starts, as much longer as this host was slower than REFERENCE; none where it is not probed."""
-    from pearl_estimators.host.probe import REFERENCE, known
+    from pearl_estimators.host.probe import REFERENCE, stored_probe
 
-    found = known()
+    found = stored_probe()
     if found is None:
         return {}
     return {

@@ -138,7 +138,7 @@ def _torch() -> str:
 _known: dict[tuple[Path, int, int], CpuProbe | None] = {}
 
 
-def known() -> CpuProbe | None:
+def stored_probe() -> CpuProbe | None:
     """The probe of this host that is kept; None where there is none, or it is of another torch.
 
     Raises:

@@ -20,8 +20,8 @@ from pearl.solvers.infeasible.limit_sets import (
     NUMBERS,
     Limit,
     all_limits,
+    is_feasible,
     least_s,
-    met,
     only,
 )
 from pearl.solvers.model.method import Search
@@ -33,7 +33,7 @@ SECONDS, LEAST_S = 5.0, 1.0
 where the solver has used all its time (assumed: an answer without the reason is worth little)."""
 
 
-def explain(problem: Problem, deadline: float) -> InfeasibleError:
+def find_conflict(problem: Problem, deadline: float) -> InfeasibleError:
     """The error for limits that no plan meets: a smallest conflicting set, with numbers.
 
     It is found by the caller's deadline (`time.monotonic()` seconds) but for `LEAST_S`;
@@ -99,12 +99,12 @@ def _error(
     return InfeasibleError(message, conflict)
 
 
-def none_found(problem: Problem, search: Search) -> InfeasibleError:
+def no_plan_error(problem: Problem, search: Search) -> InfeasibleError:
     """The error of a method without a proof: no plan exists, or the method found none."""
     until = _until(search.deadline)
     with suppress(OutOfTimeError), extended(until):
-        if not met(problem, list(all_limits(problem.limits)), until):
-            return explain(problem, search.deadline)
+        if not is_feasible(problem, list(all_limits(problem.limits)), until):
+            return find_conflict(problem, search.deadline)
     return InfeasibleError(
         f"method {search.method} found no plan of graph {problem.graph.name!r} that meets the "
         "limits; whether there is one is not decided: give more time, use method 'milp', or relax "
@@ -122,14 +122,14 @@ def _filtered(problem: Problem, deadline: float) -> tuple[list[Limit], bool]:
     kept = list(all_limits(problem.limits))
     smallest = True
     try:
-        if met(problem, kept, deadline):
+        if is_feasible(problem, kept, deadline):
             return [], True
     except OutOfTimeError:
         return kept, False
     for limit in list(kept):
         rest = [k for k in kept if k != limit]
         try:
-            if not met(problem, rest, deadline):
+            if not is_feasible(problem, rest, deadline):
                 kept = rest
         except OutOfTimeError:
             smallest = False
@@ -212,7 +212,7 @@ def _fewest_lanes(problem: Problem, rest: Sequence[Limit], deadline: float) -> f
     for lanes in range((limits.max_lanes or 0) + 1, most + 1):
         wider = replace(problem, limits=replace(limits, max_lanes=lanes))
         try:
-            if met(wider, [*rest, Limit("max_lanes")], deadline):
+            if is_feasible(wider, [*rest, Limit("max_lanes")], deadline):
                 return lanes
         except OutOfTimeError:
             return None
@@ -227,7 +227,7 @@ def _least_power_w(problem: Problem, rest: Sequence[Limit], deadline: float) -> 
 
     def is_enough(power_w: float) -> bool:
         capped = replace(problem, limits=replace(problem.limits, power_w=power_w))
-        return met(capped, [*rest, Limit("power_w")], deadline)
+        return is_feasible(capped, [*rest, Limit("power_w")], deadline)
 
     try:
         while not is_enough(high):

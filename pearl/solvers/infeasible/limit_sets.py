@@ -11,7 +11,7 @@ from typing import Any
 from pearl.errors import InfeasibleError
 from pearl.graph.limits import Limits
 from pearl.planning.problem import Problem
-from pearl.planning.timing import timing
+from pearl.planning.timing import build_timed_graph
 from pearl.solvers.model.search_space import SearchSpace, cost_of, search_spaces
 from pearl.solvers.period.period_form import PeriodForm
 from pearl.time_limit import OutOfTimeError
@@ -61,7 +61,7 @@ def only(problem: Problem, kept: Sequence[Limit]) -> tuple[Problem, frozenset[st
     return alone, frozenset(() if MEMORY in numbers else (MEMORY,))
 
 
-def met(problem: Problem, kept: Sequence[Limit], deadline: float) -> bool:
+def is_feasible(problem: Problem, kept: Sequence[Limit], deadline: float) -> bool:
     """Whether some assignment meets these limits, lane orders left out."""
     alone, ignore = only(problem, kept)
     try:
@@ -83,4 +83,4 @@ def least_s(space: SearchSpace, problem: Problem, deadline: float) -> float:
         if not finished:
             raise OutOfTimeError
         return math.inf
-    return cost_of(problem, assignment, timing(assignment).order_bound_s)[0]
+    return cost_of(problem, assignment, build_timed_graph(assignment).order_bound_s)[0]

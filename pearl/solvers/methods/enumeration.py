@@ -15,7 +15,7 @@ from pearl.graph.task_graph import TaskGraph
 from pearl.planning.costs import Mode
 from pearl.planning.problem import Problem, split_problem
 from pearl.planning.replicas import GRAINS, Split, splits
-from pearl.planning.timing import Assignment, timing
+from pearl.planning.timing import Assignment, build_timed_graph
 from pearl.solvers.model.search_space import (
     SearchSpace,
     check_names,
@@ -112,7 +112,7 @@ def _every_slack(graph: TaskGraph, limits: Limits) -> list[dict[EdgeKey, int]]:
 def least_cost(spaces: Sequence[SearchSpace], problem: Problem) -> float:
     """The least cost (seconds or joules of an iteration) of any assignment, orders left out."""
     return min(
-        (cost_of(problem, a, timing(a).order_bound_s)[0] for a in assignments(spaces)),
+        (cost_of(problem, a, build_timed_graph(a).order_bound_s)[0] for a in assignments(spaces)),
         default=math.inf,
     )
 

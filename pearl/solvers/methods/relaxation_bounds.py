@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from pearl.planning.problem import Problem
-from pearl.solvers.infeasible.iis import none_found
+from pearl.solvers.infeasible.iis import no_plan_error
 from pearl.solvers.model.cost_floor import cost_floor
-from pearl.solvers.model.dag_instance import Iteration, iteration, least_s, makespan_spaces
+from pearl.solvers.model.dag_instance import DagInstance, iteration, least_s, makespan_spaces
 from pearl.solvers.model.list_schedule import Schedule, build
 from pearl.solvers.model.method import Search
-from pearl.solvers.model.result import SAME, Found, Outcome
+from pearl.solvers.model.result import SAME, Candidate, Outcome
 from pearl.solvers.model.search_space import SearchSpace, cost_of, search_spaces, without_numbers
 from pearl.solvers.period.period_form import PeriodForm
 from pearl.time_limit import OutOfTimeError
@@ -29,7 +29,7 @@ def open_spaces(problem: Problem) -> list[SearchSpace]:
     return of(problem)
 
 
-def best_of(make: Callable[[float], Schedule | None]) -> Found | None:
+def best_of(make: Callable[[float], Schedule | None]) -> Candidate | None:
     """A finished schedule, with one lane a device where the first try got stuck."""
     for most_lanes in (math.inf, 1):
         made = make(most_lanes)
@@ -40,12 +40,12 @@ def best_of(make: Callable[[float], Schedule | None]) -> Found | None:
 
 
 def listed_outcome(
-    schedule: Callable[[Iteration], Found | None], problem: Problem, search: Search
+    schedule: Callable[[DagInstance], Candidate | None], problem: Problem, search: Search
 ) -> Outcome:
     """A list scheduler's best plan over all search spaces, with the bound of the relaxation."""
     deadline = search.deadline
     spaces = open_spaces(problem)
-    best: Found | None = None
+    best: Candidate | None = None
     stuck = []
     late = False
     for number, space in enumerate(spaces):
@@ -54,7 +54,7 @@ def listed_outcome(
             break
         try:
             it = iteration(space)
-            found = valued(schedule(it), problem)
+            found = to_plan(schedule(it), problem)
         except OutOfTimeError:
             if best is None:
                 raise
@@ -65,15 +65,15 @@ def listed_outcome(
         elif best is None or found.cost < best.cost:
             best = found
     for it in [] if best else stuck:
-        found = valued(anywhere(it, problem, deadline), problem)
+        found = to_plan(anywhere(it, problem, deadline), problem)
         if found and (best is None or found.cost < best.cost):
             best = found
     if best is None:
-        raise none_found(problem, search)
+        raise no_plan_error(problem, search)
     return Outcome(best, bound(spaces, problem, best, deadline), late)
 
 
-def valued(found: Found | None, problem: Problem) -> Found | None:
+def to_plan(found: Candidate | None, problem: Problem) -> Candidate | None:
     """A schedule's assignment and orders as a plan for an objective; None if it breaks a limit."""
     if found is None or problem.objective == "makespan":
         return found
@@ -81,7 +81,7 @@ def valued(found: Found | None, problem: Problem) -> Found | None:
     return replace(found, period_s=paced, cost=cost) if cost < math.inf else None
 
 
-def anywhere(it: Iteration, problem: Problem, deadline: float) -> Found | None:
+def anywhere(it: DagInstance, problem: Problem, deadline: float) -> Candidate | None:
     """A schedule on any assignment that keeps all rules, found by the period form."""
     free = replace(without_numbers(problem), objective="throughput")
     seconds = max(1.0, deadline - time.monotonic())
@@ -92,7 +92,9 @@ def anywhere(it: Iteration, problem: Problem, deadline: float) -> Found | None:
     return build(it, [float(k) for k in it.place], places).found()
 
 
-def bound(spaces: Sequence[SearchSpace], problem: Problem, best: Found, deadline: float) -> float:
+def bound(
+    spaces: Sequence[SearchSpace], problem: Problem, best: Candidate, deadline: float
+) -> float:
     """Lower bound of the cost of every plan, seconds or joules, from relaxations only.
 
     At most the cost of `best`; 0 where time runs out.
@@ -103,7 +105,9 @@ def bound(spaces: Sequence[SearchSpace], problem: Problem, best: Found, deadline
         return 0.0
 
 
-def _least(spaces: Sequence[SearchSpace], problem: Problem, best: Found, deadline: float) -> float:
+def _least(
+    spaces: Sequence[SearchSpace], problem: Problem, best: Candidate, deadline: float
+) -> float:
     least = best.cost
     for space in spaces:
         if least <= 0:

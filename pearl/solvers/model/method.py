@@ -9,12 +9,12 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 from pearl.errors import SpecError
-from pearl_devices.given import shown
-from pearl_devices.named import function
+from pearl_devices.user_imports import function
+from pearl_devices.validation import shown
 
 if TYPE_CHECKING:
     from pearl.planning.problem import Problem
-    from pearl.solvers.model.result import Found, Outcome
+    from pearl.solvers.model.result import Candidate, Outcome
 
 OBJECTIVES = ("throughput", "power_efficiency", "makespan")
 """Every objective of a method."""
@@ -43,7 +43,7 @@ class Search:
     deadline: float
     seed: int
     method: str
-    start: Found | None = None
+    start: Candidate | None = None
 
 
 Solve = Callable[["Problem", Search], "Outcome"]

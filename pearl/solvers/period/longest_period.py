@@ -7,14 +7,14 @@ import math
 
 from pearl.planning.problem import Problem
 from pearl.solvers.model.linear import Terms
-from pearl.solvers.model.result import Found
+from pearl.solvers.model.result import Candidate
 from pearl.solvers.model.search_space import SearchSpace
 
 
 def longest_optimum_s(
     space: SearchSpace,
     problem: Problem,
-    known: Found | None,
+    known: Candidate | None,
     on_w: float,
     joules: Terms,
 ) -> float:

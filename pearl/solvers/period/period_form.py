@@ -12,7 +12,7 @@ from pearl.planning.costs import Mode
 from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, delay_s
 from pearl.solvers.model.linear import Linear, Terms
-from pearl.solvers.model.result import Found
+from pearl.solvers.model.result import Candidate
 from pearl.solvers.model.search_space import SearchSpace, longest_s
 from pearl.solvers.period.longest_period import longest_optimum_s
 from pearl.solvers.period.order_cuts import Blamed
@@ -33,7 +33,7 @@ class PeriodForm:
     by exchanging devices alike in everything, all but one.
     """
 
-    def __init__(self, space: SearchSpace, problem: Problem, known: Found | None) -> None:
+    def __init__(self, space: SearchSpace, problem: Problem, known: Candidate | None) -> None:
         self.space, self.objective, limits = space, problem.objective, problem.limits
         known_s = known.period_s if known else space.serial_s
         platform = space.costs.platform
@@ -303,7 +303,7 @@ class PeriodForm:
                 if terms:
                     self.linear.add(terms, 0.0, 1.0)
 
-    def _energy(self, joules: Terms, problem: Problem, known: Found | None) -> Terms:
+    def _energy(self, joules: Terms, problem: Problem, known: Candidate | None) -> Terms:
         """Energy of an iteration over the known plan's; with a power cap, at most cap · P."""
         p, platform, cap_w = self.space, self.space.costs.platform, problem.limits.power_w
         if self.objective == "throughput" and cap_w is None:

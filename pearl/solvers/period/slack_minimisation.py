@@ -23,11 +23,11 @@ from pearl.graph.parallel_edges import EdgeKey, numbered
 from pearl.graph.period import Arc, expand, howard, token_free_cycle
 from pearl.graph.task_graph import Edge, TaskGraph
 from pearl.planning.problem import Problem
-from pearl.planning.timing import Assignment, Orders, TimedGraph, timing
+from pearl.planning.timing import Assignment, Orders, TimedGraph, build_timed_graph
 from pearl.solvers.model.lane_sequencing import best_orders
 from pearl.solvers.model.list_orders import ring_period
 from pearl.solvers.model.method import Search, Solve
-from pearl.solvers.model.result import SAME, Found
+from pearl.solvers.model.result import SAME, Candidate
 
 VECTORS = 1000
 """Slack vectors tried at most with the plan's orders (assumed: about a second)."""
@@ -53,7 +53,7 @@ class _Trial:
     unknown: bool = False
 
 
-def fewest_tokens(found: Found, limits: Limits) -> Found:
+def fewest_tokens(found: Candidate, limits: Limits) -> Candidate:
     """The plan with the least slack, over all edges together, at which its assignment still has its
     period.
 
@@ -73,7 +73,7 @@ def fewest_tokens(found: Found, limits: Limits) -> Found:
         trial = _with_slack(assignment, vector)
         if trial is None:
             return _Trial(mends=tuple(caps))
-        timed = timing(trial)
+        timed = build_timed_graph(trial)
         mends = _mends(timed, timed.arcs, edges, most)
         if mends is not None:
             return _Trial(mends=mends)
@@ -91,7 +91,7 @@ def fewest_tokens(found: Found, limits: Limits) -> Found:
         trial = _with_slack(assignment, vector)
         if trial is None:
             return _Trial(mends=tuple(caps))
-        timed = timing(trial)
+        timed = build_timed_graph(trial)
         arcs = [*timed.arcs, *timed.ring(found.ordered.orders)]
         mends = _mends(timed, arcs, edges, most)
         if mends is not None:
@@ -107,12 +107,12 @@ def fewest_tokens(found: Found, limits: Limits) -> Found:
     if _total(best) >= sum(e.slack for e in edges.values()):
         return found
     chosen, orders = best
-    period = ring_period(timing(chosen), orders)
+    period = ring_period(build_timed_graph(chosen), orders)
     ordered = replace(found.ordered, orders=orders, period_s=period)
     return replace(found, assignment=chosen, ordered=ordered)
 
 
-def fewest_of_all(found: Found, problem: Problem, search: Search, run: Solve) -> Found:
+def fewest_of_all(found: Candidate, problem: Problem, search: Search, run: Solve) -> Candidate:
     """A plan that costs as little with less slack, if there is one, else this one.
 
     run: an exact method. It solves the problem with every smaller vector of slack on the graph's
@@ -142,7 +142,7 @@ def fewest_of_all(found: Found, problem: Problem, search: Search, run: Solve) ->
     return found
 
 
-def taken_slack(found: Found, graph: TaskGraph) -> dict[EdgeKey, int]:
+def taken_slack(found: Candidate, graph: TaskGraph) -> dict[EdgeKey, int]:
     """The slack of a plan on the edges of the graph as it was before tasks were split."""
     torn, taken = found.assignment.expansion.graph, dict.fromkeys(_relaxable(graph), 0)
     for (src, dst, which), e in _relaxable(torn).items():
@@ -260,7 +260,7 @@ def _edge_by_edge(
         while low < high:
             middle = (low + high) // 2
             trial = _with_slack(assignment, {key: middle})
-            period = ring_period(timing(trial), orders) if trial else math.inf
+            period = ring_period(build_timed_graph(trial), orders) if trial else math.inf
             low, high = (low, middle) if period <= most else (middle + 1, high)
         assignment = _with_slack(assignment, {key: low}) or assignment
     return assignment

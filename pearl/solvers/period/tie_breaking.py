@@ -14,10 +14,10 @@ from dataclasses import replace
 
 from pearl.errors import InfeasibleError
 from pearl.planning.problem import Problem
-from pearl.planning.timing import Assignment, timing
+from pearl.planning.timing import Assignment, build_timed_graph
 from pearl.solvers.model.lane_sequencing import best_orders
 from pearl.solvers.model.method import Search, Solve
-from pearl.solvers.model.result import SAME, Found
+from pearl.solvers.model.result import SAME, Candidate
 from pearl.solvers.model.search_space import cost_of
 from pearl.solvers.period.slack_minimisation import fewest_of_all, fewest_tokens, taken_slack
 from pearl.time_limit import OutOfTimeError
@@ -34,7 +34,9 @@ SLOWER = 1e-7
 there is; a proof allows ten times as much."""
 
 
-def break_ties(found: Found, problem: Problem, search: Search, run: Solve, *, exact: bool) -> Found:
+def break_ties(
+    found: Candidate, problem: Problem, search: Search, run: Solve, *, exact: bool
+) -> Candidate:
     """The plan that costs the same and takes least, as far as there is time to find it.
 
     exact: `run` is an exact method, which is asked for plans of other assignments too.
@@ -49,7 +51,7 @@ def break_ties(found: Found, problem: Problem, search: Search, run: Solve, *, ex
     return found
 
 
-def fewest_lanes(found: Found, problem: Problem) -> Found:
+def fewest_lanes(found: Candidate, problem: Problem) -> Candidate:
     """The plan with as many of its lanes made one as leaves its cost as it is."""
     tries, again = 0, True
     while again:
@@ -58,17 +60,17 @@ def fewest_lanes(found: Found, problem: Problem) -> Found:
             tries += 1
             if tries > MERGED:
                 return found
-            timed = timing(merged)
+            timed = build_timed_graph(merged)
             ordered = best_orders(timed, below_s=found.period_s * (1 + SAME), nodes=NODES)
             cost, paced = cost_of(problem, merged, ordered.period_s)
             if cost <= found.cost * (1 + SAME):
                 bound = replace(ordered, bound_s=min(found.ordered.bound_s, ordered.period_s))
-                found, again = Found(merged, bound, paced, cost), True
+                found, again = Candidate(merged, bound, paced, cost), True
                 break
     return found
 
 
-def fewest_watts(found: Found, problem: Problem, search: Search, run: Solve) -> Found:
+def fewest_watts(found: Candidate, problem: Problem, search: Search, run: Solve) -> Candidate:
     """A plan as fast, in no more lanes and with no more slack, that draws less, where `run` finds
     one. Only of several lanes, for throughput, without a limit on power."""
     limits, lanes = problem.limits, len(_lanes(found.assignment))
@@ -95,10 +97,10 @@ def _lanes(a: Assignment) -> dict[tuple[str, int], list[int]]:
     return lanes
 
 
-def _merged(found: Found) -> Iterator[Assignment]:
+def _merged(found: Candidate) -> Iterator[Assignment]:
     """The plan with two lanes of a device made one, those with the least load together first; none
     whose load is longer than the period."""
-    a, loads = found.assignment, timing(found.assignment).loads_s
+    a, loads = found.assignment, build_timed_graph(found.assignment).loads_s
     lanes = sorted(_lanes(a), key=lambda lane: loads[f"{lane[0]}.{lane[1]}"])
     pairs = [
         (sum(loads[f"{device}.{n}"] for device, n in pair), pair)
