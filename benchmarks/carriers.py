@@ -2,8 +2,8 @@
 [--quick] [--json PATH]`.
 
 All are between this process and actors on the second of two raylets that are started on this
-machine: calls with the pieces of `pearl.cluster.pieces`, and wires (`pearl.cluster.wire`), as in a
-run. There and back one after the other, and one way in a row. CPU seconds are those of
+machine: calls with the pieces of `pearl.cluster.chunks`, and wires (`pearl.cluster.transport`),
+as in a run. There and back one after the other, and one way in a row. CPU seconds are those of
 this process, the actors and the raylets together, less what all of them take while nothing is sent.
 """
 
@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.bars import ABSENT, Bar, finish
-from pearl.cluster.pieces import cut, joined, pieces
+from pearl.cluster.chunks import chunk_count, join_chunks, split_message
 from pearl.formatting import si
 
 SIZES = (1_000, 16_000, 64_000, 256_000, 1_048_576, 4_194_304)
@@ -59,7 +59,7 @@ class Echo:
     """The actor at the other end of Ray's calls."""
 
     def back(self, *parts: Any) -> Any:
-        found = cut(joined(parts))
+        found = split_message(join_chunks(parts))
         return found if len(found) > 1 else found[0]
 
     def taken(self, *parts: Any) -> int:
@@ -84,13 +84,13 @@ def by_ray(ray: Any, actor: Any) -> Send:
         under_way: list[Any] = []
         for _ in range(count):
             if back:
-                call = actor.back.options(num_returns=pieces(message.size))
-                found = ray.get(call.remote(*cut(message)), timeout=WAIT_S)
-                joined(found if isinstance(found, list) else [found])
+                call = actor.back.options(num_returns=chunk_count(message.size))
+                found = ray.get(call.remote(*split_message(message)), timeout=WAIT_S)
+                join_chunks(found if isinstance(found, list) else [found])
                 continue
             if len(under_way) == UNDER_WAY:
                 ray.get(under_way.pop(0), timeout=WAIT_S)
-            under_way.append(actor.taken.remote(*cut(message)))
+            under_way.append(actor.taken.remote(*split_message(message)))
         if under_way:
             ray.get(under_way, timeout=WAIT_S)
 
@@ -125,16 +125,16 @@ def timed(
 def compared(cluster: Any, rounds: int, each_s: float) -> dict[tuple[int, bool, str], Any]:
     """Size, way and carrier → (seconds, CPU seconds) of each round."""
     from pearl.cluster import connection
-    from pearl.cluster.door import Door
+    from pearl.cluster.door import TransportListener
     from tests.ray_cluster import members
 
-    ray = connection.connected()
+    ray = connection.connect()
     here = ray.get_runtime_context().get_node_id()
     home, other = sorted(connection.nodes(), key=lambda node: node.id != here)
     options = {"num_cpus": 0, "max_concurrency": 2, **connection.on_node(other)}
     echo = ray.remote(Echo).options(**options).remote()
     far = ray.remote(Far).options(**options).remote()
-    door = Door(home.address)
+    door = TransportListener(home.address)
     joined = far.join.remote(door.at)
     wire = door.open()
     ray.get(joined, timeout=WAIT_S)
@@ -166,7 +166,7 @@ def main(arguments: list[str] | None = None) -> int:
     if find_spec("ray") is None:
         print("absent: Ray; pip install 'pearl-toolkit[ray]'")
         return ABSENT
-    from pearl.cluster.wire import CARRIERS
+    from pearl.cluster.transport import CARRIERS
     from tests.ray_cluster import ray_cluster
 
     with ray_cluster() as cluster:

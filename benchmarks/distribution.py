@@ -153,7 +153,7 @@ def differing(one: Any, other: Any) -> list[str]:
 
 def crossing(trainer: Any, island: Any, *, out: bool) -> float:
     """Bytes of the edges between an island and the rest, an iteration, in one direction."""
-    graph = trainer.session.compiled.torn
+    graph = trainer.session.compiled.replica_graph
     sent = {
         (e.src, e.bytes)
         for e in graph.edges
@@ -164,7 +164,7 @@ def crossing(trainer: Any, island: Any, *, out: bool) -> float:
 
 def policies(*, quick: bool) -> Part:
     """The table of policies."""
-    from pearl.runtime.islands import batching
+    from pearl.runtime.remote import batching
 
     rows, bars = [], []
     for name in ("dqn",) if quick else SOURCES:
@@ -309,7 +309,7 @@ def kills(cluster: Any, *, quick: bool) -> Part:
             )
             if not due:
                 return
-            actors = [p for p in members(cluster.nodes["b"].pid) if "_Actor" in cmdline(p)]
+            actors = [p for p in members(cluster.nodes["b"].pid) if "_RayLaneServer" in cmdline(p)]
             if actors:
                 os.kill(dice.choice(actors), 9)
                 killed.append("actor")
@@ -418,8 +418,8 @@ def handled(cluster: Any) -> Part:
     """CPU time of packing a message and of taking one, with what is due looked for, counts and
     bells."""
     from pearl.cluster.links import HANDLED_S
-    from pearl.cluster.wire import Wire
-    from pearl.runtime.islands.away import Away
+    from pearl.cluster.transport import Transport
+    from pearl.runtime.remote.remote_worker import RemoteWorker
 
     _pinned(cluster)
     change, steps = WAITS["1 ms, 16 environments"]
@@ -428,7 +428,11 @@ def handled(cluster: Any) -> Part:
     system, plan = planned(spec)
     spent: dict[str, list[float]] = {}
     with ExitStack() as stack:
-        for kind, name in ((Wire, "send"), (Away, "_post_due"), (Away, "_take")):
+        for kind, name in (
+            (Transport, "send"),
+            (RemoteWorker, "_post_due"),
+            (RemoteWorker, "_take"),
+        ):
             stack.enter_context(_clocked(kind, name, spent.setdefault(name, [])))
         trained(system, plan, None)
     carrying, posting, taking = (median(spent[n]) for n in ("send", "_post_due", "_take"))

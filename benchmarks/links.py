@@ -20,7 +20,7 @@ from statistics import median, quantiles
 from typing import Any
 
 from benchmarks.bars import ABSENT, Bar, finish
-from pearl.cluster.wire import CARRIERS
+from pearl.cluster.transport import CARRIERS
 from pearl.formatting import si
 
 UNSEEN, LEAST, MOST = 20, 64, 1 << 20
@@ -46,7 +46,7 @@ def compared(rounds: int, seed: int) -> tuple[list[list[str]], dict[str, Any]]:
     from pearl.cluster import connection, links
     from pearl.cluster.timing import timed
 
-    ray = connection.connected()
+    ray = connection.connect()
     here = ray.get_runtime_context().get_node_id()
     nodes = connection.nodes()
     home = next(n for n in nodes if n.id == here)

@@ -1,9 +1,10 @@
 """What looking costs: `python -m benchmarks.looks [--quick] [--json PATH]`.
 
 So that progress and Ctrl-C come soon, compiled gradient steps look at a word, and a thread sets it
-from time to time (`pearl.training.loop.looked_at`). Two processes train by one plan, in pairs whose
-order alternates: one process as it is shipped, one that starts no such thread and whose compiled
-code looks at nothing. Asked: the median of their CPU times within 2 %.
+from time to time (`pearl.training.loop.stopping_at_intervals`). Two
+processes train by one plan, in pairs whose order alternates: one process as it is shipped, one that
+starts no such thread and whose compiled code looks at nothing. Asked: the median of their CPU times
+within 2 %.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def blind() -> None:
         return True
 
     stop_word.ended, iterations.goes_on = ended, goes_on
-    loop.looked_at = contextlib.nullcontext  # type: ignore[assignment]
+    loop.stopping_at_intervals = contextlib.nullcontext  # type: ignore[assignment]
 
 
 def child(folder: Path, how: str) -> None:

@@ -31,7 +31,7 @@ def layer(rows: int, inputs: int, outputs: int) -> dict[str, Ways]:
     """Product → way → a call of it."""
     import torch
 
-    from pearl_devices.primitives.math.products import affine, outer, through
+    from pearl_devices.primitives.math.products import affine, input_gradient, weight_gradient
     from pearl_devices.primitives.math.vectors import STRIP
 
     torch.set_num_threads(1)
@@ -51,12 +51,12 @@ def layer(rows: int, inputs: int, outputs: int) -> dict[str, Ways]:
             "torch": lambda: torch.mm(tx, tw, out=tout),
         },
         "xᵀ · d": {
-            "tiles": lambda: outer(x, d, grad),
+            "tiles": lambda: weight_gradient(x, d, grad),
             "OpenBLAS": lambda: np.dot(x.T, d, out=grad),
             "torch": lambda: torch.mm(tx.t(), td, out=tgrad),
         },
         "d · wᵀ": {
-            "tiles": lambda: through(d, w, panel, below, x, 1),
+            "tiles": lambda: input_gradient(d, w, panel, below, x, 1),
             "OpenBLAS": lambda: np.dot(d, w.T, out=below),
             "torch": lambda: torch.mm(td, tw.t(), out=tbelow),
         },

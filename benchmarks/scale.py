@@ -330,8 +330,8 @@ def planned(limit_s: float) -> dict[str, Any]:
     """A plan of DQN with 4,096 environments for HOSTS × DEVICES, one copy of the actors a host at
     most: its rate, its gap, and what it took, from the platform on."""
     from pearl import load, solve
-    from pearl.planning.costs import CostTable, tabulate
-    from pearl.spec.own_code import graph_of
+    from pearl.planning.costs import CostTable, build_cost_table
+    from pearl.spec.user_code import build_graph
     from pearl_devices import Link
     from pearl_devices.hosts import of_hosts
     from pearl_estimators import Estimate
@@ -352,8 +352,8 @@ def planned(limit_s: float) -> dict[str, Any]:
     names = [f"host{i}" for i in range(HOSTS)]
     network = [Link(names[0], n, LATENCY_S, LINKS["10 Gbit/s"], MESSAGE_S) for n in names[1:]]
     platform = of_hosts("hosts", dict.fromkeys(names, machine), network)
-    graph = graph_of(system)
-    table, modes = tabulate(graph, platform, system.limits), []
+    graph = build_graph(system)
+    table, modes = build_cost_table(graph, platform, system.limits), []
     envs = graph.task("env_step").environments
     for m in table.modes:  # environments of the user's own: on the cores of a CPU, STEP_S each
         if "env_step" not in m.tasks:

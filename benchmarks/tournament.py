@@ -14,8 +14,8 @@ import statistics
 import sys
 
 from benchmarks.bars import Bar, finish
-from pearl.population.driving import Journal, VirtualTime, drive
-from pearl.population.schedulers import Grid, Stretch
+from pearl.population.driver import Journal, VirtualExecutor, drive
+from pearl.population.schedulers import Grid, RunStage
 from pearl.population.tournament import Tournament
 
 SIGMA = 0.5
@@ -26,7 +26,7 @@ CASES = ((16, 8, 1.35), (8, 4, 1.25))
 IDLE = 0.05
 
 
-def seconds(seed: int, stretch: Stretch) -> float:
+def seconds(seed: int, stretch: RunStage) -> float:
     """Time of a trial, the same in both schedules."""
     return random.Random(f"{seed} {stretch.run}").lognormvariate(0.0, SIGMA)
 
@@ -35,16 +35,16 @@ def compared(members: int, slots: int, seed: int) -> tuple[float, float]:
     """Rounds of the tournament over those of the barrier in the same time, and the idle share of
     the tournament's slots."""
     values = {"algorithm.learning_rate": 3e-4}
-    first = [Stretch(f"m{n}", f"m{n}", values, n, 1) for n in range(members)]
+    first = [RunStage(f"m{n}", f"m{n}", values, n, 1) for n in range(members)]
     over = {"algorithm.learning_rate": (1e-4, 1e-3)}
-    free = VirtualTime(slots, lambda s: seconds(seed, s), lambda s: seconds(seed + 1, s))
+    free = VirtualExecutor(slots, lambda s: seconds(seed, s), lambda s: seconds(seed + 1, s))
     tournament = Tournament(first, rounds=ROUNDS, size=4, over=over, seed=seed)
     drive(tournament, free, Journal())
     together_s = 0.0
     for at in range(1, ROUNDS + 1):
         names = [m.run if at == 1 else f"{m.run}-round-{at}" for m in first]
-        generation = VirtualTime(slots, lambda s: seconds(seed, s))
-        drive(Grid([Stretch(n, n, values, 0, 1) for n in names]), generation, Journal())
+        generation = VirtualExecutor(slots, lambda s: seconds(seed, s))
+        drive(Grid([RunStage(n, n, values, 0, 1) for n in names]), generation, Journal())
         together_s += generation.now_s
     busy_s = sum(end - begin for _, _, begin, end in free.passed)
     return together_s / free.now_s, 1 - busy_s / (slots * free.now_s)

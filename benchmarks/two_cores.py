@@ -240,7 +240,7 @@ def chosen(wanted: int, limit_s: float) -> Part:
                 plan.note,
             ]
         )
-        right = found.ratio >= NEAR if count > 1 else found.ratio <= planner.WORTH
+        right = found.ratio >= NEAR if count > 1 else found.ratio <= planner.MIN_GAIN
         measured = f"{count}, two are {found.ratio:.2f} x one" + (" (void)" if found.void else "")
         asked = "2 only if not slower, 1 only if two gain little"
         bars.append(Bar(f"lanes chosen for {name}", measured, asked, right and not found.void))

@@ -16,7 +16,7 @@ from pearl_estimators.host.benchmark_kernels import by_threads, group, training,
 from pearl_estimators.host.calibration import Calibration
 from pearl_estimators.host.calibration_file import store
 from pearl_estimators.host.features import terms
-from pearl_estimators.host.journal import gathered, teller
+from pearl_estimators.host.journal import gathered, journal_writer
 from pearl_estimators.host.linear_fit import family
 from pearl_estimators.host.timer import Timing
 
@@ -116,7 +116,7 @@ class Child:
         if given["only"]:
             jobs = calibrate_host.chosen(given["only"], given["groups"], known)
         self.points.append(len(jobs))
-        write, told = teller(Path(given["journal"])), [0]
+        write, told = journal_writer(Path(given["journal"])), [0]
 
         def tell(found: Mapping[str, Any]) -> None:
             if told[0] >= self.most and self.error:

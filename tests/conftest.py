@@ -40,7 +40,7 @@ def this_host_is_calibrated(tmp_path_factory: pytest.TempPathFactory) -> Iterato
 def nothing_is_passed_over() -> Iterator[None]:
     """A test that trains on a busy host plans from the data sheet. The next one does not."""
     yield
-    on_demand = sys.modules.get("pearl_estimators.host.on_demand")
+    on_demand = sys.modules.get("pearl_estimators.host.calibrator")
     if on_demand is not None:
         on_demand._passed.clear()
 
@@ -48,7 +48,7 @@ def nothing_is_passed_over() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def no_plan_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     """A test may change what plans follow from in ways that no plan of another process sees."""
-    if memory := sys.modules.get("pearl.planner.plan_memory"):
+    if memory := sys.modules.get("pearl.planner.plan_cache"):
         monkeypatch.setattr(memory, "KEPT", 0)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from pearl import solve
 from pearl.algorithms import algorithm
 from pearl.graph.task_graph import TaskGraph
-from pearl.planning.costs import CostTable, tabulate
+from pearl.planning.costs import CostTable, build_cost_table
 from pearl.planning.plans import Plan
 from pearl.planning.runs import Run
 from pearl.runtime.protocol import single_lane
@@ -108,7 +108,7 @@ def _costs(
     variants: tuple[str, ...],
 ) -> tuple[TaskGraph, CostTable]:
     graph = algorithm(system.algorithm.name).graph(system)
-    sheet = tabulate(graph, untimed(system).platform, system.limits)
+    sheet = build_cost_table(graph, untimed(system).platform, system.limits)
     costs = replace(sheet, platform=system.platform)
     modes = []
     for mode in costs.modes:

@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from pearl import solve
-from pearl.planning.costs import tabulate
+from pearl.planning.costs import build_cost_table
 from pearl.planning.plans import Plan
-from pearl.spec.own_code import graph_of
 from pearl.spec.reading import load
 from pearl.spec.system import System
+from pearl.spec.user_code import build_graph
 from tests.lanes import replay_spec, spread, untimed
 
 SLOW: dict[str, Any] = {"learning_rate": 1e-3}
@@ -47,8 +47,8 @@ def planned_with(case: str, learners: int, reduction: Any = None) -> tuple[Syste
     system = replace(system, raw=raw, limits=replace(system.limits, **given))
     host = replace(system.platform.devices[0], width=4, max_lanes=4)
     system = replace(system, platform=replace(system.platform, devices=(host,)))
-    graph, limits = graph_of(system), replace(system.limits, variants={"update": ("torch",)})
-    sheet = tabulate(graph, untimed(system).platform, limits)
+    graph, limits = build_graph(system), replace(system.limits, variants={"update": ("torch",)})
+    sheet = build_cost_table(graph, untimed(system).platform, limits)
     modes = tuple(m for m in sheet.modes if len(m.tasks) == 1)
     costs = replace(sheet, platform=system.platform, modes=modes)
     return system, solve(graph, costs, limits=replace(limits, max_lanes=1), time_limit_s=600.0)

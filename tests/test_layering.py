@@ -47,7 +47,7 @@ ROOMS = [
     "runtime.environments",
     "runtime.protocol",
     "runtime.lanes",
-    "runtime.islands",
+    "runtime.remote",
     "explanation",
     "report",
     "advice",

@@ -27,14 +27,14 @@ from benchmarks.bars import Bar, Part
 from benchmarks.estimators.plans import drawn, label, trained
 from pearl.files import write_atomically
 from pearl.planner.planner import kernels
-from pearl.planning.costs import tabulate
+from pearl.planning.costs import build_cost_table
 from pearl.planning.draws import Draws
 from pearl.planning.plan_validation import plan_orders
 from pearl.planning.plans import Plan, load_plan
-from pearl.planning.valuation import valued
-from pearl.spec.own_code import graph_of
+from pearl.planning.valuation import evaluate_samples
 from pearl.spec.system import System
-from pearl_estimators.host import on_demand
+from pearl.spec.user_code import build_graph
+from pearl_estimators.host import calibrator
 
 SEED, SPECS = 5, 60
 KEPT = Path(__file__).parents[1] / "results" / "advice_runs.json"
@@ -62,11 +62,11 @@ def given(number: int) -> dict[str, Any]:
 
 def rates(system: System, plan: Plan, draws: Draws) -> np.ndarray:
     """Env steps per second of a plan in each draw, by the data sheet of this CPU alone."""
-    graph = graph_of(system)
+    graph = build_graph(system)
     sheets = tuple(replace(d, real=False) for d in system.platform.devices)
-    costs = tabulate(graph, replace(system.platform, devices=sheets), system.limits)
+    costs = build_cost_table(graph, replace(system.platform, devices=sheets), system.limits)
     timed, orders, _ = plan_orders(plan, graph, costs)
-    return np.asarray(graph.env_steps / valued(timed, orders, draws).period_s)
+    return np.asarray(graph.env_steps / evaluate_samples(timed, orders, draws).period_s)
 
 
 def kept() -> dict[str, dict[str, Any]]:
@@ -91,8 +91,8 @@ def measured(system: System, plan: Plan) -> float:
 
 def untimed(system: System) -> None:
     """Plans of this process time no kernel of the system."""
-    missing = on_demand.lacking(kernels(graph_of(system)))
-    on_demand.pass_over(missing, "the benchmark asks what a data sheet is worth")
+    missing = calibrator.missing_groups(kernels(build_graph(system)))
+    calibrator.skip_groups(missing, "the benchmark asks what a data sheet is worth")
 
 
 def measure(most: int) -> dict[str, dict[str, Any]]:

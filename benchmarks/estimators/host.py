@@ -21,12 +21,12 @@ import numpy as np
 
 from benchmarks.bars import Bar, Part
 from pearl_devices import Device, Kernel, discover, offers, torch_threads
-from pearl_devices.base import ASKED, Call
+from pearl_devices.base import OPT_IN_VARIANTS, Call
 from pearl_devices.primitives.math.core_latency import as_near
 from pearl_estimators import estimate
 from pearl_estimators.host.benchmark_kernels import CORES, bound, firings, held_out, training
+from pearl_estimators.host.calibrator import calibrate
 from pearl_estimators.host.features import terms
-from pearl_estimators.host.on_demand import calibrate
 from pearl_estimators.host.random_kernels import DRAWS, MOST_BYTES, drawn, sizes
 from pearl_estimators.host.timer import HELD, time_call
 
@@ -85,7 +85,7 @@ def cores(of: Kernel, variant: str) -> int:
 
 def offered(of: Kernel) -> list[str]:
     """The variants of a kernel here, those left out that a plan has only where they are named."""
-    return [name for name, _ in offers(of, HOST) if name not in ASKED]
+    return [name for name, _ in offers(of, HOST) if name not in OPT_IN_VARIANTS]
 
 
 def unseen(count: int, seed: int) -> list[tuple[str, str, Kernel]]:

@@ -21,8 +21,8 @@ import pearl
 from benchmarks.bars import Bar, Part
 from pearl.planning.runs import Run
 from pearl_estimators.host.calibration_file import store, stored
-from pearl_estimators.host.learned import Seen
-from pearl_estimators.host.on_demand import calibrate
+from pearl_estimators.host.calibrator import calibrate
+from pearl_estimators.host.run_corrections import IterationStats
 
 SPECS = (
     "a2c_cartpole",
@@ -40,7 +40,7 @@ RUN_S = 2.0
 MEDIAN, WORST, AFTER = 0.10, 0.20, 0.05
 
 
-def taught(to: tuple[Seen, ...]) -> None:
+def taught(to: tuple[IterationStats, ...]) -> None:
     """Have the record of this host know these runs and no others."""
     known = stored()
     assert known is not None
@@ -66,7 +66,7 @@ def run(quick: bool, data: Path | None) -> Part:
     del data
     calibrate()
     names = SPECS[:3] if quick else SPECS
-    before, again, waits, found = {}, {}, {}, list[Seen]()
+    before, again, waits, found = {}, {}, {}, list[IterationStats]()
     for name in names:
         taught(())
         before[name], one = trained(name)

@@ -30,7 +30,7 @@ from pearl.planner import planner
 from pearl.planning.plans import Plan
 from pearl.spec.reading import System
 from pearl_devices.primitives.math.core_latency import as_near
-from pearl_estimators.host.on_demand import calibrate
+from pearl_estimators.host.calibrator import calibrate
 
 SEED, CASES, QUICK_CASES = 11, 30, 3
 NEAREST = 2
@@ -88,11 +88,11 @@ def label(spec: dict[str, Any]) -> str:
 @contextmanager
 def several_lanes_wanted() -> Iterator[None]:
     """Within it the planner takes several lanes even where they promise little."""
-    before, planner.WORTH = planner.WORTH, 0.0
+    before, planner.MIN_GAIN = planner.MIN_GAIN, 0.0
     try:
         yield
     finally:
-        planner.WORTH = before
+        planner.MIN_GAIN = before
 
 
 def candidates(system: System) -> list[Plan]:

@@ -23,10 +23,10 @@ from pearl_devices import Kernel, discover
 from pearl_devices.base import wide
 from pearl_estimators.cpu_datasheet import NATIVE, TORCH, counted, counts, cpu_datasheet
 from pearl_estimators.host.benchmark_kernels import by_threads, training, variants
+from pearl_estimators.host.calibrator import calibrate
 from pearl_estimators.host.features import terms
 from pearl_estimators.host.linear_fit import family
-from pearl_estimators.host.on_demand import calibrate
-from pearl_estimators.host.probe import known, probe
+from pearl_estimators.host.probe import probe, stored_probe
 
 MEDIAN, HELD = 0.30, (0.85, 0.95)
 ROUNDS, FAR = 8, 0.3  # of reweighting, and the logarithm of an error that counts in full: assumed
@@ -76,7 +76,7 @@ def run(quick: bool, data: Path | None) -> Part:
     del quick, data
     here = discover.cpu()
     host = replace(here, real=False)
-    known() or probe()
+    stored_probe() or probe()
     rows, bars, values = [], [], {}
     for variant, shipped in (("native", NATIVE), ("torch", TORCH)):
         points = [t for t in timed() if t.variant == variant]

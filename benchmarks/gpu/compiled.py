@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.gpu.target import Case, Target
 from pearl_devices.gpu.binding import bound, on_host, written
-from pearl_devices.gpu.driver import HostTwin, Launch
+from pearl_devices.gpu.driver import HostDriver, Launch
 from pearl_devices.gpu.nvrtc import ARCHITECTURES, compiled
 from pearl_devices.gpu.occupancy import WARP, resident_blocks
 from pearl_devices.gpu.program import Program
@@ -19,7 +19,7 @@ Prepared = tuple[Program, str, int, int]
 """A program, one of its kernels, the threads of a block, and its dynamic shared memory."""
 
 
-class Noting(HostTwin):
+class Noting(HostDriver):
     """Launches nothing and notes what is prepared."""
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from benchmarks.gpu.target import Case, Target
 from pearl_devices import Device, Kernel, Link, discover, kernel, offers
-from pearl_devices.base import ASKED
+from pearl_devices.base import OPT_IN_VARIANTS
 from pearl_devices.buffers import allocate
 from pearl_devices.gpu.binding import bound
 from pearl_devices.gpu.memory import TorchMemory
@@ -97,11 +97,11 @@ def _case(target: Target, what: str, batches: Sequence[int], cpu: Device, link: 
 
 
 def _variants(of: Kernel, device: Device) -> list[str]:
-    return [v for v, _ in offers(of, device) if v not in ASKED]
+    return [v for v, _ in offers(of, device) if v not in OPT_IN_VARIANTS]
 
 
 def _predicted(of: Kernel, device: Device) -> float:
-    ways = [(v, w) for v, w in offers(of, device) if v not in ASKED]
+    ways = [(v, w) for v, w in offers(of, device) if v not in OPT_IN_VARIANTS]
     return min(estimate(of, device, variant=v, width=w).latency_s for v, w in ways)
 
 

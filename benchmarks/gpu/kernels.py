@@ -8,7 +8,7 @@ import numpy as np
 
 from benchmarks.gpu.target import Case, Target
 from pearl_devices import Kernel, offers
-from pearl_devices.base import ASKED
+from pearl_devices.base import OPT_IN_VARIANTS
 from pearl_devices.buffers import allocate
 from pearl_devices.gpu.binding import bound
 from pearl_devices.gpu.memory import TorchMemory
@@ -35,7 +35,7 @@ def kernels(small: bool) -> Iterator[Kernel]:
 def _cases(target: Target, kernel: Kernel) -> Iterator[Case]:
     device, kind = target.device, kind_of(kernel)
     for variant, width in offers(kernel, device):
-        if variant in ASKED:
+        if variant in OPT_IN_VARIANTS:
             continue
         arrays = allocate([kernel])
         fill(arrays, kernel)

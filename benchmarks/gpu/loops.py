@@ -15,7 +15,7 @@ from typing import Any
 import pearl
 from benchmarks.gpu import graph_dqn
 from benchmarks.gpu.target import Case, Target
-from pearl.spec.own_code import graph_of
+from pearl.spec.user_code import build_graph
 from pearl.training.trainer import Trainer
 from pearl_devices import offers
 from pearl_estimators.energy import MODELLED, EnergyMeter, total
@@ -73,7 +73,7 @@ def pinned(target: Target, given: dict[str, Any], where: str) -> dict[str, Any]:
     """The spec with its tasks on one side, as far as that side runs them."""
     if where == "planned":
         return given
-    graph = graph_of(pearl.load(given))
+    graph = build_graph(pearl.load(given))
     on_gpu = {t.name for t in graph.tasks if offers(t.kernel, target.device)}
     moved = on_gpu if where == "GPU only" else set()
     side = {t.name: target.device.name if t.name in moved else "cpu" for t in graph.tasks}

@@ -21,7 +21,7 @@ import numpy as np
 import pearl
 from benchmarks.bars import Bar, finish
 from pearl.algorithms import algorithm
-from pearl.planning.costs import tabulate
+from pearl.planning.costs import build_cost_table
 from pearl.planning.plans import Plan
 from pearl.training.trainer import Trainer
 
@@ -64,7 +64,7 @@ def layouts(steps: int) -> tuple[Trainer, Trainer]:
     found = []
     for fusions in ((every,), ()):
         cut = replace(graph, fusions=fusions)
-        costs = replace(tabulate(cut, sheet, one), platform=sheet)
+        costs = replace(build_cost_table(cut, sheet, one), platform=sheet)
         if fusions:
             costs = replace(costs, modes=tuple(m for m in costs.modes if m.fused))
         found.append(pearl.solve(cut, costs, limits=one, time_limit_s=5.0))

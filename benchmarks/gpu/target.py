@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.bars import AbsentError
 from pearl_devices import Device, UnsupportedError, discover
 from pearl_devices.gpu import nvidia
-from pearl_devices.gpu.driver import Driver, HostTwin
+from pearl_devices.gpu.driver import Driver, HostDriver
 from pearl_estimators.gpu.timing import synchronised_s
 
 TIMED_S = 0.2
@@ -84,7 +84,7 @@ def target(stand_in: bool) -> Target:
     """
     if stand_in:
         device = Device("gpu", "pearl_devices.gpu.stand_in", width=8, width_unit="sm", real=True)
-        return Target(device, HostTwin(), True, PLATFORM)
+        return Target(device, HostDriver(), True, PLATFORM)
     found = [d for d in discover.host().devices if d.width_unit == "sm"]
     if not found:
         raise AbsentError("no GPU is here; --stand-in runs everything at small sizes on the CPU")

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from benchmarks.bars import Part
 from pearl.runtime.protocol import progress_counters
-from pearl.runtime.protocol.channels import Layout, Memory
+from pearl.runtime.protocol.channels import Layout, SharedArrays
 
 FORK = multiprocessing.get_context("fork")
 SLOTS = 4
@@ -28,7 +28,7 @@ class Shared:
     def __init__(self, size_bytes: int) -> None:
         cells = progress_counters.CELL // 8 * 4
         layout: Layout = [("cells", (cells,), "int64"), ("slots", (SLOTS, size_bytes), "uint8")]
-        self.arrays = Memory(layout).arrays
+        self.arrays = SharedArrays(layout).arrays
         self.address = int(self.arrays["cells"].ctypes.data)
         self._zero, self._one = np.zeros(1, np.int64), np.ones(1, np.int64)
 

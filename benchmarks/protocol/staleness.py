@@ -11,7 +11,7 @@ from benchmarks.bars import Part
 from benchmarks.protocol.waits import hosted
 from pearl import solve
 from pearl.algorithms import algorithm
-from pearl.planning.costs import tabulate
+from pearl.planning.costs import build_cost_table
 from pearl.planning.plans import Plan
 from pearl.spec.reading import load
 from pearl.spec.system import System
@@ -61,7 +61,7 @@ CASES: dict[str, dict[str, Any]] = {
 def plan_with(system: System, kind: str, slack: int) -> Plan:
     """A plan that has just this slack on the edge of `kind`, whether it pays or not."""
     graph = algorithm(system.algorithm.name).graph(system)
-    costs = tabulate(graph, system.platform, system.limits)
+    costs = build_cost_table(graph, system.platform, system.limits)
     single = replace(costs, modes=tuple(m for m in costs.modes if not m.fused))
     found = solve(graph, single, limits=system.limits)
     edges = tuple(

@@ -14,8 +14,8 @@ from typing import Any
 
 from pearl import solve
 from pearl.algorithms import algorithm
-from pearl.planner import any_order
-from pearl.planning.costs import tabulate
+from pearl.planner import async_plan
+from pearl.planning.costs import build_cost_table
 from pearl.planning.plans import Plan
 from pearl.planning.runs import Run
 from pearl.spec.reading import load
@@ -79,7 +79,7 @@ def planned(case: Case, cores: int = 8) -> tuple[System, Plan]:
     devices = (host, *system.platform.devices[1:])
     system = replace(system, platform=replace(system.platform, devices=devices))
     graph = algorithm(system.algorithm.name).graph(system)
-    costs = tabulate(graph, system.platform, system.limits)
+    costs = build_cost_table(graph, system.platform, system.limits)
     modes = []
     for mode in costs.modes:
         if len(mode.tasks) > 1 or mode.variant != "native":
@@ -98,7 +98,7 @@ def planned(case: Case, cores: int = 8) -> tuple[System, Plan]:
         modes.append(replace(mode, estimate=estimate))
     table = replace(costs, modes=tuple(modes))
     if system.limits.any_order:
-        return system, any_order.solve(graph, table, system.limits)
+        return system, async_plan.solve(graph, table, system.limits)
     return system, solve(graph, table, limits=system.limits)
 
 

@@ -25,7 +25,7 @@ from pearl.graph.task_graph import TaskGraph
 from pearl.planning.costs import CostTable
 from pearl.planning.plan_validation import check_plan
 from pearl.planning.plans import Plan
-from pearl.planning.timing import timing
+from pearl.planning.timing import build_timed_graph
 from pearl.solvers.methods import cpsat, enumeration, milp
 from pearl.solvers.model.search_space import cost_of, search_spaces
 from pearl.testing.graphs import random_limited
@@ -74,7 +74,7 @@ def least_costs(p: Problem) -> dict[str, float]:
     orders left out."""
     found = dict.fromkeys(OBJECTIVES, math.inf)
     for a in enumeration.assignments(enumeration.every_space(p.graph, p.costs, p.limits)):
-        bound = timing(a).order_bound_s
+        bound = build_timed_graph(a).order_bound_s
         for objective in OBJECTIVES:
             cost, _ = cost_of(objective, a, bound, p.limits)
             found[objective] = min(found[objective], cost)

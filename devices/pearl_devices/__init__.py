@@ -19,10 +19,10 @@ from pearl_devices.base import (
     UnsupportedError,
 )
 from pearl_devices.device_kind import Backend, FiringCost
-from pearl_devices.given import is_whole, shown
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels import kernel
-from pearl_devices.named import CALLABLE, function, reason, refuse_standard
+from pearl_devices.user_imports import CALLABLE, function, reason, refuse_standard
+from pearl_devices.validation import is_whole, shown
 
 BACKENDS = {
     "cpu": "pearl_devices.cpu",

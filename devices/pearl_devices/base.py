@@ -9,7 +9,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Literal, Protocol
 
-from pearl_devices.given import LARGEST, is_number, is_whole, misfit, shown
+from pearl_devices.validation import LARGEST, is_number, is_whole, misfit, shown
 
 Buffers = MutableMapping[str, Any]
 """Named numpy arrays: all that a kernel reads or writes, by names of `kernels.arrays`."""
@@ -53,7 +53,7 @@ IN_TURN, PROCESSES = "gymnasium", "processes"
 own. A plan has the second where environments wait, or the user names it."""
 
 
-ASKED = {
+OPT_IN_VARIANTS = {
     "torch-bf16": "rounds to bfloat16; of the updates of continuous actions, on a CPU that "
     "multiplies bfloat16",
     "eager-bf16": "rounds to bfloat16; of the updates of continuous actions, on a GPU",

@@ -27,7 +27,7 @@ from pearl_devices import torch_threads
 from pearl_devices.base import TORCH_WIDTHS, Buffers, Call, Device, UnsupportedError
 from pearl_devices.buffers import specs
 from pearl_devices.kernel import Kernel
-from pearl_devices.kernels import Variant, kind_of, own
+from pearl_devices.kernels import Variant, kind_of, user_kinds
 
 WIDTH_UNIT = "cores"
 SIMULATED = False
@@ -117,7 +117,7 @@ def bind(kernel: Kernel, variant: str, buffers: Buffers) -> Call:
     if variant.startswith("torch"):
         torch_threads.one()
     if kind_of(kernel).structure == "own":
-        return own.bind(kind_of(kernel), kernel, variant, buffers)
+        return user_kinds.bind(kind_of(kernel), kernel, variant, buffers)
     module, _, function = variants[variant].program(kernel).partition(":")
     return cast(Call, getattr(import_module(module), function)(kernel, buffers))
 

@@ -50,7 +50,7 @@ def host(root: Path = ROOT) -> Platform:
 
     root: where `/proc` and `/sys` are, for tests.
     """
-    from pearl_devices.gpu.found import torch_gpus
+    from pearl_devices.gpu.torch_gpus import torch_gpus
 
     found = list(gpus()) or list(torch_gpus("cpu", "gpu"))
     return Platform("host", (cpu(root), *(g for g, _ in found)), tuple(link for _, link in found))
@@ -267,7 +267,7 @@ def gpus() -> Iterator[tuple[Device, Link]]:
         UnsupportedError: as for `nvml`.
     """
     pynvml = nvml()
-    from pearl_devices.gpu.found import driven
+    from pearl_devices.gpu.torch_gpus import driven
 
     try:
         pynvml.nvmlInit()

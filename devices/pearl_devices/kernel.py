@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from pearl_devices.given import misfit
+from pearl_devices.validation import misfit
 
 Dim = int | tuple[int, ...]
 Arg = str | int | float | bool

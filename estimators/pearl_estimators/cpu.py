@@ -14,7 +14,7 @@ from pearl_estimators.cpu_datasheet import cpu_datasheet, more_threads
 from pearl_estimators.estimates import Estimate
 
 if TYPE_CHECKING:
-    from pearl_estimators.host.learned import KernelShare
+    from pearl_estimators.host.run_corrections import KernelShare
 
 UNTIMED = "not timed on this host yet"
 
@@ -36,8 +36,8 @@ def calibrated_or_roofline(kernel: Kernel, device: Device, variant: str, width: 
     found = uncorrected(kernel, device, variant, width)
     if not device.real:
         return found
-    from pearl_estimators.host.learned import corrected
-    from pearl_estimators.host.on_demand import calibration
+    from pearl_estimators.host.calibrator import calibration
+    from pearl_estimators.host.run_corrections import corrected
 
     timed = found.rung in TIMED
     seen = [s for s in calibration(device, [kernel]).learned if s.timed == timed]
@@ -49,8 +49,8 @@ def calibrated_or_roofline(kernel: Kernel, device: Device, variant: str, width: 
 def parts(kernel: Kernel, device: Device, variant: str, width: int) -> tuple[KernelShare, ...]:
     """What a call consists of, down to kernels that consist of nothing else, with their shares of
     its time."""
-    from pearl_estimators.host.learned import KernelShare
     from pearl_estimators.host.linear_fit import family
+    from pearl_estimators.host.run_corrections import KernelShare
 
     found: list[KernelShare] = []
     for k, v, w, firings in leaves(kernel, device, variant, width):
@@ -133,8 +133,8 @@ def _alone(kernel: Kernel, device: Device, variant: str, width: int) -> Estimate
     if device.real:
         from pearl_estimators.host.benchmark_kernels import timed_as
         from pearl_estimators.host.calibration import estimate_from
-        from pearl_estimators.host.on_demand import calibration, untimed
-        from pearl_estimators.host.other_hosts import MEASURED_BY
+        from pearl_estimators.host.calibrator import calibration, untimed
+        from pearl_estimators.host.remote_calibration import MEASURED_BY
 
         known, way = calibration(device, [kernel]), timed_as(variant)
         host = device.host if device.host in MEASURED_BY else ""
@@ -151,19 +151,19 @@ def _alone(kernel: Kernel, device: Device, variant: str, width: int) -> Estimate
         if structure == "environment":
             return _own_environment(kernel, device, variant)
         if structure == "own" or (structure == "shared" and not kernel.modules):
-            from pearl_estimators.host.own_timing import own_kind
+            from pearl_estimators.host.user_code_timing import time_user_kernel
 
-            return own_kind(kernel, variant)
+            return time_user_kernel(kernel, variant)
     return cpu_datasheet(kernel, device, variant, width)
 
 
 def _own_environment(kernel: Kernel, device: Device, variant: str) -> Estimate:
     """An environment outside the calibration: timed, or the roofline with the reason why not."""
     from pearl_estimators.host.calibration import CalibrationError
-    from pearl_estimators.host.own_timing import environment
+    from pearl_estimators.host.user_code_timing import time_user_env
 
     try:
-        return environment(kernel, variant)
+        return time_user_env(kernel, variant)
     except CalibrationError as error:
         guess = cpu_datasheet(kernel, device, variant, 1)
         return replace(guess, source=f"{guess.source}; it could not be timed: {error}")

@@ -26,7 +26,7 @@ from pearl_devices.kernels.replay import prioritised, row_bytes
 from pearl_estimators.estimates import Bound, Estimate
 from pearl_estimators.host.features import ASSUMED_CACHES, OVERHEAD, terms
 from pearl_estimators.host.probe import REFERENCE as REFERENCE_PROBE
-from pearl_estimators.host.probe import CpuProbe, known
+from pearl_estimators.host.probe import CpuProbe, stored_probe
 from pearl_estimators.roofline import Band, cpu_roofline
 
 REFERENCE = "AMD EPYC with AVX-512, one core of a virtual machine, 2026-11-22"
@@ -307,7 +307,7 @@ def cpu_datasheet(kernel: Kernel, device: Device, variant: str, width: int) -> E
         flops_per_s = rate(device, width) * shared / threads
         found = cpu_roofline(kernel, device, variant, flops_per_s, joined_s)
         return replace(found, low_s=found.low_s / doubt, high_s=found.high_s * doubt)
-    probe = known() if device.real and not device.host else None
+    probe = stored_probe() if device.real and not device.host else None
     parts = seconds(kernel, device, variant, probe)
     bare_s = 0.0 if probe else least_s(kernel, device, width)
     latency_s = max(parts.overhead_s + parts.compute_s + parts.memory_s, bare_s)

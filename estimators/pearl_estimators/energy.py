@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from pearl_devices import Device, backend, discover
 from pearl_devices.discover import visible_gpus
-from pearl_devices.named import function
+from pearl_devices.user_imports import function
 from pearl_estimators.power import energy_j
 
 POWERCAP = Path("/sys/class/powercap")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal, get_args
 
-from pearl_devices.given import misfit, mistyped, shown
+from pearl_devices.validation import misfit, mistyped, shown
 
 Rung = Literal["measured", "calibrated", "closed_form", "probed", "datasheet", "given"]
 Bound = Literal["compute", "memory", "overhead", "given"]

@@ -8,7 +8,7 @@ from typing import Any
 
 from pearl_devices import Device, FigureError, Kernel, backend, estimator, failed, offers
 from pearl_devices.base import KernelKindError
-from pearl_devices.given import mistyped, shown
+from pearl_devices.validation import mistyped, shown
 from pearl_estimators import power
 from pearl_estimators.estimates import Estimate
 from pearl_estimators.host.calibration import CalibrationError

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pearl.advice import hardware, limits_cost, measuring, sizes
-from pearl.advice.asking import Case, Finding
+from pearl.advice.case import Case, Finding
 from pearl.errors import SpecError
 from pearl.explanation.resolve import LEAST_S
 from pearl.graph.limits import bad_time
@@ -24,9 +24,9 @@ from pearl.planning.plans import Plan, plain
 from pearl.seeds import checked_seed
 from pearl.spec.messages import nearest
 from pearl.spec.system import System
-from pearl_devices.given import is_names, mistyped, shown
+from pearl_devices.validation import is_names, mistyped, shown
 
-__all__ = ["advise", "asking", "page"]
+__all__ = ["advise", "case", "page"]
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from pearl.formatting import percent
 from pearl.planning.draws import Draws, Vector
 from pearl.planning.plan_validation import plan_orders
 from pearl.planning.plans import Plan
-from pearl.planning.valuation import valued
+from pearl.planning.valuation import evaluate_samples
 from pearl_estimators.estimates import Rung
 
 TIE = 1e-3
@@ -91,7 +91,7 @@ class Comparison:
 
 def compare(plan: Plan, other: Plan, draws: Draws) -> Comparison:
     """`other` beside `plan`, both in the unit of the plan."""
-    here, there = worth(plan, draws), worth(other, draws)
+    here, there = sampled_rates(plan, draws), sampled_rates(other, draws)
     with np.errstate(divide="ignore", invalid="ignore"):
         factor = np.where(here == there, 1.0, there / here)  # both 0 where neither meets a limit
         loss = np.where(here == there, 1.0, here / there)
@@ -119,12 +119,12 @@ def number(plan: Plan) -> float:
     return plan.rates["env_steps_per_s"] or 1 / plan.period_s
 
 
-def worth(plan: Plan, draws: Draws) -> Vector:
+def sampled_rates(plan: Plan, draws: Draws) -> Vector:
     """`number` in each draw, shape (draws,). The plan holds its problem."""
     about = plan.problem
     assert about is not None
     timed, orders, held = plan_orders(plan, about.graph, about.costs)
-    found = valued(timed, orders, draws, held=held, power_w=about.limits.power_w)
+    found = evaluate_samples(timed, orders, draws, held=held, power_w=about.limits.power_w)
     work = about.graph.env_steps or 1
     return work / (found.energy_j if plan.objective == "power_efficiency" else found.period_s)
 

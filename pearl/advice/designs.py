@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from pearl.advice.asking import Case, Finding
+from pearl.advice.case import Case, Finding
 from pearl.advice.comparison import CLOSED, LITTLE, number
 from pearl.explanation.what_if import without_devices
 from pearl.formatting import count, listed
@@ -46,7 +46,7 @@ def by_design(case: Case, platform: Platform, names: Sequence[str], now: Plan) -
             for d in platform.devices
         )
         system = replace(case.system, platform=replace(platform, devices=devices))
-        if design != own and (other := case.planned(system)) is not None:
+        if design != own and (other := case.plan_system(system)) is not None:
             found[design] = other
     return found
 

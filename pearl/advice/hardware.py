@@ -7,11 +7,11 @@ from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 
-from pearl.advice.asking import Case, Finding, cores_text, numbers
+from pearl.advice.case import Case, Finding, cores_text, numbers
 from pearl.advice.comparison import Choice, Comparison, how_sure, number, times
 from pearl.advice.designs import by_design, has_closed_forms, range_verdict, without
 from pearl.errors import SpecError
-from pearl.explanation.resolve import classes, devices_in, devices_of, restricted, twins
+from pearl.explanation.resolve import classes, devices_in, devices_of, equivalents_of, restricted
 from pearl.formatting import count, listed, percent
 from pearl.spec.catalogue import catalogue
 from pearl.spec.messages import nearest
@@ -76,7 +76,7 @@ def _kept(case: Case, names: Sequence[str]) -> Finding:
     if has_closed_forms(case.plan, names):
         plans = by_design(case, case.system.platform, names, case.plan)
         return range_verdict(case, Finding(question, "", plain), other, plans, names)
-    c = case.against(other)
+    c = case.compare(other)
     verdict, setting = _verdict(KEEPS[c.choice], c), case.setting(case.plan, other, names)
     values = f"{case.figure(case.plan)} with {it}, {count(number(other))} without"
     return Finding(
@@ -152,7 +152,7 @@ def _idle(
     other = case.solved(costs=restricted(case.costs, {group: device.name}, {}))
     if other is None:
         return Finding(question, f"No plan with {listed(group)} there meets the limits.", plain)
-    c = case.against(other)
+    c = case.compare(other)
     there = device.name if len(same) > 1 else "it"
     verdict, setting = _verdict(words[c.choice], c), case.setting(other, case.plan, [device.name])
     values = f"with {listed(group)} on {there} {case.figure(other)}"
@@ -180,7 +180,7 @@ def _bought(case: Case, name: str) -> Finding:
     steps: list[str] = []
     for n in range(1, MOST + 1):
         platform, how = added(case.system.platform, name, n)
-        other = case.planned(replace(case.system, platform=platform))
+        other = case.plan_system(replace(case.system, platform=platform))
         if other is None:
             break
         gain = number(other) / number(before)
@@ -194,7 +194,7 @@ def _bought(case: Case, name: str) -> Finding:
             break
     if best is None:
         return Finding(question, "No plan with it was found in time.", _adding(case, name))
-    c = case.against(best)
+    c = case.compare(best)
     have = {d.name for d in case.system.platform.devices}
     used = any(t.device not in have for t in best.tasks)
     as_host = added(case.system.platform, name, 1)[1]
@@ -319,7 +319,7 @@ def where_replay(case: Case) -> Iterator[Finding]:
         text = f"On {here}, the only device there is."
         yield Finding(question, text, more, decides=False)
         return
-    like = {here, *twins(case.alike, here)}
+    like = {here, *equivalents_of(case.alike, here)}
     others = [d for d in devices_of(group, case.costs, case.limits) if d not in like]
     shut = [d for d in platform.devices if d.name not in {*like, *others}]
     why = [f"not modelled on {d.name}" for d in shut if not _runs(case, group, d)]
@@ -333,7 +333,7 @@ def where_replay(case: Case) -> Iterator[Finding]:
     if other is None:
         yield Finding(question, f"On {here}: elsewhere no plan was found.{tail}", more)
         return
-    c, there = case.against(other), devices_in(other, group)[0]
+    c, there = case.compare(other), devices_in(other, group)[0]
     places = {"plan": here, "other": there, "either": here}
     word = "It does not matter" if c.choice == "either" else f"On {places[c.choice]}"
     values = f"{case.figure(case.plan)} on {here}, {count(number(other))} on {there}"

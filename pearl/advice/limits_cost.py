@@ -7,7 +7,7 @@ from copy import deepcopy
 from dataclasses import asdict, replace
 from typing import Any
 
-from pearl.advice.asking import Case, Finding, numbers
+from pearl.advice.case import Case, Finding, numbers
 from pearl.explanation.bound import bound_of
 from pearl.explanation.sections import bound_sentence
 from pearl.formatting import listed
@@ -49,11 +49,11 @@ def what_limits_cost(case: Case) -> Iterator[Finding]:
             continue
         raw = deepcopy(dict(case.system.raw))
         raw["limits"][key] = FREE[key]  # stated, for what is left out may have a default
-        other = case.planned(replace(load(raw), platform=case.system.platform))
+        other = case.plan_system(replace(load(raw), platform=case.system.platform))
         if other is None:
             closed.append(key)
             continue
-        c = case.against(other)
+        c = case.compare(other)
         if c.ratio < VISIBLE:
             cheap.append(key)
             continue
@@ -89,9 +89,9 @@ def _slack(case: Case) -> Iterator[Finding]:
     tried: list[tuple[float, str, int, Plan]] = []
     for key in keys:
         more = getattr(case.system.limits, key) + 1
-        other = case.changed({f"limits.{key}": more})
+        other = case.plan_with({f"limits.{key}": more})
         if other is not None:
-            tried.append((case.against(other).ratio, key, more, other))
+            tried.append((case.compare(other).ratio, key, more, other))
     if not tried:
         return
     ratio, key, more, other = max(tried, key=lambda t: t[0])
@@ -104,7 +104,7 @@ def _slack(case: Case) -> Iterator[Finding]:
             decides=False,
         )
         return
-    c = case.against(other)
+    c = case.compare(other)
     yield Finding(
         "What would slack buy?",
         f"{key}: {more} is worth {ratio:.2f} x: {case.beside(other)}. It changes what is learned: "

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from pearl.advice.asking import Case, Finding
+from pearl.advice.case import Case, Finding
 from pearl.advice.comparison import CLOSED, closed_forms, share
 from pearl.advice.designs import by_design, over_designs, without
 from pearl.explanation.near_optimal import differences
@@ -23,7 +23,7 @@ from pearl.explanation.resolve import LEAST_S
 from pearl.formatting import count, listed, percent, si
 from pearl.graph.task_graph import TaskGraph
 from pearl.planning.costs import CostTable
-from pearl.planning.draws import PARTS, Doubt, Draws, Vector, doubts
+from pearl.planning.draws import PARTS, Draws, Uncertainty, Vector, doubts
 from pearl.planning.plan_builder import Proof, assemble
 from pearl.planning.plan_validation import plan_orders
 from pearl.planning.plans import Plan
@@ -32,7 +32,7 @@ from pearl.solvers import METHODS
 from pearl.solvers.model.request import Request
 from pearl.solvers.robust import Rival, regrets, rivals
 from pearl_devices import Device
-from pearl_estimators.host.probe import known
+from pearl_estimators.host.probe import stored_probe
 
 SOLVED = 30
 """Draws that are solved to find the plans that matter."""
@@ -213,7 +213,7 @@ def _how(device: Device) -> str:
 def _started(case: Case, family: str) -> str:
     """What settles a part of it here: how fast this CPU starts operators of torch on a GPU."""
     host = case.costs.platform.device(case.costs.platform.host)
-    if "(eager" not in family or not host.real or host.host or known() is not None:
+    if "(eager" not in family or not host.real or host.host or stored_probe() is not None:
         return ""
     return (
         " What starting its operators takes of this CPU is assumed: pearl calibrate --probe times "
@@ -221,9 +221,9 @@ def _started(case: Case, family: str) -> str:
     )
 
 
-def _families(found: Sequence[Rival]) -> Mapping[str, list[Doubt]]:
+def _families(found: Sequence[Rival]) -> Mapping[str, list[Uncertainty]]:
     """Family → the doubts of its modes that any of these plans uses."""
-    families: dict[str, dict[str, Doubt]] = {}
+    families: dict[str, dict[str, Uncertainty]] = {}
     for rival in found:
         a = rival.assignment
         graph: TaskGraph = a.expansion.graph
@@ -235,7 +235,7 @@ def _families(found: Sequence[Rival]) -> Mapping[str, list[Doubt]]:
     return {family: list(members.values()) for family, members in families.items()}
 
 
-def _device(case: Case, members: Sequence[Doubt]) -> str:
+def _device(case: Case, members: Sequence[Uncertainty]) -> str:
     """A device of the platform that these doubts are about."""
     for device in case.costs.platform.devices:
         if members[0].device == f"{device.kind} {device.model or device.name}":
@@ -243,7 +243,7 @@ def _device(case: Case, members: Sequence[Doubt]) -> str:
     return case.costs.platform.host
 
 
-def given(members: Sequence[Doubt], draws: Draws, seed: int) -> Draws:
+def given(members: Sequence[Uncertainty], draws: Draws, seed: int) -> Draws:
     """The draws, with the errors of these modes known: OUTER results by another seed, each INNER
     times, and every number that has a part in them drawn anew given the result."""
     names = list(dict.fromkeys(name for d in members for name in d.parts()))

@@ -10,7 +10,7 @@ from pearl.text_tables import terminal_width
 
 if TYPE_CHECKING:
     from pearl.advice import Advice
-    from pearl.advice.asking import Finding
+    from pearl.advice.case import Finding
 
 INDENT = "  "
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
-from pearl.advice.asking import SOLVE_S, Case, Finding, numbers
+from pearl.advice.case import SOLVE_S, Case, Finding, numbers
 from pearl.advice.comparison import Comparison, compare, how_sure, number
 from pearl.errors import InfeasibleError, SpecError
 from pearl.explanation.resolve import LEAST_S, devices_in, restricted
@@ -44,7 +44,7 @@ def how_many_environments(case: Case) -> Iterator[Finding]:
     sizes = [n for f in ENVIRONMENTS if (n := int(now * f)) >= 1 and n != now]
     tried = {now: case.plan}
     for n in sizes:
-        other = case.changed({"algorithm.num_envs": n})
+        other = case.plan_with({"algorithm.num_envs": n})
         if other is not None:
             tried[n] = other
     if len(tried) == 1:
@@ -56,7 +56,7 @@ def how_many_environments(case: Case) -> Iterator[Finding]:
         answer = f"{now}, as now: more give less than 5 % ({case.unit} by number: {row})."
         yield Finding(question, answer, case.command("plan"), numbers=_by(tried))
         return
-    c = case.against(tried[enough])
+    c = case.compare(tried[enough])
     why = "are enough" if enough < now else f"give {case.beside(tried[enough])}"
     yield Finding(
         question,
@@ -115,19 +115,19 @@ def how_many_actors(case: Case) -> Iterator[Finding]:
 
     now = max(t.replicas for t in case.plan.tasks if t.task in acting)
     most = min(cores, *(case.graph.task(t).environments for t in acting))
-    base = (case.changed(room(now)) if room(now) else None) or case.plan
+    base = (case.plan_with(room(now)) if room(now) else None) or case.plan
     tried, unasked = {now: base}, list[int]()
     for n in (*(n for n in ACTORS if now < n <= most), *(n for n in ACTORS if n < now)):
         if case.left_s < 1:
             unasked.append(n)
-        elif (other := case.changed(sets(n, limits.policy_lag))) is not None:
+        elif (other := case.plan_with(sets(n, limits.policy_lag))) is not None:
             tried[n] = other
     row = listed([f"{n}: {count(number(tried[n]))}" for n in sorted(tried)])
     n, lag = _least(tried), limits.policy_lag
     if number(tried[now]) >= ENOUGH * max(map(number, tried.values())):
         n = now
     found = tried[n]
-    behind = None if lag else case.changed(sets(n, 1))
+    behind = None if lag else case.plan_with(sets(n, 1))
     if behind is not None:
         row += f"; {n} with policy_lag 1: {count(number(behind))}"
         if number(behind) * ENOUGH >= number(found):
@@ -138,7 +138,7 @@ def how_many_actors(case: Case) -> Iterator[Finding]:
         answer = f"{n}, as now: others that were tried give less than 5 % more ({row}).{late}"
         yield Finding(question, answer, case.command("plan"), numbers=_by(tried))
         return
-    c, lanes = case.against(found), sum(k.width > 0 for k in found.lanes)
+    c, lanes = case.compare(found), sum(k.width > 0 for k in found.lanes)
     which = f"{n} actor{'s' if n > 1 else ''}{f' with policy_lag {lag}' if lag else ''}"
     answer = f"{which}, {lanes} lane{'s' if lanes > 1 else ''} in all: {case.beside(found)}"
     yield Finding(
@@ -171,7 +171,7 @@ def how_many_learners(case: Case) -> Iterator[Finding]:
         return found
 
     for n in LEARNERS:
-        other = case.changed(sets(n)) if n != now and n <= lanes else None
+        other = case.plan_with(sets(n)) if n != now and n <= lanes else None
         if other is not None:
             tried[n] = other
     if len(tried) == 1:
@@ -189,7 +189,7 @@ def how_many_learners(case: Case) -> Iterator[Finding]:
         answer = f"{now}, as now: others give less than 5 % more ({case.unit} by number: {row})."
         yield Finding(question, answer, case.command("plan"), numbers=_by(tried))
         return
-    c = case.against(tried[enough])
+    c = case.compare(tried[enough])
     yield Finding(
         question,
         f"{enough}: {case.beside(tried[enough])} ({case.unit} by number: {row}). What is learned "
@@ -250,7 +250,7 @@ def _over(
     tried: dict[Size, Plan] = {now: case.plan}
     moved: tuple[Size, Plan] | None = None
     for size in sorted(sizes, key=lambda s: abs(float(s) - float(now))):
-        other = case.changed(sets(size)) if size >= 1 or isinstance(size, Fraction) else None
+        other = case.plan_with(sets(size)) if size >= 1 or isinstance(size, Fraction) else None
         if other is None:
             continue
         tried[size] = other

@@ -21,7 +21,7 @@ from pearl.algorithms.options import TabularOptions as Tabular
 from pearl.errors import SpecError
 from pearl.graph.task_graph import TaskGraph
 from pearl_devices import Buffers
-from pearl_devices.named import imported
+from pearl_devices.user_imports import imported
 
 if TYPE_CHECKING:
     from pearl.spec.system import System

@@ -42,7 +42,7 @@ def record(policy: Policy, folder: Path, name: str, seed: int) -> None:
     from gymnasium.error import Error
     from gymnasium.wrappers import RecordVideo
 
-    from pearl_devices.named import environment
+    from pearl_devices.user_imports import environment
 
     asked = policy.system.env
     if asked.stack or asked.pixels:

@@ -28,17 +28,17 @@ def load_spec(spec: str, pairs: list[str] | None) -> System:
 def warn_of_measuring(system: System, *, to_train: bool = False) -> None:
     """A plan for this host's CPU times kernels that never were, unless it is `to_train` by and can
     have one lane only: say so before a silent while."""
-    from pearl.planner.planner import kernels, spared
-    from pearl.spec.own_code import graph_of
-    from pearl_estimators.host import on_demand
+    from pearl.planner.planner import kernels, skipping_timing_if_busy
+    from pearl.spec.user_code import build_graph
+    from pearl_estimators.host import calibrator
 
-    if not any(on_demand.calibrated_here(d) for d in system.platform.devices):
+    if not any(calibrator.calibrated_here(d) for d in system.platform.devices):
         return
-    with spared(system) if to_train else nullcontext():
-        missing = on_demand.lacking(kernels(graph_of(system)))
+    with skipping_timing_if_busy(system) if to_train else nullcontext():
+        missing = calibrator.missing_groups(kernels(build_graph(system)))
     if missing:
         what = f"timing kernels of this host once ({', '.join(missing)})"
-        most_s = on_demand.limit_of(on_demand.SECONDS)
+        most_s = calibrator.limit_of(calibrator.SECONDS)
         print(
             f"{what}, about a minute, at most {most_s:.0f} s; Ctrl-C keeps what was timed",
             file=sys.stderr,

@@ -82,11 +82,11 @@ def check(
     from pearl.planner.planner import check_estimates
     from pearl.spec import trust
     from pearl.spec.code_checks import check_code
-    from pearl.spec.platform_entries import yours
-    from pearl.spec.reading import state
+    from pearl.spec.platform_entries import count_unsourced
+    from pearl.spec.reading import load_static
     from pearl.training import memory
 
-    stated = state(spec, set=overrides([*(keys or ()), *(set or ())]))
+    stated = load_static(spec, set=overrides([*(keys or ()), *(set or ())]))
     unseen = [] if imports else trust.named(stated.raw)
     if imports:
         check_code(load_spec(spec, [*(keys or ()), *(set or ())]))
@@ -95,7 +95,7 @@ def check(
         system = load_spec(spec, [*(keys or ()), *(set or ())])
         check_estimates(system)
         warned, noted = memory.warning(system), system.env.note
-    notes = [note for note in (noted, yours(stated.platform)) if note]
+    notes = [note for note in (noted, count_unsourced(stated.platform)) if note]
     found = {
         "schema": SCHEMA,
         "status": "valid",
@@ -220,12 +220,12 @@ def calibrate(
         return _calibrate_cluster(seconds, time_limit)
     from pearl.cli.text import calibration_text, checks_text, gpu_calibration_text
     from pearl_devices import UnsupportedError
-    from pearl_estimators.host import on_demand
+    from pearl_estimators.host import calibrator
     from pearl_estimators.host.calibration_file import path
 
     if not check:
         print(f"measuring this host, about {seconds:.0f} s", file=sys.stderr, flush=True)
-    found = on_demand.calibrate(seconds=seconds, force=not check, limit_s=time_limit)
+    found = calibrator.calibrate(seconds=seconds, force=not check, limit_s=time_limit)
     value = {**found.to_json(), "path": str(path())}
     if not check:
         texts = [calibration_text(found, value["path"])]
@@ -240,7 +240,7 @@ def calibrate(
             texts.append(gpu_calibration_text(known, str(file)))
             value["devices"].append({**known.to_json(), "path": str(file)})
         return Result("\n\n".join(texts), value)
-    rows = on_demand.check(found)
+    rows = calibrator.check(found)
     value["checks"] = [{**vars(row), "held": row.held} for row in rows]
     return Result(checks_text(rows), value)
 
@@ -278,7 +278,7 @@ def _seams(name: str) -> Iterator[tuple[Device, int, Callable[..., Any]]]:
     those of its kind, and the function."""
     from pearl_devices import backend
     from pearl_devices.discover import host
-    from pearl_devices.named import function
+    from pearl_devices.user_imports import function
 
     known = host().devices
     for i, device in enumerate(known):

@@ -121,13 +121,13 @@ def balance(
     """Show how many actor threads the GPU needs: the ratio of threads to multiprocessors."""
     from pearl.files import write_atomically
     from pearl.planner.gpu_balance import balance as sweep
-    from pearl.planner.sliced_gpu import sliced
+    from pearl.planner.sliced_gpu import plan_slices
     from pearl.report.balance_text import balance_svg, balance_text, slices_text
 
     system = load_spec(spec, [*(keys or ()), *(set or ())])
     warn_of_measuring(system)
     found = sweep(system)
-    slices = sliced(system, gpus) if gpus else None
+    slices = plan_slices(system, gpus) if gpus else None
     if plot is not None:
         write_atomically(plot, balance_svg(found).encode())
     parts = [balance_text(found), *([slices_text(slices)] if slices else [])]
@@ -159,7 +159,7 @@ def advise(
     from collections.abc import Sequence
 
     from pearl.advice import advise as advised
-    from pearl.advice.asking import Finding
+    from pearl.advice.case import Finding
     from pearl.advice.page import footer, verdict_text
 
     asked = [f"platform={platform}"] if platform else []

@@ -65,10 +65,10 @@ def sweep(
     json_file: Json = None,
 ) -> Result:
     """Train many runs, seeds by values, over this machine's cores or those of a cluster."""
+    from pearl.population.display import sweep_display
     from pearl.population.members import parse_options, parse_over, parse_seeds
     from pearl.population.population import ASHA, TOURNAMENT
     from pearl.population.population import sweep as swept
-    from pearl.population.watching import watched
     from pearl.training.interruption import ENDING, interruptible
 
     values: dict[str, list[object]] = {}
@@ -81,7 +81,7 @@ def sweep(
     if not resume:
         warn_of_measuring(system, to_train=True)
     folder = None if dry_run else sweep_folder(system.name, out, resume=resume)
-    with interruptible(*ENDING), watched() as watcher:
+    with interruptible(*ENDING), sweep_display() as watcher:
         done = swept(
             spec,
             seeds=None if seeds is None else parse_seeds(seeds),

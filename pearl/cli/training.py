@@ -111,17 +111,17 @@ def train(
 ) -> Result:
     """Plan, train, and report prediction beside measurement."""
     with _starting():
-        from pearl.spec.reading import state
+        from pearl.spec.reading import load_static
         from pearl.training.interruption import ENDING, interruptible
         from pearl.training.progress import shown
         from pearl.training.trainer import compile as compile_system
-        from pearl.training.trainer import plan_of_run, require_own
+        from pearl.training.trainer import plan_of_run, require_trusted_run
 
         callbacks = _callbacks(stop_at_return, patience, log or ())
         laid = [*(keys or ()), *(set or ())]
-        folder = run_folder(state(spec, set=overrides(laid)).name, out, resume=resume)
+        folder = run_folder(load_static(spec, set=overrides(laid)).name, out, resume=resume)
         if resume:
-            require_own(folder, trust=trust)
+            require_trusted_run(folder, trust=trust)
         system = load_spec(spec, laid)
         kept = plan_of_run(folder, system) if resume and plan_file is None else None
         planned = plan_file or kept
@@ -155,13 +155,13 @@ def train(
 def _calibrate_after(trainer: Trainer, run: Run) -> None:
     """Time the kernels of a run that has come to its end, for a short while, and say so."""
     from pearl.training import calibrating
-    from pearl_estimators.host import on_demand
+    from pearl_estimators.host import calibrator
 
     if run.status not in ("done", "stopped") or not trainer.system.train.calibrate_after:
         return
     try:
         wanted = calibrating.untimed(trainer)
-        if not wanted or not on_demand.quiet(1):
+        if not wanted or not calibrator.cores_are_idle(1):
             return
         most = f"at most {calibrating.LIMIT_S:.0f} s; Ctrl-C skips it"
         print(f"the run is complete; timing its kernels for later plans, {most}", file=sys.stderr)

@@ -6,15 +6,15 @@ __all__ = [
     "Node",
     "answer_s",
     "carrier",
-    "connected",
+    "chunks",
+    "connect",
     "discovery",
     "door",
     "links",
     "nodes",
     "on_node",
-    "pieces",
-    "wire",
+    "transport",
 ]
 
-from pearl.cluster.connection import Node, answer_s, connected, nodes, on_node
-from pearl.cluster.wire import CARRIERS, carrier
+from pearl.cluster.connection import Node, answer_s, connect, nodes, on_node
+from pearl.cluster.transport import CARRIERS, carrier

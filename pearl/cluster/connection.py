@@ -66,7 +66,7 @@ _alike: set[str] = set()
 """Ids of nodes whose Python, Ray and sources were found to be those of this process."""
 
 
-def connected() -> Any:
+def connect() -> Any:
     """The module `ray`, connected to the cluster of `RAY_ADDRESS`, else the one that `ray start`
     made on this machine. Never starts one. Warns where the cluster can be reached from elsewhere.
 
@@ -118,7 +118,7 @@ def nodes() -> tuple[Node, ...]:
     Raises:
         SpecError: not connected, two nodes of one name, or a node that differs or does not answer.
     """
-    ray = connected()
+    ray = connect()
     found = sorted((_node(entry) for entry in ray.nodes() if entry["Alive"]), key=lambda n: n.name)
     for name, count in Counter(n.name for n in found).items():
         if count > 1:

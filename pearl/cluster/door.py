@@ -17,7 +17,7 @@ from contextlib import suppress
 from secrets import token_bytes
 from typing import NamedTuple
 
-from pearl.cluster.wire import TAG, Keys, Wire
+from pearl.cluster.transport import TAG, Keys, Transport
 
 FORM_S = 60.0
 """Seconds in which both processes find each other (assumed)."""
@@ -29,7 +29,7 @@ CALLERS = 64
 """Callers that are heard at once; one more, and the first of them is left."""
 
 
-class Meeting(NamedTuple):
+class Rendezvous(NamedTuple):
     """What both ends of a new wire know.
 
     address, port: at which the door listens. secret: that nobody else knows; no end sends it.
@@ -48,7 +48,7 @@ class Caller:
         found.setblocking(False)
         found.send(self.nonce)  # the first bytes of a connection: there is room
 
-    def hear(self, secret: bytes) -> Wire | None:
+    def hear(self, secret: bytes) -> Transport | None:
         """Its wire, once it has shown that it knows the secret.
 
         Raises:
@@ -65,10 +65,10 @@ class Caller:
             raise ConnectionError("the caller does not know the secret")
         self.socket.send(_tag(secret, "door", nonces))
         caller, door = (_tag(secret, f"from {end}", nonces) for end in ("caller", "door"))
-        return Wire(self.socket, Keys(sent=door, coming=caller))
+        return Transport(self.socket, Keys(sent=door, coming=caller))
 
 
-class Door:
+class TransportListener:
     """Where a process waits for the other end of a new wire.
 
     at: what the other end has to be told.
@@ -77,9 +77,9 @@ class Door:
     def __init__(self, address: str) -> None:
         """address: at which this process can be reached."""
         self._listening = socket.create_server((address, 0))
-        self.at = Meeting(address, self._listening.getsockname()[1], token_bytes(32))
+        self.at = Rendezvous(address, self._listening.getsockname()[1], token_bytes(32))
 
-    def open(self) -> Wire:
+    def open(self) -> Transport:
         """This process's end, once the other one is there; the door is closed. Callers are heard
         side by side, and none of them longer than until the end of `FORM_S`.
 
@@ -124,7 +124,7 @@ class Door:
         raise RuntimeError(f"nobody who knows the secret has connected within {FORM_S:.0f} s")
 
 
-def join(at: Meeting) -> Wire:
+def join(at: Rendezvous) -> Transport:
     """The other end of the wire of a door.
 
     Raises:
@@ -145,7 +145,7 @@ def join(at: Meeting) -> Wire:
         found.close()
         raise RuntimeError(f"who answers at {where} is not the other end: {error}") from None
     caller, door = (_tag(at.secret, f"from {end}", nonces) for end in ("caller", "door"))
-    return Wire(found, Keys(sent=caller, coming=door))
+    return Transport(found, Keys(sent=caller, coming=door))
 
 
 def _exactly(found: socket.socket, size: int, until_s: float) -> bytes:

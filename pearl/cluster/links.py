@@ -19,7 +19,7 @@ from typing import Any
 from pearl.cluster import connection
 from pearl.cluster.connection import Node
 from pearl.cluster.timing import TimedMessage, timed
-from pearl.cluster.wire import CARRIERS
+from pearl.cluster.transport import CARRIERS
 from pearl.errors import SpecError
 from pearl.files import write_atomically
 from pearl_devices import Link
@@ -149,7 +149,7 @@ def measure(sizes: Sequence[int] = SIZES) -> list[MeasuredLink]:
         SpecError: there is no cluster.
         CalibrationError: a node does not answer amid it.
     """
-    ray = connection.connected()
+    ray = connection.connect()
     here = ray.get_runtime_context().get_node_id()
     nodes = connection.nodes()
     home = next(n for n in nodes if n.id == here)

@@ -16,10 +16,10 @@ from threading import Thread
 from typing import Any, Protocol
 
 from pearl.cluster import connection
+from pearl.cluster.chunks import Bytes, chunk_count, join_chunks, split_message
 from pearl.cluster.connection import Node
-from pearl.cluster.door import Door, Meeting, join
-from pearl.cluster.pieces import Bytes, cut, joined, pieces
-from pearl.cluster.wire import Wire
+from pearl.cluster.door import Rendezvous, TransportListener, join
+from pearl.cluster.transport import Transport
 from pearl_estimators.host.calibration import CalibrationError
 
 IN_FLIGHT = 16
@@ -77,16 +77,16 @@ class _Echo:
         self._given.put(self._taken.get())
 
     def take(self, *parts: Bytes) -> None:
-        self._taken.put(joined(parts))
+        self._taken.put(join_chunks(parts))
 
     def give(self) -> Any:
-        found = cut(self._given.get(timeout=CALL_S))
+        found = split_message(self._given.get(timeout=CALL_S))
         return found if len(found) > 1 else found[0]
 
     def taken(self, *parts: Bytes) -> int:
-        return int(joined(parts).nbytes)
+        return int(join_chunks(parts).nbytes)
 
-    def join(self, at: Meeting) -> None:
+    def join(self, at: Rendezvous) -> None:
         wire, self._counted = join(at), 0
 
         def receive() -> None:
@@ -126,24 +126,24 @@ class _ByRay:
         self._take = actor.take.options(concurrency_group="into")
 
     def asked(self, size_bytes: int) -> Any:
-        count = pieces(size_bytes)
+        count = chunk_count(size_bytes)
         return self._actor.give.options(concurrency_group="out", num_returns=count).remote()
 
     def send(self, message: Bytes) -> None:
-        self._take.remote(*cut(message))
+        self._take.remote(*split_message(message))
 
     def back(self, asked: Any) -> None:
         found = self._ray.get(asked, timeout=CALL_S)
-        joined(found if isinstance(found, list) else [found])
+        join_chunks(found if isinstance(found, list) else [found])
 
     def in_a_row(self, message: Bytes) -> list[float]:
         taken = self._actor.taken
-        under_way = [taken.remote(*cut(message)) for _ in range(IN_FLIGHT)]
+        under_way = [taken.remote(*split_message(message)) for _ in range(IN_FLIGHT)]
 
         def turn() -> None:
             for _ in range(IN_FLIGHT):
                 self._ray.get(under_way.pop(0), timeout=CALL_S)
-                under_way.append(taken.remote(*cut(message)))
+                under_way.append(taken.remote(*split_message(message)))
 
         found = _repeated(turn)
         for each in under_way:
@@ -152,7 +152,7 @@ class _ByRay:
 
 
 class _ByWire:
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: Transport) -> None:
         self._wire = wire
 
     def asked(self, size_bytes: int) -> Any:
@@ -188,7 +188,7 @@ def _way(ray: Any, actor: Any, carrier: str, home: Node) -> Iterator[_Way]:
     if carrier == "ray":
         yield _ByRay(ray, actor)
         return
-    door = Door(home.address)
+    door = TransportListener(home.address)
     joined = actor.join.remote(door.at)
     with closing(door.open()) as wire:
         ray.get(joined, timeout=CALL_S)
@@ -214,7 +214,7 @@ def timed(home: Node, other: Node, carrier: str, sizes: Sequence[int]) -> list[T
     """
     import numpy as np
 
-    ray = connection.connected()
+    ray = connection.connect()
     kind = ray.remote(concurrency_groups={"into": 1, "out": 1})(_Echo)
     actor = kind.options(num_cpus=0, **connection.on_node(other)).remote()
     arrays = {size: np.arange(size, dtype=np.uint8) for size in sizes}

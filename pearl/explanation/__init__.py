@@ -15,7 +15,7 @@ from pearl.explanation.bound import Bound, bound_of
 from pearl.explanation.crossover import Crossover, crossover
 from pearl.explanation.diagnosis import Sentence, answers, by_estimates
 from pearl.explanation.near_optimal import RunnerUps, runner_ups
-from pearl.explanation.resolve import Again
+from pearl.explanation.resolve import Resolver
 from pearl.explanation.what_if import WhatIf, what_ifs
 from pearl.graph.limits import Limits, bad_time
 from pearl.graph.task_graph import TaskGraph
@@ -25,8 +25,8 @@ from pearl.planning.plan_validation import check_plan
 from pearl.planning.plans import Plan, Problem, plain
 from pearl.spec.system import System
 from pearl.text_tables import marked
-from pearl_devices.given import is_number, mistyped, shown
 from pearl_devices.kernels import kind_of
+from pearl_devices.validation import is_number, mistyped, shown
 
 __all__ = ["bound", "explain", "near_optimal", "resolve", "sections", "what_if"]
 
@@ -135,7 +135,7 @@ def explain(
     began = time.monotonic()
     bound = bound_of(plan, graph, costs)
     plan = replace(plan, problem=Problem(graph, lambda: costs, limits, system))
-    again = Again(plan, graph, costs, limits, began + time_limit_s)
+    again = Resolver(plan, graph, costs, limits, began + time_limit_s)
     said = tuple(
         Sentence(marked(s.question, plan.simulated), marked(s.answer, plan.simulated))
         for s in (*by_estimates(again.until(0.1)), *answers(again.until(0.2)))
@@ -164,7 +164,7 @@ def explain(
     )
 
 
-def _crossovers(again: Again, system: System) -> tuple[Crossover, ...]:
+def _crossovers(again: Resolver, system: System) -> tuple[Crossover, ...]:
     """For every task that takes gradient steps, in what is left of the time."""
     found = []
     for task in again.graph.tasks:

@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 
 from pearl.explanation.near_optimal import differences
 from pearl.explanation.resolve import (
-    Again,
     Answer,
+    Resolver,
     classes,
     devices_in,
     devices_of,
+    equivalents_of,
     restricted,
-    twins,
 )
 from pearl.formatting import count, figure, listed, percent, si
 from pearl.planning.costs import Mode
@@ -43,7 +43,7 @@ class Sentence:
     answer: str
 
 
-def by_estimates(again: Again) -> tuple[Sentence, ...]:
+def by_estimates(again: Resolver) -> tuple[Sentence, ...]:
     """Of a robust plan: the plan that is fastest by the estimates alone, and why it was not
     chosen."""
     best = again.plan
@@ -82,7 +82,7 @@ def _where(best: Plan, other: Plan) -> str:
     return f"the plan with {'; '.join(found[:FEW])}{more}"
 
 
-def answers(again: Again) -> tuple[Sentence, ...]:
+def answers(again: Resolver) -> tuple[Sentence, ...]:
     """Answers to the questions that this platform raises.
 
     None without an accelerator: a device of another kind than the host's that is not simulated.
@@ -93,7 +93,7 @@ def answers(again: Again) -> tuple[Sentence, ...]:
     asked: set[str] = set()
     gpus = [d for d in platform.devices if d.kind != host.kind and not d.simulated]
     for gpu in gpus:
-        told = asked.intersection(twins(again.alike, gpu.name))
+        told = asked.intersection(equivalents_of(again.alike, gpu.name))
         if not told and (compared := slower_or_faster(again, gpu)):
             found.append(compared)
         asked.add(gpu.name)
@@ -105,7 +105,7 @@ def answers(again: Again) -> tuple[Sentence, ...]:
     return tuple(found)
 
 
-def slower_or_faster(again: Again, gpu: Device) -> Sentence | None:
+def slower_or_faster(again: Resolver, gpu: Device) -> Sentence | None:
     """The task that takes the CPU longest, of those that both devices can run, on each of them.
 
     With the parts of the GPU's time, and the time that its messages add. The question says which of
@@ -149,7 +149,7 @@ def slower_or_faster(again: Again, gpu: Device) -> Sentence | None:
     return Sentence(question, text)
 
 
-def _a_firing_s(again: Again, mode: Mode, task: str) -> float | None:
+def _a_firing_s(again: Resolver, mode: Mode, task: str) -> float | None:
     """Of a fused call the task's share; None where no shares are known."""
     if not mode.fused:
         return mode.estimate.latency_s
@@ -157,7 +157,7 @@ def _a_firing_s(again: Again, mode: Mode, task: str) -> float | None:
     return share and mode.estimate.latency_s * share / again.graph.repetition[task]
 
 
-def _made_of(again: Again, task: str, mode: Mode) -> str:
+def _made_of(again: Resolver, task: str, mode: Mode) -> str:
     """The parts of the time of a mode that its estimate names; else what bounds it."""
     kernel, e = again.graph.task(task).kernel, mode.estimate
     parts = sorted(((s, name) for name, s in e.parts.items() if s > 0), reverse=True)
@@ -178,7 +178,7 @@ def _made_of(again: Again, task: str, mode: Mode) -> str:
     return f"of that {mode.variant} spends {listed(listed_parts)}"
 
 
-def _messages_s(again: Again, task: str, device: str, other: str) -> float:
+def _messages_s(again: Resolver, task: str, device: str, other: str) -> float:
     """Seconds by which messages delay one firing of `task` on one device, with the tasks of other
     classes on the other device.
 
@@ -198,7 +198,7 @@ def _messages_s(again: Again, task: str, device: str, other: str) -> float:
     return math.fsum(found.values())
 
 
-def why_idle(again: Again, gpu: Device) -> str:
+def why_idle(again: Resolver, gpu: Device) -> str:
     """The load of the GPU and the reason for its waits; or, where it has no task, the value of the
     best plan that uses it. Empty where it does not idle.
     """
@@ -213,7 +213,7 @@ def why_idle(again: Again, gpu: Device) -> str:
             f"for the rest it waits: {_elsewhere(plan, gpu.name)}."
         )
     used = {t.device for t in plan.tasks}
-    if same := [d for d in twins(again.alike, gpu.name) if d in used]:
+    if same := [d for d in equivalents_of(again.alike, gpu.name) if d in used]:
         sure = "the best plan uses" if plan.status == "optimal" else "the plan found uses"
         return f"{gpu.name} is like {listed(same)}, and {sure} no more of them."
     able = [
@@ -241,7 +241,7 @@ def _best(proven: bool) -> str:
     return "the best plan" if proven else "the best plan found"
 
 
-def _compared(again: Again, answer: Answer, other: Plan) -> str:
+def _compared(again: Resolver, answer: Answer, other: Plan) -> str:
     """A value beside the plan's; of a robust plan the regret."""
     best, unit = again.plan, other.value_unit
     if best.regret is not None:
@@ -272,7 +272,7 @@ def _elsewhere(plan: Plan, device: str) -> str:
     return f"{b.kind} {b.name} is busy {percent(load)} of it with {listed(b.tasks)}"
 
 
-def where_replay(again: Again) -> str:
+def where_replay(again: Resolver) -> str:
     """The device of the replay, and the value of the best plan with the replay elsewhere.
 
     Empty for a graph without a replay, or with one device.
@@ -286,7 +286,7 @@ def where_replay(again: Again) -> str:
         return ""
     group = next(g for g in classes(again.graph, again.limits) if tasks[0] in g)
     here = devices_in(again.plan, group)[0]
-    same = {here, *twins(again.alike, here)}
+    same = {here, *equivalents_of(again.alike, here)}
     others = [d for d in devices_of(group, again.costs, again.limits) if d not in same]
     never = [d.name for d in again.costs.platform.devices if d.name not in {*same, *others}]
     reasons = [_kept_off(again, group, device) for device in never]
@@ -312,7 +312,7 @@ def where_replay(again: Again) -> str:
     )
 
 
-def absence(again: Again, task: str, device: str) -> str:
+def no_mode_reason(again: Resolver, task: str, device: str) -> str:
     """Why a task has no mode on a device: limits, or the tool; empty where it has one."""
     limits = again.limits
     if limits.pin.get(task, device) != device or device not in limits.devices.get(task, (device,)):
@@ -324,8 +324,8 @@ def absence(again: Again, task: str, device: str) -> str:
     return f"not modelled on {device}"
 
 
-def _kept_off(again: Again, group: tuple[str, ...], device: str) -> str:
-    why = {task: absence(again, task, device) for task in group}
+def _kept_off(again: Resolver, group: tuple[str, ...], device: str) -> str:
+    why = {task: no_mode_reason(again, task, device) for task in group}
     first = next(reason for reason in why.values() if reason)
     tasks = [task for task, reason in why.items() if reason == first]
     return f"{listed(tasks)} {'is' if len(tasks) == 1 else 'are'} {first}"

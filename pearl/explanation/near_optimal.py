@@ -15,14 +15,14 @@ from typing import Literal
 
 from pearl.explanation.resolve import (
     SAME,
-    Again,
     Answer,
+    Resolver,
     classes,
     devices_in,
     devices_of,
+    equivalents_of,
     placements,
     restricted,
-    twins,
     without_modes,
 )
 from pearl.formatting import listed, percent
@@ -70,7 +70,7 @@ class RunnerUps:
     complete: bool
 
 
-def runner_ups(again: Again, within: float) -> RunnerUps:
+def runner_ups(again: Resolver, within: float) -> RunnerUps:
     """Plans worth at least (1 − within) of the best one, all different but for names of lanes and
     for devices that are alike."""
     elsewhere, complete = _other_devices(again.until(0.8), within)
@@ -143,7 +143,7 @@ def _place(t: Placement) -> tuple[str, str, int, bool, tuple[int, ...]]:
     return t.device, t.variant, t.width, bool(t.fused_with), t.shares
 
 
-def _of_whole_problem(plan: Plan, again: Again) -> Plan:
+def _of_whole_problem(plan: Plan, again: Resolver) -> Plan:
     """The plan with the bound of the whole problem, of which a part was solved."""
     best, regret = again.plan, again.plan.regret
     bound = best.bound_value
@@ -166,7 +166,7 @@ def _of_whole_problem(plan: Plan, again: Again) -> Plan:
     )
 
 
-def _same_devices(again: Again) -> Iterator[Answer]:
+def _same_devices(again: Resolver) -> Iterator[Answer]:
     best = again.plan
     tasks_of = dict.fromkeys(t.task for t in best.tasks)
     where = {t: devices_in(best, [t]) for t in tasks_of}
@@ -202,7 +202,7 @@ class _Node:
     banned: Mapping[Group, frozenset[str]]
 
 
-def _one_of_alike(again: Again, movable: Sequence[Group]) -> dict[Group, frozenset[str]]:
+def _one_of_alike(again: Resolver, movable: Sequence[Group]) -> dict[Group, frozenset[str]]:
     """Of devices that are alike the first class that may use them uses only that of the plan, else
     the first: exchanging two of them gives the other assignments."""
     bans: dict[Group, frozenset[str]] = {}
@@ -210,12 +210,12 @@ def _one_of_alike(again: Again, movable: Sequence[Group]) -> dict[Group, frozens
         for g in movable:
             if set(same) & set(devices_of(g, again.costs, again.limits)):
                 here = next((d for d in devices_in(again.plan, g) if d in same), same[0])
-                bans[g] = bans.get(g, frozenset()) | set(twins(again.alike, here))
+                bans[g] = bans.get(g, frozenset()) | set(equivalents_of(again.alike, here))
                 break
     return bans
 
 
-def _other_devices(again: Again, within: float) -> tuple[list[Answer], bool]:
+def _other_devices(again: Resolver, within: float) -> tuple[list[Answer], bool]:
     """Next-best assignments of devices, best first, down to the share; and whether these are all,
     proved."""
     allowed = {

@@ -54,7 +54,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Again:
+class Resolver:
     """A plan, its problem, and the time (`time.monotonic()` seconds) until which to solve anew."""
 
     plan: Plan
@@ -72,7 +72,7 @@ class Again:
         """The plan's own, so that a difference is the change's and not the method's."""
         return self.plan.method if self.plan.method in METHODS else None
 
-    def until(self, share: float) -> Again:
+    def until(self, share: float) -> Resolver:
         """The same with only this share of the time that is left."""
         now = time.monotonic()
         return replace(self, deadline=now + share * (self.deadline - now))
@@ -168,8 +168,8 @@ class Again:
 
     @cached_property
     def alike(self) -> tuple[tuple[str, ...], ...]:
-        """The devices that can be exchanged, as `alike`."""
-        found = alike(self.graph, self.costs, self.limits, self.plan)
+        """The devices that can be exchanged, as `interchangeable_devices`."""
+        found = interchangeable_devices(self.graph, self.costs, self.limits, self.plan)
         return found if self.plan.regret is None else one_model(found, self.costs)
 
     @property
@@ -194,7 +194,7 @@ def efficiency(plan: Plan) -> float | None:
     return 1 / energy if energy > 0 else None
 
 
-def alike(
+def interchangeable_devices(
     graph: TaskGraph, costs: CostTable, limits: Limits, plan: Plan
 ) -> tuple[tuple[str, ...], ...]:
     """Sets of devices that can be exchanged in any plan without changing what it is worth, in each
@@ -216,8 +216,8 @@ def one_model(sets: Iterable[tuple[str, ...]], costs: CostTable) -> tuple[tuple[
     return tuple(names for names in found if len(names) > 1)
 
 
-def twins(sets: Iterable[tuple[str, ...]], device: str) -> tuple[str, ...]:
-    """The other devices that can be exchanged with one. sets: as `alike` finds them."""
+def equivalents_of(sets: Iterable[tuple[str, ...]], device: str) -> tuple[str, ...]:
+    """The other devices that can be exchanged with one. sets: of `interchangeable_devices`."""
     return next((tuple(d for d in s if d != device) for s in sets if device in s), ())
 
 

@@ -8,11 +8,11 @@ from typing import Literal
 
 from pearl.explanation.resolve import (
     SAME,
-    Again,
     Answer,
+    Resolver,
     efficiency,
+    equivalents_of,
     throughput,
-    twins,
     without_modes,
 )
 from pearl.formatting import listed
@@ -60,7 +60,7 @@ class WhatIf:
     infeasible: str | None = None
 
 
-def what_ifs(again: Again) -> tuple[tuple[WhatIf, ...], tuple[str, ...]]:
+def what_ifs(again: Resolver) -> tuple[tuple[WhatIf, ...], tuple[str, ...]]:
     """Every change solved anew, by falling gain, and the changes for which no time was left.
 
     Of devices that are alike one stands for all. Asked in the order in which users ask: each
@@ -97,7 +97,7 @@ def what_ifs(again: Again) -> tuple[tuple[WhatIf, ...], tuple[str, ...]]:
     return tuple(found), tuple(left_out)
 
 
-def _valued(again: Again, change: Change, answer: Answer, plan: Plan) -> WhatIf:
+def _valued(again: Resolver, change: Change, answer: Answer, plan: Plan) -> WhatIf:
     gain, proven = answer.gain, answer.proven
     if change.kind != "device" and not proven and gain < 0:
         plan, gain = again.plan, 0.0  # it is still open to whoever has more
@@ -120,7 +120,7 @@ def _valued(again: Again, change: Change, answer: Answer, plan: Plan) -> WhatIf:
     )
 
 
-def _changes(again: Again) -> Iterator[Change]:
+def _changes(again: Resolver) -> Iterator[Change]:
     known = {d for same in again.alike for d in same[1:]}
     devices = list(_devices(again))
     yield from devices[:-1]
@@ -171,14 +171,14 @@ def _links(costs: CostTable, limits: Limits, known: Collection[str]) -> Iterator
         yield Change("link", link.name, f"link {link.name} twice as fast", table, limits)
 
 
-def _devices(again: Again) -> Iterator[Change]:
+def _devices(again: Resolver) -> Iterator[Change]:
     """Each device gone, the host last. Of devices that are alike one, then all of them."""
     platform, limits = again.costs.platform, again.limits
     host = platform.host
     others = [(d.name,) for d in platform.devices if d.name != host]
     gone: list[tuple[str, ...]] = []
     for (name,) in others:
-        same = (name, *twins(again.alike, name))
+        same = (name, *equivalents_of(again.alike, name))
         sets = [next(s for s in again.alike if name in s)[-1:], same] if len(same) > 1 else [same]
         gone += [g for g in sets if not any(set(g) == set(o) for o in gone)]
     for names in gone:

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from pearl.errors import SpecError
-from pearl_devices.given import is_names, is_number, is_whole, misfit, shown
+from pearl_devices.validation import is_names, is_number, is_whole, misfit, shown
 
 SLACK_LIMITS = ("policy_lag", "prefetch", "insertion_lag", "priority_staleness")
 
@@ -28,7 +28,7 @@ class Limits:
     reduction: how their gradients are averaged, star or shards; part of the graph. None: the one
         predicted to be quicker.
     any_order: rows of whichever copy of the actors is ready are stored next
-        (`pearl.planner.any_order`).
+        (`pearl.planner.async_plan`).
     max_lanes: lanes in the whole plan at most (None: as many as the devices have), and cores that
         one call may take: with 1, the plan runs in one thread.
     replicas: task → copies at most that its environments may be shared out among (default 1).

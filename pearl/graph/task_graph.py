@@ -17,7 +17,7 @@ from pearl.errors import SpecError
 from pearl.graph.limits import SLACK_LIMITS
 from pearl.graph.parallel_edges import EdgeKey, numbered
 from pearl_devices import Kernel
-from pearl_devices.given import is_names, is_whole, misfit, shown
+from pearl_devices.validation import is_names, is_whole, misfit, shown
 
 RESERVED = ">+#"
 """Characters that no task's name may hold: transfers are called `src>device`, fused calls `a+b`,

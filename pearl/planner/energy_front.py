@@ -20,10 +20,10 @@ from pearl.planning.costs import CostTable, bad_problem
 from pearl.planning.draws import Draws
 from pearl.planning.plan_validation import plan_orders, plan_timing
 from pearl.planning.plans import Plan
-from pearl.planning.valuation import bands_of, valued
+from pearl.planning.valuation import bands_of, evaluate_samples
 from pearl.solvers.model.search_space import longest_s, search_spaces
 from pearl.solvers.solver import solve
-from pearl_devices.given import is_number, shown
+from pearl_devices.validation import is_number, shown
 
 NEAR = 1e-6
 """Relative difference of power below which nothing is looked for between two plans."""
@@ -309,6 +309,6 @@ class _Front:
         at_limit = most_w is not None and plan.power_w >= most_w * (1 - NEAR)
         timed, orders, held = plan_orders(plan, self.graph, self.costs)
         draws, pace_s = Draws(), None if at_limit else plan.pace_s
-        worth = valued(timed, orders, draws, held=held, power_w=most_w, pace_s=pace_s)
+        worth = evaluate_samples(timed, orders, draws, held=held, power_w=most_w, pace_s=pace_s)
         g = timed.assignment.expansion.graph
         return replace(plan, bands=bands_of(worth, draws, g.env_steps, g.updates, g.batch))

@@ -25,7 +25,7 @@ START_S = 2.0
 readings on 2 × AMD EPYC, virtual, 2026)."""
 
 
-def placed(plan: Plan, graph: TaskGraph, system: System) -> EvaluationPlacement | None:
+def place_evaluation(plan: Plan, graph: TaskGraph, system: System) -> EvaluationPlacement | None:
     """The evaluations of a run of `plan`; None where the graph has none, or where the host's kind
     says nothing of them: they are played at pauses then.
 

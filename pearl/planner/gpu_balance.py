@@ -25,10 +25,10 @@ from pearl.planning.costs import CostTable, Mode
 from pearl.planning.draws import Draws, Vector
 from pearl.planning.plans import plain
 from pearl.planning.replicas import resized
-from pearl.spec.own_code import graph_of
 from pearl.spec.system import System
+from pearl.spec.user_code import build_graph
 from pearl_devices import Device, Kernel, offers
-from pearl_devices.base import ASKED
+from pearl_devices.base import OPT_IN_VARIANTS
 from pearl_devices.kernels import kind_of
 from pearl_estimators import Estimate, estimate
 from pearl_estimators.power import dynamic_energy_j
@@ -42,7 +42,7 @@ ON_CPU = ("environment", "insert", "sample", "prioritise")
 def quickest_mode(system: System, task: Task, gpu: Device, sms: int) -> Mode:
     """The fastest variant on `sms` SMs that the spec allows, with its width and estimate."""
     allowed, offered = system.limits.variants.get(task.name), offers(task.kernel, gpu)
-    plain = [v for v in offered if (v[0] in allowed if allowed else v[0] not in ASKED)]
+    plain = [v for v in offered if (v[0] in allowed if allowed else v[0] not in OPT_IN_VARIANTS)]
     if not plain:
         raise SpecError(f"balance: no variant of {task.name} runs on {gpu.name} and is allowed")
     host = system.platform.device(system.platform.host)
@@ -164,7 +164,7 @@ class Machine:
 
     def __init__(self, system: System) -> None:
         self.system = system
-        self.graph: TaskGraph = graph_of(system)
+        self.graph: TaskGraph = build_graph(system)
         if not self.graph.env_steps:
             raise SpecError("balance: this algorithm has no env_step, so it has no actors")
         real = [d for d in system.platform.devices if not d.simulated]
@@ -200,7 +200,7 @@ class Machine:
         found = [
             _mode(task, of, self.cpu, variant, width, share)
             for variant, width in offers(of, self.cpu)
-            if width == 1 and (variant in allowed if allowed else variant not in ASKED)
+            if width == 1 and (variant in allowed if allowed else variant not in OPT_IN_VARIANTS)
         ]
         if not found:
             raise SpecError(f"balance: no variant of {task.name} runs on one core and is allowed")

@@ -16,21 +16,21 @@ from pearl.errors import InfeasibleError, SpecError
 from pearl.formatting import listed
 from pearl.graph.limits import Limits, bad_time
 from pearl.graph.task_graph import TaskGraph
-from pearl.planner.evaluations import placed
-from pearl.planning.costs import CostTable, tabulate, with_lanes
+from pearl.planner.evaluations import place_evaluation
+from pearl.planning.costs import CostTable, build_cost_table, with_lanes
 from pearl.planning.plans import Plan, Problem
-from pearl.spec.own_code import graph_of
-from pearl.spec.platform_entries import yours
+from pearl.spec.platform_entries import count_unsourced
 from pearl.spec.reading import System, load
+from pearl.spec.user_code import build_graph
 from pearl_devices import Kernel
 from pearl_devices.base import WIDE
 from pearl_estimators.cpu import UNTIMED_RUNGS
-from pearl_estimators.host import on_demand
+from pearl_estimators.host import calibrator
 
 if TYPE_CHECKING:
     from pearl.planner.energy_front import Front
 
-WORTH = 1.15
+MIN_GAIN = 1.15
 """The least gain for which a plan has a second lane. Below it, what no estimate has in it decides:
 lanes share caches and memory (assumed; DQN with eight native environments: 1.22 predicted, 1.13
 measured, with one 1.14 and 0.71: `benchmarks.two_cores`)."""
@@ -48,14 +48,14 @@ def as_system(spec: System | str | Path | Mapping[str, Any]) -> System:
 
 def problem(system: System) -> tuple[TaskGraph, CostTable]:
     """The problem of a system: its task graph and the cost of every mode."""
-    graph = graph_of(system)
+    graph = build_graph(system)
     return graph, _costs(system, graph)
 
 
 def _costs(system: System, graph: TaskGraph) -> CostTable:
     """The cost of every mode. Where lanes are threads of one process, calls by several threads of
     torch are left out unless named: how many torch has would be every lane's."""
-    costs = tabulate(graph, system.platform, system.limits)
+    costs = build_cost_table(graph, system.platform, system.limits)
     if system.train.lanes != "threads":
         return costs
     named = {v for variants in system.limits.variants.values() for v in variants}
@@ -72,9 +72,9 @@ def check_estimates(system: System) -> None:
     """
     platform = system.platform
     sheets = tuple(replace(device, real=False) for device in platform.devices)
-    graph = graph_of(system)
+    graph = build_graph(system)
     with suppress(InfeasibleError):
-        tabulate(graph, replace(platform, devices=sheets), system.limits)
+        build_cost_table(graph, replace(platform, devices=sheets), system.limits)
 
 
 def plan(
@@ -93,10 +93,12 @@ def plan(
     if problems:
         raise SpecError(*problems)
     system = as_system(system)
-    return planned(system, graph_of(system), method=method, time_limit_s=time_limit_s, seed=seed)
+    return plan_graph(
+        system, build_graph(system), method=method, time_limit_s=time_limit_s, seed=seed
+    )
 
 
-def planned(
+def plan_graph(
     system: System,
     graph: TaskGraph,
     *,
@@ -109,23 +111,25 @@ def planned(
     options: dict[str, Any] = {"method": method, "seed": seed}
     home = system.platform.device(system.platform.host).host
     if len({d.host for d in system.platform.devices}) < 2 or system.limits.any_order:
-        return _planned(system, graph, time_limit_s=time_limit_s, **options)
+        return _plan_lanes(system, graph, time_limit_s=time_limit_s, **options)
     options["time_limit_s"] = time_limit_s / 2
     at_home = replace(system, limits=on_host(system, graph, home))
     try:
-        one = _planned(at_home, graph, **options)
+        one = _plan_lanes(at_home, graph, **options)
     except InfeasibleError:
         one = None
-    many = _planned(system, graph, **options)
+    many = _plan_lanes(system, graph, **options)
     hosts = {system.platform.device(t.device).host for t in many.tasks}
     named, gain = listed(sorted(hosts)), _gain(many, one, system) if one else math.inf
-    if one is None or (hosts != {home} and gain >= WORTH):
+    if one is None or (hosts != {home} and gain >= MIN_GAIN):
         worth = f"{gain:.2f} x what {home} alone gives" if one else f"{home} alone meets no limits"
-        return _told(many, system, f"lanes on {named}: {worth}")
+        return _with_host_note(many, system, f"lanes on {named}: {worth}")
     if hosts == {home}:
-        return _told(many, system, f"{home} alone: no plan over several hosts is better")
-    less = f"less than the {WORTH:g} x below which what is not modelled decides"
-    return _told(one, system, f"{home} alone: {named} would give {gain:.2f} x as much, {less}")
+        return _with_host_note(many, system, f"{home} alone: no plan over several hosts is better")
+    less = f"less than the {MIN_GAIN:g} x below which what is not modelled decides"
+    return _with_host_note(
+        one, system, f"{home} alone: {named} would give {gain:.2f} x as much, {less}"
+    )
 
 
 def on_host(system: System, graph: TaskGraph, host: str) -> Limits:
@@ -136,7 +140,7 @@ def on_host(system: System, graph: TaskGraph, host: str) -> Limits:
     return replace(system.limits, devices=kept)
 
 
-def _told(found: Plan, system: System, why: str) -> Plan:
+def _with_host_note(found: Plan, system: System, why: str) -> Plan:
     """A plan of this system with a note of its hosts, and of assumed links between them."""
     host = {d.name: d.host for d in system.platform.devices}
     between = [k for k in system.platform.links if host[k.a] != host[k.b]]
@@ -153,11 +157,11 @@ def _gain(many: Plan, one: Plan, system: System) -> float:
     return 1 / gain if system.objective == "makespan" else gain
 
 
-def _planned(
+def _plan_lanes(
     system: System, graph: TaskGraph, *, method: str | None, time_limit_s: float, seed: int
 ) -> Plan:
     """The plan with as many lanes as are worth it."""
-    from pearl.planner import any_order
+    from pearl.planner import async_plan
     from pearl.solvers.solver import solve
 
     costs = _costs(system, graph)
@@ -176,47 +180,47 @@ def _planned(
         return replace(found, spec_sha256=system.sha256, host=system.platform.name, problem=about)
 
     if system.limits.any_order:
-        found = any_order.solve(graph, costs, system.limits)
+        found = async_plan.solve(graph, costs, system.limits)
         about = Problem(graph, lambda: costs, system.limits, system)
         found = replace(found, spec_sha256=system.sha256, host=system.platform.name, problem=about)
-        return _noted(found, system, graph)
-    lanes_cost = runtime(system)
+        return _with_notes(found, system, graph)
+    lanes_cost = lane_overhead(system)
     if not lanes_cost:
-        return _noted(solved(costs, system.limits, 1.0), system, graph)
+        return _with_notes(solved(costs, system.limits, 1.0), system, graph)
     several = with_lanes(costs, graph, **lanes_cost)
     guessed = [GUESSED] if LANES_ASSUMED.items() <= lanes_cost.items() else []
     try:
         one = solved(costs, replace(system.limits, max_lanes=1), 0.5)
     except InfeasibleError:
-        return _noted(solved(several, system.limits, 0.5), system, graph, *guessed)
+        return _with_notes(solved(several, system.limits, 0.5), system, graph, *guessed)
     many = solved(several, system.limits, 0.5)
     lanes = sum(k.width > 0 for k in many.lanes)
     gain = _gain(many, one, system)
-    if lanes > 1 and gain >= WORTH:
+    if lanes > 1 and gain >= MIN_GAIN:
         why = f"{lanes} lanes give {gain:.2f} x what one gives"
-        return _noted(many, system, graph, why, *guessed)
+        return _with_notes(many, system, graph, why, *guessed)
     if lanes > 1:
-        return _noted(
+        return _with_notes(
             one,
             system,
             graph,
             f"a second lane does not pay: {lanes} lanes would give {gain:.2f} x what one "
-            f"gives, less than the {WORTH:g} x below which what lanes cost each other decides",
+            f"gives, less than the {MIN_GAIN:g} x below which what lanes cost each other decides",
             *guessed,
         )
     why = "a second lane does not pay: the best plan of several has one"
-    return _noted(one, system, graph, why, *guessed)
+    return _with_notes(one, system, graph, why, *guessed)
 
 
-def _noted(found: Plan, system: System, graph: TaskGraph, *notes: str) -> Plan:
+def _with_notes(found: Plan, system: System, graph: TaskGraph, *notes: str) -> Plan:
     """The plan with its evaluations, with these notes, and with what of this host it takes from the
     data sheet for the time being, and why."""
-    found = replace(found, evaluation=placed(found, graph, system))
-    notes = (*filter(None, (system.env.note, yours(system.platform))), *notes)
-    late = on_demand.passed()
-    here = {d.name for d in system.platform.devices if on_demand.calibrated_here(d)}
+    found = replace(found, evaluation=place_evaluation(found, graph, system))
+    notes = (*filter(None, (system.env.note, count_unsourced(system.platform))), *notes)
+    late = calibrator.skipped_groups()
+    here = {d.name for d in system.platform.devices if calibrator.calibrated_here(d)}
     tasks = [t.task for t in found.tasks if t.device in here and t.rung in UNTIMED_RUNGS]
-    whys = [late[g] for g in sorted(on_demand.needed_groups(kernels(graph)) & late.keys())]
+    whys = [late[g] for g in sorted(calibrator.needed_groups(kernels(graph)) & late.keys())]
     if tasks and whys:
         names = listed(list(dict.fromkeys(tasks)))
         why = "; ".join(dict.fromkeys(whys))
@@ -232,29 +236,29 @@ def kernels(graph: TaskGraph) -> list[Kernel]:
 ONE_LANE = "one lane on one CPU needs no timing to be trained"
 
 
-def spared(system: System) -> AbstractContextManager[None]:
+def skipping_timing_if_busy(system: System) -> AbstractContextManager[None]:
     """A context to plan and train a system in: where every plan is one lane on one CPU of this
     host, no kernel is timed."""
     devices, limits = system.platform.devices, system.limits
     one = len(devices) == 1 and 1 in (limits.max_lanes, devices[0].max_lanes)
-    if one and on_demand.calibrated_here(devices[0]):
-        return on_demand.as_known(ONE_LANE)
+    if one and calibrator.calibrated_here(devices[0]):
+        return calibrator.as_known(ONE_LANE)
     return nullcontext()
 
 
-def runtime(system: System) -> dict[str, Any]:
+def lane_overhead(system: System) -> dict[str, Any]:
     """Overhead of several lanes on this host, for `with_lanes`: as calibrated, else as assumed.
 
     Empty where a plan has one lane anyway, or lanes are not this host's alone.
     """
     devices = system.platform.devices
-    here = [d for d in devices if on_demand.calibrated_here(d)]
+    here = [d for d in devices if calibrator.calibrated_here(d)]
     live = system.platform.name in ("host", "ray")
     if not here or not live or system.limits.max_lanes == 1:
         return {}
     if here[0].max_lanes == 1 and len(devices) == 1:
         return {}
-    known = on_demand.calibration(here[0])
+    known = calibrator.calibration(here[0])
     return {**(known.runtime or LANES_ASSUMED), "beside": known.beside}
 
 

@@ -24,9 +24,9 @@ from pearl.planner.gpu_slices import (
     search,
     throughput,
 )
-from pearl.spec.own_code import graph_of
 from pearl.spec.reading import load
 from pearl.spec.system import System
+from pearl.spec.user_code import build_graph
 from pearl_devices import Device, offers
 from pearl_devices.kernels import kind_of
 from pearl_devices.kernels.counting import F32, action_bytes, size
@@ -75,7 +75,7 @@ class Costs:
 
     def __init__(self, system: System, gpu: Device) -> None:
         self.system, self.gpu = system, gpu
-        self.graph: TaskGraph = graph_of(system)
+        self.graph: TaskGraph = build_graph(system)
         tasks: dict[str, list[Task]] = {"simulator": [], "agent": [], "trainer": []}
         for task in self.graph.tasks:
             tasks[_role(task)].append(task)
@@ -129,7 +129,7 @@ def _role(task: Task) -> str:
     return {"environment": "simulator", "network": "agent"}.get(structure, "trainer")
 
 
-def sliced(system: System, gpus: int = 1) -> Sliced:
+def plan_slices(system: System, gpus: int = 1) -> Sliced:
     """The slices of `gpus` GPUs like that of a system.
 
     Raises:

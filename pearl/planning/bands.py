@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Literal
 
 from pearl.errors import SpecError
-from pearl_devices.given import shown
+from pearl_devices.validation import shown
 
 PROVED = 1e-6
 """Gap up to which a plan counts as the best."""

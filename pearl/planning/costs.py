@@ -14,13 +14,13 @@ from pearl.graph.task_graph import TaskGraph
 from pearl.planning.replicas import resized, splits
 from pearl.planning.ways import ways_of, worth_having
 from pearl_devices import Device, Kernel, Platform
-from pearl_devices.base import ASKED, WIDE
-from pearl_devices.given import is_names, is_number, is_whole, misfit, shown
+from pearl_devices.base import OPT_IN_VARIANTS, WIDE
 from pearl_devices.hosts import alike
+from pearl_devices.validation import is_names, is_number, is_whole, misfit, shown
 from pearl_estimators import Estimate, estimate
 from pearl_estimators.host.calibration import CalibrationError
+from pearl_estimators.host.calibrator import calibrated, calibrated_here, calibration, comparable
 from pearl_estimators.host.interference import Shares, named, side
-from pearl_estimators.host.on_demand import calibrated, calibrated_here, calibration, comparable
 
 LEARNS = "update"
 """The task whose lane runs in the process that trains."""
@@ -202,7 +202,9 @@ def bad_problem(graph: object, costs: object, limits: object) -> list[str]:
     ]
 
 
-def tabulate(graph: TaskGraph, platform: Platform, limits: Limits | None = None) -> CostTable:
+def build_cost_table(
+    graph: TaskGraph, platform: Platform, limits: Limits | None = None
+) -> CostTable:
     """Ask every device's backend what it offers for every task and fusion, and estimate each.
 
     A task that no allowed device can run is an InfeasibleError naming it; a device that lacks a
@@ -259,7 +261,7 @@ def _tabulated(graph: TaskGraph, platform: Platform, limits: Limits) -> CostTabl
             found += [Mode(tasks, device.name, v, n, cost, share) for v, n, cost in costed[kind]]
         if not found and len(tasks) == 1 and share is None:
             name = tasks[0]
-            needs = {**WIDE, **ASKED}
+            needs = {**WIDE, **OPT_IN_VARIANTS}
             named = [v for v in limits.variants.get(name, ()) if v in needs]
             raise InfeasibleError(
                 f"no device can run task {name!r} (kernel {kernel.kind}) under the limits; "

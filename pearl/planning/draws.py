@@ -48,7 +48,7 @@ Vector = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Doubt:
+class Uncertainty:
     """The names of the parts of a mode's error, and the band.
 
     kind: of the device. device: its model. kind_family, family: kernel family and variant, on the
@@ -183,7 +183,9 @@ def _drawing(device: Device, factor: float) -> Device:
     return replace(device, **{name: getattr(device, name) * factor for name in names})
 
 
-def doubts(mode: Mode, graph: TaskGraph, costs: CostTable) -> list[tuple[Doubt | None, float]]:
+def doubts(
+    mode: Mode, graph: TaskGraph, costs: CostTable
+) -> list[tuple[Uncertainty | None, float]]:
     """The doubts about a mode, each with its share of the time; None: no doubt.
 
     Of a fused call those of its parts run apart, where all of them can be in the same variant on
@@ -222,7 +224,7 @@ def link_parts(link: Link, costs: CostTable) -> tuple[str, ...]:
     return f"link of {kinds}", f"link of {models}", f"link of {models}, {own}"
 
 
-def _doubt(mode: Mode, kernel: Kernel, costs: CostTable) -> Doubt | None:
+def _doubt(mode: Mode, kernel: Kernel, costs: CostTable) -> Uncertainty | None:
     e = mode.estimate
     mean, spread = fitted(e.low_s, e.latency_s, e.high_s)
     if spread == 0:
@@ -235,7 +237,9 @@ def _doubt(mode: Mode, kernel: Kernel, costs: CostTable) -> Doubt | None:
     what = f"{kernel.kind.partition('.')[0]}{program} ({variant})"
     family = f"{what} on {model}"
     own = f"{family}, {mode.width} wide, {sorted(kernel.dims.items())} {kernel.program or ''}"
-    return Doubt(device.kind, model, f"{what} on any {device.kind}", family, own, mean, spread)
+    return Uncertainty(
+        device.kind, model, f"{what} on any {device.kind}", family, own, mean, spread
+    )
 
 
 def fitted(low: float, middle: float, high: float) -> tuple[float, float]:

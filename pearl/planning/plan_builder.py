@@ -13,8 +13,8 @@ from pearl.graph.period import Arc, Unit, expand, howard, simulate, start_times,
 from pearl.graph.task_graph import Edge, TaskGraph
 from pearl.planning.draws import Z90, Draws
 from pearl.planning.plans import Bottleneck, Channel, Entry, Lane, Placement, Plan, pearl_version
-from pearl.planning.timing import Assignment, Orders, TimedGraph, channel_arcs, timing
-from pearl.planning.valuation import bands_of, valued
+from pearl.planning.timing import Assignment, Orders, TimedGraph, build_timed_graph, channel_arcs
+from pearl.planning.valuation import bands_of, evaluate_samples
 from pearl.time_limit import look, watched
 
 SIMULATED, LEAST_SIMULATED, FIRINGS = 400, 40, 400_000
@@ -62,14 +62,14 @@ def assemble(
     them.
     """
     single = proof.objective == "makespan"
-    timed = timing(assignment)
+    timed = build_timed_graph(assignment)
     rings = [*timed.arcs, *timed.ring(orders)]
     natural, critical = howard(len(timed.names), rings)
     period = assignment.paced_s(natural, power_w)
     capacities, held = _capacities(timed, rings, natural, whole=single)
     spread = _simulated(timed, [*rings, *held], period, paced=period > natural)
     draws = Draws()
-    worth = valued(timed, orders, draws, held=held, power_w=power_w)
+    worth = evaluate_samples(timed, orders, draws, held=held, power_w=power_w)
     graph = assignment.expansion.graph
     steps, unit = (graph.env_steps, "env steps") if graph.env_steps else (1, "iterations")
     energy = assignment.energy_j(period)

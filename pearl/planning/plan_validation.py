@@ -16,7 +16,7 @@ from pearl.planning.plan_builder import makespan_s
 from pearl.planning.plans import Entry, Plan
 from pearl.planning.replica_costs import split_costs
 from pearl.planning.replicas import Split, copy_name, split_graph
-from pearl.planning.timing import Assignment, Orders, TimedGraph, channel_arcs, timing
+from pearl.planning.timing import Assignment, Orders, TimedGraph, build_timed_graph, channel_arcs
 from pearl_devices import Platform
 from pearl_estimators import Estimate
 
@@ -39,7 +39,7 @@ def plan_orders(
     """
     plan, graph, split = unfolded(plan, graph)
     assignment = _assignment_of(plan, graph, split_costs(costs, split))
-    timed = timing(assignment)
+    timed = build_timed_graph(assignment)
     held: list[Arc] = []
     for channel in plan.edges:
         if channel.capacity is not None:

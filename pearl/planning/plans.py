@@ -15,7 +15,7 @@ from pearl.errors import SpecError
 from pearl.files import write_atomically
 from pearl.json_files import read_object
 from pearl.planning.bands import Bands, Regret
-from pearl_devices.given import is_number, is_whole, mistyped, shown
+from pearl_devices.validation import is_number, is_whole, mistyped, shown
 
 if TYPE_CHECKING:
     from pearl.graph.limits import Limits

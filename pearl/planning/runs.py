@@ -16,7 +16,7 @@ from pearl.errors import SpecError
 from pearl.files import write_atomically
 from pearl.json_files import read_object
 from pearl.planning.plans import SCHEMA, Plan, build, fits, list_of, load_plan, plain
-from pearl_devices.given import shown
+from pearl_devices.validation import shown
 
 Status = Literal["done", "stopped", "interrupted", "failed"]
 STATUSES = ("done", "stopped", "interrupted", "failed")
@@ -82,7 +82,7 @@ class Drift:
 
 
 @dataclass(frozen=True)
-class Solution:
+class TimeToSolution:
     """How long a run took to what it is for, in wall seconds from the beginning of `compile` on,
     the pauses between its sessions left out.
 
@@ -172,7 +172,7 @@ class Run:
     events: tuple[str, ...] = ()
     drift: Drift | None = None
     stopped: StoppedBy | None = None
-    solution: Solution | None = None
+    solution: TimeToSolution | None = None
     out: str | None = None
     schema: int = field(default=SCHEMA)
 
@@ -255,7 +255,7 @@ def load_run(path: str | Path) -> Run:
         found = build(Drift, source["drift"], f"{where}: drift")
         tasks = list_of(TaskDrift, source["drift"].get("tasks"), f"{where}: drift.tasks")
         values["drift"] = replace(found, tasks=tasks)
-    for name, kind in (("stopped", StoppedBy), ("solution", Solution)):
+    for name, kind in (("stopped", StoppedBy), ("solution", TimeToSolution)):
         if source.get(name) is not None:
             values[name] = build(kind, source[name], f"{where}: {name}")
     values["out"] = str(file.parent)

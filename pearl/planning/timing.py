@@ -19,7 +19,7 @@ Orders = Mapping[str, tuple[tuple[int, int], ...]]
 
 
 @dataclass(frozen=True)
-class Hop:
+class Transfer:
     """The transfer of one task over one link.
 
     messages: messages an iteration.
@@ -110,10 +110,10 @@ class Assignment:
         return self.costs.platform.route(self.device_of(edge.src), self.device_of(edge.dst))
 
     @cached_property
-    def hops(self) -> dict[tuple[str, str], Hop]:
+    def hops(self) -> dict[tuple[str, str], Transfer]:
         """(task, device reached) → transfer. Consumers on one device share it, at the size of the
         largest; a message for two devices behind the host is uploaded once."""
-        found: dict[tuple[str, str], Hop] = {}
+        found: dict[tuple[str, str], Transfer] = {}
         host = self.costs.platform.host
         for edge in self.expansion.graph.edges:
             route = self.route(edge)
@@ -126,7 +126,7 @@ class Assignment:
                 old = found.get((edge.src, to))
                 largest = max(size, old.size_bytes) if old else size
                 least = min(size, old.least_bytes) if old else size
-                found[edge.src, to] = Hop(edge.src, to, link, largest, messages, before, least)
+                found[edge.src, to] = Transfer(edge.src, to, link, largest, messages, before, least)
                 before = (edge.src, to)
         return found
 
@@ -225,7 +225,7 @@ class TimedGraph:
         return arcs
 
 
-def timing(assignment: Assignment) -> TimedGraph:
+def build_timed_graph(assignment: Assignment) -> TimedGraph:
     """Firings and transfers as nodes; edges, and transfers between devices, as arcs.
 
     A token to another device is a message even if the edge carries no bytes: it costs the link's

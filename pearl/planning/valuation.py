@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pearl.graph.period import Arc, howard, start_times
 from pearl.planning.bands import Bands
 from pearl.planning.draws import Draws, Vector
-from pearl.planning.timing import Assignment, Orders, TimedGraph, timing
+from pearl.planning.timing import Assignment, Orders, TimedGraph, build_timed_graph
 from pearl.time_limit import watched
 
 SAME = 1e-9
@@ -37,7 +37,7 @@ class Valued:
     energy_j: Vector
 
 
-def valued(
+def evaluate_samples(
     timed: TimedGraph,
     orders: Orders,
     draws: Draws,
@@ -107,7 +107,7 @@ def _crossings(a: Assignment, draws: Draws) -> list[_Crossing]:
     for names in alike.values():
         links = tuple(k.slower(2.0) if k.name in names else k for k in platform.links)
         costs = replace(a.costs, platform=replace(platform, links=links))
-        found.append(_Crossing(drawn[min(names)], timing(replace(a, costs=costs))))
+        found.append(_Crossing(drawn[min(names)], build_timed_graph(replace(a, costs=costs))))
     return found
 
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 from pearl.graph.limits import Limits
 from pearl_devices import Device, Kernel, offers
-from pearl_devices.base import ASKED, IN_TURN, PROCESSES, WIDE
+from pearl_devices.base import IN_TURN, OPT_IN_VARIANTS, PROCESSES, WIDE
 from pearl_estimators import Estimate
-from pearl_estimators.host.on_demand import calibrated_here
+from pearl_estimators.host.calibrator import calibrated_here
 
 
 def ways_of(
@@ -23,7 +23,7 @@ def ways_of(
     if PROCESSES not in dict(found) or any(t in limits.variants for t in tasks):
         return found
     if calibrated_here(device) and IN_TURN in dict(found):
-        from pearl_estimators.host.own_timing import WAITS, waits
+        from pearl_estimators.host.user_code_timing import WAITS, waits
 
         if waits(kernel) >= WAITS:
             return found
@@ -36,7 +36,7 @@ def _offered(
     threads = device.width_unit == "cores" and not device.simulated
     found = []
     for variant, width in offers(kernel, device):
-        default = () if variant in ASKED else (variant,)
+        default = () if variant in OPT_IN_VARIANTS else (variant,)
         if any(variant not in limits.variants.get(t, default) for t in tasks):
             continue
         if not threads or width <= (limits.max_lanes or width):

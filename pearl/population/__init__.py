@@ -1,3 +1,3 @@
 """Many runs as one schedule: sweeps over seeds and values, successive halving, tournaments."""
 
-__all__ = ["members", "population", "results", "watching"]
+__all__ = ["display", "members", "population", "results"]

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from pearl.errors import SpecError
-from pearl.population.schedulers import Stretch
+from pearl.population.schedulers import RunStage
 from pearl.seeds import checked_seed
 from pearl.spec.reading import System, bad_keys, load, parse_set
-from pearl_devices.given import mistyped
+from pearl_devices.validation import mistyped
 
 MOST = 10_000
 """Runs of a population at most (assumed)."""
@@ -58,12 +58,12 @@ class Population:
         """The name of the spec."""
         return self.settings[0].system.name
 
-    def runs(self) -> list[list[Stretch]]:
+    def runs(self) -> list[list[RunStage]]:
         """The runs of every setting, one a seed."""
         alone = len(self.settings) == 1 and not self.over
         return [
             [
-                Stretch(
+                RunStage(
                     run=f"seed={seed}" if alone else f"{s.name},seed={seed}",
                     setting=s.name,
                     values=s.values,

@@ -11,16 +11,16 @@ from typing import Any
 from pearl.errors import InfeasibleError, SpecError
 from pearl.formatting import count
 from pearl.graph.task_graph import TaskGraph
-from pearl.planner import plan_memory
-from pearl.planner.planner import planned, spared
+from pearl.planner import plan_cache
+from pearl.planner.planner import plan_graph, skipping_timing_if_busy
 from pearl.planning.plans import Plan
-from pearl.population.driving import Journal, VirtualTime, drive
+from pearl.population.driver import Journal, VirtualExecutor, drive
 from pearl.population.members import Population
-from pearl.population.schedulers import Grid, Stretch
-from pearl.spec.own_code import graph_of
+from pearl.population.schedulers import Grid, RunStage
 from pearl.spec.system import System
+from pearl.spec.user_code import build_graph
 from pearl.training import memory
-from pearl.training.compiled import Compiled, compiled
+from pearl.training.compiled import CompiledPlan, compile_plan
 from pearl_devices.discover import free_memory
 from pearl_estimators.host import calibration_file
 from pearl_estimators.host.calibration import CalibrationError, OutdatedError
@@ -51,7 +51,7 @@ def here() -> tuple[RunPlace, ...]:
 
 
 @dataclass(frozen=True)
-class Need:
+class ResourceRequest:
     """What a run of a plan takes of a place.
 
     cores: of the CPU. shares: device → part of its width, 0 to 1. bytes: of main memory.
@@ -80,7 +80,7 @@ class Packing:
     slots: tuple[tuple[int, ...], ...]
     hosts: tuple[str, ...]
     plans: tuple[Plan, ...]
-    needs: tuple[Need, ...]
+    needs: tuple[ResourceRequest, ...]
     seconds: float
     why: str
     timeline: tuple[tuple[str, int, float, float], ...]
@@ -113,7 +113,7 @@ class Planner:
 
     def plan(self, system: System) -> Plan:
         """The plan of a system. Raises InfeasibleError where none meets its limits."""
-        graph = graph_of(system)
+        graph = build_graph(system)
         for before, other, plan in self._made:
             if before == graph and _alike(other, system):
                 return plan
@@ -126,23 +126,23 @@ class Planner:
         )
         known = _remembered(system, bounded, graph)
         if known is None:
-            with spared(bounded):
-                known = planned(bounded, graph)
-                plan_memory.remember(bounded, graph, known)
+            with skipping_timing_if_busy(bounded):
+                known = plan_graph(bounded, graph)
+                plan_cache.cache_plan(bounded, graph, known)
         self.know(system, known)
         return known
 
     def know(self, system: System, plan: Plan) -> None:
         """Take a plan that was made before."""
-        self._made.append((graph_of(system), system, plan))
+        self._made.append((build_graph(system), system, plan))
 
 
 def _remembered(system: System, bounded: System, graph: TaskGraph) -> Plan | None:
     """The plan made before for this problem, where it still can be followed. bounded: the system
     with the cores of a run as its limit."""
-    plan = plan_memory.remembered(bounded, graph)
+    plan = plan_cache.load_cached_plan(bounded, graph)
     try:
-        return None if plan is None else compiled(system, plan, graph, check=True).plan
+        return None if plan is None else compile_plan(system, plan, graph, check=True).plan
     except SpecError:
         return None  # then it is made anew
 
@@ -160,7 +160,7 @@ def usable_cores() -> tuple[int, ...]:
     return tuple(sorted(os.sched_getaffinity(0)))
 
 
-def need(made: Compiled, beside: Shares) -> Need:
+def need(made: CompiledPlan, beside: Shares) -> ResourceRequest:
     """What a run takes. beside: as the calibration has it."""
     plan, platform = made.plan, made.system.platform
     widths: dict[str, int] = {}
@@ -173,7 +173,7 @@ def need(made: Compiled, beside: Shares) -> Need:
     arrays = sum(memory.array_bytes(kernels).values())
     rate = plan.rates["env_steps_per_s"]
     steps = made.system.train.steps
-    return Need(
+    return ResourceRequest(
         cores=cores,
         shares={name: width / platform.device(name).width for name, width in widths.items()},
         bytes=arrays + PROCESS_BYTES,
@@ -182,7 +182,7 @@ def need(made: Compiled, beside: Shares) -> Need:
     )
 
 
-def _slower(made: Compiled, beside: Shares) -> float | None:
+def _slower(made: CompiledPlan, beside: Shares) -> float | None:
     """The share of its time that a run takes longer beside one like it, by the pairs of calls that
     the calibration has measured; None where it has none of them."""
     load: dict[str, float] = {}
@@ -207,7 +207,7 @@ def measured_beside() -> Shares:
 
 
 def slots(
-    needs: Sequence[Need], runs: int, places: Sequence[RunPlace]
+    needs: Sequence[ResourceRequest], runs: int, places: Sequence[RunPlace]
 ) -> tuple[tuple[tuple[str, tuple[int, ...]], ...], str]:
     """The place and the cores of each slot, enough for any of the runs, and what bounds their
     number. They go round the places.
@@ -281,7 +281,7 @@ def packed(
     for s in asked.settings:
         plan = planner.plan(s.system)
         try:
-            made.append(compiled(s.system, plan, check=True))
+            made.append(compile_plan(s.system, plan, check=True))
         except SpecError as error:
             raise SpecError(*(f"{s.name}: {line}" for line in error.problems)) from None
     needs = [need(c, beside) for c in made]
@@ -289,11 +289,11 @@ def packed(
     runs = in_order(asked, of)
     held, why = slots(needs, len(runs), places)
 
-    def seconds(stretch: Stretch) -> float:
+    def seconds(stretch: RunStage) -> float:
         n = of[stretch.setting]
         return n.seconds * (1 + (n.slower or 0.0) * (len(held) > 1))
 
-    clock = VirtualTime(len(held), seconds)
+    clock = VirtualExecutor(len(held), seconds)
     drive(Grid(runs), clock, Journal())
     plans = tuple(c.plan for c in made)
     line = tuple((s.run, slot, begin, end) for s, slot, begin, end in clock.passed)
@@ -301,7 +301,7 @@ def packed(
     return Packing(planner.cores, shares, hosts, plans, tuple(needs), clock.now_s, why, line)
 
 
-def in_order(asked: Population, needs: Mapping[str, Need]) -> list[Stretch]:
+def in_order(asked: Population, needs: Mapping[str, ResourceRequest]) -> list[RunStage]:
     """All runs, the longest first, which packs them best; of equals by seed, then by setting."""
     runs = [run for together in zip(*asked.runs(), strict=True) for run in together]
     return sorted(runs, key=lambda run: -needs[run.setting].seconds)

@@ -16,25 +16,25 @@ from pearl.files import held
 from pearl.formatting import count, listed
 from pearl.planning.plans import load_plan, plain
 from pearl.planning.runs import CHECKPOINT, load_metrics
-from pearl.population import asked as ways
-from pearl.population import cluster_runs, compiling, packing
-from pearl.population.asked import ASHA as ASHA
-from pearl.population.asked import TOURNAMENT as TOURNAMENT
-from pearl.population.cluster_runs import NodeRuns
-from pearl.population.driving import Ended, Event, Journal, drive, replayed
-from pearl.population.kept import FILE, before
+from pearl.population import cluster_executor, packing, precompile
+from pearl.population import search as ways
+from pearl.population.cluster_executor import ClusterExecutor
+from pearl.population.display import Row, SweepDisplay
+from pearl.population.driver import Event, Journal, StageEnd, drive, replayed
+from pearl.population.local_executor import LocalExecutor
 from pearl.population.members import Population, loaded, population
 from pearl.population.packing import Packing, Planner
-from pearl.population.processes import Processes
-from pearl.population.results import Member, Status, Sweep, summary
+from pearl.population.results import Status, Sweep, SweepRun, summary
 from pearl.population.run_files import Files
-from pearl.population.schedulers import Stretch
+from pearl.population.schedulers import RunStage
+from pearl.population.search import ASHA as ASHA
+from pearl.population.search import TOURNAMENT as TOURNAMENT
+from pearl.population.sweep_file import FILE, load_sweep_file
 from pearl.population.tournament import Tournament
-from pearl.population.watching import Row, Watcher
-from pearl.training.compiled import compiled
+from pearl.training.compiled import compile_plan
 from pearl.training.interruption import Interruption, interruptible
 from pearl.training.run import end_solvers
-from pearl_devices.given import mistyped
+from pearl_devices.validation import mistyped
 
 RESTARTS = 2
 """A run whose process dies is started so often again."""
@@ -53,7 +53,7 @@ def sweep(
     restarts: int = RESTARTS,
     dry_run: bool = False,
     on: str | None = None,
-    watch: Watcher | None = None,
+    watch: SweepDisplay | None = None,
 ) -> Sweep:
     """Train every combination of seeds and values, each run a process of its own on its own cores.
 
@@ -75,7 +75,7 @@ def sweep(
         SpecError: something asked for is wrong; nothing has run then.
         InfeasibleError: no plan meets the limits.
     """
-    watch = watch or Watcher()
+    watch = watch or SweepDisplay()
     kind, options = ways.kind_of(asha, tournament)
     if type(restarts) is not int or restarts < 0:
         raise SpecError(f"restarts is {restarts!r}; a whole number from 0 on is needed")
@@ -86,8 +86,8 @@ def sweep(
     if problems := mistyped("sweep: out", out, str | Path | None, "a folder for the runs"):
         raise SpecError(*problems)
     folder = Path(out) if out is not None else None
-    past = before(folder, resume=resume) if folder and not dry_run else None
-    going = Going(spec, set or {}, asked, kind, options, folder, watch, past, on)
+    past = load_sweep_file(folder, resume=resume) if folder and not dry_run else None
+    going = SweepRunner(spec, set or {}, asked, kind, options, folder, watch, past, on)
     watch.say(going.schedule)
     if folder is None or dry_run:
         return going.found("planned")
@@ -95,7 +95,7 @@ def sweep(
         return going.run(interruption, restarts)
 
 
-class Going:
+class SweepRunner:
     """A population under way: its plans, its files, and what became of the runs so far."""
 
     def __init__(
@@ -106,15 +106,15 @@ class Going:
         kind: str,
         options: Mapping[str, int],
         folder: Path | None,
-        watch: Watcher,
+        watch: SweepDisplay,
         before: Mapping[str, Any] | None,
         on: str | None,
     ) -> None:
         self.asked, self.kind = asked, kind
         self.options, self.folder, self._watch = dict(options), folder, watch
-        self.outcomes: dict[str, Member] = {}
-        self._nodes = cluster_runs.joined(on)
-        self._places = cluster_runs.places(self._nodes) or packing.here()
+        self.outcomes: dict[str, SweepRun] = {}
+        self._nodes = cluster_executor.joined(on)
+        self._places = cluster_executor.places(self._nodes) or packing.here()
         self._begin_s, self._spent_s = time.monotonic(), 0.0
         self._history: list[Event] = []
         self._unwritten = False
@@ -136,7 +136,7 @@ class Going:
         self._under_way = replayed(self._scheduler, self._history)
         stretches = self._runs if kind != "tournament" else ways.members(asked, self.options)
         for stretch in stretches:
-            self.outcomes.setdefault(stretch.run, Member.waiting(stretch))
+            self.outcomes.setdefault(stretch.run, SweepRun.waiting(stretch))
         count = len(stretches) * (self.options["rounds"] if kind == "tournament" else 1)
         self.schedule = packing.sentence(self._packing, self._others, count, self._places)
 
@@ -178,8 +178,8 @@ class Going:
             )
         self._spent_s = float(before.get("wall_s") or 0.0)
         for run in before["runs"]:
-            known = {k: v for k, v in run.items() if k in Member.__dataclass_fields__}
-            self.outcomes[run["run"]] = Member(**known)
+            known = {k: v for k, v in run.items() if k in SweepRun.__dataclass_fields__}
+            self.outcomes[run["run"]] = SweepRun(**known)
         failed = {e["run"] for e in before["history"] if e["event"] == "end" and e["score"] is None}
         again = failed if self.kind == "sweep" else {*()}
         return [
@@ -205,7 +205,7 @@ class Going:
         assert self.folder is not None
         end_solvers()  # the cores are the runs'
         for s in self.asked.settings:
-            self._files.of(Stretch("", s.name, s.values, 0, 0))
+            self._files.of(RunStage("", s.name, s.values, 0, 0))
         self._write("running")
         if not self._prepared(lambda: interruption.asked):
             return self._ended("interrupted")
@@ -216,12 +216,12 @@ class Going:
         failed = any(r.status in ("failed", "died") for r in self.outcomes.values())
         return self._ended("interrupted" if not whole else "failed" if failed else "done")
 
-    def _executor(self, asked: Callable[[], bool]) -> Processes | NodeRuns:
+    def _executor(self, asked: Callable[[], bool]) -> LocalExecutor | ClusterExecutor:
         """What runs the stretches, here or on the nodes."""
         assert self.folder is not None
         packed, folder = self._packing, self.folder
         if not self._nodes:
-            return Processes(
+            return LocalExecutor(
                 packed.slots,
                 command=self._files.command,
                 log=lambda s: folder / "logs" / f"{s.run}.log",
@@ -230,7 +230,7 @@ class Going:
                 look=self._look,
             )
         held = Counter(packed.hosts)
-        return NodeRuns(
+        return ClusterExecutor(
             {n: held[n.name] for n in self._nodes if held[n.name]},
             max(need.cores for need in packed.needs),
             gpus=any(need.shares for need in packed.needs),
@@ -249,25 +249,25 @@ class Going:
         for runs in self.asked.runs():
             run = runs[0]
             _, plan = self._files.of(run)
-            made = compiled(self._files.system(run), load_plan(plan), check=True)
-            if not compiling.lacking(made):
+            made = compile_plan(self._files.system(run), load_plan(plan), check=True)
+            if not precompile.lacking(made):
                 continue
             self._watch.say(f"a short run of {run.setting} first, so that kernels compile once")
             into, log = self.folder / ".first", self.folder / "logs" / "first.log"
-            arguments = self._files.train(run, into, compiling.steps(made))
-            if not compiling.prepare(arguments, into, log, self._packing.slots[0], asked):
+            arguments = self._files.train(run, into, precompile.steps(made))
+            if not precompile.prepare(arguments, into, log, self._packing.slots[0], asked):
                 return False
-            compiling.note(made)
+            precompile.note(made)
         return True
 
-    def _heard(self, entry: Event, stretch: Stretch, end: Ended | None) -> None:
+    def _heard(self, entry: Event, stretch: RunStage, end: StageEnd | None) -> None:
         """Take an event to the runs, and tell it. `_look` writes it down, once slots are filled."""
         assert self.folder is not None
         of_run = [e for e in self._journal.history if e["run"] == stretch.run]
         again = sum(e["event"] == "restart" for e in of_run)
-        found = Member.waiting(stretch, status="running", restarts=again)
+        found = SweepRun.waiting(stretch, status="running", restarts=again)
         if end is not None and end.status == "done":
-            found = Member.done(stretch, self.folder / stretch.run, again)
+            found = SweepRun.done(stretch, self.folder / stretch.run, again)
         elif end is not None and entry["event"] == "end":
             found = replace(found, status=end.status, message=end.message)
         self.outcomes[stretch.run] = found
@@ -282,9 +282,9 @@ class Going:
             self._unwritten = False
             self._write("running")
             self._forget()
-        self._watch.look(self._rows)
+        self._watch.refresh(self._rows)
 
-    def _line(self, entry: Event, found: Member) -> str:
+    def _line(self, entry: Event, found: SweepRun) -> str:
         if entry["event"] == "start":
             return f"{found.run}: to {found.steps:,} env steps, {entry['why']}"
         if entry["event"] == "restart":
@@ -335,7 +335,7 @@ class Going:
             outcomes = [
                 replace(r, status="interrupted") if r.status == "running" else r for r in outcomes
             ]
-        of: dict[str, list[Member]] = {}
+        of: dict[str, list[SweepRun]] = {}
         for r in outcomes:
             of.setdefault(r.setting, []).append(r)
         board: tuple[dict[str, Any], ...] = ()

@@ -19,7 +19,7 @@ from pearl.planning.plans import SCHEMA, pearl_version, plain
 from pearl.planning.runs import load_metrics, load_run
 from pearl.population.members import shown
 from pearl.population.packing import duration
-from pearl.population.schedulers import Stretch
+from pearl.population.schedulers import RunStage
 from pearl.population.statistics import interval
 from pearl.report.html import COLOURS, MARGIN, WIDTH, Box, Drawing, Label, curves, rendered, ticks
 from pearl.text_tables import Column, Table, table_text
@@ -31,7 +31,7 @@ POINTS = 60
 
 
 @dataclass(frozen=True)
-class Member:
+class SweepRun:
     """One run of a population; of one that has not ended only the first fields.
 
     steps: env steps that it was last to have. parent: the run that it was branched from.
@@ -57,13 +57,13 @@ class Member:
     message: str | None = None
 
     @classmethod
-    def waiting(cls, stretch: Stretch, **more: Any) -> Member:
+    def waiting(cls, stretch: RunStage, **more: Any) -> SweepRun:
         """A run as it is asked for."""
         s = stretch
         return cls(s.run, s.setting, s.seed, dict(s.values), s.steps, s.parent, **more)
 
     @classmethod
-    def done(cls, stretch: Stretch, folder: Path, restarts: int) -> Member:
+    def done(cls, stretch: RunStage, folder: Path, restarts: int) -> SweepRun:
         """A run that has come to the end of its stretch, from its folder."""
         run = load_run(folder)
         keys = ("env_steps", "env_steps_per_s", "wall_s", "cpu_s")
@@ -116,7 +116,7 @@ class Sweep:
     schedule: str
     plans: Mapping[str, str]
     settings: tuple[Summary, ...]
-    runs: tuple[Member, ...]
+    runs: tuple[SweepRun, ...]
     board: tuple[Mapping[str, Any], ...]
     history: tuple[Mapping[str, Any], ...]
     wall_s: float
@@ -271,7 +271,7 @@ class Sweep:
         write_atomically(path, text.encode())
 
     def _csv(self) -> str:
-        plain_keys = [f for f in Member.__dataclass_fields__ if f != "values"]
+        plain_keys = [f for f in SweepRun.__dataclass_fields__ if f != "values"]
         out = io.StringIO(newline="")
         writer = csv.DictWriter(out, [*plain_keys, *self.over], lineterminator="\n")
         writer.writeheader()
@@ -314,7 +314,7 @@ def _intervals(settings: Sequence[Summary]) -> Drawing | None:
     )
 
 
-def summary(runs: Sequence[Member], folder: Path | None) -> Summary:
+def summary(runs: Sequence[SweepRun], folder: Path | None) -> Summary:
     """A setting from its runs; with its curve where `folder`, that of the run folders, is given."""
     done = [r for r in runs if r.status == "done"]
     scores = [r.eval_mean for r in done if r.eval_mean is not None]
@@ -332,7 +332,7 @@ def summary(runs: Sequence[Member], folder: Path | None) -> Summary:
     )
 
 
-def curve(runs: Sequence[Member], folder: Path) -> tuple[tuple[float, float, float, float], ...]:
+def curve(runs: Sequence[SweepRun], folder: Path) -> tuple[tuple[float, float, float, float], ...]:
     """Evaluations of runs of one setting over env steps, as far as all of them have come."""
     lines = []
     for run in runs:

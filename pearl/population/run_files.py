@@ -12,7 +12,7 @@ from pearl.json_files import read_object
 from pearl.planning.plans import load_plan, plain
 from pearl.planning.runs import CHECKPOINT, SPEC_MARK
 from pearl.population.packing import Planner
-from pearl.population.schedulers import Stretch
+from pearl.population.schedulers import RunStage
 from pearl.spec.system import System
 from pearl.training.checkpoints import branching
 
@@ -37,19 +37,19 @@ class Files:
         self._written: dict[str, tuple[Path, Path]] = {}
         self.plans: dict[str, str] = {}
 
-    def system(self, stretch: Stretch) -> System:
+    def system(self, stretch: RunStage) -> System:
         """The system of a stretch."""
         if stretch.setting not in self._systems:
             self._systems[stretch.setting] = self._load(stretch.values)
         return self._systems[stretch.setting]
 
-    def of(self, stretch: Stretch) -> tuple[Path, Path]:
+    def of(self, stretch: RunStage) -> tuple[Path, Path]:
         """The files of a stretch's spec and plan, written where they are not there yet."""
         if stretch.setting not in self._written:
             self._written[stretch.setting] = self._write(stretch)
         return self._written[stretch.setting]
 
-    def _write(self, stretch: Stretch) -> tuple[Path, Path]:
+    def _write(self, stretch: RunStage) -> tuple[Path, Path]:
         assert self._folder is not None
         system = self.system(stretch)
         spec = self._folder / "specs" / f"{stretch.setting}.yaml"
@@ -68,7 +68,7 @@ class Files:
         self.plans[stretch.setting] = str(file.relative_to(self._folder))
         return spec, file
 
-    def command(self, stretch: Stretch, at: Path | None = None) -> list[str]:
+    def command(self, stretch: RunStage, at: Path | None = None) -> list[str]:
         """The arguments of `pearl` for a stretch, whose branch is made where it has a parent.
 
         at: the folder that stands for this one on the machine of the run; None: this one.
@@ -89,7 +89,7 @@ class Files:
         # Whoever asked for the sweep named its spec, and the node has no note of it.
         return found + ["--resume", "--trust"] * begun
 
-    def train(self, stretch: Stretch, into: Path, steps: int, at: Path | None = None) -> list[str]:
+    def train(self, stretch: RunStage, into: Path, steps: int, at: Path | None = None) -> list[str]:
         """The arguments that train a stretch's run to `steps` env steps in the folder `into`."""
         spec, plan = self.of(stretch)
         if at is not None:

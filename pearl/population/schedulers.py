@@ -13,7 +13,7 @@ from typing import Protocol
 
 
 @dataclass(frozen=True)
-class Stretch:
+class RunStage:
     """A part of a run, which one slot does in one go.
 
     run: name of the run, and of its folder.
@@ -37,27 +37,27 @@ class Stretch:
 class Scheduler(Protocol):
     """Interface between a way of searching and whatever runs the stretches."""
 
-    def next(self) -> Stretch | None:
+    def next(self) -> RunStage | None:
         """The stretch for a free slot; None: nothing, before another has ended or at all."""
 
-    def ended(self, stretch: Stretch, score: float | None) -> None:
+    def ended(self, stretch: RunStage, score: float | None) -> None:
         """Hear of the end of a stretch. score: its return, best the highest; None: it failed."""
 
 
 class Grid:
     """Every run once, in the order given."""
 
-    def __init__(self, runs: Sequence[Stretch]) -> None:
+    def __init__(self, runs: Sequence[RunStage]) -> None:
         self._left = deque(runs)
 
-    def next(self) -> Stretch | None:
+    def next(self) -> RunStage | None:
         return self._left.popleft() if self._left else None
 
-    def ended(self, stretch: Stretch, score: float | None) -> None:
+    def ended(self, stretch: RunStage, score: float | None) -> None:
         pass
 
 
-class Halving:
+class SuccessiveHalving:
     """Asynchronous successive halving, Algorithm 2 of Li et al. 2018 (arXiv 1810.05934).
 
     A setting at a rung has as many env steps as the rung says, in each of its seeds; its score
@@ -70,18 +70,18 @@ class Halving:
     """
 
     def __init__(
-        self, settings: Sequence[Sequence[Stretch]], rungs: Sequence[int], eta: int
+        self, settings: Sequence[Sequence[RunStage]], rungs: Sequence[int], eta: int
     ) -> None:
         self._settings = {runs[0].setting: tuple(runs) for runs in settings}
         self._new = deque(self._settings)
         self._rungs, self._eta = tuple(rungs), eta
-        self._queue: deque[Stretch] = deque()
+        self._queue: deque[RunStage] = deque()
         self._open: dict[str, list[float | None]] = {}
         self._at: dict[str, int] = {}
         self.through: tuple[dict[str, float | None], ...] = tuple({} for _ in rungs)
         """Of each rung the settings that have come through it, in that order, and their scores."""
 
-    def next(self) -> Stretch | None:
+    def next(self) -> RunStage | None:
         if not self._queue and not self._promote():
             self._begin()
         return self._queue.popleft() if self._queue else None
@@ -106,7 +106,7 @@ class Halving:
         steps, why = self._rungs[rung], f"rung {rung}: {why}"
         self._queue.extend(replace(r, steps=steps, why=why) for r in self._settings[setting])
 
-    def ended(self, stretch: Stretch, score: float | None) -> None:
+    def ended(self, stretch: RunStage, score: float | None) -> None:
         name = stretch.setting
         scores = self._open[name]
         scores.append(score)

@@ -13,17 +13,17 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pearl.population.schedulers import Stretch
+from pearl.population.schedulers import RunStage
 
 FACTORS = (0.8, 1.25)
 """By one of these a number is multiplied; Jaderberg et al. 2017 take 0.8 and 1.2."""
 
 
 @dataclass(frozen=True)
-class Standing:
+class LeaderboardEntry:
     """A place of the board: a round that has ended, and its score."""
 
-    round: Stretch
+    round: RunStage
     score: float
 
 
@@ -41,7 +41,7 @@ class Tournament:
 
     def __init__(
         self,
-        members: Sequence[Stretch],
+        members: Sequence[RunStage],
         *,
         rounds: int,
         size: int,
@@ -54,9 +54,9 @@ class Tournament:
         self._number = {m.run: number for number, m in enumerate(members)}
         self._under_way: dict[str, tuple[int, int]] = {}
         self._drawn = 0
-        self.board: tuple[Standing, ...] = ()
+        self.board: tuple[LeaderboardEntry, ...] = ()
 
-    def next(self) -> Stretch | None:
+    def next(self) -> RunStage | None:
         if not self._free:
             return None
         number, at = self._free.popleft()
@@ -65,18 +65,18 @@ class Tournament:
         self._under_way[begun.run] = number, at
         return begun
 
-    def _from_board(self, first: Stretch, at: int) -> Stretch:
+    def _from_board(self, first: RunStage, at: int) -> RunStage:
         draw = random.Random(f"{self._seed} {self._drawn}")
         self._drawn += 1
         run, seed = f"{first.run}-round-{at}", draw.getrandbits(62)
         if not self.board:
             why = "nothing is on the board: it begins anew"
-            return Stretch(run, run, first.values, seed, first.steps, None, why)
+            return RunStage(run, run, first.values, seed, first.steps, None, why)
         place = draw.randrange(len(self.board))
         parent = self.board[place].round
         values = {key: self._explored(draw, key, value) for key, value in parent.values.items()}
         why = f"from {parent.run}, {place + 1} of {len(self.board)} on the board"
-        return Stretch(run, run, values, seed, parent.steps + first.steps, parent.run, why)
+        return RunStage(run, run, values, seed, parent.steps + first.steps, parent.run, why)
 
     def _explored(self, draw: random.Random, key: str, value: object) -> object:
         given = self._over[key]
@@ -85,10 +85,10 @@ class Tournament:
             return min(max(value * draw.choice(FACTORS), min(numbers)), max(numbers))
         return draw.choice(given)
 
-    def ended(self, stretch: Stretch, score: float | None) -> None:
+    def ended(self, stretch: RunStage, score: float | None) -> None:
         number, at = self._under_way.pop(stretch.run)
         if score is not None:
-            standings = (*self.board, Standing(stretch, score))
+            standings = (*self.board, LeaderboardEntry(stretch, score))
             self.board = tuple(sorted(standings, key=lambda s: -s.score)[: self._size])
         if at < self._rounds:
             self._free.append((number, at + 1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pearl.formatting import NONE, band, count, percent, si
 from pearl.planning.plans import EvaluationPlacement
-from pearl.planning.runs import Solution
+from pearl.planning.runs import TimeToSolution
 
 
 def evaluation_row(e: EvaluationPlacement) -> tuple[str, ...]:
@@ -36,7 +36,7 @@ def evaluation_sentence(e: EvaluationPlacement) -> str:
     )
 
 
-def solved(found: Solution) -> str:
+def solved(found: TimeToSolution) -> str:
     """How long a run took to the threshold of its environment, to its best policy and to its end,
     and how much of that it did not train."""
     said = []

@@ -11,7 +11,7 @@ from pearl.formatting import percent, ratio, si
 from pearl.planning.plans import Plan
 from pearl.planning.runs import Row, Run
 from pearl.report import tables as tables
-from pearl_devices.given import LARGEST
+from pearl_devices.validation import LARGEST
 
 if TYPE_CHECKING:
     from pearl.report.report import Report

@@ -27,11 +27,11 @@ from pearl.text_tables import (
     print_table,
     terminal_width,
 )
-from pearl_devices.given import mistyped
+from pearl_devices.validation import mistyped
 
 if TYPE_CHECKING:
     from pearl.explanation import Explanation
-    from pearl.spec.system import Stated
+    from pearl.spec.system import StaticSpec
 
 SUFFIXES = (".html", ".json", ".txt")
 SAVED_WIDTH = 120
@@ -50,7 +50,7 @@ class Report:
 
     plan: Plan
     run: Run | None = None
-    system: Stated | None = None
+    system: StaticSpec | None = None
     metrics: tuple[Row, ...] | None = None
     every_edge: bool = False
     explanation: Explanation | None = None
@@ -173,9 +173,9 @@ def load_report(folder: str | Path) -> Report:
 
     The heading names the system where there is a `spec.yaml`.
     """
-    from pearl.spec.reading import state_on
+    from pearl.spec.reading import load_static_on
     from pearl_devices.discover import host
 
     run = load_run(folder)
     spec = Path(run.out or ".") / "spec.yaml"
-    return Report(run.plan, run, state_on(host(), spec) if spec.exists() else None)
+    return Report(run.plan, run, load_static_on(host(), spec) if spec.exists() else None)

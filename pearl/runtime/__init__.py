@@ -1,3 +1,3 @@
 """Running a plan: lanes that execute bound kernels, and the clock that times them."""
 
-__all__ = ["child_process", "clock", "fork_server", "waiting"]
+__all__ = ["child_process", "clock", "cpu_wait", "fork_server"]

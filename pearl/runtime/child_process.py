@@ -37,12 +37,12 @@ class ChildProcess:
         self,
         program: str,
         handles: Sequence[int],
-        about: Mapping[str, Any],
-        hear: Callable[[Answer], None],
+        first_request: Mapping[str, Any],
+        on_reply: Callable[[Answer], None],
     ) -> None:
         """program: `module:function` that runs. handles: file descriptors that the child gets, see
-        `Parent.handle`. about: its first orders."""
-        self._hear, self._cpu_s = hear, 0.0
+        `ParentConnection.handle`. about: its first orders."""
+        self._hear, self._cpu_s = on_reply, 0.0
         hears, says = os.pipe()
         reads, orders = os.pipe()
         self._lines, self._orders = os.fdopen(hears), os.fdopen(orders, "wb")
@@ -57,7 +57,7 @@ class ChildProcess:
         self.heard = threading.Condition()
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
-        self.tell({**about, "sources": sources().digest})
+        self.tell({**first_request, "sources": sources().digest})
 
     @property
     def pid(self) -> int:
@@ -122,7 +122,7 @@ class ChildProcess:
         self._lines.close()
 
 
-class Parent:
+class ParentConnection:
     """The parent, as its child sees it."""
 
     def __init__(self) -> None:
@@ -149,7 +149,7 @@ class Parent:
 
 
 def serve(
-    program: Callable[[Parent, Answer], None], describe: Callable[[BaseException], str]
+    program: Callable[[ParentConnection, Answer], None], describe: Callable[[BaseException], str]
 ) -> int:
     """Run a child's program, given its parent and its first orders, and return the exit status.
 
@@ -157,7 +157,7 @@ def serve(
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    parent = Parent()
+    parent = ParentConnection()
     try:
         if (about := parent.orders()) is None:
             return 1

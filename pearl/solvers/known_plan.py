@@ -16,13 +16,13 @@ from pearl.solvers.model.dag_instance import ends_s, starts
 from pearl.solvers.model.lane_sequencing import Ordered
 from pearl.solvers.model.list_orders import ring_period
 from pearl.solvers.model.request import Request
-from pearl.solvers.model.result import SAME, Found, Outcome
+from pearl.solvers.model.result import SAME, Candidate, Outcome
 from pearl.solvers.model.search_space import cost_of
 from pearl.solvers.outcome_check import fault_of
 from pearl.time_limit import OutOfTimeError
 
 
-def found_in(plan: Plan, request: Request) -> Found | None:
+def translate_plan(plan: Plan, request: Request) -> Candidate | None:
     """The plan's assignment and orders in the problem of a request; None where that problem lacks
     one of its modes, has other edges, or forbids the plan.
 
@@ -43,7 +43,7 @@ def found_in(plan: Plan, request: Request) -> Found | None:
         cost, paced_s = ends_s(timed, starts(timed, orders)), period_s
     else:
         cost, paced_s = cost_of(request.objective, timed.assignment, period_s, request.limits)
-    found = Found(timed.assignment, Ordered(orders, period_s, 0.0), paced_s, cost)
+    found = Candidate(timed.assignment, Ordered(orders, period_s, 0.0), paced_s, cost)
     return None if fault_of(Outcome(found, 0.0, late=True), request) else found
 
 
@@ -66,7 +66,7 @@ def from_start(run: Callable[[Request], Outcome], request: Request) -> Outcome:
         if start is None or (isinstance(error, InfeasibleError) and error.conflict):
             raise
         return Outcome(start, 0.0, late=True)
-    if start is None or not isinstance(outcome, Outcome) or not isinstance(outcome.best, Found):
+    if start is None or not isinstance(outcome, Outcome) or not isinstance(outcome.best, Candidate):
         return outcome
     if start.cost >= outcome.best.cost * (1 - SAME):
         return outcome

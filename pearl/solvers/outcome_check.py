@@ -7,13 +7,13 @@ from dataclasses import replace
 from pearl.errors import InfeasibleError
 from pearl.planning.replica_costs import split_costs
 from pearl.planning.replicas import Split, split_graph, split_limits
-from pearl.planning.timing import Assignment, timing
+from pearl.planning.timing import Assignment, build_timed_graph
 from pearl.solvers.model.dag_instance import ends_s, starts
 from pearl.solvers.model.list_orders import ring_period
 from pearl.solvers.model.request import Request
-from pearl.solvers.model.result import Found, Outcome
+from pearl.solvers.model.result import Candidate, Outcome
 from pearl.solvers.model.search_space import cost_of, space_of
-from pearl_devices.given import shown
+from pearl_devices.validation import shown
 
 TOLERANCE = 1e-6
 """Relative difference up to which two periods or costs count as equal."""
@@ -24,7 +24,7 @@ def fault_of(outcome: object, request: Request) -> str:
     if not isinstance(outcome, Outcome):
         return f"it returned {shown(outcome)}, not an Outcome"
     best = outcome.best
-    if not isinstance(best, Found) or not isinstance(best.assignment, Assignment):
+    if not isinstance(best, Candidate) or not isinstance(best.assignment, Assignment):
         return f"the best of its outcome is {shown(best)}, not a Found with an Assignment"
     fault = _misplaced(best.assignment, request) or _misordered(best, request)
     if not fault and not outcome.bound <= best.cost * (1 + TOLERANCE):
@@ -64,9 +64,9 @@ def _misplaced(a: Assignment, request: Request) -> str:
     return ""
 
 
-def _misordered(best: Found, request: Request) -> str:
+def _misordered(best: Candidate, request: Request) -> str:
     """The fault of a plan's lane orders, period and cost."""
-    timed, orders = timing(best.assignment), best.ordered.orders
+    timed, orders = build_timed_graph(best.assignment), best.ordered.orders
     for lane, members in timed.lanes.items():
         entries = [i for i, _ in orders.get(lane, ())]
         mine, fires = set(members), dict[str, list[int]]()

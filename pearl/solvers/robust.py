@@ -33,13 +33,13 @@ from pearl.planning.costs import CostTable, Mode
 from pearl.planning.draws import Draws, Vector
 from pearl.planning.replica_costs import split_costs
 from pearl.planning.replicas import Split
-from pearl.planning.timing import Assignment, Orders, timing
-from pearl.planning.valuation import least_periods, valued
+from pearl.planning.timing import Assignment, Orders, build_timed_graph
+from pearl.planning.valuation import evaluate_samples, least_periods
 from pearl.solvers.methods.enumeration import assignments, every_space
 from pearl.solvers.model.lane_sequencing import Ordered, best_orders
 from pearl.solvers.model.list_orders import ring_period
 from pearl.solvers.model.request import Request
-from pearl.solvers.model.result import SAME, Found, Outcome
+from pearl.solvers.model.result import SAME, Candidate, Outcome
 from pearl.solvers.model.search_space import cost_of
 from pearl.time_limit import OutOfTimeError
 
@@ -76,8 +76,8 @@ class Rival:
 
     def seconds(self, draws: Draws, power_w: float | None) -> Vector:
         """Seconds of an iteration in each draw."""
-        timed = timing(self.assignment)
-        return valued(timed, self.orders, draws, power_w=power_w).period_s
+        timed = build_timed_graph(self.assignment)
+        return evaluate_samples(timed, self.orders, draws, power_w=power_w).period_s
 
     @property
     def key(self) -> object:
@@ -96,7 +96,7 @@ def rivals(request: Request, run: Run, draws: Draws) -> list[Rival]:
     return list(game.known.values())
 
 
-def of_estimates(best: Found, costs: CostTable) -> Rival:
+def of_estimates(best: Candidate, costs: CostTable) -> Rival:
     """A plan of a drawn table with the modes of the estimates."""
     a = best.assignment
     parts = [t.part for t in a.expansion.graph.tasks if t.part]
@@ -170,7 +170,7 @@ class _Game:
         limits = self.request.limits
         self.known[rival.key] = rival
         self.rows.append(rival.seconds(self.draws, limits.power_w))
-        period = ring_period(timing(rival.assignment), rival.orders)
+        period = ring_period(build_timed_graph(rival.assignment), rival.orders)
         cost, _ = cost_of("throughput", rival.assignment, period, limits)
         self.allowed.append(cost < math.inf)
         self.least_s = np.minimum(self.least_s, self.rows[-1])
@@ -292,7 +292,7 @@ class _Game:
         for a in listed:
             if time.monotonic() > self.request.deadline:
                 return
-            floors.append(least_periods(timing(a), self.draws))
+            floors.append(least_periods(build_timed_graph(a), self.draws))
         if not floors:
             return
         floor_s, tried = np.array(floors), set[int]()
@@ -308,7 +308,9 @@ class _Game:
                 if time.monotonic() > self.request.deadline:
                     return
                 tried.add(i)
-                ordered: Ordered = best_orders(timing(listed[i]), deadline=self.request.deadline)
+                ordered: Ordered = best_orders(
+                    build_timed_graph(listed[i]), deadline=self.request.deadline
+                )
                 self.add(Rival(listed[i], ordered.orders))
         loose = min((float(floor[i]) for i in tried), default=math.inf)
         self.bound = max(self.bound, min(value, loose))
@@ -326,13 +328,13 @@ class _Game:
     def outcome(self) -> Outcome:
         """The chosen plan, with the bound on what the estimates themselves give."""
         rival = list(self.known.values())[self.chosen]
-        a, timed = rival.assignment, timing(rival.assignment)
+        a, timed = rival.assignment, build_timed_graph(rival.assignment)
         period = ring_period(timed, rival.orders)
         cost, paced = cost_of("throughput", a, period, self.request.limits)
         ordered = Ordered(rival.orders, period, min(timed.order_bound_s, period))
         late = self.nominal.late or bool((self.late & ~self.solved).any())
         late = late or time.monotonic() >= self.request.deadline
-        return Outcome(Found(a, ordered, paced, cost), self.nominal.bound, late)
+        return Outcome(Candidate(a, ordered, paced, cost), self.nominal.bound, late)
 
     def regret(self) -> Regret:
         """The ends of the chosen plan's regret; its kind is at least the bound."""

@@ -18,7 +18,7 @@ from pearl.planning.plans import Plan, Problem
 from pearl.seeds import checked_seed
 from pearl.solvers import METHODS
 from pearl.solvers.infeasible.iis import sharpened
-from pearl.solvers.known_plan import found_in, from_start
+from pearl.solvers.known_plan import from_start, translate_plan
 from pearl.solvers.methods.relaxation_bounds import bound as floor
 from pearl.solvers.model.request import OBJECTIVES, ROBUST, Request
 from pearl.solvers.model.result import Outcome
@@ -27,8 +27,8 @@ from pearl.solvers.outcome_check import fault_of
 from pearl.solvers.period.lane_minimisation import fewest_lanes, fewest_watts
 from pearl.solvers.period.slack_minimisation import fewest_of_all, fewest_tokens
 from pearl.time_limit import OutOfTimeError, extended, within
-from pearl_devices.given import is_whole, shown
-from pearl_devices.named import reason
+from pearl_devices.user_imports import reason
+from pearl_devices.validation import is_whole, shown
 
 FAULTS = (
     ArithmeticError,
@@ -126,7 +126,7 @@ def solve(
     request = Request(graph, costs, objective, limits, deadline, seed, name)
     regret: Regret | None = None
     if known is not None:
-        request = replace(request, start=found_in(known, request))
+        request = replace(request, start=translate_plan(known, request))
     try:
         with within(deadline + GRACE_S):
             if robust:

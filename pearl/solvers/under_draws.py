@@ -25,8 +25,8 @@ from pearl.planning.costs import CostTable
 from pearl.planning.draws import Draws, Vector, link_parts
 from pearl.planning.plan_validation import plan_orders
 from pearl.planning.plans import Plan
-from pearl.planning.timing import timing
-from pearl.solvers.known_plan import found_in, from_start
+from pearl.planning.timing import build_timed_graph
+from pearl.solvers.known_plan import from_start, translate_plan
 from pearl.solvers.model.list_orders import ring_period
 from pearl.solvers.model.request import Request
 from pearl.solvers.model.result import SAME, Outcome
@@ -92,7 +92,7 @@ class Scale:
         Raises:
             InfeasibleError, OutOfTimeError: no plan meets the limits, or none was found in time.
         """
-        request = replace(request, start=found_in(plan, request))
+        request = replace(request, start=translate_plan(plan, request))
         candidates = [of_estimates(request.start, request.costs)] if request.start else []
         bound = 0.0
         try:
@@ -123,7 +123,7 @@ class Scale:
         free = without_period(request)
         limits = replace(free.limits, power_w=None) if draws.watts(request.costs) else free.limits
         asked = replace(free, costs=table, limits=limits)
-        outcome = from_start(run, replace(asked, start=found_in(plan, asked)))
+        outcome = from_start(run, replace(asked, start=translate_plan(plan, asked)))
         least = (float(per_s.sum()) * outcome.bound + float((~some).sum())) / len(some)
         return of_estimates(outcome.best, request.costs), least
 
@@ -148,5 +148,5 @@ def rival_of(plan: Plan, graph: TaskGraph, costs: CostTable) -> Rival:
 
 def _is_allowed(rival: Rival, request: Request) -> bool:
     """Whether a plan keeps the limits on its period by the estimates."""
-    period_s = ring_period(timing(rival.assignment), rival.orders)
+    period_s = ring_period(build_timed_graph(rival.assignment), rival.orders)
     return cost_of("throughput", rival.assignment, period_s, request.limits)[0] < math.inf

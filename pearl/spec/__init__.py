@@ -6,12 +6,12 @@ __all__ = [
     "distribution",
     "messages",
     "models",
-    "own_code",
     "platform_entries",
     "platform_files",
     "reading",
     "system",
     "template",
     "trust",
+    "user_code",
     "yaml_reader",
 ]

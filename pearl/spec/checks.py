@@ -24,11 +24,11 @@ from pearl.spec.env_spaces import env_spec, unknown_env
 from pearl.spec.messages import Complaint, complaints, fields_of, nearest
 from pearl.spec.models import TASKS, LimitsSection, Spec, Train
 from pearl.spec.platform_files import read_platform, unfold
-from pearl.spec.system import EnvSpec, Stated
+from pearl.spec.system import EnvSpec, StaticSpec
 from pearl.spec.yaml_reader import Document, Where, parse, read_bytes, show
 from pearl_devices import Platform
 from pearl_devices.discover import host
-from pearl_devices.named import refuse_standard
+from pearl_devices.user_imports import refuse_standard
 
 SECTIONS: Mapping[str, TypeAdapter[Any]] = {
     key: TypeAdapter(hint) for key, hint in get_type_hints(Spec, include_extras=True).items()
@@ -48,7 +48,7 @@ def shipped(folder: str = "pearl_configs") -> dict[str, str]:
     return {f.name.removesuffix(".yaml"): f.read_text(encoding="utf-8") for f in found}
 
 
-class Check:
+class SpecChecker:
     """One pass over a document. `lines` collects every problem; nothing is raised.
 
     imports: whether code that the spec names may be imported; without, an environment that is such
@@ -75,7 +75,7 @@ class Check:
     def complain(self, found: list[Complaint]) -> None:
         self.lines += [(where, self.document.say(where, what)) for where, what in found]
 
-    def stated(self, name: str, path: str | None) -> Stated | None:
+    def stated(self, name: str, path: str | None) -> StaticSpec | None:
         """What the spec states, or None with the reasons in `lines`."""
         data = self.document.data
         for key in data:
@@ -126,7 +126,7 @@ class Check:
             "limits": _written("limits", section),
             "train": _written("train", train),
         }
-        return Stated(
+        return StaticSpec(
             name=name,
             path=path,
             sha256=trust.digest(raw),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pearl.errors import SpecError
 from pearl.spec.env_spaces import misstated
-from pearl.spec.own_code import graph_of
 from pearl.spec.system import System
+from pearl.spec.user_code import build_graph
 from pearl.spec.yaml_reader import dotted
 
 
@@ -16,7 +16,7 @@ def check_code(system: System) -> None:
     if ":" in a.env and a.spaces is not None:
         problems = [f"{dotted(where)}: {what}" for where, what in misstated(a, system.env)]
     try:
-        graph_of(system)
+        build_graph(system)
     except SpecError as error:
         problems += error.problems
     if problems:

@@ -84,7 +84,7 @@ PARTS = {
 """Structure of a task's kernel → the field of `Distribution` that places it, first what decides."""
 
 
-def distributed(name: str, graph: TaskGraph, platform: Platform, given: Limits) -> Limits:
+def apply_policy(name: str, graph: TaskGraph, platform: Platform, given: Limits) -> Limits:
     """The limits that a policy stands for on a platform, within those given.
 
     Raises:

@@ -12,7 +12,7 @@ from pearl.algorithms.spaces import Spaces
 from pearl.spec.messages import Complaint, nearest
 from pearl.spec.system import EnvSpec
 from pearl.spec.yaml_reader import Where, show
-from pearl_devices.named import environment, reason
+from pearl_devices.user_imports import environment, reason
 
 
 def env_spec(algorithm: Acting, actions: str = "both") -> tuple[EnvSpec | None, list[Complaint]]:

@@ -182,7 +182,7 @@ def _with_sources(numbers: Mapping[str, Sourced], source: str | None) -> dict[st
     return {key: Sourced(n.value, n.source or source or YOURS) for key, n in numbers.items()}
 
 
-def yours(platform: Platform) -> str:
+def count_unsourced(platform: Platform) -> str:
     """How many of a platform's numbers come from its file alone, in words; empty where none do."""
     sources = [s for d in platform.devices for s in d.sources.values()]
     sources += [s for link in platform.links for s in link.sources.values()]

@@ -19,14 +19,14 @@ from pearl.algorithms import ALGORITHMS, algorithm
 from pearl.algorithms.fields import MODULE
 from pearl.algorithms.options import Own, OwnRollout
 from pearl.errors import SpecError
-from pearl.spec.checks import Check, Lines, shipped
+from pearl.spec.checks import Lines, SpecChecker, shipped
 from pearl.spec.messages import nearest
 from pearl.spec.models import Spec
-from pearl.spec.system import EnvSpec, Stated, System
+from pearl.spec.system import EnvSpec, StaticSpec, System
 from pearl.spec.template import init_text
 from pearl.spec.yaml_reader import Document, Where, dotted, parse, plain, read_bytes, scalar, show
 from pearl_devices import Platform
-from pearl_devices.given import mistyped
+from pearl_devices.validation import mistyped
 
 __all__ = [
     "EnvSpec",
@@ -35,10 +35,10 @@ __all__ = [
     "json_schema",
     "load",
     "load_on",
+    "load_static",
+    "load_static_on",
     "parse_set",
     "shipped",
-    "state",
-    "state_on",
 ]
 
 
@@ -55,10 +55,10 @@ def load(
     assert env is not None
     system = System(**vars(stated), env=env)
     if policy := system.raw["limits"].get("distribution"):
-        from pearl.spec.distribution import distributed
-        from pearl.spec.own_code import graph_of
+        from pearl.spec.distribution import apply_policy
+        from pearl.spec.user_code import build_graph
 
-        limits = distributed(policy, graph_of(system), system.platform, system.limits)
+        limits = apply_policy(policy, build_graph(system), system.platform, system.limits)
         return replace(system, limits=limits)
     return system
 
@@ -71,14 +71,14 @@ def load_on(platform: Platform, spec: Mapping[str, Any]) -> System:
     return System(**vars(stated), env=env)
 
 
-def state_on(platform: Platform, spec: Path) -> Stated:
+def load_static_on(platform: Platform, spec: Path) -> StaticSpec:
     """What a spec states, on a platform that is not looked for: a cluster may be gone by now."""
     return _read(spec, None, imports=False, given=platform)[0]
 
 
-def state(
+def load_static(
     spec: str | Path | Mapping[str, Any], *, set: Mapping[str, object] | None = None
-) -> Stated:
+) -> StaticSpec:
     """As `load`, but without importing anything that the spec names (`pearl.spec.trust.named`):
     modules of its own it does not look at, and environments that are one it does not ask for their
     spaces.
@@ -92,7 +92,7 @@ def _read(
     *,
     imports: bool,
     given: Platform | None = None,
-) -> tuple[Stated, EnvSpec | None]:
+) -> tuple[StaticSpec, EnvSpec | None]:
     problems = mistyped(
         "spec", spec, str | Path | Mapping, "a path, the name of a shipped spec or a mapping"
     ) + bad_keys("set", set, 'values, as in {"train.steps": 1000}')
@@ -104,7 +104,7 @@ def _read(
         lines += _lay_over(document, key, value)
     unread = [where for where, _ in lines]
     folder = None if path is None else Path(path).parent
-    check = Check(document, folder, imports=imports, given=given)
+    check = SpecChecker(document, folder, imports=imports, given=given)
     stated = check.stated(name, path)
     lines += check.lines
     if lines or stated is None:

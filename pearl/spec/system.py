@@ -1,5 +1,5 @@
-"""`System`: what a spec says, resolved; and `EnvSpec`, what is known of its environment. `Stated`
-is what a spec says without its environment having been asked."""
+"""`System`: what a spec says, resolved; and `EnvSpec`, what is known of its environment.
+`StaticSpec` is what a spec says without its environment having been asked."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class EnvSpec:
 
 
 @dataclass(frozen=True)
-class Stated:
+class StaticSpec:
     """A spec, read and checked as far as that goes without importing anything that it names.
 
     path: its file, None for a mapping. sha256: of the canonical JSON of `raw`. algorithm: the
@@ -78,7 +78,7 @@ class Stated:
 
 
 @dataclass(frozen=True)
-class System(Stated):
+class System(StaticSpec):
     """A spec, read and checked. env: its environment, as the spec or gymnasium has it."""
 
     env: EnvSpec

@@ -27,7 +27,7 @@ KEPT = 10_000
 
 
 @dataclass(frozen=True)
-class Named:
+class NamedCode:
     """Code that a spec names. key: dotted, in the spec. given: the name. unknown: what only
     importing it tells."""
 
@@ -39,7 +39,7 @@ class Named:
         return f"{self.key} {self.given}"
 
 
-def named(spec: Mapping[str, Any]) -> list[Named]:
+def named(spec: Mapping[str, Any]) -> list[NamedCode]:
     """The code that a spec, as plain data, names beside gymnasium's own environments and the
     algorithms and device kinds that ship. Imports nothing. Data not of a spec's form is passed
     over."""
@@ -52,7 +52,7 @@ def named(spec: Mapping[str, Any]) -> list[Named]:
     name, env, network = (section.get(key) for key in ("name", "env", "network"))
     if isinstance(name, str) and name not in ALGORITHMS:
         what = "whether it is an algorithm, and whether it takes these options"
-        found.append(Named("algorithm.name", name, what))
+        found.append(NamedCode("algorithm.name", name, what))
     if isinstance(env, str) and ":" in env:
         stated = section.get("spaces") is not None
         what = (
@@ -60,20 +60,20 @@ def named(spec: Mapping[str, Any]) -> list[Named]:
             if stated
             else "its spaces, and whether it takes these env_args"
         )
-        found.append(Named("algorithm.env", env, what))
+        found.append(NamedCode("algorithm.env", env, what))
     if isinstance(network, str):
         what = "whether it makes networks of these inputs and outputs"
-        found.append(Named("algorithm.network", network, what))
+        found.append(NamedCode("algorithm.network", network, what))
     return found
 
 
-def _device_kinds(platform: object) -> list[Named]:
+def _device_kinds(platform: object) -> list[NamedCode]:
     devices = platform.get("devices") if isinstance(platform, Mapping) else None
     entries = devices.items() if isinstance(devices, Mapping) else ()
     kinds = {name: entry.get("kind") for name, entry in entries if isinstance(entry, Mapping)}
     what = "whether it is a device kind, and whether it takes these figures"
     return [
-        Named(f"platform.devices.{name}.kind", kind, what)
+        NamedCode(f"platform.devices.{name}.kind", kind, what)
         for name, kind in kinds.items()
         if isinstance(kind, str) and kind not in BACKENDS
     ]
@@ -85,7 +85,7 @@ def digest(spec: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
-def note(spec: Mapping[str, Any]) -> None:
+def record_trusted(spec: Mapping[str, Any]) -> None:
     """Take down that this user trains by `spec`, if it names code at all. Where that cannot be
     written a warning says so, and what it is then good for."""
     if not named(spec):
@@ -108,7 +108,7 @@ def note(spec: Mapping[str, Any]) -> None:
         )
 
 
-def own(spec: Mapping[str, Any]) -> bool:
+def is_trusted(spec: Mapping[str, Any]) -> bool:
     """Whether this user has trained by `spec`."""
     folder = cache_folder() / "specs"
     with suppress(OSError, ValueError):
@@ -117,7 +117,7 @@ def own(spec: Mapping[str, Any]) -> bool:
     return False
 
 
-def require(spec: object, path: str | Path, *, trust: bool) -> None:
+def require_trusted(spec: object, path: str | Path, *, trust: bool) -> None:
     """Refuse the spec of the run, checkpoint or policy at `path` where it names code and is not the
     user's own.
 
@@ -125,7 +125,7 @@ def require(spec: object, path: str | Path, *, trust: bool) -> None:
     """
     if not isinstance(spec, Mapping):  # text would be read as the path of another spec
         raise SpecError(f"{path}: its spec is no mapping but a {type(spec).__name__}")
-    if trust or not named(spec) or own(spec):
+    if trust or not named(spec) or is_trusted(spec):
         return
     what = ", ".join(str(each) for each in named(spec))
     why = _doubts(cache_folder() / "specs")

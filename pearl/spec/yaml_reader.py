@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 from pearl.errors import SpecError
-from pearl_devices.given import shown
+from pearl_devices.validation import shown
 
 Where = tuple[str | int, ...]
 """The way to a value: keys and list positions from the top."""

@@ -9,7 +9,7 @@ from typing import ClassVar
 import pytest
 
 from pearl_devices import Device, Kernel, offers
-from pearl_devices.base import ASKED
+from pearl_devices.base import OPT_IN_VARIANTS
 from pearl_devices.kernels import kernel
 from pearl_estimators import Estimate, estimate, power
 
@@ -56,7 +56,7 @@ class EstimatorContract:
 
     def test_rung_bound_and_source_are_named(self) -> None:
         for k, v, w, e in self.each():
-            rounded = v in ASKED  # planned by the datasheet only
+            rounded = v in OPT_IN_VARIANTS  # planned by the datasheet only
             assert e.rung == ("datasheet" if rounded else self.rung), (k.kind, v, w)
             assert e.bound_by in ("compute", "memory", "overhead", "given")
             assert e.source, (k.kind, v, w)

@@ -13,8 +13,8 @@ from pearl_devices import Device, Kernel, backend, kernel, offers
 from pearl_devices.kernels import LEFT_OUT, KernelKind, kind_of
 from pearl_devices.kernels.interface import changes, kept, misfit
 from pearl_devices.kernels.record import chosen
-from pearl_devices.named import function
 from pearl_devices.primitives.envs.interface import Passing
+from pearl_devices.user_imports import function
 
 HOST = Device("host", "cpu", width=2)
 

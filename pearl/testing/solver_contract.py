@@ -27,7 +27,7 @@ from pearl.planning.costs import CostTable
 from pearl.planning.draws import Draws
 from pearl.planning.plan_validation import check_plan, plan_orders
 from pearl.planning.plans import Plan, load_plan
-from pearl.planning.valuation import valued
+from pearl.planning.valuation import evaluate_samples
 from pearl.solvers import METHODS, robust
 from pearl.solvers.model.request import OBJECTIVES, ROBUST
 from pearl.solvers.solver import solve
@@ -268,7 +268,7 @@ class SolverContract:
         regret = self.solve(graph, costs, objective=objective, known=known).regret
         assert regret is not None
         timed, orders, _ = plan_orders(known, graph, costs)
-        seconds = valued(timed, orders, Draws(regret.draws, regret.seed)).period_s
+        seconds = evaluate_samples(timed, orders, Draws(regret.draws, regret.seed)).period_s
         own = seconds / regret.least_s - 1
         if objective == "robust":
             assert regret.mean <= own.mean() + TOLERANCE

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pearl.training.learning import called
+from pearl.training.run_feedback import called
 from pearl_estimators.cpu import leaves
-from pearl_estimators.host import on_demand, timed_after
+from pearl_estimators.host import calibrator, timed_after
 from pearl_estimators.host.benchmark_kernels import code_of, timed_as
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def untimed(trainer: Trainer) -> list[str]:
         return []
     for task, kernel in called(made.protocol.plan.tasks, made.protocol.graph):
         device = platform.device(task.device)
-        if on_demand.calibrated_here(device):
+        if calibrator.calibrated_here(device):
             calls.append(code_of(kernel, timed_as(task.variant)))
             parts = leaves(kernel, device, task.variant, task.width)
             inner += [code_of(k, timed_as(v)) for k, v, _, _ in parts]

@@ -1,4 +1,4 @@
-"""`Compiled`: a system with its graph and its plan, made once and never changed."""
+"""`CompiledPlan`: a system with its graph and its plan, made once and never changed."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from pearl.graph.task_graph import TaskGraph
 from pearl.planning.plan_validation import check_plan, completions, stated_costs, unfolded
 from pearl.planning.plans import Plan, load_plan
 from pearl.runtime.clock import Clock, RealClock, VirtualClock
-from pearl.runtime.islands.crossing import Island, islands
 from pearl.runtime.protocol import single_lane
-from pearl.runtime.protocol.lane_schedule import Protocol
-from pearl.spec.own_code import graph_of
+from pearl.runtime.protocol.lane_schedule import ExecutionSchedule
+from pearl.runtime.remote.lane_groups import LaneGroup, lane_groups
 from pearl.spec.system import System
+from pearl.spec.user_code import build_graph
 from pearl_devices import DeviceKindError, FigureError, offers, torch_threads
 from pearl_devices.kernels.interface import OBSERVED, changes
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Compiled:
+class CompiledPlan:
     """A system, its plan, and the calls that the plan makes of the system's tasks.
 
     graph: the tasks of the algorithm; a task that the plan splits is one task here.
@@ -43,8 +43,8 @@ class Compiled:
     system: System
     graph: TaskGraph
     plan: Plan
-    torn: TaskGraph
-    protocol: Protocol
+    replica_graph: TaskGraph
+    protocol: ExecutionSchedule
     jobs: Mapping[str, single_lane.Job]
     order: tuple[str, ...]
     emulate: bool
@@ -81,10 +81,10 @@ class Compiled:
             )
 
     @cached_property
-    def islands(self) -> tuple[Island, ...]:
+    def islands(self) -> tuple[LaneGroup, ...]:
         """The lanes of other hosts than that of the lane that updates."""
         host_of = {d.name: d.host for d in self.system.platform.devices}
-        return islands(self.protocol, host_of)
+        return lane_groups(self.protocol, host_of)
 
     @property
     def any_order(self) -> bool:
@@ -106,17 +106,19 @@ class Compiled:
         if not self.emulate:
             return RealClock()
         platform = self.system.platform
-        return VirtualClock(completions(self.protocol.plan, self.torn, platform, iterations), at)
+        return VirtualClock(
+            completions(self.protocol.plan, self.replica_graph, platform, iterations), at
+        )
 
 
-def compiled(
+def compile_plan(
     system: System,
     plan: Plan,
     graph: TaskGraph | None = None,
     *,
     emulate: bool = False,
     check: bool = False,
-) -> Compiled:
+) -> CompiledPlan:
     """A system compiled with a plan. graph: of the system, built here if not given.
 
     check: hold the plan against graph and platform first, as one from a file needs it. The times
@@ -124,31 +126,31 @@ def compiled(
     Raises SpecError where the plan does not fit the system or cannot be run.
     """
     if graph is None:
-        graph = graph_of(system)
+        graph = build_graph(system)
     whole, torn, split = unfolded(plan, graph)
     if check:
         _check(whole, torn, system)
-    protocol = Protocol(whole, torn, split)
+    protocol = ExecutionSchedule(whole, torn, split)
     jobs = single_lane.jobs(whole, torn, system.platform, emulate=emulate)
     order: tuple[str, ...] = ()
     if protocol.alone:
         order = program_order(graph) if emulate else single_lane.one_lane_order(plan, graph)
-    found = Compiled(system, graph, plan, torn, protocol, jobs, order, emulate)
+    found = CompiledPlan(system, graph, plan, torn, protocol, jobs, order, emulate)
     found.alone_with_torch()
     found.seen_on_one_host()
     return found
 
 
-def compiled_again(
+def recompile(
     about: Mapping[str, Any], system: System, file: Path, *, emulate: bool = False
-) -> Compiled:
+) -> CompiledPlan:
     """A system compiled with the plan of a checkpoint. about: the checkpoint's description.
 
     Raises SpecError naming `file` where that plan cannot be followed here.
     """
     plan = load_plan(about["plan"])
     try:
-        return compiled(system, plan, emulate=emulate, check=True)
+        return compile_plan(system, plan, emulate=emulate, check=True)
     except SpecError as error:
         raise SpecError(
             *(f"{file}: {problem}" for problem in error.problems),

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from pearl.planning.runs import Status
-from pearl.runtime import waiting
+from pearl.runtime import cpu_wait
 from pearl.runtime.protocol import single_lane
-from pearl.training.checkpoints.state import State
-from pearl.training.loop_parts import TrainingLoop
+from pearl.training.checkpoints.state import RunState
+from pearl.training.loop_context import LoopContext
 from pearl.training.metrics import Metrics, episode_count, mean_return
 from pearl.training.replanning import LOOKS, Window
 from pearl.training.steering import Moment, Progress, Which
@@ -33,14 +33,14 @@ STRETCH_S = 0.2
 ROUNDS = 64
 """Iterations between two looks at most, so that every call is timed often enough."""
 
-LOOK_S = 0.5
+POLL_INTERVAL_S = 0.5
 """Seconds after which a call of many gradient steps returns amid them."""
 
 PROGRESS_S = 0.25
 """Seconds between two calls of a progress listener."""
 
 
-def iterate(loop: TrainingLoop, state: State) -> Status | Literal["off"]:
+def iterate(loop: LoopContext, state: RunState) -> Status | Literal["off"]:
     """Run iterations from `state` to the last one.
 
     Returns the status of the run, or `off` right after a checkpoint where the period is off from
@@ -56,12 +56,12 @@ def iterate(loop: TrainingLoop, state: State) -> Status | Literal["off"]:
     window: Window | None = None
     unpaid_s = 0.0  # of an iteration that is under way
     loop.settled(state.iteration)
-    with Metrics(loop, state) as metrics, looked_at(loop):
+    with Metrics(loop, state) as metrics, stopping_at_intervals(loop):
         _go_on(loop, state, tell)
         while state.iteration < marks.total:
             at, stop = state.iteration, loop.ending(state)
             mark = marks.next_look(at)
-            cpu, waits = loop.lanes.cpu_s(), waiting.waits(loop.lanes.threads())
+            cpu, waits = loop.lanes.cpu_s(), cpu_wait.waits(loop.lanes.threads())
             stolen_s = free_cores.stolen_s()
             begin_s = time.perf_counter()
             loop.clock.start()
@@ -75,8 +75,8 @@ def iterate(loop: TrainingLoop, state: State) -> Status | Literal["off"]:
             wall_s, cpu_s = loop.clock.stop(end), loop.lanes.cpu_s() - cpu
             if end > at:
                 rounds = 1 if end == marks.warm else stretch(rounds, end - at, begin_s)
-            later = waiting.waits(loop.lanes.threads())
-            waited_s = waiting.between(waits, later, loop.plan.bottleneck.name)
+            later = cpu_wait.waits(loop.lanes.threads())
+            waited_s = cpu_wait.lane_wait_s(waits, later, loop.plan.bottleneck.name)
             stolen_s = free_cores.stolen_s() - stolen_s
             state.iteration, state.under_way = end, loop.lanes.under_way()
             loop.settled(end)
@@ -119,8 +119,10 @@ def iterate(loop: TrainingLoop, state: State) -> Status | Literal["off"]:
                 try:
                     loop.save(state)
                     tell("on_checkpoint")
-                    if loop.watch and due and window and window.looks >= LOOKS:
-                        off = loop.watch.due(window, end, state.wall_s) and end < marks.total
+                    if loop.drift_monitor and due and window and window.looks >= LOOKS:
+                        off = (
+                            loop.drift_monitor.due(window, end, state.wall_s) and end < marks.total
+                        )
                         window = Window(end, state.wall_s)
                 except OSError as error:  # a full disk: the one before is whole, and others follow
                     state.log.note(unwritten(state, loop, error), restarts=0)
@@ -132,7 +134,7 @@ def iterate(loop: TrainingLoop, state: State) -> Status | Literal["off"]:
 
 
 @contextmanager
-def looked_at(loop: TrainingLoop) -> Iterator[None]:
+def stopping_at_intervals(loop: LoopContext) -> Iterator[None]:
     """Meanwhile no call of gradient steps runs for much longer than LOOK_S, or one gradient step
     where that is longer: a thread sets the stop word.
     """
@@ -143,7 +145,7 @@ def looked_at(loop: TrainingLoop) -> Iterator[None]:
     over = threading.Event()
 
     def look() -> None:
-        while not over.wait(LOOK_S):
+        while not over.wait(POLL_INTERVAL_S):
             word[0] = 1
 
     looker = threading.Thread(target=look, daemon=True, name="pearl looks")
@@ -156,7 +158,7 @@ def looked_at(loop: TrainingLoop) -> Iterator[None]:
         word[0] = 0
 
 
-def _ended(loop: TrainingLoop, state: State) -> Status:
+def _ended(loop: LoopContext, state: RunState) -> Status:
     """The status of a run that is to end now. One that a callback ends at its end is done."""
     if state.log.failure is not None:
         return "failed"
@@ -185,53 +187,53 @@ def finite(arrays: Buffers) -> bool:
     return all(np.isfinite(a).all() for name, a in arrays.items() if name.startswith("learner."))
 
 
-def _go_on(loop: TrainingLoop, state: State, tell: Tell) -> None:
+def _go_on(loop: LoopContext, state: RunState, tell: Tell) -> None:
     """At the beginning of a session: the evaluation that was under way in the one before."""
     if state.judging:
-        if loop.judge.lane is None:
+        if loop.evaluator.lane is None:
             _collect(loop, state, tell)
         else:
-            loop.judge.again()
+            loop.evaluator.again()
     _evaluate(loop, state, tell)
 
 
-def _evaluate(loop: TrainingLoop, state: State, tell: Tell) -> None:
+def _evaluate(loop: LoopContext, state: RunState, tell: Tell) -> None:
     """Evaluate the policy if that is due. It stays due where a signal ends the evaluation."""
     if not state.evaluation_due:
         return
-    if loop.judge.lane is None:
+    if loop.evaluator.lane is None:
         state.evaluation_due = not _taken(loop, state, tell, state.iteration)
         return
     _collect(loop, state, tell)
     if not state.judging:
-        loop.judge.begin()
+        loop.evaluator.begin()
         state.evaluation_due = False
 
 
-def _collect(loop: TrainingLoop, state: State, tell: Tell) -> None:
+def _collect(loop: LoopContext, state: RunState, tell: Tell) -> None:
     """Wait for the evaluation in a lane of its own, if there is one. It stays under way where a
     signal ends the wait."""
     if state.judging and _taken(loop, state, tell, state.judging):
         state.judging = 0
 
 
-def _taken(loop: TrainingLoop, state: State, tell: Tell, iteration: int) -> bool:
+def _taken(loop: LoopContext, state: RunState, tell: Tell, iteration: int) -> bool:
     """Whether an evaluation, of the policy of this iteration, came to its end."""
     try:
-        found = loop.interruption.unless_asked(loop.judge.result)
+        found = loop.interruption.unless_asked(loop.evaluator.result)
     except EnvironmentFailed as error:
         state.log.failure = str(error)
         return False
     if found is None:
         return False
-    loop.judge.keep(found, iteration)
+    loop.evaluator.keep(found, iteration)
     if found.returns:
         loop.latest = found, iteration
         tell("on_evaluation")
     return True
 
 
-def unwritten(state: State, loop: TrainingLoop, error: OSError) -> str:
+def unwritten(state: RunState, loop: LoopContext, error: OSError) -> str:
     """A sentence about a checkpoint that could not be written."""
     where = f" ({error.filename})" if error.filename else ""
     return (
@@ -241,8 +243,8 @@ def unwritten(state: State, loop: TrainingLoop, error: OSError) -> str:
 
 
 def _count(
-    loop: TrainingLoop,
-    state: State,
+    loop: LoopContext,
+    state: RunState,
     rounds: int,
     wall_s: float,
     cpu_s: float,
@@ -265,7 +267,7 @@ def _count(
 
 
 def event(
-    loop: TrainingLoop, state: State, env_steps_per_s: float, phase: str, moment: Moment
+    loop: LoopContext, state: RunState, env_steps_per_s: float, phase: str, moment: Moment
 ) -> Progress:
     """The run at a moment."""
     found, at = loop.latest or (None, None)

@@ -24,12 +24,12 @@ def warning(system: System) -> str | None:
 
     None where the replay fits, where there is none, and where no device of this host would hold it.
     """
-    from pearl.spec.own_code import graph_of
+    from pearl.spec.user_code import build_graph
 
     free, _ = free_memory()
     if free is None or not any(d.real for d in system.platform.devices):
         return None
-    size = graph_of(system).states.get("replay", 0.0)
+    size = build_graph(system).states.get("replay", 0.0)
     capacity = rows(system)
     if size <= free or capacity is None:
         return None

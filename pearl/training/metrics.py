@@ -13,11 +13,11 @@ import numpy as np
 
 from pearl.files import write_atomically
 from pearl.runtime.protocol.channels import episodes
-from pearl.training.checkpoints.state import State
+from pearl.training.checkpoints.state import RunState
 from pearl_devices import Buffers
 
 if TYPE_CHECKING:
-    from pearl.training.loop_parts import TrainingLoop
+    from pearl.training.loop_context import LoopContext
 
 
 def mean_return(arrays: Buffers, last: int = 20) -> float | None:
@@ -43,7 +43,7 @@ class Metrics:
     whole, then appended to. A row that does not fit on the disk is noted in the log.
     """
 
-    def __init__(self, loop: TrainingLoop, state: State) -> None:
+    def __init__(self, loop: LoopContext, state: RunState) -> None:
         self._loop = loop
         self._losses = sorted(n for n in loop.arrays if n.startswith("loss."))
         columns = [
@@ -77,7 +77,7 @@ class Metrics:
                 self._file.close()
         self._file = None
 
-    def row(self, state: State) -> None:
+    def row(self, state: RunState) -> None:
         """Append a row from `state` and the arrays."""
         if not self._file:
             return
@@ -101,7 +101,7 @@ class Metrics:
             state.log.note(f"metrics.csv ends here: {error.strerror}", restarts=0)
             self._close()
 
-    def _periods(self, state: State) -> tuple[float | str, float]:
+    def _periods(self, state: RunState) -> tuple[float | str, float]:
         """Seconds of an iteration since the row before, and those that the plan predicts.
 
         Empty before learning, when the loop is another one.

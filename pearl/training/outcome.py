@@ -12,13 +12,13 @@ from pearl.planning.plans import Plan
 from pearl.planning.runs import Run, Status, TaskTiming
 from pearl.runtime import fork_server
 from pearl.runtime.protocol import single_lane
-from pearl.training.checkpoints.state import State
+from pearl.training.checkpoints.state import RunState
 from pearl.training.evaluations.evaluation import Evaluation
-from pearl.training.evaluations.judging import Finals
-from pearl.training.loop_parts import TrainingLoop
+from pearl.training.evaluations.evaluator import Finals
+from pearl.training.loop_context import LoopContext
 from pearl.training.metrics import episode_count, mean_return
 from pearl.training.replanning import drift
-from pearl.training.spent import Spent
+from pearl.training.run_clock import RunClock
 from pearl_estimators.energy import Energy, total
 
 PROFILE_ROUNDS = 30
@@ -26,8 +26,8 @@ PROFILE_ROUNDS = 30
 
 
 def outcome(
-    loop: TrainingLoop,
-    state: State,
+    loop: LoopContext,
+    state: RunState,
     status: Status,
     timings: tuple[TaskTiming, ...],
     *,
@@ -39,7 +39,7 @@ def outcome(
     traffic: Sequence[Mapping[str, Any]],
     out: str | None,
     message: str | None,
-    spent: Spent,
+    spent: RunClock,
     threshold: float | None,
 ) -> Run:
     """The `Run` of a finished loop.
@@ -117,7 +117,7 @@ def _per(amount: float, seconds: float) -> float | None:
 
 
 def timings(
-    loop: TrainingLoop, plan: Plan, times_ns: dict[str, list[int]]
+    loop: LoopContext, plan: Plan, times_ns: dict[str, list[int]]
 ) -> tuple[TaskTiming, ...]:
     """Predicted beside measured seconds per firing.
 

@@ -13,15 +13,15 @@ from pearl.planning.runs import CHECKPOINT
 from pearl.report.tables import drift_sentence
 from pearl.runtime.environments import external_envs
 from pearl.runtime.protocol import channels, single_lane
-from pearl.runtime.protocol.lane_schedule import Protocol
+from pearl.runtime.protocol.lane_schedule import ExecutionSchedule
 from pearl.training import replanning
 from pearl.training.checkpoints import checkpoint, restoring
-from pearl.training.checkpoints.state import State
-from pearl.training.compiled import compiled
-from pearl.training.loop_parts import TrainingLoop
+from pearl.training.checkpoints.state import RunState
+from pearl.training.compiled import compile_plan
+from pearl.training.loop_context import LoopContext
 from pearl.training.milestones import Milestones
 from pearl.training.outcome import timings
-from pearl.training.session import Resumed, Session
+from pearl.training.session import ResumePoint, Session
 from pearl_devices import Buffers, UnsupportedError
 from pearl_devices.base import EnvironmentFailed
 
@@ -53,17 +53,17 @@ def check(session: Session, folder: Path | None) -> None:
 
 def replan(
     session: Session,
-    loop: TrainingLoop,
-    state: State,
+    loop: LoopContext,
+    state: RunState,
     times_ns: Mapping[str, list[int]],
     folder: Path,
-) -> tuple[Session, State] | None:
+) -> tuple[Session, RunState] | None:
     """The session and the state that go on under another plan; None: the present plan is kept.
 
     To be called at the checkpoint just written to `folder`, without lanes. The next lanes go on
     from the checkpoint in `folder` either way. The decision is noted in the state.
     """
-    c, watch = session.compiled, loop.watch
+    c, watch = session.compiled, loop.drift_monitor
     assert watch
     newest = replanning.recent(times_ns, c.protocol, watch.looks)
     rows = timings(loop, c.protocol.plan, newest)
@@ -94,19 +94,19 @@ def replan(
 
 
 def changed_to(
-    plan: Plan, session: Session, milestones: Milestones, state: State, folder: Path, text: str
-) -> tuple[Session, State]:
+    plan: Plan, session: Session, milestones: Milestones, state: RunState, folder: Path, text: str
+) -> tuple[Session, RunState]:
     """A session under another plan and its state, with a checkpoint of both in `folder`.
 
     Firings under way by slack are completed first. If anything fails, the checkpoint and `state`
     stay as they are.
     """
     c = session.compiled
-    new = Session(compiled(c.system, plan, c.graph), session.seed)
+    new = Session(compile_plan(c.system, plan, c.graph), session.seed)
     wrong = misfits(session.arrays, new.arrays)
     if wrong:
         raise SpecError(f"its arrays are others: {', '.join(wrong)}")
-    resumed = Resumed.of(folder / CHECKPOINT)
+    resumed = ResumePoint.of(folder / CHECKPOINT)
     environments = resumed.environments or {}
     end = state.iteration + c.protocol.drain
     if c.protocol.drain:
@@ -130,7 +130,7 @@ def changed_to(
     return new, after
 
 
-def _decided(state: State, text: str) -> None:
+def _decided(state: RunState, text: str) -> None:
     """Note a decision with the run's events and apart, up to EVENTS of them."""
     state.log.note(text, restarts=0)
     if len(state.decisions) < external_envs.EVENTS:
@@ -149,7 +149,12 @@ def misfits(old: Buffers, new: Buffers) -> list[str]:
 
 
 def carry(
-    before: Protocol, old: Buffers, reached: int, after: Protocol, new: Buffers, iteration: int
+    before: ExecutionSchedule,
+    old: Buffers,
+    reached: int,
+    after: ExecutionSchedule,
+    new: Buffers,
+    iteration: int,
 ) -> None:
     """The state of a run from the arrays of one plan into those of another, whose first iteration
     is `iteration`. Nothing is under way. reached: the iteration that the old plan came to, those in

@@ -26,9 +26,9 @@ from pearl.planning.plans import pearl_version, plain
 from pearl.training.policy_export import description
 from pearl_devices import Kernel
 from pearl_devices.cpu import Greedy, greedy
-from pearl_devices.given import mistyped
 from pearl_devices.kernels.interface import STATISTICS
 from pearl_devices.kernels.record import Spec
+from pearl_devices.validation import mistyped
 
 if TYPE_CHECKING:
     import torch
@@ -178,7 +178,7 @@ class Policy:
         from pearl.algorithms import algorithm
         from pearl.algorithms.evaluation import acting_of
         from pearl.spec.reading import load_on
-        from pearl.spec.trust import require
+        from pearl.spec.trust import require_trusted
         from pearl_devices.buffers import specs
         from pearl_devices.discover import host
 
@@ -186,7 +186,7 @@ class Policy:
             raise SpecError(*problems)
         file = Path(path) / FILES["best"] if Path(path).is_dir() else Path(path)
         tensors, about = read(file)
-        require(about["spec"], path, trust=trust)
+        require_trusted(about["spec"], path, trust=trust)
         system = load_on(host(), about["spec"])
         source = algorithm(system.algorithm.name)
         kernel = acting_of(source.graph(system))

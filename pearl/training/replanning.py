@@ -28,10 +28,10 @@ from pearl_estimators import Estimate
 from pearl_estimators.host.linear_fit import family
 
 if TYPE_CHECKING:
-    from pearl.runtime.protocol.lane_schedule import Protocol
+    from pearl.runtime.protocol.lane_schedule import ExecutionSchedule
     from pearl.runtime.protocol.single_lane import Job
 
-GAIN = planner.WORTH
+GAIN = planner.MIN_GAIN
 """A plan must be so many times as good as the present one under the measured times. Less decides
 nothing, as with a second lane."""
 
@@ -70,7 +70,7 @@ class Window:
         return (wall_s - self.wall_s) / max(iteration - self.iteration, 1)
 
 
-class Watch:
+class DriftMonitor:
     """Decides whether a search for another plan is worth its time.
 
     It is where the measured period is off from the predicted one, and from the period of the last
@@ -144,7 +144,7 @@ def _apart() -> float | None:
 
 
 def recent(
-    times_ns: Mapping[str, list[int]], protocol: Protocol, looks: int
+    times_ns: Mapping[str, list[int]], protocol: ExecutionSchedule, looks: int
 ) -> dict[str, list[int]]:
     """The newest times of every call: as many as its firings in `looks` iterations."""
     q = protocol.graph.repetition
@@ -168,7 +168,7 @@ def gathered(
 def factors(
     costs: CostTable,
     graph: TaskGraph,
-    protocol: Protocol,
+    protocol: ExecutionSchedule,
     jobs: Sequence[Job],
     rows: Sequence[TaskTiming],
 ) -> dict[str, float]:
@@ -290,7 +290,7 @@ def decide(
     if all(t.replicas == 1 for t in plan.tasks):
         limits = replace(limits, replicas={})
     one = corrected(_able(table, plan, system), graph, by)
-    lanes_cost = planner.runtime(system)
+    lanes_cost = planner.lane_overhead(system)
     several = with_lanes(one, graph, **lanes_cost) if lanes_cost else one
     count = sum(k.width > 0 for k in plan.lanes)
     try:

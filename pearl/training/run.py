@@ -13,26 +13,26 @@ from typing import TYPE_CHECKING, Any
 from pearl.planning.runs import CHECKPOINT, Run
 from pearl.report.report import Report
 from pearl.runtime.protocol import single_lane
-from pearl.spec.own_code import OwnCodeError, blamed
+from pearl.spec.user_code import UserCodeError, blamed
 from pearl.training import replanning
 from pearl.training.checkpoints import checkpoint
-from pearl.training.checkpoints.state import State
+from pearl.training.checkpoints.state import RunState
 from pearl.training.contradiction import contradicted
-from pearl.training.evaluations.judging import Judge
+from pearl.training.evaluations.evaluator import Evaluator
 from pearl.training.interruption import Interruption
-from pearl.training.learning import taught
 from pearl.training.loop import event, iterate, unwritten
-from pearl.training.loop_parts import TrainingLoop
+from pearl.training.loop_context import LoopContext
 from pearl.training.milestones import Milestones
 from pearl.training.outcome import cpu_seconds, outcome, timings
 from pearl.training.policy import Policy
-from pearl.training.session import Resumed, Session
-from pearl.training.spent import Spent
-from pearl.training.steering import Steering, Which
+from pearl.training.run_clock import RunClock
+from pearl.training.run_feedback import calibration_feedback
+from pearl.training.session import ResumePoint, Session
+from pearl.training.steering import CallbackList, Which
 from pearl_devices import torch_threads
 from pearl_devices.base import EnvironmentFailed
 from pearl_estimators.energy import EnergyMeter
-from pearl_estimators.host.told_by_runs import doubt, learn
+from pearl_estimators.host.run_feedback import mark_doubtful, record_run
 
 if TYPE_CHECKING:
     from pearl.runtime.lanes.engine import Engine
@@ -58,18 +58,18 @@ class TrainingRun:
     def __init__(
         self,
         session: Session,
-        state: State,
+        state: RunState,
         folder: Path | None,
         interruption: Interruption,
         planned_s: float = 0.0,
     ) -> None:
         self.session, self.folder = session, folder
         self._state, self._interruption = state, interruption
-        self._spent = Spent(state.spent, planned_s)
-        self._judge = Judge(session, state, self._spent)
+        self._spent = RunClock(state.spent, planned_s)
+        self._judge = Evaluator(session, state, self._spent)
 
     @torch_threads.kept()
-    def train(self, resumed: Resumed | None, steering: Steering, *, replan: bool) -> Run:
+    def train(self, resumed: ResumePoint | None, steering: CallbackList, *, replan: bool) -> Run:
         """Run to the end, and write the files of the run.
 
         resumed: the checkpoint in which the state was read; None: the run begins.
@@ -80,17 +80,17 @@ class TrainingRun:
         with closing(self._judge):
             return self._train(resumed, steering, replan=replan)
 
-    def _train(self, resumed: Resumed | None, steering: Steering, *, replan: bool) -> Run:
+    def _train(self, resumed: ResumePoint | None, steering: CallbackList, *, replan: bool) -> Run:
         end_solvers()  # a run is measured, and its processes are its own
         begin_s, begin_cpu_s = time.perf_counter(), cpu_seconds()
         options, emulate = self.session.compiled.system.train, self.session.compiled.emulate
         every, pace = options.checkpoint_every, None
         if every is None:
-            every, pace = checkpoint.EVERY, checkpoint.Pace(time.monotonic())
+            every, pace = checkpoint.EVERY, checkpoint.CheckpointPacer(time.monotonic())
         milestones = self._milestones(every)
         meter = EnergyMeter.of(() if emulate else self.session.compiled.system.platform.devices)
         predicted_s = self.session.compiled.plan.period_s
-        watch = replanning.Watch(predicted_s) if replan else None
+        watch = replanning.DriftMonitor(predicted_s) if replan else None
         times_ns: dict[str, list[int]] = {}
         lags: dict[str, Counter[int]] = {}
         traffic: list[dict[str, Any]] = []
@@ -131,8 +131,11 @@ class TrainingRun:
                 if changed:
                     self.session, self._state = changed
                     self._judge.session, self._judge.state = changed
-                    watch, times_ns = replanning.Watch(self.session.compiled.plan.period_s), {}
-                resumed = Resumed.of(self.folder / CHECKPOINT)
+                    watch, times_ns = (
+                        replanning.DriftMonitor(self.session.compiled.plan.period_s),
+                        {},
+                    )
+                resumed = ResumePoint.of(self.folder / CHECKPOINT)
                 end_solvers()
         if state.best_mean is None:
             session.keep()
@@ -146,7 +149,7 @@ class TrainingRun:
             try:
                 final = self._interruption.unless_asked(self._judge.final)
                 status = "interrupted" if final is None else status
-            except (EnvironmentFailed, OwnCodeError) as error:
+            except (EnvironmentFailed, UserCodeError) as error:
                 status, state.log.failure = "failed", str(error)
         self._judge.close()
         if unsaved and status == "done":
@@ -172,10 +175,10 @@ class TrainingRun:
         )
         if run.drift is not None and c.plan.problem is not None:  # planned here and now
             made = c.protocol.plan, c.protocol.graph
-            doubt(contradicted(*made, run.drift))
-            lessons, said = taught(*made, c.system.platform, run.drift, run.steady)
+            mark_doubtful(contradicted(*made, run.drift))
+            lessons, said = calibration_feedback(*made, c.system.platform, run.drift, run.steady)
             for lesson in lessons:
-                learn(lesson)
+                record_run(lesson)
             run = replace(run, drift=replace(run.drift, learned=said))
         if self.folder is not None:
             run.save(self.folder / "run.json")
@@ -186,7 +189,7 @@ class TrainingRun:
             raise steering.raised
         return run
 
-    def _policy(self, lanes: single_lane.OneLane | Engine, which: Which) -> Policy:
+    def _policy(self, lanes: single_lane.SingleLaneRunner | Engine, which: Which) -> Policy:
         """A copy of a policy, for a callback."""
         if lanes.alone:
             lanes.halt()
@@ -209,19 +212,19 @@ class TrainingRun:
 
     def _loop(
         self,
-        lanes: single_lane.OneLane | Engine,
+        lanes: single_lane.SingleLaneRunner | Engine,
         milestones: Milestones,
-        watch: replanning.Watch | None,
-        pace: checkpoint.Pace | None,
-        steering: Steering,
-    ) -> TrainingLoop:
+        watch: replanning.DriftMonitor | None,
+        pace: checkpoint.CheckpointPacer | None,
+        steering: CallbackList,
+    ) -> LoopContext:
         session, state, folder = self.session, self._state, self.folder
         c = session.compiled
 
         def settled(iteration: int) -> None:
             session.at = iteration
 
-        return TrainingLoop(
+        return LoopContext(
             graph=c.graph,
             plan=c.plan,
             arrays=session.arrays,
@@ -229,7 +232,7 @@ class TrainingRun:
             jobs=c.calls,
             milestones=milestones,
             clock=c.clock(milestones.total, state.iteration),
-            judge=self._judge,
+            evaluator=self._judge,
             settled=settled,
             save=None if folder is None else lambda now: self._save(folder, now, pace),
             due=lambda: pace is None or pace.due(session.nbytes(state), time.monotonic()),
@@ -237,16 +240,16 @@ class TrainingRun:
             steering=steering,
             policies=lambda which: self._policy(lanes, which),
             interruption=self._interruption,
-            watch=watch,
+            drift_monitor=watch,
         )
 
-    def _save(self, folder: Path, state: State, pace: checkpoint.Pace | None) -> None:
+    def _save(self, folder: Path, state: RunState, pace: checkpoint.CheckpointPacer | None) -> None:
         """Write both policies and the checkpoint. pace: is told how long it took."""
         self._spent.stamp()
         with self._spent.on("checkpoint"):
             self.session.save_run(folder, state, pace)
 
-    def _drain(self, lanes: single_lane.OneLane | Engine, total: int) -> None:
+    def _drain(self, lanes: single_lane.SingleLaneRunner | Engine, total: int) -> None:
         """Complete the work that lags behind by slack. total: iterations of the run."""
         drain = self.session.compiled.protocol.drain
         if drain:

@@ -24,41 +24,41 @@ from pearl.planning.runs import CHECKPOINT
 from pearl.runtime.environments import external_envs
 from pearl.runtime.protocol import channels, single_lane
 from pearl.runtime.protocol.residency import Residency
-from pearl.spec.own_code import own_code
+from pearl.spec.user_code import reporting_user_errors
 from pearl.training import memory
 from pearl.training.checkpoints import checkpoint, restoring
-from pearl.training.checkpoints.state import State
-from pearl.training.compiled import Compiled
+from pearl.training.checkpoints.state import RunState
+from pearl.training.compiled import CompiledPlan
 from pearl.training.milestones import Milestones
 from pearl.training.policy import FILES, Policy
 from pearl.training.steering import Which
 from pearl_devices import Buffers, UnsupportedError, buffers, platform_json
 from pearl_devices.kernels import kind_of
-from pearl_devices.kernels.shares import spread
+from pearl_devices.kernels.data_parallel import spread
 
 if TYPE_CHECKING:
-    from pearl.runtime.islands.away import Remote
     from pearl.runtime.lanes.engine import Engine
-    from pearl.runtime.lanes.work import Work
+    from pearl.runtime.lanes.run_context import RunContext
+    from pearl.runtime.remote.remote_worker import RemoteGroup
 
 BEST = "best."
 """Beginning of the names of the arrays of the best policy."""
 
 
 @dataclass(frozen=True)
-class Resumed:
+class ResumePoint:
     """A checkpoint that a run goes on from.
 
     environments: brings the environments outside the arrays back; None: these start anew.
     anew: beginnings of the names of arrays that are not taken from the checkpoint.
     """
 
-    stored: checkpoint.Stored
+    stored: checkpoint.CheckpointFile
     environments: Mapping[str, Any] | None
-    anew: tuple[str, ...] = ()
+    reset: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, file: Path) -> Resumed:
+    def of(cls, file: Path) -> ResumePoint:
         """A checkpoint from which its own run goes on unchanged."""
         stored = checkpoint.load(file)
         return cls(stored, stored.about["environments"])
@@ -75,11 +75,11 @@ class Session:
     notes: returns sentences of the calls that last ran, about how they did.
     """
 
-    def __init__(self, compiled: Compiled, seed: int) -> None:
+    def __init__(self, compiled: CompiledPlan, seed: int) -> None:
         self.compiled, self.seed, self.at = compiled, seed, 0
         self.environments: Callable[[], Mapping[str, Any]] = dict
         self.notes: Callable[[], list[str]] = list
-        self._memory: channels.Memory | None = None
+        self._memory: channels.SharedArrays | None = None
         self.acting = acting_if_any(compiled.graph)
         self.arrays = self._allocated()
         self.start(seed)
@@ -88,7 +88,7 @@ class Session:
         """All arrays, in shared memory where lanes run in processes of their own."""
         c, kernels = self.compiled, {}
         for name, job in c.jobs.items():
-            origin, _ = c.torn.origin(name)
+            origin, _ = c.replica_graph.origin(name)
             fused = len(job.tasks) > 1
             kernels[job.name if fused else origin] = (
                 job.kernel if fused else c.graph.task(origin).kernel
@@ -120,7 +120,7 @@ class Session:
                 array[0] = key(seed, name.removeprefix("rng."))
         lasting = system if steps is None else system.lasting(steps)
         name = system.algorithm.name
-        with own_code(system, f"algorithm.name: {name}: its initialise"):
+        with reporting_user_errors(system, f"algorithm.name: {name}: its initialise"):
             algorithm(name).initialise(arrays, lasting, seed)
         start_normalisation(arrays, system)
         spread(arrays)
@@ -128,7 +128,7 @@ class Session:
             if "@" in name and not name.startswith("rng."):
                 array[...] = arrays[name.partition("@")[0]]
         self.at = 0
-        for copies in (BEST, restoring.JUDGED):
+        for copies in (BEST, restoring.EVALUATED):
             for copy, name in self._copied(copies).items():
                 arrays[copy] = arrays[name].copy()
 
@@ -151,19 +151,19 @@ class Session:
         """Make the current policy the best one."""
         self._copy(BEST)
 
-    def judge(self) -> Buffers:
+    def copy_for_evaluation(self) -> Buffers:
         """Make the current policy the one that is judged; returns its arrays."""
-        self._copy(restoring.JUDGED)
-        return self.judged
+        self._copy(restoring.EVALUATED)
+        return self.evaluated_arrays
 
     @property
-    def judged(self) -> Buffers:
+    def evaluated_arrays(self) -> Buffers:
         """The arrays of the policy that is judged."""
-        return {copy: self.arrays[copy] for copy in self._copied(restoring.JUDGED)}
+        return {copy: self.arrays[copy] for copy in self._copied(restoring.EVALUATED)}
 
-    def keep_judged(self) -> None:
+    def mark_evaluated_best(self) -> None:
         """Make the policy that was judged the best one."""
-        for best, judged in zip(self._copied(BEST), self._copied(restoring.JUDGED), strict=True):
+        for best, judged in zip(self._copied(BEST), self._copied(restoring.EVALUATED), strict=True):
             self.arrays[best][...] = self.arrays[judged]
 
     def _copy(self, copies: str) -> None:
@@ -183,9 +183,9 @@ class Session:
         return self._of(states)
 
     @property
-    def policy_judged(self) -> Policy:
+    def evaluated_policy(self) -> Policy:
         """The policy that is judged."""
-        return self._policy(restoring.JUDGED)
+        return self._policy(restoring.EVALUATED)
 
     def _policy(self, copies: str) -> Policy:
         return self._of({name: self.arrays[copy] for copy, name in self._copied(copies).items()})
@@ -199,13 +199,13 @@ class Session:
 
     @contextmanager
     def lanes(
-        self, milestones: Milestones, state: State, resumed: Resumed | None
-    ) -> Iterator[single_lane.OneLane | Engine]:
+        self, milestones: Milestones, state: RunState, resumed: ResumePoint | None
+    ) -> Iterator[single_lane.SingleLaneRunner | Engine]:
         """The plan's lanes, ready at the iteration of `state`, ended with the context.
 
         resumed: the checkpoint in which `state` was read, where it was.
         """
-        from pearl.runtime.environments.watchdog import limited
+        from pearl.runtime.environments.watchdog import env_time_limit
 
         c, options = self.compiled, self.compiled.system.train
         learning = learning_tasks(algorithm(c.system.algorithm.name).LEARNING, c.graph)
@@ -213,12 +213,12 @@ class Session:
         restart = options.on_env_failure == "restart"
         pace_s = None if c.emulate else c.plan.pace_s
         before = resumed.environments if resumed else None
-        residency = Residency(c.jobs, self.arrays, partial(channels.own, c.protocol))
+        residency = Residency(c.jobs, self.arrays, partial(channels.array_name, c.protocol))
         self.notes = residency.notes
         if c.protocol.alone:
-            with own_code(c.system, "binding the kernels"), _bringing_back():
+            with reporting_user_errors(c.system, "binding the kernels"), _binding_errors():
                 steps = single_lane.bind(c.order, c.jobs, learning, self.arrays, residency)
-                found = {s.job.name: external_envs.found(s.job, s.call) for s in steps}
+                found = {s.job.name: external_envs.external_envs_of(s.job, s.call) for s in steps}
                 environments = {name: env for name, env in found.items() if env is not None}
                 for env in environments.values():
                     env.on_failure = external_envs.hearing(state.log, restart=restart)
@@ -226,8 +226,8 @@ class Session:
                     external_envs.restore(environments, before)
             self.again(resumed)
             self.environments = lambda: external_envs.snapshot(environments)
-            with limited(environments, environments, limit_s):
-                yield single_lane.OneLane(
+            with env_time_limit(environments, environments, limit_s):
+                yield single_lane.SingleLaneRunner(
                     steps,
                     self.arrays,
                     milestones.warm,
@@ -238,16 +238,16 @@ class Session:
                 )
             return
         from pearl.runtime.lanes.engine import Engine
-        from pearl.runtime.lanes.work import Work
-        from pearl.runtime.protocol.control_block import Span
+        from pearl.runtime.lanes.run_context import RunContext
+        from pearl.runtime.protocol.control_block import WorkRange
 
-        work = Work(
+        work = RunContext(
             protocol=c.protocol,
             jobs=c.jobs,
             arrays=self.arrays,
             residency=residency,
             learning=learning,
-            span=Span(milestones.warm, milestones.total, state.drained),
+            span=WorkRange(milestones.warm, milestones.total, state.drained),
             about={
                 "spec": plain(c.system.raw),
                 "platform": platform_json.to_json(c.system.platform),
@@ -264,44 +264,44 @@ class Session:
             islands=self._elsewhere(),
         )
         engine = self._in_any_order(work) if c.any_order else Engine(work, c.hosting)
-        with own_code(c.system, "binding the kernels"), _bringing_back():
+        with reporting_user_errors(c.system, "binding the kernels"), _binding_errors():
             engine.__enter__()
         with (
             closing(engine),
-            limited(engine.environments_here, engine.environments_in_process, limit_s),
+            env_time_limit(engine.environments_here, engine.environments_in_process, limit_s),
         ):
             self.again(resumed)
             self.environments = engine.environments
-            with own_code(c.system, "binding the kernels"), _bringing_back():
+            with reporting_user_errors(c.system, "binding the kernels"), _binding_errors():
                 engine.start(state.iteration, state.under_way)
             yield engine
 
-    def _elsewhere(self) -> list[Remote]:
+    def _elsewhere(self) -> list[RemoteGroup]:
         """The islands of the plan, where they are run as such."""
         c = self.compiled
         if c.hosting != "ray" or not c.islands:
             return []
-        from pearl.runtime.islands import ray_post
-        from pearl.runtime.islands.away import Remote
-        from pearl.runtime.islands.batching import Flows, flows
+        from pearl.runtime.remote import ray_lane_client
+        from pearl.runtime.remote.batching import Flows, flows
+        from pearl.runtime.remote.remote_worker import RemoteGroup
 
         if c.any_order:
-            return [Remote(island, Flows((), ()), ray_post.RayPost) for island in c.islands]
+            return [RemoteGroup(i, Flows((), ()), ray_lane_client.RayLaneClient) for i in c.islands]
         found = zip(c.islands, flows(c.protocol, c.islands), strict=True)
-        return [Remote(island, mine, ray_post.RayPost) for island, mine in found]
+        return [RemoteGroup(island, mine, ray_lane_client.RayLaneClient) for island, mine in found]
 
-    def _in_any_order(self, work: Work) -> Engine:
+    def _in_any_order(self, work: RunContext) -> Engine:
         """The lanes of an any-order plan."""
-        from pearl.runtime.lanes.async_learner import AnyOrder
+        from pearl.runtime.lanes.async_learner import AsyncEngine
 
         if self.compiled.hosting == "one":
             raise SpecError(
                 "limits.any_order: each copy of the actors needs a thread or a process of its own, "
                 "and train.lanes is one; set it to threads or processes"
             )
-        return AnyOrder(work, self.compiled.hosting, self.compiled.graph)
+        return AsyncEngine(work, self.compiled.hosting, self.compiled.graph)
 
-    def again(self, resumed: Resumed | None) -> None:
+    def again(self, resumed: ResumePoint | None) -> None:
         """Copy the arrays of a checkpoint again: binding has reset environments outside them.
 
         No call has run since they were first copied, so the replay is as it was. Observations that
@@ -309,27 +309,27 @@ class Session:
         network.
         """
         if resumed:
-            without = (restoring.REPLAY, *resumed.anew)
+            without = (restoring.REPLAY, *resumed.reset)
             restoring.restore(resumed.stored, self.arrays, self.compiled.graph, without=without)
-        if self.acting and self.acting.interface and (not resumed or "env." in resumed.anew):
-            with own_code(self.compiled.system, "the first observations"):
+        if self.acting and self.acting.interface and (not resumed or "env." in resumed.reset):
+            with reporting_user_errors(self.compiled.system, "the first observations"):
                 pass_first(self.acting, self.arrays)
 
     # ------------------------------------------------------------------ checkpoints
 
-    def held(self, done: State) -> Buffers:
+    def held(self, done: RunState) -> Buffers:
         """The arrays as a checkpoint holds them: those of a policy that is judged while it is."""
         replay = self.compiled.system.train.checkpoint_replay
-        found = restoring.kept(self.arrays, self.compiled.graph, replay=replay)
+        found = restoring.checkpoint_views(self.arrays, self.compiled.graph, replay=replay)
         return {
-            n: a for n, a in found.items() if done.judging or not n.startswith(restoring.JUDGED)
+            n: a for n, a in found.items() if done.judging or not n.startswith(restoring.EVALUATED)
         }
 
-    def nbytes(self, done: State) -> int:
+    def nbytes(self, done: RunState) -> int:
         """Bytes of the arrays in a checkpoint."""
         return sum(array.nbytes for array in self.held(done).values())
 
-    def save(self, path: Path, done: State) -> None:
+    def save(self, path: Path, done: RunState) -> None:
         """Write the arrays and `done` to a checkpoint, atomically."""
         progress: dict[str, Any] = plain(vars(done) | {"log": vars(done.log)})
         about = {
@@ -342,7 +342,9 @@ class Session:
         }
         checkpoint.save(path, self.held(done), about)
 
-    def save_run(self, folder: Path, done: State, pace: checkpoint.Pace | None = None) -> None:
+    def save_run(
+        self, folder: Path, done: RunState, pace: checkpoint.CheckpointPacer | None = None
+    ) -> None:
         """Write both policies and the checkpoint of a run. pace: is told how long it took.
 
         Until a policy has been evaluated, the best one is the last.
@@ -358,7 +360,9 @@ class Session:
         if pace:
             pace.wrote(self.nbytes(done), time.monotonic() - begin_s)
 
-    def take_in(self, stored: checkpoint.Stored, steps: int | None = None) -> Buffers:
+    def load_checkpoint(
+        self, stored: checkpoint.CheckpointFile, steps: int | None = None
+    ) -> Buffers:
         """Copy the arrays of a checkpoint, once all of them are sound.
 
         Returns the constants of a run of `steps` env steps, by default the spec's.
@@ -378,7 +382,7 @@ class Session:
 
 
 @contextmanager
-def _bringing_back() -> Iterator[None]:
+def _binding_errors() -> Iterator[None]:
     """Errors while calls are bound and environments come back, as one kind of error."""
     try:
         yield

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from pearl.errors import SpecError
 from pearl.planning.runs import Run, StoppedBy
-from pearl_devices.given import mistyped
+from pearl_devices.validation import mistyped
 
 if TYPE_CHECKING:
     from pearl.training.policy import Policy
@@ -148,7 +148,7 @@ class Listening(Callback):
 
 
 @dataclass
-class Steering:
+class CallbackList:
     """The callbacks of a run, and their wish to end it.
 
     stopped: by a callback; None: by none.
@@ -162,7 +162,7 @@ class Steering:
     failure: str | None = None
 
     @staticmethod
-    def of(callbacks: Sequence[Callback], progress: Listener | None) -> Steering:
+    def of(callbacks: Sequence[Callback], progress: Listener | None) -> CallbackList:
         """Raises SpecError where one is no `Callback`."""
         needed = "a list of objects of classes that inherit pearl.Callback"
         wrong = mistyped("train: callbacks", callbacks, Sequence, needed)
@@ -175,7 +175,7 @@ class Steering:
         ]
         if wrong:
             raise SpecError(*wrong)
-        return Steering([*callbacks, *([Listening(progress)] if progress else [])])
+        return CallbackList([*callbacks, *([Listening(progress)] if progress else [])])
 
     def tell(self, moment: Moment, make: Callable[[], Progress]) -> None:
         """Tell every callback; one that raises is the last to be told, but at the end."""

@@ -14,30 +14,30 @@ import yaml
 from pearl.errors import SpecError
 from pearl.files import held, write_atomically
 from pearl.graph.task_graph import TaskGraph
-from pearl.planner import plan_memory
-from pearl.planner.planner import as_system, planned, spared
+from pearl.planner import plan_cache
+from pearl.planner.planner import as_system, plan_graph, skipping_timing_if_busy
 from pearl.planning.plans import Plan, load_plan, plain
 from pearl.planning.runs import CHECKPOINT as CHECKPOINT
 from pearl.planning.runs import SPEC_MARK, Run, check_folder
 from pearl.report.report import Report
-from pearl.runtime.protocol.lane_schedule import Protocol
+from pearl.runtime.protocol.lane_schedule import ExecutionSchedule
 from pearl.seeds import checked_seed
-from pearl.spec.own_code import graph_of
 from pearl.spec.reading import System, load
-from pearl.spec.trust import note, require
+from pearl.spec.trust import record_trusted, require_trusted
+from pearl.spec.user_code import build_graph
 from pearl.text_tables import marked
 from pearl.training.checkpoints import checkpoint, restoring, resuming, warm_start
-from pearl.training.checkpoints.state import State
-from pearl.training.compiled import Compiled, compiled, compiled_again
+from pearl.training.checkpoints.state import RunState
+from pearl.training.compiled import CompiledPlan, compile_plan, recompile
 from pearl.training.evaluations import evaluation
 from pearl.training.interruption import interruptible
 from pearl.training.policy import Policy
 from pearl.training.policy_export import export
 from pearl.training.run import TrainingRun
-from pearl.training.session import Resumed, Session
-from pearl.training.steering import Callback, Listener, Steering
+from pearl.training.session import ResumePoint, Session
+from pearl.training.steering import Callback, CallbackList, Listener
 from pearl_devices import Platform, UnsupportedError, backend
-from pearl_devices.given import is_whole, mistyped, shown
+from pearl_devices.validation import is_whole, mistyped, shown
 
 LOG = logging.getLogger("pearl")
 
@@ -69,13 +69,13 @@ def compile(
             )
         system = load(system, set=set)
     system = as_system(system)
-    graph = graph_of(system)
+    graph = build_graph(system)
     if plan is None:
-        with spared(system):
-            made = _planned(system, graph, emulate=emulate)
+        with skipping_timing_if_busy(system):
+            made = _plan_or_cached(system, graph, emulate=emulate)
     else:
         given = plan if isinstance(plan, Plan) else load_plan(plan)
-        made = compiled(system, given, graph, emulate=emulate, check=True)
+        made = compile_plan(system, given, graph, emulate=emulate, check=True)
     trainer = Trainer._of(made, seed, plan_given=plan is not None)
     trainer.planned_s = time.perf_counter() - begin_s
     if not emulate:
@@ -83,17 +83,17 @@ def compile(
     return trainer
 
 
-def _planned(system: System, graph: TaskGraph, *, emulate: bool) -> Compiled:
+def _plan_or_cached(system: System, graph: TaskGraph, *, emulate: bool) -> CompiledPlan:
     """The system compiled with the plan that is remembered of it, or else made now."""
-    if (known := plan_memory.remembered(system, graph)) is not None:
+    if (known := plan_cache.load_cached_plan(system, graph)) is not None:
         with suppress(SpecError):  # then it is made anew
-            return compiled(system, known, graph, emulate=emulate, check=True)
-    plan = planned(system, graph)
-    plan_memory.remember(system, graph, plan)
-    return compiled(system, plan, graph, emulate=emulate)
+            return compile_plan(system, known, graph, emulate=emulate, check=True)
+    plan = plan_graph(system, graph)
+    plan_cache.cache_plan(system, graph, plan)
+    return compile_plan(system, plan, graph, emulate=emulate)
 
 
-def _require_devices(made: Compiled) -> None:
+def _require_devices(made: CompiledPlan) -> None:
     """Raises SpecError where the plan uses devices that are not here."""
     used, platform = {t.device for t in made.plan.tasks}, made.system.platform
     absent = [d.name for d in platform.devices if d.name in used and not d.real]
@@ -121,7 +121,7 @@ def _obstacle(platform: Platform, name: str) -> str:
     return f"device {name}: nothing drives one of kind {device.kind}"
 
 
-def _check_devices(made: Compiled) -> None:
+def _check_devices(made: CompiledPlan) -> None:
     """Raises SpecError where a device computes something else than the CPU."""
     wrong = []
     jobs, platform = set(made.jobs.values()), made.system.platform
@@ -144,17 +144,17 @@ def plan_of_run(folder: Path, system: System) -> Plan | None:
         return None
     about = checkpoint.load(file).about
     resuming.check_spec(about["spec"], plain(system.raw), file)
-    return compiled_again(about, system, file).plan
+    return recompile(about, system, file).plan
 
 
-def require_own(folder: Path, *, trust: bool) -> None:
+def require_trusted_run(folder: Path, *, trust: bool) -> None:
     """Refuse a checkpoint whose spec names code, unless this user has trained by that spec or
     trusts it.
 
     Imports nothing.
     """
     if (folder / CHECKPOINT).exists():
-        require(checkpoint.load(folder / CHECKPOINT).about["spec"], folder, trust=trust)
+        require_trusted(checkpoint.load(folder / CHECKPOINT).about["spec"], folder, trust=trust)
 
 
 class Trainer:
@@ -169,16 +169,16 @@ class Trainer:
     def __init__(
         self, system: System, plan: Plan, *, emulate: bool = False, seed: int | None = None
     ) -> None:
-        self._begin_with(compiled(system, plan, emulate=emulate), seed, plan_given=False)
+        self._begin_with(compile_plan(system, plan, emulate=emulate), seed, plan_given=False)
 
     @classmethod
-    def _of(cls, made: Compiled, seed: int | None, *, plan_given: bool) -> Trainer:
+    def _of(cls, made: CompiledPlan, seed: int | None, *, plan_given: bool) -> Trainer:
         """plan_given: a run that goes on keeps this plan, whatever plan its checkpoint has."""
         trainer = cls.__new__(cls)
         trainer._begin_with(made, seed, plan_given=plan_given)
         return trainer
 
-    def _begin_with(self, made: Compiled, seed: int | None, *, plan_given: bool) -> None:
+    def _begin_with(self, made: CompiledPlan, seed: int | None, *, plan_given: bool) -> None:
         self._seed_given, self._plan_given = seed, plan_given
         of_spec = made.system.train.seed
         self.session = Session(made, of_spec if seed is None else checked_seed(seed))
@@ -199,7 +199,7 @@ class Trainer:
         return self.session.compiled.graph
 
     @property
-    def protocol(self) -> Protocol:
+    def protocol(self) -> ExecutionSchedule:
         """The firings of every lane of the plan."""
         return self.session.compiled.protocol
 
@@ -261,7 +261,7 @@ class Trainer:
         if problems:
             raise SpecError(*problems)
         _check_devices(self.session.compiled)
-        steering = Steering.of(callbacks, progress)
+        steering = CallbackList.of(callbacks, progress)
         folder = Path(out) if out is not None else None
         if replan:
             from pearl.training import plan_change
@@ -272,7 +272,7 @@ class Trainer:
         if seed is not None:
             self.session.seed = self._seed_given = checked_seed(seed)
         planned_s, self.planned_s = self.planned_s, 0.0
-        with spared(self.system), interruptible() as interruption:
+        with skipping_timing_if_busy(self.system), interruptible() as interruption:
             if folder is None:
                 run = TrainingRun(
                     self.session, self._begin(steps, start_from), None, interruption, planned_s
@@ -281,7 +281,7 @@ class Trainer:
             check_folder(folder)
             with held(folder):
                 state, resumed = self._entered(folder, steps, start_from, resume=resume)
-                note(self.system.raw)
+                record_trusted(self.system.raw)
                 self.plan.save(folder / "plan.json")
                 text = yaml.safe_dump(plain(self.system.raw), sort_keys=False, allow_unicode=True)
                 write_atomically(folder / "spec.yaml", (SPEC_MARK + text).encode())
@@ -291,19 +291,19 @@ class Trainer:
                 finally:
                     self.session = run.session
 
-    def _begin(self, steps: int | None, start_from: str | Path | None) -> State:
+    def _begin(self, steps: int | None, start_from: str | Path | None) -> RunState:
         """The state of a run before its first iteration. steps: env steps; None: the spec's."""
         total = self.system.train.steps if steps is None else steps
         self.session.start(self.seed, total)
-        state = State(total_steps=total)
+        state = RunState(total_steps=total)
         if start_from is not None:
             for text in warm_start.take(self.session, Path(start_from)):
-                resuming.told(state, text)
+                resuming.log(state, text)
         return state
 
     def _entered(
         self, folder: Path, steps: int | None, start_from: str | Path | None, *, resume: bool
-    ) -> tuple[State, Resumed | None]:
+    ) -> tuple[RunState, ResumePoint | None]:
         """The state that a run in `folder` begins or goes on with, and its checkpoint if any."""
         file, resumed = folder / CHECKPOINT, None
         if resume and file.exists() and start_from is not None:
@@ -327,9 +327,9 @@ class Trainer:
         else:
             state = self._begin(steps, start_from)
             if resume:
-                resuming.told(state, f"there is no checkpoint in {folder}: the run begins anew")
+                resuming.log(state, f"there is no checkpoint in {folder}: the run begins anew")
         if restoring.CURSOR in self.session.arrays and not self.system.train.checkpoint_replay:
-            resuming.told(
+            resuming.log(
                 state,
                 "train.checkpoint_replay is false: gone on with from a checkpoint, this "
                 "run will fill its replay anew, and not equal one that went through",
@@ -361,8 +361,8 @@ class Trainer:
 
     def save(self, path: str | Path) -> None:
         """Write the trainer to one file, atomically."""
-        note(self.system.raw)
-        self.session.save(Path(path), State(total_steps=self.system.train.steps))
+        record_trusted(self.system.raw)
+        self.session.save(Path(path), RunState(total_steps=self.system.train.steps))
 
     def export(self, path: str | Path) -> dict[str, Any]:
         """Write `policy` as a torch state_dict (safetensors, no pickle); returns its description.
@@ -384,14 +384,14 @@ class Trainer:
         file = Path(path) / CHECKPOINT if Path(path).is_dir() else Path(path)
         stored = checkpoint.load(file)
         about = stored.about
-        require(about["spec"], path, trust=trust)
+        require_trusted(about["spec"], path, trust=trust)
         trainer = cls(
             load(about["spec"]),
             load_plan(about["plan"]),
             emulate=about["emulate"],
             seed=about["seed"],
         )
-        trainer.session.take_in(stored)
+        trainer.session.load_checkpoint(stored)
         return trainer
 
     def report(self, run: Run | None = None) -> Report:

@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 
 import pearl
 from pearl import Limits, SpecError, advice, solve
-from pearl.advice import advise, asking, hardware, sizes
-from pearl.advice.asking import Case, Finding
+from pearl.advice import advise, case, hardware, sizes
+from pearl.advice.case import Case, Finding
 from pearl.advice.comparison import Comparison, compare, how_sure, share, times
 from pearl.advice.hardware import of_platform
 from pearl.advice.measuring import INNER, OUTER, given
@@ -55,7 +55,7 @@ LONG_S = 600.0
 @pytest.fixture(autouse=True)
 def patient(monkeypatch) -> None:
     """Ten times as long for a plan: on a busy machine 2 s of the clock do not find all."""
-    for module in (asking, sizes):
+    for module in (case, sizes):
         monkeypatch.setattr(module, "SOLVE_S", 20.0)
 
 
@@ -467,7 +467,7 @@ def test_a_name_cannot_write_to_the_terminal() -> None:
 def test_the_command_prints_the_page_and_its_object(tmp_path, monkeypatch) -> None:
     """By a clock that every look moves on by 2 s, so that the last questions have no time."""
     looks = count(0, 2)
-    for module in (advice, asking):
+    for module in (advice, case):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: float(next(looks))))
     spec = tmp_path / "my spec.yaml"
     spec.write_text(json.dumps({**SPEC, "limits": {}}))

@@ -6,7 +6,7 @@ import pytest
 
 import pearl
 from pearl.advice import advise
-from pearl.advice.comparison import number, worth
+from pearl.advice.comparison import number, sampled_rates
 from pearl.explanation import explain
 from pearl.formatting import count
 from pearl.planner.planner import pareto
@@ -53,7 +53,7 @@ def test_they_agree_on_every_number() -> None:
     said = f"{count(rate)} env steps/s ({count(low)}–{count(high)})"
     assert said in str(Report(plan, None, system))
     assert said in bound.answer
-    drawn = worth(plan, Draws())
+    drawn = sampled_rates(plan, Draws())
     assert sorted(drawn)[10] == pytest.approx(low, rel=0.1)
     assert number(plan) == pytest.approx(rate)
 

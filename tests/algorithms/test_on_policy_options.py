@@ -13,7 +13,7 @@ import torch
 import pearl
 from pearl.algorithms import algorithm
 from pearl.errors import SpecError
-from pearl.spec.own_code import graph_of
+from pearl.spec.user_code import build_graph
 from pearl.testing.kernel_buffers import copied, equal
 from pearl_devices import Buffers, cpu
 from pearl_devices.buffers import allocate, specs
@@ -40,7 +40,7 @@ def spec(name: str, steps: int = 64, **algorithm: Any) -> dict[str, Any]:
 
 def arrays(system: Any) -> Buffers:
     """Those of a fresh run of a system."""
-    found = allocate([task.kernel for task in graph_of(system).tasks])
+    found = allocate([task.kernel for task in build_graph(system).tasks])
     algorithm(system.algorithm.name).initialise(found, system, 3)
     return found
 
@@ -48,7 +48,7 @@ def arrays(system: Any) -> Buffers:
 def moved(name: str, **options: Any) -> tuple[Buffers, Buffers]:
     """The update of an algorithm run natively and in torch, on the same numbers."""
     system = pearl.load(spec(name, **options))
-    update = graph_of(system).task("update").kernel
+    update = build_graph(system).task("update").kernel
     native, random = arrays(system), np.random.default_rng(0)
     for key, array in native.items():
         if key.startswith(("batch.", "rollout.")) and array.dtype == np.float32:
@@ -76,8 +76,8 @@ def test_one_block_of_gpu_threads_says_what_it_does_not_know(
     name: str, options: dict[str, Any], said: str
 ) -> None:
     plain, given = (pearl.load(spec(name, **o)) for o in ({}, options))
-    assert misfit(graph_of(plain).task("update").kernel) == ""
-    assert said in misfit(graph_of(given).task("update").kernel)
+    assert misfit(build_graph(plain).task("update").kernel) == ""
+    assert said in misfit(build_graph(given).task("update").kernel)
 
 
 RATES = {"initial": 1e-2, "final": 1e-3, "schedule": "cosine"}
@@ -158,7 +158,7 @@ def test_a_network_of_ones_own_moves_as_the_same_dense_layers_do(name: str) -> N
             for side in ("learner", "policy"):
                 b[f"{side}.{net}"][:] = np.concatenate(flat)
         for task in ("gae", "update"):
-            k = graph_of(system).task(task).kernel
+            k = build_graph(system).task(task).kernel
             cpu.bind(k, "torch", b)()
         found.append(b)
     plain, own = found
@@ -199,7 +199,7 @@ def test_a_network_of_ones_own_trains_on_stacked_frames_and_a_resumed_run_is_the
 def test_one_environment_is_acted_in_by_the_same_policy_for_as_long_as_asked() -> None:
     wanted = {(): (16, 8), (("num_envs", 4),): (4, 4), (("train_every", 3),): (4, 2)}
     for options, (env_steps, updates) in wanted.items():
-        found = graph_of(pearl.load(spec("dqn", **dict(options))))
+        found = build_graph(pearl.load(spec("dqn", **dict(options))))
         assert (found.env_steps, found.updates) == (env_steps, updates)
     with pytest.raises(SpecError, match="taken one by one"):
         pearl.load(spec("dqn", train_every=2, replay={"kind": "prioritised"}))

@@ -21,7 +21,7 @@ from pearl_devices import Kernel, cpu, kernel
 from pearl_devices.base import KernelFailed, KernelKindError
 from pearl_devices.kernels import KINDS
 from pearl_estimators import roofline
-from pearl_estimators.host import own_timing
+from pearl_estimators.host import user_code_timing
 from pearl_estimators.host.calibration import CalibrationError
 from tests.lanes import SECONDS, differing, planned, replay_spec, trained
 
@@ -183,7 +183,7 @@ def test_without_a_count_the_bytes_of_its_arrays_are_its_work() -> None:
 
 
 def test_it_is_timed_where_it_runs_and_assumed_elsewhere() -> None:
-    found = own_timing.own_kind(TestBonus.kernel, "python")
+    found = user_code_timing.time_user_kernel(TestBonus.kernel, "python")
     assert found.rung == "measured"
     assert 1e-6 < found.low_s <= found.latency_s <= found.high_s < 1e-2
     sheet = pearl.load(SMALL).platform.device("cpu")
@@ -194,7 +194,7 @@ def test_it_is_timed_where_it_runs_and_assumed_elsewhere() -> None:
 
 def test_a_block_that_took_less_than_no_time_is_no_error() -> None:
     """By a clock that stands still while others have the core, which is read a little late."""
-    assert own_timing._estimate((2e-6, -1e-6, 3e-6), "a busy machine").low_s == 0.0
+    assert user_code_timing._estimate((2e-6, -1e-6, 3e-6), "a busy machine").low_s == 0.0
 
 
 def test_actors_of_uneven_speed_are_refused_with_the_task() -> None:
@@ -290,7 +290,7 @@ def test_a_function_that_cannot_be_bound_or_fails_names_itself(
         with pytest.raises(error, match=text):
             cpu.bind(kernel("faulty:KIND", envs=4), variant, arrays)()
     with pytest.raises(CalibrationError, match="faulty:raises failed: RuntimeError: no such luck"):
-        own_timing.own_kind(kernel("faulty:KIND", envs=4), "python")
+        user_code_timing.time_user_kernel(kernel("faulty:KIND", envs=4), "python")
 
 
 ALGORITHM = """

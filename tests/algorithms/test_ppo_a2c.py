@@ -144,7 +144,7 @@ def test_fused_modes_train_as_the_tasks_one_by_one(name: str, fused: str) -> Non
     for trainer in (together, apart):
         jobs, into = trainer.session.compiled.jobs, trainer.session.arrays
         steps = single_lane.bind(order, jobs, (), into)
-        single_lane.OneLane(steps, into, 0, Residency(jobs, into)).run(20, 0)
+        single_lane.SingleLaneRunner(steps, into, 0, Residency(jobs, into)).run(20, 0)
     ours = arrays(together)
     assert equal({n: ours[n] for n in arrays(apart)}, arrays(apart)) == []
     assert together.session.arrays["learner.step"][0] == 20 * together.graph.updates

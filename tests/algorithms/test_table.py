@@ -13,7 +13,7 @@ import pearl.algorithms
 from pearl.algorithms import ACTIONS, ALGORITHMS, FAMILIES, algorithm
 from pearl.cli.listing import LISTS
 from pearl.errors import SpecError
-from pearl.spec.reading import state
+from pearl.spec.reading import load_static
 from tests.cli.test_cli import Ran
 
 GOOD = """
@@ -94,11 +94,11 @@ def test_options_of_a_module_are_checked_by_name(module: Any) -> None:
 
 def test_a_module_that_is_not_imported_may_have_options_that_nobody_knows(module: Any) -> None:
     algorithm_ = {**SPEC["algorithm"], "heads": 99, "network": "a.b:c"}
-    stated = state({"algorithm": algorithm_})
+    stated = load_static({"algorithm": algorithm_})
     assert "own.mine" not in sys.modules
     assert (stated.raw["algorithm"]["heads"], stated.raw["algorithm"]["network"]) == (99, "a.b:c")
     with pytest.raises(SpecError, match=r"algorithm\.num_envs: given 0; allowed: at least 1"):
-        state({"algorithm": {**algorithm_, "num_envs": 0}})
+        load_static({"algorithm": {**algorithm_, "num_envs": 0}})
 
 
 def test_a_module_says_which_actions_it_can_choose(module: Any) -> None:

@@ -12,7 +12,7 @@ from benchmarks.peers_table import ASKED, bars_of, ratio
 from benchmarks.peers_workloads import WORKLOADS
 from benchmarks.returns_cases import BY_NAME, CASES, Case
 from benchmarks.returns_table import interval, iqm, tables
-from pearl_devices.named import environment
+from pearl_devices.user_imports import environment
 
 CASE = CASES[0]
 

@@ -16,7 +16,7 @@ from benchmarks.gpu import loops, tree
 from benchmarks.gpu.crossover import crossing
 from benchmarks.gpu.target import Case, Target
 from pearl_devices import Device, Platform, discover
-from pearl_devices.gpu.driver import HostTwin
+from pearl_devices.gpu.driver import HostDriver
 
 
 def numbers(value: Any) -> Iterator[Any]:
@@ -113,7 +113,7 @@ def test_a_loop_is_judged_by_the_best_of_the_others_in_throughput_and_energy(
     def case(per_s: float, per_j: float) -> Case:
         return Case("it", True, {}, {"env_steps_per_s": per_s, "env_steps_per_j": per_j})
 
-    gpu = Target(Device("gpu", "gpu"), HostTwin(), False, "host")
+    gpu = Target(Device("gpu", "gpu"), HostDriver(), False, "host")
     others = [case(100.0, 3.0), case(50.0, 10.0)]
     *same, ours = loops.judged(gpu, [*others, case(220.0, per_j)])
     assert same == others

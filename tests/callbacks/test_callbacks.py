@@ -20,9 +20,9 @@ from pearl.callbacks.stop_at_return import StopAtReturn
 from pearl.callbacks.tensorboard import TensorBoard
 from pearl.callbacks.video import Video, record
 from pearl.callbacks.wandb_log import WandB
-from pearl.spec.own_code import graph_of
+from pearl.spec.user_code import build_graph
 from pearl.training.policy import Policy
-from pearl_devices import buffers, named
+from pearl_devices import buffers, user_imports
 from tests.training.own_spaces import Spaced
 from tests.training.test_interruption import EVALUATED
 
@@ -143,11 +143,11 @@ def test_a_video_plays_actions_of_the_space(monkeypatch, tmp_path):
             taken.append(self.action_space.contains(action))
             return super().step(action)
 
-    monkeypatch.setattr(named, "environment", lambda *_: Noted())
+    monkeypatch.setattr(user_imports, "environment", lambda *_: Noted())
     monkeypatch.setattr(gymnasium.wrappers, "RecordVideo", lambda env, *_, **__: env)
     spec = {"algorithm": {"name": "dqn", "env": "tests.training.own_spaces:Spaced"}}
     system = pearl.load({**spec, "platform": "cpu_gpu"})
-    acting = acting_of(graph_of(system))
+    acting = acting_of(build_graph(system))
     parameters = np.zeros(buffers.specs(acting)["policy.q"][0], np.float32)
     record(Policy(system, acting, parameters), tmp_path, "x", 0)
     assert taken == [True] * 5

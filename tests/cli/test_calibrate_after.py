@@ -9,7 +9,7 @@ import pytest
 
 from pearl.planning.runs import load_run
 from pearl.training.policy import Policy
-from pearl_estimators.host import on_demand
+from pearl_estimators.host import calibrator
 from pearl_estimators.host.calibration_file import path, store, stored
 from tests.calibrations import Child
 from tests.cli.test_cli import Ran
@@ -47,7 +47,7 @@ def test_one_lane_is_trained_by_the_data_sheet_and_its_kernels_are_timed_after_i
 ) -> None:
     out = tmp_path / "first"
     child = After(out)
-    fresh.setattr(on_demand, "in_child", child)
+    fresh.setattr(calibrator, "in_child", child)
     ran = trained(out)
     plan = load_run(out).plan
     assert {t.rung for t in plan.tasks} == {"datasheet"}
@@ -66,7 +66,7 @@ def test_one_lane_is_trained_by_the_data_sheet_and_its_kernels_are_timed_after_i
     }
 
     second = tmp_path / "second"
-    fresh.setattr(on_demand, "in_child", None)  # nothing is left to be timed
+    fresh.setattr(calibrator, "in_child", None)  # nothing is left to be timed
     store(loaded(1.0))
     restarted(fresh)
     trained(second, "--plan", str(out / "plan.json"))
@@ -80,7 +80,7 @@ def test_one_lane_is_trained_by_the_data_sheet_and_its_kernels_are_timed_after_i
 
 def test_ctrl_c_ends_the_timing_and_nothing_else(fresh: pytest.MonkeyPatch, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    fresh.setattr(on_demand, "in_child", After(out, most=5, error=KeyboardInterrupt()))
+    fresh.setattr(calibrator, "in_child", After(out, most=5, error=KeyboardInterrupt()))
     assert "skipped; what was timed is kept" in trained(out).err
     known = stored()
     assert known is not None

@@ -26,10 +26,10 @@ from pearl.planning.plans import load_plan, pearl_version
 from pearl.planning.runs import load_run
 from pearl.training.progress import line, shown
 from pearl.training.steering import Progress
-from pearl_estimators.host import on_demand
+from pearl_estimators.host import calibrator
 from pearl_estimators.host.calibration import HeldOutTiming, MeasuringTimeoutError
 from pearl_estimators.host.calibration_file import path, stored
-from pearl_estimators.host.journal import teller
+from pearl_estimators.host.journal import journal_writer
 from tests.calibrations import Child, synthetic
 from tests.examples import fused_plan, two_device_plan
 from tests.processes import until
@@ -185,9 +185,9 @@ def test_devices_writes_what_it_says() -> None:
 def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache folder of a process that has just started, whose measuring would fail."""
     monkeypatch.setenv("PEARL_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(on_demand, "_passed", {})
-    monkeypatch.setattr(on_demand, "_looked", set())
-    monkeypatch.setattr(on_demand, "in_child", None)
+    monkeypatch.setattr(calibrator, "_passed", {})
+    monkeypatch.setattr(calibrator, "_looked", set())
+    monkeypatch.setattr(calibrator, "in_child", None)
     return tmp_path
 
 
@@ -202,12 +202,12 @@ def test_calibrate_measures_anew_and_check_compares(
         tasks.append((task, timeout_s))
         if task != "measure":
             return [held, missed]
-        tell = teller(Path(given["journal"]))
+        tell = journal_writer(Path(given["journal"]))
         tell({"skipped": {"update.dqn torch": "no torch here"}})
         tell({"beside": {"env_step native": {"update native": 0.02, "learn native": 0.314}}})
         return measuring(task, seconds, timeout_s=timeout_s, given=given)
 
-    monkeypatch.setattr(on_demand, "in_child", child)
+    monkeypatch.setattr(calibrator, "in_child", child)
     ran = Ran("calibrate", "--json", "-")
     assert ran.status == 0
     assert problems(ran.object(), "calibrate") == []
@@ -267,7 +267,7 @@ def test_a_measuring_that_takes_too_long_is_status_1_and_says_what_is_kept(
     fresh: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     late = Child(most=9, error=MeasuringTimeoutError("measuring this host took more than 3 s"))
-    monkeypatch.setattr(on_demand, "in_child", late)
+    monkeypatch.setattr(calibrator, "in_child", late)
     ran = Ran("calibrate", "--time-limit", 3, "--json", "-")
     assert ran.status == 1
     assert problems(ran.object(), "failed") == []
@@ -278,7 +278,7 @@ def test_a_damaged_calibration_is_made_anew_and_a_line_says_so(
     fresh: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path().write_text("{}")
-    monkeypatch.setattr(on_demand, "in_child", Child())
+    monkeypatch.setattr(calibrator, "in_child", Child())
     ran = Ran("plan", "dqn_cartpole")
     assert ran.status == 0
     assert re.search(r"^note: .*calibration-.*; it is made anew$", ran.err, re.MULTILINE)
@@ -604,14 +604,14 @@ def test_progress_on_a_terminal_is_a_bar_that_ends_full() -> None:
 def test_a_plan_says_what_of_this_host_it_has_to_time_first(
     fresh: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(on_demand, "in_child", Child())
+    monkeypatch.setattr(calibrator, "in_child", Child())
     asked: list[list[str]] = []
 
     def lacking(kernels: list[Any]) -> list[str]:
         asked.append(sorted({k.kind for k in kernels}))
         return ["sac"] if len(asked) == 1 else []
 
-    monkeypatch.setattr(on_demand, "lacking", lacking)
+    monkeypatch.setattr(calibrator, "missing_groups", lacking)
     said = [Ran("plan", "sac_pendulum").err for _ in range(2)]
     assert "timing kernels of this host once (sac)" in said[0]
     assert "timing" not in said[1]

@@ -15,10 +15,10 @@ from pearl_devices import Device, Link, Platform, UnsupportedError
 from pearl_devices.discover import cpu
 from pearl_devices.gpu import nvidia, program
 from pearl_devices.gpu import verify as verification
-from pearl_devices.gpu.driver import HostTwin
+from pearl_devices.gpu.driver import HostDriver
 from pearl_estimators.gpu import timing
 from pearl_estimators.gpu.calibration import calibrated_or_roofline, path
-from pearl_estimators.host import on_demand
+from pearl_estimators.host import calibrator
 from tests.calibrations import KERNELS, measure, synthetic
 from tests.estimators.test_estimators import DQN
 from tests.schemas.test_schemas import problems
@@ -50,14 +50,14 @@ def test_the_variants_of_a_gpu_are_listed(with_a_gpu: None) -> None:
 def calibrated(with_a_gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The host's own calibration is given."""
     host = measure(30.0, kernels=KERNELS[:30], prepare=synthetic())
-    monkeypatch.setattr(on_demand, "calibrate", lambda **given: host)
+    monkeypatch.setattr(calibrator, "calibrate", lambda **given: host)
 
 
 def test_a_gpu_is_timed_after_the_host_and_kept_with_its_driver(
     calibrated: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = timing.timed
-    monkeypatch.setattr(nvidia, "driver", lambda number: HostTwin())
+    monkeypatch.setattr(nvidia, "driver", lambda number: HostDriver())
     monkeypatch.setattr(timing, "timed", lambda d, device, s: whole(d, device, 0.2, 128))
     monkeypatch.setattr(timing, "driver_version", lambda: "580.1")
     ran = CliRunner().invoke(app, ["calibrate", "--json", "-"])

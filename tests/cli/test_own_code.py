@@ -10,7 +10,7 @@ import yaml
 
 import pearl
 from pearl.cli.application import FAILED, WRONG
-from pearl.spec.own_code import OwnCodeError, own_code
+from pearl.spec.user_code import UserCodeError, reporting_user_errors
 from pearl_devices.base import EnvironmentFailed
 from tests.cli.test_cli import Ran
 
@@ -87,11 +87,11 @@ def test_a_run_that_its_own_losses_end_is_a_failed_run_with_its_files(
 
 def test_an_error_is_blamed_on_no_spec_that_names_no_code() -> None:
     shipped = pearl.load("dqn_cartpole", set={"platform": "cpu_gpu"})
-    with pytest.raises(ZeroDivisionError), own_code(shipped, "a call"):
+    with pytest.raises(ZeroDivisionError), reporting_user_errors(shipped, "a call"):
         _ = 1 // 0
     own = pearl.load({"algorithm": {"name": "examples.own_algorithm", "env": "CartPole-v1"}})
-    with pytest.raises(OwnCodeError, match=r"a call fails: ZeroDivisionError: .*, line "):  # noqa: SIM117
-        with own_code(own, "a call"):
+    with pytest.raises(UserCodeError, match=r"a call fails: ZeroDivisionError: .*, line "):  # noqa: SIM117
+        with reporting_user_errors(own, "a call"):
             _ = 1 // 0
-    with pytest.raises(EnvironmentFailed), own_code(own, "a call"):
+    with pytest.raises(EnvironmentFailed), reporting_user_errors(own, "a call"):
         raise EnvironmentFailed("reset fails")

@@ -9,7 +9,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from pearl.cluster import connected, connection, nodes, on_node
+from pearl.cluster import connect, connection, nodes, on_node
 from pearl.errors import SpecError
 
 CONNECT = socket.create_connection
@@ -141,8 +141,8 @@ def test_an_actor_is_pinned_to_its_node_and_goes_nowhere_else(stand_in):
 def test_a_cluster_is_joined_and_none_is_started(stand_in):
     ray = stand_in(entry("a"))
     before = signal.getsignal(signal.SIGTERM)
-    assert connected() is ray
-    assert connected() is ray
+    assert connect() is ray
+    assert connect() is ray
     assert signal.getsignal(signal.SIGTERM) is before
     assert ray.options["address"] == "127.0.0.1:6379"
     path = ray.options["runtime_env"]["env_vars"]["PYTHONPATH"].split(":")
@@ -161,7 +161,7 @@ def test_every_node_is_looked_at_once(stand_in):
 def test_without_ray_the_extra_is_named(stand_in, monkeypatch):
     stand_in()
     monkeypatch.setitem(sys.modules, "ray", None)
-    assert "pip install 'pearl-toolkit[ray]'" in said(connected)
+    assert "pip install 'pearl-toolkit[ray]'" in said(connect)
 
 
 def test_without_a_cluster_the_command_for_one_on_the_loopback_is_named(
@@ -189,7 +189,7 @@ def test_a_cluster_that_others_can_reach_is_told(stand_in, monkeypatch, mode, wo
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     monkeypatch.setenv("RAY_AUTH_MODE", mode)
     with pytest.warns(UserWarning, match=words):
-        connected()
+        connect()
 
 
 @pytest.mark.parametrize(

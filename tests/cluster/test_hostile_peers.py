@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from pearl.cluster import door as module
-from pearl.cluster.door import CALLERS, FORM_S, NONCE, Door, join
-from pearl.cluster.wire import HEAD, TAG
+from pearl.cluster.door import CALLERS, FORM_S, NONCE, TransportListener, join
+from pearl.cluster.transport import HEAD, TAG
 from tests.cluster.strangers import BLOBS, SILENT
 
 HERE = "127.0.0.1"
@@ -59,7 +59,7 @@ class Relay:
     """Who sits between the two ends and passes on as much as a test has it pass on."""
 
     def __init__(self, pool):
-        door = Door(HERE)
+        door = TransportListener(HERE)
         with socket.create_server((HERE, 0)) as listening:
             self.near = pool.submit(door.open)
             self.far = pool.submit(join, door.at._replace(port=listening.getsockname()[1]))
@@ -88,7 +88,7 @@ class TestByTcp:
     @pytest.mark.parametrize("blob", BLOBS)
     def test_bytes_that_are_no_proof_do_not_keep_the_other_end_out(self, pool, blob):
         """Size −1, an oversized count, sizes that wrap around, HTTP, an empty batch, and more."""
-        door = Door(HERE)
+        door = TransportListener(HERE)
         with stranger(door) as other:
             other.sendall(BLOBS[blob])
             near = pool.submit(door.open)
@@ -96,7 +96,7 @@ class TestByTcp:
 
     @pytest.mark.parametrize("blob", BLOBS)
     def test_bytes_that_are_no_proof_end_a_caller_with_a_named_cause(self, pool, blob):
-        door = Door(HERE)
+        door = TransportListener(HERE)
         door._listening.close()
         with socket.create_server((HERE, 0)) as listening:
             far = pool.submit(join, door.at._replace(port=listening.getsockname()[1]))
@@ -120,7 +120,7 @@ class TestByTcp:
             end.receive(5.0)
 
     def test_a_byte_now_and_then_does_not_keep_the_other_end_out(self, pool):
-        door = Door(HERE)
+        door = TransportListener(HERE)
         with stranger(door) as slow:
             near = pool.submit(door.open)
             slow.sendall(b"\0")
@@ -128,7 +128,7 @@ class TestByTcp:
 
     def test_a_byte_now_and_then_does_not_keep_a_door_open(self, monkeypatch):
         """With a clock that goes on by 4 s whenever it is read, and then a byte comes."""
-        door, seen = Door(HERE), []
+        door, seen = TransportListener(HERE), []
 
         def monotonic():
             with suppress(OSError):
@@ -158,7 +158,7 @@ class TestByTcp:
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=monotonic))
         with socket.create_server((HERE, 0)) as listening:
             there = pool.submit(listening.accept)
-            at = module.Meeting(HERE, listening.getsockname()[1], bytes(32))
+            at = module.Rendezvous(HERE, listening.getsockname()[1], bytes(32))
             connect = socket.create_connection
 
             def connected(*given):
@@ -174,7 +174,7 @@ class TestByTcp:
 
     def test_silent_connections_do_not_keep_the_other_end_out(self, pool):
         assert SILENT > CALLERS
-        door = Door(HERE)
+        door = TransportListener(HERE)
         near = pool.submit(door.open)
         silent = [stranger(door) for _ in range(SILENT)]
         meet(near, door)
@@ -182,14 +182,14 @@ class TestByTcp:
             each.close()
 
     def test_who_does_not_know_the_secret_is_refused(self, pool):
-        door = Door(HERE)
+        door = TransportListener(HERE)
         near = pool.submit(door.open)
         with pytest.raises(RuntimeError, match="is not the other end: the connection is closed"):
             join(door.at._replace(secret=bytes(32)))
         meet(near, door)
 
     def test_a_door_that_does_not_know_the_secret_is_refused(self, pool):
-        door = Door(HERE)
+        door = TransportListener(HERE)
         with socket.create_server((HERE, 0)) as listening:
             far = pool.submit(join, door.at._replace(port=listening.getsockname()[1]))
             found, _ = listening.accept()
@@ -202,7 +202,7 @@ class TestByTcp:
         door._listening.close()
 
     def test_a_door_says_nothing_but_a_nonce_before_a_caller_has_shown_that_it_knows(self, pool):
-        door, nonces = Door(HERE), set()
+        door, nonces = TransportListener(HERE), set()
         near = pool.submit(door.open)
         for _ in range(2):
             with stranger(door) as other:
@@ -226,7 +226,7 @@ class TestByTcp:
 
     def test_a_proof_of_another_connection_is_none(self, pool):
         """The proof is not that of the nonces of this connection."""
-        door = Door(HERE)
+        door = TransportListener(HERE)
         near = pool.submit(door.open)
         with stranger(door) as first, stranger(door) as second:
             nonces = exactly(first, NONCE) + bytes(NONCE)

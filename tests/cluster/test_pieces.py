@@ -8,9 +8,17 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from pearl.cluster.pieces import MOST, PIECE, WHOLE, apart, cut, joined, pieces
-from pearl.runtime.islands.messages import TEXT, packed
-from pearl.runtime.islands.ray_post import RayPost, _Actor
+from pearl.cluster.chunks import (
+    MOST,
+    PIECE,
+    WHOLE,
+    chunk_count,
+    join_chunks,
+    split_by_sizes,
+    split_message,
+)
+from pearl.runtime.remote.messages import TEXT, packed
+from pearl.runtime.remote.ray_lane_client import RayLaneClient, _RayLaneServer
 
 INLINE = 100 * 1024
 """Bytes of an argument or result that Ray carries in its call (max_direct_call_object_size)."""
@@ -19,13 +27,13 @@ INLINE = 100 * 1024
 @pytest.mark.parametrize("size", [0, 1, PIECE, PIECE + 1, 5 * PIECE - 7, WHOLE, WHOLE + 1])
 def test_a_message_is_its_pieces(size):
     message = np.arange(size, dtype=np.uint64).view(np.uint8)[:size]
-    parts = cut(message)
-    assert np.array_equal(joined(parts), message)
-    assert len(parts) == pieces(size) <= MOST
+    parts = split_message(message)
+    assert np.array_equal(join_chunks(parts), message)
+    assert len(parts) == chunk_count(size) <= MOST
     assert max(p.size for p in parts) <= INLINE - 4096 or size > WHOLE
-    few = cut(message, 2)
+    few = split_message(message, 2)
     assert len(few) <= 2
-    assert np.array_equal(joined(few), message)
+    assert np.array_equal(join_chunks(few), message)
 
 
 class _Calls:
@@ -63,7 +71,7 @@ class _Call:
         return several if self.returns > 1 else found
 
 
-class _Echo(_Actor):
+class _Echo(_RayLaneServer):
     def __init__(self):
         self.held = []
 
@@ -76,7 +84,7 @@ class _Echo(_Actor):
 
 
 def test_messages_cross_as_they_were_and_the_store_is_asked_once_at_most():
-    post = RayPost.__new__(RayPost)
+    post = RayLaneClient.__new__(RayLaneClient)
     ray = post._ray = post._actor = _Calls(_Echo())
     post._pushed, post._pulls, post._pieces, post.where = deque(), deque(), 1, "n"
     r = np.random.default_rng(0)
@@ -94,5 +102,5 @@ def test_messages_cross_as_they_were_and_the_store_is_asked_once_at_most():
 
 def test_what_was_joined_comes_apart():
     parts = [np.full(n, n, np.uint8) for n in (3, 0, 5)]
-    again = apart(joined(parts), [3, 0, 5])
+    again = split_by_sizes(join_chunks(parts), [3, 0, 5])
     assert all(np.array_equal(a, b) for a, b in zip(parts, again, strict=True))

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pearl.cluster import connected, nodes, on_node, timing
+from pearl.cluster import connect, nodes, on_node, timing
 from tests.cluster.strangers import BLOBS, SILENT
 from tests.ray_cluster import Cluster, listening, members
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not ins
 
 
 def test_two_raylets_are_two_nodes_and_each_runs_what_is_pinned_to_it(two_nodes: Cluster):
-    ray = connected()
+    ray = connect()
     found = nodes()
     assert [(n.name, n.address, n.cores) for n in found] == [
         ("a", "127.0.0.1", 1),
@@ -50,7 +50,7 @@ def test_nothing_of_it_listens_beyond_the_loopback(two_nodes: Cluster):
 def test_strangers_at_its_ports_do_not_keep_messages_from_coming(two_nodes: Cluster):
     """By calls of Ray, at every port that listens, this process's among them. Who sits between two
     nodes is not kept out: that takes Ray's TLS (`docs/trust.md`)."""
-    ray = connected()
+    ray = connect()
     kind = ray.remote(concurrency_groups={"into": 1, "out": 1})(timing._Echo)
     actor = kind.options(num_cpus=0, **on_node(nodes()[1])).remote()
     by = timing._ByRay(ray, actor)

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from pearl.cluster import wire as module
-from pearl.cluster.door import Door, join
-from pearl.cluster.wire import AHEAD, CARRIERS, ENCRYPTED, HEAD, MOST, TAG, carrier
+from pearl.cluster import transport as module
+from pearl.cluster.door import TransportListener, join
+from pearl.cluster.transport import AHEAD, CARRIERS, ENCRYPTED, HEAD, MOST, TAG, carrier
 from tests.processes import HANG_S
 from tests.ray_cluster import listening
 
@@ -21,7 +21,7 @@ HERE = "127.0.0.1"
 @contextmanager
 def both():
     """Both ends of a wire: the door's and the caller's."""
-    door = Door(HERE)
+    door = TransportListener(HERE)
     with ThreadPoolExecutor() as pool:
         far = pool.submit(join, door.at)
         ends = door.open(), far.result()
@@ -67,7 +67,7 @@ def test_messages_of_any_size_and_number_come_as_they_were_sent(wires):
 
 def test_nothing_listens_once_both_ends_are_there():
     before = set(listening([os.getpid()]))
-    door = Door(HERE)
+    door = TransportListener(HERE)
     with ThreadPoolExecutor() as pool:
         own = set(listening([os.getpid()])) - before
         assert own == {(os.getpid(), f"{HERE}:{door.at.port}")}
@@ -146,9 +146,9 @@ def test_sizes_that_cannot_be_are_refused_even_with_the_right_tags(wires, head, 
 
 def test_a_wire_is_quiet_where_nothing_was_sent_for_a_while(wires, monkeypatch):
     near, _far = wires
-    monkeypatch.setattr(module, "BEAT_S", 1e6)
+    monkeypatch.setattr(module, "HEARTBEAT_S", 1e6)
     assert not near.quiet
-    monkeypatch.setattr(module, "BEAT_S", -1.0)
+    monkeypatch.setattr(module, "HEARTBEAT_S", -1.0)
     assert near.quiet
 
 

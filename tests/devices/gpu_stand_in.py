@@ -23,8 +23,8 @@ import torch
 
 from pearl_devices import Kernel, backend
 from pearl_devices.buffers import allocate
-from pearl_devices.gpu import host_twin
-from pearl_devices.gpu.driver import HostTwin, Launch
+from pearl_devices.gpu import cuda_emulator
+from pearl_devices.gpu.driver import HostDriver, Launch
 from pearl_devices.gpu.nvrtc import ARCHITECTURES, compiled
 from pearl_devices.gpu.program import Program
 from pearl_devices.kernels import kind_of
@@ -48,7 +48,7 @@ class Prepared:
 
 
 @dataclass
-class NotingTwin(HostTwin):
+class NotingTwin(HostDriver):
     """The stand-in, noting all that is prepared. order: of a block's threads. launches: whether a
     launch computes anything; a program that need not is not built."""
 
@@ -95,7 +95,7 @@ def on_the_host(given: Mapping[str, torch.Tensor]) -> dict[str, Array]:
 
 
 def bind_cuda(
-    kernel: Kernel, device: Mapping[str, torch.Tensor], driver: HostTwin, variant: str = "cuda"
+    kernel: Kernel, device: Mapping[str, torch.Tensor], driver: HostDriver, variant: str = "cuda"
 ) -> Callable[[], Any]:
     """The call that a variant of the kernel's record binds over tensors."""
     module, _, function = kind_of(kernel).cuda[variant].program(kernel).partition(":")
@@ -119,12 +119,12 @@ def fire_cuda(
     given: Mapping[str, Array],
     firings: int = 1,
     *,
-    driver: HostTwin | None = None,
+    driver: HostDriver | None = None,
     variant: str = "cuda",
 ) -> dict[str, Array]:
     """The arrays after some firings in CUDA on the stand-in; what is given stays."""
     device = tensors(given)
-    call = bind_cuda(kernel, device, driver or HostTwin(), variant)
+    call = bind_cuda(kernel, device, driver or HostDriver(), variant)
     for _ in range(firings):
         call()
     return on_the_host(device)
@@ -241,7 +241,7 @@ def sanitized(
 
     told_launches = [
         {
-            "library": str(host_twin.built(launch.program, sanitize=True)),
+            "library": str(cuda_emulator.built(launch.program, sanitize=True)),
             "kernel": launch.kernel,
             "grid": (*launch.grid, 1, 1)[:3],
             "block": (*launch.block, 1, 1)[:3],

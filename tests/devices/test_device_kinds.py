@@ -14,15 +14,15 @@ import yaml
 
 import pearl
 from pearl.errors import SpecError
-from pearl.planning.costs import tabulate
-from pearl.spec.own_code import graph_of
+from pearl.planning.costs import build_cost_table
 from pearl.spec.platform_files import read_platform
+from pearl.spec.user_code import build_graph
 from pearl.spec.yaml_reader import parse
 from pearl_devices import BACKENDS, Device, backend, estimator, kernel
 from pearl_devices.base import KernelKindError
 from pearl_estimators import estimate, power
 from pearl_estimators.energy import EnergyMeter, total
-from pearl_estimators.host.on_demand import calibrated_here
+from pearl_estimators.host.calibrator import calibrated_here
 from tests.cli.test_cli import Ran
 
 ROOT = Path(__file__).parents[2]
@@ -120,7 +120,7 @@ def test_a_kind_by_module_path_is_imported_where_the_spec_is_the_users_word(kind
     assert "own_kinds.memory" not in sys.modules
     assert Ran("check", "--import", spec).status == 0
     assert pearl.plan(spec).task("replay_sample").width_unit == "banks"
-    assert pearl.load(spec).sha256 == pearl.spec.reading.state(spec).sha256
+    assert pearl.load(spec).sha256 == pearl.spec.reading.load_static(spec).sha256
 
 
 FAULTS = {
@@ -277,7 +277,7 @@ EXCUSED = {
     "estimators/pearl_estimators/host/free_cores.py": "the name that Linux has for a core",
     "estimators/pearl_estimators/host/features.py": "cache sizes of the CPU",
     "estimators/pearl_estimators/host/probe.py": "the model of the CPU it was made on",
-    "pearl/advice/asking.py": "null of YAML",
+    "pearl/advice/case.py": "null of YAML",
     "pearl/planner/gpu_balance.py": "the balance of actors and a GPU",
     "pearl/report/balance_text.py": "the balance of actors and a GPU",
     "pearl/solvers/period/order_cuts.py": "a device that stands for all others and runs nothing",
@@ -321,11 +321,11 @@ def test_cores_of_a_simulated_device_are_no_threads(kind: Any) -> None:
     )
     limits = {**SPEC["limits"], "max_lanes": 1}
     system = pearl.load(spec, set={"limits": limits})
-    assert {m.width for m in tabulate(*problem_of(system)).of("replay_sample")} == {8}
+    assert {m.width for m in build_cost_table(*problem_of(system)).of("replay_sample")} == {8}
 
 
 def problem_of(system: pearl.System) -> Any:
-    return graph_of(system), system.platform, system.limits
+    return build_graph(system), system.platform, system.limits
 
 
 def test_only_kinds_of_the_hosts_estimator_are_calibrated_here(kind: Any) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from pearl_devices import discover
 from pearl_devices.base import UnsupportedError
-from pearl_devices.gpu import found, nvidia
+from pearl_devices.gpu import nvidia, torch_gpus
 
 CPUINFO = "model name\t: Test CPU 9000\ncpu MHz\t\t: 2000.000\nflags\t\t: fpu sse2 avx avx2 fma\n"
 
@@ -260,14 +260,14 @@ def test_a_gpu_is_real_where_torch_drives_it(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_gpu_that_torch_alone_knows_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert list(found.torch_gpus("cpu", "gpu")) == []
+    assert list(torch_gpus.torch_gpus("cpu", "gpu")) == []
     told = SimpleNamespace(name="AMD Instinct MI300X", total_memory=2**37)
     told.multi_processor_count = 304
-    monkeypatch.setattr(found, "version", lambda name: "2.6.0+rocm6.2")
-    monkeypatch.setattr(found, "torch_kind", lambda: "cuda")
+    monkeypatch.setattr(torch_gpus, "version", lambda name: "2.6.0+rocm6.2")
+    monkeypatch.setattr(torch_gpus, "torch_kind", lambda: "cuda")
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     monkeypatch.setattr("torch.cuda.get_device_properties", lambda number: told)
-    seen = [device for device, _ in found.torch_gpus("cpu", "gpu")]
+    seen = [device for device, _ in torch_gpus.torch_gpus("cpu", "gpu")]
     assert [(d.name, d.model, d.width) for d in seen] == [
         (f"gpu{i}", "AMD Instinct MI300X", 304) for i in (0, 1)
     ]

@@ -141,7 +141,9 @@ def test_one_that_fails_is_named_and_made_anew(fault: str, tmp_path: Path) -> No
     step.on_failure = lambda text, lost: events.append(f"{lost} lost: {text}")
     stepped(step, buffers, 2)
     armed.touch()
-    with external_envs.watched({"env_step": step}, 3.0 if fault == "block" else 600.0):
+    with external_envs.interrupting_overdue_envs(
+        {"env_step": step}, 3.0 if fault == "block" else 600.0
+    ):
         stepped(step, buffers, 2)
     why = {
         "exit": "RuntimeError: its process has ended",

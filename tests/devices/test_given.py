@@ -22,7 +22,7 @@ from pearl.planner.planner import pareto, plan
 from pearl.planning.costs import CostTable, Mode
 from pearl.testing.graphs import devices, loop, mode, star
 from pearl_devices import Device, Kernel, Link, Platform
-from pearl_devices.given import is_names, is_number, is_whole, misfit, shown
+from pearl_devices.validation import is_names, is_number, is_whole, misfit, shown
 from pearl_estimators import Estimate
 
 PLATFORM = star(devices("a", "b"))

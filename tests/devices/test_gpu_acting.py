@@ -10,7 +10,7 @@ import pytest
 
 from pearl_devices import Kernel, kernel
 from pearl_devices.gpu import acting, nets
-from pearl_devices.gpu.driver import HostTwin
+from pearl_devices.gpu.driver import HostDriver
 from pearl_devices.primitives.math.rng import key
 from tests.devices.gpu_stand_in import (
     ORDERS,
@@ -66,7 +66,7 @@ def begun(k: Kernel, explore: tuple[float, ...] = (0.1, 0.1, 0.0, 0.0)) -> dict[
 def test_actions_are_those_of_the_cpu(name: str, order: int) -> None:
     k = kernels(37)[name]
     given = begun(k)
-    found, wanted = fire_cuda(k, given, driver=HostTwin(order)), fire_native(k, given)
+    found, wanted = fire_cuda(k, given, driver=HostDriver(order)), fire_native(k, given)
     assert_equal(found, wanted, "rng.inference")
     if not k.dim("act"):
         assert_equal(found, wanted, "act.action")

@@ -14,7 +14,7 @@ import pytest
 
 from pearl_devices import Kernel, UnsupportedError, backend, kernel
 from pearl_devices.gpu import environments
-from pearl_devices.gpu.driver import HostTwin
+from pearl_devices.gpu.driver import HostDriver
 from pearl_devices.gpu.nvrtc import compiled
 from pearl_devices.kernels.arrays import EPISODES
 from pearl_devices.primitives import NATIVE_ENVS
@@ -81,7 +81,7 @@ def run_both(
     device = tensors(wanted)
     found = {name: tensor.numpy() for name, tensor in device.items()}
     native = backend("cpu").bind(k, "native", wanted)
-    cuda = bind_cuda(k, device, HostTwin(order))
+    cuda = bind_cuda(k, device, HostDriver(order))
     assert_same(found, wanted, -1)
     wanted["env.elapsed"][:] = found["env.elapsed"][:] = elapsed
     for at in range(steps):
@@ -141,7 +141,7 @@ def test_a_run_goes_on_from_its_arrays() -> None:
     native = backend("cpu").bind(k, "native", whole)
     for at in range(40):
         if at % 20 == 0:
-            cuda = bind_cuda(k, halves, HostTwin())
+            cuda = bind_cuda(k, halves, HostDriver())
         native()
         cuda()
     assert_same({name: tensor.numpy() for name, tensor in halves.items()}, whole, 40)
@@ -170,7 +170,7 @@ def test_nothing_lies_beyond_the_arrays(tmp_path: Path) -> None:
 def test_another_environment_is_refused_by_name(program: str, sizes: dict[str, Any]) -> None:
     k = kernel("env_step", program=program, envs=2, act=0, **sizes)
     with pytest.raises(UnsupportedError, match=f"env_step: '{program}'.*'cuda'"):
-        environments.bind_step(k, {}, HostTwin())
+        environments.bind_step(k, {}, HostDriver())
 
 
 def test_the_sources_numbers_of_environments_name_all_native_ones() -> None:

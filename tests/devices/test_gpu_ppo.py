@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pearl_devices import Kernel, UnsupportedError, kernel
-from pearl_devices.gpu.driver import HostTwin
+from pearl_devices.gpu.driver import HostDriver
 from tests.devices.gpu_stand_in import (
     ORDERS,
     Array,
@@ -55,7 +55,7 @@ def arrays(case: str) -> dict[str, Array]:
 
 @cache
 def fired(case: str, order: int = 0) -> dict[str, Array]:
-    return fire_cuda(CASES[case][0], arrays(case), driver=HostTwin(order), variant="fused")
+    return fire_cuda(CASES[case][0], arrays(case), driver=HostDriver(order), variant="fused")
 
 
 @cache
@@ -143,7 +143,7 @@ def test_a_missing_barrier_of_the_permutation_is_seen_in_another_order(
     old = "__syncthreads();\n    float mine = 0.0f;"
     faulty(monkeypatch, tmp_path, "ppo.cu", old, "float mine = 0.0f;")
     found = [
-        fire_cuda(ODD, arrays("odd sizes"), driver=HostTwin(order), variant="fused")
+        fire_cuda(ODD, arrays("odd sizes"), driver=HostDriver(order), variant="fused")
         for order in ORDERS
     ]
     assert any((a[name] != fired("odd sizes")[name]).any() for a in found for name in a)
@@ -153,4 +153,4 @@ def test_minibatches_that_do_not_fill_a_rollout_are_refused() -> None:
     k = kernel(ODD.kind, {**ODD.dims, "batch": 11}, program=ODD.program)
     given = tensors(arrays("odd sizes"))
     with pytest.raises(UnsupportedError, match="minibatches of 11 rows do not fill a rollout"):
-        bind_cuda(k, given, HostTwin(), "fused")
+        bind_cuda(k, given, HostDriver(), "fused")

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from pearl.testing.kernel_buffers import filled
 from pearl_devices import Kernel, backend, kernel
 from pearl_devices.gpu import nvrtc, replay
-from pearl_devices.gpu.driver import HostTwin
+from pearl_devices.gpu.driver import HostDriver
 from pearl_devices.gpu.program import Program
 from pearl_devices.kernels import kind_of
 from pearl_devices.kernels.replay import DRAWN_BY, tree_levels
@@ -51,7 +51,7 @@ class Beside:
         self,
         *kernels: Kernel,
         order: int = 0,
-        driver: HostTwin | None = None,
+        driver: HostDriver | None = None,
         variant: str = "cuda",
     ) -> None:
         given = filled(kernels)
@@ -60,7 +60,7 @@ class Beside:
         self.host = {n for k, v in named.items() for n in kind_of(k).on_host(k, v)}
         self.device |= {name: given[name] for name in self.host}
         self.write("replay.priority", (1.0, 1e-2, 0.0))
-        driver = driver or HostTwin(order)
+        driver = driver or HostDriver(order)
         self.calls = {
             k.kind: (
                 backend("cpu").bind(k, "native", self.native),
@@ -284,7 +284,7 @@ def test_a_capacity_that_would_split_a_step_is_an_error_on_a_gpu_too(kind: str) 
     with pytest.raises(
         ValueError, match=f"kernel {kind}: capacity 10 must be a multiple of envs 4"
     ):
-        bind_cuda(k, tensors(filled([k])), HostTwin())
+        bind_cuda(k, tensors(filled([k])), HostDriver())
 
 
 # Frames
@@ -325,7 +325,7 @@ def test_many_environments_of_frames_find_their_slots_in_order() -> None:
 def test_more_cut_episodes_than_last_frames_are_an_error_as_on_the_cpu() -> None:
     insert = frame_kernels(60, ends=4)[0]
     native, device = filled([insert]), tensors(filled([insert]))
-    calls = (backend("cpu").bind(insert, "native", native), bind_cuda(insert, device, HostTwin()))
+    calls = (backend("cpu").bind(insert, "native", native), bind_cuda(insert, device, HostDriver()))
     native["step.truncated"][:], device["step.truncated"][:] = 1, 1
     for call in calls:
         for _ in range(3):  # the first rows of both groups, and one more step whose rows were cut

@@ -9,7 +9,7 @@ import pytest
 
 from pearl_devices import Kernel, kernel
 from pearl_devices.gpu import rollouts
-from pearl_devices.gpu.driver import HostTwin
+from pearl_devices.gpu.driver import HostDriver
 from pearl_devices.kernels import kind_of
 from pearl_devices.kernels.arrays import ANEW
 from tests.devices.gpu_stand_in import (
@@ -74,7 +74,7 @@ def test_vector_steps_are_stored_one_after_another(act: int, order: int) -> None
         given = filled(k)
         given["rollout.at"][0] = 2
         for firings in (1, 4):
-            found = fire_cuda(k, given, firings, driver=HostTwin(order))
+            found = fire_cuda(k, given, firings, driver=HostDriver(order))
             assert_equal(found, fire_native(k, given, firings))
             assert found["rollout.at"][0] == (2 + firings) % 3
 
@@ -83,7 +83,7 @@ def test_vector_steps_are_stored_one_after_another(act: int, order: int) -> None
 @pytest.mark.parametrize("k", [judging(37, 70), judging(5, 3, tanh=0), judging(9, 1, (1100,))])
 def test_advantages_are_those_of_the_cpu(k: Kernel, order: int) -> None:
     given = filled(k)
-    found, wanted = fire_cuda(k, given, driver=HostTwin(order)), fire_native(k, given)
+    found, wanted = fire_cuda(k, given, driver=HostDriver(order)), fire_native(k, given)
     for name in JUDGED:
         assert_near(found[name], wanted[name], name=name)
     assert_equal(found, given, *(n for n in given if n not in JUDGED))
@@ -93,7 +93,7 @@ def test_many_rows_are_judged_in_large_tiles() -> None:
     k = judging(70, 32)
     given = filled(k)
     assert rollouts.judging(k)[1].tile == 32
-    found, wanted = fire_cuda(k, given, driver=HostTwin(7)), fire_native(k, given)
+    found, wanted = fire_cuda(k, given, driver=HostDriver(7)), fire_native(k, given)
     for name in JUDGED:
         assert_near(found[name], wanted[name], name=name)
 
@@ -115,7 +115,7 @@ def test_only_successors_that_are_asked_for_count() -> None:
 def test_parameters_are_copied_to_the_side_that_acts(sizes: dict[str, int]) -> None:
     k = syncing(**sizes)
     given = filled(k)
-    found = fire_cuda(k, given, driver=HostTwin(1))
+    found = fire_cuda(k, given, driver=HostDriver(1))
     assert_equal(found, fire_native(k, given))
     for name in sizes:
         assert not np.array_equal(given[f"policy.{name}"], found[f"policy.{name}"])

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pearl_devices import UnsupportedError
-from pearl_devices.gpu import host_twin
+from pearl_devices.gpu import cuda_emulator
 from pearl_devices.gpu.program import Program
 from tests.devices.gpu_stand_in import NotingTwin, assert_compiles, assert_near, sanitized
 
@@ -49,9 +49,9 @@ def test_a_library_that_another_user_may_have_written_is_not_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PEARL_CACHE_DIR", str(tmp_path))
-    kept = host_twin.built(TOY)
-    assert host_twin.built(TOY) == kept
+    kept = cuda_emulator.built(TOY)
+    assert cuda_emulator.built(TOY) == kept
     for mode in (0o770, 0o707):
         kept.parent.chmod(mode)
         with pytest.raises(UnsupportedError, match=r"others may write it.*set PEARL_CACHE_DIR"):
-            host_twin.built(TOY)
+            cuda_emulator.built(TOY)

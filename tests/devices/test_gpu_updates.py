@@ -12,7 +12,7 @@ import pytest
 
 from pearl_devices import Kernel, UnsupportedError, kernel
 from pearl_devices.gpu import program, updates
-from pearl_devices.gpu.driver import HostTwin
+from pearl_devices.gpu.driver import HostDriver
 from pearl_devices.kernels import kind_of
 from pearl_devices.kernels.fused import WIDEST
 from tests.devices.gpu_stand_in import (
@@ -92,7 +92,7 @@ def arrays(case: str) -> dict[str, Array]:
 @cache
 def fired(case: str, order: int = 0) -> dict[str, Array]:
     k, _ = CASES[case][0]
-    return fire_cuda(k, arrays(case), driver=HostTwin(order), variant="fused")
+    return fire_cuda(k, arrays(case), driver=HostDriver(order), variant="fused")
 
 
 @cache
@@ -210,7 +210,7 @@ def test_step_numbers_go_on_where_their_constants_are_computed_anew(algorithm: s
 def test_learning_rates_are_read_at_each_firing(case: str) -> None:
     k, widths = CASES[case][0]
     given = tensors(arrays(case))
-    call = bind_cuda(k, given, HostTwin(), "fused")
+    call = bind_cuda(k, given, HostDriver(), "fused")
     call()
     before = {name: given[f"learner.{name}"].clone() for name in widths}
     for name in widths:
@@ -321,7 +321,7 @@ def test_a_missing_barrier_is_seen_in_another_order(
     case = "dqn of odd sizes"
     k, _ = CASES[case][0]
     faulty(monkeypatch, tmp_path, file, barrier, barrier.replace("__syncthreads()", ""))
-    found = [fire_cuda(k, arrays(case), driver=HostTwin(o), variant="fused") for o in ORDERS]
+    found = [fire_cuda(k, arrays(case), driver=HostDriver(o), variant="fused") for o in ORDERS]
     assert any((a[name] != fired(case)[name]).any() for a in found for name in a)
 
 
@@ -335,4 +335,4 @@ def test_networks_that_one_block_does_not_take_are_refused_with_a_reason() -> No
         k, widths = dqn(layers, batch, steps=1)
         assert not kind_of(k).cuda["fused"].fits(k)
         with pytest.raises(UnsupportedError, match=f"{reason}.*'eager'"):
-            bind_cuda(k, tensors(fresh(k, widths)), HostTwin(), "fused")
+            bind_cuda(k, tensors(fresh(k, widths)), HostDriver(), "fused")

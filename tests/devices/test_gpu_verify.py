@@ -9,7 +9,7 @@ import pytest
 
 from pearl_devices import Device, kernel
 from pearl_devices.gpu import verify as verification
-from pearl_devices.gpu.driver import HostTwin
+from pearl_devices.gpu.driver import HostDriver
 from pearl_devices.gpu.verify import Verdict, first_use, verify
 from tests.gpu_lanes import a_fault_in_the_targets
 
@@ -47,13 +47,13 @@ def test_the_first_use_looks_once_at_what_a_plan_uses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(verification, "cache_folder", lambda: tmp_path)
-    launches, bound = [0], HostTwin.bound
+    launches, bound = [0], HostDriver.bound
 
     def counted(self: Any, *given: Any) -> Any:
         launches[0] += 1
         return bound(self, *given)
 
-    monkeypatch.setattr(HostTwin, "bound", counted)
+    monkeypatch.setattr(HostDriver, "bound", counted)
     k = kernel("update.dqn", obs=4, act=0, q=(4, 8, 2), double=0, batch=4, steps=1)
     assert first_use(STAND_IN, 0, [(k, "fused")]) == []
     once = launches[0]

@@ -9,7 +9,7 @@ import pearl
 from pearl.algorithms import algorithm
 from pearl.graph.limits import Limits
 from pearl.graph.sequential import program_order
-from pearl.planning.costs import tabulate
+from pearl.planning.costs import build_cost_table
 from pearl.runtime.protocol import single_lane
 from pearl.runtime.protocol.residency import Residency
 from pearl_devices import Device, Platform, backend, buffers, kernel, kernels
@@ -79,8 +79,8 @@ def trained(of, fused: bool, before: int, after: int):
             array[0] = key(7, name.removeprefix("rng."))
     module.initialise(arrays, of, 7)
     steps = single_lane.bind(program_order(graph), bound, module.LEARNING, arrays)
-    single_lane.OneLane(steps, arrays, before, Residency(bound, arrays)).run(before, 0)
-    single_lane.OneLane(steps, arrays, 0, Residency(bound, arrays)).run(after, 0)
+    single_lane.SingleLaneRunner(steps, arrays, before, Residency(bound, arrays)).run(before, 0)
+    single_lane.SingleLaneRunner(steps, arrays, 0, Residency(bound, arrays)).run(after, 0)
     return arrays, graph, steps
 
 
@@ -185,6 +185,6 @@ def test_a_variant_of_less_precision_is_planned_only_where_it_is_named():
     graph = algorithm("sac").graph(of)
     host = Platform("one", (Device("host", "cpu"),))
     assert ("torch-bf16", 1) in backend("cpu").offers(graph.task("update").kernel, host.devices[0])
-    named = tabulate(graph, host, Limits(variants={"update": ["torch-bf16"]}))
+    named = build_cost_table(graph, host, Limits(variants={"update": ["torch-bf16"]}))
     assert {m.variant for m in named.of("update")} == {"torch-bf16"}
-    assert "torch-bf16" not in {m.variant for m in tabulate(graph, host, Limits()).modes}
+    assert "torch-bf16" not in {m.variant for m in build_cost_table(graph, host, Limits()).modes}

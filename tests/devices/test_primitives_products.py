@@ -14,11 +14,11 @@ from pearl_devices.primitives.math.products import (
     PACKED_ROWS,
     affine,
     column_sums,
-    outer,
+    input_gradient,
     outer_narrow,
-    through,
     total_squares,
     transpose,
+    weight_gradient,
 )
 from pearl_devices.primitives.math.vectors import STRIP
 
@@ -47,13 +47,13 @@ def test_products_of_any_shape_equal_float64(
     expected = (x.astype(np.float64) @ weights + bias).astype(np.float64)
     close(out, np.where((expected < 0) & bool(relu), 0, expected), i)
     grad = np.full((i, o), 7, np.float32)
-    outer(x, d, grad)
+    weight_gradient(x, d, grad)
     close(grad, x.astype(np.float64).T @ d, rows)
     narrow = np.full((i, o), 7, np.float32)
     outer_narrow(x, d, np.empty(i * o, np.float32), narrow)
     np.testing.assert_array_equal(narrow, grad)
     below, panel = np.full((rows, i), 7, np.float32), np.empty(o * min(i, 32), np.float32)
-    through(d, weights, panel, below, x, relu)
+    input_gradient(d, weights, panel, below, x, relu)
     expected = d.astype(np.float64) @ weights.T
     close(below, np.where((x <= 0) & bool(relu), 0, expected), o)
     turned = np.empty((o, i), np.float32)
@@ -90,7 +90,7 @@ def test_a_packed_strip_gives_the_same_bits_as_the_factor_where_it_lies() -> Non
     np.testing.assert_array_equal(few, packed[: PACKED_ROWS - 1])
     grad = np.empty((rows, o), np.float32)
     turned = np.ascontiguousarray(x.T)
-    outer(turned, weights, grad)
+    weight_gradient(turned, weights, grad)
     close(grad, turned.astype(np.float64).T @ weights, i)
 
 
@@ -107,7 +107,7 @@ def test_nan_goes_through_relu_and_its_derivative(o: int) -> None:
     d[3, 1] = np.nan
     gate = np.ones((9, 5), np.float32)
     gate[3, 0] = 0
-    through(d, weights, np.empty(5 * o, np.float32), below, gate, 1)
+    input_gradient(d, weights, np.empty(5 * o, np.float32), below, gate, 1)
     assert below[3, 0] == 0
     assert np.isnan(below[3, 1:]).all()
 

@@ -24,7 +24,7 @@ from pearl.training.trainer import Trainer
 from pearl_devices import Buffers, Device, Kernel, UnsupportedError, cpu, kernel
 from pearl_devices.primitives import HELPER
 from pearl_estimators import Estimate
-from pearl_estimators.host import own_timing
+from pearl_estimators.host import user_code_timing
 from pearl_estimators.host.timer import Timing, time_call
 from tests.algorithms.test_td3_sac import started
 from tests.devices import test_primitives_nets as reference
@@ -200,7 +200,7 @@ def test_a_partner_waits_asleep_and_ends_unasked(monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_runtime_times_its_own_firing_and_handoff() -> None:
-    found = overhead.measured()
+    found = overhead.measure_overhead()
     assert set(found) == {"firing_s", "handoff_s", "carry_s_per_byte"}
     assert 0 < found["firing_s"] < 1e-2
     assert 0 < found["handoff_s"] < 1e-2
@@ -252,9 +252,9 @@ def given(monkeypatch: pytest.MonkeyPatch) -> Any:
             return replace(m, estimate=Estimate(us * 1e-6))
 
         modes = tuple(timed(m) for m in costs.modes if m.variant == "native" and m.width == 1)
-        monkeypatch.setattr(planner, "tabulate", lambda *_: replace(costs, modes=modes))
+        monkeypatch.setattr(planner, "build_cost_table", lambda *_: replace(costs, modes=modes))
         runtime = {"firing_s": 0.5e-6, "handoff_s": 1e-6, "carry_s_per_byte": 0.0}
-        monkeypatch.setattr(planner, "runtime", lambda _: runtime)
+        monkeypatch.setattr(planner, "lane_overhead", lambda _: runtime)
         return pearl.plan(system)
 
     return plan
@@ -338,7 +338,7 @@ def test_an_environment_nobody_knows_is_timed() -> None:
         dims: dict[str, Any] = {"envs": 8, "obs": 4, "act": 0}
         return kernel("env_step", dims, program="benchmarks.slow_env:cartpole", args=args)
 
-    quick, slow = (own_timing.environment(step(us), "gymnasium") for us in (30, 300))
+    quick, slow = (user_code_timing.time_user_env(step(us), "gymnasium") for us in (30, 300))
     assert quick.rung == slow.rung == "measured"
     assert slow.latency_s > 8 * 300e-6
     assert 4 < slow.latency_s / quick.latency_s < 11

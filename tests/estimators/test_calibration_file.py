@@ -19,7 +19,7 @@ import pytest
 from pearl_devices import Device, kernel
 from pearl_devices.cache_folder import cache_folder
 from pearl_estimators import estimate
-from pearl_estimators.host import child_process, on_demand, timed_after
+from pearl_estimators.host import calibrator, child_process, timed_after
 from pearl_estimators.host.benchmark_kernels import GROUPS, training, variants
 from pearl_estimators.host.calibration import (
     Calibration,
@@ -30,7 +30,7 @@ from pearl_estimators.host.calibration import (
     checksum,
 )
 from pearl_estimators.host.calibration_file import hold, path, store, stored
-from pearl_estimators.host.journal import gathered, journal_of, teller, told
+from pearl_estimators.host.journal import gathered, journal_of, journal_writer, read_journal
 from tests.calibrations import KERNELS, LANES, Child, measure, synthetic
 from tests.processes import until
 
@@ -48,13 +48,13 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache folder, of a process that has just started; machine code stays where it is."""
     monkeypatch.setenv("NUMBA_CACHE_DIR", os.environ.get("NUMBA_CACHE_DIR") or str(cache_folder()))
     monkeypatch.setenv("PEARL_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(on_demand, "_passed", {})
-    monkeypatch.setattr(on_demand, "_looked", set())
+    monkeypatch.setattr(calibrator, "_passed", {})
+    monkeypatch.setattr(calibrator, "_looked", set())
     return tmp_path
 
 
 def stands(monkeypatch: pytest.MonkeyPatch, child: Child) -> Child:
-    monkeypatch.setattr(on_demand, "in_child", child)
+    monkeypatch.setattr(calibrator, "in_child", child)
     return child
 
 
@@ -74,7 +74,7 @@ def test_a_stored_calibration_comes_back_the_same(cache, calibration):
     assert stored() is None
     store(calibration)
     assert stored() == calibration
-    assert on_demand.calibrate() == calibration
+    assert calibrator.calibrate() == calibration
     assert [p.name for p in cache.glob(".calibration-*")] == []
 
 
@@ -106,7 +106,7 @@ def test_a_damaged_file_is_made_anew_with_a_line_that_says_so(
         stored()
     standing = stands(monkeypatch, Child())
     with pytest.warns(CalibrationWarning, match=r"calibration-.*: .*; it is made anew"):
-        assert on_demand.lacking([ACTS]) == ["inference.dqn", "shared"]
+        assert calibrator.missing_groups([ACTS]) == ["inference.dqn", "shared"]
     with pytest.warns(CalibrationWarning, match=r"it is made anew"):
         assert estimate(ACTS, HOST).rung == "calibrated"
     assert standing.asked == [["inference.dqn", "shared"]]
@@ -159,8 +159,8 @@ def test_other_versions_are_outdated_and_measured_anew(cache, calibration, monke
     with pytest.raises(OutdatedError, match=r"other versions of numba"):
         stored()
     standing = stands(monkeypatch, Child(synthetic(times=2.0)))
-    found = on_demand.calibrate(seconds=5.0)
-    assert on_demand.calibrate(seconds=5.0) == found == stored()
+    found = calibrator.calibrate(seconds=5.0)
+    assert calibrator.calibrate(seconds=5.0) == found == stored()
     assert not {p.seconds for p in found.points} & {p.seconds for p in calibration.points}
     assert len(standing.asked) == 1
 
@@ -168,13 +168,13 @@ def test_other_versions_are_outdated_and_measured_anew(cache, calibration, monke
 def test_force_replaces_even_an_unsound_file(cache, monkeypatch):
     path().write_text("{")
     stands(monkeypatch, Child())
-    assert on_demand.calibrate(force=True) == stored()
+    assert calibrator.calibrate(force=True) == stored()
 
 
 def test_two_first_uses_measure_once(cache, monkeypatch):
     standing = stands(monkeypatch, Child())
     threads = [
-        threading.Thread(target=on_demand.calibrate, kwargs={"groups": ["tabular"]})
+        threading.Thread(target=calibrator.calibrate, kwargs={"groups": ["tabular"]})
         for _ in range(4)
     ]
     for thread in threads:
@@ -187,25 +187,25 @@ def test_two_first_uses_measure_once(cache, monkeypatch):
 @pytest.mark.parametrize("seconds", [0.0, -3.0])
 def test_measuring_needs_time(cache, seconds):
     with pytest.raises(ValueError, match=r"calibrate: seconds is"):
-        on_demand.calibrate(seconds=seconds)
+        calibrator.calibrate(seconds=seconds)
     with pytest.raises(ValueError, match=r"calibrate: limit_s is"):
-        on_demand.calibrate(limit_s=seconds)
+        calibrator.calibrate(limit_s=seconds)
 
 
 def test_only_a_cpu_of_this_host_is_calibrated():
     for device in (Device("far", "cpu"), Device("gpu", "gpu", real=True)):
         with pytest.raises(ValueError, match=r"is not a CPU of this host"):
-            on_demand.calibration(device)
+            calibrator.calibration(device)
 
 
 def test_only_what_is_needed_and_lacking_is_timed(cache, monkeypatch):
     standing = stands(monkeypatch, Child())
     needed = [kernel("replay_update", batch=8, steps=1, capacity=64, fanout=8)]
-    on_demand.calibration(HOST, needed)
-    on_demand.calibration(HOST, needed)
+    calibrator.calibration(HOST, needed)
+    calibrator.calibration(HOST, needed)
     needed.append(next(training(["dqn"])))
-    on_demand.calibration(HOST, needed)
-    on_demand.calibration(HOST, needed)
+    calibrator.calibration(HOST, needed)
+    calibrator.calibration(HOST, needed)
     assert standing.asked == [["replay", "shared"], ["dqn"]]
 
 
@@ -225,12 +225,12 @@ def late(most: int) -> Child:
 def test_what_was_timed_before_the_limit_is_kept_and_the_next_try_goes_on(cache, monkeypatch, most):
     stands(monkeypatch, late(most))
     with pytest.raises(CalibrationError, match=r"was ended; the \d+ kernels timed so far are kept"):
-        on_demand.calibrate(groups=DQN)
+        calibrator.calibrate(groups=DQN)
     first = stored()
     kept = len(first.points) if first else 0
     assert kept == min(most, WHOLE)
     second = stands(monkeypatch, Child(synthetic(times=2.0)))
-    found = on_demand.calibrate(groups=DQN)
+    found = calibrator.calibrate(groups=DQN)
     assert second.points == ([WHOLE - kept] if kept < WHOLE else [])
     assert set(DQN) <= set(found.groups)
     assert found.points[:kept] == (first.points if first else ())
@@ -241,7 +241,9 @@ def test_what_was_timed_before_the_limit_is_kept_and_the_next_try_goes_on(cache,
 def test_a_plan_goes_on_with_the_next_rung_where_time_runs_out(cache, monkeypatch):
     """Families that were timed keep their fits; no other child is started for the rest."""
     first = next(training(["shared"]))
-    monkeypatch.setattr(on_demand, "quiet", lambda cores: False)  # else the cost of lanes is timed
+    monkeypatch.setattr(
+        calibrator, "cores_are_idle", lambda cores: False
+    )  # else the cost of lanes is timed
     standing = stands(monkeypatch, late(20))
     said = r"took more than 180 s and was ended; what is not timed yet of .*inference.dqn"
     with pytest.warns(CalibrationWarning, match=said):
@@ -249,15 +251,15 @@ def test_a_plan_goes_on_with_the_next_rung_where_time_runs_out(cache, monkeypatc
     assert (found.rung, estimate(first, HOST).rung) == ("datasheet", "calibrated")
     assert "not timed on this host yet" in found.source
     assert standing.limits == [180.0]
-    assert "inference.dqn" not in on_demand.lacking([ACTS])
-    monkeypatch.setattr(on_demand, "_passed", {})  # another process
+    assert "inference.dqn" not in calibrator.missing_groups([ACTS])
+    monkeypatch.setattr(calibrator, "_passed", {})  # another process
     stands(monkeypatch, Child())
     assert estimate(ACTS, HOST).rung == "calibrated"
 
 
 def test_an_environment_of_a_family_that_is_late_starts_no_process_of_its_own(cache, monkeypatch):
     stands(monkeypatch, late(0))
-    monkeypatch.setattr("pearl_estimators.host.own_timing.in_child", None)
+    monkeypatch.setattr("pearl_estimators.host.user_code_timing.in_child", None)
     of = next(k for k, _ in KERNELS if k.kind == "env_step")
     with pytest.warns(CalibrationWarning):
         assert estimate(of, HOST).rung == "datasheet"
@@ -267,10 +269,10 @@ def test_an_environment_of_a_family_that_is_late_starts_no_process_of_its_own(ca
 def test_ctrl_c_keeps_what_was_timed(cache, monkeypatch, error):
     stands(monkeypatch, Child(most=40, error=error))
     with pytest.raises(type(error)):
-        on_demand.calibrate(groups=DQN)
-    assert len(told(journal_of(path()))) == 40
+        calibrator.calibrate(groups=DQN)
+    assert len(read_journal(journal_of(path()))) == 40
     second = stands(monkeypatch, Child())
-    on_demand.calibrate(groups=DQN)
+    calibrator.calibrate(groups=DQN)
     assert second.points == [WHOLE - 40]
 
 
@@ -279,7 +281,7 @@ def test_a_line_of_the_journal_that_is_cut_damaged_or_of_other_versions_does_not
 ):
     point = {**vars(calibration.points[0]), "terms": dict(calibration.points[0].terms)}
     journal = journal_of(path())
-    tell = teller(journal)
+    tell = journal_writer(journal)
     tell({"point": point})
     whole = journal.read_text()
     with journal.open("a") as out:
@@ -291,10 +293,13 @@ def test_a_line_of_the_journal_that_is_cut_damaged_or_of_other_versions_does_not
     tell({"point": {**point, "seconds": -1.0}})
     tell({"point": {"family": "gae"}})
     tell({"skipped": {"gae torch": "no torch"}})
-    assert [list(found) for found in told(journal)] == [["schema", "point"], ["schema", "skipped"]]
-    assert gathered(None, told(journal)).points == calibration.points[:1]
+    assert [list(found) for found in read_journal(journal)] == [
+        ["schema", "point"],
+        ["schema", "skipped"],
+    ]
+    assert gathered(None, read_journal(journal)).points == calibration.points[:1]
     monkeypatch.setattr("pearl_estimators.host.journal.versions", lambda: {"numba": "0.1"})
-    assert told(journal) == []
+    assert read_journal(journal) == []
 
 
 def test_a_forced_measuring_goes_on_with_its_own_beginning_and_spares_the_old_file(
@@ -303,10 +308,10 @@ def test_a_forced_measuring_goes_on_with_its_own_beginning_and_spares_the_old_fi
     store(calibration)
     stands(monkeypatch, late(50))
     with pytest.raises(CalibrationError, match=r"the 50 kernels timed so far are kept"):
-        on_demand.calibrate(force=True, groups=DQN)
+        calibrator.calibrate(force=True, groups=DQN)
     assert stored() == calibration
     second = stands(monkeypatch, Child(synthetic(times=2.0)))
-    found = on_demand.calibrate(force=True, groups=DQN)
+    found = calibrator.calibrate(force=True, groups=DQN)
     assert second.points == [WHOLE - 50]
     assert not {p.seconds for p in found.points} & {p.seconds for p in calibration.points}
 
@@ -314,11 +319,11 @@ def test_a_forced_measuring_goes_on_with_its_own_beginning_and_spares_the_old_fi
 def test_a_forced_measuring_does_not_go_on_with_an_old_beginning(cache, monkeypatch):
     stands(monkeypatch, late(50))
     with pytest.raises(CalibrationError):
-        on_demand.calibrate(force=True, groups=DQN)
-    then = time.time() - on_demand.UNFINISHED_S - 1
+        calibrator.calibrate(force=True, groups=DQN)
+    then = time.time() - calibrator.UNFINISHED_S - 1
     os.utime(journal_of(path()), (then, then))
     second = stands(monkeypatch, Child())
-    on_demand.calibrate(force=True, groups=DQN)
+    calibrator.calibrate(force=True, groups=DQN)
     assert second.points == [WHOLE]
 
 
@@ -329,7 +334,7 @@ def test_a_process_that_waits_for_another_ones_measuring_waits_no_longer_than_it
     with hold(path(), 1.0) as held:
         assert held
         with pytest.raises(CalibrationError, match=r"another process was measuring"):
-            on_demand.calibrate(limit_s=0.1)
+            calibrator.calibrate(limit_s=0.1)
     assert standing.asked == []
 
 
@@ -339,11 +344,11 @@ def test_a_cache_folder_that_cannot_be_written_stops_no_plan(monkeypatch, cache)
     with pytest.warns(CalibrationWarning, match=r"Not a directory; set PEARL_CACHE_DIR"):
         assert estimate(ACTS, HOST).rung == "datasheet"
     with pytest.raises(CalibrationError, match=r"set PEARL_CACHE_DIR"):
-        on_demand.calibrate()
+        calibrator.calibrate()
 
 
 CALIBRATES = (
-    "from pearl_estimators.host.on_demand import calibrate; "
+    "from pearl_estimators.host.calibrator import calibrate; "
     "calibrate(groups=['tabular'], seconds=3600.0)"
 )
 
@@ -353,17 +358,17 @@ def test_ctrl_c_ends_a_real_measuring_at_once_with_all_its_processes(cache):
     """The real thing, of the smallest group: what it left is a beginning for the next one."""
     begun = subprocess.Popen([sys.executable, "-c", CALIBRATES], stderr=subprocess.PIPE)
     journal = journal_of(path())
-    until(lambda: told(journal) or begun.poll() is not None, "the first point")
+    until(lambda: read_journal(journal) or begun.poll() is not None, "the first point")
     children = [int(p) for p in _children(begun.pid)]
     assert len(children) == 1
     begun.send_signal(signal.SIGINT)
     _, trouble = begun.communicate(timeout=600)
     assert b"KeyboardInterrupt" in trouble
     assert not Path(f"/proc/{children[0]}").exists()
-    kept = gathered(None, told(journal)).points
+    kept = gathered(None, read_journal(journal)).points
     assert kept
     assert not path().exists()  # it ended before all was timed
-    found = on_demand.calibrate(groups=["tabular"], seconds=1.0)
+    found = calibrator.calibrate(groups=["tabular"], seconds=1.0)
     assert found.groups == ("tabular",)
     assert {p.key for p in kept} <= {p.key for p in found.points}
     assert not journal.exists()
@@ -383,7 +388,7 @@ def test_a_child_that_fails_says_its_last_line(cache):
 
 def to_measure(folder: Path) -> dict[str, object]:
     """What a child is given that has minutes of measuring to do."""
-    known = on_demand.empty().to_json()
+    known = calibrator.empty().to_json()
     told = str(folder / "journal")
     return {"groups": list(GROUPS), "known": known, "journal": told, "only": None}
 

@@ -13,12 +13,12 @@ import pytest
 
 import pearl
 from pearl.planner import planner
-from pearl.planning.costs import tabulate
+from pearl.planning.costs import build_cost_table
 from pearl.planning.runs import Drift, TaskDrift
 from pearl.training.contradiction import contradicted
 from pearl_devices import Device, Kernel, kernel
 from pearl_devices.cache_folder import cache_folder
-from pearl_estimators.host import calibrate_host, on_demand, told_by_runs
+from pearl_estimators.host import calibrate_host, calibrator, run_feedback
 from pearl_estimators.host.benchmark_kernels import CORES, training, variants
 from pearl_estimators.host.calibration import Calibration, CalibrationWarning, MeasuringTimeoutError
 from pearl_estimators.host.calibration_file import store, stored
@@ -39,16 +39,16 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch
     """An empty cache folder of a process that has just started; machine code stays where it is."""
     monkeypatch.setenv("NUMBA_CACHE_DIR", os.environ.get("NUMBA_CACHE_DIR") or str(cache_folder()))
     monkeypatch.setenv("PEARL_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(on_demand, "in_child", None)
+    monkeypatch.setattr(calibrator, "in_child", None)
     restarted(monkeypatch)
     return monkeypatch
 
 
 def restarted(patch: pytest.MonkeyPatch, *, busy: bool = False) -> None:
     """As after a start of the process, on a host that is busy or quiet now."""
-    patch.setattr(on_demand, "_passed", {})
-    patch.setattr(on_demand, "_looked", set())
-    patch.setattr(on_demand, "share_had", lambda cores: 0.6 if busy else 1.0)
+    patch.setattr(calibrator, "_passed", {})
+    patch.setattr(calibrator, "_looked", set())
+    patch.setattr(calibrator, "share_had", lambda cores: 0.6 if busy else 1.0)
 
 
 def of_two_cores(_: Kernel, variant: str) -> float:
@@ -116,20 +116,20 @@ def test_a_plan_has_no_variant_that_was_not_timed_beside_one_that_was(fresh):
 def variants_of(task: str) -> set[str]:
     system = pearl.load("ddpg_pendulum", set={"limits.max_lanes": 2})
     graph = planner.problem(system)[0]
-    return {m.variant for m in tabulate(graph, system.platform, system.limits).of(task)}
+    return {m.variant for m in build_cost_table(graph, system.platform, system.limits).of(task)}
 
 
 def test_where_none_was_timed_the_backends_first_variant_stays(fresh):
     known = measure(1.0, kernels=KERNELS[:20], prepare=synthetic())
     offered = ["native", "native-pair", "torch"]
     update = next(k for k, _ in KERNELS if k.kind == "update.ddpg")
-    assert on_demand.comparable(known, update, offered) == ["native"]
-    assert on_demand.comparable(known, update, ["torch"]) == ["torch"]
-    assert on_demand.comparable(known, update, ["torch-bf16", "native"]) == ["torch-bf16"]
+    assert calibrator.comparable(known, update, offered) == ["native"]
+    assert calibrator.comparable(known, update, ["torch"]) == ["torch"]
+    assert calibrator.comparable(known, update, ["torch-bf16", "native"]) == ["torch-bf16"]
     mine = replace(known, skipped={"update.ddpg native": "cannot be bound"})
-    assert on_demand.comparable(mine, update, ["native", "torch"]) == ["native"]
+    assert calibrator.comparable(mine, update, ["native", "torch"]) == ["native"]
     other = kernel("env_step", program="Nowhere-v5", envs=4, obs=105, act=8)
-    assert on_demand.comparable(known, other, ["gymnasium", "envpool"]) == ["gymnasium", "envpool"]
+    assert calibrator.comparable(known, other, ["gymnasium", "envpool"]) == ["gymnasium", "envpool"]
 
 
 def test_what_lanes_cost_is_measured_with_two_cores_or_not_at_all(monkeypatch):
@@ -153,7 +153,7 @@ def test_lanes_are_planned_at_assumed_costs_and_said_so_until_they_are_measured(
     system = pearl.load("dqn_cartpole", set={"limits.max_lanes": 2})
     store(replace(loaded(1.0), runtime={}))
     restarted(fresh, busy=True)
-    cost = planner.runtime(system)
+    cost = planner.lane_overhead(system)
     assert {name: cost[name] for name in LANES} == planner.LANES_ASSUMED
     assert planner.GUESSED in (pearl.plan(system).note or "")
     store(loaded(1.0))
@@ -169,22 +169,22 @@ def test_what_was_timed_under_load_is_timed_again_at_a_quiet_start(fresh):
     store(before)
     acts = next(k for k, _ in KERNELS if k.kind == "inference.dqn")
     restarted(fresh, busy=True)
-    assert on_demand.calibration(HOST, [acts]) == before
+    assert calibrator.calibration(HOST, [acts]) == before
     other = next(k for k, _ in KERNELS if k.kind == "update.dqn")
     restarted(fresh)
-    assert on_demand.calibration(HOST, [other]) == before  # not needed: not timed again
+    assert calibrator.calibration(HOST, [other]) == before  # not needed: not timed again
     restarted(fresh)
     child = Child(synthetic(times=2.0))
-    fresh.setattr(on_demand, "in_child", child)
+    fresh.setattr(calibrator, "in_child", child)
     count = sum(p.loaded for p in before.points)
     with pytest.warns(
         CalibrationWarning, match=rf"quiet: timing again {count} kernels timed under"
     ):
-        found = on_demand.calibration(HOST, [acts])
+        found = calibrator.calibration(HOST, [acts])
     assert (child.asked, child.points) == ([["inference.dqn"]], [count])
-    assert child.limits == [on_demand.AGAIN_LIMIT_S]
+    assert child.limits == [calibrator.AGAIN_LIMIT_S]
     assert not any(p.loaded for p in found.points)
-    assert found == stored() == on_demand.calibration(HOST, [acts])
+    assert found == stored() == calibrator.calibration(HOST, [acts])
     assert {p.family for p in found.points if p not in before.points} == {"inference.dqn"}
     assert not found.noisy
 
@@ -199,8 +199,8 @@ def test_only_the_cores_that_are_about_to_be_used_have_to_be_free(fresh):
 
         store(of)
         restarted(fresh)
-        fresh.setattr(on_demand, "share_had", share_had)
-        on_demand.calibration(HOST, [needed])
+        fresh.setattr(calibrator, "share_had", share_had)
+        calibrator.calibration(HOST, [needed])
         return asked
 
     acts = next(k for k, _ in KERNELS if k.kind == "inference.dqn")
@@ -214,17 +214,17 @@ def test_only_the_cores_that_are_about_to_be_used_have_to_be_free(fresh):
 def test_nothing_is_timed_again_within_an_hour_whatever_came_of_it(fresh):
     store(loaded())
     child = Child(synthetic(contention=1.5))
-    fresh.setattr(on_demand, "in_child", child)
+    fresh.setattr(calibrator, "in_child", child)
     for _ in range(2):
         restarted(fresh)
-        on_demand.calibration(HOST)
+        calibrator.calibration(HOST)
     assert len(child.asked) == 1
     known = stored()
     assert known is not None
-    ago = time.gmtime(time.time() - on_demand.AGAIN_EVERY_S - 1)
+    ago = time.gmtime(time.time() - calibrator.AGAIN_EVERY_S - 1)
     store(replace(known, again=time.strftime("%Y-%m-%dT%H:%M:%SZ", ago)))
     restarted(fresh)
-    on_demand.calibration(HOST)
+    calibrator.calibration(HOST)
     assert len(child.asked) == 2
 
 
@@ -245,9 +245,9 @@ def test_timing_again_that_runs_out_of_time_keeps_what_it_has_and_the_rest_as_it
     before = loaded()
     store(before)
     why = MeasuringTimeoutError("measuring this host took more than 60 s and was ended")
-    fresh.setattr(on_demand, "in_child", Child(synthetic(times=2.0), most=7, error=why))
+    fresh.setattr(calibrator, "in_child", Child(synthetic(times=2.0), most=7, error=why))
     with pytest.warns(CalibrationWarning, match="was ended; what was not timed again counts"):
-        found = on_demand.calibration(HOST)
+        found = calibrator.calibration(HOST)
     assert len(found.points) == len(before.points)
     assert sum(not p.loaded for p in found.points) == 7
     assert found.groups == before.groups
@@ -255,10 +255,10 @@ def test_timing_again_that_runs_out_of_time_keeps_what_it_has_and_the_rest_as_it
 
 def test_what_lanes_cost_is_measured_at_a_quiet_start_where_it_never_was(fresh):
     store(replace(loaded(1.0), runtime={}))
-    fresh.setattr(on_demand, "in_child", Child())
-    fresh.setattr(on_demand, "CORES", 2)
+    fresh.setattr(calibrator, "in_child", Child())
+    fresh.setattr(calibrator, "CORES", 2)
     with pytest.warns(CalibrationWarning, match="timing again what lanes cost"):
-        assert on_demand.calibration(HOST).runtime == LANES
+        assert calibrator.calibration(HOST).runtime == LANES
 
 
 # --- in doubt
@@ -270,10 +270,10 @@ UPDATE = next(k for k, _ in KERNELS if k.kind == "update.dqn")
 def test_a_family_that_a_run_contradicts_is_timed_again_and_corrected(fresh):
     before = loaded(1.0)
     store(before)
-    assert told_by_runs.doubt({"update.dqn native": 1.8, "no such native": 3.0}) == [
+    assert run_feedback.mark_doubtful({"update.dqn native": 1.8, "no such native": 3.0}) == [
         "update.dqn native"
     ]
-    assert told_by_runs.doubt({"update.dqn native": 1.75}) == []
+    assert run_feedback.mark_doubtful({"update.dqn native": 1.75}) == []
     known = stored()
     assert known is not None
     assert known.doubts == {"update.dqn native": 1.8}
@@ -284,9 +284,9 @@ def test_a_family_that_a_run_contradicts_is_timed_again_and_corrected(fresh):
     assert "in doubt: a run took 1.80 x the estimate" in said.source
     restarted(fresh)
     child = Child(synthetic(0.02, times=1.8))
-    fresh.setattr(on_demand, "in_child", child)
+    fresh.setattr(calibrator, "in_child", child)
     with pytest.warns(CalibrationWarning, match=r"timing again 14 kernels contradicted by a run"):
-        found = on_demand.calibration(HOST, [UPDATE])
+        found = calibrator.calibration(HOST, [UPDATE])
     assert child.points == [sum(p.named == "update.dqn native" for p in before.points)]
     assert (found.doubts, found.upheld) == ({}, {})
     changed = {p.named for p in found.points if p not in before.points}
@@ -295,12 +295,12 @@ def test_a_family_that_a_run_contradicts_is_timed_again_and_corrected(fresh):
 
 def test_a_family_that_has_not_changed_is_upheld_and_such_a_run_no_new_doubt(fresh):
     store(loaded(1.0))
-    told_by_runs.doubt({"update.dqn native": 1.8})
-    fresh.setattr(on_demand, "in_child", Child(synthetic(0.02, seed=7)))
-    found = on_demand.calibration(HOST, [UPDATE])
+    run_feedback.mark_doubtful({"update.dqn native": 1.8})
+    fresh.setattr(calibrator, "in_child", Child(synthetic(0.02, seed=7)))
+    found = calibrator.calibration(HOST, [UPDATE])
     assert (found.doubts, found.upheld) == ({}, {"update.dqn native": 1.8})
-    assert told_by_runs.doubt({"update.dqn native": 1.7}) == []
-    assert told_by_runs.doubt({"update.dqn native": 0.5}) == ["update.dqn native"]
+    assert run_feedback.mark_doubtful({"update.dqn native": 1.7}) == []
+    assert run_feedback.mark_doubtful({"update.dqn native": 0.5}) == ["update.dqn native"]
 
 
 @pytest.mark.parametrize(("before", "then"), [(1.0, 1.5), (2.0, 1.5)])
@@ -309,20 +309,20 @@ def test_a_doubt_stays_until_all_points_of_its_family_were_timed_again_in_quiet(
 ):
     """Also where they were timed again under less load than before."""
     store(loaded(before))
-    told_by_runs.doubt({"update.dqn native": 1.8})
-    fresh.setattr(on_demand, "in_child", Child(synthetic(contention=then)))
-    found = on_demand.calibration(HOST, [UPDATE])
+    run_feedback.mark_doubtful({"update.dqn native": 1.8})
+    fresh.setattr(calibrator, "in_child", Child(synthetic(contention=then)))
+    found = calibrator.calibration(HOST, [UPDATE])
     assert (found.doubts, found.upheld) == ({"update.dqn native": 1.8}, {})
     shares = {p.share for p in found.points if p.named == "update.dqn native"}
     assert shares == {1 / min(before, then)}
 
 
 def test_no_doubt_waits_for_a_process_that_measures_nor_needs_a_calibration(fresh):
-    assert told_by_runs.doubt({"update.dqn native": 1.8}) == []
+    assert run_feedback.mark_doubtful({"update.dqn native": 1.8}) == []
     store(loaded(1.0))
-    fresh.setattr(told_by_runs, "WAIT_S", 0.05)
-    with on_demand.hold(on_demand.path(), 1.0):
-        assert told_by_runs.doubt({"update.dqn native": 1.8}) == []
+    fresh.setattr(run_feedback, "WAIT_S", 0.05)
+    with calibrator.hold(calibrator.path(), 1.0):
+        assert run_feedback.mark_doubtful({"update.dqn native": 1.8}) == []
 
 
 def test_a_run_contradicts_what_is_outside_the_band_and_far_off(fresh):
@@ -376,11 +376,11 @@ def test_a_run_marks_what_it_contradicts(fresh):
 @pytest.mark.parametrize(("lanes", "measured"), [(1, False), (2, True)])
 def test_one_lane_on_one_cpu_is_planned_to_be_trained_without_timing(fresh, lanes, measured):
     child = Child()
-    fresh.setattr(on_demand, "in_child", child)
-    fresh.setattr(on_demand, "CORES", 2)
+    fresh.setattr(calibrator, "in_child", child)
+    fresh.setattr(calibrator, "CORES", 2)
     system = pearl.load("dqn_cartpole", set={"limits.max_lanes": lanes})
     system = replace(system, platform=replace(system.platform, devices=(wide(system),)))
-    with planner.spared(system):
+    with planner.skipping_timing_if_busy(system):
         plan = pearl.plan(system)
     assert bool(child.asked) == measured
     assert ("calibrated" in {t.rung for t in plan.tasks}) == measured
@@ -394,7 +394,7 @@ def test_one_lane_on_one_cpu_is_planned_to_be_trained_without_timing(fresh, lane
 def test_points_under_load_are_not_timed_again_for_one_lane(fresh):
     store(loaded())
     system = pearl.load("dqn_cartpole", set={"limits.max_lanes": 1})
-    with planner.spared(system):
+    with planner.skipping_timing_if_busy(system):
         assert "calibrated" in {t.rung for t in pearl.plan(system).tasks}  # `in_child` is None
 
 

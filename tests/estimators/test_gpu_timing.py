@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pearl_devices import Device
-from pearl_devices.gpu.driver import HostTwin
+from pearl_devices.gpu.driver import HostDriver
 from pearl_devices.kernels import kind_of
 from pearl_estimators import estimate
 from pearl_estimators.gpu import timing
@@ -22,7 +22,7 @@ from tests.estimators.test_estimators import DQN, GPU
 @pytest.fixture(scope="module")
 def found() -> GpuCalibration:
     device = Device("gpu", "gpu", width=8, width_unit="sm", model="A stand-in")
-    return timed(HostTwin(), device, seconds=0.3, largest=128)
+    return timed(HostDriver(), device, seconds=0.3, largest=128)
 
 
 def test_everything_that_plans_use_is_timed_and_survives_its_file(found: GpuCalibration) -> None:
@@ -58,7 +58,7 @@ WAYS = {"eager": 82, "fused": 1}
 def test_the_kernels_whose_starts_are_timed_can_be_bound(structure: str, variant: str) -> None:
     for kernel in small(structure, variant):
         assert kind_of(kernel).structure == structure
-        call_on(HostTwin(), kernel, variant)()
+        call_on(HostDriver(), kernel, variant)()
         return
     pytest.fail("there is none")
 
@@ -67,7 +67,7 @@ def test_a_device_without_a_variant_in_cuda_has_the_starts_of_operators(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(timing, "small", lambda structure, variant: iter(()))
-    starts = timing._starts(HostTwin(), 0.01)
+    starts = timing._starts(HostDriver(), 0.01)
     assert starts.operator_s == 0.0
     assert starts.launch_s is not None
     assert starts.launch_s > 0
@@ -76,4 +76,4 @@ def test_a_device_without_a_variant_in_cuda_has_the_starts_of_operators(
 def test_a_graph_of_a_device_without_graphs_is_the_call() -> None:
     def call() -> None: ...
 
-    assert captured(HostTwin(), call) is call
+    assert captured(HostDriver(), call) is call

@@ -10,7 +10,7 @@ import pytest
 from pearl.advice.hardware import of_catalogue
 from pearl.spec.catalogue import catalogue
 from pearl_devices import Device, Kernel, kernel, offers
-from pearl_devices.gpu.driver import HostTwin, Launch
+from pearl_devices.gpu.driver import HostDriver, Launch
 from pearl_devices.kernels import KINDS, kind_of
 from pearl_devices.kernels.examples import loops
 from pearl_estimators import estimate
@@ -153,7 +153,7 @@ WRITTEN = [
 """Kernels of every kind that is written in CUDA."""
 
 
-class CountingTwin(HostTwin):
+class CountingTwin(HostDriver):
     """The stand-in, counting launches."""
 
     count = 0

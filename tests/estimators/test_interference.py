@@ -14,7 +14,7 @@ from pearl_devices import kernel
 from pearl_estimators.host import interference
 from pearl_estimators.host.benchmark_kernels import CORES
 from pearl_estimators.host.calibration import Calibration
-from pearl_estimators.host.interference import measured, named, side
+from pearl_estimators.host.interference import measure_slowdowns, named, side
 
 ACTING = kernel("inference.dqn", envs=1, obs=4, act=0, q=(4, 8, 2))
 LEARNING = kernel(
@@ -56,7 +56,7 @@ def test_what_a_call_takes_longer_beside_another_is_found(monkeypatch):
     monkeypatch.setattr(interference, "ROUNDS", 9)
     monkeypatch.setattr(interference, "TRIES", 300)  # other tests may have the cores
     bind, _ = bind_of_calls_that_meet()
-    found = measured(JOBS, {}, bind)
+    found = measure_slowdowns(JOBS, {}, bind)
     if not found:
         pytest.skip("two cores were not free at once")
     assert found["inference native"]["update native"] == pytest.approx(1.0, abs=0.25)
@@ -67,7 +67,7 @@ def test_of_two_that_never_had_a_core_each_nothing_is_said(monkeypatch):
     """Neither with the numbers that were taken, nor as nothing that matters."""
     monkeypatch.setattr(interference, "HELD", 0.0)
     bind, bound = bind_of_calls_that_meet()
-    assert measured(JOBS, {}, bind) == {}
+    assert measure_slowdowns(JOBS, {}, bind) == {}
     assert len(bound) == 2
 
 
@@ -75,10 +75,10 @@ def test_what_is_known_is_not_measured_again(monkeypatch):
     monkeypatch.setattr(interference, "HELD", float("inf"))
     bind, bound = bind_of_calls_that_meet()
     known = {"inference native": {"update native": 7.0}, "update native": {"inference native": 8.0}}
-    assert measured(JOBS, known, bind) == known
+    assert measure_slowdowns(JOBS, known, bind) == known
     assert not bound
     more = kernel("update.dqn", obs=4, act=0, batch=8, steps=1, double=0, q=(4, 8, 2))
-    found = measured([*JOBS, (more, "torch")], known, bind)
+    found = measure_slowdowns([*JOBS, (more, "torch")], known, bind)
     assert found["inference native"]["update native"] == 7.0
     assert found["update native"] == known["update native"]
     assert set(found["inference native"]) == {"update native", "update torch"}
@@ -90,7 +90,7 @@ def test_of_a_family_the_middle_kernel_runs_and_none_on_two_cores():
     small, middle, large = (kernel("update.dqn", sizes, batch=n) for n in (8, 64, 128))
     several = [(large, "native"), (small, "native"), (middle, "native")]
     several += [(large, "native-pair"), (large, "torch-2")]
-    measured([*several, (ACTING, "native")], {}, bind)
+    measure_slowdowns([*several, (ACTING, "native")], {}, bind)
     assert bound == [(ACTING, "native"), (middle, "native")]
 
 
@@ -106,7 +106,7 @@ def test_a_call_that_fails_beside_another_is_said():
         return act
 
     with pytest.raises(ChildProcessError, match="the call in it failed"):
-        measured(JOBS, {}, bind)
+        measure_slowdowns(JOBS, {}, bind)
 
 
 def test_sides():
@@ -177,7 +177,7 @@ def test_lanes_that_slow_each_other_much_are_not_taken(monkeypatch):
     plans = {}
     for share in (0.0, 1.0):
         beside = {n: dict.fromkeys(names, share) for n in names}
-        monkeypatch.setattr(planner, "runtime", lambda _, b=beside: {**free, "beside": b})
+        monkeypatch.setattr(planner, "lane_overhead", lambda _, b=beside: {**free, "beside": b})
         plans[share] = planner.plan(system)
     used = {s: len({t.lane for t in p.tasks}) for s, p in plans.items()}
     assert used == {0.0: 2, 1.0: 1}, [p.note for p in plans.values()]

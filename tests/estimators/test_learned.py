@@ -11,25 +11,25 @@ import pytest
 import pearl
 from pearl.planner import planner
 from pearl.planning.runs import Drift, TaskDrift
-from pearl.training.learning import Lessons, taught
+from pearl.training.run_feedback import Lessons, calibration_feedback
 from pearl_devices import Device, kernel
 from pearl_estimators.cpu import parts, uncorrected
 from pearl_estimators.estimates import Estimate
-from pearl_estimators.host import on_demand, own_timing, told_by_runs
+from pearl_estimators.host import calibrator, run_feedback, user_code_timing
 from pearl_estimators.host.calibration import Calibration
 from pearl_estimators.host.calibration_file import store, stored
-from pearl_estimators.host.learned import (
+from pearl_estimators.host.run_corrections import (
     BAND_FLOOR,
     MEMORY,
+    IterationStats,
     KernelShare,
-    Seen,
     corrected,
     factor,
     merged,
     with_run,
 )
-from pearl_estimators.host.own_timing import environment
 from pearl_estimators.host.timer import Timing
+from pearl_estimators.host.user_code_timing import time_user_env
 from tests.estimators.test_calibration_load import fresh, loaded
 
 __all__ = ["fresh"]
@@ -41,7 +41,7 @@ OTHER = replace(A, named="update.sac native")
 
 
 def test_a_run_corrects_its_own_call_most_then_its_family_then_the_host():
-    seen = (Seen((A,), 0.20),)
+    seen = (IterationStats((A,), 0.20),)
     own, near, far = (factor(seen, [p])[0] for p in (A, WIDER, OTHER))
     assert own == pytest.approx(0.20, abs=0.005)
     assert own > near > far > 0.05
@@ -53,7 +53,7 @@ def test_a_run_corrects_its_own_call_most_then_its_family_then_the_host():
 def test_a_run_of_several_calls_is_explained_as_a_whole_by_what_they_take_of_it():
     """An iteration that took 15 % longer: its calls together do so too, the long one most."""
     long, short = replace(A, share=0.9), replace(OTHER, share=0.1)
-    seen = (Seen((long, short), math.log(1.15)),)
+    seen = (IterationStats((long, short), math.log(1.15)),)
     by = [math.exp(factor(seen, [replace(p, share=1.0)])[0]) for p in (long, short)]
     assert factor(seen, [long, short])[0] == pytest.approx(math.log(1.15), abs=0.005)
     assert 0.9 * by[0] + 0.1 * by[1] == pytest.approx(1.15, abs=0.005)
@@ -62,7 +62,7 @@ def test_a_run_of_several_calls_is_explained_as_a_whole_by_what_they_take_of_it(
 
 def test_the_band_of_a_call_that_ran_becomes_narrow_and_of_others_no_wider():
     said = Estimate(1e-3, low_s=0.5e-3, high_s=2e-3, rung="calibrated", source="a fit")
-    seen = (Seen((A,), math.log(1.1)),)
+    seen = (IterationStats((A,), math.log(1.1)),)
     own, other = corrected(said, seen, [A]), corrected(said, seen, [OTHER])
     assert own.latency_s == pytest.approx(1.1e-3, rel=0.01)
     assert own.high_s / own.latency_s == pytest.approx(math.exp(BAND_FLOOR), rel=0.01)
@@ -71,7 +71,7 @@ def test_the_band_of_a_call_that_ran_becomes_narrow_and_of_others_no_wider():
     assert "times 1.1, as runs on this host took" in own.source
 
 
-QUIET = Seen((A,), 0.10)
+QUIET = IterationStats((A,), 0.10)
 
 
 def test_runs_of_a_host_that_has_changed_are_followed():
@@ -83,7 +83,7 @@ def test_runs_of_a_host_that_has_changed_are_followed():
 
 
 def test_a_run_beside_a_data_sheet_teaches_data_sheets_alone_and_from_more_doubt():
-    seen = (Seen((A,), 0.60, timed=False), Seen((A,), 0.10))
+    seen = (IterationStats((A,), 0.60, timed=False), IterationStats((A,), 0.10))
     assert factor(seen, [A])[0] == pytest.approx(0.10, abs=0.005)
     assert factor(seen, [A], timed=False)[0] == pytest.approx(0.60, abs=0.005)
     assert factor((), [A], timed=False) == (0.0, pytest.approx(0.48))
@@ -94,15 +94,15 @@ def test_a_run_beside_a_data_sheet_teaches_data_sheets_alone_and_from_more_doubt
 
 def test_a_run_by_the_data_sheet_is_kept_without_a_calibration_and_corrects_it(fresh):
     system = pearl.load("dqn_cartpole", set={"limits.max_lanes": 1})
-    with planner.spared(system):
+    with planner.skipping_timing_if_busy(system):
         plan, graph = pearl.plan(system), planner.problem(system)[0]
         assert {t.rung for t in plan.tasks} == {"datasheet"}
         wall_s = 1.5 * plan.period_s
         drift = Drift(plan.period_s, wall_s, 0.5, (), waited=0.0)
-        (seen,), said = taught(plan, graph, system.platform, drift, {"wall_s": 2.0})
+        (seen,), said = calibration_feedback(plan, graph, system.platform, drift, {"wall_s": 2.0})
         assert said == ("Learned from this run: its calls took 1.500 times their estimates.",)
         assert (seen.timed, seen.off) == (False, pytest.approx(math.log(1.5)))
-        assert told_by_runs.learn(seen)
+        assert run_feedback.record_run(seen)
         again = pearl.plan(system)
         assert again.period_s / plan.period_s == pytest.approx(1.5, abs=0.1)
         assert {t.rung for t in again.tasks} == {"datasheet"}
@@ -112,13 +112,13 @@ def test_what_is_no_news_is_not_kept_so_that_plans_are_not_made_anew():
     seen = with_run((), QUIET)
     assert seen == (QUIET,)
     assert with_run(seen, replace(QUIET, off=0.12)) == seen
-    right = Seen((OTHER,), 0.0)
+    right = IterationStats((OTHER,), 0.0)
     assert with_run(seen, right)[1] == right
     assert abs(factor(with_run(seen, right), [OTHER])[0]) < 0.005 < factor(seen, [OTHER])[0]
     assert with_run(seen, replace(QUIET, off=0.2))[0].off == pytest.approx(0.15)
-    many: tuple[Seen, ...] = ()
+    many: tuple[IterationStats, ...] = ()
     for n in range(130):
-        many = with_run(many, Seen((replace(A, named=f"k{n}"),), 0.3 * (-1) ** n))
+        many = with_run(many, IterationStats((replace(A, named=f"k{n}"),), 0.3 * (-1) ** n))
     assert len(many) == 100
 
 
@@ -136,9 +136,9 @@ def test_it_is_kept_with_the_calibration_and_changes_estimates_and_plans(fresh):
     graph, _ = planner.problem(system)
     whole = next(f.kernel for f in graph.fusions if {*f.tasks} == call)
     assert len(call) == len(before.tasks)
-    new = Seen(parts(whole, HOST, "native", 1), math.log(1.2))
-    assert told_by_runs.learn(new)
-    assert not told_by_runs.learn(new)
+    new = IterationStats(parts(whole, HOST, "native", 1), math.log(1.2))
+    assert run_feedback.record_run(new)
+    assert not run_feedback.record_run(new)
     known = stored()
     assert known is not None
     assert known.learned == (new,)
@@ -158,10 +158,10 @@ def test_a_run_teaches_where_it_can_be_told_what_its_calls_took(fresh):
 
     said: list[str] = []
 
-    def found(times: float, waited: float | None = 0.01, **drift: object) -> Seen | None:
+    def found(times: float, waited: float | None = 0.01, **drift: object) -> IterationStats | None:
         wall_s = times * says / (1 - (waited or 0.0))
         about = Drift(says, wall_s, wall_s / says - 1, (), waited=waited)
-        seen, (text,) = taught(
+        seen, (text,) = calibration_feedback(
             plan,
             graph,
             system.platform,
@@ -189,7 +189,7 @@ def test_a_run_teaches_where_it_can_be_told_what_its_calls_took(fresh):
     ):
         assert found(**{"times": 1.3, **change}) is None  # type: ignore[arg-type]
         assert said[0].startswith(f"Nothing was learned from this run: {why}")
-    told_by_runs.learn(one)
+    run_feedback.record_run(one)
     again = found(1.3)  # of the same plan, made before: beside the same estimates
     assert again is not None
     assert again.off == pytest.approx(one.off)
@@ -208,9 +208,9 @@ def test_a_family_timed_again_that_has_changed_forgets_what_runs_took(fresh):
     mine = replace(QUIET, parts=(replace(A, named=name),))
     before = replace(known, learned=(mine, QUIET))
     slower = (replace(p, seconds=1.3 * p.seconds) if p.named == name else p for p in known.points)
-    after = on_demand.settled(before, replace(before, points=tuple(slower)))
+    after = calibrator.settled(before, replace(before, points=tuple(slower)))
     assert after.learned == (QUIET,)
-    assert on_demand.settled(before, before).learned == before.learned
+    assert calibrator.settled(before, before).learned == before.learned
 
 
 def test_an_environment_is_timed_with_the_ends_of_its_episodes(tmp_path: Path):
@@ -218,7 +218,7 @@ def test_an_environment_is_timed_with_the_ends_of_its_episodes(tmp_path: Path):
     ends all or none."""
     args = {"reset_us": 2000, "seen": str(tmp_path / "seen")}
     k = kernel("env_step", {"envs": 1, "obs": 1, "act": 0}, program=f"{__name__}:Pit", args=args)
-    found = environment(k, "gymnasium")
+    found = time_user_env(k, "gymnasium")
     steps = (tmp_path / "seen").read_text()
     assert len(steps) > 50
     assert steps.count("e") / len(steps) == pytest.approx(2 / 3, abs=0.2)
@@ -276,7 +276,7 @@ def test_of_several_lanes_each_teaches_its_calls_and_not_its_waits(fresh):
         rows = tuple(TaskDrift(t.task, 1.0, times * seconds(t.task), 0.0) for t in tasks)
         about = Drift(1.0, period * busy_s, 0.0, rows, waited=0.01)
         now = replace(about, **drift)  # type: ignore[arg-type]
-        return taught(plan, graph, system.platform, now, {"wall_s": 2.0}), busy_s
+        return calibration_feedback(plan, graph, system.platform, now, {"wall_s": 2.0}), busy_s
 
     (seen, said), busy_s = told(1.2)
     crossing = sum(
@@ -313,8 +313,10 @@ def test_what_is_timed_in_a_burst_of_load_is_timed_again(monkeypatch):
         turn[:] = turn or next(rounds)
         return Timing(taken := turn.pop(0), taken, 1.1 * taken, 1, 0.1, 1.0)
 
-    monkeypatch.setattr(own_timing, "time_call", timed)
-    monkeypatch.setattr(own_timing, "acting", lambda call: call)
+    monkeypatch.setattr(user_code_timing, "time_call", timed)
+    monkeypatch.setattr(user_code_timing, "acting", lambda call: call)
     k = {"kind": "env_step", "sizes": {"envs": 1, "obs": 4, "act": 0}, "program": "CartPole-v1"}
-    found = own_timing.time_here({"kernels": [{**k, "args": {}}] * 2, "variant": "native"}, 0.1)
+    found = user_code_timing.time_here(
+        {"kernels": [{**k, "args": {}}] * 2, "variant": "native"}, 0.1
+    )
     assert found == [(1e-3, 1e-3, 1.1e-3, 1e-3), (4e-3, 4e-3, 4.4e-3, 4e-3)]

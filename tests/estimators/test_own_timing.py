@@ -11,8 +11,8 @@ import pytest
 
 import pearl
 from pearl_devices import kernel
-from pearl_estimators.host import own_timing
-from pearl_estimators.host.own_timing import environment
+from pearl_estimators.host import user_code_timing
+from pearl_estimators.host.user_code_timing import time_user_env
 
 SLEEP_S = 4e-3
 
@@ -40,14 +40,14 @@ def Several(num_envs: int) -> Any:
 def test_a_vector_environment_with_processes_is_timed_and_not_taken_from_the_data_sheet() -> None:
     """A process that is forked by the one that times closes its standard input."""
     k = kernel("env_step", {"envs": 4, "obs": 2, "act": 0}, program=f"{__name__}:Several")
-    found = environment(k, "gymnasium")
+    found = time_user_env(k, "gymnasium")
     assert found.rung == "measured"
     assert found.latency_s > 0.9 * SLEEP_S
 
 
 def timed(step_s: float, cpu_s: float) -> Any:
-    """Stands for `own_timing._timed`: an environment's step takes so long, cpu_s of it computing;
-    in processes all wait at the same time, and each answer takes 20 us more."""
+    """Stands for `user_code_timing._timed`: an environment's step takes so long, cpu_s of it
+    computing; in processes all wait at the same time, and each answer takes 20 us more."""
 
     def rows(kernels: Any, variant: str) -> Any:
         found = []
@@ -72,13 +72,13 @@ def planned(variants: list[str] | None = None) -> Any:
 def test_environments_that_wait_get_processes_and_those_that_compute_do_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(own_timing, "_timed", timed(8e-3, 0.1e-3))
+    monkeypatch.setattr(user_code_timing, "_timed", timed(8e-3, 0.1e-3))
     plan, in_turn = planned(), planned(["gymnasium"])
     step = plan.task("env_step")
     assert step.variant == "processes"
     assert step.seconds == pytest.approx(8e-3 + 16 * 2e-5)
     assert plan.rates["env_steps_per_s"] > 8 * in_turn.rates["env_steps_per_s"]
-    monkeypatch.setattr(own_timing, "_timed", timed(8e-3, 7e-3))
+    monkeypatch.setattr(user_code_timing, "_timed", timed(8e-3, 7e-3))
     assert planned().task("env_step").variant == "gymnasium"
     assert planned(["processes"]).task("env_step").variant == "processes"
 
@@ -86,10 +86,10 @@ def test_environments_that_wait_get_processes_and_those_that_compute_do_not(
 def test_what_environments_compute_together_is_not_less_than_the_cores_allow(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(own_timing, "CORES", 2)
-    monkeypatch.setattr(own_timing, "_timed", timed(8e-3, 2e-3))
+    monkeypatch.setattr(user_code_timing, "CORES", 2)
+    monkeypatch.setattr(user_code_timing, "_timed", timed(8e-3, 2e-3))
     k = kernel("env_step", {"envs": 16, "obs": 2, "act": 0}, program=f"{__name__}:Sleeper")
-    assert own_timing.waits(k) == pytest.approx(0.75)
-    found = environment(k, "processes")
+    assert user_code_timing.waits(k) == pytest.approx(0.75)
+    found = time_user_env(k, "processes")
     assert found.latency_s == pytest.approx(16 * 2e-3 / 2)
     assert "alone one waits 75% of a step" in found.source

@@ -12,7 +12,7 @@ from pearl.planning.draws import _doubt
 from pearl_devices import Device, Kernel, base, cpu, kernel
 from pearl_estimators import Estimate, estimate
 from pearl_estimators.cpu_datasheet import more_threads
-from pearl_estimators.host import benchmark_kernels, calibrate_host, on_demand, timer
+from pearl_estimators.host import benchmark_kernels, calibrate_host, calibrator, timer
 from pearl_estimators.host.benchmark_kernels import THREADS, by_threads, threaded
 from pearl_estimators.host.timer import Timing, time_call
 from tests.calibrations import measure, synthetic
@@ -99,10 +99,10 @@ def test_on_this_host_none_is_planned_with_before_two_were_timed(
     known = measure(1.0, kernels=jobs, prepare=synthetic())
     without = tuple(f for f in known.fits if f.variant != THREADS)
     for variant in ("torch-2", "torch-8"):
-        assert on_demand.comparable(known, WIDE, ["torch", variant]) == ["torch", variant]
+        assert calibrator.comparable(known, WIDE, ["torch", variant]) == ["torch", variant]
         lacks = replace(known, fits=without)
-        assert on_demand.comparable(lacks, WIDE, ["torch", variant]) == ["torch"]
-    monkeypatch.setattr(on_demand, "calibration", lambda device, kernels: known)
+        assert calibrator.comparable(lacks, WIDE, ["torch", variant]) == ["torch"]
+    monkeypatch.setattr(calibrator, "calibration", lambda device, kernels: known)
     found = [estimate(WIDE, CPU, variant=v, width=n) for v, n in (("torch-2", 2), ("torch-8", 8))]
     assert [e.rung for e in found] == ["calibrated", "probed"]
 

@@ -21,7 +21,7 @@ from pearl.explanation.bound import bound_of
 from pearl.explanation.crossover import crossover
 from pearl.explanation.diagnosis import answers, where_replay
 from pearl.explanation.near_optimal import runner_ups, signature
-from pearl.explanation.resolve import Again, classes, devices_of, restricted
+from pearl.explanation.resolve import Resolver, classes, devices_of, restricted
 from pearl.explanation.what_if import WhatIf, faster, what_ifs
 from pearl.graph.limits import Limits
 from pearl.graph.task_graph import Edge, Task, TaskGraph
@@ -81,7 +81,7 @@ def answered(plan: Plan) -> dict[str, str]:
     """Question → answer, of a plan that holds its problem."""
     p = plan.problem
     assert p is not None
-    said = answers(Again(plan, p.graph, p.costs, p.limits, float("inf")))
+    said = answers(Resolver(plan, p.graph, p.costs, p.limits, float("inf")))
     return {s.question: s.answer for s in said}
 
 
@@ -238,7 +238,7 @@ def test_runner_ups_are_all_assignments_of_devices_within_the_share(seed: int) -
         except pearl.InfeasibleError:
             continue
         values[choice] = plan.value
-    found = runner_ups(Again(best, graph, costs, limits, float("inf")), within)
+    found = runner_ups(Resolver(best, graph, costs, limits, float("inf")), within)
     own = tuple(best.task(g[0]).device for g in groups)
     close = {c: v for c, v in values.items() if v >= best.value * (1 - within) and c != own}
     got: dict[tuple[str, ...], float] = {}
@@ -260,7 +260,7 @@ def test_runner_ups_are_valid_distinct_and_not_better(seed: int, tmp_path: Path)
     limits = Limits()
     for objective in ("throughput", "power_efficiency"):
         best = solve(graph, costs, objective=objective)
-        again = Again(best, graph, costs, limits, float("inf"))
+        again = Resolver(best, graph, costs, limits, float("inf"))
         found = runner_ups(again, 0.5).plans
         assert len({signature(p) for p in (best, *(r.plan for r in found))}) == 1 + len(found)
         assert [r.loss for r in found] == sorted(r.loss for r in found)
@@ -318,8 +318,8 @@ def test_a_device_that_a_limit_names_is_alike_to_none() -> None:
     graph, costs = with_twin()
     limits = Limits(memory_bytes={"d1": 1e3})
     plan = solve(graph, costs, limits=limits)
-    assert Again(plan, graph, costs, Limits(), 0.0).alike == (("d1", "d2"),)
-    assert Again(plan, graph, costs, limits, 0.0).alike == ()
+    assert Resolver(plan, graph, costs, Limits(), 0.0).alike == (("d1", "d2"),)
+    assert Resolver(plan, graph, costs, limits, 0.0).alike == ()
 
 
 def test_without_time_a_change_is_worth_what_the_plan_is_worth_in_it(monkeypatch) -> None:
@@ -609,7 +609,7 @@ def test_a_change_is_shown_from_a_thousandth_on(value: float, shown: bool) -> No
 
 def test_questions_are_asked_in_the_order_in_which_users_ask() -> None:
     graph, costs = two_devices(latency_s=1 * US)
-    _, left_out = what_ifs(Again(solve(graph, costs), graph, costs, Limits(), deadline=0.0))
+    _, left_out = what_ifs(Resolver(solve(graph, costs), graph, costs, Limits(), deadline=0.0))
     assert left_out[0] == "without d1"
     assert left_out[1].startswith("policy_lag 0 → 1")
     assert left_out[-1] == "nothing on d0, the host"
@@ -623,9 +623,9 @@ def test_a_replay_that_no_other_device_runs_is_told_from_one_that_limits_hold() 
     costs = dqn_costs(star(devices("cpu", "acc"), 2e-6), {"cpu": 1.0, "acc": 3.0})
     here = tuple(m for m in costs.modes if m.device == "cpu" or m.tasks == ("update",))
     table = replace(costs, modes=here)
-    again = Again(solve(graph, table), graph, table, Limits(), float("inf"))
+    again = Resolver(solve(graph, table), graph, table, Limits(), float("inf"))
     tasks = "replay_insert, replay_sample and replay_update"
     assert where_replay(again) == f"On cpu: {tasks} are not modelled on acc."
     limits = Limits(devices={"replay_sample": ("cpu",)})
-    held = Again(solve(graph, costs, limits=limits), graph, costs, limits, float("inf"))
+    held = Resolver(solve(graph, costs, limits=limits), graph, costs, limits, float("inf"))
     assert where_replay(held) == "On cpu: replay_sample is kept off acc by the limits."

@@ -29,7 +29,7 @@ from pearl.planner.gpu_slices import (
     search,
     throughput,
 )
-from pearl.planner.sliced_gpu import Costs, sliced
+from pearl.planner.sliced_gpu import Costs, plan_slices
 from pearl_devices import Device, Kernel
 from tests.schemas.test_schemas import problems
 
@@ -181,7 +181,7 @@ def able(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_spec_is_cut_into_slices_that_share_its_memory(able: None) -> None:
     system = pearl.load(SPEC)
-    found = sliced(system, 4)
+    found = plan_slices(system, 4)
     assert found.environments == ENVIRONMENTS
     assert found.best is not None
     gpu = system.platform.device("gpu")
@@ -209,7 +209,7 @@ def test_roles_are_the_tasks_by_what_they_compute(able: None) -> None:
 
 def test_as_many_environments_are_tried_as_the_spec_allows(able: None) -> None:
     replay = {"name": "dqn", "env": "CartPole-v1", "replay": {"capacity": 1000}}
-    found = sliced(pearl.load({**SPEC, "algorithm": replay}))
+    found = plan_slices(pearl.load({**SPEC, "algorithm": replay}))
     assert found.environments == (128, 256, 512)
     assert "algorithm.replay.capacity" in found.refused
 
@@ -220,10 +220,10 @@ def test_slices_need_every_task_on_the_gpu(monkeypatch: pytest.MonkeyPatch) -> N
         pearl_devices.gpu, "offers", lambda k, d: () if k.kind == "env_step" else (("cuda", 1),)
     )
     with pytest.raises(SpecError, match=r"gpu cannot run task env_step \(kernel env_step, CartPol"):
-        sliced(system)
+        plan_slices(system)
     bare = replace(system.platform, devices=system.platform.devices[:1], links=())
     with pytest.raises(SpecError, match="exactly one GPU is needed"):
-        sliced(replace(system, platform=bare))
+        plan_slices(replace(system, platform=bare))
 
 
 def test_the_command_cuts_gpus_where_it_is_asked(able: None, tmp_path: Any) -> None:

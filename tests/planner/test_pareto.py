@@ -20,7 +20,7 @@ from pearl.planner import energy_front
 from pearl.planning.costs import CostTable
 from pearl.planning.plan_validation import check_plan
 from pearl.planning.plans import Plan
-from pearl.planning.timing import timing
+from pearl.planning.timing import build_timed_graph
 from pearl.report.bands_text import bands_text
 from pearl.solvers.methods import enumeration
 from pearl.solvers.model.lane_sequencing import best_orders
@@ -52,7 +52,7 @@ def every_point(graph: TaskGraph, costs: CostTable) -> list[tuple[float, float]]
     """Power and iterations a second of every assignment with good orders, not slowed down."""
     found = []
     for a in enumeration.assignments(enumeration.every_space(graph, costs, Limits())):
-        period = best_orders(timing(a)).period_s
+        period = best_orders(build_timed_graph(a)).period_s
         found.append((a.energy_j(period) / period, 1 / period))
     return found
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 import pearl
-from pearl.planner import plan_memory, planner
-from pearl.spec.own_code import graph_of
+from pearl.planner import plan_cache, planner
+from pearl.spec.user_code import build_graph
 from pearl.training import trainer
-from pearl_estimators.host import on_demand
+from pearl_estimators.host import calibrator
 from pearl_estimators.host.benchmark_kernels import training
 
 SPEC = {
@@ -24,7 +24,7 @@ SPEC = {
 @pytest.fixture
 def folder(monkeypatch, tmp_path):
     """An empty user's cache, in which plans are kept."""
-    monkeypatch.setattr(plan_memory, "KEPT", 64)
+    monkeypatch.setattr(plan_cache, "KEPT", 64)
     monkeypatch.setenv("PEARL_CACHE_DIR", str(tmp_path))
     return tmp_path
 
@@ -32,9 +32,9 @@ def folder(monkeypatch, tmp_path):
 @pytest.fixture
 def made(monkeypatch):
     """The systems that were planned, a line each."""
-    systems, plain = [], planner.planned
+    systems, plain = [], planner.plan_graph
     monkeypatch.setattr(
-        trainer, "planned", lambda system, graph: systems.append(system) or plain(system, graph)
+        trainer, "plan_graph", lambda system, graph: systems.append(system) or plain(system, graph)
     )
     return systems
 
@@ -50,8 +50,8 @@ def kept(folder):
 def test_a_spec_that_is_compiled_again_is_not_planned_again(folder, made):
     first, second = compiled().plan, compiled({"train.steps": 800, "train.seed": 3}).plan
     assert (len(made), len(kept(folder))) == (1, 1)
-    assert plan_memory.NOTE not in first.note
-    assert second.note.endswith(plan_memory.NOTE)
+    assert plan_cache.NOTE not in first.note
+    assert second.note.endswith(plan_cache.NOTE)
     assert first.spec_sha256 != second.spec_sha256 == pearl.load(SPEC, set={
         "train.steps": 800, "train.seed": 3}).sha256  # fmt: skip
     same = {"note": "", "spec_sha256": ""}
@@ -75,20 +75,20 @@ def test_a_spec_that_is_compiled_again_is_not_planned_again(folder, made):
 )
 def test_another_problem_has_another_plan(folder, made, changes):
     system = pearl.load(SPEC)
-    plan = planner.planned(system, graph_of(system))
-    plan_memory.remember(system, graph_of(system), plan)
+    plan = planner.plan_graph(system, build_graph(system))
+    plan_cache.cache_plan(system, build_graph(system), plan)
     other = pearl.load(SPEC, set=changes)
-    assert plan_memory.remembered(system, graph_of(system)) is not None
-    assert plan_memory.remembered(other, graph_of(other)) is None
+    assert plan_cache.load_cached_plan(system, build_graph(system)) is not None
+    assert plan_cache.load_cached_plan(other, build_graph(other)) is None
 
 
 def test_another_calibration_or_version_or_source_has_another_plan(folder, made, monkeypatch):
     compiled()
     system = pearl.load(SPEC)
-    graph = graph_of(system)
+    graph = build_graph(system)
 
     def known():
-        return plan_memory.remembered(system, graph) is not None
+        return plan_cache.load_cached_plan(system, graph) is not None
 
     assert known()
     (folder / "calibration-0.json").write_text("{}")
@@ -97,14 +97,14 @@ def test_another_calibration_or_version_or_source_has_another_plan(folder, made,
     assert known()
     for name, other in (("sources", lambda: "others"), ("versions", lambda: {"numba": "0"})):
         with monkeypatch.context() as patch:
-            patch.setattr(plan_memory, name, other)
+            patch.setattr(plan_cache, name, other)
             assert not known()
     with monkeypatch.context() as patch:
-        patch.setattr(on_demand, "passed", lambda: {"dqn": "this host is busy"})
+        patch.setattr(calibrator, "skipped_groups", lambda: {"dqn": "this host is busy"})
         assert not known()
     number = replace(system.platform.devices[0], peak_flops_per_s=1.0)
     platform = replace(system.platform, devices=(number, *system.platform.devices[1:]))
-    assert plan_memory.remembered(replace(system, platform=platform), graph) is None
+    assert plan_cache.load_cached_plan(replace(system, platform=platform), graph) is None
     assert known()
 
 
@@ -118,10 +118,10 @@ def test_a_file_that_is_damaged_or_unsound_is_made_anew(folder, made):
         task["variant"] = "none such"
     for number, text in enumerate((whole[:-40], json.dumps(other), json.dumps(slow), "[]"), 2):
         file.write_text(text)
-        assert plan_memory.NOTE not in compiled().plan.note
+        assert plan_cache.NOTE not in compiled().plan.note
         assert len(made) == number
         assert json.loads(file.read_text())["digest"] == file.stem
-    assert plan_memory.NOTE in compiled().plan.note
+    assert plan_cache.NOTE in compiled().plan.note
 
 
 def test_plans_that_others_may_write_are_not_read(folder, made):
@@ -132,7 +132,7 @@ def test_plans_that_others_may_write_are_not_read(folder, made):
 
 
 def test_plans_used_longest_ago_are_left_out(folder, made, monkeypatch):
-    monkeypatch.setattr(plan_memory, "KEPT", 2)
+    monkeypatch.setattr(plan_cache, "KEPT", 2)
     for size in (64, 128, 64, 256):
         compiled({"algorithm.batch_size": size})
     assert (len(made), len(kept(folder))) == (3, 2)
@@ -141,7 +141,7 @@ def test_plans_used_longest_ago_are_left_out(folder, made, monkeypatch):
 
 
 def test_what_is_to_be_timed_again_is_not_remembered(folder, made, monkeypatch):
-    monkeypatch.setattr(on_demand, "unsettled", lambda kernels: True)
+    monkeypatch.setattr(calibrator, "needs_retiming", lambda kernels: True)
     compiled()
     assert kept(folder) == []
 
@@ -174,9 +174,9 @@ finally:
 
 @pytest.mark.parametrize("name", ["dqn_cartpole", "ppo_cartpole"])
 def test_a_spec_has_nothing_timed_or_compiled_that_it_does_not_have(name):
-    graph = graph_of(pearl.load(name))
+    graph = build_graph(pearl.load(name))
     mine = planner.kernels(graph)
-    timed = list(training(on_demand.needed_groups(mine)))
+    timed = list(training(calibrator.needed_groups(mine)))
     assert {k.program for k in timed if k.kind == "env_step"} == {"CartPole-v1"}
     algorithm = name.partition("_")[0]
     others = {k.kind for k in timed} - {k.kind for k in mine}

@@ -14,8 +14,8 @@ from pearl.graph.task_graph import Fusion, TaskGraph
 from pearl.planning.costs import CostTable, Mode
 from pearl.planning.draws import Draws, fitted, scaled
 from pearl.planning.plans import load_plan
-from pearl.planning.timing import Assignment, timing
-from pearl.planning.valuation import least_periods, valued
+from pearl.planning.timing import Assignment, build_timed_graph
+from pearl.planning.valuation import evaluate_samples, least_periods
 from pearl.solvers.methods.enumeration import assignments, every_space
 from pearl.solvers.model.list_orders import listed_orders, ring_period
 from pearl.testing.graphs import devices, loop, mode, random_limited, star
@@ -148,15 +148,15 @@ def test_a_valuation_is_the_period_with_the_drawn_times(seed: int) -> None:
     costs, draws = banded(costs), Draws(25, seed)
     every = list(assignments(every_space(graph, costs, limits)))
     for a in random.Random(seed).sample(every, min(3, len(every))):
-        timed = timing(a)
+        timed = build_timed_graph(a)
         orders, _ = listed_orders(timed, float("inf"))
-        found, least = valued(timed, orders, draws), least_periods(timed, draws)
+        found, least = evaluate_samples(timed, orders, draws), least_periods(timed, draws)
         rows = [draws.factors(m, a.expansion.graph, a.costs) for m in a.modes]
         for n in range(draws.number):
             links = {name: float(r[n]) for name, r in draws.link_factors(a.costs).items()}
             table = scaled(a.costs, [float(r[n]) for r in _all(draws, a)], links)
             again = replace(a, costs=table, modes=tuple(_same(table, m) for m in a.modes))
-            drawn = timing(again)
+            drawn = build_timed_graph(again)
             assert [m.estimate.latency_s for m in again.modes] == pytest.approx(
                 [m.estimate.latency_s * r[n] for m, r in zip(a.modes, rows, strict=True)]
             )
@@ -180,11 +180,11 @@ def test_a_limit_on_power_paces_every_draw() -> None:
         (replace(mode("x", "cpu", 1.0, energy=10.0), estimate=Estimate(1.0, 1.0, 0.5, 3.0, 10.0)),),
     )
     (a,) = assignments(every_space(loop("x"), costs, solve(loop("x"), costs).problem.limits))
-    timed = timing(a)
+    timed = build_timed_graph(a)
     orders, _ = listed_orders(timed, float("inf"))
-    found = valued(timed, orders, Draws(40), power_w=7.0)
+    found = evaluate_samples(timed, orders, Draws(40), power_w=7.0)
     assert np.allclose(found.energy_j / found.period_s, 7.0)
-    assert np.all(np.isinf(valued(timed, orders, Draws(4), power_w=1.0).period_s))
+    assert np.all(np.isinf(evaluate_samples(timed, orders, Draws(4), power_w=1.0).period_s))
 
 
 def test_every_plan_has_bands_and_they_hold_its_rates() -> None:

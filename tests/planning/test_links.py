@@ -16,7 +16,7 @@ from pearl.graph.task_graph import Edge, TaskGraph
 from pearl.planning.costs import CostTable
 from pearl.planning.plan_validation import check_plan
 from pearl.planning.plans import load_plan
-from pearl.planning.timing import Assignment, timing
+from pearl.planning.timing import Assignment, build_timed_graph
 from pearl.solvers.methods import enumeration, milp
 from pearl.solvers.model.search_space import search_spaces
 from pearl.solvers.period.symmetry import orbits
@@ -43,7 +43,7 @@ def placed(graph: TaskGraph, platform: Platform, where: dict[str, str]) -> Assig
 
 def test_a_copy_between_devices_takes_time_of_both_lanes_and_none_of_the_link() -> None:
     graph = line(Edge("x", "y", bytes=1.0))
-    timed = timing(placed(graph, hub("cpu", "a", "b"), {"x": "a", "y": "b"}))
+    timed = build_timed_graph(placed(graph, hub("cpu", "a", "b"), {"x": "a", "y": "b"}))
     assert timed.loads_s == {"a.0": 1.5, "b.0": 1.5}
     assert timed.names == (("x", 0), ("y", 0))
 
@@ -51,21 +51,21 @@ def test_a_copy_between_devices_takes_time_of_both_lanes_and_none_of_the_link() 
 def test_the_host_pays_for_nothing() -> None:
     graph = line(Edge("x", "y", bytes=1.0), Edge("y", "z", bytes=1.0))
     where = {"x": "cpu", "y": "a", "z": "cpu"}
-    timed = timing(placed(graph, hub("cpu", "a"), where))
+    timed = build_timed_graph(placed(graph, hub("cpu", "a"), where))
     assert timed.loads_s == {"cpu.0": 2.0, "a.0": 2.0}
 
 
 def test_consumers_on_one_device_share_a_copy_and_a_producer_leaves_once() -> None:
     graph = line(*(Edge("x", n, bytes=1.0) for n in ("y", "z", "v", "w")))
     where = {"x": "a", "y": "b", "z": "b", "v": "c", "w": "cpu"}
-    timed = timing(placed(graph, hub("cpu", "a", "b", "c"), where))
+    timed = build_timed_graph(placed(graph, hub("cpu", "a", "b", "c"), where))
     assert timed.loads_s == {"a.0": 1.5, "b.0": 2.5, "c.0": 1.5, "cpu.0": 1.0}
 
 
 def test_a_copy_that_enters_is_the_first_consumers_in_the_order_of_the_graph() -> None:
     graph = line(Edge("x", "y", bytes=1.0), Edge("x", "z", bytes=1.0))
     a = placed(graph, hub("cpu", "a", lanes=2), {"x": "cpu", "y": "a", "z": "a"})
-    timed = timing(replace(a, lanes=(0, 0, 1)))
+    timed = build_timed_graph(replace(a, lanes=(0, 0, 1)))
     assert timed.loads_s == {"cpu.0": 1.0, "a.0": 1.5, "a.1": 1.0}
 
 
@@ -74,14 +74,14 @@ def test_between_two_devices_with_a_link_of_their_own_the_sender_pays() -> None:
     direct = Link("b", "a", 0.0, 1.0, 0.125, paid_by="lane")
     platform = replace(platform, links=(*platform.links, direct))
     graph = line(Edge("x", "y", bytes=1.0))
-    timed = timing(placed(graph, platform, {"x": "a", "y": "b"}))
+    timed = build_timed_graph(placed(graph, platform, {"x": "a", "y": "b"}))
     assert timed.loads_s == {"a.0": 2.125, "b.0": 1.0}
 
 
 def test_shares_of_an_entering_copy_are_equal_over_the_firings_of_its_consumer() -> None:
     graph = line(Edge("x", "y", 1, 2, bytes=1.0), Edge("y", "v", 4, 1))
     a = placed(graph, hub("cpu", "a"), {"x": "cpu", "y": "a", "v": "cpu"})
-    timed = timing(a)
+    timed = build_timed_graph(a)
     assert timed.loads_s["a.0"] == pytest.approx(1 + 2 * 0.5)
     assert a.copying_s == (0.0, 1.0, 0.0)
 
@@ -90,7 +90,7 @@ def test_in_a_cycle_the_copy_costs_latency_and_bytes_whoever_pays() -> None:
     graph = loop("x", "y", size=1.0)
     for paid_by in ("link", "lane"):
         platform = hub("cpu", "a", paid_by=paid_by)
-        timed = timing(placed(graph, platform, {"x": "cpu", "y": "a"}))
+        timed = build_timed_graph(placed(graph, platform, {"x": "cpu", "y": "a"}))
         assert timed.order_bound_s == pytest.approx(1 + 1 + 2 * (0.25 + 0.5))
 
 

@@ -17,7 +17,7 @@ from pearl.graph.task_graph import Edge, TaskGraph
 from pearl.planning.costs import CostTable
 from pearl.planning.plan_validation import check_plan
 from pearl.planning.plans import Plan, load_plan
-from pearl.runtime.protocol.lane_schedule import Protocol
+from pearl.runtime.protocol.lane_schedule import ExecutionSchedule
 from pearl.testing.graphs import devices, loop, mode, random_problem, star
 from pearl_devices import Device, Link, Platform
 from tests.graphs import act_and_learn, dqn, dqn_costs, share_modes
@@ -147,7 +147,10 @@ def test_a_lane_waits_for_the_strictest_of_parallel_edges():
             else next(given)
             for e in edges
         )
-        once, twice = Protocol(plan, graph), Protocol(replace(plan, edges=channels), doubled)
+        once, twice = (
+            ExecutionSchedule(plan, graph),
+            ExecutionSchedule(replace(plan, edges=channels), doubled),
+        )
         assert twice.slots == once.slots
         assert twice.lanes == once.lanes
 

@@ -14,7 +14,7 @@ from pearl.algorithms import algorithm
 from pearl.errors import InfeasibleError, SpecError
 from pearl.graph.limits import Limits
 from pearl.graph.task_graph import Replica, TaskGraph
-from pearl.planning.costs import CostTable, tabulate
+from pearl.planning.costs import CostTable, build_cost_table
 from pearl.planning.plan_validation import check_plan, completions
 from pearl.planning.plans import Plan, load_plan
 from pearl.planning.replica_costs import split_costs
@@ -212,7 +212,7 @@ def test_algorithms_offer_their_acting_tasks_and_specs_say_how_many_copies() -> 
     system = load(SPEC)
     graph = algorithm("dqn").graph(system)
     assert {t.name for t in graph.tasks if t.environments} == {"inference", "env_step"}
-    costs = tabulate(graph, system.platform, system.limits)
+    costs = build_cost_table(graph, system.platform, system.limits)
     assert {m.share for m in costs.modes if m.tasks == ("env_step",)} == {None, *range(1, 8)}
     assert {m.share for m in costs.modes if m.tasks == ("update",)} == {None}
     plan = solve(graph, costs, limits=system.limits, time_limit_s=10)

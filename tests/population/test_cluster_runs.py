@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 import pearl
-from pearl.cluster import connected
+from pearl.cluster import connect
 from pearl.errors import SpecError
-from pearl.population import cluster_runs
+from pearl.population import cluster_executor
 from tests.population.test_population import Heard, alone, arrays
 from tests.processes import HANG_S, named, until
 from tests.ray_cluster import Cluster, members
@@ -41,7 +41,7 @@ class Killer(Heard):
         super().__init__()
         self.cluster, self.node, self.out, self.killed = cluster, node, out, False
 
-    def look(self, rows):
+    def refresh(self, rows):
         home = list(self.out.glob("seed=*/checkpoint.safetensors"))
         if not self.killed and len(home) == 3:
             self.killed = True
@@ -73,7 +73,7 @@ def test_runs_of_a_node_that_dies_go_on_elsewhere_with_the_bits_of_one_alone(
     mine, same = arrays(out / again["run"]), alone(out, again["run"], tmp_path)
     assert mine.keys() == same.keys()
     assert all((mine[name] == same[name]).all() for name in mine)
-    until(lambda: "c" not in {n["NodeName"] for n in connected().nodes() if n["Alive"]})
+    until(lambda: "c" not in {n["NodeName"] for n in connect().nodes() if n["Alive"]})
 
 
 @pytest.mark.slow
@@ -117,8 +117,8 @@ def test_another_place_than_a_cluster_is_refused(tmp_path):
 def runs_here(tmp_path, monkeypatch):
     """What an actor does on its node, without a cluster."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cluster_runs.tempfile, "tempdir", str(tmp_path))
-    found = cluster_runs.RunsHere(1, str(tmp_path))
+    monkeypatch.setattr(cluster_executor.tempfile, "tempdir", str(tmp_path))
+    found = cluster_executor.NodeAgent(1, str(tmp_path))
     yield found
     found.stop()
 
@@ -135,11 +135,11 @@ def test_folders_that_nobody_holds_are_removed_and_held_ones_stay(runs_here, tmp
     stale, young = tmp_path / "pearl-runs-stale", tmp_path / "pearl-runs-young"
     for folder in (stale, young):
         folder.mkdir()
-        (folder / cluster_runs.HELD).touch()
-    held = cluster_runs.Path(runs_here.folder())
+        (folder / cluster_executor.HELD).touch()
+    held = cluster_executor.Path(runs_here.folder())
     for folder in (stale, held):
         os.utime(folder, (0, 0))
-    cluster_runs.remove_stale()
+    cluster_executor.remove_stale()
     assert not stale.exists()
     assert young.exists()
     assert held.exists()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pearl.errors import SpecError
-from pearl.population import asked, members, packing
+from pearl.population import members, packing, search
 from pearl.population.statistics import interquartile_mean, interval
 from pearl.spec.reading import load
 
@@ -98,7 +98,7 @@ def test_ways_of_searching_that_cannot_be_are_refused(asha, tournament, over, wh
     found = members.population(SPEC, over=over)
 
     def check():
-        asked.check(*asked.kind_of(asha, tournament), found, seeds_given=False)
+        search.check(*search.kind_of(asha, tournament), found, seeds_given=False)
 
     with pytest.raises(SpecError, match=why):
         check()
@@ -107,11 +107,11 @@ def test_ways_of_searching_that_cannot_be_are_refused(asha, tournament, over, wh
 def test_a_sweep_without_final_evaluation_is_refused():
     found = members.population({**SPEC, "train": {"steps": 600, "final_episodes": 0}})
     with pytest.raises(SpecError, match="final_episodes is 0"):
-        asked.check("sweep", {}, found, seeds_given=False)
+        search.check("sweep", {}, found, seeds_given=False)
 
 
 def need(cores=1, seconds=1.0, size=1e9, shares=None):
-    return packing.Need(cores, shares or {}, size, seconds, None)
+    return packing.ResourceRequest(cores, shares or {}, size, seconds, None)
 
 
 def slots(needs, runs, *places):

@@ -17,12 +17,12 @@ import yaml
 import pearl
 from pearl.errors import SpecError
 from pearl.planning.runs import load_run
-from pearl.population import compiling, packing
+from pearl.population import packing, precompile
 from pearl.population.members import population
 from pearl.population.results import summary
 from pearl.training.checkpoints import branching
 from pearl.training.checkpoints.checkpoint import load as checkpoint
-from pearl.training.compiled import compiled
+from pearl.training.compiled import compile_plan
 from pearl_devices.primitives import code_cache
 from tests.processes import HANG_S, below, named, running, until, until_gone
 from tests.schemas.test_schemas import problems
@@ -61,7 +61,7 @@ class Heard:
     def say(self, line):
         self.lines.append(line)
 
-    def look(self, rows):
+    def refresh(self, rows):
         rows()
 
 
@@ -222,8 +222,8 @@ def test_kernels_compile_once_before_the_runs_fan_out(tmp_path, monkeypatch):
         return answers[len(calls) - 1]
 
     monkeypatch.setattr(packing, "usable_cores", lambda: (0, 1))
-    monkeypatch.setattr(compiling, "prepare", prepare)
-    monkeypatch.setattr(compiling, "cache_folder", lambda: tmp_path / "cache")
+    monkeypatch.setattr(precompile, "prepare", prepare)
+    monkeypatch.setattr(precompile, "cache_folder", lambda: tmp_path / "cache")
     monkeypatch.setattr(code_cache, "folder", lambda: tmp_path / "code")
     (tmp_path / "code").mkdir()
     over = {RATE: [1e-4, 1e-3], "algorithm.batch_size": [16, 32]}
@@ -232,13 +232,15 @@ def test_kernels_compile_once_before_the_runs_fan_out(tmp_path, monkeypatch):
     assert found.history == ()
     assert ["batch_size=16" in str(a) for a in calls] == [True, False]
     assert {"108"} < set(calls[0])
-    monkeypatch.setattr(compiling, "prepare", None)
-    made = [compiled(s.system, pearl.plan(s.system)) for s in population(SPEC, over=over).settings]
-    assert list(map(compiling.lacking, made)) == [False, True] * 2
+    monkeypatch.setattr(precompile, "prepare", None)
+    made = [
+        compile_plan(s.system, pearl.plan(s.system)) for s in population(SPEC, over=over).settings
+    ]
+    assert list(map(precompile.lacking, made)) == [False, True] * 2
     (tmp_path / "code").rmdir()
-    assert compiling.lacking(made[0])
+    assert precompile.lacking(made[0])
     monkeypatch.setattr(code_cache, "folder", lambda: None)
-    assert not compiling.lacking(made[0])  # nothing is kept: a short run would be for nothing
+    assert not precompile.lacking(made[0])  # nothing is kept: a short run would be for nothing
 
 
 def test_a_run_of_another_sweep_is_not_taken_for_one_of_this(tmp_path):
@@ -303,7 +305,7 @@ def test_the_example_of_the_page_runs_and_leaves_table_picture_and_policies(tmp_
 
 
 def test_a_curve_goes_as_far_as_all_runs_have_come(tmp_path):
-    from pearl.population.results import Member
+    from pearl.population.results import SweepRun
 
     outcomes = []
     for seed, last in ((0, 400), (1, 200)):
@@ -313,7 +315,7 @@ def test_a_curve_goes_as_far_as_all_runs_have_come(tmp_path):
         text = "\n".join(["env_steps,updates,wall_s,eval_mean", *rows])
         (folder / "metrics.csv").write_text(text)
         more = {"status": "done", "eval_mean": 7.0, "env_steps": last}
-        outcomes.append(Member(f"seed={seed}", "s", seed, {}, last, **more))
+        outcomes.append(SweepRun(f"seed={seed}", "s", seed, {}, last, **more))
     found = summary(outcomes, tmp_path)
     assert (found.iqm, found.low, found.high) == (7.0, 7.0, 7.0)
     assert found.curve[0][:2] == (100.0, 100.5)

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from pearl.errors import SpecError
-from pearl.population.driving import Ended, Journal, VirtualTime, drive, replayed
-from pearl.population.schedulers import Grid, Halving, Stretch, rungs
+from pearl.population.driver import Journal, StageEnd, VirtualExecutor, drive, replayed
+from pearl.population.schedulers import Grid, RunStage, SuccessiveHalving, rungs
 from pearl.population.tournament import Tournament
 
 OVER = {"algorithm.learning_rate": (1e-4, 1e-3), "algorithm.hidden": ([64], [32])}
@@ -17,7 +17,7 @@ OVER = {"algorithm.learning_rate": (1e-4, 1e-3), "algorithm.hidden": ([64], [32]
 
 def stretch(setting, seed=0, steps=900):
     values = {"algorithm.learning_rate": 3e-4, "algorithm.hidden": [64]}
-    return Stretch(f"{setting},seed={seed}", setting, values, seed, steps)
+    return RunStage(f"{setting},seed={seed}", setting, values, seed, steps)
 
 
 def test_rungs_rise_by_eta_and_end_at_the_last_step():
@@ -41,7 +41,7 @@ class TestHalving:
 
     def test_a_recorded_order_gives_these_promotions(self):
         self.under_way = {}
-        halving = Halving([[stretch(name)] for name in "abcdef"], (100, 300, 900), 3)
+        halving = SuccessiveHalving([[stretch(name)] for name in "abcdef"], (100, 300, 900), 3)
         assert self.ask(halving) == [("a", 100), ("b", 100)]
         assert self.ask(halving, ("b,seed=0", 5.0)) == [("c", 100)]
         assert self.ask(halving, ("a,seed=0", 1.0)) == [("d", 100)]
@@ -57,7 +57,7 @@ class TestHalving:
 
     def test_a_better_latecomer_is_promoted_too_and_a_failure_never(self):
         self.under_way = {}
-        halving = Halving([[stretch(name)] for name in "abcd"], (100, 900), 2)
+        halving = SuccessiveHalving([[stretch(name)] for name in "abcd"], (100, 900), 2)
         self.ask(halving)
         assert self.ask(halving, ("a,seed=0", 1.0), ("b,seed=0", None)) == [("a", 900), ("c", 100)]
         assert self.ask(halving, ("c,seed=0", 8.0)) == [("c", 900)]
@@ -65,7 +65,7 @@ class TestHalving:
         assert self.ask(halving, ("d,seed=0", None), ("c,seed=0", 3.0)) == []
 
     def test_of_two_that_may_go_on_the_one_at_the_higher_rung_does_so_first(self):
-        halving = Halving([[stretch(name)] for name in "abcde"], (100, 300, 900), 2)
+        halving = SuccessiveHalving([[stretch(name)] for name in "abcde"], (100, 300, 900), 2)
         under_way = [halving.next() for _ in range(5)]
         scores = {"a": 5.0, "b": 4.0, "c": 1.0, "d": 0.0, "e": 3.0}
         for s in under_way[:4]:
@@ -80,7 +80,7 @@ class TestHalving:
 
     def test_a_setting_of_which_one_seed_failed_goes_on_no_further(self):
         settings = [[stretch(name, seed) for seed in (0, 1)] for name in "ab"]
-        halving = Halving(settings, (100, 900), 2)
+        halving = SuccessiveHalving(settings, (100, 900), 2)
         scores = (99.0, None, 1.0, 1.0)
         for s, score in zip([halving.next() for _ in range(4)], scores, strict=True):
             halving.ended(s, score)
@@ -88,7 +88,7 @@ class TestHalving:
 
     def test_a_setting_goes_on_by_the_mean_of_all_its_seeds(self):
         settings = [[stretch(name, seed) for seed in (0, 1)] for name in "ab"]
-        halving = Halving(settings, (100, 900), 2)
+        halving = SuccessiveHalving(settings, (100, 900), 2)
         first = [halving.next() for _ in range(4)]
         assert [s.run for s in first] == ["a,seed=0", "a,seed=1", "b,seed=0", "b,seed=1"]
         for s, score in zip(first, (10.0, 0.0, 6.0, 6.0), strict=True):
@@ -155,7 +155,7 @@ class TestTournament:
         assert (again.parent, again.steps) == (None, 100)
 
 
-class Flaky(VirtualTime):
+class Flaky(VirtualExecutor):
     """Virtual time in which the process of a run dies so often."""
 
     def __init__(self, deaths):
@@ -166,7 +166,7 @@ class Flaky(VirtualTime):
         found = super().wait()
         if self.deaths.get(found.stretch.run, 0) > 0:
             self.deaths[found.stretch.run] -= 1
-            return Ended(found.slot, found.stretch, "died", None, "ended by signal SIGKILL")
+            return StageEnd(found.slot, found.stretch, "died", None, "ended by signal SIGKILL")
         return found
 
 
@@ -185,7 +185,7 @@ def test_a_history_brings_a_scheduler_back_wherever_it_was_cut(cut):
     seconds = {n: random.Random(n).random() for n in range(99)}
 
     def clock():
-        return VirtualTime(2, lambda s: seconds[s.seed % 99], score)
+        return VirtualExecutor(2, lambda s: seconds[s.seed % 99], score)
 
     whole, journal = tournament(), Journal()
     drive(whole, clock(), journal)
@@ -201,6 +201,6 @@ def test_a_history_brings_a_scheduler_back_wherever_it_was_cut(cut):
 
 def test_a_history_of_another_population_is_refused():
     journal = Journal()
-    drive(tournament(), VirtualTime(2, lambda s: 1.0, score), journal)
+    drive(tournament(), VirtualExecutor(2, lambda s: 1.0, score), journal)
     with pytest.raises(SpecError, match="of another sweep"):
         replayed(tournament(members=2), journal.history)

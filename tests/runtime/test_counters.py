@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pearl.runtime.protocol import progress_counters
-from pearl.runtime.protocol.progress_counters import CELL, Bell
+from pearl.runtime.protocol.progress_counters import CELL, WakeEvent
 from tests.processes import HANG_S
 
 WORDS = CELL // 8
@@ -132,13 +132,13 @@ def test_a_bell_ends_a_sleep_and_rings_once():
         bell.sleep(seconds)
         return time.monotonic() - begin
 
-    bell = Bell()
+    bell = WakeEvent()
     assert slept_s(0.05) >= 0.04
     bell.ring()
     bell.ring()
     assert slept_s(HANG_S) < HANG_S
     assert slept_s(0.05) >= 0.04  # both were heard
-    other = Bell(bell.handle)
+    other = WakeEvent(bell.handle)
     other.ring()
     assert slept_s(HANG_S) < HANG_S
     bell.close()

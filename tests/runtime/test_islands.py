@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from pearl.runtime.islands import batching
-from pearl.runtime.islands.outpost import LostError, Outpost
+from pearl.runtime.remote import batching
+from pearl.runtime.remote.lane_server import LaneServer, LostError
 from pearl.training import loop
 from pearl.training.trainer import Trainer
 from pearl_devices import Link
@@ -50,7 +50,7 @@ def _links(home, devices):
     return tuple(Link(home, d.name, 1e-4, 1e9) for d in devices if d.name != home)
 
 
-class Here(Outpost):
+class Here(LaneServer):
     """An outpost in this process, each made noted in `made`."""
 
     made: typing.ClassVar = []
@@ -76,10 +76,10 @@ class Here(Outpost):
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch):
-    from pearl.runtime.islands import ray_post
+    from pearl.runtime.remote import ray_lane_client
 
     Here.made = []
-    monkeypatch.setattr(ray_post, "RayPost", Here)
+    monkeypatch.setattr(ray_lane_client, "RayLaneClient", Here)
 
 
 def losing(times, steps, chosen=None):

@@ -103,7 +103,7 @@ class Asked:
 
 def test_a_process_whose_environments_answer_goes_on_and_no_thread_is_left():
     before, env = threading.active_count(), Asked()
-    with watchdog.guarded({"env_step": env}, 0.5):
+    with watchdog.exiting_on_hang({"env_step": env}, 0.5):
         for _ in range(210):  # together longer than four times the limit
             env.since_s = time.monotonic()
             time.sleep(0.01)

@@ -13,8 +13,8 @@ from pearl.training.trainer import Trainer
 from pearl_devices import Buffers, Kernel, backend
 from pearl_devices.buffers import allocate
 from pearl_devices.kernels import kernel
+from pearl_devices.kernels.data_parallel import spread
 from pearl_devices.kernels.examples import filled
-from pearl_devices.kernels.shares import spread
 from tests.lanes import cut, differing, told, trained
 from tests.learners import CASES, apart, but_for_gradients, planned_with
 

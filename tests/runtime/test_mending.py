@@ -32,7 +32,9 @@ def of_lane(protocol, number):
     """The random streams and cursors that the tasks of a lane advance."""
     for task in protocol.lanes[number].tasks:
         kernel = protocol.graph.task(task).kernel
-        yield from (channels.own(protocol, task, n) for n in specs(kernel) if n.startswith("rng."))
+        yield from (
+            channels.array_name(protocol, task, n) for n in specs(kernel) if n.startswith("rng.")
+        )
         if kernel.kind == "replay_insert":
             yield "replay.cursor"
 
@@ -42,7 +44,7 @@ def mended(engine, number, found):
     w, arrays = engine.work, {n: a.copy() for n, a in engine.work.arrays.items()}
     for name in found:
         arrays[name][-1] += 12345
-    recovery.mend(
+    recovery.rebuild_counts(
         w.protocol, number, w.jobs, arrays, engine.board, engine.lookout.begun, w.span, w.learning
     )
     return arrays

@@ -11,7 +11,7 @@ import pytest
 
 from pearl import load
 from pearl.errors import SpecError
-from pearl.runtime.lanes import work
+from pearl.runtime.lanes import run_context
 from pearl.training.trainer import Trainer
 from tests.lanes import SECONDS, cut, differing, planned, replay_spec, spread, told, trained
 from tests.processes import workers
@@ -43,7 +43,9 @@ def alone(case):
 
 
 def jitter(monkeypatch, seconds):
-    monkeypatch.setattr(work, "Work", functools.partial(work.Work, jitter_s=seconds))
+    monkeypatch.setattr(
+        run_context, "RunContext", functools.partial(run_context.RunContext, jitter_s=seconds)
+    )
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -78,7 +78,7 @@ def cuts(monkeypatch):
         of.arrays[STOP][0] = 0
 
     monkeypatch.setattr(cpu, "bind", binding)
-    monkeypatch.setattr(loop, "looked_at", looked_at)
+    monkeypatch.setattr(loop, "stopping_at_intervals", looked_at)
     monkeypatch.setattr(loop, "PROGRESS_S", 0.0)
     return when
 
@@ -200,7 +200,7 @@ def test_more_gradient_steps_done_than_a_firing_of_the_plan_has_are_refused(tmp_
 def test_ctrl_c_ends_an_iteration_of_many_gradient_steps_at_once(tmp_path, monkeypatch):
     """A thread sets the stop word again and again; however fast an iteration of 512 gradient steps
     is, three of a million end amid them."""
-    monkeypatch.setattr(loop, "LOOK_S", 1e-3)
+    monkeypatch.setattr(loop, "POLL_INTERVAL_S", 1e-3)
     monkeypatch.setattr(loop, "PROGRESS_S", 0.0)
     given = {"num_envs": 64, "replay_ratio": 8, "learning_starts": 256}
     system = pearl.load(replay_spec("dqn", {"max_lanes": 1}, **given))

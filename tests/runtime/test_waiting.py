@@ -19,9 +19,9 @@ import pytest
 from pearl.planning.runs import Drift, load_run
 from pearl.report.report import Report
 from pearl.report.tables import drift_sentence
-from pearl.runtime import waiting
+from pearl.runtime import cpu_wait
 from pearl.training import loop
-from pearl.training.checkpoints.state import State
+from pearl.training.checkpoints.state import RunState
 from tests.lanes import planned, replay_spec, trained
 from tests.processes import until
 from tests.schemas.test_schemas import problems
@@ -51,7 +51,7 @@ def shared_core() -> Iterator[None]:
 @counted
 def test_a_run_says_what_was_not_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a machine that says that it waited for half of all time."""
-    monkeypatch.setattr(waiting, "_waited_s", lambda *thread: 0.5 * time.perf_counter())
+    monkeypatch.setattr(cpu_wait, "_waited_s", lambda *thread: 0.5 * time.perf_counter())
     system, plan = planned(replay_spec("dqn", {"max_lanes": 1}))
     run = trained(system, plan, "one", out=tmp_path).run
     assert run.drift.waited is not None
@@ -76,7 +76,7 @@ class Spent(NamedTuple):
     @staticmethod
     def now() -> Spent:
         begin_s = time.perf_counter()
-        return Spent(begin_s, time.thread_time(), waiting._waited_s(*HERE), time.perf_counter())
+        return Spent(begin_s, time.thread_time(), cpu_wait._waited_s(*HERE), time.perf_counter())
 
 
 @counted
@@ -110,20 +110,20 @@ def test_nothing_is_said_where_threads_wait_for_each_other_or_nothing_is_counted
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(before)})
     try:
-        assert waiting.waits({"a": [HERE], "b": [HERE]}) == {}
-        assert len(waiting.waits({"a": [HERE]})) == COUNTED
+        assert cpu_wait.waits({"a": [HERE], "b": [HERE]}) == {}
+        assert len(cpu_wait.waits({"a": [HERE]})) == COUNTED
     finally:
         os.sched_setaffinity(0, before)
-    assert waiting.waits({"a": [(HERE[0], 2**22 + 1)]}) == {}
-    assert waiting.between({}, {}, "a") is None
+    assert cpu_wait.waits({"a": [(HERE[0], 2**22 + 1)]}) == {}
+    assert cpu_wait.lane_wait_s({}, {}, "a") is None
 
 
 def test_of_several_lanes_the_one_that_bounds_the_period_counts() -> None:
     then = {("a", (1, 1)): 5.0, ("a", (1, 2)): 1.0, ("b", (2, 2)): 0.0}
     now = {("a", (1, 1)): 6.0, ("a", (1, 2)): 3.0, ("b", (2, 2)): 9.0, ("b", (3, 3)): 70.0}
-    assert waiting.between(then, now, "a") == 2.0  # of its threads that which waited longer
-    assert waiting.between(then, now, "b") == 9.0  # not that which began since
-    assert waiting.between(then, now, "a link") == 9.0
+    assert cpu_wait.lane_wait_s(then, now, "a") == 2.0  # of its threads that which waited longer
+    assert cpu_wait.lane_wait_s(then, now, "b") == 9.0  # not that which began since
+    assert cpu_wait.lane_wait_s(then, now, "a link") == 9.0
 
 
 @counted
@@ -135,8 +135,8 @@ def test_every_lane_is_watched_by_its_name(lanes: str, monkeypatch: pytest.Monke
     assert len(names) == 2
     assert plan.bottleneck.name in names
     seen: list[Mapping[str, Any]] = []
-    plain = waiting.waits
-    monkeypatch.setattr(waiting, "waits", lambda given: (seen.append(given), plain(given))[1])
+    plain = cpu_wait.waits
+    monkeypatch.setattr(cpu_wait, "waits", lambda given: (seen.append(given), plain(given))[1])
     run = trained(system, plan, lanes, steps=1000).run
     assert set(seen[-1]) == names
     processes = {thread[0] for own in seen[-1].values() for thread in own}
@@ -151,7 +151,7 @@ def test_a_stretch_that_was_not_watched_leaves_nothing_to_say() -> None:
         clock=SimpleNamespace(simulated=False),
         graph=SimpleNamespace(env_steps=1, updates=1),
     )
-    state = State(iteration=1)
+    state = RunState(iteration=1)
     loop._count(parts, state, 1, 2.0, 1.0, 0.5, 0.0)
     loop._count(parts, state, 1, 2.0, 1.0, 9.0, 0.0)  # no more than the stretch took
     assert state.steady["waited_s"] == 2.5

@@ -315,7 +315,7 @@ def test_explaining_ends_with_the_time_given_but_for_a_moment(
         monkeypatch.setattr(module, "time", clock)
     costs = on_a_and_b(*"xyz", seconds=(2.0, 2.0))
     limits = Limits(period_s=1.0, pin=dict.fromkeys("xyz", "a"), max_lanes=1, power_w=100.0)
-    error = iis.explain(loop(*"xyz"), costs, limits, deadline=0.0)
+    error = iis.find_conflict(loop(*"xyz"), costs, limits, deadline=0.0)
     assert 0 < len(solved) <= math.ceil(iis.LEAST_S / 0.4)  # none begins after it
     assert max(solved) <= iis.LEAST_S
     assert "one of these has to give" in str(error)  # no longer said to be a smallest set

@@ -15,7 +15,7 @@ from pearl.graph.limits import Limits
 from pearl.graph.task_graph import Edge, TaskGraph
 from pearl.planning.costs import CostTable
 from pearl.planning.plan_validation import check_plan
-from pearl.planning.timing import Assignment, timing
+from pearl.planning.timing import Assignment, build_timed_graph
 from pearl.solvers import METHODS
 from pearl.solvers.large.lane_loads import LaneLoads
 from pearl.solvers.methods import heft, local_search, peft
@@ -200,7 +200,7 @@ def test_loads_kept_move_by_move_are_those_of_the_timed_graph(paid_by: str) -> N
             loads.move([u], old)
     modes = tuple(p.options[u][o] for u, (o, _) in enumerate(loads.places))
     a = Assignment(p.expansion, costs, modes, (0,) * 12)
-    exact = timing(a).loads_s
+    exact = build_timed_graph(a).loads_s
     for (name, lane), seconds in loads.seconds.items():
         key = name if lane < 0 else f"{name}.{lane}"
         assert seconds == pytest.approx(exact.get(key, 0.0), abs=1e-9)
@@ -213,8 +213,8 @@ def test_without_cycles_lane_orders_that_run_ahead_reach_the_largest_load() -> N
     graph, costs = large_problem(3, 40, "link")
     p = search_spaces(graph, costs, Limits())[0]
     a = Assignment(p.expansion, costs, tuple(o[i % 4] for i, o in enumerate(p.options)), (0,) * 40)
-    ordered = best_orders(timing(a), nodes=1)
-    assert ordered.period_s == pytest.approx(max(timing(a).loads_s.values()))
+    ordered = best_orders(build_timed_graph(a), nodes=1)
+    assert ordered.period_s == pytest.approx(max(build_timed_graph(a).loads_s.values()))
 
 
 def test_local_search_on_a_large_graph_ends_close_to_its_bound(
@@ -240,7 +240,9 @@ def test_the_search_for_throughput_keeps_the_best_places_that_it_saw(
     for size in (3, 1000):
 
         def seen(p: Any, some: Any, *given: Any, size: int = size) -> Any:
-            kept[size] = [timing(local_search.assigned(p, x)).order_bound_s for x in some]
+            kept[size] = [
+                build_timed_graph(local_search.assigned(p, x)).order_bound_s for x in some
+            ]
             return ordered(p, some[:3], *given)
 
         monkeypatch.setattr(local_search, "KEPT", size)

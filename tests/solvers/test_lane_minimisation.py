@@ -14,7 +14,7 @@ from pearl.planning.costs import CostTable
 from pearl.planning.plan_validation import plan_timing, unfolded
 from pearl.planning.plans import Plan
 from pearl.planning.replica_costs import split_costs
-from pearl.planning.timing import timing
+from pearl.planning.timing import build_timed_graph
 from pearl.solvers.model.lane_sequencing import best_orders
 from pearl.testing.graphs import devices, mode, random_limited, star, tasks
 from pearl_devices import Platform
@@ -81,5 +81,5 @@ def test_no_two_lanes_of_a_device_can_be_joined_without_loss(seed: int, method: 
                 one if (m.device, n) == (device, other) else n
                 for m, n in zip(a.modes, a.lanes, strict=True)
             )
-            ordered = best_orders(timing(replace(a, lanes=joined)), nodes=60)
+            ordered = best_orders(build_timed_graph(replace(a, lanes=joined)), nodes=60)
             assert ordered.period_s > plan.period_s * (1 + 1e-9)

@@ -20,12 +20,12 @@ from pearl.planning.costs import CostTable, Mode
 from pearl.planning.plan_builder import makespan_s
 from pearl.planning.plan_validation import check_plan, completions
 from pearl.planning.plans import Plan
-from pearl.planning.timing import Assignment, timing
+from pearl.planning.timing import Assignment, build_timed_graph
 from pearl.solvers import METHODS
 from pearl.solvers.methods import cpsat, heft, local_search
 from pearl.solvers.methods.cpsat_model import ticks_per_s
 from pearl.solvers.model.dag_instance import iteration, least_s, makespan_spaces
-from pearl.solvers.model.result import Found
+from pearl.solvers.model.result import Candidate
 from pearl.solvers.solver import default_method
 from pearl.testing.graphs import devices, loop, mode, random_problem, star, tasks
 from pearl.testing.solver_contract import TOLERANCE
@@ -225,7 +225,7 @@ def least(graph: TaskGraph, costs: CostTable, most: int = 4000) -> float:
                 a = Assignment(p.expansion, costs, modes, lanes)
                 if p.broken(a):
                     continue
-                timed = timing(a)
+                timed = build_timed_graph(a)
                 rings = [list(itertools.permutations(k)) for k in timed.lanes.values()]
                 if math.prod(map(len, rings)) > most:
                     return math.nan
@@ -365,7 +365,7 @@ def random_shop(seed: int, jobs: int, machines: int) -> tuple[TaskGraph, CostTab
     return TaskGraph("shop", found, tuple(edges)), CostTable(platform, tuple(modes))
 
 
-def tabu_found(seed: int, moves: int) -> tuple[Found, Found]:
+def tabu_found(seed: int, moves: int) -> tuple[Candidate, Candidate]:
     """What HEFT has for a random shop, and where so many moves of tabu search end from there."""
     it = iteration(makespan_spaces(*random_shop(seed, 10, 4), Limits())[0])
     first = heft.schedule(it)

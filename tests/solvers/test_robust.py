@@ -17,8 +17,8 @@ from pearl.planning.costs import CostTable
 from pearl.planning.draws import Draws, scaled
 from pearl.planning.plan_validation import plan_orders
 from pearl.planning.plans import load_plan
-from pearl.planning.timing import Assignment, Orders, timing
-from pearl.planning.valuation import valued
+from pearl.planning.timing import Assignment, Orders, build_timed_graph
+from pearl.planning.valuation import evaluate_samples
 from pearl.report.bands_text import regret_text
 from pearl.solvers import robust
 from pearl.solvers.methods import exhaustive
@@ -36,7 +36,7 @@ from tests.graphs import banded
 
 def every_order(a: Assignment) -> Iterator[Orders]:
     """All orders of the lanes, each entry up to two iterations ahead."""
-    timed = timing(a)
+    timed = build_timed_graph(a)
     rings = []
     for members in timed.lanes.values():
         first, *others = members
@@ -65,7 +65,7 @@ def least_regret(graph: TaskGraph, costs: CostTable, kind: str, seed: int) -> fl
             )
             for table in tables
         ]
-        timed = [timing(d) for d in drawn]
+        timed = [build_timed_graph(d) for d in drawn]
         for orders in every_order(a):
             if ring_period(timed[0], orders) < float("inf"):
                 rows.append([ring_period(t, orders) for t in timed])
@@ -261,8 +261,8 @@ def test_the_regret_of_draws_that_are_not_solved_is_an_interval_that_holds_the_t
     assert said.solved == solved or solved == 0
     tables = draws.tables(graph, costs)
     least = [solve(graph, t, limits=limits, method="exhaustive").period_s for t in tables]
-    timed = timing(outcome.best.assignment)
-    own = valued(timed, outcome.best.ordered.orders, draws, power_w=power_w).period_s
+    timed = build_timed_graph(outcome.best.assignment)
+    own = evaluate_samples(timed, outcome.best.ordered.orders, draws, power_w=power_w).period_s
     true = own / np.array(least) - 1
     assert said.mean <= true.mean() + 1e-6
     assert said.worst <= true.max() + 1e-6
@@ -297,7 +297,7 @@ def test_watts_are_drawn_for_idle_devices_too() -> None:
     draws = Draws(5, 3)
     plan = solve(graph, costs)
     timed, orders, _ = plan_orders(plan, graph, costs)
-    joules = valued(timed, orders, draws).energy_j
+    joules = evaluate_samples(timed, orders, draws).energy_j
     for table, expected in zip(draws.tables(graph, costs), joules, strict=True):
         drawn, ring, _ = plan_orders(plan, graph, table)
         energy = drawn.assignment.energy_j(ring_period(drawn, ring))

@@ -155,7 +155,10 @@ def test_a_long_wait_is_waited_for_in_parts(monkeypatch, tmp_path):
         "import sys, time\nfrom multiprocessing.connection import Connection\n"
         "time.sleep(0.5)\nConnection(int(sys.argv[1]), readable=False).send_bytes(b'late')\n"
     )
-    assert solver_process.answer(str(script), b"anything", time.monotonic() + LONG_S) == b"late"
+    assert (
+        solver_process.solve_in_process(str(script), b"anything", time.monotonic() + LONG_S)
+        == b"late"
+    )
 
 
 def test_one_process_serves_many_solves_and_ends_when_told():
@@ -187,7 +190,7 @@ def test_a_solve_that_does_not_heed_its_limit_is_ended(monkeypatch, tmp_path):
     script = tmp_path / "deaf.py"
     script.write_text("import time\ntime.sleep(600)\n")
     before, begin = children(), time.monotonic()
-    assert solver_process.answer(str(script), b"anything", begin + 0.2) is None
+    assert solver_process.solve_in_process(str(script), b"anything", begin + 0.2) is None
     assert time.monotonic() - begin >= 0.2 + solver_process.GRACE_S
     assert not children() - before
 
@@ -196,7 +199,7 @@ def test_a_process_that_ends_amid_a_solve_is_an_error_and_the_next_solve_has_a_n
     script = tmp_path / "brief.py"
     script.write_text("import sys\nsys.exit(7)\n")
     with pytest.raises(RuntimeError, match=r"the process of brief.py ended .*status 7"):
-        solver_process.answer(str(script), b"anything", time.monotonic() + LONG_S)
+        solver_process.solve_in_process(str(script), b"anything", time.monotonic() + LONG_S)
     form, cost = small()
     before = children()
     form.relax(cost, LONG_S)

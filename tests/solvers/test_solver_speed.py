@@ -17,14 +17,14 @@ from benchmarks.solver.speed import timed, yardstick
 from pearl import solve
 from pearl.graph.limits import Limits
 from pearl.planning.plan_validation import check_plan
-from pearl.planning.timing import Assignment, timing
+from pearl.planning.timing import Assignment, build_timed_graph
 from pearl.solvers.large import annealing, load_annealing
 from pearl.solvers.large.load_annealing import Annealing, balance, counting_bound, greedy
 from pearl.solvers.large.load_bound import LoadProgram
 from pearl.solvers.methods import milp
 from pearl.solvers.model.lane_sequencing import best_orders
 from pearl.solvers.model.search_space import SearchSpace, search_spaces
-from pearl.solvers.period.order_cuts import blamed, worth
+from pearl.solvers.period.order_cuts import conflict_units, worth
 from pearl.solvers.period.period_form import PeriodForm
 from pearl.time_limit import OutOfTimeError
 
@@ -45,11 +45,13 @@ def test_no_plan_better_than_the_best_is_cut_off_with_an_assignment() -> None:
     general, several = 0, 0
     for seed in range(8):
         p = space_of(seed, tasks=6, devices=3, modes=1)
-        valued = [(best_orders(timing(a)), a) for a in assignments(p)]
+        valued = [(best_orders(build_timed_graph(a)), a) for a in assignments(p)]
         periods = [o.period_s for o, _ in valued]
-        gaps = [(o, a) for o, a in valued if timing(a).order_bound_s < o.bound_s * (1 - 1e-6)]
+        gaps = [
+            (o, a) for o, a in valued if build_timed_graph(a).order_bound_s < o.bound_s * (1 - 1e-6)
+        ]
         for ordered, a in gaps[:5]:
-            units = blamed(p, a, worth(p, a, "throughput", ordered.period_s))
+            units = conflict_units(p, a, worth(p, a, "throughput", ordered.period_s))
             if units is None:
                 continue
             general += 1
@@ -108,7 +110,7 @@ def test_the_bound_of_loads_is_the_period_forms_relaxation(ratio: float) -> None
 def test_the_bound_of_loads_is_below_every_optimum() -> None:
     for seed in range(8):
         p = space_of(seed, tasks=5, devices=3, modes=2)
-        best = min(timing(a).order_bound_s for a in assignments(p))
+        best = min(build_timed_graph(a).order_bound_s for a in assignments(p))
         bound = LoadProgram(p, best).solve(time.monotonic() + 600)
         assert 0 < bound <= best * (1 + 1e-6)
 
@@ -129,8 +131,8 @@ def test_annealed_loads_are_those_of_the_assignment() -> None:
     largest, place = search.best
     found = b.assignment(place)
     assert not p.broken(found)
-    assert max(timing(found).loads_s.values()) == pytest.approx(largest)
-    before = max(timing(b.assignment(start)).loads_s.values())
+    assert max(build_timed_graph(found).loads_s.values()) == pytest.approx(largest)
+    before = max(build_timed_graph(b.assignment(start)).loads_s.values())
     assert largest < before
     assert counting_bound(b, largest) <= largest
 

@@ -15,7 +15,7 @@ from pearl.graph.task_graph import Edge, Task, TaskGraph
 from pearl.planning.costs import CostTable, Mode
 from pearl.planning.plan_validation import check_plan
 from pearl.planning.plans import Plan
-from pearl.planning.timing import Assignment, timing
+from pearl.planning.timing import Assignment, build_timed_graph
 from pearl.solvers.methods import enumeration, milp
 from pearl.solvers.model.lane_sequencing import best_orders
 from pearl.solvers.model.search_space import search_spaces
@@ -226,7 +226,7 @@ def test_without_cycles_orders_reach_the_largest_load_also_with_tasks_of_no_time
     modes = tuple(Mode((n,), "cpu", "v", 1, Estimate(s, s, s, s)) for n, s in seconds.items())
     costs = CostTable(Platform("one", (device,)), modes)
     assignment = Assignment(expand(graph), costs, modes, tuple(lanes[n] for n in names))
-    timed = timing(assignment)
+    timed = build_timed_graph(assignment)
     assert best_orders(timed, nodes=0).period_s == pytest.approx(timed.order_bound_s)
 
 

@@ -11,9 +11,9 @@ from pearl.errors import SpecError
 from pearl.planner.planner import plan
 from pearl.spec.distribution import DISTRIBUTIONS
 from pearl.spec.models import LimitsSection
-from pearl.spec.own_code import graph_of
 from pearl.spec.reading import load
 from pearl.spec.system import System
+from pearl.spec.user_code import build_graph
 
 CPU = {
     "kind": "cpu",
@@ -181,7 +181,7 @@ def test_gradients_are_cut_into_shards_where_that_is_quicker() -> None:
         assert quicker(learners, [wide], apart=True) == "star"
     for hidden, tasks in (([600, 600], ("all_reduce", "all_reduce_1")), ([64], ("all_reduce",))):
         spec = {"algorithm": {**DQN, "hidden": hidden}, "platform": {"devices": {"cpu": CPU}}}
-        graph = graph_of(load({**spec, "limits": {"learners": 2}}))
+        graph = build_graph(load({**spec, "limits": {"learners": 2}}))
         assert tuple(t.name for t in graph.tasks if t.name.startswith("all_")) == tasks
 
 

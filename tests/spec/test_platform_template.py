@@ -8,7 +8,7 @@ import pytest
 
 from pearl.errors import SpecError
 from pearl.spec.catalogue import catalogue, written
-from pearl.spec.platform_entries import yours
+from pearl.spec.platform_entries import count_unsourced
 from pearl.spec.platform_files import read_platform
 from pearl.spec.platform_template import platform_text
 from pearl.spec.template import init_text
@@ -34,7 +34,7 @@ def test_a_workstation_is_written_out_with_the_usual_links() -> None:
     platform = described("cpu=threadripper_7970x,gpu=rtx_4090x2,fpga=alveo_u250")
     assert [d.name for d in platform.devices] == ["cpu", "gpu0", "gpu1", "fpga"]
     assert platform.devices[1] == replace(platform.devices[2], name="gpu0")
-    assert yours(platform) == ""
+    assert count_unsourced(platform) == ""
     shipped = described("cpu=xeon_gold_6326,gpu=rtx_3090,fpga=agilex_agf014")
     for device in ("gpu", "fpga"):
         (mine,) = platform.route("cpu", "gpu1" if device == "gpu" else "fpga")

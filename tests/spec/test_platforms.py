@@ -13,7 +13,7 @@ from pearl.errors import SpecError
 from pearl.planner.planner import plan
 from pearl.spec.catalogue import catalogue
 from pearl.spec.checks import shipped
-from pearl.spec.platform_entries import YOURS, yours
+from pearl.spec.platform_entries import YOURS, count_unsourced
 from pearl.spec.platform_files import read_platform, unfold
 from pearl.spec.reading import load
 from pearl.spec.yaml_reader import parse
@@ -160,8 +160,8 @@ def test_numbers_without_a_source_are_the_users_own_and_counted() -> None:
     numbers = len(cpu.sources) + len(acc.sources) + 2
     mine = sum(source == YOURS for source in cpu.sources.values())
     assert mine == len(cpu.sources) - 1
-    assert yours(platform) == f"{mine} of {numbers} numbers of the platform are yours"
-    assert yours(Platform("p", (acc,))) == ""
+    assert count_unsourced(platform) == f"{mine} of {numbers} numbers of the platform are yours"
+    assert count_unsourced(Platform("p", (acc,))) == ""
     again, _, _ = read_platform(unfold(entry, "inline"))
     assert again == platform
 

@@ -20,10 +20,10 @@ from safetensors.numpy import save_file
 import pearl
 from pearl.errors import SpecError
 from pearl.spec import trust
-from pearl.spec.reading import state
-from pearl.training.checkpoints.state import State
+from pearl.spec.reading import load_static
+from pearl.training.checkpoints.state import RunState
 from pearl.training.run import TrainingRun
-from pearl_devices import named
+from pearl_devices import user_imports
 from pearl_devices.primitives.envs import gym_make
 from tests.cli.test_cli import Ran
 from tests.examples import example_run
@@ -175,7 +175,11 @@ def test_modules_of_the_standard_library_are_not_even_imported(name: str) -> Non
         pearl.load({"algorithm": {"name": "dqn", "env": name}})
     with pytest.raises(SpecError, match=r"algorithm.name: given 'idlelib.idle'; idlelib.idle is a"):
         pearl.load({"algorithm": {"name": "idlelib.idle", "env": "CartPole-v1"}})
-    for each in (named.registered, named.function, named.imported):  # of kernels' programs, too
+    for each in (
+        user_imports.registered,
+        user_imports.function,
+        user_imports.imported,
+    ):  # of kernels' programs, too
         with pytest.raises(ValueError, match="is a module of Python's standard library"):
             each(name)
     assert not {"antigravity", "this", "idlelib.idle"} & set(sys.modules)
@@ -232,10 +236,12 @@ def test_odd_names_are_lines_or_not_looked_at(
     spec: dict[str, Any] = {"name": name, "env": env, "network": network}
     if stated:
         spec["spaces"] = {"obs": 3, "actions": 2}
-    state({"algorithm": {"name": "dqn", "env": "CartPole-v1"}})  # imports what is always needed
+    load_static(
+        {"algorithm": {"name": "dqn", "env": "CartPole-v1"}}
+    )  # imports what is always needed
     before = set(sys.modules)
     try:
-        found = state({"algorithm": spec})
+        found = load_static({"algorithm": spec})
     except SpecError as error:
         said = list(error.problems)
     else:
@@ -309,8 +315,8 @@ def run_of(spec: Path) -> Path:
     """A run folder as `train` leaves it, but for the training."""
     folder = spec.parent / "run"
     trainer = pearl.compile(spec, emulate=True)
-    trainer.session.save_run(folder, State())
-    trust.note(trainer.system.raw)
+    trainer.session.save_run(folder, RunState())
+    trust.record_trusted(trainer.system.raw)
     trainer.plan.save(folder / "plan.json")
     example_run(trainer.plan).save(folder / "run.json")
     (folder / "spec.yaml").write_text(yaml.safe_dump(dict(trainer.system.raw)))
@@ -445,42 +451,42 @@ def test_digests_are_of_every_key_and_bounded(cache: Path, monkeypatch: pytest.M
     monkeypatch.setattr(trust, "KEPT", 3)
     specs = [{**SPEC, "name": str(n)} for n in range(5)]
     for n, spec in enumerate(specs):
-        assert not trust.own(spec)
-        trust.note(spec)
+        assert not trust.is_trusted(spec)
+        trust.record_trusted(spec)
         os.utime(cache / "specs" / trust.digest(spec), (n, n))
-    trust.note(specs[2])  # once more: now the latest
-    trust.note({**SPEC, "name": "last"})
-    assert [trust.own(spec) for spec in specs] == [False, False, True, False, True]
-    trust.note({"algorithm": {"name": "dqn", "env": "CartPole-v1"}})
+    trust.record_trusted(specs[2])  # once more: now the latest
+    trust.record_trusted({**SPEC, "name": "last"})
+    assert [trust.is_trusted(spec) for spec in specs] == [False, False, True, False, True]
+    trust.record_trusted({"algorithm": {"name": "dqn", "env": "CartPole-v1"}})
     assert len(list((cache / "specs").iterdir())) == 3
 
 
 def test_a_folder_that_others_can_write_vouches_for_nothing(cache: Path, tmp_path: Path) -> None:
-    trust.note(SPEC)
-    trust.require(SPEC, "run", trust=False)
+    trust.record_trusted(SPEC)
+    trust.require_trusted(SPEC, "run", trust=False)
     folder = cache / "specs"
     folder.chmod(0o770)
     with pytest.raises(SpecError, match="others may write it"):
-        trust.require(SPEC, "run", trust=False)
+        trust.require_trusted(SPEC, "run", trust=False)
     with pytest.warns(RuntimeWarning, match="cannot note that this spec is yours"):
-        trust.note(SPEC)
+        trust.record_trusted(SPEC)
     folder.chmod(0o700)
     folder.rename(tmp_path / "elsewhere")
     folder.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(SpecError, match="is no folder"):
-        trust.require(SPEC, "run", trust=False)
+        trust.require_trusted(SPEC, "run", trust=False)
 
 
 def test_nor_does_a_folder_of_another_user(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trust.note(SPEC)
-    assert trust.own(SPEC)
+    trust.record_trusted(SPEC)
+    assert trust.is_trusted(SPEC)
     if os.geteuid() == 0:  # what root owns is believed
         os.chown(cache / "specs", 12345, -1)
     else:
         monkeypatch.setattr(os, "geteuid", lambda: 12345)
-    assert not trust.own(SPEC)
+    assert not trust.is_trusted(SPEC)
     with pytest.raises(SpecError, match="it belongs to user"):
-        trust.require(SPEC, "run", trust=False)
+        trust.require_trusted(SPEC, "run", trust=False)
 
 
 # Plans

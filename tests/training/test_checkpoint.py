@@ -11,9 +11,9 @@ from safetensors.numpy import save as encode
 
 from pearl.errors import SpecError
 from pearl.planning.plans import pearl_version, plain
-from pearl.runtime.environments.external_envs import Log
+from pearl.runtime.environments.external_envs import FailureLog
 from pearl.training.checkpoints import checkpoint
-from pearl.training.checkpoints.state import LATER, State
+from pearl.training.checkpoints.state import LATER, RunState
 
 ARRAYS = {
     "a": np.arange(6, dtype=np.float32).reshape(2, 3),
@@ -93,22 +93,22 @@ def test_what_is_no_description_is_a_sentence(text, tmp_path):
 
 
 def test_a_state_reads_what_it_knows():
-    progress = plain(vars(State(iteration=7)) | {"log": vars(Log(failure="it failed"))})
-    known = State.of(progress, "c: progress")
+    progress = plain(vars(RunState(iteration=7)) | {"log": vars(FailureLog(failure="it failed"))})
+    known = RunState.of(progress, "c: progress")
     assert (known.iteration, known.log.failure, known.log.events) == (7, None, [])
-    later = State.of({**progress, "colour": "blue"}, "c: progress")
+    later = RunState.of({**progress, "colour": "blue"}, "c: progress")
     assert later.iteration == 7
     assert later.log.events == ["c: progress: colour: not known here, left out"]
     assert later.log.restarts == 0
 
 
-@pytest.mark.parametrize("key", [f.name for f in fields(State)])
+@pytest.mark.parametrize("key", [f.name for f in fields(RunState)])
 def test_a_state_without_a_key_or_with_a_wrong_one_is_a_sentence(key):
-    progress = plain(vars(State()) | {"log": vars(Log())})
+    progress = plain(vars(RunState()) | {"log": vars(FailureLog())})
     without = {k: v for k, v in progress.items() if k != key}
     if key in LATER:  # an earlier version did not write it
-        assert State.of(without, "c") == State()
+        assert RunState.of(without, "c") == RunState()
     for wrong in ([] if key in LATER else [without]) + [{**progress, key: {"a": "b"}}]:
         with pytest.raises(SpecError, match=f"^c: .*{key}.* needed|^c: log: key") as caught:
-            State.of(wrong, "c")
+            RunState.of(wrong, "c")
         assert all(line.startswith("c: ") for line in caught.value.problems)

@@ -23,7 +23,7 @@ MB = 10**6
 
 
 def test_by_default_all_checkpoints_together_take_two_per_cent_of_the_time():
-    pace, now_s, waited_s, written = checkpoint.Pace(100.0), 100.0, 0.0, []
+    pace, now_s, waited_s, written = checkpoint.CheckpointPacer(100.0), 100.0, 0.0, []
     assert not pace.due(MB, 100.1)
     for size in range(1000):  # a replay that fills: each checkpoint is dearer than the one before
         now_s += 1.0
@@ -55,7 +55,7 @@ def saves(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_an_interval_of_the_user_stays_as_given_and_the_end_is_written_once(
     every: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
-    monkeypatch.setattr(checkpoint.Pace, "due", None)  # not asked
+    monkeypatch.setattr(checkpoint.CheckpointPacer, "due", None)  # not asked
     trainer = trainer_of("dqn")
     retold(trainer, checkpoint_every=every)
     found, per = saves(monkeypatch), trainer.graph.env_steps
@@ -76,8 +76,10 @@ def test_without_one_checkpoints_are_written_where_they_are_due(
         bytes_of.append(nbytes)
         return next(asked)
 
-    monkeypatch.setattr(checkpoint.Pace, "due", due)
-    monkeypatch.setattr(checkpoint.Pace, "wrote", lambda self, *given: told_of.append(given))
+    monkeypatch.setattr(checkpoint.CheckpointPacer, "due", due)
+    monkeypatch.setattr(
+        checkpoint.CheckpointPacer, "wrote", lambda self, *given: told_of.append(given)
+    )
     trainer = trainer_of("dqn")
     found, per = saves(monkeypatch), trainer.graph.env_steps
     trainer.train(steps=320, out=tmp_path)

@@ -20,7 +20,7 @@ import pytest
 import pearl
 from pearl.errors import SpecError
 from pearl.planner import planner
-from pearl.planning.costs import tabulate
+from pearl.planning.costs import build_cost_table
 from pearl.planning.plans import Plan, load_plan
 from pearl.planning.runs import CHECKPOINT as FILE
 from pearl.planning.runs import Run, load_run
@@ -30,7 +30,7 @@ from pearl.runtime.protocol import single_lane
 from pearl.spec.system import System
 from pearl.training import plan_change, replanning, trainer
 from pearl.training.checkpoints import checkpoint
-from pearl.training.compiled import Compiled
+from pearl.training.compiled import CompiledPlan
 from pearl.training.session import Session
 from tests.lanes import SECONDS, _costs, differing, planned, replay_spec, told
 from tests.schemas.test_schemas import problems
@@ -76,14 +76,14 @@ class Machine:
         def note(times_ns: dict[str, list[int]], name: str, spent_ns: int) -> None:
             times_ns.setdefault(name, []).append(round(true[name] * 1e9))
 
-        def clock(own: Compiled, iterations: int, at: int) -> _Clock:
+        def clock(own: CompiledPlan, iterations: int, at: int) -> _Clock:
             return _Clock(self.takes_s(own.plan), at)
 
-        patch.setattr(single_lane, "note", note)
+        patch.setattr(single_lane, "record_time", note)
         patch.setattr(lane_runner, "keep", note)
         patch.setattr(plan_change, "problem", lambda system: (self.graph, self.said))
-        patch.setattr(planner, "runtime", lambda system: {})
-        patch.setattr(Compiled, "clock", clock)
+        patch.setattr(planner, "lane_overhead", lambda system: {})
+        patch.setattr(CompiledPlan, "clock", clock)
 
     def takes_s(self, plan: Plan) -> float:
         return replanning.cost(plan, self.graph, self.true, self.system)[1]
@@ -393,7 +393,7 @@ def test_factors_reach_all_modes_of_a_family_and_leave_the_others(monkeypatch) -
     machine = Machine(monkeypatch, SECONDS)
     system: System = machine.system
     graph = machine.graph
-    table = tabulate(graph, system.platform, system.limits)
+    table = build_cost_table(graph, system.platform, system.limits)
     by = {"update.dqn, native": 3.0}
     after = replanning.corrected(table, graph, by)
     for old, new in zip(table.modes, after.modes, strict=True):
@@ -431,7 +431,7 @@ def test_a_short_window_decides_nothing_and_the_same_drift_is_weighed_once() -> 
     for _ in range(3):
         window = window.longer()
     assert window.looks == 3
-    watch = replanning.Watch(1e-3)
+    watch = replanning.DriftMonitor(1e-3)
     assert not watch.due(window, 200, 1.0 + 100 * 1.1e-3)
     assert watch.due(window, 200, 1.0 + 100 * 1.3e-3)
     assert watch.due(window, 200, 1.0 + 100 * 0.7e-3)
@@ -459,9 +459,9 @@ def test_the_command_has_the_option_and_tells_decisions_from_problems(
     from pearl.cli import training as command
 
     machine = Machine(monkeypatch, UPDATE_WRONG)
-    monkeypatch.setattr("pearl.spec.reading.state", lambda spec, set: machine.system)
+    monkeypatch.setattr("pearl.spec.reading.load_static", lambda spec, set: machine.system)
     monkeypatch.setattr(command, "load_spec", lambda spec, pairs: machine.system)
-    monkeypatch.setattr(trainer, "planned", lambda system, graph: machine.plan)
+    monkeypatch.setattr(trainer, "plan_graph", lambda system, graph: machine.plan)
     out = Path(tmp_path) / "run"
     with pytest.raises(SystemExit) as ended:
         app(["train", "dqn_cartpole", "--replan", "--out", str(out)])

@@ -171,9 +171,9 @@ class Silent:
 
 def test_the_watch_over_lanes_goes_on_after_an_evaluation_that_was_watched():
     environments = {"env_step": Silent()}
-    with external_envs.watched(environments, 8.0):
+    with external_envs.interrupting_overdue_envs(environments, 8.0):
         before = signal.getsignal(signal.SIGALRM)
-        with external_envs.watched({"evaluation": Silent()}, 4.0):
+        with external_envs.interrupting_overdue_envs({"evaluation": Silent()}, 4.0):
             assert signal.getitimer(signal.ITIMER_REAL)[1] == 1.0
         assert signal.getitimer(signal.ITIMER_REAL)[1] == 2.0
         assert signal.getsignal(signal.SIGALRM) is before

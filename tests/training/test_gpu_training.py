@@ -15,11 +15,11 @@ import pytest
 import torch
 
 from pearl.errors import SpecError
-from pearl.training.compiled import compiled
+from pearl.training.compiled import compile_plan
 from pearl.training.trainer import Trainer
 from pearl_devices import UnsupportedError
 from pearl_devices.gpu import verify
-from pearl_devices.gpu.driver import HostTwin
+from pearl_devices.gpu.driver import HostDriver
 from tests.gpu_lanes import LEARNING, a_fault_in_the_targets, gpu_plan
 from tests.lanes import differing, spread, told, trained
 
@@ -154,7 +154,7 @@ def test_a_killed_run_goes_on_and_equals_the_one_that_went_through(
 def gone_on(folder: Path, to: Any) -> Trainer:
     """A run of `folder` gone on with by another plan."""
     system, plan = to
-    trainer = Trainer._of(compiled(told(system, lanes="one"), plan), 3, plan_given=True)
+    trainer = Trainer._of(compile_plan(told(system, lanes="one"), plan), 3, plan_given=True)
     run = trainer.train(steps=STEPS, out=folder, resume=True)
     assert run.status == "done", run.message
     return trainer
@@ -215,7 +215,7 @@ def test_a_device_that_fails_ends_the_run_in_a_sentence(
     case: str, hosting: str, monkeypatch: Any, tmp_path: Path
 ) -> None:
     error, told_so = ERRORS[case]
-    bound, launches = HostTwin.bound, [0]
+    bound, launches = HostDriver.bound, [0]
 
     def failing(self: Any, *given: Any) -> Any:
         launch = bound(self, *given)
@@ -228,7 +228,7 @@ def test_a_device_that_fails_ends_the_run_in_a_sentence(
 
         return fail
 
-    monkeypatch.setattr(HostTwin, "bound", failing)
+    monkeypatch.setattr(HostDriver, "bound", failing)
     trainer = trained(*gpu_plan("dqn", FUSED), hosting, steps=STEPS, out=tmp_path)
     assert trainer.run.status == "failed"
     assert re.search(told_so, trainer.run.message), trainer.run.message
@@ -249,4 +249,4 @@ def test_a_variant_that_a_gpu_does_not_have_is_refused_by_name() -> None:
     tasks = tuple(replace(t, variant="fusion") if t.task == "update" else t for t in plan.tasks)
     wrong = r"update runs as 'fusion' on gpu, which offers .*'eager'.*'fused'"
     with pytest.raises(SpecError, match=wrong):
-        compiled(system, replace(plan, tasks=tasks), check=True)
+        compile_plan(system, replace(plan, tasks=tasks), check=True)

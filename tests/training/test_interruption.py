@@ -245,14 +245,14 @@ def test_stretches_of_slow_iterations_are_short_and_change_no_bit(
     seconds, fewest, most, plan, whole, monkeypatch
 ):
     """An iteration takes so many seconds of a clock that nothing else moves."""
-    now, found, run = [0.0], [], single_lane.OneLane.run
+    now, found, run = [0.0], [], single_lane.SingleLaneRunner.run
 
     def taking(lane, end, stop, *, timed=False):
         found.append(end - lane.iteration)
         now[0] += found[-1] * seconds
         return run(lane, end, stop, timed=timed)
 
-    monkeypatch.setattr(single_lane.OneLane, "run", taking)
+    monkeypatch.setattr(single_lane.SingleLaneRunner, "run", taking)
     monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: now[0]))
     monkeypatch.setattr("pearl.training.run.ROWS", 1)
     trainer = pearl.compile(SMALL, plan=plan)
@@ -285,7 +285,7 @@ def test_a_loss_that_is_not_finite_for_a_moment_counts_at_fixed_iterations_alone
 ):
     """Where a stretch ends depends on the clock; what ends a run must not."""
     trainer = pearl.compile(SMALL, plan=plan)
-    run = single_lane.OneLane.run
+    run = single_lane.SingleLaneRunner.run
 
     def spoiling(self, end, stop, **timed):
         end = run(self, end, stop, **timed)
@@ -301,7 +301,7 @@ def test_a_loss_that_is_not_finite_for_a_moment_counts_at_fixed_iterations_alone
         return begin(parts, state)
 
     monkeypatch.setattr("pearl.training.run.iterate", noting)
-    monkeypatch.setattr(single_lane.OneLane, "run", spoiling)
+    monkeypatch.setattr(single_lane.SingleLaneRunner, "run", spoiling)
     monkeypatch.setattr("pearl.training.run.ROWS", 8)
     assert trainer.train().status == ("done" if where == "between" else "failed")
 

@@ -15,10 +15,10 @@ from pearl.planner import evaluations
 from pearl.planning.plans import EvaluationPlacement, Plan, load_plan
 from pearl.report.evaluation_text import evaluation_sentence
 from pearl.report.tables import assignment
-from pearl.spec.own_code import graph_of
+from pearl.spec.user_code import build_graph
 from pearl.training.checkpoints.checkpoint import load as load_checkpoint
-from pearl.training.evaluations import lane
-from pearl.training.evaluations.lane import EvaluationLane
+from pearl.training.evaluations import evaluation_worker
+from pearl.training.evaluations.evaluation_worker import EvaluationWorker
 from pearl.training.trainer import CHECKPOINT, Trainer
 from pearl_devices import Device, Platform
 from tests import faulty_envs
@@ -97,7 +97,7 @@ def test_a_process_that_dies_or_is_silent_is_started_again_and_plays_the_same(
     how, beside, monkeypatch
 ):
     """It stops before it hears what to play; then it is killed, or a minute goes by."""
-    begin, look, lost = EvaluationLane.begin, EvaluationLane._look, []
+    begin, look, lost = EvaluationWorker.begin, EvaluationWorker._look, []
 
     def beginning(self, *given):
         stop = len(lost) < 2
@@ -110,11 +110,11 @@ def test_a_process_that_dies_or_is_silent_is_started_again_and_plays_the_same(
 
     def looking(self, died):
         if self._child.pid in lost:
-            self._heard_s -= 1.5 * lane.SILENCE_S
+            self._heard_s -= 1.5 * evaluation_worker.SILENCE_S
         return look(self, died)
 
-    monkeypatch.setattr(EvaluationLane, "begin", beginning)
-    monkeypatch.setattr(EvaluationLane, "_look", looking)
+    monkeypatch.setattr(EvaluationWorker, "begin", beginning)
+    monkeypatch.setattr(EvaluationWorker, "_look", looking)
     trainer, heard = compiled("lane"), Heard()
     run = trainer.train(callbacks=[heard])
     assert heard.told == beside[1].told
@@ -124,7 +124,7 @@ def test_a_process_that_dies_or_is_silent_is_started_again_and_plays_the_same(
 
 
 def test_one_that_dies_whenever_it_is_started_ends_the_run_by_name(tmp_path, monkeypatch):
-    monkeypatch.setattr(lane, "PROGRAM", "pearl.no_such_program")
+    monkeypatch.setattr(evaluation_worker, "PROGRAM", "pearl.no_such_program")
     run = compiled("lane").train(out=tmp_path)
     assert run.status == "failed"
     assert run.message.startswith("evaluation: its process ")
@@ -135,13 +135,13 @@ def test_one_that_dies_whenever_it_is_started_ends_the_run_by_name(tmp_path, mon
 def test_ctrl_c_amid_an_evaluation_leaves_it_under_way_and_it_is_played_again(
     beside, tmp_path, monkeypatch
 ):
-    result = EvaluationLane.result
+    result = EvaluationWorker.result
 
     def pressed(self):
         signal.raise_signal(signal.SIGINT)
         return result(self)
 
-    monkeypatch.setattr(EvaluationLane, "result", pressed)
+    monkeypatch.setattr(EvaluationWorker, "result", pressed)
     heard = Heard()
     cut, resumed = compiled("lane"), compiled("lane")
     run = cut.train(out=tmp_path, callbacks=[heard])
@@ -163,9 +163,9 @@ def test_ctrl_c_amid_an_evaluation_leaves_it_under_way_and_it_is_played_again(
 
 def replace_state(stored: Any) -> Any:
     """The state in a checkpoint."""
-    from pearl.training.checkpoints.state import State
+    from pearl.training.checkpoints.state import RunState
 
-    return State.of(stored.about["progress"], "checkpoint")
+    return RunState.of(stored.about["progress"], "checkpoint")
 
 
 @pytest.mark.parametrize("fault", ["raise", "hard"])
@@ -198,7 +198,7 @@ def test_an_environment_that_fails_in_the_process_is_told_and_one_that_hangs_end
 
 def test_where_evaluations_are_played_follows_from_what_they_cost_and_what_is_free():
     system = pearl.load(EVALUATED)
-    graph = graph_of(system)
+    graph = build_graph(system)
     plan = pearl.plan(system)
     assert isinstance(plan.evaluation, EvaluationPlacement)
     assert plan.evaluation.every == 60
@@ -208,7 +208,7 @@ def test_where_evaluations_are_played_follows_from_what_they_cost_and_what_is_fr
 
     def apart(period_s: float, **changes: Any) -> bool:
         given = replace(plan, period_s=period_s, **changes)
-        return evaluations.placed(given, graph, system).apart
+        return evaluations.place_evaluation(given, graph, system).apart
 
     seconds = plan.evaluation.seconds
     border_s = seconds / 60 / evaluations.SHARE
@@ -216,13 +216,13 @@ def test_where_evaluations_are_played_follows_from_what_they_cost_and_what_is_fr
     assert not apart(border_s * 1.01)
     assert not apart(border_s / 1.01, lanes=(*plan.lanes, replace(plan.lanes[0], lane="cpu.1")))
     never = replace(graph, evaluation=None)
-    assert evaluations.placed(plan, never, system) is None
+    assert evaluations.place_evaluation(plan, never, system) is None
     assert "evaluation" in {row[0] for row in assignment(plan).rows}
 
 
 def test_a_host_that_says_nothing_of_evaluations_is_planned_without_and_asked_for_a_lane_refused():
     system = pearl.load(EVALUATED)
-    graph = graph_of(system)
+    graph = build_graph(system)
     kernels = [each.kernel for each in (*graph.tasks, *graph.fusions)]
     figures = {f"latency_s.{kernel.kind}": 1e-5 for kernel in kernels}
     host = Device("box", "null", width=1, max_lanes=1, figures=figures)

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import pearl
 from pearl.cli import app
 from pearl.errors import SpecError
-from pearl.training.checkpoints.state import State
+from pearl.training.checkpoints.state import RunState
 from pearl.training.policy import FILES, Policy
 from pearl.training.trainer import CHECKPOINT, Trainer
 from tests.damage import trainer_of
@@ -74,7 +74,7 @@ def test_the_best_policy_stays_and_the_last_one_follows(tmp_path: Path):
     trainer.session.keep()
     best = trainer.policy.parameters
     trainer.session.arrays[trainer.session.compiled.policy] += 1
-    trainer.session.save_run(tmp_path, State(best_mean=9.0))
+    trainer.session.save_run(tmp_path, RunState(best_mean=9.0))
     np.testing.assert_array_equal(Policy.load(tmp_path).parameters, best)
     np.testing.assert_array_equal(Policy.load(tmp_path / FILES["last"]).parameters, best + 1)
 

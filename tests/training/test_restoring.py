@@ -127,7 +127,7 @@ def test_arrays_that_do_not_fit_are_listed_and_nothing_is_copied(tmp_path: Path)
     other = trainer_of("a2c")
     before = {n: a.copy() for n, a in other.session.arrays.items()}
     with pytest.raises(SpecError) as caught:
-        other.session.take_in(checkpoint.load(tmp_path / "c"))
+        other.session.load_checkpoint(checkpoint.load(tmp_path / "c"))
     what = f"{tmp_path / 'c'}: does not fit this spec and plan: rollout."
     assert f"{what}at: checkpoint int64[1]" not in str(caught.value)
     assert f"{what}obs: checkpoint float32[16, 4, 4], here float32[8, 4, 4]" in str(caught.value)

@@ -15,7 +15,7 @@ from pearl.errors import SpecError
 from pearl.planner import planner
 from pearl.runtime.protocol import single_lane
 from pearl.training.checkpoints import checkpoint, resuming
-from pearl.training.checkpoints.state import State
+from pearl.training.checkpoints.state import RunState
 from tests.lanes import cut
 from tests.training.test_trainer import DDPG, SMALL, arrays, assert_equal
 
@@ -108,7 +108,7 @@ def test_a_longer_run_that_was_cut_goes_on_to_its_own_end_bit_for_bit(spec, tmp_
     ],
 )
 def test_the_steps_of_a_run_that_goes_on(done, had, steps, in_spec, now, total, tmp_path):
-    state = State(iteration=done, total_steps=had)
+    state = RunState(iteration=done, total_steps=had)
     if total is None:
         with pytest.raises(SpecError, match=r"has done 80 env steps, and .* ask for 80 or more"):
             resuming.total_steps(state, 8, steps, in_spec, now, tmp_path)
@@ -157,7 +157,7 @@ def test_a_run_goes_on_with_the_plan_in_its_checkpoint_unless_one_is_given(tmp_p
     torch = pearl.plan(pearl.load(DDPG, set=TORCH))
     native = pearl.plan(pearl.load(DDPG))
     pearl.compile(DDPG, plan=torch).train(steps=200, out=tmp_path)
-    monkeypatch.setattr("pearl.training.trainer.planned", lambda system, graph: native)
+    monkeypatch.setattr("pearl.training.trainer.plan_graph", lambda system, graph: native)
     again = pearl.compile(DDPG)  # which makes another plan, as after an upgrade
     assert again.plan == native
     run = again.train(steps=240, out=tmp_path, resume=True)
@@ -194,7 +194,7 @@ def test_the_command_plans_nothing_where_a_run_goes_on(tmp_path, monkeypatch, ca
     def never(*_, **__):
         raise AssertionError("a plan was made")
 
-    monkeypatch.setattr("pearl.training.trainer.planned", never)
+    monkeypatch.setattr("pearl.training.trainer.plan_graph", never)
     monkeypatch.setattr(planner, "plan", never)
     command = ["train", str(spec), "--out", str(out), "--resume"]
     assert status([*command, "--steps", "400", "--seed", "9"]) == 2
@@ -253,13 +253,13 @@ def test_rows_of_metrics_are_on_disk_whole_before_a_resumed_run_goes_on(tmp_path
     with (tmp_path / "metrics.csv").open("a") as file:
         file.write("200,1,2.0\r\n9999,")  # rows that are not whole
     seen = []
-    run = single_lane.OneLane.run
+    run = single_lane.SingleLaneRunner.run
 
     def looked(self, end, stop, **timed):
         seen.append(rows(tmp_path))
         return run(self, end, stop, **timed)
 
-    monkeypatch.setattr(single_lane.OneLane, "run", looked)
+    monkeypatch.setattr(single_lane.SingleLaneRunner, "run", looked)
     pearl.compile(DDPG, plan=plan).train(steps=400, out=tmp_path, resume=True)
     assert seen[0] == first  # all of them, before the first further iteration
     after = rows(tmp_path)

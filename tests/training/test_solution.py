@@ -11,7 +11,7 @@ import pytest
 from pearl.planning.runs import load_run
 from pearl.report.report import Report
 from pearl.training.checkpoints import checkpoint
-from pearl.training.checkpoints.state import State
+from pearl.training.checkpoints.state import RunState
 from pearl.training.evaluations import evaluation
 from pearl.training.evaluations.evaluation import Evaluation
 from pearl.training.trainer import Trainer
@@ -76,4 +76,4 @@ def test_a_checkpoint_of_before_the_clock_was_kept_is_read(trainer: Trainer, tmp
     trainer.train(steps=80, out=tmp_path)
     progress = dict(checkpoint.load(tmp_path / "checkpoint.safetensors").about["progress"])
     assert progress.pop("spent")["wall_s"] > 0.0
-    assert State.of(progress, "here").spent == {}
+    assert RunState.of(progress, "here").spent == {}

@@ -8,7 +8,7 @@ import pytest
 import pearl
 from pearl.errors import SpecError
 from pearl.training.evaluations.evaluation import Evaluation
-from pearl.training.evaluations.judging import Judge
+from pearl.training.evaluations.evaluator import Evaluator
 from pearl.training.milestones import Milestones
 from tests.lanes import cut, recalled
 
@@ -131,7 +131,7 @@ def test_the_best_evaluated_policy_is_kept(plan, monkeypatch):
         kept.append((name, policy.parameters.copy()))
         return Evaluation((1.0 if name == "final" else next(scores),), 0, 500)
 
-    monkeypatch.setattr(Judge, "_judged", judged)
+    monkeypatch.setattr(Evaluator, "_judged", judged)
     system = pearl.load(SMALL, set={"train.evaluate_every": 240})
     trainer = pearl.compile(system, plan=pearl.plan(system))
     trainer.train()

@@ -1,11 +1,11 @@
-"""What a GPU lane asks of its device. `HostTwin` answers on the CPU, as a stand-in for tests."""
+"""What a GPU lane asks of its device. `HostDriver` answers on the CPU, as a stand-in for tests."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pearl_devices.gpu import host_twin
+from pearl_devices.gpu import cuda_emulator
 from pearl_devices.gpu.program import Program
 
 if TYPE_CHECKING:
@@ -45,10 +45,10 @@ class Driver(Protocol):
         read and write in place."""
 
 
-class HostTwin:
+class HostDriver:
     """The CPU in a GPU's place: torch's device API with its device cpu, CUDA source through fibres.
 
-    order: of a block's threads, see `host_twin.launch`.
+    order: of a block's threads, see `cuda_emulator.launch`.
     """
 
     def __init__(self, order: int = 0) -> None:
@@ -69,10 +69,10 @@ class HostTwin:
         arguments: Sequence[Any],
         shared_bytes: int = 0,
     ) -> Launch:
-        host_twin.loaded(program)
+        cuda_emulator.loaded(program)
 
         def launch() -> None:
-            host_twin.launch(program, kernel, grid, block, arguments, shared_bytes, self.order)
+            cuda_emulator.launch(program, kernel, grid, block, arguments, shared_bytes, self.order)
 
         return launch
 

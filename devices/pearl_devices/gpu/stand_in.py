@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pearl_devices.base import Buffers, Call, Device
 from pearl_devices.device_kind import DeviceMemory
 from pearl_devices.gpu.binding import bound, offered
-from pearl_devices.gpu.driver import HostTwin
+from pearl_devices.gpu.driver import HostDriver
 from pearl_devices.gpu.memory import TorchMemory
 from pearl_devices.kernel import Kernel
 
@@ -30,12 +30,12 @@ def present(device: Device) -> bool:
 
 def memory(number: int) -> DeviceMemory:
     """Memory apart from the arrays of the run."""
-    return TorchMemory(HostTwin())
+    return TorchMemory(HostDriver())
 
 
 def bind(kernel: Kernel, variant: str, buffers: Buffers) -> Call:
     """Prepares a kernel over twins of `memory`; see `binding.bound`."""
-    return bound(kernel, variant, buffers, HostTwin)
+    return bound(kernel, variant, buffers, HostDriver)
 
 
 def first_use(device: Device, number: int, uses: Iterable[tuple[Kernel, str]]) -> list[str]:

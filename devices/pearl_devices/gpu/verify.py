@@ -22,7 +22,14 @@ import numpy as np
 import numpy.typing as npt
 
 from pearl_devices import backend, cpu, offers
-from pearl_devices.base import ASKED, Buffers, Call, Device, DeviceFailed, UnsupportedError
+from pearl_devices.base import (
+    OPT_IN_VARIANTS,
+    Buffers,
+    Call,
+    Device,
+    DeviceFailed,
+    UnsupportedError,
+)
 from pearl_devices.buffers import specs
 from pearl_devices.cache_folder import cache_folder
 from pearl_devices.gpu.binding import written
@@ -157,8 +164,8 @@ def _wanted(kernel: Kernel, variant: str, only: Callable[[Kernel, str], bool] | 
     """Whether to look at a variant. Of those that must be asked for, the ones in use that compute
     what the native one does: they have arrays in another place."""
     if only is None:
-        return variant not in ASKED
-    same = variant not in ASKED or kind_of(kernel).on_host(kernel, variant)
+        return variant not in OPT_IN_VARIANTS
+    same = variant not in OPT_IN_VARIANTS or kind_of(kernel).on_host(kernel, variant)
     return bool(same) and only(kernel, variant)
 
 

@@ -11,7 +11,7 @@ from functools import cache
 
 from pearl_devices.base import KernelKindError
 from pearl_devices.kernel import Arg, Dim, Kernel, Module
-from pearl_devices.kernels import off_policy, on_policy, own
+from pearl_devices.kernels import off_policy, on_policy, user_kinds
 from pearl_devices.kernels.record import (
     LEFT_OUT,
     KernelKind,
@@ -32,13 +32,13 @@ FAMILIES = (
     "td3",
     "sac",
     "on_policy",
-    "shares",
+    "data_parallel",
     "rollouts",
     "tabular",
 )
 """Files of this package with records. A new kind is one file and its name here."""
 
-KINDS, FAULTS = own.gathered(__name__, FAMILIES)
+KINDS, FAULTS = user_kinds.gathered(__name__, FAMILIES)
 """Name → record; and, a sentence each, the files that have no sound records."""
 
 UNKNOWN = KernelKind(arrays=lambda k: {}, name="unknown", structure="unknown")
@@ -59,7 +59,7 @@ def _own(kind: str, rollout: bool) -> KernelKind | None:
     """The record of a kind of the user's own, or of a kind of the user's own algorithm, which
     learns from a replay or a rollout."""
     if ":" in kind:
-        return own.load(kind)
+        return user_kinds.load(kind)
     family, _, name = kind.partition(".")
     if name and family == "inference":
         return off_policy.inference(name, native=False)
@@ -97,7 +97,7 @@ def kernel(
             "of any algorithm, and module:NAME for a record of your own"
         )
     if found.structure == "own":
-        own.check(found, Kernel(kind, dims, program=program, args=args or {}))
+        user_kinds.check(found, Kernel(kind, dims, program=program, args=args or {}))
     return found.kernel(dims, program=program, args=args, modules=modules, interface=interface)
 
 

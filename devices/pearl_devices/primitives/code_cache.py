@@ -43,9 +43,9 @@ from numba.core.runtime.nrt import rtsys
 from pearl_devices.cache_folder import cache_folder, doubts
 from pearl_devices.compile_target import held_to
 from pearl_devices.primitives.parts import (
-    Apart,
     ApartLibrary,
     PartLibrary,
+    SeparateFunction,
     Whole,
     interpreted,
     part,
@@ -343,7 +343,7 @@ def compiled(*, apart: bool = False, **options: Any) -> Callable[[Callable[..., 
             _changed.add(file)
         dispatcher: Any
         if apart:
-            dispatcher = Apart(function, options)
+            dispatcher = SeparateFunction(function, options)
         else:
             dispatcher = Whole(function, part(**options)(function), options)
             if keeps:

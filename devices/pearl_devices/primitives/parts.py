@@ -258,7 +258,7 @@ class Whole(_Compiled):
         return self.part._numba_type_
 
 
-class Apart(_Compiled):
+class SeparateFunction(_Compiled):
     """A compiled function that Python and compiled functions call."""
 
     def __init__(self, function: Any, options: Mapping[str, Any]) -> None:

@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Any
 
 from pearl_devices import Buffers, Device, Kernel, backend, offers, torch_threads
-from pearl_devices.base import ASKED, WIDE, Call
+from pearl_devices.base import OPT_IN_VARIANTS, WIDE, Call
 from pearl_devices.buffers import allocate, specs
 from pearl_devices.kernels import KINDS, KernelKind, kind_of, repeats
 from pearl_devices.kernels.replay import tree_levels
@@ -83,7 +83,7 @@ def variants(of: Kernel) -> dict[str, int]:
     """What the CPU backend offers for a kernel on this host without being asked, and the cores it
     takes; without several threads of torch (`by_threads`)."""
     offered = offers(of, Device("host", "cpu", width=CORES, real=True))
-    return {v: cores for v, cores in offered if v not in ASKED and v not in WIDE}
+    return {v: cores for v, cores in offered if v not in OPT_IN_VARIANTS and v not in WIDE}
 
 
 THREADS = "torch-2"

@@ -30,11 +30,11 @@ from pearl_estimators.host.benchmark_kernels import (
 )
 from pearl_estimators.host.calibration import Calibration, HeldOutTiming
 from pearl_estimators.host.free_cores import look
-from pearl_estimators.host.journal import Tell, teller
+from pearl_estimators.host.journal import Tell, journal_writer
 from pearl_estimators.host.linear_fit import family, point, predict
-from pearl_estimators.host.own_timing import time_here
 from pearl_estimators.host.probe import probe_here
 from pearl_estimators.host.timer import HELD, Timing, time_call
+from pearl_estimators.host.user_code_timing import time_here
 
 POINT_S = (0.004, 0.015)  # shortest and longest time given to one point in one round
 ROUNDS = 3
@@ -213,7 +213,7 @@ def everything(seconds: float, groups: Sequence[str], known: Calibration, tell: 
     if runtime:
         tell({"runtime": runtime})
         kernels = ((k, v) for k in training(groups) for v in variants(k))
-        tell({"beside": interference.measured(kernels, known.beside, bound)})
+        tell({"beside": interference.measure_slowdowns(kernels, known.beside, bound)})
 
 
 def lacking(groups: Sequence[str], known: Calibration) -> list[tuple[Kernel, str]]:
@@ -340,7 +340,7 @@ def main(arguments: list[str]) -> None:
         gc.disable()  # it ends soon, and each look for garbage walks all that torch brings
         print(json.dumps(probe_here(seconds)))
     else:
-        known, tell = Calibration.from_json(given["known"]), teller(Path(given["journal"]))
+        known, tell = Calibration.from_json(given["known"]), journal_writer(Path(given["journal"]))
         if given["only"]:
             jobs = chosen(given["only"], given["groups"], known)
             time_points(seconds, jobs, tell, apart_s=known.apart_s)

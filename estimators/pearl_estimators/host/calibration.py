@@ -17,8 +17,8 @@ from pearl_devices import Kernel
 from pearl_devices.compile_target import held_to
 from pearl_estimators.estimates import Estimate
 from pearl_estimators.host.interference import Shares
-from pearl_estimators.host.learned import KernelShare, Seen
 from pearl_estimators.host.linear_fit import Fit, Point, family, point, predict
+from pearl_estimators.host.run_corrections import IterationStats, KernelShare
 
 SCHEMA = 1
 SOURCES = (
@@ -28,9 +28,9 @@ SOURCES = (
     "free_cores",
     "interference",
     "journal",
-    "learned",
     "linear_fit",
     "random_kernels",
+    "run_corrections",
     "timer",
 )
 """Modules here on which the figures or the form of a calibration depend."""
@@ -99,7 +99,7 @@ class Calibration:
     doubts: Mapping[str, float] = field(default_factory=dict)
     upheld: Mapping[str, float] = field(default_factory=dict)
     again: str = ""
-    learned: tuple[Seen, ...] = ()
+    learned: tuple[IterationStats, ...] = ()
     schema: int = SCHEMA
 
     def __post_init__(self) -> None:
@@ -189,9 +189,10 @@ def _fit_from(each: dict[str, Any]) -> Fit:
     return Fit(**{**each, **lists})
 
 
-def _learned(rows: Iterable[Mapping[str, Any]]) -> tuple[Seen, ...]:
+def _learned(rows: Iterable[Mapping[str, Any]]) -> tuple[IterationStats, ...]:
     return tuple(
-        Seen(**{**row, "parts": tuple(KernelShare(**p) for p in row["parts"])}) for row in rows
+        IterationStats(**{**row, "parts": tuple(KernelShare(**p) for p in row["parts"])})
+        for row in rows
     )
 
 

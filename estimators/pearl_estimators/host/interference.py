@@ -52,7 +52,7 @@ def side(kernel: Kernel) -> int | None:
     return {"acts": 0, "learns": 1}.get(kind_of(kernel).side)
 
 
-def measured(kernels: Iterable[tuple[Kernel, str]], known: Shares, bind: Bind) -> Shares:
+def measure_slowdowns(kernels: Iterable[tuple[Kernel, str]], known: Shares, bind: Bind) -> Shares:
     """`known`, with the shares of the families among these (kernel, variant) that it lacks.
 
     Of each family the kernel of the median number of flops runs. None is added where the system

@@ -52,7 +52,7 @@ def _made_by() -> str:
     return checksum({"host": host(), "versions": versions()})[:16]
 
 
-def teller(file: Path) -> Tell:
+def journal_writer(file: Path) -> Tell:
     """Appends findings to the journal."""
     made_by = _made_by()
 
@@ -67,7 +67,7 @@ def teller(file: Path) -> Tell:
     return tell
 
 
-def told(file: Path, newest_s: float | None = None) -> list[dict[str, Any]]:
+def read_journal(file: Path, newest_s: float | None = None) -> list[dict[str, Any]]:
     """The findings in the journal, oldest first.
 
     Lines that are cut, damaged or of another host or version are left out.

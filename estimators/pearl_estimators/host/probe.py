@@ -138,7 +138,7 @@ def _torch() -> str:
 _known: dict[tuple[Path, int, int], CpuProbe | None] = {}
 
 
-def known() -> CpuProbe | None:
+def stored_probe() -> CpuProbe | None:
     """The probe of this host that is kept; None where there is none, or it is of another torch.
 
     Raises:
@@ -167,7 +167,7 @@ def figures() -> dict[str, float]:
     probed."""
     from pearl_estimators.gpu.variants import ASSUMED
 
-    found = known()
+    found = stored_probe()
     if found is None:
         return {}
     return {

@@ -8,9 +8,9 @@ from functools import cache
 from pearl_estimators.host.benchmark_kernels import GROUPS, code_of, group, training, variants
 from pearl_estimators.host.calibration import Calibration
 from pearl_estimators.host.calibration_file import hold, path
-from pearl_estimators.host.journal import Key, empty, gathered, journal_of, told
+from pearl_estimators.host.calibrator import keep, remembered, timed_now
+from pearl_estimators.host.journal import Key, empty, gathered, journal_of, read_journal
 from pearl_estimators.host.linear_fit import point
-from pearl_estimators.host.on_demand import keep, remembered, timed_now
 
 AIM_S = 1.5
 """What timing aims at; a host that is slow, or busy, takes longer, up to the limit."""
@@ -39,7 +39,7 @@ def time_some(codes: Sequence[str], limit_s: float) -> tuple[int, int]:
         if not held or not before:
             return 0, before
         journal = journal_of(file)
-        if unfinished := told(journal):
+        if unfinished := read_journal(journal):
             known = gathered(known, unfinished)
         else:
             journal.unlink(missing_ok=True)
@@ -47,7 +47,7 @@ def time_some(codes: Sequence[str], limit_s: float) -> tuple[int, int]:
         try:
             timed_now(known, groups, min(AIM_S, limit_s), limit_s, codes)
         finally:
-            found = gathered(known, told(journal))
+            found = gathered(known, read_journal(journal))
             keep(found)
         left = _lacking(found, codes)
         return before - left, left

@@ -7,7 +7,7 @@ from dataclasses import replace
 from statistics import median
 
 from pearl_estimators.host.calibration import Calibration
-from pearl_estimators.host.learned import NEWS, Seen
+from pearl_estimators.host.run_corrections import NEWS, IterationStats
 
 CHANGED = 1.15
 """Times further apart than this factor are of a host that has changed."""
@@ -33,7 +33,7 @@ def settled(before: Calibration, after: Calibration) -> Calibration:
     return replace(after, doubts=doubts, upheld=upheld, again=after.created, learned=kept)
 
 
-def _changed(seen: Seen, before: Calibration, after: Calibration) -> bool:
+def _changed(seen: IterationStats, before: Calibration, after: Calibration) -> bool:
     """Whether a family of this iteration was timed again and takes another time now, so that what
     runs took is known beside estimates that are no more."""
     old = {p.key: p.seconds for p in before.points}

@@ -22,8 +22,8 @@ from pearl.graph.task_graph import Edge, Task, TaskGraph
 from pearl_devices import Kernel, kernel
 from pearl_devices.buffers import specs
 from pearl_devices.kernels import KINDS, kind_of
+from pearl_devices.kernels.data_parallel import networks
 from pearl_devices.kernels.record import nbytes
-from pearl_devices.kernels.shares import networks
 
 REDUCE, STEP = "all_reduce", "update"
 

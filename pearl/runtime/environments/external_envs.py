@@ -44,7 +44,7 @@ EVENTS = 100
 
 
 @dataclass
-class Log:
+class FailureLog:
     """Failures of lanes and environments in a run.
 
     restarts: of lanes and environments.
@@ -66,7 +66,7 @@ class Log:
             self.events.append(text)
 
 
-def found(job: Job, call: Call) -> EnvStep | None:
+def external_envs_of(job: Job, call: Call) -> EnvStep | None:
     """The external environments behind a bound call; None where there are none."""
     if not job.outside:
         return None
@@ -75,7 +75,7 @@ def found(job: Job, call: Call) -> EnvStep | None:
     return stepping(call)
 
 
-def hearing(log: Log, *, restart: bool) -> Callable[[str, int], None]:
+def hearing(log: FailureLog, *, restart: bool) -> Callable[[str, int], None]:
     """A listener for failures of environments: text, transitions lost.
 
     The environment starts anew either way, so that the iteration can be completed. Unless `restart`
@@ -91,10 +91,11 @@ def hearing(log: Log, *, restart: bool) -> Callable[[str, int], None]:
 
 
 _awake = {"looked_s": 0.0, "since_s": 0.0}
-"""Monotonic times: of the last call of `late`, and since which this process was not stopped."""
+"""Monotonic times: of the last call of `describe_overdue_env`, and since which this
+process was not stopped."""
 
 
-def late(environments: Mapping[str, Asked], limit_s: float) -> str | None:
+def describe_overdue_env(environments: Mapping[str, Asked], limit_s: float) -> str | None:
     """The environment that has not answered for `limit_s`, in words; None where all have.
 
     To be called several times in `limit_s`. Where it was not, the process had been stopped (Ctrl-Z,
@@ -112,7 +113,7 @@ def late(environments: Mapping[str, Asked], limit_s: float) -> str | None:
 
 
 @contextmanager
-def watched(environments: Mapping[str, Asked], limit_s: float) -> Iterator[None]:
+def interrupting_overdue_envs(environments: Mapping[str, Asked], limit_s: float) -> Iterator[None]:
     """Meanwhile an environment of this thread that does not answer within `limit_s` is interrupted
     by a TimeoutError raised inside it.
 
@@ -124,7 +125,7 @@ def watched(environments: Mapping[str, Asked], limit_s: float) -> Iterator[None]
         return
 
     def tick(number: int, frame: FrameType | None) -> None:
-        if late(environments, limit_s):
+        if describe_overdue_env(environments, limit_s):
             raise TimeoutError(f"it has not answered for {limit_s:g} s (train.env_time_limit)")
 
     before = signal.signal(signal.SIGALRM, tick)

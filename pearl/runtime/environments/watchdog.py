@@ -19,7 +19,11 @@ import numpy as np
 import numpy.typing as npt
 from numba import types
 
-from pearl.runtime.environments.external_envs import Asked, late, watched
+from pearl.runtime.environments.external_envs import (
+    Asked,
+    describe_overdue_env,
+    interrupting_overdue_envs,
+)
 from pearl_devices.primitives.code_cache import compiled
 from pearl_devices.primitives.math.atomics import load
 
@@ -52,7 +56,7 @@ def _watch(beats: int, over: int, looks: int, look_us: int, text: int, size: int
 
 
 @contextmanager
-def guarded(environments: Mapping[str, Asked], limit_s: float) -> Iterator[None]:
+def exiting_on_hang(environments: Mapping[str, Asked], limit_s: float) -> Iterator[None]:
     """Meanwhile this process ends, with a line on standard error and `STATUS`, once one of its
     environments has not answered for `TIMES` × `limit_s`. Who holds the interpreter's lock so long
     is taken to be one of them."""
@@ -70,7 +74,7 @@ def guarded(environments: Mapping[str, Asked], limit_s: float) -> Iterator[None]
     def beat() -> None:
         while not over.wait(limit_s / 4):
             cells[0] += 1
-            why = late(environments, end_s)
+            why = describe_overdue_env(environments, end_s)
             if why is not None and not over.is_set():
                 os.write(2, _said(why))
                 os._exit(STATUS)
@@ -93,7 +97,9 @@ def guarded(environments: Mapping[str, Asked], limit_s: float) -> Iterator[None]
 
 
 @contextmanager
-def limited(here: Mapping[str, Asked], all_: Mapping[str, Asked], limit_s: float) -> Iterator[None]:
+def env_time_limit(
+    here: Mapping[str, Asked], all_: Mapping[str, Asked], limit_s: float
+) -> Iterator[None]:
     """Meanwhile environments that do not answer are interrupted, or else this process ends.
 
     here: the environments of this thread, which can be interrupted. all_: those of this process.
@@ -101,7 +107,7 @@ def limited(here: Mapping[str, Asked], all_: Mapping[str, Asked], limit_s: float
     if not all_:
         yield
         return
-    with guarded(all_, limit_s), watched(here, limit_s):
+    with exiting_on_hang(all_, limit_s), interrupting_overdue_envs(here, limit_s):
         yield
 
 

@@ -17,11 +17,11 @@ from pearl.runtime.environments import external_envs
 from pearl.runtime.environments.external_envs import Environments
 from pearl.runtime.lanes.lane_runner import SLEEP_S, SPINS
 from pearl.runtime.protocol import channels, progress_counters, recovery
-from pearl.runtime.protocol.control_block import Board
-from pearl.runtime.protocol.lane_schedule import Protocol
-from pearl.runtime.protocol.progress_counters import Bell
+from pearl.runtime.protocol.control_block import ControlBlock
+from pearl.runtime.protocol.lane_schedule import ExecutionSchedule
+from pearl.runtime.protocol.progress_counters import WakeEvent
 from pearl.runtime.protocol.residency import Residency
-from pearl.runtime.protocol.single_lane import Job, note
+from pearl.runtime.protocol.single_lane import Job, record_time
 from pearl_devices import Buffers, Call
 from pearl_devices.base import finish
 
@@ -35,7 +35,7 @@ SAMPLED = 64
 ONE = np.ones(1, np.int64)
 
 
-def words(protocol: Protocol) -> tuple[str, ...]:
+def words(protocol: ExecutionSchedule) -> tuple[str, ...]:
     """The counts that the lanes of an any-order plan share: of the tasks, and the words above."""
     copies = range(len(protocol.split.shares))
     return (
@@ -52,33 +52,33 @@ def version(copy: int) -> str:
     return f"version#{copy}"
 
 
-def copy_of(protocol: Protocol, number: int) -> int | None:
+def copy_of(protocol: ExecutionSchedule, number: int) -> int | None:
     """The copy whose tasks a lane has; None for the lane that learns."""
     parts = [protocol.graph.task(t).part for t in protocol.lanes[number].tasks]
     return parts[0].replica if parts[0] else None
 
 
-def called(protocol: Protocol, number: int) -> str:
+def called(protocol: ExecutionSchedule, number: int) -> str:
     """A lane by name."""
     copy, name = copy_of(protocol, number), protocol.lanes[number].name
     return name if copy is None else f"{name} (actor {copy})"
 
 
-class Actor:
-    """A copy with its calls bound, in the place of a `Runner`.
+class AsyncActor:
+    """A copy with its calls bound, in the place of a `LaneRunner`.
 
     look: called after every sleep; may raise Stopped.
-    settled, environments, anew: as in `Runner`.
+    settled, environments, anew: as in `LaneRunner`.
     """
 
     def __init__(
         self,
-        protocol: Protocol,
+        protocol: ExecutionSchedule,
         number: int,
         jobs: Mapping[str, Job],
         arrays: Buffers,
-        board: Board,
-        bells: Sequence[Bell],
+        board: ControlBlock,
+        bells: Sequence[WakeEvent],
         residency: Residency,
         look: Callable[[], None],
         *,
@@ -102,7 +102,7 @@ class Actor:
         ]
         self._stepping = call(protocol, jobs, arrays, residency, self._tasks[1])
         job, part = jobs[self._tasks[1]], protocol.graph.task(self._tasks[1]).part
-        found = external_envs.found(job, self._stepping)
+        found = external_envs.external_envs_of(job, self._stepping)
         self.environments: Environments = {}
         if found is not None and part:
             found.first = sum(part.shares[:copy])
@@ -141,13 +141,13 @@ class Actor:
             acting()
             if timed:
                 finish(acting)
-                note(self.times_ns, self._tasks[0], perf_counter_ns() - begin)
+                record_time(self.times_ns, self._tasks[0], perf_counter_ns() - begin)
             self._publish(self._counts[0], number + 1, ALL)
             begin = perf_counter_ns()
         self._stepping()
         if timed:
             finish(self._stepping)
-            note(self.times_ns, self._tasks[1], perf_counter_ns() - begin)
+            record_time(self.times_ns, self._tasks[1], perf_counter_ns() - begin)
         self._publish(self._counts[1], number + 1)
 
     def _publish(self, cell: int, value: int, until: int = STEPS) -> None:
@@ -164,7 +164,7 @@ def slot_of(version: int, slots: int) -> int:
 
 
 def call(
-    protocol: Protocol,
+    protocol: ExecutionSchedule,
     jobs: Mapping[str, Job],
     arrays: Buffers,
     residency: Residency,

@@ -29,7 +29,7 @@ from pearl.runtime.environments.external_envs import Environments
 from pearl.runtime.lanes.async_actor import (
     ALL,
     STEPS,
-    Actor,
+    AsyncActor,
     call,
     called,
     granted,
@@ -39,13 +39,13 @@ from pearl.runtime.lanes.async_actor import (
 )
 from pearl.runtime.lanes.engine import Engine, Hosting
 from pearl.runtime.lanes.lane_runner import SLEEP_S
-from pearl.runtime.lanes.work import Work
+from pearl.runtime.lanes.run_context import RunContext
 from pearl.runtime.protocol import progress_counters
 from pearl.runtime.protocol.binding import Lags
-from pearl.runtime.protocol.control_block import Board
-from pearl.runtime.protocol.lane_schedule import Protocol
-from pearl.runtime.protocol.progress_counters import Bell
-from pearl.runtime.protocol.single_lane import LaneError, note
+from pearl.runtime.protocol.control_block import ControlBlock
+from pearl.runtime.protocol.lane_schedule import ExecutionSchedule
+from pearl.runtime.protocol.progress_counters import WakeEvent
+from pearl.runtime.protocol.single_lane import LaneError, record_time
 from pearl_devices import Buffers, Call
 from pearl_devices.base import finish
 
@@ -54,21 +54,21 @@ ACTED = "any_order.acted"
 version of the parameters that they were acted with. Part of a checkpoint."""
 
 
-class AnyOrder(Engine):
+class AsyncEngine(Engine):
     """The lanes of an any-order plan. graph: the algorithm's, nothing split."""
 
     pauses = False
 
-    def __init__(self, work: Work, hosting: Hosting, graph: TaskGraph) -> None:
+    def __init__(self, work: RunContext, hosting: Hosting, graph: TaskGraph) -> None:
         self._whole, self._warm = graph, work.span.warm
         work.span = replace(work.span, total=sys.maxsize)  # a fast copy does more than its share
         super().__init__(work, hosting)
 
     @staticmethod
-    def words(protocol: Protocol) -> tuple[str, ...]:
+    def words(protocol: ExecutionSchedule) -> tuple[str, ...]:
         return words(protocol)
 
-    def called(self, number: int) -> str:
+    def lane_name(self, number: int) -> str:
         return called(self.work.protocol, number)
 
     def bind(self, number: int, look: Callable[[], None]) -> Any:
@@ -76,16 +76,16 @@ class AnyOrder(Engine):
         if number == w.protocol.home:
             return AsyncLearner(w, self._whole, self._warm, self.board, w.bells, look, self.spins)
         given = (w.protocol, number, w.jobs, w.arrays, self.board, w.bells, w.residency, look)
-        return Actor(*given, spins=self.spins)
+        return AsyncActor(*given, spins=self.spins)
 
-    def stalls(self, number: int) -> bool:
+    def waits_in_env_step(self, number: int) -> bool:
         acted, stepped = self.counts_of(number)
         return acted > stepped
 
     def run(self, end: int, stop: int, *, timed: bool = False) -> int:
         """Iterations up to `end`; at `stop` no copy is amid a step."""
-        self.lookout.forget()
-        self.lookout.look()
+        self.lookout.reset_stall_detector()
+        self.lookout.poll()
         learner: AsyncLearner = self.own
         if any(w.full for w in self.lookout.workers.values()):
             self.halt()
@@ -109,7 +109,7 @@ class AnyOrder(Engine):
 
 
 class AsyncLearner:
-    """The lane that learns, in the place of a `Runner`.
+    """The lane that learns, in the place of a `LaneRunner`.
 
     cut: no call of it is ever cut short.
     iteration: iterations done.
@@ -118,11 +118,11 @@ class AsyncLearner:
 
     def __init__(
         self,
-        work: Work,
+        work: RunContext,
         graph: TaskGraph,
         warm: int,
-        board: Board,
-        bells: Sequence[Bell],
+        board: ControlBlock,
+        bells: Sequence[WakeEvent],
         look: Callable[[], None],
         spins: int,
     ) -> None:
@@ -194,7 +194,7 @@ class AsyncLearner:
                 if timed:
                     finish(self._others[task])
             if timed:
-                note(self.times_ns, task, time.perf_counter_ns() - begin)
+                record_time(self.times_ns, task, time.perf_counter_ns() - begin)
         self.iteration += 1
         now = time.monotonic()
         if now - self._looked > SLEEP_S:
@@ -308,7 +308,7 @@ def rooms(order: Sequence[str], copies: int, bound: int) -> list[list[int]]:
     return found
 
 
-def _store(work: Work, graph: TaskGraph, copy: int) -> Call:
+def _store(work: RunContext, graph: TaskGraph, copy: int) -> Call:
     """The call of replay_insert on the rows of one copy."""
     shares, job = work.protocol.split.shares, work.jobs["replay_insert"]
     kernel = resized(graph.task("replay_insert").kernel, shares[copy], sum(shares))

@@ -12,17 +12,17 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Literal
 
-from pearl.runtime import waiting
+from pearl.runtime import cpu_wait
 from pearl.runtime.environments import external_envs
-from pearl.runtime.lanes.lane_runner import AHEAD, CROWDED, SPINS, Runner
-from pearl.runtime.lanes.lookout import Lookout
-from pearl.runtime.lanes.work import Work
-from pearl.runtime.lanes.workers import Process, Thread
+from pearl.runtime.lanes.lane_runner import AHEAD, CROWDED, SPINS, LaneRunner
+from pearl.runtime.lanes.run_context import RunContext
+from pearl.runtime.lanes.worker_monitor import WorkerMonitor
+from pearl.runtime.lanes.workers import ProcessWorker, Thread
 from pearl.runtime.protocol import channels, recovery
 from pearl.runtime.protocol.binding import Lags
-from pearl.runtime.protocol.control_block import BEGIN, PARKED, Board
-from pearl.runtime.protocol.lane_schedule import Protocol
-from pearl.runtime.protocol.progress_counters import Bell
+from pearl.runtime.protocol.control_block import BEGIN, PARKED, ControlBlock
+from pearl.runtime.protocol.lane_schedule import ExecutionSchedule
+from pearl.runtime.protocol.progress_counters import WakeEvent
 from pearl.runtime.protocol.single_lane import LaneError, StopWord
 
 Hosting = Literal["one", "threads", "processes", "ray"]
@@ -37,22 +37,22 @@ class Engine:
     pauses = True
     """Whether it may be asked to stop amid a firing."""
 
-    def __init__(self, work: Work, hosting: Hosting) -> None:
+    def __init__(self, work: RunContext, hosting: Hosting) -> None:
         self.work, self.hosting = work, hosting
         p = work.protocol
         words = self.words(p)
         sizes = len(words), len(p.lanes), len(work.islands)
-        self.cells = channels.Memory([(CELLS, (Board.size(*sizes),), "int64")])
-        self.board = Board(words, len(p.lanes), self.cells.arrays[CELLS], len(work.islands))
-        work.bells = [Bell() for _ in range(self.board.sleepers)]
+        self.cells = channels.SharedArrays([(CELLS, (ControlBlock.size(*sizes),), "int64")])
+        self.board = ControlBlock(words, len(p.lanes), self.cells.arrays[CELLS], len(work.islands))
+        work.bells = [WakeEvent() for _ in range(self.board.sleepers)]
         self._away = {n for island in work.islands for n in island.lanes}
         self._message = max((island.iterations for island in work.islands), default=0)
         crowded = hosting != "one" and len(p.lanes) > len(os.sched_getaffinity(0))
         self.spins = CROWDED if crowded else SPINS
         self._hear = external_envs.hearing(work.log, restart=work.restart_envs)
-        self.lookout = Lookout(self, self._hear)
+        self.lookout = WorkerMonitor(self, self._hear)
         self._workers = self.lookout.workers
-        self._all: list[Runner] = []
+        self._all: list[LaneRunner] = []
         self._ahead = max(f.offset for k in p.lanes for f in k.firings)
         self._paced = self._reached = 0
         self._word = StopWord(work.arrays)
@@ -72,10 +72,10 @@ class Engine:
                     self._workers[number] = self.process(number)
             for island in self.work.islands:
                 self._workers[island.lanes[0]] = island.worker(self.work, self.board)
-            self.own = self.runner(p.home, self.lookout.look)
+            self.own = self.runner(p.home, self.lookout.poll)
             if self.hosting == "one":
                 self._all = [
-                    self.own if n == p.home else self.runner(n, self.lookout.look)
+                    self.own if n == p.home else self.runner(n, self.lookout.poll)
                     for n in range(len(p.lanes))
                 ]
             for worker in self._workers.values():
@@ -90,11 +90,11 @@ class Engine:
         self.close()
 
     @staticmethod
-    def words(protocol: Protocol) -> tuple[str, ...]:
+    def words(protocol: ExecutionSchedule) -> tuple[str, ...]:
         """The counts that the lanes share."""
         return tuple(t.name for t in protocol.graph.tasks)
 
-    def called(self, number: int) -> str:
+    def lane_name(self, number: int) -> str:
         """A lane by name."""
         return self.work.protocol.lanes[number].name
 
@@ -105,9 +105,9 @@ class Engine:
         return any(w.jobs[t].own_memory for t in w.protocol.lanes[number].tasks)
 
     def bind(self, number: int, look: Callable[[], None]) -> Any:
-        """A lane of this process with its calls bound: a `Runner` or an object like one."""
+        """A lane of this process with its calls bound: a `LaneRunner` or an object like one."""
         w = self.work
-        return Runner(
+        return LaneRunner(
             w.protocol,
             number,
             w.jobs,
@@ -122,10 +122,10 @@ class Engine:
             jitter_s=w.jitter_s,
         )
 
-    def process(self, number: int, *, anew: bool = False) -> Process:
+    def process(self, number: int, *, anew: bool = False) -> ProcessWorker:
         """A process for a lane. anew: in the place of one that has died."""
-        cells, name = self.cells.handle, self.called(number)
-        return Process(self.work, number, name, cells, self.spins, anew=anew)
+        cells, name = self.cells.handle, self.lane_name(number)
+        return ProcessWorker(self.work, number, name, cells, self.spins, anew=anew)
 
     def runner(self, number: int, look: Callable[[], None]) -> Any:
         """The same, its environments restored, and their failures heard by this engine."""
@@ -227,7 +227,7 @@ class Engine:
             if self.own.cut:
                 return
             while any(board.read(board.flushed(n)) < end for n in range(board.lanes)):
-                self.lookout.look()
+                self.lookout.poll()
                 time.sleep(0)
         for worker in self._workers.values():
             worker.settled()
@@ -245,7 +245,7 @@ class Engine:
         self._ring()
         others = {*self._workers, *self._away}
         while any(self.board.read(self.board.flushed(n)) != PARKED for n in others):
-            self.lookout.look()
+            self.lookout.poll()
             time.sleep(0)
         self.work.residency.settle()
         return self._came(limit)
@@ -264,10 +264,10 @@ class Engine:
         others_s = sum(w.cpu_s() for w in self._workers.values())
         return time.process_time() + self.lookout.ended_cpu_s + others_s
 
-    def threads(self) -> dict[str, list[waiting.Thread]]:
+    def threads(self) -> dict[str, list[cpu_wait.Thread]]:
         """Lane → the threads that run it; where one runs all, it is this one's."""
-        others = {self.called(n): [w.thread] for n, w in self._workers.items() if w.thread}
-        return {self.called(self.work.protocol.home): waiting.here(), **others}
+        others = {self.lane_name(n): [w.thread] for n, w in self._workers.items() if w.thread}
+        return {self.lane_name(self.work.protocol.home): cpu_wait.current_threads(), **others}
 
     def _ring(self) -> None:
         for bell in self.work.bells:
@@ -279,7 +279,7 @@ class Engine:
         limit = end if flush else self.board.read(self.board.limit)
         target = end - (0 if flush else self.own.ahead)
         while sum(
-            r.attempt(limit, target if r is self.own else limit, timed and end, flush=flush)
+            r.try_advance(limit, target if r is self.own else limit, timed and end, flush=flush)
             for r in self._all
         ):
             if self.own.cut or (not flush and self.own.round >= target):
@@ -299,9 +299,9 @@ class Engine:
         tasks = self.work.protocol.lanes[number].tasks
         return tuple(self.board.read(self.board.count(t)) for t in tasks)
 
-    def stalls(self, number: int) -> bool:
+    def waits_in_env_step(self, number: int) -> bool:
         """Whether a lane is at an env_step and has all that it needs."""
-        return recovery.stalls(self.work.protocol, number, self.board)
+        return recovery.waits_in_env_step(self.work.protocol, number, self.board)
 
     def environments(self) -> dict[str, Any]:
         """Snapshots of the environments outside the arrays, between two segments."""

@@ -13,12 +13,12 @@ from typing import Any
 
 from pearl.runtime.protocol import progress_counters, recovery
 from pearl.runtime.protocol.binding import Binder, BoundFiring
-from pearl.runtime.protocol.control_block import PARKED, Board, Span
-from pearl.runtime.protocol.lane_schedule import Protocol
-from pearl.runtime.protocol.progress_counters import Bell
+from pearl.runtime.protocol.control_block import PARKED, ControlBlock, WorkRange
+from pearl.runtime.protocol.lane_schedule import ExecutionSchedule
+from pearl.runtime.protocol.progress_counters import WakeEvent
 from pearl.runtime.protocol.residency import Residency
 from pearl.runtime.protocol.single_lane import Job, StopWord
-from pearl.runtime.protocol.single_lane import note as keep
+from pearl.runtime.protocol.single_lane import record_time as keep
 from pearl_devices import Buffers, Call
 from pearl_devices.base import Pending, finish
 
@@ -38,15 +38,15 @@ POLL_S = 5e-5
 """The same while firings of its own are under way that nobody will ring for (assumed)."""
 
 
-class Stopped(Exception):
+class StopRequested(Exception):
     """The run ends, so a lane that waits must stop waiting."""
 
 
-class Parked(Exception):
+class ParkRequested(Exception):
     """The run ends amid an iteration, so a lane that waits stays where it is."""
 
 
-class Runner:
+class LaneRunner:
     """A lane with its calls bound.
 
     A segment is a stretch of iterations at whose two ends all lanes are at the same iteration:
@@ -66,22 +66,22 @@ class Runner:
 
     def __init__(
         self,
-        protocol: Protocol,
+        protocol: ExecutionSchedule,
         number: int,
         jobs: Mapping[str, Job],
         arrays: Buffers,
-        board: Board,
-        bells: Sequence[Bell],
+        board: ControlBlock,
+        bells: Sequence[WakeEvent],
         learning: Sequence[str],
-        span: Span,
+        span: WorkRange,
         residency: Residency,
-        look: Callable[[], None],
+        poll: Callable[[], None],
         *,
         spins: int = SPINS,
         jitter_s: float = 0.0,
         anew: bool = False,
     ) -> None:
-        self.number, self.board, self.bells, self.look = number, board, bells, look
+        self.number, self.board, self.bells, self.look = number, board, bells, poll
         self.name, self.spins = protocol.lanes[number].name, spins
         self.times_ns: dict[str, list[int]] = {}
         binder = Binder(protocol, jobs, arrays, board, learning, span, residency, self.name)
@@ -94,7 +94,7 @@ class Runner:
         }
         self.ahead = max(s.offset for s in self.steps)
         self.begin = self.round = self.entry = self.resumed = 0
-        self.word, self.cut, self._spent_ns = StopWord(arrays), False, 0
+        self.stop_word, self.cut, self._spent_ns = StopWord(arrays), False, 0
         if anew:
             for step, f in zip(self.steps, protocol.lanes[number].firings, strict=True):
                 step.calls = recovery.marked(protocol, f, jobs, arrays, step.calls)
@@ -121,7 +121,7 @@ class Runner:
         self.resume(self.board.read(self.board.flushed(self.number)))
         try:
             self._follow()
-        except Parked:
+        except ParkRequested:
             while not self._completed():
                 self.look()
                 time.sleep(POLL_S)
@@ -152,7 +152,7 @@ class Runner:
         timed: with a clock around the calls of the last round.
         """
         end = limit - self.ahead
-        if timed and (self.word.done or self.entry):
+        if timed and (self.stop_word.done or self.entry):
             with self._clocked(self.round):
                 self._partly(self.round, self.begin, limit)
         while self.round < min(max(self.begin, self.resumed), end) and not self.cut:
@@ -193,14 +193,14 @@ class Runner:
 
     def _park(self) -> None:
         if self.board.read(self.board.park):
-            raise Parked
+            raise ParkRequested
 
     def _wholly(self, end: int) -> None:
         address, spins, steps = self.board.address, self.spins, self.steps
         sleeping = address + progress_counters.CELL * self.board.sleeps(0)
         sleepers = self.board.sleepers
         spin, publish = progress_counters.spin, progress_counters.publish
-        number, words = self.round, self.word.words
+        number, words = self.round, self.stop_word.words
         while number < end:
             for place, s in enumerate(steps):
                 if s.which is not None and not spin(
@@ -235,8 +235,8 @@ class Runner:
                 if s.which is not None:
                     self._sleep(s, number)
                 self._fire(s, number)
-                if s.pauses and self.word.words[0]:
-                    self._cut_short(number, self.entry + (self.word.done == 0))
+                if s.pauses and self.stop_word.words[0]:
+                    self._cut_short(number, self.entry + (self.stop_word.done == 0))
                     return
             self.entry += 1
         self.round, self.entry = number + 1, 0
@@ -253,7 +253,7 @@ class Runner:
     def _fire(self, s: BoundFiring, number: int) -> None:
         working = s.first <= number < s.last
         pending = s.calls[number % len(s.calls)]() if working else None
-        if s.pauses and self.word.done:  # cut short: the next call goes on with it
+        if s.pauses and self.stop_word.done:  # cut short: the next call goes on with it
             return
         if s.late:
             self._under_way[s.name].append((pending, s, number))
@@ -277,7 +277,7 @@ class Runner:
                 self._publish(s, number)
         return not any(self._under_way.values())
 
-    def attempt(self, limit: int, target: int, timed: int, *, flush: bool) -> bool:
+    def try_advance(self, limit: int, target: int, timed: int, *, flush: bool) -> bool:
         """Goes on to round `target` until it must wait or reaches an entry of iteration `limit`,
         which it passes over with `flush`; whether anything fired. timed: from the iteration before
         this one on with a clock around calls, 0: without."""
@@ -297,8 +297,8 @@ class Runner:
                 if timed and self.round + self.ahead >= timed - 1:
                     s = replace(s, calls=self._timers(s, self.round))
                 self._fire(s, self.round)
-                if s.pauses and self.word.words[0]:
-                    self._cut_short(self.round, self.entry + (self.word.done == 0))
+                if s.pauses and self.stop_word.words[0]:
+                    self._cut_short(self.round, self.entry + (self.stop_word.done == 0))
                     return False
                 fired = True
             elif not flush and self.round + s.offset >= limit:
@@ -316,14 +316,14 @@ class Runner:
 
         def timer(call: Call) -> Call:
             def timed() -> Pending | None:
-                begin, begun = perf_counter_ns(), s.pauses and self.word.done > 0
+                begin, begun = perf_counter_ns(), s.pauses and self.stop_word.done > 0
                 before_ns = self._spent_ns if begun else 0
                 self._spent_ns = 0
                 pending = call()
                 if pending is None:
                     finish(call)
                     known = not begun or before_ns > 0
-                    if s.pauses and self.word.done:
+                    if s.pauses and self.stop_word.done:
                         spent_ns = before_ns + perf_counter_ns() - begin
                         self._spent_ns = spent_ns if known else 0
                         return None
@@ -367,7 +367,7 @@ class Runner:
             self._park()
 
     def _wake(self) -> None:
-        self.board.wake(self.bells, but=self.number)
+        self.board.wake_sleepers(self.bells, but=self.number)
 
 
 @dataclass(slots=True)

@@ -1,6 +1,6 @@
 """Overhead of the runtime in a plan of several lanes, measured on this host.
 
-The calibration of a host calls `measured` by name, beside the kernels.
+The calibration of a host calls `measure_overhead` by name, beside the kernels.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pearl_devices.primitives.math.core_latency import ANSWERS, CARRIED, exchang
 FIRINGS, ROUNDS, BLOCKS = 6, 100, 15
 
 
-def measured() -> dict[str, float]:
+def measure_overhead() -> dict[str, float]:
     """Name → seconds.
 
     firing_s: of a firing in its lane, beside its kernel.

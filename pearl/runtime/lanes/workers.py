@@ -7,13 +7,13 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pearl.runtime import waiting
+from pearl.runtime import cpu_wait
 from pearl.runtime.child_process import ANSWER_S, Answer, ChildProcess
 from pearl.runtime.environments import external_envs
-from pearl.runtime.lanes.lane_runner import Stopped
-from pearl.runtime.lanes.work import Work
+from pearl.runtime.lanes.lane_runner import StopRequested
+from pearl.runtime.lanes.run_context import RunContext
 from pearl.runtime.protocol import recovery
-from pearl.runtime.protocol.control_block import Board
+from pearl.runtime.protocol.control_block import ControlBlock
 from pearl.runtime.protocol.single_lane import LaneError
 
 READY_S = 120.0
@@ -37,7 +37,7 @@ class Worker:
     comes_back: it can be given up and begun `again`, and nothing is lost.
     """
 
-    comes_back = False
+    restartable = False
 
     def ready(self) -> None:
         """Wait until the calls are bound. Raises LaneError where they cannot be."""
@@ -56,7 +56,7 @@ class Worker:
         """Failures of environments since the last call: text, and transitions lost."""
         return []
 
-    def overdue(self, limit_s: float, *, stalled_s: float) -> str | None:
+    def timeout_reason(self, limit_s: float, *, stalled_s: float) -> str | None:
         """Why the lane is to be given up: an environment keeps it for longer than `limit_s`.
 
         stalled_s: seconds in which the lane completed nothing, though it had all it needed.
@@ -71,7 +71,7 @@ class Worker:
         return 0.0
 
     @property
-    def thread(self) -> waiting.Thread | None:
+    def thread(self) -> cpu_wait.Thread | None:
         """The thread that runs the lane; None before it has begun."""
         return None
 
@@ -99,7 +99,7 @@ class Worker:
 class Thread(Worker):
     """A lane in a thread. runner: makes the lane, given what it calls while it waits."""
 
-    def __init__(self, board: Board, runner: Callable[[Callable[[], None]], Any]) -> None:
+    def __init__(self, board: ControlBlock, runner: Callable[[Callable[[], None]], Any]) -> None:
         self.error: BaseException | None = None
         self._left = False
         self._board = board
@@ -108,12 +108,12 @@ class Thread(Worker):
 
     def _look(self) -> None:
         if self._board.read(self._board.stop):
-            raise Stopped
+            raise StopRequested
 
     def _run(self) -> None:
         try:
             self.runner.follow()
-        except Stopped:
+        except StopRequested:
             return
         except Exception as error:  # told by the thread that waits for this one
             self.error = error
@@ -123,21 +123,23 @@ class Thread(Worker):
 
     def check(self) -> None:
         if self.error:
-            raise LaneError(f"lane {self.runner.name} failed: {said(self.error)}") from self.error
+            raise LaneError(
+                f"lane {self.runner.name} failed: {error_text(self.error)}"
+            ) from self.error
 
     def environments(self, at: int) -> dict[str, Any]:
         return external_envs.snapshot(self.runner.environments)
 
     @property
-    def thread(self) -> waiting.Thread | None:
+    def thread(self) -> cpu_wait.Thread | None:
         native = self._thread.native_id
         return (os.getpid(), native) if native else None
 
     def kill(self) -> None:
         self._left = True  # a thread cannot be ended: it sleeps on, and the run goes without it
 
-    def overdue(self, limit_s: float, *, stalled_s: float) -> str | None:
-        return external_envs.late(self.runner.environments, limit_s)
+    def timeout_reason(self, limit_s: float, *, stalled_s: float) -> str | None:
+        return external_envs.describe_overdue_env(self.runner.environments, limit_s)
 
     def end(self) -> Measured:
         if self._thread.is_alive():
@@ -145,7 +147,7 @@ class Thread(Worker):
         return self.runner.times_ns, self.runner.lags
 
 
-class Process(Worker):
+class ProcessWorker(Worker):
     """A lane in a child process over the same memory.
 
     number, name: of the lane.
@@ -155,7 +157,7 @@ class Process(Worker):
     """
 
     def __init__(
-        self, w: Work, number: int, name: str, cells: int, spins: int, *, anew: bool
+        self, w: RunContext, number: int, name: str, cells: int, spins: int, *, anew: bool
     ) -> None:
         if w.memory is None:
             raise ValueError("lanes in processes need their arrays in shared memory")
@@ -202,7 +204,7 @@ class Process(Worker):
         return self._child.pid
 
     @property
-    def thread(self) -> waiting.Thread | None:
+    def thread(self) -> cpu_wait.Thread | None:
         return self.pid, self.pid
 
     def _says(self, key: str) -> Any:
@@ -233,7 +235,7 @@ class Process(Worker):
             found, self._failures = self._failures, []
         return found
 
-    def overdue(self, limit_s: float, *, stalled_s: float) -> str | None:
+    def timeout_reason(self, limit_s: float, *, stalled_s: float) -> str | None:
         if not self.outside or stalled_s < 1.5 * limit_s + GRACE_S:
             return None
         return f"an environment of its does not answer, and has not for {stalled_s:.1f} s"
@@ -254,7 +256,7 @@ class Process(Worker):
         return self._says("times_ns") or {}, self._says("lags") or {}
 
 
-def said(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """An error in a line: its text, and its type where the text alone says too little."""
     text = " ".join(str(error).split())
     return text if isinstance(error, (ValueError, LaneError)) else f"{type(error).__name__}: {text}"

@@ -13,8 +13,8 @@ import numpy as np
 
 from pearl.runtime.environments import external_envs
 from pearl.runtime.protocol import channels
-from pearl.runtime.protocol.control_block import Board, Span
-from pearl.runtime.protocol.lane_schedule import Firing, Protocol, Slots
+from pearl.runtime.protocol.control_block import ControlBlock, WorkRange
+from pearl.runtime.protocol.lane_schedule import ExecutionSchedule, Firing, Slots
 from pearl.runtime.protocol.progress_counters import Ints
 from pearl.runtime.protocol.residency import Residency
 from pearl.runtime.protocol.single_lane import Job, pauses
@@ -59,12 +59,12 @@ class Binder:
 
     def __init__(
         self,
-        protocol: Protocol,
+        protocol: ExecutionSchedule,
         jobs: Mapping[str, Job],
         arrays: Buffers,
-        board: Board,
+        board: ControlBlock,
         learning: Sequence[str],
-        span: Span,
+        span: WorkRange,
         residency: Residency,
         lane: str,
     ) -> None:
@@ -190,7 +190,7 @@ class Binder:
         """Those outside the arrays that were bound, by task and, of several, group."""
         found: dict[str, Any] = {}
         for (job, group), (_, call) in self._homes.items():
-            env = external_envs.found(job, call)
+            env = external_envs.external_envs_of(job, call)
             if env is not None:
                 part = self.protocol.graph.task(job.tasks[0]).part
                 env.first = group * env.envs + (sum(part.shares[: part.replica]) if part else 0)
@@ -204,7 +204,7 @@ class Binder:
         return [name for name in kind_of(kernel).arrays(kernel) if name in sent]
 
 
-def _versioned(call: Call, board: Board, task: str, versions: Ints, slot: int) -> Call:
+def _versioned(call: Call, board: ControlBlock, task: str, versions: Ints, slot: int) -> Call:
     """A copying call that says which version it leaves in its slot."""
     cell = board.count(task)
 

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pearl.graph.task_graph import TaskGraph
-from pearl.runtime.protocol.lane_schedule import Protocol
+from pearl.runtime.protocol.lane_schedule import ExecutionSchedule
 from pearl_devices import Buffers, Kernel
 from pearl_devices.kernels import kind_of
 from pearl_devices.kernels.record import matches
@@ -31,12 +31,12 @@ Layout = list[tuple[str, tuple[int, ...], str]]
 ALIGNED = 64
 
 
-def is_sent(name: str, protocol: Protocol, sender: str) -> bool:
+def is_sent(name: str, protocol: ExecutionSchedule, sender: str) -> bool:
     """Whether an array is part of the message of task `sender`."""
     return name in protocol.sent[sender]
 
 
-def further(protocol: Protocol, whole: TaskGraph, arrays: Buffers) -> Layout:
+def further(protocol: ExecutionSchedule, whole: TaskGraph, arrays: Buffers) -> Layout:
     """The arrays that a run of this plan has in addition to those of one lane."""
     found: Layout = []
     for sender, count in protocol.slots.items():
@@ -49,7 +49,7 @@ def further(protocol: Protocol, whole: TaskGraph, arrays: Buffers) -> Layout:
     for task in protocol.graph.tasks:
         kind = kind_of(task.kernel)
         for name in (n for n in kind.arrays(task.kernel) if n in arrays):
-            array, source = arrays[name], own(protocol, task.name, name)
+            array, source = arrays[name], array_name(protocol, task.name, name)
             if source != name:
                 found.append((source, array.shape, array.dtype.name))
             if matches(name, kind.per_group):
@@ -66,7 +66,7 @@ def version(task: str) -> str:
     return f"version.{task}"
 
 
-def own(protocol: Protocol, task: str, name: str) -> str:
+def array_name(protocol: ExecutionSchedule, task: str, name: str) -> str:
     """The name among the arrays of the run of what `task` calls `name`: a copy of a split task has
     its own of some arrays."""
     of = protocol.graph.task(task)
@@ -75,7 +75,7 @@ def own(protocol: Protocol, task: str, name: str) -> str:
 
 
 def view(
-    protocol: Protocol,
+    protocol: ExecutionSchedule,
     arrays: Buffers,
     kernel: Kernel,
     task: str,
@@ -91,7 +91,7 @@ def view(
     part, kind = protocol.graph.task(task).part, kind_of(kernel)
     seen = dict(arrays)
     for name, (shape, _) in kind.arrays(kernel).items():
-        source = own(protocol, task, name)
+        source = array_name(protocol, task, name)
         for sender, slot in slots.items():
             if slot and is_sent(name, protocol, sender):
                 source = f"{name}@{slot}"
@@ -105,7 +105,7 @@ def view(
     return seen
 
 
-class Memory:
+class SharedArrays:
     """Arrays in one piece of anonymous memory that other processes map by its handle: nothing is
     left behind, however a process ends."""
 
@@ -134,15 +134,15 @@ def layout_of(arrays: Buffers) -> Layout:
     return [(name, array.shape, array.dtype.name) for name, array in arrays.items()]
 
 
-def moved(arrays: Buffers) -> Memory:
+def moved(arrays: Buffers) -> SharedArrays:
     """The same arrays in shared memory, with their values."""
-    memory = Memory(layout_of(arrays))
+    memory = SharedArrays(layout_of(arrays))
     for name, array in arrays.items():
         memory.arrays[name][...] = array
     return memory
 
 
-def current(protocol: Protocol, name: str, iteration: int) -> str:
+def current(protocol: ExecutionSchedule, name: str, iteration: int) -> str:
     """Name of the slot that holds the latest parameters after `iteration` iterations."""
     for sender, count in protocol.slots.items():
         if is_sent(name, protocol, sender) and count > 1:

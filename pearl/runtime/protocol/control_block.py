@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from pearl.runtime.protocol import progress_counters
-from pearl.runtime.protocol.progress_counters import Bell, Ints
+from pearl.runtime.protocol.progress_counters import Ints, WakeEvent
 
 BEGIN = "begin"
 """Name, beside those of tasks, of the iteration at which all lanes were last at the same one."""
@@ -19,7 +19,7 @@ PARKED = -2
 
 
 @dataclass(frozen=True)
-class Board:
+class ControlBlock:
     """The cells that all lanes of a run read and write, by number.
 
     tasks: names of the tasks; cell i counts the firings of task i.
@@ -89,7 +89,7 @@ class Board:
     def write(self, cell: int, value: int) -> None:
         progress_counters.put(self.address + progress_counters.CELL * cell, value)
 
-    def wake(self, bells: Sequence[Bell], but: int = -1) -> None:
+    def wake_sleepers(self, bells: Sequence[WakeEvent], but: int = -1) -> None:
         """Ring for every lane and island that sleeps, `but` left out. Whoever sleeps says so before
         it looks at the counts for the last time, so one written before this call is seen."""
         for number, bell in enumerate(bells):
@@ -98,7 +98,7 @@ class Board:
 
 
 @dataclass(frozen=True)
-class Span:
+class WorkRange:
     """The iterations in which tasks do real work.
 
     warm: learning tasks work from here on.

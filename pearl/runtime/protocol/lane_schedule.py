@@ -84,7 +84,7 @@ class Firing:
 
 
 @dataclass(frozen=True)
-class LaneFirings:
+class LaneSchedule:
     """The round of a lane: the firings that it repeats."""
 
     name: str
@@ -95,7 +95,7 @@ class LaneFirings:
         return tuple(dict.fromkeys(t for f in self.firings for t in f.tasks))
 
 
-class Protocol:
+class ExecutionSchedule:
     """The schedules of all lanes of a plan on a graph.
 
     lanes: in the plan's order, links left out.
@@ -128,7 +128,7 @@ class Protocol:
         q = self.graph.repetition
         self.drain = max(-(-d // q[t]) for t, d in self.delay.items())
         self.slots = self._counts()
-        self.lanes = tuple(LaneFirings(k.lane, tuple(self._round(k.lane, k.order))) for k in lanes)
+        self.lanes = tuple(LaneSchedule(k.lane, tuple(self._round(k.lane, k.order))) for k in lanes)
         updating = [i for i, k in enumerate(self.lanes) if "update" in k.tasks]
         self.home = updating[0] if updating else 0
 

@@ -84,7 +84,7 @@ def get(address: int) -> int:
     return int(load(address))
 
 
-class Bell:
+class WakeEvent:
     """An eventfd on which one lane sleeps. It outlives a missed ring: every sleep is bounded."""
 
     def __init__(self, handle: int | None = None) -> None:

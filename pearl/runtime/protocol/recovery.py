@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from pearl.runtime.protocol import channels
-from pearl.runtime.protocol.control_block import Board, Span
-from pearl.runtime.protocol.lane_schedule import Firing, Protocol
+from pearl.runtime.protocol.control_block import ControlBlock, WorkRange
+from pearl.runtime.protocol.lane_schedule import ExecutionSchedule, Firing
 from pearl.runtime.protocol.single_lane import Job
 from pearl_devices import Buffers, Call
 from pearl_devices.buffers import specs
@@ -48,7 +48,7 @@ class Begun:
         return Begun(fired, {n: tuple(int(v) for v in arrays[n]) for n in names})
 
 
-def obstacle(protocol: Protocol, number: int) -> str | None:
+def obstacle(protocol: ExecutionSchedule, number: int) -> str | None:
     """Why a lane cannot go on in another process after its own has died; None where it can."""
     stored = any(kind_of(t.kernel).structure == "insert" for t in protocol.graph.tasks)
     for firing in protocol.lanes[number].firings:
@@ -75,19 +75,19 @@ def obstacle(protocol: Protocol, number: int) -> str | None:
     return None
 
 
-def _passed(protocol: Protocol) -> str:
+def _passed(protocol: ExecutionSchedule) -> str:
     """The task of the user's own that changes observations before a network reads them."""
     return next((t.name for t in protocol.graph.tasks if OBSERVED in changes(t.kernel)), "")
 
 
-def mend(
-    protocol: Protocol,
+def rebuild_counts(
+    protocol: ExecutionSchedule,
     number: int,
     jobs: Mapping[str, Job],
     arrays: Buffers,
-    board: Board,
+    board: ControlBlock,
     begun: Begun,
-    span: Span,
+    span: WorkRange,
     learning: Sequence[str],
 ) -> int | None:
     """Set the counts of a dead lane without an `obstacle` to its complete firings.
@@ -106,7 +106,7 @@ def mend(
         per = kernel.dim("steps") if structure == "sample" else 1
         for name in specs(kernel):
             if name.startswith("rng."):
-                own = channels.own(protocol, task, name)
+                own = channels.array_name(protocol, task, name)
                 arrays[own][1] = np.uint64(begun.counted[own][1] + len(works) * per)
         if structure == "insert":
             rows, (head, filled) = len(works) * kernel.dim("envs"), begun.counted["replay.cursor"]
@@ -123,7 +123,7 @@ def mend(
 
 
 def _works(
-    protocol: Protocol, task: str, before: int, count: int, span: Span, learns: bool
+    protocol: ExecutionSchedule, task: str, before: int, count: int, span: WorkRange, learns: bool
 ) -> range:
     """The firings before … count − 1 of a task that did work, by number.
 
@@ -134,7 +134,9 @@ def _works(
     return range(begins, max(begins, min(count, span.total * q + delay)))
 
 
-def next_firing(protocol: Protocol, number: int, board: Board) -> tuple[int, Firing]:
+def next_firing(
+    protocol: ExecutionSchedule, number: int, board: ControlBlock
+) -> tuple[int, Firing]:
     """The first incomplete firing of a lane by its counts, with its round: (round, firing)."""
     q, found = protocol.graph.repetition, []
     for place, firing in enumerate(protocol.lanes[number].firings):
@@ -146,7 +148,7 @@ def next_firing(protocol: Protocol, number: int, board: Board) -> tuple[int, Fir
     return at, protocol.lanes[number].firings[place]
 
 
-def stalls(protocol: Protocol, number: int, board: Board) -> bool:
+def waits_in_env_step(protocol: ExecutionSchedule, number: int, board: ControlBlock) -> bool:
     """Whether the next firing of a lane is an env_step that has all its tokens."""
     at, firing = next_firing(protocol, number, board)
     found = [kind_of(protocol.graph.task(t).kernel).structure for t in firing.tasks]
@@ -155,13 +157,17 @@ def stalls(protocol: Protocol, number: int, board: Board) -> bool:
     )
 
 
-def steps_outside(protocol: Protocol, number: int, jobs: Mapping[str, Job]) -> bool:
+def steps_outside(protocol: ExecutionSchedule, number: int, jobs: Mapping[str, Job]) -> bool:
     """Whether a lane steps environments that live outside the arrays."""
     return any(jobs[t].outside for t in protocol.lanes[number].tasks)
 
 
 def marked(
-    protocol: Protocol, f: Firing, jobs: Mapping[str, Job], arrays: Buffers, calls: Sequence[Call]
+    protocol: ExecutionSchedule,
+    f: Firing,
+    jobs: Mapping[str, Job],
+    arrays: Buffers,
+    calls: Sequence[Call],
 ) -> Sequence[Call]:
     """The calls of a native env_step, of which the first marks its transitions as a new start that
     no n-step return enters. Others are left as they are."""

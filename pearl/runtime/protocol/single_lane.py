@@ -16,7 +16,7 @@ from pearl.errors import SpecError
 from pearl.graph.sequential import blocked, fire, program_order
 from pearl.graph.task_graph import TaskGraph
 from pearl.planning.plans import Plan
-from pearl.runtime import waiting
+from pearl.runtime import cpu_wait
 from pearl.runtime.protocol.residency import Residency
 from pearl_devices import Buffers, Call, Device, Kernel, Platform, backend, buffers, offers
 from pearl_devices.base import finish
@@ -78,7 +78,7 @@ class BoundCall:
 
 
 STOP, PART = "loop.stop", "part"
-"""Name of the stop word's array; key of `OneLane.under_way`."""
+"""Name of the stop word's array; key of `SingleLaneRunner.under_way`."""
 
 
 def pauses(kernel: Kernel) -> bool:
@@ -179,12 +179,12 @@ def bind(
     return tuple(steps)
 
 
-class OneLane:
+class SingleLaneRunner:
     """A plan whose only lane does everything: no waits, one slot a channel.
 
     iteration: iterations done.
     pace_s: least seconds between the beginnings of two iterations.
-    under_way: as another lane left off (`OneLane.under_way`).
+    under_way: as another lane left off (`SingleLaneRunner.under_way`).
     fetch: brings arrays from devices, by the beginnings of their names.
     """
 
@@ -282,7 +282,7 @@ class OneLane:
                     self._spent_ns = None if before_ns is None else before_ns + spent_ns
                     return
                 if before_ns is not None:
-                    note(self.times_ns, step.job.name, before_ns + spent_ns)
+                    record_time(self.times_ns, step.job.name, before_ns + spent_ns)
                 self._spent_ns = 0
             if self._stop.words[0]:
                 self._cut_short(number, len(found))
@@ -301,8 +301,8 @@ class OneLane:
     def cpu_s(self) -> float:
         return time.process_time()
 
-    def threads(self) -> dict[str, list[waiting.Thread]]:
-        return {"": waiting.here()}
+    def threads(self) -> dict[str, list[cpu_wait.Thread]]:
+        return {"": cpu_wait.current_threads()}
 
 
 def parts(steps: Sequence[BoundCall]) -> list[list[BoundCall]]:
@@ -315,7 +315,7 @@ def parts(steps: Sequence[BoundCall]) -> list[list[BoundCall]]:
     return [part for part in found if part]
 
 
-def note(times_ns: dict[str, list[int]], name: str, spent_ns: int) -> None:
+def record_time(times_ns: dict[str, list[int]], name: str, spent_ns: int) -> None:
     """One more time of a call; of very many the older half is forgotten."""
     kept = times_ns.setdefault(name, [])
     kept.append(spent_ns)
@@ -363,7 +363,7 @@ def profile(
         members[t] = Job((t,), kernel, fused.device_kind, variant, fused.number)
     buffers.allocate([job.kernel for job in members.values()], own)
     order = [t for t in program_order(graph) if t in members]
-    lane = OneLane(bind(order, members, (), own), own, 0, Residency(members, own))
+    lane = SingleLaneRunner(bind(order, members, (), own), own, 0, Residency(members, own))
     lane.run(1, 0)
     for n in range(rounds):
         lane.run(n + 2, 0, timed=True)

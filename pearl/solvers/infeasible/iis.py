@@ -22,8 +22,8 @@ from pearl.solvers.infeasible.limit_sets import (
     NUMBERS,
     Limit,
     all_limits,
+    is_feasible,
     least_s,
-    met,
     only,
 )
 from pearl.solvers.model.request import Request
@@ -35,7 +35,9 @@ SECONDS, LEAST_S = 5.0, 1.0
 where the solver has used all its time (assumed: an answer without the reason is worth little)."""
 
 
-def explain(graph: TaskGraph, costs: CostTable, limits: Limits, deadline: float) -> InfeasibleError:
+def find_conflict(
+    graph: TaskGraph, costs: CostTable, limits: Limits, deadline: float
+) -> InfeasibleError:
     """The error for limits that no plan meets: a smallest conflicting set, with numbers.
 
     It is found by the caller's deadline (`time.monotonic()` seconds) but for `LEAST_S`;
@@ -105,13 +107,13 @@ def _error(
     return InfeasibleError(message, conflict)
 
 
-def none_found(request: Request) -> InfeasibleError:
+def no_plan_error(request: Request) -> InfeasibleError:
     """The error of a method without a proof: no plan exists, or the method found none."""
     graph, costs, limits, deadline = request.graph, request.costs, request.limits, request.deadline
     until = _until(deadline)
     with suppress(OutOfTimeError), extended(until):
-        if not met(graph, costs, limits, list(all_limits(limits)), until):
-            return explain(graph, costs, limits, deadline)
+        if not is_feasible(graph, costs, limits, list(all_limits(limits)), until):
+            return find_conflict(graph, costs, limits, deadline)
     return InfeasibleError(
         f"method {request.method} found no plan of graph {graph.name!r} that meets the limits; "
         "whether there is one is not decided: give more time, use method 'milp', or relax a limit"
@@ -130,14 +132,14 @@ def _filtered(
     kept = list(all_limits(limits))
     smallest = True
     try:
-        if met(graph, costs, limits, kept, deadline):
+        if is_feasible(graph, costs, limits, kept, deadline):
             return [], True
     except OutOfTimeError:
         return kept, False
     for limit in list(kept):
         rest = [k for k in kept if k != limit]
         try:
-            if not met(graph, costs, limits, rest, deadline):
+            if not is_feasible(graph, costs, limits, rest, deadline):
                 kept = rest
         except OutOfTimeError:
             smallest = False
@@ -224,7 +226,7 @@ def _fewest_lanes(
     for lanes in range((limits.max_lanes or 0) + 1, most + 1):
         wider = replace(limits, max_lanes=lanes)
         try:
-            if met(graph, costs, wider, [*rest, Limit("max_lanes")], deadline):
+            if is_feasible(graph, costs, wider, [*rest, Limit("max_lanes")], deadline):
                 return lanes
         except OutOfTimeError:
             return None
@@ -239,7 +241,7 @@ def _least_power_w(
     cap = limits.power_w or 0.0
     low, high = cap, 2 * cap + sum(d.waiting_power_w for d in costs.platform.devices)
     try:
-        while not met(
+        while not is_feasible(
             graph, costs, replace(limits, power_w=high), [*rest, Limit("power_w")], deadline
         ):
             low, high = high, 4 * high
@@ -248,7 +250,7 @@ def _least_power_w(
         while high - low > 1e-3 * high:
             middle = (low + high) / 2
             capped = replace(limits, power_w=middle)
-            if met(graph, costs, capped, [*rest, Limit("power_w")], deadline):
+            if is_feasible(graph, costs, capped, [*rest, Limit("power_w")], deadline):
                 high = middle
             else:
                 low = middle

@@ -12,7 +12,7 @@ from pearl.errors import InfeasibleError
 from pearl.graph.limits import Limits
 from pearl.graph.task_graph import TaskGraph
 from pearl.planning.costs import CostTable
-from pearl.planning.timing import timing
+from pearl.planning.timing import build_timed_graph
 from pearl.solvers.model.search_space import SearchSpace, cost_of, search_spaces
 from pearl.solvers.period.period_form import PeriodForm
 from pearl.time_limit import OutOfTimeError
@@ -60,7 +60,7 @@ def only(limits: Limits, kept: Sequence[Limit]) -> tuple[Limits, frozenset[str]]
     return replace(limits, **changed), frozenset(() if MEMORY in numbers else (MEMORY,))
 
 
-def met(
+def is_feasible(
     graph: TaskGraph, costs: CostTable, limits: Limits, kept: Sequence[Limit], deadline: float
 ) -> bool:
     """Whether some assignment meets these limits, lane orders left out."""
@@ -83,4 +83,4 @@ def least_s(space: SearchSpace, limits: Limits, deadline: float) -> float:
         if not finished:
             raise OutOfTimeError
         return math.inf
-    return cost_of("throughput", assignment, timing(assignment).order_bound_s, limits)[0]
+    return cost_of("throughput", assignment, build_timed_graph(assignment).order_bound_s, limits)[0]

@@ -1,3 +1,3 @@
 """Assignments of hundreds of tasks and more: annealing and bounds from loads."""
 
-__all__ = ["few_splits", "lane_loads", "many_tasks", "side_by_side"]
+__all__ = ["greedy_replicas", "lane_loads", "load_search", "split_selection"]

@@ -21,13 +21,13 @@ from typing import Any
 
 from pearl.errors import SpecError
 from pearl.graph.limits import Limits
-from pearl.solvers.infeasible.iis import none_found
+from pearl.solvers.infeasible.iis import no_plan_error
 from pearl.solvers.methods import local_search
 from pearl.solvers.methods.cpsat_model import Model
 from pearl.solvers.methods.first_schedule import start, start_in
-from pearl.solvers.model.dag_instance import Iteration, iteration, least_s, makespan_spaces
+from pearl.solvers.model.dag_instance import DagInstance, iteration, least_s, makespan_spaces
 from pearl.solvers.model.request import Request
-from pearl.solvers.model.result import SAME, Found, Outcome
+from pearl.solvers.model.result import SAME, Candidate, Outcome
 from pearl.solvers.model.solver_process import GRACE_S
 from pearl.time_limit import OutOfTimeError, beside
 
@@ -70,7 +70,7 @@ def solve(request: Request) -> Outcome:
     starts_of = [_start(it, request) for it in cases]
     known = [f for f in starts_of if f]
     if not known:
-        raise none_found(request)
+        raise no_plan_error(request)
     best = min(known, key=lambda f: f.cost)
     least, late = math.inf, False
     for number, (it, own) in enumerate(zip(cases, starts_of, strict=True)):
@@ -90,7 +90,7 @@ def solve(request: Request) -> Outcome:
     return Outcome(best, min(least, best.cost), late)
 
 
-def _start(it: Iteration, request: Request) -> Found | None:
+def _start(it: DagInstance, request: Request) -> Candidate | None:
     """The better of the local search's first schedule and the request's own."""
     first = start(it, request.objective, request.limits, request.deadline)
     both = [f for f in (start_in(it.space, request), first) if f]
@@ -98,8 +98,8 @@ def _start(it: Iteration, request: Request) -> Found | None:
 
 
 def improve(
-    it: Iteration, best: Found, below: float, floor: float, deadline: float, seed: int
-) -> tuple[Found, float, bool]:
+    it: DagInstance, best: Candidate, below: float, floor: float, deadline: float, seed: int
+) -> tuple[Candidate, float, bool]:
     """A better schedule of a search space than `best`, its own, if there is one of at most `below`
     seconds and it is found; the proven bound; whether the search was finished.
 
@@ -141,15 +141,15 @@ def improve(
 
 
 def _searched(
-    it: Iteration,
-    best: Found,
+    it: DagInstance,
+    best: Candidate,
     below: float,
     floor: float,
     deadline: float,
     threads: int,
     seed: int,
     patience: float = math.inf,
-) -> tuple[Found, float, bool]:
+) -> tuple[Candidate, float, bool]:
     """The best of a schedule and what CP-SAT finds, the bound, whether the search was finished."""
     try:
         model = Model(it, best, min(below, best.cost), floor)
@@ -161,7 +161,7 @@ def _searched(
 
 def run(
     model: Model, deadline: float, threads: int, seed: int, patience: float
-) -> tuple[Found | None, float, bool]:
+) -> tuple[Candidate | None, float, bool]:
     """The best schedule that CP-SAT finds, its bound in seconds, whether the search was finished.
 
     patience: CP-SAT's own measure of work at most, the same on every machine.

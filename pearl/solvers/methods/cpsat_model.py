@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-from pearl.planning.timing import Assignment, delay_s, timing
-from pearl.solvers.model.dag_instance import Iteration, fastest, scheduled, starts
-from pearl.solvers.model.result import Found
+from pearl.planning.timing import Assignment, build_timed_graph, delay_s
+from pearl.solvers.model.dag_instance import DagInstance, fastest, scheduled, starts
+from pearl.solvers.model.result import Candidate
 from pearl.time_limit import look
 from pearl_devices import Link
 
@@ -42,7 +42,7 @@ class Model:
     for them, the larger of two sizes of a shared copy, and rounding below a tick.
     """
 
-    def __init__(self, it: Iteration, best: Found, below: float, floor: float) -> None:
+    def __init__(self, it: DagInstance, best: Candidate, below: float, floor: float) -> None:
         from ortools.sat.python import cp_model
 
         self.it = it
@@ -340,11 +340,11 @@ class Model:
             if capacity < math.inf and terms:
                 self.model.add(sum(b * x for b, x in terms) <= math.floor(capacity + len(terms)))
 
-    def _hint(self, best: Found) -> None:
+    def _hint(self, best: Candidate) -> None:
         m = self.model
         m.minimize(self.span)
         a = best.assignment
-        timed = timing(a)
+        timed = build_timed_graph(a)
         start = starts(timed, best.ordered.orders)
         for u, mode in enumerate(a.modes):
             o = self.it.space.options[u].index(mode)
@@ -364,7 +364,7 @@ class Model:
             m.add_hint(self.end[v], round((start[v] + a.latency_s(u)) * self.scale))
         m.add_hint(self.span, self.horizon)
 
-    def found(self, solver: Any) -> Found | None:
+    def found(self, solver: Any) -> Candidate | None:
         """The schedule that a solver of `model` holds."""
         it = self.it
         p = it.space

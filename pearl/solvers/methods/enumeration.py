@@ -15,7 +15,7 @@ from pearl.graph.task_graph import TaskGraph
 from pearl.planning.costs import CostTable, Mode
 from pearl.planning.replica_costs import split_costs
 from pearl.planning.replicas import GRAINS, Split, split_graph, split_limits, splits
-from pearl.planning.timing import Assignment, timing
+from pearl.planning.timing import Assignment, build_timed_graph
 from pearl.solvers.model.search_space import (
     SearchSpace,
     check_names,
@@ -113,7 +113,10 @@ def _every_slack(graph: TaskGraph, limits: Limits) -> list[dict[EdgeKey, int]]:
 def least_cost(spaces: Sequence[SearchSpace], objective: str, limits: Limits) -> float:
     """The least cost (seconds or joules of an iteration) of any assignment, orders left out."""
     return min(
-        (cost_of(objective, a, timing(a).order_bound_s, limits)[0] for a in assignments(spaces)),
+        (
+            cost_of(objective, a, build_timed_graph(a).order_bound_s, limits)[0]
+            for a in assignments(spaces)
+        ),
         default=math.inf,
     )
 

@@ -16,14 +16,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pearl.graph.limits import SLACK_LIMITS
-from pearl.planning.timing import Assignment, Orders, TimedGraph, timing
-from pearl.solvers.infeasible.iis import explain, none_found
+from pearl.planning.timing import Assignment, Orders, TimedGraph, build_timed_graph
+from pearl.solvers.infeasible.iis import find_conflict, no_plan_error
 from pearl.solvers.methods.enumeration import PLANS, assignments, every_space
 from pearl.solvers.model.dag_instance import ends_s, listed_by, makespan_spaces
 from pearl.solvers.model.lane_sequencing import FAR, Ordered, best_orders, token_distances
 from pearl.solvers.model.list_orders import ring_period
 from pearl.solvers.model.request import Request
-from pearl.solvers.model.result import SAME, Found, Outcome
+from pearl.solvers.model.result import SAME, Candidate, Outcome
 from pearl.solvers.model.search_space import cost_of
 
 FIRINGS = 3
@@ -43,12 +43,12 @@ def solve(request: Request) -> Outcome:
         if number % 64 == 0 and time.monotonic() > deadline:
             late = True
             break
-        bound = timing(assignment).order_bound_s
+        bound = build_timed_graph(assignment).order_bound_s
         cost, _ = cost_of(objective, assignment, bound, limits)
         if cost < math.inf:
             ranked.append((cost, number, assignment))
     ranked.sort(key=lambda r: r[:2])
-    best: Found | None = request.start
+    best: Candidate | None = request.start
     loose = 0.0 if late else math.inf
     for least, _, assignment in ranked:
         if best and least >= best.cost * (1 - SAME):
@@ -56,18 +56,18 @@ def solve(request: Request) -> Outcome:
         if time.monotonic() > deadline:
             late, loose = True, min(loose, least)
             break
-        timed = timing(assignment)
+        timed = build_timed_graph(assignment)
         ordered = _every_order(timed) or best_orders(timed, deadline=deadline)
         cost, paced = cost_of(objective, assignment, ordered.period_s, limits)
         proven, _ = cost_of(objective, assignment, ordered.bound_s, limits)
         if proven < cost:
             loose = min(loose, proven)
         if cost < (best.cost if best else math.inf):
-            best = Found(assignment, ordered, paced, cost)
+            best = Candidate(assignment, ordered, paced, cost)
     if best is None and late:
-        raise none_found(request)
+        raise no_plan_error(request)
     if best is None:
-        raise explain(request.graph, request.costs, limits, deadline)
+        raise find_conflict(request.graph, request.costs, limits, deadline)
     spare = [
         (_slack(a), number, a)
         for least, number, a in ranked
@@ -76,11 +76,11 @@ def solve(request: Request) -> Outcome:
     for _, _, assignment in sorted(spare, key=lambda r: r[:2]):
         if time.monotonic() > deadline:
             break
-        timed = timing(assignment)
+        timed = build_timed_graph(assignment)
         ordered = _every_order(timed) or best_orders(timed, deadline=deadline)
         cost, paced = cost_of(objective, assignment, ordered.period_s, limits)
         if cost <= best.cost * (1 + SAME):
-            best = Found(assignment, ordered, paced, cost)
+            best = Candidate(assignment, ordered, paced, cost)
             break
     return Outcome(best, min(best.cost, loose), late)
 
@@ -93,7 +93,7 @@ def _soonest(request: Request) -> Outcome:
     none = replace(limits, **dict.fromkeys(SLACK_LIMITS, 0))  # type: ignore[arg-type]
     ranked = []
     for number, a in enumerate(assignments(every_space(graph, costs, none))):
-        timed = timing(a)
+        timed = build_timed_graph(a)
         start = _starts(timed, {})
         firings = range(len(a.expansion.nodes))
         lanes = [a.lane(u) for u in range(len(a.modes))]
@@ -103,7 +103,7 @@ def _soonest(request: Request) -> Outcome:
         if number % 64 == 0 and time.monotonic() > deadline:
             break
     late = time.monotonic() > deadline
-    best: Found | None = request.start
+    best: Candidate | None = request.start
     loose = 0.0 if late else math.inf
     for least, _, a in sorted(ranked, key=lambda r: r[:2]):
         if best and least >= best.cost * (1 - SAME):
@@ -116,16 +116,16 @@ def _soonest(request: Request) -> Outcome:
         if found and found.cost < (best.cost if best else math.inf):
             best = found
     if best is None and late:
-        raise none_found(request)
+        raise no_plan_error(request)
     if best is None:
-        raise explain(request.graph, request.costs, limits, deadline)
+        raise find_conflict(request.graph, request.costs, limits, deadline)
     return Outcome(best, min(best.cost, loose), late)
 
 
-def _soonest_order(a: Assignment, least: float) -> tuple[Found | None, bool]:
+def _soonest_order(a: Assignment, least: float) -> tuple[Candidate | None, bool]:
     """The best of all orders of an assignment, and whether these are all; where they are too many,
     the one in the order in which firings could start."""
-    timed = timing(a)
+    timed = build_timed_graph(a)
     rings = [list(itertools.permutations(m)) for m in timed.lanes.values() if len(m) <= FIRINGS]
     every = len(rings) == len(timed.lanes) and math.prod(map(len, rings)) <= PLANS
     if not every:
@@ -133,7 +133,7 @@ def _soonest_order(a: Assignment, least: float) -> tuple[Found | None, bool]:
         keys = [(t, t, float(i)) for i, t in enumerate(free)]
         listed, start = listed_by(timed, keys)
         return _timed(timed, listed, start), False
-    best: Found | None = None
+    best: Candidate | None = None
     for choice in itertools.product(*rings):
         orders = dict(zip(timed.lanes, (tuple((i, 0) for i in r) for r in choice), strict=True))
         if any(not _in_turn(timed, r) for r in choice):
@@ -147,10 +147,10 @@ def _soonest_order(a: Assignment, least: float) -> tuple[Found | None, bool]:
     return best, True
 
 
-def _timed(timed: TimedGraph, orders: Orders, start: Sequence[float]) -> Found:
+def _timed(timed: TimedGraph, orders: Orders, start: Sequence[float]) -> Candidate:
     period = ring_period(timed, orders)
     ordered = Ordered(orders, period, timed.order_bound_s)
-    return Found(timed.assignment, ordered, period, ends_s(timed, start))
+    return Candidate(timed.assignment, ordered, period, ends_s(timed, start))
 
 
 def _in_turn(timed: TimedGraph, ring: Sequence[int]) -> bool:

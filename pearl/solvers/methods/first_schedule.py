@@ -11,22 +11,22 @@ from dataclasses import replace
 from pearl.graph.limits import Limits
 from pearl.solvers.methods import heft, peft
 from pearl.solvers.methods.moves import assigned
-from pearl.solvers.methods.relaxation_bounds import anywhere, valued
-from pearl.solvers.model.dag_instance import Iteration
+from pearl.solvers.methods.relaxation_bounds import anywhere, to_plan
+from pearl.solvers.model.dag_instance import DagInstance
 from pearl.solvers.model.list_schedule import Place, build
 from pearl.solvers.model.request import Request
-from pearl.solvers.model.result import Found
+from pearl.solvers.model.result import Candidate
 from pearl.solvers.model.search_space import SearchSpace
 from pearl.time_limit import OutOfTimeError, look
 
 
-def start(it: Iteration, objective: str, limits: Limits, deadline: float) -> Found | None:
+def start(it: DagInstance, objective: str, limits: Limits, deadline: float) -> Candidate | None:
     """The best simple plan of a search space: HEFT's, PEFT's, or all on one device as far as
     possible; else any that keeps the rules. Limits on period, throughput and power may be
     broken."""
     free = replace(limits, period_s=None, min_throughput_per_s=None, power_w=None)
-    gathered: list[Found | None] = []
-    listed: list[Found | None] = []
+    gathered: list[Candidate | None] = []
+    listed: list[Candidate | None] = []
     with suppress(OutOfTimeError):  # those first that take the least time
         for schedule in _gathered(it):
             gathered.append(schedule)
@@ -34,14 +34,14 @@ def start(it: Iteration, objective: str, limits: Limits, deadline: float) -> Fou
             if time.monotonic() > deadline:
                 break
             listed.append(method.schedule(it))
-    found = [f for f in (valued(f, objective, free) for f in [*listed, *gathered]) if f]
+    found = [f for f in (to_plan(f, objective, free) for f in [*listed, *gathered]) if f]
     if not found:
         look()
-        return valued(anywhere(it, limits, deadline), objective, free)
+        return to_plan(anywhere(it, limits, deadline), objective, free)
     return min(found, key=lambda f: f.cost)
 
 
-def start_in(space: SearchSpace, request: Request) -> Found | None:
+def start_in(space: SearchSpace, request: Request) -> Candidate | None:
     """The start of a request as a plan of one of its search spaces; None where it is of another, or
     has a mode that the space leaves out."""
     start = request.start
@@ -55,7 +55,7 @@ def start_in(space: SearchSpace, request: Request) -> Found | None:
     return replace(start, assignment=replace(a, expansion=x, costs=space.costs))
 
 
-def _gathered(it: Iteration) -> Iterator[Found | None]:
+def _gathered(it: DagInstance) -> Iterator[Candidate | None]:
     """Every class on one device where it can be, else where it is fastest; one lane each, or as
     many as there are."""
     p = it.space

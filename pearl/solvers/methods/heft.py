@@ -11,10 +11,10 @@ from __future__ import annotations
 import math
 
 from pearl.solvers.methods.relaxation_bounds import best_of, listed_outcome
-from pearl.solvers.model.dag_instance import Iteration
+from pearl.solvers.model.dag_instance import DagInstance
 from pearl.solvers.model.list_schedule import Schedule
 from pearl.solvers.model.request import Request
-from pearl.solvers.model.result import Found, Outcome
+from pearl.solvers.model.result import Candidate, Outcome
 from pearl.time_limit import look, watched
 
 
@@ -26,13 +26,13 @@ def solve(request: Request) -> Outcome:
     return listed_outcome(schedule, request)
 
 
-def schedule(it: Iteration) -> Found | None:
+def schedule(it: DagInstance) -> Candidate | None:
     """HEFT's schedule of one iteration of a search space; None if it got stuck for want of lanes,
     widths or memory."""
     return best_of(lambda lanes: listed(it, upward_rank(it), lanes))
 
 
-def upward_rank(it: Iteration) -> list[float]:
+def upward_rank(it: DagInstance) -> list[float]:
     """For each firing, the mean seconds of its modes plus the longest way to the end behind it,
     transfers at their mean over pairs of different devices (equation 8 of the paper)."""
     p = it.space
@@ -50,7 +50,7 @@ def upward_rank(it: Iteration) -> list[float]:
     return rank
 
 
-def listed(it: Iteration, rank: list[float], most_lanes: float) -> Schedule | None:
+def listed(it: DagInstance, rank: list[float], most_lanes: float) -> Schedule | None:
     """Firings by falling rank, each placed where it is complete first."""
     made = Schedule(it, most_lanes)
     for v in sorted(range(len(rank)), key=lambda v: (-rank[v], it.place[v])):

@@ -17,17 +17,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from pearl.graph.limits import Limits
-from pearl.planning.timing import Assignment, timing
-from pearl.solvers.infeasible.iis import none_found
+from pearl.planning.timing import Assignment, build_timed_graph
+from pearl.solvers.infeasible.iis import no_plan_error
 from pearl.solvers.large.lane_loads import LaneLoads
 from pearl.solvers.methods.first_schedule import start, start_in
 from pearl.solvers.methods.moves import accept, assigned, groups_of, moved, places_of
-from pearl.solvers.methods.relaxation_bounds import bound, open_spaces, valued
-from pearl.solvers.model.dag_instance import Iteration, iteration, scheduled, starts
+from pearl.solvers.methods.relaxation_bounds import bound, open_spaces, to_plan
+from pearl.solvers.model.dag_instance import DagInstance, iteration, scheduled, starts
 from pearl.solvers.model.lane_sequencing import best_orders
 from pearl.solvers.model.list_schedule import Place, build
 from pearl.solvers.model.request import Request
-from pearl.solvers.model.result import SAME, Found, Outcome
+from pearl.solvers.model.result import SAME, Candidate, Outcome
 from pearl.solvers.model.search_space import SearchSpace, cost_of
 from pearl.time_limit import OutOfTimeError
 
@@ -64,18 +64,18 @@ def solve(request: Request) -> Outcome:
     """
     objective, limits, deadline = request.objective, request.limits, request.deadline
     spaces = open_spaces(request)
-    best: Found | None = None
+    best: Candidate | None = None
     late = False
     for number, space in enumerate(spaces):
         left = deadline - time.monotonic()
         if left <= 0 and best:
             break
         until = time.monotonic() + left / (len(spaces) - number)
-        found: Found | None = None
+        found: Candidate | None = None
         try:
             it = iteration(space)
             first = start(it, objective, limits, until)
-            found, begun = valued(first, objective, limits), start_in(space, request)
+            found, begun = to_plan(first, objective, limits), start_in(space, request)
             if begun and (found is None or begun.cost < found.cost):
                 first = found = begun
             if first is None:
@@ -88,21 +88,21 @@ def solve(request: Request) -> Outcome:
         if found and (best is None or found.cost < best.cost):
             best = found
     if best is None:
-        raise none_found(request)
+        raise no_plan_error(request)
     late = late or time.monotonic() > deadline
     return Outcome(best, bound(spaces, objective, limits, best, deadline), late)
 
 
 def improve(
-    it: Iteration,
-    first: Found,
+    it: DagInstance,
+    first: Candidate,
     objective: str,
     limits: Limits,
     deadline: float,
     seed: int,
     *,
     enough: float = 0.0,
-) -> Found | None:
+) -> Candidate | None:
     """The best plan that the search reaches from `first`; None if none meets the limits. Makespan:
     it may stop at `enough` seconds."""
     if objective == "makespan":
@@ -121,7 +121,7 @@ def improve(
     return _ordered(it.space, kept, first, objective, limits, deadline)
 
 
-def plain_lanes(it: Iteration) -> list[tuple[str, int]]:
+def plain_lanes(it: DagInstance) -> list[tuple[str, int]]:
     """Device and number of every lane, if tabu search knows all that the search space asks for:
     each unit fires once, no class, memory, width, lane limit, pair term or busy link couples them;
     else nothing."""
@@ -165,14 +165,14 @@ def compiled() -> bool:
 
 
 def tabu_search(
-    it: Iteration,
+    it: DagInstance,
     lanes: list[tuple[str, int]],
-    first: Found,
+    first: Candidate,
     moves: int,
     enough: float,
     deadline: float,
     seed: int,
-) -> Found:
+) -> Candidate:
     """Tabu search from a schedule until a makespan of `enough` seconds, `moves` or the deadline."""
     import numpy as np
 
@@ -183,7 +183,7 @@ def tabu_search(
     ways = [tabu.ways(p.options[u], lanes) for u in it.unit]
     taken = places_of(p, first.assignment)
     way = np.array([s.first[v] + ways[v].index(taken[u]) for v, u in enumerate(it.unit)])
-    begin = np.array(starts(timing(first.assignment), first.ordered.orders)[:n])
+    begin = np.array(starts(build_timed_graph(first.assignment), first.ordered.orders)[:n])
     search = tabu.TabuSearch(s, way, begin, seed)
     search.run(moves, deadline, enough * (1 + 1e-9))
     start = [float(t) for t in search.best_start]
@@ -195,11 +195,11 @@ def tabu_search(
     return min(first, scheduled(assigned(p, places), keys, {}), key=lambda f: f.cost)
 
 
-def _anneal_schedule(it: Iteration, first: Found, deadline: float, seed: int) -> Found:
+def _anneal_schedule(it: DagInstance, first: Candidate, deadline: float, seed: int) -> Candidate:
     """Makespan: places and the order of placing, each candidate built and timed."""
     p, r, group = it.space, random.Random(seed), groups_of(it.space)
     places = places_of(p, first.assignment)
-    begin = starts(timing(first.assignment), first.ordered.orders)
+    begin = starts(build_timed_graph(first.assignment), first.ordered.orders)
     priority = [begin[v] for v in range(len(it.order))]
     best = value = first.cost
     best_found = first
@@ -230,13 +230,13 @@ def _anneal_schedule(it: Iteration, first: Found, deadline: float, seed: int) ->
 
 
 def _anneal_steady(
-    p: SearchSpace, first: Found, objective: str, limits: Limits, deadline: float, seed: int
+    p: SearchSpace, first: Candidate, objective: str, limits: Limits, deadline: float, seed: int
 ) -> list[list[Place]]:
     """Throughput and power efficiency: the best few places by the bound over all orders."""
     r, group = random.Random(seed), groups_of(p)
 
     def score(a: Assignment) -> float:
-        period = timing(a).order_bound_s
+        period = build_timed_graph(a).order_bound_s
         cost, _ = cost_of(objective, a, period, limits)
         if cost < math.inf:
             return cost
@@ -269,7 +269,7 @@ def _anneal_steady(
 
 
 def _anneal_loads(
-    p: SearchSpace, first: Found, objective: str, limits: Limits, deadline: float, seed: int
+    p: SearchSpace, first: Candidate, objective: str, limits: Limits, deadline: float, seed: int
 ) -> list[Place]:
     """Throughput and power efficiency of large graphs: places by the loads of lanes and links."""
     r, group = random.Random(seed), groups_of(p)
@@ -338,23 +338,23 @@ def _anneal_loads(
 def _ordered(
     p: SearchSpace,
     kept: Sequence[Sequence[Place]],
-    first: Found,
+    first: Candidate,
     objective: str,
     limits: Limits,
     deadline: float,
-) -> Found | None:
+) -> Candidate | None:
     """The best plan of some places, lane orders searched, least bound first; or `first`."""
-    best = valued(first, objective, limits)
+    best = to_plan(first, objective, limits)
     for places in kept:
         a = assigned(p, places)
         if p.broken(a):
             continue
-        timed = timing(a)
+        timed = build_timed_graph(a)
         least, _ = cost_of(objective, a, timed.order_bound_s, limits)
         if best and least >= best.cost * (1 - SAME):
             continue
         ordered = best_orders(timed, deadline=deadline)
         cost, paced = cost_of(objective, a, ordered.period_s, limits)
         if cost < (best.cost if best else math.inf):
-            best = Found(a, ordered, paced, cost)
+            best = Candidate(a, ordered, paced, cost)
     return best

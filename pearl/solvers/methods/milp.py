@@ -1,6 +1,6 @@
 """Assignment by a mixed-integer linear program (HiGHS), then lane orders, then the next-best one.
 
-Many tasks go through annealing and a bound of loads first (`many_tasks`), and no further where the
+Many tasks go through annealing and a bound of loads first (`load_search`), and no further where the
 period form would be too large.
 
 The period form of `docs/theory.md`: minimise P (or the energy of an iteration) over modes and
@@ -17,17 +17,17 @@ from contextlib import suppress
 
 from pearl.graph.limits import Limits
 from pearl.planning.costs import Mode
-from pearl.planning.timing import Assignment, timing
-from pearl.solvers.infeasible.iis import explain
-from pearl.solvers.large.few_splits import few_splits
-from pearl.solvers.large.many_tasks import FIRST, ManyTasks, concerns
-from pearl.solvers.large.side_by_side import side_by_side
+from pearl.planning.timing import Assignment, build_timed_graph
+from pearl.solvers.infeasible.iis import find_conflict
+from pearl.solvers.large.greedy_replicas import side_by_side
+from pearl.solvers.large.load_search import FIRST, LoadSearch, concerns
+from pearl.solvers.large.split_selection import few_splits
 from pearl.solvers.model.cost_floor import cost_floor
 from pearl.solvers.model.lane_sequencing import best_orders
 from pearl.solvers.model.request import Request
-from pearl.solvers.model.result import SAME, Found, Outcome
+from pearl.solvers.model.result import SAME, Candidate, Outcome
 from pearl.solvers.model.search_space import SearchSpace, cost_of, search_spaces
-from pearl.solvers.period.order_cuts import blamed, worth
+from pearl.solvers.period.order_cuts import conflict_units, worth
 from pearl.solvers.period.period_form import PeriodForm
 from pearl.time_limit import OutOfTimeError
 
@@ -66,7 +66,7 @@ def solve(request: Request) -> Outcome:
     if best is None:
         if search.late or bound < math.inf:
             raise OutOfTimeError
-        raise explain(graph, costs, limits, deadline)
+        raise find_conflict(graph, costs, limits, deadline)
     return Outcome(best, min(bound, best.cost), search.late)
 
 
@@ -77,13 +77,13 @@ class _Search:
         self.spaces, self.objective, self.limits = spaces, request.objective, request.limits
         self.start = request.start
         self.deadline, self.seed = request.deadline, request.seed
-        self.best: Found | None = None
+        self.best: Candidate | None = None
         self.late = False
         # number of a search space → no plan of it costs less
         self._open = dict.fromkeys(range(len(spaces)), 0.0)
         self._models: dict[int, PeriodForm] = {}  # made when their turn comes
         self._loose = math.inf  # least bound of assignments whose orders were not exhausted
-        self._annealing: dict[int, ManyTasks] = {}
+        self._annealing: dict[int, LoadSearch] = {}
 
     def leave_out(self, bound: float) -> None:
         """Say that there are plans in no search space here. None, there or here, costs less."""
@@ -135,7 +135,7 @@ class _Search:
                 self.late = True
                 self._loose = min(self._loose, bound)
             return
-        timed = timing(assignment)
+        timed = build_timed_graph(assignment)
         least, _ = cost_of(objective, assignment, timed.order_bound_s, limits)
         if finished and dual >= least * (1 - 1e-6):  # equal, to the solver's tolerance
             self._open[i] = max(self._open[i], least)
@@ -149,10 +149,10 @@ class _Search:
             if proven < cost:
                 self._loose = min(self._loose, proven)
             if cost < (best.cost if best else math.inf):
-                best = self.best = Found(assignment, ordered, paced, cost)
+                best = self.best = Candidate(assignment, ordered, paced, cost)
             if best and least < best.cost * (1 - SAME):
                 worth_s = worth(self.spaces[i], assignment, objective, best.cost)
-                to_blame = blamed(self.spaces[i], assignment, worth_s)
+                to_blame = conflict_units(self.spaces[i], assignment, worth_s)
         model.cut(assignment, to_blame)
 
     def _anneal(self) -> None:
@@ -165,7 +165,7 @@ class _Search:
             same = best is not None and best.assignment.expansion is space.expansion
             known = best.assignment if best and same else None
             known_s = best.period_s if best else space.serial_s
-            search = self._annealing[i] = ManyTasks(space, known, known_s, self.seed)
+            search = self._annealing[i] = LoadSearch(space, known, known_s, self.seed)
             now = time.monotonic()
             left = max(0.0, self.deadline - now)
             ordering = min(0.1 * left, ORDERING_S * len(space.expansion.nodes))
@@ -178,15 +178,15 @@ class _Search:
 
 
 def _better(
-    best: Found | None,
+    best: Candidate | None,
     candidates: Sequence[Assignment],
     objective: str,
     limits: Limits,
     deadline: float,
-) -> Found | None:
+) -> Candidate | None:
     """The best of a plan and some assignments with the best orders found for them."""
     for a in candidates:
-        timed = timing(a)
+        timed = build_timed_graph(a)
         least, _ = cost_of(objective, a, timed.order_bound_s, limits)
         if best and least >= best.cost * (1 - SAME):
             continue
@@ -194,7 +194,7 @@ def _better(
         ordered = best_orders(timed, below_s=below, deadline=deadline)
         cost, paced = cost_of(objective, a, ordered.period_s, limits)
         if cost < (best.cost if best else math.inf):
-            best = Found(a, ordered, paced, cost)
+            best = Candidate(a, ordered, paced, cost)
     return best
 
 
@@ -205,7 +205,7 @@ def least_cost(spaces: Sequence[SearchSpace], objective: str, limits: Limits) ->
         model = PeriodForm(space, objective, limits, None)
         _, assignment, _ = model.run(known, 600.0)
         if assignment:
-            bound = timing(assignment).order_bound_s
+            bound = build_timed_graph(assignment).order_bound_s
             known = min(known, cost_of(objective, assignment, bound, limits)[0])
     return known
 
@@ -221,7 +221,7 @@ def _period_at(objective: str, a: Assignment, cost: float, limits: Limits) -> fl
 
 def _first(
     spaces: Sequence[tuple[float, SearchSpace]], objective: str, limits: Limits, deadline: float
-) -> Found | None:
+) -> Candidate | None:
     """A plan to scale by and to beat: all on one device as far as possible, or each at its best, or
     copies side by side. spaces: with a cost that no plan of each undercuts, the least first."""
     now = time.monotonic()
@@ -234,18 +234,18 @@ def _first(
             if trials and time.monotonic() > until:
                 break
             if not space.broken(a):
-                cost, _ = cost_of(objective, a, timing(a).order_bound_s, limits)
+                cost, _ = cost_of(objective, a, build_timed_graph(a).order_bound_s, limits)
                 if cost < math.inf:
                     trials.append((cost, len(trials), a))
-    best: Found | None = None
+    best: Candidate | None = None
     for least, _, a in sorted(trials, key=lambda t: t[:2])[:TRIED]:
         if best and (least >= best.cost * (1 - SAME) or time.monotonic() > until):
             break
         with suppress(OutOfTimeError):
-            ordered = best_orders(timing(a), deadline=until, nodes=20)
+            ordered = best_orders(build_timed_graph(a), deadline=until, nodes=20)
             cost, paced = cost_of(objective, a, ordered.period_s, limits)
             if cost < (best.cost if best else math.inf):
-                best = Found(a, ordered, paced, cost)
+                best = Candidate(a, ordered, paced, cost)
     return best
 
 

@@ -12,10 +12,10 @@ import heapq
 import math
 
 from pearl.solvers.methods.relaxation_bounds import best_of, listed_outcome
-from pearl.solvers.model.dag_instance import Iteration
+from pearl.solvers.model.dag_instance import DagInstance
 from pearl.solvers.model.list_schedule import Schedule
 from pearl.solvers.model.request import Request
-from pearl.solvers.model.result import Found, Outcome
+from pearl.solvers.model.result import Candidate, Outcome
 from pearl.time_limit import look, watched
 
 
@@ -27,14 +27,14 @@ def solve(request: Request) -> Outcome:
     return listed_outcome(schedule, request)
 
 
-def schedule(it: Iteration) -> Found | None:
+def schedule(it: DagInstance) -> Candidate | None:
     """PEFT's schedule of one iteration of a search space; None if it got stuck for want of lanes,
     widths or memory."""
     table = optimistic_costs(it)
     return best_of(lambda lanes: _listed(it, table, lanes))
 
 
-def optimistic_costs(it: Iteration) -> list[list[float]]:
+def optimistic_costs(it: DagInstance) -> list[list[float]]:
     """For each firing and option of its unit, the longest of the shortest ways from its end to the
     end of the iteration, no lane ever busy (equation 6 of the paper)."""
     p = it.space
@@ -62,7 +62,7 @@ def optimistic_costs(it: Iteration) -> list[list[float]]:
     return table
 
 
-def _listed(it: Iteration, table: list[list[float]], most_lanes: float) -> Schedule | None:
+def _listed(it: DagInstance, table: list[list[float]], most_lanes: float) -> Schedule | None:
     made = Schedule(it, most_lanes)
     rank = [math.fsum(row) / len(row) for row in table]
     waits = list(it.waits)

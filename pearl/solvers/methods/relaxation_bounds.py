@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from pearl.graph.limits import Limits
-from pearl.solvers.infeasible.iis import none_found
+from pearl.solvers.infeasible.iis import no_plan_error
 from pearl.solvers.model.cost_floor import cost_floor
-from pearl.solvers.model.dag_instance import Iteration, iteration, least_s, makespan_spaces
+from pearl.solvers.model.dag_instance import DagInstance, iteration, least_s, makespan_spaces
 from pearl.solvers.model.list_schedule import Schedule, build
 from pearl.solvers.model.request import Request
-from pearl.solvers.model.result import SAME, Found, Outcome
+from pearl.solvers.model.result import SAME, Candidate, Outcome
 from pearl.solvers.model.search_space import SearchSpace, cost_of, search_spaces
 from pearl.solvers.period.period_form import PeriodForm
 from pearl.time_limit import OutOfTimeError
@@ -29,7 +29,7 @@ def open_spaces(request: Request) -> list[SearchSpace]:
     return of(request.graph, request.costs, request.limits)
 
 
-def best_of(make: Callable[[float], Schedule | None]) -> Found | None:
+def best_of(make: Callable[[float], Schedule | None]) -> Candidate | None:
     """A finished schedule, with one lane a device where the first try got stuck."""
     for most_lanes in (math.inf, 1):
         made = make(most_lanes)
@@ -39,11 +39,13 @@ def best_of(make: Callable[[float], Schedule | None]) -> Found | None:
     return None
 
 
-def listed_outcome(schedule: Callable[[Iteration], Found | None], request: Request) -> Outcome:
+def listed_outcome(
+    schedule: Callable[[DagInstance], Candidate | None], request: Request
+) -> Outcome:
     """A list scheduler's best plan over all search spaces, with the bound of the relaxation."""
     objective, limits, deadline = request.objective, request.limits, request.deadline
     spaces = open_spaces(request)
-    best: Found | None = None
+    best: Candidate | None = None
     stuck = []
     late = False
     for number, space in enumerate(spaces):
@@ -52,7 +54,7 @@ def listed_outcome(schedule: Callable[[Iteration], Found | None], request: Reque
             break
         try:
             it = iteration(space)
-            found = valued(schedule(it), objective, limits)
+            found = to_plan(schedule(it), objective, limits)
         except OutOfTimeError:
             if best is None:
                 raise
@@ -63,15 +65,15 @@ def listed_outcome(schedule: Callable[[Iteration], Found | None], request: Reque
         elif best is None or found.cost < best.cost:
             best = found
     for it in [] if best else stuck:
-        found = valued(anywhere(it, limits, deadline), objective, limits)
+        found = to_plan(anywhere(it, limits, deadline), objective, limits)
         if found and (best is None or found.cost < best.cost):
             best = found
     if best is None:
-        raise none_found(request)
+        raise no_plan_error(request)
     return Outcome(best, bound(spaces, objective, limits, best, deadline), late)
 
 
-def valued(found: Found | None, objective: str, limits: Limits) -> Found | None:
+def to_plan(found: Candidate | None, objective: str, limits: Limits) -> Candidate | None:
     """A schedule's assignment and orders as a plan for an objective; None if it breaks a limit."""
     if found is None or objective == "makespan":
         return found
@@ -79,7 +81,7 @@ def valued(found: Found | None, objective: str, limits: Limits) -> Found | None:
     return replace(found, period_s=paced, cost=cost) if cost < math.inf else None
 
 
-def anywhere(it: Iteration, limits: Limits, deadline: float) -> Found | None:
+def anywhere(it: DagInstance, limits: Limits, deadline: float) -> Candidate | None:
     """A schedule on any assignment that keeps all rules, found by the period form."""
     free = replace(limits, period_s=None, min_throughput_per_s=None, power_w=None)
     seconds = max(1.0, deadline - time.monotonic())
@@ -91,7 +93,7 @@ def anywhere(it: Iteration, limits: Limits, deadline: float) -> Found | None:
 
 
 def bound(
-    spaces: Sequence[SearchSpace], objective: str, limits: Limits, best: Found, deadline: float
+    spaces: Sequence[SearchSpace], objective: str, limits: Limits, best: Candidate, deadline: float
 ) -> float:
     """Lower bound of the cost of every plan, seconds or joules, from relaxations only.
 
@@ -104,7 +106,7 @@ def bound(
 
 
 def _least(
-    spaces: Sequence[SearchSpace], objective: str, limits: Limits, best: Found, deadline: float
+    spaces: Sequence[SearchSpace], objective: str, limits: Limits, best: Candidate, deadline: float
 ) -> float:
     least = best.cost
     for space in spaces:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from pearl.planning.costs import Mode
 from pearl.solvers.methods.tabu_native import search
-from pearl.solvers.model.dag_instance import Arrival, Iteration
+from pearl.solvers.model.dag_instance import Arrival, DagInstance
 from pearl.time_limit import look
 
 Ints = NDArray[np.int64]
@@ -57,7 +57,7 @@ def ways(modes: Sequence[Mode], lanes: Sequence[tuple[str, int]]) -> list[tuple[
     return [(o, k) for o, m in enumerate(modes) for d, k in lanes if d == m.device]
 
 
-def shop(it: Iteration, lanes: Sequence[tuple[str, int]]) -> Shop:
+def shop(it: DagInstance, lanes: Sequence[tuple[str, int]]) -> Shop:
     """The arrays of an iteration whose units all fire once. lanes: device and number of each."""
     p = it.space
     names = [d.name for d in p.costs.platform.devices]

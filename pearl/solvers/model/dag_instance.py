@@ -21,11 +21,11 @@ from pearl.graph.limits import SLACK_LIMITS, Limits
 from pearl.graph.period import simulate
 from pearl.graph.task_graph import TaskGraph
 from pearl.planning.costs import CostTable
-from pearl.planning.timing import Assignment, Orders, TimedGraph, delay_s, timing
+from pearl.planning.timing import Assignment, Orders, TimedGraph, build_timed_graph, delay_s
 from pearl.solvers.model.lane_sequencing import Ordered
 from pearl.solvers.model.linear import Linear
 from pearl.solvers.model.list_orders import ring_period
-from pearl.solvers.model.result import Found
+from pearl.solvers.model.result import Candidate
 from pearl.solvers.model.search_space import SearchSpace, search_spaces
 from pearl.time_limit import look, watched
 
@@ -34,7 +34,7 @@ Arrival = tuple[int, float, str]
 
 
 @dataclass(frozen=True)
-class Iteration:
+class DagInstance:
     """One iteration of a search space: its firings and what each waits for.
 
     Firings are numbered as the nodes of the search space's expansion. before, after: arcs without
@@ -90,7 +90,7 @@ class Iteration:
         return math.fsum(self.delay_s(d, e, size_bytes) for d, e in pairs) / len(pairs)
 
 
-def iteration(space: SearchSpace) -> Iteration:
+def iteration(space: SearchSpace) -> DagInstance:
     """The arcs without tokens of a search space's expansion, one for each sender, the largest
     message of it."""
     x = space.expansion
@@ -129,7 +129,7 @@ def iteration(space: SearchSpace) -> Iteration:
             left[d] -= 1
             if left[d] == 0:
                 order.append(d)
-    return Iteration(
+    return DagInstance(
         space,
         tuple(map(tuple, before)),
         tuple(map(tuple, after)),
@@ -167,14 +167,14 @@ Key = tuple[float, float, float]
 
 def scheduled(
     a: Assignment, firings: Sequence[Key], copies: Mapping[tuple[str, int], Key]
-) -> Found:
+) -> Candidate:
     """An assignment with its lanes and links in the order of the times given, valued exactly.
 
     firings: by node of the expansion; copies: (`src>device`, firing) → times of the transfers that
     this iteration waits for. The times only say the order: everything then starts as soon as it
     can.
     """
-    timed = timing(a)
+    timed = build_timed_graph(a)
     late = (math.inf, math.inf, math.inf)
     keys = [
         firings[i] if i < len(firings) else copies.get(name, late)
@@ -183,7 +183,7 @@ def scheduled(
     orders, start = listed_by(timed, keys)
     period = ring_period(timed, orders)
     value = ends_s(timed, start)
-    return Found(a, Ordered(orders, period, timed.order_bound_s), period, value)
+    return Candidate(a, Ordered(orders, period, timed.order_bound_s), period, value)
 
 
 def listed_by(timed: TimedGraph, keys: Sequence[Key]) -> tuple[Orders, list[float]]:
@@ -238,7 +238,7 @@ def ends_s(timed: TimedGraph, start: Sequence[float]) -> float:
     return max(start[i] + timed.latency_s[i] for i in nodes)
 
 
-def least_s(it: Iteration, deadline: float = math.inf) -> float:
+def least_s(it: DagInstance, deadline: float = math.inf) -> float:
     """A time that no plan of the search space undercuts: the longest way through the graph in the
     fastest modes with the transfers that different devices force, and the work shared evenly by
     all lanes (its linear relaxation, left out past the deadline, `time.monotonic()` seconds)."""

@@ -10,7 +10,7 @@ from pearl.graph.period import Expansion, Unit
 from pearl.planning.costs import CostTable, Mode
 from pearl.solvers.model.state_memory import states_of
 from pearl_devices import Device, Platform, offers
-from pearl_devices.base import ASKED
+from pearl_devices.base import OPT_IN_VARIANTS
 from pearl_devices.kernels import kind_of
 
 
@@ -97,6 +97,6 @@ def too_large(
 def smaller(x: Expansion, names: set[str], device: Device) -> str:
     """The variants with which these tasks would keep arrays in the host's memory, if asked for."""
     kernels = [t.kernel for t in x.graph.tasks if t.name in names]
-    offered = ((k, v) for k in kernels for v, _ in offers(k, device) if v in ASKED)
+    offered = ((k, v) for k in kernels for v, _ in offers(k, device) if v in OPT_IN_VARIANTS)
     found = dict.fromkeys(v for k, v in offered if kind_of(k).on_host(k, v))
-    return "".join(f"; the variant {v} (limits.variants) {ASKED[v]}" for v in found)
+    return "".join(f"; the variant {v} (limits.variants) {OPT_IN_VARIANTS[v]}" for v in found)

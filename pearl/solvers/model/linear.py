@@ -148,5 +148,5 @@ class Linear:
             gap=GAP,
             method=method,
         )
-        answer = solver_process.answer(highs.__file__, program.packed(), until)
+        answer = solver_process.solve_in_process(highs.__file__, program.packed(), until)
         return None if answer is None else highs.Solved.unpacked(answer)

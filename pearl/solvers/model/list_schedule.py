@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 
 from pearl.planning.costs import Mode
 from pearl.planning.timing import Assignment
-from pearl.solvers.model.dag_instance import Iteration, Key, scheduled
-from pearl.solvers.model.result import Found
+from pearl.solvers.model.dag_instance import DagInstance, Key, scheduled
+from pearl.solvers.model.result import Candidate
 from pearl.time_limit import look
 
 Place = tuple[int, int]
@@ -58,7 +58,7 @@ class Schedule:
     most_lanes: lanes of one device at most, beside what the search space allows.
     """
 
-    def __init__(self, it: Iteration, most_lanes: float = math.inf) -> None:
+    def __init__(self, it: DagInstance, most_lanes: float = math.inf) -> None:
         self.it, self.most_lanes = it, most_lanes
         p = it.space
         units = p.expansion.units
@@ -257,7 +257,7 @@ class Schedule:
         latency = [self.times(u, place[0])[0] for u, place in enumerate(self.taken) if place]
         return max(t + latency[u] for t, u in zip(self.start, self.it.unit, strict=True))
 
-    def found(self) -> Found | None:
+    def found(self) -> Candidate | None:
         """The finished schedule, valued exactly; None if it breaks a rule that couples tasks."""
         p = self.it.space
         places = [place for place in self.taken if place is not None]
@@ -281,7 +281,7 @@ class Schedule:
         return scheduled(a, keys, copies)
 
 
-def build(it: Iteration, priority: Sequence[float], places: Sequence[Place]) -> Schedule:
+def build(it: DagInstance, priority: Sequence[float], places: Sequence[Place]) -> Schedule:
     """The schedule of given places: of the firings whose predecessors are placed, the one of the
     least priority goes next, as early as possible."""
     made = Schedule(it)

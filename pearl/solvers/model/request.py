@@ -9,14 +9,14 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 from pearl.errors import SpecError
-from pearl_devices.given import shown
-from pearl_devices.named import function
+from pearl_devices.user_imports import function
+from pearl_devices.validation import shown
 
 if TYPE_CHECKING:
     from pearl.graph.limits import Limits
     from pearl.graph.task_graph import TaskGraph
     from pearl.planning.costs import CostTable
-    from pearl.solvers.model.result import Found, Outcome
+    from pearl.solvers.model.result import Candidate, Outcome
 
 OBJECTIVES = ("throughput", "power_efficiency", "makespan")
 """Every objective of a method."""
@@ -53,7 +53,7 @@ class Request:
     deadline: float
     seed: int
     method: str
-    start: Found | None = None
+    start: Candidate | None = None
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ SAME = 1e-8
 
 
 @dataclass(frozen=True)
-class Found:
+class Candidate:
     """An assignment with its lane orders.
 
     assignment: mode and lane of every task.
@@ -32,10 +32,10 @@ class Outcome:
     """The outcome of a method.
 
     best: the best plan found.
-    bound: no plan costs less, in the unit of `Found.cost`; 0 where nothing is proven.
+    bound: no plan costs less, in the unit of `Candidate.cost`; 0 where nothing is proven.
     late: whether time ran out.
     """
 
-    best: Found
+    best: Candidate
     bound: float
     late: bool

@@ -68,7 +68,7 @@ _spare: list[_Process] = []
 _busy: set[_Process] = set()
 
 
-def answer(script: str, message: bytes, until: float) -> bytes | None:
+def solve_in_process(script: str, message: bytes, until: float) -> bytes | None:
     """The answer of a process that runs `script`; None if it took `GRACE_S` longer than `until`
     (`time.monotonic()` seconds) and was ended.
 
@@ -89,7 +89,7 @@ def answer(script: str, message: bytes, until: float) -> bytes | None:
                 f"the process of {name} ended in the midst of a solve (status {status}; "
                 "-9 is what the kernel does to a process when memory runs out)"
             ) from None
-    return answer(script, message, until)
+    return solve_in_process(script, message, until)
 
 
 def _asked(process: _Process, message: bytes, until: float) -> bytes | None:

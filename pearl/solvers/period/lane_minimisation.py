@@ -13,10 +13,10 @@ from dataclasses import replace
 
 from pearl.errors import InfeasibleError
 from pearl.graph.limits import SLACK_LIMITS
-from pearl.planning.timing import Assignment, timing
+from pearl.planning.timing import Assignment, build_timed_graph
 from pearl.solvers.model.lane_sequencing import best_orders
 from pearl.solvers.model.request import Request
-from pearl.solvers.model.result import SAME, Found, Outcome
+from pearl.solvers.model.result import SAME, Candidate, Outcome
 from pearl.solvers.model.search_space import cost_of
 from pearl.solvers.period.slack_minimisation import taken_slack
 
@@ -32,7 +32,7 @@ SLOWER = 1e-7
 there is; a proof allows ten times as much."""
 
 
-def fewest_lanes(found: Found, request: Request) -> Found:
+def fewest_lanes(found: Candidate, request: Request) -> Candidate:
     """The plan with as many of its lanes made one as leaves its cost as it is."""
     tries, again = 0, True
     while again:
@@ -41,17 +41,19 @@ def fewest_lanes(found: Found, request: Request) -> Found:
             tries += 1
             if tries > MERGED:
                 return found
-            timed = timing(merged)
+            timed = build_timed_graph(merged)
             ordered = best_orders(timed, below_s=found.period_s * (1 + SAME), nodes=NODES)
             cost, paced = cost_of(request.objective, merged, ordered.period_s, request.limits)
             if cost <= found.cost * (1 + SAME):
                 bound = replace(ordered, bound_s=min(found.ordered.bound_s, ordered.period_s))
-                found, again = Found(merged, bound, paced, cost), True
+                found, again = Candidate(merged, bound, paced, cost), True
                 break
     return found
 
 
-def fewest_watts(found: Found, request: Request, run: Callable[[Request], Outcome]) -> Found:
+def fewest_watts(
+    found: Candidate, request: Request, run: Callable[[Request], Outcome]
+) -> Candidate:
     """A plan as fast, in no more lanes and with no more slack, that draws less, where `run` finds
     one. Only of several lanes, for throughput, without a limit on power."""
     limits, lanes = request.limits, len(_lanes(found.assignment))
@@ -80,10 +82,10 @@ def _lanes(a: Assignment) -> dict[tuple[str, int], list[int]]:
     return lanes
 
 
-def _merged(found: Found) -> Iterator[Assignment]:
+def _merged(found: Candidate) -> Iterator[Assignment]:
     """The plan with two lanes of a device made one, those with the least load together first; none
     whose load is longer than the period."""
-    a, loads = found.assignment, timing(found.assignment).loads_s
+    a, loads = found.assignment, build_timed_graph(found.assignment).loads_s
     lanes = sorted(_lanes(a), key=lambda lane: loads[f"{lane[0]}.{lane[1]}"])
     pairs = [
         (sum(loads[f"{device}.{n}"] for device, n in pair), pair)

@@ -7,7 +7,7 @@ import math
 
 from pearl.graph.limits import Limits
 from pearl.solvers.model.linear import Terms
-from pearl.solvers.model.result import Found
+from pearl.solvers.model.result import Candidate
 from pearl.solvers.model.search_space import SearchSpace
 
 
@@ -15,7 +15,7 @@ def longest_optimum_s(
     space: SearchSpace,
     objective: str,
     limits: Limits,
-    known: Found | None,
+    known: Candidate | None,
     on_w: float,
     joules: Terms,
 ) -> float:

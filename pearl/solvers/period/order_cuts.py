@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from pearl.planning.costs import Mode
-from pearl.planning.timing import Assignment, timing
+from pearl.planning.timing import Assignment, build_timed_graph
 from pearl.solvers.model.lane_sequencing import no_order_below
 from pearl.solvers.model.search_space import SearchSpace
 from pearl_devices import Device, Link, Platform
@@ -30,7 +30,7 @@ Blamed = dict[int, tuple[float, float]]
 """Unit → the least latency and occupancy with which, on its device and lane, it is to blame."""
 
 
-def blamed(
+def conflict_units(
     space: SearchSpace, a: Assignment, worth_s: Callable[[Collection[int]], float]
 ) -> Blamed | None:
     """Units of an assignment that, where they are, have no orders below a period however the others
@@ -51,7 +51,7 @@ def blamed(
         chosen = [modes.get(u, mode) for u, mode in enumerate(apart)]
         lanes = [a.lanes[u] if u in modes else u for u in range(len(chosen))]
         relaxed = Assignment(a.expansion, costs, tuple(chosen), tuple(lanes))
-        return no_order_below(timing(relaxed), worth_s(modes), NODES)
+        return no_order_below(build_timed_graph(relaxed), worth_s(modes), NODES)
 
     kept = dict(enumerate(best))
     if not too_slow(kept):
@@ -115,8 +115,8 @@ def _may_leave(a: Assignment, unit: int, kept: Collection[int]) -> bool:
 def worth(
     space: SearchSpace, a: Assignment, objective: str, cost: float
 ) -> Callable[[Collection[int]], float]:
-    """For `blamed`: the period from which plans with these units where they are cost at least
-    `cost`, in seconds or joules of an iteration."""
+    """For `conflict_units`: the period from which plans with these units where they are cost at
+    least `cost`, in seconds or joules of an iteration."""
     if objective == "throughput":
         return lambda _: cost
     platform = a.costs.platform

@@ -12,7 +12,7 @@ from pearl.graph.limits import Limits
 from pearl.planning.costs import Mode
 from pearl.planning.timing import Assignment, delay_s
 from pearl.solvers.model.linear import Linear, Terms
-from pearl.solvers.model.result import Found
+from pearl.solvers.model.result import Candidate
 from pearl.solvers.model.search_space import SearchSpace, longest_s
 from pearl.solvers.period.longest_period import longest_optimum_s
 from pearl.solvers.period.order_cuts import Blamed
@@ -34,7 +34,7 @@ class PeriodForm:
     """
 
     def __init__(
-        self, space: SearchSpace, objective: str, limits: Limits, known: Found | None
+        self, space: SearchSpace, objective: str, limits: Limits, known: Candidate | None
     ) -> None:
         self.space, self.objective = space, objective
         known_s = known.period_s if known else space.serial_s
@@ -305,7 +305,7 @@ class PeriodForm:
                 if terms:
                     self.linear.add(terms, 0.0, 1.0)
 
-    def _energy(self, joules: Terms, limits: Limits, known: Found | None) -> Terms:
+    def _energy(self, joules: Terms, limits: Limits, known: Candidate | None) -> Terms:
         """Energy of an iteration over the known plan's; with a power cap, at most cap · P."""
         p, platform = self.space, self.space.costs.platform
         if self.objective == "throughput" and limits.power_w is None:

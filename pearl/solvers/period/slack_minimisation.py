@@ -22,10 +22,10 @@ from pearl.graph.limits import SLACK_LIMITS, Limits
 from pearl.graph.parallel_edges import EdgeKey, numbered
 from pearl.graph.period import Arc, expand, howard, token_free_cycle
 from pearl.graph.task_graph import Edge, TaskGraph
-from pearl.planning.timing import Assignment, Orders, TimedGraph, timing
+from pearl.planning.timing import Assignment, Orders, TimedGraph, build_timed_graph
 from pearl.solvers.model.lane_sequencing import best_orders
 from pearl.solvers.model.list_orders import ring_period
-from pearl.solvers.model.result import SAME, Found, Outcome
+from pearl.solvers.model.result import SAME, Candidate, Outcome
 
 VECTORS = 1000
 """Slack vectors tried at most with the plan's orders (assumed: about a second)."""
@@ -51,7 +51,7 @@ class _Trial:
     unknown: bool = False
 
 
-def fewest_tokens(found: Found, limits: Limits) -> tuple[Found, bool]:
+def fewest_tokens(found: Candidate, limits: Limits) -> tuple[Candidate, bool]:
     """The plan with the least slack, over all edges together, at which its assignment still has its
     period, and whether no orders of that assignment need less.
 
@@ -71,7 +71,7 @@ def fewest_tokens(found: Found, limits: Limits) -> tuple[Found, bool]:
         trial = _with_slack(assignment, vector)
         if trial is None:
             return _Trial(mends=tuple(caps))
-        timed = timing(trial)
+        timed = build_timed_graph(trial)
         mends = _mends(timed, timed.arcs, edges, most)
         if mends is not None:
             return _Trial(mends=mends)
@@ -89,7 +89,7 @@ def fewest_tokens(found: Found, limits: Limits) -> tuple[Found, bool]:
         trial = _with_slack(assignment, vector)
         if trial is None:
             return _Trial(mends=tuple(caps))
-        timed = timing(trial)
+        timed = build_timed_graph(trial)
         arcs = [*timed.arcs, *timed.ring(found.ordered.orders)]
         mends = _mends(timed, arcs, edges, most)
         if mends is not None:
@@ -105,18 +105,18 @@ def fewest_tokens(found: Found, limits: Limits) -> tuple[Found, bool]:
     if _total(best) >= sum(e.slack for e in edges.values()):
         return found, proven
     chosen, orders = best
-    period = ring_period(timing(chosen), orders)
+    period = ring_period(build_timed_graph(chosen), orders)
     return replace(
         found, assignment=chosen, ordered=replace(found.ordered, orders=orders, period_s=period)
     ), proven
 
 
 def fewest_of_all(
-    found: Found,
+    found: Candidate,
     graph: TaskGraph,
     limits: Limits,
     again: Callable[[TaskGraph, Limits], Outcome],
-) -> tuple[Found, bool]:
+) -> tuple[Candidate, bool]:
     """A plan that costs as little with less slack, if there is one, and whether there surely is no
     plan with less than that.
 
@@ -148,7 +148,7 @@ def fewest_of_all(
     return found, proven
 
 
-def taken_slack(found: Found, graph: TaskGraph) -> dict[EdgeKey, int]:
+def taken_slack(found: Candidate, graph: TaskGraph) -> dict[EdgeKey, int]:
     """The slack of a plan on the edges of the graph as it was before tasks were split."""
     torn, taken = found.assignment.expansion.graph, dict.fromkeys(_relaxable(graph), 0)
     for (src, dst, which), e in _relaxable(torn).items():
@@ -266,7 +266,7 @@ def _edge_by_edge(
         while low < high:
             middle = (low + high) // 2
             trial = _with_slack(assignment, {key: middle})
-            period = ring_period(timing(trial), orders) if trial else math.inf
+            period = ring_period(build_timed_graph(trial), orders) if trial else math.inf
             low, high = (low, middle) if period <= most else (middle + 1, high)
         assignment = _with_slack(assignment, {key: low}) or assignment
     return assignment

@@ -9,10 +9,10 @@ from pearl.planning.plans import Plan
 from pearl.planning.runs import CHECKPOINT
 from pearl.seeds import checked_seed
 from pearl.spec.system import System
-from pearl.spec.trust import note
+from pearl.spec.trust import record_trusted
 from pearl.training.checkpoints import checkpoint
-from pearl.training.checkpoints.state import State
-from pearl.training.compiled import compiled
+from pearl.training.checkpoints.state import RunState
+from pearl.training.compiled import compile_plan
 from pearl.training.session import Session
 
 
@@ -30,10 +30,10 @@ def branch(source: Path, into: Path, system: System, plan: Plan, seed: int) -> N
 
     file = source / CHECKPOINT
     stored = checkpoint.load(file)
-    session = Session(compiled(system, plan, check=True), checked_seed(seed))
-    state = State.of(stored.about["progress"], f"{file}: progress")
+    session = Session(compile_plan(system, plan, check=True), checked_seed(seed))
+    state = RunState.of(stored.about["progress"], f"{file}: progress")
     try:
-        given = session.take_in(stored, state.total_steps)
+        given = session.load_checkpoint(stored, state.total_steps)
     except SpecError as error:
         way = f"{file}: a run of other sizes cannot go on from here: vary options that have none"
         raise SpecError(*error.problems, way) from None
@@ -45,6 +45,6 @@ def branch(source: Path, into: Path, system: System, plan: Plan, seed: int) -> N
             array[0] = key(seed, name.removeprefix("rng."))
     environments = stored.about["environments"]
     session.environments = lambda: environments
-    note(system.raw)
+    record_trusted(system.raw)
     into.mkdir(parents=True, exist_ok=True)
     session.save_run(into, state)

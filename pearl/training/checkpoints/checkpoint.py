@@ -92,7 +92,7 @@ def _bytes_of(array: Array) -> memoryview:
     return array.reshape(-1).view(np.uint8).data
 
 
-class Pace:
+class CheckpointPacer:
     """The times of checkpoints that the spec leaves open.
 
     By the time of the last checkpoint and the bytes there are now, all checkpoints together take at
@@ -131,7 +131,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Stored:
+class CheckpointFile:
     """A checkpoint in its file, with no array read.
 
     about: its description.
@@ -183,7 +183,7 @@ class Stored:
             yield out
 
 
-def load(path: str | Path) -> Stored:
+def load(path: str | Path) -> CheckpointFile:
     """A checkpoint, its description checked for the keys that every reader needs.
 
     Raises:
@@ -226,7 +226,7 @@ def load(path: str | Path) -> Stored:
     ]
     if wrong:
         raise SpecError(*wrong)
-    return Stored(path, about, places)
+    return CheckpointFile(path, about, places)
 
 
 def shown(value: Any) -> str:

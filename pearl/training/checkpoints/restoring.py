@@ -17,7 +17,7 @@ from pearl.errors import SpecError
 from pearl.graph.task_graph import TaskGraph
 from pearl.runtime.protocol.single_lane import STOP, pauses
 from pearl.spec.system import System
-from pearl.training.checkpoints.checkpoint import Stored
+from pearl.training.checkpoints.checkpoint import CheckpointFile
 from pearl_devices import Buffers, Kernel
 from pearl_devices.kernels import kind_of
 from pearl_devices.kernels.arrays import ANEW
@@ -26,7 +26,7 @@ from pearl_devices.kernels.replay import tree_levels
 Array = npt.NDArray[Any]
 
 REPLAY = "replay."
-JUDGED = "judged."
+EVALUATED = "judged."
 """Beginning of the names of the arrays of a policy that is judged in a lane of its own."""
 CURSOR, CLOCK, TREE = "replay.cursor", "replay.clock", "replay.tree"
 ROWS = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
@@ -36,7 +36,7 @@ FAR = 1e6
 """No number in the state of a native environment comes near this; one far beyond it never wraps."""
 
 
-def kept(arrays: Buffers, graph: TaskGraph, *, replay: bool = True) -> Buffers:
+def checkpoint_views(arrays: Buffers, graph: TaskGraph, *, replay: bool = True) -> Buffers:
     """The arrays as a checkpoint holds them: views of their filled rows.
 
     replay: whether the replay is among them; without, it begins empty in a run that goes on.
@@ -53,7 +53,7 @@ def kept(arrays: Buffers, graph: TaskGraph, *, replay: bool = True) -> Buffers:
 
 
 def restore(
-    stored: Stored, into: Buffers, graph: TaskGraph, *, without: tuple[str, ...] = ()
+    stored: CheckpointFile, into: Buffers, graph: TaskGraph, *, without: tuple[str, ...] = ()
 ) -> None:
     """Copy a checkpoint's arrays, checked by `check`, into those of a session.
 
@@ -74,7 +74,9 @@ def restore(
             _sum_up(into[TREE], graph, rows[0])
 
 
-def check(stored: Stored, into: Buffers, graph: TaskGraph, system: System, inserted: int) -> None:
+def check(
+    stored: CheckpointFile, into: Buffers, graph: TaskGraph, system: System, inserted: int
+) -> None:
     """Check that a checkpoint can go into these arrays, before any is changed.
 
     inserted: rows that come into the replay at once.
@@ -87,8 +89,8 @@ def check(stored: Stored, into: Buffers, graph: TaskGraph, system: System, inser
         names = {n for n in into if not n.startswith(REPLAY)}
     if STOP not in places:  # of an earlier version, which wrote none amid an iteration
         names -= {STOP}
-    if not any(n.startswith(JUDGED) for n in places):  # no policy was being judged
-        names = {n for n in names if not n.startswith(JUDGED)}
+    if not any(n.startswith(EVALUATED) for n in places):  # no policy was being judged
+        names = {n for n in names if not n.startswith(EVALUATED)}
     rows, why = _counts(stored, into, inserted)
     if why:
         raise SpecError(f"{stored.path}: {why}")
@@ -109,7 +111,7 @@ def check(stored: Stored, into: Buffers, graph: TaskGraph, system: System, inser
 
 
 def _wrong(
-    stored: Stored, name: str, into: Buffers, graph: TaskGraph, system: System
+    stored: CheckpointFile, name: str, into: Buffers, graph: TaskGraph, system: System
 ) -> Iterator[str]:
     """A sentence if an array has a value that no kernel must see."""
     limits = bounds(name, into, graph, system)
@@ -199,7 +201,9 @@ def _filled(arrays: Mapping[str, Array], cursor: Array, clock: Array | None) -> 
     return found
 
 
-def _counts(stored: Stored, into: Buffers, inserted: int) -> tuple[dict[str, int], str | None]:
+def _counts(
+    stored: CheckpointFile, into: Buffers, inserted: int
+) -> tuple[dict[str, int], str | None]:
     """The filled rows of a replay's arrays by the checkpoint's cursor and clock, and an error if
     these cannot be.
 

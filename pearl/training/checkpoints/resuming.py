@@ -12,9 +12,9 @@ from pearl.planning.plans import pearl_version, plain
 from pearl.runtime.protocol.control_block import BEGIN
 from pearl.runtime.protocol.single_lane import PART, STOP, pauses
 from pearl.training.checkpoints import checkpoint, restoring
-from pearl.training.checkpoints.state import State
-from pearl.training.compiled import compiled_again
-from pearl.training.session import Resumed, Session
+from pearl.training.checkpoints.state import RunState
+from pearl.training.compiled import recompile
+from pearl.training.session import ResumePoint, Session
 
 LOG = logging.getLogger("pearl")
 
@@ -53,7 +53,7 @@ def check_seed(before: int, asked: int | None, file: Path) -> None:
 
 
 def total_steps(
-    state: State, per: int, steps: int | None, in_spec: int, spec_now: int, file: Path
+    state: RunState, per: int, steps: int | None, in_spec: int, spec_now: int, file: Path
 ) -> tuple[int, int]:
     """(env steps of the run from now on, env steps that it was to have before).
 
@@ -79,12 +79,12 @@ def total_steps(
 
 def resume(
     session: Session,
-    stored: checkpoint.Stored,
+    stored: checkpoint.CheckpointFile,
     steps: int | None,
     *,
     seed: int | None,
     own_plan: bool,
-) -> tuple[Session, State, Resumed]:
+) -> tuple[Session, RunState, ResumePoint]:
     """The session, the state and the checkpoint that a run goes on with.
 
     steps, seed: as asked for; None where nothing was.
@@ -94,15 +94,15 @@ def resume(
     c, file, about = session.compiled, stored.path, stored.about
     check_spec(about["spec"], plain(c.system.raw), file)
     check_seed(about["seed"], seed, file)
-    state, per = State.of(about["progress"], f"{file}: progress"), c.graph.env_steps
+    state, per = RunState.of(about["progress"], f"{file}: progress"), c.graph.env_steps
     in_spec, spec_now = about["spec"]["train"]["steps"], c.system.train.steps
     total, before = total_steps(state, per, steps, in_spec, spec_now, file)
     state.total_steps = total
     own = about["plan"] == c.plan.to_json()
     if own_plan and not own:
-        session = Session(compiled_again(about, c.system, file, emulate=c.emulate), session.seed)
+        session = Session(recompile(about, c.system, file, emulate=c.emulate), session.seed)
     try:
-        given = session.take_in(stored, total)
+        given = session.load_checkpoint(stored, total)
     except SpecError as error:
         if own or own_plan:
             raise
@@ -115,8 +115,8 @@ def resume(
             session.arrays[name][...] = given[name]
         text = f"env step {state.iteration * per}: the run is now to end at {total} env steps"
         names = f"; set anew for that: {', '.join(anew)}" if anew else ""
-        told(state, f"{text}, no longer at {before}{names}")
-    resumed = Resumed(stored, about["environments"], tuple(anew))
+        log(state, f"{text}, no longer at {before}{names}")
+    resumed = ResumePoint(stored, about["environments"], tuple(anew))
     _check_under_way(session, state, file, own=own or own_plan)
     if restoring.CURSOR in session.arrays and restoring.CURSOR not in stored.places:
         resumed = _refill(session, resumed, state)
@@ -129,7 +129,7 @@ def resume(
     return session, state, resumed
 
 
-def _check_under_way(session: Session, state: State, file: Path, *, own: bool) -> None:
+def _check_under_way(session: Session, state: RunState, file: Path, *, own: bool) -> None:
     """Check that the lanes can go on amid an iteration, if the checkpoint was written amid one.
 
     own: they are those of the plan in the checkpoint.
@@ -157,7 +157,7 @@ def _check_under_way(session: Session, state: State, file: Path, *, own: bool) -
         )
 
 
-def _refill(session: Session, resumed: Resumed, state: State) -> Resumed:
+def _refill(session: Session, resumed: ResumePoint, state: RunState) -> ResumePoint:
     """Go on from a checkpoint without its replay.
 
     Nothing is under way, environments outside the arrays start anew, and learning waits until the
@@ -173,15 +173,15 @@ def _refill(session: Session, resumed: Resumed, state: State) -> Resumed:
         session.arrays[STOP][:] = 0
     if "any_order.acted" in session.arrays:
         session.arrays["any_order.acted"][:] = 0
-    told(
+    log(
         state,
         f"{resumed.stored.path} holds no replay: learning goes on once {starts} env "
         "steps have filled it anew, and the run will not equal one that went through",
     )
-    return Resumed(resumed.stored, None, (*resumed.anew, "env.", "any_order.", STOP))
+    return ResumePoint(resumed.stored, None, (*resumed.reset, "env.", "any_order.", STOP))
 
 
-def told(state: State, text: str) -> None:
+def log(state: RunState, text: str) -> None:
     """Note with the run's events what the run is about to do, and log it at once."""
     state.log.note(text, restarts=0)
     LOG.warning(text)

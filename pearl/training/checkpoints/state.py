@@ -1,4 +1,4 @@
-"""`State`: the progress of a run, as a checkpoint holds it beside the arrays."""
+"""`RunState`: the progress of a run, as a checkpoint holds it beside the arrays."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from math import isfinite
 from typing import Any
 
 from pearl.errors import SpecError
-from pearl.runtime.environments.external_envs import Log
+from pearl.runtime.environments.external_envs import FailureLog
 
 
 @dataclass
-class State:
+class RunState:
     """The progress of a run: everything in a checkpoint beside the arrays.
 
     iteration: iterations done.
@@ -31,7 +31,7 @@ class State:
     replanned: whether the plan changed.
     refilled: iteration from which the replay has been filled; above 0 where a checkpoint had none.
     learnt: iterations with gradient steps before `refilled`.
-    spent: of the clock of a run, as `pearl.training.spent` names its parts.
+    spent: of the clock of a run, as `pearl.training.run_clock` names its parts.
     under_way: how far the lanes are in an iteration that is amid its gradient steps (`loop.Lanes`).
     """
 
@@ -45,7 +45,7 @@ class State:
     evaluation_due: bool = False
     judging: int = 0
     evaluation_cuts: int = 0
-    log: Log = field(default_factory=Log)
+    log: FailureLog = field(default_factory=FailureLog)
     steady: dict[str, float] = field(
         default_factory=lambda: {"wall_s": 0.0, "cpu_s": 0.0, "env_steps": 0, "updates": 0}
     )
@@ -64,7 +64,7 @@ class State:
         return self.learnt + max(self.iteration - warm, 0)
 
     @staticmethod
-    def of(progress: Mapping[str, Any], where: str) -> State:
+    def of(progress: Mapping[str, Any], where: str) -> RunState:
         """The state in a checkpoint, with no failure.
 
         progress: of the checkpoint's description. Unknown keys are left out and noted in `log`.
@@ -74,18 +74,18 @@ class State:
             `where`.
         """
         problems: list[str] = []
-        values = _values(State, progress, where, problems)
+        values = _values(RunState, progress, where, problems)
         log = progress.get("log")
         if not isinstance(log, Mapping):
             problems.append(f"{where}: log is {log!r}; an object is needed")
             log = {}
-        values["log"] = Log(**_values(Log, log, f"{where}: log", problems))
-        steady = State().steady
+        values["log"] = FailureLog(**_values(FailureLog, log, f"{where}: log", problems))
+        steady = RunState().steady
         if "steady" in values and not values["steady"].keys() >= steady.keys():
             problems.append(f"{where}: steady has {list(values['steady'])}, {list(steady)} needed")
         if problems:
             raise SpecError(*problems)
-        state = State(**values)
+        state = RunState(**values)
         state.log.failure = None
         unknown = sorted(progress.keys() - values.keys())
         if unknown:
@@ -99,7 +99,7 @@ def _values(
     """The values of a dataclass's fields; fields that are dataclasses are left out."""
     found = {}
     for f in fields(kind):
-        if f.type == "Log":
+        if f.type == "FailureLog":
             continue
         what, fits = KINDS[str(f.type)]
         if f.name not in given and f.name in LATER:

@@ -16,8 +16,8 @@ from pearl.planning.runs import CHECKPOINT
 from pearl.training.checkpoints import checkpoint
 from pearl.training.policy import read, states_in
 from pearl.training.session import Session
+from pearl_devices.kernels.data_parallel import spread
 from pearl_devices.kernels.interface import states
-from pearl_devices.kernels.shares import spread
 
 Array = npt.NDArray[Any]
 KEPT = ("learner.", "normalise.")

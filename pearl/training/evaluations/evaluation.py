@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pearl.algorithms.evaluation import kernel_of, max_steps
 from pearl.runtime.environments import external_envs
-from pearl.spec.own_code import own_code
+from pearl.spec.user_code import reporting_user_errors
 from pearl.training.policy import Policy
 from pearl_devices import Buffers, Kernel, cpu
 from pearl_devices.buffers import allocate
@@ -75,7 +75,7 @@ class Player:
         system = self._system
         limit_s = system.train.env_time_limit or external_envs.TIME_LIMIT_S
         try:
-            with own_code(system, "the policy"):
+            with reporting_user_errors(system, "the policy"):
                 arrays, call = self.ready(episodes)
                 arrays[policy_of(call.kernel)[0]][:] = policy.parameters
                 for name, array in policy.states.items():
@@ -121,7 +121,7 @@ def limited(environments: Mapping[str, external_envs.Asked], limit_s: float) -> 
         return
     from pearl.runtime.environments import watchdog
 
-    with watchdog.limited(environments, environments, limit_s):
+    with watchdog.env_time_limit(environments, environments, limit_s):
         yield
 
 

@@ -10,11 +10,11 @@ import time
 
 from pearl.algorithms.evaluation import acting_of
 from pearl.algorithms.interface import held, label
-from pearl.runtime.child_process import Answer, Parent, serve
-from pearl.runtime.lanes.workers import said
-from pearl.runtime.protocol.channels import Memory
-from pearl.spec.own_code import OwnCodeError, graph_of
+from pearl.runtime.child_process import Answer, ParentConnection, serve
+from pearl.runtime.lanes.workers import error_text
+from pearl.runtime.protocol.channels import SharedArrays
 from pearl.spec.reading import load_on
+from pearl.spec.user_code import UserCodeError, build_graph
 from pearl.training.evaluations.evaluation import Player
 from pearl.training.policy import Policy
 from pearl_devices import platform_json, torch_threads
@@ -26,15 +26,15 @@ ALIVE_S = 5.0
 
 def main() -> int:
     """Play evaluations until the parent has no more orders. Returns the exit status."""
-    return serve(_play, said)
+    return serve(_play, error_text)
 
 
-def _play(parent: Parent, about: Answer) -> None:
+def _play(parent: ParentConnection, about: Answer) -> None:
     threading.Thread(target=_live, args=(parent,), daemon=True).start()
     layout = [(name, tuple(shape), dtype) for name, shape, dtype in about["layout"]]
-    arrays = Memory(layout, parent.handle(about["memory"])).arrays
+    arrays = SharedArrays(layout, parent.handle(about["memory"])).arrays
     system = load_on(platform_json.from_json(about["platform"]), about["spec"])
-    acting = acting_of(graph_of(system))
+    acting = acting_of(build_graph(system))
     states = {name: arrays[f"judged.{label(name)}"] for name in held(system, acting)}
     policy = Policy(system, acting, arrays["judged.policy"], states)
     player = Player(system, acting)
@@ -46,7 +46,7 @@ def _play(parent: Parent, about: Answer) -> None:
             except EnvironmentFailed as error:
                 parent.say(failure=str(error))
                 continue
-            except OwnCodeError as error:
+            except UserCodeError as error:
                 parent.say(error=str(error))
                 continue
             parent.say(
@@ -58,7 +58,7 @@ def _play(parent: Parent, about: Answer) -> None:
     player.close()
 
 
-def _live(parent: Parent) -> None:
+def _live(parent: ParentConnection) -> None:
     while True:
         parent.say(alive=True)
         time.sleep(ALIVE_S)

@@ -21,7 +21,7 @@ from gymnasium.vector.utils import batch_space
 
 from pearl_devices.base import Buffers, Call, UnsupportedError
 from pearl_devices.kernel import Kernel
-from pearl_devices.primitives.envs.gym_envs import BatchStep
+from pearl_devices.primitives.envs.gym_envs import VectorEnvStep
 from pearl_devices.primitives.envs.gym_make import Array, Batch
 from pearl_devices.primitives.envs.gym_steps import State
 from pearl_devices.primitives.envs.normalise import normalised
@@ -104,7 +104,7 @@ class Pool(VectorEnv[Any, Any, Any]):
             self.pool = None
 
 
-class PoolStep(BatchStep):
+class PoolStep(VectorEnvStep):
     """Steps a `Pool`."""
 
     def remade(self) -> Batch:

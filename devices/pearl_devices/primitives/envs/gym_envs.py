@@ -61,7 +61,7 @@ def restart_cartpole(env: Any, ended: Array, obs: Array) -> None:
     obs[ended] = env.state[:, ended].T
 
 
-class BatchStep(EnvStep):
+class VectorEnvStep(EnvStep):
     """Steps a vector environment, which restarts its episodes or has them restarted here."""
 
     def __init__(self, kernel: Kernel, buffers: Buffers, env: Batch) -> None:
@@ -204,7 +204,7 @@ def bind_step(kernel: Kernel, buffers: Buffers) -> Call:
     """env_step through gymnasium: makes the environments and resets them, seeds from the key."""
     stack = int(kernel.dims.get("stack", 0))  # type: ignore[arg-type]
     made = make(str(kernel.program), dict(kernel.args), kernel.dim("envs"), stack)
-    kind = SingleSteps if isinstance(made, list) else BatchStep
+    kind = SingleSteps if isinstance(made, list) else VectorEnvStep
     return normalised(kernel, buffers, kind(kernel, buffers, made), fresh=True)  # type: ignore[arg-type]
 
 

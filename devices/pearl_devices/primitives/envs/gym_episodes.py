@@ -23,11 +23,11 @@ from pearl_devices.cpu import greedy
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels.evaluation import PLAYED, acting, env_args
 from pearl_devices.kernels.interface import STATISTICS, states
-from pearl_devices.named import CALLABLE, environment
 from pearl_devices.primitives.envs import spaces
 from pearl_devices.primitives.envs.evaluations import Evaluations
 from pearl_devices.primitives.envs.gym_make import Array, Single, stacked
 from pearl_devices.primitives.envs.interface import Interface
+from pearl_devices.user_imports import CALLABLE, environment
 
 
 def make_env(program: str, args: dict[str, Any], stack: int) -> Single:

@@ -11,8 +11,8 @@ from gymnasium.spaces import Box
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from pearl_devices.base import Buffers, UnsupportedError
-from pearl_devices.named import CALLABLE, environment, environments, registered
 from pearl_devices.primitives.math.rng import bits, stream
+from pearl_devices.user_imports import CALLABLE, environment, environments, registered
 
 Single = gymnasium.Env[Any, Any]
 Batch = VectorEnv[Any, Any, Any]

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pearl_devices import named
+from pearl_devices import user_imports
 from pearl_devices.base import KernelFailed
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels import kind_of
@@ -93,7 +93,7 @@ class Passing:
 
     def __init__(self, kernel: Kernel, states: Mapping[str, Array]) -> None:
         self.kernel, self.program = kernel, str(kind_of(kernel).in_evaluation)
-        self._function = named.function(self.program)
+        self._function = user_imports.function(self.program)
         self._states = {name: array.view() for name, array in states.items()}
         for array in self._states.values():
             array.flags.writeable = False
@@ -110,7 +110,7 @@ class Passing:
         try:
             self._function(self.kernel, arrays)
         except Exception as error:  # a function of the user's own may raise anything
-            text = f"{type(error).__name__}: {named.reason(error)}"
+            text = f"{type(error).__name__}: {user_imports.reason(error)}"
             where = f"kernel kind {self.kernel.kind}: {self.program}"
             raise KernelFailed(f"{where} failed in evaluation: {text}") from error
         return arrays[what]

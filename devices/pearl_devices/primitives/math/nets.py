@@ -21,12 +21,12 @@ from pearl_devices.kernel import Kernel
 from pearl_devices.primitives.math.products import (
     affine,
     column_sums,
-    outer,
+    input_gradient,
     outer_narrow,
-    through,
     total_squares,
+    weight_gradient,
 )
-from pearl_devices.primitives.math.tanh import bend, through_bend
+from pearl_devices.primitives.math.tanh import tanh_backward, tanh_in_place
 from pearl_devices.primitives.math.vectors import LANES
 from pearl_devices.primitives.native import bound, fast, fast_apart
 
@@ -72,7 +72,7 @@ def forward(params, layers, x, acts, curved=False):
         hidden = layer < layers.size - 2
         affine(a, weights, bias, out, 1 if hidden and not curved else 0)
         if hidden and curved:
-            bend(flat)
+            tanh_in_place(flat)
         a = out
     return a
 
@@ -112,16 +112,16 @@ def backward(params, layers, x, acts, stored, rows, deltas, grad, tail, d_tail, 
             if o < LANES and i > LANES:
                 outer_narrow(a, d, spare, weights_grad)
             else:
-                outer(a, d, weights_grad)
+                weight_gradient(a, d, weights_grad)
             column_sums(d, grad[offset + i * o : offset + i * o + o])
         if layer > 0:
             here = half - here
             d_below = deltas[here : here + rows * i].reshape(rows, i)
-            through(d, weights, spare, d_below, a, 0 if curved else 1)
+            input_gradient(d, weights, spare, d_below, a, 0 if curved else 1)
             if curved:
-                through_bend(deltas[here : here + rows * i], acts[below : below + rows * i])
+                tanh_backward(deltas[here : here + rows * i], acts[below : below + rows * i])
         elif tail > 0:
-            through(d, weights[i - tail :], spare, d_tail, d_tail, np.int64(0))
+            input_gradient(d, weights[i - tail :], spare, d_tail, d_tail, np.int64(0))
 
 
 @fast
@@ -181,7 +181,7 @@ def adam(params, grad, m, v, step, lr, hyper, clip_norm):
 
 
 @fast
-def follow(target, params, step, tau, every):
+def update_target(target, params, step, tau, every):
     """Moves the target by tau at each step, or if every > 0 all the way each `every` steps."""
     if every > 0:
         if step % every == 0:

@@ -187,7 +187,7 @@ def affine(x, weights, bias, out, relu):
 
 
 @fast
-def outer(x, d, out):
+def weight_gradient(x, d, out):
     """out (i, o) = xᵀ · d, of x (rows, i) and d (rows, o): the gradient of a layer's weights."""
     rows, i = x.shape
     _outer(i, d.shape[1], rows, x, i, d, d.shape[1], out, d.shape[1], d, np.int64(0))
@@ -195,8 +195,8 @@ def outer(x, d, out):
 
 @fast
 def outer_narrow(x, d, spare, out):
-    """As `outer`, of fewer columns than a vector has lanes. spare: flat scratch of i · o elements,
-    which takes the transposed product."""
+    """As `weight_gradient`, of fewer columns than a vector has lanes. spare: flat scratch of i · o
+    elements, which takes the transposed product."""
     (rows, i), o = x.shape, d.shape[1]
     if o == 1:
         _outer(np.int64(o), i, rows, d, o, x, i, out, i, d, np.int64(0))
@@ -222,7 +222,7 @@ def transpose(weights, turned):
 
 
 @fast
-def through(d, weights, panel, out, gate, relu):
+def input_gradient(d, weights, panel, out, gate, relu):
     """out (rows, i) = d (rows, o) · weights (i, o)ᵀ, and 0 where gate ≤ 0 if `relu` is 1.
 
     gate (rows, i): the activations below. panel: flat scratch of o · min(i, 2 · LANES) elements; it

@@ -37,7 +37,7 @@ Q0, Q1, Q2, Q3, Q4 = (
 
 
 @fast
-def bend(x):
+def tanh_in_place(x):
     """x (flat float32) ← tanh(x), in place. NaN stays NaN; no result is above 1 in size."""
     for j in range(x.size):
         given = x[j]
@@ -52,7 +52,7 @@ def bend(x):
 
 
 @fast
-def through_bend(d, a):
+def tanh_backward(d, a):
     """d ← d · (1 − a²), in place: the derivative by the input of tanh from that by its output a."""
     for j in range(d.size):
         d[j] *= ONE - a[j] * a[j]

@@ -22,7 +22,7 @@ from pearl_devices.kernel import Kernel
 from pearl_devices.primitives import HELPER
 from pearl_devices.primitives.code_cache import compiled
 from pearl_devices.primitives.math.atomics import CELL, fence, give_way, load, store
-from pearl_devices.primitives.math.nets import CLIP_EPS, adam, follow, rate
+from pearl_devices.primitives.math.nets import CLIP_EPS, adam, rate, update_target
 from pearl_devices.primitives.math.products import total_squares
 from pearl_devices.primitives.native import bound, exact, fast
 from pearl_devices.primitives.updates import critics
@@ -67,7 +67,7 @@ def _wait(address, least):
 
 
 @exact
-def meet(team):
+def barrier(team):
     """Waits until the other side has come to this point too."""
     mine = team.address + OTHER * team.side
     come = load(mine) + np.int64(1)
@@ -124,7 +124,7 @@ def add_gradients(team, net, other, clip_norm):
         net.grad[j] += other.grad[j]
     if clip_norm > 0.0:
         team.sums[team.side, 0] = total_squares(net.grad[first:end])
-        meet(team)
+        barrier(team)
         norm = math.sqrt(team.sums[0, 0] + team.sums[1, 0])
         factor = np.float32(min(1.0, clip_norm / (norm + CLIP_EPS)))
         for j in range(first, end):
@@ -136,7 +136,7 @@ def descend_together(team, net, other, rules):
     """One step of Adam along the sum of both sides' gradients, each side on its share of the
     parameters. It ends before the other side has done its share."""
     number = net.steps[0] + 1
-    meet(team)
+    barrier(team)
     if team.side == 0:
         net.steps[0] = number
     add_gradients(team, net, other, rules.clip_norm[0])
@@ -151,7 +151,7 @@ def descend_together(team, net, other, rules):
 def follow_together(team, net, rules):
     """Moves this side's share of a target."""
     first, end = part(net.params.size, team.side, 16)
-    follow(
+    update_target(
         net.target[first:end], net.params[first:end], rules.count[0], rules.tau[0], rules.every[0]
     )
 

@@ -27,10 +27,10 @@ from pearl_devices.primitives.native import bound, exact
 from pearl_devices.primitives.replay.ring import (
     BATCH,
     ROW,
+    append_rows,
     draw,
-    follow_return,
+    n_step_return,
     rows,
-    take_in,
     tree_arguments,
 )
 
@@ -80,7 +80,7 @@ def insert(
         terminated[here] = s_terminated[e]
         truncated[here] = s_truncated[e]
     clock[0] += n
-    take_in(n, reward.size, cursor, tree, levels, fanout, priority)
+    append_rows(n, reward.size, cursor, tree, levels, fanout, priority)
 
 
 @exact
@@ -123,7 +123,7 @@ def gather(
         stack(frame, depth, envs, number, frames, b_obs[b])
         for c in range(action.shape[1]):
             b_action[b, c] = action[row, c]
-        row, b_reward[b], b_discount[b] = follow_return(
+        row, b_reward[b], b_discount[b] = n_step_return(
             reward, terminated, truncated, cursor, envs, n_step, gamma, row
         )
         number = clock[0] - 1 - (cursor[0] - 1 - row) % capacity

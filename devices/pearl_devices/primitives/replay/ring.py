@@ -21,7 +21,7 @@ from pearl_devices.primitives.replay.sum_tree import find_strata, raise_leaves, 
 
 
 @exact
-def take_in(n, capacity, cursor, tree, levels, fanout, priority):
+def append_rows(n, capacity, cursor, tree, levels, fanout, priority):
     """Counts the n rows at the cursor in, with the largest priority so far."""
     row = cursor[0]
     if tree.size > 0:
@@ -51,7 +51,7 @@ def insert(
         reward[row + e] = s_reward[e]
         terminated[row + e] = s_terminated[e]
         truncated[row + e] = s_truncated[e]
-    take_in(n, reward.size, cursor, tree, levels, fanout, priority)
+    append_rows(n, reward.size, cursor, tree, levels, fanout, priority)
 
 
 @exact_apart
@@ -84,7 +84,7 @@ def draw(rng, cursor, tree, levels, fanout, beta, index, weight):
 
 
 @exact
-def follow_return(reward, terminated, truncated, cursor, envs, n_step, gamma, row):
+def n_step_return(reward, terminated, truncated, cursor, envs, n_step, gamma, row):
     """(row that is bootstrapped from, n-step return, discount) of `row`; see `gather`."""
     total, factor = np.float64(reward[row]), gamma
     for _ in range(n_step - 1):
@@ -118,7 +118,7 @@ def gather(
             b_obs[b, c] = obs[row, c]
         for c in range(action.shape[1]):
             b_action[b, c] = action[row, c]
-        row, b_reward[b], b_discount[b] = follow_return(
+        row, b_reward[b], b_discount[b] = n_step_return(
             reward, terminated, truncated, cursor, envs, n_step, gamma, row
         )
         for c in range(next_obs.shape[1]):

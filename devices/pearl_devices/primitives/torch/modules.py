@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from pearl_devices.kernel import Module
-from pearl_devices.named import function
+from pearl_devices.user_imports import function
 
 BUILD_ERRORS = (
     *(ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, OSError),

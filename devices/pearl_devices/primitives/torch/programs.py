@@ -13,8 +13,8 @@ from torch import Tensor
 
 from pearl_devices.base import UnsupportedError
 from pearl_devices.kernel import Kernel
-from pearl_devices.named import function
 from pearl_devices.primitives.math import rng
+from pearl_devices.user_imports import function
 
 
 def resolve(kernel: Kernel) -> Callable[..., Any]:

@@ -20,7 +20,7 @@ from pearl_devices.base import Buffers, Call
 from pearl_devices.buffers import specs
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels import KINDS
-from pearl_devices.kernels.shares import named, part, rows, sharded, shards, whole
+from pearl_devices.kernels.data_parallel import named, part, rows, sharded, shards, whole
 from pearl_devices.primitives.math.rng import stream
 from pearl_devices.primitives.torch import off_policy, on_policy
 from pearl_devices.primitives.torch.learner import Learner

@@ -16,12 +16,12 @@ from pearl_devices.kernel import Dim, Kernel
 from pearl_devices.primitives.math.nets import (
     adam,
     backward,
-    follow,
     forward,
     rate,
     scratch,
     td_gradient,
     total,
+    update_target,
 )
 from pearl_devices.primitives.native import fast, fast_apart
 from pearl_devices.primitives.replay.ring import (
@@ -127,7 +127,7 @@ def descend(net, rules):
 
 @fast
 def follow_target(net, rules):
-    follow(net.target, net.params, rules.count[0], rules.tau[0], rules.every[0])
+    update_target(net.target, net.params, rules.count[0], rules.tau[0], rules.every[0])
 
 
 @fast
@@ -140,7 +140,7 @@ def least_of_targets(critic1, critic2, joined, value):
 
 
 @fast_apart
-def regress(net, joined, wanted, weight, td, parts, rules):
+def critic_step(net, joined, wanted, weight, td, parts, rules):
     """One gradient step of a critic towards `wanted` (B); adds half of |error| to td (B)."""
     value = forward(net.params, net.layers, joined, net.acts, False)
     count, delta = joined.shape[0], np.float32(rules.huber[0])
@@ -166,7 +166,7 @@ def regress(net, joined, wanted, weight, td, parts, rules):
 
 
 @fast
-def refill(source, batch, s):
+def sample_batch(source, batch, s):
     """Draws batch number s from the replay, unless there is none: then the batches are given."""
     if source.index.size == 0:
         return
@@ -183,7 +183,7 @@ def refill(source, batch, s):
 
 
 @fast
-def reprioritise(source, batch, s):
+def update_priorities(source, batch, s):
     """Writes the priorities of batch number s, where the replay is prioritised."""
     if source.tree.size > 0:
         set_priorities(

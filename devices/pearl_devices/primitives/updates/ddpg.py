@@ -20,12 +20,12 @@ from pearl_devices.primitives.math.nets import (
     adam,
     backward,
     copy,
-    follow,
     forward,
     rate,
     scratch,
     td_gradient,
     total,
+    update_target,
 )
 from pearl_devices.primitives.math.rng import normal, stream, uniform
 from pearl_devices.primitives.native import bound, fast, fast_apart
@@ -166,8 +166,8 @@ def step(
         actor, actor_grad, actor_m, actor_v, actor_steps[0],
         rate(actor_lr, actor_steps[0] - 1), adam_hyper, clip_norm[0],
     )  # fmt: skip
-    follow(critic_target, critic, count[0], tau[0], every[0])
-    follow(actor_target, actor, count[0], tau[0], every[0])
+    update_target(critic_target, critic, count[0], tau[0], every[0])
+    update_target(actor_target, actor, count[0], tau[0], every[0])
 
 
 @fast

@@ -15,10 +15,10 @@ from pearl_devices.kernel import Kernel
 from pearl_devices.primitives.math.nets import backward, forward, td_gradient, total
 from pearl_devices.primitives.math.two_core import (
     attends,
+    barrier,
     descend_together,
     follow_together,
     leave_number,
-    meet,
     nets,
     paired,
     part,
@@ -26,7 +26,7 @@ from pearl_devices.primitives.math.two_core import (
 )
 from pearl_devices.primitives.native import fast
 from pearl_devices.primitives.updates import critics
-from pearl_devices.primitives.updates.critics import join, refill, reprioritise
+from pearl_devices.primitives.updates.critics import join, sample_batch, update_priorities
 from pearl_devices.primitives.updates.ddpg import squash, unsquash_gradient
 from pearl_devices.primitives.updates.stop_word import ended
 
@@ -100,25 +100,25 @@ def step(team, s, batch, rules, actor, critic, other_actor, other_critic, own):
     mine = forward(actor.params, actor.layers, obs, actor.acts, False)
     squash(mine, low, high)
     join(obs, mine, joined)
-    meet(team)
+    barrier(team)
 
     ascend(team, actor, critic, other_actor, obs, joined, mine, own.none, count, rules)
     follow_together(team, actor, rules)
-    meet(team)
+    barrier(team)
 
 
 @fast
 def learn(team, source, batch, rules, actor, critic, other_actor, other_critic, own):
     while True:
         if team.side == 0:
-            refill(source, batch, rules.stop[1])
+            sample_batch(source, batch, rules.stop[1])
             rules.count[0] += 1
         if not attends(team):
             return
         s = rules.stop[1]
         step(team, s, batch, rules, actor, critic, other_actor, other_critic, own)
         if team.side == 0:
-            reprioritise(source, batch, s)
+            update_priorities(source, batch, s)
             if ended(rules.stop, s + 1, batch.td.shape[0]):
                 return
 

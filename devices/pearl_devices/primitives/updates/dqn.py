@@ -20,12 +20,12 @@ from pearl_devices.primitives.math.nets import (
     adam,
     backward,
     copy,
-    follow,
     forward,
     rate,
     scratch,
     td_gradient,
     total,
+    update_target,
 )
 from pearl_devices.primitives.math.rng import stream, uniform
 from pearl_devices.primitives.native import bound, fast, fast_apart
@@ -135,7 +135,7 @@ def step(
     count[0] += 1
     steps[0] += 1
     adam(params, grad, m, v, steps[0], rate(lr, steps[0] - 1), adam_hyper, clip_norm[0])
-    follow(target, params, count[0], tau[0], every[0])
+    update_target(target, params, count[0], tau[0], every[0])
 
 
 @fast

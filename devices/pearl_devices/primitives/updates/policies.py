@@ -60,7 +60,7 @@ def log_sum_exp(z):
 
 
 @fast
-def pick(z, left):
+def sample_categorical(z, left):
     """(choice, log probability) of soft-max(z), z one row, by `left`, uniform in [0, 1)."""
     norm = log_sum_exp(z)
     choice = z.size - 1
@@ -78,7 +78,7 @@ def draw_discrete(action, rng, z, log_std, low, high, sample, log_prob, choices)
     base = stream(rng[0], rng[1])
     rng[1] += np.uint64(1)
     for n in range(z.shape[0]):
-        action[n], log_prob[n] = pick(z[n], np.float32(uniform(base, n)))
+        action[n], log_prob[n] = sample_categorical(z[n], np.float32(uniform(base, n)))
 
 
 @fast
@@ -90,7 +90,7 @@ def draw_factored(action, rng, z, log_std, low, high, sample, log_prob, choices)
         log_prob[n], first = ZERO, 0
         for c in range(choices.size):
             left = np.float32(uniform(base, n * choices.size + c))
-            action[n, c], density = pick(z[n, first : first + choices[c]], left)
+            action[n, c], density = sample_categorical(z[n, first : first + choices[c]], left)
             log_prob[n] += density
             first += choices[c]
 

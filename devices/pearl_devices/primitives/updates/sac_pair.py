@@ -14,9 +14,9 @@ from pearl_devices.primitives.math.nets import backward, forward, total
 from pearl_devices.primitives.math.rng import normals, stream
 from pearl_devices.primitives.math.two_core import (
     attends,
+    barrier,
     descend_together,
     leave_number,
-    meet,
     nets,
     paired,
     part,
@@ -25,12 +25,12 @@ from pearl_devices.primitives.math.two_core import (
 from pearl_devices.primitives.native import fast
 from pearl_devices.primitives.updates import critics
 from pearl_devices.primitives.updates.critics import (
+    critic_step,
     descend,
     follow_target,
     join,
-    refill,
-    regress,
-    reprioritise,
+    sample_batch,
+    update_priorities,
 )
 from pearl_devices.primitives.updates.sac import HIGHEST, LOWEST, sample
 from pearl_devices.primitives.updates.stop_word import ended
@@ -93,21 +93,23 @@ def step(team, s, batch, rules, target_entropy, actor, critic, alpha, other_acto
     temperature = np.float32(math.exp(alpha.params[0]))
 
     choose(team, 0, actor, batch.next_obs[s], shared.ahead, shared.log_prob_ahead, rules, own)
-    meet(team)
+    barrier(team)
     target_values(team, s, batch, critic, shared, own)
     for b in range(count):
         value = own.wanted[b] - temperature * shared.log_prob_ahead[b]
         own.wanted[b] = batch.reward[s, b] + batch.discount[s, b] * value
-    regress(critic, own.joined, own.wanted, batch.weight[s], shared.td[team.side], own.parts, rules)
+    critic_step(
+        critic, own.joined, own.wanted, batch.weight[s], shared.td[team.side], own.parts, rules
+    )
 
     size = count * a
     z = choose(team, size + size % 2, actor, obs, shared.now, shared.log_prob, rules, own)
-    meet(team)
+    barrier(team)
     add_errors(team, s, batch, shared)
     value = forward(critic.params, critic.layers, shared.now, critic.acts, False)
     for b in range(count):
         shared.values[team.side, b] = value[b, 0]
-    meet(team)
+    barrier(team)
     if team.side == 0:
         rules.rng[1] += np.uint64(1)
     for b in range(count):
@@ -123,7 +125,7 @@ def step(team, s, batch, rules, target_entropy, actor, critic, alpha, other_acto
         least = min(shared.values[0, at], shared.values[1, at])
         own.parts[b] = share * (temperature * shared.log_prob[at] - least)
     leave_number(team, np.float64(total(own.parts[:rows])))
-    meet(team)
+    barrier(team)
     d = actor.deltas[: rows * 2 * a].reshape(rows, 2 * a)
     for b in range(rows):
         at = first + b
@@ -150,7 +152,7 @@ def step(team, s, batch, rules, target_entropy, actor, critic, alpha, other_acto
         alpha.grad[0] = -excess
         descend(alpha, rules)
     follow_target(critic, rules)
-    meet(team)
+    barrier(team)
 
 
 @fast
@@ -159,7 +161,7 @@ def learn(
 ):  # fmt: skip
     while True:
         if team.side == 0:
-            refill(source, batch, rules.stop[1])
+            sample_batch(source, batch, rules.stop[1])
             rules.count[0] += 1
         if not attends(team):
             return
@@ -169,7 +171,7 @@ def learn(
             own,
         )  # fmt: skip
         if team.side == 0:
-            reprioritise(source, batch, s)
+            update_priorities(source, batch, s)
             if ended(rules.stop, s + 1, batch.td.shape[0]):
                 return
 

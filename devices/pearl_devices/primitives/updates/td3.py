@@ -20,13 +20,13 @@ from pearl_devices.primitives.native import bound, fast, fast_apart
 from pearl_devices.primitives.replay.ring import insert
 from pearl_devices.primitives.updates import critics, iterations
 from pearl_devices.primitives.updates.critics import (
+    critic_step,
     descend,
     follow_target,
     join,
     least_of_targets,
-    refill,
-    regress,
-    reprioritise,
+    sample_batch,
+    update_priorities,
 )
 from pearl_devices.primitives.updates.ddpg import bind_inference, infer, squash, unsquash_gradient
 from pearl_devices.primitives.updates.iterations import goes_on, learns, to_act
@@ -76,8 +76,8 @@ def step(s, batch, rules, smoothing, delay, actor, critic1, critic2, own):
         own.wanted[b] = batch.reward[s, b] + batch.discount[s, b] * own.wanted[b]
         td[b] = np.float32(0.0)
     join(obs, batch.action[s], own.joined)
-    regress(critic1, own.joined, own.wanted, weight, td, own.parts, rules)
-    regress(critic2, own.joined, own.wanted, weight, td, own.parts, rules)
+    critic_step(critic1, own.joined, own.wanted, weight, td, own.parts, rules)
+    critic_step(critic2, own.joined, own.wanted, weight, td, own.parts, rules)
 
     if rules.count[0] % delay == 0:
         mine = forward(actor.params, actor.layers, obs, actor.acts, False)
@@ -107,9 +107,9 @@ def step(s, batch, rules, smoothing, delay, actor, critic1, critic2, own):
 @fast_apart
 def learn(source, batch, rules, smoothing, delay, actor, critic1, critic2, own):
     for s in range(rules.stop[1], batch.td.shape[0]):
-        refill(source, batch, s)
+        sample_batch(source, batch, s)
         step(s, batch, rules, smoothing, delay, actor, critic1, critic2, own)
-        reprioritise(source, batch, s)
+        update_priorities(source, batch, s)
         if ended(rules.stop, s + 1, batch.td.shape[0]):
             return
 

@@ -13,8 +13,8 @@ from pearl_devices.primitives.math.nets import forward
 from pearl_devices.primitives.math.rng import normals, stream
 from pearl_devices.primitives.math.two_core import (
     attends,
+    barrier,
     follow_together,
-    meet,
     nets,
     paired,
     part,
@@ -22,11 +22,11 @@ from pearl_devices.primitives.math.two_core import (
 from pearl_devices.primitives.native import fast
 from pearl_devices.primitives.updates import critics
 from pearl_devices.primitives.updates.critics import (
+    critic_step,
     follow_target,
     join,
-    refill,
-    regress,
-    reprioritise,
+    sample_batch,
+    update_priorities,
 )
 from pearl_devices.primitives.updates.ddpg import squash
 from pearl_devices.primitives.updates.ddpg_pair import ascend
@@ -52,7 +52,7 @@ def target_values(team, s, batch, critic, shared, own):
         shared.values[team.side, b] = value[b, 0]
         shared.td[team.side, b] = np.float32(0.0)
     join(batch.obs[s], batch.action[s], own.joined)
-    meet(team)
+    barrier(team)
     for b in range(count):
         own.wanted[b] = min(shared.values[0, b], shared.values[1, b])
 
@@ -83,15 +83,17 @@ def step(
     squash(ahead, low, high)
     smooth(ahead, noise, smoothing, low, high)
     join(next_obs[first:end], ahead, shared.ahead[first:end])
-    meet(team)
+    barrier(team)
     if team.side == 0:
         rules.rng[1] += np.uint64(1)
     target_values(team, s, batch, critic, shared, own)
     for b in range(count):
         own.wanted[b] = batch.reward[s, b] + batch.discount[s, b] * own.wanted[b]
-    regress(critic, own.joined, own.wanted, batch.weight[s], shared.td[team.side], own.parts, rules)
+    critic_step(
+        critic, own.joined, own.wanted, batch.weight[s], shared.td[team.side], own.parts, rules
+    )
     late = rules.count[0] % delay == 0
-    meet(team)
+    barrier(team)
     add_errors(team, s, batch, shared)
 
     if late:
@@ -103,7 +105,7 @@ def step(
     if rules.every[0] > 0 or late:
         follow_together(team, actor, rules)
         follow_target(critic, rules)
-    meet(team)
+    barrier(team)
 
 
 @fast
@@ -112,7 +114,7 @@ def learn(
 ):  # fmt: skip
     while True:
         if team.side == 0:
-            refill(source, batch, rules.stop[1])
+            sample_batch(source, batch, rules.stop[1])
             rules.count[0] += 1
         if not attends(team):
             return
@@ -122,7 +124,7 @@ def learn(
             own,
         )  # fmt: skip
         if team.side == 0:
-            reprioritise(source, batch, s)
+            update_priorities(source, batch, s)
             if ended(rules.stop, s + 1, batch.td.shape[0]):
                 return
 

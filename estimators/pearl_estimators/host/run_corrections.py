@@ -1,0 +1,201 @@
+"""What finished runs teach: how many times as long calls take in a run as their estimates say.
+
+A calibration times calls alone, in a loop of nothing else. In a run caches, predictors and the
+neighbours on the machine are others. So every run leaves ln(measured / estimated) of its iteration.
+Errors of estimates are alike where estimates are: ln(factor) of a kernel is a Gaussian process of
+three parts of equal variance, one of the host, one of the kernel's family and variant, and one of
+its sizes, whose correlation falls with their distance. An iteration is the mean of its kernels by
+their shares of the time, those in a fused call too, so that fused or apart makes no difference; a
+run moves each of them by what it can explain (Rasmussen and Williams 2006, chapter 2, for linear
+observations). The factors are the expectation given the runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from pearl_estimators.estimates import Estimate
+from pearl_estimators.host.linear_fit import BAND_FLOOR
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Vector = npt.NDArray[np.float64]
+    Names = npt.NDArray[np.str_]
+
+SPREAD = 0.15
+"""Standard deviation of ln(factor) before any run: runs of the nine shipped specs took 0.99 to 1.20
+times the CPU time of their estimates (2 × AMD EPYC, virtual, loaded, 2026-11-23)."""
+SHEET_SPREAD = 0.48
+"""The same of estimates from a data sheet: nine in ten are within a factor of 2.2 (`NATIVE_BAND` of
+`cpu_datasheet`)."""
+NOISE = 0.02
+"""Standard deviation of what one run says: assumed. Runs that had not their cores say nothing."""
+REACH = 4.0
+"""Distance in log2 of flops and bytes at which the part of the sizes is correlated by 1/e:
+assumed."""
+NEWS = 0.02
+"""Factors that change by less are not kept, so that a plan that holds is not made anew."""
+MEMORY = 4.0
+"""Runs that a mean of runs weighs at most, so that it follows a host that changes (assumed)."""
+KEPT = 100
+"""Iterations that are kept: those seen last."""
+Z90 = 1.6449
+"""Half of a 90 % band in standard deviations."""
+
+
+@dataclass(frozen=True)
+class KernelShare:
+    """A kernel of an iteration or of a call. named: family and variant. share: of the estimated
+    time, 0 to 1."""
+
+    named: str
+    flops: float
+    bytes: float
+    share: float = 1.0
+
+
+@dataclass(frozen=True)
+class IterationStats:
+    """What runs of one iteration took.
+
+    off: ln(measured / estimated without this), the mean of the runs.
+    runs: how many, at most MEMORY.
+    timed: whether all estimates rested on timings. What runs took beside those of a data sheet says
+        nothing of others.
+
+    Raises:
+        ValueError: a number is not finite, or shares do not make 1.
+    """
+
+    parts: tuple[KernelShare, ...]
+    off: float
+    runs: float = 1.0
+    timed: bool = True
+
+    def __post_init__(self) -> None:
+        total = sum(p.share for p in self.parts)
+        numbers = [self.off, self.runs, *(n for p in self.parts for n in (p.flops, p.bytes))]
+        if not all(map(math.isfinite, numbers)) or not abs(total - 1) < 1e-6 or self.runs < 1:
+            raise ValueError(
+                f"learned from runs: off {self.off}, runs {self.runs}, shares that make {total}; "
+                "needed are finite numbers, at least one run and shares that make 1"
+            )
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Identity of an iteration: its kernels, and whether they were timed."""
+        return self.timed, *((p.named, p.flops, p.bytes) for p in self.parts)
+
+
+def merged(known: IterationStats | None, new: IterationStats) -> IterationStats:
+    """What is known of an iteration once a run of it is known too."""
+    if known is None:
+        return new
+    runs = min(known.runs + 1, MEMORY)
+    return replace(known, off=known.off + (new.off - known.off) / runs, runs=runs)
+
+
+def with_run(seen: Sequence[IterationStats], new: IterationStats) -> tuple[IterationStats, ...]:
+    """`seen` with a run; the same where its iteration is known and no factor of its calls changes
+    by NEWS. A first run that was as predicted counts too: it holds the factors of its calls."""
+    before = {s.key: s for s in seen}
+    known = before.pop(new.key, None)
+    after = (*before.values(), merged(known, new))[-KEPT:]
+    if known is None:
+        return after
+    now, then = (factor(runs, new.parts, timed=new.timed)[0] for runs in (after, seen))
+    moved = abs(now - then)
+    return after if moved >= NEWS else tuple(seen)
+
+
+def factor(
+    seen: Sequence[IterationStats], parts: Sequence[KernelShare], *, timed: bool = True
+) -> tuple[float, float]:
+    """Expectation and standard deviation, given the runs, of ln(factor) of a call that consists of
+    these. timed: whether its estimate rests on timings; only such runs count."""
+    import numpy as np
+
+    alike = tuple(s for s in seen if s.timed == timed)
+    spread = SPREAD if timed else SHEET_SPREAD
+    rows, names, shares = _columns(parts)
+    own = float(shares @ _alike(rows, names, rows, names) @ shares)
+    if not alike:
+        return 0.0, spread * math.sqrt(own)
+    model = _model(alike, spread)
+    across = model.weighted @ _alike(model.rows, model.names, rows, names) @ shares
+    variance = own - float(across @ np.linalg.solve(model.covariance, across))
+    return float(across @ model.answer), spread * math.sqrt(max(variance, 0.0))
+
+
+def corrected(
+    estimate: Estimate,
+    seen: Sequence[IterationStats],
+    parts: Sequence[KernelShare],
+    *,
+    timed: bool = True,
+) -> Estimate:
+    """An estimate times its factor. Its band becomes narrower where runs leave less doubt, down to
+    BAND_FLOOR. timed: as in `factor`."""
+    mean, spread = factor(seen, parts, timed=timed)
+    by, half = math.exp(mean), math.exp(max(BAND_FLOOR, Z90 * spread))
+    latency_s = by * estimate.latency_s
+    return replace(
+        estimate,
+        latency_s=latency_s,
+        occupancy_s=by * estimate.occupancy_s,
+        low_s=max(by * estimate.low_s, latency_s / half),
+        high_s=min(by * estimate.high_s, latency_s * half),
+        source=f"{estimate.source}; times {by:.3g}, as runs on this host took",
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Model:
+    """rows, names: of every part of what was seen: log2 of its sizes, family and variant. weighted:
+    (seen, parts), shares where a part is of an iteration. covariance: of the iterations,
+    over the square of the spread. answer: its inverse times what was seen."""
+
+    rows: Vector
+    names: Names
+    weighted: Vector
+    covariance: Vector
+    answer: Vector
+
+
+@lru_cache(maxsize=8)
+def _model(seen: tuple[IterationStats, ...], spread: float) -> _Model:
+    import numpy as np
+
+    rows, names, shares = _columns([p for s in seen for p in s.parts])
+    weighted = np.zeros((len(seen), len(names)))
+    place = 0
+    for n, s in enumerate(seen):
+        here = slice(place, place + len(s.parts))
+        weighted[n, here] = shares[here]
+        place += len(s.parts)
+    noise = [(NOISE / spread) ** 2 / s.runs for s in seen]
+    covariance = weighted @ _alike(rows, names, rows, names) @ weighted.T + np.diag(noise)
+    answer = np.linalg.solve(covariance, np.array([s.off for s in seen]))
+    return _Model(rows, names, weighted, covariance, answer)
+
+
+def _columns(parts: Sequence[KernelShare]) -> tuple[Vector, Names, Vector]:
+    import numpy as np
+
+    rows = np.log2([(1 + p.flops, 1 + p.bytes) for p in parts])
+    return rows, np.array([p.named for p in parts]), np.array([p.share for p in parts])
+
+
+def _alike(a: Vector, a_names: Names, b: Vector, b_names: Names) -> Vector:
+    """Covariance of ln(factor) of kernels, (a, b), over the square of the spread."""
+    import numpy as np
+
+    near = np.exp(-np.abs(a[:, None] - b[None]).sum(axis=2) / REACH)
+    found: Vector = 1 / 3 * (1 + (a_names[:, None] == b_names[None]) * (1 + near))
+    return found

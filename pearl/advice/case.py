@@ -1,0 +1,218 @@
+"""What every question of `advise` has: the spec, its plan, draws, and the time there is."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from typing import Any
+
+from pearl.advice.comparison import Comparison, closed_forms, compare, how_sure, number
+from pearl.errors import InfeasibleError, SpecError
+from pearl.explanation.resolve import LEAST_S, interchangeable_devices
+from pearl.formatting import count, listed, si
+from pearl.graph.limits import Limits
+from pearl.graph.task_graph import TaskGraph
+from pearl.planner.planner import plan_graph
+from pearl.planning.costs import CostTable
+from pearl.planning.draws import Draws
+from pearl.planning.plans import Plan
+from pearl.report.bands_text import range_text
+from pearl.solvers.model.request import ROBUST
+from pearl.solvers.solver import solve
+from pearl.spec.reading import load
+from pearl.spec.system import System
+from pearl.spec.user_code import build_graph
+from pearl.text_tables import marked
+from pearl_devices.kernels import kind_of
+
+SOLVE_S = 2.0
+"""Seconds that one plan takes at most; what is best by then counts, and is said to be unproved."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """An answer.
+
+    question, answer: in words. command: shows more.
+    share: of the draws in which the answer holds; None where nothing is compared.
+    numbers: what the answer says in figures, SI units.
+    decides: the answer leaves a choice; without one the page shows it only if it was asked for.
+    """
+
+    question: str
+    answer: str
+    command: str
+    share: float | None = None
+    numbers: Mapping[str, Any] = field(default_factory=dict)
+    decides: bool = True
+
+    def marked(self, simulated: Collection[str]) -> Finding:
+        """The same, saying `simulated` of each of these devices."""
+        question, answer = marked(self.question, simulated), marked(self.answer, simulated)
+        return replace(self, question=question, answer=answer)
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain object as `docs/contract.md` describes it."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "decides"}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A spec and its plan, whose problem it holds.
+
+    spec: as a command names it, with the keys that are set. deadline: `time.monotonic()` seconds.
+    """
+
+    system: System
+    plan: Plan
+    draws: Draws
+    deadline: float
+    spec: tuple[str, ...]
+
+    @property
+    def graph(self) -> TaskGraph:
+        assert self.plan.problem is not None
+        return self.plan.problem.graph
+
+    @property
+    def costs(self) -> CostTable:
+        assert self.plan.problem is not None
+        return self.plan.problem.costs
+
+    @property
+    def limits(self) -> Limits:
+        assert self.plan.problem is not None
+        return self.plan.problem.limits
+
+    @cached_property
+    def alike(self) -> tuple[tuple[str, ...], ...]:
+        """The devices that can be exchanged, in each set those first that the plan uses."""
+        return interchangeable_devices(self.graph, self.costs, self.limits, self.plan)
+
+    @property
+    def left_s(self) -> float:
+        return self.deadline - time.monotonic()
+
+    def command(self, name: str, *more: str, sets: Mapping[str, object] | None = None) -> str:
+        """A command line about this spec, each key set once."""
+        keys = [f"{key}={_written(value)}" for key, value in (sets or {}).items()]
+        spec = [word for word in self.spec if word.partition("=")[0] not in (sets or {})]
+        words = [name, *map(shlex.quote, (*spec, *keys)), *more]
+        return " ".join(("pearl", *words))
+
+    def plan_with(self, sets: Mapping[str, object]) -> Plan | None:
+        """The plan of the spec with other values of these keys; None where the spec allows none."""
+        try:
+            other = load(self.system.raw, set=dict(sets))
+        except SpecError:  # a size that the spec's own rules forbid
+            return None
+        return self.plan_system(replace(other, platform=self.system.platform))
+
+    def plan_system(self, system: System) -> Plan | None:
+        """The plan of another spec; None where there is none, or no time is left."""
+        if self.left_s < LEAST_S:
+            return None
+        try:
+            if system.objective in ROBUST:  # a search over draws for each question takes too long
+                system = replace(system, objective="throughput")
+            return plan_graph(system, build_graph(system), time_limit_s=min(self.left_s, SOLVE_S))
+        except (InfeasibleError, SpecError):
+            return None
+
+    def solved(
+        self,
+        costs: CostTable | None = None,
+        limits: Limits | None = None,
+        objective: str | None = None,
+    ) -> Plan | None:
+        """The best plan of this problem with a part of it replaced."""
+        if self.left_s < LEAST_S:
+            return None
+        try:
+            return solve(
+                self.graph,
+                costs or self.costs,
+                objective=objective or self.plan.objective,
+                limits=limits or self.limits,
+                time_limit_s=min(self.left_s, SOLVE_S),
+                seed=self.plan.seed,
+                known=self.plan,
+            )
+        except (InfeasibleError, SpecError):
+            return None
+
+    def compare(self, other: Plan) -> Comparison:
+        """Another plan beside this one."""
+        return compare(self.plan, other, self.draws)
+
+    @property
+    def unit(self) -> str:
+        per = "J" if self.plan.objective == "power_efficiency" else "s"
+        return f"{'env steps' if self.graph.env_steps else 'iterations'}/{per}"
+
+    def figure(self, plan: Plan) -> str:
+        """Its value with the 90 % band: `29,389 env steps/s (9,672–49,824)`; without one where it
+        counts on closed forms."""
+        text = f"{count(number(plan))} {self.unit}"
+        b = None if closed_forms(plan) else plan.bands
+        per_j = plan.objective == "power_efficiency"
+        ends = b and (b.env_steps_per_j if per_j else b.env_steps_per_s)
+        return f"{text} ({range_text(ends)})" if ends and ends[0] < ends[1] else text
+
+    def beside(self, other: Plan) -> str:
+        """Another plan's value beside this one's, and how sure the recommended one is."""
+        c = self.compare(other)
+        values = f"{self.figure(other)} instead of {count(number(self.plan))}"
+        if c.choice == "plan":
+            return f"{values}: as it is now, the plan is {how_sure(c)}"
+        return f"{values}: {how_sure(c)}"
+
+    def setting(self, plan: Plan, other: Plan, names: Collection[str]) -> str:
+        """What a comparison of two plans counts on: the variants of the tasks on these devices, the
+        CPU and its cores in use, and the watts. plan: the one that uses the devices."""
+        platform = (plan.problem.costs if plan.problem else self.costs).platform
+        host = platform.device(platform.host)
+        there = [t for t in plan.tasks if t.device in names]
+        learning = [t for t in there if t.task in self.tasks("gradient")]
+        variants: dict[str, list[str]] = {}
+        for t in learning or there:
+            if t.task not in variants.setdefault(t.variant, []):
+                variants[t.variant].append(t.task)
+        ways = [f"variant {variant} ({listed(tasks)})" for variant, tasks in variants.items()]
+        cores = [sum(k.width for k in p.lanes if k.device == host.name) for p in (plan, other)]
+        used = f"{cores[0] or 'none'} {'is' if cores[0] < 2 else 'are'} in use"
+        if cores[0] != cores[1]:
+            used += f" with it, {cores[1] or 'none'} without"
+        parts = [
+            *([f"It counts on {listed(ways)} on {listed(list(names))}"] if ways else []),
+            f"the CPU is {host.model or host.name} with {cores_text(host.width)}, of which {used}",
+            f"{si(plan.power_w, 'W')} with it, {si(other.power_w, 'W')} without (modelled)",
+        ]
+        text = "; ".join(parts)
+        return f" {text[:1].upper()}{text[1:]}."
+
+    def tasks(self, *structures: str) -> list[str]:
+        """The tasks of the graph whose kernels are of these structures."""
+        return [t.name for t in self.graph.tasks if kind_of(t.kernel).structure in structures]
+
+
+def cores_text(number: int) -> str:
+    """`1 core`, `16 cores`."""
+    return f"{number} core{'' if number == 1 else 's'}"
+
+
+def _written(value: object) -> str:
+    if value is None:
+        return "null"
+    return str(list(value)) if isinstance(value, tuple | list) else str(value)
+
+
+def numbers(c: Comparison, other: Plan) -> dict[str, Any]:
+    """A comparison as figures."""
+    found = {"value": number(other), "ratio": c.ratio, "choice": c.choice}
+    if c.closed:
+        return found
+    return {**found, "better": c.better, "lose": c.lose, "win": c.win, "draws": c.draws}

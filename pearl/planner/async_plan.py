@@ -1,0 +1,147 @@
+"""The plan of a spec with `any_order`: each copy of the actors has a lane, the rest shares one."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import replace
+
+from pearl.algorithms.interface import inserted_tasks
+from pearl.errors import InfeasibleError, SpecError
+from pearl.graph.limits import Limits
+from pearl.graph.parallel_edges import numbered
+from pearl.graph.period import expand
+from pearl.graph.sequential import program_order
+from pearl.graph.task_graph import TaskGraph
+from pearl.planning.costs import CostTable
+from pearl.planning.plan_builder import Proof, assemble
+from pearl.planning.plans import Plan
+from pearl.planning.replica_costs import split_costs
+from pearl.planning.replicas import Split, split_graph
+from pearl.planning.timing import Assignment, build_timed_graph
+
+ACTING = ("inference", "env_step")
+STORING = (*ACTING, "replay_insert")
+"""Tasks that an env_step of any order leads to."""
+NOTE = (
+    "in any order: rows of whichever copy is ready are stored next, so that a run is not "
+    "reproducible; rates are those of mean times in lock-step"
+)
+
+
+def check(graph: TaskGraph, limits: Limits) -> int:
+    """Number of copies of the actors.
+
+    Raises:
+        SpecError: the graph or the limits allow no copies in any order; says why.
+    """
+    copies = limits.replicas.get("env_step", 1)
+    tasks = {t.name: t for t in graph.tasks}
+    problems = []
+    if copies < 2 or limits.replicas.get("inference", 1) != copies:
+        problems.append(
+            "limits.any_order: needs copies of the actors, as many of inference as of env_step: "
+            "limits.replicas: {inference: 4, env_step: 4}, say"
+        )
+    if "replay_insert" not in tasks:
+        problems.append(
+            f"limits.any_order: {graph.name} has no replay; its rollouts belong to one policy"
+        )
+    if not problems:
+        envs = tasks["env_step"].environments
+        if not envs or envs % copies:
+            problems.append(
+                f"limits.any_order: {envs} environments that can be shared out among {copies} "
+                "copies; they must be a multiple of the copies, and not normalised"
+            )
+        if tasks["replay_sample"].kernel.dim("n_step") > 1:
+            problems.append(
+                "limits.any_order: algorithm.n_step must be 1, for the next row of an environment "
+                "may be anywhere"
+            )
+        others = [e.dst for e in graph.edges if e.src == "env_step" and e.dst not in STORING]
+        others += [t.name for t in inserted_tasks(graph) if t.name not in others]
+        if others:
+            problems.append(
+                f"limits.any_order: {', '.join(others)} works on transitions before they are "
+                "stored, of all copies in order"
+            )
+        if limits.learners > 1:
+            problems.append("limits.any_order: learners must be 1")
+        if limits.env_groups > 1:
+            problems.append("limits.any_order: env_groups must be 1")
+        if limits.prefetch or limits.insertion_lag or limits.priority_staleness:
+            problems.append("limits.any_order: of the slack limits only policy_lag may be above 0")
+    if problems:
+        raise SpecError(*problems)
+    return copies
+
+
+def _unable(task: str, where: str) -> InfeasibleError:
+    return InfeasibleError(
+        f"limits.any_order: {task} cannot run on a free lane of {where}",
+        [{"kind": "task", "name": task, "need": 1, "limit": 0, "unit": "modes"}],
+    )
+
+
+def solve(graph: TaskGraph, costs: CostTable, limits: Limits) -> Plan:
+    """The plan with these lanes, each task in its fastest mode on the host device, or of copies on
+    the like of it on the host with the most lanes left; nothing is proven. Its period is that of
+    mean times in lock-step: a run in any order is as fast or faster."""
+    begin, copies = time.perf_counter(), check(graph, limits)
+    envs = graph.task("env_step").environments
+    split = Split(ACTING, (envs // copies,) * copies)
+    torn = split_graph(graph, split)
+    lag = {
+        key: limits.policy_lag for key, e in numbered(torn.edges).items() if e.limit == "policy_lag"
+    }
+    x = expand(torn.with_slack(lag))
+    table, platform = split_costs(costs, split), costs.platform
+    home = platform.device(platform.host)
+    room = {d.name: d.max_lanes for d in platform.devices if d.kind == home.kind}
+    room = {name: n for name, n in room.items() if name == home.name or platform.device(name).host}
+    most = min(sum(room.values()), limits.max_lanes or sum(room.values()))
+    if copies + 1 > most:
+        raise SpecError(
+            f"limits.any_order: {copies} copies need {copies + 1} lanes; max_lanes allows {most}"
+        )
+    copy = {u: part.replica for u in x.units if (part := torn.task(u[0]).part)}
+    able = {u: {m.device for m in table.of(*u)} & set(room) for u in x.units}
+    where: list[str] = []
+    for unit in x.units:
+        if unit not in copy and home.name not in able[unit]:
+            raise _unable(unit[0], home.name)
+    left = {**room, home.name: room[home.name] - 1}
+    for replica in range(copies):
+        mine = [u for u in x.units if copy.get(u) == replica]
+        free = [d for d in room if left[d] and all(d in able[u] for u in mine)]
+        if not free:
+            raise _unable(mine[0][0], " or ".join(room))
+        where.append(max(free, key=lambda d: left[d]))
+        left[where[-1]] -= 1
+    modes, lanes = [], []
+    for unit in x.units:
+        replica = copy.get(unit, copies)
+        device = [*where, home.name][replica]
+        found = [m for m in table.of(*unit) if m.device == device]
+        modes.append(min(found, key=lambda m: m.estimate.occupancy_s))
+        lanes.append(where[:replica].count(device))
+    assignment = Assignment(x, table, tuple(modes), tuple(lanes))
+    timed = build_timed_graph(assignment)
+    seen: Counter[str] = Counter()
+    place: dict[tuple[str, int], int] = {}
+    for at, task in enumerate(program_order(torn)):
+        place[task, seen[task]] = at
+        seen[task] += 1
+
+    def turn(node: int) -> int:
+        """When a firing is due, or that which sends a message over a link."""
+        name, firing = timed.names[node]
+        return place[name.partition(">")[0], firing]
+
+    orders = {
+        name: tuple((i, 0) for i in sorted(nodes, key=turn)) for name, nodes in timed.lanes.items()
+    }
+    spent_s = time.perf_counter() - begin
+    proof = Proof("throughput", "any_order", 0, spent_s, 0.0, 0.0, late=False)
+    return replace(assemble(assignment, orders, proof), note=NOTE)

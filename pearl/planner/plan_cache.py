@@ -1,0 +1,161 @@
+"""Plans that were made before, so that a spec that is trained again is not planned again.
+
+A plan is found by a digest of all that it follows from: graph, platform, limits and objective of
+the spec, the calibrations of this host and its GPUs, what is passed over for the time being, and
+the sources. So keys of a spec that no plan depends on, such as `train.steps`, do not count.
+Nothing is kept of a plan with times of the user's own code, which is timed once a process, of one
+whose search was cut short, and of one whose times are to be taken again. What is read is checked
+like a plan from a file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import fields, is_dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from pearl.errors import SpecError
+from pearl.files import write_atomically
+from pearl.graph.task_graph import TaskGraph
+from pearl.json_files import read_object
+from pearl.planner.planner import kernels, lane_overhead, problem, skipping_timing_if_busy
+from pearl.planning.costs import CostTable, with_lanes
+from pearl.planning.plans import Plan, Problem, load_plan
+from pearl.spec.system import System
+from pearl_devices import BACKENDS
+from pearl_devices.cache_folder import cache_folder, doubts
+from pearl_estimators.host import calibrator
+from pearl_estimators.host.calibration import versions
+from pearl_estimators.host.remote_calibration import MEASURED_BY
+
+SCHEMA = 1
+KEPT = 64
+"""Plans that are kept: those used last. With 0 nothing is remembered."""
+NOTE = "remembered: made before for this graph, platform, limits and calibration"
+
+
+def load_cached_plan(system: System, graph: TaskGraph) -> Plan | None:
+    """The plan made before for the same problem, or None. It still has to be checked."""
+    file = _file(system, graph)
+    if file is None:
+        return None
+    try:
+        if doubts(file.parent):
+            return None
+        found = read_object(file, "a remembered plan")
+        if found.get("schema") != SCHEMA or found.get("digest") != file.stem:
+            return None
+        plan = load_plan(found["plan"])
+        most, several = found["max_lanes"], bool(found["several"])
+        os.utime(file)
+    except (OSError, SpecError, LookupError, TypeError):
+        return None
+
+    def costs() -> CostTable:
+        with skipping_timing_if_busy(system):
+            table = problem(system)[1]
+        return with_lanes(table, graph, **lane_overhead(system)) if several else table
+
+    about = Problem(graph, costs, replace(system.limits, max_lanes=most), system)
+    note = "; ".join(filter(None, (plan.note, NOTE)))
+    named = {"spec_sha256": system.sha256, "host": system.platform.name}
+    return replace(plan, note=note, problem=about, **named)  # type: ignore[arg-type]
+
+
+def cache_plan(system: System, graph: TaskGraph, plan: Plan) -> None:
+    """Keep a plan that `planned` has just made of a system and its graph, where it may be kept."""
+    about = plan.problem
+    if about is None or plan.status == "time_limit" or calibrator.needs_retiming(kernels(graph)):
+        return
+    if any(mode.estimate.rung == "measured" for mode in about.costs.modes):
+        return
+    file = _file(system, graph)
+    if file is None:
+        return
+    several = about.limits.max_lanes != 1 and bool(lane_overhead(system))
+    found = {
+        "schema": SCHEMA,
+        "digest": file.stem,
+        "several": several,
+        "max_lanes": about.limits.max_lanes,
+        "plan": plan.to_json(),
+    }
+    with suppress(OSError):  # a folder that cannot be written keeps nothing
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_atomically(file, json.dumps(found, allow_nan=False).encode())
+        for old in sorted(file.parent.glob("*.json"), key=_used_s, reverse=True)[KEPT:]:
+            old.unlink(missing_ok=True)
+
+
+def _used_s(file: Path) -> float:
+    with suppress(OSError):
+        return file.stat().st_mtime
+    return 0.0
+
+
+def _file(system: System, graph: TaskGraph) -> Path | None:
+    """The file of the plan of a problem; None where something in it cannot be written down, or is
+    code of the user's own."""
+    platform = system.platform
+    if not KEPT or any(device.kind not in BACKENDS for device in platform.devices):
+        return None
+    if any(device.host in MEASURED_BY for device in platform.devices):  # their times lie elsewhere
+        return None
+    here = cache_folder()
+    try:
+        stated = {
+            "graph": _stated(graph),
+            "platform": _stated(platform),
+            "limits": _stated(system.limits),
+            "objective": system.objective,
+            "evaluations": [system.train.evaluate_every, system.train.evaluate_in],
+            "passed": sorted(calibrator.skipped_groups().items()),
+            "calibrations": {f.name: _sum(f.read_bytes()) for f in sorted(here.glob("*.json"))},
+            "versions": versions(),
+            "python": sys.version,
+            "sources": sources(),
+        }
+    except (TypeError, OSError):
+        return None
+    return here / "plans" / f"{_sum(json.dumps(stated).encode())}.json"
+
+
+def _sum(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:32]
+
+
+def _stated(value: Any) -> Any:
+    """Plain data of dataclasses, in their order; TypeError for anything else."""
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    if is_dataclass(value):
+        about = {f.name: _stated(getattr(value, f.name)) for f in fields(value)}
+        return {type(value).__name__: about}
+    if isinstance(value, Mapping):
+        return [[_stated(k), _stated(v)] for k, v in value.items()]
+    if isinstance(value, list | tuple):
+        return [_stated(each) for each in value]
+    if isinstance(value, set | frozenset):
+        return sorted(_stated(each) for each in value)
+    raise TypeError(f"{type(value).__name__} has no text that says all of it")
+
+
+def sources() -> str:
+    """Of every file of the three packages name, size and time of change."""
+    found = []
+    for package in ("pearl", "pearl_estimators", "pearl_devices"):
+        spec = find_spec(package)
+        for root in (spec.submodule_search_locations or ()) if spec else ():
+            for folder, _, files in sorted(os.walk(root)):
+                for name in sorted(files):
+                    if name.endswith(".py"):
+                        at = os.stat(os.path.join(folder, name))
+                        found.append(f"{package}/{name} {at.st_size} {at.st_mtime_ns}")
+    return _sum("\n".join(found).encode())

@@ -1,0 +1,56 @@
+"""Seconds in which a lane was ready to run and had no core, as Linux counts for every thread.
+
+A lane that sleeps because it waits for tokens is not ready, so its sleep is not counted. Time that
+the host of a virtual machine takes is not seen.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+from pearl_devices.primitives import HELPER
+
+Thread = tuple[int, int]
+"""Process and thread, by their numbers."""
+
+Waits = Mapping[tuple[str, Thread], float]
+"""Lane and one of its threads → seconds so far in which the thread was ready and had no core."""
+
+
+def current_threads() -> list[Thread]:
+    """This thread, and its helpers that compute half of each gradient step."""
+    helpers = [t.native_id for t in threading.enumerate() if t.name == HELPER and t.native_id]
+    return [(os.getpid(), n) for n in (threading.get_native_id(), *helpers)]
+
+
+def waits(lanes: Mapping[str, list[Thread]]) -> Waits:
+    """The seconds of every thread of every lane.
+
+    Empty where the system does not count them, and where there are more threads than cores, which
+    then wait for each other.
+    """
+    threads = [(lane, thread) for lane, own in lanes.items() for thread in own]
+    if len(threads) > len(os.sched_getaffinity(0)):
+        return {}
+    try:
+        return {key: _waited_s(*key[1]) for key in threads}
+    except (OSError, ValueError, IndexError):
+        return {}
+
+
+def _waited_s(process: int, thread: int) -> float:
+    """The second number of schedstat, nanoseconds (proc(5), sched-stats in the kernel's docs)."""
+    return int(Path(f"/proc/{process}/task/{thread}/schedstat").read_text().split()[1]) * 1e-9
+
+
+def lane_wait_s(before: Waits, after: Waits, lane: str) -> float | None:
+    """Seconds that `lane` waited: those of its thread that waited longest.
+
+    Where no lane has that name, those of the lane that waited longest; None where none are known.
+    """
+    found = {key: after[key] - before[key] for key in after if key in before}
+    own = [seconds for (name, _), seconds in found.items() if name == lane]
+    return max(own or found.values(), default=None)

@@ -1,0 +1,172 @@
+"""Throughput of many tasks: annealing of loads on one core beside a bound of loads on the other.
+
+The best of two incumbents, from annealing and, where it is small or copies cost nothing, from HiGHS
+on the load program; the best of three bounds, the load program's relaxation, its search tree's, and
+a count.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+
+import networkx as nx
+import numpy as np
+
+from pearl.graph.limits import Limits
+from pearl.planning.timing import Assignment
+from pearl.solvers.large.load_annealing import (
+    Annealing,
+    Ints,
+    LoadProblem,
+    balance,
+    counting_bound,
+    greedy,
+)
+from pearl.solvers.large.load_bound import LoadProgram
+from pearl.solvers.model.result import SAME
+from pearl.solvers.model.search_space import SearchSpace
+
+MANY, FEW = 40, 16
+"""Classes from which annealing by loads pays for loading its compiled code (assumed): where cycles
+join tasks, and where none does, so that loads are all there is."""
+
+COLUMNS = 8_000
+"""Variables of a load program up to which the period form is given to HiGHS as well (assumed: some
+300 tasks on 16 devices with copies)."""
+
+FIRST = 0.1
+"""Fraction of the time limit given to annealing alone before the period form starts (assumed)."""
+
+MOMENT_S = 1.0
+"""Annealing has to itself at most so long before the load program is built (assumed)."""
+
+RELAXED = 0.6
+"""Share of the time that the relaxation of loads may take in any case (assumed)."""
+
+
+ENDING_S = 0.5
+"""Seconds that a search in the background is waited for; one whose code is still being compiled
+ends by itself after that."""
+
+
+def concerns(space: SearchSpace, objective: str, limits: Limits) -> bool:
+    """Whether loads of a search space are worth annealing: many tasks, some of them with a choice,
+    and no limit that couples lanes with anything else."""
+    return (
+        objective == "throughput"
+        and any(len(o) > 1 or space.lanes[o[0].device] > 1 for o in space.options)
+        and limits.power_w is None
+        and space.max_lanes == math.inf
+        and len(space.classes) >= FEW
+        and (len(space.classes) >= MANY or _acyclic(space))
+    )
+
+
+def _acyclic(space: SearchSpace) -> bool:
+    """Whether no cycle joins two tasks, so that nothing but loads bounds the period."""
+    flow = nx.DiGraph((e.src, e.dst) for e in space.expansion.graph.edges if e.src != e.dst)
+    return bool(nx.is_directed_acyclic_graph(flow))
+
+
+class LoadSearch:
+    """Annealing and bound of one search space. bound_s: no plan of it has a shorter period. small:
+    the period form is worth trying too."""
+
+    def __init__(
+        self, space: SearchSpace, known: Assignment | None, known_s: float, seed: int
+    ) -> None:
+        self.space, self.seed = space, seed
+        self.balance: LoadProblem = balance(space)
+        placed = self.balance.place_of(known) if known else None
+        self._start: Ints | None = placed if placed is not None else greedy(self.balance)
+        self.loads = LoadProgram(space, known_s)
+        host = space.costs.platform.host
+        self._meshed = any(host not in (k.a, k.b) for k in space.costs.platform.links)
+        edges, devices = len(space.expansion.graph.edges), len(space.costs.platform.devices)
+        columns = len(self.loads.linear.upper) + (edges * devices**2 if self._meshed else 0)
+        fits = columns <= COLUMNS
+        single = max(space.lanes.values()) == 1 and not self._meshed
+        self._whole = single and (fits or not self.loads.copying)
+        loads_alone = self._whole and _acyclic(space) and self._start is not None
+        self.small = self._start is None or (fits and not loads_alone)
+        self.bound_s = 0.0
+        self._searches: list[Annealing] = []
+        self._placed: Ints | None = None
+
+    def run(self, deadline: float, until: float) -> None:
+        """Bound and search until `until`; annealing in the background goes on to `deadline`, both
+        in `time.monotonic()` seconds."""
+        if self._start is not None:
+            self._searches.append(Annealing(self.balance, self._start, self.seed, deadline))
+            self._searches[0].start()
+        now = time.monotonic()
+        if self._whole and self._searches:
+            self._searches[0].join(min(MOMENT_S, FIRST * (until - now)))
+            best = self._best()
+            if best is not None:  # what the search space is scaled by
+                self.loads = LoadProgram(self.space, best[0])
+            self._exactly(until)
+        else:
+            found_s = self.loads.solve(max(until, now + RELAXED * (deadline - now)))
+            self.bound_s = max(self.bound_s, found_s)
+        best = self._best()
+        if best is not None:
+            self.bound_s = max(self.bound_s, counting_bound(self.balance, best[0]))
+        if not self._whole and self._start is not None and (os.cpu_count() or 1) > 1:
+            self._searches.append(Annealing(self.balance, self._start, self.seed + 500, until))
+            self._searches[1].start()
+        while time.monotonic() < until and any(s.is_alive() for s in self._searches):
+            best = self._best()
+            if best is not None and best[0] <= self.bound_s * (1 + SAME):
+                break
+            self._searches[0].join(0.05)
+
+    def _exactly(self, until: float) -> None:
+        """The load program in whole numbers: where devices have one lane and reach one another
+        through the host alone, it says all but cycles. Its period is not bounded by the incumbent:
+        with that bound HiGHS 1.12 takes ten times as long for published placement instances."""
+        loads = self.loads
+        for here in loads.on:
+            for v in here.values():
+                loads.linear.integer[v] = True
+        left = until - time.monotonic()
+        if left <= 0:
+            return
+        dual, x, _ = loads.linear.minimise([(loads.period, 1.0)], math.inf, left)
+        self.bound_s = max(self.bound_s, dual * (1 - 1e-9) / loads.per_s)
+        if x is None:
+            return
+        number = {device: k for k, (device, _) in enumerate(self.balance.lanes)}
+        chosen = (max(here, key=lambda d: float(x[here[d]])) for here in loads.on)
+        place = np.array([number[d] for d in chosen], np.int64)
+        used = np.bincount(
+            self.balance.loads.device[place],
+            weights=self.balance.loads.memory,
+            minlength=len(self.balance.loads.capacity),
+        )
+        if (used <= self.balance.loads.capacity).all():
+            self._placed = place
+
+    def _best(self) -> tuple[float, Ints] | None:
+        found = [s.best for s in self._searches if s.best[0] < math.inf]
+        return min(found, key=lambda f: f[0], default=None)
+
+    def stop(self) -> list[Assignment]:
+        """The best assignments found, after which nothing goes on in the background."""
+        for s in self._searches:
+            s.enough = True
+        end = time.monotonic() + ENDING_S
+        for s in self._searches:
+            if s.is_alive():
+                s.join(max(0.0, end - time.monotonic()))
+        return self.found()
+
+    def found(self) -> list[Assignment]:
+        """The best assignments found so far."""
+        found = [self.balance.assignment(self._placed)] if self._placed is not None else []
+        best = self._best()
+        if best is not None:
+            found.append(self.balance.assignment(best[1]))
+        return [a for a in found if not self.space.broken(a)]

@@ -1,0 +1,97 @@
+"""Which choices of replicas are tried where there are too many devices and copies to try them all.
+
+Two even ones and none at all, with a bound of all that are left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from pearl.graph.limits import Limits
+from pearl.graph.task_graph import TaskGraph
+from pearl.planning.costs import CostTable, Mode
+from pearl.planning.replicas import Split, splits
+from pearl.solvers.model.cost_floor import period_floor_s
+from pearl.solvers.model.search_space import search_spaces
+
+MOST = 200_000
+"""Copies times devices, over all choices of replicas, up to which all are tried (assumed: some
+seconds for their search spaces)."""
+
+
+@dataclass(frozen=True)
+class SelectedSplits:
+    """splits: those to try. bound: no plan of any choice costs less; seconds."""
+
+    splits: tuple[Split, ...]
+    bound: float
+
+
+def few_splits(
+    graph: TaskGraph, costs: CostTable, limits: Limits, objective: str
+) -> SelectedSplits | None:
+    """The choices of replicas to try, or None: all."""
+    found = splits(graph, limits)
+    devices = len(costs.platform.devices)
+    if objective != "throughput" or devices * sum(len(s.shares) for s in found) <= MOST:
+        return None
+    widest = max(len(s.tasks) for s in found)
+    even = [s for s in found if len(s.tasks) == widest and max(s.shares) - min(s.shares) <= 1]
+    floor_s = bound_s(graph, costs, limits)
+    seconds = acting_s(costs)
+    quickest = min(even, key=seconds)
+    enough = [s for s in even if seconds(s) <= floor_s]
+    least = min(enough, key=lambda s: len(s.shares), default=quickest)
+    return SelectedSplits(tuple(dict.fromkeys((least, quickest, Split()))), floor_s)
+
+
+def acting_s(costs: CostTable) -> Callable[[Split], float]:
+    """Choice of replicas → seconds of the split tasks, where copies take turns on all lanes of the
+    devices that can run them."""
+    lanes = {d.name: d.max_lanes for d in costs.platform.devices}
+    quick: dict[tuple[str, int], float] = {}
+    places: dict[tuple[str, int], set[str]] = {}
+    for m in costs.modes:
+        if m.share is not None:
+            key = m.tasks[0], m.share
+            quick[key] = min(m.estimate.occupancy_s, quick.get(key, math.inf))
+            places.setdefault(key, set()).add(m.device)
+
+    def seconds(split: Split) -> float:
+        keys = [(task, max(split.shares)) for task in split.tasks]
+        if any(key not in quick for key in keys):
+            return math.inf
+        turns = [-(-len(split.shares) // sum(lanes[d] for d in places[key])) for key in keys]
+        return math.fsum(quick[key] * n for key, n in zip(keys, turns, strict=True))
+
+    return seconds
+
+
+def bound_s(graph: TaskGraph, costs: CostTable, limits: Limits) -> float:
+    """No plan has a shorter period, whatever the replicas.
+
+    The graph of a choice holds that of one copy of each split task. So the graph unsplit, with
+    these tasks at their least latency of all shares and taking no lane, bounds them all; its own
+    bound is that of its cycles in the fastest modes and of loads that are shared evenly.
+    """
+    if any(seconds < 0 for seconds in costs.pair_extra_s.values()):
+        return 0.0
+    torn = {t for t, n in limits.replicas.items() if n > 1}
+    quick: dict[tuple[tuple[str, ...], str], Mode] = {}
+    kept = []
+    for m in costs.modes:
+        if m.fused or m.tasks[0] not in torn:
+            kept.append(m)
+            continue
+        key = m.tasks, m.device
+        if key not in quick or m.estimate.latency_s < quick[key].estimate.latency_s:
+            quick[key] = m
+    free = [
+        replace(m, share=None, estimate=replace(m.estimate, occupancy_s=0.0))
+        for m in quick.values()
+    ]
+    table = CostTable(costs.platform, (*kept, *free))
+    spaces = search_spaces(graph, table, replace(limits, replicas={}), frozenset({"memory"}))
+    return min(period_floor_s(space) for space in spaces)

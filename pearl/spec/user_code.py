@@ -1,0 +1,96 @@
+"""Errors of code that a spec names, told in one sentence with the place in that code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from traceback import extract_tb
+
+from pearl.algorithms import algorithm
+from pearl.algorithms.evaluation import task_of
+from pearl.algorithms.families.learners import shared_out
+from pearl.algorithms.interface import inserted_tasks
+from pearl.errors import InfeasibleError, SpecError
+from pearl.graph.task_graph import TaskGraph
+from pearl.spec.models import TASKS
+from pearl.spec.system import System
+from pearl.spec.trust import named
+from pearl_devices import UnsupportedError
+from pearl_devices.base import EnvironmentFailed
+from pearl_devices.kernels.interface import OBSERVED, changes
+from pearl_devices.user_imports import reason
+
+
+class UserCodeError(SpecError):
+    """Code that a spec names has raised an error."""
+
+
+@contextmanager
+def reporting_user_errors(system: System, doing: str) -> Iterator[None]:
+    """Meanwhile an error of code that the spec of `system` names becomes an OwnCodeError.
+
+    doing: what fails then, as in "the task graph".
+    Errors of PEARL's own kinds, and all errors of a spec that names no code, pass unchanged.
+    """
+    try:
+        yield
+    except (SpecError, InfeasibleError, UnsupportedError, EnvironmentFailed):
+        raise
+    except Exception as error:  # such code may raise anything
+        told = blamed(error, system, doing)
+        if told is None:
+            raise
+        raise told from error
+
+
+def blamed(error: Exception, system: System, doing: str) -> UserCodeError | None:
+    """The error with its innermost place in code that the spec names, if there is one, else of all.
+
+    None where the spec names no code. doing: as in `reporting_user_errors`.
+    """
+    if isinstance(error, UserCodeError):
+        return error
+    names = [each.given for each in named(system.raw)]
+    if not names:
+        return None
+    modules = [sys.modules.get(name.partition(":")[0]) for name in names]
+    files = {getattr(module, "__file__", None) for module in modules}
+    frames = extract_tb(error.__traceback__)
+    at = next((f for f in reversed(frames) if f.filename in files), frames[-1])
+    said = f"{type(error).__name__}: {reason(error)} ({at.filename}, line {at.lineno})"
+    return UserCodeError(f"{doing} fails: {said}")
+
+
+def build_graph(system: System) -> TaskGraph:
+    """The task graph that the algorithm of a system makes of the system.
+
+    Raises:
+        OwnCodeError: an algorithm of the user's own has raised an error.
+        SpecError: a limit names a task that is not there, or a kernel of the user's own stands
+            where the policy cannot have it.
+    """
+    name = system.algorithm.name
+    with reporting_user_errors(system, f"algorithm.name: {name}: its task graph"):
+        graph = algorithm(name).graph(system)
+    limits, platform = system.limits, system.platform
+    hosts = bool(platform.device(platform.host).host)
+    graph = shared_out(graph, limits.learners, limits.reduction, apart=hosts)
+    known = {t.name for t in graph.tasks}
+    unknown = sorted(system.limits.named_tasks - known - set(TASKS))
+    if unknown:
+        raise SpecError(
+            f"limits: no task {', '.join(map(repr, unknown))} in the graph of {name}; allowed are "
+            f"{', '.join(t.name for t in graph.tasks)}"
+        )
+    with reporting_user_errors(system, f"algorithm.name: {name}: its kernels"):
+        graph = replace(graph, evaluation=task_of(system, graph))
+        passed = [t.name for t in inserted_tasks(graph) if OBSERVED in changes(t.kernel)]
+    if passed and system.train.on_env_failure == "restart":
+        raise SpecError(
+            f"train.on_env_failure: given 'restart'; {', '.join(passed)} changes what the network "
+            "reads, and the first observation of an environment that is made anew would not pass "
+            "it; allowed: stop"
+        )
+    return graph

@@ -1,0 +1,121 @@
+"""Evaluations in a lane of their own: a process beside the lanes of the plan."""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import Any
+
+from pearl.planning.plans import plain
+from pearl.runtime.child_process import Answer, ChildProcess
+from pearl.runtime.protocol.channels import SharedArrays, layout_of
+from pearl.runtime.protocol.single_lane import LaneError
+from pearl.spec.system import System
+from pearl.training.evaluations.evaluation import Evaluation
+from pearl_devices import Buffers, platform_json
+from pearl_devices.base import EnvironmentFailed
+
+PROGRAM = "pearl.training.evaluations.process:main"
+
+DEATHS = 3
+"""Deaths of the process in one evaluation after which the run ends."""
+
+LOOK_S = 0.5
+"""Seconds between two looks at a process that is waited for."""
+
+SILENCE_S = 60.0
+"""Seconds without a sign of life after which the process is ended (assumed)."""
+
+
+class EvaluationWorker:
+    """Plays one evaluation at a time. What it plays is in memory that both processes map, so one
+    whose process dies is played again, from the same parameters and seed.
+
+    deaths: of the process, so far.
+    """
+
+    def __init__(self, system: System, judged: Buffers) -> None:
+        """judged: the arrays of a policy, as `begin` takes them."""
+        self._memory = SharedArrays(layout_of(judged))
+        self._about = {
+            "spec": plain(system.raw),
+            "platform": platform_json.to_json(system.platform),
+            "layout": self._memory.layout,
+            "memory": self._memory.handle,
+        }
+        self._orders: dict[str, Any] | None = None
+        self._answer: Answer | None = None
+        self._heard_s, self.deaths = monotonic(), 0
+        self._child = self._started()
+
+    def _started(self) -> ChildProcess:
+        self._heard_s = monotonic()
+        return ChildProcess(PROGRAM, [self._memory.handle], self._about, self._hear)
+
+    def _hear(self, answer: Answer) -> None:
+        self._heard_s = monotonic()
+        if "alive" not in answer:
+            self._answer = answer
+
+    @property
+    def playing(self) -> bool:
+        """Whether an evaluation was begun whose result nobody has taken."""
+        return self._orders is not None
+
+    def begin(self, judged: Buffers, episodes: int, seed: int) -> None:
+        """Begin an evaluation of a copy of these parameters."""
+        for name, array in self._memory.arrays.items():
+            array[...] = judged[name]
+        self._orders = {"episodes": episodes, "seed": seed}
+        if "error" not in (self._answer or {}):  # then it could not start
+            self._answer = None
+        self._child.tell(self._orders)
+
+    def result(self) -> tuple[Evaluation, float]:
+        """Wait for the evaluation that was begun: its episodes, and the CPU seconds they took.
+
+        Raises:
+            EnvironmentFailed: an environment failed; the lane can play on.
+            LaneError: the evaluation cannot be played.
+        """
+        died = 0
+        while self._answer is None:
+            with self._child.heard:
+                self._child.heard.wait_for(
+                    lambda: self._answer is not None or self._child.silent, timeout=LOOK_S
+                )
+            if self._answer is None:
+                died += self._look(died)
+        answer, self._answer, self._orders = self._answer, None, None
+        if "failure" in answer:
+            raise EnvironmentFailed(answer["failure"])
+        if "error" in answer:
+            raise LaneError(f"evaluation: {answer['error']}")
+        found = Evaluation(tuple(answer["returns"]), answer["cut"], answer["max_steps"])
+        return found, answer["cpu_s"]
+
+    def _look(self, died: int) -> bool:
+        """Whether the process had died and has a successor. died: times in this evaluation."""
+        ended = self._child.ended()
+        if self._answer is not None:
+            return False
+        silent_s = monotonic() - self._heard_s
+        if ended is None and silent_s > SILENCE_S:
+            self._child.kill()
+            ended = f"its process {self._child.pid} gave no sign for {silent_s:.0f} s"
+        if ended is None:
+            return False
+        if died + 1 >= DEATHS:
+            raise LaneError(f"evaluation: {ended}, the {DEATHS} times that it was tried")
+        self.deaths += 1
+        self._child.end()
+        self._child = self._started()
+        assert self._orders is not None
+        self._child.tell(self._orders)
+        return True
+
+    def close(self) -> None:
+        """End the process; amid an evaluation at once."""
+        if self.playing:
+            self._child.kill()
+        self._child.end()
+        self._orders = None

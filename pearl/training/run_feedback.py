@@ -1,0 +1,166 @@
+"""What a finished run teaches the calibration of its host."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from pearl.graph.task_graph import TaskGraph
+from pearl.planning.plans import Placement, Plan
+from pearl.planning.runs import Drift
+from pearl_devices import Kernel, Platform
+from pearl_estimators.cpu import TIMED, parts, uncorrected
+from pearl_estimators.host.calibration_file import path
+from pearl_estimators.host.calibrator import calibrated_here, remembered
+from pearl_estimators.host.run_corrections import IterationStats, KernelShare
+from pearl_estimators.host.timer import HELD
+
+LOADED = 1 - 1 / HELD
+"""Share of a run's time without a core above which the run teaches nothing: what its calls took is
+then the difference of two times of about the same length, and load changes what caches hold."""
+
+LEAST_S = 0.5
+"""Seconds of the steady stretch, net of waits, that a run counts from (assumed)."""
+
+FAR = math.log(4.0)
+"""A run further off than this has another reason than its calls: it teaches nothing."""
+
+
+COLD = 0.5
+"""Busy share of a lane of several below which its calls run with the caches of a core that waited
+(assumed)."""
+
+SHORT_S = 2e-6
+"""Calls that take less in the mean of their lane are not timed one by one: the two looks at a clock
+around each take some 0.1 us."""
+
+Lessons = tuple[tuple[IterationStats, ...], tuple[str, ...]]
+"""What is kept, and a sentence on each lane, or on the run, that says what was learned or why
+nothing."""
+
+
+@dataclass(frozen=True)
+class _Calls:
+    """The calls of a lane. seconds: by their estimates without corrections, an iteration. timed:
+    all these estimates rest on timings."""
+
+    seconds: float
+    parts: tuple[KernelShare, ...]
+    timed: bool
+
+
+def calibration_feedback(
+    plan: Plan, graph: TaskGraph, platform: Platform, drift: Drift, steady: Mapping[str, float]
+) -> Lessons:
+    """What the calls of a run took beside their estimates without corrections.
+
+    A run counts where it kept its plan, ran on a CPU of this host and had its cores: for at most
+    LOADED of its time it waited for one, or the host of the virtual machine took it. The rung of
+    its estimates does not matter. One lane tells its whole iteration, net of those waits. Of
+    several lanes each tells its calls, timed one by one; what lanes wait tells nothing.
+    plan, graph: as the run had them.
+    """
+    lanes = dict.fromkeys(t.lane for t in plan.tasks)
+    why = _useless(plan, drift, steady)
+    if why is not None:
+        return (), (f"Nothing was learned from this run: {why}.",)
+    found, said = list[IterationStats](), list[str]()
+    for lane in lanes:
+        calls = _calls(plan, graph, platform, lane)
+        if isinstance(calls, str):
+            off: float | str = calls
+        elif len(lanes) == 1:
+            assert drift.measured_s is not None
+            off = drift.measured_s * (1 - (drift.waited or 0.0)) / calls.seconds
+        else:
+            off = _busy(plan, graph, drift, lane, calls)
+        what = f"lane {lane}" if len(lanes) > 1 else "this run"
+        if isinstance(off, float) and abs(math.log(off)) > FAR:
+            off = f"its calls took {off:.3g} times their estimates, so they are not the reason"
+        if isinstance(off, str):
+            said.append(f"Nothing was learned from {what}: {off}.")
+        elif isinstance(calls, _Calls):
+            found.append(IterationStats(calls.parts, math.log(off), timed=calls.timed))
+            said.append(f"Learned from {what}: its calls took {off:.3f} times their estimates.")
+    return tuple(found), tuple(said)
+
+
+def _useless(plan: Plan, drift: Drift, steady: Mapping[str, float]) -> str | None:
+    """Why a run teaches nothing, None where it may."""
+    if drift.measured_s is None:
+        return "it ended before its steady stretch"
+    if drift.waited is None:
+        return "how long its lanes had no core is not known"
+    if drift.decisions:
+        return "it was planned anew amid it"
+    if plan.pace_s is not None:
+        return "it was paced"
+    if drift.apart is not None:
+        return "its two cores were further apart, or nearer, than when they were timed"
+    if drift.waited > LOADED:
+        return f"something else had {drift.waited:.0%} of the core of its busiest lane"
+    stolen = steady.get("stolen_s", 0.0) / steady["wall_s"]
+    if stolen > LOADED:
+        return f"the host of this virtual machine had {stolen:.0%} of a core"
+    net_s = steady["wall_s"] * (1 - drift.waited)
+    if net_s < LEAST_S:
+        return f"its steady stretch took {net_s:.2g} s, and {LEAST_S} s are needed"
+    return None
+
+
+def _calls(plan: Plan, graph: TaskGraph, platform: Platform, lane: str) -> _Calls | str:
+    """The calls of a lane, or why they are not told."""
+    placed = [t for t in plan.tasks if t.lane == lane]
+    device = platform.device(placed[0].device)
+    if not calibrated_here(device):
+        return f"{device.name} is not timed here"
+    made: list[tuple[float, tuple[KernelShare, ...]]] = []
+    timed = True
+    for t, kernel in called(placed, graph):
+        way = kernel, device, t.variant, t.width
+        firings = 1 if t.fused_with else t.firings
+        cost = uncorrected(*way)
+        timed = timed and cost.rung in TIMED
+        made.append((firings * cost.latency_s, parts(*way)))
+    total_s = sum(seconds for seconds, _ in made)
+    shares = (replace(p, share=p.share * s / total_s) for s, of in made for p in of)
+    return _Calls(total_s, tuple(shares), timed)
+
+
+def called(placed: Iterable[Placement], graph: TaskGraph) -> list[tuple[Placement, Kernel]]:
+    """The calls of these tasks, each once: its kernel, and one of the tasks that it runs."""
+    fused = {frozenset(f.tasks): f.kernel for f in graph.fusions}
+    calls = {frozenset((t.task, *t.fused_with)): t for t in placed}
+    return [(t, fused[c] if t.fused_with else graph.task(t.task).kernel) for c, t in calls.items()]
+
+
+def _busy(plan: Plan, graph: TaskGraph, drift: Drift, lane: str, calls: _Calls) -> float | str:
+    """Measured over estimated seconds of the calls of one lane of several, or why it is not told.
+
+    Bytes that come from another lane, or go there, lie in the cache of another core; what they
+    cost is charged to plans apart, and no part of what is learned.
+    """
+    rows = {frozenset(row.task.split("+")): row.measured_s for row in drift.tasks}
+    mine = {t.task: t for t in plan.tasks if t.lane == lane}
+    busy_s, firings = 0.0, 0
+    for members in {frozenset((t.task, *t.fused_with)) for t in mine.values()}:
+        seconds = rows.get(members)
+        if seconds is None:
+            return f"{'+'.join(sorted(members))} was not timed in it"
+        times = 1 if len(members) > 1 else mine[next(iter(members))].firings
+        busy_s, firings = busy_s + times * seconds, firings + times
+    assert drift.measured_s is not None
+    if busy_s < SHORT_S * firings:
+        return f"its calls take {busy_s / firings:.2g} s in the mean, too little to time each"
+    if busy_s < COLD * drift.measured_s:
+        share = busy_s / drift.measured_s
+        return f"it was busy {share:.0%} of the time, and its calls ran with cold caches"
+    known = remembered(path())
+    per_byte = known.runtime.get("carry_s_per_byte", 0.0) if known else 0.0
+    crossing = sum(
+        e.bytes * graph.repetition[e.src] for e in graph.edges if (e.src in mine) != (e.dst in mine)
+    )
+    if busy_s <= per_byte * crossing:
+        return "its calls take no longer than the bytes that cross lanes"
+    return (busy_s - per_byte * crossing) / calls.seconds
