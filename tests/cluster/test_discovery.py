@@ -57,7 +57,7 @@ def test_without_a_cluster_a_spec_is_refused_at_its_platform(
     def nothing() -> None:
         raise SpecError("no Ray cluster runs on this machine; start one")
 
-    monkeypatch.setattr(discovery.connection, "connected", nothing)
+    monkeypatch.setattr(discovery.connection, "connect", nothing)
     with pytest.raises(SpecError) as caught:
         load("dqn_cartpole", set={"platform": "ray"})
     (problem,) = caught.value.problems

@@ -25,7 +25,7 @@ from pearl_devices.gpu import nvrtc, replay
 from pearl_devices.gpu.driver import HostDriver
 from pearl_devices.gpu.program import Program
 from pearl_devices.kernels import kind_of
-from pearl_devices.kernels import replay as sizes
+from pearl_devices.kernels import replay as replay_kernels
 from pearl_devices.kernels.replay import DRAWN_BY, tree_levels
 from pearl_devices.primitives.replay import sum_tree
 from tests.devices.gpu_stand_in import (
@@ -170,9 +170,10 @@ def test_no_product_fuses_with_a_sum_so_that_a_gpu_rounds_as_the_cpu_does(progra
 def test_trees_rings_and_batches_equal_the_cpus_while_the_ring_goes_round(
     fanout: int, order: int, one_block: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sizes, "WHOLE_NODES", 1)  # so that samples raise every level but the root
+    # So that samples raise every level but the root:
+    monkeypatch.setattr(replay_kernels, "WHOLE_NODES", 1)
     if not one_block:
-        monkeypatch.setattr(sizes, "ONE_BLOCK_LANES", 0)
+        monkeypatch.setattr(replay_kernels, "ONE_BLOCK_LANES", 0)
     run = Beside(*kernels(300, fanout, steps=3, n_step=3, act=order % 3), order=order)
     for time in range(200):
         run.step(anew=0.05)
@@ -221,7 +222,7 @@ def test_any_sizes_compute_what_the_cpu_computes(
     envs: int, rounds: int, ends: float, anew: float, whole: int, order: int, **sizes: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sizes, "WHOLE_NODES", whole)
+        patch.setattr(replay_kernels, "WHOLE_NODES", whole)
         run = Beside(*kernels(envs * rounds, envs=envs, **sizes), order=order)
     run.fire("replay_sample")  # of an empty replay
     run.same()
@@ -246,7 +247,7 @@ def test_a_batch_of_4096_goes_over_many_blocks(fanout: int, order: int) -> None:
         run.same()
     run.learn()
     run.same()
-    assert tree_levels(capacity, fanout)[-2] > sizes.WHOLE_NODES
+    assert tree_levels(capacity, fanout)[-2] > replay_kernels.WHOLE_NODES
 
 
 def test_of_a_row_drawn_twice_the_last_counts_across_batches_and_the_largest_of_all() -> None:

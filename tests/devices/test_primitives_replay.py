@@ -6,6 +6,7 @@ from importlib import import_module
 from itertools import pairwise
 from typing import Any
 
+import numba
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -433,16 +434,10 @@ def test_under_uniform_replay_a_block_draws_what_single_firings_draw() -> None:
     np.testing.assert_array_equal(rows[0], rows[1])
 
 
-def arrays_in(given: Any) -> int:
-    """Arrays among arguments, those in tuples included."""
-    if isinstance(given, tuple):
-        return sum(arrays_in(one) for one in given)
-    return int(isinstance(given, np.ndarray))
-
-
 @pytest.mark.parametrize("algorithm", NETWORKS)
 def test_a_firing_allocates_nothing(algorithm: str) -> None:
-    """numba itself counts one block per array argument; a kernel must add none to that."""
+    """numba's counter of allocated blocks stays where it is; it counts those of a function that
+    makes an array."""
     _nrt_python: Any = import_module("numba.core.runtime._nrt_python")
     rtsys: Any = import_module("numba.core.runtime").rtsys
 
@@ -463,6 +458,7 @@ def test_a_firing_allocates_nothing(algorithm: str) -> None:
     calls["stacks"] = cpu.bind(drawn, "native", frames)
     env = kernel("env_step", program=program, envs=ENVS, obs=obs, act=act)
     calls["env"] = cpu.bind(env, "native", filled([env]))
+    calls["makes an array"] = makes = numba.njit(lambda: np.zeros(3).sum())
     for call in calls.values():
         call()
     _nrt_python.memsys_enable_stats()
@@ -471,7 +467,6 @@ def test_a_firing_allocates_nothing(algorithm: str) -> None:
             before = rtsys.get_allocation_stats()
             call()
             after = rtsys.get_allocation_stats()
-            arguments = arrays_in(call.args)  # type: ignore[attr-defined]
-            assert after.alloc - before.alloc == arguments, name
+            assert after.alloc - before.alloc == (call is makes), name
     finally:
         _nrt_python.memsys_disable_stats()

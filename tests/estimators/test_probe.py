@@ -132,7 +132,8 @@ def test_advice_names_the_probe_where_starting_operators_is_in_doubt(
 ) -> None:
     def told(family: str, **host: object) -> str:
         platform = SimpleNamespace(host="cpu", device=lambda _: replace(CPU, **host))  # type: ignore[arg-type]
-        return _started(SimpleNamespace(costs=SimpleNamespace(platform=platform)), family)  # type: ignore[arg-type]
+        problem = SimpleNamespace(costs=SimpleNamespace(platform=platform))
+        return _started(SimpleNamespace(problem=problem), family)  # type: ignore[arg-type]
 
     eager = "update (eager) on gpu NVIDIA GeForce RTX 4090"
     assert "pearl calibrate --probe" in told(eager)

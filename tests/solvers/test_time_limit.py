@@ -175,7 +175,7 @@ if what == "cpsat":
     more = {"objective": "makespan", "method": "cpsat"}
 elif what == "milp":
     graph, costs = large(0, 1.0, tasks=500, devices=8)
-    began(linear.solver_process, "answer")
+    began(linear.solver_process, "solve_in_process")
     more = {}
 else:
     graph, costs = large(0, 1.0, tasks=100, devices=4)

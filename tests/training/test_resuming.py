@@ -157,7 +157,7 @@ def test_a_run_goes_on_with_the_plan_in_its_checkpoint_unless_one_is_given(tmp_p
     torch = pearl.plan(pearl.load(DDPG, set=TORCH))
     native = pearl.plan(pearl.load(DDPG))
     pearl.compile(DDPG, plan=torch).train(steps=200, out=tmp_path)
-    monkeypatch.setattr("pearl.training.trainer.plan_graph", lambda system, graph: native)
+    monkeypatch.setattr("pearl.training.trainer.plan_graph", lambda problem: native)
     again = pearl.compile(DDPG)  # which makes another plan, as after an upgrade
     assert again.plan == native
     run = again.train(steps=240, out=tmp_path, resume=True)

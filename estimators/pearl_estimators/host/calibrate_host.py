@@ -275,7 +275,7 @@ def _runtime(
     """
     from pearl_devices.primitives.math.core_latency import as_near
 
-    run = run or import_module(RUNTIME).measured
+    run = run or import_module(RUNTIME).measure_overhead
     found: dict[str, float] = {}
     end_s = time.monotonic() + MORE_S
     while True:

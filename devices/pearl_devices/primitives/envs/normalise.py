@@ -89,7 +89,8 @@ def observations(obs, next_obs, terminated, truncated, stats, count, options, on
         if only[n]:
             scale(obs, n, stats, options, obs)
         else:
-            obs[n] = next_obs[n]
+            for c in range(obs.shape[1]):
+                obs[n, c] = next_obs[n, c]
 
 
 @exact
