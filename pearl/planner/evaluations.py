@@ -34,7 +34,7 @@ def place_evaluation(plan: Plan, graph: TaskGraph, system: System) -> Evaluation
     """
     if graph.evaluation is None:
         return None
-    kernel, asked = graph.evaluation.kernel, system.train.evaluate_in
+    kernel, requested = graph.evaluation.kernel, system.train.evaluate_in
     host = system.platform.device(system.platform.host)
     offered = offers(kernel, host)
     variant = offered[0][0] if offered else ""
@@ -42,7 +42,7 @@ def place_evaluation(plan: Plan, graph: TaskGraph, system: System) -> Evaluation
         cost = estimate(kernel, host, variant=variant) if offered else None
     except (FigureError, DeviceKindError):  # a kind of the user's own need not know of evaluations
         cost = None
-    if cost is None and asked == "lane":
+    if cost is None and requested == "lane":
         raise SpecError(
             f"train.evaluate_in: lane: {host.name}, of kind {host.kind}, says nothing of what an "
             "evaluation takes; set it to pauses, or let the kind estimate kernels of evaluation"
@@ -52,7 +52,7 @@ def place_evaluation(plan: Plan, graph: TaskGraph, system: System) -> Evaluation
     every = math.ceil(system.train.evaluate_every / graph.env_steps)
     share = cost.latency_s / (every * plan.period_s)
     free = host.width - sum(lane.width for lane in plan.lanes if lane.device == host.name)
-    apart = asked == "lane" or (asked == "auto" and share > SHARE and free >= 1)
+    apart = requested == "lane" or (requested == "auto" and share > SHARE and free >= 1)
     return EvaluationPlacement(
         apart=apart,
         device=host.name,
@@ -63,6 +63,6 @@ def place_evaluation(plan: Plan, graph: TaskGraph, system: System) -> Evaluation
         low_s=cost.low_s,
         high_s=cost.high_s,
         share=share,
-        pays_from=1 if asked == "lane" else math.ceil(START_S / cost.latency_s),
+        pays_from=1 if requested == "lane" else math.ceil(START_S / cost.latency_s),
         rung=cost.rung,
     )

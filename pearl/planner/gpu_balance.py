@@ -24,7 +24,7 @@ from pearl.graph.task_graph import Task, TaskGraph
 from pearl.planning.costs import CostTable, Mode
 from pearl.planning.draws import Draws, Vector
 from pearl.planning.plans import plain
-from pearl.planning.replicas import resized
+from pearl.planning.replicas import resize_kernel
 from pearl.spec.system import System
 from pearl.spec.user_code import build_graph
 from pearl_devices import Device, Kernel, offers
@@ -197,14 +197,14 @@ class Machine:
     def _on_cpu(self, of: Kernel, task: Task, share: int | None) -> Mode:
         """The fastest allowed variant on one core. share: environments of an actor's kernel."""
         allowed = self.system.limits.variants.get(task.name)
-        found = [
+        modes = [
             _mode(task, of, self.cpu, variant, width, share)
             for variant, width in offers(of, self.cpu)
             if width == 1 and (variant in allowed if allowed else variant not in OPT_IN_VARIANTS)
         ]
-        if not found:
+        if not modes:
             raise SpecError(f"balance: no variant of {task.name} runs on one core and is allowed")
-        return min(found, key=lambda m: m.estimate.latency_s)
+        return min(modes, key=lambda m: m.estimate.latency_s)
 
     def _seconds(self, modes: Sequence[Mode]) -> float:
         """Of all firings of an iteration."""
@@ -214,7 +214,8 @@ class Machine:
     def _acting(self, share: int) -> list[Mode]:
         """The modes of the tasks of one actor with `share` environments."""
         return [
-            self._on_cpu(resized(t.kernel, share, t.environments), t, share) for t in self.acting
+            self._on_cpu(resize_kernel(t.kernel, share, t.environments), t, share)
+            for t in self.acting
         ]
 
     def acting_s(self, share: int) -> float:

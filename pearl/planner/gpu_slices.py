@@ -71,8 +71,8 @@ def throughput(loop: Loop, work: Work, layout: Layout) -> float:
     if layout == "colocated":
         share, moved = max(role.share for role in roles), summed
     else:
-        kept = (1.0, loop.agent_shared, loop.trainer_shared)
-        weighed = (r.seconds * k * r.share for r, k in zip(roles, kept, strict=False))
+        factors = (1.0, loop.agent_shared, loop.trainer_shared)
+        weighed = (r.seconds * k * r.share for r, k in zip(roles, factors, strict=False))
         share = sum(weighed) / busy_s
         step = loop.state_bytes + loop.action_bytes + loop.reward_bytes
         moved = loop.steps * (step if training else step + loop.state_bytes)
@@ -134,18 +134,18 @@ def search(
         for place, count in enumerate(environments[start:], start):
             if len(line) == 2 and _on_line(line, count) > room:
                 break
-            found = probe(slices, count)
+            measured = probe(slices, count)
             probes += 1
             if len(line) < 2 and count not in dict(line):
-                line.append((count, found.memory_bytes))
-            if found.memory_bytes > room:
+                line.append((count, measured.memory_bytes))
+            if measured.memory_bytes > room:
                 break
-            total = slices * found.env_steps_per_s
+            total = slices * measured.env_steps_per_s
             if best is None or total > best.env_steps_per_s:
-                best = BestSlices(slices, count, total, found.memory_bytes, probes)
-            if before and _saturation(before, found) < saturated:
+                best = BestSlices(slices, count, total, measured.memory_bytes, probes)
+            if before and _saturation(before, measured) < saturated:
                 break
-            before, start = found, place
+            before, start = measured, place
     return replace(best, probes=probes) if best else None
 
 
@@ -180,16 +180,16 @@ def reductions(
     rest and one a ring through the host. peer_bytes_per_s: between two GPUs.
     """
     n, m, size = gpus, slices, model_bytes
-    found = [Reduction("multi-process", 0, 2 * (m * n - 1) * size / (m * n * host_bytes_per_s))]
+    ways = [Reduction("multi-process", 0, 2 * (m * n - 1) * size / (m * n * host_bytes_per_s))]
     if m <= n:
         seconds = 4 * (n - 1) * size / (n * peer_bytes_per_s)
-        found.append(Reduction("multi-ring", m, seconds))
+        ways.append(Reduction("multi-ring", m, seconds))
     for k in range(1, m + 1):
         ends = n * (m - k) + k
         seconds = 2 * (n - 1) * size / (n * peer_bytes_per_s)
         seconds += 2 * (ends - 1) * size / (ends * host_bytes_per_s)
-        found.append(Reduction("hierarchical", k, seconds))
-    return found
+        ways.append(Reduction("hierarchical", k, seconds))
+    return ways
 
 
 def reduction(

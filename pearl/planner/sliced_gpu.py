@@ -43,7 +43,7 @@ NO_SLOWER = 1.05
 
 
 @dataclass(frozen=True)
-class Sliced:
+class SlicingResult:
     """How GPUs like that of a spec are best sliced. Predicted.
 
     device: its name; gpus: how many there are.
@@ -70,7 +70,7 @@ class Sliced:
         return asdict(self)
 
 
-class Costs:
+class SliceCosts:
     """Times and memory of a system on shares of its GPU."""
 
     def __init__(self, system: System, gpu: Device) -> None:
@@ -85,7 +85,7 @@ class Costs:
                     + (f", {task.kernel.program}" if task.kernel.program else "")
                     + "); slices hold the whole loop, so every task must run on the GPU"
                 )
-        empty = [role for role, found in tasks.items() if not found]
+        empty = [role for role, members in tasks.items() if not members]
         if empty:
             raise SpecError(f"slices: algorithm {system.algorithm.name} has no {empty[0]} of tasks")
         self.tasks = tasks
@@ -118,10 +118,10 @@ class Costs:
         """One of so many slices, with all roles; the others take as much of the memory's rate."""
         sms = max(1, self.gpu.width // slices)
         crowded = replace(self.gpu, memory_bytes_per_s=self.gpu.memory_bytes_per_s / slices)
-        took = sum(self.seconds(role, sms, crowded) for role in self.tasks)
+        seconds = sum(self.seconds(role, sms, crowded) for role in self.tasks)
         scratch = max(task.kernel.resident_bytes for task in self.graph.tasks)
-        held = CONTEXT_BYTES + sum(self.graph.states.values()) + scratch
-        return Probe(self.graph.env_steps / took, held)
+        memory_bytes = CONTEXT_BYTES + sum(self.graph.states.values()) + scratch
+        return Probe(self.graph.env_steps / seconds, memory_bytes)
 
 
 def _role(task: Task) -> str:
@@ -129,52 +129,52 @@ def _role(task: Task) -> str:
     return {"environment": "simulator", "network": "agent"}.get(structure, "trainer")
 
 
-def plan_slices(system: System, gpus: int = 1) -> Sliced:
+def plan_slices(system: System, gpus: int = 1) -> SlicingResult:
     """The slices of `gpus` GPUs like that of a system.
 
     Raises:
         SpecError: there is no GPU, or several, or it cannot run a task; the text names it.
     """
-    found = [d for d in system.platform.devices if d.width_unit == "sm" and not d.simulated]
-    if len(found) != 1:
+    gpu_devices = [d for d in system.platform.devices if d.width_unit == "sm" and not d.simulated]
+    if len(gpu_devices) != 1:
         names = [f"{d.name} ({d.kind})" for d in system.platform.devices]
         raise SpecError(
             f"slices: platform {system.platform.name} has {', '.join(names)}; exactly one GPU is "
             "needed, which --gpus multiplies"
         )
-    gpu = found[0]
-    costs = Costs(system, gpu)
+    gpu = gpu_devices[0]
+    costs = SliceCosts(system, gpu)
     loop = _loop(system, costs, gpus)
     gains = {
         work: throughput(loop, work, LAYOUTS[0]) / throughput(loop, work, LAYOUTS[1])
         for work in ("serving", "training")
     }
-    systems, refused = _of_sizes(system, gpu)
+    systems, refused = _costs_by_size(system, gpu)
     sized = tuple(systems)
     best = search(lambda k, n: systems[n].probe(k), gpu.memory_bytes, environments=sized)
     host = system.platform.route(gpu.name, system.platform.host)[0].bytes_per_s
     peer = gpu.figures.get("peer_bytes_per_s", host)
     summed = reduction(gpus, best.slices, loop.model_bytes, host, peer) if best else None
-    return Sliced(
+    return SlicingResult(
         gpu.name, gpus, loop.simulator, loop.agent, loop.trainer, gains["serving"],
         gains["training"], sized, refused, best, summed,
     )  # fmt: skip
 
 
-def _of_sizes(system: System, gpu: Device) -> tuple[dict[int, Costs], str]:
+def _costs_by_size(system: System, gpu: Device) -> tuple[dict[int, SliceCosts], str]:
     """The costs with each number of environments that the spec allows, and why not with more."""
-    found: dict[int, Costs] = {}
+    costs: dict[int, SliceCosts] = {}
     for count in ENVIRONMENTS:
         try:
-            found[count] = Costs(load(system.raw, set={"algorithm.num_envs": count}), gpu)
+            costs[count] = SliceCosts(load(system.raw, set={"algorithm.num_envs": count}), gpu)
         except SpecError as error:
-            if not found:
+            if not costs:
                 raise
-            return found, str(error)
-    return found, ""
+            return costs, str(error)
+    return costs, ""
 
 
-def _loop(system: System, costs: Costs, gpus: int) -> Loop:
+def _loop(system: System, costs: SliceCosts, gpus: int) -> Loop:
     (simulator,) = costs.tasks["simulator"][:1]
     learners = [t.kernel for t in costs.graph.tasks if kind_of(t.kernel).structure == "gradient"]
     envs = simulator.environments

@@ -220,9 +220,9 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """A plain object as `docs/contract.md` describes it; no NaN or infinity."""
-        found: dict[str, Any] = plain(asdict(replace(self, problem=None)))
-        del found["problem"]
-        return found
+        result: dict[str, Any] = plain(asdict(replace(self, problem=None)))
+        del result["problem"]
+        return result
 
     def save(self, path: str | Path) -> None:
         """Write the plan as JSON, whole or not at all."""
@@ -315,7 +315,7 @@ def fits(item: Any, kind: str) -> bool:
 def build(kind: type, value: Any, where: str) -> Any:
     if not isinstance(value, Mapping):
         raise SpecError(f"{where}: an object is needed, this is {shown(value)}")
-    given: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for f in fields(kind):
         if f.name not in value:
             optional = f.default is not f.default_factory  # either is set
@@ -330,8 +330,8 @@ def build(kind: type, value: Any, where: str) -> Any:
             item = list_of(Entry, item, f"{where}: order")
         elif isinstance(item, list):
             item = tuple(item)
-        given[f.name] = item
-    return kind(**given)
+        values[f.name] = item
+    return kind(**values)
 
 
 CLOSED: Literal["closed_form"] = "closed_form"

@@ -252,9 +252,9 @@ def load_run(path: str | Path) -> Run:
     values["tasks"] = list_of(TaskTiming, source.get("tasks"), f"{where}: tasks")
     values["plan"] = load_plan(source["plan"])
     if source.get("drift") is not None:
-        found = build(Drift, source["drift"], f"{where}: drift")
+        drift = build(Drift, source["drift"], f"{where}: drift")
         tasks = list_of(TaskDrift, source["drift"].get("tasks"), f"{where}: drift.tasks")
-        values["drift"] = replace(found, tasks=tasks)
+        values["drift"] = replace(drift, tasks=tasks)
     for name, kind in (("stopped", StoppedBy), ("solution", TimeToSolution)):
         if source.get(name) is not None:
             values[name] = build(kind, source[name], f"{where}: {name}")

@@ -21,8 +21,8 @@ from pearl.solvers.infeasible.limit_sets import (
     Limit,
     all_limits,
     is_feasible,
+    keep_limits,
     least_s,
-    only,
 )
 from pearl.solvers.model.method import Search
 from pearl.solvers.model.search_space import search_spaces
@@ -41,13 +41,13 @@ def find_conflict(problem: Problem, deadline: float) -> InfeasibleError:
     """
     deadline = _until(deadline)
     with extended(deadline):
-        kept, smallest = _filtered(problem, deadline)
-        if kept:
-            return _error(kept, smallest, problem, deadline)
+        conflicting, smallest = _filter_limits(problem, deadline)
+        if conflicting:
+            return _error(conflicting, smallest, problem, deadline)
         conflict: list[dict[str, Any]] = []
         numbers = [k for k in all_limits(problem.limits) if k.key in NUMBERS]
         for limit in numbers:
-            conflict += _described(limit, numbers, problem, deadline)[1]
+            conflict += _describe_limit(limit, numbers, problem, deadline)[1]
     return InfeasibleError(
         f"graph {problem.graph.name!r}: some assignments would meet the limits if their lanes "
         "needed no order, but none does with one; allow a longer period or more power",
@@ -55,7 +55,7 @@ def find_conflict(problem: Problem, deadline: float) -> InfeasibleError:
     )
 
 
-def sharpened(error: InfeasibleError, problem: Problem, deadline: float) -> InfeasibleError:
+def add_conflict_set(error: InfeasibleError, problem: Problem, deadline: float) -> InfeasibleError:
     """An error about one task, class of tasks or memory, together with the smallest conflicting set
     of limits behind it, where that names more."""
     kinds = [entry["kind"] for entry in error.conflict]
@@ -64,19 +64,19 @@ def sharpened(error: InfeasibleError, problem: Problem, deadline: float) -> Infe
     deadline = _until(deadline)
     try:
         with extended(deadline):
-            kept, smallest = _filtered(problem, deadline)
-            if not kept:
+            conflicting, smallest = _filter_limits(problem, deadline)
+            if not conflicting:
                 return error
-            found = _error(kept, smallest, problem, deadline)
+            conflict_error = _error(conflicting, smallest, problem, deadline)
     except OutOfTimeError:
         return error
-    if len(found.conflict) <= len(error.conflict):
+    if len(conflict_error.conflict) <= len(error.conflict):
         return error
-    return InfeasibleError(f"{error}: {found}", found.conflict)
+    return InfeasibleError(f"{error}: {conflict_error}", conflict_error.conflict)
 
 
 def _error(
-    kept: Sequence[Limit],
+    conflicting: Sequence[Limit],
     smallest: bool,
     problem: Problem,
     deadline: float,
@@ -84,11 +84,11 @@ def _error(
     """The error that names these limits."""
     parts: list[str] = []
     conflict: list[dict[str, Any]] = []
-    for limit in kept:
-        text, entries = _described(limit, kept, problem, deadline)
+    for limit in conflicting:
+        text, entries = _describe_limit(limit, conflicting, problem, deadline)
         parts.append(text)
         conflict += entries
-    if len(kept) == 1:
+    if len(conflicting) == 1:
         message = f"no plan {parts[0]}"
     else:
         message = f"no plan {', and '.join(parts)}: " + (
@@ -117,28 +117,28 @@ def _until(deadline: float) -> float:
     return now + min(SECONDS, max(LEAST_S, deadline - now))
 
 
-def _filtered(problem: Problem, deadline: float) -> tuple[list[Limit], bool]:
+def _filter_limits(problem: Problem, deadline: float) -> tuple[list[Limit], bool]:
     """A set of limits that conflict, and whether every part of it can be met."""
-    kept = list(all_limits(problem.limits))
+    conflicting = list(all_limits(problem.limits))
     smallest = True
     try:
-        if is_feasible(problem, kept, deadline):
+        if is_feasible(problem, conflicting, deadline):
             return [], True
     except OutOfTimeError:
-        return kept, False
-    for limit in list(kept):
-        rest = [k for k in kept if k != limit]
+        return conflicting, False
+    for limit in list(conflicting):
+        rest = [k for k in conflicting if k != limit]
         try:
             if not is_feasible(problem, rest, deadline):
-                kept = rest
+                conflicting = rest
         except OutOfTimeError:
             smallest = False
-    return kept, smallest
+    return conflicting, smallest
 
 
-def _shortest_s(problem: Problem, kept: Sequence[Limit], deadline: float) -> float | None:
+def _shortest_s(problem: Problem, limits: Sequence[Limit], deadline: float) -> float | None:
     """The shortest period under these limits; None if there was no time to find it."""
-    alone, ignore = only(problem, kept)
+    alone, ignore = keep_limits(problem, limits)
     try:
         spaces = search_spaces(alone, ignore)
         return min(least_s(space, alone, deadline) for space in spaces)
@@ -146,15 +146,15 @@ def _shortest_s(problem: Problem, kept: Sequence[Limit], deadline: float) -> flo
         return None
 
 
-def _described(
+def _describe_limit(
     limit: Limit,
-    kept: Sequence[Limit],
+    conflicting: Sequence[Limit],
     problem: Problem,
     deadline: float,
 ) -> tuple[str, list[dict[str, Any]]]:
     """One limit of the conflict in words, with what would do without it, and as entries."""
     graph, costs, limits = problem.graph, problem.costs, problem.limits
-    rest = [k for k in kept if k != limit]
+    rest = [k for k in conflicting if k != limit]
     rate = "env steps/s" if graph.env_steps else "iterations/s"
 
     def entry(
@@ -166,17 +166,17 @@ def _described(
         others = [k for k in rest if k.key not in NUMBERS[1:]]
         best = _shortest_s(problem, others, deadline)
         if limit.key == "period_s":
-            asked = limits.period_s or 0.0
-            text = f"meets period {asked:.6g} s"
+            limit_value = limits.period_s or 0.0
+            text = f"meets period {limit_value:.6g} s"
             if best is not None and best < math.inf:
                 text += f"; the shortest reachable is at least {best:.6g} s"
-            return text, entry("period", graph.name, best, asked, "s")
-        asked = limits.min_throughput_per_s or 0.0
+            return text, entry("period", graph.name, best, limit_value, "s")
+        limit_value = limits.min_throughput_per_s or 0.0
         reachable = (graph.env_steps or 1) / best if best else None
-        text = f"meets min_throughput {asked:.6g} {rate}"
+        text = f"meets min_throughput {limit_value:.6g} {rate}"
         if reachable is not None:
             text += f"; the best reachable is at most {reachable:.6g}"
-        return text, entry("min_throughput", graph.name, asked, reachable, rate)
+        return text, entry("min_throughput", graph.name, limit_value, reachable, rate)
     if limit.key == "power_w":
         cap = limits.power_w or 0.0
         always = sum(costs.platform.idle_w().values())
@@ -189,7 +189,7 @@ def _described(
             text += f": about {need:.4g} W would do" if need is not None else ""
         return text, entry("power", graph.name, need, cap, "W")
     if limit.key == MEMORY:
-        return _memory(problem, kept)
+        return _memory(problem, conflicting)
     if limit.key == "max_lanes":
         most = limits.max_lanes
         text = f"has at most {most} lane{'' if most == 1 else 's'} (max_lanes)"
@@ -245,10 +245,10 @@ def _least_power_w(problem: Problem, rest: Sequence[Limit], deadline: float) -> 
     return high
 
 
-def _memory(problem: Problem, kept: Sequence[Limit]) -> tuple[str, list[dict[str, Any]]]:
+def _memory(problem: Problem, conflicting: Sequence[Limit]) -> tuple[str, list[dict[str, Any]]]:
     """Memory needed by all tasks, memory of the devices, and the largest class; without numbers
     where time runs out."""
-    alone, _ = only(problem, [k for k in kept if k.key != MEMORY])
+    alone, _ = keep_limits(problem, [k for k in conflicting if k.key != MEMORY])
     try:
         space = search_spaces(alone, frozenset({MEMORY}))[0]
     except OutOfTimeError:

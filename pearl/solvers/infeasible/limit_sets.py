@@ -45,7 +45,7 @@ def all_limits(limits: Limits) -> Iterator[Limit]:
             yield Limit(key)
 
 
-def only(problem: Problem, kept: Sequence[Limit]) -> tuple[Problem, frozenset[str]]:
+def keep_limits(problem: Problem, kept: Sequence[Limit]) -> tuple[Problem, frozenset[str]]:
     """The problem with these limits alone, and what `search_spaces` is to leave out."""
     limits = problem.limits
     names = {key: {k.name for k in kept if k.key == key} for key in (*_MAPPINGS, "together")}
@@ -63,7 +63,7 @@ def only(problem: Problem, kept: Sequence[Limit]) -> tuple[Problem, frozenset[st
 
 def is_feasible(problem: Problem, kept: Sequence[Limit], deadline: float) -> bool:
     """Whether some assignment meets these limits, lane orders left out."""
-    alone, ignore = only(problem, kept)
+    alone, ignore = keep_limits(problem, kept)
     try:
         spaces = search_spaces(alone, ignore)
     except InfeasibleError:
