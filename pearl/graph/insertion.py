@@ -39,7 +39,8 @@ def inserted(graph: TaskGraph, task: Task, *, after: str, before: str) -> TaskGr
         places = [e for e in graph.edges if e.is_channel and not _obstacle(graph, task, e)]
         named = ", ".join(dict.fromkeys(f"{e.src} → {e.dst}" for e in places))
         raise SpecError(
-            f"graph {graph.name!r}: {task.name} cannot be put between {after} and {before}: {obstacle}; "
+            f"graph {graph.name!r}: {task.name} cannot be put between {after} and {before}: "
+            f"{obstacle}; "
             + (
                 f"one firing of the first must send to one of the second, as in {named}"
                 if named

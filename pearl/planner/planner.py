@@ -17,14 +17,15 @@ from pearl.errors import InfeasibleError, SpecError
 from pearl.formatting import listed
 from pearl.graph.limits import Limits, time_limit_faults
 from pearl.graph.task_graph import TaskGraph
-from pearl.planner.evaluations import place_evaluation
 from pearl.planning.costs import CostTable, add_lane_overhead, build_cost_table
-from pearl.planning.plans import Plan
+from pearl.planning.plans import EvaluationPlacement, Plan
 from pearl.planning.problem import Problem
 from pearl.spec.platform_entries import count_unsourced
 from pearl.spec.reading import System, load
 from pearl.spec.user_code import build_graph
+from pearl_devices import DeviceKindError, FigureError, offers
 from pearl_devices.base import WIDE
+from pearl_estimators import estimate
 from pearl_estimators.cpu import UNTIMED_RUNGS
 from pearl_estimators.host import calibrator
 
@@ -220,6 +221,62 @@ def _add_notes(found: Plan, *notes: str) -> Plan:
     return replace(found, note="; ".join(notes)) if notes else found
 
 
+LANE_SHARE = 0.05
+"""Least fraction of the loop's time for which evaluations get a lane of their own."""
+
+START_S = 2.0
+"""CPU seconds until a process has imported PEARL and bound an evaluation (assumed: rounded up from
+readings on 2 × AMD EPYC, virtual, 2026)."""
+
+
+def place_evaluation(plan: Plan, graph: TaskGraph, system: System) -> EvaluationPlacement | None:
+    """Decide where the evaluations of a run are played: at pauses of the loop, or in a lane of
+    their own; None (at pauses) if the graph has none, or the host's kind has no estimate for them.
+
+    Evaluations are no part of the period: one fires in many iterations, no task waits for it, and
+    its length depends on the policy, so only an upper bound of its time is known before. The rule
+    is simple: evaluations get a lane if they would otherwise take a good part of the loop's time
+    and a core is free.
+
+    Raises:
+        SpecError: the spec requests a lane, and the host's kind has no estimate.
+    """
+    if graph.evaluation is None:
+        return None
+    kernel, requested = graph.evaluation.kernel, system.train.evaluate_in
+    host = system.platform.device(system.platform.host)
+    offered = offers(kernel, host)
+    variant = offered[0][0] if offered else ""
+    try:
+        cost = estimate(kernel, host, variant=variant) if offered else None
+    except (FigureError, DeviceKindError):  # a user-defined kind may lack them
+        cost = None
+    if cost is None and requested == "lane":
+        raise SpecError(
+            f"train.evaluate_in: lane: {host.name}, of kind {host.kind}, says nothing of what an "
+            "evaluation takes; set it to pauses, or let the kind estimate kernels of evaluation"
+        )
+    if cost is None:
+        return None
+    every = math.ceil(system.train.evaluate_every / graph.env_steps)
+    share = cost.latency_s / (every * plan.period_s)
+    free = host.width - sum(lane.width for lane in plan.lanes if lane.device == host.name)
+    apart = requested == "lane" or (requested == "auto" and share > LANE_SHARE and free >= 1)
+    return EvaluationPlacement(
+        apart=apart,
+        device=host.name,
+        variant=variant,
+        every=every,
+        episodes=kernel.dim("episodes"),
+        seconds=cost.latency_s,
+        low_s=cost.low_s,
+        high_s=cost.high_s,
+        share=share,
+        pays_from=1 if requested == "lane" else math.ceil(START_S / cost.latency_s),
+        rung=cost.rung,
+    )
+
+
 ONE_LANE = "one lane on one CPU needs no timing to be trained"
 
 
@@ -234,7 +291,7 @@ def skipping_timing_if_busy(system: System) -> AbstractContextManager[None]:
 
 
 def lane_overhead(system: System) -> dict[str, Any]:
-    """The overhead of several lanes on this host, for `add_lane_overhead`: calibrated, else assumed.
+    """Return the overhead of several lanes on this host, calibrated or else assumed.
 
     Empty if a plan has one lane anyway, or if its lanes may be on other hosts.
     """

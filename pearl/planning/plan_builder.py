@@ -35,7 +35,7 @@ class Proof:
     bound: no plan costs less, seconds or joules an iteration; of makespan, no first iteration is
         complete before, seconds.
     period_bound_s: no period is smaller; for throughput of any assignment, else of this one.
-    late: whether time ran out.
+    timed_out: whether time ran out.
     """
 
     objective: str

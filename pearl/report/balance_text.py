@@ -9,8 +9,7 @@ from html import escape
 
 from pearl.formatting import count, listed, percent, si
 from pearl.planner.gpu_balance import Balance, BalanceAnswer, SweepPoint
-from pearl.planner.gpu_slices import MOST_SLICES
-from pearl.planner.sliced_gpu import SlicingResult
+from pearl.planner.gpu_slices import MOST_SLICES, SlicingResult
 from pearl.report.bands_text import range_text
 from pearl.text_tables import Column, Table, table_text, terminal_width
 

@@ -23,13 +23,14 @@ from pearl.planner.gpu_slices import (
     Loop,
     Probe,
     Role,
+    SliceCosts,
     Work,
+    plan_slices,
     reduction,
     reductions,
     search,
     throughput,
 )
-from pearl.planner.sliced_gpu import SliceCosts, plan_slices
 from pearl_devices import Device, Kernel
 from tests.schemas.test_schemas import problems
 

@@ -71,7 +71,7 @@ def solve(problem: Problem, search: Search) -> Outcome:
 
 
 class _Branches:
-    """The search over some search spaces. best: the best plan so far; late: time ran out."""
+    """The search over some search spaces. best: the best plan so far; timed_out: time ran out."""
 
     def __init__(self, spaces: Sequence[SearchSpace], problem: Problem, search: Search) -> None:
         self.spaces, self.problem = spaces, problem

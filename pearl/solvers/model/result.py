@@ -33,7 +33,7 @@ class Outcome:
 
     best: the best plan found.
     bound: no plan costs less, in the unit of `Candidate.cost`; 0 where nothing is proven.
-    late: whether time ran out.
+    timed_out: whether time ran out.
     """
 
     best: Candidate
