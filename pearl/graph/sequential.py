@@ -10,7 +10,11 @@ from pearl.graph.task_graph import TaskGraph
 
 def program_order(graph: TaskGraph) -> tuple[str, ...]:
     """The firings of one iteration in the order of the sequential program: always the first task,
-    in the graph's order, that can fire."""
+    in the graph's order, that can fire.
+
+    Raises:
+        SpecError: no task can fire before the iteration ends.
+    """
     tokens = [e.tokens for e in graph.edges]
     left = dict(graph.repetition)
     order: list[str] = []

@@ -86,7 +86,12 @@ def _no_lane_error(task: str, where: str) -> InfeasibleError:
 def solve(problem: Problem) -> Plan:
     """The plan with these lanes, each task in its fastest mode on the host device, or of copies on
     the like of it on the host with the most lanes left; nothing is proven. Its period is that of
-    mean times in lock-step: a run in any order is as fast or faster."""
+    mean times in lock-step: a run in any order is as fast or faster.
+
+    Raises:
+        SpecError: the graph or the limits allow no copies in any order.
+        InfeasibleError: a task cannot run on a free lane.
+    """
     begin, limits = time.perf_counter(), problem.limits
     copies = check(problem.graph, limits)
     envs = problem.graph.task("env_step").environments

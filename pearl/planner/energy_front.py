@@ -139,8 +139,9 @@ def front(
     `open_w` of the result says below which plans the front is not proved to be complete,
     `assignments` which plans are the same one slowed down.
 
-    Raises SpecError for arguments that make no sense and InfeasibleError where no plan meets the
-    limits.
+    Raises:
+        SpecError: an argument is invalid.
+        InfeasibleError: no plan meets the limits.
     """
     problems = problem_faults(graph, costs, limits) + _faults(gap, time_limit_s)
     if problems:
@@ -158,7 +159,12 @@ def _faults(gap: object, time_limit_s: object) -> list[str]:
 
 
 def front_of_problem(problem: Problem, *, gap: float = 0.01, time_limit_s: float = 60.0) -> Front:
-    """The front of a problem, as `front`; its objective does not count."""
+    """Return the front of a problem, as `front`; its objective does not count.
+
+    Raises:
+        SpecError: an argument is invalid.
+        InfeasibleError: no plan meets the limits.
+    """
     if problems := _faults(gap, time_limit_s):
         raise SpecError(*problems)
     problem = replace(problem, objective="throughput")

@@ -91,8 +91,11 @@ def plan(
 ) -> Plan:
     """The best plan found for a system within `time_limit_s` seconds, with the proof it has.
 
-    Always works, whether the devices are here or not. Raises SpecError for a spec or method that is
-    wrong and InfeasibleError where no plan meets the limits.
+    The devices of the platform need not be present on this machine.
+
+    Raises:
+        SpecError: the spec, the method or the time limit is invalid.
+        InfeasibleError: no plan meets the limits, or the method found none.
     """
     problems = time_limit_faults(time_limit_s)
     if problems:

@@ -213,8 +213,9 @@ def build_cost_table(
 ) -> CostTable:
     """Ask every device's backend what it offers for every task and fusion, and estimate each.
 
-    A task that no allowed device can run is an InfeasibleError naming it; a device that lacks a
-    figure for its estimates is a SpecError.
+    Raises:
+        InfeasibleError: no allowed device can run a task; names the task.
+        SpecError: a device lacks a figure for its estimates.
     """
     simulated = [d.name for d in platform.devices if d.simulated]
     try:

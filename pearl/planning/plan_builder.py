@@ -60,6 +60,9 @@ def build_plan(
 
     Channels get the least capacities found; for makespan they hold all that an iteration puts into
     them.
+
+    Raises:
+        SpecError: an iteration takes 0 s, or costs 0 J for power efficiency.
     """
     single = proof.objective == "makespan"
     timed = build_timed_graph(assignment)

@@ -104,11 +104,12 @@ def costs_from_plan(plan: Plan, graph: TaskGraph, platform: Platform) -> CostTab
 
 
 def check_plan(plan: Plan, problem: Problem) -> None:
-    """Whether a plan fits the graph and the costs of a problem: every task placed once with a mode
-    that exists, orders complete, widths and lanes within the devices, states together, tokens those
-    of the graph plus slack, and the period as computed anew.
+    """Check that a plan fits the graph and the costs of a problem: every task placed once with a
+    mode that exists, orders complete, widths and lanes within the devices, states together, tokens
+    those of the graph plus slack, and the period as recomputed.
 
-    Raises SpecError with all that disagrees.
+    Raises:
+        SpecError: the plan disagrees with the problem; one line for each disagreement.
     """
     plan, graph, split = unfold_replicas(plan, problem.graph)
     costs = split_costs(problem.costs, split)
@@ -167,7 +168,11 @@ def check_plan(plan: Plan, problem: Problem) -> None:
 
 def unfold_replicas(plan: Plan, graph: TaskGraph) -> tuple[Plan, TaskGraph, ReplicaSplit]:
     """A plan with replicas as one of the graph in which its split tasks are copies; a plan without
-    replicas, or unfolded already, as it is. Raises SpecError where the replicas do not add up."""
+    replicas, or unfolded already, as it is.
+
+    Raises:
+        SpecError: the replicas do not add up.
+    """
     split_tasks = {t.task: t for t in plan.tasks if t.replicas > 1}
     if not split_tasks:
         return plan, graph, ReplicaSplit()

@@ -74,7 +74,8 @@ def enumerate_splits(graph: TaskGraph, limits: Limits) -> list[ReplicaSplit]:
     """Every choice of replicas within the limits, first the one that splits nothing. Tasks that are
     split together have the same shares.
 
-    A limit above 1 on a task that cannot be split is a SpecError naming those that can.
+    Raises:
+        SpecError: a limit above 1 is on a task that cannot be split; lists those that can be.
     """
     wanted = {t: n for t, n in limits.replicas.items() if n > 1}
     able = {t.name: t.environments for t in graph.tasks if t.environments}

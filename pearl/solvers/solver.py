@@ -87,8 +87,11 @@ def solve(
         objective, worse by the draws and by the least seconds of each that are known.
 
     Its value, bound, gap and status say what is proven; of a robust plan gap and status are those
-    of its regret, value and bound those of the estimates. Raises SpecError for an unknown
-    objective, method or name, and InfeasibleError naming the limit that cannot be met.
+    of its regret, value and bound those of the estimates.
+
+    Raises:
+        SpecError: an objective, a method or a name is unknown.
+        InfeasibleError: a limit cannot be met, or no plan was found in time; names the limit.
     """
     problems = problem_faults(graph, costs, limits) + _faults(objective, method, time_limit_s, seed)
     if problems:
@@ -129,7 +132,12 @@ def solve_problem(
     seed: int = 0,
     known: Plan | None = None,
 ) -> Plan:
-    """The plan of a problem, as `solve`, which describes the options and the errors."""
+    """Return the plan of a problem, as `solve`, which describes the options.
+
+    Raises:
+        SpecError: an objective, a method or a name is unknown.
+        InfeasibleError: a limit cannot be met, or no plan was found in time; names the limit.
+    """
     if problems := _faults(problem.objective, method, time_limit_s, seed):
         raise SpecError(*problems)
     whole, robust = problem, ROBUST.get(problem.objective)

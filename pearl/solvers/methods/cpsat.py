@@ -56,8 +56,11 @@ def solve(problem: Problem, search: Search) -> Outcome:
     """The plan with the least makespan found, and CP-SAT's bound.
 
     Deterministic by seed where the first search on one thread finishes; with more threads, or when
-    time runs out, two calls may differ. SpecError without OR-Tools; InfeasibleError where
-    no plan meets the limits.
+    time runs out, two calls may differ.
+
+    Raises:
+        SpecError: OR-Tools is not installed, or a limit does not apply to a makespan.
+        InfeasibleError: no plan meets the limits.
     """
     if not installed():
         raise SpecError(

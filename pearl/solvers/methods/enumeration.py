@@ -29,8 +29,12 @@ PLANS = 20_000
 
 
 def every_space(problem: Problem) -> list[SearchSpace]:
-    """Every choice of replicas, fused modes and slack within the limits, with every mode. Errors as
-    `search_spaces`, and a SpecError where there are more than PLANS."""
+    """Return every choice of replicas, fused modes and slack within the limits, with every mode.
+
+    Raises:
+        SpecError: a name does not exist, or there are more than PLANS choices.
+        InfeasibleError: some task has no mode left.
+    """
     check_names(problem)
     expand(problem.graph)
     spaces: list[SearchSpace] = []
@@ -54,6 +58,11 @@ def every_space(problem: Problem) -> list[SearchSpace]:
 
 
 def refuse_more(number: float, what: str) -> None:
+    """Refuse to enumerate more than PLANS things.
+
+    Raises:
+        SpecError: the number exceeds PLANS.
+    """
     if number > PLANS:
         raise SpecError(
             f"method exhaustive: there are more than {PLANS} {what}; that many at most are "
@@ -123,6 +132,11 @@ def count(spaces: Sequence[SearchSpace]) -> int:
 
 
 def assignments(spaces: Sequence[SearchSpace]) -> Iterator[Assignment]:
+    """Yield every assignment of the search spaces that breaks no rule.
+
+    Raises:
+        SpecError: there are more than PLANS assignments.
+    """
     total = count(spaces)
     if total > PLANS:
         modes = sum(math.prod(len(m) for m in p.options) for p in spaces)

@@ -31,8 +31,12 @@ FIRINGS = 3
 
 
 def solve(problem: Problem, search: Search) -> Outcome:
-    """The best plan by enumeration. More than PLANS assignments are a SpecError saying how many;
-    InfeasibleError where no plan meets the limits. `seed` changes nothing."""
+    """Find the best plan by enumeration. `seed` changes nothing.
+
+    Raises:
+        SpecError: there are more than PLANS assignments; says how many.
+        InfeasibleError: no plan meets the limits.
+    """
     deadline = search.deadline
     if problem.objective == "makespan":
         return _soonest(problem, search)

@@ -64,7 +64,9 @@ KEPT = 4
 def solve(problem: Problem, search: Search) -> Outcome:
     """The best plan found, with a bound from a relaxation.
 
-    Raises InfeasibleError where no plan meets the limits, or where none is found that does.
+    Raises:
+        InfeasibleError: no plan meets the limits, or the search found none.
+        OutOfTimeError: the time ran out before there was any plan.
     """
     deadline = search.deadline
     spaces = open_spaces(problem)

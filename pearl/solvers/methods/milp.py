@@ -44,9 +44,12 @@ ORDERING_S = 2e-3
 def solve(problem: Problem, search: Search) -> Outcome:
     """The best plan over all search spaces, with the proven bound.
 
-    Raises InfeasibleError where no plan meets the limits, OutOfTimeError where none was found in
-    time. Deterministic for fewer than MANY tasks, where `seed` changes nothing; annealing of more
-    goes by the clock.
+    Deterministic for fewer than MANY tasks, where `seed` changes nothing; annealing of more tasks
+    depends on the clock.
+
+    Raises:
+        InfeasibleError: no plan meets the limits.
+        OutOfTimeError: the time ran out before there was any plan.
     """
     deadline = search.deadline
     few = select_splits(problem)

@@ -139,8 +139,12 @@ def build_instance(space: SearchSpace) -> DagInstance:
 
 
 def makespan_spaces(problem: Problem) -> list[SearchSpace]:
-    """`search_spaces` for this objective. A limit that it does not know is a SpecError naming
-    it."""
+    """Return the `search_spaces` of this objective.
+
+    Raises:
+        SpecError: a limit on power, period or throughput is set.
+        InfeasibleError: some task has no mode left.
+    """
     limits = problem.limits
     unknown = {
         "power": limits.power_w,

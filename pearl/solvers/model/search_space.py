@@ -112,7 +112,10 @@ def search_spaces(
 
     ignore: limits to leave out ("memory", "lanes"), to find out which one is in the way.
     only: the choices of replicas; None: all.
-    Raises SpecError for names that do not exist, InfeasibleError where some task has no mode left.
+
+    Raises:
+        SpecError: a name does not exist.
+        InfeasibleError: some task has no mode left.
     """
     check_names(problem)
     expand(problem.graph)  # a deadlock of the graph is an error; one that fusing closes is not
@@ -169,6 +172,11 @@ def slack_choices(graph: TaskGraph, limits: Limits) -> list[dict[EdgeKey, int]]:
 
 
 def check_names(problem: Problem) -> None:
+    """Check that limits, modes and edges name tasks, devices and limits that exist.
+
+    Raises:
+        SpecError: a limit, a mode or an edge has an unknown name.
+    """
     graph, costs, limits = problem.graph, problem.costs, problem.limits
     tasks = dict.fromkeys(t.name for t in graph.tasks)
     devices = dict.fromkeys(d.name for d in costs.platform.devices)
@@ -249,10 +257,12 @@ def space_of(
     *,
     every_mode: bool = False,
 ) -> SearchSpace:
-    """The search space on one expansion of the problem's graph; InfeasibleError where some task has
-    no mode left.
+    """Return the search space on one expansion of the problem's graph.
 
     every_mode: keep modes that another one beats in every respect.
+
+    Raises:
+        InfeasibleError: some task has no mode left, or no device has room for a class of tasks.
     """
     costs, limits = problem.costs, problem.limits
     platform = costs.platform
