@@ -17,7 +17,7 @@ from pearl.advice import hardware, limits_cost, measuring, sizes
 from pearl.advice.case import Case, Finding
 from pearl.errors import SpecError
 from pearl.explanation.resolve import LEAST_S
-from pearl.graph.limits import bad_time
+from pearl.graph.limits import time_limit_faults
 from pearl.planner.planner import as_system, plan
 from pearl.planning.draws import NUMBER, Draws
 from pearl.planning.plans import Plan, plain
@@ -95,7 +95,7 @@ def advise(
         SpecError: the spec, a device or a number is wrong.
         InfeasibleError: no plan meets the limits.
     """
-    problems = bad_time(time_limit_s)
+    problems = time_limit_faults(time_limit_s)
     names = "a list of names of"
     problems += mistyped("advise: about", about, Sequence, f"{names} questions")
     if isinstance(add, str) or not is_names(add):

@@ -23,8 +23,8 @@ from pearl.explanation.resolve import LEAST_S
 from pearl.formatting import count, listed, percent, si
 from pearl.graph.task_graph import TaskGraph
 from pearl.planning.costs import CostTable
-from pearl.planning.draws import PARTS, Draws, Uncertainty, Vector, doubts
-from pearl.planning.plan_builder import Proof, assemble
+from pearl.planning.draws import PARTS, Draws, Uncertainty, Vector, uncertainties
+from pearl.planning.plan_builder import Proof, build_plan
 from pearl.planning.plans import CLOSED, Plan, closed_forms
 from pearl.report.bands_text import range_text
 from pearl.solvers import METHODS
@@ -140,7 +140,7 @@ def _rivals(case: Case) -> list[Rival]:
     method = METHODS[plan.method]
     deadline = time.monotonic() + 0.5 * case.left_s
     problem = replace(case.problem, objective="throughput")
-    search, run = Search(deadline, plan.seed, plan.method), method.loaded(plan.method)
+    search, run = Search(deadline, plan.seed, plan.method), method.load(plan.method)
     found = rivals(problem, search, run, Draws(SOLVED, case.draws.seed))
     rows = _seconds(found, Draws(60, case.draws.seed), case)
     wins = np.bincount(rows.argmin(axis=0), minlength=len(found))
@@ -159,8 +159,8 @@ def _seconds(found: Sequence[Rival], draws: Draws, case: Case) -> np.ndarray:
 
 
 def _plan_of(case: Case, rival: Rival) -> Plan:
-    proof = Proof("throughput", case.plan.method, case.plan.seed, 0.0, 0.0, 0.0, late=False)
-    return assemble(rival.assignment, rival.orders, proof, power_w=case.problem.limits.power_w)
+    proof = Proof("throughput", case.plan.method, case.plan.seed, 0.0, 0.0, 0.0, timed_out=False)
+    return build_plan(rival.assignment, rival.orders, proof, power_w=case.problem.limits.power_w)
 
 
 def _measure(case: Case, found: Sequence[Rival]) -> Iterator[Finding]:
@@ -231,7 +231,7 @@ def _families(found: Sequence[Rival]) -> Mapping[str, list[Uncertainty]]:
         graph: TaskGraph = a.expansion.graph
         costs: CostTable = a.costs
         for mode in a.modes:
-            for doubt, _ in doubts(mode, graph, costs):
+            for doubt, _ in uncertainties(mode, graph, costs):
                 if doubt is not None:
                     families.setdefault(doubt.family, {})[doubt.own] = doubt
     return {family: list(members.values()) for family, members in families.items()}

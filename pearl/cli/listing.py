@@ -31,7 +31,7 @@ def methods() -> list[Entry]:
     """Every method that `solve` knows."""
     from pearl.solvers import METHODS
 
-    modules = {name: method.loaded(name).__module__ for name, method in METHODS.items()}
+    modules = {name: method.load(name).__module__ for name, method in METHODS.items()}
     return [
         {"name": name, "summary": _first_paragraph(import_module(module).__doc__)}
         for name, module in modules.items()

@@ -121,7 +121,7 @@ def balance(
     """Show how many actor threads the GPU needs: the ratio of threads to multiprocessors."""
     from pearl.files import write_atomically
     from pearl.planner.gpu_balance import balance as sweep
-    from pearl.planner.sliced_gpu import plan_slices
+    from pearl.planner.gpu_slices import plan_slices
     from pearl.report.balance_text import balance_svg, balance_text, slices_text
 
     system = load_spec(spec, [*(keys or ()), *(set or ())])

@@ -17,7 +17,7 @@ from pearl.explanation.diagnosis import Sentence, answers, by_estimates
 from pearl.explanation.near_optimal import RunnerUps, runner_ups
 from pearl.explanation.resolve import Resolver
 from pearl.explanation.what_if import WhatIf, what_ifs
-from pearl.graph.limits import Limits, bad_time
+from pearl.graph.limits import Limits, time_limit_faults
 from pearl.graph.task_graph import TaskGraph
 from pearl.planning.bands import Regret
 from pearl.planning.costs import CostTable
@@ -119,7 +119,7 @@ def explain(
         )
     if not is_number(within) or not 0 <= within <= 1:
         problems.append(f"within is {shown(within)}; it must be a share from 0 to 1")
-    problems += bad_time(time_limit_s)
+    problems += time_limit_faults(time_limit_s)
     if problems:
         raise SpecError(*problems)
     if graph is None or costs is None:

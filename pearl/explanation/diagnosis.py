@@ -25,7 +25,7 @@ from pearl.formatting import count, figure, listed, percent, si
 from pearl.planning.costs import Mode
 from pearl.planning.plans import Plan
 from pearl.planning.timing import delay_s
-from pearl.planning.ways import refusal
+from pearl.planning.variants import refusal_reason
 from pearl_devices import Device
 from pearl_devices.kernels import kind_of
 from pearl_estimators.roofline import launches
@@ -116,7 +116,7 @@ def refusals(again: Resolver, devices: Sequence[Device]) -> tuple[Sentence, ...]
         tasks: dict[str, list[str]] = {}
         able = {t for m in again.problem.costs.modes if m.device == device.name for t in m.tasks}
         for task in again.problem.graph.tasks:
-            if task.name not in able and (why := refusal(task.kernel, device)):
+            if task.name not in able and (why := refusal_reason(task.kernel, device)):
                 tasks.setdefault(why, []).append(task.name)
         if tasks:
             text = "; ".join(f"{listed(names)}: {why}" for why, names in tasks.items())
@@ -344,7 +344,7 @@ def no_mode_reason(again: Resolver, task: str, device: str) -> str:
         return ""
     if task in limits.variants:
         return f"without a variant on {device} that the limits name"
-    if why := refusal(
+    if why := refusal_reason(
         again.problem.graph.task(task).kernel, again.problem.costs.platform.device(device)
     ):
         return f"refused by {device} ({why})"

@@ -16,13 +16,13 @@ import networkx as nx
 from pearl.errors import InfeasibleError
 from pearl.planning.bands import Regret
 from pearl.planning.costs import CostTable, Mode
-from pearl.planning.plan_builder import Proof, assemble
+from pearl.planning.plan_builder import Proof, build_plan
 from pearl.planning.plans import Placement, Plan
 from pearl.planning.problem import Problem
 from pearl.solvers import METHODS
 from pearl.solvers.model.method import Search
 from pearl.solvers.model.search_space import search_spaces
-from pearl.solvers.period.symmetry import orbits
+from pearl.solvers.period.symmetry import find_orbits
 from pearl.solvers.solver import GRACE_S, default_method, solve_problem
 from pearl.solvers.under_draws import Scale, rival_of
 from pearl.time_limit import OutOfTimeError, within
@@ -106,15 +106,15 @@ class Resolver:
         began, seed = time.monotonic(), self.plan.seed
         deadline = began + seconds
         name = self.method or default_method("throughput")
-        search, run = Search(deadline, seed, name), METHODS[name].loaded(name)
+        search, run = Search(deadline, seed, name), METHODS[name].load(name)
         try:
             with within(deadline + GRACE_S):
                 drawn = scale.solve(problem, search, run, self.plan)
         except OutOfTimeError:
             return Answer(None, f"none was found in {seconds:.2g} s", False)
-        proof = Proof("throughput", name, seed, time.monotonic() - began, 0.0, 0.0, late=False)
+        proof = Proof("throughput", name, seed, time.monotonic() - began, 0.0, 0.0, timed_out=False)
         rival = drawn.rival
-        found = assemble(rival.assignment, rival.orders, proof, power_w=problem.limits.power_w)
+        found = build_plan(rival.assignment, rival.orders, proof, power_w=problem.limits.power_w)
         gain, reach = self.own_cost / drawn.cost - 1, math.inf
         if drawn.bound > 0:
             reach = self.own_cost / drawn.bound - 1
@@ -186,7 +186,7 @@ def interchangeable_devices(problem: Problem, plan: Plan) -> tuple[tuple[str, ..
     those first that the plan uses."""
     space = search_spaces(problem)[0]
     used = {t.device for t in plan.tasks}
-    found = orbits(space, [range(len(options)) for options in space.options])
+    found = find_orbits(space, [range(len(options)) for options in space.options])
     return tuple(tuple(sorted(names, key=lambda name: name not in used)) for names in found)
 
 

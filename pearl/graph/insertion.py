@@ -32,12 +32,15 @@ def inserted(graph: TaskGraph, task: Task, *, after: str, before: str) -> TaskGr
             the task, or another task stands there whose order with this one is open.
     """
     edge = next((e for e in graph.edges if (e.src, e.dst) == (after, before) and e.bytes), None)
-    why = _obstacle(graph, task, edge) if edge else f"no edge carries data from {after} to {before}"
-    if edge is None or why:
+    obstacle = (
+        _obstacle(graph, task, edge) if edge else f"no edge carries data from {after} to {before}"
+    )
+    if edge is None or obstacle:
         places = [e for e in graph.edges if e.is_channel and not _obstacle(graph, task, e)]
         named = ", ".join(dict.fromkeys(f"{e.src} → {e.dst}" for e in places))
         raise SpecError(
-            f"graph {graph.name!r}: {task.name} cannot be put between {after} and {before}: {why}; "
+            f"graph {graph.name!r}: {task.name} cannot be put between {after} and {before}: "
+            f"{obstacle}; "
             + (
                 f"one firing of the first must send to one of the second, as in {named}"
                 if named
@@ -54,7 +57,7 @@ def inserted(graph: TaskGraph, task: Task, *, after: str, before: str) -> TaskGr
         replace(e, src=task.name, bytes=bytes_read, slack=0, limit=None)
         for e in graph.edges
         if e.src == after and e.dst not in (after, before)
-        if (bytes_read := _passed(task, graph.task(e.dst)))
+        if (bytes_read := _bytes_between(task, graph.task(e.dst)))
     ]
     cut = [{after, e.dst} for e in (edge, *read_too)]
     return replace(
@@ -81,7 +84,7 @@ def _arrays(kernel: Kernel) -> set[str]:
     return set(kind_of(kernel).arrays(kernel))
 
 
-def _passed(task: Task, reader: Task) -> float:
+def _bytes_between(task: Task, reader: Task) -> float:
     """Bytes of the arrays that one task writes and another reads."""
     kind, read = kind_of(task.kernel), _arrays(reader.kernel)
     arrays = kind.arrays(task.kernel)
@@ -93,10 +96,10 @@ def _obstacle(graph: TaskGraph, task: Task, edge: Edge) -> str:
     if edge.production != edge.consumption:
         return f"the edge has the rates {edge.production} → {edge.consumption}"
     ends = [kind_of(graph.task(n).kernel).structure for n in (edge.src, edge.dst)]
-    seen = ends[0] in ("environment", "own") and ends[1] in ("network", "own")
-    if edge.tokens_seq > 1 and seen:
+    carries_observations = ends[0] in ("environment", "own") and ends[1] in ("network", "own")
+    if edge.tokens_seq > 1 and carries_observations:
         return GROUPS.format(edge.tokens_seq)
-    if edge.tokens_seq and not seen:
+    if edge.tokens_seq and not carries_observations:
         tokens = "an initial token" if edge.tokens_seq == 1 else f"{edge.tokens_seq} initial tokens"
         return (
             f"the edge has {tokens}: {edge.dst} begins with what was there before {edge.src} "
@@ -125,7 +128,7 @@ def _rival(graph: TaskGraph, task: Task, after: str, before: str) -> str:
         own = kind_of(other.kernel).structure == "own" and other.name not in (after, before)
         if not own or not {(after, other.name), (other.name, before)} <= ends:
             continue
-        if _passed(task, other) or _passed(other, task):
+        if _bytes_between(task, other) or _bytes_between(other, task):
             return (
                 f"{other.name} stands there, and one of the two writes what the other reads: put "
                 f"{task.name} after {other.name}, or before it"

@@ -118,7 +118,7 @@ class Limits:
             raise SpecError(*problems)
 
 
-def bad_time(time_limit_s: object) -> list[str]:
+def time_limit_faults(time_limit_s: object) -> list[str]:
     """The fault of a time limit as a line; no line where there is none."""
     if time_limit_s == math.inf or (is_number(time_limit_s) and time_limit_s > 0):
         return []

@@ -26,8 +26,8 @@ E = TypeVar("E", bound=Between)
 def numbered(edges: Iterable[E]) -> dict[EdgeKey, E]:
     """Edges by their keys, in their order."""
     count: Counter[tuple[str, str]] = Counter()
-    found: dict[EdgeKey, E] = {}
+    by_key: dict[EdgeKey, E] = {}
     for e in edges:
-        found[e.src, e.dst, count[e.src, e.dst]] = e
+        by_key[e.src, e.dst, count[e.src, e.dst]] = e
         count[e.src, e.dst] += 1
-    return found
+    return by_key

@@ -70,8 +70,9 @@ class Expansion:
 def expand(graph: TaskGraph, fused: Sequence[Unit] = ()) -> Expansion:
     """The single-rate expansion of `graph` with each of `fused` contracted into one call.
 
-    Raises SpecError naming the tasks of a cycle without tokens: a deadlock of the graph, or, with
-    `fused`, a call that would have to wait for itself.
+    Raises:
+        SpecError: a cycle has no tokens: a deadlock of the graph, or a fused call that would wait
+            for itself; names the tasks of the cycle.
     """
     member = {t: tuple(unit) for unit in fused for t in unit}
     units = tuple(dict.fromkeys(member.get(t.name, (t.name,)) for t in graph.tasks))
@@ -146,8 +147,11 @@ def max_cycle_ratio(
 ) -> tuple[float, list[int]]:
     """The largest seconds / tokens over all cycles and the nodes of a cycle that attains it.
 
-    (0, []) without a cycle. Tokens of one arc may be negative; a cycle whose tokens sum to 0 or
-    less is a SpecError that names it (by `names`, else by number).
+    (0, []) without a cycle. Tokens of one arc may be negative.
+
+    Raises:
+        SpecError: the tokens of a cycle sum to 0 or less; names its nodes by `names`, else by
+            number.
     """
     cycle = token_free_cycle(n, arcs)
     if cycle:

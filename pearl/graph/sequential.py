@@ -10,12 +10,16 @@ from pearl.graph.task_graph import TaskGraph
 
 def program_order(graph: TaskGraph) -> tuple[str, ...]:
     """The firings of one iteration in the order of the sequential program: always the first task,
-    in the graph's order, that can fire."""
+    in the graph's order, that can fire.
+
+    Raises:
+        SpecError: no task can fire before the iteration ends.
+    """
     tokens = [e.tokens for e in graph.edges]
     left = dict(graph.repetition)
     order: list[str] = []
     while any(left.values()):
-        able = (n for n, count in left.items() if count and not blocked(graph, tokens, n))
+        able = (n for n, count in left.items() if count and not blocking_reason(graph, tokens, n))
         name = next(able, None)
         if name is None:
             raise SpecError(
@@ -27,13 +31,13 @@ def program_order(graph: TaskGraph) -> tuple[str, ...]:
     return tuple(order)
 
 
-def blocked(graph: TaskGraph, tokens: Sequence[int], name: str) -> str | None:
+def blocking_reason(graph: TaskGraph, tokens: Sequence[int], name: str) -> str | None:
     """Why `name` cannot fire now, or None. A data channel has the least capacity that its rates
     allow: one slot where a firing gives what a firing takes."""
-    for e, here in zip(graph.edges, tokens, strict=True):
-        if e.dst == name and here < e.consumption:
+    for e, available in zip(graph.edges, tokens, strict=True):
+        if e.dst == name and available < e.consumption:
             return f"{e.src} has not given it what it needs"
-        if e.src == name and e.is_channel and here + e.production > e.least_capacity:
+        if e.src == name and e.is_channel and available + e.production > e.least_capacity:
             return f"{e.dst} has not yet read what it gave before"
     return None
 

@@ -13,10 +13,10 @@ from pearl.graph.parallel_edges import numbered
 from pearl.graph.period import expand
 from pearl.graph.sequential import program_order
 from pearl.graph.task_graph import TaskGraph
-from pearl.planning.plan_builder import Proof, assemble
+from pearl.planning.plan_builder import Proof, build_plan
 from pearl.planning.plans import Plan
 from pearl.planning.problem import Problem, split_problem
-from pearl.planning.replicas import Split
+from pearl.planning.replicas import ReplicaSplit
 from pearl.planning.timing import Assignment, build_timed_graph
 
 ACTING = ("inference", "env_step")
@@ -76,7 +76,7 @@ def check(graph: TaskGraph, limits: Limits) -> int:
     return copies
 
 
-def _unable(task: str, where: str) -> InfeasibleError:
+def _no_lane_error(task: str, where: str) -> InfeasibleError:
     return InfeasibleError(
         f"limits.any_order: {task} cannot run on a free lane of {where}",
         [{"kind": "task", "name": task, "need": 1, "limit": 0, "unit": "modes"}],
@@ -86,17 +86,24 @@ def _unable(task: str, where: str) -> InfeasibleError:
 def solve(problem: Problem) -> Plan:
     """The plan with these lanes, each task in its fastest mode on the host device, or of copies on
     the like of it on the host with the most lanes left; nothing is proven. Its period is that of
-    mean times in lock-step: a run in any order is as fast or faster."""
+    mean times in lock-step: a run in any order is as fast or faster.
+
+    Raises:
+        SpecError: the graph or the limits allow no copies in any order.
+        InfeasibleError: a task cannot run on a free lane.
+    """
     begin, limits = time.perf_counter(), problem.limits
     copies = check(problem.graph, limits)
     envs = problem.graph.task("env_step").environments
-    split = Split(ACTING, (envs // copies,) * copies)
+    split = ReplicaSplit(ACTING, (envs // copies,) * copies)
     copied = split_problem(problem, split)
-    torn, table, platform = copied.graph, copied.costs, copied.costs.platform
+    replica_graph, table, platform = copied.graph, copied.costs, copied.costs.platform
     lag = {
-        key: limits.policy_lag for key, e in numbered(torn.edges).items() if e.limit == "policy_lag"
+        key: limits.policy_lag
+        for key, e in numbered(replica_graph.edges).items()
+        if e.limit == "policy_lag"
     }
-    x = expand(torn.with_slack(lag))
+    x = expand(replica_graph.with_slack(lag))
     home = platform.device(platform.host)
     room = {d.name: d.max_lanes for d in platform.devices if d.kind == home.kind}
     room = {name: n for name, n in room.items() if name == home.name or platform.device(name).host}
@@ -105,34 +112,34 @@ def solve(problem: Problem) -> Plan:
         raise SpecError(
             f"limits.any_order: {copies} copies need {copies + 1} lanes; max_lanes allows {most}"
         )
-    copy = {u: part.replica for u in x.units if (part := torn.task(u[0]).part)}
-    able = {u: {m.device for m in table.of(*u)} & set(room) for u in x.units}
-    where: list[str] = []
+    copy = {u: part.replica for u in x.units if (part := replica_graph.task(u[0]).part)}
+    possible_devices = {u: {m.device for m in table.of(*u)} & set(room) for u in x.units}
+    actor_devices: list[str] = []
     for unit in x.units:
-        if unit not in copy and home.name not in able[unit]:
-            raise _unable(unit[0], home.name)
+        if unit not in copy and home.name not in possible_devices[unit]:
+            raise _no_lane_error(unit[0], home.name)
     left = {**room, home.name: room[home.name] - 1}
     for replica in range(copies):
-        mine = [u for u in x.units if copy.get(u) == replica]
-        free = [d for d in room if left[d] and all(d in able[u] for u in mine)]
+        own_units = [u for u in x.units if copy.get(u) == replica]
+        free = [d for d in room if left[d] and all(d in possible_devices[u] for u in own_units)]
         if not free:
-            raise _unable(mine[0][0], " or ".join(room))
-        where.append(max(free, key=lambda d: left[d]))
-        left[where[-1]] -= 1
+            raise _no_lane_error(own_units[0][0], " or ".join(room))
+        actor_devices.append(max(free, key=lambda d: left[d]))
+        left[actor_devices[-1]] -= 1
     modes, lanes = [], []
     for unit in x.units:
         replica = copy.get(unit, copies)
-        device = [*where, home.name][replica]
-        found = [m for m in table.of(*unit) if m.device == device]
-        modes.append(min(found, key=lambda m: m.estimate.occupancy_s))
-        lanes.append(where[:replica].count(device))
+        device = [*actor_devices, home.name][replica]
+        modes_there = [m for m in table.of(*unit) if m.device == device]
+        modes.append(min(modes_there, key=lambda m: m.estimate.occupancy_s))
+        lanes.append(actor_devices[:replica].count(device))
     assignment = Assignment(x, table, tuple(modes), tuple(lanes))
     timed = build_timed_graph(assignment)
-    seen: Counter[str] = Counter()
+    fired: Counter[str] = Counter()
     place: dict[tuple[str, int], int] = {}
-    for at, task in enumerate(program_order(torn)):
-        place[task, seen[task]] = at
-        seen[task] += 1
+    for position, task in enumerate(program_order(replica_graph)):
+        place[task, fired[task]] = position
+        fired[task] += 1
 
     def turn(node: int) -> int:
         """When a firing is due, or that which sends a message over a link."""
@@ -143,5 +150,5 @@ def solve(problem: Problem) -> Plan:
         name: tuple((i, 0) for i in sorted(nodes, key=turn)) for name, nodes in timed.lanes.items()
     }
     spent_s = time.perf_counter() - begin
-    proof = Proof("throughput", "any_order", 0, spent_s, 0.0, 0.0, late=False)
-    return replace(assemble(assignment, orders, proof), note=NOTE, problem=problem)
+    proof = Proof("throughput", "any_order", 0, spent_s, 0.0, 0.0, timed_out=False)
+    return replace(build_plan(assignment, orders, proof), note=NOTE, problem=problem)

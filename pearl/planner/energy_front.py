@@ -14,14 +14,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from pearl.errors import InfeasibleError, SpecError
-from pearl.graph.limits import Limits, bad_time
+from pearl.graph.limits import Limits, time_limit_faults
 from pearl.graph.task_graph import TaskGraph
-from pearl.planning.costs import CostTable, bad_problem
+from pearl.planning.costs import CostTable, problem_faults
 from pearl.planning.draws import Draws
 from pearl.planning.plan_validation import plan_orders, plan_timing
 from pearl.planning.plans import Plan
 from pearl.planning.problem import Problem
-from pearl.planning.valuation import bands_of, evaluate_samples
+from pearl.planning.valuation import build_bands, evaluate_samples
 from pearl.solvers.model.search_space import longest_s, search_spaces
 from pearl.solvers.solver import solve_problem
 from pearl_devices.validation import is_number, shown
@@ -78,13 +78,14 @@ class Front(list[Plan]):
 
 def front_assignments(plans: Sequence[Plan]) -> tuple[FrontAssignment, ...]:
     """The assignments of some plans, each with its plans, in the order of the fastest."""
-    found: dict[object, list[Plan]] = {}
+    by_assignment: dict[object, list[Plan]] = {}
     for p in plans:
         where = ((t.task, t.replica, t.device, t.lane, t.variant, t.width) for t in p.tasks)
         calls = ((t.fused_with, t.shares) for t in p.tasks)
-        found.setdefault((*where, *calls), []).append(p)
+        by_assignment.setdefault((*where, *calls), []).append(p)
     rows = [
-        FrontAssignment(tuple(sorted(some, key=lambda p: p.power_w))) for some in found.values()
+        FrontAssignment(tuple(sorted(some, key=lambda p: p.power_w)))
+        for some in by_assignment.values()
     ]
     return tuple(sorted(rows, key=lambda s: s.fastest.power_w))
 
@@ -138,17 +139,18 @@ def front(
     `open_w` of the result says below which plans the front is not proved to be complete,
     `assignments` which plans are the same one slowed down.
 
-    Raises SpecError for arguments that make no sense and InfeasibleError where no plan meets the
-    limits.
+    Raises:
+        SpecError: an argument is invalid.
+        InfeasibleError: no plan meets the limits.
     """
-    problems = bad_problem(graph, costs, limits) + _faults(gap, time_limit_s)
+    problems = problem_faults(graph, costs, limits) + _faults(gap, time_limit_s)
     if problems:
         raise SpecError(*problems)
-    return front_of(Problem(graph, costs, limits), gap=gap, time_limit_s=time_limit_s)
+    return front_of_problem(Problem(graph, costs, limits), gap=gap, time_limit_s=time_limit_s)
 
 
 def _faults(gap: object, time_limit_s: object) -> list[str]:
-    problems = bad_time(time_limit_s)
+    problems = time_limit_faults(time_limit_s)
     if not is_number(gap) or gap <= 0:
         problems.append(
             f"gap is {shown(gap)}; it must be finite and above 0, 0.01 for one per cent"
@@ -156,8 +158,13 @@ def _faults(gap: object, time_limit_s: object) -> list[str]:
     return problems
 
 
-def front_of(problem: Problem, *, gap: float = 0.01, time_limit_s: float = 60.0) -> Front:
-    """The front of a problem, as `front`; its objective does not count."""
+def front_of_problem(problem: Problem, *, gap: float = 0.01, time_limit_s: float = 60.0) -> Front:
+    """Return the front of a problem, as `front`; its objective does not count.
+
+    Raises:
+        SpecError: an argument is invalid.
+        InfeasibleError: no plan meets the limits.
+    """
     if problems := _faults(gap, time_limit_s):
         raise SpecError(*problems)
     problem = replace(problem, objective="throughput")
@@ -178,10 +185,10 @@ class _Front:
         self.limits = replace(limits, period_s=self.longest_s) if longest > 0 else limits
 
     def plans(self) -> Front:
-        top = self._within(self.limits.power_w)
+        top = self._fastest_within(self.limits.power_w)
         if top.power_w <= 0:
             return Front([top.plan])
-        frugal = self._frugal(self.limits, top.plan)
+        frugal = self._least_energy_plan(self.limits, top.plan)
         tiny = NEAR * NEAR * top.power_w  # stands for 0 W, which is no cap
         bottom, sure = self._least_power(frugal, tiny)
         points = [bottom, top]
@@ -207,7 +214,7 @@ class _Front:
             edge = ratio <= 1 + self.gap and not s.tried
             cap = s.high.power_w * (1 - NEAR) if edge else s.floor_w * math.sqrt(ratio)
             try:
-                point = self._within(cap, s.high.plan)
+                point = self._fastest_within(cap, s.high.plan)
             except InfeasibleError:
                 open_below.add(s.high.power_w)
                 continue
@@ -223,7 +230,7 @@ class _Front:
             points.append(point)
             put(_Gap(s.low, point, s.floor_w))
             put(_Gap(point, s.high, cap, tried=edge))
-        return self._told(points, open_below)
+        return self._undominated(points, open_below)
 
     def _size(self, s: _Gap, knee: float) -> float:
         """Width of a stretch in units of the gap asked; 0 where no plan can lie between."""
@@ -236,7 +243,7 @@ class _Front:
     def _seconds(self) -> float:
         return max(0.05, min(self.share, self.deadline - time.monotonic()))
 
-    def _within(self, cap: float | None, known: Plan | None = None) -> _Point:
+    def _fastest_within(self, cap: float | None, known: Plan | None = None) -> _Point:
         """The best throughput within a power cap, and of the plans that have it one that draws the
         least. known: a plan that the cap may slow down."""
         limits, seconds = replace(self.limits, power_w=cap), self._seconds()
@@ -247,7 +254,7 @@ class _Front:
             return _Point(fast, exact)  # where the cap binds, less power would be slower
         as_fast = replace(limits, period_s=fast.period_s * (1 + SAME), min_throughput_per_s=None)
         try:
-            frugal = self._frugal(as_fast, fast)
+            frugal = self._least_energy_plan(as_fast, fast)
         except InfeasibleError:  # not found in time
             return _Point(fast, False)
         steps = self.problem.graph.env_steps or 1
@@ -268,7 +275,7 @@ class _Front:
         )
         return _Point(plan, exact)
 
-    def _frugal(self, limits: Limits, plan: Plan) -> Plan:
+    def _least_energy_plan(self, limits: Limits, plan: Plan) -> Plan:
         """The plan of least energy an iteration, or the fastest of those that cost nothing."""
         try:
             efficient = replace(self.problem, limits=limits, objective="power_efficiency")
@@ -290,7 +297,7 @@ class _Front:
                 break
             power = slowed
             try:
-                point = self._within(max(power * (1 + SAME), tiny), plan)
+                point = self._fastest_within(max(power * (1 + SAME), tiny), plan)
             except InfeasibleError:
                 break
             plan = point.plan
@@ -298,20 +305,20 @@ class _Front:
             return _Point(start, False), False
         return point, point.exact and time.monotonic() <= self.deadline
 
-    def _told(self, points: list[_Point], open_below: set[float]) -> Front:
+    def _undominated(self, points: list[_Point], open_below: set[float]) -> Front:
         """The points that none dominates, by rising power."""
-        found: list[Plan] = []
+        plans: list[Plan] = []
         gaps: list[tuple[float, float]] = []
         best = 0.0
         for p in sorted(points, key=lambda p: (p.power_w, -p.rate)):
             if p.rate > best * (1 + SAME):
                 best = p.rate
                 if p.power_w in open_below or not p.exact:
-                    gaps.append((found[-1].power_w if found else 0.0, p.power_w))
-                found.append(self._banded(p.plan))
-        return Front(found, gaps)
+                    gaps.append((plans[-1].power_w if plans else 0.0, p.power_w))
+                plans.append(self._update_bands(p.plan))
+        return Front(plans, gaps)
 
-    def _banded(self, plan: Plan) -> Plan:
+    def _update_bands(self, plan: Plan) -> Plan:
         """The plan with the bands of its pace in the place of those of the cap that it was found
         by: in a draw with more watts it is no slower. A limit of the user's holds in each draw."""
         most_w = self.limits.power_w
@@ -320,4 +327,4 @@ class _Front:
         draws, pace_s = Draws(), None if at_limit else plan.pace_s
         worth = evaluate_samples(timed, orders, draws, held=held, power_w=most_w, pace_s=pace_s)
         g = timed.assignment.expansion.graph
-        return replace(plan, bands=bands_of(worth, draws, g.env_steps, g.updates, g.batch))
+        return replace(plan, bands=build_bands(worth, draws, g.env_steps, g.updates, g.batch))

@@ -1,13 +1,13 @@
 """Actor threads that a GPU needs: sweeps of actors, cores and multiprocessors.
 
-Inci and others (arXiv 2012.04210) judge a machine for reinforcement learning by its ratio of CPU
+Inci and others (arXiv 2012.04210) rate a machine for reinforcement learning by its ratio of CPU
 threads to streaming multiprocessors (SM): with too few threads the GPU waits for environments, with
-too few SMs the environments wait for the GPU. Here the same ratio is predicted for a spec.
+too few SMs the environments wait for the GPU. This module predicts the same ratio for a spec.
 
-Model: a actors share the N environments and run on c cores in ceil(a/c) rounds; the GPU works off
-every network task on s SMs; what is left (replay) has a core of its own. Slack is taken to be
-enough for nobody to wait for anybody, so an iteration takes as long as the busiest of the three. On
-a platform without a GPU every actor runs its own inference and the rest shares the cores.
+Model: a actors share the N environments and run on c cores in ceil(a/c) rounds; the GPU runs every
+network task on s SMs; all other tasks (replay) have a core of their own. The model assumes enough
+slack that no task waits, so an iteration takes as long as the busiest of the three. On a platform
+without a GPU every actor runs its own inference, and all other tasks share the cores.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pearl.graph.task_graph import Task, TaskGraph
 from pearl.planning.costs import CostTable, Mode
 from pearl.planning.draws import Draws, Vector
 from pearl.planning.plans import plain
-from pearl.planning.replicas import resized
+from pearl.planning.replicas import resize_kernel
 from pearl.spec.system import System
 from pearl.spec.user_code import build_graph
 from pearl_devices import Device, Kernel, offers
@@ -36,25 +36,31 @@ from pearl_estimators.power import dynamic_energy_j
 Busiest = Literal["actors", "gpu", "host"]
 
 ON_CPU = ("environment", "insert", "sample", "prioritise")
-"""Structures of kernels that stay on the CPU here, also where the GPU could run them."""
+"""Structures of kernels that stay on the CPU in this model, even if the GPU could run them."""
 
 
-def quickest_mode(system: System, task: Task, gpu: Device, sms: int) -> Mode:
-    """The fastest variant on `sms` SMs that the spec allows, with its width and estimate."""
-    allowed, offered = system.limits.variants.get(task.name), offers(task.kernel, gpu)
-    plain = [v for v in offered if (v[0] in allowed if allowed else v[0] not in OPT_IN_VARIANTS)]
-    if not plain:
-        raise SpecError(f"balance: no variant of {task.name} runs on {gpu.name} and is allowed")
+def fastest_mode(system: System, task: Task, gpu: Device, sms: int) -> Mode:
+    """Return the fastest mode of a task on `sms` SMs that the spec allows.
+
+    Raises:
+        SpecError: the GPU offers no variant of the task that the spec allows.
+    """
     host = system.platform.device(system.platform.host)
     modes = [
-        _mode(task, task.kernel, gpu, variant, min(w, sms), None, host) for variant, w in plain
+        _mode(task, task.kernel, gpu, variant, min(width, sms), None, host)
+        for variant, width in _allowed_offers(system, task, task.kernel, gpu)
     ]
+    if not modes:
+        raise SpecError(f"balance: no variant of {task.name} runs on {gpu.name} and is allowed")
     return min(modes, key=lambda m: m.estimate.latency_s)
 
 
-def quickest(system: System, task: Task, gpu: Device, sms: int) -> Estimate:
-    """Cost of one firing on `sms` SMs, in the fastest variant that the spec allows."""
-    return quickest_mode(system, task, gpu, sms).estimate
+def _allowed_offers(
+    system: System, task: Task, kernel: Kernel, device: Device
+) -> list[tuple[str, int]]:
+    """Return the variants and widths of a kernel on a device that the spec allows."""
+    allowed, offered = system.limits.variants.get(task.name), offers(kernel, device)
+    return [v for v in offered if (v[0] in allowed if allowed else v[0] not in OPT_IN_VARIANTS)]
 
 
 def _mode(
@@ -66,16 +72,18 @@ def _mode(
     share: int | None,
     host: Device | None = None,
 ) -> Mode:
-    found = estimate(kernel, device, variant=variant, width=width, host=host)
-    return Mode((task.name,), device.name, variant, width, found, share)
+    cost = estimate(kernel, device, variant=variant, width=width, host=host)
+    return Mode((task.name,), device.name, variant, width, cost, share)
 
 
 @dataclass(frozen=True)
 class SweepPoint:
-    """One machine and one number of actors. sms: None without a GPU.
+    """The prediction for one machine and one number of actors.
 
-    env_steps_per_s, env_steps_per_j: predicted; energy is modelled. busiest: what bounds it.
-    actors_s, gpu_s, host_s: how long each is busy in one iteration.
+    actors, cores, sms: numbers of each; sms is None without a GPU.
+    env_steps_per_s, env_steps_per_j: predicted rates; energy is modelled.
+    busiest: the part that bounds the rate.
+    actors_s, gpu_s, host_s: seconds that each part is busy in one iteration.
     """
 
     actors: int
@@ -91,11 +99,14 @@ class SweepPoint:
 
 @dataclass(frozen=True)
 class BalancePoint:
-    """For `sms` SMs: the threads at which actors and GPU take equally long.
+    """The number of threads at which actors and `sms` SMs take equally long.
 
-    closed: of the closed form, None where no number of threads is enough (the fixed part of an
-    actor's work alone takes longer than the GPU). swept: the least power of two of threads, of
-    those swept, from which the GPU is the busier; None where all are too few. ratio: closed / sms.
+    sms: number of SMs.
+    closed: threads by the closed form; None if no number is enough, because the fixed part of an
+        actor's work alone takes longer than the GPU.
+    swept: the least of the swept numbers of threads from which the GPU is busier; None if all are
+        too few.
+    ratio: closed / sms.
     """
 
     sms: int
@@ -108,12 +119,17 @@ class BalancePoint:
 class BalanceAnswer:
     """The answer for the whole machine, with 90 % bands by draws from those of the estimates.
 
-    cpu, gpu: their models; gpu is None without one. cores: of the CPU. actors: threads in use.
-    threads: that all SMs need, by the closed form; infinite where no number suffices; None without
-        a GPU. threads_band: (low, high).
-    sms: of the GPU. used_sms: the most that one of its kernels uses.
-    busiest: what bounds the rate. share: of the draws in which the same part does.
-    env_steps_per_s: (predicted, low, high). draws: how many.
+    cpu, cores: model of the CPU, and number of its cores.
+    actors: threads in use.
+    gpu, sms: model of the GPU, and number of its SMs; None without a GPU.
+    used_sms: the largest number of SMs that one kernel uses.
+    threads: threads that all SMs need, by the closed form; infinite if no number is enough; None
+        without a GPU.
+    threads_band: (low, high) of `threads`.
+    busiest: the part that bounds the rate.
+    share: fraction of the draws in which the same part bounds the rate.
+    env_steps_per_s: (predicted, low, high).
+    draws: number of draws.
     """
 
     cpu: str
@@ -132,10 +148,15 @@ class BalanceAnswer:
 
 @dataclass(frozen=True)
 class Balance:
-    """The sweeps of one spec. cores: actors = cores, all SMs; sms: all cores; actors: all of both.
+    """The sweeps of one spec.
 
-    halved_sms, halved_cores: env steps per second with half of them, as a share of all.
-    verdict: the answer in figures. simulated: devices of the platform, which are left out.
+    spec, platform, verdict: their names, and the answer in figures.
+    cores: points with as many actors as cores, and all SMs.
+    sms: points with all cores.
+    actors: points with all cores and all SMs.
+    points: the balance of each number of SMs.
+    halved_sms, halved_cores: env steps per second with half of them, as a fraction of all.
+    simulated: simulated devices of the platform, which the model leaves out.
     """
 
     spec: str
@@ -155,12 +176,12 @@ class Balance:
             for name in ("cores", "sms", "actors", "points")
         }
         rest = ("spec", "platform", "halved_sms", "halved_cores")
-        found = {**{name: getattr(self, name) for name in rest}, **sweeps}
-        return {**found, "verdict": plain(vars(self.verdict))}
+        values = {**{name: getattr(self, name) for name in rest}, **sweeps}
+        return {**values, "verdict": plain(vars(self.verdict))}
 
 
 class Machine:
-    """Times of the tasks of a system on its CPU and its GPU, at any share of either."""
+    """Times of the tasks of a system on any share of its CPU and its GPU."""
 
     def __init__(self, system: System) -> None:
         self.system = system
@@ -195,50 +216,52 @@ class Machine:
         self._host_s = self._seconds([self._on_cpu(t.kernel, t, None) for t in self.host])
 
     def _on_cpu(self, of: Kernel, task: Task, share: int | None) -> Mode:
-        """The fastest allowed variant on one core. share: environments of an actor's kernel."""
-        allowed = self.system.limits.variants.get(task.name)
-        found = [
+        """Return the fastest allowed mode on one core. share: environments of an actor's kernel."""
+        modes = [
             _mode(task, of, self.cpu, variant, width, share)
-            for variant, width in offers(of, self.cpu)
-            if width == 1 and (variant in allowed if allowed else variant not in OPT_IN_VARIANTS)
+            for variant, width in _allowed_offers(self.system, task, of, self.cpu)
+            if width == 1
         ]
-        if not found:
+        if not modes:
             raise SpecError(f"balance: no variant of {task.name} runs on one core and is allowed")
-        return min(found, key=lambda m: m.estimate.latency_s)
+        return min(modes, key=lambda m: m.estimate.latency_s)
 
     def _seconds(self, modes: Sequence[Mode]) -> float:
-        """Of all firings of an iteration."""
+        """Return the seconds of all firings of an iteration in these modes."""
         rate = self.graph.repetition
         return math.fsum(rate[m.tasks[0]] * m.estimate.latency_s for m in modes)
 
     def _acting(self, share: int) -> list[Mode]:
-        """The modes of the tasks of one actor with `share` environments."""
+        """Return the modes of the tasks of one actor with `share` environments."""
         return [
-            self._on_cpu(resized(t.kernel, share, t.environments), t, share) for t in self.acting
+            self._on_cpu(resize_kernel(t.kernel, share, t.environments), t, share)
+            for t in self.acting
         ]
 
     def acting_s(self, share: int) -> float:
-        """Seconds an iteration of one actor with `share` environments takes on one core."""
+        """Return the seconds that an iteration of one actor with `share` environments takes on one
+        core."""
         if share not in self._acts:
             self._acts[share] = self._seconds(self._acting(share))
         return self._acts[share]
 
     def gpu_s(self, sms: int) -> float:
-        """Seconds that the network tasks of one iteration keep `sms` SMs busy."""
+        """Return the seconds that the network tasks of one iteration keep `sms` SMs busy."""
         return sum(firings * cost.latency_s for firings, cost in self._on_gpu(sms))
 
     def gpu_j(self, sms: int) -> float:
-        """Joules above waiting of these firings."""
+        """Return the joules of these firings above the GPU's waiting power."""
         return sum(firings * cost.energy_j for firings, cost in self._on_gpu(sms))
 
     def _on_gpu(self, sms: int) -> Iterator[tuple[int, Estimate]]:
-        """Firings and the cost of one of each network task of an iteration."""
+        """Yield the firings an iteration of each network task, and the cost of one firing."""
         assert self.gpu is not None
         for t in self.on_gpu:
-            yield self.graph.repetition[t.name], quickest(self.system, t, self.gpu, sms)
+            mode = fastest_mode(self.system, t, self.gpu, sms)
+            yield self.graph.repetition[t.name], mode.estimate
 
     def at(self, actors: int, cores: int, sms: int | None) -> SweepPoint:
-        """The prediction for `actors` actors on `cores` cores and `sms` SMs."""
+        """Return the prediction for `actors` actors on `cores` cores and `sms` SMs."""
         share = math.ceil(self.environments / actors)
         busy_s = actors * self.acting_s(share)
         actors_s = math.ceil(actors / cores) * self.acting_s(share)
@@ -248,32 +271,20 @@ class Machine:
             actors_s = max(actors_s, (busy_s + host_s) / cores)
         else:
             gpu_s = self.gpu_s(sms)
-        loads: list[tuple[float, Busiest]] = [
-            (actors_s, "actors"),
-            (gpu_s, "gpu"),
-            (host_s, "host"),
-        ]
-        busiest = max(loads)
-        period_s = busiest[0]
+        loads: list[tuple[float, Busiest]]
+        loads = [(actors_s, "actors"), (gpu_s, "gpu"), (host_s, "host")]
+        period_s, busiest = max(loads)
         joules = self.cpu.waiting_power_w * period_s
         joules += dynamic_energy_j(self.cpu, 1, busy_s + host_s)
         if self.gpu is not None and sms is not None:
             joules += self.gpu.waiting_power_w * period_s + self.gpu_j(sms)
         steps = self.graph.env_steps
-        return SweepPoint(
-            actors,
-            cores,
-            sms,
-            steps / period_s,
-            steps / joules if joules > 0 else 0.0,
-            busiest[1],
-            actors_s,
-            gpu_s,
-            host_s,
-        )
+        per_j = steps / joules if joules > 0 else 0.0
+        rates = steps / period_s, per_j
+        return SweepPoint(actors, cores, sms, *rates, busiest, actors_s, gpu_s, host_s)
 
     def balance_point(self, sms: int, threads: tuple[int, ...]) -> BalancePoint:
-        """Threads that `sms` SMs need, with an actor a thread.
+        """Return the threads that `sms` SMs need, with one actor a thread.
 
         Closed form: an iteration of an actor with n environments takes B + n·b; with c threads it
         is B + N·b/c, which equals the GPU's time G at c = N·b/(G − B).
@@ -288,11 +299,11 @@ class Machine:
         return BalancePoint(sms, closed, swept, closed / sms if closed is not None else None)
 
     def verdict(self, actors: int) -> BalanceAnswer:
-        """The answer for `actors` actors, a core each, and all SMs.
+        """Return the answer for `actors` actors with a core each, and all SMs.
 
-        Each part of an iteration takes its predicted time in draws times the factor that the errors
-        of its kernels have there, so that the share of an actor's time that does not shrink with
-        threads is drawn with the rest of it.
+        In each draw, a part of an iteration takes its predicted time times one factor, that of the
+        errors of its kernels. So the fixed part of an actor's time, which does not shrink with
+        threads, varies with the rest of its time.
         """
         draws, costs = Draws(), CostTable(self.system.platform, ())
 
@@ -308,7 +319,7 @@ class Machine:
         point = self.at(actors, actors, width)
         acts = factor(self._acting(math.ceil(n / actors)))
         hosts = factor([self._on_cpu(t.kernel, t, None) for t in self.host])
-        there = [quickest_mode(self.system, t, gpu, gpu.width) for t in self.on_gpu if gpu]
+        there = [fastest_mode(self.system, t, gpu, gpu.width) for t in self.on_gpu if gpu]
         starts = factor(there)
         parts: dict[Busiest, Vector] = {
             "actors": point.actors_s * acts,
@@ -345,22 +356,25 @@ class Machine:
 
 
 def _ends(drawn: Vector) -> tuple[float, float]:
-    """The 90 % band: the draws themselves that 5 % of all lie below, and above."""
+    """Return the 90 % band, whose ends are draws: 5 % of all draws lie below, and 5 % above."""
     low, high = np.quantile(drawn, (0.05, 0.95), method="nearest")
     return float(low), float(high)
 
 
 def halvings(most: int) -> tuple[int, ...]:
-    """`most`, half of it, … down to 1, rising."""
-    found = [most]
-    while found[-1] > 1:
-        found.append(found[-1] // 2)
-    return tuple(reversed(found))
+    """Return 1, …, a quarter of `most`, half of it, and `most`, in whole numbers."""
+    numbers = [most]
+    while numbers[-1] > 1:
+        numbers.append(numbers[-1] // 2)
+    return tuple(reversed(numbers))
 
 
 def balance(system: System) -> Balance:
-    """The sweeps of a system on its platform; see the module. A platform without a CPU, or with two
-    of a kind, is a SpecError."""
+    """Return the sweeps of a system on its platform (see the module).
+
+    Raises:
+        SpecError: the platform has no CPU, two CPUs or two GPUs, or the spec has no actors.
+    """
     machine = Machine(system)
     width = machine.gpu.width if machine.gpu else None
     threads = halvings(min(machine.cpu.width, machine.environments))

@@ -25,7 +25,7 @@ from typing import Any
 from pearl.errors import SpecError
 from pearl.files import write_atomically
 from pearl.json_files import read_object
-from pearl.planner.planner import at_several_lanes, lane_overhead, skipping_timing_if_busy
+from pearl.planner.planner import lane_overhead, skipping_timing_if_busy, with_lane_overhead
 from pearl.planning.costs import CostTable
 from pearl.planning.plans import Plan, load_plan
 from pearl.planning.problem import Problem
@@ -49,11 +49,11 @@ def load_cached_plan(problem: Problem) -> Plan | None:
     try:
         if doubts(file.parent):
             return None
-        found = read_object(file, "a remembered plan")
-        if found.get("schema") != SCHEMA or found.get("digest") != file.stem:
+        stored = read_object(file, "a remembered plan")
+        if stored.get("schema") != SCHEMA or stored.get("digest") != file.stem:
             return None
-        plan = load_plan(found["plan"])
-        most, several = found["max_lanes"], bool(found["several"])
+        plan = load_plan(stored["plan"])
+        most, several = stored["max_lanes"], bool(stored["several"])
         os.utime(file)
     except (OSError, SpecError, LookupError, TypeError):
         return None
@@ -61,39 +61,39 @@ def load_cached_plan(problem: Problem) -> Plan | None:
     @cache
     def costs() -> CostTable:
         with skipping_timing_if_busy(system):
-            return (at_several_lanes(problem) if several else problem).costs
+            return (with_lane_overhead(problem) if several else problem).costs
 
-    about = replace(problem, costing=costs, limits=replace(problem.limits, max_lanes=most))
+    solved_problem = replace(problem, costing=costs, limits=replace(problem.limits, max_lanes=most))
     note = "; ".join(filter(None, (plan.note, NOTE)))
     named = {"spec_sha256": system.sha256, "host": system.platform.name}
-    return replace(plan, note=note, problem=about, **named)  # type: ignore[arg-type]
+    return replace(plan, note=note, problem=solved_problem, **named)  # type: ignore[arg-type]
 
 
 def cache_plan(problem: Problem, plan: Plan) -> None:
     """Keep a plan that `planned` has just made of a problem, where it may be kept."""
-    about = plan.problem
+    solved_problem = plan.problem
     if (
-        about is None
+        solved_problem is None
         or plan.status == "time_limit"
         or calibrator.needs_retiming(problem.graph.kernels)
     ):
         return
-    if any(mode.estimate.rung == "measured" for mode in about.costs.modes):
+    if any(mode.estimate.rung == "measured" for mode in solved_problem.costs.modes):
         return
     file = _file(problem)
     if file is None:
         return
-    several = about.limits.max_lanes != 1 and bool(lane_overhead(problem.spec))
-    found = {
+    several = solved_problem.limits.max_lanes != 1 and bool(lane_overhead(problem.spec))
+    stored = {
         "schema": SCHEMA,
         "digest": file.stem,
         "several": several,
-        "max_lanes": about.limits.max_lanes,
+        "max_lanes": solved_problem.limits.max_lanes,
         "plan": plan.to_json(),
     }
     with suppress(OSError):  # a folder that cannot be written keeps nothing
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_atomically(file, json.dumps(found, allow_nan=False).encode())
+        write_atomically(file, json.dumps(stored, allow_nan=False).encode())
         for old in sorted(file.parent.glob("*.json"), key=_used_s, reverse=True)[KEPT:]:
             old.unlink(missing_ok=True)
 
@@ -112,54 +112,56 @@ def _file(problem: Problem) -> Path | None:
         return None
     if any(device.host in MEASURED_BY for device in platform.devices):  # their times lie elsewhere
         return None
-    here = cache_folder()
+    folder = cache_folder()
     try:
-        stated = {
-            "graph": _stated(problem.graph),
-            "platform": _stated(platform),
-            "limits": _stated(system.limits),
+        inputs = {
+            "graph": _plain(problem.graph),
+            "platform": _plain(platform),
+            "limits": _plain(system.limits),
             "objective": system.objective,
             "evaluations": [system.train.evaluate_every, system.train.evaluate_in],
             "passed": sorted(calibrator.skipped_groups().items()),
-            "calibrations": {f.name: _sum(f.read_bytes()) for f in sorted(here.glob("*.json"))},
+            "calibrations": {
+                f.name: _digest(f.read_bytes()) for f in sorted(folder.glob("*.json"))
+            },
             "versions": versions(),
             "python": sys.version,
-            "sources": sources(),
+            "sources": digest_sources(),
         }
     except (TypeError, OSError):
         return None
-    return here / "plans" / f"{_sum(json.dumps(stated).encode())}.json"
+    return folder / "plans" / f"{_digest(json.dumps(inputs).encode())}.json"
 
 
-def _sum(data: bytes) -> str:
+def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:32]
 
 
-def _stated(value: Any) -> Any:
+def _plain(value: Any) -> Any:
     """Plain data of dataclasses, in their order; TypeError for anything else."""
     if value is None or isinstance(value, str | int | float | bool):
         return value
     if is_dataclass(value):
-        about = {f.name: _stated(getattr(value, f.name)) for f in fields(value)}
-        return {type(value).__name__: about}
+        values = {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
+        return {type(value).__name__: values}
     if isinstance(value, Mapping):
-        return [[_stated(k), _stated(v)] for k, v in value.items()]
+        return [[_plain(k), _plain(v)] for k, v in value.items()]
     if isinstance(value, list | tuple):
-        return [_stated(each) for each in value]
+        return [_plain(each) for each in value]
     if isinstance(value, set | frozenset):
-        return sorted(_stated(each) for each in value)
+        return sorted(_plain(each) for each in value)
     raise TypeError(f"{type(value).__name__} has no text that says all of it")
 
 
-def sources() -> str:
+def digest_sources() -> str:
     """Of every file of the three packages name, size and time of change."""
-    found = []
+    entries = []
     for package in ("pearl", "pearl_estimators", "pearl_devices"):
         spec = find_spec(package)
         for root in (spec.submodule_search_locations or ()) if spec else ():
             for folder, _, files in sorted(os.walk(root)):
                 for name in sorted(files):
                     if name.endswith(".py"):
-                        at = os.stat(os.path.join(folder, name))
-                        found.append(f"{package}/{name} {at.st_size} {at.st_mtime_ns}")
-    return _sum("\n".join(found).encode())
+                        status = os.stat(os.path.join(folder, name))
+                        entries.append(f"{package}/{name} {status.st_size} {status.st_mtime_ns}")
+    return _digest("\n".join(entries).encode())

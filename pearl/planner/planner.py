@@ -15,16 +15,17 @@ from typing import TYPE_CHECKING, Any
 
 from pearl.errors import InfeasibleError, SpecError
 from pearl.formatting import listed
-from pearl.graph.limits import Limits, bad_time
+from pearl.graph.limits import Limits, time_limit_faults
 from pearl.graph.task_graph import TaskGraph
-from pearl.planner.evaluations import place_evaluation
-from pearl.planning.costs import CostTable, build_cost_table, with_lanes
-from pearl.planning.plans import Plan
+from pearl.planning.costs import CostTable, add_lane_overhead, build_cost_table
+from pearl.planning.plans import EvaluationPlacement, Plan
 from pearl.planning.problem import Problem
 from pearl.spec.platform_entries import count_unsourced
 from pearl.spec.reading import System, load
 from pearl.spec.user_code import build_graph
+from pearl_devices import DeviceKindError, FigureError, offers
 from pearl_devices.base import WIDE
+from pearl_estimators import estimate
 from pearl_estimators.cpu import UNTIMED_RUNGS
 from pearl_estimators.host import calibrator
 
@@ -36,10 +37,12 @@ MIN_GAIN = 1.15
 lanes share caches and memory (assumed; DQN with eight native environments: 1.22 predicted, 1.13
 measured, with one 1.14 and 0.71: `benchmarks.two_cores`)."""
 
-LANES_ASSUMED = {"firing_s": 1e-6, "handoff_s": 2.5e-6, "carry_s_per_byte": 2e-11}
+ASSUMED_LANE_OVERHEAD = {"firing_s": 1e-6, "handoff_s": 2.5e-6, "carry_s_per_byte": 2e-11}
 """Overhead of lanes where it was not measured: rounded up from readings of
 `pearl.runtime.lanes.overhead` on 2 × AMD EPYC, virtual, 2026."""
-GUESSED = "what lanes cost is assumed, for two cores of this host were not free to measure it"
+ASSUMED_OVERHEAD_NOTE = (
+    "what lanes cost is assumed, for two cores of this host were not free to measure it"
+)
 
 
 def as_system(spec: System | str | Path | Mapping[str, Any]) -> System:
@@ -88,10 +91,13 @@ def plan(
 ) -> Plan:
     """The best plan found for a system within `time_limit_s` seconds, with the proof it has.
 
-    Always works, whether the devices are here or not. Raises SpecError for a spec or method that is
-    wrong and InfeasibleError where no plan meets the limits.
+    The devices of the platform need not be present on this machine.
+
+    Raises:
+        SpecError: the spec, the method or the time limit is invalid.
+        InfeasibleError: no plan meets the limits, or the method found none.
     """
-    problems = bad_time(time_limit_s)
+    problems = time_limit_faults(time_limit_s)
     if problems:
         raise SpecError(*problems)
     problem = build_problem(as_system(system))
@@ -118,11 +124,11 @@ def plan_graph(
     named, gain = listed(sorted(hosts)), _gain(many, one) if one else math.inf
     if one is None or (hosts != {home} and gain >= MIN_GAIN):
         worth = f"{gain:.2f} x what {home} alone gives" if one else f"{home} alone meets no limits"
-        return _with_host_note(many, system, f"lanes on {named}: {worth}")
+        return _add_host_note(many, system, f"lanes on {named}: {worth}")
     if hosts == {home}:
-        return _with_host_note(many, system, f"{home} alone: no plan over several hosts is better")
+        return _add_host_note(many, system, f"{home} alone: no plan over several hosts is better")
     less = f"less than the {MIN_GAIN:g} x below which what is not modelled decides"
-    return _with_host_note(
+    return _add_host_note(
         one, system, f"{home} alone: {named} would give {gain:.2f} x as much, {less}"
     )
 
@@ -139,7 +145,7 @@ def on_host(problem: Problem, host: str) -> Problem:
     return replace(problem, costing=costing, limits=limits, system=there)
 
 
-def _with_host_note(found: Plan, system: System, why: str) -> Plan:
+def _add_host_note(found: Plan, system: System, why: str) -> Plan:
     """A plan of this system with a note of its hosts, and of assumed links between them."""
     host = {d.name: d.host for d in system.platform.devices}
     between = [k for k in system.platform.links if host[k.a] != host[k.b]]
@@ -165,55 +171,113 @@ def _plan_lanes(problem: Problem, *, method: str | None, time_limit_s: float, se
 
     def solved(lanes: Problem, share: float) -> Plan:
         seconds = share * time_limit_s
-        found = solve_problem(lanes, method=method, time_limit_s=seconds, seed=seed)
-        return replace(found, spec_sha256=system.sha256, host=system.platform.name)
+        plan = solve_problem(lanes, method=method, time_limit_s=seconds, seed=seed)
+        return replace(plan, spec_sha256=system.sha256, host=system.platform.name)
 
     if system.limits.any_order:
-        found = async_plan.solve(problem)
-        found = replace(found, spec_sha256=system.sha256, host=system.platform.name)
-        return _with_notes(found)
-    several = at_several_lanes(problem)
+        plan = async_plan.solve(problem)
+        plan = replace(plan, spec_sha256=system.sha256, host=system.platform.name)
+        return _add_notes(plan)
+    several = with_lane_overhead(problem)
     if several is problem:
-        return _with_notes(solved(problem, 1.0))
-    guessed = [GUESSED] if LANES_ASSUMED.items() <= lane_overhead(system).items() else []
+        return _add_notes(solved(problem, 1.0))
+    guessed = (
+        [ASSUMED_OVERHEAD_NOTE]
+        if ASSUMED_LANE_OVERHEAD.items() <= lane_overhead(system).items()
+        else []
+    )
     try:
         one = solved(replace(problem, limits=replace(problem.limits, max_lanes=1)), 0.5)
     except InfeasibleError:
-        return _with_notes(solved(several, 0.5), *guessed)
+        return _add_notes(solved(several, 0.5), *guessed)
     many = solved(several, 0.5)
     lanes = sum(k.width > 0 for k in many.lanes)
     gain = _gain(many, one)
     if lanes > 1 and gain >= MIN_GAIN:
-        why = f"{lanes} lanes give {gain:.2f} x what one gives"
-        return _with_notes(many, why, *guessed)
+        reason = f"{lanes} lanes give {gain:.2f} x what one gives"
+        return _add_notes(many, reason, *guessed)
     if lanes > 1:
-        return _with_notes(
+        return _add_notes(
             one,
             f"a second lane does not pay: {lanes} lanes would give {gain:.2f} x what one "
             f"gives, less than the {MIN_GAIN:g} x below which what lanes cost each other decides",
             *guessed,
         )
-    return _with_notes(
-        one, "a second lane does not pay: the best plan of several has one", *guessed
-    )
+    return _add_notes(one, "a second lane does not pay: the best plan of several has one", *guessed)
 
 
-def _with_notes(found: Plan, *notes: str) -> Plan:
+def _add_notes(found: Plan, *notes: str) -> Plan:
     """The plan with its evaluations, with these notes, and with what of this host it takes from the
     data sheet for the time being, and why."""
     assert found.problem is not None
     system, graph = found.problem.spec, found.problem.graph
     found = replace(found, evaluation=place_evaluation(found, graph, system))
     notes = (*filter(None, (system.env.note, count_unsourced(system.platform))), *notes)
-    late = calibrator.skipped_groups()
-    here = {d.name for d in system.platform.devices if calibrator.calibrated_here(d)}
-    tasks = [t.task for t in found.tasks if t.device in here and t.rung in UNTIMED_RUNGS]
-    whys = [late[g] for g in sorted(calibrator.needed_groups(graph.kernels) & late.keys())]
-    if tasks and whys:
+    skipped = calibrator.skipped_groups()
+    host_devices = {d.name for d in system.platform.devices if calibrator.calibrated_here(d)}
+    tasks = [t.task for t in found.tasks if t.device in host_devices and t.rung in UNTIMED_RUNGS]
+    reasons = [skipped[g] for g in sorted(calibrator.needed_groups(graph.kernels) & skipped.keys())]
+    if tasks and reasons:
         names = listed(list(dict.fromkeys(tasks)))
-        why = "; ".join(dict.fromkeys(whys))
-        notes += (f"not timed on this host, but from the data sheet: {names} ({why})",)
+        reason = "; ".join(dict.fromkeys(reasons))
+        notes += (f"not timed on this host, but from the data sheet: {names} ({reason})",)
     return replace(found, note="; ".join(notes)) if notes else found
+
+
+LANE_SHARE = 0.05
+"""Least fraction of the loop's time for which evaluations get a lane of their own."""
+
+START_S = 2.0
+"""CPU seconds until a process has imported PEARL and bound an evaluation (assumed: rounded up from
+readings on 2 × AMD EPYC, virtual, 2026)."""
+
+
+def place_evaluation(plan: Plan, graph: TaskGraph, system: System) -> EvaluationPlacement | None:
+    """Decide where the evaluations of a run are played: at pauses of the loop, or in a lane of
+    their own; None (at pauses) if the graph has none, or the host's kind has no estimate for them.
+
+    Evaluations are no part of the period: one fires in many iterations, no task waits for it, and
+    its length depends on the policy, so only an upper bound of its time is known before. The rule
+    is simple: evaluations get a lane if they would otherwise take a good part of the loop's time
+    and a core is free.
+
+    Raises:
+        SpecError: the spec requests a lane, and the host's kind has no estimate.
+    """
+    if graph.evaluation is None:
+        return None
+    kernel, requested = graph.evaluation.kernel, system.train.evaluate_in
+    host = system.platform.device(system.platform.host)
+    offered = offers(kernel, host)
+    variant = offered[0][0] if offered else ""
+    try:
+        cost = estimate(kernel, host, variant=variant) if offered else None
+    except (FigureError, DeviceKindError):  # a user-defined kind may lack them
+        cost = None
+    if cost is None and requested == "lane":
+        raise SpecError(
+            f"train.evaluate_in: lane: {host.name}, of kind {host.kind}, says nothing of what an "
+            "evaluation takes; set it to pauses, or let the kind estimate kernels of evaluation"
+        )
+    if cost is None:
+        return None
+    every = math.ceil(system.train.evaluate_every / graph.env_steps)
+    share = cost.latency_s / (every * plan.period_s)
+    free = host.width - sum(lane.width for lane in plan.lanes if lane.device == host.name)
+    apart = requested == "lane" or (requested == "auto" and share > LANE_SHARE and free >= 1)
+    return EvaluationPlacement(
+        apart=apart,
+        device=host.name,
+        variant=variant,
+        every=every,
+        episodes=kernel.dim("episodes"),
+        seconds=cost.latency_s,
+        low_s=cost.low_s,
+        high_s=cost.high_s,
+        share=share,
+        pays_from=1 if requested == "lane" else math.ceil(START_S / cost.latency_s),
+        rung=cost.rung,
+    )
 
 
 ONE_LANE = "one lane on one CPU needs no timing to be trained"
@@ -230,27 +294,27 @@ def skipping_timing_if_busy(system: System) -> AbstractContextManager[None]:
 
 
 def lane_overhead(system: System) -> dict[str, Any]:
-    """Overhead of several lanes on this host, for `with_lanes`: as calibrated, else as assumed.
+    """Return the overhead of several lanes on this host, calibrated or else assumed.
 
-    Empty where a plan has one lane anyway, or lanes are not this host's alone.
+    Empty if a plan has one lane anyway, or if its lanes may be on other hosts.
     """
     devices = system.platform.devices
-    here = [d for d in devices if calibrator.calibrated_here(d)]
+    host_devices = [d for d in devices if calibrator.calibrated_here(d)]
     live = system.platform.name in ("host", "ray")
-    if not here or not live or system.limits.max_lanes == 1:
+    if not host_devices or not live or system.limits.max_lanes == 1:
         return {}
-    if here[0].max_lanes == 1 and len(devices) == 1:
+    if host_devices[0].max_lanes == 1 and len(devices) == 1:
         return {}
-    known = calibrator.calibration(here[0])
-    return {**(known.runtime or LANES_ASSUMED), "beside": known.beside}
+    measured = calibrator.calibration(host_devices[0])
+    return {**(measured.runtime or ASSUMED_LANE_OVERHEAD), "beside": measured.beside}
 
 
-def at_several_lanes(problem: Problem) -> Problem:
+def with_lane_overhead(problem: Problem) -> Problem:
     """Add the overhead of several lanes to a problem's costs, if `lane_overhead` knows any."""
     costs, overhead = problem.costs, lane_overhead(problem.spec)
     if not overhead:
         return problem
-    return replace(problem, costing=with_lanes(costs, problem.graph, **overhead))
+    return replace(problem, costing=add_lane_overhead(costs, problem.graph, **overhead))
 
 
 def pareto(
@@ -281,7 +345,7 @@ def pareto(
         )
     system = as_system(of)
     problem = build_problem(system)
-    plans = energy_front.front_of(problem, **how)
+    plans = energy_front.front_of_problem(problem, **how)
     named = {"spec_sha256": system.sha256, "host": system.platform.name}
-    told = [replace(p, **named, problem=problem) for p in plans]  # type: ignore[arg-type]
-    return energy_front.Front(told, plans.open_w)
+    named_plans = [replace(p, **named, problem=problem) for p in plans]  # type: ignore[arg-type]
+    return energy_front.Front(named_plans, plans.open_w)

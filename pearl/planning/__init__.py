@@ -12,5 +12,5 @@ __all__ = [
     "runs",
     "timing",
     "valuation",
-    "ways",
+    "variants",
 ]

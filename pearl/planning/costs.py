@@ -11,8 +11,13 @@ from types import MappingProxyType
 from pearl.errors import InfeasibleError, SpecError
 from pearl.graph.limits import Limits
 from pearl.graph.task_graph import TaskGraph
-from pearl.planning.replicas import resized, splits
-from pearl.planning.ways import kept_off, ways_of, why_not, worth_having
+from pearl.planning.replicas import enumerate_splits, resize_kernel
+from pearl.planning.variants import (
+    allowed_variants,
+    drop_useless_widths,
+    exclusion_reason,
+    is_excluded,
+)
 from pearl.text_tables import marked
 from pearl_devices import Device, Kernel, Platform
 from pearl_devices.base import OPT_IN_VARIANTS, WIDE
@@ -159,11 +164,11 @@ class CostTable:
     @cached_property
     def _whole(self) -> Mapping[tuple[str, ...], tuple[Mode, ...]]:
         """Tasks → their modes, without those of copies."""
-        found: dict[tuple[str, ...], list[Mode]] = {}
+        by_tasks: dict[tuple[str, ...], list[Mode]] = {}
         for m in self.modes:
             if m.share is None:
-                found.setdefault(m.tasks, []).append(m)
-        return {tasks: tuple(modes) for tasks, modes in found.items()}
+                by_tasks.setdefault(m.tasks, []).append(m)
+        return {tasks: tuple(modes) for tasks, modes in by_tasks.items()}
 
     def shares(self, mode: Mode, graph: TaskGraph) -> dict[str, float]:
         """Task of a fused call → its share of the call, by what the parts cost on its device.
@@ -193,7 +198,7 @@ def _work_s(kernel: Kernel, device: Device) -> float:
     return max(kernel.flops / device.peak_flops_per_s, moved / device.memory_bytes_per_s)
 
 
-def bad_problem(graph: object, costs: object, limits: object) -> list[str]:
+def problem_faults(graph: object, costs: object, limits: object) -> list[str]:
     """Which of the three that make a problem is something else: a line each."""
     nouns = (("graph", graph, TaskGraph), ("costs", costs, CostTable), ("limits", limits, Limits))
     return [
@@ -208,12 +213,13 @@ def build_cost_table(
 ) -> CostTable:
     """Ask every device's backend what it offers for every task and fusion, and estimate each.
 
-    A task that no allowed device can run is an InfeasibleError naming it; a device that lacks a
-    figure for its estimates is a SpecError.
+    Raises:
+        InfeasibleError: no allowed device can run a task; names the task.
+        SpecError: a device lacks a figure for its estimates.
     """
     simulated = [d.name for d in platform.devices if d.simulated]
     try:
-        return _tabulated(graph, platform, limits or Limits())
+        return _estimate_modes(graph, platform, limits or Limits())
     except CalibrationError:
         raise
     except InfeasibleError as error:
@@ -222,66 +228,71 @@ def build_cost_table(
         raise SpecError(marked(f"platform {platform.name}: {error}", simulated)) from None
 
 
-def _tabulated(graph: TaskGraph, platform: Platform, limits: Limits) -> CostTable:
+def _estimate_modes(graph: TaskGraph, platform: Platform, limits: Limits) -> CostTable:
     modes: list[Mode] = []
     jobs: list[tuple[tuple[str, ...], Kernel, int | None]] = [
         ((t.name,), t.kernel, None) for t in graph.tasks
     ]
     jobs += [(f.tasks, f.kernel, None) for f in graph.fusions]
-    wanted = {(t, n) for s in splits(graph, limits) for t in s.tasks for n in s.shares}
+    wanted = {(t, n) for s in enumerate_splits(graph, limits) for t in s.tasks for n in s.shares}
     for name, n in sorted(wanted):
         task = graph.task(name)
-        jobs.append(((name,), resized(task.kernel, n, task.environments), n))
-    known = {
+        jobs.append(((name,), resize_kernel(task.kernel, n, task.environments), n))
+    calibrations = {
         device.name: calibration(device, [kernel for _, kernel, _ in jobs])  # all it lacks at once
         for device in platform.devices
         if calibrated(device)
     }
     home = platform.device(platform.host).host
-    like = alike(platform.devices, known)
+    device_class = alike(platform.devices, calibrations)
     first = platform.device(platform.host)
     hosts = {d.host: d for d in platform.devices if d.kind == first.kind} | {first.host: first}
     for tasks, kernel, share in jobs:
-        found = []
+        modes_found = []
         costed: dict[tuple[str, float], list[tuple[str, int, Estimate]]] = {}
         for device in platform.devices:
             if LEARNS in tasks and device.real and device.host != home:
                 continue
-            if kept_off(tasks, device, limits):
+            if is_excluded(tasks, device, limits):
                 continue
             host = hosts.get(device.host, first)
-            kind = like[device.name], host.figures.get("clock_hz", 0.0)
+            kind = device_class[device.name], host.figures.get("clock_hz", 0.0)
             if kind not in costed:
-                ways = ways_of(tasks, kernel, device, limits)
-                if device.name in known:
-                    kept = comparable(known[device.name], kernel, [v for v, _ in ways])
-                    ways = [(v, width) for v, width in ways if v in kept]
-                costed[kind] = worth_having(
+                ways = allowed_variants(tasks, kernel, device, limits)
+                if device.name in calibrations:
+                    measured_variants = comparable(
+                        calibrations[device.name], kernel, [v for v, _ in ways]
+                    )
+                    ways = [(v, width) for v, width in ways if v in measured_variants]
+                costed[kind] = drop_useless_widths(
                     (v, width, estimate(kernel, device, variant=v, width=width, host=host))
                     for v, width in ways
                 )
-            found += [Mode(tasks, device.name, v, n, cost, share) for v, n, cost in costed[kind]]
-        if not found and len(tasks) == 1 and share is None:
+            modes_found += [
+                Mode(tasks, device.name, v, n, cost, share) for v, n, cost in costed[kind]
+            ]
+        if not modes_found and len(tasks) == 1 and share is None:
             name = tasks[0]
             needs = {**WIDE, **OPT_IN_VARIANTS}
-            named = [v for v in limits.variants.get(name, ()) if v in needs]
+            opt_in = [v for v in limits.variants.get(name, ()) if v in needs]
             raise InfeasibleError(
                 f"no device can run task {name!r} (kernel {kernel.kind}) under the limits; "
                 f"devices are {[d.name for d in platform.devices]}, allowed for it are "
                 f"{limits.devices.get(name, 'all')}, pinned to {limits.pin.get(name, 'none')}, "
                 f"variants {limits.variants.get(name, 'all')}; "
                 + "; ".join(
-                    f"{d.name}: {why_not(tasks, kernel, d, limits)}" for d in platform.devices
+                    f"{d.name}: {exclusion_reason(tasks, kernel, d, limits)}"
+                    for d in platform.devices
                 )
-                + "".join(f"; {v} {needs[v]}" for v in named)
+                + "".join(f"; {v} {needs[v]}" for v in opt_in)
                 + (f"; {name} runs at home, on {home}" if home and name == LEARNS else ""),
                 [{"kind": "task", "name": name, "need": 1, "limit": 0, "unit": "modes"}],
             )
-        modes += found
+        modes += modes_found
     return CostTable(platform, tuple(modes))
 
 
-def with_lanes(
+def add_lane_overhead(
     costs: CostTable,
     graph: TaskGraph,
     firing_s: float,
@@ -295,7 +306,7 @@ def with_lanes(
     charged within a lane too: an order of lanes is not known yet). beside: what a call that acts
     and one that learns cost each other; each is charged what the fastest calls of the other side
     cost it for the part of a period that they run, as if the two had lanes of their own."""
-    modes, slower = [], _slower(costs, graph, beside)
+    modes, slower = [], _slowdowns(costs, graph, beside)
     for m in costs.modes:
         e = m.estimate
         busy = firing_s + carry_s_per_byte * _carried_bytes(m, graph)
@@ -321,14 +332,14 @@ def _family(mode: Mode, graph: TaskGraph) -> str:
     return named(kernel, mode.variant)
 
 
-def _slower(costs: CostTable, graph: TaskGraph, beside: Shares) -> dict[str, float]:
+def _slowdowns(costs: CostTable, graph: TaskGraph, beside: Shares) -> dict[str, float]:
     """The share of its time that a call of a family takes longer for what the other side does."""
-    sides = [_fastest(costs, graph, which) for which in (0, 1)]
+    sides = [_fastest_calls(costs, graph, which) for which in (0, 1)]
     period_s = max(math.fsum(s for _, s in calls) for calls in sides)
-    here = {d.name for d in costs.platform.devices if calibrated_here(d)}
+    calibrated_devices = {d.name for d in costs.platform.devices if calibrated_here(d)}
     loads: dict[str, float] = {}
     for mode, seconds in (call for calls in sides for call in calls if period_s > 0):
-        if mode.device in here:
+        if mode.device in calibrated_devices:
             name = _family(mode, graph)
             loads[name] = loads.get(name, 0.0) + seconds / period_s
     return {
@@ -337,11 +348,11 @@ def _slower(costs: CostTable, graph: TaskGraph, beside: Shares) -> dict[str, flo
     }
 
 
-def _fastest(costs: CostTable, graph: TaskGraph, which: int) -> list[tuple[Mode, float]]:
+def _fastest_calls(costs: CostTable, graph: TaskGraph, which: int) -> list[tuple[Mode, float]]:
     """The modes in which one side's tasks take least time in all, and the seconds of each an
     iteration."""
-    mine = {t.name for t in graph.tasks if side(t.kernel) == which}
-    modes = [m for m in costs.modes if m.share is None and mine.issuperset(m.tasks)]
+    side_tasks = {t.name for t in graph.tasks if side(t.kernel) == which}
+    modes = [m for m in costs.modes if m.share is None and side_tasks.issuperset(m.tasks)]
 
     def seconds(mode: Mode) -> float:
         firings = 1 if mode.fused else graph.repetition[mode.tasks[0]]
@@ -349,7 +360,7 @@ def _fastest(costs: CostTable, graph: TaskGraph, which: int) -> list[tuple[Mode,
 
     alone = {
         task: min((m for m in modes if m.tasks == (task,)), key=seconds, default=None)
-        for task in mine
+        for task in side_tasks
     }
     ways = [[m for m in alone.values() if m]]
     for fused in (m for m in modes if m.fused):

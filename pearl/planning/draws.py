@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from pearl.graph.task_graph import TaskGraph
 from pearl.planning.costs import CostTable, Mode
-from pearl.planning.replicas import resized
+from pearl.planning.replicas import resize_kernel
 from pearl_devices import Device, Kernel, Link, torch_threads
 from pearl_devices.kernels import kind_of
 from pearl_estimators import power
@@ -88,26 +88,26 @@ class Draws:
 
     def factors(self, mode: Mode, graph: TaskGraph, costs: CostTable) -> Vector:
         """By which the times of a mode are multiplied in each draw."""
-        found = np.zeros(self.number)
-        for doubt, share in doubts(mode, graph, costs):
+        total = np.zeros(self.number)
+        for doubt, share in uncertainties(mode, graph, costs):
             if doubt is None:
-                found += share
+                total += share
                 continue
             z = sum(self.part(name) for name in doubt.parts()) / math.sqrt(PARTS)
-            found += share * np.exp(doubt.mean + doubt.spread * z)
-        return found
+            total += share * np.exp(doubt.mean + doubt.spread * z)
+        return total
 
     def link_factors(self, costs: CostTable) -> dict[str, Vector]:
         """Link → by which its seconds are multiplied in each draw; those without a band left out.
         What a byte takes of energy is not drawn."""
-        found = {}
+        factors = {}
         for link in costs.platform.links:
-            mean, spread = fitted(link.band[0], 1.0, link.band[1])
+            mean, spread = fit_lognormal(link.band[0], 1.0, link.band[1])
             if spread:
                 names = link_parts(link, costs)
                 z = sum(self.part(name) for name in names) / math.sqrt(len(names))
-                found[link.name] = np.exp(mean + spread * z)
-        return found
+                factors[link.name] = np.exp(mean + spread * z)
+        return factors
 
     def watts(self, costs: CostTable) -> dict[str, Vector]:
         """Device → by which its watts are multiplied in each draw; those without a mode of modelled
@@ -124,14 +124,14 @@ class Draws:
         weight: of each draw, sum 1."""
         factors = [float(self.factors(m, graph, costs) @ weight) for m in costs.modes]
         links = {name: float(row @ weight) for name, row in self.link_factors(costs).items()}
-        return scaled(costs, factors, links)
+        return scale_costs(costs, factors, links)
 
     def tables(self, graph: TaskGraph, costs: CostTable) -> list[CostTable]:
         """The cost table of every draw. Pair terms change with the mode whose time they change."""
         rows = [self.factors(m, graph, costs) for m in costs.modes]
         links, watts = self.link_factors(costs), self.watts(costs)
         return [
-            scaled(
+            scale_costs(
                 costs,
                 [float(row[n]) for row in rows],
                 {name: float(row[n]) for name, row in links.items()},
@@ -141,7 +141,7 @@ class Draws:
         ]
 
 
-def scaled(
+def scale_costs(
     costs: CostTable,
     factors: list[float],
     links: Mapping[str, float],
@@ -172,18 +172,18 @@ def scaled(
     platform = costs.platform
     if links or watts:
         slower = tuple(k.slower(links.get(k.name, 1.0)) for k in platform.links)
-        drawing = tuple(_drawing(d, watts.get(d.name, 1.0)) for d in platform.devices)
+        drawing = tuple(_scale_power(d, watts.get(d.name, 1.0)) for d in platform.devices)
         platform = replace(platform, links=slower, devices=drawing)
     return replace(costs, platform=platform, modes=modes, pair_extra_s=pairs)
 
 
-def _drawing(device: Device, factor: float) -> Device:
+def _scale_power(device: Device, factor: float) -> Device:
     """The device with its watts times a factor."""
     names = ("idle_power_w", "active_power_w", "context_power_w")
     return replace(device, **{name: getattr(device, name) * factor for name in names})
 
 
-def doubts(
+def uncertainties(
     mode: Mode, graph: TaskGraph, costs: CostTable
 ) -> list[tuple[Uncertainty | None, float]]:
     """The doubts about a mode, each with its share of the time; None: no doubt.
@@ -195,8 +195,8 @@ def doubts(
         whole = graph.task(mode.tasks[0])
         part = whole.kernel
         if mode.share is not None:  # of a copy, whose name in the split graph is another
-            part = resized(part, mode.share, whole.environments)
-        return [(_doubt(mode, part, costs), 1.0)]
+            part = resize_kernel(part, mode.share, whole.environments)
+        return [(_uncertainty(mode, part, costs), 1.0)]
     apart: dict[str, Mode] = {}
     for task in mode.tasks:
         alone = [
@@ -209,9 +209,9 @@ def doubts(
             apart[task] = min(alone, key=lambda m: abs(m.width - mode.width))
     shares = costs.shares(mode, graph)
     if shares and len(apart) == len(mode.tasks):
-        return [(_doubt(m, graph.task(t).kernel, costs), shares[t]) for t, m in apart.items()]
+        return [(_uncertainty(m, graph.task(t).kernel, costs), shares[t]) for t, m in apart.items()]
     kernel = next((f.kernel for f in graph.fusions if f.tasks == mode.tasks), None)
-    return [(_doubt(mode, kernel or graph.task(mode.tasks[0]).kernel, costs), 1.0)]
+    return [(_uncertainty(mode, kernel or graph.task(mode.tasks[0]).kernel, costs), 1.0)]
 
 
 def link_parts(link: Link, costs: CostTable) -> tuple[str, ...]:
@@ -224,9 +224,9 @@ def link_parts(link: Link, costs: CostTable) -> tuple[str, ...]:
     return f"link of {kinds}", f"link of {models}", f"link of {models}, {own}"
 
 
-def _doubt(mode: Mode, kernel: Kernel, costs: CostTable) -> Uncertainty | None:
+def _uncertainty(mode: Mode, kernel: Kernel, costs: CostTable) -> Uncertainty | None:
     e = mode.estimate
-    mean, spread = fitted(e.low_s, e.latency_s, e.high_s)
+    mean, spread = fit_lognormal(e.low_s, e.latency_s, e.high_s)
     if spread == 0:
         return None
     device = costs.platform.device(mode.device)
@@ -234,15 +234,15 @@ def _doubt(mode: Mode, kernel: Kernel, costs: CostTable) -> Uncertainty | None:
     environment = kind_of(kernel).structure == "environment"
     program = f" {kernel.program}" if kernel.program and environment else ""
     variant = torch_threads.plain(mode.variant)  # whatever its threads, which `own` tells apart
-    what = f"{kernel.kind.partition('.')[0]}{program} ({variant})"
-    family = f"{what} on {model}"
+    kernel_family = f"{kernel.kind.partition('.')[0]}{program} ({variant})"
+    family = f"{kernel_family} on {model}"
     own = f"{family}, {mode.width} wide, {sorted(kernel.dims.items())} {kernel.program or ''}"
     return Uncertainty(
-        device.kind, model, f"{what} on any {device.kind}", family, own, mean, spread
+        device.kind, model, f"{kernel_family} on any {device.kind}", family, own, mean, spread
     )
 
 
-def fitted(low: float, middle: float, high: float) -> tuple[float, float]:
+def fit_lognormal(low: float, middle: float, high: float) -> tuple[float, float]:
     """Mean and standard deviation of the logarithm of the factor on `middle` whose 90 % band is low
     to high; of a band that reaches down to 0 the lower end is as far off as the upper one."""
     if middle <= 0 or high <= low:
@@ -255,6 +255,6 @@ def fitted(low: float, middle: float, high: float) -> tuple[float, float]:
 @lru_cache(maxsize=4096)
 def _normal(seed: int, name: str, number: int) -> Vector:
     digest = int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "big")
-    found = np.random.default_rng([seed, digest]).standard_normal(number)
-    found.setflags(write=False)
-    return found
+    numbers = np.random.default_rng([seed, digest]).standard_normal(number)
+    numbers.setflags(write=False)
+    return numbers

@@ -14,7 +14,7 @@ from pearl.graph.task_graph import Edge, TaskGraph
 from pearl.planning.draws import Z90, Draws
 from pearl.planning.plans import Bottleneck, Channel, Entry, Lane, Placement, Plan, pearl_version
 from pearl.planning.timing import Assignment, Orders, TimedGraph, build_timed_graph, channel_arcs
-from pearl.planning.valuation import bands_of, evaluate_samples
+from pearl.planning.valuation import build_bands, evaluate_samples
 from pearl.time_limit import look, watched
 
 SIMULATED, LEAST_SIMULATED, FIRINGS = 400, 40, 400_000
@@ -35,7 +35,7 @@ class Proof:
     bound: no plan costs less, seconds or joules an iteration; of makespan, no first iteration is
         complete before, seconds.
     period_bound_s: no period is smaller; for throughput of any assignment, else of this one.
-    late: whether time ran out.
+    timed_out: whether time ran out.
     """
 
     objective: str
@@ -44,10 +44,10 @@ class Proof:
     solve_s: float
     bound: float
     period_bound_s: float
-    late: bool
+    timed_out: bool
 
 
-def assemble(
+def build_plan(
     assignment: Assignment,
     orders: Orders,
     proof: Proof,
@@ -60,6 +60,9 @@ def assemble(
 
     Channels get the least capacities found; for makespan they hold all that an iteration puts into
     them.
+
+    Raises:
+        SpecError: an iteration takes 0 s, or costs 0 J for power efficiency.
     """
     single = proof.objective == "makespan"
     timed = build_timed_graph(assignment)
@@ -67,23 +70,23 @@ def assemble(
     natural, critical = howard(len(timed.names), rings)
     period = assignment.paced_s(natural, power_w)
     capacities, held = _capacities(timed, rings, natural, whole=single)
-    spread = _simulated(timed, [*rings, *held], period, paced=period > natural)
+    spread = _simulate_period(timed, [*rings, *held], period, paced=period > natural)
     draws = Draws()
-    worth = evaluate_samples(timed, orders, draws, held=held, power_w=power_w)
+    sampled = evaluate_samples(timed, orders, draws, held=held, power_w=power_w)
     graph = assignment.expansion.graph
     steps, unit = (graph.env_steps, "env steps") if graph.env_steps else (1, "iterations")
     energy = assignment.energy_j(period)
     if period == 0 or (energy == 0 and proof.objective == "power_efficiency"):
-        what = "takes 0 s" if period == 0 else "costs 0 J"
+        fault = "takes 0 s" if period == 0 else "costs 0 J"
         raise SpecError(
-            f"an iteration of graph {graph.name!r} {what} by the cost table, so there is no "
+            f"an iteration of graph {graph.name!r} {fault} by the cost table, so there is no "
             f"{proof.objective} to maximise; give some mode a time above 0, and for "
             "power_efficiency some mode an energy or the host an idle power"
         )
     if proof.objective == "throughput":
-        value, bound_value, per = steps / period, _most(steps, proof.bound, period), "s"
+        value, bound_value, per = steps / period, _value_bound(steps, proof.bound, period), "s"
     elif not single:
-        value, bound_value, per = steps / energy, _most(steps, proof.bound, energy), "J"
+        value, bound_value, per = steps / energy, _value_bound(steps, proof.bound, energy), "J"
     if single:
         value, value_unit = makespan_s(timed, [*rings, *held]), "s"
         bound_value = min(proof.bound, value)
@@ -91,7 +94,7 @@ def assemble(
     else:
         value_unit = f"{unit}/{per}"
         gap = max(0.0, 1 - value / bound_value)
-    status = "optimal" if gap <= 1e-6 else "time_limit" if proof.late else "feasible"
+    status = "optimal" if gap <= 1e-6 else "time_limit" if proof.timed_out else "feasible"
     return Plan(
         pearl_version=pearl_version(),
         spec_sha256=spec_sha256,
@@ -121,12 +124,12 @@ def assemble(
         lanes=_lanes(timed, orders, period),
         tasks=tuple(_placement(assignment, t.name, period) for t in graph.tasks),
         edges=tuple(_channel(assignment, e, capacities.get(n)) for n, e in enumerate(graph.edges)),
-        bands=bands_of(worth, draws, graph.env_steps, graph.updates, graph.batch),
+        bands=build_bands(sampled, draws, graph.env_steps, graph.updates, graph.batch),
         simulated=tuple(d.name for d in assignment.costs.platform.devices if d.simulated),
     )
 
 
-def _most(steps: float, bound: float, cost: float) -> float:
+def _value_bound(steps: float, bound: float, cost: float) -> float:
     """The value that no plan exceeds; infinite where nothing is proven."""
     return steps / min(bound, cost) if bound > 0 else math.inf
 
@@ -158,7 +161,7 @@ def _capacities(
     rounds = WORK // len(timed.names)
     while True:
         if rounds == 0:
-            capacity = _roomy(timed, rings, period, capacity)
+            capacity = _ample_capacities(timed, rings, period, capacity)
         rounds -= 1
         held: dict[tuple[int, int, int], set[int]] = {}
         for number, size in capacity.items():
@@ -179,14 +182,14 @@ def _capacities(
                     capacity[number] += math.gcd(e.production, e.consumption)
 
 
-def _roomy(
+def _ample_capacities(
     timed: TimedGraph, rings: list[Arc], period: float, least: dict[int, int]
 ) -> dict[int, int]:
     """Capacities, from `least` up, at which the earliest periodic schedule waits for no room."""
     x = timed.assignment.expansion
     start = start_times(len(timed.names), rings, period)
     small = _SAME * period
-    found = {}
+    capacities = {}
     for number, size in least.items():
         edge = x.graph.edges[number]
         while any(
@@ -194,11 +197,11 @@ def _roomy(
             for s, d, m in channel_arcs(x, edge, size)
         ):
             size += math.gcd(edge.production, edge.consumption)
-        found[number] = size
-    return found
+        capacities[number] = size
+    return capacities
 
 
-def _simulated(timed: TimedGraph, arcs: list[Arc], period: float, *, paced: bool) -> float:
+def _simulate_period(timed: TimedGraph, arcs: list[Arc], period: float, *, paced: bool) -> float:
     """Mean period of a self-timed run with times drawn from each mode's 90 % band (lognormal; seed
     0); `period` itself where every band has no width."""
     a, n = timed.assignment, len(timed.names)
@@ -250,7 +253,7 @@ def _lanes(timed: TimedGraph, orders: Orders, period: float) -> tuple[Lane, ...]
     a = timed.assignment
     links = {link.name for link in a.costs.platform.links}
     units = {"+".join(u): u for u in a.expansion.units}
-    found = []
+    lanes = []
     for lane, ring in orders.items():
         entries = []
         for i, offset in ring:
@@ -259,13 +262,13 @@ def _lanes(timed: TimedGraph, orders: Orders, period: float) -> tuple[Lane, ...]
                 entries.append(Entry(task, offset, replica))
         load = timed.loads_s[lane] / period
         if lane in links:
-            found.append(Lane(lane, lane, 0, "link", tuple(entries), load))
+            lanes.append(Lane(lane, lane, 0, "link", tuple(entries), load))
             continue
-        mine = [m for u, m in enumerate(a.modes) if a.lane(u) == lane]
-        device = a.costs.platform.device(mine[0].device)
-        width = max(m.width for m in mine)
-        found.append(Lane(lane, device.name, width, device.width_unit, tuple(entries), load))
-    return tuple(sorted(found, key=lambda k: (k.width == 0, k.lane)))
+        modes = [m for u, m in enumerate(a.modes) if a.lane(u) == lane]
+        device = a.costs.platform.device(modes[0].device)
+        width = max(m.width for m in modes)
+        lanes.append(Lane(lane, device.name, width, device.width_unit, tuple(entries), load))
+    return tuple(sorted(lanes, key=lambda k: (k.width == 0, k.lane)))
 
 
 def _origin(graph: TaskGraph, name: str) -> tuple[str, int]:
@@ -345,8 +348,8 @@ def _share_of_call(a: Assignment, task: str) -> float:
     if len(unit) == 1:
         return 1.0
     graph = a.expansion.graph
-    known = a.costs.shares(mode, graph) or {mode.tasks[0]: 1.0}
-    return known.get(task, 0.0) / graph.repetition[task]
+    shares = a.costs.shares(mode, graph) or {mode.tasks[0]: 1.0}
+    return shares.get(task, 0.0) / graph.repetition[task]
 
 
 def _channel(a: Assignment, e: Edge, capacity: int | None) -> Channel:

@@ -15,7 +15,7 @@ from pearl.planning.costs import CostTable, Mode
 from pearl.planning.plan_builder import makespan_s
 from pearl.planning.plans import Entry, Plan
 from pearl.planning.problem import Problem, split_costs
-from pearl.planning.replicas import Split, copy_name, split_graph
+from pearl.planning.replicas import ReplicaSplit, copy_name, split_graph
 from pearl.planning.timing import Assignment, Orders, TimedGraph, build_timed_graph, channel_arcs
 from pearl_devices import Platform
 from pearl_estimators import Estimate
@@ -35,7 +35,7 @@ def plan_orders(plan: Plan, problem: Problem) -> tuple[TimedGraph, Orders, list[
 
     Raises SpecError naming what in the plan disagrees with the graph or the costs.
     """
-    plan, graph, split = unfolded(plan, problem.graph)
+    plan, graph, split = unfold_replicas(plan, problem.graph)
     return _ordered(plan, graph, split_costs(problem.costs, split))
 
 
@@ -69,8 +69,8 @@ def completions(
 
     Honours `pace_s`. O(firings · iterations).
     """
-    plan, graph, _ = unfolded(plan, graph)
-    timed, arcs = plan_timing(plan, Problem(graph, stated_costs(plan, graph, platform)))
+    plan, graph, _ = unfold_replicas(plan, graph)
+    timed, arcs = plan_timing(plan, Problem(graph, costs_from_plan(plan, graph, platform)))
     n = len(timed.names)
     beyond = 1 + max((abs(m) for _, _, _, m in arcs), default=0)
     if plan.pace_s:
@@ -80,7 +80,7 @@ def completions(
     return np.maximum.accumulate(ends)
 
 
-def stated_costs(plan: Plan, graph: TaskGraph, platform: Platform) -> CostTable:
+def costs_from_plan(plan: Plan, graph: TaskGraph, platform: Platform) -> CostTable:
     """The modes a plan chose, at the times it states (pair terms are in them already)."""
     call_s: dict[tuple[str, ...], list[float]] = {}
     chosen: dict[tuple[str, ...], tuple[str, str, int]] = {}
@@ -104,13 +104,14 @@ def stated_costs(plan: Plan, graph: TaskGraph, platform: Platform) -> CostTable:
 
 
 def check_plan(plan: Plan, problem: Problem) -> None:
-    """Whether a plan fits the graph and the costs of a problem: every task placed once with a mode
-    that exists, orders complete, widths and lanes within the devices, states together, tokens those
-    of the graph plus slack, and the period as computed anew.
+    """Check that a plan fits the graph and the costs of a problem: every task placed once with a
+    mode that exists, orders complete, widths and lanes within the devices, states together, tokens
+    those of the graph plus slack, and the period as recomputed.
 
-    Raises SpecError with all that disagrees.
+    Raises:
+        SpecError: the plan disagrees with the problem; one line for each disagreement.
     """
-    plan, graph, split = unfolded(plan, problem.graph)
+    plan, graph, split = unfold_replicas(plan, problem.graph)
     costs = split_costs(problem.costs, split)
     timed, orders, held = _ordered(plan, graph, costs)
     arcs = [*timed.arcs, *timed.ring(orders), *held]
@@ -165,15 +166,19 @@ def check_plan(plan: Plan, problem: Problem) -> None:
         raise SpecError(*dict.fromkeys(problems))
 
 
-def unfolded(plan: Plan, graph: TaskGraph) -> tuple[Plan, TaskGraph, Split]:
+def unfold_replicas(plan: Plan, graph: TaskGraph) -> tuple[Plan, TaskGraph, ReplicaSplit]:
     """A plan with replicas as one of the graph in which its split tasks are copies; a plan without
-    replicas, or unfolded already, as it is. Raises SpecError where the replicas do not add up."""
-    torn = {t.task: t for t in plan.tasks if t.replicas > 1}
-    if not torn:
-        return plan, graph, Split()
+    replicas, or unfolded already, as it is.
+
+    Raises:
+        SpecError: the replicas do not add up.
+    """
+    split_tasks = {t.task: t for t in plan.tasks if t.replicas > 1}
+    if not split_tasks:
+        return plan, graph, ReplicaSplit()
     environments = {t.name: t.environments for t in graph.tasks}
     problems = []
-    for task, t in torn.items():
+    for task, t in split_tasks.items():
         rows = sorted(o.replica for o in plan.tasks if o.task == task)
         if not environments.get(task):
             problems.append(f"plan: task {task} has {t.replicas} replicas; it cannot be split")
@@ -187,15 +192,15 @@ def unfolded(plan: Plan, graph: TaskGraph) -> tuple[Plan, TaskGraph, Split]:
             )
     if len({t.shares for t in plan.tasks if t.replicas > 1}) > 1:
         problems.append("plan: tasks that are split must have the same shares; these differ")
-    if min((s for t in torn.values() for s in t.shares), default=1) < 1:
+    if min((s for t in split_tasks.values() for s in t.shares), default=1) < 1:
         problems.append("plan: every replica needs at least 1 environment")
     if problems:
         raise SpecError(*problems)
-    split = Split(tuple(torn), next(iter(torn.values())).shares)
+    split = ReplicaSplit(tuple(split_tasks), next(iter(split_tasks.values())).shares)
 
     def name(task: str, replica: int) -> str:
         origin, arrow, to = task.partition(">")
-        return copy_name(origin, replica) + arrow + to if origin in torn else task
+        return copy_name(origin, replica) + arrow + to if origin in split_tasks else task
 
     whole = replace(
         plan,
@@ -233,9 +238,9 @@ def _assignment_of(plan: Plan, graph: TaskGraph, costs: CostTable) -> Assignment
         if t.device not in devices
     ]
     slack: dict[EdgeKey, int] = {}
-    given, edges = numbered(plan.edges), numbered(graph.edges)
+    channels, edges = numbered(plan.edges), numbered(graph.edges)
     for key, e in edges.items():
-        c = given.get(key)
+        c = channels.get(key)
         same = c and (c.production, c.consumption, c.tokens_seq) == (
             e.production,
             e.consumption,
@@ -250,7 +255,7 @@ def _assignment_of(plan: Plan, graph: TaskGraph, costs: CostTable) -> Assignment
             slack[key] = c.slack
     problems += [
         f"plan: edge {src} → {dst} is {which + 1} times in the plan, {which} times in the graph"
-        for src, dst, which in given
+        for src, dst, which in channels
         if (src, dst, which) not in edges
     ]
     if problems:
@@ -278,8 +283,8 @@ def _assignment_of(plan: Plan, graph: TaskGraph, costs: CostTable) -> Assignment
                 f"{t.device}; there are {[m.key for m in costs.of(*unit)]}"
             )
         modes.append(match[0])
-        mine = numbers.setdefault(t.device, {})
-        lanes.append(mine.setdefault(t.lane, len(mine)))
+        lane_numbers = numbers.setdefault(t.device, {})
+        lanes.append(lane_numbers.setdefault(t.lane, len(lane_numbers)))
     return Assignment(x, costs, tuple(modes), tuple(lanes))
 
 
@@ -299,11 +304,11 @@ def _orders_of(plan: Plan, timed: TimedGraph) -> Orders:
         if lane_name[name] not in listed:
             raise SpecError(f"plan: lane {lane_name[name]} is used but not listed among its lanes")
         lane = listed[lane_name[name]]
-        seen: dict[str, int] = {}
+        counts: dict[str, int] = {}
         ring: dict[int, int] = {}
         for entry in lane.order:
-            firing = seen.get(entry.task, 0)
-            seen[entry.task] = firing + 1
+            firing = counts.get(entry.task, 0)
+            counts[entry.task] = firing + 1
             unit = units.get(entry.task, (entry.task,))
             i = number.get(("+".join(unit), firing if len(unit) == 1 else 0))
             if i is None or i not in members:
@@ -318,7 +323,7 @@ def _orders_of(plan: Plan, timed: TimedGraph) -> Orders:
             for t in units.get(timed.names[i][0].split("+")[0], ())
         ]
         missing = [timed.names[i] for i in members if i not in ring]
-        short = [t for t, q in expected if seen.get(t, 0) != q]
+        short = [t for t, q in expected if counts.get(t, 0) != q]
         if missing or short:
             raise SpecError(
                 f"plan: lane {lane.lane}: the order is incomplete: "

@@ -212,7 +212,11 @@ class Plan:
     problem: Problem | None = field(default=None, compare=False, repr=False)
 
     def task(self, name: str) -> Placement:
-        """The placement of `name`; a KeyError names the tasks there are."""
+        """Return the placement of a task.
+
+        Raises:
+            KeyError: the plan has no such task; lists its tasks.
+        """
         for placement in self.tasks:
             if placement.task == name:
                 return placement
@@ -220,9 +224,9 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """A plain object as `docs/contract.md` describes it; no NaN or infinity."""
-        found: dict[str, Any] = plain(asdict(replace(self, problem=None)))
-        del found["problem"]
-        return found
+        result: dict[str, Any] = plain(asdict(replace(self, problem=None)))
+        del result["problem"]
+        return result
 
     def save(self, path: str | Path) -> None:
         """Write the plan as JSON, whole or not at all."""
@@ -252,8 +256,11 @@ def pearl_version() -> str:
 
 
 def load_plan(source: str | Path | Mapping[str, Any]) -> Plan:
-    """A plan from its JSON file or object. Unknown keys are ignored; what is missing or of a wrong
-    kind is a SpecError naming file and key."""
+    """Read a plan from its JSON file or object. Unknown keys are ignored.
+
+    Raises:
+        SpecError: a key is missing or has a value of another type; names file and key.
+    """
     where = "plan"
     if problems := mistyped("plan", source, str | Path | Mapping, "a Plan or its file"):
         raise SpecError(*problems)
@@ -283,6 +290,11 @@ def load_plan(source: str | Path | Mapping[str, Any]) -> Plan:
 
 
 def list_of(kind: type, values: Any, where: str) -> tuple[Any, ...]:
+    """Build objects of a dataclass from a list of JSON objects.
+
+    Raises:
+        SpecError: the value is not a list of such objects; names the place `where`.
+    """
     if not isinstance(values, Sequence) or isinstance(values, str):
         raise SpecError(f"{where}: a list is needed, this is {shown(values)}")
     return tuple(build(kind, v, f"{where}[{i}]") for i, v in enumerate(values))
@@ -313,9 +325,14 @@ def fits(item: Any, kind: str) -> bool:
 
 
 def build(kind: type, value: Any, where: str) -> Any:
+    """Build an object of a dataclass from a JSON object; unknown keys are ignored.
+
+    Raises:
+        SpecError: a key is missing or has a value of another type; names the place `where`.
+    """
     if not isinstance(value, Mapping):
         raise SpecError(f"{where}: an object is needed, this is {shown(value)}")
-    given: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for f in fields(kind):
         if f.name not in value:
             optional = f.default is not f.default_factory  # either is set
@@ -330,8 +347,8 @@ def build(kind: type, value: Any, where: str) -> Any:
             item = list_of(Entry, item, f"{where}: order")
         elif isinstance(item, list):
             item = tuple(item)
-        given[f.name] = item
-    return kind(**given)
+        values[f.name] = item
+    return kind(**values)
 
 
 CLOSED: Literal["closed_form"] = "closed_form"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pearl.graph.limits import Limits
 from pearl.graph.task_graph import TaskGraph
 from pearl.planning.costs import CostTable, Mode
-from pearl.planning.replicas import Split, copy_name, split_graph, split_limits
+from pearl.planning.replicas import ReplicaSplit, copy_name, split_graph, split_limits
 
 if TYPE_CHECKING:
     from pearl.spec.system import System
@@ -47,7 +47,7 @@ class Problem:
         return self.system
 
 
-def split_problem(problem: Problem, split: Split) -> Problem:
+def split_problem(problem: Problem, split: ReplicaSplit) -> Problem:
     """The problem in which the tasks of `split` run as copies."""
     if not split.tasks:
         return problem
@@ -59,7 +59,7 @@ def split_problem(problem: Problem, split: Split) -> Problem:
     )
 
 
-def split_costs(costs: CostTable, split: Split) -> CostTable:
+def split_costs(costs: CostTable, split: ReplicaSplit) -> CostTable:
     """The table for the graph of a choice of replicas: each copy has the modes for its share.
 
     Pair terms hold for copies in proportion to their shares, so that all copies of two tasks in
@@ -85,9 +85,9 @@ def split_costs(costs: CostTable, split: Split) -> CostTable:
         return [(copy_name(task, i), share / whole) for i, share in enumerate(split.shares)]
 
     pairs = {
-        ((a, a_key), (b, b_key)): extra * mine * other
+        ((a, a_key), (b, b_key)): extra * share_a * share_b
         for ((first, a_key), (second, b_key)), extra in costs.pair_extra_s.items()
-        for a, mine in copies(first)
-        for b, other in copies(second)
+        for a, share_a in copies(first)
+        for b, share_b in copies(second)
     }
     return CostTable(costs.platform, tuple(modes), pairs)

@@ -28,7 +28,7 @@ worth less than they cost to search)."""
 
 
 @dataclass(frozen=True)
-class Split:
+class ReplicaSplit:
     """Which tasks run as copies, and the environments of each copy, largest first. No tasks: none
     is split."""
 
@@ -36,25 +36,27 @@ class Split:
     shares: tuple[int, ...] = ()
 
 
-def split_of(graph: TaskGraph) -> Split:
+def split_of(graph: TaskGraph) -> ReplicaSplit:
     """The choice of replicas of which a graph is made."""
     parts = [t.part for t in graph.tasks if t.part]
-    return Split(tuple(dict.fromkeys(p.task for p in parts)), parts[0].shares if parts else ())
+    return ReplicaSplit(
+        tuple(dict.fromkeys(p.task for p in parts)), parts[0].shares if parts else ()
+    )
 
 
 def share_choices(environments: int, most: int) -> list[tuple[int, ...]]:
     """The ways to share environments out among 2 to `most` copies, largest share first: every
     multiple of an eighth of them (of 1 up to 8), and as evenly as can be."""
     unit = -(-environments // GRAINS)
-    found: dict[tuple[int, ...], None] = {}
+    choices: dict[tuple[int, ...], None] = {}
     for copies in range(2, min(most, environments) + 1):
         even, rest = divmod(environments, copies)
-        found[(even + 1,) * rest + (even,) * (copies - rest)] = None
+        choices[(even + 1,) * rest + (even,) * (copies - rest)] = None
         for counted in _partitions(environments // unit, copies, environments):
             shares = [n * unit for n in counted]
             shares[0] += environments % unit
-            found[tuple(shares)] = None
-    return list(found)
+            choices[tuple(shares)] = None
+    return list(choices)
 
 
 def _partitions(total: int, parts: int, most: int) -> Iterator[tuple[int, ...]]:
@@ -68,11 +70,12 @@ def _partitions(total: int, parts: int, most: int) -> Iterator[tuple[int, ...]]:
             yield (first, *rest)
 
 
-def splits(graph: TaskGraph, limits: Limits) -> list[Split]:
+def enumerate_splits(graph: TaskGraph, limits: Limits) -> list[ReplicaSplit]:
     """Every choice of replicas within the limits, first the one that splits nothing. Tasks that are
     split together have the same shares.
 
-    A limit above 1 on a task that cannot be split is a SpecError naming those that can.
+    Raises:
+        SpecError: a limit above 1 is on a task that cannot be split; lists those that can be.
     """
     wanted = {t: n for t, n in limits.replicas.items() if n > 1}
     able = {t.name: t.environments for t in graph.tasks if t.environments}
@@ -84,14 +87,16 @@ def splits(graph: TaskGraph, limits: Limits) -> list[Split]:
     ]
     if problems:
         raise SpecError(*problems)
-    found = [Split()]
+    choices = [ReplicaSplit()]
     for size in range(1, len(wanted) + 1):
         for tasks in itertools.combinations(wanted, size):
             sizes = {able[t] for t in tasks}
             if len(sizes) == 1:
                 most = min(wanted[t] for t in tasks)
-                found += [Split(tasks, shares) for shares in share_choices(sizes.pop(), most)]
-    return found
+                choices += [
+                    ReplicaSplit(tasks, shares) for shares in share_choices(sizes.pop(), most)
+                ]
+    return choices
 
 
 def copy_name(task: str, replica: int) -> str:
@@ -99,7 +104,7 @@ def copy_name(task: str, replica: int) -> str:
     return f"{task}#{replica}"
 
 
-def resized(of: Kernel, share: int, environments: int) -> Kernel:
+def resize_kernel(of: Kernel, share: int, environments: int) -> Kernel:
     """A kernel for `share` of its environments: counted anew where its kind is known, else in
     proportion."""
     if kind_of(of).structure != "unknown" and "envs" in of.dims:
@@ -110,7 +115,7 @@ def resized(of: Kernel, share: int, environments: int) -> Kernel:
     return replace(of, **{name: getattr(of, name) * part for name in scaled})
 
 
-def split_graph(graph: TaskGraph, split: Split) -> TaskGraph:
+def split_graph(graph: TaskGraph, split: ReplicaSplit) -> TaskGraph:
     """The graph in which the tasks of `split` run as copies. Fusions of a split task are gone."""
     if not split.tasks:
         return graph
@@ -150,7 +155,7 @@ def split_graph(graph: TaskGraph, split: Split) -> TaskGraph:
                 replace(
                     t,
                     name=copy_name(t.name, i),
-                    kernel=resized(t.kernel, split.shares[i], whole),
+                    kernel=resize_kernel(t.kernel, split.shares[i], whole),
                     reads=touched(t.reads, i),
                     writes=touched(t.writes, i),
                     group=group,
@@ -171,7 +176,7 @@ def split_graph(graph: TaskGraph, split: Split) -> TaskGraph:
     return replace(graph, tasks=tuple(tasks), edges=tuple(edges), states=states, fusions=fusions)
 
 
-def split_limits(limits: Limits, split: Split) -> Limits:
+def split_limits(limits: Limits, split: ReplicaSplit) -> Limits:
     """Limits of the copies: what holds for a task holds for each of its copies. Of two tasks that
     must be together and are both split, copy i is with copy i."""
     if not split.tasks:
@@ -181,8 +186,8 @@ def split_limits(limits: Limits, split: Split) -> Limits:
     def names(task: str) -> list[str]:
         return [copy_name(task, i) for i in copies] if task in split.tasks else [task]
 
-    def each(given: Mapping[str, V]) -> dict[str, V]:
-        return {n: v for t, v in given.items() for n in names(t)}
+    def each(by_task: Mapping[str, V]) -> dict[str, V]:
+        return {n: v for t, v in by_task.items() for n in names(t)}
 
     together: list[tuple[str, str]] = []
     for a, b in limits.together:

@@ -230,8 +230,10 @@ RETURNS = {
 def load_run(path: str | Path) -> Run:
     """The run stored in a run folder or a `run.json`.
 
-    Unknown keys are ignored; what is missing or of the wrong kind is a SpecError naming file and
-    key.
+    Unknown keys are ignored.
+
+    Raises:
+        SpecError: a key is missing or has a value of another type; names file and key.
     """
     file = Path(path)
     if file.is_dir():
@@ -252,9 +254,9 @@ def load_run(path: str | Path) -> Run:
     values["tasks"] = list_of(TaskTiming, source.get("tasks"), f"{where}: tasks")
     values["plan"] = load_plan(source["plan"])
     if source.get("drift") is not None:
-        found = build(Drift, source["drift"], f"{where}: drift")
+        drift = build(Drift, source["drift"], f"{where}: drift")
         tasks = list_of(TaskDrift, source["drift"].get("tasks"), f"{where}: drift.tasks")
-        values["drift"] = replace(found, tasks=tasks)
+        values["drift"] = replace(drift, tasks=tasks)
     for name, kind in (("stopped", StoppedBy), ("solution", TimeToSolution)):
         if source.get(name) is not None:
             values[name] = build(kind, source[name], f"{where}: {name}")
@@ -278,8 +280,12 @@ _MARKS: Mapping[str, tuple[str, ...]] = {
 
 
 def check_folder(folder: Path) -> None:
-    """A SpecError where a run in `folder` would overwrite a file that no run wrote. A folder with a
-    checkpoint is a run's."""
+    """Check that a run in `folder` overwrites no file that no run wrote. A folder with a checkpoint
+    is a run's.
+
+    Raises:
+        SpecError: the folder has such a file, or a file there cannot be read.
+    """
     if (folder / CHECKPOINT).exists():
         return
     problems = []
@@ -307,7 +313,8 @@ Row = Mapping[str, float]
 def load_metrics(path: str | Path) -> tuple[Row, ...]:
     """The rows of a run's `metrics.csv`; none if there is no such file.
 
-    A cell that is no number is a SpecError naming file, line and column.
+    Raises:
+        SpecError: a cell is no number, or the file cannot be read; names file, line and column.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")

@@ -113,7 +113,7 @@ class Assignment:
     def hops(self) -> dict[tuple[str, str], Transfer]:
         """(task, device reached) → transfer. Consumers on one device share it, at the size of the
         largest; a message for two devices behind the host is uploaded once."""
-        found: dict[tuple[str, str], Transfer] = {}
+        transfers: dict[tuple[str, str], Transfer] = {}
         host = self.costs.platform.host
         for edge in self.expansion.graph.edges:
             route = self.route(edge)
@@ -123,12 +123,14 @@ class Assignment:
             )
             before = None
             for link, to in zip(route, stops, strict=False):
-                old = found.get((edge.src, to))
+                old = transfers.get((edge.src, to))
                 largest = max(size, old.size_bytes) if old else size
                 least = min(size, old.least_bytes) if old else size
-                found[edge.src, to] = Transfer(edge.src, to, link, largest, messages, before, least)
+                transfers[edge.src, to] = Transfer(
+                    edge.src, to, link, largest, messages, before, least
+                )
                 before = (edge.src, to)
-        return found
+        return transfers
 
     @cached_property
     def copying_s(self) -> tuple[float, ...]:

@@ -29,7 +29,7 @@ PATIENCE = 4
 
 
 @dataclass(frozen=True)
-class Valued:
+class SampledValues:
     """Period and energy of an iteration in each draw, shape (draws,), seconds and joules; periods
     are those that a limit on power paces."""
 
@@ -45,7 +45,7 @@ def evaluate_samples(
     held: Sequence[Arc] = (),
     power_w: float | None = None,
     pace_s: float | None = None,
-) -> Valued:
+) -> SampledValues:
     """A plan under every draw.
 
     held: the arcs of channels that are full, in seconds of latency of their source.
@@ -55,16 +55,16 @@ def evaluate_samples(
     """
     a = timed.assignment
     factors = [draws.factors(m, a.expansion.graph, a.costs) for m in a.modes]
-    natural = _periods(timed, timed.ring(orders), held, factors, _crossings(a, draws))
+    natural = _periods(timed, timed.ring(orders), held, factors, _drawn_links(a, draws))
     natural = np.maximum(natural, pace_s or 0.0)
     dynamic = np.full(draws.number, math.fsum(h.energy_j for h in a.hops.values()))
-    watts, given = draws.watts(a.costs), np.ones(draws.number)
+    watts, unchanged = draws.watts(a.costs), np.ones(draws.number)
     for u, m in enumerate(a.modes):
         joules = a.expansion.firings(u) * m.estimate.energy_j
-        dynamic += joules * factors[u] * watts.get(m.device, given)
+        dynamic += joules * factors[u] * watts.get(m.device, unchanged)
     idle_w = np.zeros(draws.number)
     for name, some in a.idle_w.items():
-        idle_w += some * watts.get(name, given)
+        idle_w += some * watts.get(name, unchanged)
     period = natural
     if power_w is not None:
         spare = power_w - idle_w
@@ -73,18 +73,18 @@ def evaluate_samples(
         over = dynamic + idle_w * natural > power_w * natural
         period = np.where(over, np.maximum(natural, least), natural)
     with np.errstate(invalid="ignore"):
-        return Valued(period, idle_w * period + dynamic)
+        return SampledValues(period, idle_w * period + dynamic)
 
 
 def least_periods(assignment_timed: TimedGraph, draws: Draws) -> Vector:
     """No order of the lanes has a smaller period in a draw: shape (draws,)."""
     a = assignment_timed.assignment
     factors = [draws.factors(m, a.expansion.graph, a.costs) for m in a.modes]
-    return _periods(assignment_timed, (), (), factors, _crossings(a, draws))
+    return _periods(assignment_timed, (), (), factors, _drawn_links(a, draws))
 
 
 @dataclass(frozen=True)
-class _Crossing:
+class _DrawnLinks:
     """Links that err alike. factor: on their seconds in each draw. twice: the graph of the plan
     where they take twice as long; seconds of a link enter each of its numbers linearly."""
 
@@ -96,19 +96,19 @@ class _Crossing:
         return (self.factor - 1) * (twice - nominal) if twice != nominal else 0.0
 
 
-def _crossings(a: Assignment, draws: Draws) -> list[_Crossing]:
+def _drawn_links(a: Assignment, draws: Draws) -> list[_DrawnLinks]:
     """The links that the plan uses and whose seconds are drawn."""
     used = {hop.link.name for hop in a.hops.values()}
     drawn = {name: f for name, f in draws.link_factors(a.costs).items() if name in used}
     alike: dict[bytes, set[str]] = {}
     for name, factor in drawn.items():
         alike.setdefault(factor.tobytes(), set()).add(name)
-    platform, found = a.costs.platform, []
+    platform, groups = a.costs.platform, []
     for names in alike.values():
         links = tuple(k.slower(2.0) if k.name in names else k for k in platform.links)
         costs = replace(a.costs, platform=replace(platform, links=links))
-        found.append(_Crossing(drawn[min(names)], build_timed_graph(replace(a, costs=costs))))
-    return found
+        groups.append(_DrawnLinks(drawn[min(names)], build_timed_graph(replace(a, costs=costs))))
+    return groups
 
 
 def _periods(
@@ -116,7 +116,7 @@ def _periods(
     rings: Sequence[Arc],
     held: Sequence[Arc],
     factors: Sequence[Vector],
-    crossings: Sequence[_Crossing],
+    crossings: Sequence[_DrawnLinks],
 ) -> Vector:
     a, n = timed.assignment, len(timed.names)
     number = len(factors[0])
@@ -152,7 +152,7 @@ def _times(
     timed: TimedGraph,
     a: Assignment,
     factors: Sequence[Vector],
-    crossings: Sequence[_Crossing],
+    crossings: Sequence[_DrawnLinks],
     number: int,
 ) -> tuple[list[Vector], list[Vector], list[Vector]]:
     """Of every node in each draw: latency but for what links change of it, latency, occupancy."""
@@ -175,7 +175,7 @@ def _ratios(
 ) -> Vector:
     """The maximum cycle ratio in each draw, at least `least`. weights: (arcs, draws), seconds."""
     tokens = np.array([m for _, _, m in rows], float)
-    found = least.copy()
+    ratios = least.copy()
 
     def arcs_of(draw: int) -> list[Arc]:
         column = weights[:, draw].tolist()
@@ -185,7 +185,7 @@ def _ratios(
         """Take in the critical cycle of a draw; whether it was a new one for it."""
         arcs = arcs_of(draw)
         ratio, cycle = howard(n, arcs)
-        if ratio <= found[draw] * (1 + SAME):
+        if ratio <= ratios[draw] * (1 + SAME):
             return False
         steps: dict[tuple[int, int], int] = {}
         for e, (s, d, w, m) in enumerate(arcs):
@@ -194,19 +194,19 @@ def _ratios(
                 steps[s, d] = e
         used = [steps[s, d] for s, d in zip(cycle, [*cycle[1:], *cycle[:1]], strict=True)]
         round_s = weights[used].sum(axis=0) / max(tokens[used].sum(), 1e-300)
-        np.maximum(found, round_s, out=found)
-        found[draw] = max(found[draw], ratio)
+        np.maximum(ratios, round_s, out=ratios)
+        ratios[draw] = max(ratios[draw], ratio)
         return True
 
     learn(0)
-    middle = int(np.argsort(found)[len(found) // 2])
-    start = start_times(n, arcs_of(middle), max(found[middle], howard(n, arcs_of(middle))[0]))
+    middle = int(np.argsort(ratios)[len(ratios) // 2])
+    start = start_times(n, arcs_of(middle), max(ratios[middle], howard(n, arcs_of(middle))[0]))
     order = sorted(range(len(rows)), key=lambda e: start[rows[e][0]])
-    value = np.zeros((n, len(found)))
-    sure = np.zeros(len(found), bool)
+    value = np.zeros((n, len(ratios)))
+    sure = np.zeros(len(ratios), bool)
     passes = 0
-    slack = weights - tokens[:, None] * found
-    small = SAME * (found + 1e-300)
+    slack = weights - tokens[:, None] * ratios
+    small = SAME * (ratios + 1e-300)
     while True:
         before = value.copy()
         for e in watched(order):
@@ -216,37 +216,39 @@ def _ratios(
         grown[sure] = 0
         passes += 1
         if np.all(grown <= small):
-            return found
+            return ratios
         if passes < PATIENCE:
             continue
-        draw = int(np.argmax(grown / (found + 1e-300)))
+        draw = int(np.argmax(grown / (ratios + 1e-300)))
         if learn(draw):
-            slack = weights - tokens[:, None] * found
-            small = SAME * (found + 1e-300)
+            slack = weights - tokens[:, None] * ratios
+            small = SAME * (ratios + 1e-300)
         sure[draw] = True  # its ratio is exact now
 
 
-def bands_of(found: Valued, draws: Draws, env_steps: float, updates: float, batch: float) -> Bands:
+def build_bands(
+    values: SampledValues, draws: Draws, env_steps: float, updates: float, batch: float
+) -> Bands:
     """The 90 % bands of a plan's rates, power and energy."""
 
-    def ends(values: Vector) -> tuple[float, float] | None:
-        if not np.all(np.isfinite(values)):
+    def ends(row: Vector) -> tuple[float, float] | None:
+        if not np.all(np.isfinite(row)):
             return None
-        low, high = np.quantile(values, (0.05, 0.95))
+        low, high = np.quantile(row, (0.05, 0.95))
         return float(low), float(high)
 
-    rate, energy = 1 / found.period_s, found.energy_j
+    rate, energy = 1 / values.period_s, values.energy_j
     with np.errstate(divide="ignore", invalid="ignore"):
         per_j, watts = env_steps / energy, energy * rate
     return Bands(
         draws=draws.number,
         seed=draws.seed,
-        period_s=ends(found.period_s),
+        period_s=ends(values.period_s),
         env_steps_per_s=ends(env_steps * rate),
         updates_per_s=ends(updates * rate),
         samples_per_s=ends(updates * batch * rate),
         energy_per_iteration_j=ends(energy),
         power_w=ends(watts),
         env_steps_per_j=ends(per_j) if env_steps else None,
-        missed=int(np.isinf(found.period_s).sum()),
+        missed=int(np.isinf(values.period_s).sum()),
     )

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from pearl.files import write_atomically
-from pearl.planner.plan_cache import sources
+from pearl.planner.plan_cache import digest_sources
 from pearl.population.local_executor import GRACE_S, how, last_lines, start_process
 from pearl.training.compiled import CompiledPlan
 from pearl_devices import UnsupportedError
@@ -34,7 +34,12 @@ def _mark(made: CompiledPlan) -> Path:
     about = [
         sorted(f"{j.kernel.kind} {dict(j.kernel.dims)} {j.variant}" for j in made.calls),
         sorted((key, value) for key, value in os.environ.items() if key.startswith("NUMBA_")),
-        (sources(), versions(), sys.version, [d.model for d in made.system.platform.devices]),
+        (
+            digest_sources(),
+            versions(),
+            sys.version,
+            [d.model for d in made.system.platform.devices],
+        ),
     ]
     return cache_folder() / "compiled" / hashlib.sha256(repr(about).encode()).hexdigest()[:32]
 

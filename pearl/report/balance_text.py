@@ -9,8 +9,7 @@ from html import escape
 
 from pearl.formatting import count, listed, percent, si
 from pearl.planner.gpu_balance import Balance, BalanceAnswer, SweepPoint
-from pearl.planner.gpu_slices import MOST_SLICES
-from pearl.planner.sliced_gpu import Sliced
+from pearl.planner.gpu_slices import MOST_SLICES, SlicingResult
 from pearl.report.bands_text import range_text
 from pearl.text_tables import Column, Table, table_text, terminal_width
 
@@ -96,7 +95,7 @@ def halves_sentence(found: Balance) -> str:
     return f"{text[:1].upper()}{text[1:]}." if text else ""
 
 
-def slices_text(found: Sliced) -> str:
+def slices_text(found: SlicingResult) -> str:
     """The roles on the GPU, both layouts, the best slices, and how their gradients are summed."""
     heading = (Column("role"), *(Column(n, "right") for n in ("an iteration takes", "share of it")))
     roles = (("simulator", found.simulator), ("agent", found.agent), ("trainer", found.trainer))

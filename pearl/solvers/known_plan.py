@@ -11,8 +11,8 @@ from pearl.planning.plan_validation import plan_orders
 from pearl.planning.plans import Plan
 from pearl.planning.problem import Problem
 from pearl.planning.timing import Orders
-from pearl.solvers.model.dag_instance import ends_s, starts
-from pearl.solvers.model.lane_sequencing import Ordered
+from pearl.solvers.model.dag_instance import ends_s, start_times_s
+from pearl.solvers.model.lane_sequencing import OrderResult
 from pearl.solvers.model.list_orders import ring_period
 from pearl.solvers.model.method import Search, Solve
 from pearl.solvers.model.result import SAME, Candidate, Outcome
@@ -38,11 +38,11 @@ def translate_plan(plan: Plan, problem: Problem) -> Candidate | None:
         return None
     if single:
         problem = replace(problem, limits=problem.limits.without_slack())
-        cost, paced_s = ends_s(timed, starts(timed, orders)), period_s
+        cost, paced_s = ends_s(timed, start_times_s(timed, orders)), period_s
     else:
         cost, paced_s = cost_of(problem, timed.assignment, period_s)
-    found = Candidate(timed.assignment, Ordered(orders, period_s, 0.0), paced_s, cost)
-    return None if fault_of(Outcome(found, 0.0, late=True), problem) else found
+    candidate = Candidate(timed.assignment, OrderResult(orders, period_s, 0.0), paced_s, cost)
+    return None if fault_of(Outcome(candidate, 0.0, timed_out=True), problem) else candidate
 
 
 def _runs_ahead(orders: Orders) -> bool:
@@ -63,9 +63,9 @@ def from_start(run: Solve, problem: Problem, search: Search) -> Outcome:
     except (InfeasibleError, OutOfTimeError) as error:
         if start is None or (isinstance(error, InfeasibleError) and error.conflict):
             raise
-        return Outcome(start, 0.0, late=True)
+        return Outcome(start, 0.0, timed_out=True)
     if start is None or not isinstance(outcome, Outcome) or not isinstance(outcome.best, Candidate):
         return outcome
     if start.cost >= outcome.best.cost * (1 - SAME):
         return outcome
-    return Outcome(start, min(outcome.bound, start.cost), outcome.late)
+    return Outcome(start, min(outcome.bound, start.cost), outcome.timed_out)

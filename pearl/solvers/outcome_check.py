@@ -8,7 +8,7 @@ from pearl.errors import InfeasibleError
 from pearl.planning.problem import Problem, split_problem
 from pearl.planning.replicas import split_of
 from pearl.planning.timing import Assignment, build_timed_graph
-from pearl.solvers.model.dag_instance import ends_s, starts
+from pearl.solvers.model.dag_instance import ends_s, start_times_s
 from pearl.solvers.model.list_orders import ring_period
 from pearl.solvers.model.result import Candidate, Outcome
 from pearl.solvers.model.search_space import cost_of, space_of
@@ -45,8 +45,8 @@ def _misplaced(a: Assignment, problem: Problem) -> str:
     for task in split.tasks:
         if len(split.shares) > problem.limits.replicas.get(task, 1):
             return f"its plan has {len(split.shares)} replicas of {task}, above the limits"
-    for e, given in zip(x.graph.edges, graph.edges, strict=True):
-        if e.slack > max(given.slack, getattr(limits, e.limit or "", 0)):
+    for e, allowed_edge in zip(x.graph.edges, graph.edges, strict=True):
+        if e.slack > max(allowed_edge.slack, getattr(limits, e.limit or "", 0)):
             return f"its plan gives edge {e.src} → {e.dst} the slack {e.slack}, above the limits"
     try:
         allowed = space_of(x, part, every_mode=True)
@@ -55,7 +55,7 @@ def _misplaced(a: Assignment, problem: Problem) -> str:
     for unit, mode, options in zip(x.units, a.modes, allowed.options, strict=True):
         if mode not in options:
             return f"its plan runs {'+'.join(unit)} in the mode {mode.key}, which is not allowed"
-    if allowed.broken(a):
+    if allowed.violates_coupling(a):
         return (
             "its plan breaks a rule that couples tasks (memory, lanes and width of a device, "
             "max_lanes, tasks that share a device)"
@@ -68,8 +68,8 @@ def _misordered(best: Candidate, problem: Problem) -> str:
     timed, orders = build_timed_graph(best.assignment), best.ordered.orders
     for lane, members in timed.lanes.items():
         entries = [i for i, _ in orders.get(lane, ())]
-        mine, fires = set(members), dict[str, list[int]]()
-        for task, number in (timed.names[i] for i in entries if i in mine):
+        lane_nodes, fires = set(members), dict[str, list[int]]()
+        for task, number in (timed.names[i] for i in entries if i in lane_nodes):
             fires.setdefault(task, []).append(number)
         if sorted(entries) != sorted(members) or any(f != sorted(f) for f in fires.values()):
             return f"its order of lane {lane} is not each firing there once, each task's in turn"
@@ -77,11 +77,15 @@ def _misordered(best: Candidate, problem: Problem) -> str:
         return f"its orders are of the lanes {sorted(orders)}; used are {sorted(timed.lanes)}"
     period_s = ring_period(timed, orders)
     if problem.objective == "makespan":
-        cost = ends_s(timed, starts(timed, orders)) if period_s < float("inf") else period_s
+        cost = ends_s(timed, start_times_s(timed, orders)) if period_s < float("inf") else period_s
     else:
         cost, period_s = cost_of(problem, best.assignment, period_s)
     stated = {"period_s": (best.period_s, period_s), "cost": (best.cost, cost)}
-    for name, (said, found) in stated.items():
-        if not abs(said - found) <= TOLERANCE * max(abs(said), abs(found)) < float("inf"):
-            return f"the {name} of its plan is {said:.9g}, computed anew {found:.9g}"
+    for name, (stated_value, computed) in stated.items():
+        if (
+            not abs(stated_value - computed)
+            <= TOLERANCE * max(abs(stated_value), abs(computed))
+            < float("inf")
+        ):
+            return f"the {name} of its plan is {stated_value:.9g}, computed anew {computed:.9g}"
     return ""

@@ -35,7 +35,7 @@ from pearl.planning.replicas import split_of
 from pearl.planning.timing import Assignment, Orders, build_timed_graph
 from pearl.planning.valuation import evaluate_samples, least_periods
 from pearl.solvers.methods.enumeration import assignments, every_space
-from pearl.solvers.model.lane_sequencing import Ordered, best_orders
+from pearl.solvers.model.lane_sequencing import OrderResult, best_orders
 from pearl.solvers.model.list_orders import ring_period
 from pearl.solvers.model.method import Search, Solve
 from pearl.solvers.model.result import SAME, Candidate, Outcome
@@ -94,7 +94,7 @@ def rivals(problem: Problem, search: Search, run: Solve, draws: Draws) -> list[R
     return list(game.known.values())
 
 
-def of_estimates(best: Candidate, costs: CostTable) -> Rival:
+def with_estimates(best: Candidate, costs: CostTable) -> Rival:
     """A plan of a drawn table with the modes of the estimates."""
     a = best.assignment
     table = split_costs(costs, split_of(a.expansion.graph))
@@ -136,9 +136,12 @@ def _share(search: Search, share: float) -> float:
 class _Game:
     """The candidates, their seconds in every draw, and the bounds.
 
-    nominal: the outcome of the estimates. low_s, least_s: no plan takes less in a draw, and some
-    plan takes no more; both infinite in a draw that is proved to have no plan. late: draws whose
-    solve ran out of time, or has not begun. bound: no plan has less regret.
+    nominal: the outcome of the estimates.
+    low_s: (draws,), seconds; no plan takes less in a draw.
+    least_s: (draws,), seconds; some plan takes no more in a draw. Both are infinite in a draw that
+        is proved to have no plan.
+    unfinished: (draws,), draws whose solve ran out of time or has not begun.
+    bound: no plan has less regret; a share.
     """
 
     def __init__(
@@ -159,14 +162,14 @@ class _Game:
         self.allowed: list[bool] = []
         self.low_s: Vector = np.zeros(draws.number)
         self.least_s: Vector = np.full(draws.number, math.inf)
-        self.late: NDArray[np.bool_] = np.ones(draws.number, bool)
+        self.unfinished: NDArray[np.bool_] = np.ones(draws.number, bool)
         self.bound = 0.0
         graph, costs = problem.graph, problem.costs
         self.tables = draws.tables(graph, costs)
         self.factors = np.array([draws.factors(m, graph, costs) for m in costs.modes])
         self.link_factors = draws.link_factors(costs)
-        for found in filter(None, (search.start, nominal.best)):
-            self.add(of_estimates(found, costs))
+        for start in filter(None, (search.start, nominal.best)):
+            self.add(with_estimates(start, costs))
         self.bound_draws(np.ones(len(costs.modes)), {}, nominal.bound)
 
     def add(self, rival: Rival) -> None:
@@ -182,7 +185,7 @@ class _Game:
     def solve_draws(self, deadline: float) -> None:
         """Solves the draws that are not, for their best plans and bounds."""
         began = time.monotonic()
-        waiting = np.flatnonzero(self.late & ~self.solved).tolist()
+        waiting = np.flatnonzero(self.unfinished & ~self.solved).tolist()
         for done, n in enumerate(waiting):
             left = deadline - time.monotonic()
             if left <= 0.1 * (deadline - began):
@@ -191,21 +194,21 @@ class _Game:
 
     def _solve_draw(self, n: int, deadline: float) -> None:
         try:
-            outcome = self._solved(replace(self.free, costing=self.tables[n]), deadline)
+            outcome = self._solve(replace(self.free, costing=self.tables[n]), deadline)
         except OutOfTimeError:
             return
         except InfeasibleError as error:
             if error.conflict:  # proved: by these watts no plan keeps the limit on power
-                self.low_s[n], self.late[n] = math.inf, False
+                self.low_s[n], self.unfinished[n] = math.inf, False
             return
-        self.add(of_estimates(outcome.best, self.problem.costs))
-        self.late[n] = outcome.late
+        self.add(with_estimates(outcome.best, self.problem.costs))
+        self.unfinished[n] = outcome.timed_out
         self.low_s[n] = max(self.low_s[n], outcome.bound)
         self.least_s[n] = min(self.least_s[n], outcome.best.period_s)
         links = {name: float(row[n]) for name, row in self.link_factors.items()}
         self.bound_draws(self.factors[:, n], links, outcome.bound)
 
-    def _solved(self, problem: Problem, deadline: float) -> Outcome:
+    def _solve(self, problem: Problem, deadline: float) -> Outcome:
         return self.run(problem, replace(self.search, deadline=deadline, start=None))
 
     def bound_draws(self, factors: Vector, links: dict[str, float], bound_s: float) -> None:
@@ -237,8 +240,8 @@ class _Game:
 
     def of_kind(self, regrets: NDArray[np.float64]) -> NDArray[np.float64]:
         """Mean or worst over the draws, the last axis."""
-        found = regrets.mean(axis=-1) if self.kind == "mean" else regrets.max(axis=-1)
-        return np.asarray(found)
+        values = regrets.mean(axis=-1) if self.kind == "mean" else regrets.max(axis=-1)
+        return np.asarray(values)
 
     @property
     def chosen(self) -> int:
@@ -264,7 +267,7 @@ class _Game:
             outcome = self._mean(weight, time.monotonic() + left / (ROUNDS - turn))
             if outcome is None:
                 return
-            rival = of_estimates(outcome.best, self.problem.costs)
+            rival = with_estimates(outcome.best, self.problem.costs)
             self.add(rival)
             whole = float((weight / self.least_s).sum())
             self.bound = max(self.bound, whole * outcome.bound - 1)
@@ -286,7 +289,7 @@ class _Game:
         if self.draws.watts(costs):
             limits = replace(limits, power_w=None)
         try:
-            return self._solved(replace(self.free, costing=table, limits=limits), deadline)
+            return self._solve(replace(self.free, costing=table, limits=limits), deadline)
         except (InfeasibleError, OutOfTimeError):
             return None
 
@@ -314,7 +317,7 @@ class _Game:
                 if time.monotonic() > self.search.deadline:
                     return
                 tried.add(i)
-                ordered: Ordered = best_orders(
+                ordered: OrderResult = best_orders(
                     build_timed_graph(listed[i]), deadline=self.search.deadline
                 )
                 self.add(Rival(listed[i], ordered.orders))
@@ -336,10 +339,10 @@ class _Game:
         a, timed = rival.assignment, build_timed_graph(rival.assignment)
         period = ring_period(timed, rival.orders)
         cost, paced = cost_of(self.problem, a, period)
-        ordered = Ordered(rival.orders, period, min(timed.order_bound_s, period))
-        late = self.nominal.late or bool((self.late & ~self.solved).any())
-        late = late or time.monotonic() >= self.search.deadline
-        return Outcome(Candidate(a, ordered, paced, cost), self.nominal.bound, late)
+        ordered = OrderResult(rival.orders, period, min(timed.order_bound_s, period))
+        timed_out = self.nominal.timed_out or bool((self.unfinished & ~self.solved).any())
+        timed_out = timed_out or time.monotonic() >= self.search.deadline
+        return Outcome(Candidate(a, ordered, paced, cost), self.nominal.bound, timed_out)
 
     def regret(self) -> Regret:
         """The ends of the chosen plan's regret; its kind is at least the bound."""

@@ -8,17 +8,17 @@ from dataclasses import replace
 from functools import partial
 
 from pearl.errors import InfeasibleError, SpecError
-from pearl.graph.limits import Limits, bad_time
+from pearl.graph.limits import Limits, time_limit_faults
 from pearl.graph.task_graph import TaskGraph
 from pearl.planning.bands import Regret
-from pearl.planning.costs import CostTable, bad_problem
+from pearl.planning.costs import CostTable, problem_faults
 from pearl.planning.draws import Draws
-from pearl.planning.plan_builder import Proof, assemble
+from pearl.planning.plan_builder import Proof, build_plan
 from pearl.planning.plans import Plan
 from pearl.planning.problem import Problem
 from pearl.seeds import checked_seed
 from pearl.solvers import METHODS
-from pearl.solvers.infeasible.iis import sharpened
+from pearl.solvers.infeasible.iis import add_conflict_set
 from pearl.solvers.known_plan import from_start, translate_plan
 from pearl.solvers.methods.relaxation_bounds import bound as floor
 from pearl.solvers.model.method import OBJECTIVES, ROBUST, Search
@@ -87,10 +87,13 @@ def solve(
         objective, worse by the draws and by the least seconds of each that are known.
 
     Its value, bound, gap and status say what is proven; of a robust plan gap and status are those
-    of its regret, value and bound those of the estimates. Raises SpecError for an unknown
-    objective, method or name, and InfeasibleError naming the limit that cannot be met.
+    of its regret, value and bound those of the estimates.
+
+    Raises:
+        SpecError: an objective, a method or a name is unknown.
+        InfeasibleError: a limit cannot be met, or no plan was found in time; names the limit.
     """
-    problems = bad_problem(graph, costs, limits) + _faults(objective, method, time_limit_s, seed)
+    problems = problem_faults(graph, costs, limits) + _faults(objective, method, time_limit_s, seed)
     if problems:
         raise SpecError(*problems)
     problem = Problem(graph, costs, limits, objective)
@@ -118,7 +121,7 @@ def _faults(objective: object, method: str | None, time_limit_s: object, seed: o
                 f"method {method!r} does not know the objective {objective!r}, only "
                 f"{list(offered)}; methods that know it are {able}"
             )
-    return problems + bad_time(time_limit_s)
+    return problems + time_limit_faults(time_limit_s)
 
 
 def solve_problem(
@@ -129,7 +132,12 @@ def solve_problem(
     seed: int = 0,
     known: Plan | None = None,
 ) -> Plan:
-    """The plan of a problem, as `solve`, which describes the options and the errors."""
+    """Return the plan of a problem, as `solve`, which describes the options.
+
+    Raises:
+        SpecError: an objective, a method or a name is unknown.
+        InfeasibleError: a limit cannot be met, or no plan was found in time; names the limit.
+    """
     if problems := _faults(problem.objective, method, time_limit_s, seed):
         raise SpecError(*problems)
     whole, robust = problem, ROBUST.get(problem.objective)
@@ -140,7 +148,7 @@ def solve_problem(
     seed = checked_seed(seed)
     name = method or default_method(objective)
     registered = METHODS[name]
-    run = partial(from_start, registered.loaded(name))
+    run = partial(from_start, registered.load(name))
     began = time.monotonic()
     firings = sum(graph.repetition[t.name] * _copies(t.name, limits) for t in graph.tasks)
     places = len(costs.platform.devices) * sum(_copies(t.name, limits) for t in graph.tasks)
@@ -162,22 +170,22 @@ def solve_problem(
         with extended(max(deadline, time.monotonic()) + ending_s + GRACE_S):
             fault = fault_of(outcome, problem)
     except InfeasibleError as error:
-        error = sharpened(error, problem, deadline)
+        error = add_conflict_set(error, problem, deadline)
         simulated = [d.name for d in costs.platform.devices if d.simulated]
         raise InfeasibleError(marked(str(error), simulated), error.conflict) from None
     except OutOfTimeError:
         raise _no_time(graph, firings, time_limit_s) from None
     except FAULTS as error:
         fault = f"it failed with {type(error).__name__}: {reason(error)}"
-        raise registered.faulty(name, fault) from error
+        raise registered.fault_error(name, fault) from error
     if fault:
-        raise registered.faulty(name, fault)
+        raise registered.fault_error(name, fault)
     best, bound = outcome.best, outcome.bound
     with suppress(OutOfTimeError), within(deadline + GRACE_S):
         if bound <= 0 and objective != "makespan":  # time ran out before there was any
             bound = floor(search_spaces(problem), problem, best, began)
         if objective != "makespan" and not robust:  # slack that the estimates need not, draws may
-            exact = name == "milp" and not outcome.late
+            exact = name == "milp" and not outcome.timed_out
             best = break_ties(best, problem, search, run, exact=exact)
     proof = Proof(
         objective=objective,
@@ -186,16 +194,18 @@ def solve_problem(
         solve_s=time.monotonic() - began,
         bound=bound,
         period_bound_s=bound if objective == "throughput" else best.ordered.bound_s,
-        late=outcome.late,
+        timed_out=outcome.timed_out,
     )
     try:
         patience_s = min(PATIENCE_S, 10 * ASSEMBLING_S * firings)
         with within(max(end, time.monotonic()) + patience_s + ending_s + GRACE_S):
-            plan = assemble(best.assignment, best.ordered.orders, proof, power_w=limits.power_w)
+            plan = build_plan(best.assignment, best.ordered.orders, proof, power_w=limits.power_w)
     except OutOfTimeError:
         raise _no_time(graph, firings, time_limit_s) from None
     if regret is not None:
-        status = "optimal" if regret.is_proved else "time_limit" if outcome.late else "feasible"
+        status = (
+            "optimal" if regret.is_proved else "time_limit" if outcome.timed_out else "feasible"
+        )
         plan = replace(plan, regret=regret, status=status, gap=regret.gap)  # type: ignore[arg-type]
     return replace(plan, problem=whole)
 

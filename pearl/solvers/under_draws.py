@@ -30,7 +30,7 @@ from pearl.solvers.model.list_orders import ring_period
 from pearl.solvers.model.method import Search, Solve
 from pearl.solvers.model.result import SAME
 from pearl.solvers.model.search_space import cost_of
-from pearl.solvers.robust import Rival, of_estimates, without_period
+from pearl.solvers.robust import Rival, with_estimates, without_period
 from pearl.time_limit import OutOfTimeError
 
 
@@ -92,7 +92,7 @@ class Scale:
             InfeasibleError, OutOfTimeError: no plan meets the limits, or none was found in time.
         """
         search = replace(search, start=translate_plan(plan, problem))
-        candidates = [of_estimates(search.start, problem.costs)] if search.start else []
+        candidates = [with_estimates(search.start, problem.costs)] if search.start else []
         bound = 0.0
         try:
             mean, bound = self._of_mean(problem, search, run, plan)
@@ -101,7 +101,7 @@ class Scale:
             pass
         if not candidates:
             best = from_start(run, problem, search).best
-            candidates.append(of_estimates(best, problem.costs))
+            candidates.append(with_estimates(best, problem.costs))
         power_w = problem.limits.power_w
         chosen, cost = candidates[0], self.cost(candidates[0], power_w)
         for other in candidates[1:]:
@@ -124,7 +124,7 @@ class Scale:
         mean = replace(free, costing=table, limits=limits)
         outcome = from_start(run, mean, replace(search, start=translate_plan(plan, mean)))
         least = (float(per_s.sum()) * outcome.bound + float((~some).sum())) / len(some)
-        return of_estimates(outcome.best, problem.costs), least
+        return with_estimates(outcome.best, problem.costs), least
 
     def _draws_of(self, costs: CostTable) -> Draws:
         """The draws, by which a link whose figures were changed errs as it did before."""

@@ -12,7 +12,7 @@ from pearl.algorithms import algorithm
 from pearl.errors import SpecError
 from pearl.graph.sequential import program_order
 from pearl.graph.task_graph import TaskGraph
-from pearl.planning.plan_validation import check_plan, completions, stated_costs, unfolded
+from pearl.planning.plan_validation import check_plan, completions, costs_from_plan, unfold_replicas
 from pearl.planning.plans import Plan, load_plan
 from pearl.planning.problem import Problem
 from pearl.runtime.clock import Clock, RealClock, VirtualClock
@@ -128,7 +128,7 @@ def compile_plan(
     """
     if graph is None:
         graph = build_graph(system)
-    whole, torn, split = unfolded(plan, graph)
+    whole, torn, split = unfold_replicas(plan, graph)
     if check:
         _check(whole, torn, system)
     protocol = ExecutionSchedule(whole, torn, split)
@@ -161,7 +161,7 @@ def recompile(
 
 def _check(whole: Plan, torn: TaskGraph, system: System) -> None:
     """SpecError where a plan is not sound, or has modes that its devices do not offer."""
-    check_plan(whole, Problem(torn, stated_costs(whole, torn, system.platform)))
+    check_plan(whole, Problem(torn, costs_from_plan(whole, torn, system.platform)))
     problems = []
     for job in set(single_lane.jobs(whole, torn, system.platform, emulate=False).values()):
         device = system.platform.device(whole.task(job.tasks[0]).device)

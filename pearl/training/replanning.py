@@ -20,7 +20,7 @@ from pearl.planning.plan_builder import makespan_s
 from pearl.planning.plan_validation import plan_timing
 from pearl.planning.plans import Plan
 from pearl.planning.problem import Problem
-from pearl.planning.replicas import resized
+from pearl.planning.replicas import resize_kernel
 from pearl.planning.runs import TOLERANCE, Drift, TaskDrift, TaskTiming
 from pearl.runtime.protocol.single_lane import TIMES
 from pearl.spec.system import System
@@ -222,7 +222,7 @@ def _kernel(graph: TaskGraph, mode: Mode) -> Kernel:
     if mode.fused:
         return next(f.kernel for f in graph.fusions if f.tasks == mode.tasks)
     task = graph.task(mode.tasks[0])
-    return resized(task.kernel, mode.share, task.environments) if mode.share else task.kernel
+    return resize_kernel(task.kernel, mode.share, task.environments) if mode.share else task.kernel
 
 
 def _named(graph: TaskGraph, mode: Mode) -> str:
@@ -282,7 +282,7 @@ def decide(problem: Problem, plan: Plan, by: Factors, measured_s: float) -> Deci
         limits = replace(limits, replicas={})
     table = corrected(_able(problem.costs, plan, system), problem.graph, by)
     one = replace(problem, costing=table, limits=limits)
-    several = planner.at_several_lanes(one)
+    several = planner.with_lane_overhead(one)
     count = sum(k.width > 0 for k in plan.lanes)
     try:
         mine = several if count > 1 else one

@@ -27,7 +27,7 @@ from pearl.advice.measuring import how_sure as how_sure_of
 from pearl.advice.page import verdict_text
 from pearl.cli import app
 from pearl.planning.costs import CostTable
-from pearl.planning.draws import Draws, doubts
+from pearl.planning.draws import Draws, uncertainties
 from pearl.planning.plans import Plan
 from pearl.report.report import Report
 from pearl.testing.graphs import devices, loop, mode, star
@@ -165,13 +165,13 @@ def test_what_a_measurement_tells_is_known_and_the_rest_still_drawn() -> None:
 
     def doubt(task: str, device: str):
         m = next(m for m in costs.of(task) if m.device == device)
-        ((found, _),) = doubts(m, graph, costs)
+        ((found, _),) = uncertainties(m, graph, costs)
         assert found is not None
         return m, found
 
     measured, known = doubt("update", "gpu")
     wider = replace(measured, width=2)  # another kernel of the family
-    ((too, _),) = doubts(wider, graph, costs)
+    ((too, _),) = uncertainties(wider, graph, costs)
     both = given([known, too], Draws(OUTER * INNER, 1), 2)
     for each in (measured, wider):
         rows = np.log(both.factors(each, graph, costs)).reshape(OUTER, INNER)

@@ -17,7 +17,7 @@ import pytest
 
 import pearl
 from pearl.planner import planner
-from pearl.planning.costs import with_lanes
+from pearl.planning.costs import add_lane_overhead
 from pearl.runtime.lanes import overhead
 from pearl.testing.kernel_buffers import copied, equal, filled
 from pearl.training.trainer import Trainer
@@ -294,7 +294,7 @@ def test_slower_environments_are_split_over_both_cores(given: Any) -> None:
 def test_every_call_of_several_lanes_pays_for_the_runtime() -> None:
     system = pearl.load(spec(max_lanes=1))
     graph, costs = problem(system)
-    more = with_lanes(costs, graph, 1e-6, 2e-6, 0.0)
+    more = add_lane_overhead(costs, graph, 1e-6, 2e-6, 0.0)
     for before, after in zip(costs.modes, more.modes, strict=True):
         assert after.estimate.occupancy_s == pytest.approx(before.estimate.occupancy_s + 1e-6)
         assert after.estimate.latency_s == pytest.approx(before.estimate.latency_s + 3e-6)
@@ -302,7 +302,7 @@ def test_every_call_of_several_lanes_pays_for_the_runtime() -> None:
 
 def test_every_byte_between_calls_is_paid_for_by_both() -> None:
     graph, costs = problem(pearl.load(spec(max_lanes=1)))
-    more = with_lanes(costs, graph, 0.0, 0.0, 1e-9)
+    more = add_lane_overhead(costs, graph, 0.0, 0.0, 1e-9)
     extra = {
         a.tasks: a.estimate.occupancy_s - b.estimate.occupancy_s
         for a, b in zip(more.modes, costs.modes, strict=True)

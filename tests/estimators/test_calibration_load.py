@@ -154,11 +154,11 @@ def test_lanes_are_planned_at_assumed_costs_and_said_so_until_they_are_measured(
     store(replace(loaded(1.0), runtime={}))
     restarted(fresh, busy=True)
     cost = planner.lane_overhead(system)
-    assert {name: cost[name] for name in LANES} == planner.LANES_ASSUMED
-    assert planner.GUESSED in (pearl.plan(system).note or "")
+    assert {name: cost[name] for name in LANES} == planner.ASSUMED_LANE_OVERHEAD
+    assert planner.ASSUMED_OVERHEAD_NOTE in (pearl.plan(system).note or "")
     store(loaded(1.0))
     restarted(fresh, busy=True)
-    assert planner.GUESSED not in (pearl.plan(system).note or "")
+    assert planner.ASSUMED_OVERHEAD_NOTE not in (pearl.plan(system).note or "")
 
 
 # --- timed again

@@ -9,7 +9,7 @@ import pytest
 
 import pearl
 from pearl.planner import planner
-from pearl.planning.costs import with_lanes
+from pearl.planning.costs import add_lane_overhead
 from pearl_devices import kernel
 from pearl_estimators.host import interference
 from pearl_estimators.host.benchmark_kernels import CORES
@@ -149,7 +149,7 @@ def test_each_side_pays_for_what_the_other_does_meanwhile():
         "learn native": learn,
         "inference native": {"learn native": 1.0, "update native": 1.0},
     }
-    more = with_lanes(costs, graph, 0.0, 0.0, 0.0, beside)
+    more = add_lane_overhead(costs, graph, 0.0, 0.0, 0.0, beside)
 
     def least(*tasks):
         firings = 1 if len(tasks) > 1 else graph.repetition[tasks[0]]

@@ -23,13 +23,14 @@ from pearl.planner.gpu_slices import (
     Loop,
     Probe,
     Role,
+    SliceCosts,
     Work,
+    plan_slices,
     reduction,
     reductions,
     search,
     throughput,
 )
-from pearl.planner.sliced_gpu import Costs, plan_slices
 from pearl_devices import Device, Kernel
 from tests.schemas.test_schemas import problems
 
@@ -187,7 +188,7 @@ def test_a_spec_is_cut_into_slices_that_share_its_memory(able: None) -> None:
     gpu = system.platform.device("gpu")
     assert found.best.memory_bytes <= gpu.memory_bytes / found.best.slices
     large = pearl.load(SPEC, set={"algorithm.num_envs": found.best.environments})
-    alone = Costs(large, gpu).probe(found.best.slices).env_steps_per_s
+    alone = SliceCosts(large, gpu).probe(found.best.slices).env_steps_per_s
     assert found.best.env_steps_per_s == pytest.approx(found.best.slices * alone)
     assert found.reduction is not None
     assert found.reduction.name == "multi-process", "nothing joins its GPUs but the host"
@@ -195,7 +196,7 @@ def test_a_spec_is_cut_into_slices_that_share_its_memory(able: None) -> None:
 
 def test_roles_are_the_tasks_by_what_they_compute(able: None) -> None:
     system = pearl.load(SPEC)
-    costs = Costs(system, system.platform.device("gpu"))
+    costs = SliceCosts(system, system.platform.device("gpu"))
     named = {role: [t.name for t in tasks] for role, tasks in costs.tasks.items()}
     assert named == {
         "simulator": ["env_step"],

@@ -12,7 +12,7 @@ from pearl import Limits, solve
 from pearl.errors import SpecError
 from pearl.graph.task_graph import Fusion, TaskGraph
 from pearl.planning.costs import CostTable, Mode
-from pearl.planning.draws import Draws, fitted, scaled
+from pearl.planning.draws import Draws, fit_lognormal, scale_costs
 from pearl.planning.plans import load_plan
 from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, build_timed_graph
@@ -50,7 +50,7 @@ def test_a_band_without_width_is_not_drawn() -> None:
 
 
 def test_a_band_down_to_nothing_reaches_as_far_below_as_above() -> None:
-    assert fitted(0.0, 1.0, 2.0) == fitted(0.5, 1.0, 2.0)
+    assert fit_lognormal(0.0, 1.0, 2.0) == fit_lognormal(0.5, 1.0, 2.0)
 
 
 def test_errors_are_alike_where_estimates_are() -> None:
@@ -85,7 +85,7 @@ def test_messages_of_a_link_err_alike_and_links_as_alike_as_they_are() -> None:
     assert np.array_equal(drawn["cpu-gpu"], drawn["cpu-gpu1"])
     alike = np.corrcoef(np.log([drawn[k] for k in ("cpu-gpu", "cpu-other", "cpu-fpga")]))
     assert alike[0] == pytest.approx([1, 1 / 3, 0], abs=0.02)
-    table = scaled(costs, [1.0], {"cpu-gpu": 3.0})
+    table = scale_costs(costs, [1.0], {"cpu-gpu": 3.0})
     slow, same, *_ = table.platform.links
     assert (slow.latency_s, slow.bytes_per_s, slow.per_message_s) == pytest.approx(
         (3e-5, 1e10 / 3, 6e-6)
@@ -155,7 +155,7 @@ def test_a_valuation_is_the_period_with_the_drawn_times(seed: int) -> None:
         rows = [draws.factors(m, a.expansion.graph, a.costs) for m in a.modes]
         for n in range(draws.number):
             links = {name: float(r[n]) for name, r in draws.link_factors(a.costs).items()}
-            table = scaled(a.costs, [float(r[n]) for r in _all(draws, a)], links)
+            table = scale_costs(a.costs, [float(r[n]) for r in _all(draws, a)], links)
             again = replace(a, costs=table, modes=tuple(_same(table, m) for m in a.modes))
             drawn = build_timed_graph(again)
             assert [m.estimate.latency_s for m in again.modes] == pytest.approx(

@@ -19,7 +19,7 @@ from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, build_timed_graph
 from pearl.solvers.methods import enumeration, milp
 from pearl.solvers.model.search_space import search_spaces
-from pearl.solvers.period.symmetry import orbits
+from pearl.solvers.period.symmetry import find_orbits
 from pearl.testing.graphs import devices, loop, mode, random_problem, tasks
 from pearl_devices import Link, Platform
 
@@ -156,7 +156,7 @@ def test_devices_alike_in_everything_can_be_exchanged_and_others_cannot() -> Non
 
     def alike(costs: CostTable) -> list[list[str]]:
         (program,) = search_spaces(Problem(loop("x"), costs))
-        return orbits(program, [range(len(o)) for o in program.options])
+        return find_orbits(program, [range(len(o)) for o in program.options])
 
     assert alike(CostTable(platform, modes)) == [["a", "b", "c"]]
     faster = (*modes[:3], mode("x", "c", 0.5))

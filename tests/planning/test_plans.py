@@ -14,7 +14,7 @@ from pearl.errors import SpecError
 from pearl.graph.limits import Limits
 from pearl.graph.task_graph import TaskGraph
 from pearl.planning.costs import CostTable
-from pearl.planning.plan_validation import check_plan, completions, stated_costs, unfolded
+from pearl.planning.plan_validation import check_plan, completions, costs_from_plan, unfold_replicas
 from pearl.planning.plans import Plan, load_plan
 from pearl.planning.problem import Problem
 from pearl.testing.graphs import devices, loop, mode, star
@@ -167,7 +167,7 @@ def test_a_plan_of_somebody_else_is_wrong_in_a_sentence(
 
     def checked() -> None:
         found = load_plan(changed)
-        check_plan(found, Problem(GRAPH, stated_costs(found, GRAPH, PLATFORM)))
+        check_plan(found, Problem(GRAPH, costs_from_plan(found, GRAPH, PLATFORM)))
 
     with pytest.raises(SpecError) as refused:
         checked()
@@ -179,7 +179,7 @@ def test_a_plan_of_more_replicas_than_it_has_is_wrong_however_many(plan: Plan) -
     graph = replace(GRAPH, tasks=tuple(tasks))
     placed = [replace(t, replicas=10**30) if t.task == "inference" else t for t in plan.tasks]
     with pytest.raises(SpecError, match=r"inference has replicas \[0\]; needed are 0 to 9{30}$"):
-        unfolded(replace(plan, tasks=tuple(placed)), graph)
+        unfold_replicas(replace(plan, tasks=tuple(placed)), graph)
 
 
 @pytest.mark.parametrize("capacity", ["2", 2.5, [2], True])

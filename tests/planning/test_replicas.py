@@ -18,7 +18,14 @@ from pearl.planning.costs import CostTable, build_cost_table
 from pearl.planning.plan_validation import check_plan, completions
 from pearl.planning.plans import Plan, load_plan
 from pearl.planning.problem import Problem, split_costs
-from pearl.planning.replicas import Split, resized, share_choices, split_graph, split_limits, splits
+from pearl.planning.replicas import (
+    ReplicaSplit,
+    enumerate_splits,
+    resize_kernel,
+    share_choices,
+    split_graph,
+    split_limits,
+)
 from pearl.solvers.methods.enumeration import every_space
 from pearl.solvers.model.search_space import search_spaces
 from pearl.spec.reading import load
@@ -79,11 +86,11 @@ def test_the_oracle_enumerates_the_same_choices_by_itself() -> None:
             every_space(Problem(graph, costs, limits)),
         )
         assert of(ours) == of(oracle)
-        assert len(ours) == len(splits(graph, limits)) == len(oracle)
+        assert len(ours) == len(enumerate_splits(graph, limits)) == len(oracle)
 
 
 def test_a_split_graph_shares_out_bytes_states_and_memory() -> None:
-    graph = split_graph(act_and_learn(), Split(("act",), (5, 3)))
+    graph = split_graph(act_and_learn(), ReplicaSplit(("act",), (5, 3)))
     assert [t.name for t in graph.tasks] == ["act#0", "act#1", "learn"]
     assert graph.tasks[1].part == Replica("act", 1, (5, 3))
     assert graph.states == {"envs#0": 5e6, "envs#1": 3e6, "net": 1e6}
@@ -97,7 +104,7 @@ def test_a_split_graph_shares_out_bytes_states_and_memory() -> None:
 
 
 def test_copies_of_two_split_tasks_talk_pairwise() -> None:
-    graph = split_graph(act_and_learn(both=True), Split(("act", "learn"), (4, 4)))
+    graph = split_graph(act_and_learn(both=True), ReplicaSplit(("act", "learn"), (4, 4)))
     assert {(e.src, e.dst) for e in graph.edges if e.src != e.dst} == {
         ("act#0", "learn#0"),
         ("learn#0", "act#0"),
@@ -110,7 +117,7 @@ def test_limits_hold_for_every_copy() -> None:
     limits = Limits(
         pin={"act": "a"}, together=(("act", "learn"),), replicas={"act": 2}, policy_lag=1
     )
-    torn = split_limits(limits, Split(("act",), (4, 4)))
+    torn = split_limits(limits, ReplicaSplit(("act",), (4, 4)))
     assert torn.pin == {"act#0": "a", "act#1": "a"}
     assert torn.together == (("act#0", "learn"), ("act#1", "learn"))
     assert torn.policy_lag == 1
@@ -120,14 +127,14 @@ def test_pair_terms_of_copies_add_up_to_those_of_the_whole_tasks() -> None:
     a = ("act", ("a", "v", 1))
     b = ("learn", ("a", "v", 1))
     costs = replace(FAST_AND_SLOW, pair_extra_s={(a, b): 0.8, (b, a): 1.6})
-    table = split_costs(costs, Split(("act",), (5, 3)))
+    table = split_costs(costs, ReplicaSplit(("act",), (5, 3)))
     assert sum(table.pair_extra_s.values()) == pytest.approx(0.8 + 1.6)
     assert table.pair_extra_s[("act#0", a[1]), b] == pytest.approx(0.5)
 
 
 def test_kernels_of_known_kinds_are_counted_anew() -> None:
     whole = kernel("inference.dqn", envs=8, layers=(4, 64, 2), obs=4, act=0)
-    part = resized(whole, 2, 8)
+    part = resize_kernel(whole, 2, 8)
     assert part.dims["envs"] == 2
     assert part.flops == pytest.approx(whole.flops / 4)
     assert part.bytes_in > whole.bytes_in / 4  # the weights are read in full

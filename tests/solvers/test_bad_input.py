@@ -21,7 +21,7 @@ from pearl.planning.plan_validation import check_plan
 from pearl.planning.plans import Plan
 from pearl.planning.problem import Problem
 from pearl.solvers import METHODS
-from pearl.solvers.infeasible import iis, limit_sets
+from pearl.solvers.infeasible import iis
 from pearl.solvers.methods import cpsat, local_search
 from pearl.solvers.period.period_form import PeriodForm
 from pearl.testing.graphs import devices, loop, mode, random_problem, star, tasks
@@ -312,7 +312,7 @@ def test_explaining_ends_with_the_time_given_but_for_a_moment(
 
     clock = SimpleNamespace(monotonic=lambda: now[0])
     monkeypatch.setattr(PeriodForm, "run", counted)
-    for module in (iis, limit_sets, time_limit):
+    for module in (iis, time_limit):
         monkeypatch.setattr(module, "time", clock)
     costs = on_a_and_b(*"xyz", seconds=(2.0, 2.0))
     limits = Limits(period_s=1.0, pin=dict.fromkeys("xyz", "a"), max_lanes=1, power_w=100.0)

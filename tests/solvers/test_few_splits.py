@@ -10,7 +10,7 @@ import pearl
 from pearl.planner.planner import build_problem
 from pearl.planning.costs import CostTable
 from pearl.planning.problem import Problem
-from pearl.planning.replicas import Split
+from pearl.planning.replicas import ReplicaSplit
 from pearl.solvers.large import split_selection
 from pearl.solvers.methods import milp
 from pearl.spec.reading import load
@@ -53,10 +53,10 @@ def on_hosts(hosts: int, step_s: float, gpus: int = 1, copies: int = 2):
 def test_the_bound_and_the_plan_of_few_are_beside_those_of_all(step_s, monkeypatch):
     graph, costs, limits = on_hosts(2, step_s)
     whole = pearl.solve(graph, costs, limits=limits, time_limit_s=600)
-    assert split_selection.few_splits(Problem(graph, costs, limits)) is None
+    assert split_selection.select_splits(Problem(graph, costs, limits)) is None
     monkeypatch.setattr(split_selection, "MOST", 0)
-    few = split_selection.few_splits(Problem(graph, costs, limits))
-    assert Split() in few.splits
+    few = split_selection.select_splits(Problem(graph, costs, limits))
+    assert ReplicaSplit() in few.splits
     assert len(few.splits) <= 3
     assert 0 < few.bound <= whole.period_s * (1 + 1e-9)
     plan = pearl.solve(graph, costs, limits=limits, time_limit_s=600)
@@ -84,9 +84,9 @@ def test_alike_hosts_have_a_copy_each_before_any_period_form_is_built(hosts, ste
 def test_copies_take_turns_where_there_are_more_than_lanes():
     _, costs, _ = on_hosts(2, 1e-3)
     seconds = split_selection.acting_s(costs)
-    assert seconds(Split(("env_step",), (4, 4))) == pytest.approx(4e-3)
-    assert seconds(Split(("env_step",), (4, 4, 4))) == pytest.approx(8e-3)
-    assert seconds(Split(("env_step",), (9, 9))) == float("inf")
+    assert seconds(ReplicaSplit(("env_step",), (4, 4))) == pytest.approx(4e-3)
+    assert seconds(ReplicaSplit(("env_step",), (4, 4, 4))) == pytest.approx(8e-3)
+    assert seconds(ReplicaSplit(("env_step",), (9, 9))) == float("inf")
 
 
 def test_devices_that_differ_in_name_and_host_alone_are_alike():

@@ -7,7 +7,7 @@ import pytest
 from scipy.optimize import linprog
 from scipy.sparse import csr_array
 
-from pearl.solvers.model.folding import folded
+from pearl.solvers.model.folding import fold_program
 
 
 def blocks(count: int, seed: int):
@@ -39,7 +39,7 @@ def test_blocks_that_are_alike_fold_to_one_of_the_same_least_cost(seed):
     sizes = []
     for count in (1, 6):
         cost, matrix, low, high = blocks(count, seed)
-        fold = folded(csr_array(matrix), (cost,), (low, high))
+        fold = fold_program(csr_array(matrix), (cost,), (low, high))
         small = np.bincount(fold.of, weights=cost)
         found = least_cost(small, fold.matrix.toarray(), low[fold.row], high[fold.row])
         assert found == pytest.approx(least_cost(cost, matrix, low, high))
@@ -50,14 +50,14 @@ def test_blocks_that_are_alike_fold_to_one_of_the_same_least_cost(seed):
 @pytest.mark.parametrize("what", ["cost", "coefficient", "row"])
 def test_what_differs_in_anything_is_not_folded(what):
     cost, matrix, low, high = blocks(6, 0)
-    before = folded(csr_array(matrix), (cost,), (low, high)).matrix.shape
+    before = fold_program(csr_array(matrix), (cost,), (low, high)).matrix.shape
     if what == "cost":
         cost[-1] += 1.0
     elif what == "coefficient":
         matrix[-1, -1] = -2.0
     else:
         high[-1] = 98.0
-    after = folded(csr_array(matrix), (cost,), (low, high)).matrix.shape
+    after = fold_program(csr_array(matrix), (cost,), (low, high)).matrix.shape
     assert after > before
 
 
@@ -71,5 +71,5 @@ def test_what_differs_in_anything_is_not_folded(what):
 )
 def test_alike_are_those_with_the_same_cost_and_coefficients_alone(cost, matrix, shape):
     low = np.ones(len(matrix))
-    fold = folded(csr_array(np.array(matrix)), (np.array(cost),), (low, 9 * low))
+    fold = fold_program(csr_array(np.array(matrix)), (np.array(cost),), (low, 9 * low))
     assert fold.matrix.shape == shape

@@ -20,7 +20,7 @@ from pearl.planning.timing import Assignment, build_timed_graph
 from pearl.solvers import METHODS
 from pearl.solvers.large.lane_loads import LaneLoads
 from pearl.solvers.methods import heft, local_search, peft
-from pearl.solvers.model.dag_instance import iteration, makespan_spaces
+from pearl.solvers.model.dag_instance import build_instance, makespan_spaces
 from pearl.solvers.model.lane_sequencing import best_orders
 from pearl.solvers.model.search_space import search_spaces
 from pearl.testing.graphs import devices, loop, mode, random_problem, star, tasks
@@ -61,7 +61,7 @@ def paper_example() -> tuple[TaskGraph, CostTable]:
 
 
 def test_heft_has_the_upward_ranks_of_the_paper() -> None:
-    it = iteration(makespan_spaces(Problem(*paper_example(), Limits()))[0])
+    it = build_instance(makespan_spaces(Problem(*paper_example(), Limits()))[0])
     published = [108, 77, 80, 80, 69, 63.333, 42.667, 35.667, 44.333, 14.667]
     assert heft.upward_rank(it) == pytest.approx(published, abs=1e-3)
 
@@ -87,7 +87,7 @@ def test_the_optimistic_cost_table_is_that_of_equation_6() -> None:
     graph = TaskGraph("xy", tasks("x", "y"), (Edge("x", "y"),))
     seconds = {("x", "a"): 1.0, ("x", "b"): 1.0, ("y", "a"): 5.0, ("y", "b"): 1.0}
     costs = CostTable(platform, tuple(mode(t, d, s) for (t, d), s in seconds.items()))
-    it = iteration(makespan_spaces(Problem(graph, costs))[0])
+    it = build_instance(makespan_spaces(Problem(graph, costs))[0])
     assert peft.optimistic_costs(it) == [[pytest.approx(4.0), pytest.approx(1.0)], [0.0, 0.0]]
 
 
@@ -242,7 +242,7 @@ def test_the_search_for_throughput_keeps_the_best_places_that_it_saw(
 
         def seen(p: Any, some: Any, *given: Any, size: int = size) -> Any:
             kept[size] = [
-                build_timed_graph(local_search.assigned(p, x)).order_bound_s for x in some
+                build_timed_graph(local_search.build_assignment(p, x)).order_bound_s for x in some
             ]
             return ordered(p, some[:3], *given)
 

@@ -11,7 +11,7 @@ from pearl import InfeasibleError, solve
 from pearl.graph.limits import Limits
 from pearl.graph.task_graph import Edge, TaskGraph
 from pearl.planning.costs import CostTable
-from pearl.planning.plan_validation import plan_timing, unfolded
+from pearl.planning.plan_validation import plan_timing, unfold_replicas
 from pearl.planning.plans import Plan
 from pearl.planning.problem import Problem, split_costs
 from pearl.planning.timing import build_timed_graph
@@ -71,7 +71,7 @@ def test_no_two_lanes_of_a_device_can_be_joined_without_loss(seed: int, method: 
         plan = solve(graph, costs, limits=limits, method=method)
     except InfeasibleError:
         return
-    whole, torn, split = unfolded(plan, graph)
+    whole, torn, split = unfold_replicas(plan, graph)
     timed, _ = plan_timing(whole, Problem(torn, split_costs(costs, split)))
     a = timed.assignment
     for device in {m.device for m in a.modes}:

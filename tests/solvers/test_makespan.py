@@ -25,7 +25,7 @@ from pearl.planning.timing import Assignment, build_timed_graph
 from pearl.solvers import METHODS
 from pearl.solvers.methods import cpsat, heft, local_search
 from pearl.solvers.methods.cpsat_model import ticks_per_s
-from pearl.solvers.model.dag_instance import iteration, least_s, makespan_spaces
+from pearl.solvers.model.dag_instance import build_instance, least_s, makespan_spaces
 from pearl.solvers.model.result import Candidate
 from pearl.solvers.solver import default_method
 from pearl.testing.graphs import devices, loop, mode, random_problem, star, tasks
@@ -224,7 +224,7 @@ def least(graph: TaskGraph, costs: CostTable, most: int = 4000) -> float:
         for modes in itertools.product(*p.options):
             for lanes in itertools.product(*(range(p.lanes[m.device]) for m in modes)):
                 a = Assignment(p.expansion, costs, modes, lanes)
-                if p.broken(a):
+                if p.violates_coupling(a):
                     continue
                 timed = build_timed_graph(a)
                 rings = [list(itertools.permutations(k)) for k in timed.lanes.values()]
@@ -368,7 +368,7 @@ def random_shop(seed: int, jobs: int, machines: int) -> tuple[TaskGraph, CostTab
 
 def tabu_found(seed: int, moves: int) -> tuple[Candidate, Candidate]:
     """What HEFT has for a random shop, and where so many moves of tabu search end from there."""
-    it = iteration(makespan_spaces(Problem(*random_shop(seed, 10, 4), Limits()))[0])
+    it = build_instance(makespan_spaces(Problem(*random_shop(seed, 10, 4), Limits()))[0])
     first = heft.schedule(it)
     assert first
     lanes = local_search.plain_lanes(it)
@@ -395,7 +395,7 @@ def test_a_large_shop_goes_through_tabu_search_and_its_plan_is_sound(
 
 
 def bound_of(graph: TaskGraph, costs: CostTable) -> float:
-    return least_s(iteration(makespan_spaces(Problem(graph, costs))[0]))
+    return least_s(build_instance(makespan_spaces(Problem(graph, costs))[0]))
 
 
 def test_the_bound_is_the_longest_way_with_what_every_plan_must_wait_for() -> None:

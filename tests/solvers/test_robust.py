@@ -14,7 +14,7 @@ from pearl import Limits, solve
 from pearl.errors import InfeasibleError, SpecError
 from pearl.graph.task_graph import TaskGraph
 from pearl.planning.costs import CostTable
-from pearl.planning.draws import Draws, scaled
+from pearl.planning.draws import Draws, scale_costs
 from pearl.planning.plan_validation import plan_orders
 from pearl.planning.plans import load_plan
 from pearl.planning.problem import Problem
@@ -197,7 +197,7 @@ def test_an_objective_that_is_not_there_names_these_too() -> None:
 def test_drawn_tables_scale_pair_terms_with_their_mode() -> None:
     costs = coin()
     pair = (("x", costs.modes[0].key), ("x", costs.modes[1].key))
-    table = scaled(replace(costs, pair_extra_s={pair: 0.5}), [2.0, 3.0], {})
+    table = scale_costs(replace(costs, pair_extra_s={pair: 0.5}), [2.0, 3.0], {})
     assert table.pair_extra_s[pair] == 1.0
     assert [m.estimate.latency_s for m in table.modes] == [2.1, 3.0]
 
@@ -270,7 +270,7 @@ def test_the_regret_of_draws_that_are_not_solved_is_an_interval_that_holds_the_t
     assert said.mean_high is None or said.mean_high >= true.mean() - 1e-6
     assert said.worst_high is None or said.worst_high >= true.max() - 1e-6
     assert said.is_proved <= (solved == DRAWS)
-    assert outcome.late == (solved < DRAWS)
+    assert outcome.timed_out == (solved < DRAWS)
     if solved < DRAWS:
         assert f"{said.solved} of 40 draws solved" in regret_text(said)
         assert "proved" not in regret_text(said)

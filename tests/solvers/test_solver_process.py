@@ -218,7 +218,7 @@ def test_a_process_that_waited_and_is_killed_as_it_is_taken_makes_room_for_a_new
     before = children()
     form.relax(cost, LONG_S)
     (waited,) = children() - before
-    asked, tried = solver_process._asked, []
+    asked, tried = solver_process._request, []
 
     def killing(process, message, until):
         tried.append(process.child.pid)
@@ -231,7 +231,7 @@ def test_a_process_that_waited_and_is_killed_as_it_is_taken_makes_room_for_a_new
                 threading.Timer(0.2, os.kill, (waited, signal.SIGKILL)).start()
         return asked(process, message, until)
 
-    monkeypatch.setattr(solver_process, "_asked", killing)
+    monkeypatch.setattr(solver_process, "_request", killing)
     assert form.relax(cost, LONG_S) == pytest.approx(3.0, abs=1e-6)
     assert (tried[0], len(tried)) == (waited, 2)
     assert children() - before == {tried[1]}
@@ -340,11 +340,11 @@ def test_what_is_said_comes_back_as_it_was():
         gap=1e-9,
         method="ipm",
     )
-    again = highs.LinearProgram.unpacked(program.packed())
+    again = highs.LinearProgram.from_bytes(program.to_bytes())
     for name, value in vars(program).items():
         assert np.array_equal(getattr(again, name), value), name
     for x in (None, r.uniform(size=3)):
-        back = highs.Solved.unpacked(highs.Solved("stopped", 1.0, -np.inf, x).packed())
+        back = highs.LpSolution.from_bytes(highs.LpSolution("stopped", 1.0, -np.inf, x).to_bytes())
         assert (back.status, back.value, back.bound) == ("stopped", 1.0, -np.inf)
         assert (back.x is None) == (x is None)
         assert x is None or np.array_equal(back.x, x)

@@ -19,12 +19,12 @@ from pearl.planning.plan_validation import check_plan
 from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, build_timed_graph
 from pearl.solvers.large import annealing, load_annealing
-from pearl.solvers.large.load_annealing import Annealing, balance, counting_bound, greedy
+from pearl.solvers.large.load_annealing import Annealing, counting_bound, greedy, to_load_problem
 from pearl.solvers.large.load_bound import LoadProgram
 from pearl.solvers.methods import milp
 from pearl.solvers.model.lane_sequencing import best_orders
 from pearl.solvers.model.search_space import SearchSpace, search_spaces
-from pearl.solvers.period.order_cuts import conflict_units, worth
+from pearl.solvers.period.order_cuts import conflict_units, cut_period
 from pearl.solvers.period.period_form import PeriodForm
 from pearl.time_limit import OutOfTimeError
 
@@ -38,7 +38,7 @@ def space_of(seed: int, tasks: int, devices: int, modes: int) -> SearchSpace:
 def assignments(p: SearchSpace) -> list[Assignment]:
     lanes = (0,) * len(p.options)
     found = (Assignment(p.expansion, p.costs, m, lanes) for m in itertools.product(*p.options))
-    return [a for a in found if not p.broken(a)]
+    return [a for a in found if not p.violates_coupling(a)]
 
 
 def test_no_plan_better_than_the_best_is_cut_off_with_an_assignment() -> None:
@@ -51,7 +51,7 @@ def test_no_plan_better_than_the_best_is_cut_off_with_an_assignment() -> None:
             (o, a) for o, a in valued if build_timed_graph(a).order_bound_s < o.bound_s * (1 - 1e-6)
         ]
         for ordered, a in gaps[:5]:
-            units = conflict_units(p, a, worth(p, a, "throughput", ordered.period_s))
+            units = conflict_units(p, a, cut_period(p, a, "throughput", ordered.period_s))
             if units is None:
                 continue
             general += 1
@@ -82,7 +82,7 @@ def test_a_cost_in_joules_is_a_period_only_where_idling_draws_power(idle_w: floa
     a = next(iter(assignments(p)))
     firings = [p.expansion.firings(u) for u in range(len(a.modes))]
     work_j = math.fsum(n * m.estimate.energy_j for n, m in zip(firings, a.modes, strict=True))
-    found_s = worth(p, a, "power_efficiency", 100.0)(range(len(a.modes)))
+    found_s = cut_period(p, a, "power_efficiency", 100.0)(range(len(a.modes)))
     if idle_w:
         assert found_s == pytest.approx((100.0 - work_j) / (idle_w * len(places)))
     else:
@@ -123,14 +123,14 @@ def test_a_bound_without_time_is_zero() -> None:
 def test_annealed_loads_are_those_of_the_assignment() -> None:
     graph, costs = large(1, 1.0, tasks=60, devices=5)
     (p,) = search_spaces(Problem(graph, costs))
-    b = balance(p)
+    b = to_load_problem(p)
     start = greedy(b)
     assert start is not None
     search = Annealing(b, start, seed=1, deadline=math.inf, runs=1)
     search.run()
     largest, place = search.best
     found = b.assignment(place)
-    assert not p.broken(found)
+    assert not p.violates_coupling(found)
     assert max(build_timed_graph(found).loads_s.values()) == pytest.approx(largest)
     before = max(build_timed_graph(b.assignment(start)).loads_s.values())
     assert largest < before

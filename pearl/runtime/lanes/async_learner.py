@@ -24,7 +24,7 @@ import numpy as np
 
 from pearl.graph.sequential import program_order
 from pearl.graph.task_graph import TaskGraph
-from pearl.planning.replicas import resized
+from pearl.planning.replicas import resize_kernel
 from pearl.runtime.environments.external_envs import Environments
 from pearl.runtime.lanes.async_actor import (
     ALL,
@@ -311,7 +311,7 @@ def rooms(order: Sequence[str], copies: int, bound: int) -> list[list[int]]:
 def _store(work: RunContext, graph: TaskGraph, copy: int) -> Call:
     """The call of replay_insert on the rows of one copy."""
     shares, job = work.protocol.split.shares, work.jobs["replay_insert"]
-    kernel = resized(graph.task("replay_insert").kernel, shares[copy], sum(shares))
+    kernel = resize_kernel(graph.task("replay_insert").kernel, shares[copy], sum(shares))
     first = sum(shares[:copy])
     rows: Buffers = {
         n: a[first : first + shares[copy]] if n.startswith("step.") else a

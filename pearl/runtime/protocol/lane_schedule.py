@@ -16,9 +16,9 @@ from functools import cached_property
 from pearl.errors import SpecError
 from pearl.graph.parallel_edges import EdgeKey, numbered
 from pearl.graph.task_graph import Edge, TaskGraph
-from pearl.planning.plan_validation import unfolded
+from pearl.planning.plan_validation import unfold_replicas
 from pearl.planning.plans import Entry, Plan
-from pearl.planning.replicas import Split
+from pearl.planning.replicas import ReplicaSplit
 from pearl_devices.kernels import kind_of
 
 
@@ -106,9 +106,11 @@ class ExecutionSchedule:
         SpecError: the plan cannot be run as it is.
     """
 
-    def __init__(self, plan: Plan, graph: TaskGraph, split: Split | None = None) -> None:
+    def __init__(self, plan: Plan, graph: TaskGraph, split: ReplicaSplit | None = None) -> None:
         """split: of a plan and a graph that are unfolded already."""
-        self.plan, graph, self.split = (plan, graph, split) if split else unfolded(plan, graph)
+        self.plan, graph, self.split = (
+            (plan, graph, split) if split else unfold_replicas(plan, graph)
+        )
         channels = numbered(self.plan.edges)
         graph = graph.with_slack({key: c.slack for key, c in channels.items()})
         strictest = _strictest(graph)

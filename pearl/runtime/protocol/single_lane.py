@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pearl.errors import SpecError
-from pearl.graph.sequential import blocked, fire, program_order
+from pearl.graph.sequential import blocking_reason, fire, program_order
 from pearl.graph.task_graph import TaskGraph
 from pearl.planning.plans import Plan
 from pearl.runtime import cpu_wait
@@ -146,7 +146,7 @@ def one_lane_order(plan: Plan, graph: TaskGraph) -> tuple[str, ...]:
     order = next(lane.order for lane in plan.lanes if lane.width > 0)
     tokens = [e.tokens for e in graph.edges]
     for entry in order:
-        why = blocked(graph, tokens, entry.task)
+        why = blocking_reason(graph, tokens, entry.task)
         if why:
             raise SpecError(f"plan: {entry.task} cannot fire at its place in the order: {why}")
         fire(graph, tokens, entry.task)

@@ -1,107 +1,154 @@
 """Irreducible infeasible sets: a smallest set of limits that no plan meets together.
 
-Deletion filter (Chinneck and Dravnieks 1991): each limit is left out in turn, and stays out where
-there is still no plan. What remains conflicts, and every proper part of it can be met.
+Deletion filter (Chinneck and Dravnieks 1991): leave out each limit in turn, and keep it out if
+there is still no plan. The limits that remain conflict, and every proper subset of them can be met.
+Whether a plan exists is decided without lane orders.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pearl.errors import InfeasibleError
+from pearl.graph.limits import Limits
 from pearl.planning.problem import Problem
-from pearl.solvers.infeasible.limit_sets import (
-    MEMORY,
-    NUMBERS,
-    Limit,
-    all_limits,
-    is_feasible,
-    least_s,
-    only,
-)
+from pearl.planning.timing import build_timed_graph
 from pearl.solvers.model.method import Search
-from pearl.solvers.model.search_space import search_spaces
+from pearl.solvers.model.search_space import SearchSpace, cost_of, search_spaces
+from pearl.solvers.period.period_form import PeriodForm
 from pearl.time_limit import OutOfTimeError, extended
 
 SECONDS, LEAST_S = 5.0, 1.0
-"""Seconds that the search for a smallest conflict takes at most, and seconds that it may take even
-where the solver has used all its time (assumed: an answer without the reason is worth little)."""
+"""Longest search for a smallest conflict, in seconds, and the seconds that the search may take even
+if the solver has used all its time (assumed: an answer without the reason is worth little)."""
+
+MEMORY = "memory"
+NUMBERS = ("power_w", "period_s", "min_throughput_per_s")
+_MAPPINGS = ("variants", "devices", "pin")
+
+Entry = dict[str, Any]
+"""An entry of `InfeasibleError.conflict`: kind, name, need, limit, unit."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A limit that may be part of a conflict.
+
+    key: the key of `Limits`, or MEMORY for the memory of the devices and the limits on it.
+    name: the entry of a mapping or a list; empty for a number.
+    """
+
+    key: str
+    name: str = ""
+
+
+def all_limits(limits: Limits) -> Iterator[Limit]:
+    """Yield every limit in force. The filter leaves out the first ones first, so those that a user
+    can change most easily come last and stay in the conflict."""
+    yield from (Limit("together", f"{a}, {b}") for a, b in limits.together)
+    for key in _MAPPINGS:
+        yield from (Limit(key, task) for task in getattr(limits, key))
+    if limits.max_lanes is not None:
+        yield Limit("max_lanes")
+    yield Limit(MEMORY)
+    for key in NUMBERS:
+        if getattr(limits, key) is not None:
+            yield Limit(key)
+
+
+def keep_limits(problem: Problem, chosen: Sequence[Limit]) -> tuple[Problem, frozenset[str]]:
+    """Return the problem with only the chosen limits, and the `ignore` of `search_spaces`."""
+    limits = problem.limits
+    names = {key: {k.name for k in chosen if k.key == key} for key in (*_MAPPINGS, "together")}
+    changed: dict[str, Any] = {
+        key: {t: v for t, v in getattr(limits, key).items() if t in names[key]} for key in _MAPPINGS
+    }
+    changed["together"] = tuple(p for p in limits.together if ", ".join(p) in names["together"])
+    numbers = {k.key for k in chosen if not k.name}
+    changed |= {key: None for key in ("max_lanes", *NUMBERS) if key not in numbers}
+    alone = replace(problem, limits=replace(limits, **changed))
+    return alone, frozenset(() if MEMORY in numbers else (MEMORY,))
+
+
+def is_feasible(problem: Problem, chosen: Sequence[Limit], deadline: float) -> bool:
+    """Return whether some assignment meets the chosen limits, lane orders left out."""
+    alone, ignore = keep_limits(problem, chosen)
+    try:
+        spaces = search_spaces(alone, ignore)
+    except InfeasibleError:
+        return False
+    return any(least_s(space, alone, deadline) < math.inf for space in spaces)
+
+
+def least_s(space: SearchSpace, problem: Problem, deadline: float) -> float:
+    """Return the shortest period of a search space in seconds, lane orders left out; infinite if no
+    assignment meets the limits.
+
+    Raises:
+        OutOfTimeError: the deadline (`time.monotonic()` seconds) passed before there was an answer.
+    """
+    problem = replace(problem, objective="throughput")
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise OutOfTimeError
+    _, assignment, finished = PeriodForm(space, problem, None).run(math.inf, left)
+    if assignment is None:
+        if not finished:
+            raise OutOfTimeError
+        return math.inf
+    return cost_of(problem, assignment, build_timed_graph(assignment).order_bound_s)[0]
 
 
 def find_conflict(problem: Problem, deadline: float) -> InfeasibleError:
-    """The error for limits that no plan meets: a smallest conflicting set, with numbers.
+    """Return the error for limits that no plan meets: a smallest conflicting set, with numbers.
 
-    It is found by the caller's deadline (`time.monotonic()` seconds) but for `LEAST_S`;
-    OutOfTimeError where that is not enough to say anything.
+    The search ends by the deadline (`time.monotonic()` seconds), or `LEAST_S` from now.
+
+    Raises:
+        OutOfTimeError: the time was too short to say anything.
     """
-    deadline = _until(deadline)
+    deadline = _extend(deadline)
     with extended(deadline):
-        kept, smallest = _filtered(problem, deadline)
-        if kept:
-            return _error(kept, smallest, problem, deadline)
-        conflict: list[dict[str, Any]] = []
+        conflicting, smallest = _filter_limits(problem, deadline)
+        if conflicting:
+            return _conflict_error(conflicting, smallest, problem, deadline)
         numbers = [k for k in all_limits(problem.limits) if k.key in NUMBERS]
-        for limit in numbers:
-            conflict += _described(limit, numbers, problem, deadline)[1]
+        described = [_describe_limit(limit, numbers, problem, deadline) for limit in numbers]
     return InfeasibleError(
         f"graph {problem.graph.name!r}: some assignments would meet the limits if their lanes "
         "needed no order, but none does with one; allow a longer period or more power",
-        conflict,
+        [entry for _, entries in described for entry in entries],
     )
 
 
-def sharpened(error: InfeasibleError, problem: Problem, deadline: float) -> InfeasibleError:
-    """An error about one task, class of tasks or memory, together with the smallest conflicting set
-    of limits behind it, where that names more."""
-    kinds = [entry["kind"] for entry in error.conflict]
-    if not kinds or set(kinds) - {"task", "together", "memory"}:
+def add_conflict_set(error: InfeasibleError, problem: Problem, deadline: float) -> InfeasibleError:
+    """Add to an error about one task, class of tasks or memory the smallest conflicting set of
+    limits behind the error, if that set names more."""
+    kinds = {entry["kind"] for entry in error.conflict}
+    if not kinds or kinds - {"task", "together", "memory"}:
         return error
-    deadline = _until(deadline)
+    deadline = _extend(deadline)
     try:
         with extended(deadline):
-            kept, smallest = _filtered(problem, deadline)
-            if not kept:
+            conflicting, smallest = _filter_limits(problem, deadline)
+            if not conflicting:
                 return error
-            found = _error(kept, smallest, problem, deadline)
+            conflict_error = _conflict_error(conflicting, smallest, problem, deadline)
     except OutOfTimeError:
         return error
-    if len(found.conflict) <= len(error.conflict):
+    if len(conflict_error.conflict) <= len(error.conflict):
         return error
-    return InfeasibleError(f"{error}: {found}", found.conflict)
-
-
-def _error(
-    kept: Sequence[Limit],
-    smallest: bool,
-    problem: Problem,
-    deadline: float,
-) -> InfeasibleError:
-    """The error that names these limits."""
-    parts: list[str] = []
-    conflict: list[dict[str, Any]] = []
-    for limit in kept:
-        text, entries = _described(limit, kept, problem, deadline)
-        parts.append(text)
-        conflict += entries
-    if len(kept) == 1:
-        message = f"no plan {parts[0]}"
-    else:
-        message = f"no plan {', and '.join(parts)}: " + (
-            "without any one of these there would be a plan for the others"
-            if smallest
-            else "one of these has to give"
-        )
-    return InfeasibleError(message, conflict)
+    return InfeasibleError(f"{error}: {conflict_error}", conflict_error.conflict)
 
 
 def no_plan_error(problem: Problem, search: Search) -> InfeasibleError:
-    """The error of a method without a proof: no plan exists, or the method found none."""
-    until = _until(search.deadline)
+    """Return the error of a method without a proof: no plan exists, or the method found none."""
+    until = _extend(search.deadline)
     with suppress(OutOfTimeError), extended(until):
         if not is_feasible(problem, list(all_limits(problem.limits)), until):
             return find_conflict(problem, search.deadline)
@@ -112,33 +159,48 @@ def no_plan_error(problem: Problem, search: Search) -> InfeasibleError:
     )
 
 
-def _until(deadline: float) -> float:
+def _extend(deadline: float) -> float:
     now = time.monotonic()
     return now + min(SECONDS, max(LEAST_S, deadline - now))
 
 
-def _filtered(problem: Problem, deadline: float) -> tuple[list[Limit], bool]:
-    """A set of limits that conflict, and whether every part of it can be met."""
-    kept = list(all_limits(problem.limits))
+def _filter_limits(problem: Problem, deadline: float) -> tuple[list[Limit], bool]:
+    """Return a set of limits that conflict, and whether every subset of it can be met."""
+    conflicting = list(all_limits(problem.limits))
     smallest = True
     try:
-        if is_feasible(problem, kept, deadline):
+        if is_feasible(problem, conflicting, deadline):
             return [], True
     except OutOfTimeError:
-        return kept, False
-    for limit in list(kept):
-        rest = [k for k in kept if k != limit]
+        return conflicting, False
+    for limit in list(conflicting):
+        rest = [k for k in conflicting if k != limit]
         try:
             if not is_feasible(problem, rest, deadline):
-                kept = rest
+                conflicting = rest
         except OutOfTimeError:
             smallest = False
-    return kept, smallest
+    return conflicting, smallest
 
 
-def _shortest_s(problem: Problem, kept: Sequence[Limit], deadline: float) -> float | None:
-    """The shortest period under these limits; None if there was no time to find it."""
-    alone, ignore = only(problem, kept)
+def _conflict_error(
+    conflicting: Sequence[Limit], smallest: bool, problem: Problem, deadline: float
+) -> InfeasibleError:
+    """Return the error that names the conflicting limits."""
+    described = [_describe_limit(limit, conflicting, problem, deadline) for limit in conflicting]
+    message = "no plan " + ", and ".join(text for text, _ in described)
+    if len(conflicting) > 1:
+        message += ": " + (
+            "without any one of these there would be a plan for the others"
+            if smallest
+            else "one of these has to give"
+        )
+    return InfeasibleError(message, [entry for _, entries in described for entry in entries])
+
+
+def _shortest_s(problem: Problem, chosen: Sequence[Limit], deadline: float) -> float | None:
+    """Return the shortest period under the chosen limits; None if the time ran out."""
+    alone, ignore = keep_limits(problem, chosen)
     try:
         spaces = search_spaces(alone, ignore)
         return min(least_s(space, alone, deadline) for space in spaces)
@@ -146,68 +208,64 @@ def _shortest_s(problem: Problem, kept: Sequence[Limit], deadline: float) -> flo
         return None
 
 
-def _described(
-    limit: Limit,
-    kept: Sequence[Limit],
-    problem: Problem,
-    deadline: float,
-) -> tuple[str, list[dict[str, Any]]]:
-    """One limit of the conflict in words, with what would do without it, and as entries."""
-    graph, costs, limits = problem.graph, problem.costs, problem.limits
-    rest = [k for k in kept if k != limit]
-    rate = "env steps/s" if graph.env_steps else "iterations/s"
+def _entry(kind: str, name: str, need: float | None, limit: float | None, unit: str) -> Entry:
+    return {"kind": kind, "name": name, "need": need, "limit": limit, "unit": unit}
 
-    def entry(
-        kind: str, name: str, need: float | None, at: float | None, unit: str
-    ) -> list[dict[str, Any]]:
-        return [{"kind": kind, "name": name, "need": need, "limit": at, "unit": unit}]
 
+def _describe_limit(
+    limit: Limit, conflicting: Sequence[Limit], problem: Problem, deadline: float
+) -> tuple[str, list[Entry]]:
+    """Return one limit of a conflict in words, with the value that would be enough, and its
+    entries of `InfeasibleError.conflict`."""
+    graph, limits = problem.graph, problem.limits
+    rest = [k for k in conflicting if k != limit]
     if limit.key in ("period_s", "min_throughput_per_s"):
-        others = [k for k in rest if k.key not in NUMBERS[1:]]
+        others = [k for k in rest if k.key == "power_w" or k.key not in NUMBERS]
         best = _shortest_s(problem, others, deadline)
         if limit.key == "period_s":
-            asked = limits.period_s or 0.0
-            text = f"meets period {asked:.6g} s"
+            period_s = limits.period_s or 0.0
+            text = f"meets period {period_s:.6g} s"
             if best is not None and best < math.inf:
                 text += f"; the shortest reachable is at least {best:.6g} s"
-            return text, entry("period", graph.name, best, asked, "s")
-        asked = limits.min_throughput_per_s or 0.0
+            return text, [_entry("period", graph.name, best, period_s, "s")]
+        rate = limits.min_throughput_per_s or 0.0
+        unit = "env steps/s" if graph.env_steps else "iterations/s"
         reachable = (graph.env_steps or 1) / best if best else None
-        text = f"meets min_throughput {asked:.6g} {rate}"
+        text = f"meets min_throughput {rate:.6g} {unit}"
         if reachable is not None:
             text += f"; the best reachable is at most {reachable:.6g}"
-        return text, entry("min_throughput", graph.name, asked, reachable, rate)
+        return text, [_entry("min_throughput", graph.name, rate, reachable, unit)]
     if limit.key == "power_w":
         cap = limits.power_w or 0.0
-        always = sum(costs.platform.idle_w().values())
+        always: float = sum(problem.costs.platform.idle_w().values())
         text = f"stays within the power limit of {cap:.6g} W"
+        need: float | None = always
         if always >= cap:
-            need: float | None = always
             text += f": devices that are always on draw {always:.6g} W doing nothing"
         else:
             need = _least_power_w(problem, rest, deadline)
             text += f": about {need:.4g} W would do" if need is not None else ""
-        return text, entry("power", graph.name, need, cap, "W")
+        return text, [_entry("power", graph.name, need, cap, "W")]
     if limit.key == MEMORY:
-        return _memory(problem, kept)
+        return _describe_memory(problem, conflicting)
     if limit.key == "max_lanes":
         most = limits.max_lanes
         text = f"has at most {most} lane{'' if most == 1 else 's'} (max_lanes)"
         fewest = _fewest_lanes(problem, rest, deadline)
         text += f"; {fewest} would do" if fewest else ""
-        return text, entry("lanes", graph.name, fewest, limits.max_lanes, "lanes")
+        return text, [_entry("lanes", graph.name, fewest, most, "lanes")]
     if limit.key == "together":
         text = f"puts {limit.name} on one device (together)"
-        return text, entry("together", limit.name, 1, 0, "devices")
+        return text, [_entry("together", limit.name, 1, 0, "devices")]
     value = getattr(limits, limit.key)[limit.name]
-    shown = value if isinstance(value, str) else ", ".join(value)
+    listed = value if isinstance(value, str) else ", ".join(value)
     word = {"pin": "pinned to", "devices": "allowed only on", "variants": "allowed only as"}
-    text = f"has {limit.name} {word[limit.key]} {shown or 'nothing'}"
-    return text, entry(limit.key, limit.name, None, None, "")
+    text = f"has {limit.name} {word[limit.key]} {listed or 'nothing'}"
+    return text, [_entry(limit.key, limit.name, None, None, "")]
 
 
 def _fewest_lanes(problem: Problem, rest: Sequence[Limit], deadline: float) -> float | None:
-    """The least max_lanes with which the other limits can be met; None if it was not found."""
+    """Return the least max_lanes with which the other limits can be met; None if none was found."""
     limits, most = problem.limits, sum(d.max_lanes for d in problem.costs.platform.devices)
     for lanes in range((limits.max_lanes or 0) + 1, most + 1):
         wider = replace(problem, limits=replace(limits, max_lanes=lanes))
@@ -220,8 +278,8 @@ def _fewest_lanes(problem: Problem, rest: Sequence[Limit], deadline: float) -> f
 
 
 def _least_power_w(problem: Problem, rest: Sequence[Limit], deadline: float) -> float | None:
-    """The least power cap, to a thousandth, with which the other limits can be met; None if there
-    was no time to find it."""
+    """Return the least power cap, to a thousandth, with which the other limits can be met; None if
+    the time ran out."""
     cap = problem.limits.power_w or 0.0
     low, high = cap, 2 * cap + sum(d.waiting_power_w for d in problem.costs.platform.devices)
 
@@ -236,44 +294,31 @@ def _least_power_w(problem: Problem, rest: Sequence[Limit], deadline: float) -> 
                 return None
         while high - low > 1e-3 * high:
             middle = (low + high) / 2
-            if is_enough(middle):
-                high = middle
-            else:
-                low = middle
+            low, high = (low, middle) if is_enough(middle) else (middle, high)
     except OutOfTimeError:
         return None
     return high
 
 
-def _memory(problem: Problem, kept: Sequence[Limit]) -> tuple[str, list[dict[str, Any]]]:
-    """Memory needed by all tasks, memory of the devices, and the largest class; without numbers
-    where time runs out."""
-    alone, _ = only(problem, [k for k in kept if k.key != MEMORY])
+def _describe_memory(problem: Problem, conflicting: Sequence[Limit]) -> tuple[str, list[Entry]]:
+    """Return the memory that all tasks need, the memory of the devices, and the largest class;
+    without numbers if the time runs out."""
+    alone, _ = keep_limits(problem, [k for k in conflicting if k.key != MEMORY])
     try:
         space = search_spaces(alone, frozenset({MEMORY}))[0]
     except OutOfTimeError:
-        bare = {"kind": "memory", "name": problem.graph.name, "need": None}
-        bare |= {"limit": None, "unit": "bytes"}
-        return "fits into memory", [bare]
+        return "fits into memory", [_entry("memory", problem.graph.name, None, None, "bytes")]
     total = sum(space.memory_bytes)
     used = sorted({m.device for modes in space.options for m in modes})
-    room = {
-        d: min(
-            problem.costs.platform.device(d).memory_bytes,
-            problem.limits.memory_bytes.get(d, math.inf),
-        )
-        for d in used
+    platform, limits = problem.costs.platform, problem.limits
+    capacity = {
+        d: min(platform.device(d).memory_bytes, limits.memory_bytes.get(d, math.inf)) for d in used
     }
-    x = space.expansion
     largest = max(range(len(space.classes)), key=lambda c: space.memory_bytes[c])
-    names = {t for u in space.classes[largest] for t in x.units[u]}
+    names = {t for u in space.classes[largest] for t in space.expansion.units[u]}
     text = (
         f"fits into memory: all together need {total:.3g} bytes and the limits are "
-        f"{', '.join(f'{d} {size:.3g} bytes' for d, size in room.items())}; the largest share is "
-        f"{', '.join(sorted(names))} with {space.memory_bytes[largest]:.3g} bytes"
+        f"{', '.join(f'{d} {size:.3g} bytes' for d, size in capacity.items())}; the largest share "
+        f"is {', '.join(sorted(names))} with {space.memory_bytes[largest]:.3g} bytes"
     )
-    entries = [
-        {"kind": "memory", "name": d, "need": total, "limit": size, "unit": "bytes"}
-        for d, size in room.items()
-    ]
-    return text, entries
+    return text, [_entry("memory", d, total, size, "bytes") for d, size in capacity.items()]

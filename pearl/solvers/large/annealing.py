@@ -37,13 +37,13 @@ def _power(x, power):
 
 @_native
 def _charge(
-    q, sign, place, device, host, direct, up, links, item, messages, first, user, size, seen,
+    q, sign, place, device, host, direct, up, links, item, messages, first, user, size, ticks,
     largest, payer, reached, change, stamp, touched, count, tick, places,
 ):  # fmt: skip
     """Adds what the copies of producer q cost, times sign, to `change`; how many are touched."""
     home = place[item[q]]
     a = device[home]
-    found, upload = 0, -1.0
+    number, upload = 0, -1.0
     for e in range(first[q], first[q + 1]):
         there = place[user[e]]
         b = device[there]
@@ -53,15 +53,15 @@ def _charge(
             upload = max(upload, size[e])
         if b == host and a != host:
             continue
-        if seen[b] != tick:
-            seen[b] = tick
+        if ticks[b] != tick:
+            ticks[b] = tick
             largest[b], payer[b] = size[e], there
-            reached[found] = b
-            found += 1
+            reached[number] = b
+            number += 1
         else:
             largest[b] = max(largest[b], size[e])
-    for k in range(found + 1):
-        if k == found:
+    for k in range(number + 1):
+        if k == number:
             if upload < 0.0:
                 break
             link, volume, lane = up[a], upload, home
@@ -111,7 +111,7 @@ def anneal(loads, place, best_place, state, steps, hot, cold, target, power):
     touched = np.zeros(total, np.int64)
     devices = capacity.shape[0]
     used = np.zeros(devices)
-    seen = np.zeros(devices, np.int64)
+    ticks = np.zeros(devices, np.int64)
     largest = np.zeros(devices)
     payer = np.zeros(devices, np.int64)
     reached = np.zeros(devices, np.int64)
@@ -127,7 +127,7 @@ def anneal(loads, place, best_place, state, steps, hot, cold, target, power):
         tick += 1
         count = _charge(
             q, 1.0, place, device, host, direct, up, links, item, messages, first,
-            user, size, seen, largest, payer, reached, change, stamp, touched, 0, tick,
+            user, size, ticks, largest, payer, reached, change, stamp, touched, 0, tick,
             places,
         )  # fmt: skip
         for k in range(count):
@@ -207,7 +207,7 @@ def anneal(loads, place, best_place, state, steps, hot, cold, target, power):
             tick += 1
             count = _charge(
                 affected[k], -1.0, place, device, host, direct, up, links, item, messages, first,
-                user, size, seen, largest, payer, reached, change, stamp, touched, count, tick,
+                user, size, ticks, largest, payer, reached, change, stamp, touched, count, tick,
                 places,
             )  # fmt: skip
         for k in range(members):
@@ -223,7 +223,7 @@ def anneal(loads, place, best_place, state, steps, hot, cold, target, power):
             tick += 1
             count = _charge(
                 affected[k], 1.0, place, device, host, direct, up, links, item, messages, first,
-                user, size, seen, largest, payer, reached, change, stamp, touched, count, tick,
+                user, size, ticks, largest, payer, reached, change, stamp, touched, count, tick,
                 places,
             )  # fmt: skip
         worse = 0.0

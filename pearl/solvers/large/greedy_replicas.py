@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from pearl.planning.timing import Assignment, delay_s
-from pearl.solvers.large.load_annealing import Ints, LoadProblem, balance
+from pearl.solvers.large.load_annealing import Ints, LoadProblem, to_load_problem
 from pearl.solvers.model.search_space import SearchSpace
 from pearl.time_limit import look
 
@@ -16,7 +16,7 @@ Way = tuple[int, ...]
 """A lane for each class of a copy."""
 
 
-def side_by_side(space: SearchSpace) -> Iterator[Assignment]:
+def place_replicas(space: SearchSpace) -> Iterator[Assignment]:
     """All that belongs to copy 0, to copy 1 and so on, on one lane, or where it is quickest on one
     host; what belongs to none before the copies, or after them.
 
@@ -36,11 +36,11 @@ def side_by_side(space: SearchSpace) -> Iterator[Assignment]:
             whole.append([c])
         else:
             copies.setdefault(which.pop(), []).append(c)
-    problem, split = balance(space), [mine for _, mine in sorted(copies.items())]
+    problem, split = to_load_problem(space), [classes for _, classes in sorted(copies.items())]
     for order in ([*whole, *split], [*split, *whole]):
         greedy = _Greedy(problem)
-        for mine in order:
-            greedy.put(mine)
+        for classes in order:
+            greedy.put(classes)
         if (greedy.place >= 0).all():
             yield problem.assignment(greedy.place)
 
@@ -69,43 +69,43 @@ class _Greedy:
                 self._near[j].append((i, e.bytes, x.graph.repetition[e.src]))
         self._delays: dict[tuple[str, str, float], float] = {}
 
-    def put(self, mine: list[int]) -> None:
+    def put(self, classes: list[int]) -> None:
         """Classes where they are done soonest."""
         look()
-        ways = [(self._done_s(mine, way), way) for way in self._ways(mine)]
+        ways = [(self._done_s(classes, way), way) for way in self._ways(classes)]
         soonest = min((seconds for seconds, _ in ways), default=math.inf)
         if soonest == math.inf:
             return
         equal = [way for seconds, way in ways if seconds <= soonest * (1 + 1e-9)]
-        best = min(equal, key=lambda way: self._outside_s(mine, way))
-        for c, k in zip(mine, best, strict=True):
+        best = min(equal, key=lambda way: self._outside_s(classes, way))
+        for c, k in zip(classes, best, strict=True):
             self.place[c] = k
             self.load[k] += self.seconds[c, k]
 
-    def _ways(self, mine: list[int]) -> Iterator[Way]:
+    def _ways(self, classes: list[int]) -> Iterator[Way]:
         for k in range(len(self.load)):
-            yield (k,) * len(mine)
-        for lanes in self._hosts if len(mine) > 1 else ():
-            times = self.seconds[mine][:, lanes]
+            yield (k,) * len(classes)
+        for lanes in self._hosts if len(classes) > 1 else ():
+            times = self.seconds[classes][:, lanes]
             quickest = [np.lexsort((self.load[lanes], row))[0] for row in times]
             if len(set(quickest)) > 1:
                 yield tuple(int(lanes[k]) for k in quickest)
 
-    def _done_s(self, mine: list[int], way: Way) -> float:
+    def _done_s(self, classes: list[int], way: Way) -> float:
         after = {k: float(self.load[k]) for k in way}
         own = 0.0
-        for c, k in zip(mine, way, strict=True):
+        for c, k in zip(classes, way, strict=True):
             after[k] += self.seconds[c, k]
             own += float(self.seconds[c, k])
         if own == math.inf:
             return math.inf
-        lane = dict(zip(mine, way, strict=True))
-        within = sum(self._message_s(c, lane[c], lane) for c in mine) / 2  # seen from both ends
+        lane = dict(zip(classes, way, strict=True))
+        within = sum(self._message_s(c, lane[c], lane) for c in classes) / 2  # seen from both ends
         return max(own + within, *after.values())
 
-    def _outside_s(self, mine: list[int], way: Way) -> float:
+    def _outside_s(self, classes: list[int], way: Way) -> float:
         others = {c: int(k) for c, k in enumerate(self.place) if k >= 0}
-        return sum(self._message_s(c, k, others) for c, k in zip(mine, way, strict=True))
+        return sum(self._message_s(c, k, others) for c, k in zip(classes, way, strict=True))
 
     def _message_s(self, c: int, k: int, lanes: dict[int, int]) -> float:
         """Seconds of the messages between a class on lane k and those with lanes."""

@@ -85,19 +85,19 @@ class LaneLoads:
         """The copies of what a unit produces: once for each device they go to, and once up."""
         platform = self.p.costs.platform
         option, lane = self.places[u]
-        here = self.p.options[u][option].device
-        found: list[tuple[Line, float, float]] = []
+        source = self.p.options[u][option].device
+        copies: list[tuple[Line, float, float]] = []
         for row in self.consumers[u].values():
             stops: dict[str, tuple[float, int]] = {}  # device → largest message, first consumer
             for j, size in row.items():
                 there = self.p.options[j][self.places[j][0]].device
-                if there == here:
+                if there == source:
                     continue
                 largest, first = stops.get(there, (0.0, j))
                 stops[there] = max(largest, size), min(first, j)
             hops: dict[str, float] = {}
             for there, (size, first) in stops.items():
-                route = platform.route(here, there)
+                route = platform.route(source, there)
                 way = [there] if len(route) == 1 else [platform.host, there]
                 for link, to in zip(route, way, strict=True):
                     before = hops.get(to, -1.0)
@@ -112,11 +112,11 @@ class LaneLoads:
                         joules -= n * before * link.energy_j_per_byte
                     line: Line = (link.name, -1)
                     if link.paid_by == "lane":
-                        line = here, lane
-                        if here == platform.host or to != way[0]:
+                        line = source, lane
+                        if source == platform.host or to != way[0]:
                             line = there, self.places[first][1]
-                    found.append((line, 0.0 if link.paid_by == "nobody" else busy, joules))
-        self.sent[u] = found
-        for line, seconds, joules in found:
+                    copies.append((line, 0.0 if link.paid_by == "nobody" else busy, joules))
+        self.sent[u] = copies
+        for line, seconds, joules in copies:
             self._add(line, seconds)
             self.joules += joules

@@ -114,14 +114,14 @@ class LoadProblem:
         number = {lane: k for k, lane in enumerate(self.lanes)}
         place = np.zeros(len(self.space.classes), np.int64)
         for c, members in enumerate(self.space.classes):
-            found = {number.get((a.modes[u].device, a.lanes[u]), -1) for u in members}
-            if len(found) > 1 or -1 in found or self.loads.seconds[c, min(found)] == math.inf:
+            lanes = {number.get((a.modes[u].device, a.lanes[u]), -1) for u in members}
+            if len(lanes) > 1 or -1 in lanes or self.loads.seconds[c, min(lanes)] == math.inf:
                 return None
-            place[c] = found.pop()
+            place[c] = lanes.pop()
         return place
 
 
-def balance(space: SearchSpace) -> LoadProblem:
+def to_load_problem(space: SearchSpace) -> LoadProblem:
     """A search space as arrays. Items are its classes; lanes of a device share its width evenly."""
     p = space
     x, platform = p.expansion, p.costs.platform

@@ -51,7 +51,7 @@ class LoadProgram:
         p, x = self.space, self.space.expansion
         memory: dict[str, Terms] = {}
         for members, size in zip(p.classes, p.memory_bytes, strict=True):
-            here: dict[str, int] = {}
+            places: dict[str, int] = {}
             for d in self.devices:
                 seconds = 0.0
                 for u in members:
@@ -59,12 +59,12 @@ class LoadProgram:
                     seconds += x.firings(u) * min(some, default=math.inf)
                 if seconds == math.inf:
                     continue
-                v = here[d] = self.linear.variable(1.0)
+                v = places[d] = self.linear.variable(1.0)
                 self.loads.setdefault(d, []).append((v, seconds))
                 if size and p.capacity_bytes[d] < math.inf:
                     memory.setdefault(d, []).append((v, size / p.capacity_bytes[d]))
-            self.on.append(here)
-            self.linear.add([(v, 1.0) for v in here.values()], 1.0, 1.0)
+            self.on.append(places)
+            self.linear.add([(v, 1.0) for v in places.values()], 1.0, 1.0)
         for terms in memory.values():
             self.linear.add(terms, 0.0, 1.0)
 

@@ -20,9 +20,9 @@ from pearl.solvers.large.load_annealing import (
     Annealing,
     Ints,
     LoadProblem,
-    balance,
     counting_bound,
     greedy,
+    to_load_problem,
 )
 from pearl.solvers.large.load_bound import LoadProgram
 from pearl.solvers.model.result import SAME
@@ -51,7 +51,7 @@ ENDING_S = 0.5
 ends by itself after that."""
 
 
-def concerns(space: SearchSpace, problem: Problem) -> bool:
+def applies_to(space: SearchSpace, problem: Problem) -> bool:
     """Whether loads of a search space are worth annealing: many tasks, some of them with a choice,
     and no limit that couples lanes with anything else."""
     return (
@@ -78,7 +78,7 @@ class LoadSearch:
         self, space: SearchSpace, known: Assignment | None, known_s: float, seed: int
     ) -> None:
         self.space, self.seed = space, seed
-        self.balance: LoadProblem = balance(space)
+        self.balance: LoadProblem = to_load_problem(space)
         placed = self.balance.place_of(known) if known else None
         self._start: Ints | None = placed if placed is not None else greedy(self.balance)
         self.loads = LoadProgram(space, known_s)
@@ -128,8 +128,8 @@ class LoadSearch:
         through the host alone, it says all but cycles. Its period is not bounded by the incumbent:
         with that bound HiGHS 1.12 takes ten times as long for published placement instances."""
         loads = self.loads
-        for here in loads.on:
-            for v in here.values():
+        for places in loads.on:
+            for v in places.values():
                 loads.linear.integer[v] = True
         left = until - time.monotonic()
         if left <= 0:
@@ -139,7 +139,7 @@ class LoadSearch:
         if x is None:
             return
         number = {device: k for k, (device, _) in enumerate(self.balance.lanes)}
-        chosen = (max(here, key=lambda d: float(x[here[d]])) for here in loads.on)
+        chosen = (max(places, key=lambda d: float(x[places[d]])) for places in loads.on)
         place = np.array([number[d] for d in chosen], np.int64)
         used = np.bincount(
             self.balance.loads.device[place],
@@ -150,8 +150,8 @@ class LoadSearch:
             self._placed = place
 
     def _best(self) -> tuple[float, Ints] | None:
-        found = [s.best for s in self._searches if s.best[0] < math.inf]
-        return min(found, key=lambda f: f[0], default=None)
+        results = [s.best for s in self._searches if s.best[0] < math.inf]
+        return min(results, key=lambda f: f[0], default=None)
 
     def stop(self) -> list[Assignment]:
         """The best assignments found, after which nothing goes on in the background."""
@@ -165,8 +165,8 @@ class LoadSearch:
 
     def found(self) -> list[Assignment]:
         """The best assignments found so far."""
-        found = [self.balance.assignment(self._placed)] if self._placed is not None else []
+        assignments = [self.balance.assignment(self._placed)] if self._placed is not None else []
         best = self._best()
         if best is not None:
-            found.append(self.balance.assignment(best[1]))
-        return [a for a in found if not self.space.broken(a)]
+            assignments.append(self.balance.assignment(best[1]))
+        return [a for a in assignments if not self.space.violates_coupling(a)]

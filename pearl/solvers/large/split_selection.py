@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from pearl.planning.costs import CostTable, Mode
 from pearl.planning.problem import Problem
-from pearl.planning.replicas import Split, splits
+from pearl.planning.replicas import ReplicaSplit, enumerate_splits
 from pearl.solvers.model.cost_floor import period_floor_s
 from pearl.solvers.model.search_space import search_spaces
 
@@ -24,28 +24,28 @@ seconds for their search spaces)."""
 class SelectedSplits:
     """splits: those to try. bound: no plan of any choice costs less; seconds."""
 
-    splits: tuple[Split, ...]
+    splits: tuple[ReplicaSplit, ...]
     bound: float
 
 
-def few_splits(problem: Problem) -> SelectedSplits | None:
+def select_splits(problem: Problem) -> SelectedSplits | None:
     """The choices of replicas to try, or None: all."""
     costs = problem.costs
-    found = splits(problem.graph, problem.limits)
+    choices = enumerate_splits(problem.graph, problem.limits)
     devices = len(costs.platform.devices)
-    if problem.objective != "throughput" or devices * sum(len(s.shares) for s in found) <= MOST:
+    if problem.objective != "throughput" or devices * sum(len(s.shares) for s in choices) <= MOST:
         return None
-    widest = max(len(s.tasks) for s in found)
-    even = [s for s in found if len(s.tasks) == widest and max(s.shares) - min(s.shares) <= 1]
+    widest = max(len(s.tasks) for s in choices)
+    even = [s for s in choices if len(s.tasks) == widest and max(s.shares) - min(s.shares) <= 1]
     floor_s = bound_s(problem)
     seconds = acting_s(costs)
     quickest = min(even, key=seconds)
     enough = [s for s in even if seconds(s) <= floor_s]
     least = min(enough, key=lambda s: len(s.shares), default=quickest)
-    return SelectedSplits(tuple(dict.fromkeys((least, quickest, Split()))), floor_s)
+    return SelectedSplits(tuple(dict.fromkeys((least, quickest, ReplicaSplit()))), floor_s)
 
 
-def acting_s(costs: CostTable) -> Callable[[Split], float]:
+def acting_s(costs: CostTable) -> Callable[[ReplicaSplit], float]:
     """Choice of replicas → seconds of the split tasks, where copies take turns on all lanes of the
     devices that can run them."""
     lanes = {d.name: d.max_lanes for d in costs.platform.devices}
@@ -57,7 +57,7 @@ def acting_s(costs: CostTable) -> Callable[[Split], float]:
             quick[key] = min(m.estimate.occupancy_s, quick.get(key, math.inf))
             places.setdefault(key, set()).add(m.device)
 
-    def seconds(split: Split) -> float:
+    def seconds(split: ReplicaSplit) -> float:
         keys = [(task, max(split.shares)) for task in split.tasks]
         if any(key not in quick for key in keys):
             return math.inf
@@ -77,12 +77,12 @@ def bound_s(problem: Problem) -> float:
     costs, limits = problem.costs, problem.limits
     if any(seconds < 0 for seconds in costs.pair_extra_s.values()):
         return 0.0
-    torn = {t for t, n in limits.replicas.items() if n > 1}
+    split_tasks = {t for t, n in limits.replicas.items() if n > 1}
     quick: dict[tuple[tuple[str, ...], str], Mode] = {}
-    kept = []
+    modes = []
     for m in costs.modes:
-        if m.fused or m.tasks[0] not in torn:
-            kept.append(m)
+        if m.fused or m.tasks[0] not in split_tasks:
+            modes.append(m)
             continue
         key = m.tasks, m.device
         if key not in quick or m.estimate.latency_s < quick[key].estimate.latency_s:
@@ -91,7 +91,7 @@ def bound_s(problem: Problem) -> float:
         replace(m, share=None, estimate=replace(m.estimate, occupancy_s=0.0))
         for m in quick.values()
     ]
-    table = CostTable(costs.platform, (*kept, *free))
+    table = CostTable(costs.platform, (*modes, *free))
     unsplit = replace(problem, costing=table, limits=replace(limits, replicas={}))
     spaces = search_spaces(unsplit, frozenset({"memory"}))
     return min(period_floor_s(space) for space in spaces)

@@ -24,8 +24,8 @@ from pearl.planning.problem import Problem
 from pearl.solvers.infeasible.iis import no_plan_error
 from pearl.solvers.methods import local_search
 from pearl.solvers.methods.cpsat_model import Model
-from pearl.solvers.methods.first_schedule import start, start_in
-from pearl.solvers.model.dag_instance import DagInstance, iteration, least_s, makespan_spaces
+from pearl.solvers.methods.first_schedule import initial_schedule, start_in
+from pearl.solvers.model.dag_instance import DagInstance, build_instance, least_s, makespan_spaces
 from pearl.solvers.model.method import Search
 from pearl.solvers.model.result import SAME, Candidate, Outcome
 from pearl.solvers.model.solver_process import GRACE_S
@@ -56,8 +56,11 @@ def solve(problem: Problem, search: Search) -> Outcome:
     """The plan with the least makespan found, and CP-SAT's bound.
 
     Deterministic by seed where the first search on one thread finishes; with more threads, or when
-    time runs out, two calls may differ. SpecError without OR-Tools; InfeasibleError where
-    no plan meets the limits.
+    time runs out, two calls may differ.
+
+    Raises:
+        SpecError: OR-Tools is not installed, or a limit does not apply to a makespan.
+        InfeasibleError: no plan meets the limits.
     """
     if not installed():
         raise SpecError(
@@ -66,13 +69,13 @@ def solve(problem: Problem, search: Search) -> Outcome:
         )
     deadline = search.deadline
     spaces = makespan_spaces(problem)
-    cases = [iteration(p) for p in spaces]
+    cases = [build_instance(p) for p in spaces]
     starts_of = [_start(it, problem, search) for it in cases]
-    known = [f for f in starts_of if f]
-    if not known:
+    candidates = [f for f in starts_of if f]
+    if not candidates:
         raise no_plan_error(problem, search)
-    best = min(known, key=lambda f: f.cost)
-    least, late = math.inf, False
+    best = min(candidates, key=lambda f: f.cost)
+    least, timed_out = math.inf, False
     for number, (it, own) in enumerate(zip(cases, starts_of, strict=True)):
         floor = 0.0
         try:
@@ -81,18 +84,20 @@ def solve(problem: Problem, search: Search) -> Outcome:
                 left = deadline - time.monotonic()
                 until = time.monotonic() + left / (len(spaces) - number)
                 below = min(best.cost, own.cost)
-                found, floor, finished = improve(it, problem, own, below, floor, until, search.seed)
-                late |= not finished
-                best = min(best, found, key=lambda f: f.cost)
+                result, floor, finished = improve(
+                    it, problem, own, below, floor, until, search.seed
+                )
+                timed_out |= not finished
+                best = min(best, result, key=lambda f: f.cost)
         except OutOfTimeError:
-            late = True
+            timed_out = True
         least = min(least, floor)
-    return Outcome(best, min(least, best.cost), late)
+    return Outcome(best, min(least, best.cost), timed_out)
 
 
 def _start(it: DagInstance, problem: Problem, search: Search) -> Candidate | None:
     """The better of the local search's first schedule and the search's own."""
-    first = start(it, problem, search.deadline)
+    first = initial_schedule(it, problem, search.deadline)
     both = [f for f in (start_in(it.space, search), first) if f]
     return min(both, key=lambda f: f.cost, default=None)
 
@@ -113,12 +118,12 @@ def improve(
     then local search beside CP-SAT for half of the time, and CP-SAT alone from the best of both.
     """
     lanes = local_search.plain_lanes(it) if len(it.order) >= local_search.LARGE else []
-    cold = bool(lanes) and not local_search.compiled()
+    cold = bool(lanes) and not local_search.is_compiled()
     if lanes and not cold:
         best = local_search.tabu_search(it, lanes, best, MOMENT, floor, deadline, seed)
     threads = min(WORKERS, len(os.sched_getaffinity(0)))
     below = min(below, best.cost)
-    best, floor, finished = _searched(it, best, below, floor, deadline, 1, seed, SHORT)
+    best, floor, finished = _search(it, best, below, floor, deadline, 1, seed, SHORT)
     if best.cost <= floor * (1 + SAME):
         return best, floor, True
     if finished:  # the model leaves something out, and its best schedule is not as good as it says
@@ -133,7 +138,7 @@ def improve(
         try:
             if threads > 1:
                 some = threads - 1
-                best, floor, finished = _searched(it, best, below, floor, until, some, seed + 1)
+                best, floor, finished = _search(it, best, below, floor, until, some, seed + 1)
             with suppress(OutOfTimeError):
                 best = min(best, other_search.result() or best, key=lambda f: f.cost)
         except BaseException:
@@ -142,11 +147,11 @@ def improve(
     if finished or best.cost <= floor * (1 + SAME):
         return best, floor, True
     if deadline > time.monotonic():
-        best, floor, finished = _searched(it, best, below, floor, deadline, threads, seed + 2)
+        best, floor, finished = _search(it, best, below, floor, deadline, threads, seed + 2)
     return best, floor, finished or best.cost <= floor * (1 + SAME)
 
 
-def _searched(
+def _search(
     it: DagInstance,
     best: Candidate,
     below: float,
@@ -159,10 +164,10 @@ def _searched(
     """The best of a schedule and what CP-SAT finds, the bound, whether the search was finished."""
     try:
         model = Model(it, best, min(below, best.cost), floor)
-        found, bound, finished = run(model, deadline, threads, seed, patience)
+        result, bound, finished = run(model, deadline, threads, seed, patience)
     except OutOfTimeError:
         return best, floor, False
-    return min(best, found or best, key=lambda f: f.cost), max(floor, bound), finished
+    return min(best, result or best, key=lambda f: f.cost), max(floor, bound), finished
 
 
 def run(
@@ -182,15 +187,15 @@ def run(
     parameters.catch_sigint_signal = False  # Ctrl-C is Python's
     if patience < math.inf:
         parameters.max_deterministic_time = patience
-    status = _solved(solver, model.model, deadline)
+    status = _solve_in_thread(solver, model.model, deadline)
     if status == cp_model.INFEASIBLE:  # nothing within the horizon
         return None, model.horizon / model.scale, True
-    found = model.found(solver) if status in (cp_model.OPTIMAL, cp_model.FEASIBLE) else None
+    candidate = model.found(solver) if status in (cp_model.OPTIMAL, cp_model.FEASIBLE) else None
     bound = max(0.0, solver.best_objective_bound / model.scale)
-    return found, bound, status == cp_model.OPTIMAL
+    return candidate, bound, status == cp_model.OPTIMAL
 
 
-def _solved(solver: Any, model: Any, deadline: float) -> Any:
+def _solve_in_thread(solver: Any, model: Any, deadline: float) -> Any:
     """CP-SAT's status, from a thread of its own: this one hears signals, and tells it to stop where
     one raises or the time is long up."""
     with ThreadPoolExecutor(1) as pool:

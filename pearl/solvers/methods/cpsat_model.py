@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from pearl.planning.timing import Assignment, build_timed_graph, delay_s
-from pearl.solvers.model.dag_instance import DagInstance, fastest, scheduled, starts
+from pearl.solvers.model.dag_instance import DagInstance, fastest, order_by_times, start_times_s
 from pearl.solvers.model.result import Candidate
 from pearl.time_limit import look
 from pearl_devices import Link
@@ -345,7 +345,7 @@ class Model:
         m.minimize(self.span)
         a = best.assignment
         timed = build_timed_graph(a)
-        start = starts(timed, best.ordered.orders)
+        start = start_times_s(timed, best.ordered.orders)
         for u, mode in enumerate(a.modes):
             o = self.it.space.options[u].index(mode)
             lane = a.lanes[u] if self.by_lane[mode.device] else 0
@@ -386,7 +386,7 @@ class Model:
                 lanes[u] = k
                 line[k] = start[v] + modes[u].estimate.occupancy_s
         a = Assignment(p.expansion, p.costs, tuple(modes), tuple(lanes))
-        if p.broken(a):
+        if p.violates_coupling(a):
             return None
         keys = [
             (start[v], start[v] + a.occupancy_s(u), float(it.place[v]))
@@ -397,4 +397,4 @@ class Model:
             v = p.expansion.node[task, f]
             begin = solver.value(var) / self.scale
             copies[f"{task}>{e}", f] = (begin, begin, it.place[v] + 0.5)
-        return scheduled(a, keys, copies)
+        return order_by_times(a, keys, copies)

@@ -14,7 +14,7 @@ from pearl.graph.period import expand
 from pearl.graph.task_graph import TaskGraph
 from pearl.planning.costs import Mode
 from pearl.planning.problem import Problem, split_problem
-from pearl.planning.replicas import GRAINS, Split, splits
+from pearl.planning.replicas import GRAINS, ReplicaSplit, enumerate_splits
 from pearl.planning.timing import Assignment, build_timed_graph
 from pearl.solvers.model.search_space import (
     SearchSpace,
@@ -29,11 +29,15 @@ PLANS = 20_000
 
 
 def every_space(problem: Problem) -> list[SearchSpace]:
-    """Every choice of replicas, fused modes and slack within the limits, with every mode. Errors as
-    `search_spaces`, and a SpecError where there are more than PLANS."""
+    """Return every choice of replicas, fused modes and slack within the limits, with every mode.
+
+    Raises:
+        SpecError: a name does not exist, or there are more than PLANS choices.
+        InfeasibleError: some task has no mode left.
+    """
     check_names(problem)
     expand(problem.graph)
-    found: list[SearchSpace] = []
+    spaces: list[SearchSpace] = []
     first_error: InfeasibleError | None = None
     for split in _every_split(problem.graph, problem.limits):
         part = split_problem(problem, split)
@@ -44,16 +48,21 @@ def every_space(problem: Problem) -> list[SearchSpace]:
             except SpecError:  # a fused call that would wait for itself
                 continue
             try:
-                found.append(space_of(x, part, every_mode=True))
+                spaces.append(space_of(x, part, every_mode=True))
             except InfeasibleError as error:
                 first_error = first_error or error
-            refuse_more(len(found), "choices of replicas, fused modes and slack")
-    if not found and first_error:
+            refuse_more(len(spaces), "choices of replicas, fused modes and slack")
+    if not spaces and first_error:
         raise first_error
-    return found
+    return spaces
 
 
 def refuse_more(number: float, what: str) -> None:
+    """Refuse to enumerate more than PLANS things.
+
+    Raises:
+        SpecError: the number exceeds PLANS.
+    """
     if number > PLANS:
         raise SpecError(
             f"method exhaustive: there are more than {PLANS} {what}; that many at most are "
@@ -61,12 +70,12 @@ def refuse_more(number: float, what: str) -> None:
         )
 
 
-def _every_split(graph: TaskGraph, limits: Limits) -> Iterator[Split]:
+def _every_split(graph: TaskGraph, limits: Limits) -> Iterator[ReplicaSplit]:
     """Replicas by trying all shares, against the rules of `pearl.planning.replicas`: largest
     first, and multiples of an eighth of the environments (what is left over on the first) or nearly
     equal."""
-    splits(graph, limits)  # for its errors
-    yield Split()
+    enumerate_splits(graph, limits)  # for its errors
+    yield ReplicaSplit()
     able = [t for t in graph.tasks if t.environments and limits.replicas.get(t.name, 1) > 1]
     for chosen in itertools.product((True, False), repeat=len(able)):
         tasks = [t for t, taken in zip(able, chosen, strict=True) if taken]
@@ -85,7 +94,7 @@ def _every_split(graph: TaskGraph, limits: Limits) -> Iterator[Split]:
                 if shares[0] - shares[-1] <= 1 or (
                     whole_grains and all(a >= b for a, b in itertools.pairwise(grained))
                 ):
-                    yield Split(tuple(t.name for t in tasks), shares)
+                    yield ReplicaSplit(tuple(t.name for t in tasks), shares)
 
 
 def _every_slack(graph: TaskGraph, limits: Limits) -> list[dict[EdgeKey, int]]:
@@ -94,7 +103,7 @@ def _every_slack(graph: TaskGraph, limits: Limits) -> list[dict[EdgeKey, int]]:
     keyed = {key: e for key, e in numbered(graph.edges).items() if e.limit}
     ranges = [range(max(e.slack, getattr(limits, e.limit or "")) + 1) for e in keyed.values()]
     refuse_more(math.prod(float(len(r)) for r in ranges), "choices of slack")
-    found = []
+    vectors = []
     for slack in itertools.product(*ranges):
         of = {
             limit: max(
@@ -103,10 +112,10 @@ def _every_slack(graph: TaskGraph, limits: Limits) -> list[dict[EdgeKey, int]]:
             )
             for limit in ("prefetch", "priority_staleness")
         }
-        ahead, late = of["prefetch"], of["priority_staleness"]
-        if ahead is None or late is None or ahead + late <= limits.priority_staleness:
-            found.append(dict(zip(keyed, slack, strict=True)))
-    return sorted(found, key=lambda v: sum(v.values()))
+        ahead, deferral = of["prefetch"], of["priority_staleness"]
+        if ahead is None or deferral is None or ahead + deferral <= limits.priority_staleness:
+            vectors.append(dict(zip(keyed, slack, strict=True)))
+    return sorted(vectors, key=lambda v: sum(v.values()))
 
 
 def least_cost(spaces: Sequence[SearchSpace], problem: Problem) -> float:
@@ -123,6 +132,11 @@ def count(spaces: Sequence[SearchSpace]) -> int:
 
 
 def assignments(spaces: Sequence[SearchSpace]) -> Iterator[Assignment]:
+    """Yield every assignment of the search spaces that breaks no rule.
+
+    Raises:
+        SpecError: there are more than PLANS assignments.
+    """
     total = count(spaces)
     if total > PLANS:
         modes = sum(math.prod(len(m) for m in p.options) for p in spaces)
@@ -131,7 +145,7 @@ def assignments(spaces: Sequence[SearchSpace]) -> Iterator[Assignment]:
             f"assignments to lanes; at most {PLANS} are enumerated: use method 'milp'"
         )
     for space, assignment in _every(spaces):
-        if not space.broken(assignment):
+        if not space.violates_coupling(assignment):
             yield assignment
 
 

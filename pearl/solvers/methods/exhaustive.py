@@ -19,8 +19,8 @@ from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, Orders, TimedGraph, build_timed_graph
 from pearl.solvers.infeasible.iis import find_conflict, no_plan_error
 from pearl.solvers.methods.enumeration import PLANS, assignments, every_space
-from pearl.solvers.model.dag_instance import ends_s, listed_by, makespan_spaces
-from pearl.solvers.model.lane_sequencing import FAR, Ordered, best_orders, token_distances
+from pearl.solvers.model.dag_instance import ends_s, list_by_keys, makespan_spaces
+from pearl.solvers.model.lane_sequencing import FAR, OrderResult, best_orders, token_distances
 from pearl.solvers.model.list_orders import ring_period
 from pearl.solvers.model.method import Search
 from pearl.solvers.model.result import SAME, Candidate, Outcome
@@ -31,8 +31,12 @@ FIRINGS = 3
 
 
 def solve(problem: Problem, search: Search) -> Outcome:
-    """The best plan by enumeration. More than PLANS assignments are a SpecError saying how many;
-    InfeasibleError where no plan meets the limits. `seed` changes nothing."""
+    """Find the best plan by enumeration. `seed` changes nothing.
+
+    Raises:
+        SpecError: there are more than PLANS assignments; says how many.
+        InfeasibleError: no plan meets the limits.
+    """
     deadline = search.deadline
     if problem.objective == "makespan":
         return _soonest(problem, search)
@@ -131,7 +135,7 @@ def _soonest_order(a: Assignment, least: float) -> tuple[Candidate | None, bool]
     if not every:
         free = _starts(timed, {}) or []
         keys = [(t, t, float(i)) for i, t in enumerate(free)]
-        listed, start = listed_by(timed, keys)
+        listed, start = list_by_keys(timed, keys)
         return _timed(timed, listed, start), False
     best: Candidate | None = None
     for choice in itertools.product(*rings):
@@ -149,7 +153,7 @@ def _soonest_order(a: Assignment, least: float) -> tuple[Candidate | None, bool]
 
 def _timed(timed: TimedGraph, orders: Orders, start: Sequence[float]) -> Candidate:
     period = ring_period(timed, orders)
-    ordered = Ordered(orders, period, timed.order_bound_s)
+    ordered = OrderResult(orders, period, timed.order_bound_s)
     return Candidate(timed.assignment, ordered, period, ends_s(timed, start))
 
 
@@ -187,7 +191,7 @@ def _slack(a: Assignment) -> int:
     return sum(e.slack for e in a.expansion.graph.edges if e.limit)
 
 
-def _every_order(timed: TimedGraph) -> Ordered | None:
+def _every_order(timed: TimedGraph) -> OrderResult | None:
     """The best of all orders; None where a lane has more than FIRINGS, or there are too many."""
     if max(len(members) for members in timed.lanes.values()) > FIRINGS:
         return None
@@ -220,7 +224,7 @@ def _every_order(timed: TimedGraph) -> Ordered | None:
             best, period = orders, value
         if period <= bound * (1 + 1e-12):
             break
-    return Ordered(best, period, period)
+    return OrderResult(best, period, period)
 
 
 def _listed(

@@ -10,17 +10,17 @@ from dataclasses import replace
 
 from pearl.planning.problem import Problem
 from pearl.solvers.methods import heft, peft
-from pearl.solvers.methods.moves import assigned
-from pearl.solvers.methods.relaxation_bounds import anywhere, to_plan
+from pearl.solvers.methods.moves import build_assignment
+from pearl.solvers.methods.relaxation_bounds import any_feasible_schedule, to_plan
 from pearl.solvers.model.dag_instance import DagInstance
-from pearl.solvers.model.list_schedule import Place, build
+from pearl.solvers.model.list_schedule import Place, build_schedule
 from pearl.solvers.model.method import Search
 from pearl.solvers.model.result import Candidate
 from pearl.solvers.model.search_space import SearchSpace, without_numbers
 from pearl.time_limit import OutOfTimeError, look
 
 
-def start(it: DagInstance, problem: Problem, deadline: float) -> Candidate | None:
+def initial_schedule(it: DagInstance, problem: Problem, deadline: float) -> Candidate | None:
     """The best simple plan of a search space: HEFT's, PEFT's, or all on one device as far as
     possible; else any that keeps the rules. Limits on period, throughput and power may be
     broken."""
@@ -34,11 +34,11 @@ def start(it: DagInstance, problem: Problem, deadline: float) -> Candidate | Non
             if time.monotonic() > deadline:
                 break
             listed.append(method.schedule(it))
-    found = [f for f in (to_plan(f, free) for f in [*listed, *gathered]) if f]
-    if not found:
+    candidates = [f for f in (to_plan(f, free) for f in [*listed, *gathered]) if f]
+    if not candidates:
         look()
-        return to_plan(anywhere(it, problem, deadline), free)
-    return min(found, key=lambda f: f.cost)
+        return to_plan(any_feasible_schedule(it, problem, deadline), free)
+    return min(candidates, key=lambda f: f.cost)
 
 
 def start_in(space: SearchSpace, search: Search) -> Candidate | None:
@@ -78,8 +78,8 @@ def _gathered(it: DagInstance) -> Iterator[Candidate | None]:
                 d = p.options[u][o].device
                 places.append((o, used.get(d, 0) % p.lanes[d] if spread else 0))
                 used[d] = used.get(d, 0) + 1
-            if not p.broken(assigned(p, places)):
-                yield build(it, [-r for r in rank], places).found()
+            if not p.violates_coupling(build_assignment(p, places)):
+                yield build_schedule(it, [-r for r in rank], places).to_candidate()
 
 
 def _quickest(p: SearchSpace, unit: int, device: str) -> tuple[float, int]:

@@ -19,12 +19,17 @@ from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, build_timed_graph
 from pearl.solvers.infeasible.iis import no_plan_error
 from pearl.solvers.large.lane_loads import LaneLoads
-from pearl.solvers.methods.first_schedule import start, start_in
-from pearl.solvers.methods.moves import accept, assigned, groups_of, moved, places_of
+from pearl.solvers.methods.first_schedule import initial_schedule, start_in
+from pearl.solvers.methods.moves import accept, build_assignment, groups_of, places_of, random_move
 from pearl.solvers.methods.relaxation_bounds import bound, open_spaces, to_plan
-from pearl.solvers.model.dag_instance import DagInstance, iteration, scheduled, starts
+from pearl.solvers.model.dag_instance import (
+    DagInstance,
+    build_instance,
+    order_by_times,
+    start_times_s,
+)
 from pearl.solvers.model.lane_sequencing import best_orders
-from pearl.solvers.model.list_schedule import Place, build
+from pearl.solvers.model.list_schedule import Place, build_schedule
 from pearl.solvers.model.method import Search
 from pearl.solvers.model.result import SAME, Candidate, Outcome
 from pearl.solvers.model.search_space import SearchSpace, cost_of, without_numbers
@@ -59,37 +64,39 @@ KEPT = 4
 def solve(problem: Problem, search: Search) -> Outcome:
     """The best plan found, with a bound from a relaxation.
 
-    Raises InfeasibleError where no plan meets the limits, or where none is found that does.
+    Raises:
+        InfeasibleError: no plan meets the limits, or the search found none.
+        OutOfTimeError: the time ran out before there was any plan.
     """
     deadline = search.deadline
     spaces = open_spaces(problem)
     best: Candidate | None = None
-    late = False
+    timed_out = False
     for number, space in enumerate(spaces):
         left = deadline - time.monotonic()
         if left <= 0 and best:
             break
         until = time.monotonic() + left / (len(spaces) - number)
-        found: Candidate | None = None
+        candidate: Candidate | None = None
         try:
-            it = iteration(space)
-            first = start(it, problem, until)
-            found, begun = to_plan(first, problem), start_in(space, search)
-            if begun and (found is None or begun.cost < found.cost):
-                first = found = begun
+            it = build_instance(space)
+            first = initial_schedule(it, problem, until)
+            candidate, begun = to_plan(first, problem), start_in(space, search)
+            if begun and (candidate is None or begun.cost < candidate.cost):
+                first = candidate = begun
             if first is None:
                 continue
-            found = improve(it, first, problem, until, search.seed)
+            candidate = improve(it, first, problem, until, search.seed)
         except OutOfTimeError:
-            if best is None and found is None:
+            if best is None and candidate is None:
                 raise
-            late = True
-        if found and (best is None or found.cost < best.cost):
-            best = found
+            timed_out = True
+        if candidate and (best is None or candidate.cost < best.cost):
+            best = candidate
     if best is None:
         raise no_plan_error(problem, search)
-    late = late or time.monotonic() > deadline
-    return Outcome(best, bound(spaces, problem, best, deadline), late)
+    timed_out = timed_out or time.monotonic() > deadline
+    return Outcome(best, bound(spaces, problem, best, deadline), timed_out)
 
 
 def improve(
@@ -108,15 +115,15 @@ def improve(
         if (
             lanes
             and len(it.order) >= LARGE
-            and (compiled() or deadline - time.monotonic() > COLD_S)
+            and (is_compiled() or deadline - time.monotonic() > COLD_S)
         ):
             return tabu_search(it, lanes, first, TABU_MOVES, enough, deadline, seed)
         return _anneal_schedule(it, first, deadline, seed)
     if len(it.order) > EXACT:
         shared = _anneal_loads(it.space, first, problem, deadline, seed)
         return _ordered(it.space, [shared], first, problem, deadline)
-    kept = _anneal_steady(it.space, first, problem, deadline, seed)
-    return _ordered(it.space, kept, first, problem, deadline)
+    best_places = _anneal_steady(it.space, first, problem, deadline, seed)
+    return _ordered(it.space, best_places, first, problem, deadline)
 
 
 def plain_lanes(it: DagInstance) -> list[tuple[str, int]]:
@@ -155,7 +162,7 @@ def plain_widths(p: SearchSpace) -> list[str]:
     ]
 
 
-def compiled() -> bool:
+def is_compiled() -> bool:
     """Whether the compiled code of tabu search is kept on disk, as it is from its first use on."""
     from pearl.solvers.methods import tabu
 
@@ -177,11 +184,11 @@ def tabu_search(
     from pearl.solvers.methods import tabu
 
     p, n = it.space, len(it.order)
-    s = tabu.shop(it, lanes)
-    ways = [tabu.ways(p.options[u], lanes) for u in it.unit]
+    s = tabu.build_arrays(it, lanes)
+    ways = [tabu.alternatives(p.options[u], lanes) for u in it.unit]
     taken = places_of(p, first.assignment)
     way = np.array([s.first[v] + ways[v].index(taken[u]) for v, u in enumerate(it.unit)])
-    begin = np.array(starts(build_timed_graph(first.assignment), first.ordered.orders)[:n])
+    begin = np.array(start_times_s(build_timed_graph(first.assignment), first.ordered.orders)[:n])
     search = tabu.TabuSearch(s, way, begin, seed)
     search.run(moves, deadline, enough * (1 + 1e-9))
     start = [float(t) for t in search.best_start]
@@ -190,14 +197,14 @@ def tabu_search(
     places: list[Place] = [(0, 0)] * n
     for v, u in enumerate(it.unit):
         places[u] = ways[v][int(search.best_way[v] - s.first[v])]
-    return min(first, scheduled(assigned(p, places), keys, {}), key=lambda f: f.cost)
+    return min(first, order_by_times(build_assignment(p, places), keys, {}), key=lambda f: f.cost)
 
 
 def _anneal_schedule(it: DagInstance, first: Candidate, deadline: float, seed: int) -> Candidate:
     """Makespan: places and the order of placing, each candidate built and timed."""
     p, r, group = it.space, random.Random(seed), groups_of(it.space)
     places = places_of(p, first.assignment)
-    begin = starts(build_timed_graph(first.assignment), first.ordered.orders)
+    begin = start_times_s(build_timed_graph(first.assignment), first.ordered.orders)
     priority = [begin[v] for v in range(len(it.order))]
     best = value = first.cost
     best_found = first
@@ -212,17 +219,17 @@ def _anneal_schedule(it: DagInstance, first: Candidate, deadline: float, seed: i
             v = r.randrange(len(priority))
             new_priority[v] = priority[r.randrange(len(priority))] + r.uniform(-1e-3, 1e-3) * value
         else:
-            new = moved(p, places, group, r) or places
+            new = random_move(p, places, group, r) or places
             if new is places:
                 continue
-        made = build(it, new_priority, new)
+        made = build_schedule(it, new_priority, new)
         cost = made.end_s()
         if accept(r, value, cost, heat):
             places, priority, value = new, new_priority, cost
             if cost < best * (1 - SAME):
-                found = made.found()
-                if found and found.cost < best_found.cost:
-                    best_found = found
+                candidate = made.to_candidate()
+                if candidate and candidate.cost < best_found.cost:
+                    best_found = candidate
                 best = cost
     return best_found
 
@@ -243,27 +250,27 @@ def _anneal_steady(
 
     places = places_of(p, first.assignment)
     value = score(first.assignment)
-    kept: dict[tuple[Place, ...], float] = {tuple(places): value}
-    seen = dict(kept)
+    best_costs: dict[tuple[Place, ...], float] = {tuple(places): value}
+    costs = dict(best_costs)
     for move in range(MOVES):
         if time.monotonic() > deadline - 0.2 * max(0.0, deadline - time.monotonic()):
             break
-        new = moved(p, places, group, r)
+        new = random_move(p, places, group, r)
         if new is None:
             continue
         key = tuple(new)
-        if key not in seen:
+        if key not in costs:
             if time.monotonic() > deadline:
                 break
-            seen[key] = score(assigned(p, new))
-        cost = seen[key]
-        if accept(r, value, cost, 0.1 * min(kept.values()) * (1 - move / MOVES) ** 2):
+            costs[key] = score(build_assignment(p, new))
+        cost = costs[key]
+        if accept(r, value, cost, 0.1 * min(best_costs.values()) * (1 - move / MOVES) ** 2):
             places, value = new, cost
-            if key not in kept:
-                kept[key] = cost
-                if len(kept) > KEPT:
-                    del kept[max(kept, key=lambda k: kept[k])]
-    return [list(key) for key, _ in sorted(kept.items(), key=lambda item: item[1])]
+            if key not in best_costs:
+                best_costs[key] = cost
+                if len(best_costs) > KEPT:
+                    del best_costs[max(best_costs, key=lambda k: best_costs[k])]
+    return [list(key) for key, _ in sorted(best_costs.items(), key=lambda item: item[1])]
 
 
 def _anneal_loads(
@@ -301,32 +308,35 @@ def _anneal_loads(
         c = group[u]
         members = p.classes[c]
         option = r.randrange(len(p.options[u]))
-        here, to = p.options[u][loads.places[u][0]].device, p.options[u][option].device
-        if here == to:
-            units, new = [u], [(option, r.randrange(min(p.lanes[to], len(p.options))))]
+        old_device, new_device = (
+            p.options[u][loads.places[u][0]].device,
+            p.options[u][option].device,
+        )
+        if old_device == new_device:
+            units, new = [u], [(option, r.randrange(min(p.lanes[new_device], len(p.options))))]
         else:
-            if room[to] < p.memory_bytes[c]:
+            if room[new_device] < p.memory_bytes[c]:
                 continue
             units, new = list(members), []
             for w in members:
-                ways = [o for o, m in enumerate(p.options[w]) if m.device == to]
+                ways = [o for o, m in enumerate(p.options[w]) if m.device == new_device]
                 if not ways:
                     break
                 way = option if w == u else r.choice(ways)
-                new.append((way, r.randrange(min(p.lanes[to], len(p.options)))))
+                new.append((way, r.randrange(min(p.lanes[new_device], len(p.options)))))
             if len(new) < len(members):
                 continue
         old = loads.move(units, new)
         cost = score()
         allowed = accept(r, value, cost, heat)
         if allowed and by_rule:
-            allowed = not p.broken(assigned(p, loads.places))
+            allowed = not p.violates_coupling(build_assignment(p, loads.places))
         if not allowed:
             loads.move(units, old)
             continue
         value = cost
-        room[here] += p.memory_bytes[c] if here != to else 0.0
-        room[to] -= p.memory_bytes[c] if here != to else 0.0
+        room[old_device] += p.memory_bytes[c] if old_device != new_device else 0.0
+        room[new_device] -= p.memory_bytes[c] if old_device != new_device else 0.0
         exact = worth()
         if exact < best:
             best, best_places = exact, loads.places[:]
@@ -335,16 +345,16 @@ def _anneal_loads(
 
 def _ordered(
     p: SearchSpace,
-    kept: Sequence[Sequence[Place]],
+    candidates: Sequence[Sequence[Place]],
     first: Candidate,
     problem: Problem,
     deadline: float,
 ) -> Candidate | None:
     """The best plan of some places, lane orders searched, least bound first; or `first`."""
     best = to_plan(first, problem)
-    for places in kept:
-        a = assigned(p, places)
-        if p.broken(a):
+    for places in candidates:
+        a = build_assignment(p, places)
+        if p.violates_coupling(a):
             continue
         timed = build_timed_graph(a)
         least, _ = cost_of(problem, a, timed.order_bound_s)

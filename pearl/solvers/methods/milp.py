@@ -19,15 +19,15 @@ from pearl.planning.costs import Mode
 from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, build_timed_graph
 from pearl.solvers.infeasible.iis import find_conflict
-from pearl.solvers.large.greedy_replicas import side_by_side
-from pearl.solvers.large.load_search import FIRST, LoadSearch, concerns
-from pearl.solvers.large.split_selection import few_splits
+from pearl.solvers.large.greedy_replicas import place_replicas
+from pearl.solvers.large.load_search import FIRST, LoadSearch, applies_to
+from pearl.solvers.large.split_selection import select_splits
 from pearl.solvers.model.cost_floor import cost_floor
 from pearl.solvers.model.lane_sequencing import best_orders
 from pearl.solvers.model.method import Search
 from pearl.solvers.model.result import SAME, Candidate, Outcome
 from pearl.solvers.model.search_space import SearchSpace, cost_of, search_spaces
-from pearl.solvers.period.order_cuts import conflict_units, worth
+from pearl.solvers.period.order_cuts import conflict_units, cut_period
 from pearl.solvers.period.period_form import PeriodForm
 from pearl.time_limit import OutOfTimeError
 
@@ -44,12 +44,15 @@ ORDERING_S = 2e-3
 def solve(problem: Problem, search: Search) -> Outcome:
     """The best plan over all search spaces, with the proven bound.
 
-    Raises InfeasibleError where no plan meets the limits, OutOfTimeError where none was found in
-    time. Deterministic for fewer than MANY tasks, where `seed` changes nothing; annealing of more
-    goes by the clock.
+    Deterministic for fewer than MANY tasks, where `seed` changes nothing; annealing of more tasks
+    depends on the clock.
+
+    Raises:
+        InfeasibleError: no plan meets the limits.
+        OutOfTimeError: the time ran out before there was any plan.
     """
     deadline = search.deadline
-    few = few_splits(problem)
+    few = select_splits(problem)
     spaces = search_spaces(problem, only=few.splits if few else None)
     branches = _Branches(spaces, problem, search)
     if few:
@@ -57,28 +60,28 @@ def solve(problem: Problem, search: Search) -> Outcome:
     try:
         branches.run()
     except OutOfTimeError:
-        branches.late = True
+        branches.timed_out = True
     finally:
         annealed = branches.stop()
     with suppress(OutOfTimeError):
         branches.best = _better(branches.best, annealed, problem, deadline)
     best, bound = branches.best, branches.bound
     if best is None:
-        if branches.late or bound < math.inf:
+        if branches.timed_out or bound < math.inf:
             raise OutOfTimeError
         raise find_conflict(problem, deadline)
-    return Outcome(best, min(bound, best.cost), branches.late)
+    return Outcome(best, min(bound, best.cost), branches.timed_out)
 
 
 class _Branches:
-    """The search over some search spaces. best: the best plan so far; late: time ran out."""
+    """The search over some search spaces. best: the best plan so far; timed_out: time ran out."""
 
     def __init__(self, spaces: Sequence[SearchSpace], problem: Problem, search: Search) -> None:
         self.spaces, self.problem = spaces, problem
         self.start = search.start
         self.deadline, self.seed = search.deadline, search.seed
         self.best: Candidate | None = None
-        self.late = False
+        self.timed_out = False
         # number of a search space → no plan of it costs less
         self._open = dict.fromkeys(range(len(spaces)), 0.0)
         self._models: dict[int, PeriodForm] = {}  # made when their turn comes
@@ -87,7 +90,7 @@ class _Branches:
 
     def leave_out(self, bound: float) -> None:
         """Say that there are plans in no search space here. None, there or here, costs less."""
-        self._loose, self.late = bound, True
+        self._loose, self.timed_out = bound, True
         self._open = dict.fromkeys(self._open, bound)
 
     @property
@@ -112,7 +115,7 @@ class _Branches:
             worth = [i for i in self._open if self._worth(self._open[i])]
             small = [i for i in worth if i not in self._annealing or self._annealing[i].small]
             if not small or time.monotonic() >= self.deadline:
-                self.late = self.late or bool(worth)
+                self.timed_out = self.timed_out or bool(worth)
                 break
             self._next(min(small, key=lambda i: (self._open[i], i)))  # least bound first
 
@@ -132,7 +135,7 @@ class _Branches:
         if assignment is None:
             bound = self._open.pop(i)
             if not finished:
-                self.late = True
+                self.timed_out = True
                 self._loose = min(self._loose, bound)
             return
         timed = build_timed_graph(assignment)
@@ -151,7 +154,7 @@ class _Branches:
             if cost < (best.cost if best else math.inf):
                 best = self.best = Candidate(assignment, ordered, paced, cost)
             if best and least < best.cost * (1 - SAME):
-                worth_s = worth(self.spaces[i], assignment, problem.objective, best.cost)
+                worth_s = cut_period(self.spaces[i], assignment, problem.objective, best.cost)
                 to_blame = conflict_units(self.spaces[i], assignment, worth_s)
         model.cut(assignment, to_blame)
 
@@ -159,13 +162,13 @@ class _Branches:
         """Plans and bounds from the loads of search spaces of many tasks; some searches go on in
         the background."""
         for i, space in enumerate(self.spaces):
-            if not concerns(space, self.problem) or not self._worth(self._open[i]):
+            if not applies_to(space, self.problem) or not self._worth(self._open[i]):
                 continue
             best = self.best
             same = best is not None and best.assignment.expansion is space.expansion
-            known = best.assignment if best and same else None
-            known_s = best.period_s if best else space.serial_s
-            search = self._annealing[i] = LoadSearch(space, known, known_s, self.seed)
+            start = best.assignment if best and same else None
+            start_s = best.period_s if best else space.serial_s
+            search = self._annealing[i] = LoadSearch(space, start, start_s, self.seed)
             now = time.monotonic()
             left = max(0.0, self.deadline - now)
             ordering = min(0.1 * left, ORDERING_S * len(space.expansion.nodes))
@@ -173,8 +176,8 @@ class _Branches:
             until = now + (left - ordering) * share / (len(self.spaces) - i)
             search.run(self.deadline - ordering, until)
             self._open[i] = max(self._open[i], search.bound_s)
-            found = search.found()
-            self.best = _better(best, found, self.problem, self.deadline)
+            assignments = search.found()
+            self.best = _better(best, assignments, self.problem, self.deadline)
 
 
 def _better(
@@ -199,14 +202,14 @@ def _better(
 
 def least_cost(spaces: Sequence[SearchSpace], problem: Problem) -> float:
     """The least cost (seconds or joules of an iteration) of any assignment, orders left out."""
-    known = math.inf
+    least = math.inf
     for space in spaces:
         model = PeriodForm(space, problem, None)
-        _, assignment, _ = model.run(known, 600.0)
+        _, assignment, _ = model.run(least, 600.0)
         if assignment:
             bound = build_timed_graph(assignment).order_bound_s
-            known = min(known, cost_of(problem, assignment, bound)[0])
-    return known
+            least = min(least, cost_of(problem, assignment, bound)[0])
+    return least
 
 
 def _period_at(problem: Problem, a: Assignment, cost: float) -> float:
@@ -232,7 +235,7 @@ def _first(
         for a in _simple(space):
             if trials and time.monotonic() > until:
                 break
-            if not space.broken(a):
+            if not space.violates_coupling(a):
                 cost, _ = cost_of(problem, a, build_timed_graph(a).order_bound_s)
                 if cost < math.inf:
                     trials.append((cost, len(trials), a))
@@ -271,7 +274,7 @@ def _simple(space: SearchSpace) -> Iterator[Assignment]:
                 used[m.device] = used.get(m.device, -1) + 1
                 lanes.append(used[m.device] % space.lanes[m.device])
             yield Assignment(space.expansion, space.costs, chosen, tuple(lanes))
-    yield from side_by_side(space)
+    yield from place_replicas(space)
 
 
 There = dict[str, tuple[float, list[Mode]]]
@@ -283,11 +286,11 @@ def _best_there(
 ) -> There:
     best: list[dict[str, Mode]] = []
     for u in members:
-        mine: dict[str, Mode] = {}
+        best_modes: dict[str, Mode] = {}
         for m in space.options[u]:
-            if m.device not in mine or taste(m) < taste(mine[m.device]):
-                mine[m.device] = m
-        best.append(mine)
+            if m.device not in best_modes or taste(m) < taste(best_modes[m.device]):
+                best_modes[m.device] = m
+        best.append(best_modes)
     firings = [space.expansion.firings(u) for u in members]
     return {
         d: (sum(n * taste(b[d]) for n, b in zip(firings, best, strict=True)), [b[d] for b in best])
@@ -297,11 +300,11 @@ def _best_there(
 
 def _different(space: SearchSpace, there: Sequence[There]) -> list[str]:
     """The devices, of those that cost the same and are linked alike the first."""
-    platform, found = space.costs.platform, dict[object, str]()
+    platform, first_of = space.costs.platform, dict[object, str]()
     for d in platform.devices:
         way = platform.route(platform.host, d.name)
         links = [(k.latency_s, k.per_message_s, k.bytes_per_s, k.paid_by) for k in way]
-        about = space.lanes[d.name], space.capacity_bytes[d.name], d.idle_power_w, tuple(links)
+        properties = space.lanes[d.name], space.capacity_bytes[d.name], d.idle_power_w, tuple(links)
         costs = tuple(best[d.name][0] if d.name in best else None for best in there)
-        found.setdefault((d.name == platform.host, *about, costs), d.name)
-    return list(found.values())
+        first_of.setdefault((d.name == platform.host, *properties, costs), d.name)
+    return list(first_of.values())

@@ -13,20 +13,20 @@ from pearl.solvers.model.search_space import SearchSpace
 
 def compact(a: Assignment) -> list[int]:
     """Lane numbers from 0 up on every device."""
-    seen: dict[str, dict[int, int]] = {}
-    found = []
+    numbers: dict[str, dict[int, int]] = {}
+    lanes = []
     for m, lane in zip(a.modes, a.lanes, strict=True):
-        mine = seen.setdefault(m.device, {})
-        found.append(mine.setdefault(lane, len(mine)))
-    return found
+        device_numbers = numbers.setdefault(m.device, {})
+        lanes.append(device_numbers.setdefault(lane, len(device_numbers)))
+    return lanes
 
 
-def assigned(p: SearchSpace, places: Sequence[Place]) -> Assignment:
+def build_assignment(p: SearchSpace, places: Sequence[Place]) -> Assignment:
     modes = tuple(p.options[u][o] for u, (o, _) in enumerate(places))
     return Assignment(p.expansion, p.costs, modes, tuple(lane for _, lane in places))
 
 
-def moved(
+def random_move(
     p: SearchSpace, places: Sequence[Place], group: Sequence[int], r: random.Random
 ) -> list[Place] | None:
     """Places after one random move: a class to another device, a unit to another mode or lane, two
@@ -54,12 +54,15 @@ def moved(
             new[u], new[w] = (new[u][0], new[w][1]), (new[w][0], new[u][1])
         elif len(members) == len(p.classes[group[w]]) == 1:
             to = p.options[w][new[w][0]].device
-            here = [o for o, m in enumerate(p.options[w]) if m.device == device]
-            there = [o for o, m in enumerate(p.options[u]) if m.device == to]
-            if not here or not there:
+            options_here = [o for o, m in enumerate(p.options[w]) if m.device == device]
+            options_there = [o for o, m in enumerate(p.options[u]) if m.device == to]
+            if not options_here or not options_there:
                 return None
-            new[u], new[w] = (r.choice(there), new[w][1]), (r.choice(here), new[u][1])
-    if new == list(places) or p.broken(assigned(p, new)):
+            new[u], new[w] = (
+                (r.choice(options_there), new[w][1]),
+                (r.choice(options_here), new[u][1]),
+            )
+    if new == list(places) or p.violates_coupling(build_assignment(p, new)):
         return None
     return new
 

@@ -23,7 +23,8 @@ from pearl.time_limit import look, watched
 def solve(problem: Problem, search: Search) -> Outcome:
     """PEFT's schedule, with a bound from a relaxation. Deterministic; `seed` changes nothing.
 
-    Raises InfeasibleError where no plan meets the limits, or where PEFT's does not.
+    Raises:
+        InfeasibleError: no plan meets the limits, or PEFT's does not.
     """
     return listed_outcome(schedule, problem, search)
 

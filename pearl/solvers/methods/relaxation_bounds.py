@@ -10,8 +10,8 @@ from dataclasses import replace
 from pearl.planning.problem import Problem
 from pearl.solvers.infeasible.iis import no_plan_error
 from pearl.solvers.model.cost_floor import cost_floor
-from pearl.solvers.model.dag_instance import DagInstance, iteration, least_s, makespan_spaces
-from pearl.solvers.model.list_schedule import Schedule, build
+from pearl.solvers.model.dag_instance import DagInstance, build_instance, least_s, makespan_spaces
+from pearl.solvers.model.list_schedule import Schedule, build_schedule
 from pearl.solvers.model.method import Search
 from pearl.solvers.model.result import SAME, Candidate, Outcome
 from pearl.solvers.model.search_space import SearchSpace, cost_of, search_spaces, without_numbers
@@ -33,7 +33,7 @@ def best_of(make: Callable[[float], Schedule | None]) -> Candidate | None:
     """A finished schedule, with one lane a device where the first try got stuck."""
     for most_lanes in (math.inf, 1):
         made = make(most_lanes)
-        found = made.found() if made else None
+        found = made.to_candidate() if made else None
         if found:
             return found
     return None
@@ -47,30 +47,30 @@ def listed_outcome(
     spaces = open_spaces(problem)
     best: Candidate | None = None
     stuck = []
-    late = False
+    timed_out = False
     for number, space in enumerate(spaces):
         if number and time.monotonic() > deadline:
-            late = True
+            timed_out = True
             break
         try:
-            it = iteration(space)
-            found = to_plan(schedule(it), problem)
+            it = build_instance(space)
+            candidate = to_plan(schedule(it), problem)
         except OutOfTimeError:
             if best is None:
                 raise
-            late = True
+            timed_out = True
             break
-        if found is None:
+        if candidate is None:
             stuck.append(it)
-        elif best is None or found.cost < best.cost:
-            best = found
+        elif best is None or candidate.cost < best.cost:
+            best = candidate
     for it in [] if best else stuck:
-        found = to_plan(anywhere(it, problem, deadline), problem)
-        if found and (best is None or found.cost < best.cost):
-            best = found
+        candidate = to_plan(any_feasible_schedule(it, problem, deadline), problem)
+        if candidate and (best is None or candidate.cost < best.cost):
+            best = candidate
     if best is None:
         raise no_plan_error(problem, search)
-    return Outcome(best, bound(spaces, problem, best, deadline), late)
+    return Outcome(best, bound(spaces, problem, best, deadline), timed_out)
 
 
 def to_plan(found: Candidate | None, problem: Problem) -> Candidate | None:
@@ -81,7 +81,7 @@ def to_plan(found: Candidate | None, problem: Problem) -> Candidate | None:
     return replace(found, period_s=paced, cost=cost) if cost < math.inf else None
 
 
-def anywhere(it: DagInstance, problem: Problem, deadline: float) -> Candidate | None:
+def any_feasible_schedule(it: DagInstance, problem: Problem, deadline: float) -> Candidate | None:
     """A schedule on any assignment that keeps all rules, found by the period form."""
     free = replace(without_numbers(problem), objective="throughput")
     seconds = max(1.0, deadline - time.monotonic())
@@ -89,7 +89,7 @@ def anywhere(it: DagInstance, problem: Problem, deadline: float) -> Candidate | 
     if a is None:
         return None
     places = [(it.space.options[u].index(m), a.lanes[u]) for u, m in enumerate(a.modes)]
-    return build(it, [float(k) for k in it.place], places).found()
+    return build_schedule(it, [float(k) for k in it.place], places).to_candidate()
 
 
 def bound(
@@ -113,7 +113,7 @@ def _least(
         if least <= 0:
             break
         if problem.objective == "makespan":
-            floor = least_s(iteration(space), deadline)
+            floor = least_s(build_instance(space), deadline)
         else:
             floor = cost_floor(space, problem.objective)
             x = space.expansion

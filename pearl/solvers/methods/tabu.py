@@ -30,7 +30,7 @@ STALE = 2_000
 """Moves without a better schedule after which the search goes back to the best and is shaken."""
 
 
-class Shop(NamedTuple):
+class JobShopArrays(NamedTuple):
     """One iteration as arrays. Firing v may take the ways first[v] … first[v + 1] − 1; a way has a
     lane, a device, latency and occupancy in seconds. Arcs into v: into[v] … into[v + 1] − 1, with
     the firing they come from and their bytes; arcs out of it likewise. Between two devices a
@@ -52,19 +52,19 @@ class Shop(NamedTuple):
     lanes: int
 
 
-def ways(modes: Sequence[Mode], lanes: Sequence[tuple[str, int]]) -> list[tuple[int, int]]:
+def alternatives(modes: Sequence[Mode], lanes: Sequence[tuple[str, int]]) -> list[tuple[int, int]]:
     """The ways of a unit with these modes: number of the mode, and of the lane on its device."""
     return [(o, k) for o, m in enumerate(modes) for d, k in lanes if d == m.device]
 
 
-def shop(it: DagInstance, lanes: Sequence[tuple[str, int]]) -> Shop:
+def build_arrays(it: DagInstance, lanes: Sequence[tuple[str, int]]) -> JobShopArrays:
     """The arrays of an iteration whose units all fire once. lanes: device and number of each."""
     p = it.space
     names = [d.name for d in p.costs.platform.devices]
     numbers = {lane: k for k, lane in enumerate(lanes)}
     first, found = [0], []
     for u in it.unit:
-        for o, k in ways(p.options[u], lanes):
+        for o, k in alternatives(p.options[u], lanes):
             m = p.options[u][o]
             e = m.estimate
             lane = numbers[m.device, k]
@@ -80,7 +80,7 @@ def shop(it: DagInstance, lanes: Sequence[tuple[str, int]]) -> Shop:
                 route = p.costs.platform.route(here, there)
                 fixed[i, j] = sum(k.latency_s for k in route)
                 per_byte[i, j] = sum(1 / k.bytes_per_s for k in route)
-    return Shop(
+    return JobShopArrays(
         np.array(first, np.int64),
         np.array([w[0] for w in found], np.int64),
         np.array([w[1] for w in found], np.int64),
@@ -106,7 +106,7 @@ def _arcs(table: Sequence[Sequence[Arrival]]) -> tuple[Ints, Ints, Floats]:
 class TabuSearch:
     """A search that can be continued. way: the way each firing takes; start: when it starts."""
 
-    def __init__(self, s: Shop, way: Ints, start: Floats, seed: int) -> None:
+    def __init__(self, s: JobShopArrays, way: Ints, start: Floats, seed: int) -> None:
         self.shop = s
         n = len(s.first) - 1
         self.way, self.best_way = way.copy(), way.copy()

@@ -20,7 +20,7 @@ from pearl.errors import SpecError
 from pearl.graph.period import simulate
 from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, Orders, TimedGraph, build_timed_graph, delay_s
-from pearl.solvers.model.lane_sequencing import Ordered
+from pearl.solvers.model.lane_sequencing import OrderResult
 from pearl.solvers.model.linear import Linear
 from pearl.solvers.model.list_orders import ring_period
 from pearl.solvers.model.result import Candidate
@@ -88,7 +88,7 @@ class DagInstance:
         return math.fsum(self.delay_s(d, e, size_bytes) for d, e in pairs) / len(pairs)
 
 
-def iteration(space: SearchSpace) -> DagInstance:
+def build_instance(space: SearchSpace) -> DagInstance:
     """The arcs without tokens of a search space's expansion, one for each sender, the largest
     message of it."""
     x = space.expansion
@@ -139,8 +139,12 @@ def iteration(space: SearchSpace) -> DagInstance:
 
 
 def makespan_spaces(problem: Problem) -> list[SearchSpace]:
-    """`search_spaces` for this objective. A limit that it does not know is a SpecError naming
-    it."""
+    """Return the `search_spaces` of this objective.
+
+    Raises:
+        SpecError: a limit on power, period or throughput is set.
+        InfeasibleError: some task has no mode left.
+    """
     limits = problem.limits
     unknown = {
         "power": limits.power_w,
@@ -163,7 +167,7 @@ Key = tuple[float, float, float]
 """When a firing or transfer starts, when its lane is free again, and its place among equals."""
 
 
-def scheduled(
+def order_by_times(
     a: Assignment, firings: Sequence[Key], copies: Mapping[tuple[str, int], Key]
 ) -> Candidate:
     """An assignment with its lanes and links in the order of the times given, valued exactly.
@@ -173,18 +177,18 @@ def scheduled(
     can.
     """
     timed = build_timed_graph(a)
-    late = (math.inf, math.inf, math.inf)
+    last = (math.inf, math.inf, math.inf)
     keys = [
-        firings[i] if i < len(firings) else copies.get(name, late)
+        firings[i] if i < len(firings) else copies.get(name, last)
         for i, name in enumerate(timed.names)
     ]
-    orders, start = listed_by(timed, keys)
+    orders, start = list_by_keys(timed, keys)
     period = ring_period(timed, orders)
     value = ends_s(timed, start)
-    return Candidate(a, Ordered(orders, period, timed.order_bound_s), period, value)
+    return Candidate(a, OrderResult(orders, period, timed.order_bound_s), period, value)
 
 
-def listed_by(timed: TimedGraph, keys: Sequence[Key]) -> tuple[Orders, list[float]]:
+def list_by_keys(timed: TimedGraph, keys: Sequence[Key]) -> tuple[Orders, list[float]]:
     """Lanes and links in the order of the keys, as far as what waits for what allows, firings of a
     task in their own order; and when each node starts, as soon as it can, in seconds."""
     n = len(timed.names)
@@ -224,7 +228,7 @@ def listed_by(timed: TimedGraph, keys: Sequence[Key]) -> tuple[Orders, list[floa
     return {lane: tuple(entries) for lane, entries in order.items()}, start
 
 
-def starts(timed: TimedGraph, orders: Orders) -> list[float]:
+def start_times_s(timed: TimedGraph, orders: Orders) -> list[float]:
     """When each node of the first iteration starts with these orders, in seconds."""
     arcs = [*timed.arcs, *timed.ring(orders)]
     return [float(t) for t in simulate(len(timed.names), arcs, 1)[0]]
@@ -272,7 +276,7 @@ def fastest(p: SearchSpace) -> list[dict[str, tuple[float, float]]]:
     less: dict[tuple[str, tuple[str, str, int]], float] = {}
     for (choice, _), extra in p.costs.pair_extra_s.items():
         less[choice] = less.get(choice, 0.0) + min(extra, 0.0)
-    found: list[dict[str, tuple[float, float]]] = []
+    rows: list[dict[str, tuple[float, float]]] = []
     for unit, modes in zip(p.expansion.units, p.options, strict=True):
         row: dict[str, tuple[float, float]] = {}
         for m in modes:
@@ -281,8 +285,8 @@ def fastest(p: SearchSpace) -> list[dict[str, tuple[float, float]]]:
             occupancy = max(0.0, m.estimate.occupancy_s + extra)
             old = row.get(m.device, (math.inf, math.inf))
             row[m.device] = min(latency, old[0]), min(occupancy, old[1])
-        found.append(row)
-    return found
+        rows.append(row)
+    return rows
 
 
 def shared_s(p: SearchSpace, quick: Sequence[Mapping[str, tuple[float, float]]]) -> float:

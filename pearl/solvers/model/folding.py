@@ -19,7 +19,7 @@ Ints = NDArray[np.int64]
 Hashes = NDArray[np.uint64]
 
 
-class Folded(NamedTuple):
+class FoldedProgram(NamedTuple):
     """A program of one variable and one row a class.
 
     matrix: (row classes, variable classes), sparse. column, row: (variable classes,) and
@@ -32,7 +32,9 @@ class Folded(NamedTuple):
     of: Ints
 
 
-def folded(matrix: Any, columns: tuple[Floats, ...], rows: tuple[Floats, ...]) -> Folded:
+def fold_program(
+    matrix: Any, columns: tuple[Floats, ...], rows: tuple[Floats, ...]
+) -> FoldedProgram:
     """The classes of a program.
 
     matrix: (rows, variables), scipy's sparse rows, each entry once. columns, rows: what alike
@@ -42,32 +44,32 @@ def folded(matrix: Any, columns: tuple[Floats, ...], rows: tuple[Floats, ...]) -
     from scipy.sparse import csr_array
 
     across = matrix.tocsc()
-    column, row = _hashed(columns, matrix.shape[1]), _hashed(rows, matrix.shape[0])
-    by_row, by_column = _mixed(_bits(matrix.data)), _mixed(_bits(across.data))
+    column, row = _hash_columns(columns, matrix.shape[1]), _hash_columns(rows, matrix.shape[0])
+    by_row, by_column = _mix(_bits(matrix.data)), _mix(_bits(across.data))
     before = 0
     while (classes := len(np.unique(row)) + len(np.unique(column))) > before:
         before = classes
-        row = _mixed(row + _sums(_mixed(by_row ^ column[matrix.indices]), matrix.indptr))
-        column = _mixed(column + _sums(_mixed(by_column ^ row[across.indices]), across.indptr))
+        row = _mix(row + _sums(_mix(by_row ^ column[matrix.indices]), matrix.indptr))
+        column = _mix(column + _sums(_mix(by_column ^ row[across.indices]), across.indptr))
     _, first, of = np.unique(column, return_index=True, return_inverse=True)
-    kept = np.sort(np.unique(row, return_index=True)[1])
+    row_members = np.sort(np.unique(row, return_index=True)[1])
     ones = np.ones(len(of))
     member = csr_array((ones, (np.arange(len(of)), of)), shape=(len(of), len(first)))
-    return Folded((matrix[kept] @ member).tocsr(), first, kept, of)
+    return FoldedProgram((matrix[row_members] @ member).tocsr(), first, row_members, of)
 
 
 def _bits(numbers: Floats) -> Hashes:
     return (numbers + 0.0).view(np.uint64)  # no negative zero
 
 
-def _hashed(parts: tuple[Floats, ...], size: int) -> Hashes:
-    found = np.zeros(size, np.uint64)
+def _hash_columns(parts: tuple[Floats, ...], size: int) -> Hashes:
+    hashes = np.zeros(size, np.uint64)
     for part in parts:
-        found = _mixed(found ^ _mixed(_bits(part)))
-    return found
+        hashes = _mix(hashes ^ _mix(_bits(part)))
+    return hashes
 
 
-def _mixed(x: Hashes) -> Hashes:
+def _mix(x: Hashes) -> Hashes:
     """The finaliser of SplitMix64 (Steele, Lea and Flood 2014)."""
     x = x + np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -79,5 +81,5 @@ def _sums(entries: Hashes, first: NDArray[Any]) -> Hashes:
     """The sum of the entries of each row or column, modulo 2^64."""
     sums = np.zeros(len(entries) + 1, np.uint64)
     np.cumsum(entries, out=sums[1:])
-    found: Hashes = sums[first[1:]] - sums[first[:-1]]
-    return found
+    differences: Hashes = sums[first[1:]] - sums[first[:-1]]
+    return differences

@@ -1,6 +1,6 @@
 """HiGHS in a process of its own (Huangfu and Hall 2018), and what is said to it and by it.
 
-`python highs.py FD` reads a `LinearProgram` from standard input, writes a `Solved` to the file
+`python highs.py FD` reads a `LinearProgram` from standard input, writes a `LpSolution` to the file
 descriptor FD, and so on. It ends when its standard input does: at once, also in the midst of a
 solve."""
 
@@ -53,7 +53,7 @@ class LinearProgram:
     gap: float
     method: LpMethod
 
-    def packed(self) -> bytes:
+    def to_bytes(self) -> bytes:
         sizes = len(self.cost), len(self.low), len(self.values)
         header = _PROGRAM.pack(*sizes, _METHODS.index(self.method), self.until, self.gap)
         floats = self.cost, self.lower, self.upper, self.low, self.high, self.values
@@ -61,7 +61,7 @@ class LinearProgram:
         return b"".join([header, *(a.tobytes() for a in arrays)])
 
     @classmethod
-    def unpacked(cls, message: bytes) -> LinearProgram:
+    def from_bytes(cls, message: bytes) -> LinearProgram:
         columns, rows, entries, method, until, gap = _PROGRAM.unpack_from(message)
         at = _PROGRAM.size
 
@@ -92,7 +92,7 @@ class LinearProgram:
 
 
 @dataclass(frozen=True)
-class Solved:
+class LpSolution:
     """The answer of HiGHS.
 
     value: cost of x.
@@ -105,18 +105,18 @@ class Solved:
     bound: float
     x: Floats | None
 
-    def packed(self) -> bytes:
+    def to_bytes(self) -> bytes:
         header = _SOLVED.pack(_STATUS.index(self.status), self.value, self.bound)
         return header + (b"" if self.x is None else self.x.tobytes())
 
     @classmethod
-    def unpacked(cls, message: bytes) -> Solved:
+    def from_bytes(cls, message: bytes) -> LpSolution:
         status, value, bound = _SOLVED.unpack_from(message)
         x = np.frombuffer(message, np.float64, -1, _SOLVED.size)
         return cls(_STATUS[status], value, bound, x if len(x) else None)
 
 
-def solve(p: LinearProgram) -> Solved:
+def solve(p: LinearProgram) -> LpSolution:
     import highspy
 
     h = highspy.Highs()  # type: ignore[no-untyped-call]
@@ -144,14 +144,14 @@ def solve(p: LinearProgram) -> Solved:
         raise ValueError("HiGHS does not take the program; a coefficient may not be finite")
     h.setOptionValue("time_limit", max(p.until - time.monotonic(), 0.01))
     h.run()
-    known: dict[highspy.HighsModelStatus, Status] = {
+    statuses: dict[highspy.HighsModelStatus, Status] = {
         highspy.HighsModelStatus.kOptimal: "optimal",
         highspy.HighsModelStatus.kInfeasible: "infeasible",
     }
     info = h.getInfo()
     value = info.objective_function_value
-    return Solved(
-        known.get(h.getModelStatus(), "stopped"),
+    return LpSolution(
+        statuses.get(h.getModelStatus(), "stopped"),
         value,
         info.mip_dual_bound if p.integer.any() else value,
         np.array(h.getSolution().col_value)
@@ -162,12 +162,12 @@ def solve(p: LinearProgram) -> Solved:
 
 def main() -> None:
     programs, answers = Connection(0, writable=False), Connection(int(sys.argv[1]), readable=False)
-    asked: queue.Queue[bytes] = queue.Queue(1)
+    requests: queue.Queue[bytes] = queue.Queue(1)
 
     def work() -> None:
         try:
             while True:
-                answers.send_bytes(solve(LinearProgram.unpacked(asked.get())).packed())
+                answers.send_bytes(solve(LinearProgram.from_bytes(requests.get())).to_bytes())
         except BaseException:
             traceback.print_exc()
             os._exit(1)
@@ -175,7 +175,7 @@ def main() -> None:
     threading.Thread(target=work, daemon=True).start()
     try:
         while True:
-            asked.put(programs.recv_bytes())
+            requests.put(programs.recv_bytes())
     except EOFError:  # the parent is gone, or needs this process no longer
         os._exit(0)
 

@@ -15,10 +15,10 @@ from pearl_devices.base import OPT_IN_VARIANTS
 from pearl_devices.kernels import kind_of
 
 
-def no_mode(unit: Unit, problem: Problem) -> InfeasibleError:
+def no_mode_error(unit: Unit, problem: Problem) -> InfeasibleError:
     costs, limits = problem.costs, problem.limits
     offered = sorted({m.device for m in costs.of(*unit)})
-    asked = [
+    restrictions = [
         f"{key} {dict(value)[t] if not isinstance(value[t], str) else value[t]!r}"
         for t in unit
         for key, value in (
@@ -28,20 +28,20 @@ def no_mode(unit: Unit, problem: Problem) -> InfeasibleError:
         )
         if t in value
     ]
-    why = (
-        f"the cost table has modes on {offered}, the limits ask for {', '.join(asked)}"
-        if offered and asked
+    reason = (
+        f"the cost table has modes on {offered}, the limits ask for {', '.join(restrictions)}"
+        if offered and restrictions
         else "no device has an estimate for it"
         if not offered
         else f"none of its modes on {offered} can be used"
     )
     return InfeasibleError(
-        f"task {'+'.join(unit)!r} has no mode left: {why}",
+        f"task {'+'.join(unit)!r} has no mode left: {reason}",
         [{"kind": "task", "name": "+".join(unit), "need": 1, "limit": 0, "unit": "modes"}],
     )
 
 
-def no_common_device(
+def no_common_device_error(
     names: Sequence[str],
     reasons: Mapping[str, str],
     options: Sequence[Sequence[Mode]],
@@ -49,14 +49,14 @@ def no_common_device(
     limits: Limits,
     x: Expansion,
 ) -> InfeasibleError:
-    held = sorted({reasons[t] for t in names if t in reasons})
+    ties = sorted({reasons[t] for t in names if t in reasons})
     where = "; ".join(
         f"{'+'.join(x.units[u])}: {sorted({m.device for m in options[u]})}"
         + "".join(f" (pinned to {limits.pin[t]})" for t in x.units[u] if t in limits.pin)
         for u in members
     )
     return InfeasibleError(
-        f"tasks {', '.join(names)} must run on one device ({', '.join(held)}), but none is open to "
+        f"tasks {', '.join(names)} must run on one device ({', '.join(ties)}), but none is open to "
         f"all of them: {where}",
         [
             {
@@ -70,7 +70,7 @@ def no_common_device(
     )
 
 
-def too_large(
+def memory_error(
     x: Expansion,
     members: Sequence[int],
     size: float,
@@ -80,10 +80,10 @@ def too_large(
     """capacity: bytes of the devices that are open to all of them."""
     names = {t for u in members for t in x.units[u]}
     states = states_of(x, names)
-    what = ", ".join(f"state {s} needs {x.graph.states[s]:.3g} bytes" for s in states)
+    sizes = ", ".join(f"state {s} needs {x.graph.states[s]:.3g} bytes" for s in states)
     tasks = ", ".join(t.name for t in x.graph.tasks if t.name in names)
     lines = "; ".join(
-        f"memory of {d} is too small: {what or 'scratch'}, with tasks {tasks} {size:.3g} bytes in "
+        f"memory of {d} is too small: {sizes or 'scratch'}, with tasks {tasks} {size:.3g} bytes in "
         f"all, limit {limit:.3g} bytes" + smaller(x, names, platform.device(d))
         for d, limit in capacity.items()
     )
@@ -100,5 +100,5 @@ def smaller(x: Expansion, names: set[str], device: Device) -> str:
     """The variants with which these tasks would keep arrays in the host's memory, if asked for."""
     kernels = [t.kernel for t in x.graph.tasks if t.name in names]
     offered = ((k, v) for k in kernels for v, _ in offers(k, device) if v in OPT_IN_VARIANTS)
-    found = dict.fromkeys(v for k, v in offered if kind_of(k).on_host(k, v))
-    return "".join(f"; the variant {v} (limits.variants) {OPT_IN_VARIANTS[v]}" for v in found)
+    variants = dict.fromkeys(v for k, v in offered if kind_of(k).on_host(k, v))
+    return "".join(f"; the variant {v} (limits.variants) {OPT_IN_VARIANTS[v]}" for v in variants)

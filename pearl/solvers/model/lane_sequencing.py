@@ -35,7 +35,7 @@ _SAME = 1e-9
 
 
 @dataclass(frozen=True)
-class Ordered:
+class OrderResult:
     """The best orders found for an assignment; no order has a period below bound_s."""
 
     orders: Orders
@@ -49,7 +49,7 @@ def best_orders(
     below_s: float = math.inf,
     deadline: float = math.inf,
     nodes: int = NODES,
-) -> Ordered:
+) -> OrderResult:
     """Orders of least period. Orders that are not below below_s need not be told apart.
 
     deadline: in `time.monotonic()` seconds; list orders alone are found past it. bound_s equals
@@ -65,7 +65,7 @@ def best_orders(
             orders, period, bound = _search(timing, orders, period, below_s, deadline, nodes)
             if period > bound * (1 + _SAME) and bound < below_s * (1 - _SAME):
                 orders, period = _improve(timing, orders, period, deadline)
-    return Ordered(orders, period, min(bound, period))
+    return OrderResult(orders, period, min(bound, period))
 
 
 def no_order_below(timing: TimedGraph, period_s: float, nodes: int) -> bool:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from pearl.errors import SpecError
 from pearl.solvers.model import highs, solver_process
-from pearl.solvers.model.folding import folded
+from pearl.solvers.model.folding import fold_program
 from pearl.time_limit import look
 
 Terms = list[tuple[int, float]]
@@ -65,13 +65,13 @@ class Linear:
     ) -> tuple[float, NDArray[np.float64] | None, bool]:
         """(proven lower bound, solution, whether the solver finished); a finished run without a
         solution and with an infinite bound says that there is none of at most `below`."""
-        found = self._solved(objective, seconds, below)
-        if found is None:
+        solution = self._solve(objective, seconds, below)
+        if solution is None:
             return 0.0, None, False
-        if found.status == "infeasible":
+        if solution.status == "infeasible":
             return math.inf, None, True
-        dual = max(0.0, found.bound) if math.isfinite(found.bound) else 0.0
-        return dual, found.x, found.status == "optimal" and found.x is not None
+        dual = max(0.0, solution.bound) if math.isfinite(solution.bound) else 0.0
+        return dual, solution.x, solution.status == "optimal" and solution.x is not None
 
     def relax(
         self,
@@ -84,19 +84,19 @@ class Linear:
         It is that of the dual solution, to the solver's tolerance, with one variable and one row
         for all that are alike (`folding`).
         """
-        found = self._solved(objective, seconds, method=method, relaxed=True)
-        if found is None or found.status != "optimal":
+        solution = self._solve(objective, seconds, method=method, relaxed=True)
+        if solution is None or solution.status != "optimal":
             return 0.0
-        return max(0.0, found.value - TOLERANCE * max(1.0, abs(found.value)))
+        return max(0.0, solution.value - TOLERANCE * max(1.0, abs(solution.value)))
 
-    def _solved(
+    def _solve(
         self,
         objective: Terms,
         seconds: float,
         below: float = math.inf,
         method: highs.LpMethod = "choose",
         relaxed: bool = False,
-    ) -> highs.Solved | None:
+    ) -> highs.LpSolution | None:
         """The answer of HiGHS to an objective of at most `below`; None where HiGHS exceeds the time
         given."""
         from scipy.sparse import csr_array
@@ -129,10 +129,14 @@ class Linear:
         lower, bottom, top = (np.array(each, np.float64) for each in (self.lower, low, high))
         integer = np.array(self.integer, np.int32)
         if relaxed:
-            fold = folded(matrix, (cost, lower, upper), (bottom, top))
-            matrix, kept = fold.matrix, fold.column
-            cost = np.bincount(fold.of, cost, len(kept)).astype(np.float64)
-            lower, upper, integer = lower[kept], upper[kept], np.zeros(len(kept), np.int32)
+            fold = fold_program(matrix, (cost, lower, upper), (bottom, top))
+            matrix, columns_used = fold.matrix, fold.column
+            cost = np.bincount(fold.of, cost, len(columns_used)).astype(np.float64)
+            lower, upper, integer = (
+                lower[columns_used],
+                upper[columns_used],
+                np.zeros(len(columns_used), np.int32),
+            )
             bottom, top = bottom[fold.row], top[fold.row]
         program = highs.LinearProgram(
             cost=cost,
@@ -148,5 +152,5 @@ class Linear:
             gap=GAP,
             method=method,
         )
-        answer = solver_process.solve_in_process(highs.__file__, program.packed(), until)
-        return None if answer is None else highs.Solved.unpacked(answer)
+        answer = solver_process.solve_in_process(highs.__file__, program.to_bytes(), until)
+        return None if answer is None else highs.LpSolution.from_bytes(answer)

@@ -20,8 +20,8 @@ def listed_orders(timing: TimedGraph, deadline: float) -> tuple[Orders, float]:
             continue
         with suppress(OutOfTimeError), within(deadline):
             look()
-            found = _listed(timing, priority, room)
-            best = min(best, found or best, key=lambda o: o[1])
+            orders = _listed(timing, priority, room)
+            best = min(best, orders or best, key=lambda o: o[1])
     assert best is not None
     return best
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from pearl.planning.costs import Mode
 from pearl.planning.timing import Assignment
-from pearl.solvers.model.dag_instance import DagInstance, Key, scheduled
+from pearl.solvers.model.dag_instance import DagInstance, Key, order_by_times
 from pearl.solvers.model.result import Candidate
 from pearl.time_limit import look
 
@@ -238,8 +238,8 @@ class Schedule:
             begin = ready
             if link.paid_by == "link":
                 key = (task, f, stop)
-                known = self.sent.get(key) or new.get(key)
-                if known is None:
+                sent = self.sent.get(key) or new.get(key)
+                if sent is None:
                     seconds = link.per_message_s + self.largest[task] / link.bytes_per_s
                     line = self.links[link.name]
                     begin = line.gap(ready, seconds)
@@ -247,7 +247,7 @@ class Schedule:
                     undo.append((line, begin, seconds))
                     new[key] = begin, begin + seconds
                 else:
-                    begin = known[0]
+                    begin = sent[0]
             arrived = begin + link.latency_s + size / link.bytes_per_s
             ready = arrived
         return arrived
@@ -257,7 +257,7 @@ class Schedule:
         latency = [self.times(u, place[0])[0] for u, place in enumerate(self.taken) if place]
         return max(t + latency[u] for t, u in zip(self.start, self.it.unit, strict=True))
 
-    def found(self) -> Candidate | None:
+    def to_candidate(self) -> Candidate | None:
         """The finished schedule, valued exactly; None if it breaks a rule that couples tasks."""
         p = self.it.space
         places = [place for place in self.taken if place is not None]
@@ -267,7 +267,7 @@ class Schedule:
             tuple(self.mode(u, o) for u, (o, _) in enumerate(places)),
             tuple(lane for _, lane in places),
         )
-        if p.broken(a):
+        if p.violates_coupling(a):
             return None
         keys: list[Key] = []
         for v, u in enumerate(self.it.unit):
@@ -278,10 +278,10 @@ class Schedule:
         for (task, f, stop), (begin, free) in self.sent.items():
             v = x.node[task, f]
             copies[f"{task}>{stop}", f] = (begin, free, self.it.place[v] + 0.5)
-        return scheduled(a, keys, copies)
+        return order_by_times(a, keys, copies)
 
 
-def build(it: DagInstance, priority: Sequence[float], places: Sequence[Place]) -> Schedule:
+def build_schedule(it: DagInstance, priority: Sequence[float], places: Sequence[Place]) -> Schedule:
     """The schedule of given places: of the firings whose predecessors are placed, the one of the
     least priority goes next, as early as possible."""
     made = Schedule(it)

@@ -62,7 +62,7 @@ class Method:
     code: str
     objectives: tuple[str, ...]
 
-    def faulty(self, name: str, fault: str) -> SpecError:
+    def fault_error(self, name: str, fault: str) -> SpecError:
         """The error that names the file of method `name` and the fault."""
         file = str(self.code).partition(":")[0].replace(".", "/")
         return SpecError(
@@ -71,22 +71,22 @@ class Method:
             "-> Outcome"
         )
 
-    def loaded(self, name: str) -> Solve:
+    def load(self, name: str) -> Solve:
         """The function, imported on first use.
 
         Raises:
             SpecError: the module or the function is missing or takes other arguments.
         """
         if not set(self.objectives) <= set(OBJECTIVES) or not self.objectives:
-            raise self.faulty(
+            raise self.fault_error(
                 name, f"its objectives are {shown(self.objectives)}, not some of {OBJECTIVES}"
             )
         try:
             solve = function(self.code)
         except ValueError as error:
-            raise self.faulty(name, str(error)) from error
+            raise self.fault_error(name, str(error)) from error
         try:
             inspect.signature(solve).bind(None, None)
         except (TypeError, ValueError):
-            raise self.faulty(name, "its function does not take two arguments") from None
+            raise self.fault_error(name, "its function does not take two arguments") from None
         return solve

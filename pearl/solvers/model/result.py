@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pearl.planning.timing import Assignment
-from pearl.solvers.model.lane_sequencing import Ordered
+from pearl.solvers.model.lane_sequencing import OrderResult
 
 SAME = 1e-8
 """Relative difference below which two costs count as equal."""
@@ -22,7 +22,7 @@ class Candidate:
     """
 
     assignment: Assignment
-    ordered: Ordered
+    ordered: OrderResult
     period_s: float
     cost: float
 
@@ -33,9 +33,9 @@ class Outcome:
 
     best: the best plan found.
     bound: no plan costs less, in the unit of `Candidate.cost`; 0 where nothing is proven.
-    late: whether time ran out.
+    timed_out: whether time ran out.
     """
 
     best: Candidate
     bound: float
-    late: bool
+    timed_out: bool

@@ -21,9 +21,9 @@ from pearl.graph.period import Expansion, Unit, expand
 from pearl.graph.task_graph import TaskGraph
 from pearl.planning.costs import CostTable, Mode
 from pearl.planning.problem import Problem, split_problem
-from pearl.planning.replicas import Split, splits
+from pearl.planning.replicas import ReplicaSplit, enumerate_splits
 from pearl.planning.timing import Assignment
-from pearl.solvers.model.infeasibility import no_common_device, no_mode, too_large
+from pearl.solvers.model.infeasibility import memory_error, no_common_device_error, no_mode_error
 from pearl.solvers.model.state_memory import bytes_needed, bytes_on_host, owners
 
 
@@ -50,7 +50,7 @@ class SearchSpace:
     lanes: Mapping[str, int]
     max_lanes: float
 
-    def broken(self, a: Assignment) -> bool:
+    def violates_coupling(self, a: Assignment) -> bool:
         """Whether an assignment of this program breaks a rule that couples tasks."""
         need: dict[str, float] = {}
         for members, size in zip(self.classes, self.memory_bytes, strict=True):
@@ -69,21 +69,21 @@ class SearchSpace:
         for (device, _), w in width.items():
             taken.setdefault(device, []).append(w)
         for d in self.costs.platform.devices:
-            mine = taken.get(d.name, [])
-            if len(mine) > self.lanes[d.name] or sum(mine) > d.width:
+            widths = taken.get(d.name, [])
+            if len(widths) > self.lanes[d.name] or sum(widths) > d.width:
                 return True
         return len(width) > self.max_lanes
 
     @cached_property
     def on_device(self) -> tuple[dict[str, tuple[Mode, ...]], ...]:
         """Unit → device → the modes that the unit may take there."""
-        found: list[dict[str, tuple[Mode, ...]]] = []
+        by_device: list[dict[str, tuple[Mode, ...]]] = []
         for options in self.options:
             there: dict[str, list[Mode]] = {}
             for m in options:
                 there.setdefault(m.device, []).append(m)
-            found.append({device: tuple(modes) for device, modes in there.items()})
-        return tuple(found)
+            by_device.append({device: tuple(modes) for device, modes in there.items()})
+        return tuple(by_device)
 
     @cached_property
     def serial_s(self) -> float:
@@ -106,18 +106,21 @@ class SearchSpace:
 def search_spaces(
     problem: Problem,
     ignore: frozenset[str] = frozenset(),
-    only: Sequence[Split] | None = None,
+    only: Sequence[ReplicaSplit] | None = None,
 ) -> list[SearchSpace]:
     """Every choice of replicas, fused modes and slack that leaves each task a mode.
 
     ignore: limits to leave out ("memory", "lanes"), to find out which one is in the way.
     only: the choices of replicas; None: all.
-    Raises SpecError for names that do not exist, InfeasibleError where some task has no mode left.
+
+    Raises:
+        SpecError: a name does not exist.
+        InfeasibleError: some task has no mode left.
     """
     check_names(problem)
     expand(problem.graph)  # a deadlock of the graph is an error; one that fusing closes is not
-    found, first_error = [], None
-    for split in splits(problem.graph, problem.limits) if only is None else only:
+    spaces, first_error = [], None
+    for split in enumerate_splits(problem.graph, problem.limits) if only is None else only:
         part = split_problem(problem, split)
         for slack in slack_choices(part.graph, part.limits):
             relaxed = part.graph.with_slack(slack)
@@ -127,12 +130,12 @@ def search_spaces(
                 except SpecError:
                     continue
                 try:
-                    found.append(space_of(expansion, part, ignore))
+                    spaces.append(space_of(expansion, part, ignore))
                 except InfeasibleError as error:
                     first_error = first_error or error
-    if not found and first_error:
+    if not spaces and first_error:
         raise first_error
-    return found
+    return spaces
 
 
 def fusion_choices(costs: CostTable) -> Iterator[tuple[Unit, ...]]:
@@ -156,19 +159,24 @@ def slack_choices(graph: TaskGraph, limits: Limits) -> list[dict[EdgeKey, int]]:
         if e.limit not in ("prefetch", "priority_staleness")
     }
     ahead = [key for key, e in keyed.items() if e.limit == "prefetch"]
-    late = [key for key, e in keyed.items() if e.limit == "priority_staleness"]
-    if not late:
+    deferred = [key for key, e in keyed.items() if e.limit == "priority_staleness"]
+    if not deferred:
         return [fixed | {key: max(keyed[key].slack, limits.prefetch) for key in ahead}]
     most = min(limits.prefetch, limits.priority_staleness) if ahead else 0
     return [
         fixed
         | {key: max(keyed[key].slack, k) for key in ahead}
-        | {key: max(keyed[key].slack, limits.priority_staleness - k) for key in late}
+        | {key: max(keyed[key].slack, limits.priority_staleness - k) for key in deferred}
         for k in range(most + 1)
     ]
 
 
 def check_names(problem: Problem) -> None:
+    """Check that limits, modes and edges name tasks, devices and limits that exist.
+
+    Raises:
+        SpecError: a limit, a mode or an edge has an unknown name.
+    """
     graph, costs, limits = problem.graph, problem.costs, problem.limits
     tasks = dict.fromkeys(t.name for t in graph.tasks)
     devices = dict.fromkeys(d.name for d in costs.platform.devices)
@@ -229,9 +237,9 @@ def _useful(modes: Sequence[Mode], costs: CostTable) -> tuple[Mode, ...]:
         e = m.estimate
         return e.latency_s, e.occupancy_s, e.energy_j, m.width
 
-    kept: dict[str, list[Mode]] = {}
+    useful: dict[str, list[Mode]] = {}
     for m in sorted(modes, key=rank):
-        there = kept.setdefault(m.device, [])
+        there = useful.setdefault(m.device, [])
         beaten = any(
             all(a <= b for a, b in zip(rank(k), rank(m), strict=True))
             for k in there
@@ -239,7 +247,7 @@ def _useful(modes: Sequence[Mode], costs: CostTable) -> tuple[Mode, ...]:
         )
         if not beaten or (not m.fused and (m.tasks[0], m.key) in special):
             there.append(m)
-    return tuple(m for m in modes if m in kept[m.device])
+    return tuple(m for m in modes if m in useful[m.device])
 
 
 def space_of(
@@ -249,17 +257,19 @@ def space_of(
     *,
     every_mode: bool = False,
 ) -> SearchSpace:
-    """The search space on one expansion of the problem's graph; InfeasibleError where some task has
-    no mode left.
+    """Return the search space on one expansion of the problem's graph.
 
     every_mode: keep modes that another one beats in every respect.
+
+    Raises:
+        InfeasibleError: some task has no mode left, or no device has room for a class of tasks.
     """
     costs, limits = problem.costs, problem.limits
     platform = costs.platform
     options = [[m for m in costs.of(*unit) if _allowed(m, limits)] for unit in x.units]
     for unit, modes in zip(x.units, options, strict=True):
         if not modes:
-            raise no_mode(unit, problem)
+            raise no_mode_error(unit, problem)
     capacity = {
         d.name: math.inf
         if "memory" in ignore
@@ -267,18 +277,18 @@ def space_of(
         for d in platform.devices
     }
     classes, reasons = _classes(x, limits)
-    kept = [bytes_on_host(x, members, options) for members in classes]
+    host_bytes = [bytes_on_host(x, members, options) for members in classes]
     owner = owners(x)
-    needs = [bytes_needed(x, m, owner) - size for m, size in zip(classes, kept, strict=True)]
-    capacity[platform.host] -= sum(kept)
+    needs = [bytes_needed(x, m, owner) - size for m, size in zip(classes, host_bytes, strict=True)]
+    capacity[platform.host] -= sum(host_bytes)
     for members, size in zip(classes, needs, strict=True):
         common = set.intersection(*({m.device for m in options[u]} for u in members))
         names = [t for u in members for t in x.units[u]]
         if not common:
-            raise no_common_device(names, reasons, options, members, limits, x)
+            raise no_common_device_error(names, reasons, options, members, limits, x)
         fits = {d for d in common if size <= capacity[d]}
         if not fits:
-            raise too_large(x, members, size, {d: capacity[d] for d in sorted(common)}, platform)
+            raise memory_error(x, members, size, {d: capacity[d] for d in sorted(common)}, platform)
         for u in members:
             options[u] = [m for m in options[u] if m.device in fits]
     free = "lanes" in ignore

@@ -78,9 +78,9 @@ def solve_in_process(script: str, message: bytes, until: float) -> bytes | None:
     Raises:
         RuntimeError: a new process ended by itself.
     """
-    process, new = _taken(script)
+    process, new = _take_process(script)
     try:
-        return _asked(process, message, until)
+        return _request(process, message, until)
     except (EOFError, ConnectionError):
         if new:
             name = os.path.basename(script)
@@ -92,7 +92,7 @@ def solve_in_process(script: str, message: bytes, until: float) -> bytes | None:
     return solve_in_process(script, message, until)
 
 
-def _asked(process: _Process, message: bytes, until: float) -> bytes | None:
+def _request(process: _Process, message: bytes, until: float) -> bytes | None:
     """The answer of this process, which then waits for its next solve or is ended."""
     answered = False
     try:
@@ -100,14 +100,14 @@ def _asked(process: _Process, message: bytes, until: float) -> bytes | None:
         while not process.answers.poll(min(max(0.0, until - time.monotonic()) + GRACE_S, LONG_S)):
             if time.monotonic() >= until + GRACE_S:
                 return None
-        found = process.answers.recv_bytes()
+        answer = process.answers.recv_bytes()
         answered = True
-        return found
+        return answer
     finally:
         _put_back(process, answered)
 
 
-def _taken(script: str) -> tuple[_Process, bool]:
+def _take_process(script: str) -> tuple[_Process, bool]:
     """A process that waits, or a new one, and whether it is new."""
     with _lock:
         for process in [c for c in _spare if c.script == script]:

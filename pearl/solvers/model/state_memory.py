@@ -30,36 +30,36 @@ def bytes_on_host(x: Expansion, members: Sequence[int], options: Sequence[Sequen
 
     options: unit → its modes.
     """
-    kept: dict[str, set[str]] = {}
+    host_arrays: dict[str, set[str]] = {}
     for u in members:
         for t in x.units[u]:
             kernel = x.graph.task(t).kernel
             variants = {"" if m.fused else m.variant for m in options[u]}
             each = (kind_of(kernel).on_host(kernel, v) if v else () for v in variants)
-            kept[t] = set.intersection(*map(set, each))
-    names = set().union(*kept.values())
+            host_arrays[t] = set.intersection(*map(set, each))
+    names = set().union(*host_arrays.values())
     if not names:
         return 0.0
     sizes: dict[str, float] = {}
-    for t in kept:
+    for t in host_arrays:
         kernel = x.graph.task(t).kernel
         arrays = kind_of(kernel).arrays(kernel)
         sizes |= {n: nbytes(spec) for n, spec in arrays.items() if n in names}
-        names -= {n for n in arrays if n not in kept[t]}
+        names -= {n for n in arrays if n not in host_arrays[t]}
     states = tuple(f"{s}." for s in x.graph.states)
     return float(sum(size for n, size in sizes.items() if n in names and n.startswith(states)))
 
 
 def owners(x: Expansion) -> dict[str, str]:
     """State → the task it lives with: the first that holds it, else the first that touches it."""
-    held: dict[str, str] = {}
+    homes: dict[str, str] = {}
     touched: dict[str, str] = {}
     for t in x.graph.tasks:
         for s in t.home:
-            held.setdefault(s, t.name)
+            homes.setdefault(s, t.name)
         for s in t.reads + t.writes:
             touched.setdefault(s, t.name)
-    return touched | held
+    return touched | homes
 
 
 def states_of(x: Expansion, names: set[str]) -> list[str]:

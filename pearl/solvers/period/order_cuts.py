@@ -53,22 +53,22 @@ def conflict_units(
         relaxed = Assignment(a.expansion, costs, tuple(chosen), tuple(lanes))
         return no_order_below(build_timed_graph(relaxed), worth_s(modes), NODES)
 
-    kept = dict(enumerate(best))
-    if not too_slow(kept):
-        kept = dict(enumerate(a.modes))
-        if not too_slow(kept):
+    blamed = dict(enumerate(best))
+    if not too_slow(blamed):
+        blamed = dict(enumerate(a.modes))
+        if not too_slow(blamed):
             return None
         for u in range(len(best)):
-            trial = {**kept, u: best[u]}
-            if best[u] != kept[u] and too_slow(trial):
-                kept = trial
+            trial = {**blamed, u: best[u]}
+            if best[u] != blamed[u] and too_slow(trial):
+                blamed = trial
     lane = [a.lane(u) for u in range(len(a.modes))]
-    alone_first = sorted(kept, key=lambda u: (lane.count(lane[u]), apart[u].estimate.latency_s))
+    alone_first = sorted(blamed, key=lambda u: (lane.count(lane[u]), apart[u].estimate.latency_s))
     for u in alone_first:
-        trial = {w: m for w, m in kept.items() if w != u}
+        trial = {w: m for w, m in blamed.items() if w != u}
         if _may_leave(a, u, trial) and too_slow(trial):
-            kept = trial
-    return {u: (m.estimate.latency_s, m.estimate.occupancy_s) for u, m in kept.items()}
+            blamed = trial
+    return {u: (m.estimate.latency_s, m.estimate.occupancy_s) for u, m in blamed.items()}
 
 
 def _quickest(options: Sequence[Mode], chosen: Mode, device: str | None) -> Mode:
@@ -112,7 +112,7 @@ def _may_leave(a: Assignment, unit: int, kept: Collection[int]) -> bool:
     )
 
 
-def worth(
+def cut_period(
     space: SearchSpace, a: Assignment, objective: str, cost: float
 ) -> Callable[[Collection[int]], float]:
     """For `conflict_units`: the period from which plans with these units where they are cost at
@@ -126,13 +126,15 @@ def worth(
         some = [m for m in space.options[u] if device in (None, m.device)]
         return x.firings(u) * min(m.estimate.energy_j for m in some)
 
-    anywhere = [joules(u, None) for u in range(len(a.modes))]
-    here = [joules(u, m.device) for u, m in enumerate(a.modes)]
+    joules_anywhere = [joules(u, None) for u in range(len(a.modes))]
+    joules_here = [joules(u, m.device) for u, m in enumerate(a.modes)]
 
     def period_s(kept: Collection[int]) -> float:
         used = {a.modes[u].device for u in kept}
         idle_w = math.fsum(platform.idle_w(used).values())
-        dynamic = math.fsum(here[u] if u in kept else anywhere[u] for u in range(len(here)))
+        dynamic = math.fsum(
+            joules_here[u] if u in kept else joules_anywhere[u] for u in range(len(joules_here))
+        )
         return (cost - dynamic) / idle_w if idle_w > 0 else math.inf
 
     return period_s

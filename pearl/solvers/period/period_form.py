@@ -16,7 +16,7 @@ from pearl.solvers.model.result import Candidate
 from pearl.solvers.model.search_space import SearchSpace, longest_s
 from pearl.solvers.period.longest_period import longest_optimum_s
 from pearl.solvers.period.order_cuts import Blamed
-from pearl.solvers.period.symmetry import orbits
+from pearl.solvers.period.symmetry import find_orbits
 from pearl.solvers.period.transfers import Transfers
 from pearl.time_limit import watched
 
@@ -104,7 +104,7 @@ class PeriodForm:
                 linear.add([(v, 1.0) for v in whole.values()], 1.0, 1.0)
             else:
                 linear.add([t for d in sorted(devices) for t in self.on(members[0], d)], 1.0, 1.0)
-        for orbit in orbits(p, kept):
+        for orbit in find_orbits(p, kept):
             self._in_turn(orbit)
         open_lanes: Terms = []
         for d in platform.devices:
@@ -176,23 +176,23 @@ class PeriodForm:
         p, linear = self.space, self.linear
         widths: Terms = []
         opened: Terms = []
-        mine = sorted({(lane, u) for u, d, lane in self._places if d == device})
-        for lane in sorted({lane for lane, _ in mine}):
+        own_terms = sorted({(lane, u) for u, d, lane in self._places if d == device})
+        for lane in sorted({lane for lane, _ in own_terms}):
             width, used = linear.variable(total_width), linear.variable(1.0)
             widths.append((width, 1.0))
             opened.append((used, 1.0))
             earlier: Terms = []
-            for u in [u for k, u in mine if k == lane]:
+            for u in [u for k, u in own_terms if k == lane]:
                 row = [
                     (v, -float(p.options[u][o].width))
                     for (o, k), v in self._by_unit[u].items()
                     if k == lane and p.options[u][o].device == device
                 ]
-                here = [(v, -1.0) for v, _ in row]
+                terms_here = [(v, -1.0) for v, _ in row]
                 linear.add([(width, 1.0), *row], 0.0, math.inf)
-                linear.add([(used, 1.0), *here], 0.0, math.inf)
+                linear.add([(used, 1.0), *terms_here], 0.0, math.inf)
                 if lane > 0:
-                    linear.add([*earlier, *here], 0.0, math.inf)
+                    linear.add([*earlier, *terms_here], 0.0, math.inf)
                     earlier = [*earlier, *self._places.get((u, device, lane - 1), ())]
         if widths:
             linear.add(widths, 0.0, total_width)

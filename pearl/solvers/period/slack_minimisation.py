@@ -144,9 +144,9 @@ def fewest_of_all(found: Candidate, problem: Problem, search: Search, run: Solve
 
 def taken_slack(found: Candidate, graph: TaskGraph) -> dict[EdgeKey, int]:
     """The slack of a plan on the edges of the graph as it was before tasks were split."""
-    torn, taken = found.assignment.expansion.graph, dict.fromkeys(_relaxable(graph), 0)
-    for (src, dst, which), e in _relaxable(torn).items():
-        key = torn.origin(src)[0], torn.origin(dst)[0], which
+    replica_graph, taken = found.assignment.expansion.graph, dict.fromkeys(_relaxable(graph), 0)
+    for (src, dst, which), e in _relaxable(replica_graph).items():
+        key = replica_graph.origin(src)[0], replica_graph.origin(dst)[0], which
         taken[key] = max(taken[key], e.slack)
     return taken
 
@@ -177,7 +177,7 @@ def _least(
     """The first vector by rising sum that passes, and whether all before it surely fail."""
     keys = list(caps)
     heap = [(0, (0,) * len(keys))]
-    seen = set(heap)
+    queued = set(heap)
     proven = True
     for _ in range(VECTORS):
         if not heap:
@@ -193,10 +193,10 @@ def _least(
         for mend in trial.mends:
             more = tuple(n + (key == mend) for key, n in zip(keys, vector, strict=True))
             entry = (total + 1, more)
-            if entry not in seen and _allowed(
+            if entry not in queued and _allowed(
                 dict(zip(keys, more, strict=True)), caps, edges, limits
             ):
-                seen.add(entry)
+                queued.add(entry)
                 heapq.heappush(heap, entry)
     return None, False
 
@@ -211,12 +211,12 @@ def _allowed(
     if any(n > caps[key] for key, n in vector.items()):
         return False
     ahead = [key for key, e in edges.items() if e.limit == "prefetch"]
-    late = [key for key, e in edges.items() if e.limit == "priority_staleness"]
-    if not ahead or not late:
+    deferred = [key for key, e in edges.items() if e.limit == "priority_staleness"]
+    if not ahead or not deferred:
         return True
-    given = max(edges[key].slack for key in ahead) + max(edges[key].slack for key in late)
-    taken = max(vector[key] for key in ahead) + max(vector[key] for key in late)
-    return taken <= max(limits.priority_staleness, given)
+    graph_slack = max(edges[key].slack for key in ahead) + max(edges[key].slack for key in deferred)
+    taken = max(vector[key] for key in ahead) + max(vector[key] for key in deferred)
+    return taken <= max(limits.priority_staleness, graph_slack)
 
 
 def _with_slack(assignment: Assignment, vector: Mapping[EdgeKey, int]) -> Assignment | None:
@@ -240,7 +240,7 @@ def _mends(
             return None
     x = timed.assignment.expansion
     firings = len(x.nodes)
-    found: dict[EdgeKey, None] = {}
+    edges_found: dict[EdgeKey, None] = {}
     for i, j in zip(cycle, [*cycle[1:], cycle[0]], strict=True):
         if j >= firings:
             continue  # tokens lie on the arcs into consumers
@@ -248,8 +248,8 @@ def _mends(
         takers = x.units[x.nodes[j][0]]
         for key, e in edges.items():
             if e.src in senders and e.dst in takers:
-                found[key] = None
-    return tuple(found)
+                edges_found[key] = None
+    return tuple(edges_found)
 
 
 def _edge_by_edge(

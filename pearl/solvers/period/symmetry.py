@@ -8,7 +8,7 @@ from pearl.solvers.model.search_space import SearchSpace
 from pearl_devices import Device
 
 
-def orbits(space: SearchSpace, kept: Sequence[Sequence[int]]) -> list[list[str]]:
+def find_orbits(space: SearchSpace, kept: Sequence[Sequence[int]]) -> list[list[str]]:
     """Sets of two or more devices that are alike: the same limits and power, the same links to
     every other device, and for every unit the same modes. kept: the options of each unit that
     count. The host is alike to none, nor is a device that a pair term names."""
@@ -33,11 +33,11 @@ def orbits(space: SearchSpace, kept: Sequence[Sequence[int]]) -> list[list[str]]
         limits = p.lanes[d.name], d.width, p.capacity_bytes[d.name]
         return limits, d.idle_power_w, d.waiting_power_w, d.when_unused, sorted(offers[d.name])
 
-    found: list[list[Device]] = []
+    orbits: list[list[Device]] = []
     for d in platform.devices:
         if d.name == platform.host or d.name in named:
             continue
-        for orbit in found:
+        for orbit in orbits:
             first = orbit[0]
             others = [o.name for o in platform.devices if o not in orbit and o is not d]
             inner = {cable(a.name, b.name) for a in [*orbit, d] for b in [*orbit, d] if a is not b}
@@ -49,5 +49,5 @@ def orbits(space: SearchSpace, kept: Sequence[Sequence[int]]) -> list[list[str]]
                 orbit.append(d)
                 break
         else:
-            found.append([d])
-    return [[d.name for d in orbit] for orbit in found if len(orbit) > 1]
+            orbits.append([d])
+    return [[d.name for d in orbit] for orbit in orbits if len(orbit) > 1]

@@ -104,7 +104,7 @@ class Transfers:
 
     def _flow(self, i: int, j: int) -> dict[Hop, Terms]:
         """w[d, e] for i on d and j on e: Σ_e w = (i on d), Σ_d w = (j on e)."""
-        platform, found = self.space.costs.platform, dict[Hop, Terms]()
+        platform, hops = self.space.costs.platform, dict[Hop, Terms]()
         sides = self._homes[i], self._homes[j]
         w = {(d, e): self.linear.variable(1.0) for d in sides[0] for e in sides[1]}
         for d in sides[0]:
@@ -117,8 +117,8 @@ class Transfers:
             route = platform.route(d, e)
             stops = [e] if len(route) == 1 else [platform.host, e]
             for link, to in zip(route, stops, strict=False):
-                found.setdefault((link.name, to), []).append((v, 1.0))
-        return found
+                hops.setdefault((link.name, to), []).append((v, 1.0))
+        return hops
 
     def _charge(self) -> None:
         """Loads and energy of every copy: consumers on one device share it, as large as the
@@ -190,9 +190,9 @@ class Transfers:
             self.lane_load.setdefault((device, lane), []).append((charge, 1.0))
             earlier: Terms = []
             for u, _ in payers:
-                here = self.places.get((u, device, lane), [])
+                at_payer = self.places.get((u, device, lane), [])
                 row = [(charge, 1.0), *((v, -s) for v, s in seconds)]
-                row += [(v, -most * c) for v, c in here]
-                if here:
+                row += [(v, -most * c) for v, c in at_payer]
+                if at_payer:
                     self.linear.add([*row, *earlier], -most, math.inf)
                 earlier = [*earlier, *((v, most * c) for v, c in self.used[u, device])]

@@ -11,7 +11,7 @@ from pearl_estimators import Estimate
 from pearl_estimators.host.calibrator import calibrated
 
 
-def ways_of(
+def allowed_variants(
     tasks: tuple[str, ...], kernel: Kernel, device: Device, limits: Limits
 ) -> list[tuple[str, int]]:
     """What a device offers for a call of tasks within the limits: variants and widths.
@@ -20,32 +20,32 @@ def ways_of(
     to wait: those that compute need cores that a plan gives to others. On another host they are
     taken to wait as long as at home, where they are timed.
     """
-    found = _offered(tasks, kernel, device, limits)
-    if PROCESSES not in dict(found) or any(t in limits.variants for t in tasks):
-        return found
-    if calibrated(device) and IN_TURN in dict(found):
+    offered = _offered(tasks, kernel, device, limits)
+    if PROCESSES not in dict(offered) or any(t in limits.variants for t in tasks):
+        return offered
+    if calibrated(device) and IN_TURN in dict(offered):
         from pearl_estimators.host.user_code_timing import gains_by_processes
 
         if gains_by_processes(kernel):
-            return found
-    return [(v, width) for v, width in found if v != PROCESSES]
+            return offered
+    return [(v, width) for v, width in offered if v != PROCESSES]
 
 
 def _offered(
     tasks: tuple[str, ...], kernel: Kernel, device: Device, limits: Limits
 ) -> list[tuple[str, int]]:
     threads = device.width_unit == "cores" and not device.simulated
-    found = []
+    allowed = []
     for variant, width in offers(kernel, device):
         default = () if variant in OPT_IN_VARIANTS else (variant,)
         if any(variant not in limits.variants.get(t, default) for t in tasks):
             continue
         if not threads or width <= (limits.max_lanes or width):
-            found.append((variant, width))
-    return found
+            allowed.append((variant, width))
+    return allowed
 
 
-def kept_off(tasks: tuple[str, ...], device: Device, limits: Limits) -> bool:
+def is_excluded(tasks: tuple[str, ...], device: Device, limits: Limits) -> bool:
     """Whether a pin or `limits.devices` keeps a call of tasks off a device."""
     return any(
         limits.pin.get(t, device.name) != device.name
@@ -54,16 +54,16 @@ def kept_off(tasks: tuple[str, ...], device: Device, limits: Limits) -> bool:
     )
 
 
-def why_not(tasks: tuple[str, ...], kernel: Kernel, device: Device, limits: Limits) -> str:
+def exclusion_reason(tasks: tuple[str, ...], kernel: Kernel, device: Device, limits: Limits) -> str:
     """Why a plan has no way to run a call of tasks on a device: the limits, or the device's own
     reason."""
-    if kept_off(tasks, device, limits):
+    if is_excluded(tasks, device, limits):
         return "kept off by the limits"
     ways = ", ".join(dict(offers(kernel, device)))
-    return refusal(kernel, device) or f"offers {ways}; the limits leave none"
+    return refusal_reason(kernel, device) or f"offers {ways}; the limits leave none"
 
 
-def refusal(kernel: Kernel, device: Device) -> str:
+def refusal_reason(kernel: Kernel, device: Device) -> str:
     """The reason for which a device cannot run a kernel; empty where it can, and for a device of a
     kind that only a caller's cost table knows."""
     if device.kind not in BACKENDS and "." not in device.kind:
@@ -72,14 +72,14 @@ def refusal(kernel: Kernel, device: Device) -> str:
     return offered.why if isinstance(offered, Refused) else ""
 
 
-def worth_having(
+def drop_useless_widths(
     ways: Iterable[tuple[str, int, Estimate]],
 ) -> list[tuple[str, int, Estimate]]:
     """These ways without the wide ones that gain nothing: of several threads of torch those that
     are no faster than a way of no more cores. No plan is better by them."""
-    found: list[tuple[str, int, Estimate]] = []
+    useful: list[tuple[str, int, Estimate]] = []
     for variant, width, cost in sorted(ways, key=lambda way: way[1] if way[0] in WIDE else 0):
-        gains = all(cost.latency_s < c.latency_s for _, w, c in found if w <= width)
+        gains = all(cost.latency_s < c.latency_s for _, w, c in useful if w <= width)
         if variant not in WIDE or gains:
-            found.append((variant, width, cost))
-    return found
+            useful.append((variant, width, cost))
+    return useful
