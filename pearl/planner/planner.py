@@ -206,7 +206,7 @@ def _with_notes(found: Plan, *notes: str) -> Plan:
     found = replace(found, evaluation=place_evaluation(found, graph, system))
     notes = (*filter(None, (system.env.note, count_unsourced(system.platform))), *notes)
     late = calibrator.skipped_groups()
-    here = {d.name for d in system.platform.devices if calibrator.calibrated_here(d)}
+    here = {d.name for d in system.platform.devices if calibrator.is_calibrated_here(d)}
     tasks = [t.task for t in found.tasks if t.device in here and t.rung in UNTIMED_RUNGS]
     whys = [late[g] for g in sorted(calibrator.needed_groups(graph.kernels) & late.keys())]
     if tasks and whys:
@@ -224,8 +224,8 @@ def skipping_timing_if_busy(system: System) -> AbstractContextManager[None]:
     host, no kernel is timed."""
     devices, limits = system.platform.devices, system.limits
     one = len(devices) == 1 and 1 in (limits.max_lanes, devices[0].max_lanes)
-    if one and calibrator.calibrated_here(devices[0]):
-        return calibrator.as_known(ONE_LANE)
+    if one and calibrator.is_calibrated_here(devices[0]):
+        return calibrator.without_timing(ONE_LANE)
     return nullcontext()
 
 
@@ -235,7 +235,7 @@ def lane_overhead(system: System) -> dict[str, Any]:
     Empty where a plan has one lane anyway, or lanes are not this host's alone.
     """
     devices = system.platform.devices
-    here = [d for d in devices if calibrator.calibrated_here(d)]
+    here = [d for d in devices if calibrator.is_calibrated_here(d)]
     live = system.platform.name in ("host", "ray")
     if not here or not live or system.limits.max_lanes == 1:
         return {}

@@ -20,7 +20,12 @@ from pearl_devices.hosts import alike
 from pearl_devices.validation import is_names, is_number, is_whole, misfit, shown
 from pearl_estimators import Estimate, estimate
 from pearl_estimators.host.calibration import CalibrationError
-from pearl_estimators.host.calibrator import calibrated, calibrated_here, calibration, comparable
+from pearl_estimators.host.calibrator import (
+    calibration,
+    comparable_variants,
+    is_calibrated,
+    is_calibrated_here,
+)
 from pearl_estimators.host.interference import Shares, named, side
 
 LEARNS = "update"
@@ -235,7 +240,7 @@ def _tabulated(graph: TaskGraph, platform: Platform, limits: Limits) -> CostTabl
     known = {
         device.name: calibration(device, [kernel for _, kernel, _ in jobs])  # all it lacks at once
         for device in platform.devices
-        if calibrated(device)
+        if is_calibrated(device)
     }
     home = platform.device(platform.host).host
     like = alike(platform.devices, known)
@@ -254,7 +259,7 @@ def _tabulated(graph: TaskGraph, platform: Platform, limits: Limits) -> CostTabl
             if kind not in costed:
                 ways = ways_of(tasks, kernel, device, limits)
                 if device.name in known:
-                    kept = comparable(known[device.name], kernel, [v for v, _ in ways])
+                    kept = comparable_variants(known[device.name], kernel, [v for v, _ in ways])
                     ways = [(v, width) for v, width in ways if v in kept]
                 costed[kind] = worth_having(
                     (v, width, estimate(kernel, device, variant=v, width=width, host=host))
@@ -325,7 +330,7 @@ def _slower(costs: CostTable, graph: TaskGraph, beside: Shares) -> dict[str, flo
     """The share of its time that a call of a family takes longer for what the other side does."""
     sides = [_fastest(costs, graph, which) for which in (0, 1)]
     period_s = max(math.fsum(s for _, s in calls) for calls in sides)
-    here = {d.name for d in costs.platform.devices if calibrated_here(d)}
+    here = {d.name for d in costs.platform.devices if is_calibrated_here(d)}
     loads: dict[str, float] = {}
     for mode, seconds in (call for calls in sides for call in calls if period_s > 0):
         if mode.device in here:
