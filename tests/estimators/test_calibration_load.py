@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import replace
-from importlib import import_module
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -150,13 +150,13 @@ def test_what_lanes_cost_is_measured_with_two_cores_or_not_at_all(monkeypatch):
     assert calibrate_host._runtime(0.0, run, lambda cores: 1.0) == LANES
     shares = iter([1.0, 0.5] * 100)
     assert calibrate_host._runtime(0.0, run, lambda cores: next(shares)) == {}
+    assert len(asked) > 1
 
 
 def test_what_lanes_cost_is_measured_by_the_runtime(monkeypatch):
     runtime = import_module(calibrate_host.RUNTIME)
     monkeypatch.setattr(runtime, "measure_overhead", lambda: LANES)
     assert calibrate_host._runtime(0.0, None, lambda cores: 1.0) == LANES
-    assert len(asked) > 1
 
 
 def test_lanes_are_planned_at_assumed_costs_and_said_so_until_they_are_measured(fresh):
