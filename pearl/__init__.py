@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pearl_devices import Device, Kernel, Link, Platform
     from pearl_estimators import Estimate, estimate
     from pearl_estimators.host.calibration import Calibration
-    from pearl_estimators.host.calibrator import calibrate
+    from pearl_estimators.host.measuring import calibrate
 
 # `compile` is public as pearl.compile; it is not listed, so that `import *` keeps the builtin.
 __all__ = [
@@ -95,7 +95,7 @@ _HOMES = {
     "pearl.training.trainer": ("Trainer", "compile"),
     "pearl_devices": ("Device", "Kernel", "Link", "Platform"),
     "pearl_estimators": ("Estimate", "estimate"),
-    "pearl_estimators.host.calibrator": ("calibrate",),
+    "pearl_estimators.host.measuring": ("calibrate",),
     "pearl_estimators.host.calibration": ("Calibration",),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}

@@ -14,12 +14,12 @@ from pearl_devices import Kernel
 from pearl_estimators.host import calibrate_host
 from pearl_estimators.host.benchmark_kernels import by_threads, group, training, variants
 from pearl_estimators.host.calibration import Calibration, CalibrationError
-from pearl_estimators.host.calibration_file import store
+from pearl_estimators.host.calibration_file import journal_writer, store
+from pearl_estimators.host.calibration_updates import fit_journal
 from pearl_estimators.host.features import terms
-from pearl_estimators.host.journal import gathered, journal_writer
 from pearl_estimators.host.linear_fit import family
 from pearl_estimators.host.timer import Timing
-from pearl_estimators.host.user_code_timing import Seconds, time_here
+from pearl_estimators.host.user_code_timing import Seconds, time_user_code
 
 SECONDS = {
     "call": 2e-6, "gradient_step": 1e-6, "product": 1e-7, "operation": 2e-6, "layer": 1e-6,
@@ -78,7 +78,7 @@ def measure(
     )
     threads = by_threads({group(family(k)) for k, v in kernels if v == "torch"})
     calibrate_host.time_threads(threads, found.append, prepare=prepare, share=lambda _: 1.0)
-    return gathered(known, found)
+    return fit_journal(known, found)
 
 
 def keep() -> None:
@@ -90,7 +90,7 @@ def keep() -> None:
     store(replace(found, runtime=LANES, again=found.created, apart_s=0.0))
 
 
-def time_briefly(task: str, seconds: float, *, timeout_s: float, given: Any) -> list[Seconds]:
+def time_briefly(task: str, seconds: float, *, timeout_s: float, request: Any) -> list[Seconds]:
     """Replace `in_child` for user code: time it in this process, for a fiftieth of the time. A
     process of its own would spend a second on imports.
 
@@ -99,13 +99,13 @@ def time_briefly(task: str, seconds: float, *, timeout_s: float, given: Any) -> 
     """
     assert task == "own"
     try:
-        return time_here(given, seconds / 50)
+        return time_user_code(request, seconds / 50)
     except Exception as error:
         raise CalibrationError(f"measuring this host failed: {error}") from None
 
 
 class Child:
-    """Stands for `in_child`: measures the imagined machine here and tells the journal.
+    """Stands for `run_in_child`: measures the imagined machine here and tells the journal.
 
     prepare: how. most: findings after which it is ended by `error`. asked: the groups of each call,
     points: how many points each told of, limits: its time limit.
@@ -122,16 +122,16 @@ class Child:
         self.points: list[int] = []
         self.limits: list[float] = []
 
-    def __call__(self, task: str, seconds: float, *, timeout_s: float, given: Any) -> object:
+    def __call__(self, task: str, seconds: float, *, timeout_s: float, request: Any) -> object:
         assert task == "measure"
-        self.asked.append(given["groups"])
+        self.asked.append(request["groups"])
         self.limits.append(timeout_s)
-        known = Calibration.from_json(given["known"])
-        jobs = calibrate_host.lacking(given["groups"], known)
-        if given["only"]:
-            jobs = calibrate_host.chosen(given["only"], given["groups"], known)
+        known = Calibration.from_json(request["known"])
+        jobs = calibrate_host.missing_jobs(request["groups"], known)
+        if request["only"]:
+            jobs = calibrate_host.select_jobs(request["only"], request["groups"], known)
         self.points.append(len(jobs))
-        write, told = journal_writer(Path(given["journal"])), [0]
+        write, told = journal_writer(Path(request["journal"])), [0]
 
         def tell(found: Mapping[str, Any]) -> None:
             if told[0] >= self.most and self.error:
@@ -146,9 +146,9 @@ class Child:
             apart=lambda: 1e-6,
             pause=lambda _: None,
         )
-        if given["only"]:
+        if request["only"]:
             return None
-        threads = calibrate_host._new(by_threads(given["groups"]), known)
+        threads = calibrate_host.new_jobs(by_threads(request["groups"]), known)
         calibrate_host.time_threads(threads, tell, prepare=self.prepare, share=lambda _: 1.0)
         tell({"runtime": LANES})
         return None

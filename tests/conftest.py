@@ -49,7 +49,7 @@ def nothing_is_passed_over() -> Iterator[None]:
     yield
     on_demand = sys.modules.get("pearl_estimators.host.calibrator")
     if on_demand is not None:
-        on_demand._passed.clear()
+        on_demand._skipped.clear()
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def user_code_is_timed_briefly(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if "user_code_in_a_process" not in request.fixturenames:
-        monkeypatch.setattr(user_code_timing, "in_child", calibrations.time_briefly)
+        monkeypatch.setattr(user_code_timing, "run_in_child", calibrations.time_briefly)
 
 
 @pytest.fixture(autouse=True)

@@ -25,8 +25,8 @@ from pearl_devices.base import OPT_IN_VARIANTS, Call
 from pearl_devices.primitives.math.core_latency import as_near
 from pearl_estimators import estimate
 from pearl_estimators.host.benchmark_kernels import CORES, bound, firings, held_out, training
-from pearl_estimators.host.calibrator import calibrate
 from pearl_estimators.host.features import terms
+from pearl_estimators.host.measuring import calibrate
 from pearl_estimators.host.random_kernels import DRAWS, MOST_BYTES, drawn, sizes
 from pearl_estimators.host.timer import HELD, time_call
 

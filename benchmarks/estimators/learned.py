@@ -20,8 +20,8 @@ from typing import Any
 import pearl
 from benchmarks.bars import Part, at_most
 from pearl.planning.runs import Run
-from pearl_estimators.host.calibration_file import store, stored
-from pearl_estimators.host.calibrator import calibrate
+from pearl_estimators.host.calibration_file import load_calibration, store
+from pearl_estimators.host.measuring import calibrate
 from pearl_estimators.host.run_corrections import IterationStats
 
 SPECS = (
@@ -35,7 +35,7 @@ MEDIAN, WORST, AFTER = 0.10, 0.20, 0.05
 
 def taught(to: tuple[IterationStats, ...]) -> None:
     """Have the record of this host know these runs and no others."""
-    known = stored()
+    known = load_calibration()
     assert known is not None
     store(replace(known, learned=to))
 
@@ -64,7 +64,7 @@ def run(quick: bool, data: Path | None) -> Part:
         taught(())
         before[name], one = trained(name)
         waits[name] = [one.drift.waited if one.drift else None]
-        known = stored()
+        known = load_calibration()
         found += known.learned if known else ()
     for name in names:
         taught(())

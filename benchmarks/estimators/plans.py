@@ -30,7 +30,7 @@ from pearl.planner import planner
 from pearl.planning.plans import Plan
 from pearl.spec.reading import System
 from pearl_devices.primitives.math.core_latency import as_near
-from pearl_estimators.host.calibrator import calibrate
+from pearl_estimators.host.measuring import calibrate
 
 SEED, CASES, QUICK_CASES = 11, 30, 3
 NEAREST = 2

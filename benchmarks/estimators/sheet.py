@@ -23,9 +23,9 @@ from pearl_devices import Kernel, discover
 from pearl_devices.base import wide
 from pearl_estimators.cpu_datasheet import NATIVE, TORCH, counted, counts, cpu_datasheet
 from pearl_estimators.host.benchmark_kernels import by_threads, training, variants
-from pearl_estimators.host.calibrator import calibrate
 from pearl_estimators.host.features import terms
 from pearl_estimators.host.linear_fit import family
+from pearl_estimators.host.measuring import calibrate
 from pearl_estimators.host.probe import probe, stored_probe
 
 MEDIAN, HELD = 0.30, (0.85, 0.95)

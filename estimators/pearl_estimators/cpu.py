@@ -33,17 +33,17 @@ def calibrated_or_roofline(kernel: Kernel, device: Device, variant: str, width: 
     that could not be timed, and CPUs of a data sheet, have the datasheet rung. Both are corrected
     by what runs on this host took. A fused kernel is no slower than its parts one by one.
     """
-    found = uncorrected(kernel, device, variant, width)
+    found = estimate_without_feedback(kernel, device, variant, width)
     if not device.real:
         return found
     from pearl_estimators.host.calibrator import calibration
-    from pearl_estimators.host.run_corrections import corrected
+    from pearl_estimators.host.run_corrections import apply_correction
 
     timed = found.rung in TIMED
     seen = [s for s in calibration(device, [kernel]).learned if s.timed == timed]
     if not seen:
         return found
-    return corrected(found, seen, parts(kernel, device, variant, width), timed=timed)
+    return apply_correction(found, seen, parts(kernel, device, variant, width), timed=timed)
 
 
 def parts(kernel: Kernel, device: Device, variant: str, width: int) -> tuple[KernelShare, ...]:
@@ -54,7 +54,7 @@ def parts(kernel: Kernel, device: Device, variant: str, width: int) -> tuple[Ker
 
     found: list[KernelShare] = []
     for k, v, w, firings in leaves(kernel, device, variant, width):
-        seconds = firings * uncorrected(k, device, v, w).latency_s
+        seconds = firings * estimate_without_feedback(k, device, v, w).latency_s
         moved = k.bytes_in + k.bytes_out
         found.append(KernelShare(f"{family(k)} {v}", k.flops, moved, seconds))
     whole = sum(p.share for p in found)
@@ -81,7 +81,7 @@ def _cut(kernel: Kernel) -> tuple[tuple[Kernel, int], ...]:
     return next(iter(kind.cuts(kernel)), ())
 
 
-def uncorrected(kernel: Kernel, device: Device, variant: str, width: int) -> Estimate:
+def estimate_without_feedback(kernel: Kernel, device: Device, variant: str, width: int) -> Estimate:
     """`calibrated_or_roofline` without what runs have taught."""
     kind = kind_of(kernel)
     same = kind.like(kernel) if kind.like else kernel
@@ -116,7 +116,7 @@ def _with_environments(
     """The data sheet's estimate of a call plus the time of the environments that it steps, which
     the counts of the call leave out."""
     steps = [
-        (n, uncorrected(k, device, v, w))
+        (n, estimate_without_feedback(k, device, v, w))
         for k, v, w, n in leaves(kernel, device, variant, width)
         if kind_of(k).structure == "environment"
     ]
@@ -133,8 +133,7 @@ def _alone(kernel: Kernel, device: Device, variant: str, width: int) -> Estimate
     if device.real:
         from pearl_estimators.host.benchmark_kernels import timed_as
         from pearl_estimators.host.calibration import estimate_from
-        from pearl_estimators.host.calibrator import calibration, untimed
-        from pearl_estimators.host.remote_calibration import MEASURED_BY
+        from pearl_estimators.host.calibrator import MEASURED_BY, calibration, is_untimed
 
         known, way = calibration(device, [kernel]), timed_as(variant)
         host = device.host if device.host in MEASURED_BY else ""
@@ -144,7 +143,7 @@ def _alone(kernel: Kernel, device: Device, variant: str, width: int) -> Estimate
         if way != variant and (few := known.find(kernel, way)):
             told = estimate_from(few, known, kernel, way, host)
             return more_threads(told, kernel, device, way, variant)
-        if untimed(known, kernel, variant):
+        if is_untimed(known, kernel, variant):
             guess = cpu_datasheet(kernel, device, variant, width)
             return replace(guess, source=f"{guess.source}; {UNTIMED}")
         structure = kind_of(kernel).structure
@@ -206,7 +205,7 @@ def _together(
 
 
 def _part(kernel: Kernel, device: Device, variant: str, width: int) -> Estimate:
-    return uncorrected(kernel, device, *_way(kernel, device, variant, width))
+    return estimate_without_feedback(kernel, device, *_way(kernel, device, variant, width))
 
 
 def _way(kernel: Kernel, device: Device, variant: str, width: int) -> tuple[str, int]:

@@ -30,15 +30,15 @@ def warn_of_measuring(system: System, *, to_train: bool = False) -> None:
     have one lane only: say so before a silent while."""
     from pearl.planner.planner import skipping_timing_if_busy
     from pearl.spec.user_code import build_graph
-    from pearl_estimators.host import calibrator
+    from pearl_estimators.host import calibrator, measuring
 
-    if not any(calibrator.calibrated_here(d) for d in system.platform.devices):
+    if not any(calibrator.is_calibrated_here(d) for d in system.platform.devices):
         return
     with skipping_timing_if_busy(system) if to_train else nullcontext():
         missing = calibrator.missing_groups(build_graph(system).kernels)
     if missing:
         what = f"timing kernels of this host once ({', '.join(missing)})"
-        most_s = calibrator.limit_of(calibrator.SECONDS)
+        most_s = measuring.limit_of(measuring.SECONDS)
         print(
             f"{what}, about a minute, at most {most_s:.0f} s; Ctrl-C keeps what was timed",
             file=sys.stderr,

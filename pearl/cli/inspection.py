@@ -222,12 +222,12 @@ def calibrate(
         return _calibrate_cluster(seconds, time_limit)
     from pearl.cli.text import calibration_text, checks_text, gpu_calibration_text
     from pearl_devices import UnsupportedError
-    from pearl_estimators.host import calibrator
+    from pearl_estimators.host import measuring
     from pearl_estimators.host.calibration_file import path
 
     if not check:
         print(f"measuring this host, about {seconds:.0f} s", file=sys.stderr, flush=True)
-    found = calibrator.calibrate(seconds=seconds, force=not check, limit_s=time_limit)
+    found = measuring.calibrate(seconds=seconds, force=not check, limit_s=time_limit)
     value = {**found.to_json(), "path": str(path())}
     if not check:
         texts = [calibration_text(found, value["path"])]
@@ -242,7 +242,7 @@ def calibrate(
             texts.append(gpu_calibration_text(known, str(file)))
             value["devices"].append({**known.to_json(), "path": str(file)})
         return Result("\n\n".join(texts), value)
-    rows = calibrator.check(found)
+    rows = measuring.check(found)
     value["checks"] = [{**vars(row), "held": row.held} for row in rows]
     return Result(checks_text(rows), value)
 

@@ -16,7 +16,7 @@ from pearl.cluster.connection import Node
 from pearl.errors import SpecError
 from pearl_devices import Device, Link, Platform, discover, platform_json
 from pearl_devices.hosts import of_hosts
-from pearl_estimators.host import calibrator, remote_calibration
+from pearl_estimators.host import calibrator, measuring
 from pearl_estimators.host.calibration import Calibration, CalibrationError, versions
 
 NAME = "ray"
@@ -41,7 +41,7 @@ def platform(carrier: str) -> Platform:
     machines = {home.name: discover.host()}
     for node, answer in zip(others, _asked(ray, others), strict=True):
         machines[node.name] = _machine(node, answer)
-    remote_calibration.enter(_measuring(ray, others))
+    calibrator.set_remote_hosts(_measuring(ray, others))
     network = [links.link(home, node, carrier) for node in others]
     return of_hosts(NAME, machines, network)
 
@@ -120,7 +120,7 @@ def calibrate(seconds: float, limit_s: float | None = None) -> dict[str, Calibra
     """Measure the machines of this node, and side by side of all others that have cores, and keep
     on each what was measured there; node, this one first → its calibration.
 
-    seconds, limit_s: as `calibrator.calibrate`.
+    seconds, limit_s: as `measuring.calibrate`.
 
     Raises:
         SpecError: there is no cluster to be had.
@@ -130,7 +130,7 @@ def calibrate(seconds: float, limit_s: float | None = None) -> dict[str, Calibra
     here = ray.get_runtime_context().get_node_id()
     nodes = sorted(connection.nodes(), key=lambda n: n.id != here)
     nodes = [n for n in nodes if n.cores or n.id == here]
-    limit_s = calibrator.limit_of(seconds) if limit_s is None else limit_s
+    limit_s = measuring.limit_of(seconds) if limit_s is None else limit_s
     task = ray.remote(_forced).options
     machines = {n.address: n for n in reversed(nodes)}  # one is enough of those on one machine
     asked = {
@@ -143,23 +143,23 @@ def calibrate(seconds: float, limit_s: float | None = None) -> dict[str, Calibra
 
 def _forced(seconds: float, limit_s: float) -> tuple[dict[str, Any], str]:
     try:
-        return calibrator.calibrate(seconds=seconds, force=True, limit_s=limit_s).to_json(), ""
+        return measuring.calibrate(seconds=seconds, force=True, limit_s=limit_s).to_json(), ""
     except CalibrationError as error:
         return {}, str(error)
 
 
 def _calibrated(groups: Sequence[str]) -> tuple[dict[str, Any], str]:
-    """`calibrator.measured_calibration` of this node, as plain data."""
-    found, why = calibrator.measured_calibration(groups)
+    """`measuring.measured_calibration` of this node, as plain data."""
+    found, why = measuring.measured_calibration(groups)
     return found.to_json(), why
 
 
-def _measuring(ray: Any, nodes: Sequence[Node]) -> dict[str, remote_calibration.Measure]:
+def _measuring(ray: Any, nodes: Sequence[Node]) -> dict[str, calibrator.Measure]:
     """Node → the function that has it measured. What is asked of one is asked of all at once, so
     that they measure side by side."""
     task = ray.remote(_calibrated).options
     asked: dict[tuple[str, ...], dict[str, Any]] = {}
-    limit_s = calibrator.limit_of(calibrator.SECONDS)
+    limit_s = measuring.limit_of(measuring.SECONDS)
 
     def measure(node: Node, groups: Sequence[str]) -> tuple[Calibration, str]:
         key = tuple(groups)

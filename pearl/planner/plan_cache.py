@@ -33,7 +33,7 @@ from pearl_devices import BACKENDS
 from pearl_devices.cache_folder import cache_folder, doubts
 from pearl_estimators.host import calibrator
 from pearl_estimators.host.calibration import versions
-from pearl_estimators.host.remote_calibration import MEASURED_BY
+from pearl_estimators.host.calibrator import MEASURED_BY
 
 SCHEMA = 1
 KEPT = 64

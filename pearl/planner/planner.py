@@ -214,7 +214,7 @@ def _add_notes(found: Plan, *notes: str) -> Plan:
     found = replace(found, evaluation=place_evaluation(found, graph, system))
     notes = (*filter(None, (system.env.note, count_unsourced(system.platform))), *notes)
     skipped = calibrator.skipped_groups()
-    host_devices = {d.name for d in system.platform.devices if calibrator.calibrated_here(d)}
+    host_devices = {d.name for d in system.platform.devices if calibrator.is_calibrated_here(d)}
     tasks = [t.task for t in found.tasks if t.device in host_devices and t.rung in UNTIMED_RUNGS]
     reasons = [skipped[g] for g in sorted(calibrator.needed_groups(graph.kernels) & skipped.keys())]
     if tasks and reasons:
@@ -288,8 +288,8 @@ def skipping_timing_if_busy(system: System) -> AbstractContextManager[None]:
     host, no kernel is timed."""
     devices, limits = system.platform.devices, system.limits
     one = len(devices) == 1 and 1 in (limits.max_lanes, devices[0].max_lanes)
-    if one and calibrator.calibrated_here(devices[0]):
-        return calibrator.as_known(ONE_LANE)
+    if one and calibrator.is_calibrated_here(devices[0]):
+        return calibrator.without_timing(ONE_LANE)
     return nullcontext()
 
 
@@ -299,7 +299,7 @@ def lane_overhead(system: System) -> dict[str, Any]:
     Empty if a plan has one lane anyway, or if its lanes may be on other hosts.
     """
     devices = system.platform.devices
-    host_devices = [d for d in devices if calibrator.calibrated_here(d)]
+    host_devices = [d for d in devices if calibrator.is_calibrated_here(d)]
     live = system.platform.name in ("host", "ray")
     if not host_devices or not live or system.limits.max_lanes == 1:
         return {}

@@ -25,7 +25,12 @@ from pearl_devices.hosts import alike
 from pearl_devices.validation import is_names, is_number, is_whole, misfit, shown
 from pearl_estimators import Estimate, estimate
 from pearl_estimators.host.calibration import CalibrationError
-from pearl_estimators.host.calibrator import calibrated, calibrated_here, calibration, comparable
+from pearl_estimators.host.calibrator import (
+    calibration,
+    comparable_variants,
+    is_calibrated,
+    is_calibrated_here,
+)
 from pearl_estimators.host.interference import Shares, named, side
 
 LEARNS = "update"
@@ -241,7 +246,7 @@ def _estimate_modes(graph: TaskGraph, platform: Platform, limits: Limits) -> Cos
     calibrations = {
         device.name: calibration(device, [kernel for _, kernel, _ in jobs])  # all it lacks at once
         for device in platform.devices
-        if calibrated(device)
+        if is_calibrated(device)
     }
     home = platform.device(platform.host).host
     device_class = alike(platform.devices, calibrations)
@@ -260,7 +265,7 @@ def _estimate_modes(graph: TaskGraph, platform: Platform, limits: Limits) -> Cos
             if kind not in costed:
                 ways = allowed_variants(tasks, kernel, device, limits)
                 if device.name in calibrations:
-                    measured_variants = comparable(
+                    measured_variants = comparable_variants(
                         calibrations[device.name], kernel, [v for v, _ in ways]
                     )
                     ways = [(v, width) for v, width in ways if v in measured_variants]
@@ -336,7 +341,7 @@ def _slowdowns(costs: CostTable, graph: TaskGraph, beside: Shares) -> dict[str, 
     """The share of its time that a call of a family takes longer for what the other side does."""
     sides = [_fastest_calls(costs, graph, which) for which in (0, 1)]
     period_s = max(math.fsum(s for _, s in calls) for calls in sides)
-    calibrated_devices = {d.name for d in costs.platform.devices if calibrated_here(d)}
+    calibrated_devices = {d.name for d in costs.platform.devices if is_calibrated_here(d)}
     loads: dict[str, float] = {}
     for mode, seconds in (call for calls in sides for call in calls if period_s > 0):
         if mode.device in calibrated_devices:

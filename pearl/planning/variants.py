@@ -8,7 +8,7 @@ from pearl.graph.limits import Limits
 from pearl_devices import BACKENDS, Device, Kernel, Refused, offers
 from pearl_devices.base import IN_TURN, OPT_IN_VARIANTS, PROCESSES, WIDE
 from pearl_estimators import Estimate
-from pearl_estimators.host.calibrator import calibrated
+from pearl_estimators.host.calibrator import is_calibrated
 
 
 def allowed_variants(
@@ -23,7 +23,7 @@ def allowed_variants(
     offered = _offered(tasks, kernel, device, limits)
     if PROCESSES not in dict(offered) or any(t in limits.variants for t in tasks):
         return offered
-    if calibrated(device) and IN_TURN in dict(offered):
+    if is_calibrated(device) and IN_TURN in dict(offered):
         from pearl_estimators.host.user_code_timing import gains_by_processes
 
         if gains_by_processes(kernel):

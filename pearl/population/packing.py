@@ -202,7 +202,7 @@ def _slower(made: CompiledPlan, beside: Shares) -> float | None:
 def measured_beside() -> Shares:
     """How calls on two cores slow each other, as calibrated on this host; empty where unknown."""
     try:
-        known = calibration_file.stored()
+        known = calibration_file.load_calibration()
     except (CalibrationError, OutdatedError):
         return {}
     return known.beside if known else {}

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from pearl.training.run_feedback import called
 from pearl_estimators.cpu import leaves
-from pearl_estimators.host import calibrator, timed_after
+from pearl_estimators.host import measuring
 from pearl_estimators.host.benchmark_kernels import code_of, timed_as
+from pearl_estimators.host.calibrator import is_calibrated_here
 
 if TYPE_CHECKING:
     from pearl.training.trainer import Trainer
@@ -27,14 +28,14 @@ def untimed(trainer: Trainer) -> list[str]:
         return []
     for task, kernel in called(made.protocol.plan.tasks, made.protocol.graph):
         device = platform.device(task.device)
-        if calibrator.calibrated_here(device):
+        if is_calibrated_here(device):
             calls.append(code_of(kernel, timed_as(task.variant)))
             parts = leaves(kernel, device, task.variant, task.width)
             inner += [code_of(k, timed_as(v)) for k, v, _, _ in parts]
-    return timed_after.never_timed([*calls, *inner])
+    return measuring.untimed_codes([*calls, *inner])
 
 
 def calibrate_after(wanted: Sequence[str]) -> tuple[int, int]:
     """Time kernels of these codes for at most LIMIT_S: how many were, and how many
     are left."""
-    return timed_after.time_some(wanted, LIMIT_S)
+    return measuring.time_codes(wanted, LIMIT_S)

@@ -132,10 +132,10 @@ def _apart() -> float | None:
     """The present value of `Drift.apart`."""
     from pearl_devices.primitives.math.core_latency import alike, exchange_s
     from pearl_estimators.host.calibration import CalibrationError
-    from pearl_estimators.host.calibration_file import stored
+    from pearl_estimators.host.calibration_file import load_calibration
 
     try:
-        known = stored()
+        known = load_calibration()
     except CalibrationError:
         return None
     if known is None or not known.apart_s:

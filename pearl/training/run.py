@@ -32,7 +32,7 @@ from pearl.training.steering import CallbackList, Which
 from pearl_devices import torch_threads
 from pearl_devices.base import EnvironmentFailed
 from pearl_estimators.energy import EnergyMeter
-from pearl_estimators.host.run_feedback import mark_doubtful, record_run
+from pearl_estimators.host.calibration_updates import mark_doubtful, record_run
 
 if TYPE_CHECKING:
     from pearl.runtime.lanes.engine import Engine

@@ -10,9 +10,9 @@ from pearl.graph.task_graph import TaskGraph
 from pearl.planning.plans import Placement, Plan
 from pearl.planning.runs import Drift
 from pearl_devices import Kernel, Platform
-from pearl_estimators.cpu import TIMED, parts, uncorrected
-from pearl_estimators.host.calibration_file import path
-from pearl_estimators.host.calibrator import calibrated_here, remembered
+from pearl_estimators.cpu import TIMED, estimate_without_feedback, parts
+from pearl_estimators.host.calibration_file import load_usable
+from pearl_estimators.host.calibrator import is_calibrated_here
 from pearl_estimators.host.run_corrections import IterationStats, KernelShare
 from pearl_estimators.host.timer import HELD
 
@@ -113,14 +113,14 @@ def _calls(plan: Plan, graph: TaskGraph, platform: Platform, lane: str) -> _Call
     """The calls of a lane, or why they are not told."""
     placed = [t for t in plan.tasks if t.lane == lane]
     device = platform.device(placed[0].device)
-    if not calibrated_here(device):
+    if not is_calibrated_here(device):
         return f"{device.name} is not timed here"
     made: list[tuple[float, tuple[KernelShare, ...]]] = []
     timed = True
     for t, kernel in called(placed, graph):
         way = kernel, device, t.variant, t.width
         firings = 1 if t.fused_with else t.firings
-        cost = uncorrected(*way)
+        cost = estimate_without_feedback(*way)
         timed = timed and cost.rung in TIMED
         made.append((firings * cost.latency_s, parts(*way)))
     total_s = sum(seconds for seconds, _ in made)
@@ -156,7 +156,7 @@ def _busy(plan: Plan, graph: TaskGraph, drift: Drift, lane: str, calls: _Calls) 
     if busy_s < COLD * drift.measured_s:
         share = busy_s / drift.measured_s
         return f"it was busy {share:.0%} of the time, and its calls ran with cold caches"
-    known = remembered(path())
+    known = load_usable()
     per_byte = known.runtime.get("carry_s_per_byte", 0.0) if known else 0.0
     crossing = sum(
         e.bytes * graph.repetition[e.src] for e in graph.edges if (e.src in mine) != (e.dst in mine)

@@ -9,8 +9,8 @@ import pytest
 
 from pearl.planning.runs import load_run
 from pearl.training.policy import Policy
-from pearl_estimators.host import calibrator
-from pearl_estimators.host.calibration_file import path, store, stored
+from pearl_estimators.host import measuring
+from pearl_estimators.host.calibration_file import load_calibration, path, store
 from tests.calibrations import Child
 from tests.cli.test_cli import Ran
 from tests.estimators.test_calibration_load import fresh, loaded, restarted
@@ -34,12 +34,12 @@ class After(Child):
         super().__init__(**options)
         self.out, self.only = out, list[list[str]]()
 
-    def __call__(self, task: str, seconds: float, *, timeout_s: float, given: Any) -> object:
+    def __call__(self, task: str, seconds: float, *, timeout_s: float, request: Any) -> object:
         assert {"run.json", "report.html", "checkpoint.safetensors"} <= {
             file.name for file in self.out.iterdir()
         }
-        self.only.append(given["only"])
-        return super().__call__(task, seconds, timeout_s=timeout_s, given=given)
+        self.only.append(request["only"])
+        return super().__call__(task, seconds, timeout_s=timeout_s, request=request)
 
 
 def test_one_lane_is_trained_by_the_data_sheet_and_its_kernels_are_timed_after_it(
@@ -47,7 +47,7 @@ def test_one_lane_is_trained_by_the_data_sheet_and_its_kernels_are_timed_after_i
 ) -> None:
     out = tmp_path / "first"
     child = After(out)
-    fresh.setattr(calibrator, "in_child", child)
+    fresh.setattr(measuring, "run_in_child", child)
     ran = trained(out)
     plan = load_run(out).plan
     assert {t.rung for t in plan.tasks} == {"datasheet"}
@@ -58,7 +58,7 @@ def test_one_lane_is_trained_by_the_data_sheet_and_its_kernels_are_timed_after_i
     assert ran.err.rstrip().endswith("kernels timed")
     assert child.limits == [5.0]
     assert {"inference.dqn native", "env_step native CartPole-v1"} <= set(child.only[0])
-    known = stored()
+    known = load_calibration()
     assert known is not None
 
     assert {"env_step CartPole-v1 native", "inference.dqn native"} <= {
@@ -66,7 +66,7 @@ def test_one_lane_is_trained_by_the_data_sheet_and_its_kernels_are_timed_after_i
     }
 
     second = tmp_path / "second"
-    fresh.setattr(calibrator, "in_child", None)  # nothing is left to be timed
+    fresh.setattr(measuring, "run_in_child", None)  # nothing is left to be timed
     store(loaded(1.0))
     restarted(fresh)
     trained(second, "--plan", str(out / "plan.json"))
@@ -80,9 +80,9 @@ def test_one_lane_is_trained_by_the_data_sheet_and_its_kernels_are_timed_after_i
 
 def test_ctrl_c_ends_the_timing_and_nothing_else(fresh: pytest.MonkeyPatch, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    fresh.setattr(calibrator, "in_child", After(out, most=5, error=KeyboardInterrupt()))
+    fresh.setattr(measuring, "run_in_child", After(out, most=5, error=KeyboardInterrupt()))
     assert "skipped; what was timed is kept" in trained(out).err
-    known = stored()
+    known = load_calibration()
     assert known is not None
     assert len(known.points) == 5
 
@@ -90,6 +90,6 @@ def test_ctrl_c_ends_the_timing_and_nothing_else(fresh: pytest.MonkeyPatch, tmp_
 def test_a_spec_may_leave_the_timing_out(fresh: pytest.MonkeyPatch, tmp_path: Path) -> None:
     ran = trained(tmp_path / "run", "--set", "train.calibrate_after=false")  # `in_child` is None
     assert "timing its kernels" not in ran.err
-    known = stored()
+    known = load_calibration()
     assert known is None or not known.points
     assert path().parent == tmp_path

@@ -26,10 +26,9 @@ from pearl.planning.plans import load_plan, pearl_version
 from pearl.planning.runs import load_run
 from pearl.training.progress import line, shown
 from pearl.training.steering import Progress
-from pearl_estimators.host import calibrator
+from pearl_estimators.host import calibrator, measuring
 from pearl_estimators.host.calibration import HeldOutTiming, MeasuringTimeoutError
-from pearl_estimators.host.calibration_file import path, stored
-from pearl_estimators.host.journal import journal_writer
+from pearl_estimators.host.calibration_file import journal_writer, load_calibration, path
 from tests.calibrations import Child, synthetic
 from tests.examples import fused_plan, two_device_plan
 from tests.processes import until
@@ -185,9 +184,9 @@ def test_devices_writes_what_it_says() -> None:
 def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache folder of a process that has just started, whose measuring would fail."""
     monkeypatch.setenv("PEARL_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(calibrator, "_passed", {})
-    monkeypatch.setattr(calibrator, "_looked", set())
-    monkeypatch.setattr(calibrator, "in_child", None)
+    monkeypatch.setattr(calibrator, "_skipped", {})
+    monkeypatch.setattr(calibrator, "_checked", set())
+    monkeypatch.setattr(measuring, "run_in_child", None)
     return tmp_path
 
 
@@ -196,18 +195,18 @@ def test_calibrate_measures_anew_and_check_compares(
 ) -> None:
     held = vars(HeldOutTiming("sum_tree (batch 64)", "native", 2e-6, 2.2e-6, 1.6e-6, 2.5e-6))
     missed = vars(HeldOutTiming("sum_tree (batch 8)", "native", 2e-6, 9e-6, 1.6e-6, 2.5e-6))
-    tasks, measuring = [], Child(synthetic(contention=1.6))
+    tasks, measure = [], Child(synthetic(contention=1.6))
 
-    def child(task: str, seconds: float, *, timeout_s: float, given: Any) -> object:
+    def child(task: str, seconds: float, *, timeout_s: float, request: Any) -> object:
         tasks.append((task, timeout_s))
         if task != "measure":
             return [held, missed]
-        tell = journal_writer(Path(given["journal"]))
+        tell = journal_writer(Path(request["journal"]))
         tell({"skipped": {"update.dqn torch": "no torch here"}})
         tell({"beside": {"env_step native": {"update native": 0.02, "learn native": 0.314}}})
-        return measuring(task, seconds, timeout_s=timeout_s, given=given)
+        return measure(task, seconds, timeout_s=timeout_s, request=request)
 
-    monkeypatch.setattr(calibrator, "in_child", child)
+    monkeypatch.setattr(measuring, "run_in_child", child)
     ran = Ran("calibrate", "--json", "-")
     assert ran.status == 0
     assert problems(ran.object(), "calibrate") == []
@@ -227,7 +226,7 @@ def test_calibrate_measures_anew_and_check_compares(
 def test_calibrate_on_a_cluster_tells_of_every_node_and_link(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    known = stored()
+    known = load_calibration()
     timings = tuple(links.TimedMessage(n, 4e-4 + n / 1e8, 5e-4 + n / 1e8, 1.5) for n in (1, 4096))
     node = Node("a", "1" * 8, "10.0.0.1", 2, 0, 1e9)
     link = links.modelled(node, replace(node, name="b", address="10.0.0.2"), "tcp", timings)
@@ -258,7 +257,7 @@ def test_calibrate_on_a_cluster_tells_of_every_node_and_link(
 
 
 def measuring_points() -> list[Any]:
-    found = stored()
+    found = load_calibration()
     assert found
     return [p for p in found.points if p.loaded]
 
@@ -267,7 +266,7 @@ def test_a_measuring_that_takes_too_long_is_status_1_and_says_what_is_kept(
     fresh: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     late = Child(most=9, error=MeasuringTimeoutError("measuring this host took more than 3 s"))
-    monkeypatch.setattr(calibrator, "in_child", late)
+    monkeypatch.setattr(measuring, "run_in_child", late)
     ran = Ran("calibrate", "--time-limit", 3, "--json", "-")
     assert ran.status == 1
     assert problems(ran.object(), "failed") == []
@@ -278,12 +277,14 @@ def test_a_damaged_calibration_is_made_anew_and_a_line_says_so(
     fresh: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path().write_text("{}")
-    monkeypatch.setattr(calibrator, "in_child", Child())
+    monkeypatch.setattr(measuring, "run_in_child", Child())
     ran = Ran("plan", "dqn_cartpole")
     assert ran.status == 0
-    assert re.search(r"^note: .*calibration-.*; it is made anew$", ran.err, re.MULTILINE)
+    assert re.search(
+        r"^note: .*calibration-.*; the calibration is measured again$", ran.err, re.MULTILINE
+    )
     assert "calibrated" in ran.out
-    assert stored() is not None
+    assert load_calibration() is not None
 
 
 def test_init_writes_a_spec_that_check_accepts_and_overwrites_nothing(tmp_path: Path) -> None:
@@ -604,7 +605,7 @@ def test_progress_on_a_terminal_is_a_bar_that_ends_full() -> None:
 def test_a_plan_says_what_of_this_host_it_has_to_time_first(
     fresh: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calibrator, "in_child", Child())
+    monkeypatch.setattr(measuring, "run_in_child", Child())
     asked: list[list[str]] = []
 
     def lacking(kernels: list[Any]) -> list[str]:

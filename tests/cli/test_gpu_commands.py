@@ -18,7 +18,7 @@ from pearl_devices.gpu import verify as verification
 from pearl_devices.gpu.driver import HostDriver
 from pearl_estimators.gpu import timing
 from pearl_estimators.gpu.calibration import calibrated_or_roofline, path
-from pearl_estimators.host import calibrator
+from pearl_estimators.host import measuring
 from tests.calibrations import KERNELS, measure, synthetic
 from tests.estimators.test_estimators import DQN
 from tests.schemas.test_schemas import problems
@@ -50,7 +50,7 @@ def test_the_variants_of_a_gpu_are_listed(with_a_gpu: None) -> None:
 def calibrated(with_a_gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The host's own calibration is given."""
     host = measure(30.0, kernels=KERNELS[:30], prepare=synthetic())
-    monkeypatch.setattr(calibrator, "calibrate", lambda **given: host)
+    monkeypatch.setattr(measuring, "calibrate", lambda **given: host)
 
 
 def test_a_gpu_is_timed_after_the_host_and_kept_with_its_driver(

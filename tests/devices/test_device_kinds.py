@@ -22,7 +22,7 @@ from pearl_devices import BACKENDS, Device, backend, estimator, kernel
 from pearl_devices.base import KernelKindError
 from pearl_estimators import estimate, power
 from pearl_estimators.energy import EnergyMeter, total
-from pearl_estimators.host.calibrator import calibrated_here
+from pearl_estimators.host.calibrator import is_calibrated_here
 from tests.cli.test_cli import Ran
 
 ROOT = Path(__file__).parents[2]
@@ -332,11 +332,11 @@ def problem_of(system: pearl.System) -> Any:
 
 def test_only_kinds_of_the_hosts_estimator_are_calibrated_here(kind: Any) -> None:
     kind(GOOD)
-    assert not calibrated_here(Device("a", "pim", real=True))
-    assert calibrated_here(Device("a", "cpu", real=True))
-    assert not calibrated_here(Device("a", "cpu"))
+    assert not is_calibrated_here(Device("a", "pim", real=True))
+    assert is_calibrated_here(Device("a", "cpu", real=True))
+    assert not is_calibrated_here(Device("a", "cpu"))
     kind(f"{GOOD}\nESTIMATE = {BACKEND_OF_CPU.ESTIMATE!r}")
-    assert calibrated_here(Device("a", "pim", real=True))
+    assert is_calibrated_here(Device("a", "pim", real=True))
 
 
 BACKEND_OF_CPU = backend("cpu")

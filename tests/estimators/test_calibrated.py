@@ -387,7 +387,7 @@ def test_each_point_keeps_its_fastest_round():
 
 
 def test_held_out_kernels_are_compared_with_their_prediction(calibration):
-    rows = calibrate_host.check_here(calibration, seconds=1.0, prepare=synthetic(0.0))
+    rows = calibrate_host.time_held_out(calibration, seconds=1.0, prepare=synthetic(0.0))
     assert len(rows) == sum(len(variants(k)) for k in held_out())
     assert np.median([abs(r.error) for r in rows]) < 0.05
     assert sum(r.held for r in rows) >= 0.8 * len(rows)

@@ -1,4 +1,4 @@
-"""The calibration's file: refused when it cannot be trusted, made anew, kept however measuring
+"""The calibration's file: refused when it cannot be trusted, measured again, kept however measuring
 ends."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pytest
 from pearl_devices import Device, kernel
 from pearl_devices.cache_folder import cache_folder
 from pearl_estimators import estimate
-from pearl_estimators.host import calibrator, child_process, timed_after
+from pearl_estimators.host import calibrator, child_process, measuring
 from pearl_estimators.host.benchmark_kernels import GROUPS, training, variants
 from pearl_estimators.host.calibration import (
     Calibration,
@@ -29,8 +29,20 @@ from pearl_estimators.host.calibration import (
     OutdatedError,
     checksum,
 )
-from pearl_estimators.host.calibration_file import hold, path, store, stored
-from pearl_estimators.host.journal import gathered, journal_of, journal_writer, read_journal
+from pearl_estimators.host.calibration_file import (
+    journal_path,
+    journal_writer,
+    load_calibration,
+    locking,
+    path,
+    read_journal,
+    store,
+)
+from pearl_estimators.host.calibration_updates import (
+    empty_calibration,
+    fit_journal,
+    points_of_group,
+)
 from tests.calibrations import KERNELS, LANES, Child, measure, synthetic
 from tests.processes import until
 
@@ -48,13 +60,13 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache folder, of a process that has just started; machine code stays where it is."""
     monkeypatch.setenv("NUMBA_CACHE_DIR", os.environ.get("NUMBA_CACHE_DIR") or str(cache_folder()))
     monkeypatch.setenv("PEARL_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(calibrator, "_passed", {})
-    monkeypatch.setattr(calibrator, "_looked", set())
+    monkeypatch.setattr(calibrator, "_skipped", {})
+    monkeypatch.setattr(calibrator, "_checked", set())
     return tmp_path
 
 
 def stands(monkeypatch: pytest.MonkeyPatch, child: Child) -> Child:
-    monkeypatch.setattr(calibrator, "in_child", child)
+    monkeypatch.setattr(measuring, "run_in_child", child)
     return child
 
 
@@ -71,10 +83,10 @@ def rewrite(file: Path, change: Callable[[dict], None], sealed: bool = True) -> 
 
 
 def test_a_stored_calibration_comes_back_the_same(cache, calibration):
-    assert stored() is None
+    assert load_calibration() is None
     store(calibration)
-    assert stored() == calibration
-    assert calibrator.calibrate() == calibration
+    assert load_calibration() == calibration
+    assert measuring.calibrate() == calibration
     assert [p.name for p in cache.glob(".calibration-*")] == []
 
 
@@ -103,14 +115,16 @@ def test_a_damaged_file_is_made_anew_with_a_line_that_says_so(
     store(calibration)
     path().write_text(DAMAGED[what](path().read_text()), encoding="latin-1")
     with pytest.raises(CalibrationError, match=r"calibration-"):
-        stored()
+        load_calibration()
     standing = stands(monkeypatch, Child())
-    with pytest.warns(CalibrationWarning, match=r"calibration-.*: .*; it is made anew"):
+    with pytest.warns(
+        CalibrationWarning, match=r"calibration-.*: .*; the calibration is measured again"
+    ):
         assert calibrator.missing_groups([ACTS]) == ["inference.dqn", "shared"]
-    with pytest.warns(CalibrationWarning, match=r"it is made anew"):
+    with pytest.warns(CalibrationWarning, match=r"the calibration is measured again"):
         assert estimate(ACTS, HOST).rung == "calibrated"
     assert standing.asked == [["inference.dqn", "shared"]]
-    found = stored()
+    found = load_calibration()
     assert found is not None
     assert found.groups == ("inference.dqn", "shared")
 
@@ -123,27 +137,27 @@ def test_a_file_of_an_older_form_is_measured_anew(cache, calibration):
     store(calibration)
     rewrite(path(), older)
     with pytest.raises(OutdatedError, match=r"other versions of kernels"):
-        stored()
+        load_calibration()
 
 
 def test_an_edited_file_is_refused(cache, calibration):
     store(calibration)
     rewrite(path(), lambda v: v["fits"][0].update(band=0.01), sealed=False)
     with pytest.raises(CalibrationError, match=r"checksum does not match"):
-        stored()
+        load_calibration()
 
 
 def test_another_hosts_file_is_refused(cache, calibration):
     store(replace(calibration, host={"cpu": "Elbrus 8C", "cores": "8"}))
     with pytest.raises(CalibrationError, match=r"another host .Elbrus 8C, 8 cores"):
-        stored()
+        load_calibration()
 
 
 def test_another_schema_is_refused(cache, calibration):
     store(calibration)
     rewrite(path(), lambda v: v.update(schema=99))
     with pytest.raises(CalibrationError, match=r"schema is 99; this version reads 1"):
-        stored()
+        load_calibration()
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-1.0", '"fast"', "null"])
@@ -151,16 +165,16 @@ def test_numbers_that_cannot_be_are_refused_even_with_a_right_checksum(cache, ca
     store(calibration)
     rewrite(path(), lambda v: v["fits"][0].update(band=json.loads(number)))
     with pytest.raises(CalibrationError, match=r"calibration-"):
-        stored()
+        load_calibration()
 
 
 def test_other_versions_are_outdated_and_measured_anew(cache, calibration, monkeypatch):
     store(replace(calibration, versions={**calibration.versions, "numba": "0.1"}))
     with pytest.raises(OutdatedError, match=r"other versions of numba"):
-        stored()
+        load_calibration()
     standing = stands(monkeypatch, Child(synthetic(times=2.0)))
-    found = calibrator.calibrate(seconds=5.0)
-    assert calibrator.calibrate(seconds=5.0) == found == stored()
+    found = measuring.calibrate(seconds=5.0)
+    assert measuring.calibrate(seconds=5.0) == found == load_calibration()
     assert not {p.seconds for p in found.points} & {p.seconds for p in calibration.points}
     assert len(standing.asked) == 1
 
@@ -168,13 +182,13 @@ def test_other_versions_are_outdated_and_measured_anew(cache, calibration, monke
 def test_force_replaces_even_an_unsound_file(cache, monkeypatch):
     path().write_text("{")
     stands(monkeypatch, Child())
-    assert calibrator.calibrate(force=True) == stored()
+    assert measuring.calibrate(force=True) == load_calibration()
 
 
 def test_two_first_uses_measure_once(cache, monkeypatch):
     standing = stands(monkeypatch, Child())
     threads = [
-        threading.Thread(target=calibrator.calibrate, kwargs={"groups": ["tabular"]})
+        threading.Thread(target=measuring.calibrate, kwargs={"groups": ["tabular"]})
         for _ in range(4)
     ]
     for thread in threads:
@@ -187,9 +201,9 @@ def test_two_first_uses_measure_once(cache, monkeypatch):
 @pytest.mark.parametrize("seconds", [0.0, -3.0])
 def test_measuring_needs_time(cache, seconds):
     with pytest.raises(ValueError, match=r"calibrate: seconds is"):
-        calibrator.calibrate(seconds=seconds)
+        measuring.calibrate(seconds=seconds)
     with pytest.raises(ValueError, match=r"calibrate: limit_s is"):
-        calibrator.calibrate(limit_s=seconds)
+        measuring.calibrate(limit_s=seconds)
 
 
 def test_only_a_cpu_of_this_host_is_calibrated():
@@ -225,17 +239,17 @@ def late(most: int) -> Child:
 def test_what_was_timed_before_the_limit_is_kept_and_the_next_try_goes_on(cache, monkeypatch, most):
     stands(monkeypatch, late(most))
     with pytest.raises(CalibrationError, match=r"was ended; the \d+ kernels timed so far are kept"):
-        calibrator.calibrate(groups=DQN)
-    first = stored()
+        measuring.calibrate(groups=DQN)
+    first = load_calibration()
     kept = len(first.points) if first else 0
     assert kept == min(most, WHOLE)
     second = stands(monkeypatch, Child(synthetic(times=2.0)))
-    found = calibrator.calibrate(groups=DQN)
+    found = measuring.calibrate(groups=DQN)
     assert second.points == ([WHOLE - kept] if kept < WHOLE else [])
     assert set(DQN) <= set(found.groups)
     assert found.points[:kept] == (first.points if first else ())
-    assert stored() == found
-    assert not journal_of(path()).exists()
+    assert load_calibration() == found
+    assert not journal_path().exists()
 
 
 def test_a_plan_goes_on_with_the_next_rung_where_time_runs_out(cache, monkeypatch):
@@ -245,21 +259,21 @@ def test_a_plan_goes_on_with_the_next_rung_where_time_runs_out(cache, monkeypatc
         calibrator, "cores_are_idle", lambda cores: False
     )  # else the cost of lanes is timed
     standing = stands(monkeypatch, late(20))
-    said = r"took more than 180 s and was ended; what is not timed yet of .*inference.dqn"
+    said = r"took more than 180 s and was ended; untimed kernels of .*inference.dqn"
     with pytest.warns(CalibrationWarning, match=said):
         found = estimate(ACTS, HOST)
     assert (found.rung, estimate(first, HOST).rung) == ("datasheet", "calibrated")
     assert "not timed on this host yet" in found.source
     assert standing.limits == [180.0]
     assert "inference.dqn" not in calibrator.missing_groups([ACTS])
-    monkeypatch.setattr(calibrator, "_passed", {})  # another process
+    monkeypatch.setattr(calibrator, "_skipped", {})  # another process
     stands(monkeypatch, Child())
     assert estimate(ACTS, HOST).rung == "calibrated"
 
 
 def test_an_environment_of_a_family_that_is_late_starts_no_process_of_its_own(cache, monkeypatch):
     stands(monkeypatch, late(0))
-    monkeypatch.setattr("pearl_estimators.host.user_code_timing.in_child", None)
+    monkeypatch.setattr("pearl_estimators.host.user_code_timing.run_in_child", None)
     of = next(k for k, _ in KERNELS if k.kind == "env_step")
     with pytest.warns(CalibrationWarning):
         assert estimate(of, HOST).rung == "datasheet"
@@ -269,10 +283,10 @@ def test_an_environment_of_a_family_that_is_late_starts_no_process_of_its_own(ca
 def test_ctrl_c_keeps_what_was_timed(cache, monkeypatch, error):
     stands(monkeypatch, Child(most=40, error=error))
     with pytest.raises(type(error)):
-        calibrator.calibrate(groups=DQN)
-    assert len(read_journal(journal_of(path()))) == 40
+        measuring.calibrate(groups=DQN)
+    assert len(read_journal()) == 40
     second = stands(monkeypatch, Child())
-    calibrator.calibrate(groups=DQN)
+    measuring.calibrate(groups=DQN)
     assert second.points == [WHOLE - 40]
 
 
@@ -280,7 +294,7 @@ def test_a_line_of_the_journal_that_is_cut_damaged_or_of_other_versions_does_not
     cache, calibration, monkeypatch
 ):
     point = {**vars(calibration.points[0]), "terms": dict(calibration.points[0].terms)}
-    journal = journal_of(path())
+    journal = journal_path()
     tell = journal_writer(journal)
     tell({"point": point})
     whole = journal.read_text()
@@ -293,13 +307,13 @@ def test_a_line_of_the_journal_that_is_cut_damaged_or_of_other_versions_does_not
     tell({"point": {**point, "seconds": -1.0}})
     tell({"point": {"family": "gae"}})
     tell({"skipped": {"gae torch": "no torch"}})
-    assert [list(found) for found in read_journal(journal)] == [
+    assert [list(found) for found in read_journal()] == [
         ["schema", "point"],
         ["schema", "skipped"],
     ]
-    assert gathered(None, read_journal(journal)).points == calibration.points[:1]
-    monkeypatch.setattr("pearl_estimators.host.journal.versions", lambda: {"numba": "0.1"})
-    assert read_journal(journal) == []
+    assert fit_journal(None, read_journal()).points == calibration.points[:1]
+    monkeypatch.setattr("pearl_estimators.host.calibration_file.versions", lambda: {"numba": "0.1"})
+    assert read_journal() == []
 
 
 def test_a_forced_measuring_goes_on_with_its_own_beginning_and_spares_the_old_file(
@@ -308,10 +322,10 @@ def test_a_forced_measuring_goes_on_with_its_own_beginning_and_spares_the_old_fi
     store(calibration)
     stands(monkeypatch, late(50))
     with pytest.raises(CalibrationError, match=r"the 50 kernels timed so far are kept"):
-        calibrator.calibrate(force=True, groups=DQN)
-    assert stored() == calibration
+        measuring.calibrate(force=True, groups=DQN)
+    assert load_calibration() == calibration
     second = stands(monkeypatch, Child(synthetic(times=2.0)))
-    found = calibrator.calibrate(force=True, groups=DQN)
+    found = measuring.calibrate(force=True, groups=DQN)
     assert second.points == [WHOLE - 50]
     assert not {p.seconds for p in found.points} & {p.seconds for p in calibration.points}
 
@@ -319,11 +333,11 @@ def test_a_forced_measuring_goes_on_with_its_own_beginning_and_spares_the_old_fi
 def test_a_forced_measuring_does_not_go_on_with_an_old_beginning(cache, monkeypatch):
     stands(monkeypatch, late(50))
     with pytest.raises(CalibrationError):
-        calibrator.calibrate(force=True, groups=DQN)
-    then = time.time() - calibrator.UNFINISHED_S - 1
-    os.utime(journal_of(path()), (then, then))
+        measuring.calibrate(force=True, groups=DQN)
+    then = time.time() - measuring.UNFINISHED_S - 1
+    os.utime(journal_path(), (then, then))
     second = stands(monkeypatch, Child())
-    calibrator.calibrate(force=True, groups=DQN)
+    measuring.calibrate(force=True, groups=DQN)
     assert second.points == [WHOLE]
 
 
@@ -331,10 +345,10 @@ def test_a_process_that_waits_for_another_ones_measuring_waits_no_longer_than_it
     cache, monkeypatch
 ):
     standing = stands(monkeypatch, Child())
-    with hold(path(), 1.0) as held:
+    with locking(1.0) as held:
         assert held
         with pytest.raises(CalibrationError, match=r"another process was measuring"):
-            calibrator.calibrate(limit_s=0.1)
+            measuring.calibrate(limit_s=0.1)
     assert standing.asked == []
 
 
@@ -344,11 +358,11 @@ def test_a_cache_folder_that_cannot_be_written_stops_no_plan(monkeypatch, cache)
     with pytest.warns(CalibrationWarning, match=r"Not a directory; set PEARL_CACHE_DIR"):
         assert estimate(ACTS, HOST).rung == "datasheet"
     with pytest.raises(CalibrationError, match=r"set PEARL_CACHE_DIR"):
-        calibrator.calibrate()
+        measuring.calibrate()
 
 
 CALIBRATES = (
-    "from pearl_estimators.host.calibrator import calibrate; "
+    "from pearl_estimators.host.measuring import calibrate; "
     "calibrate(groups=['tabular'], seconds=3600.0)"
 )
 
@@ -357,18 +371,18 @@ CALIBRATES = (
 def test_ctrl_c_ends_a_real_measuring_at_once_with_all_its_processes(cache):
     """The real thing, of the smallest group: what it left is a beginning for the next one."""
     begun = subprocess.Popen([sys.executable, "-c", CALIBRATES], stderr=subprocess.PIPE)
-    journal = journal_of(path())
-    until(lambda: read_journal(journal) or begun.poll() is not None, "the first point")
+    journal = journal_path()
+    until(lambda: read_journal() or begun.poll() is not None, "the first point")
     children = [int(p) for p in _children(begun.pid)]
     assert len(children) == 1
     begun.send_signal(signal.SIGINT)
     _, trouble = begun.communicate(timeout=600)
     assert b"KeyboardInterrupt" in trouble
     assert not Path(f"/proc/{children[0]}").exists()
-    kept = gathered(None, read_journal(journal)).points
+    kept = fit_journal(None, read_journal()).points
     assert kept
     assert not path().exists()  # it ended before all was timed
-    found = calibrator.calibrate(groups=["tabular"], seconds=1.0)
+    found = measuring.calibrate(groups=["tabular"], seconds=1.0)
     assert found.groups == ("tabular",)
     assert {p.key for p in kept} <= {p.key for p in found.points}
     assert not journal.exists()
@@ -383,12 +397,12 @@ def _children(pid: int) -> list[str]:
 
 def test_a_child_that_fails_says_its_last_line(cache):
     with pytest.raises(CalibrationError, match=r"measuring this host failed: .*float"):
-        child_process.in_child("measure", "soon", timeout_s=60.0)  # type: ignore[arg-type]
+        child_process.run_in_child("measure", "soon", timeout_s=60.0)  # type: ignore[arg-type]
 
 
 def to_measure(folder: Path) -> dict[str, object]:
     """What a child is given that has minutes of measuring to do."""
-    known = calibrator.empty().to_json()
+    known = empty_calibration().to_json()
     told = str(folder / "journal")
     return {"groups": list(GROUPS), "known": known, "journal": told, "only": None}
 
@@ -396,7 +410,7 @@ def to_measure(folder: Path) -> dict[str, object]:
 def test_a_child_that_takes_too_long_is_ended(cache):
     before = os.times().children_user
     with pytest.raises(CalibrationError, match=r"took more than 0 s and was ended"):
-        child_process.in_child("measure", 600.0, timeout_s=0.2, given=to_measure(cache))
+        child_process.run_in_child("measure", 600.0, timeout_s=0.2, request=to_measure(cache))
     assert os.times().children_user - before < 60  # CPU-seconds
 
 
@@ -415,6 +429,6 @@ def test_a_child_ends_when_its_parent_does(cache):
 
 @pytest.mark.parametrize("of", ["dqn", "replay", "env_step Pendulum-v1", "tabular", "rollout"])
 def test_a_code_names_the_group_that_it_is_timed_in(of):
-    codes = {code for code, _, _ in timed_after._asked(of)}
+    codes = {code for code, _, _ in points_of_group(of)}
     assert codes
-    assert all(timed_after._groups([code]) == {of} for code in codes)
+    assert all(measuring._groups_of_codes([code]) == {of} for code in codes)

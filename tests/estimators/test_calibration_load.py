@@ -6,6 +6,7 @@ import os
 import time
 from dataclasses import replace
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,11 @@ from pearl.planning.runs import Drift, TaskDrift
 from pearl.training.contradiction import contradicted
 from pearl_devices import Device, Kernel, kernel
 from pearl_devices.cache_folder import cache_folder
-from pearl_estimators.host import calibrate_host, calibrator, run_feedback
+from pearl_estimators.host import calibrate_host, calibration_updates, calibrator, measuring
 from pearl_estimators.host.benchmark_kernels import CORES, training, variants
 from pearl_estimators.host.calibration import Calibration, CalibrationWarning, MeasuringTimeoutError
-from pearl_estimators.host.calibration_file import store, stored
-from pearl_estimators.host.journal import gathered
+from pearl_estimators.host.calibration_file import load_calibration, locking, store
+from pearl_estimators.host.calibration_updates import fit_journal
 from pearl_estimators.host.linear_fit import family
 from tests.calibrations import LANES, Child, measure, synthetic
 
@@ -39,15 +40,15 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch
     """An empty cache folder of a process that has just started; machine code stays where it is."""
     monkeypatch.setenv("NUMBA_CACHE_DIR", os.environ.get("NUMBA_CACHE_DIR") or str(cache_folder()))
     monkeypatch.setenv("PEARL_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(calibrator, "in_child", None)
+    monkeypatch.setattr(measuring, "run_in_child", None)
     restarted(monkeypatch)
     return monkeypatch
 
 
 def restarted(patch: pytest.MonkeyPatch, *, busy: bool = False) -> None:
     """As after a start of the process, on a host that is busy or quiet now."""
-    patch.setattr(calibrator, "_passed", {})
-    patch.setattr(calibrator, "_looked", set())
+    patch.setattr(calibrator, "_skipped", {})
+    patch.setattr(calibrator, "_checked", set())
     patch.setattr(calibrator, "share_had", lambda cores: 0.6 if busy else 1.0)
 
 
@@ -123,13 +124,16 @@ def test_where_none_was_timed_the_backends_first_variant_stays(fresh):
     known = measure(1.0, kernels=KERNELS[:20], prepare=synthetic())
     offered = ["native", "native-pair", "torch"]
     update = next(k for k, _ in KERNELS if k.kind == "update.ddpg")
-    assert calibrator.comparable(known, update, offered) == ["native"]
-    assert calibrator.comparable(known, update, ["torch"]) == ["torch"]
-    assert calibrator.comparable(known, update, ["torch-bf16", "native"]) == ["torch-bf16"]
+    assert calibrator.comparable_variants(known, update, offered) == ["native"]
+    assert calibrator.comparable_variants(known, update, ["torch"]) == ["torch"]
+    assert calibrator.comparable_variants(known, update, ["torch-bf16", "native"]) == ["torch-bf16"]
     mine = replace(known, skipped={"update.ddpg native": "cannot be bound"})
-    assert calibrator.comparable(mine, update, ["native", "torch"]) == ["native"]
+    assert calibrator.comparable_variants(mine, update, ["native", "torch"]) == ["native"]
     other = kernel("env_step", program="Nowhere-v5", envs=4, obs=105, act=8)
-    assert calibrator.comparable(known, other, ["gymnasium", "envpool"]) == ["gymnasium", "envpool"]
+    assert calibrator.comparable_variants(known, other, ["gymnasium", "envpool"]) == [
+        "gymnasium",
+        "envpool",
+    ]
 
 
 def test_what_lanes_cost_is_measured_with_two_cores_or_not_at_all(monkeypatch):
@@ -147,6 +151,12 @@ def test_what_lanes_cost_is_measured_with_two_cores_or_not_at_all(monkeypatch):
     shares = iter([1.0, 0.5] * 100)
     assert calibrate_host._runtime(0.0, run, lambda cores: next(shares)) == {}
     assert len(asked) > 1
+
+
+def test_what_lanes_cost_is_measured_by_the_runtime(monkeypatch):
+    runtime = import_module(calibrate_host.RUNTIME)
+    monkeypatch.setattr(runtime, "measure_overhead", lambda: LANES)
+    assert calibrate_host._runtime(0.0, None, lambda cores: 1.0) == LANES
 
 
 def test_lanes_are_planned_at_assumed_costs_and_said_so_until_they_are_measured(fresh):
@@ -175,16 +185,14 @@ def test_what_was_timed_under_load_is_timed_again_at_a_quiet_start(fresh):
     assert calibrator.calibration(HOST, [other]) == before  # not needed: not timed again
     restarted(fresh)
     child = Child(synthetic(times=2.0))
-    fresh.setattr(calibrator, "in_child", child)
+    fresh.setattr(measuring, "run_in_child", child)
     count = sum(p.loaded for p in before.points)
-    with pytest.warns(
-        CalibrationWarning, match=rf"quiet: timing again {count} kernels timed under"
-    ):
+    with pytest.warns(CalibrationWarning, match=rf"idle: timing again {count} kernels timed under"):
         found = calibrator.calibration(HOST, [acts])
     assert (child.asked, child.points) == ([["inference.dqn"]], [count])
-    assert child.limits == [calibrator.AGAIN_LIMIT_S]
+    assert child.limits == [calibrator.RETIME_LIMIT_S]
     assert not any(p.loaded for p in found.points)
-    assert found == stored() == calibrator.calibration(HOST, [acts])
+    assert found == load_calibration() == calibrator.calibration(HOST, [acts])
     assert {p.family for p in found.points if p not in before.points} == {"inference.dqn"}
     assert not found.noisy
 
@@ -214,14 +222,14 @@ def test_only_the_cores_that_are_about_to_be_used_have_to_be_free(fresh):
 def test_nothing_is_timed_again_within_an_hour_whatever_came_of_it(fresh):
     store(loaded())
     child = Child(synthetic(contention=1.5))
-    fresh.setattr(calibrator, "in_child", child)
+    fresh.setattr(measuring, "run_in_child", child)
     for _ in range(2):
         restarted(fresh)
         calibrator.calibration(HOST)
     assert len(child.asked) == 1
-    known = stored()
+    known = load_calibration()
     assert known is not None
-    ago = time.gmtime(time.time() - calibrator.AGAIN_EVERY_S - 1)
+    ago = time.gmtime(time.time() - calibrator.RETIME_EVERY_S - 1)
     store(replace(known, again=time.strftime("%Y-%m-%dT%H:%M:%SZ", ago)))
     restarted(fresh)
     calibrator.calibration(HOST)
@@ -234,19 +242,19 @@ def test_a_timing_under_load_replaces_only_one_under_more(fresh):
     def told(by: Calibration) -> list[dict[str, Any]]:
         return [{"point": {**vars(p), "terms": dict(p.terms)}} for p in by.points]
 
-    assert gathered(worse, told(better)).points[0] == better.points[0]
-    assert gathered(better, told(worse)).points[0] == better.points[0]
+    assert fit_journal(worse, told(better)).points[0] == better.points[0]
+    assert fit_journal(better, told(worse)).points[0] == better.points[0]
     quiet = loaded(1.0, times=5.0)
-    assert gathered(better, told(quiet)).points[0] == quiet.points[0]
-    assert gathered(quiet, told(better)).points[0] == quiet.points[0]
+    assert fit_journal(better, told(quiet)).points[0] == quiet.points[0]
+    assert fit_journal(quiet, told(better)).points[0] == quiet.points[0]
 
 
 def test_timing_again_that_runs_out_of_time_keeps_what_it_has_and_the_rest_as_it_was(fresh):
     before = loaded()
     store(before)
     why = MeasuringTimeoutError("measuring this host took more than 60 s and was ended")
-    fresh.setattr(calibrator, "in_child", Child(synthetic(times=2.0), most=7, error=why))
-    with pytest.warns(CalibrationWarning, match="was ended; what was not timed again counts"):
+    fresh.setattr(measuring, "run_in_child", Child(synthetic(times=2.0), most=7, error=why))
+    with pytest.warns(CalibrationWarning, match="was ended; kernels not timed again keep their"):
         found = calibrator.calibration(HOST)
     assert len(found.points) == len(before.points)
     assert sum(not p.loaded for p in found.points) == 7
@@ -255,9 +263,9 @@ def test_timing_again_that_runs_out_of_time_keeps_what_it_has_and_the_rest_as_it
 
 def test_what_lanes_cost_is_measured_at_a_quiet_start_where_it_never_was(fresh):
     store(replace(loaded(1.0), runtime={}))
-    fresh.setattr(calibrator, "in_child", Child())
+    fresh.setattr(measuring, "run_in_child", Child())
     fresh.setattr(calibrator, "CORES", 2)
-    with pytest.warns(CalibrationWarning, match="timing again what lanes cost"):
+    with pytest.warns(CalibrationWarning, match="timing again the costs of lanes"):
         assert calibrator.calibration(HOST).runtime == LANES
 
 
@@ -270,11 +278,11 @@ UPDATE = next(k for k, _ in KERNELS if k.kind == "update.dqn")
 def test_a_family_that_a_run_contradicts_is_timed_again_and_corrected(fresh):
     before = loaded(1.0)
     store(before)
-    assert run_feedback.mark_doubtful({"update.dqn native": 1.8, "no such native": 3.0}) == [
+    assert calibration_updates.mark_doubtful({"update.dqn native": 1.8, "no such native": 3.0}) == [
         "update.dqn native"
     ]
-    assert run_feedback.mark_doubtful({"update.dqn native": 1.75}) == []
-    known = stored()
+    assert calibration_updates.mark_doubtful({"update.dqn native": 1.75}) == []
+    known = load_calibration()
     assert known is not None
     assert known.doubts == {"update.dqn native": 1.8}
     fit = known.find(UPDATE, "native")
@@ -284,7 +292,7 @@ def test_a_family_that_a_run_contradicts_is_timed_again_and_corrected(fresh):
     assert "in doubt: a run took 1.80 x the estimate" in said.source
     restarted(fresh)
     child = Child(synthetic(0.02, times=1.8))
-    fresh.setattr(calibrator, "in_child", child)
+    fresh.setattr(measuring, "run_in_child", child)
     with pytest.warns(CalibrationWarning, match=r"timing again 14 kernels contradicted by a run"):
         found = calibrator.calibration(HOST, [UPDATE])
     assert child.points == [sum(p.named == "update.dqn native" for p in before.points)]
@@ -295,12 +303,12 @@ def test_a_family_that_a_run_contradicts_is_timed_again_and_corrected(fresh):
 
 def test_a_family_that_has_not_changed_is_upheld_and_such_a_run_no_new_doubt(fresh):
     store(loaded(1.0))
-    run_feedback.mark_doubtful({"update.dqn native": 1.8})
-    fresh.setattr(calibrator, "in_child", Child(synthetic(0.02, seed=7)))
+    calibration_updates.mark_doubtful({"update.dqn native": 1.8})
+    fresh.setattr(measuring, "run_in_child", Child(synthetic(0.02, seed=7)))
     found = calibrator.calibration(HOST, [UPDATE])
     assert (found.doubts, found.upheld) == ({}, {"update.dqn native": 1.8})
-    assert run_feedback.mark_doubtful({"update.dqn native": 1.7}) == []
-    assert run_feedback.mark_doubtful({"update.dqn native": 0.5}) == ["update.dqn native"]
+    assert calibration_updates.mark_doubtful({"update.dqn native": 1.7}) == []
+    assert calibration_updates.mark_doubtful({"update.dqn native": 0.5}) == ["update.dqn native"]
 
 
 @pytest.mark.parametrize(("before", "then"), [(1.0, 1.5), (2.0, 1.5)])
@@ -309,8 +317,8 @@ def test_a_doubt_stays_until_all_points_of_its_family_were_timed_again_in_quiet(
 ):
     """Also where they were timed again under less load than before."""
     store(loaded(before))
-    run_feedback.mark_doubtful({"update.dqn native": 1.8})
-    fresh.setattr(calibrator, "in_child", Child(synthetic(contention=then)))
+    calibration_updates.mark_doubtful({"update.dqn native": 1.8})
+    fresh.setattr(measuring, "run_in_child", Child(synthetic(contention=then)))
     found = calibrator.calibration(HOST, [UPDATE])
     assert (found.doubts, found.upheld) == ({"update.dqn native": 1.8}, {})
     shares = {p.share for p in found.points if p.named == "update.dqn native"}
@@ -318,11 +326,11 @@ def test_a_doubt_stays_until_all_points_of_its_family_were_timed_again_in_quiet(
 
 
 def test_no_doubt_waits_for_a_process_that_measures_nor_needs_a_calibration(fresh):
-    assert run_feedback.mark_doubtful({"update.dqn native": 1.8}) == []
+    assert calibration_updates.mark_doubtful({"update.dqn native": 1.8}) == []
     store(loaded(1.0))
-    fresh.setattr(run_feedback, "WAIT_S", 0.05)
-    with calibrator.hold(calibrator.path(), 1.0):
-        assert run_feedback.mark_doubtful({"update.dqn native": 1.8}) == []
+    fresh.setattr(calibration_updates, "WAIT_S", 0.05)
+    with locking(1.0):
+        assert calibration_updates.mark_doubtful({"update.dqn native": 1.8}) == []
 
 
 def test_a_run_contradicts_what_is_outside_the_band_and_far_off(fresh):
@@ -357,7 +365,7 @@ def test_a_run_marks_what_it_contradicts(fresh):
     spec = {"limits.max_lanes": 1, "train.steps": 400, "train.evaluate_every": 0}
     trainer = pearl.compile("sarsa_cliffwalking", set=spec)
     trainer.train()
-    known = stored()
+    known = load_calibration()
     assert known is not None
     assert known.doubts
     assert all(factor < 0.5 for factor in known.doubts.values())
@@ -365,7 +373,7 @@ def test_a_run_marks_what_it_contradicts(fresh):
     again = pearl.Trainer(trainer.system, replace(trainer.plan, problem=None), seed=0)
     store(replace(known, doubts={}))
     again.train()  # by a plan from a file, whose estimates may be another calibration's
-    known = stored()
+    known = load_calibration()
     assert known is not None
     assert (marked != {}, dict(known.doubts)) == (True, {})
 
@@ -376,7 +384,7 @@ def test_a_run_marks_what_it_contradicts(fresh):
 @pytest.mark.parametrize(("lanes", "measured"), [(1, False), (2, True)])
 def test_one_lane_on_one_cpu_is_planned_to_be_trained_without_timing(fresh, lanes, measured):
     child = Child()
-    fresh.setattr(calibrator, "in_child", child)
+    fresh.setattr(measuring, "run_in_child", child)
     fresh.setattr(calibrator, "CORES", 2)
     system = pearl.load("dqn_cartpole", set={"limits.max_lanes": lanes})
     system = replace(system, platform=replace(system.platform, devices=(wide(system),)))

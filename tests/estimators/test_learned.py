@@ -13,17 +13,17 @@ from pearl.planner import planner
 from pearl.planning.runs import Drift, TaskDrift
 from pearl.training.run_feedback import Lessons, calibration_feedback
 from pearl_devices import Device, kernel
-from pearl_estimators.cpu import parts, uncorrected
+from pearl_estimators.cpu import estimate_without_feedback, parts
 from pearl_estimators.estimates import Estimate
-from pearl_estimators.host import calibrator, run_feedback, user_code_timing
+from pearl_estimators.host import calibration_updates, user_code_timing
 from pearl_estimators.host.calibration import Calibration
-from pearl_estimators.host.calibration_file import store, stored
+from pearl_estimators.host.calibration_file import load_calibration, store
 from pearl_estimators.host.run_corrections import (
     BAND_FLOOR,
     MEMORY,
     IterationStats,
     KernelShare,
-    corrected,
+    apply_correction,
     factor,
     merged,
     with_run,
@@ -63,7 +63,7 @@ def test_a_run_of_several_calls_is_explained_as_a_whole_by_what_they_take_of_it(
 def test_the_band_of_a_call_that_ran_becomes_narrow_and_of_others_no_wider():
     said = Estimate(1e-3, low_s=0.5e-3, high_s=2e-3, rung="calibrated", source="a fit")
     seen = (IterationStats((A,), math.log(1.1)),)
-    own, other = corrected(said, seen, [A]), corrected(said, seen, [OTHER])
+    own, other = apply_correction(said, seen, [A]), apply_correction(said, seen, [OTHER])
     assert own.latency_s == pytest.approx(1.1e-3, rel=0.01)
     assert own.high_s / own.latency_s == pytest.approx(math.exp(BAND_FLOOR), rel=0.01)
     assert other.high_s / other.latency_s < 2
@@ -102,7 +102,7 @@ def test_a_run_by_the_data_sheet_is_kept_without_a_calibration_and_corrects_it(f
         (seen,), said = calibration_feedback(plan, graph, system.platform, drift, {"wall_s": 2.0})
         assert said == ("Learned from this run: its calls took 1.500 times their estimates.",)
         assert (seen.timed, seen.off) == (False, pytest.approx(math.log(1.5)))
-        assert run_feedback.record_run(seen)
+        assert calibration_updates.record_run(seen)
         again = pearl.plan(system)
         assert again.period_s / plan.period_s == pytest.approx(1.5, abs=0.1)
         assert {t.rung for t in again.tasks} == {"datasheet"}
@@ -137,16 +137,19 @@ def test_it_is_kept_with_the_calibration_and_changes_estimates_and_plans(fresh):
     whole = next(f.kernel for f in graph.fusions if {*f.tasks} == call)
     assert len(call) == len(before.tasks)
     new = IterationStats(parts(whole, HOST, "native", 1), math.log(1.2))
-    assert run_feedback.record_run(new)
-    assert not run_feedback.record_run(new)
-    known = stored()
+    assert calibration_updates.record_run(new)
+    assert not calibration_updates.record_run(new)
+    known = load_calibration()
     assert known is not None
     assert known.learned == (new,)
     assert Calibration.from_json(known.to_json()) == known
     after = pearl.plan(system)
     assert {after.tasks[0].task, *after.tasks[0].fused_with} == call
     assert after.period_s / before.period_s == pytest.approx(1.2, abs=0.02)
-    now, base = pearl.estimate(whole, HOST, variant="native"), uncorrected(whole, HOST, "native", 1)
+    now, base = (
+        pearl.estimate(whole, HOST, variant="native"),
+        estimate_without_feedback(whole, HOST, "native", 1),
+    )
     assert now.latency_s / base.latency_s == pytest.approx(1.2, abs=0.01)
 
 
@@ -189,7 +192,7 @@ def test_a_run_teaches_where_it_can_be_told_what_its_calls_took(fresh):
     ):
         assert found(**{"times": 1.3, **change}) is None  # type: ignore[arg-type]
         assert said[0].startswith(f"Nothing was learned from this run: {why}")
-    run_feedback.record_run(one)
+    calibration_updates.record_run(one)
     again = found(1.3)  # of the same plan, made before: beside the same estimates
     assert again is not None
     assert again.off == pytest.approx(one.off)
@@ -208,9 +211,9 @@ def test_a_family_timed_again_that_has_changed_forgets_what_runs_took(fresh):
     mine = replace(QUIET, parts=(replace(A, named=name),))
     before = replace(known, learned=(mine, QUIET))
     slower = (replace(p, seconds=1.3 * p.seconds) if p.named == name else p for p in known.points)
-    after = calibrator.settled(before, replace(before, points=tuple(slower)))
+    after = calibration_updates.merge_retimed(before, replace(before, points=tuple(slower)))
     assert after.learned == (QUIET,)
-    assert calibrator.settled(before, before).learned == before.learned
+    assert calibration_updates.merge_retimed(before, before).learned == before.learned
 
 
 @pytest.mark.usefixtures("user_code_in_a_process")
@@ -253,7 +256,7 @@ def Pit(reset_us: float, seen: str):
 
 def test_of_several_lanes_each_teaches_its_calls_and_not_its_waits(fresh):
     store(loaded(1.0))
-    known = stored()
+    known = load_calibration()
     assert known is not None
     store(replace(known, runtime={"firing_s": 1e-6, "handoff_s": 1e-6, "carry_s_per_byte": 1e-10}))
     one = {"env_step": ["gymnasium"], "update": ["native"], "replay_sample": ["native"]}
@@ -268,7 +271,9 @@ def test_of_several_lanes_each_teaches_its_calls_and_not_its_waits(fresh):
     plan, own = replace(made, tasks=tasks), system.platform.devices[0]
 
     def seconds(task: str) -> float:
-        return uncorrected(graph.task(task).kernel, own, plan.task(task).variant, 1).latency_s
+        return estimate_without_feedback(
+            graph.task(task).kernel, own, plan.task(task).variant, 1
+        ).latency_s
 
     def told(times: float, period: float = 1.5, **drift: object) -> tuple[Lessons, float]:
         """The lane that learns takes `times` its estimates, in a period of so many of these."""
@@ -317,7 +322,7 @@ def test_what_is_timed_in_a_burst_of_load_is_timed_again(monkeypatch):
     monkeypatch.setattr(user_code_timing, "time_call", timed)
     monkeypatch.setattr(user_code_timing, "acting", lambda call: call)
     k = {"kind": "env_step", "sizes": {"envs": 1, "obs": 4, "act": 0}, "program": "CartPole-v1"}
-    found = user_code_timing.time_here(
+    found = user_code_timing.time_user_code(
         {"kernels": [{**k, "args": {}}] * 2, "variant": "native"}, 0.1
     )
     assert found == [(1e-3, 1e-3, 1.1e-3, 1e-3), (4e-3, 4e-3, 4.4e-3, 4e-3)]

@@ -99,9 +99,9 @@ def test_on_this_host_none_is_planned_with_before_two_were_timed(
     known = measure(1.0, kernels=jobs, prepare=synthetic())
     without = tuple(f for f in known.fits if f.variant != THREADS)
     for variant in ("torch-2", "torch-8"):
-        assert calibrator.comparable(known, WIDE, ["torch", variant]) == ["torch", variant]
+        assert calibrator.comparable_variants(known, WIDE, ["torch", variant]) == ["torch", variant]
         lacks = replace(known, fits=without)
-        assert calibrator.comparable(lacks, WIDE, ["torch", variant]) == ["torch"]
+        assert calibrator.comparable_variants(lacks, WIDE, ["torch", variant]) == ["torch"]
     monkeypatch.setattr(calibrator, "calibration", lambda device, kernels: known)
     found = [estimate(WIDE, CPU, variant=v, width=n) for v, n in (("torch-2", 2), ("torch-8", 8))]
     assert [e.rung for e in found] == ["calibrated", "probed"]

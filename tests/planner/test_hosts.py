@@ -15,7 +15,7 @@ from pearl.planning.plans import Plan
 from pearl.spec.reading import System, load
 from pearl_devices import Link, Platform, discover
 from pearl_devices.hosts import of_hosts
-from pearl_estimators.host import calibrator, remote_calibration
+from pearl_estimators.host import calibrator, measuring
 
 CALL = {"latency_s": 4e-4, "bytes_per_s": 1e8, "per_message_s": 5.5e-4}
 """Of a message between two processes of a cluster."""
@@ -26,10 +26,10 @@ def two_computers() -> Iterator[Platform]:
     """This machine with one core, and another like it that measures itself."""
     core = replace(discover.cpu(), width=1, max_lanes=1)
     machines = {host: Platform(host, (core,)) for host in "ab"}
-    remote_calibration.enter({"b": calibrator.measured_calibration})
+    calibrator.set_remote_hosts({"b": measuring.measured_calibration})
     sources = dict.fromkeys(CALL, "assumed: a test")
     yield of_hosts("ray", machines, [Link("a", "b", sources=sources, **CALL)])
-    remote_calibration.enter({})
+    calibrator.set_remote_hosts({})
 
 
 def system(platform: Platform, env: dict[str, Any], **limits: Any) -> System:

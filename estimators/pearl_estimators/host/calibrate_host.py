@@ -1,4 +1,4 @@
-"""Measuring this host: the tasks of the child process that `child_process` starts."""
+"""The tasks of the process that times kernels, which `child_process` starts."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from importlib import import_module
 from importlib.util import find_spec
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -29,31 +30,33 @@ from pearl_estimators.host.benchmark_kernels import (
     variants,
 )
 from pearl_estimators.host.calibration import Calibration, HeldOutTiming
+from pearl_estimators.host.calibration_file import Tell, journal_writer
 from pearl_estimators.host.free_cores import look
-from pearl_estimators.host.journal import Tell, journal_writer
 from pearl_estimators.host.linear_fit import family, point, predict
-from pearl_estimators.host.probe import probe_here
+from pearl_estimators.host.probe import time_probe
 from pearl_estimators.host.timer import HELD, Timing, time_call
-from pearl_estimators.host.user_code_timing import time_here
+from pearl_estimators.host.user_code_timing import time_user_code
 
-POINT_S = (0.004, 0.015)  # shortest and longest time given to one point in one round
+POINT_S = (0.004, 0.015)
+"""Shortest and longest time that one point has in one round, in seconds."""
 ROUNDS = 3
 THREADS_S = 6.0
-"""What timing by several threads of torch may take (a kernel takes some 0.1 s)."""
+"""Limit of timing several threads of torch. One kernel takes about 0.1 s."""
 LANES_S = 8.0
-"""Of these what measuring the cost of lanes may take, and waiting for the cores, twice `MORE_S` (3
-to 7 s on 2 × AMD EPYC, 2026)."""
-TIMING = 0.7  # share of the time left that the timings are given; their warm-up takes the rest
+"""Share of the target duration for the cost of lanes. Waiting for the cores takes twice `MORE_S`
+of it (measuring took 3 to 7 s on 2 × AMD EPYC, 2026)."""
+TIMING = 0.7
+"""Share of the time left that goes into timings. Their warm-up takes the rest."""
 MORE_ROUNDS, MORE_S = 20, 2.0
-"""Rounds and seconds more, at most, of calls on two cores that were never timed with the cores as
-far apart as they are to be."""
+"""Limits of the further rounds for calls on two cores that were never timed at the core latency
+that the calibration is for."""
 PAUSE_S = 0.2
-"""Between these, and while waiting that the cores are so (assumed)."""
+"""Pause between these rounds, and between two checks of the core latency (assumed)."""
 
 Timer = Callable[[float], Timing]
 """Times one bound kernel for about so many seconds."""
 Prepare = Callable[[Kernel, str], Timer]
-"""Binds a kernel in a variant; UnsupportedError or ImportError where this installation cannot."""
+"""Binds a kernel in a variant. UnsupportedError or ImportError if this installation cannot."""
 
 
 def _prepare(kernel: Kernel, variant: str) -> Timer:
@@ -67,49 +70,48 @@ def _prepare(kernel: Kernel, variant: str) -> Timer:
 class _TimedKernel:
     """A kernel in a variant and its timings so far.
 
-    Of a call on two cores also the latency between these before and after each timing, in seconds.
+    Of a call on two cores, also the latency between the cores before and after each timing.
     """
 
     def __init__(self, kernel: Kernel, variant: str, timer: Timer) -> None:
         self.kernel, self.variant, self._timer = kernel, variant, timer
         self.pair = variants(kernel).get(variant, 1) > 1
-        self.timings: list[Timing] = []
-        self.apart: list[tuple[float, float]] = []
+        self.timings: list[tuple[Timing, tuple[float, float]]] = []
 
-    def add(self, seconds: float, apart: Callable[[], float]) -> None:
-        before_s = apart() if self.pair else 0.0
-        self.timings.append(self._timer(min(max(seconds, POINT_S[0]), POINT_S[1])))
-        self.apart.append((before_s, apart() if self.pair else 0.0))
+    def add(self, seconds: float, latency: Callable[[], float]) -> None:
+        before_s = latency() if self.pair else 0.0
+        timing = self._timer(min(max(seconds, POINT_S[0]), POINT_S[1]))
+        self.timings.append((timing, (before_s, latency() if self.pair else 0.0)))
 
-    def held(self) -> list[tuple[Timing, tuple[float, float]]]:
+    def uncontended(self) -> list[tuple[Timing, tuple[float, float]]]:
         """Timings in which the kernel had all its cores."""
-        both = zip(self.timings, self.apart, strict=True)
-        return [(t, near) for t, near in both if t.contention <= HELD]
+        return [(t, near) for t, near in self.timings if t.contention <= HELD]
 
-    def counted(self, apart_s: float) -> list[Timing]:
-        """Timings in which the kernel had all its cores, so far apart."""
+    def at_latency(self, apart_s: float) -> list[Timing]:
+        """Timings in which the kernel had all its cores, at this latency between them."""
         from pearl_devices.primitives.math.core_latency import alike
 
-        return [t for t, near in self.held() if all(alike(s, apart_s) for s in near)]
+        return [t for t, near in self.uncontended() if all(alike(s, apart_s) for s in near)]
 
-    def found(self, apart_s: float = 0.0) -> dict[str, Any]:
+    def finding(self, apart_s: float = 0.0) -> dict[str, Any]:
         """The kernel's point: the fastest of the timings that count.
 
-        Of a call on two cores those of `counted` count, else those of `held`, else all; the point's
-        share of the CPU says which.
+        Of a call on two cores, those of `at_latency` count, else those of `uncontended`, else all.
+        The point's share of the CPU says which.
         """
-        counted = self.timings
+        counted = [t for t, _ in self.timings]
         if self.pair:
-            counted = self.counted(apart_s) or [t for t, _ in self.held()] or counted
+            uncontended = [t for t, _ in self.uncontended()]
+            counted = self.at_latency(apart_s) or uncontended or counted
         medians = [t.median_s for t in counted]
         best = min(counted, key=lambda t: t.median_s)
-        made = point(
+        timed = point(
             *(self.kernel, self.variant, best.median_s),
             spread=best.spread,
             share=1 / best.contention,
             unsteady=max(medians) / min(medians),
         )
-        return {"point": {**vars(made), "terms": dict(made.terms)}}
+        return {"point": {**vars(timed), "terms": dict(timed.terms)}}
 
 
 def time_points(
@@ -123,23 +125,25 @@ def time_points(
     apart: Callable[[], float] | None = None,
     pause: Callable[[float], None] = time.sleep,
 ) -> float:
-    """Time these kernels in this process, and tell of each as soon as it is timed, then as it is
-    timed better. Returns the latency between two cores that calls on both were timed at, in seconds
-    (0 where no call had both).
+    """Time these kernels in this process; return the latency between cores that counts, in seconds.
 
-    Every kernel is timed in ROUNDS rounds and keeps its fastest: other load on the machine comes
-    and goes, and slows a core even where it does not take the core. Of calls on two cores only
-    timings count in which these were as near as they often are (`apart` measures it); a host that
-    moves the processors of a virtual machine changes that. These are told of at the end. A family
-    that cannot be bound here is told of as `skipped`, with the reason.
+    A point is told as soon as it is timed, and again when it is timed better. Every kernel is timed
+    in ROUNDS rounds, and the fastest counts: other load on the machine comes and goes, and slows a
+    core even if it does not take the core. Of calls on two cores, a timing counts only if `apart`
+    measures the latency between these cores that is usual, since a host may move the processors of
+    a virtual machine. These points are told at the end. A family that cannot be bound here is told
+    as `skipped`, with the reason.
 
     seconds: limit of the whole. Compiling and importing count, so the points share the rest, within
         POINT_S each.
-    apart_s: the latency to time at; 0 for the nearest in a quarter of the timings, so that one
-        calibration takes the same as the next.
+    apart_s: the latency to time at. 0 takes the lower quartile of the latencies measured, so that
+        one calibration takes the same as the next. 0 is returned if no call had both its cores.
     """
     end_s = clock() + seconds
-    apart = apart or _exchange()
+    if apart is None:
+        from pearl_devices.primitives.math.core_latency import exchange_s
+
+        apart = exchange_s
     waiting = list(jobs)
     timed: list[_TimedKernel] = []
     skipped: set[str] = set()
@@ -160,74 +164,69 @@ def time_points(
         timed.append(each)
         each.add(share_s(ROUNDS, len(waiting)), apart)
         if not each.pair:
-            tell(each.found())
+            tell(each.finding())
     for left in range(ROUNDS - 1, 0, -1):
         share = share_s(left, len(timed))
         for each in timed:
             each.add(share, apart)
             if not each.pair:
-                tell(each.found())
+                tell(each.finding())
     pairs = [each for each in timed if each.pair]
-    readings = sorted(s for each in pairs for _, near in each.held() for s in near)
+    readings = sorted(s for each in pairs for _, near in each.uncontended() for s in near)
     if readings and not apart_s:
         apart_s = readings[len(readings) // 4]
     more_s = clock() + MORE_S
     for _ in range(MORE_ROUNDS):
-        lacking = [each for each in pairs if not each.counted(apart_s)]
-        if not lacking or not apart_s or clock() > more_s:
+        missing = [each for each in pairs if not each.at_latency(apart_s)]
+        if not missing or not apart_s or clock() > more_s:
             break
         pause(PAUSE_S)
-        for each in lacking:
+        for each in missing:
             each.add(POINT_S[1], apart)
     if apart_s:
         tell({"apart_s": apart_s})
     for each in pairs:
-        tell(each.found(apart_s))
+        tell(each.finding(apart_s))
     return apart_s
 
 
-def _exchange() -> Callable[[], float]:
-    from pearl_devices.primitives.math.core_latency import exchange_s
-
-    return exchange_s
-
-
-def chosen(
-    only: Sequence[str], groups: Sequence[str], known: Calibration
+def select_jobs(
+    codes: Sequence[str], groups: Sequence[str], known: Calibration
 ) -> list[tuple[Kernel, str]]:
-    """The kernels and variants of `lacking` whose `code_of` is one of `only`, in its order."""
-    place = {code: n for n, code in enumerate(only)}
-    jobs = [(code_of(of, v), (of, v)) for of, v in lacking(groups, known)]
-    return [job for _, job in sorted((j for j in jobs if j[0] in place), key=lambda j: place[j[0]])]
+    """Return those of `missing_jobs` whose `code_of` is one of `codes`, in the order of `codes`."""
+    order = {code: n for n, code in enumerate(codes)}
+    jobs = [(order.get(code_of(*job)), job) for job in missing_jobs(groups, known)]
+    return [job for _, job in sorted(((n, j) for n, j in jobs if n is not None), key=itemgetter(0))]
 
 
-def everything(seconds: float, groups: Sequence[str], known: Calibration, tell: Tell) -> None:
-    """Tell of the kernels of `groups` that `known` has no point of, and of the lane costs that
-    it lacks: those of the runtime, and the slow-down of calls on two cores by each other."""
-    jobs, points_s = lacking(groups, known), max(seconds - LANES_S, seconds / 2)
+def measure_all(seconds: float, groups: Sequence[str], known: Calibration, tell: Tell) -> None:
+    """Time what `known` lacks: points of these groups, and the costs of several lanes.
+
+    The costs of lanes are those of the runtime, and the slow-down of two kernels by each other.
+    """
+    jobs, points_s = missing_jobs(groups, known), max(seconds - LANES_S, seconds / 2)
     apart_s = time_points(points_s, jobs, tell, apart_s=known.apart_s)
-    time_threads(_new(by_threads(groups), known), tell)
+    time_threads(new_jobs(by_threads(groups), known), tell)
     if CORES < 2 or find_spec(RUNTIME.partition(".")[0]) is None:
         return
-    runtime = dict(known.runtime) or _runtime(apart_s)
-    if runtime:
+    if runtime := dict(known.runtime) or _runtime(apart_s):
         tell({"runtime": runtime})
         kernels = ((k, v) for k in training(groups) for v in variants(k))
         tell({"beside": interference.measure_slowdowns(kernels, known.beside, bound)})
 
 
-def lacking(groups: Sequence[str], known: Calibration) -> list[tuple[Kernel, str]]:
-    """The kernels and variants to fit on, of these groups, of which `known` has no point."""
-    return _new(((of, v) for of in training(groups) for v in variants(of)), known)
+def missing_jobs(groups: Sequence[str], known: Calibration) -> list[tuple[Kernel, str]]:
+    """Return the kernels and variants of these groups that `known` has no point of."""
+    return new_jobs(((of, v) for of in training(groups) for v in variants(of)), known)
 
 
-def _new(jobs: Iterable[tuple[Kernel, str]], known: Calibration) -> list[tuple[Kernel, str]]:
-    """Those of which `known` has no point, and does not say why."""
-    have = {p.key for p in known.points}
+def new_jobs(jobs: Iterable[tuple[Kernel, str]], known: Calibration) -> list[tuple[Kernel, str]]:
+    """Return the jobs that `known` has neither a point of nor a reason for having none."""
+    timed = {p.key for p in known.points}
     return [
         (kernel, variant)
         for kernel, variant in jobs
-        if point(kernel, variant, 1.0).key not in have
+        if point(kernel, variant, 1.0).key not in timed
         and f"{family(kernel)} {variant}" not in known.skipped
     ]
 
@@ -240,9 +239,11 @@ def time_threads(
     share: Callable[[int], float] = look,
     clock: Callable[[], float] = time.perf_counter,
 ) -> None:
-    """Time these kernels, by several threads of torch, for THREADS_S at most, while so many cores
-    are free: where something else has a part of one, each operation waits for the scheduler, and a
-    gradient step takes ten times as long and more. Told of are only timings that had all cores."""
+    """Time these kernels by several threads of torch, for THREADS_S at most, on free cores.
+
+    If another process has a part of a core, each operation waits for the scheduler, and a gradient
+    step takes ten times as long and more. So only timings that had all their cores are told.
+    """
     end_s = clock() + THREADS_S
     for kernel, variant in jobs:
         if clock() > end_s or share(torch_threads.of(variant)) < 1 / HELD:
@@ -254,66 +255,67 @@ def time_threads(
             continue
         for _ in range(ROUNDS):
             each.add(POINT_S[1], lambda: 0.0)
-        each.timings = [timing for timing, _ in each.held()]
+        each.timings = each.uncontended()
         if each.timings:
-            tell(each.found())
+            tell(each.finding())
 
 
 RUNTIME = "pearl.runtime.lanes.overhead"
-"""The module whose `measured` times what lanes cost, where the runtime is installed."""
+"""The module whose `measure_overhead` times what lanes cost, if the runtime is installed."""
 
 
 def _runtime(
     apart_s: float,
-    run: Callable[[], dict[str, float]] | None = None,
+    measure: Callable[[], dict[str, float]] | None = None,
     share: Callable[[int], float] = look,
 ) -> dict[str, float]:
-    """Cost of lanes, measured with the cores as far apart as when calls on two of them were timed.
+    """Measure the cost of lanes at the latency between cores that calls on two cores have.
 
-    Empty where the cores do not come to be so, or two were not to be had before and after.
-    run: the function that measures it.
+    Empty if two cores were not free before and after. If the latency does not come back within
+    MORE_S, the last measurement counts.
     """
     from pearl_devices.primitives.math.core_latency import as_near
 
-    run = run or import_module(RUNTIME).measure_overhead
-    found: dict[str, float] = {}
+    measure = measure or import_module(RUNTIME).measure_overhead
+    costs: dict[str, float] = {}
     end_s = time.monotonic() + MORE_S
     while True:
         if share(2) >= 1 / HELD:
-            timed, near = as_near(run, apart_s)
+            timed, near = as_near(measure, apart_s)
             if share(2) >= 1 / HELD:
-                found = timed
+                costs = timed
                 if near:
-                    return found
+                    return costs
         if time.monotonic() > end_s:
-            return found
+            return costs
         time.sleep(PAUSE_S)
 
 
-def check_here(
+def time_held_out(
     calibration: Calibration, *, seconds: float = 8.0, prepare: Prepare = _prepare
 ) -> list[HeldOutTiming]:
-    """Time the held-out kernels in this process beside what `calibration` predicts for them."""
+    """Time the held-out kernels in this process, and compare the predictions of `calibration`."""
     jobs = [(k, v, f) for k in held_out() for v in variants(k) if (f := calibration.find(k, v))]
     timers = [prepare(kernel, variant) for kernel, variant, _ in jobs]
     share = min(max(seconds / (ROUNDS * max(len(jobs), 1)), POINT_S[0]), POINT_S[1])
     timings = [[timer(share).median_s for timer in timers] for _ in range(ROUNDS)]
     rows = []
-    for (kernel, variant, found), *times in zip(jobs, *timings, strict=True):
-        guess = predict(found, point(kernel, variant, 1.0))
+    for (kernel, variant, fit), *times in zip(jobs, *timings, strict=True):
+        guess = predict(fit, point(kernel, variant, 1.0))
         sizes = ", ".join(f"{k} {v}" for k, v in kernel.dims.items())
-        what = f"{family(kernel)} ({sizes})"
+        label = f"{family(kernel)} ({sizes})"
         rows.append(
-            HeldOutTiming(what, variant, guess.seconds, min(times), guess.low_s, guess.high_s)
+            HeldOutTiming(label, variant, guess.seconds, min(times), guess.low_s, guess.high_s)
         )
     return rows
 
 
 def _end_with_parent() -> None:
-    """Ends this process, and those it has started, once the parent has closed the input.
+    """End this process, and those it has started, once the parent has closed the input.
 
-    Read below `sys.stdin`: a process that an environment forks meanwhile closes its own copy of
-    that, and would wait for ever for the lock of a thread that it does not have.
+    The descriptor is read directly, not through `sys.stdin`: a process that an environment forks
+    meanwhile closes its own copy of `sys.stdin`, and would wait for ever for the lock of a thread
+    that it does not have.
     """
     while os.read(0, 1 << 12):
         pass
@@ -323,29 +325,31 @@ def _end_with_parent() -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """`measure SECONDS`, `check SECONDS`, `own SECONDS` or `probe SECONDS`.
+    """Run `measure SECONDS`, `check SECONDS`, `own SECONDS` or `probe SECONDS`.
 
-    The first line of input is the task's JSON: groups, known calibration, journal and the families
-    and variants to time alone; a calibration; kernels of the user's own; nothing.
+    The first line of input is the task's JSON. measure: groups, known calibration, path of the
+    journal and the codes to time alone; check: a calibration; own: user-defined kernels; probe:
+    null.
     """
     task, seconds = arguments[0], float(arguments[1])
-    given = json.loads(sys.stdin.readline())
+    request = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_parent, daemon=True).start()
     if task == "check":
-        rows = check_here(Calibration.from_json(given), seconds=seconds)
+        rows = time_held_out(Calibration.from_json(request), seconds=seconds)
         print(json.dumps([asdict(row) for row in rows]))
     elif task == "own":
-        print(json.dumps(time_here(given, seconds)))
+        print(json.dumps(time_user_code(request, seconds)))
     elif task == "probe":
-        gc.disable()  # it ends soon, and each look for garbage walks all that torch brings
-        print(json.dumps(probe_here(seconds)))
+        gc.disable()  # the process is short, and each collection walks all objects of torch
+        print(json.dumps(time_probe(seconds)))
     else:
-        known, tell = Calibration.from_json(given["known"]), journal_writer(Path(given["journal"]))
-        if given["only"]:
-            jobs = chosen(given["only"], given["groups"], known)
+        known = Calibration.from_json(request["known"])
+        tell = journal_writer(Path(request["journal"]))
+        if request["only"]:
+            jobs = select_jobs(request["only"], request["groups"], known)
             time_points(seconds, jobs, tell, apart_s=known.apart_s)
         else:
-            everything(seconds, given["groups"], known, tell)
+            measure_all(seconds, request["groups"], known, tell)
         print("null")
     sys.stdout.flush()
 

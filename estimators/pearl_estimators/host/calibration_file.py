@@ -1,4 +1,9 @@
-"""The file of this host's calibration: its path, the checks of its content, and its lock."""
+"""The files of this host's calibration: the calibration itself, its lock, and its journal.
+
+The process that measures appends a line for every timed kernel to the journal. A line is whole or
+does not count, so an end of any kind (Ctrl-C, a time limit, a power cut) loses at most the kernel
+that is being timed.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +12,8 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,27 +23,38 @@ from pearl_estimators.host.calibration import (
     SCHEMA,
     Calibration,
     CalibrationError,
+    CalibrationWarning,
     OutdatedError,
     checksum,
     host,
+    sealed,
+    unsealed,
     versions,
 )
+from pearl_estimators.host.linear_fit import Point
 
-LOCK_S = 0.05
-"""From one look at a lock that another process holds to the next."""
+LOCK_POLL_S = 0.05
+"""Pause between two attempts to take a lock that another process holds."""
+JOURNAL_SCHEMA = 1
+
+Tell = Callable[[Mapping[str, Any]], None]
+"""Takes one finding: one of `point` (a Point's fields), `skipped` (family and variant → why),
+`apart_s`, `runtime` and `beside` (fields of Calibration)."""
+
+_loaded: dict[tuple[Path, int, int], Calibration] = {}
 
 
 def path() -> Path:
-    """Path of this host's calibration."""
+    """Return the path of this host's calibration."""
     return cache_folder() / f"calibration-{checksum(host())[:12]}.json"
 
 
-def stored() -> Calibration | None:
-    """The stored calibration of this host, or None where there is no file.
+def load_calibration() -> Calibration | None:
+    """Read the stored calibration of this host; None if there is no file.
 
     Raises:
         CalibrationError: the file is damaged, edited or another host's.
-        OutdatedError: it is of other versions.
+        OutdatedError: the file was made with other versions.
     """
     file = path()
     try:
@@ -47,25 +64,55 @@ def stored() -> Calibration | None:
     except (OSError, UnicodeDecodeError) as error:
         raise CalibrationError(f"{file}: cannot be read ({error})") from None
     try:
-        value = json.loads(text, parse_constant=_no_constant)
-        if changed := _changed(value):
+        value = json.loads(text, parse_constant=_refuse_constant)
+        if changed := _changed_versions(value):
             raise OutdatedError(f"{file}: measured with other versions of {', '.join(changed)}")
-        found = Calibration.from_json(value)
+        calibration = Calibration.from_json(value)
     except OutdatedError:
         raise
     except (ValueError, RecursionError) as error:
         raise CalibrationError(f"{file}: {error}") from None
-    if dict(found.host) != host():
+    if dict(calibration.host) != host():
         raise CalibrationError(
-            f"{file}: measured on another host ({found.host.get('cpu')}, "
-            f"{found.host.get('cores')} cores), this one is {host()}"
+            f"{file}: measured on another host ({calibration.host.get('cpu')}, "
+            f"{calibration.host.get('cores')} cores), this one is {host()}"
         )
-    return found
+    return calibration
 
 
-def _changed(value: Any) -> list[str]:
-    """Names of the versions that differ from those of a whole file of this host, whose fits may
-    have another form; empty where none does, or the file is not whole."""
+def load_usable() -> Calibration | None:
+    """Return the stored calibration; None if there is none, or if it has to be measured again.
+
+    The file is read again only if it has changed. A CalibrationWarning reports a damaged file.
+    """
+    file = path()
+    try:
+        stat = file.stat()
+    except OSError:
+        return None
+    key = file, stat.st_mtime_ns, stat.st_size
+    if key not in _loaded:
+        try:
+            calibration = load_calibration()
+        except OutdatedError:
+            return None
+        except CalibrationError as error:
+            warnings.warn(
+                f"{error}; the calibration is measured again", CalibrationWarning, stacklevel=3
+            )
+            return None
+        if calibration is None:
+            return None
+        _loaded[key] = calibration
+    return _loaded[key]
+
+
+def _changed_versions(value: Any) -> list[str]:
+    """Names of the versions that differ from those of an undamaged file of this host.
+
+    Fits of other versions may have another form. Empty for a damaged file, which is no news of
+    versions.
+    """
     if not isinstance(value, dict) or value.get("schema") != SCHEMA:
         return []
     body = {k: v for k, v in value.items() if k != "checksum"}
@@ -77,7 +124,7 @@ def _changed(value: Any) -> list[str]:
     return sorted(k for k in now if then.get(k) != now[k])
 
 
-def _no_constant(name: str) -> float:
+def _refuse_constant(name: str) -> float:
     raise ValueError(f"{name} is not a number")
 
 
@@ -98,18 +145,20 @@ def store(calibration: Calibration) -> None:
 
 
 @contextmanager
-def hold(file: Path, limit_s: float) -> Iterator[bool]:
-    """Hold a lock beside `file`, so that two first uses do not measure against each other; False
-    where another process has held it for limit_s.
+def locking(limit_s: float) -> Iterator[bool]:
+    """Within this context, hold the lock of the calibration; False if another process kept the lock
+    for limit_s.
 
-    Where the system has no file locks the last writer wins, which is safe but slower.
+    The lock keeps two first uses from measuring against each other. On a system without file locks
+    the last writer wins, which is safe but slower.
     """
+    file = path()
     file.parent.mkdir(parents=True, exist_ok=True)
     with open(file.with_suffix(".lock"), "w", encoding="utf-8") as lock:
-        yield _locked(lock.fileno(), limit_s)
+        yield _lock(lock.fileno(), limit_s)
 
 
-def _locked(handle: int, limit_s: float) -> bool:
+def _lock(handle: int, limit_s: float) -> bool:
     if sys.platform == "win32":
         return True
     import fcntl
@@ -121,6 +170,59 @@ def _locked(handle: int, limit_s: float) -> bool:
         except BlockingIOError:
             if time.monotonic() > end_s:
                 return False
-            time.sleep(LOCK_S)
+            time.sleep(LOCK_POLL_S)
         else:
             return True
+
+
+def journal_path() -> Path:
+    """Return the path of the journal, beside this host's calibration."""
+    return path().with_suffix(".journal")
+
+
+def _journal_stamp() -> str:
+    """Digest of host and versions. Lines with another stamp do not count."""
+    return checksum({"host": host(), "versions": versions()})[:16]
+
+
+def journal_writer(file: Path) -> Tell:
+    """Return a function that appends a finding to the journal."""
+    stamp = _journal_stamp()
+
+    def tell(finding: Mapping[str, Any]) -> None:
+        line = {"schema": JOURNAL_SCHEMA, "made_by": stamp, **finding}
+        text = json.dumps(sealed(line), allow_nan=False)
+        # One write to a file opened for appending: lines of two processes never mix.
+        handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            os.write(handle, f"{text}\n".encode())
+        finally:
+            os.close(handle)
+
+    return tell
+
+
+def read_journal(max_age_s: float | None = None) -> list[dict[str, Any]]:
+    """Read the findings in the journal, oldest first.
+
+    Lines that are cut, damaged or of another host or version are left out.
+    max_age_s: age of the last line above which the whole journal is left out.
+    """
+    file = journal_path()
+    try:
+        if max_age_s is not None and time.time() - file.stat().st_mtime > max_age_s:
+            return []
+        lines = file.read_bytes().splitlines()
+    except FileNotFoundError:
+        return []
+    stamp, findings = _journal_stamp(), []
+    for line in lines:
+        try:
+            body = unsealed(json.loads(line), JOURNAL_SCHEMA, "journal")
+            if "point" in body:
+                Point(**body["point"])
+        except (ValueError, TypeError, RecursionError):
+            continue
+        if body.pop("made_by", None) == stamp:
+            findings.append(body)
+    return findings

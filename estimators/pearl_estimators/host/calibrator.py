@@ -1,11 +1,15 @@
-"""The calibrated rung: this host's CPU kernels, timed once and kept in a file."""
+"""The calibration that an estimate rests on: this host's, or that of another node of a cluster.
+
+Groups of kernels are timed when an estimate first needs them, and timed again where they are in
+doubt.
+"""
 
 from __future__ import annotations
 
 import calendar
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
@@ -13,7 +17,6 @@ from pathlib import Path
 
 from pearl_devices import Device, Kernel, backend
 from pearl_devices.base import wide
-from pearl_devices.validation import misfit
 from pearl_estimators.host.benchmark_kernels import (
     CORES,
     GROUPS,
@@ -24,367 +27,249 @@ from pearl_estimators.host.benchmark_kernels import (
 )
 from pearl_estimators.host.calibration import (
     Calibration,
-    CalibrationError,
     CalibrationWarning,
-    HeldOutTiming,
-    OutdatedError,
 )
-from pearl_estimators.host.calibration_file import hold, path, store, stored
-from pearl_estimators.host.child_process import in_child
-from pearl_estimators.host.free_cores import share_had
-from pearl_estimators.host.journal import (
-    empty,
-    gathered,
-    group_of,
-    journal_of,
+from pearl_estimators.host.calibration_file import (
+    load_usable,
+    locking,
+    path,
     read_journal,
-    timeable,
 )
+from pearl_estimators.host.calibration_updates import (
+    empty_calibration,
+    fit_journal,
+    merge_retimed,
+    points_of_group,
+)
+from pearl_estimators.host.free_cores import share_had
 from pearl_estimators.host.linear_fit import Point, family
-from pearl_estimators.host.remote_calibration import MEASURED_BY, calibration_of
-from pearl_estimators.host.timed_again import settled
+from pearl_estimators.host.measuring import measured_calibration, store_result, time_groups
 from pearl_estimators.host.timer import HELD
 
-SECONDS = 30.0
-"""Duration of measuring on first use to aim at."""
-UNFINISHED_S = 3600.0
-"""Age of an unfinished measuring up to which a forced one goes on with it."""
-PASSED_S = 600.0
-"""Pause after which this process tries again to time a kernel that could not be timed (assumed)."""
-AGAIN_S, AGAIN_LIMIT_S, AGAIN_EVERY_S = 10.0, 60.0, 3600.0
-"""Of timing again: the duration to aim at, its limit, and the least pause between two."""
+RETRY_S = 600.0
+"""Pause before this process tries again to time a kernel that could not be timed (assumed)."""
+RETIME_S, RETIME_LIMIT_S, RETIME_EVERY_S = 10.0, 60.0, 3600.0
+"""Timing points again: target duration, limit, and least pause between two times."""
 
-_held: ContextVar[str] = ContextVar("held", default="")
-"""Why nothing of this host is timed now (`as_known`); empty: what is needed is timed."""
-_known: dict[tuple[Path, int, int], Calibration] = {}
-_passed: dict[str, tuple[float, str]] = {}
-"""Group → when (monotonic seconds) it was passed over, and why."""
-_looked: set[Path] = set()
-"""Calibrations of which this process has looked for something to be timed again."""
+Measure = Callable[[Sequence[str]], tuple[Calibration, str]]
+"""Measures groups of a host, as `measured_calibration` does for this one."""
+
+MEASURED_BY: dict[str, Measure] = {}
+"""Name of another host of the cluster → the function that measures there."""
+
+_remote: dict[str, tuple[Calibration, frozenset[str]]] = {}
+"""Host in MEASURED_BY → its calibration, and the groups that were requested."""
+_no_timing: ContextVar[str] = ContextVar("no_timing", default="")
+"""Why nothing of this host is timed now (`without_timing`); empty if timing is allowed."""
+_skipped: dict[str, tuple[float, str]] = {}
+"""Group → when (monotonic seconds) it was skipped, and why."""
+_checked: set[Path] = set()
+"""Calibrations that this process has searched for points to time again."""
 
 
-def _say(text: str) -> None:
+def _warn(text: str) -> None:
     warnings.warn(text, CalibrationWarning, stacklevel=3)
-
-
-def calibrate(
-    platform: str = "host",
-    *,
-    seconds: float = SECONDS,
-    force: bool = False,
-    groups: Iterable[str] | None = None,
-    limit_s: float | None = None,
-) -> Calibration:
-    """This host's calibration: the stored one, or measured now in a child process and stored.
-
-    However measuring ends, the next call goes on with the points timed so far; with `force` only
-    within UNFINISHED_S. A stored file that is damaged is made anew, with a CalibrationWarning.
-
-    platform: `host`, the only machine that can be measured from here.
-    seconds: duration of measuring to aim at, compiling included.
-    groups: those of `benchmark_kernels.GROUPS` that are needed; of these only the missing ones are
-        timed. By default all.
-    force: measure even if a sound calibration is stored.
-    limit_s: wall seconds after which measuring is ended, for compiling has no other bound;
-        2 · seconds + 120 by default.
-
-    Raises:
-        CalibrationError: measuring fails or exceeds limit_s.
-        ValueError: an argument is out of range.
-    """
-    if platform != "host":
-        raise ValueError(
-            f"calibrate: platform is {platform!r}; only 'host', the machine this runs on, can be "
-            "measured, other platforms are estimated from their data sheets"
-        )
-    for name, value in (("seconds", seconds), ("limit_s", limit_s)):
-        if value is not None and (wrong := misfit(value, above=True)):
-            raise ValueError(f"calibrate: {name} {wrong}")
-    limit_s = limit_of(seconds) if limit_s is None else limit_s
-    wanted = set(GROUPS) if groups is None else set(groups) & set(GROUPS)
-    found, why = _measured(wanted, seconds, limit_s, force)
-    if why:
-        raise CalibrationError(
-            f"{why}; the {len(found.points)} kernels timed so far are kept, and the next try goes "
-            "on with the others"
-        )
-    return found
-
-
-def limit_of(seconds: float) -> float:
-    """The default wall limit of a measuring that is to take `seconds` seconds."""
-    return 2 * seconds + 120
-
-
-def measured_calibration(groups: Sequence[str]) -> tuple[Calibration, str]:
-    """This host's calibration with these groups and ""; or as far as it came, and why."""
-    return _measured(set(groups), SECONDS, limit_of(SECONDS))
-
-
-def _measured(
-    wanted: set[str], seconds: float, limit_s: float, force: bool = False
-) -> tuple[Calibration, str]:
-    """The calibration with all of `wanted` and an empty text; or as far as it came, and why."""
-    file = path()
-    known = None if force else remembered(file)
-    if known is not None and wanted <= set(known.groups):
-        return known, ""
-    try:
-        with hold(file, limit_s) as held:
-            known = None if force else remembered(file)  # another process may have measured
-            if not held:
-                why = f"another process was measuring this host for more than {limit_s:.0f} s"
-                return known or empty(), why
-            journal = journal_of(file)
-            if before := read_journal(journal, UNFINISHED_S if force else None):
-                known = gathered(known, before)
-            else:
-                journal.unlink(missing_ok=True)
-            lacking = wanted - set(known.groups if known else ())
-            result, why = timed_now(known or empty(), lacking, seconds, limit_s)
-            if not why or not force:
-                keep(result)
-            return result, why
-    except OSError as error:
-        why = f"{error.filename or file}: {error.strerror}; set PEARL_CACHE_DIR to another folder"
-        return known or empty(), why
-
-
-def timed_now(
-    known: Calibration,
-    groups: set[str],
-    seconds: float,
-    limit_s: float,
-    only: Sequence[str] = (),
-) -> tuple[Calibration, str]:
-    """`known` with the missing points of `groups` timed, and why some are missing still (or an
-    empty text). only: those of these codes alone (`code_of`), in this order; empty: all."""
-    journal, begin_s, why = journal_of(path()), time.monotonic(), ""
-    if groups:
-        given = {"groups": sorted(groups), "known": known.to_json(), "journal": str(journal)}
-        given |= {"only": [*only]}
-        try:
-            in_child("measure", seconds, timeout_s=limit_s, given=given)
-        except CalibrationError as error:
-            why = str(error)
-    return gathered(known, read_journal(journal), time.monotonic() - begin_s), why
-
-
-def keep(result: Calibration) -> None:
-    """Store the calibration and remove the journal that it was gathered from."""
-    if result.points or result.skipped:
-        store(result)
-    journal_of(path()).unlink(missing_ok=True)
-
-
-def remembered(file: Path) -> Calibration | None:
-    """The stored calibration, read again only where the file has changed; None where there is none
-    or it has to be made anew."""
-    try:
-        stat = file.stat()
-    except OSError:
-        return None
-    key = file, stat.st_mtime_ns, stat.st_size
-    if key not in _known:
-        try:
-            found = stored()
-        except OutdatedError:
-            return None
-        except CalibrationError as error:
-            _say(f"{error}; it is made anew")
-            return None
-        if found is None:
-            return None
-        _known[key] = found
-    return _known[key]
 
 
 ESTIMATE = "pearl_estimators.cpu:calibrated_or_roofline"
 """Estimator of the device kinds that this calibration is for."""
 
 
-def calibrated(device: Device) -> bool:
+def is_calibrated(device: Device) -> bool:
     """Whether kernels of `device` are timed by the calibration of its host."""
     return device.real and backend(device.kind).ESTIMATE == ESTIMATE
 
 
-def calibrated_here(device: Device) -> bool:
+def is_calibrated_here(device: Device) -> bool:
     """Whether kernels of `device` are timed by the calibration of this host."""
-    return calibrated(device) and device.host not in MEASURED_BY
+    return is_calibrated(device) and device.host not in MEASURED_BY
 
 
 def calibration(device: Device, kernels: Iterable[Kernel] = ()) -> Calibration:
-    """The calibration of a CPU of this host, or of one in MEASURED_BY, for these kernels, timed on
-    first use unless `as_known` holds.
+    """Return the calibration of a device's host for these kernels, timed now if need be.
 
-    Kernels that cannot be timed within the limit are left to the next rung for PASSED_S. Points
-    that were timed under load, or are in doubt, are timed again where this host is quiet now. A
-    CalibrationWarning says so.
+    Nothing is timed within `without_timing`. If kernels cannot be timed within the limit, the next
+    estimate level serves them for RETRY_S. On an idle host, points that were timed under load or
+    are in doubt are timed again. A CalibrationWarning reports both.
 
     Raises:
-        ValueError: the device is not a CPU of this host.
+        ValueError: the device is not a CPU of this host, nor of one in MEASURED_BY.
     """
-    if calibrated(device) and device.host in MEASURED_BY:
-        return calibration_of(device.host, needed_groups(kernels))
-    if not calibrated_here(device):
+    if is_calibrated(device) and device.host in MEASURED_BY:
+        return _remote_calibration(device.host, needed_groups(kernels))
+    if not is_calibrated_here(device):
         raise ValueError(
             f"device {device.name!r} (kind {device.kind}) is not a CPU of this host; only those "
             "are calibrated"
         )
-    if _held.get():
-        return remembered(path()) or empty()
-    needed = needed_groups(kernels)
-    wanted = needed - set(skipped_groups())
+    wanted = needed_groups(kernels) - set(skipped_groups())
     if not wanted:
-        return remembered(path()) or empty()
-    found, why = _measured(wanted, SECONDS, limit_of(SECONDS))
-    if why:
-        skip_groups(wanted - set(found.groups), why)
-        return found
-    return _again(found, wanted)
+        return load_usable() or empty_calibration()
+    result, reason = measured_calibration(sorted(wanted))
+    if reason:
+        skip_groups(wanted - set(result.groups), reason)
+        return result
+    return _retime(result, wanted)
+
+
+def set_remote_hosts(hosts: Mapping[str, Measure]) -> None:
+    """Let these hosts measure themselves, and no others."""
+    for entries in (MEASURED_BY, _remote):
+        entries.clear()
+    MEASURED_BY.update(hosts)
+
+
+def _remote_calibration(host: str, wanted: set[str]) -> Calibration:
+    """The calibration of a host in MEASURED_BY. Each of its groups is requested once."""
+    result, requested = _remote.get(host, (empty_calibration(), frozenset[str]()))
+    if not wanted <= requested:
+        result, reason = MEASURED_BY[host](sorted(wanted))
+        _remote[host] = result, requested | wanted
+        if reason:
+            _warn(f"host {host}: {reason}; kernels not timed there are estimated from data sheets")
+    return result
 
 
 @contextmanager
-def as_known(why: str) -> Iterator[None]:
-    """Meanwhile nothing of this host is timed: kernels that were never timed are estimated from the
-    data sheet. why: for the notes of plans."""
-    token = _held.set(why)
+def without_timing(reason: str) -> Iterator[None]:
+    """Within this context, time nothing of this host: the data sheet serves untimed kernels.
+
+    reason: for the notes of plans.
+    """
+    token = _no_timing.set(reason)
     try:
         yield
     finally:
-        _held.reset(token)
+        _no_timing.reset(token)
 
 
 def skipped_groups() -> dict[str, str]:
-    """Groups that are passed over now, and why."""
-    if why := _held.get():
-        return dict.fromkeys(GROUPS, why)
+    """Return the groups that are not timed now, each with the reason."""
+    if reason := _no_timing.get():
+        return dict.fromkeys(GROUPS, reason)
     now_s = time.monotonic()
-    return {name: why for name, (at_s, why) in _passed.items() if now_s - at_s < PASSED_S}
+    return {name: why for name, (at_s, why) in _skipped.items() if now_s - at_s < RETRY_S}
 
 
-def skip_groups(groups: Iterable[str], why: str) -> None:
-    """Leave the untimed kernels of these groups to the next rung for PASSED_S, with a warning.
+def skip_groups(groups: Iterable[str], reason: str) -> None:
+    """Leave the untimed kernels of these groups to the next estimate level for RETRY_S, and warn.
 
-    Groups that are passed over already are left as they are.
+    The pause of groups that are skipped already does not start again.
     """
     fresh = sorted(set(groups) - set(skipped_groups()))
     if not fresh:
         return
-    _passed.update(dict.fromkeys(fresh, (time.monotonic(), why)))
-    _say(
-        f"{why}; what is not timed yet of {', '.join(fresh)} is estimated from the data sheet; "
-        "`pearl calibrate` times it"
+    _skipped.update(dict.fromkeys(fresh, (time.monotonic(), reason)))
+    _warn(
+        f"{reason}; untimed kernels of {', '.join(fresh)} are estimated from the data sheet; "
+        "`pearl calibrate` times them"
     )
 
 
 def missing_groups(kernels: Iterable[Kernel]) -> list[str]:
-    """Groups that would be timed now for these kernels: the needed ones, less those that are stored
-    or passed over."""
-    found = remembered(path())
+    """Return the groups that an estimate of these kernels would time now."""
+    stored = load_usable()
     return sorted(
-        needed_groups(kernels) - set(found.groups if found else ()) - set(skipped_groups())
+        needed_groups(kernels) - set(stored.groups if stored else ()) - set(skipped_groups())
     )
 
 
 def needed_groups(kernels: Iterable[Kernel]) -> set[str]:
-    """Groups of `benchmark_kernels.GROUPS` that estimates of these kernels rest on."""
+    """Return the groups of `benchmark_kernels.GROUPS` that estimates of these kernels rest on."""
     return {"shared", *(group(family(kernel)) for kernel in kernels)} & set(GROUPS)
 
 
-def untimed(known: Calibration, kernel: Kernel, variant: str) -> bool:
-    """Whether a complete calibration has this kernel in this variant, and `known` lacks it."""
-    variant = timed_as(variant)
-    named = f"{family(kernel)} {variant}"
-    return (
-        named in timeable(group(family(kernel)))
-        and named not in known.skipped
-        and known.find(kernel, variant) is None
+def is_untimed(calibration: Calibration, kernel: Kernel, variant: str) -> bool:
+    """Whether a complete calibration times this kernel in this variant, and this one has not."""
+    name, variant = family(kernel), timed_as(variant)
+    named, of = f"{name} {variant}", group(name)
+    if named in calibration.skipped or calibration.find(kernel, variant):
+        return False
+    return any(each == named for _, each, _ in points_of_group(of)) or (
+        variant == THREADS and name in threaded([of])
     )
 
 
-def comparable(known: Calibration, kernel: Kernel, variants: Sequence[str]) -> list[str]:
-    """The variants, of those offered on a CPU of this host, that a plan may choose from.
+def comparable_variants(
+    calibration: Calibration, kernel: Kernel, variants: Sequence[str]
+) -> list[str]:
+    """Return the variants, of those offered on a CPU of this host, that a plan may choose from.
 
-    A datasheet estimate is off by more than variants are apart, so untimed variants are left out.
-    Where all are untimed the first stays, which is the backend's own preference.
+    Untimed variants are left out: the error of a datasheet estimate exceeds the difference between
+    variants. If all are untimed, the first stays, which is the backend's own preference.
     """
-    found = [v for v in variants if not untimed(known, kernel, v)]
-    return found or list(variants[:1])
+    timed = [v for v in variants if not is_untimed(calibration, kernel, v)]
+    return timed or list(variants[:1])
 
 
 # ---------------------------------------------------------------------- timed again
 
 
 def cores_are_idle(cores: int) -> bool:
-    """Whether so many cores are free now: those that are about to be used."""
+    """Whether this many cores are free now."""
     return share_had(cores) >= 1 / HELD
 
 
-def _again(found: Calibration, wanted: set[str]) -> Calibration:
-    """`found`, with points of `wanted` in doubt or timed under load timed again, and what lanes or
-    several threads of torch cost where that is lacking: where this host is quiet, once a process,
-    and not within AGAIN_EVERY_S of the last time."""
+def _retime(calibration: Calibration, wanted: set[str]) -> Calibration:
+    """Time again the points of `wanted` that are in doubt or were timed under load.
+
+    The missing costs of lanes and of torch's threads are timed too. All of it only on an idle host,
+    once a process, and not within RETIME_EVERY_S of the last time.
+    """
     file = path()
-    if file in _looked:
-        return found
-    _looked.add(file)
-    due = [p for p in found.points if group_of(p) in wanted and _due(p, found)]
-    lanes = CORES > 1 and not found.runtime
-    have = {p.named for p in found.points} | set(found.skipped)
-    threads = {group(n) for n in threaded(wanted) if f"{n} {THREADS}" not in have}
-    if not (due or lanes or threads) or _recent(found.again):
-        return found
+    if file in _checked:
+        return calibration
+    _checked.add(file)
+    due = [p for p in _due(calibration) if group(p.family) in wanted]
+    lanes = CORES > 1 and not calibration.runtime
+    timed = {p.named for p in calibration.points} | set(calibration.skipped)
+    threads = {group(n) for n in threaded(wanted) if f"{n} {THREADS}" not in timed}
+    if not (due or lanes or threads) or _is_recent(calibration.again):
+        return calibration
     several = lanes or threads or any(wide(p.variant) for p in due)
     if not cores_are_idle(2 if several else 1):
-        return found
-    reasons = {
+        return calibration
+    counts = {
         "timed under load": sum(p.loaded for p in due),
-        "contradicted by a run": sum(p.named in found.doubts and not p.loaded for p in due),
+        "contradicted by a run": sum(p.named in calibration.doubts and not p.loaded for p in due),
     }
-    what = [f"{n} kernels {why}" for why, n in reasons.items() if n]
-    what += ["what lanes cost"] if lanes else []
-    what += ["threads of torch"] if threads else []
-    _say(f"this host is quiet: timing again {', '.join(what)}, up to {AGAIN_LIMIT_S:.0f} s")
+    parts = [f"{n} kernels {why}" for why, n in counts.items() if n]
+    parts += ["the costs of lanes"] if lanes else []
+    parts += ["threads of torch"] if threads else []
+    _warn(f"this host is idle: timing again {', '.join(parts)}, up to {RETIME_LIMIT_S:.0f} s")
+    result = calibration
     try:
-        with hold(file, AGAIN_LIMIT_S) as held:
-            if not held:
-                return found
-            kept = tuple(p for p in found.points if p not in due)
-            groups = {group_of(p) for p in due} | threads or {"shared"}
-            _, why = timed_now(replace(found, points=kept), groups, AGAIN_S, AGAIN_LIMIT_S)
-            result = settled(found, gathered(found, read_journal(journal_of(file))))
-            keep(result)
+        with locking(RETIME_LIMIT_S) as locked:
+            if not locked:
+                return calibration
+            rest = replace(calibration, points=tuple(p for p in calibration.points if p not in due))
+            groups = {group(p.family) for p in due} | threads or {"shared"}
+            _, reason = time_groups(rest, groups, RETIME_S, RETIME_LIMIT_S)
+            result = merge_retimed(calibration, fit_journal(calibration, read_journal()))
+            store_result(result)
     except OSError as error:
-        why, result = f"{error.filename or file}: {error.strerror}", found
-    if why:
-        _say(f"{why}; what was not timed again counts as before")
+        reason, result = f"{error.filename or file}: {error.strerror}", calibration
+    if reason:
+        _warn(f"{reason}; kernels not timed again keep their old timings")
     return result
 
 
 def needs_retiming(kernels: Iterable[Kernel]) -> bool:
-    """Whether estimates of these kernels rest on points that are to be timed again, or the cost of
-    lanes is."""
-    found, wanted = remembered(path()), needed_groups(kernels)
-    if found is None or _held.get():
+    """Whether the cost of lanes, or a point behind estimates of these kernels, is to be timed."""
+    calibration, wanted = load_usable(), needed_groups(kernels)
+    if calibration is None or _no_timing.get():
         return False
-    lanes = CORES > 1 and not found.runtime
-    return lanes or any(_due(p, found) for p in found.points if group_of(p) in wanted)
+    lanes = CORES > 1 and not calibration.runtime
+    return lanes or any(group(p.family) in wanted for p in _due(calibration))
 
 
-def _due(point: Point, known: Calibration) -> bool:
-    return point.loaded or point.named in known.doubts
+def _due(calibration: Calibration) -> Iterator[Point]:
+    """Points that were timed under load or are in doubt."""
+    return (p for p in calibration.points if p.loaded or p.named in calibration.doubts)
 
 
-def _recent(stamp: str) -> bool:
+def _is_recent(stamp: str) -> bool:
     if not stamp:
         return False
     then = calendar.timegm(time.strptime(stamp, "%Y-%m-%dT%H:%M:%SZ"))
-    return abs(time.time() - then) < AGAIN_EVERY_S
-
-
-def check(calibration: Calibration, *, seconds: float = 8.0) -> list[HeldOutTiming]:
-    """Time kernels outside all fits, in a child process, beside the predictions of
-    `calibration`."""
-    rows = in_child("check", seconds, timeout_s=2 * seconds + 120, given=calibration.to_json())
-    return [HeldOutTiming(**row) for row in rows]
+    return abs(time.time() - then) < RETIME_EVERY_S

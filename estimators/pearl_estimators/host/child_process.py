@@ -1,4 +1,4 @@
-"""A task of `calibrate_host` in a process of its own, so that the caller imports no torch."""
+"""Run a task of `calibrate_host` in a child process, so that the caller imports no torch."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from pearl_estimators.host.calibration import CalibrationError, MeasuringTimeout
 _THREADS = ("OMP", "OPENBLAS", "MKL", "NUMBA", "VECLIB")
 
 
-def in_child(task: str, seconds: float, *, timeout_s: float, given: object = None) -> Any:
-    """Run `calibrate_host.main` in a process of its own, on one thread, and return its JSON.
+def run_in_child(task: str, seconds: float, *, timeout_s: float, request: object = None) -> Any:
+    """Run `calibrate_host.main` in a child process, on one thread, and return its JSON.
 
-    The child and all it starts end with this call, however it ends (Ctrl-C included), and with this
-    process: the child watches its standard input, which the death of the parent closes.
+    However this call ends (Ctrl-C included), the child and all its children end with it. They end
+    with this process too: the child watches its standard input, which the death of the parent
+    closes.
 
     Raises:
-        MeasuringTimeoutError: it took more than timeout_s seconds.
+        MeasuringTimeoutError: the child took more than timeout_s seconds.
         CalibrationError: the child fails.
     """
     environment = dict(os.environ)
@@ -41,11 +42,11 @@ def in_child(task: str, seconds: float, *, timeout_s: float, given: object = Non
             stderr=err,
             env=environment,
             bufsize=0,
-            start_new_session=True,  # one group to end, which Ctrl-C in a terminal does not reach
+            start_new_session=True,  # a process group, which Ctrl-C in a terminal does not reach
         ) as child,
     ):
-        giver = threading.Thread(target=_give, args=(child.stdin, given), daemon=True)
-        giver.start()  # the child may be long in coming to read more than a pipe holds
+        writer = threading.Thread(target=_write, args=(child.stdin, request), daemon=True)
+        writer.start()  # a request may be larger than a pipe, and the child reads it late
         try:
             status = child.wait(timeout=timeout_s)
         except subprocess.TimeoutExpired:
@@ -54,7 +55,7 @@ def in_child(task: str, seconds: float, *, timeout_s: float, given: object = Non
             ) from None
         finally:
             _end(child)
-            giver.join()
+            writer.join()
         out.seek(0)
         err.seek(0)
         text, trouble = out.read().decode(), err.read().decode(errors="replace").strip()
@@ -64,16 +65,16 @@ def in_child(task: str, seconds: float, *, timeout_s: float, given: object = Non
         return json.loads(text.splitlines()[-1])
 
 
-def _give(pipe: IO[bytes], given: object) -> None:
-    """Writes a line of JSON, as far as the other side reads it."""
-    line = json.dumps(given).encode() + b"\n"
+def _write(pipe: IO[bytes], request: object) -> None:
+    """Write a line of JSON, until the other side closes the pipe."""
+    line = json.dumps(request).encode() + b"\n"
     with suppress(OSError):
         while line:
             line = line[pipe.write(line) :]
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
-    """Kills a child that runs, with its group, so that no process it has started stays behind."""
+    """Kill a running child with its process group, so that no grandchild stays behind."""
     if child.poll() is not None:
         return
     if hasattr(os, "killpg"):

@@ -160,7 +160,7 @@ def predict(fit: Fit, at: Point) -> Prediction:
     )
 
 
-def fit(points: Sequence[Point]) -> list[Fit]:
+def fit_variant(points: Sequence[Point]) -> list[Fit]:
     """Fit every family of one variant together: least squares of ln(predicted / measured), no cost
     below 0. Terms of the same name cost the same in all of them.
 
@@ -216,7 +216,7 @@ ONE_CORE = tuple(k.name for k in KINDS.values() if k.structure in ("sample", "pr
 """Kinds whose code is a part of calls on two cores too, on one of them."""
 
 
-def fitted(points: Sequence[Point]) -> list[Fit]:
+def fit_variants(points: Sequence[Point]) -> list[Fit]:
     """The fits of all variants, each on its own points; a call on two cores has the replay of the
     one-core variant, whose points tell what of it costs what. Families of fewer than LEAST_POINTS
     have none, and a call on two cores that was timed without having both counts as not timed."""
@@ -235,7 +235,7 @@ def fitted(points: Sequence[Point]) -> list[Fit]:
             if single != variant and p.variant == single and p.family.startswith(ONE_CORE)
         ]
         families = {p.family for p in own}
-        found += [each for each in fit([*own, *lent]) if each.family in families]
+        found += [each for each in fit_variant([*own, *lent]) if each.family in families]
     return found
 
 

@@ -114,9 +114,9 @@ def probe() -> CpuProbe:
     Raises:
         CalibrationError: it fails, or cannot be kept; the text says why.
     """
-    from pearl_estimators.host.child_process import in_child
+    from pearl_estimators.host.child_process import run_in_child
 
-    found = CpuProbe(**in_child("probe", EACH_S, timeout_s=TIMEOUT_S, given={}))
+    found = CpuProbe(**run_in_child("probe", EACH_S, timeout_s=TIMEOUT_S, request={}))
     file = path()
     body = sealed({"schema": SCHEMA, "host": host(), "torch": _torch(), "probe": found.to_json()})
     try:
@@ -164,8 +164,8 @@ def stored_probe() -> CpuProbe | None:
 # ---------------------------------------------------------------------- in the child
 
 
-def probe_here(seconds: float) -> dict[str, Any]:
-    """What `in_child` runs: the fields of a CpuProbe, each timed for about so many seconds.
+def time_probe(seconds: float) -> dict[str, Any]:
+    """What `run_in_child` runs: the fields of a CpuProbe, each timed for about so many seconds.
 
     CPU seconds, which do not grow where something else has the core.
     """

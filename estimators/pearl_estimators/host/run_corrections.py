@@ -133,7 +133,7 @@ def factor(
     return float(across @ model.answer), spread * math.sqrt(max(variance, 0.0))
 
 
-def corrected(
+def apply_correction(
     estimate: Estimate,
     seen: Sequence[IterationStats],
     parts: Sequence[KernelShare],

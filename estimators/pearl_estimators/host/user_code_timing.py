@@ -1,4 +1,4 @@
-"""Measured rung of code of the user's own, which no calibration knows: timed once a process."""
+"""Timing of user-defined environments and kernels, which no calibration has: once a process."""
 
 from __future__ import annotations
 
@@ -15,31 +15,33 @@ from pearl_devices.kernels import kind_of
 from pearl_estimators.estimates import Estimate
 from pearl_estimators.host.benchmark_kernels import CORES
 from pearl_estimators.host.calibration import CalibrationError
-from pearl_estimators.host.child_process import in_child
+from pearl_estimators.host.child_process import run_in_child
 from pearl_estimators.host.timer import alone_s, time_call
 
 COUNTS = (1, 4)
-"""Environments in a call, timed: the cost of one more is the difference."""
+"""Numbers of environments that are timed in a call. Their difference gives the cost of one more."""
 EACH_S, ROUNDS, TIMEOUT_S = 0.1, 3, 60.0
-"""Seconds of timing a kernel in a round; rounds, in turns over the kernels, of each of which the
-quickest counts: a burst of other load is in one of them; seconds until the process is ended."""
-ACTIONS = 64
+"""Seconds of timing a kernel in a round; rounds; limit of the process in seconds.
 
+The rounds go in turns over the kernels, and the quickest counts, so that a burst of other load
+falls into one round only."""
+ACTIONS = 64
+"""Random actions that take turns in the calls of a timing."""
 WAITS = 0.5
-"""Share of a step from which on an environment waits rather than computes (assumed)."""
+"""Share of a step from which on an environment counts as waiting, not computing (assumed)."""
 
 Seconds = tuple[float, float, float, float]
 """Median, fastest, slowest, and the CPU seconds of this process in the quickest round."""
 
 
 def time_user_env(kernel: Kernel, variant: str) -> Estimate:
-    """One call of an environment of the user's own, from two timings in a process of its own.
+    """Estimate a call of a user-defined environment from two timings in a child process.
 
-    Of environments in processes of their own, which compute on all cores, no call is shorter than
-    what they compute one after the other, by the timings of such calls, over the cores.
+    Environments in processes compute on all cores. Their call takes at least the time in which all
+    of them compute one after the other, divided by the number of cores.
 
     Raises:
-        CalibrationError: it cannot be timed; the text says why.
+        CalibrationError: the environment cannot be timed; the text says why.
     """
     few, many = _of_counts(kernel, variant)
     envs, steps = kernel.dim("envs"), COUNTS[1] - COUNTS[0]
@@ -56,8 +58,10 @@ def time_user_env(kernel: Kernel, variant: str) -> Estimate:
 
 
 def waits(kernel: Kernel) -> float:
-    """The share of a step, 0 to 1, in which an environment of the user's own computes nothing: it
-    waits for another process, a device or a server. 0 where it cannot be timed."""
+    """Return the share of a step, 0 to 1, in which a user-defined environment does not compute.
+
+    It waits for another process, a device or a server then. 0 if it cannot be timed.
+    """
     try:
         seconds, _, _, cpu_s = _of_counts(kernel, IN_TURN)[0]
     except CalibrationError:
@@ -66,8 +70,10 @@ def waits(kernel: Kernel) -> float:
 
 
 def gains_by_processes(kernel: Kernel) -> bool:
-    """Whether an environment waits, and could be timed in processes of its own: a vector
-    environment cannot, and would get the roofline in place of a timing."""
+    """Whether an environment waits, and can be timed in processes.
+
+    A vector environment cannot, and would have the roofline in place of a timing.
+    """
     if waits(kernel) < WAITS:
         return False
     try:
@@ -85,20 +91,21 @@ def _of_counts(kernel: Kernel, variant: str) -> list[Seconds]:
 
 
 def time_user_kernel(kernel: Kernel, variant: str) -> Estimate:
-    """One call of a kernel kind of the user's own, from a timing in a process of its own, over
-    arrays of small random numbers.
+    """Estimate a call of a user-defined kernel kind from a timing in a child process.
+
+    The arrays hold small random numbers.
 
     Raises:
-        CalibrationError: it cannot be timed; the text says why.
+        CalibrationError: the kernel cannot be timed; the text says why.
     """
-    (found,) = _timings(kernel, variant=variant)
-    return _estimate(found, f"{kernel.kind} timed on this host")
+    (seconds,) = _timings(kernel, variant=variant)
+    return _estimate(seconds, f"{kernel.kind} timed on this host")
 
 
 def _estimate(seconds: Sequence[float], source: str) -> Estimate:
     return Estimate(
         seconds[0],
-        low_s=max(0.0, min(seconds[0], seconds[1])),  # by `alone_s` a block may take less than none
+        low_s=max(0.0, min(seconds[0], seconds[1])),  # a block by `alone_s` may be below 0
         high_s=max(seconds[0], seconds[2]),
         rung="measured",
         bound_by="overhead",
@@ -107,33 +114,33 @@ def _estimate(seconds: Sequence[float], source: str) -> Estimate:
 
 
 def _timings(*kernels: Kernel, variant: str) -> list[Seconds]:
-    found = _timed(kernels, variant)
-    if isinstance(found, str):
-        raise CalibrationError(found)
-    return found
+    timings = _timed(kernels, variant)
+    if isinstance(timings, str):
+        raise CalibrationError(timings)
+    return timings
 
 
 @lru_cache(maxsize=64)
 def _timed(kernels: tuple[Kernel, ...], variant: str) -> list[Seconds] | str:
-    """A timing of each, or why there are none, which is not tried again either."""
-    given = [
+    """A timing of each kernel, or the reason for having none. A failure is not tried again."""
+    rows = [
         {"kind": k.kind, "sizes": dict(k.dims), "program": k.program, "args": dict(k.args)}
         for k in kernels
     ]
+    request = {"kernels": rows, "variant": variant}
     try:
-        rows = in_child(
-            "own", EACH_S, timeout_s=TIMEOUT_S, given={"kernels": given, "variant": variant}
-        )
+        timings = run_in_child("own", EACH_S, timeout_s=TIMEOUT_S, request=request)
     except CalibrationError as error:
         return str(error)
-    return [(float(a), float(b), float(c), float(d)) for a, b, c, d in rows]
+    return [(float(a), float(b), float(c), float(d)) for a, b, c, d in timings]
 
 
 def acting(call: Call) -> Call:
-    """A bound call; of an environment with discrete actions with others in every call.
+    """Give a bound call of an environment with discrete actions new actions in every call.
 
-    The same action again and again ends no episode of many environments, and what a reset costs is
-    a part of a run's steps. The actions are uniform, 64 in turn by a fixed seed.
+    One action repeated ends no episode in many environments, and resets are a part of a run's
+    steps. The actions are uniform, ACTIONS of them in turn, from a fixed seed. Other calls are
+    returned as they are.
     """
     import numpy as np
     from gymnasium.spaces import Discrete
@@ -144,39 +151,44 @@ def acting(call: Call) -> Call:
     if step is None or not isinstance(step.action_space, Discrete):
         return call
     action = step.buffers["act.action"]
-    drawn = np.random.default_rng(0).integers(0, step.action_space.n, (ACTIONS, *action.shape))
-    turn = cycle(drawn)
+    shape = (ACTIONS, *action.shape)
+    actions = cycle(np.random.default_rng(0).integers(0, step.action_space.n, shape))
 
-    def whole() -> None:
-        action[:] = next(turn)
+    def act() -> None:
+        action[:] = next(actions)
         call()
 
-    return whole
+    return act
 
 
-def time_here(given: Mapping[str, Any], seconds: float) -> list[Seconds]:
-    """What `in_child` runs: the `Seconds` of a call of each kernel in its quickest round. One whose
-    calls are long has a round less, or two."""
+def time_user_code(request: Mapping[str, Any], seconds: float) -> list[Seconds]:
+    """Return the `Seconds` of each kernel's quickest round. Runs in the child process.
+
+    The time of all rounds is limited, so kernels with long calls have one or two rounds.
+
+    Raises:
+        ValueError: a kernel cannot be bound; the text says why.
+    """
     from pearl_devices import kernel
     from pearl_estimators.host.benchmark_kernels import bound
 
     calls: list[tuple[Call, bool]] = []
-    for k in given["kernels"]:
-        sizes = {n: tuple(v) if isinstance(v, list) else v for n, v in k["sizes"].items()}
-        of = kernel(k["kind"], sizes, program=k["program"], args=k["args"])
+    for row in request["kernels"]:
+        sizes = {n: tuple(v) if isinstance(v, list) else v for n, v in row["sizes"].items()}
+        timed = kernel(row["kind"], sizes, program=row["program"], args=row["args"])
         try:
-            # Code of the user's own may wait: for a simulator, a device, another process.
-            waits = kind_of(of).structure != "shared"
-            calls.append((acting(bound(of, given["variant"])), waits))
+            # User code may wait for a simulator, a device or another process.
+            may_wait = kind_of(timed).structure != "shared"
+            calls.append((acting(bound(timed, request["variant"])), may_wait))
         except UnsupportedError as error:
             raise ValueError(str(error)) from None
-    rows: list[list[Seconds]] = [[] for _ in calls]
+    rounds: list[list[Seconds]] = [[] for _ in calls]
     end_s = time.monotonic() + 2 * ROUNDS * seconds * len(calls)
     for number in range(ROUNDS):
         if number and time.monotonic() > end_s:
             break
-        for row, (call, waits) in zip(rows, calls, strict=True):
-            timing = time_call(call, seconds=seconds, computes=not waits, wall=alone_s)
+        for timings, (call, may_wait) in zip(rounds, calls, strict=True):
+            timing = time_call(call, seconds=seconds, computes=not may_wait, wall=alone_s)
             cpu_s = timing.median_s / timing.contention
-            row.append((timing.median_s, timing.low_s, timing.high_s, cpu_s))
-    return [min(row) for row in rows]
+            timings.append((timing.median_s, timing.low_s, timing.high_s, cpu_s))
+    return [min(timings) for timings in rounds]
