@@ -34,7 +34,7 @@ Rows = Callable[[], Sequence[Row]]
 class SweepDisplay:
     """Hears of a population; this one says nothing."""
 
-    def say(self, line: str) -> None:
+    def print_event(self, line: str) -> None:
         """One event in words."""
 
     def refresh(self, rows: Rows) -> None:
@@ -45,7 +45,7 @@ class _Lines(SweepDisplay):
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
-    def say(self, line: str) -> None:
+    def print_event(self, line: str) -> None:
         print(line, file=self._stream, flush=True)
 
 
@@ -59,7 +59,7 @@ class _Live(SweepDisplay):
         console = Console(file=stream)
         self._live, self._drawn_s = Live(console=console, auto_refresh=False, transient=True), 0.0
 
-    def say(self, line: str) -> None:
+    def print_event(self, line: str) -> None:
         self._live.console.print(line, markup=False, highlight=False)
 
     def refresh(self, rows: Rows) -> None:

@@ -17,7 +17,7 @@ from pearl.planning.plans import Plan
 from pearl.planning.problem import Problem
 from pearl.population.driver import Journal, VirtualExecutor, drive
 from pearl.population.members import Population
-from pearl.population.schedulers import Grid, RunStage
+from pearl.population.schedulers import GridScheduler, RunStage
 from pearl.spec.system import System
 from pearl.spec.user_code import build_graph
 from pearl.training import memory
@@ -32,7 +32,7 @@ PROCESS_BYTES = 400e6
 
 
 @dataclass(frozen=True)
-class RunPlace:
+class RunHost:
     """Where runs can be: this machine, or a node of a cluster.
 
     host: name of the node; empty of this machine. cores: of the CPU that runs may have.
@@ -45,10 +45,10 @@ class RunPlace:
     gpus: bool = True
 
 
-def here() -> tuple[RunPlace, ...]:
+def local_host() -> tuple[RunHost, ...]:
     """This machine."""
     free, swap = free_memory()
-    return (RunPlace("", usable_cores(), None if free is None else free + swap),)
+    return (RunHost("", usable_cores(), None if free is None else free + swap),)
 
 
 @dataclass(frozen=True)
@@ -131,10 +131,10 @@ class Planner:
             with skipping_timing_if_busy(bounded):
                 known = plan_graph(problem)
                 plan_cache.cache_plan(problem, known)
-        self.know(system, known)
+        self.add_plan(system, known)
         return known
 
-    def know(self, system: System, plan: Plan) -> None:
+    def add_plan(self, system: System, plan: Plan) -> None:
         """Take a plan that was made before."""
         self._made.append((build_graph(system), system, plan))
 
@@ -209,7 +209,7 @@ def measured_beside() -> Shares:
 
 
 def slots(
-    needs: Sequence[ResourceRequest], runs: int, places: Sequence[RunPlace]
+    needs: Sequence[ResourceRequest], runs: int, places: Sequence[RunHost]
 ) -> tuple[tuple[tuple[str, tuple[int, ...]], ...], str]:
     """The place and the cores of each slot, enough for any of the runs, and what bounds their
     number. They go round the places.
@@ -245,7 +245,7 @@ def slots(
     return tuple((host, held) for _, _, host, held in sorted(found)[:runs]), why
 
 
-def packings(asked: Population, places: Sequence[RunPlace]) -> list[Packing]:
+def packings(asked: Population, places: Sequence[RunHost]) -> list[Packing]:
     """The ways to run a population, the one that ends first at the front; of equals the one of
     fewer cores a run.
 
@@ -262,7 +262,7 @@ def packings(asked: Population, places: Sequence[RunPlace]) -> list[Packing]:
         if found and cores > most and found[-1].cores >= most:
             break  # the limits allow a run no more
         try:
-            made = packed(asked, Planner(cores), beside, places)
+            made = choose_packing(asked, Planner(cores), beside, places)
         except InfeasibleError as error:
             failed = failed or error
             continue
@@ -275,8 +275,8 @@ def packings(asked: Population, places: Sequence[RunPlace]) -> list[Packing]:
     return sorted(found, key=lambda p: p.seconds)
 
 
-def packed(
-    asked: Population, planner: Planner, beside: Shares, places: Sequence[RunPlace]
+def choose_packing(
+    asked: Population, planner: Planner, beside: Shares, places: Sequence[RunHost]
 ) -> Packing:
     """The way to run a population with plans of this planner."""
     made = []
@@ -291,12 +291,12 @@ def packed(
     runs = in_order(asked, of)
     held, why = slots(needs, len(runs), places)
 
-    def seconds(stretch: RunStage) -> float:
-        n = of[stretch.setting]
+    def seconds(stage: RunStage) -> float:
+        n = of[stage.setting]
         return n.seconds * (1 + (n.slower or 0.0) * (len(held) > 1))
 
     clock = VirtualExecutor(len(held), seconds)
-    drive(Grid(runs), clock, Journal())
+    drive(GridScheduler(runs), clock, Journal())
     plans = tuple(c.plan for c in made)
     line = tuple((s.run, slot, begin, end) for s, slot, begin, end in clock.passed)
     hosts, shares = zip(*held, strict=True)
@@ -310,7 +310,7 @@ def in_order(asked: Population, needs: Mapping[str, ResourceRequest]) -> list[Ru
 
 
 def sentence(
-    chosen: Packing, others: Sequence[Packing], runs: int, places: Sequence[RunPlace]
+    chosen: Packing, others: Sequence[Packing], runs: int, places: Sequence[RunHost]
 ) -> str:
     """The choice and its prediction in one line."""
     known = [n.slower for n in chosen.needs if n.slower is not None]

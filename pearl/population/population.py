@@ -20,12 +20,12 @@ from pearl.population import cluster_executor, packing, precompile
 from pearl.population import search as ways
 from pearl.population.cluster_executor import ClusterExecutor
 from pearl.population.display import Row, SweepDisplay
-from pearl.population.driver import Event, Journal, StageEnd, drive, replayed
+from pearl.population.driver import Event, Journal, StageEnd, drive, replay_history
 from pearl.population.local_executor import LocalExecutor
 from pearl.population.members import Population, loaded, population
 from pearl.population.packing import Packing, Planner
 from pearl.population.results import Status, Sweep, SweepRun, summary
-from pearl.population.run_files import Files
+from pearl.population.run_files import SweepFolder
 from pearl.population.schedulers import RunStage
 from pearl.population.search import ASHA as ASHA
 from pearl.population.search import TOURNAMENT as TOURNAMENT
@@ -76,7 +76,7 @@ def sweep(
         InfeasibleError: no plan meets the limits.
     """
     watch = watch or SweepDisplay()
-    kind, options = ways.kind_of(asha, tournament)
+    kind, options = ways.search_kind(asha, tournament)
     if type(restarts) is not int or restarts < 0:
         raise SpecError(f"restarts is {restarts!r}; a whole number from 0 on is needed")
     asked = population(spec, seeds=seeds, over=over, set=set)
@@ -87,12 +87,12 @@ def sweep(
         raise SpecError(*problems)
     folder = Path(out) if out is not None else None
     past = load_sweep_file(folder, resume=resume) if folder and not dry_run else None
-    going = SweepRunner(spec, set or {}, asked, kind, options, folder, watch, past, on)
-    watch.say(going.schedule)
+    runner = SweepRunner(spec, set or {}, asked, kind, options, folder, watch, past, on)
+    watch.print_event(runner.schedule)
     if folder is None or dry_run:
-        return going.found("planned")
+        return runner.result("planned")
     with interruptible() as interruption, held(folder):
-        return going.run(interruption, restarts)
+        return runner.run(interruption, restarts)
 
 
 class SweepRunner:
@@ -113,8 +113,8 @@ class SweepRunner:
         self.asked, self.kind = asked, kind
         self.options, self.folder, self._watch = dict(options), folder, watch
         self.outcomes: dict[str, SweepRun] = {}
-        self._nodes = cluster_executor.joined(on)
-        self._places = cluster_executor.places(self._nodes) or packing.here()
+        self._nodes = cluster_executor.cluster_nodes(on)
+        self._places = cluster_executor.run_hosts(self._nodes) or packing.local_host()
         self._begin_s, self._spent_s = time.monotonic(), 0.0
         self._history: list[Event] = []
         self._unwritten = False
@@ -127,17 +127,17 @@ class SweepRunner:
             self._packing, *self._others = packing.packings(asked, self._places)
             planner = Planner(self._packing.cores)
             for s, plan in zip(asked.settings, self._packing.plans, strict=True):
-                planner.know(s.system, plan)
+                planner.add_plan(s.system, plan)
         systems = {s.name: s.system for s in asked.settings}
-        self._files = Files(folder, planner, systems, partial(loaded, spec, set))
+        self._files = SweepFolder(folder, planner, systems, partial(loaded, spec, set))
         needs = {s.name: n for s, n in zip(asked.settings, self._packing.needs, strict=True)}
         self._runs = packing.in_order(asked, needs)
         self._scheduler = ways.scheduler(kind, self.options, asked, self._runs)
-        self._under_way = replayed(self._scheduler, self._history)
-        stretches = self._runs if kind != "tournament" else ways.members(asked, self.options)
-        for stretch in stretches:
-            self.outcomes.setdefault(stretch.run, SweepRun.waiting(stretch))
-        count = len(stretches) * (self.options["rounds"] if kind == "tournament" else 1)
+        self._under_way = replay_history(self._scheduler, self._history)
+        stages = self._runs if kind != "tournament" else ways.members(asked, self.options)
+        for stage in stages:
+            self.outcomes.setdefault(stage.run, SweepRun.waiting(stage))
+        count = len(stages) * (self.options["rounds"] if kind == "tournament" else 1)
         self.schedule = packing.sentence(self._packing, self._others, count, self._places)
 
     def _refuse_others(self) -> None:
@@ -194,9 +194,9 @@ class SweepRunner:
         planner = Planner(int(before["packing"]["cores_per_run"]))
         for s in self.asked.settings:
             if s.name in before["plans"]:
-                planner.know(s.system, load_plan(self.folder / before["plans"][s.name]))
+                planner.add_plan(s.system, load_plan(self.folder / before["plans"][s.name]))
         beside = packing.measured_beside()
-        return planner, packing.packed(self.asked, planner, beside, self._places)
+        return planner, packing.choose_packing(self.asked, planner, beside, self._places)
 
     # ------------------------------------------------------------------ the run
 
@@ -209,7 +209,7 @@ class SweepRunner:
         self._write("running")
         if not self._prepared(lambda: interruption.asked):
             return self._ended("interrupted")
-        journal = Journal(self._history, self._heard, restarts)
+        journal = Journal(self._history, self._on_event, restarts)
         self._journal = journal
         with self._executor(lambda: interruption.asked) as executor:
             whole = drive(self._scheduler, executor, journal, self._under_way)
@@ -217,7 +217,7 @@ class SweepRunner:
         return self._ended("interrupted" if not whole else "failed" if failed else "done")
 
     def _executor(self, asked: Callable[[], bool]) -> LocalExecutor | ClusterExecutor:
-        """What runs the stretches, here or on the nodes."""
+        """What runs the stages, here or on the nodes."""
         assert self.folder is not None
         packed, folder = self._packing, self.folder
         if not self._nodes:
@@ -238,7 +238,7 @@ class SweepRunner:
             files=self._files,
             asked=asked,
             look=self._look,
-            say=self._watch.say,
+            say=self._watch.print_event,
         )
 
     def _prepared(self, asked: Callable[[], bool]) -> bool:
@@ -250,32 +250,32 @@ class SweepRunner:
             run = runs[0]
             _, plan = self._files.of(run)
             made = compile_plan(self._files.system(run), load_plan(plan), check=True)
-            if not precompile.lacking(made):
+            if not precompile.needs_compiling(made):
                 continue
-            self._watch.say(f"a short run of {run.setting} first, so that kernels compile once")
+            self._watch.print_event(f"a short run of {run.setting} first, so that kernels compile once")
             into, log = self.folder / ".first", self.folder / "logs" / "first.log"
             arguments = self._files.train(run, into, precompile.steps(made))
-            if not precompile.prepare(arguments, into, log, self._packing.slots[0], asked):
+            if not precompile.compile_kernels(arguments, into, log, self._packing.slots[0], asked):
                 return False
-            precompile.note(made)
+            precompile.record_compiled(made)
         return True
 
-    def _heard(self, entry: Event, stretch: RunStage, end: StageEnd | None) -> None:
+    def _on_event(self, entry: Event, stage: RunStage, end: StageEnd | None) -> None:
         """Take an event to the runs, and tell it. `_look` writes it down, once slots are filled."""
         assert self.folder is not None
-        of_run = [e for e in self._journal.history if e["run"] == stretch.run]
+        of_run = [e for e in self._journal.history if e["run"] == stage.run]
         again = sum(e["event"] == "restart" for e in of_run)
-        found = SweepRun.waiting(stretch, status="running", restarts=again)
+        found = SweepRun.waiting(stage, status="running", restarts=again)
         if end is not None and end.status == "done":
-            found = SweepRun.done(stretch, self.folder / stretch.run, again)
+            found = SweepRun.done(stage, self.folder / stage.run, again)
         elif end is not None and entry["event"] == "end":
             found = replace(found, status=end.status, message=end.message)
-        self.outcomes[stretch.run] = found
+        self.outcomes[stage.run] = found
         self._history, self._unwritten = self._journal.history, True
         if entry["event"] != "start" or entry["why"]:
-            self._watch.say(self._line(entry, found))
+            self._watch.print_event(self._line(entry, found))
 
-    def _look(self) -> None:
+    def _write_and_refresh(self) -> None:
         """Write down what has happened, and draw. What is lost with this process before is decided
         again, and a run that was not seen to end goes on from its checkpoint, where it ends."""
         if self._unwritten:
@@ -327,7 +327,7 @@ class SweepRunner:
 
     # ------------------------------------------------------------------ results
 
-    def found(self, status: Status) -> Sweep:
+    def result(self, status: Status) -> Sweep:
         """What there is so far; with intervals and curves once it has ended."""
         ended = status not in ("planned", "running")
         outcomes = list(self.outcomes.values())
@@ -372,11 +372,11 @@ class SweepRunner:
 
     def _write(self, status: Status) -> None:
         assert self.folder is not None
-        self.found(status).save(self.folder / FILE)
+        self.result(status).save(self.folder / FILE)
 
     def _ended(self, status: Status) -> Sweep:
         assert self.folder is not None
-        found = self.found(status)
+        found = self.result(status)
         for suffix in ("json", "csv", "html"):
             found.save(self.folder / f"sweep.{suffix}")
         self._forget()

@@ -57,23 +57,23 @@ class SweepRun:
     message: str | None = None
 
     @classmethod
-    def waiting(cls, stretch: RunStage, **more: Any) -> SweepRun:
+    def waiting(cls, stage: RunStage, **more: Any) -> SweepRun:
         """A run as it is asked for."""
-        s = stretch
+        s = stage
         return cls(s.run, s.setting, s.seed, dict(s.values), s.steps, s.parent, **more)
 
     @classmethod
-    def done(cls, stretch: RunStage, folder: Path, restarts: int) -> SweepRun:
-        """A run that has come to the end of its stretch, from its folder."""
+    def done(cls, stage: RunStage, folder: Path, restarts: int) -> SweepRun:
+        """A run that has come to the end of its stage, from its folder."""
         run = load_run(folder)
         keys = ("env_steps", "env_steps_per_s", "wall_s", "cpu_s")
         means = {key: run.returns[key] for key in ("eval_mean", "last_eval_mean")}
         found = {key: getattr(run, key) for key in keys} | means
-        return cls.waiting(stretch, status="done", restarts=restarts, **found)
+        return cls.waiting(stage, status="done", restarts=restarts, **found)
 
 
 @dataclass(frozen=True)
-class Summary:
+class SettingResult:
     """One setting over its seeds.
 
     done, runs: how many of its runs have ended well, and how many there are.
@@ -115,7 +115,7 @@ class Sweep:
     packing: Mapping[str, Any]
     schedule: str
     plans: Mapping[str, str]
-    settings: tuple[Summary, ...]
+    settings: tuple[SettingResult, ...]
     runs: tuple[SweepRun, ...]
     board: tuple[Mapping[str, Any], ...]
     history: tuple[Mapping[str, Any], ...]
@@ -199,7 +199,7 @@ class Sweep:
         rows = tuple((r.run, r.status, r.message or NONE) for r in left)
         return Table("Runs that did not end well", heading, rows)
 
-    def ranked(self) -> list[Summary]:
+    def ranked(self) -> list[SettingResult]:
         """The settings by steps and then by return, best first."""
         low = -float("inf")
         return sorted(
@@ -281,7 +281,7 @@ class Sweep:
         return out.getvalue()
 
 
-def _intervals(settings: Sequence[Summary]) -> Drawing | None:
+def _intervals(settings: Sequence[SettingResult]) -> Drawing | None:
     """One row a setting: its interval as a box, its mean as a line in it."""
     ends = [v for s in settings for v in (s.low, s.high) if v is not None]
     low, high = min(ends), max(ends)
@@ -314,12 +314,12 @@ def _intervals(settings: Sequence[Summary]) -> Drawing | None:
     )
 
 
-def summary(runs: Sequence[SweepRun], folder: Path | None) -> Summary:
+def summary(runs: Sequence[SweepRun], folder: Path | None) -> SettingResult:
     """A setting from its runs; with its curve where `folder`, that of the run folders, is given."""
     done = [r for r in runs if r.status == "done"]
     scores = [r.eval_mean for r in done if r.eval_mean is not None]
     found = interval([scores]) if scores and folder is not None else None
-    return Summary(
+    return SettingResult(
         runs[0].setting,
         runs[0].values,
         len(runs),

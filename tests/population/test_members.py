@@ -98,7 +98,7 @@ def test_ways_of_searching_that_cannot_be_are_refused(asha, tournament, over, wh
     found = members.population(SPEC, over=over)
 
     def check():
-        search.check(*search.kind_of(asha, tournament), found, seeds_given=False)
+        search.check(*search.search_kind(asha, tournament), found, seeds_given=False)
 
     with pytest.raises(SpecError, match=why):
         check()
@@ -115,7 +115,7 @@ def need(cores=1, seconds=1.0, size=1e9, shares=None):
 
 
 def slots(needs, runs, *places):
-    held, why = packing.slots(needs, runs, places or packing.here())
+    held, why = packing.slots(needs, runs, places or packing.local_host())
     return tuple(cores for _, cores in held), why
 
 
@@ -133,8 +133,8 @@ def test_slots_are_bounded_by_cores_memory_devices_and_runs(monkeypatch):
 
 
 def test_runs_go_round_nodes_each_as_far_as_its_cores_memory_and_gpus_go():
-    big = packing.RunPlace("big", (0, 1, 2, 3), 16e9)
-    small = packing.RunPlace("small", (0, 1), 1.5e9, gpus=False)
+    big = packing.RunHost("big", (0, 1, 2, 3), 16e9)
+    small = packing.RunHost("small", (0, 1), 1.5e9, gpus=False)
     held, why = packing.slots([need()], 9, [small, big])
     assert [host for host, _ in held] == ["small", "big", "big", "big", "big"]
     assert [cores for host, cores in held if host == "big"] == [(0,), (1,), (2,), (3,)]
@@ -149,14 +149,14 @@ def test_runs_go_round_nodes_each_as_far_as_its_cores_memory_and_gpus_go():
 def packed_with(rates):
     """Packings with plans that do so many env steps a second on so many cores."""
 
-    def packed(asked, planner, beside, places):
+    def choose_packing(asked, planner, beside, places):
         runs, rate = len(asked.settings) * len(asked.seeds), rates[planner.cores]
         needs = (need(planner.cores, 600 / rate, 1.0),)
         held = slots(needs, runs, *places)[0]
         seconds = -(-runs // len(held)) * 600 / rate
         return packing.Packing(planner.cores, held, (), (), needs, seconds, "", ())
 
-    return packed
+    return choose_packing
 
 
 @pytest.mark.parametrize(
@@ -169,12 +169,12 @@ def packed_with(rates):
 )
 def test_the_packing_that_ends_the_set_first_is_chosen(seeds, rates, cores, monkeypatch):
     monkeypatch.setattr(packing, "usable_cores", lambda: (0, 1, 2, 3))
-    monkeypatch.setattr(packing, "packed", packed_with(rates))
+    monkeypatch.setattr(packing, "choose_packing", packed_with(rates))
     free = {"limits.max_lanes": None}
     found = members.population(SPEC, seeds=range(seeds), set=free)
-    assert packing.packings(found, packing.here())[0].cores == cores
+    assert packing.packings(found, packing.local_host())[0].cores == cores
     held = members.population(SPEC, seeds=range(seeds), set={"limits.max_lanes": 1})
-    assert [p.cores for p in packing.packings(held, packing.here())] == [1]
+    assert [p.cores for p in packing.packings(held, packing.local_host())] == [1]
 
 
 def test_settings_of_one_graph_have_one_plan_and_others_their_own():
