@@ -40,7 +40,7 @@ POLL_INTERVAL_S = 0.02
 HEARTBEAT_S = 1.0
 """A node without events answers after this time."""
 STALE_S = 60.0
-"""A folder of an agent is not stale before this age: its agent may not hold the lock yet (assumed)."""
+"""Below this age no folder is stale: its agent may not hold the lock yet (assumed)."""
 PREFIX, LOCK_FILE = "pearl-runs-", ".held"
 ON = ("ray",)
 """Places other than this machine that can execute a population."""

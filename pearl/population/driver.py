@@ -1,4 +1,4 @@
-"""Drive a scheduler: `drive` runs its stages with an executor, and `VirtualExecutor` simulates one."""
+"""`drive` runs the stages of a scheduler with an executor; `VirtualExecutor` simulates one."""
 
 from __future__ import annotations
 

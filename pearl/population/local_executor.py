@@ -179,7 +179,7 @@ def start_process(arguments: Sequence[str], cores: Sequence[int], log: Path) -> 
 
 
 def stop_processes(processes: Sequence[ForkedProcess]) -> None:
-    """Terminate processes, which then write checkpoints; kill those that still run after GRACE_S."""
+    """Terminate processes, which then write checkpoints; kill them after GRACE_S."""
     for process in processes:
         with suppress(ProcessLookupError):
             process.terminate()

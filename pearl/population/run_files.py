@@ -1,4 +1,4 @@
-"""The folder of a sweep: specs, plans, logs, run folders, `sweep.json`, and the command of each run."""
+"""The folder of a sweep: specs, plans, logs, runs, `sweep.json`; and the command of each run."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Scheduler(Protocol):
         """Return the stage for a free slot; None if nothing can start until another stage ends."""
 
     def on_end(self, stage: RunStage, score: float | None) -> None:
-        """Record the end of a stage. score: its return, higher is better; None: the stage failed."""
+        """Record the end of a stage. score: its return; None: the stage failed."""
 
 
 class GridScheduler:

@@ -35,7 +35,7 @@ def search_kind(
         wrong = [n for n in names if type(options.get(n)) is not int or options[n] < 1]
         if wrong or set(options) != set(names):
             raise SpecError(
-                f"{kind} is {dict(options)!r}; {', '.join(names)} are needed, each at least 1"
+                f"{kind} is {dict(options)!r}; {', '.join(names)} must be whole numbers above 0"
             )
         return kind, dict(options)
     return "sweep", {}
@@ -72,19 +72,21 @@ def check(
             )
     if kind == "tournament":
         if seeds_given:
-            problems.append("tournament: members have consecutive seeds; give only the first, as train.seed")
+            problems.append(
+                "tournament: members have consecutive seeds; give the first as train.seed"
+            )
         if options["rounds"] > min(steps):
             problems.append(
-                f"tournament: rounds is {options['rounds']}; at most train.steps, {min(steps)}, are "
-                "possible, because the rounds divide these env steps"
+                f"tournament: rounds is {options['rounds']}; at most train.steps, {min(steps)}, "
+                "are possible, because the rounds divide these env steps"
             )
         if options["rounds"] * options["members"] > MOST_ROUNDS:
             problems.append(f"tournament: at most {MOST_ROUNDS:,} rounds are allowed in all")
         first = build_graph(population.settings[0].system)
         if any(build_graph(s.system) != first for s in population.settings[1:]):
             problems.append(
-                f"tournament: {', '.join(population.over)}: a member resumes from the checkpoint of "
-                "another member, but these values change the sizes of its arrays; vary options "
+                f"tournament: {', '.join(population.over)}: a member resumes from the checkpoint "
+                "of another member, but these values change the sizes of its arrays; vary options "
                 "such as learning_rate"
             )
     if problems:

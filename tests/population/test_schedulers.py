@@ -163,11 +163,11 @@ class Flaky(VirtualExecutor):
         self.deaths = dict(deaths)
 
     def wait(self):
-        found = super().wait()
-        if self.deaths.get(found.stage.run, 0) > 0:
-            self.deaths[found.stage.run] -= 1
-            return StageEnd(found.slot, found.stage, "died", None, "ended by signal SIGKILL")
-        return found
+        end = super().wait()
+        if self.deaths.get(end.stage.run, 0) > 0:
+            self.deaths[end.stage.run] -= 1
+            return StageEnd(end.slot, end.stage, "died", None, "ended by signal SIGKILL")
+        return end
 
 
 @pytest.mark.parametrize(("deaths", "ends"), [(2, 0.0), (3, None)])

@@ -61,7 +61,7 @@ def test_runs_of_a_node_that_dies_go_on_elsewhere_with_the_bits_of_one_alone(
     assert done.status == "done"
     assert watcher.lines[0].startswith("3 runs, 3 at once on 1 of 3 cores of 3 nodes each")
     (lost,) = [line for line in watcher.lines if line.startswith("node c (127.0.0.1) is lost: ")]
-    assert lost.endswith("; a, b go on")
+    assert lost.endswith("; a, b continue")
     (again,) = [e for e in done.history if e["event"] == "restart"]
     assert again["why"] == "node c (127.0.0.1) is lost"
     found = json.loads((out / "sweep.json").read_text())
@@ -135,7 +135,7 @@ def test_folders_that_nobody_holds_are_removed_and_held_ones_stay(node_agent, tm
     stale, young = tmp_path / "pearl-runs-stale", tmp_path / "pearl-runs-young"
     for folder in (stale, young):
         folder.mkdir()
-        (folder / cluster_executor.HELD).touch()
+        (folder / cluster_executor.LOCK_FILE).touch()
     held = cluster_executor.Path(node_agent.folder())
     for folder in (stale, held):
         os.utime(folder, (0, 0))
